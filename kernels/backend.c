@@ -1,0 +1,51 @@
+#include "kernels/backend.h"
+
+#include <stdio.h>
+
+#include "kernels/cpu/cpu.h"
+
+#define X(name)                                                                   \
+    static void none_##name(struct backend *be, const struct name##_args *args) { \
+        (void)be;                                                                 \
+        (void)args;                                                               \
+    }
+OPERATIONS(X)
+#undef X
+
+const struct operations operations_none = {
+#define X(name) .name = none_##name,
+    OPERATIONS(X)
+#undef X
+};
+
+int backend_open(struct backend *be, enum device device, int threads, char *error) {
+    if (device == DEVICE_CUDA) {
+        snprintf(error, BACKEND_ERROR_MAX,
+                 "device \"cuda\": this build has no CUDA backend; use --device cpu");
+        return -1;
+    }
+    return cpu_backend_open(be, threads, error);
+}
+
+void backend_close(struct backend *be) {
+    if (be->workspace) be->release(be, be->workspace);
+    be->close(be);
+}
+
+void backend_reserve(struct backend *be, size_t bytes) {
+    if (bytes > be->workspace_bytes) be->workspace_bytes = bytes;
+}
+
+void backend_plan_begin(struct backend *be) {
+    be->op = be->plan;
+}
+
+int backend_plan_end(struct backend *be, char *error) {
+    if (be->workspace) be->release(be, be->workspace);
+    be->workspace = be->allocate(be, be->workspace_bytes);
+    be->op = be->run;
+    if (be->workspace) return 0;
+    snprintf(error, BACKEND_ERROR_MAX, "out of memory: no %zu MiB for the workspace",
+             be->workspace_bytes >> 20);
+    return -1;
+}

@@ -1,0 +1,86 @@
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/arena.h"
+#include "kernels/cpu/cpu.h"
+
+static const struct operations cpu_operations = {
+#define X(name) .name = cpu_##name,
+    OPERATIONS(X)
+#undef X
+};
+
+static void *cpu_allocate(struct backend *be, size_t bytes) {
+    (void)be;
+    size_t rounded = (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+    return aligned_alloc(ARENA_ALIGNMENT, rounded ? rounded : ARENA_ALIGNMENT);
+}
+
+static void cpu_release(struct backend *be, void *memory) {
+    (void)be;
+    free(memory);
+}
+
+static void cpu_upload(struct backend *be, void *to, const void *host, size_t bytes) {
+    (void)be;
+    memcpy(to, host, bytes);
+}
+
+static void cpu_download(struct backend *be, void *host, const void *from, size_t bytes) {
+    (void)be;
+    memcpy(host, from, bytes);
+}
+
+static void cpu_close(struct backend *be) {
+    cpu_products_close(be->state);
+    free((void *)be->plan);
+}
+
+static struct operations *make_plan_table(void) {
+    struct operations *plan = malloc(sizeof *plan);
+    if (!plan) return NULL;
+    *plan = operations_none;
+    plan->layernorm_backward = cpu_layernorm_backward_plan;
+    plan->matmul = cpu_matmul_plan;
+    plan->attention_forward = cpu_attention_forward_plan;
+    plan->attention_backward = cpu_attention_backward_plan;
+    plan->gradient_norm = cpu_gradient_norm_plan;
+    return plan;
+}
+
+/* The processor's name as the kernel gives it, for the banner. */
+static void describe(struct backend *be) {
+    char line[512], model[192] = "";
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file && !model[0] && fgets(line, sizeof line, file))
+        if (sscanf(line, "model name : %191[^\n]", model) != 1) model[0] = 0;
+    if (file) fclose(file);
+    snprintf(be->description, sizeof be->description, "%s", model[0] ? model : "CPU");
+}
+
+int cpu_backend_open(struct backend *be, int threads, char *error) {
+    memset(be, 0, sizeof *be);
+    if (threads > 0) omp_set_num_threads(threads);
+    be->threads = threads > 0 ? threads : omp_get_max_threads();
+    be->name = "cpu";
+    be->state = cpu_products_open(error);
+    if (!be->state) return -1;
+    be->run = &cpu_operations;
+    be->plan = make_plan_table();
+    if (!be->plan) {
+        cpu_products_close(be->state);
+        snprintf(error, BACKEND_ERROR_MAX, "out of memory");
+        return -1;
+    }
+    be->op = be->run;
+    be->native_bf16 = cpu_products_native_bf16(be->state);
+    be->allocate = cpu_allocate;
+    be->release = cpu_release;
+    be->upload = cpu_upload;
+    be->download = cpu_download;
+    be->close = cpu_close;
+    describe(be);
+    return 0;
+}

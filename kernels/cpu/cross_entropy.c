@@ -1,0 +1,67 @@
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/vector.h"
+
+static float row_max(const struct tensor *logits, int64_t offset, int64_t count) {
+    float buffer[CPU_BLOCK], max = -INFINITY;
+    for (int64_t v = 0; v < count; v += CPU_BLOCK) {
+        int64_t n = block_length(v, count, CPU_BLOCK);
+        const float *x = dtype_widen(buffer, logits->data, logits->dtype, offset + v, n);
+#pragma omp simd reduction(max : max)
+        for (int64_t i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
+    }
+    return max;
+}
+
+static float row_exponentials(const struct tensor *logits, int64_t offset, int64_t count,
+                              float max) {
+    float buffer[CPU_BLOCK], total = 0;
+    for (int64_t v = 0; v < count; v += CPU_BLOCK) {
+        int64_t n = block_length(v, count, CPU_BLOCK);
+        const float *x = dtype_widen(buffer, logits->data, logits->dtype, offset + v, n);
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < n; i++) sum += exp_f32(x[i] - max);
+        total += sum;
+    }
+    return total;
+}
+
+/* logits = (softmax - one_hot(target)) * scale, in place, and 0 in the padding. */
+static void row_gradient(const struct tensor *logits, int64_t offset, int64_t count, int64_t padded,
+                         int64_t target, float max, float sum, float scale) {
+    float buffer[CPU_BLOCK], gradient[CPU_BLOCK];
+    float factor = scale / sum;
+    for (int64_t v = 0; v < count; v += CPU_BLOCK) {
+        int64_t n = block_length(v, count, CPU_BLOCK);
+        const float *x = dtype_widen(buffer, logits->data, logits->dtype, offset + v, n);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) gradient[i] = exp_f32(x[i] - max) * factor;
+        if (target >= v && target < v + n) gradient[target - v] -= scale;
+        dtype_store(logits->data, logits->dtype, offset + v, gradient, n);
+    }
+    size_t bytes = dtype_bytes(logits->dtype);
+    memset((char *)logits->data + (size_t)(offset + count) * bytes, 0,
+           (size_t)(padded - count) * bytes);
+}
+
+void cpu_cross_entropy(struct backend *be, const struct cross_entropy_args *args) {
+    (void)be;
+    const struct tensor *logits = args->logits;
+    int64_t rows = tensor_rows(logits), padded = tensor_columns(logits), count = args->vocab_size;
+    assert(count <= padded);
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t offset = row * padded, target = args->targets[row];
+        float max = row_max(logits, offset, count);
+        float sum = row_exponentials(logits, offset, count, max), target_logit;
+        target_logit = *dtype_widen(&target_logit, logits->data, logits->dtype, offset + target, 1);
+        args->losses[row] = logf(sum) + max - target_logit;
+        if (args->loss_scale)
+            row_gradient(logits, offset, count, padded, target, max, sum,
+                         *args->loss_scale * args->weight);
+    }
+}

@@ -1,0 +1,79 @@
+#include <assert.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+void cpu_accumulate(const struct tensor *tensor, int64_t offset, const float *values,
+                    int64_t count) {
+    if (tensor->dtype == DTYPE_F32) {
+        float *out = (float *)tensor->data + offset;
+        for (int64_t i = 0; i < count; i++) out[i] += values[i];
+        return;
+    }
+    float sum[CPU_BLOCK];
+    assert(count <= CPU_BLOCK);
+    dtype_widen(sum, tensor->data, tensor->dtype, offset, count);
+    for (int64_t i = 0; i < count; i++) sum[i] += values[i];
+    dtype_store(tensor->data, tensor->dtype, offset, sum, count);
+}
+
+void cpu_column_sums(const struct tensor *dbias, const struct tensor *b) {
+    enum { COLUMNS = 64 }; /* a fixed share, so that the sums do not depend on the threads */
+    int64_t rows = tensor_rows(b), columns = tensor_columns(b);
+#pragma omp parallel for schedule(static)
+    for (int64_t block = 0; block < blocks_of(columns, COLUMNS); block++) {
+        float sum[COLUMNS] = {0}, buffer[COLUMNS];
+        int64_t c = block * COLUMNS, n = block_length(c, columns, COLUMNS);
+        for (int64_t row = 0; row < rows; row++) {
+            const float *x = dtype_widen(buffer, b->data, b->dtype, row * columns + c, n);
+            for (int64_t i = 0; i < n; i++) sum[i] += x[i];
+        }
+        cpu_accumulate(dbias, c, sum, n);
+    }
+}
+
+void cpu_residual_add(struct backend *be, const struct residual_add_args *args) {
+    (void)be;
+    const struct tensor *a = args->a, *b = args->b, *out = args->out;
+    int64_t count = tensor_count(out);
+#pragma omp parallel for schedule(static)
+    for (int64_t block = 0; block < blocks_of(count, CPU_BLOCK); block++) {
+        float a_buffer[CPU_BLOCK], b_buffer[CPU_BLOCK], sum[CPU_BLOCK];
+        int64_t first = block * CPU_BLOCK, n = block_length(first, count, CPU_BLOCK);
+        const float *x = dtype_widen(a_buffer, a->data, a->dtype, first, n);
+        const float *y = dtype_widen(b_buffer, b->data, b->dtype, first, n);
+        for (int64_t i = 0; i < n; i++) sum[i] = x[i] + y[i];
+        dtype_store(out->data, out->dtype, first, sum, n);
+    }
+}
+
+void cpu_cast(struct backend *be, const struct cast_args *args) {
+    (void)be;
+    const struct tensor *in = args->in, *out = args->out;
+    int64_t count = tensor_count(out);
+#pragma omp parallel for schedule(static)
+    for (int64_t block = 0; block < blocks_of(count, CPU_BLOCK); block++) {
+        float buffer[CPU_BLOCK];
+        int64_t first = block * CPU_BLOCK, n = block_length(first, count, CPU_BLOCK);
+        const float *x = dtype_widen(buffer, in->data, in->dtype, first, n);
+        dtype_store(out->data, out->dtype, first, x, n);
+    }
+}
+
+void cpu_clear(struct backend *be, const struct clear_args *args) {
+    (void)be;
+    enum { BYTES = 1 << 16 };
+    int64_t bytes = (int64_t)args->bytes;
+#pragma omp parallel for schedule(static)
+    for (int64_t block = 0; block < blocks_of(bytes, BYTES); block++) {
+        int64_t first = block * BYTES;
+        memset((char *)args->data + first, 0, (size_t)block_length(first, bytes, BYTES));
+    }
+}
+
+void cpu_loss_sum(struct backend *be, const struct loss_sum_args *args) {
+    (void)be;
+    double total = 0;
+    for (int64_t i = 0; i < args->count; i++) total += args->losses[i];
+    *args->total += (float)(total * args->weight);
+}

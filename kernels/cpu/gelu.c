@@ -1,0 +1,48 @@
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/vector.h"
+
+static const float SQRT_2_OVER_PI = 0.7978845608028654f;
+
+/* Formula of the contract in kernels.h, and its derivative. */
+static inline float gelu(float x) {
+    float inner = SQRT_2_OVER_PI * (x + 0.044715f * x * x * x);
+    return 0.5f * x * (1.0f + tanh_f32(inner));
+}
+
+static inline float gelu_derivative(float x) {
+    float inner = SQRT_2_OVER_PI * (x + 0.044715f * x * x * x);
+    float slope = SQRT_2_OVER_PI * (1.0f + 3 * 0.044715f * x * x);
+    float t = tanh_f32(inner);
+    return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * slope;
+}
+
+void cpu_gelu_forward(struct backend *be, const struct gelu_forward_args *args) {
+    (void)be;
+    const struct tensor *in = args->in, *out = args->out;
+    int64_t count = tensor_count(out);
+#pragma omp parallel for schedule(static)
+    for (int64_t block = 0; block < blocks_of(count, CPU_BLOCK); block++) {
+        float buffer[CPU_BLOCK], values[CPU_BLOCK];
+        int64_t first = block * CPU_BLOCK, n = block_length(first, count, CPU_BLOCK);
+        const float *x = dtype_widen(buffer, in->data, in->dtype, first, n);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) values[i] = gelu(x[i]);
+        dtype_store(out->data, out->dtype, first, values, n);
+    }
+}
+
+void cpu_gelu_backward(struct backend *be, const struct gelu_backward_args *args) {
+    (void)be;
+    const struct tensor *in = args->in, *dout = args->dout, *din = args->din;
+    int64_t count = tensor_count(din);
+#pragma omp parallel for schedule(static)
+    for (int64_t block = 0; block < blocks_of(count, CPU_BLOCK); block++) {
+        float in_buffer[CPU_BLOCK], dout_buffer[CPU_BLOCK], values[CPU_BLOCK];
+        int64_t first = block * CPU_BLOCK, n = block_length(first, count, CPU_BLOCK);
+        const float *x = dtype_widen(in_buffer, in->data, in->dtype, first, n);
+        const float *d = dtype_widen(dout_buffer, dout->data, dout->dtype, first, n);
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) values[i] = d[i] * gelu_derivative(x[i]);
+        dtype_store(din->data, din->dtype, first, values, n);
+    }
+}

@@ -1,0 +1,104 @@
+#include "kernels/dtype.h"
+
+#include <assert.h>
+#include <string.h>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
+size_t dtype_bytes(enum dtype dtype) {
+    return dtype == DTYPE_F32 ? 4 : 2;
+}
+
+const char *dtype_name(enum dtype dtype) {
+    static const char *const names[] = {"fp32", "fp16", "bf16"};
+    return names[dtype];
+}
+
+static uint32_t bits_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static float float_of(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+float f32_from_bf16(uint16_t bits) {
+    return float_of((uint32_t)bits << 16);
+}
+
+/* AVX512_BF16 has an instruction for this, but it flushes subnormals to zero; three integer
+ * operations round them like everything else, and vectorize as well. */
+uint16_t bf16_from_f32(float value) {
+    uint32_t bits = bits_of(value);
+    uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
+    uint32_t quiet_nan = bits | 0x400000;
+    return (uint16_t)(((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded) >> 16);
+}
+
+float f32_from_f16(uint16_t bits) {
+    uint32_t sign = (uint32_t)(bits & 0x8000) << 16, magnitude = bits & 0x7fff;
+    if (magnitude >= 0x7c00) { /* infinity or NaN; a NaN is made quiet, as F16C does */
+        uint32_t quiet = magnitude > 0x7c00 ? 0x400000 : 0;
+        return float_of(sign | 0x7f800000 | quiet | (magnitude & 0x3ff) << 13);
+    }
+    /* Moving the exponent field into place leaves it 112 too small; the product is exact, and
+     * also normalizes what was subnormal. */
+    return float_of(sign | bits_of(float_of(magnitude << 13) * 0x1p112f));
+}
+
+uint16_t f16_from_f32(float value) {
+    uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+    if (magnitude > 0x7f800000) return (uint16_t)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
+    if (magnitude >= 0x477ff000) return (uint16_t)(sign | 0x7c00); /* 65520 and up */
+    if (magnitude < 0x38800000) /* subnormal: adding 1/2 aligns the last bit kept with fp32's */
+        return (uint16_t)(sign | (bits_of(float_of(magnitude) + 0.5f) - 0x3f000000));
+    uint32_t rounded = magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1);
+    return (uint16_t)(sign | rounded >> 13);
+}
+
+static void widen_f16(float *out, const uint16_t *in, size_t count) {
+    size_t i = 0;
+#ifdef __F16C__
+    for (; i + 8 <= count; i += 8)
+        _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(in + i))));
+#endif
+    for (; i < count; i++) out[i] = f32_from_f16(in[i]);
+}
+
+static void store_f16(uint16_t *out, const float *in, size_t count) {
+    size_t i = 0;
+#ifdef __F16C__
+    for (; i + 8 <= count; i += 8)
+        _mm_storeu_si128((void *)(out + i),
+                         _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
+#endif
+    for (; i < count; i++) out[i] = f16_from_f32(in[i]);
+}
+
+const float *dtype_widen(float *buffer, const void *data, enum dtype dtype, size_t offset,
+                         size_t count) {
+    if (dtype == DTYPE_F32) return (const float *)data + offset;
+    const uint16_t *in = (const uint16_t *)data + offset;
+    if (dtype == DTYPE_F16) {
+        widen_f16(buffer, in, count);
+    } else {
+        for (size_t i = 0; i < count; i++) buffer[i] = f32_from_bf16(in[i]);
+    }
+    return buffer;
+}
+
+void dtype_store(void *data, enum dtype dtype, size_t offset, const float *values, size_t count) {
+    if (dtype == DTYPE_F32) {
+        memmove((float *)data + offset, values, count * sizeof *values);
+    } else if (dtype == DTYPE_F16) {
+        store_f16((uint16_t *)data + offset, values, count);
+    } else {
+        uint16_t *out = (uint16_t *)data + offset;
+        for (size_t i = 0; i < count; i++) out[i] = bf16_from_f32(values[i]);
+    }
+}

@@ -1,0 +1,38 @@
+/* Storage types of tensors, and the roundings between them.
+ *
+ * Arithmetic is fp32 everywhere; fp16 and bf16 exist in memory only. A 16-bit value is widened
+ * exactly on load and rounded to nearest, ties to even, on store; overflow rounds to infinity,
+ * subnormals are kept, NaN stays NaN (quiet, its payload cut). */
+#ifndef KERNELS_DTYPE_H
+#define KERNELS_DTYPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
+
+size_t dtype_bytes(enum dtype dtype);
+const char *dtype_name(enum dtype dtype); /* "fp32", "fp16", "bf16" */
+
+float f32_from_f16(uint16_t bits);
+float f32_from_bf16(uint16_t bits);
+uint16_t f16_from_f32(float value);
+uint16_t bf16_from_f32(float value);
+
+/* Reads count values of the given dtype, starting at element `offset` of data, as fp32.
+ * Returns the place itself when it already holds fp32, else fills buffer and returns it. */
+const float *dtype_widen(float *buffer, const void *data, enum dtype dtype, size_t offset,
+                         size_t count);
+
+/* Stores count fp32 values at element `offset` of data, rounding to its dtype. */
+void dtype_store(void *data, enum dtype dtype, size_t offset, const float *values, size_t count);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,230 @@
+/* The one table of operations: everything a training step does to tensors, named once.
+ *
+ * OPERATIONS lists the names. From it come the struct of function pointers that a backend fills,
+ * the prototypes cpu_NAME (and cuda_NAME), and loops over all operations (planning, profiling).
+ * The contract of operation NAME is the comment and the fields of struct NAME_args: outputs come
+ * first, "[N, C]" is a shape, "+=" marks an output that is added to. Unless a field says
+ * otherwise, tensors may have any dtype; arithmetic is fp32 and results are rounded once, when
+ * stored. An argument marked "optional" may be NULL.
+ *
+ * Model code calls   OP(be, layernorm_backward, .din = &d, .dout = &e, ...);
+ *
+ * Every operation gives the same bits for the same arguments and thread count. */
+#ifndef KERNELS_KERNELS_H
+#define KERNELS_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define OPERATIONS(X)     \
+    X(embedding_forward)  \
+    X(embedding_backward) \
+    X(layernorm_forward)  \
+    X(layernorm_backward) \
+    X(matmul)             \
+    X(gelu_forward)       \
+    X(gelu_backward)      \
+    X(attention_forward)  \
+    X(attention_backward) \
+    X(cross_entropy)      \
+    X(residual_add)       \
+    X(cast)               \
+    X(clear)              \
+    X(loss_sum)           \
+    X(gradient_norm)      \
+    X(adamw)              \
+    X(loss_scale_update)
+
+struct backend;
+
+/* out[i] = token_table[tokens[i]] + position_table[i % sequence_length], for N = B * T rows. */
+struct embedding_forward_args {
+    const struct tensor *out;            /* [N, C] */
+    const int32_t *tokens;               /* [N], each in 0..V-1 */
+    const struct tensor *token_table;    /* [V, C] */
+    const struct tensor *position_table; /* [T or more, C] */
+    int64_t sequence_length;             /* T */
+};
+
+/* The gradients of both tables; rows are added in a fixed order. */
+struct embedding_backward_args {
+    const struct tensor *dtoken_table;    /* += [V, C] */
+    const struct tensor *dposition_table; /* += [T or more, C] */
+    const struct tensor *dout;            /* [N, C] */
+    const int32_t *tokens;                /* [N] */
+    int64_t sequence_length;              /* T */
+};
+
+/* sum = in + residual; out = (sum - mean) * rstd * weight + bias, along rows.
+ * Without residual, sum is in itself and is not written. Ba, Kiros, Hinton 2016. */
+struct layernorm_forward_args {
+    const struct tensor *out;      /* [N, C] */
+    const struct tensor *sum;      /* optional [N, C]; may be in or residual itself */
+    float *mean, *rstd;            /* [N]; rstd = 1 / sqrt(variance + epsilon) */
+    const struct tensor *in;       /* [N, C] */
+    const struct tensor *residual; /* optional [N, C]; given exactly when sum is */
+    const struct tensor *weight;   /* [C] fp32 */
+    const struct tensor *bias;     /* [C] fp32 */
+    float epsilon;
+};
+
+/* din = dresidual + (gradient of the layer norm for dout); din_lower is the same, rounded to the
+ * dtype that the next matrix product reads. din may be dresidual itself. */
+struct layernorm_backward_args {
+    const struct tensor *din;       /* [N, C] */
+    const struct tensor *din_lower; /* optional [N, C] */
+    const struct tensor *dweight;   /* += [C] */
+    const struct tensor *dbias;     /* += [C] */
+    const struct tensor *dout;      /* [N, C] */
+    const struct tensor *in;        /* [N, C], what was normalized */
+    const float *mean, *rstd;       /* [N] */
+    const struct tensor *weight;    /* [C] fp32 */
+    const struct tensor *dresidual; /* optional [N, C] */
+};
+
+/* out = A B + bias with fp32 accumulation, where A is a or its transpose, B likewise; then at most
+ * one epilogue. The dtypes of a and b may differ; the product is then as if both were fp32. */
+struct matmul_args {
+    const struct tensor *out;      /* [M, N]; += if accumulate */
+    const struct tensor *a;        /* [M, K], or [K, M] if transpose_a */
+    const struct tensor *b;        /* [K, N], or [N, K] if transpose_b */
+    const struct tensor *bias;     /* optional [N], same dtype as b or fp32 */
+    const struct tensor *gelu_in;  /* optional [M, N], written: A B + bias; out = gelu of it */
+    const struct tensor *dgelu_in; /* optional [M, N], read: out = (A B) * gelu'(dgelu_in) */
+    const struct tensor *dbias;    /* optional += [N], the column sums of B as stored in b */
+    bool transpose_a, transpose_b, accumulate;
+};
+
+/* gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))). Hendrycks, Gimpel 2016. */
+struct gelu_forward_args {
+    const struct tensor *out; /* same count as in */
+    const struct tensor *in;
+};
+
+struct gelu_backward_args {
+    const struct tensor *din; /* dout * gelu'(in); may be dout itself */
+    const struct tensor *dout;
+    const struct tensor *in;
+};
+
+/* Causal self-attention, scale 1 / sqrt(D), softmax in fp32; the T x T scores never exist in
+ * memory. A row of qkv is q | k | v, each H heads of D values; C = H * D. */
+struct attention_forward_args {
+    const struct tensor *out; /* [B, T, C] */
+    float *lse;               /* [B, H, T]: log of the sum of exponentials of the scaled scores */
+    const struct tensor *qkv; /* [B, T, 3 C] */
+    int heads;                /* H */
+};
+
+struct attention_backward_args {
+    const struct tensor *dqkv; /* [B, T, 3 C] */
+    const struct tensor *dout; /* [B, T, C] */
+    const struct tensor *qkv;  /* [B, T, 3 C] */
+    const struct tensor *out;  /* [B, T, C], of the forward pass */
+    const float *lse;          /* [B, H, T] */
+    int heads;                 /* H */
+};
+
+/* losses[i] = -log softmax(logits[i, 0..vocab_size-1])[targets[i]]. With a loss_scale, logits
+ * become their own gradient times (*loss_scale * weight), and 0 in the padding columns. */
+struct cross_entropy_args {
+    float *losses;               /* [N] */
+    const struct tensor *logits; /* [N, V padded] in, and out if loss_scale is given */
+    const int32_t *targets;      /* [N], each in 0..vocab_size-1 */
+    const float *loss_scale;     /* optional, backend memory */
+    float weight;                /* 1 / (tokens of the whole step) */
+    int64_t vocab_size;
+};
+
+/* out = a + b. */
+struct residual_add_args {
+    const struct tensor *out; /* may be a or b */
+    const struct tensor *a, *b;
+};
+
+/* out = in, rounded to out's dtype; same count. */
+struct cast_args {
+    const struct tensor *out, *in;
+};
+
+/* Zero bytes. */
+struct clear_args {
+    void *data;
+    size_t bytes;
+};
+
+/* What a step decides with, in backend memory, so that a GPU never waits for the host. */
+struct step_state {
+    float loss_scale;       /* what this step's gradients are multiplied by; 1 unless fp16 */
+    float loss;             /* mean loss of the step's tokens */
+    float gradient_norm;    /* of the unscaled gradients, before clipping */
+    float clip_factor;      /* min(1, grad_clip / (norm + 1e-6)), 1 when clipping is off */
+    int32_t found_inf;      /* 1 if an unscaled gradient is not finite: the step is skipped */
+    int32_t growth_tracker; /* finite steps since the scale last changed */
+    int32_t updates;        /* optimizer steps taken: Adam's t for the bias correction */
+    int32_t skipped;        /* steps skipped since the start of training */
+    int32_t skipped_in_row; /* steps skipped since the last update */
+    int32_t at_floor;       /* 1 if the last skipped step found the scale at its minimum */
+};
+
+/* *total += weight * sum of losses, in fixed order. */
+struct loss_sum_args {
+    float *total;
+    const float *losses; /* [count] */
+    int64_t count;
+    float weight;
+};
+
+/* Sets gradient_norm, found_inf and clip_factor of state. The inverse scale is computed in fp64
+ * and rounded to fp32; finiteness is tested after unscaling, where PyTorch tests before. */
+struct gradient_norm_args {
+    struct step_state *state;
+    const struct tensor *gradients; /* [P], scaled */
+    float grad_clip;                /* 0: no clipping */
+};
+
+/* One AdamW step (Loshchilov, Hutter 2019; operation order of PyTorch) on `master`, unscaling and
+ * clipping the gradient on the way, and writing the rounded copy. Nothing changes if
+ * state->found_inf. The bias correction uses t = state->updates + 1. */
+struct adamw_args {
+    const struct tensor *master;            /* [P] fp32 */
+    const struct tensor *moment1, *moment2; /* [P] fp32 */
+    const struct tensor *lower;             /* optional [P], master rounded */
+    const struct tensor *gradients;         /* [P], scaled */
+    const struct step_state *state;
+    float lr, beta1, beta2, epsilon, weight_decay;
+};
+
+/* Ends a step. If found_inf: skipped += 1 and, if dynamic, scale = max(scale * backoff_factor,
+ * min_scale), tracker = 0. Else updates += 1 and, if dynamic, tracker += 1; when it reaches
+ * growth_interval the scale grows (if still finite) and the tracker restarts. */
+struct loss_scale_update_args {
+    struct step_state *state;
+    bool dynamic;
+    float growth_factor, backoff_factor, min_scale;
+    int32_t growth_interval;
+};
+
+#define X(name) void cpu_##name(struct backend *be, const struct name##_args *args);
+OPERATIONS(X)
+#undef X
+
+struct operations {
+#define X(name) void (*name)(struct backend * be, const struct name##_args *args);
+    OPERATIONS(X)
+#undef X
+};
+
+#define OP(be, name, ...) (be)->op->name((be), &(const struct name##_args){__VA_ARGS__})
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,37 @@
+#include "kernels/tensor.h"
+
+#include <assert.h>
+
+int64_t tensor_count(const struct tensor *tensor) {
+    int64_t count = 1;
+    for (int i = 0; i < tensor->rank; i++) count *= tensor->shape[i];
+    return count;
+}
+
+size_t tensor_bytes(const struct tensor *tensor) {
+    return (size_t)tensor_count(tensor) * dtype_bytes(tensor->dtype);
+}
+
+int64_t tensor_columns(const struct tensor *tensor) {
+    return tensor->rank > 0 ? tensor->shape[tensor->rank - 1] : 1;
+}
+
+int64_t tensor_rows(const struct tensor *tensor) {
+    int64_t rows = 1;
+    for (int i = 0; i + 1 < tensor->rank; i++) rows *= tensor->shape[i];
+    return rows;
+}
+
+struct tensor tensor_slice(const struct tensor *tensor, int64_t first, int64_t rows) {
+    int64_t columns = tensor_columns(tensor);
+    assert(first >= 0 && first + rows <= tensor_rows(tensor));
+    struct tensor slice = tensor_view(tensor, rows, columns);
+    if (tensor->data)
+        slice.data = (char *)tensor->data + (size_t)(first * columns) * dtype_bytes(tensor->dtype);
+    return slice;
+}
+
+struct tensor tensor_view(const struct tensor *tensor, int64_t rows, int64_t columns) {
+    assert(rows * columns <= tensor_count(tensor));
+    return (struct tensor){tensor->data, tensor->dtype, 2, {rows, columns}};
+}

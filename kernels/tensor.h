@@ -1,0 +1,42 @@
+/* A tensor is data, dtype, shape: row-major, contiguous, owned by an arena.
+ *
+ * data is memory of the backend in use (for CUDA: device memory) or NULL while a layout is only
+ * being measured. Unused trailing dimensions are absent: rank says how many of shape count. */
+#ifndef KERNELS_TENSOR_H
+#define KERNELS_TENSOR_H
+
+#include <stdint.h>
+
+#include "kernels/dtype.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { TENSOR_RANK_MAX = 4 };
+
+struct tensor {
+    void *data;
+    enum dtype dtype;
+    int rank;
+    int64_t shape[TENSOR_RANK_MAX];
+};
+
+int64_t tensor_count(const struct tensor *tensor); /* elements */
+size_t tensor_bytes(const struct tensor *tensor);
+
+/* The last dimension, and the product of all others: a tensor seen as rows x columns. */
+int64_t tensor_columns(const struct tensor *tensor);
+int64_t tensor_rows(const struct tensor *tensor);
+
+/* Rows first..first+rows of a tensor seen as rows x columns: a rank-2 view of the same memory. */
+struct tensor tensor_slice(const struct tensor *tensor, int64_t first, int64_t rows);
+
+/* The same memory under a rank-2 shape; rows * columns must not exceed the tensor's count. */
+struct tensor tensor_view(const struct tensor *tensor, int64_t rows, int64_t columns);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
