@@ -15,6 +15,11 @@ const char *dtype_name(enum dtype dtype) {
     return names[dtype];
 }
 
+enum dtype dtype_wider(enum dtype a, enum dtype b) {
+    assert(a == b || a == DTYPE_F32 || b == DTYPE_F32);
+    return a == DTYPE_F32 ? a : b;
+}
+
 static uint32_t bits_of(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);

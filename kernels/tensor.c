@@ -31,7 +31,27 @@ struct tensor tensor_slice(const struct tensor *tensor, int64_t first, int64_t r
     return slice;
 }
 
+struct tensor tensor_range(const struct tensor *tensor, int64_t first, int64_t count) {
+    struct tensor range = {NULL, tensor->dtype, 1, {count}};
+    if (tensor->data)
+        range.data = (char *)tensor->data + (size_t)first * dtype_bytes(tensor->dtype);
+    return range;
+}
+
 struct tensor tensor_view(const struct tensor *tensor, int64_t rows, int64_t columns) {
     assert(rows * columns <= tensor_count(tensor));
     return (struct tensor){tensor->data, tensor->dtype, 2, {rows, columns}};
+}
+
+struct tensor tensor_as(const struct tensor *tensor, enum dtype dtype) {
+    assert(dtype_bytes(dtype) <= dtype_bytes(tensor->dtype));
+    struct tensor other = *tensor;
+    other.dtype = dtype;
+    return other;
+}
+
+struct tensor tensor_split(const struct tensor *tensor, int64_t first, int64_t second) {
+    int64_t columns = tensor_columns(tensor);
+    assert(first * second == tensor_rows(tensor));
+    return (struct tensor){tensor->data, tensor->dtype, 3, {first, second, columns}};
 }

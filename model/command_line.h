@@ -1,0 +1,38 @@
+/* The flags of ./train. */
+#ifndef MODEL_COMMAND_LINE_H
+#define MODEL_COMMAND_LINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define MANTISSA_VERSION "0.1.0"
+
+enum command {
+    COMMAND_TRAIN,
+    COMMAND_DRY_RUN,
+    COMMAND_SAMPLE,
+    COMMAND_HELP,
+    COMMAND_VERSION,
+    COMMAND_PRINT_SCHEMA,
+    COMMAND_PRINT_REFERENCE,
+};
+
+struct command_line {
+    enum command command;
+    const char *config;        /* NULL: not given */
+    char **overrides;          /* stb_ds array of "key.path=value" */
+    bool resume;               /* --resume */
+    const char *resume_path;   /* NULL: the newest of the run */
+    const char *prompt, *from; /* of --sample */
+    double temperature;        /* < 0: not given, likewise below */
+    int64_t top_k, tokens, seed;
+};
+
+/* Returns -1 with a message for a usage error. The strings are argv's. */
+int command_line_parse(struct command_line *line, int argc, char **argv, char *error);
+void command_line_free(struct command_line *line);
+
+void command_line_help(FILE *out);
+
+#endif

@@ -1,0 +1,179 @@
+#include "model/config.h"
+
+#include "data/error.h"
+#include "model/config_check.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <stb/stb_ds.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Room for a path name. */
+enum { PATH_LENGTH_MAX = 4096 };
+
+static void set_default(struct config *config, const struct config_option *option) {
+    char *field = (char *)config + option->offset;
+    int64_t whole = (int64_t)option->initial;
+    unsigned word = (unsigned)option->initial;
+    bool condition = option->initial != 0;
+    switch (option->type) {
+    case CONFIG_STRING: memcpy(field, option->text, strlen(option->text) + 1); break;
+    case CONFIG_ENUM: memcpy(field, &word, sizeof word); break;
+    case CONFIG_INTEGER: memcpy(field, &whole, sizeof whole); break;
+    case CONFIG_NUMBER: memcpy(field, &option->initial, sizeof option->initial); break;
+    case CONFIG_BOOLEAN: memcpy(field, &condition, sizeof condition); break;
+    case CONFIG_LIST: memset(field, 0, sizeof(struct config_words)); break;
+    }
+}
+
+void config_defaults(struct config *config) {
+    memset(config, 0, sizeof *config);
+    for (int i = 0; i < config_option_count; i++) set_default(config, &config_options[i]);
+}
+
+bool config_given(const struct config *config, const char *name) {
+    int row = config_option_index(name, strlen(name));
+    if (row >= 0) return config->sources[row] != CONFIG_SOURCE_DEFAULT;
+    int block = config_block_index(name, strlen(name));
+    assert(block >= 0);
+    for (int i = 0; i < config_option_count; i++)
+        if (config_option_block(&config_options[i]) == block &&
+            config->sources[i] != CONFIG_SOURCE_DEFAULT)
+            return true;
+    return false;
+}
+
+static const char *word_of(const char *key, unsigned value) {
+    return config_options[config_option_index(key, strlen(key))].words[value];
+}
+
+const char *config_precision_name(enum config_precision precision) {
+    return word_of("precision", precision);
+}
+
+const char *config_schedule_name(enum config_schedule schedule) {
+    return word_of("optimizer.schedule", schedule);
+}
+
+const char *config_preset_name(enum config_preset preset) {
+    return word_of("model.preset", preset);
+}
+
+const char *config_tokenizer_name(enum config_tokenizer tokenizer) {
+    return word_of("data.tokenizer", tokenizer);
+}
+
+/* The whole file in *text, freed by the caller. Not by its size first: it may be a pipe. */
+static int read_stream(FILE *file, const char *where, char **text, size_t *length, char *error) {
+    *text = malloc(CONFIG_FILE_MAX + 1);
+    if (!*text) return fail(error, "%s: not enough memory to read it.", where);
+    *length = fread(*text, 1, CONFIG_FILE_MAX + 1, file);
+    if (ferror(file)) return fail(error, "cannot read %s: %s.", where, strerror(errno));
+    if (*length > CONFIG_FILE_MAX)
+        return fail(error, "%s: larger than 1 MiB, so it cannot be a config.", where);
+    return 0;
+}
+
+static int read_file(const char *path, char **text, size_t *length, char *error) {
+    char where[CONFIG_WHERE_MAX];
+    config_short_path(where, path);
+    FILE *file = fopen(path, "rb");
+    if (!file) return fail(error, "cannot open the config %s: %s.", where, strerror(errno));
+    struct stat status;
+    int result;
+    if (fstat(fileno(file), &status) == 0 && S_ISDIR(status.st_mode))
+        result = fail(error, "%s is a folder; --config takes a file.", where);
+    else result = read_stream(file, where, text, length, error);
+    fclose(file);
+    return result;
+}
+
+/* "configs/bf16.json" names the run "bf16". */
+static void name_from_path(char name[CONFIG_STRING_MAX], const char *path) {
+    const char *slash = strrchr(path, '/');
+    const char *base = slash ? slash + 1 : path;
+    size_t length = strlen(base);
+    if (length > 5 && strcmp(base + length - 5, ".json") == 0) length -= 5;
+    if (length >= CONFIG_STRING_MAX) length = CONFIG_STRING_MAX - 1;
+    memcpy(name, base, length);
+    name[length] = '\0';
+}
+
+int config_load(struct config *config, const char *path, char *const *overrides, int override_count,
+                char *error) {
+    struct config_origins origins = {.path = path};
+    char *text = NULL;
+    size_t length = 0;
+    config_defaults(config);
+    int status = read_file(path, &text, &length, error);
+    if (status == 0) status = config_read_text(config, &origins, text, length, error);
+    free(text);
+    for (int i = 0; status == 0 && i < override_count; i++)
+        status = config_read_flag(config, &origins, overrides[i], error);
+    if (status) return -1;
+    if (config->name[0] == '\0') name_from_path(config->name, path);
+    config_resolve(config);
+    return config_check(config, &origins, error);
+}
+
+static bool exists(const char *path) {
+    return access(path, F_OK) == 0;
+}
+
+/* The folder configs/ beside the executable; "" if that cannot be told. */
+static void shipped_folder(char folder[PATH_LENGTH_MAX]) {
+    ssize_t length = readlink("/proc/self/exe", folder, PATH_LENGTH_MAX - 1);
+    folder[length < 0 ? 0 : length] = '\0';
+    char *slash = strrchr(folder, '/');
+    size_t used = slash ? (size_t)(slash - folder) + 1 : 0;
+    if (used == 0 || used + sizeof "configs" > PATH_LENGTH_MAX) folder[0] = '\0';
+    else memcpy(folder + used, "configs", sizeof "configs");
+}
+
+/* Writes " Did you mean \"bf16.json\"?" or "" after a look at the files of a folder. */
+static void hint_nearest_file(char *hint, size_t size, const char *folder, const char *name) {
+    char **names = NULL;
+    DIR *stream = folder[0] ? opendir(folder) : NULL;
+    hint[0] = '\0';
+    if (!stream) return;
+    for (struct dirent *entry; (entry = readdir(stream)) && arrlen(names) < 1000;)
+        if (entry->d_name[0] != '.') arrput(names, strdup(entry->d_name));
+    closedir(stream);
+    int nearest =
+        config_nearest_text((const char *const *)names, (int)arrlen(names), name, strlen(name));
+    if (nearest >= 0) snprintf(hint, size, " Did you mean \"%s\"?", names[nearest]);
+    for (ptrdiff_t i = 0; i < arrlen(names); i++) free(names[i]);
+    arrfree(names);
+}
+
+static int refuse_unfound(const char *name, const char *folder, char *error) {
+    char hint[320], shown_name[CONFIG_WHERE_MAX], shown_folder[CONFIG_WHERE_MAX];
+    hint_nearest_file(hint, sizeof hint, folder, name);
+    if (!hint[0]) hint_nearest_file(hint, sizeof hint, "configs", name);
+    return fail(error, "there is no config \"%s\", neither here nor in ./configs%s%s.%s",
+                config_short_path(shown_name, name), folder[0] ? " or " : "",
+                config_short_path(shown_folder, folder), hint);
+}
+
+int config_find(char *path, size_t size, const char *name, char *error) {
+    char folder[PATH_LENGTH_MAX], candidate[2 * PATH_LENGTH_MAX];
+    if (name[0] == '\0') return fail(error, "--config takes the name of a file.");
+    shipped_folder(folder);
+    if (strlen(name) >= PATH_LENGTH_MAX || strlen(name) >= size)
+        return fail(error, "the name of the config is longer than a path can be.");
+    snprintf(candidate, sizeof candidate, "%s", name);
+    if (!strchr(name, '/') && !exists(name)) {
+        snprintf(candidate, sizeof candidate, "%s/%s", folder, name);
+        if (!folder[0] || !exists(candidate))
+            snprintf(candidate, sizeof candidate, "configs/%s", name);
+        if (!exists(candidate)) return refuse_unfound(name, folder, error);
+    }
+    if (strlen(candidate) >= size)
+        return fail(error, "the path of the config is longer than %zu bytes.", size - 1);
+    memcpy(path, candidate, strlen(candidate) + 1);
+    return 0;
+}

@@ -1,0 +1,32 @@
+/* The text of a config file, before it has a meaning: strict JSON (RFC 8259), and where everything
+ * stands in it. cJSON then gives the values. It takes more than JSON and tells no lines, so this
+ * pass decides what is accepted and writes the messages. */
+#ifndef MODEL_CONFIG_TEXT_H
+#define MODEL_CONFIG_TEXT_H
+
+#include <stddef.h>
+
+enum { CONFIG_DEPTH_MAX = 16, CONFIG_EXCERPT_MAX = 72 };
+
+/* One value of the text. */
+struct config_place {
+    size_t line;          /* from 1; of the key for a member of an object */
+    size_t start, length; /* of the value, in bytes */
+};
+
+/* Checks that text[0..length) is one JSON value in UTF-8 with nothing after it, nested at most
+ * CONFIG_DEPTH_MAX deep, without NUL, and appends the place of each value to *places (an stb_ds
+ * array, freed by the caller also after a failure). Values come in the order of the text, an object
+ * or array before its members: the order of a walk through cJSON's tree.
+ * A failure's message begins with "FILE:LINE:COLUMN: ". */
+int config_text_scan(const char *text, size_t length, const char *file,
+                     struct config_place **places, char *error);
+
+/* Bytes of the UTF-8 character at text (length > 0 bytes long), 0 if it is not valid UTF-8. */
+size_t config_text_character(const char *text, size_t length);
+
+/* Copies text[0..length) to excerpt for use in a message: cut at CONFIG_EXCERPT_MAX bytes with
+ * "...", control characters as spaces, invalid UTF-8 as '?'. Returns excerpt. */
+const char *config_text_excerpt(char excerpt[CONFIG_EXCERPT_MAX], const char *text, size_t length);
+
+#endif

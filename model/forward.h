@@ -1,0 +1,26 @@
+/* The forward pass: tokens in activations.tokens -> activations.lnf_out, and the head on top.
+ *
+ * With x the residual stream, a layer is
+ *     x += attention_projection(attention(qkv(layernorm(x))))
+ *     x += mlp_projection(gelu(mlp_fc(layernorm(x))))
+ * and each addition happens inside the layer norm that follows it. */
+#ifndef MODEL_FORWARD_H
+#define MODEL_FORWARD_H
+
+#include "model/gpt.h"
+
+#define LAYERNORM_EPSILON 1e-5f
+
+/* Runs all layers on the batch in place. */
+void gpt_forward(struct gpt *gpt);
+
+/* After gpt_forward: fills activations.losses with the loss of each token. The logits, made a
+ * chunk of rows at a time, are turned into their gradient at once when loss_scale is given
+ * (backend memory): then activations.dnorm becomes the gradient of lnf_out, and the head's part is
+ * added to the gradient of wte. Gradients are those of weight * *loss_scale * sum(losses). */
+void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight);
+
+/* After gpt_forward: the logits of one row, in row 0 of activations.logits. */
+void gpt_logits(struct gpt *gpt, int64_t row);
+
+#endif

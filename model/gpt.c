@@ -1,0 +1,287 @@
+#include "model/gpt.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/error.h"
+#include "data/random.h"
+
+static int64_t round_up(int64_t value, int64_t multiple) {
+    return (value + multiple - 1) / multiple * multiple;
+}
+
+/* As many rows of logits as fit in LOGITS_BYTES, in equal chunks, in multiples of 64 so that
+ * matrix units are full. */
+static int64_t choose_logit_rows(const struct gpt_shape *s, enum dtype logits) {
+    int64_t fit = LOGITS_BYTES / (s->padded_vocab * (int64_t)dtype_bytes(logits));
+    if (fit < 64) fit = 64;
+    if (fit >= s->rows) return s->rows;
+    int64_t chunks = (s->rows + fit - 1) / fit;
+    return round_up((s->rows + chunks - 1) / chunks, 64);
+}
+
+static void set_batch(struct gpt_shape *s, int64_t batch, int64_t sequence_length,
+                      enum dtype logits) {
+    s->batch = batch;
+    s->sequence_length = sequence_length;
+    s->rows = batch * sequence_length;
+    s->logit_rows = choose_logit_rows(s, logits);
+}
+
+static struct parameter describe(const char *name, int layer, int64_t rows, int64_t columns,
+                                 enum autocast_operation operation, bool decay, float init) {
+    struct parameter parameter = {"", rows, columns, 0, decay, operation, init};
+    if (layer < 0) snprintf(parameter.name, sizeof parameter.name, "%s", name);
+    else snprintf(parameter.name, sizeof parameter.name, "h.%d.%s", layer, name);
+    return parameter;
+}
+
+/* Elements that a parameter takes in a flat array. */
+static int64_t padded_count(int64_t rows, int64_t columns) {
+    return round_up(rows * (columns ? columns : 1), PARAMETER_ALIGNMENT);
+}
+
+/* Appends the parameters of one decay group and moves *offset past them. */
+static void list_group(struct gpt *gpt, bool group, int64_t *offset) {
+    const struct gpt_shape *s = &gpt->shape;
+#define ADD(layer, name, rows, columns, operation, decay, init)                       \
+    if ((decay) == group) {                                                           \
+        struct parameter added =                                                      \
+            describe(name, layer, rows, columns, OPERATION_##operation, decay, init); \
+        added.offset = *offset;                                                       \
+        *offset += padded_count(rows, columns);                                       \
+        arrput(gpt->list, added);                                                     \
+    }
+#define X(field, name, rows, columns, operation, decay, init) \
+    ADD(-1, name, rows, columns, operation, decay, init)
+    MODEL_PARAMETERS(X)
+#undef X
+#define X(field, name, rows, columns, operation, decay, init) \
+    ADD(layer, name, rows, columns, operation, decay, init)
+    for (int layer = 0; layer < s->n_layer; layer++) {
+        LAYER_PARAMETERS(X)
+    }
+#undef X
+#undef ADD
+}
+
+static struct tensor place(const struct tensor *flat, int64_t offset, int64_t rows,
+                           int64_t columns) {
+    struct tensor tensor = {NULL, flat->dtype, columns ? 2 : 1, {rows, columns}};
+    if (flat->data) tensor.data = (char *)flat->data + (size_t)offset * dtype_bytes(flat->dtype);
+    return tensor;
+}
+
+/* Cuts a flat array into the named tensors, in the order of list_group. `other` gives the place of
+ * parameters whose operation runs in fp32; pass flat itself where that makes no difference. */
+static void place_group(struct gpt *gpt, struct parameters *out, const struct tensor *flat,
+                        const struct tensor *other, bool group, int64_t *offset) {
+    const struct gpt_shape *s = &gpt->shape;
+    const struct precision *p = &gpt->precision;
+#define PLACE(tensor, rows, columns, id, decay)                           \
+    if ((decay) == group) {                                               \
+        bool float32 = p->operation[OPERATION_##id] == DTYPE_F32;         \
+        (tensor) = place(float32 ? other : flat, *offset, rows, columns); \
+        *offset += padded_count(rows, columns);                           \
+    }
+#define X(field, name, rows, columns, operation, decay, init) \
+    PLACE(out->field, rows, columns, operation, decay)
+    MODEL_PARAMETERS(X)
+#undef X
+#define X(field, name, rows, columns, operation, decay, init) \
+    PLACE(out->layers[layer].field, rows, columns, operation, decay)
+    for (int layer = 0; layer < s->n_layer; layer++) {
+        LAYER_PARAMETERS(X)
+    }
+#undef X
+#undef PLACE
+}
+
+static void place_parameters(struct gpt *gpt, struct parameters *out, const struct tensor *flat,
+                             const struct tensor *other) {
+    int64_t offset = 0;
+    place_group(gpt, out, flat, other, true, &offset);
+    place_group(gpt, out, flat, other, false, &offset);
+}
+
+/* The layout of all parameter memory; run once to measure and once to carve. */
+static void carve_parameters(struct gpt *gpt, struct arena *arena) {
+    struct memory_plan *m = &gpt->memory;
+    bool lower = gpt->precision.lower != DTYPE_F32;
+    size_t before = arena->used;
+#define TAKE(field, part, dtype, condition)                                \
+    if (condition) gpt->field = arena_tensor(arena, dtype, gpt->count, 0); \
+    m->part = arena->used - before;                                        \
+    before = arena->used;
+    TAKE(master, master, DTYPE_F32, true)
+    TAKE(lower, lower, gpt->precision.lower, lower)
+    TAKE(gradients, gradients, gpt->precision.gradients, gpt->training)
+#undef TAKE
+    if (gpt->training) {
+        gpt->moment1 = arena_tensor(arena, DTYPE_F32, gpt->count, 0);
+        gpt->moment2 = arena_tensor(arena, DTYPE_F32, gpt->count, 0);
+    }
+    m->moments = arena->used - before;
+    place_parameters(gpt, &gpt->masters, &gpt->master, &gpt->master);
+    place_parameters(gpt, &gpt->weights, lower ? &gpt->lower : &gpt->master, &gpt->master);
+    if (gpt->training) place_parameters(gpt, &gpt->dweights, &gpt->gradients, &gpt->gradients);
+}
+
+static void carve_activations(struct gpt *gpt, struct arena *arena) {
+    const struct gpt_shape *s = &gpt->shape;
+    const struct precision *p = &gpt->precision;
+    struct activations *a = &gpt->activations;
+    a->tokens = arena_take(arena, (size_t)s->rows * sizeof *a->tokens);
+    a->targets = arena_take(arena, (size_t)s->rows * sizeof *a->targets);
+#define X(field, dtype, rows, columns) a->field = arena_tensor(arena, dtype, rows, columns);
+    MODEL_ACTIVATIONS(X)
+    if (gpt->training) {
+        BACKWARD_ACTIVATIONS(X)
+        if (precision_branch_is_residual(p)) a->dbranch = a->dresidual;
+    }
+#undef X
+
+#define X(field, dtype, rows, columns) \
+    a->layers[layer].field = arena_tensor(arena, dtype, rows, columns);
+    for (int layer = 0; layer < s->n_layer; layer++) {
+        if (layer > 0 && !gpt->training) {
+            a->layers[layer] = a->layers[0];
+            continue;
+        }
+        LAYER_ACTIVATIONS(X)
+    }
+#undef X
+}
+
+void gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
+              struct backend *be, bool training) {
+    memset(gpt, 0, sizeof *gpt);
+    gpt->be = be;
+    gpt->precision = *precision;
+    gpt->training = training;
+    gpt->shape = (struct gpt_shape){
+        .n_layer = config->model.n_layer,
+        .n_head = config->model.n_head,
+        .n_embd = config->model.n_embd,
+        .n_positions = config->model.n_positions,
+        .vocab_size = config->model.vocab_size,
+        .padded_vocab = round_up(config->model.vocab_size, VOCAB_ALIGNMENT),
+    };
+    int64_t batch = training ? config->train.micro_batch_size : 1;
+    set_batch(&gpt->shape, batch, config->data.seq_len, precision->logits);
+    gpt->capacity = gpt->shape;
+    list_group(gpt, true, &gpt->decayed);
+    gpt->count = gpt->decayed;
+    list_group(gpt, false, &gpt->count);
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) /* in files there is no padding */
+        if (gpt->list[i].operation == OPERATION_LM_HEAD) gpt->list[i].rows = gpt->shape.vocab_size;
+    size_t layers = (size_t)gpt->shape.n_layer;
+    gpt->masters.layers = calloc(layers, sizeof *gpt->masters.layers);
+    gpt->weights.layers = calloc(layers, sizeof *gpt->weights.layers);
+    gpt->dweights.layers = calloc(layers, sizeof *gpt->dweights.layers);
+    gpt->activations.layers = calloc(layers, sizeof *gpt->activations.layers);
+    struct arena measure = {0};
+    carve_parameters(gpt, &measure);
+    size_t parameters = measure.used;
+    carve_activations(gpt, &measure);
+    gpt->memory.activations = measure.used - parameters;
+    gpt->memory.total = measure.used;
+}
+
+int gpt_allocate(struct gpt *gpt, char *error) {
+    struct backend *be = gpt->be;
+    const struct memory_plan *m = &gpt->memory;
+    size_t parameters = m->master + m->lower + m->gradients + m->moments;
+    gpt->parameter_memory = be->allocate(be, parameters);
+    if (!gpt->parameter_memory)
+        return fail(error,
+                    "out of memory: the parameters with their gradients and moments need %zu MiB\n"
+                    "choose a smaller model",
+                    parameters >> 20);
+    gpt->activation_memory = be->allocate(be, m->activations);
+    if (!gpt->activation_memory)
+        return fail(error,
+                    "out of memory: the activations need %zu MiB\n"
+                    "lower train.micro_batch_size (and raise train.grad_accum_steps) or "
+                    "data.seq_len",
+                    m->activations >> 20);
+    struct arena arena = {gpt->parameter_memory, 0, parameters};
+    carve_parameters(gpt, &arena);
+    arena = (struct arena){gpt->activation_memory, 0, m->activations};
+    carve_activations(gpt, &arena);
+    OP(be, clear, .data = gpt->parameter_memory, .bytes = parameters);
+    return 0;
+}
+
+void gpt_close(struct gpt *gpt) {
+    struct backend *be = gpt->be;
+    if (gpt->parameter_memory) be->release(be, gpt->parameter_memory);
+    if (gpt->activation_memory) be->release(be, gpt->activation_memory);
+    arrfree(gpt->list);
+    free(gpt->masters.layers);
+    free(gpt->weights.layers);
+    free(gpt->dweights.layers);
+    free(gpt->activations.layers);
+    memset(gpt, 0, sizeof *gpt);
+}
+
+void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
+    assert(batch * sequence_length <= gpt->capacity.rows);
+    if (batch == gpt->shape.batch && sequence_length == gpt->shape.sequence_length) return;
+    set_batch(&gpt->shape, batch, sequence_length, gpt->precision.logits);
+    if (gpt->shape.logit_rows > gpt->capacity.logit_rows)
+        gpt->shape.logit_rows = gpt->capacity.logit_rows;
+    struct arena arena = {gpt->activation_memory, 0, gpt->memory.activations};
+    carve_activations(gpt, &arena);
+}
+
+/* Elements first..first+count of a parameter's initial value. */
+static void fill_initial(float *values, const struct parameter *parameter, uint64_t seed,
+                         uint64_t stream, int64_t first, int64_t count) {
+    if (parameter->init <= 0) {
+        for (int64_t i = 0; i < count; i++) values[i] = parameter->init == INIT_ONE ? 1.0f : 0.0f;
+        return;
+    }
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (float)(parameter->init * random_normal(seed, stream, (uint64_t)(first + i)));
+}
+
+void gpt_initialize(struct gpt *gpt, uint64_t seed) {
+    enum { PIECE = 32768 };
+    float values[PIECE];
+    struct backend *be = gpt->be;
+    const struct memory_plan *m = &gpt->memory;
+    OP(be, clear, .data = gpt->parameter_memory,
+       .bytes = m->master + m->lower + m->gradients + m->moments);
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+        struct tensor view = gpt_parameter_view(&gpt->master, &gpt->list[i]);
+        int64_t total = tensor_count(&view);
+        for (int64_t first = 0; first < total; first += PIECE) {
+            int64_t count = total - first < PIECE ? total - first : PIECE;
+            fill_initial(values, &gpt->list[i], seed, (uint64_t)i + 1, first, count);
+            be->upload(be, (float *)view.data + first, values, (size_t)count * sizeof *values);
+        }
+    }
+    gpt_refresh_lower(gpt);
+}
+
+void gpt_refresh_lower(struct gpt *gpt) {
+    if (gpt->precision.lower != DTYPE_F32)
+        OP(gpt->be, cast, .out = &gpt->lower, .in = &gpt->master);
+}
+
+int64_t gpt_parameter_count(const struct gpt *gpt) {
+    int64_t total = 0;
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++)
+        total += gpt->list[i].rows * (gpt->list[i].columns ? gpt->list[i].columns : 1);
+    return total;
+}
+
+struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter) {
+    return place(flat, parameter->offset, parameter->rows, parameter->columns);
+}

@@ -1,0 +1,127 @@
+/* The model: its shape, its parameters, its activations, and the memory they live in.
+ *
+ * Parameters lie in flat arrays of one layout: fp32 masters, Adam's two moments, gradients, and
+ * the 16-bit copy that the lower operations read. Element i of each belongs together, so a pass
+ * over all parameters is a pass over arrays.
+ *
+ *     | decayed: wte wpe, matrices of layer 0, 1, ... | not decayed: biases and layer norms |
+ *     0                                          decayed                               count
+ *
+ * Each parameter starts at a multiple of PARAMETER_ALIGNMENT elements; the gaps stay zero. */
+#ifndef MODEL_GPT_H
+#define MODEL_GPT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "kernels/arena.h"
+#include "kernels/backend.h"
+#include "model/config.h"
+#include "model/precision.h"
+#include "model/tensors.h"
+
+enum {
+    PARAMETER_ALIGNMENT = 128, /* elements: 256 bytes in 16 bit */
+    VOCAB_ALIGNMENT = 128,     /* rows that the embedding is padded to, inside only */
+    LOGITS_BYTES = 64 << 20,   /* about how much of the logits exists at a time */
+};
+
+struct gpt_shape {
+    int64_t n_layer, n_head, n_embd, n_positions;
+    int64_t vocab_size, padded_vocab;
+    int64_t batch, sequence_length; /* B, T of the activations in place */
+    int64_t rows;                   /* B * T */
+    int64_t logit_rows;             /* rows of logits that exist at a time */
+};
+
+#define TENSOR_FIELD_PARAMETER(field, name, rows, columns, operation, decay, init) \
+    struct tensor field;
+#define TENSOR_FIELD_ACTIVATION(field, dtype, rows, columns) struct tensor field;
+
+struct layer_parameters {
+    LAYER_PARAMETERS(TENSOR_FIELD_PARAMETER)
+};
+
+struct parameters {
+    MODEL_PARAMETERS(TENSOR_FIELD_PARAMETER)
+    struct layer_parameters *layers; /* [n_layer] */
+};
+
+struct layer_activations {
+    LAYER_ACTIVATIONS(TENSOR_FIELD_ACTIVATION)
+};
+
+struct activations {
+    MODEL_ACTIVATIONS(TENSOR_FIELD_ACTIVATION)
+    BACKWARD_ACTIVATIONS(TENSOR_FIELD_ACTIVATION)
+    struct layer_activations *layers; /* [n_layer] */
+    int32_t *tokens, *targets;        /* [B, T], backend memory */
+};
+
+/* One parameter as checkpoints, initialization and the optimizer see it. */
+struct parameter {
+    char name[64];         /* Hugging Face name without "transformer." */
+    int64_t rows, columns; /* as in files: without padding; columns 0: a vector */
+    int64_t offset;        /* first element in the flat arrays */
+    bool decay;
+    enum autocast_operation operation; /* that reads it */
+    float init;                        /* standard deviation, or INIT_ONE, INIT_ZERO */
+};
+
+#define INIT_ZERO 0.0f
+#define INIT_ONE  (-1.0f)
+
+/* Bytes of each part of memory. */
+struct memory_plan {
+    size_t master, lower, gradients, moments, activations, workspace, total;
+};
+
+struct gpt {
+    struct backend *be;
+    struct gpt_shape shape;    /* with the batch in place now */
+    struct gpt_shape capacity; /* with the largest batch there is memory for */
+    struct precision precision;
+    bool training; /* false: no gradients, no moments, and layers share their activations */
+
+    struct parameter *list; /* stb_ds array, in the order of the flat arrays */
+    int64_t count, decayed; /* elements of a flat array, and of its decayed part */
+
+    struct tensor master, lower, gradients, moment1, moment2; /* [count]; lower only in 16 bit */
+    struct parameters weights;  /* what operations read: lower, or master for fp32 operations */
+    struct parameters masters;  /* the fp32 truth */
+    struct parameters dweights; /* gradients */
+    struct activations activations;
+
+    struct memory_plan memory;
+    void *parameter_memory, *activation_memory; /* NULL until gpt_allocate */
+};
+
+/* Lays the model out and measures it; allocates only bookkeeping. batch is B, the longest sequence
+ * is config->data.seq_len. `be` stays the caller's. The memory plan is complete after the walk
+ * that gpt_plan makes. */
+void gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
+              struct backend *be, bool training);
+
+/* Allocates what was measured. On failure says how much of what there was no memory for. */
+int gpt_allocate(struct gpt *gpt, char *error);
+void gpt_close(struct gpt *gpt);
+
+/* Puts a batch of another shape in place: at most the capacity in rows. Activations are carved
+ * anew from the same memory, so what they held is lost. */
+void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length);
+
+/* Fills masters with the initial weights of GPT-2, a pure function of the seed, and refreshes the
+ * lower copy. Moments and gradients become zero. */
+void gpt_initialize(struct gpt *gpt, uint64_t seed);
+
+/* Rounds the masters into the lower copy; after anyone else wrote them. */
+void gpt_refresh_lower(struct gpt *gpt);
+
+/* Parameters as people count them, without padding. */
+int64_t gpt_parameter_count(const struct gpt *gpt);
+
+/* The block of memory a parameter occupies in a flat array, without padding rows. */
+struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter);
+
+#endif

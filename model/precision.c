@@ -1,0 +1,101 @@
+#include "model/precision.h"
+
+#include <string.h>
+
+#include "data/error.h"
+
+enum policy { POLICY_LOWER, POLICY_FLOAT32, POLICY_INPUT };
+
+static const char *const names[] = {
+#define X(id, name, policy) [OPERATION_##id] = name,
+    AUTOCAST_OPERATIONS(X)
+#undef X
+};
+
+static const enum policy policies[] = {
+#define X(id, name, policy) [OPERATION_##id] = policy,
+    AUTOCAST_OPERATIONS(X)
+#undef X
+};
+
+static enum dtype choose_lower(const struct config *config, const struct backend *be, char *note) {
+    switch (config->precision) {
+    case CONFIG_PRECISION_FP16: return DTYPE_F16;
+    case CONFIG_PRECISION_BF16: return DTYPE_BF16;
+    case CONFIG_PRECISION_FP32: return DTYPE_F32;
+    case CONFIG_PRECISION_AUTO: break;
+    }
+    enum dtype lower = be->native_bf16 ? DTYPE_BF16 : be->native_fp16 ? DTYPE_F16 : DTYPE_F32;
+    snprintf(note, ERROR_MAX, "precision \"auto\": %s, because this %s has %s", dtype_name(lower),
+             be->name,
+             be->native_bf16   ? "bf16 matrix products"
+             : be->native_fp16 ? "fp16 matrix products but no bf16"
+                               : "no fast 16-bit matrix products");
+    return lower;
+}
+
+static bool kept_in_float32(const struct config *config, int operation) {
+    for (int i = 0; i < config->autocast.float32.count; i++)
+        if (strcmp(config->autocast.float32.items[i], names[operation]) == 0) return true;
+    return false;
+}
+
+static enum dtype narrower(enum dtype a, enum dtype b) {
+    return a == DTYPE_F32 ? b : a;
+}
+
+static void resolve_tensors(struct precision *p) {
+    const enum dtype *operation = p->operation;
+    p->ln1_out = operation[OPERATION_QKV];
+    p->qkv = narrower(operation[OPERATION_QKV], operation[OPERATION_ATTENTION]);
+    p->attention_out =
+        narrower(operation[OPERATION_ATTENTION], operation[OPERATION_ATTENTION_PROJECTION]);
+    p->attention_projection = operation[OPERATION_ATTENTION_PROJECTION];
+    p->ln2_out = operation[OPERATION_MLP_FC];
+    p->mlp_fc = narrower(operation[OPERATION_MLP_FC], operation[OPERATION_GELU]);
+    p->mlp_gelu = narrower(operation[OPERATION_GELU], operation[OPERATION_MLP_PROJECTION]);
+    p->mlp_projection = operation[OPERATION_MLP_PROJECTION];
+    p->lnf_out = operation[OPERATION_LM_HEAD];
+    p->logits = operation[OPERATION_LM_HEAD];
+}
+
+int precision_resolve(struct precision *precision, char *note, const struct config *config,
+                      const struct backend *be, char *error) {
+    (void)error;
+    struct precision *p = precision;
+    memset(p, 0, sizeof *p);
+    note[0] = 0;
+    p->lower = config->autocast.enabled ? choose_lower(config, be, note) : DTYPE_F32;
+    for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++) {
+        bool float32 = policies[i] == POLICY_FLOAT32 || kept_in_float32(config, i);
+        p->operation[i] = float32 ? DTYPE_F32 : p->lower;
+    }
+    if (policies[OPERATION_GELU] == POLICY_INPUT && p->operation[OPERATION_GELU] != DTYPE_F32)
+        p->operation[OPERATION_GELU] = p->operation[OPERATION_MLP_FC];
+    p->residual = config->autocast.residual == CONFIG_DTYPE_LOWER ? p->lower : DTYPE_F32;
+    p->gradients = config->gradients.dtype == CONFIG_DTYPE_LOWER ? p->lower : DTYPE_F32;
+    p->scale_loss = p->lower == DTYPE_F16;
+    resolve_tensors(p);
+    return 0;
+}
+
+bool precision_branch_is_residual(const struct precision *precision) {
+    return precision->attention_projection == precision->residual &&
+           precision->mlp_projection == precision->residual;
+}
+
+void precision_print(FILE *out, const struct precision *precision) {
+    const struct precision *p = precision;
+    if (p->lower == DTYPE_F32) {
+        fprintf(out, "fp32 everywhere");
+        return;
+    }
+    for (int pass = 0; pass < 2; pass++) {
+        enum dtype wanted = pass == 0 ? p->lower : DTYPE_F32;
+        fprintf(out, "%s%s:", pass ? "\n            " : "", dtype_name(wanted));
+        for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++)
+            if (p->operation[i] == wanted) fprintf(out, " %s", names[i]);
+        if (p->residual == wanted) fprintf(out, " residual");
+        if (p->gradients == wanted) fprintf(out, " gradients");
+    }
+}

@@ -1,0 +1,186 @@
+#include "model/report.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+double report_clock(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+void report_open(struct report *report, FILE *out, const struct trainer *trainer, double floor) {
+    const char *kind = getenv("TERM");
+    *report = (struct report){
+        .out = out,
+        .terminal = isatty(fileno(out)) && kind && strcmp(kind, "dumb") != 0,
+        .first_step = trainer->state.step,
+        .steps = trainer->config->train.steps,
+        .every = trainer->config->log.every,
+        .started = report_clock(),
+        .scale_loss = trainer->gpt.precision.scale_loss,
+        .floor = floor,
+    };
+}
+
+/* "3.3 M" and the like. */
+static const char *count_text(char text[32], double count) {
+    static const char *const units[] = {"", " k", " M", " G", " T"};
+    int unit = 0;
+    while (count >= 1000 && unit < 4) {
+        count /= 1000;
+        unit++;
+    }
+    snprintf(text, 32, unit && count < 100 ? "%.1f%s" : "%.0f%s", count, units[unit]);
+    return text;
+}
+
+void report_memory(FILE *out, const struct memory_plan *plan) {
+    const struct {
+        const char *name;
+        size_t bytes;
+    } parts[] = {
+        {"fp32 weights", plan->master},     {"16-bit copy", plan->lower},
+        {"gradients", plan->gradients},     {"moments", plan->moments},
+        {"activations", plan->activations}, {"workspace", plan->workspace},
+    };
+    const double mib = 1 << 20;
+    fprintf(out, "%.1f MiB:", (double)plan->total / mib);
+    int column = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (!parts[i].bytes) continue;
+        if (column == 3) fprintf(out, ",\n             ");
+        fprintf(out, "%s %s %.1f", column && column != 3 ? "," : "", parts[i].name,
+                (double)parts[i].bytes / mib);
+        column++;
+    }
+}
+
+static void print_data(FILE *out, const char *label, const char *name,
+                       const struct loader *loader) {
+    char tokens[32], sequences[32];
+    fprintf(out, "  %-10s %s: %s tokens, %s sequences\n", label, name,
+            count_text(tokens, (double)loader->tokens->count),
+            count_text(sequences, (double)loader->sequence_count));
+}
+
+void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,
+                   const struct loader *val, const char *run_directory) {
+    FILE *out = report->out;
+    const struct config *config = trainer->config;
+    const struct gpt *gpt = &trainer->gpt;
+    const struct gpt_shape *s = &gpt->capacity;
+    const struct backend *be = trainer->be;
+    char text[32];
+    fprintf(out, "mantissa: training %s\n", config->name);
+    fprintf(out,
+            "  model      %" PRId64 " layers, %" PRId64 " heads, %" PRId64 " wide: %s "
+            "parameters, vocabulary %" PRId64,
+            s->n_layer, s->n_head, s->n_embd, count_text(text, (double)gpt_parameter_count(gpt)),
+            s->vocab_size);
+    if (s->padded_vocab != s->vocab_size) fprintf(out, " (inside %" PRId64 ")", s->padded_vocab);
+    fprintf(out, "\n  precision  ");
+    precision_print(out, &gpt->precision);
+    if (report->scale_loss)
+        fprintf(out, "\n  loss scale %g, x %g after %" PRId64 " good steps, x %g on overflow",
+                trainer->state.scaler.loss_scale, config->loss_scale.growth_factor,
+                config->loss_scale.growth_interval, config->loss_scale.backoff_factor);
+    fprintf(out, "\n  device     %s: %s, %d thread%s\n  memory     ", be->name, be->description,
+            be->threads, be->threads == 1 ? "" : "s");
+    report_memory(out, &gpt->memory);
+    fputc('\n', out);
+    print_data(out, "data", config->data.train, train);
+    if (val) print_data(out, "validation", config->data.val, val);
+    fprintf(out,
+            "  training   %" PRId64 " steps of %" PRId64 " x %" PRId64 " x %" PRId64
+            " tokens, %s lr %g to %g\n",
+            config->train.steps, config->train.grad_accum_steps, config->train.micro_batch_size,
+            config->data.seq_len, config_schedule_name(config->optimizer.schedule),
+            config->optimizer.lr, config->optimizer.min_lr);
+    fprintf(out, "  run        %s\n", run_directory);
+    if (report->floor > 0)
+        fprintf(out, "  floor      %.4f: the entropy of this corpus; no loss can go below it\n",
+                report->floor);
+    fflush(out);
+}
+
+static int terminal_width(const struct report *report) {
+    struct winsize size;
+    if (ioctl(fileno(report->out), TIOCGWINSZ, &size) || size.ws_col < 20) return 80;
+    return size.ws_col;
+}
+
+static void duration_text(char text[32], double seconds) {
+    long total = (long)(seconds + 0.5);
+    if (total >= 86400) snprintf(text, 32, "%ldd %02ldh", total / 86400, total / 3600 % 24);
+    else if (total >= 3600) snprintf(text, 32, "%ldh %02ldm", total / 3600, total / 60 % 60);
+    else snprintf(text, 32, "%ldm %02lds", total / 60, total % 60);
+}
+
+/* "step 120/600 | loss 1.2345 | ..." without the bar. */
+static int step_text(const struct report *report, char *text, size_t size,
+                     const struct step_report *step, double tokens_per_s) {
+    char scale[48] = "", speed[32];
+    if (report->scale_loss)
+        snprintf(scale, sizeof scale, " | scale %g%s", step->loss_scale,
+                 step->skipped ? " skipped" : "");
+    else if (step->skipped) snprintf(scale, sizeof scale, " | skipped");
+    return snprintf(text, size,
+                    "step %*" PRId64 "/%" PRId64 " | loss %.4f | lr %.2e | norm %.3f%s | %s tok/s",
+                    report->steps >= 1000 ? 5 : 3, step->step, report->steps, step->loss, step->lr,
+                    step->gradient_norm, scale, count_text(speed, tokens_per_s));
+}
+
+/* The line as on a pipe, then as much of a bar as the width leaves, and the time left. */
+static void draw_bar(struct report *report, const struct step_report *step, double tokens_per_s) {
+    char line[256], eta[32];
+    int used = step_text(report, line, sizeof line, step, tokens_per_s);
+    double elapsed = report_clock() - report->started;
+    int64_t done = step->step - report->first_step, left = report->steps - step->step;
+    duration_text(eta, done > 0 ? elapsed / (double)done * (double)left : 0);
+    int width = terminal_width(report) - 1;
+    int bar = width - used - (int)strlen(eta) - 6;
+    if (bar > 40) bar = 40;
+    fprintf(report->out, "\r%.*s", width, line);
+    if (width - used >= (int)strlen(eta) + 3) fprintf(report->out, " | %s", eta);
+    if (bar >= 6) {
+        int full = (int)((double)bar * (double)step->step / (double)report->steps);
+        fputc(' ', report->out);
+        for (int i = 0; i < bar; i++) fputs(i < full ? "#" : "-", report->out);
+    }
+    fputs("\033[K", report->out);
+    fflush(report->out);
+    report->bar_visible = true;
+}
+
+void report_step(struct report *report, const struct step_report *step, double step_ms,
+                 double tokens_per_s) {
+    if (report->terminal) {
+        draw_bar(report, step, tokens_per_s);
+        if (step->step == report->steps) report_pause(report);
+        return;
+    }
+    if (step->step % report->every != 0 && step->step != report->steps) return;
+    char line[256];
+    step_text(report, line, sizeof line, step, tokens_per_s);
+    fprintf(report->out, "%s | %.1f ms\n", line, step_ms);
+    fflush(report->out);
+}
+
+void report_validation(struct report *report, int64_t step, double loss) {
+    report_pause(report);
+    fprintf(report->out, "step %" PRId64 ": validation loss %.4f", step, loss);
+    if (report->floor > 0)
+        fprintf(report->out, ", %.4f above the floor %.4f", loss - report->floor, report->floor);
+    fputc('\n', report->out);
+    fflush(report->out);
+}
+
+void report_pause(struct report *report) {
+    if (report->bar_visible) fputc('\n', report->out);
+    report->bar_visible = false;
+}

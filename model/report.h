@@ -1,0 +1,41 @@
+/* What a person sees of a run: the banner, a line or a progress bar for the steps, the end. */
+#ifndef MODEL_REPORT_H
+#define MODEL_REPORT_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "data/loader.h"
+#include "model/trainer.h"
+
+struct report {
+    FILE *out;
+    bool terminal;        /* a bar that is redrawn, instead of lines */
+    bool bar_visible;     /* the cursor stands behind it */
+    int64_t first_step;   /* of this process, for the ETA */
+    int64_t steps, every; /* of the config */
+    double started;       /* seconds, monotonic */
+    bool scale_loss;
+    double floor; /* nats per token that no model can beat; 0: unknown */
+};
+
+void report_open(struct report *report, FILE *out, const struct trainer *trainer, double floor);
+
+/* Everything worth knowing before the first step. val may be NULL. */
+void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,
+                   const struct loader *val, const char *run_directory);
+
+/* The memory plan alone: bytes by part. */
+void report_memory(FILE *out, const struct memory_plan *plan);
+
+void report_step(struct report *report, const struct step_report *step, double step_ms,
+                 double tokens_per_s);
+void report_validation(struct report *report, int64_t step, double loss);
+
+/* Makes room for text of others: ends or wipes the bar. */
+void report_pause(struct report *report);
+
+/* Seconds of a clock that never goes back. */
+double report_clock(void);
+
+#endif

@@ -1,0 +1,371 @@
+#include "model/run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "data/error.h"
+#include "data/files.h"
+#include "data/loader.h"
+#include "data/tales.h"
+#include "model/checkpoint.h"
+#include "model/metrics.h"
+#include "model/report.h"
+#include "model/sample.h"
+#include "model/trainer.h"
+
+struct source {
+    struct tokens tokens;
+    struct loader loader;
+    bool open;
+};
+
+struct run {
+    const struct config *config;
+    struct backend be;
+    bool backend_open;
+    struct precision precision;
+    struct source train, val;
+    struct trainer trainer;
+    struct report report;
+    struct metrics metrics;
+    char directory[FILE_PATH_MAX]; /* run_dir/name */
+    int lock;                      /* descriptor that holds the directory's lock, or -1 */
+};
+
+/* The one thing a signal handler can reach. */
+static volatile sig_atomic_t caught_signal;
+
+/* A second signal finds the default action: it ends the program at once. */
+static void on_signal(int number) {
+    caught_signal = number;
+}
+
+static void catch_signals(void) {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+static int open_source(struct source *source, const struct config *config, const char *what,
+                       bool validation, char *error) {
+    struct loader_options options = {
+        .seq_len = (int)config->data.seq_len,
+        .seed = (uint64_t)config->seed,
+        .shuffle = !validation,
+        .vocab_size = (int)config->model.vocab_size,
+    };
+    int failed = strcmp(what, "tales") == 0 ? tales_tokens(&source->tokens, validation, error)
+                                            : tokens_open(&source->tokens, what, error);
+    if (failed) return -1;
+    if (loader_open(&source->loader, &source->tokens, &options, error)) {
+        tokens_close(&source->tokens);
+        return -1;
+    }
+    source->open = true;
+    return 0;
+}
+
+static void close_source(struct source *source) {
+    if (!source->open) return;
+    loader_close(&source->loader);
+    tokens_close(&source->tokens);
+}
+
+/* Warnings and notes go to standard error, before the banner. */
+static void print_notes(const char *prefix, const char *text) {
+    while (*text) {
+        int length = (int)strcspn(text, "\n");
+        fprintf(stderr, "%s: %.*s\n", prefix, length, text);
+        text += length + (text[length] == '\n');
+    }
+}
+
+/* Opens device, precision, data and trainer, in this order, and says what was decided. */
+static int run_open(struct run *run, const struct config *config, bool allocate, char *error) {
+    char note[ERROR_MAX], warnings[4 * ERROR_MAX];
+    memset(run, 0, sizeof *run);
+    run->config = config;
+    run->lock = -1;
+    config_warnings(config, warnings, sizeof warnings);
+    print_notes("warning", warnings);
+    snprintf(run->directory, sizeof run->directory, "%s/%s", config->run_dir, config->name);
+    static const enum device devices[] = {[CONFIG_DEVICE_AUTO] = DEVICE_AUTO,
+                                          [CONFIG_DEVICE_CPU] = DEVICE_CPU,
+                                          [CONFIG_DEVICE_CUDA] = DEVICE_CUDA};
+    if (backend_open(&run->be, devices[config->device], (int)config->threads, error)) return -1;
+    run->backend_open = true;
+    if (precision_resolve(&run->precision, note, config, &run->be, error)) return -1;
+    print_notes("note", note);
+    if (run->precision.lower != DTYPE_F32 && config_dimension_notes(config, note, sizeof note))
+        print_notes("note", note);
+    if (open_source(&run->train, config, config->data.train, false, error)) return -1;
+    if (config->data.val[0] && open_source(&run->val, config, config->data.val, true, error))
+        return -1;
+    return trainer_open(&run->trainer, config, &run->precision, &run->be, allocate, error);
+}
+
+static void run_close(struct run *run) {
+    char ignored[ERROR_MAX];
+    metrics_close(&run->metrics, ignored);
+    if (run->trainer.config) trainer_close(&run->trainer);
+    close_source(&run->train);
+    close_source(&run->val);
+    if (run->backend_open) backend_close(&run->be);
+    if (run->lock >= 0) close(run->lock);
+}
+
+/* Nats per token that nothing can beat, where the corpus tells. */
+static double loss_floor(const struct config *config) {
+    return strcmp(config->data.train, "tales") == 0 ? tales_nats_per_byte() : 0;
+}
+
+static int lock_directory(struct run *run, char *error) {
+    if (directory_create(run->directory, error)) return -1;
+    run->lock = open(run->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (run->lock < 0) return fail(error, "%s: %s", run->directory, strerror(errno));
+    if (flock(run->lock, LOCK_EX | LOCK_NB) == 0) return 0;
+    return fail(error, "%s: another process is training there\nchoose another name: --set name=...",
+                run->directory);
+}
+
+/* Where to go on from: a path in `from`, or "" to begin. */
+static int find_start(const struct run *run, const struct command_line *line, char *from,
+                      char *error) {
+    from[0] = 0;
+    if (line->resume && line->resume_path) {
+        snprintf(from, FILE_PATH_MAX, "%s", line->resume_path);
+        return EXIT_DONE;
+    }
+    int none = checkpoint_newest(from, run->directory, stderr, error);
+    if (none < 0) return EXIT_FAILED;
+    bool automatic = run->config->checkpoint.resume == CONFIG_RESUME_AUTO;
+    if (none && line->resume) {
+        fail(error, "%s: no complete checkpoint to resume from\nstart without --resume",
+             run->directory);
+        return EXIT_FAILED;
+    }
+    if (none) {
+        from[0] = 0;
+        return EXIT_DONE;
+    }
+    if (line->resume || automatic) return EXIT_DONE;
+    fail(error,
+         "%s already holds checkpoints, up to %s\ngo on with --resume, or choose another name: "
+         "--set name=...",
+         run->directory, strrchr(from, '/') + 1);
+    return EXIT_USAGE;
+}
+
+static int write_config(const struct run *run, char *error) {
+    char path[FILE_PATH_MAX + 16], *text = NULL;
+    size_t size = 0;
+    struct file_writer writer;
+    FILE *memory = open_memstream(&text, &size);
+    if (!memory) return fail(error, "out of memory");
+    config_print_json(memory, run->config);
+    fclose(memory);
+    snprintf(path, sizeof path, "%s/config.json", run->directory);
+    int failed = file_writer_open(&writer, path, error) ||
+                 file_writer_put(&writer, text, size, error) || file_writer_commit(&writer, error);
+    free(text);
+    return failed ? -1 : 0;
+}
+
+/* Begins anew, from other weights, or from a checkpoint. */
+static int start(struct run *run, const struct command_line *line, char *error) {
+    char from[FILE_PATH_MAX];
+    if (lock_directory(run, error)) return EXIT_FAILED;
+    int status = find_start(run, line, from, error);
+    if (status) return status;
+    if (from[0]) {
+        if (checkpoint_load(&run->trainer, from, stderr, error)) return EXIT_FAILED;
+        fprintf(stderr, "resuming from %s\n", from);
+    } else if (run->config->model.init_from[0]) {
+        if (checkpoint_load_weights(&run->trainer.gpt, run->config->model.init_from, error))
+            return EXIT_FAILED;
+    }
+    if (write_config(run, error)) return EXIT_FAILED;
+    if (run->config->log.metrics &&
+        metrics_open(&run->metrics, run->directory, run->trainer.state.step, error))
+        return EXIT_FAILED;
+    return EXIT_DONE;
+}
+
+static int save(struct run *run, char *error) {
+    char path[FILE_PATH_MAX];
+    if (checkpoint_save(&run->trainer, run->directory, path, error)) return -1;
+    report_pause(&run->report);
+    printf("saved %s\n", path);
+    fflush(stdout);
+    return 0;
+}
+
+static int validate(struct run *run, char *error) {
+    double loss;
+    const struct config *config = run->config;
+    int64_t step = run->trainer.state.step;
+    if (trainer_evaluate(&run->trainer, &loss, &run->val.loader, config->eval.batches, error))
+        return -1;
+    report_validation(&run->report, step, loss);
+    return metrics_validation(&run->metrics, step, loss, error);
+}
+
+static int print_sample(struct gpt *gpt, const struct sample_options *options, char *error) {
+    int64_t length = options->prompt_length + options->tokens;
+    uint8_t *text = malloc((size_t)length);
+    if (!text) return fail(error, "out of memory for %" PRId64 " bytes of text", length);
+    int failed = sample_text(gpt, text, options, error);
+    if (!failed) sample_print(stdout, text, length);
+    if (!failed) putchar('\n');
+    fflush(stdout);
+    free(text);
+    return failed;
+}
+
+static int sample_now(struct run *run, char *error) {
+    const struct config *config = run->config;
+    const char *prompt = config->sample.prompt[0] ? config->sample.prompt : "\n";
+    struct sample_options options = {
+        .prompt = (const uint8_t *)prompt,
+        .prompt_length = (int64_t)strlen(prompt),
+        .tokens = config->sample.tokens,
+        .temperature = config->sample.temperature,
+        .top_k = config->sample.top_k,
+        .seed = (uint64_t)config->seed,
+        .stream = (uint64_t)run->trainer.state.step,
+    };
+    report_pause(&run->report);
+    printf("--- sample at step %" PRId64 " ---\n", run->trainer.state.step);
+    if (print_sample(&run->trainer.gpt, &options, error)) return -1;
+    printf("---\n");
+    fflush(stdout);
+    return 0;
+}
+
+static uint64_t peak_memory_bytes(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return (uint64_t)usage.ru_maxrss * 1024; /* Linux counts in KiB */
+}
+
+static int step_once(struct run *run, char *error) {
+    struct step_report report;
+    double started = report_clock();
+    if (trainer_step(&run->trainer, &report, &run->train.loader, error)) return -1;
+    double seconds = report_clock() - started;
+    const struct config *config = run->config;
+    double tokens = (double)(config->train.micro_batch_size * config->train.grad_accum_steps *
+                             config->data.seq_len);
+    report_step(&run->report, &report, 1e3 * seconds, tokens / seconds);
+    if (run->precision.scale_loss && report.loss_scale >= 1 &&
+        run->trainer.state.scaler.loss_scale < 1) {
+        report_pause(&run->report);
+        fprintf(stderr,
+                "warning: step %" PRId64 ": the loss scale fell below 1, so small gradients are "
+                "being lost; consider bf16 or a lower optimizer.lr\n",
+                report.step);
+    }
+    return metrics_step(&run->metrics, &report, 1e3 * seconds, tokens / seconds,
+                        peak_memory_bytes(), error);
+}
+
+static bool due(int64_t step, int64_t every, int64_t steps) {
+    return every > 0 && (step % every == 0 || step == steps);
+}
+
+static int train(struct run *run, char *error) {
+    const struct config *config = run->config;
+    int64_t *step = &run->trainer.state.step, steps = config->train.steps;
+    int64_t saved = *step;
+    bool can_sample = config->data.tokenizer == CONFIG_TOKENIZER_BYTES;
+    while (*step < steps && !caught_signal) {
+        if (step_once(run, error)) return -1;
+        if (run->val.open && due(*step, config->eval.every, steps) && validate(run, error))
+            return -1;
+        if (can_sample && due(*step, config->sample.every, steps) && sample_now(run, error))
+            return -1;
+        if (config->checkpoint.every > 0 && *step % config->checkpoint.every == 0) {
+            if (save(run, error)) return -1;
+            saved = *step;
+        }
+    }
+    return *step > saved ? save(run, error) : 0;
+}
+
+int run_train(const struct config *config, const struct command_line *line, char *error) {
+    struct run run;
+    int status = EXIT_FAILED;
+    if (run_open(&run, config, true, error) == 0) status = start(&run, line, error);
+    if (status == EXIT_DONE) {
+        report_open(&run.report, stdout, &run.trainer, loss_floor(config));
+        report_banner(&run.report, &run.trainer, &run.train.loader,
+                      run.val.open ? &run.val.loader : NULL, run.directory);
+        if (run.trainer.state.step >= config->train.steps)
+            printf("all %" PRId64 " steps are done already; raise train.steps to go on\n",
+                   config->train.steps);
+        catch_signals();
+        if (train(&run, error)) status = EXIT_FAILED;
+        report_pause(&run.report);
+        if (status == EXIT_DONE && caught_signal) {
+            fprintf(stderr, "stopped by signal %d; go on with --resume\n", caught_signal);
+            status = EXIT_SIGNAL + caught_signal;
+        }
+    }
+    run_close(&run);
+    return status;
+}
+
+int run_dry(const struct config *config, char *error) {
+    struct run run;
+    int failed = run_open(&run, config, false, error);
+    if (!failed) {
+        report_open(&run.report, stdout, &run.trainer, loss_floor(config));
+        report_banner(&run.report, &run.trainer, &run.train.loader,
+                      run.val.open ? &run.val.loader : NULL, run.directory);
+    }
+    run_close(&run);
+    return failed ? EXIT_FAILED : EXIT_DONE;
+}
+
+static int load_for_sampling(struct gpt *gpt, const char *from, char *error) {
+    backend_plan_begin(gpt->be);
+    sample_plan(gpt);
+    if (backend_plan_end(gpt->be, error) || gpt_allocate(gpt, error)) return -1;
+    return checkpoint_load_weights(gpt, from, error);
+}
+
+int run_sample(const struct config *config, const struct command_line *line, char *error) {
+    struct backend be;
+    struct precision precision;
+    struct gpt gpt;
+    char note[ERROR_MAX];
+    struct sample_options options = {
+        .prompt = (const uint8_t *)(line->prompt[0] ? line->prompt : "\n"),
+        .prompt_length = line->prompt[0] ? (int64_t)strlen(line->prompt) : 1,
+        .tokens = line->tokens >= 0 ? line->tokens : config->sample.tokens,
+        .temperature = line->temperature >= 0 ? line->temperature : config->sample.temperature,
+        .top_k = line->top_k >= 0 ? line->top_k : config->sample.top_k,
+        .seed = (uint64_t)(line->seed >= 0 ? line->seed : config->seed),
+    };
+    if (config->data.tokenizer != CONFIG_TOKENIZER_BYTES) {
+        fail(error, "%s: sampling works for models of bytes only in this version", line->from);
+        return EXIT_FAILED;
+    }
+    if (backend_open(&be, DEVICE_AUTO, (int)config->threads, error)) return EXIT_FAILED;
+    int failed = precision_resolve(&precision, note, config, &be, error);
+    if (!failed) {
+        print_notes("note", note);
+        gpt_open(&gpt, config, &precision, &be, false);
+        failed = load_for_sampling(&gpt, line->from, error) || print_sample(&gpt, &options, error);
+        gpt_close(&gpt);
+    }
+    backend_close(&be);
+    return failed ? EXIT_FAILED : EXIT_DONE;
+}

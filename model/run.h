@@ -1,0 +1,21 @@
+/* A run: everything between a config and its run directory. */
+#ifndef MODEL_RUN_H
+#define MODEL_RUN_H
+
+#include "model/command_line.h"
+#include "model/config.h"
+
+/* Exit statuses of the program; 130 and 143 follow the shell's 128 + signal. */
+enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_SIGNAL = 128 };
+
+/* Trains from config until its last step or a signal. Returns an exit status; unless it is
+ * EXIT_DONE or a signal's, error says why. */
+int run_train(const struct config *config, const struct command_line *line, char *error);
+
+/* Prints the banner of the same run, with its memory plan, and trains nothing. */
+int run_dry(const struct config *config, char *error);
+
+/* Prints text from a checkpoint; config comes from it. */
+int run_sample(const struct config *config, const struct command_line *line, char *error);
+
+#endif

@@ -1,0 +1,154 @@
+#include "model/sample.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/error.h"
+#include "data/random.h"
+#include "model/forward.h"
+
+enum { LENGTH_STEP = 64 }; /* contexts are padded to multiples: few distinct products */
+
+/* Padding comes after the context, where causal attention does not look. */
+static int64_t padded_length(const struct gpt *gpt, int64_t length) {
+    int64_t padded = (length + LENGTH_STEP - 1) / LENGTH_STEP * LENGTH_STEP;
+    return padded < gpt->capacity.sequence_length ? padded : gpt->capacity.sequence_length;
+}
+
+void sample_plan(struct gpt *gpt) {
+    int64_t longest = gpt->capacity.sequence_length;
+    for (int64_t length = LENGTH_STEP;; length += LENGTH_STEP) {
+        gpt_set_batch(gpt, 1, length < longest ? length : longest);
+        gpt_forward(gpt);
+        gpt_logits(gpt, 0);
+        if (length >= longest) break;
+    }
+    gpt_set_batch(gpt, gpt->capacity.batch, longest);
+}
+
+/* The k-th largest of count values, k >= 1, by repeated halving around a middle value. */
+static float kth_largest(float *values, int64_t count, int64_t k) {
+    int64_t first = 0, last = count - 1;
+    while (first < last) {
+        float middle = values[first + (last - first) / 2];
+        int64_t i = first, j = last;
+        while (i <= j) {
+            while (values[i] > middle) i++;
+            while (values[j] < middle) j--;
+            if (i > j) break;
+            float swap = values[i];
+            values[i++] = values[j];
+            values[j--] = swap;
+        }
+        if (k - 1 <= j) last = j;
+        else if (k - 1 >= i) first = i;
+        else return values[k - 1];
+    }
+    return values[first];
+}
+
+static int64_t likeliest(const float *logits, int64_t count) {
+    int64_t best = 0;
+    for (int64_t i = 1; i < count; i++)
+        if (logits[i] > logits[best]) best = i;
+    return best;
+}
+
+/* logits and scratch: [count]. */
+static int64_t draw(const float *logits, float *scratch, int64_t count,
+                    const struct sample_options *options, int64_t position) {
+    int64_t best = likeliest(logits, count);
+    if (options->temperature == 0) return best;
+    float threshold = -INFINITY;
+    if (options->top_k > 0 && options->top_k < count) {
+        memcpy(scratch, logits, (size_t)count * sizeof *scratch);
+        threshold = kth_largest(scratch, count, options->top_k);
+    }
+    double total = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double exponent = (double)(logits[i] - logits[best]) / options->temperature;
+        scratch[i] = logits[i] >= threshold ? (float)exp(exponent) : 0;
+        total += scratch[i];
+    }
+    double left = random_uniform(options->seed, options->stream, (uint64_t)position) * total;
+    for (int64_t i = 0; i < count; i++) {
+        left -= scratch[i];
+        if (left < 0) return i;
+    }
+    return best;
+}
+
+/* The logits that follow the context, as fp32 on the host. */
+static void predict(struct gpt *gpt, float *logits, int32_t *tokens, const uint8_t *context,
+                    int64_t length) {
+    struct backend *be = gpt->be;
+    int64_t padded = padded_length(gpt, length), vocab = gpt->shape.padded_vocab;
+    for (int64_t i = 0; i < padded; i++) tokens[i] = i < length ? context[i] : 0;
+    gpt_set_batch(gpt, 1, padded);
+    be->upload(be, gpt->activations.tokens, tokens, (size_t)padded * sizeof *tokens);
+    gpt_forward(gpt);
+    gpt_logits(gpt, length - 1);
+    const struct tensor *out = &gpt->activations.logits;
+    void *raw = logits + vocab; /* the second half of the buffer */
+    be->download(be, raw, out->data, (size_t)vocab * dtype_bytes(out->dtype));
+    const float *wide = dtype_widen(logits, raw, out->dtype, 0, (size_t)vocab);
+    if (wide != logits) memcpy(logits, wide, (size_t)vocab * sizeof *logits);
+}
+
+int sample_text(struct gpt *gpt, uint8_t *text, const struct sample_options *options, char *error) {
+    int64_t vocab = gpt->shape.padded_vocab, window = gpt->capacity.sequence_length;
+    float *logits = malloc((size_t)(2 * vocab) * sizeof *logits);
+    int32_t *tokens = malloc((size_t)window * sizeof *tokens);
+    assert(options->prompt_length > 0);
+    if (!logits || !tokens) {
+        free(logits);
+        free(tokens);
+        return fail(error, "out of memory for a sample");
+    }
+    memcpy(text, options->prompt, (size_t)options->prompt_length);
+    int64_t length = options->prompt_length, end = length + options->tokens;
+    for (; length < end && !gpt->be->failure[0]; length++) {
+        int64_t used = length < window ? length : window;
+        predict(gpt, logits, tokens, text + length - used, used);
+        int64_t limit = gpt->shape.vocab_size < 256 ? gpt->shape.vocab_size : 256;
+        text[length] = (uint8_t)draw(logits, logits + vocab, limit, options, length);
+    }
+    free(logits);
+    free(tokens);
+    return gpt->be->failure[0] ? fail(error, "%s", gpt->be->failure) : 0;
+}
+
+/* Bytes of the UTF-8 sequence at text, or 0 if it is none. */
+static int utf8_length(const uint8_t *text, int64_t left) {
+    int length = text[0] < 0x80   ? 1
+                 : text[0] < 0xc2 ? 0
+                 : text[0] < 0xe0 ? 2
+                 : text[0] < 0xf0 ? 3
+                 : text[0] < 0xf5 ? 4
+                                  : 0;
+    if (length > left) return 0;
+    for (int i = 1; i < length; i++)
+        if ((text[i] & 0xc0) != 0x80) return 0;
+    /* Overlong forms, surrogates, and what lies beyond Unicode. */
+    if (text[0] == 0xe0 && text[1] < 0xa0) return 0;
+    if (text[0] == 0xed && text[1] >= 0xa0) return 0;
+    if (text[0] == 0xf0 && text[1] < 0x90) return 0;
+    if (text[0] == 0xf4 && text[1] >= 0x90) return 0;
+    return length;
+}
+
+void sample_print(FILE *out, const uint8_t *text, int64_t length) {
+    for (int64_t i = 0; i < length;) {
+        int bytes = utf8_length(text + i, length - i);
+        bool control = (text[i] < 32 && text[i] != '\n' && text[i] != '\t') || text[i] == 127;
+        if (bytes == 0 || control) {
+            fputs("\xef\xbf\xbd", out);
+            i++;
+            continue;
+        }
+        fwrite(text + i, 1, (size_t)bytes, out);
+        i += bytes;
+    }
+}

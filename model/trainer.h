@@ -1,0 +1,59 @@
+/* One training step: micro-batches forward and backward, then norm, clip, update, loss scale.
+ *
+ *     for each micro-batch: forward, loss, backward   (gradients accumulate, scaled)
+ *     gradient norm and found_inf over all gradients  (unscaled)
+ *     AdamW: unscale, clip, update                    (nothing if found_inf)
+ *     loss scale: back off or grow                    (fp16 only)
+ *
+ * The batch of step s is a function of (seed, s) alone, so a run can stop and go on anywhere. */
+#ifndef MODEL_TRAINER_H
+#define MODEL_TRAINER_H
+
+#include "data/loader.h"
+#include "model/config.h"
+#include "model/gpt.h"
+
+/* Where a run is; what a checkpoint keeps beside weights and moments. */
+struct training_state {
+    int64_t step;   /* steps done */
+    int64_t tokens; /* tokens seen */
+    struct step_state scaler;
+};
+
+struct step_report {
+    int64_t step; /* counted from 1: the step just done */
+    int64_t tokens;
+    float loss, gradient_norm, loss_scale; /* loss_scale: the one this step used */
+    double lr;
+    bool skipped;
+};
+
+struct trainer {
+    const struct config *config;
+    struct backend *be;
+    struct gpt gpt;
+    struct step_state *scaler; /* backend memory */
+    struct training_state state;
+    int32_t *inputs, *targets; /* host, [B, T] */
+};
+
+/* Lays out the model and walks one step so that every operation is prepared and the memory plan is
+ * complete. With allocate the memory is taken too and the model initialized from config->seed;
+ * without, the trainer can only be asked for its plan. */
+int trainer_open(struct trainer *trainer, const struct config *config,
+                 const struct precision *precision, struct backend *be, bool allocate, char *error);
+void trainer_close(struct trainer *trainer);
+
+/* Does the next step on the loader's data and moves trainer->state past it. Fails on bad data, and
+ * when gradients stay infinite where backing off cannot help any more. */
+int trainer_step(struct trainer *trainer, struct step_report *report, const struct loader *loader,
+                 char *error);
+
+/* Mean loss over `batches` micro-batches from the first sequence on; the weights do not change. */
+int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,
+                     int64_t batches, char *error);
+
+/* Puts the scaler of trainer->state in force, after a checkpoint was read. */
+void trainer_restore_scaler(struct trainer *trainer);
+
+#endif

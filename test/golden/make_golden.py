@@ -1,0 +1,350 @@
+"""Writes the golden fixtures: what PyTorch computes, for tests to compare with.
+
+    python test/golden/make_golden.py [FOLDER]
+
+See README.md beside this file for the tensors in each fixture and for how to get an environment.
+Everything is seeded and runs on one CPU thread: the same versions on the same kind of processor
+give the same files.
+"""
+
+import copy
+import math
+import pathlib
+import sys
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from transformers import GPT2Config, GPT2LMHeadModel
+
+FOLDER = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
+
+
+def normal(generator, *shape, scale=1.0):
+    return torch.randn(*shape, generator=generator) * scale
+
+
+def leaf(tensor):
+    return tensor.clone().requires_grad_(True)
+
+
+# ---------------------------------------------------------------- single operations
+
+B, T, C, H, V = 2, 13, 40, 4, 37
+N = B * T
+EPSILON = 1e-5
+
+
+def make_embedding(g):
+    tokens = torch.randint(0, V, (B, T), generator=g)
+    token_table, position_table = leaf(normal(g, V, C)), leaf(normal(g, T + 3, C))
+    dout = normal(g, B, T, C)
+    out = F.embedding(tokens, token_table) + F.embedding(torch.arange(T), position_table)
+    out.backward(dout)
+    return {
+        "tokens": tokens.int(), "token_table": token_table, "position_table": position_table,
+        "out": out, "dout": dout, "dtoken_table": token_table.grad,
+        "dposition_table": position_table.grad,
+    }
+
+
+def make_layernorm(g, with_residual):
+    """`sum` is what is normalized; its own gradient arrives as dresidual."""
+    given = {"in": normal(g, N, C) + 0.5, "weight": normal(g, C) + 1, "bias": normal(g, C),
+             "dout": normal(g, N, C)}
+    if with_residual:
+        given |= {"residual": normal(g, N, C, scale=2.0), "dresidual": normal(g, N, C)}
+    total = leaf(given["in"] + given["residual"] if with_residual else given["in"])
+    weight, bias = leaf(given["weight"]), leaf(given["bias"])
+    out, mean, rstd = torch.native_layer_norm(total, (C,), weight, bias, EPSILON)
+    out.backward(given["dout"])
+    din = total.grad + given["dresidual"] if with_residual else total.grad
+    return given | {"sum": total, "out": out, "mean": mean.flatten(), "rstd": rstd.flatten(),
+                    "din": din, "dweight": weight.grad, "dbias": bias.grad}
+
+
+def make_linear(g):
+    """out = a b + bias with b as GPT-2 stores it, [in, out]; then gelu of it."""
+    a, b, bias = leaf(normal(g, N, C)), leaf(normal(g, C, V, scale=0.3)), leaf(normal(g, V))
+    dout = normal(g, N, V)
+    out = a @ b + bias
+    out.backward(dout)
+    linear = {"a": a, "b": b, "bias": bias, "out": out, "dout": dout,
+              "da": a.grad, "db": b.grad, "dbias": bias.grad}
+    before = leaf(out.detach())
+    after = F.gelu(before, approximate="tanh")
+    after.backward(dout)
+    return linear | {"gelu_out": after, "dgelu_in": before.grad}
+
+
+def make_gelu(g):
+    given = torch.cat([normal(g, N * C, scale=2.0), torch.linspace(-12, 12, 49)])
+    x, dout = leaf(given), normal(g, given.numel())
+    out = F.gelu(x, approximate="tanh")
+    out.backward(dout)
+    return {"in": x, "out": out, "dout": dout, "din": x.grad}
+
+
+def make_attention(g):
+    qkv, dout = leaf(normal(g, B, T, 3 * C, scale=1.5)), normal(g, B, T, C)
+    q, k, v = (x.view(B, T, H, C // H).transpose(1, 2) for x in qkv.split(C, dim=2))
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    out = out.transpose(1, 2).reshape(B, T, C)
+    out.backward(dout)
+    scores = q @ k.transpose(2, 3) / math.sqrt(C // H)
+    scores = scores.masked_fill(torch.ones(T, T).triu(1).bool(), -math.inf)
+    return {"qkv": qkv, "out": out, "lse": scores.logsumexp(-1), "dout": dout, "dqkv": qkv.grad}
+
+
+def make_cross_entropy(g):
+    """The gradient is that of the mean loss times a loss scale of 1024."""
+    logits, targets = leaf(normal(g, N, V, scale=3.0)), torch.randint(0, V, (N,), generator=g)
+    losses = F.cross_entropy(logits, targets, reduction="none")
+    (losses.mean() * 1024).backward()
+    return {"logits": logits, "targets": targets.int(), "losses": losses, "dlogits": logits.grad}
+
+
+def make_clip(g, scale):
+    gradients = leaf(torch.zeros(N * C))
+    given = normal(g, N * C, scale=scale)
+    gradients.grad = given.clone()
+    norm = torch.nn.utils.clip_grad_norm_([gradients], 1.0)
+    return {"gradients": given, "norm": norm.view(1), "clipped": gradients.grad}
+
+
+ADAMW_STEPS = 5
+
+
+def make_adamw(g, weight_decay):
+    """Gradients that vanish and that span many magnitudes, so that eps shows."""
+    master = leaf(normal(g, C))
+    gradients = normal(g, ADAMW_STEPS, C) * 10.0 ** torch.linspace(-10, 1, C)
+    gradients[:, 0] = 0
+    optimizer = torch.optim.AdamW([master], lr=1e-2, betas=(0.9, 0.95), eps=1e-8,
+                                  weight_decay=weight_decay, foreach=False, fused=False)
+    result = {"initial": master.detach().clone(), "gradients": gradients}
+    history = {"master": [], "moment1": [], "moment2": []}
+    for gradient in gradients:
+        master.grad = gradient.clone()
+        optimizer.step()
+        state = optimizer.state[master]
+        for name, value in (("master", master), ("moment1", state["exp_avg"]),
+                            ("moment2", state["exp_avg_sq"])):
+            history[name].append(value.detach().clone())
+    return result | {name: torch.stack(values) for name, values in history.items()}
+
+
+def make_scaler():
+    """growth 2, backoff 1/2, interval 3: the scale and the tracker after each step."""
+    overflow = [0, 0, 0, 0, 0, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 1]
+    scale, tracker = torch.full((), 1024.0), torch.zeros((), dtype=torch.int32)
+    scales, trackers = [], []
+    for found_inf in overflow:
+        torch._amp_update_scale_(scale, tracker, torch.tensor(float(found_inf)), 2.0, 0.5, 3)
+        scales.append(scale.item())
+        trackers.append(tracker.item())
+    return {"found_inf": torch.tensor(overflow, dtype=torch.int32), "scale": torch.tensor(scales),
+            "tracker": torch.tensor(trackers, dtype=torch.int32)}
+
+
+def make_operations():
+    g = torch.Generator().manual_seed(1)
+    groups = {
+        "embedding": make_embedding(g),
+        "layernorm": make_layernorm(g, False),
+        "layernorm_residual": make_layernorm(g, True),
+        "linear": make_linear(g),
+        "gelu": make_gelu(g),
+        "attention": make_attention(g),
+        "cross_entropy": make_cross_entropy(g),
+        "clip": make_clip(g, 1.0),
+        "clip_inactive": make_clip(g, 1e-3),
+        "adamw": make_adamw(g, 0.1),
+        "adamw_no_decay": make_adamw(g, 0.0),
+        "scaler": make_scaler(),
+    }
+    return {f"{group}.{name}": value for group, tensors in groups.items()
+            for name, value in tensors.items()}
+
+
+# ---------------------------------------------------------------- ten steps of a whole model
+
+STEPS, MICRO_BATCHES, BATCH, POSITIONS, VOCABULARY = 10, 2, 2, 16, 61
+LR, BETA1, BETA2, EPS, WEIGHT_DECAY, GRAD_CLIP = 1e-3, 0.9, 0.95, 1e-8, 0.1, 1.0
+
+# From 2^13 the scale grows by 2^10 after three good steps, to where the gradients of the logits
+# overflow for certain (2^23 / 64 tokens > 65504), and falls back by the same factor: three good
+# steps, growth, a skipped step, backoff, three good steps, and again.
+INIT_SCALE, GROWTH, BACKOFF, GROWTH_INTERVAL = 2.0**13, 2.0**10, 2.0**-10, 3
+
+
+def make_model():
+    config = GPT2Config(
+        vocab_size=VOCABULARY, n_positions=POSITIONS, n_embd=32, n_layer=2, n_head=2,
+        activation_function="gelu_pytorch_tanh", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+        layer_norm_epsilon=EPSILON, bos_token_id=0, eos_token_id=0, use_cache=False,
+        tie_word_embeddings=True)
+    config._attn_implementation = "sdpa"
+    model = GPT2LMHeadModel(config)
+    g = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.copy_(normal(g, *parameter.shape, scale=0.1))
+            elif parameter.dim() == 1:
+                parameter.copy_(1 + normal(g, *parameter.shape, scale=0.1))
+            else:
+                parameter.copy_(normal(g, *parameter.shape, scale=0.15))
+    assert model.lm_head.weight is model.transformer.wte.weight
+    return model
+
+
+def check_dtypes(model, dtype):
+    """The fixtures must follow PyTorch's autocast lists for CUDA, and CPU autocast has its own: for
+    one, it does not name layer_norm and cross_entropy as float32. For this model both come to the
+    same, because layer norms read the float32 residual stream, embeddings and additions keep
+    float32, everything else is a linear layer, attention, or GELU after one, and the loss is
+    given float32 by hand. This stops the script should that ever differ."""
+    seen = {}
+
+    def note(name):
+        def hook(_, inputs, output):
+            seen[name] = (inputs[0].dtype, output[0].dtype if isinstance(output, tuple)
+                          else output.dtype)
+        return hook
+
+    hooks = [module.register_forward_hook(note(name)) for name, module in model.named_modules()
+             if name and not list(module.children())]
+    hooks.append(model.transformer.h[0].register_forward_hook(note("block")))
+    sdpa, attention = F.scaled_dot_product_attention, []
+
+    def noting_sdpa(q, *rest, **options):
+        out = sdpa(q, *rest, **options)
+        attention.append((q.dtype, out.dtype))
+        return out
+
+    F.scaled_dot_product_attention = noting_sdpa
+    try:
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
+            model(torch.zeros(1, 4, dtype=torch.long))
+    finally:
+        F.scaled_dot_product_attention = sdpa
+    for hook in hooks:
+        hook.remove()
+    assert len(attention) == 2 and set(attention) == {(dtype, dtype)}, attention
+    for name, (given, got) in seen.items():
+        if "ln_" in name or name == "block":
+            assert (given, got) == (torch.float32, torch.float32), (name, given, got)
+        elif "wte" in name or "wpe" in name:
+            assert got == torch.float32, (name, got)
+        elif "drop" not in name:
+            assert got == dtype, (name, got)
+
+
+def loss_of(model, tokens, dtype):
+    with torch.autocast("cpu", dtype=dtype, enabled=dtype not in (torch.float32, torch.float64)):
+        logits = model(tokens[:, :-1]).logits
+    loss = F.cross_entropy((logits.float() if dtype != torch.float64 else logits).flatten(0, 1),
+                           tokens[:, 1:].flatten())
+    return logits, loss
+
+
+def loss_in_float64(model, micro_batches):
+    """Without autocast, from the same weights: how far 16 bit may move a loss."""
+    exact = copy.deepcopy(model).double()
+    with torch.no_grad():
+        return sum(loss_of(exact, tokens, torch.float64)[1].item()
+                   for tokens in micro_batches) / MICRO_BATCHES
+
+
+def make_optimizer(model):
+    decayed = [p for p in model.parameters() if p.dim() >= 2]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY},
+              {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=LR, betas=(BETA1, BETA2), eps=EPS, foreach=False,
+                             fused=False)
+
+
+def weights_of(model, prefix):
+    return {f"{prefix}.{name}": value.detach().clone() for name, value in model.named_parameters()}
+
+
+def make_gpt(dtype):
+    model = make_model()
+    check_dtypes(model, dtype)
+    tokens = torch.randint(0, VOCABULARY, (STEPS, MICRO_BATCHES, BATCH, POSITIONS + 1),
+                           generator=torch.Generator().manual_seed(3))
+    optimizer = make_optimizer(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=INIT_SCALE, growth_factor=GROWTH,
+                                  backoff_factor=BACKOFF, growth_interval=GROWTH_INTERVAL,
+                                  enabled=dtype == torch.float16)
+    result = {"tokens": tokens.int()} | weights_of(model, "initial")
+    records = {"loss": [], "loss_float64": [], "gradient_norm": [], "loss_scale": [], "skipped": []}
+    for step in range(STEPS):
+        records["loss_float64"].append(loss_in_float64(model, tokens[step]))
+        optimizer.zero_grad(set_to_none=True)
+        total, scale = 0.0, scaler.get_scale()
+        for micro_batch in range(MICRO_BATCHES):
+            logits, loss = loss_of(model, tokens[step, micro_batch], dtype)
+            scaler.scale(loss / MICRO_BATCHES).backward()
+            total += loss.item() / MICRO_BATCHES
+            if step == 0 and micro_batch == 0:
+                result["logits"] = logits.float()
+        scaler.unscale_(optimizer)
+        if step == 0:
+            result |= {f"gradient.{name}": p.grad.clone() for name, p in model.named_parameters()}
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), GRAD_CLIP)
+        scaler.step(optimizer)
+        scaler.update()
+        records["loss"].append(total)
+        records["gradient_norm"].append(norm.item())
+        records["loss_scale"].append(scaler.get_scale())
+        records["skipped"].append(int(scaler.get_scale() < scale))
+    result |= weights_of(model, "final")
+    print_records(dtype, records)
+    check_records(dtype, records)
+    skipped = torch.tensor(records.pop("skipped"), dtype=torch.int32)
+    return result | {"skipped": skipped} | {k: torch.tensor(v) for k, v in records.items()}
+
+
+def print_records(dtype, records):
+    print(dtype)
+    for step, values in enumerate(zip(*records.values())):
+        print(f"  {step}", " ".join(f"{name} {value:.7g}" for name, value in zip(records, values)))
+
+
+def check_records(dtype, records):
+    if dtype == torch.float16:
+        assert records["skipped"] == [0, 0, 0, 1, 0, 0, 0, 1, 0, 0], records["skipped"]
+        assert records["loss_scale"] == [2.0**n for n in (13, 13, 23, 13, 13, 13, 23, 13, 13, 13)]
+    else:
+        assert not any(records["skipped"]) and set(records["loss_scale"]) == {1.0}
+    assert all(math.isfinite(n) != s for n, s in zip(records["gradient_norm"], records["skipped"]))
+    bound = 1e-5 if dtype == torch.float32 else 0.03
+    for loss, exact in zip(records["loss"], records["loss_float64"]):
+        assert abs(loss - exact) < bound, (loss, exact)
+
+
+# ---------------------------------------------------------------- files
+
+
+def save(name, tensors):
+    path = FOLDER / f"{name}.safetensors"
+    plain = {k: v.detach().clone().contiguous() for k, v in tensors.items()}
+    save_file(plain, path, metadata={"format": "pt"})
+    path.chmod(0o644)
+    print(f"{path.name}: {len(plain)} tensors, {path.stat().st_size} bytes")
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    save("ops", make_operations())
+    save("gpt_fp32", make_gpt(torch.float32))
+    save("gpt_bf16", make_gpt(torch.bfloat16))
+    save("gpt_fp16", make_gpt(torch.float16))
+
+
+if __name__ == "__main__":
+    main()

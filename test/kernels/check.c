@@ -1,0 +1,315 @@
+#include "test/kernels/check.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/random.h"
+#include "kernels/arena.h"
+
+enum { GUARD_BYTES = 2 * ARENA_ALIGNMENT, SEED = 20 };
+
+/* Both bytes of it repeated make a NaN of fp32, fp16 and bf16, and a negative integer. */
+static const uint16_t POISON = 0xffa5;
+
+struct check_block {
+    struct check_block *next;
+    enum check_use use;
+    char *memory; /* of the backend: guard, bytes, guard */
+    char *before; /* on the host: what it held when handed out */
+    size_t bytes;
+};
+
+struct check_host {
+    struct check_host *next;
+    double values[];
+};
+
+/* ---- rounding, independent of kernels/dtype.c */
+
+static const struct {
+    int precision, exponent_min, exponent_max; /* significant bits; exponents of normal values */
+} formats[] = {
+    [DTYPE_F32] = {24, -126, 127}, [DTYPE_F16] = {11, -14, 15}, [DTYPE_BF16] = {8, -126, 127}};
+
+double check_roundoff(enum dtype dtype) {
+    return ldexp(1, -formats[dtype].precision);
+}
+
+static double smallest(enum dtype dtype) {
+    return ldexp(1, formats[dtype].exponent_min - formats[dtype].precision + 1);
+}
+
+double check_round(double value, enum dtype dtype) {
+    if (value == 0 || !isfinite(value)) return value;
+    int exponent = ilogb(value);
+    if (exponent < formats[dtype].exponent_min) exponent = formats[dtype].exponent_min;
+    int last_place = exponent - formats[dtype].precision + 1;
+    double rounded = ldexp(nearbyint(ldexp(value, -last_place)), last_place);
+    bool overflow = fabs(rounded) >= ldexp(1, formats[dtype].exponent_max + 1);
+    return overflow ? copysign(INFINITY, value) : rounded;
+}
+
+/* value must be one of the dtype. */
+static void encode(void *to, enum dtype dtype, double value) {
+    if (dtype == DTYPE_F32) {
+        float single = (float)value;
+        memcpy(to, &single, sizeof single);
+        return;
+    }
+    int fraction_bits = formats[dtype].precision - 1, minimum = formats[dtype].exponent_min;
+    int exponent = value == 0 ? minimum - 1 : ilogb(value);
+    if (exponent < minimum) exponent = minimum - 1; /* subnormal */
+    int scale = exponent < minimum ? minimum : exponent;
+    uint16_t fraction = (uint16_t)fabs(ldexp(value, fraction_bits - scale));
+    uint16_t biased = (uint16_t)(exponent - minimum + 1);
+    uint16_t magnitude =
+        (uint16_t)((biased << fraction_bits) | (fraction & ((1 << fraction_bits) - 1)));
+    uint16_t infinity =
+        (uint16_t)((formats[dtype].exponent_max + 1 - minimum + 1) << fraction_bits);
+    if (isinf(value)) magnitude = infinity;
+    if (isnan(value)) magnitude = infinity + 1;
+    uint16_t bits = (uint16_t)(magnitude | (signbit(value) ? 0x8000 : 0));
+    memcpy(to, &bits, sizeof bits);
+}
+
+static double decode(const void *from, enum dtype dtype) {
+    if (dtype == DTYPE_F32) {
+        float single;
+        memcpy(&single, from, sizeof single);
+        return single;
+    }
+    uint16_t bits;
+    memcpy(&bits, from, sizeof bits);
+    int fraction_bits = formats[dtype].precision - 1, biased = (bits & 0x7fff) >> fraction_bits;
+    int fraction = bits & ((1 << fraction_bits) - 1), minimum = formats[dtype].exponent_min;
+    double value;
+    if (biased == formats[dtype].exponent_max - minimum + 2) value = fraction ? NAN : INFINITY;
+    else if (biased == 0) value = ldexp(fraction, minimum - fraction_bits);
+    else value = ldexp(fraction + (1 << fraction_bits), biased - 1 + minimum - fraction_bits);
+    return bits & 0x8000 ? -value : value;
+}
+
+/* ---- memory */
+
+static void *host_memory(size_t bytes) {
+    void *memory = calloc(1, bytes ? bytes : 1);
+    cr_assert(memory, "no memory for the test");
+    return memory;
+}
+
+double *check_doubles(struct check *c, int64_t count) {
+    struct check_host *host = host_memory(sizeof *host + (size_t)count * sizeof(double));
+    host->next = c->host;
+    c->host = host;
+    return host->values;
+}
+
+static void poison(char *memory, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) memory[i] = (char)(i % 2 ? POISON >> 8 : POISON);
+}
+
+static size_t guarded(const struct check_block *block) {
+    return block->bytes + 2 * GUARD_BYTES;
+}
+
+void *check_memory(struct check *c, enum check_use use, const void *host, size_t bytes) {
+    struct check_block *block = host_memory(sizeof *block);
+    *block = (struct check_block){c->blocks, use, NULL, NULL, bytes};
+    c->blocks = block;
+    block->before = host_memory(guarded(block));
+    poison(block->before, guarded(block));
+    if (host) memcpy(block->before + GUARD_BYTES, host, bytes);
+    block->memory = c->be.allocate(&c->be, guarded(block));
+    cr_assert(block->memory && (uintptr_t)block->memory % ARENA_ALIGNMENT == 0);
+    c->be.upload(&c->be, block->memory, block->before, guarded(block));
+    return block->memory + GUARD_BYTES;
+}
+
+struct tensor check_tensor(struct check *c, enum check_use use, enum dtype dtype, int64_t rows,
+                           int64_t columns, const double *values) {
+    struct tensor tensor = {NULL, dtype, columns ? 2 : 1, {rows, columns}};
+    char *host = values ? host_memory(tensor_bytes(&tensor)) : NULL;
+    for (int64_t i = 0; values && i < tensor_count(&tensor); i++)
+        encode(host + (size_t)i * dtype_bytes(dtype), dtype, check_round(values[i], dtype));
+    tensor.data = check_memory(c, use, host, tensor_bytes(&tensor));
+    free(host);
+    return tensor;
+}
+
+static struct tensor random_tensor(struct check *c, enum check_use use, enum dtype dtype,
+                                   int64_t rows, int64_t columns, double scale) {
+    int64_t count = rows * (columns ? columns : 1);
+    double *values = host_memory((size_t)count * sizeof *values);
+    uint64_t stream = c->stream++;
+    for (int64_t i = 0; i < count; i++)
+        values[i] = scale * random_normal(SEED, stream, (uint64_t)i);
+    struct tensor tensor = check_tensor(c, use, dtype, rows, columns, values);
+    free(values);
+    return tensor;
+}
+
+struct tensor check_normal(struct check *c, enum dtype dtype, int64_t rows, int64_t columns,
+                           double scale) {
+    return random_tensor(c, CHECK_READ, dtype, rows, columns, scale);
+}
+
+struct tensor check_sum(struct check *c, enum dtype dtype, int64_t rows, int64_t columns) {
+    return random_tensor(c, CHECK_WRITE, dtype, rows, columns, 1.0);
+}
+
+struct tensor check_output(struct check *c, enum dtype dtype, int64_t rows, int64_t columns) {
+    return check_tensor(c, CHECK_WRITE, dtype, rows, columns, NULL);
+}
+
+const int32_t *check_tokens(struct check *c, int64_t count, int32_t limit, const int32_t **host) {
+    int32_t *tokens = (int32_t *)(void *)check_doubles(c, count);
+    uint64_t stream = c->stream++;
+    for (int64_t i = 0; i < count; i++)
+        tokens[i] = (int32_t)(random_bits(SEED, stream, (uint64_t)i) % (uint64_t)limit);
+    if (host) *host = tokens;
+    return check_memory(c, CHECK_READ, tokens, (size_t)count * sizeof *tokens);
+}
+
+double *check_read(struct check *c, const struct tensor *tensor) {
+    int64_t count = tensor_count(tensor);
+    size_t size = dtype_bytes(tensor->dtype);
+    char *raw = host_memory(tensor_bytes(tensor));
+    c->be.download(&c->be, raw, tensor->data, tensor_bytes(tensor));
+    double *values = check_doubles(c, count);
+    for (int64_t i = 0; i < count; i++) values[i] = decode(raw + (size_t)i * size, tensor->dtype);
+    free(raw);
+    return values;
+}
+
+struct tensor check_rank3(struct tensor tensor, int64_t a, int64_t b, int64_t columns) {
+    return (struct tensor){tensor.data, tensor.dtype, 3, {a, b, columns}};
+}
+
+/* ---- running */
+
+enum expect { NOTHING_CHANGED, OUTPUTS_CHANGED };
+
+static void inspect(struct check *c, const char *operation, enum expect expect) {
+    for (struct check_block *block = c->blocks; block; block = block->next) {
+        char *now = host_memory(guarded(block));
+        c->be.download(&c->be, now, block->memory, guarded(block));
+        size_t after = GUARD_BYTES + block->bytes;
+        cr_assert(!memcmp(now, block->before, GUARD_BYTES), "%s: wrote before a tensor", operation);
+        cr_assert(!memcmp(now + after, block->before + after, GUARD_BYTES),
+                  "%s: wrote behind a tensor", operation);
+        if (expect == NOTHING_CHANGED || block->use == CHECK_READ)
+            cr_assert(!memcmp(now, block->before, guarded(block)), "%s: %s", operation,
+                      expect == NOTHING_CHANGED ? "planning wrote to a tensor" : "input changed");
+        for (size_t i = GUARD_BYTES; i < after; i++)
+            c->digest = (c->digest ^ (unsigned char)now[i]) * 0x100000001b3;
+        /* A later operation of the same body starts from here. */
+        memcpy(block->before, now, guarded(block));
+        free(now);
+    }
+}
+
+void check_plan_begin(struct check *c) {
+    c->be.workspace_bytes = 0; /* this operation must ask for all it needs by itself */
+    backend_plan_begin(&c->be);
+}
+
+void check_plan_end(struct check *c, const char *operation) {
+    char error[BACKEND_ERROR_MAX];
+    cr_assert(backend_plan_end(&c->be, error) == 0, "%s", error);
+    char *noise = host_memory(c->be.workspace_bytes);
+    poison(noise, c->be.workspace_bytes);
+    c->be.upload(&c->be, c->be.workspace, noise, c->be.workspace_bytes);
+    free(noise);
+    inspect(c, operation, NOTHING_CHANGED);
+}
+
+void check_finished(struct check *c, const char *operation) {
+    cr_assert(!c->be.failure[0], "%s: %s", operation, c->be.failure);
+    inspect(c, operation, OUTPUTS_CHANGED);
+}
+
+static void release(struct check *c) {
+    while (c->blocks) {
+        struct check_block *block = c->blocks;
+        c->blocks = block->next;
+        c->be.release(&c->be, block->memory);
+        free(block->before);
+        free(block);
+    }
+    while (c->host) {
+        struct check_host *host = c->host;
+        c->host = host->next;
+        free(host);
+    }
+    backend_close(&c->be);
+}
+
+void check_everywhere(void (*body)(struct check *c, const void *given), const void *given) {
+    static const enum device devices[] = {DEVICE_CPU};
+    static const int threads[] = {1, 2, 2, 3};
+    for (size_t d = 0; d < sizeof devices / sizeof *devices; d++) {
+        uint64_t first = 0;
+        for (size_t run = 0; run < sizeof threads / sizeof *threads; run++) {
+            struct check c = {.verify = run == 0, .digest = 0xcbf29ce484222325};
+            char error[BACKEND_ERROR_MAX];
+            cr_assert(backend_open(&c.be, devices[d], threads[run], error) == 0, "%s", error);
+            body(&c, given);
+            if (run == 0) first = c.digest;
+            cr_assert(c.digest == first, "%s: %d threads gave other bits than 1 thread", c.be.name,
+                      threads[run]);
+            release(&c);
+        }
+    }
+}
+
+/* ---- comparing */
+
+void check_close(struct check *c, const char *kind, const struct tensor *got,
+                 const double *expected, const double *magnitude) {
+    const struct tolerance *tolerance = tolerance_of(kind);
+    double *values = check_read(c, got), worst = -1;
+    double rounding = check_roundoff(got->dtype) * tolerance->roundings;
+    double arithmetic = tolerance->arithmetic[got->dtype] * 0x1p-24;
+    double largest = 0;
+    for (int64_t i = 0; i < tensor_count(got); i++) largest = fmax(largest, fabs(expected[i]));
+    int64_t at = 0;
+    for (int64_t i = 0; i < tensor_count(got); i++) {
+        double size = magnitude ? magnitude[i] : largest;
+        double allowed =
+            rounding * fabs(expected[i]) + arithmetic * size + smallest(got->dtype) / 2;
+        double ratio = fabs(values[i] - expected[i]) / allowed;
+        if (values[i] == expected[i]) ratio = 0;
+        if (!(ratio <= worst)) { /* a NaN is worse than anything */
+            worst = ratio;
+            at = i;
+            if (isnan(ratio)) break;
+        }
+    }
+    cr_log_info("%s %s: worst error is %.3f of what is allowed", kind, dtype_name(got->dtype),
+                worst);
+    int64_t columns = tensor_columns(got);
+    cr_assert(worst <= 1, "%s, %s: row %lld column %lld is %.9g, expected %.9g: %.3g x the allowed",
+              kind, dtype_name(got->dtype), (long long)(at / columns), (long long)(at % columns),
+              values[at], expected[at], worst);
+}
+
+void check_equal(struct check *c, const char *what, const struct tensor *got,
+                 const double *expected) {
+    double *values = check_read(c, got);
+    for (int64_t i = 0; i < tensor_count(got); i++)
+        cr_assert(values[i] == expected[i], "%s, %s: element %lld is %.9g, expected %.9g", what,
+                  dtype_name(got->dtype), (long long)i, values[i], expected[i]);
+}
+
+double check_derivative(double (*f)(const void *state), const void *state, double *x) {
+    const double step = 1e-3, middle = *x;
+    double at[5];
+    for (int i = -2; i <= 2; i++) {
+        *x = middle + i * step;
+        at[i + 2] = f(state);
+    }
+    *x = middle;
+    return (8 * (at[3] - at[1]) - (at[4] - at[0])) / (12 * step);
+}

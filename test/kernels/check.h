@@ -1,0 +1,116 @@
+/* The bench on which kernels are checked, in the manner of checkasm: every operation is run on
+ * seeded random inputs on every backend at hand, and compared with a reference in fp64.
+ *
+ *     static void body(struct check *c, const void *given) {
+ *         struct tensor in = check_normal(c, DTYPE_BF16, rows, columns, 1.0);
+ *         struct tensor out = check_output(c, DTYPE_F32, rows, columns);
+ *         CHECK_OP(c, gelu_forward, .out = &out, .in = &in);
+ *         if (!c->verify) return;
+ *         ... fill an array of expected values from check_read(c, &in) ...
+ *         check_close(c, "gelu_forward", &out, expected, magnitudes);
+ *     }
+ *     Test(gelu, forward) { check_everywhere(body, &(const struct shape){5, 77}); }
+ *
+ * A body runs several times with different thread counts; all runs must leave the same bits in
+ * all outputs. Only the first run has `verify` set, so that references are computed once. Memory
+ * of the backend is surrounded by guards; outputs and guards hold a pattern that is a NaN in all
+ * dtypes. CHECK_OP makes sure that planning touches nothing, that inputs and guards keep their
+ * bits, and that the workspace asked for while planning is enough (and not taken for zeros). */
+#ifndef TEST_KERNELS_CHECK_H
+#define TEST_KERNELS_CHECK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/backend.h"
+
+struct check_block;
+struct check_host;
+
+struct check {
+    struct backend be;
+    bool verify;                /* compare with references in this run */
+    uint64_t stream;            /* counts random inputs, so that each has its own */
+    uint64_t digest;            /* of all outputs so far */
+    struct check_block *blocks; /* backend memory handed out */
+    struct check_host *host;    /* host memory handed out */
+};
+
+/* Runs body on every backend, with 1, 2, 2 and 3 threads, and compares the bits. */
+void check_everywhere(void (*body)(struct check *c, const void *given), const void *given);
+
+enum check_use {
+    CHECK_READ, /* must keep its bits */
+    CHECK_WRITE /* belongs to the result */
+};
+
+/* Guarded backend memory with a copy of host's bytes, or poisoned if host is NULL. */
+void *check_memory(struct check *c, enum check_use use, const void *host, size_t bytes);
+
+/* Tensors of rank 2, or rank 1 if columns is 0. */
+struct tensor check_tensor(struct check *c, enum check_use use, enum dtype dtype, int64_t rows,
+                           int64_t columns, const double *values);
+struct tensor check_normal(struct check *c, enum dtype dtype, int64_t rows, int64_t columns,
+                           double scale);
+struct tensor check_output(struct check *c, enum dtype dtype, int64_t rows, int64_t columns);
+/* Random, and added to by the operation. */
+struct tensor check_sum(struct check *c, enum dtype dtype, int64_t rows, int64_t columns);
+
+/* Random integers in 0..limit-1; *host becomes the same numbers on the host. */
+const int32_t *check_tokens(struct check *c, int64_t count, int32_t limit, const int32_t **host);
+
+/* Zeros on the host that live as long as the run. */
+double *check_doubles(struct check *c, int64_t count);
+
+/* What a tensor holds now, on the host, exactly. */
+double *check_read(struct check *c, const struct tensor *tensor);
+
+/* The same tensor as rank 3. */
+struct tensor check_rank3(struct tensor tensor, int64_t a, int64_t b, int64_t columns);
+
+#define CHECK_OP(c, name, ...)           \
+    do {                                 \
+        check_plan_begin(c);             \
+        OP(&(c)->be, name, __VA_ARGS__); \
+        check_plan_end(c, #name);        \
+        OP(&(c)->be, name, __VA_ARGS__); \
+        check_finished(c, #name);        \
+    } while (0)
+
+void check_plan_begin(struct check *c);
+void check_plan_end(struct check *c, const char *operation);
+void check_finished(struct check *c, const char *operation);
+
+/* Compares each element: it may differ from expected by
+ *     roundoff(dtype) * roundings * |expected| + arithmetic * 2^-24 * magnitude
+ * and half the dtype's smallest subnormal, with the numbers of `kind` in tolerances.c. The
+ * magnitude of an element is the sum of the absolute values of what was added up for it; NULL: the
+ * largest |expected| of the tensor. Fails the test with the worst element. */
+void check_close(struct check *c, const char *kind, const struct tensor *got,
+                 const double *expected, const double *magnitude);
+
+/* The same for values that are exact in the tensor's dtype. */
+void check_equal(struct check *c, const char *what, const struct tensor *got,
+                 const double *expected);
+
+/* The nearest value of dtype, ties to even: computed without the code under test. */
+double check_round(double value, enum dtype dtype);
+
+/* A half of the distance between 1 and the next value. */
+double check_roundoff(enum dtype dtype);
+
+/* The derivative of f at x by central differences of order 4. f is smooth and computed in fp64, so
+ * that this is good to about 1e-11 of its values: exact, seen from fp32. `x` points into `state`,
+ * which f reads; it is put back. */
+double check_derivative(double (*f)(const void *state), const void *state, double *x);
+
+/* tolerances.c */
+struct tolerance {
+    const char *kind;
+    double arithmetic[3]; /* by enum dtype of the output, in 2^-24 of the magnitude */
+    double roundings;     /* to the dtype of the output, the final one included */
+};
+const struct tolerance *tolerance_of(const char *kind);
+
+#endif

@@ -1,0 +1,107 @@
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "test/kernels/check.h"
+
+static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+static const int64_t counts[] = {1, 13, 512, 513, 20011};
+
+struct shape {
+    int64_t count;
+    enum dtype a, b, out;
+};
+
+/* All pairs of dtypes, and all lengths, without all products of the two. */
+static void each_shape(void (*body)(struct check *c, const void *given)) {
+    int n = 0;
+    for (int i = 0; i < 27; i++) {
+        struct shape s = {counts[n++ % 5], dtypes[i % 3], dtypes[i / 3 % 3], dtypes[i / 9]};
+        check_everywhere(body, &s);
+    }
+}
+
+static void residual_add(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct tensor a = check_normal(c, s->a, s->count, 0, 1.0);
+    struct tensor b = check_normal(c, s->b, s->count, 0, 1.0);
+    struct tensor out = check_output(c, s->out, s->count, 0);
+    CHECK_OP(c, residual_add, .out = &out, .a = &a, .b = &b);
+    if (!c->verify) return;
+    double *sum = check_read(c, &a), *other = check_read(c, &b), *size = check_doubles(c, s->count);
+    for (int64_t i = 0; i < s->count; i++) {
+        size[i] = fabs(sum[i]) + fabs(other[i]);
+        sum[i] += other[i];
+    }
+    check_close(c, "residual_add", &out, sum, size);
+}
+
+Test(residual_add, all_dtypes) { each_shape(residual_add); }
+
+static void add_in_place(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct tensor a = check_sum(c, s->a, s->count, 0), b = check_normal(c, s->a, s->count, 0, 1.0);
+    double *sum = check_read(c, &a), *other = check_read(c, &b), *size = check_doubles(c, s->count);
+    if (s->b == DTYPE_F32) CHECK_OP(c, residual_add, .out = &a, .a = &a, .b = &b);
+    else CHECK_OP(c, residual_add, .out = &a, .a = &b, .b = &a);
+    for (int64_t i = 0; i < s->count; i++) {
+        size[i] = fabs(sum[i]) + fabs(other[i]);
+        sum[i] += other[i];
+    }
+    if (c->verify) check_close(c, "residual_add", &a, sum, size);
+}
+
+Test(residual_add, in_place) { each_shape(add_in_place); }
+
+/* One rounding and nothing else: exact. Includes values that overflow fp16 and subnormals. */
+static void cast(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct tensor wide = check_normal(c, DTYPE_F32, s->count, 0, 1.0);
+    double *values = check_read(c, &wide);
+    for (int64_t i = 0; i < s->count; i++) values[i] = ldexp(values[i], (int)(i % 50) - 30);
+    struct tensor in = check_tensor(c, CHECK_READ, s->a, s->count, 0, values);
+    struct tensor out = check_output(c, s->out, s->count, 0);
+    CHECK_OP(c, cast, .out = &out, .in = &in);
+    if (!c->verify) return;
+    double *expected = check_read(c, &in);
+    for (int64_t i = 0; i < s->count; i++) expected[i] = check_round(expected[i], s->out);
+    check_equal(c, "cast", &out, expected);
+}
+
+Test(cast, all_dtypes) { each_shape(cast); }
+
+static void clear(struct check *c, const void *given) {
+    const int64_t *bytes = given;
+    char *noise = (char *)check_doubles(c, *bytes);
+    memset(noise, 0x5a, (size_t)*bytes);
+    void *memory = check_memory(c, CHECK_WRITE, noise, (size_t)*bytes);
+    CHECK_OP(c, clear, .data = memory, .bytes = (size_t)*bytes);
+    c->be.download(&c->be, noise, memory, (size_t)*bytes);
+    for (int64_t i = 0; i < *bytes; i++) cr_assert_eq(noise[i], 0, "byte %ld", (long)i);
+}
+
+Test(clear, any_length) {
+    static const int64_t lengths[] = {0, 1, 2, 255, 65536, 65537, 300001};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+        check_everywhere(clear, &lengths[i]);
+}
+
+static void loss_sum(struct check *c, const void *given) {
+    const int64_t *count = given;
+    const double start = 1.25, weight = 1.0f / 77;
+    struct tensor total = check_tensor(c, CHECK_WRITE, DTYPE_F32, 1, 0, &start);
+    struct tensor losses = check_normal(c, DTYPE_F32, *count, 0, 5.0);
+    CHECK_OP(c, loss_sum, .total = total.data, .losses = losses.data, .count = *count,
+             .weight = (float)weight);
+    if (!c->verify) return;
+    double *x = check_read(c, &losses), expected = start, size = start;
+    for (int64_t i = 0; i < *count; i++) {
+        expected += weight * x[i];
+        size += weight * fabs(x[i]);
+    }
+    check_close(c, "loss_sum", &total, &expected, &size);
+}
+
+Test(loss_sum, any_length) {
+    for (int i = 0; i < 5; i++) check_everywhere(loss_sum, &counts[i]);
+}

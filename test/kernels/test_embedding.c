@@ -1,0 +1,106 @@
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "test/kernels/golden.h"
+
+struct shape {
+    int64_t batch, length, positions, columns;
+    int32_t vocabulary;
+    enum dtype table, out;
+};
+
+static const struct shape shapes[] = {
+    {2, 13, 16, 40, 37, DTYPE_F32, DTYPE_F32},    {1, 1, 1, 1, 1, DTYPE_F32, DTYPE_F32},
+    {3, 77, 77, 72, 50257, DTYPE_F32, DTYPE_F32}, {2, 13, 16, 1100, 5, DTYPE_F32, DTYPE_BF16},
+    {2, 7, 9, 33, 61, DTYPE_BF16, DTYPE_BF16},    {2, 7, 9, 33, 61, DTYPE_F16, DTYPE_F16},
+    {5, 3, 4, 65, 11, DTYPE_F16, DTYPE_F32},
+};
+#define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+
+static void forward(struct check *c, const void *given) {
+    const struct shape *s = given;
+    int64_t rows = s->batch * s->length, columns = s->columns;
+    const int32_t *tokens, *place = check_tokens(c, rows, s->vocabulary, &tokens);
+    struct tensor token_table = check_normal(c, s->table, s->vocabulary, columns, 1.0);
+    struct tensor position_table = check_normal(c, s->table, s->positions, columns, 1.0);
+    struct tensor out = check_output(c, s->out, rows, columns);
+    CHECK_OP(c, embedding_forward, .out = &out, .tokens = place, .token_table = &token_table,
+             .position_table = &position_table, .sequence_length = s->length);
+    if (!c->verify) return;
+    double *token = check_read(c, &token_table), *position = check_read(c, &position_table);
+    double *sum = check_doubles(c, rows * columns), *size = check_doubles(c, rows * columns);
+    for (int64_t i = 0; i < rows * columns; i++) {
+        int64_t row = i / columns, column = i % columns;
+        double a = token[tokens[row] * columns + column];
+        double b = position[row % s->length * columns + column];
+        sum[i] = a + b;
+        size[i] = fabs(a) + fabs(b);
+    }
+    check_close(c, "embedding_forward", &out, sum, size);
+}
+
+Test(embedding, forward) {
+    for
+        EACH_SHAPE(s) check_everywhere(forward, &shapes[s]);
+}
+
+/* The gradient of sum(dout * out): out is linear in the tables, so this is exact. */
+static void backward(struct check *c, const void *given) {
+    const struct shape *s = given;
+    int64_t rows = s->batch * s->length, columns = s->columns;
+    const int32_t *tokens, *place = check_tokens(c, rows, s->vocabulary, &tokens);
+    struct tensor dout = check_normal(c, s->out, rows, columns, 1.0);
+    struct tensor dtoken = check_sum(c, s->table, s->vocabulary, columns);
+    struct tensor dposition = check_sum(c, s->table, s->positions, columns);
+    double *token = check_read(c, &dtoken), *position = check_read(c, &dposition);
+    CHECK_OP(c, embedding_backward, .dtoken_table = &dtoken, .dposition_table = &dposition,
+             .dout = &dout, .tokens = place, .sequence_length = s->length);
+    if (!c->verify) return;
+    double *d = check_read(c, &dout);
+    double *token_size = check_doubles(c, s->vocabulary * columns);
+    double *position_size = check_doubles(c, s->positions * columns);
+    for (int64_t i = 0; i < s->vocabulary * columns; i++) token_size[i] = fabs(token[i]);
+    for (int64_t i = 0; i < s->positions * columns; i++) position_size[i] = fabs(position[i]);
+    for (int64_t i = 0; i < rows * columns; i++) {
+        int64_t row = i / columns, column = i % columns;
+        int64_t t = tokens[row] * columns + column, p = row % s->length * columns + column;
+        token[t] += d[i];
+        token_size[t] += fabs(d[i]);
+        position[p] += d[i];
+        position_size[p] += fabs(d[i]);
+    }
+    check_close(c, "embedding_backward", &dtoken, token, token_size);
+    check_close(c, "embedding_backward", &dposition, position, position_size);
+}
+
+Test(embedding, backward) {
+    for
+        EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
+}
+
+static void golden(struct check *c, const void *given) {
+    (void)given;
+    const int32_t *tokens = golden_tokens(c, "embedding.tokens", NULL);
+    struct tensor token_table = golden_tensor(c, CHECK_READ, "embedding.token_table");
+    struct tensor position_table = golden_tensor(c, CHECK_READ, "embedding.position_table");
+    struct tensor dout = golden_tensor(c, CHECK_READ, "embedding.dout");
+    int64_t rows = tensor_rows(&dout), columns = tensor_columns(&dout);
+    struct tensor out = check_output(c, DTYPE_F32, rows, columns);
+    CHECK_OP(c, embedding_forward, .out = &out, .tokens = tokens, .token_table = &token_table,
+             .position_table = &position_table, .sequence_length = 13);
+    double *zeros = check_doubles(c, tensor_count(&token_table));
+    struct tensor dtoken =
+        check_tensor(c, CHECK_WRITE, DTYPE_F32, tensor_rows(&token_table), columns, zeros);
+    struct tensor dposition =
+        check_tensor(c, CHECK_WRITE, DTYPE_F32, tensor_rows(&position_table), columns, zeros);
+    CHECK_OP(c, embedding_backward, .dtoken_table = &dtoken, .dposition_table = &dposition,
+             .dout = &dout, .tokens = tokens, .sequence_length = 13);
+    if (!c->verify) return;
+    golden_close(c, "golden", &out, "embedding.out", NULL);
+    golden_close(c, "golden_sum", &dtoken, "embedding.dtoken_table", NULL);
+    golden_close(c, "golden_sum", &dposition, "embedding.dposition_table", NULL);
+}
+
+Test(embedding, golden) {
+    check_everywhere(golden, NULL);
+}

@@ -1,0 +1,117 @@
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "test/kernels/golden.h"
+#include "test/kernels/reference.h"
+
+struct shape {
+    int64_t count;
+    enum dtype in, out;
+};
+
+static const struct shape shapes[] = {
+    {1, DTYPE_F32, DTYPE_F32},       {77 * 72, DTYPE_F32, DTYPE_F32},
+    {5000, DTYPE_BF16, DTYPE_BF16},  {5001, DTYPE_F16, DTYPE_F16},
+    {1025, DTYPE_F32, DTYPE_BF16},   {513, DTYPE_F16, DTYPE_F32},
+};
+#define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+
+/* Near zero, where most values are, and far out, where tanh is 1 and exponentials overflow. */
+static struct tensor make_input(struct check *c, const struct shape *s) {
+    struct tensor narrow = check_normal(c, DTYPE_F32, s->count, 0, 2.0);
+    double *values = check_read(c, &narrow);
+    for (int64_t i = 0; i < s->count; i += 7) values[i] *= i % 2 ? 10 : 1000;
+    return check_tensor(c, CHECK_READ, s->in, s->count, 0, values);
+}
+
+static void forward(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct tensor in = make_input(c, s), out = check_output(c, s->out, s->count, 0);
+    CHECK_OP(c, gelu_forward, .out = &out, .in = &in);
+    if (!c->verify) return;
+    double *x = check_read(c, &in), *expected = check_doubles(c, s->count);
+    for (int64_t i = 0; i < s->count; i++) expected[i] = reference_gelu(x[i]);
+    check_close(c, "gelu_forward", &out, expected, x);
+}
+
+Test(gelu, forward) {
+    for EACH_SHAPE (s) check_everywhere(forward, &shapes[s]);
+}
+
+static void backward_of(struct check *c, const struct shape *s, bool in_place) {
+    struct tensor in = make_input(c, s);
+    struct tensor dout = in_place ? check_sum(c, s->out, s->count, 0)
+                                  : check_normal(c, s->in, s->count, 0, 1.0);
+    struct tensor din = in_place ? dout : check_output(c, s->out, s->count, 0);
+    double *d = check_read(c, &dout);
+    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in);
+    if (!c->verify) return;
+    double *x = check_read(c, &in), *size = check_doubles(c, s->count);
+    for (int64_t i = 0; i < s->count; i++) {
+        size[i] = fabs(d[i]) * reference_gelu_sensitivity(x[i]);
+        d[i] *= reference_gelu_derivative(x[i]);
+    }
+    check_close(c, "gelu_backward", &din, d, size);
+}
+
+static void backward(struct check *c, const void *given) { backward_of(c, given, false); }
+static void backward_in_place(struct check *c, const void *given) { backward_of(c, given, true); }
+
+Test(gelu, backward) {
+    for EACH_SHAPE (s) check_everywhere(backward, &shapes[s]);
+    for EACH_SHAPE (s) check_everywhere(backward_in_place, &shapes[s]);
+}
+
+/* Each finite pattern of a 16-bit type: nothing between is left out, no overflow makes a NaN. */
+static void every_pattern(struct check *c, const void *given) {
+    const enum dtype *dtype = given;
+    int64_t count = *dtype == DTYPE_F16 ? 0x7c00 : 0x7f80;
+    uint16_t *patterns = (uint16_t *)(void *)check_doubles(c, count);
+    for (int64_t i = 0; i < 2 * count; i++)
+        patterns[i] = (uint16_t)(i < count ? i : 0x8000 + i - count);
+    struct tensor in = {check_memory(c, CHECK_READ, patterns, 4 * (size_t)count), *dtype, 1,
+                        {2 * count}};
+    struct tensor out = check_output(c, *dtype, 2 * count, 0);
+    CHECK_OP(c, gelu_forward, .out = &out, .in = &in);
+    if (!c->verify) return;
+    double *x = check_read(c, &in), *expected = check_doubles(c, 2 * count);
+    for (int64_t i = 0; i < 2 * count; i++) expected[i] = reference_gelu(x[i]);
+    /* fp32 overflows in the cube, which is right: tanh of it is 1 or -1. */
+    check_close(c, "gelu_forward", &out, expected, x);
+}
+
+Test(gelu, every_16_bit_pattern) {
+    check_everywhere(every_pattern, &(const enum dtype){DTYPE_F16});
+    check_everywhere(every_pattern, &(const enum dtype){DTYPE_BF16});
+}
+
+static double gelu_at(const void *x) { return reference_gelu(*(const double *)x); }
+
+static void differences(struct check *c, const void *given) {
+    (void)given;
+    struct tensor in = check_normal(c, DTYPE_F32, 301, 0, 2.0);
+    struct tensor dout = check_normal(c, DTYPE_F32, 301, 0, 1.0);
+    struct tensor din = check_output(c, DTYPE_F32, 301, 0);
+    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in);
+    if (!c->verify) return;
+    double *x = check_read(c, &in), *d = check_read(c, &dout);
+    for (int i = 0; i < 301; i++) d[i] *= check_derivative(gelu_at, &x[i], &x[i]);
+    check_close(c, "differences", &din, d, NULL);
+}
+
+Test(gelu, finite_differences) { check_everywhere(differences, NULL); }
+
+static void golden(struct check *c, const void *given) {
+    (void)given;
+    struct tensor in = golden_tensor(c, CHECK_READ, "gelu.in");
+    struct tensor dout = golden_tensor(c, CHECK_READ, "gelu.dout");
+    struct tensor out = check_output(c, DTYPE_F32, tensor_count(&in), 0);
+    struct tensor din = check_output(c, DTYPE_F32, tensor_count(&in), 0);
+    CHECK_OP(c, gelu_forward, .out = &out, .in = &in);
+    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in);
+    if (!c->verify) return;
+    golden_close(c, "golden_sum", &out, "gelu.out", NULL);
+    golden_close(c, "golden_sum", &din, "gelu.din", NULL);
+}
+
+Test(gelu, golden) { check_everywhere(golden, NULL); }

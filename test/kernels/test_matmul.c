@@ -1,0 +1,262 @@
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "test/kernels/golden.h"
+#include "test/kernels/reference.h"
+
+struct size {
+    int64_t m, n, k;
+};
+
+/* a, b, out */
+struct types {
+    enum dtype a, b, out;
+};
+
+enum epilogue { PLAIN, BIAS, BIAS_F32, ACCUMULATE, GELU, DGELU, DBIAS, DBIAS_ACCUMULATE };
+
+struct product {
+    struct size size;
+    struct types types;
+    bool transpose_a, transpose_b;
+    enum epilogue epilogue;
+};
+
+struct operands {
+    struct tensor a, b, out, bias, gelu_in, dgelu_in, dbias;
+    double *out_before, *dbias_before;
+};
+
+static bool has_bias(const struct product *p) {
+    return p->epilogue == BIAS || p->epilogue == BIAS_F32 || p->epilogue == GELU;
+}
+
+static bool accumulates(const struct product *p) {
+    return p->epilogue == ACCUMULATE || p->epilogue == DBIAS_ACCUMULATE;
+}
+
+static bool has_dbias(const struct product *p) {
+    return p->epilogue == DBIAS || p->epilogue == DBIAS_ACCUMULATE;
+}
+
+static void make(struct check *c, const struct product *p, struct operands *o) {
+    int64_t m = p->size.m, n = p->size.n, k = p->size.k;
+    *o = (struct operands){0};
+    o->a = check_normal(c, p->types.a, p->transpose_a ? k : m, p->transpose_a ? m : k, 1.0);
+    o->b = check_normal(c, p->types.b, p->transpose_b ? n : k, p->transpose_b ? k : n, 0.5);
+    o->out = accumulates(p) ? check_sum(c, p->types.out, m, n)
+                            : check_output(c, p->types.out, m, n);
+    if (accumulates(p)) o->out_before = check_read(c, &o->out);
+    enum dtype bias = p->epilogue == BIAS_F32 ? DTYPE_F32 : p->types.b;
+    if (has_bias(p)) o->bias = check_normal(c, bias, n, 0, 1.0);
+    if (p->epilogue == GELU) o->gelu_in = check_output(c, p->types.out, m, n);
+    if (p->epilogue == DGELU) o->dgelu_in = check_normal(c, p->types.out, m, n, 1.5);
+    enum dtype dbias = p->epilogue == DBIAS ? p->types.out : DTYPE_F32;
+    if (has_dbias(p)) o->dbias = check_sum(c, dbias, n, 0);
+    if (has_dbias(p)) o->dbias_before = check_read(c, &o->dbias);
+}
+
+static const struct tensor *given_only(const struct tensor *tensor) {
+    return tensor->data ? tensor : NULL;
+}
+
+static void run(struct check *c, const struct product *p, struct operands *o) {
+    CHECK_OP(c, matmul, .out = &o->out, .a = &o->a, .b = &o->b, .bias = given_only(&o->bias),
+             .gelu_in = given_only(&o->gelu_in), .dgelu_in = given_only(&o->dgelu_in),
+             .dbias = given_only(&o->dbias), .transpose_a = p->transpose_a,
+             .transpose_b = p->transpose_b, .accumulate = accumulates(p));
+}
+
+/* out += A B, size += |A| |B|; both operands are brought to the order of the inner loop first. */
+static void multiply(struct check *c, const struct product *p, const struct operands *o,
+                     double *out, double *size) {
+    int64_t m = p->size.m, n = p->size.n, k = p->size.k;
+    const double *a = check_read(c, &o->a), *b = check_read(c, &o->b);
+    double *rows = check_doubles(c, k * n);
+    for (int64_t l = 0; l < k; l++)
+        for (int64_t j = 0; j < n; j++) rows[l * n + j] = p->transpose_b ? b[j * k + l] : b[l * n + j];
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t l = 0; l < k; l++) {
+            double x = p->transpose_a ? a[l * m + i] : a[i * k + l];
+            for (int64_t j = 0; j < n; j++) {
+                out[i * n + j] += x * rows[l * n + j];
+                size[i * n + j] += fabs(x * rows[l * n + j]);
+            }
+        }
+    }
+}
+
+static void verify_dbias(struct check *c, const struct product *p, const struct operands *o) {
+    const double *b = check_read(c, &o->b);
+    double *size = check_doubles(c, p->size.n);
+    for (int64_t j = 0; j < p->size.n; j++) {
+        size[j] = fabs(o->dbias_before[j]);
+        for (int64_t l = 0; l < p->size.k; l++) {
+            o->dbias_before[j] += b[l * p->size.n + j];
+            size[j] += fabs(b[l * p->size.n + j]);
+        }
+    }
+    check_close(c, "column_sums", &o->dbias, o->dbias_before, size);
+}
+
+/* gelu is of what was stored in gelu_in, so that the backward pass sees the same number. */
+static void verify_gelu(struct check *c, const struct operands *o, const double *expected,
+                        const double *size) {
+    check_close(c, "matmul", &o->gelu_in, expected, size);
+    double *x = check_read(c, &o->gelu_in), *out = check_doubles(c, tensor_count(&o->out));
+    for (int64_t i = 0; i < tensor_count(&o->out); i++) out[i] = reference_gelu(x[i]);
+    check_close(c, "gelu_forward", &o->out, out, x);
+}
+
+static void verify(struct check *c, const struct product *p, const struct operands *o) {
+    int64_t n = p->size.n, count = p->size.m * n;
+    double *expected = check_doubles(c, count), *size = check_doubles(c, count);
+    double *bias = has_bias(p) ? check_read(c, &o->bias) : NULL;
+    for (int64_t i = 0; i < count; i++) {
+        expected[i] = bias ? bias[i % n] : o->out_before ? o->out_before[i] : 0;
+        size[i] = fabs(expected[i]);
+    }
+    multiply(c, p, o, expected, size);
+    if (has_dbias(p)) verify_dbias(c, p, o);
+    if (p->epilogue == GELU) {
+        verify_gelu(c, o, expected, size);
+        return;
+    }
+    double *x = p->epilogue == DGELU ? check_read(c, &o->dgelu_in) : NULL;
+    for (int64_t i = 0; x && i < count; i++) {
+        expected[i] *= reference_gelu_derivative(x[i]);
+        size[i] *= reference_gelu_sensitivity(x[i]);
+    }
+    check_close(c, x ? "matmul_dgelu" : "matmul", &o->out, expected, size);
+}
+
+static void body(struct check *c, const void *given) {
+    const struct product *p = given;
+    struct operands o;
+    make(c, p, &o);
+    run(c, p, &o);
+    if (c->verify) verify(c, p, &o);
+}
+
+static const struct types all_types[] = {
+    {DTYPE_F32, DTYPE_F32, DTYPE_F32},    {DTYPE_BF16, DTYPE_BF16, DTYPE_BF16},
+    {DTYPE_BF16, DTYPE_BF16, DTYPE_F32},  {DTYPE_F16, DTYPE_F16, DTYPE_F16},
+    {DTYPE_F16, DTYPE_F16, DTYPE_F32},    {DTYPE_F32, DTYPE_BF16, DTYPE_F32},
+    {DTYPE_BF16, DTYPE_F32, DTYPE_BF16},  {DTYPE_F32, DTYPE_F16, DTYPE_F16},
+    {DTYPE_F16, DTYPE_BF16, DTYPE_F32},   {DTYPE_F32, DTYPE_F32, DTYPE_BF16},
+};
+enum { TYPES = sizeof all_types / sizeof *all_types };
+
+static void each_product(struct size size, enum epilogue epilogue, int transposes) {
+    for (int t = 0; t < TYPES; t++) {
+        for (int transpose = 0; transpose < transposes; transpose++) {
+            struct product p = {size, all_types[t], transpose & 1, transpose & 2, epilogue};
+            check_everywhere(body, &p);
+        }
+    }
+}
+
+Test(matmul, transposes) { each_product((struct size){33, 50, 72}, PLAIN, 4); }
+Test(matmul, tiny) {
+    each_product((struct size){1, 1, 1}, PLAIN, 1);
+    each_product((struct size){5, 7, 3}, PLAIN, 4);
+}
+Test(matmul, multiples_of_tiles) { each_product((struct size){64, 64, 128}, PLAIN, 4); }
+Test(matmul, one_row_or_column) {
+    each_product((struct size){1, 72, 40}, BIAS, 1);
+    each_product((struct size){77, 1, 40}, BIAS, 1);
+}
+Test(matmul, bias) {
+    each_product((struct size){77, 72, 40}, BIAS, 4);
+    each_product((struct size){26, 37, 40}, BIAS_F32, 2);
+}
+Test(matmul, accumulate) {
+    each_product((struct size){40, 72, 77}, ACCUMULATE, 4);
+    each_product((struct size){5, 7, 3}, ACCUMULATE, 1);
+}
+Test(matmul, gelu_epilogue) { each_product((struct size){26, 37, 40}, GELU, 1); }
+Test(matmul, gelu_derivative_epilogue) { each_product((struct size){26, 37, 40}, DGELU, 4); }
+Test(matmul, bias_gradient) {
+    each_product((struct size){40, 72, 77}, DBIAS, 2);
+    each_product((struct size){37, 130, 26}, DBIAS_ACCUMULATE, 2);
+}
+Test(matmul, long_sums) { each_product((struct size){3, 5, 20000}, PLAIN, 1); }
+
+Test(matmul, padded_vocabulary) {
+    struct product p = {{3, 50304, 40}, {DTYPE_F32, DTYPE_F32, DTYPE_F32}, false, true, PLAIN};
+    check_everywhere(body, &p);
+    p.types = (struct types){DTYPE_BF16, DTYPE_BF16, DTYPE_BF16};
+    check_everywhere(body, &p);
+}
+
+/* The gradient of sum(dout * gelu(A B + bias)) that the two epilogues are for. */
+struct problem {
+    double a[3], b[3], bias, dout;
+};
+
+static double objective(const void *state) {
+    const struct problem *p = state;
+    double x = p->bias;
+    for (int i = 0; i < 3; i++) x += p->a[i] * p->b[i];
+    return p->dout * reference_gelu(x);
+}
+
+static void differences(struct check *c, const void *given) {
+    (void)given;
+    struct problem p = {{0.5, -1.25, 0.75}, {1.5, 0.25, -0.5}, 0.125, 1.5};
+    struct tensor a = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 3, p.a);
+    struct tensor b = check_tensor(c, CHECK_READ, DTYPE_F32, 3, 1, p.b);
+    struct tensor bias = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &p.bias);
+    struct tensor dout = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 1, &p.dout);
+    struct tensor identity = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 1, &(const double){1});
+    struct tensor before = check_output(c, DTYPE_F32, 1, 1), out = check_output(c, DTYPE_F32, 1, 1);
+    struct tensor dbefore = check_output(c, DTYPE_F32, 1, 1);
+    struct tensor da = check_output(c, DTYPE_F32, 1, 3), db = check_output(c, DTYPE_F32, 3, 1);
+    struct tensor dbias = check_tensor(c, CHECK_WRITE, DTYPE_F32, 1, 0, &(const double){0});
+    CHECK_OP(c, matmul, .out = &out, .a = &a, .b = &b, .bias = &bias, .gelu_in = &before);
+    CHECK_OP(c, matmul, .out = &dbefore, .a = &dout, .b = &identity, .dgelu_in = &before);
+    CHECK_OP(c, matmul, .out = &da, .a = &dbefore, .b = &b, .transpose_b = true);
+    CHECK_OP(c, matmul, .out = &db, .a = &a, .b = &dbefore, .dbias = &dbias, .transpose_a = true);
+    if (!c->verify) return;
+    double expected[3];
+    for (int i = 0; i < 3; i++) expected[i] = check_derivative(objective, &p, &p.a[i]);
+    check_close(c, "differences", &da, expected, NULL);
+    for (int i = 0; i < 3; i++) expected[i] = check_derivative(objective, &p, &p.b[i]);
+    check_close(c, "differences", &db, expected, NULL);
+    expected[0] = check_derivative(objective, &p, &p.bias);
+    check_close(c, "differences", &dbias, expected, NULL);
+}
+
+Test(matmul, finite_differences) { check_everywhere(differences, NULL); }
+
+static void golden(struct check *c, const void *given) {
+    (void)given;
+    struct tensor a = golden_tensor(c, CHECK_READ, "linear.a");
+    struct tensor b = golden_tensor(c, CHECK_READ, "linear.b");
+    struct tensor bias = golden_tensor(c, CHECK_READ, "linear.bias");
+    struct tensor dout = golden_tensor(c, CHECK_READ, "linear.dout");
+    struct tensor before = golden_tensor(c, CHECK_READ, "linear.out");
+    int64_t rows = tensor_rows(&a), in = tensor_columns(&a), out = tensor_columns(&b);
+    double *identity_values = check_doubles(c, out * out);
+    for (int64_t i = 0; i < out; i++) identity_values[i * out + i] = 1;
+    struct tensor identity = check_tensor(c, CHECK_READ, DTYPE_F32, out, out, identity_values);
+    struct tensor linear = check_output(c, DTYPE_F32, rows, out);
+    struct tensor gelu = check_output(c, DTYPE_F32, rows, out);
+    struct tensor dgelu = check_output(c, DTYPE_F32, rows, out);
+    struct tensor da = check_output(c, DTYPE_F32, rows, in);
+    struct tensor db = check_output(c, DTYPE_F32, in, out);
+    struct tensor dbias = check_tensor(c, CHECK_WRITE, DTYPE_F32, out, 0, check_doubles(c, out));
+    CHECK_OP(c, matmul, .out = &gelu, .a = &a, .b = &b, .bias = &bias, .gelu_in = &linear);
+    CHECK_OP(c, matmul, .out = &da, .a = &dout, .b = &b, .transpose_b = true);
+    CHECK_OP(c, matmul, .out = &db, .a = &a, .b = &dout, .dbias = &dbias, .transpose_a = true);
+    CHECK_OP(c, matmul, .out = &dgelu, .a = &dout, .b = &identity, .dgelu_in = &before);
+    if (!c->verify) return;
+    golden_close(c, "golden_sum", &linear, "linear.out", NULL);
+    golden_close(c, "golden_sum", &gelu, "linear.gelu_out", NULL);
+    golden_close(c, "golden_sum", &da, "linear.da", NULL);
+    golden_close(c, "golden_sum", &db, "linear.db", NULL);
+    golden_close(c, "golden_sum", &dbias, "linear.dbias", NULL);
+    golden_close(c, "golden_sum", &dgelu, "linear.dgelu_in", NULL);
+}
+
+Test(matmul, golden) { check_everywhere(golden, NULL); }
