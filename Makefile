@@ -11,7 +11,7 @@ OUT   := build/$(BUILD)
 
 CFLAGS ?= -O3
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
-OPTIONS  := -std=gnu11 -g -fopenmp -I. $(WARNINGS) -MMD -MP
+OPTIONS  := -std=gnu11 -D_GNU_SOURCE -g -fopenmp -I. $(WARNINGS) -MMD -MP
 ifneq ($(ARCH),)
 OPTIONS += -march=$(ARCH)
 # Zen 5 and Sapphire Rapids run 512-bit vectors at full speed; gcc by default avoids them.
@@ -27,7 +27,7 @@ LINK = $(CC) $(OPTIONS) $(CFLAGS) $(LDFLAGS) -o $@ $^
 
 DATA_SOURCES    := $(filter-out data/prepare.c,$(wildcard data/*.c))
 LIBRARY_SOURCES := $(DATA_SOURCES) $(wildcard kernels/*.c kernels/cpu/*.c model/*.c)
-TEST_SOURCES    := $(wildcard test/*/test_*.c) $(wildcard test/*/check*.c)
+TEST_SOURCES    := $(wildcard test/data/*.c test/kernels/*.c test/model/*.c)
 BENCH_SOURCES   := test/bench.c
 
 object = $(patsubst %.c,$(OUT)/%.o,$(1))

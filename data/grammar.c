@@ -94,7 +94,7 @@ static void append_letters(struct grammar_alternative *alternative, const char *
 
 static int read_fields(struct grammar_alternative *alternative, const struct grammar_rule *rule,
                        const char *text, char *error) {
-    const char *start = text;
+    const char *whole = text, *start = text;
     for (;; text++) {
         if (*text != '|' && *text) continue;
         append_letters(alternative, start, (size_t)(text - start));
@@ -105,7 +105,7 @@ static int read_fields(struct grammar_alternative *alternative, const struct gra
     for (const char *space = strchr(rule->fields, ' '); space; space = strchr(space + 1, ' '))
         expected++;
     if ((size_t)arrlen(alternative->items) != expected || expected > GRAMMAR_FIELDS_MAX)
-        return fail(error, "grammar: rule %s: \"%s\" does not have %zu fields", rule->name, start,
+        return fail(error, "grammar: rule %s: \"%s\" does not have %zu fields", rule->name, whole,
                     expected);
     return 0;
 }

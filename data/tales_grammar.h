@@ -227,7 +227,7 @@ static const struct grammar_rule TALES[] = {
          "1:Now {hero.he} is {joy}, and the {pal.name} is {joy}.",
      }},
 
-#include "data/tales_words.h"
+#include "data/tales_words.inc"
 };
 
 #endif

@@ -13,6 +13,7 @@
 #include "data/error.h"
 #include "data/files.h"
 #include "data/loader.h"
+#include "data/random.h"
 #include "data/tales.h"
 #include "model/checkpoint.h"
 #include "model/metrics.h"
@@ -53,11 +54,19 @@ static void catch_signals(void) {
     sigaction(SIGTERM, &action, NULL);
 }
 
+/* Streams of random numbers that share config->seed with the initial weights must not share their
+ * numbers, so each use has a seed of its own. */
+enum seed_use { SEED_DATA = 1 << 20, SEED_SAMPLE };
+
+static uint64_t derive_seed(int64_t seed, enum seed_use use) {
+    return random_bits((uint64_t)seed, use, 0);
+}
+
 static int open_source(struct source *source, const struct config *config, const char *what,
                        bool validation, char *error) {
     struct loader_options options = {
         .seq_len = (int)config->data.seq_len,
-        .seed = (uint64_t)config->seed,
+        .seed = derive_seed(config->seed, SEED_DATA),
         .shuffle = !validation,
         .vocab_size = (int)config->model.vocab_size,
     };
@@ -200,8 +209,10 @@ static int start(struct run *run, const struct command_line *line, char *error) 
 
 static int save(struct run *run, char *error) {
     char path[FILE_PATH_MAX];
-    if (checkpoint_save(&run->trainer, run->directory, path, error)) return -1;
+    int status = checkpoint_save(&run->trainer, run->directory, path, error);
+    if (status < 0) return -1;
     report_pause(&run->report);
+    if (status > 0) fprintf(stderr, "warning: %s\n", error);
     printf("saved %s\n", path);
     fflush(stdout);
     return 0;
@@ -238,7 +249,7 @@ static int sample_now(struct run *run, char *error) {
         .tokens = config->sample.tokens,
         .temperature = config->sample.temperature,
         .top_k = config->sample.top_k,
-        .seed = (uint64_t)config->seed,
+        .seed = derive_seed(config->seed, SEED_SAMPLE),
         .stream = (uint64_t)run->trainer.state.step,
     };
     report_pause(&run->report);

@@ -84,7 +84,9 @@ void check_finished(struct check *c, const char *operation);
 
 /* Compares each element: it may differ from expected by
  *     roundoff(dtype) * roundings * |expected| + arithmetic * 2^-24 * magnitude
- * and half the dtype's smallest subnormal, with the numbers of `kind` in tolerances.c. The
+ * and half the dtype's smallest subnormal, with the numbers of `kind` in tolerances.c; results that
+ * tiny that exponentials underflow on the way are let through. With CHECK_VERBOSE in the
+ * environment, prints how much of what is allowed was used. The
  * magnitude of an element is the sum of the absolute values of what was added up for it; NULL: the
  * largest |expected| of the tensor. Fails the test with the worst element. */
 void check_close(struct check *c, const char *kind, const struct tensor *got,

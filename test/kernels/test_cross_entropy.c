@@ -10,10 +10,10 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {26, 37, 64, DTYPE_F32, 3},       {1, 1, 1, DTYPE_F32, 1},
-    {77, 61, 64, DTYPE_BF16, 3},      {33, 61, 128, DTYPE_F16, 3},
-    {5, 50257, 50304, DTYPE_F32, 4},  {3, 50257, 50304, DTYPE_BF16, 4},
-    {3, 50257, 50304, DTYPE_F16, 4},  {9, 513, 513, DTYPE_F32, 100},
+    {26, 37, 64, DTYPE_F32, 3},      {1, 1, 1, DTYPE_F32, 1},
+    {77, 61, 64, DTYPE_BF16, 3},     {33, 61, 128, DTYPE_F16, 3},
+    {5, 50257, 50304, DTYPE_F32, 4}, {3, 50257, 50304, DTYPE_BF16, 4},
+    {3, 50257, 50304, DTYPE_F16, 4}, {9, 513, 513, DTYPE_F32, 100},
     {9, 512, 1024, DTYPE_BF16, 100},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
@@ -52,6 +52,26 @@ static void verify_losses(struct check *c, const struct shape *s, const double *
     check_close(c, "cross_entropy_loss", losses, expected, size);
 }
 
+/* x becomes (softmax - one hot) * factor, 0 in the padding. */
+static void verify_gradient(struct check *c, const struct shape *s, double *x,
+                            const int32_t *targets, double factor, const struct tensor *logits) {
+    double *size = check_doubles(c, s->rows * s->padded);
+    for (int64_t r = 0; r < s->rows; r++) {
+        double *row = x + r * s->padded, log_sum = row_of(row, s->vocabulary).log_sum;
+        for (int64_t v = 0; v < s->padded; v++) {
+            bool inside = v < s->vocabulary, hit = v == targets[r];
+            double p = inside ? exp(row[v] - log_sum) : 0;
+            double distance = inside ? fabs(row[v]) + fabs(log_sum) : 0;
+            size[r * s->padded + v] = factor * (p * (1 + distance) + hit);
+            row[v] = factor * (p - hit);
+        }
+    }
+    check_close(c, "cross_entropy_gradient", logits, x, size);
+    double *got = check_read(c, logits);
+    for (int64_t i = 0; i < s->rows * s->padded; i++)
+        cr_assert(i % s->padded < s->vocabulary || got[i] == 0, "padding is not 0");
+}
+
 static void forward_only(struct check *c, const void *given) {
     const struct shape *s = given;
     struct tensor logits = make_logits(c, s, CHECK_READ); /* so they may not change */
@@ -64,14 +84,15 @@ static void forward_only(struct check *c, const void *given) {
 }
 
 Test(cross_entropy, forward_only) {
-    for EACH_SHAPE (s) check_everywhere(forward_only, &shapes[s]);
+    for
+        EACH_SHAPE(s) check_everywhere(forward_only, &shapes[s]);
 }
 
 static void backward(struct check *c, const void *given) {
     const struct shape *s = given;
     const double scale = 1024, weight = (float)(1.0 / (double)(3 * s->rows));
     struct tensor logits = make_logits(c, s, CHECK_WRITE);
-    double *x = check_read(c, &logits), *size = check_doubles(c, s->rows * s->padded);
+    double *x = check_read(c, &logits);
     const int32_t *targets;
     const int32_t *place = check_tokens(c, s->rows, (int32_t)s->vocabulary, &targets);
     struct tensor losses = check_output(c, DTYPE_F32, s->rows, 0);
@@ -80,25 +101,80 @@ static void backward(struct check *c, const void *given) {
              .loss_scale = loss_scale.data, .weight = (float)weight, .vocab_size = s->vocabulary);
     if (!c->verify) return;
     verify_losses(c, s, x, targets, &losses);
-    for (int64_t i = 0; i < s->rows * s->padded; i++) {
-        int64_t r = i / s->padded, v = i % s->padded;
-        if (v == 0) size[i] = row_of(x + i, s->vocabulary).log_sum; /* kept there for the row */
-        double log_sum = size[r * s->padded];
-        double p = v < s->vocabulary ? exp(x[i] - log_sum) : 0;
-        bool hit = v == targets[r];
-        if (v > 0) size[i] = scale * weight * (p * (2 + fabs(x[i] - log_sum)) + hit);
-        if (v > 0) x[i] = scale * weight * (p - hit);
-    }
-    for (int64_t r = 0; r < s->rows; r++) { /* column 0, whose place was borrowed */
-        int64_t i = r * s->padded;
-        double p = exp(x[i] - size[i]), distance = fabs(x[i] - size[i]);
-        bool hit = targets[r] == 0;
-        size[i] = scale * weight * (p * (2 + distance) + hit);
-        x[i] = scale * weight * (p - hit);
-    }
-    check_close(c, "cross_entropy_gradient", &logits, x, size);
+    verify_gradient(c, s, x, targets, scale * weight, &logits);
 }
 
 Test(cross_entropy, backward) {
-    for EACH_SHAPE (s) check_everywhere(backward, &shapes[s]);
+    for
+        EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
+}
+
+/* A scale too large for fp16 must show as infinity, which is what makes the step be skipped; fp32
+ * and bf16 hold it. */
+static void overflow(struct check *c, const void *given) {
+    const enum dtype *dtype = given;
+    const double zeros[64] = {0}, scale = 0x1p24;
+    struct tensor logits = check_tensor(c, CHECK_WRITE, *dtype, 1, 64, zeros);
+    const int32_t target = 5;
+    const int32_t *targets = check_memory(c, CHECK_READ, &target, sizeof target);
+    struct tensor losses = check_output(c, DTYPE_F32, 1, 0);
+    struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
+    CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = targets,
+             .loss_scale = loss_scale.data, .weight = 1, .vocab_size = 64);
+    double at_target = check_read(c, &logits)[5];
+    cr_assert(*dtype == DTYPE_F16 ? isinf(at_target) : isfinite(at_target));
+}
+
+Test(cross_entropy, overflow_shows) {
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    for (int i = 0; i < 3; i++) check_everywhere(overflow, &dtypes[i]);
+}
+
+struct problem {
+    double logits[37];
+    int32_t target;
+};
+
+static double objective(const void *state) {
+    const struct problem *p = state;
+    return 1024.0 * (row_of(p->logits, 37).log_sum - p->logits[p->target]);
+}
+
+static void differences(struct check *c, const void *given) {
+    (void)given;
+    const double scale = 1024;
+    struct tensor logits = check_sum(c, DTYPE_F32, 1, 37);
+    struct problem p = {.target = 11};
+    double *before = check_read(c, &logits), expected[37];
+    for (int i = 0; i < 37; i++) p.logits[i] = before[i];
+    struct tensor losses = check_output(c, DTYPE_F32, 1, 0);
+    struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
+    const int32_t *targets = check_memory(c, CHECK_READ, &p.target, sizeof p.target);
+    CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = targets,
+             .loss_scale = loss_scale.data, .weight = 1, .vocab_size = 37);
+    if (!c->verify) return;
+    for (int i = 0; i < 37; i++) expected[i] = check_derivative(objective, &p, &p.logits[i]);
+    check_close(c, "differences", &logits, expected, NULL);
+}
+
+Test(cross_entropy, finite_differences) {
+    check_everywhere(differences, NULL);
+}
+
+static void golden(struct check *c, const void *given) {
+    (void)given;
+    struct tensor logits = golden_tensor(c, CHECK_WRITE, "cross_entropy.logits");
+    const int32_t *targets = golden_tokens(c, "cross_entropy.targets", NULL);
+    int64_t rows = tensor_rows(&logits), columns = tensor_columns(&logits);
+    struct tensor losses = check_output(c, DTYPE_F32, rows, 0);
+    struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &(const double){1024});
+    CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = targets,
+             .loss_scale = loss_scale.data, .weight = 1.0f / (float)rows, .vocab_size = columns);
+    if (!c->verify) return;
+    golden_close(c, "golden_sum", &losses, "cross_entropy.losses", NULL);
+    golden_close(c, "golden_sum", &logits, "cross_entropy.dlogits", NULL);
+}
+
+Test(cross_entropy, golden) {
+    check_everywhere(golden, NULL);
 }

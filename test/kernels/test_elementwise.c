@@ -36,7 +36,9 @@ static void residual_add(struct check *c, const void *given) {
     check_close(c, "residual_add", &out, sum, size);
 }
 
-Test(residual_add, all_dtypes) { each_shape(residual_add); }
+Test(residual_add, all_dtypes) {
+    each_shape(residual_add);
+}
 
 static void add_in_place(struct check *c, const void *given) {
     const struct shape *s = given;
@@ -51,7 +53,9 @@ static void add_in_place(struct check *c, const void *given) {
     if (c->verify) check_close(c, "residual_add", &a, sum, size);
 }
 
-Test(residual_add, in_place) { each_shape(add_in_place); }
+Test(residual_add, in_place) {
+    each_shape(add_in_place);
+}
 
 /* One rounding and nothing else: exact. Includes values that overflow fp16 and subnormals. */
 static void cast(struct check *c, const void *given) {
@@ -68,7 +72,9 @@ static void cast(struct check *c, const void *given) {
     check_equal(c, "cast", &out, expected);
 }
 
-Test(cast, all_dtypes) { each_shape(cast); }
+Test(cast, all_dtypes) {
+    each_shape(cast);
+}
 
 static void clear(struct check *c, const void *given) {
     const int64_t *bytes = given;

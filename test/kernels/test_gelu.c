@@ -10,9 +10,8 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {1, DTYPE_F32, DTYPE_F32},       {77 * 72, DTYPE_F32, DTYPE_F32},
-    {5000, DTYPE_BF16, DTYPE_BF16},  {5001, DTYPE_F16, DTYPE_F16},
-    {1025, DTYPE_F32, DTYPE_BF16},   {513, DTYPE_F16, DTYPE_F32},
+    {1, DTYPE_F32, DTYPE_F32},    {77 * 72, DTYPE_F32, DTYPE_F32}, {5000, DTYPE_BF16, DTYPE_BF16},
+    {5001, DTYPE_F16, DTYPE_F16}, {1025, DTYPE_F32, DTYPE_BF16},   {513, DTYPE_F16, DTYPE_F32},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
@@ -35,13 +34,14 @@ static void forward(struct check *c, const void *given) {
 }
 
 Test(gelu, forward) {
-    for EACH_SHAPE (s) check_everywhere(forward, &shapes[s]);
+    for
+        EACH_SHAPE(s) check_everywhere(forward, &shapes[s]);
 }
 
 static void backward_of(struct check *c, const struct shape *s, bool in_place) {
     struct tensor in = make_input(c, s);
-    struct tensor dout = in_place ? check_sum(c, s->out, s->count, 0)
-                                  : check_normal(c, s->in, s->count, 0, 1.0);
+    struct tensor dout =
+        in_place ? check_sum(c, s->out, s->count, 0) : check_normal(c, s->in, s->count, 0, 1.0);
     struct tensor din = in_place ? dout : check_output(c, s->out, s->count, 0);
     double *d = check_read(c, &dout);
     CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in);
@@ -54,12 +54,18 @@ static void backward_of(struct check *c, const struct shape *s, bool in_place) {
     check_close(c, "gelu_backward", &din, d, size);
 }
 
-static void backward(struct check *c, const void *given) { backward_of(c, given, false); }
-static void backward_in_place(struct check *c, const void *given) { backward_of(c, given, true); }
+static void backward(struct check *c, const void *given) {
+    backward_of(c, given, false);
+}
+static void backward_in_place(struct check *c, const void *given) {
+    backward_of(c, given, true);
+}
 
 Test(gelu, backward) {
-    for EACH_SHAPE (s) check_everywhere(backward, &shapes[s]);
-    for EACH_SHAPE (s) check_everywhere(backward_in_place, &shapes[s]);
+    for
+        EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
+    for
+        EACH_SHAPE(s) check_everywhere(backward_in_place, &shapes[s]);
 }
 
 /* Each finite pattern of a 16-bit type: nothing between is left out, no overflow makes a NaN. */
@@ -69,8 +75,8 @@ static void every_pattern(struct check *c, const void *given) {
     uint16_t *patterns = (uint16_t *)(void *)check_doubles(c, count);
     for (int64_t i = 0; i < 2 * count; i++)
         patterns[i] = (uint16_t)(i < count ? i : 0x8000 + i - count);
-    struct tensor in = {check_memory(c, CHECK_READ, patterns, 4 * (size_t)count), *dtype, 1,
-                        {2 * count}};
+    struct tensor in = {
+        check_memory(c, CHECK_READ, patterns, 4 * (size_t)count), *dtype, 1, {2 * count}};
     struct tensor out = check_output(c, *dtype, 2 * count, 0);
     CHECK_OP(c, gelu_forward, .out = &out, .in = &in);
     if (!c->verify) return;
@@ -85,7 +91,9 @@ Test(gelu, every_16_bit_pattern) {
     check_everywhere(every_pattern, &(const enum dtype){DTYPE_BF16});
 }
 
-static double gelu_at(const void *x) { return reference_gelu(*(const double *)x); }
+static double gelu_at(const void *x) {
+    return reference_gelu(*(const double *)x);
+}
 
 static void differences(struct check *c, const void *given) {
     (void)given;
@@ -99,7 +107,9 @@ static void differences(struct check *c, const void *given) {
     check_close(c, "differences", &din, d, NULL);
 }
 
-Test(gelu, finite_differences) { check_everywhere(differences, NULL); }
+Test(gelu, finite_differences) {
+    check_everywhere(differences, NULL);
+}
 
 static void golden(struct check *c, const void *given) {
     (void)given;
@@ -114,4 +124,6 @@ static void golden(struct check *c, const void *given) {
     golden_close(c, "golden_sum", &din, "gelu.din", NULL);
 }
 
-Test(gelu, golden) { check_everywhere(golden, NULL); }
+Test(gelu, golden) {
+    check_everywhere(golden, NULL);
+}

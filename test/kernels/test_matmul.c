@@ -44,8 +44,8 @@ static void make(struct check *c, const struct product *p, struct operands *o) {
     *o = (struct operands){0};
     o->a = check_normal(c, p->types.a, p->transpose_a ? k : m, p->transpose_a ? m : k, 1.0);
     o->b = check_normal(c, p->types.b, p->transpose_b ? n : k, p->transpose_b ? k : n, 0.5);
-    o->out = accumulates(p) ? check_sum(c, p->types.out, m, n)
-                            : check_output(c, p->types.out, m, n);
+    o->out =
+        accumulates(p) ? check_sum(c, p->types.out, m, n) : check_output(c, p->types.out, m, n);
     if (accumulates(p)) o->out_before = check_read(c, &o->out);
     enum dtype bias = p->epilogue == BIAS_F32 ? DTYPE_F32 : p->types.b;
     if (has_bias(p)) o->bias = check_normal(c, bias, n, 0, 1.0);
@@ -74,7 +74,8 @@ static void multiply(struct check *c, const struct product *p, const struct oper
     const double *a = check_read(c, &o->a), *b = check_read(c, &o->b);
     double *rows = check_doubles(c, k * n);
     for (int64_t l = 0; l < k; l++)
-        for (int64_t j = 0; j < n; j++) rows[l * n + j] = p->transpose_b ? b[j * k + l] : b[l * n + j];
+        for (int64_t j = 0; j < n; j++)
+            rows[l * n + j] = p->transpose_b ? b[j * k + l] : b[l * n + j];
     for (int64_t i = 0; i < m; i++) {
         for (int64_t l = 0; l < k; l++) {
             double x = p->transpose_a ? a[l * m + i] : a[i * k + l];
@@ -139,11 +140,11 @@ static void body(struct check *c, const void *given) {
 }
 
 static const struct types all_types[] = {
-    {DTYPE_F32, DTYPE_F32, DTYPE_F32},    {DTYPE_BF16, DTYPE_BF16, DTYPE_BF16},
-    {DTYPE_BF16, DTYPE_BF16, DTYPE_F32},  {DTYPE_F16, DTYPE_F16, DTYPE_F16},
-    {DTYPE_F16, DTYPE_F16, DTYPE_F32},    {DTYPE_F32, DTYPE_BF16, DTYPE_F32},
-    {DTYPE_BF16, DTYPE_F32, DTYPE_BF16},  {DTYPE_F32, DTYPE_F16, DTYPE_F16},
-    {DTYPE_F16, DTYPE_BF16, DTYPE_F32},   {DTYPE_F32, DTYPE_F32, DTYPE_BF16},
+    {DTYPE_F32, DTYPE_F32, DTYPE_F32},   {DTYPE_BF16, DTYPE_BF16, DTYPE_BF16},
+    {DTYPE_BF16, DTYPE_BF16, DTYPE_F32}, {DTYPE_F16, DTYPE_F16, DTYPE_F16},
+    {DTYPE_F16, DTYPE_F16, DTYPE_F32},   {DTYPE_F32, DTYPE_BF16, DTYPE_F32},
+    {DTYPE_BF16, DTYPE_F32, DTYPE_BF16}, {DTYPE_F32, DTYPE_F16, DTYPE_F16},
+    {DTYPE_F16, DTYPE_BF16, DTYPE_F32},  {DTYPE_F32, DTYPE_F32, DTYPE_BF16},
 };
 enum { TYPES = sizeof all_types / sizeof *all_types };
 
@@ -156,12 +157,16 @@ static void each_product(struct size size, enum epilogue epilogue, int transpose
     }
 }
 
-Test(matmul, transposes) { each_product((struct size){33, 50, 72}, PLAIN, 4); }
+Test(matmul, transposes) {
+    each_product((struct size){33, 50, 72}, PLAIN, 4);
+}
 Test(matmul, tiny) {
     each_product((struct size){1, 1, 1}, PLAIN, 1);
     each_product((struct size){5, 7, 3}, PLAIN, 4);
 }
-Test(matmul, multiples_of_tiles) { each_product((struct size){64, 64, 128}, PLAIN, 4); }
+Test(matmul, multiples_of_tiles) {
+    each_product((struct size){64, 64, 128}, PLAIN, 4);
+}
 Test(matmul, one_row_or_column) {
     each_product((struct size){1, 72, 40}, BIAS, 1);
     each_product((struct size){77, 1, 40}, BIAS, 1);
@@ -174,13 +179,19 @@ Test(matmul, accumulate) {
     each_product((struct size){40, 72, 77}, ACCUMULATE, 4);
     each_product((struct size){5, 7, 3}, ACCUMULATE, 1);
 }
-Test(matmul, gelu_epilogue) { each_product((struct size){26, 37, 40}, GELU, 1); }
-Test(matmul, gelu_derivative_epilogue) { each_product((struct size){26, 37, 40}, DGELU, 4); }
+Test(matmul, gelu_epilogue) {
+    each_product((struct size){26, 37, 40}, GELU, 1);
+}
+Test(matmul, gelu_derivative_epilogue) {
+    each_product((struct size){26, 37, 40}, DGELU, 4);
+}
 Test(matmul, bias_gradient) {
     each_product((struct size){40, 72, 77}, DBIAS, 2);
     each_product((struct size){37, 130, 26}, DBIAS_ACCUMULATE, 2);
 }
-Test(matmul, long_sums) { each_product((struct size){3, 5, 20000}, PLAIN, 1); }
+Test(matmul, long_sums) {
+    each_product((struct size){3, 5, 20000}, PLAIN, 1);
+}
 
 Test(matmul, padded_vocabulary) {
     struct product p = {{3, 50304, 40}, {DTYPE_F32, DTYPE_F32, DTYPE_F32}, false, true, PLAIN};
@@ -227,7 +238,9 @@ static void differences(struct check *c, const void *given) {
     check_close(c, "differences", &dbias, expected, NULL);
 }
 
-Test(matmul, finite_differences) { check_everywhere(differences, NULL); }
+Test(matmul, finite_differences) {
+    check_everywhere(differences, NULL);
+}
 
 static void golden(struct check *c, const void *given) {
     (void)given;
@@ -259,4 +272,6 @@ static void golden(struct check *c, const void *given) {
     golden_close(c, "golden_sum", &dgelu, "linear.dgelu_in", NULL);
 }
 
-Test(matmul, golden) { check_everywhere(golden, NULL); }
+Test(matmul, golden) {
+    check_everywhere(golden, NULL);
+}

@@ -1,0 +1,286 @@
+#include "model/checkpoint.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "data/error.h"
+#include "model/checkpoint_directory.h"
+#include "model/checkpoint_manifest.h"
+#include "model/checkpoint_tensors.h"
+#include "model/config_check.h"
+#include "model/huggingface.h"
+#include "model/json_file.h"
+
+static int write_model_config(const struct config *config, const char *path,
+                              struct checkpoint_file *file, char *error) {
+    char *text = NULL;
+    size_t size = 0;
+    struct file_writer writer;
+    FILE *out = open_memstream(&text, &size);
+    if (out) huggingface_print_config(out, config);
+    if (!out || fclose(out) != 0) {
+        free(text);
+        return fail(error, "out of memory while writing %.400s", path);
+    }
+    int status = file_writer_open(&writer, path, error);
+    if (status == 0) status = file_writer_put(&writer, text, size, error);
+    if (status == 0) status = file_writer_commit(&writer, error);
+    free(text);
+    if (status) return -1;
+    file->bytes = writer.size;
+    memcpy(file->sha256, writer.hex, sizeof file->sha256);
+    return 0;
+}
+
+static int write_file(const struct trainer *trainer, enum checkpoint_file_kind kind,
+                      const char *path, struct checkpoint_file *file, char *error) {
+    switch (kind) {
+    case CHECKPOINT_MODEL: return checkpoint_write_weights(&trainer->gpt, path, file, error);
+    case CHECKPOINT_MODEL_CONFIG: return write_model_config(trainer->config, path, file, error);
+    case CHECKPOINT_OPTIMIZER: return checkpoint_write_moments(&trainer->gpt, path, file, error);
+    case CHECKPOINT_FILES: break;
+    }
+    assert(!"a kind of file");
+    return -1;
+}
+
+static int write_files(const struct trainer *trainer, const char *directory, char *error) {
+    char path[FILE_PATH_MAX];
+    struct checkpoint_file files[CHECKPOINT_FILES];
+    for (int i = 0; i < CHECKPOINT_FILES; i++) {
+        if (checkpoint_join(path, directory, checkpoint_file_names[i], error)) return -1;
+        if (write_file(trainer, i, path, &files[i], error)) return -1;
+    }
+    if (checkpoint_join(path, directory, checkpoint_manifest_name, error)) return -1;
+    return checkpoint_write_manifest(trainer, files, path, error);
+}
+
+int checkpoint_save(const struct trainer *trainer, const char *run_directory, char *path,
+                    char *error) {
+    char ignored[ERROR_MAX];
+    int64_t step = trainer->state.step;
+    if (checkpoint_directory_begin(path, run_directory, step, error)) return -1;
+    if (write_files(trainer, path, error)) {
+        directory_remove(path, ignored); /* on a full disk the rest of it is in the way */
+        return -1;
+    }
+    if (checkpoint_directory_publish(path, run_directory, step, error)) return -1;
+    int64_t keep = trainer->config->checkpoint.keep;
+    return checkpoint_directory_prune(run_directory, step, keep, error) ? 1 : 0;
+}
+
+/* Shapes do not show the number of heads. */
+static int check_heads(const struct gpt *gpt, const char *directory, char *error) {
+    char path[FILE_PATH_MAX];
+    struct config saved;
+    if (checkpoint_join(path, directory, "config.json", error)) return -1;
+    if (!file_exists(path)) return 0;
+    config_defaults(&saved);
+    if (huggingface_read_config(&saved, directory, error)) return -1;
+    /* With other widths too, the tensors tell more. */
+    if (saved.model.n_head == gpt->shape.n_head || saved.model.n_embd != gpt->shape.n_embd)
+        return 0;
+    return fail(error,
+                "%.400s: n_head is %" PRId64 ", but model.n_head is %" PRId64
+                "\nset model.n_head to %" PRId64 ", or use another directory",
+                path, saved.model.n_head, gpt->shape.n_head, saved.model.n_head);
+}
+
+/* Opens the weights of a directory and checks them against the model. Nothing is open after a
+ * failure. */
+static int open_weights(struct safetensors *file, const struct gpt *gpt, const char *directory,
+                        char *error) {
+    char path[FILE_PATH_MAX];
+    const char *name = checkpoint_file_names[CHECKPOINT_MODEL];
+    if (checkpoint_join(path, directory, name, error)) return -1;
+    if (safetensors_open(file, path, error)) return -1;
+    if (checkpoint_check_weights(gpt, file, path, error) == 0 &&
+        check_heads(gpt, directory, error) == 0)
+        return 0;
+    safetensors_close(file);
+    return -1;
+}
+
+static int open_moments(struct safetensors *file, const struct gpt *gpt, const char *directory,
+                        char *error) {
+    char path[FILE_PATH_MAX];
+    const char *name = checkpoint_file_names[CHECKPOINT_OPTIMIZER];
+    if (checkpoint_join(path, directory, name, error)) return -1;
+    if (safetensors_open(file, path, error)) return -1;
+    if (checkpoint_check_moments(gpt, file, path, error) == 0) return 0;
+    safetensors_close(file);
+    return -1;
+}
+
+static int finish_upload(struct gpt *gpt, char *error) {
+    gpt_refresh_lower(gpt);
+    return gpt->be->failure[0] ? fail(error, "%s", gpt->be->failure) : 0;
+}
+
+static int load_tensors(struct gpt *gpt, const char *directory, char *error) {
+    struct safetensors weights, moments;
+    if (open_weights(&weights, gpt, directory, error)) return -1;
+    int status = open_moments(&moments, gpt, directory, error);
+    if (status == 0) {
+        checkpoint_read_weights(gpt, &weights);
+        checkpoint_read_moments(gpt, &moments);
+        safetensors_close(&moments);
+        status = finish_upload(gpt, error);
+    }
+    safetensors_close(&weights);
+    return status;
+}
+
+int checkpoint_load_weights(struct gpt *gpt, const char *directory, char *error) {
+    struct safetensors weights;
+    if (open_weights(&weights, gpt, directory, error)) return -1;
+    checkpoint_read_weights(gpt, &weights);
+    safetensors_close(&weights);
+    return finish_upload(gpt, error);
+}
+
+/* The scaler goes on where the precision does. The counts of updates, Adam's t, and of skipped
+ * steps belong to the run and always go on. */
+static void load_state(struct trainer *trainer, const struct checkpoint_manifest *manifest) {
+    const struct precision *precision = &trainer->gpt.precision;
+    struct step_state *scaler = &trainer->state.scaler;
+    trainer->state = manifest->state;
+    if (precision->lower != manifest->precision) {
+        scaler->growth_tracker = 0;
+        scaler->skipped_in_row = 0;
+        scaler->at_floor = 0;
+        scaler->loss_scale = (float)trainer->config->loss_scale.init_scale;
+    }
+    if (!precision->scale_loss) scaler->loss_scale = 1;
+    trainer_restore_scaler(trainer);
+}
+
+static void note_precision(const struct trainer *trainer,
+                           const struct checkpoint_manifest *manifest, FILE *notes) {
+    const struct precision *precision = &trainer->gpt.precision;
+    if (precision->lower == manifest->precision) return;
+    fprintf(notes, "precision: the checkpoint was trained in %s, training goes on in %s",
+            dtype_name(manifest->precision), dtype_name(precision->lower));
+    if (precision->scale_loss)
+        fprintf(notes, "; the loss scale starts at loss_scale.init_scale, %g",
+                (double)trainer->state.scaler.loss_scale);
+    fputc('\n', notes);
+}
+
+/* Prints the members that both objects have and that differ. Returns how many. */
+static int note_differences(const cJSON *saved, const cJSON *now, const char *block, FILE *notes) {
+    int count = 0;
+    const cJSON *member;
+    cJSON_ArrayForEach(member, saved) {
+        const cJSON *other = json_member(now, member->string);
+        if (!other || cJSON_Compare(member, other, true)) continue;
+        char *before = cJSON_PrintUnformatted(member), *after = cJSON_PrintUnformatted(other);
+        fprintf(notes, "%s.%s: %s in the checkpoint, now %s\n", block, member->string,
+                before ? before : "?", after ? after : "?");
+        cJSON_free(before);
+        cJSON_free(after);
+        count++;
+    }
+    return count;
+}
+
+/* The config as a tree, or NULL. */
+static cJSON *config_tree(const struct config *config) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    config_print_json(out, config);
+    fclose(out);
+    cJSON *tree = text ? cJSON_Parse(text) : NULL;
+    free(text);
+    return tree;
+}
+
+static void note_settings(const struct trainer *trainer, const struct checkpoint_manifest *manifest,
+                          FILE *notes) {
+    static const char *const blocks[] = {"optimizer", "autocast", "gradients", "loss_scale"};
+    const struct config *config = trainer->config;
+    cJSON *saved = cJSON_Parse(manifest->config), *now = config_tree(config);
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        note_differences(json_member(saved, blocks[i]), json_member(now, blocks[i]), blocks[i],
+                         notes);
+    int count = 0;
+    const cJSON *seed = json_member(saved, "seed");
+    if (seed && !cJSON_Compare(seed, json_member(now, "seed"), true)) {
+        fprintf(notes, "seed: %.0f in the checkpoint, now %" PRId64 "\n", seed->valuedouble,
+                config->seed);
+        count++;
+    }
+    count += note_differences(json_member(saved, "data"), json_member(now, "data"), "data", notes);
+    count +=
+        note_differences(json_member(saved, "train"), json_member(now, "train"), "train", notes);
+    int64_t next =
+        trainer->state.step * config->train.grad_accum_steps * config->train.micro_batch_size;
+    if (count > 0)
+        fprintf(notes,
+                "data: step %" PRId64 " takes the batch that these settings give for it, from "
+                "sample %" PRId64 " on (the checkpoint's own next sample was %" PRId64 ")\n",
+                trainer->state.step + 1, next, manifest->next_sample);
+    cJSON_Delete(saved);
+    cJSON_Delete(now);
+}
+
+int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, char *error) {
+    char manifest_path[FILE_PATH_MAX];
+    struct checkpoint_manifest manifest;
+    if (checkpoint_verify(path, error)) return -1;
+    if (checkpoint_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
+    if (checkpoint_manifest_open(&manifest, manifest_path, error)) return -1;
+    int status = load_tensors(&trainer->gpt, path, error);
+    if (status == 0) {
+        load_state(trainer, &manifest);
+        note_precision(trainer, &manifest, notes);
+        note_settings(trainer, &manifest, notes);
+    }
+    checkpoint_manifest_close(&manifest);
+    return status;
+}
+
+/* What config_load does, for a text that is not a file. */
+static int config_from_text(struct config *config, const char *text, const char *path,
+                            char *error) {
+    struct config_origins origins = {.path = path};
+    config_defaults(config);
+    if (config_read_text(config, &origins, text, strlen(text), error)) return -1;
+    config_resolve(config);
+    return config_check(config, &origins, error);
+}
+
+static int config_of_model(struct config *config, const char *directory, char *error) {
+    struct config_origins origins = {.path = directory};
+    config_defaults(config);
+    snprintf(config->name, sizeof config->name, "model");
+    if (huggingface_read_config(config, directory, error)) return -1;
+    if (config->model.vocab_size >= 50257) config->data.tokenizer = CONFIG_TOKENIZER_GPT2;
+    if (config->data.seq_len > config->model.n_positions)
+        config->data.seq_len = config->model.n_positions;
+    config_resolve(config);
+    return config_check(config, &origins, error);
+}
+
+int checkpoint_config(struct config *config, const char *path, char *error) {
+    char manifest_path[FILE_PATH_MAX], model_path[FILE_PATH_MAX];
+    struct checkpoint_manifest manifest;
+    if (checkpoint_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
+    if (checkpoint_join(model_path, path, "config.json", error)) return -1;
+    if (!file_exists(manifest_path) && !file_exists(model_path))
+        return fail(error,
+                    "%.400s holds neither trainer.json nor config.json, so it is no checkpoint\n"
+                    "name a directory such as runs/NAME/checkpoints/step-00001000",
+                    path);
+    if (!file_exists(manifest_path)) return config_of_model(config, path, error);
+    if (checkpoint_manifest_open(&manifest, manifest_path, error)) return -1;
+    int status = config_from_text(config, manifest.config, manifest_path, error);
+    checkpoint_manifest_close(&manifest);
+    return status;
+}

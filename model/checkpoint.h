@@ -1,0 +1,61 @@
+/* Checkpoints: a run as it stands, on disk, complete or absent.
+ *
+ *     RUN/checkpoints/step-00001000/model.safetensors      fp32 masters, Hugging Face names
+ *                                   config.json            their shape, for Hugging Face too
+ *                                   optimizer.safetensors  both moments
+ *                                   trainer.json           all else, and hashes of the above
+ *
+ * The directory is written as .step-00001000.tmp, every file made durable, trainer.json last, and
+ * then renamed: whoever is killed at whatever moment leaves the checkpoints that were there, and
+ * the new one whole or not at all. Precision and device are no part of it: one trained in fp16
+ * resumes in bf16 or fp32. A directory loads with AutoModelForCausalLM.from_pretrained. */
+#ifndef MODEL_CHECKPOINT_H
+#define MODEL_CHECKPOINT_H
+
+#include <stdio.h>
+
+#include "data/files.h"
+#include "model/trainer.h"
+
+/* Saves the trainer between two steps, in RUN_DIRECTORY (created if missing), and stores the path
+ * in path (FILE_PATH_MAX bytes). A checkpoint of the same step is replaced. Afterwards only the
+ * newest config->checkpoint.keep complete checkpoints up to this step stay; later ones, damaged
+ * ones and what is not ours are neither counted nor removed.
+ * Returns 0; 1 with a message if all was saved, but an older one could not be removed; -1 with a
+ * message if nothing was saved, and what was there before still is. */
+int checkpoint_save(const struct trainer *trainer, const char *run_directory, char *path,
+                    char *error);
+
+/* Finds the complete checkpoint of the highest step: trainer.json unchanged, each file with its
+ * size and SHA-256. Newer ones that are damaged or were never completed are named in warnings, a
+ * line each, with the reason. Returns 0 with its path (FILE_PATH_MAX bytes), 1 if there is none,
+ * -1 with a message if the directory cannot be read. */
+int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, char *error);
+
+/* Returns 0 if the checkpoint at path is complete in that sense, and of the step in its name;
+ * else -1 with the reason. */
+int checkpoint_verify(const char *path, char *error);
+
+/* Puts an open, allocated trainer in the state of a checkpoint, after verifying it: weights,
+ * moments, step, tokens, scaler. Fails, changing nothing, when it is damaged or its shapes are not
+ * those of the config.
+ *
+ * The next step takes the batch that the trainer's own config gives for it, samples step * B on for
+ * B = grad_accum_steps * micro_batch_size: those that follow if batches and data are as they were.
+ * From fp16 to fp16 the scaler goes on; into fp16 from elsewhere it starts at
+ * loss_scale.init_scale; fp32 and bf16 have the scale 1.
+ * Settings that differ from the checkpoint's, as far as they change training, and what follows from
+ * that, are printed to notes, a line each. */
+int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, char *error);
+
+/* Fills the weights alone, of an allocated gpt, from DIRECTORY/model.safetensors: of a checkpoint
+ * or of Hugging Face (see checkpoint_check_weights for what that may hold). Where a config.json
+ * stands beside it, the number of heads must agree. Hashes are not checked. */
+int checkpoint_load_weights(struct gpt *gpt, const char *directory, char *error);
+
+/* The config of the run that made a checkpoint. From a directory that has no trainer.json, a model
+ * of Hugging Face, the defaults with that model's sizes, the tokenizer that fits its vocabulary,
+ * and sequences no longer than its positions. */
+int checkpoint_config(struct config *config, const char *path, char *error);
+
+#endif

@@ -1,0 +1,32 @@
+/* The directory RUN/checkpoints: which steps are there, which are whole, which may go.
+ *
+ *     step-00001000        complete, as far as a name can tell: it got this name when it was
+ *     .step-00001000.tmp   being written, or left behind by a writer that was killed
+ *     .step-00000800.old   being removed, likewise
+ *
+ * Anything else is not ours and stays untouched. */
+#ifndef MODEL_CHECKPOINT_DIRECTORY_H
+#define MODEL_CHECKPOINT_DIRECTORY_H
+
+#include <stdint.h>
+
+#include "data/files.h"
+
+/* RUN/checkpoints/.step-STEP.tmp, made anew and empty; leftovers of killed writers are removed. */
+int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
+                               char *error);
+
+/* Gives the directory made by _begin its final name, which it stores in path, durably. A checkpoint
+ * of the same step that stands there is replaced. */
+int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
+                                 char *error);
+
+/* Removes the checkpoints before `step` but for the newest keep - 1 (>= 0). Only what is a whole
+ * checkpoint (by trainer.json and the sizes of the files; hashing them all at every save would cost
+ * more than it is worth) is counted or removed. */
+int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t keep, char *error);
+
+/* DIRECTORY/NAME. */
+int checkpoint_join(char path[FILE_PATH_MAX], const char *directory, const char *name, char *error);
+
+#endif

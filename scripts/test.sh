@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Installs what the tests need (apt, with sudo unless root), builds, and runs all tests.
+#   scripts/test.sh            the tests
+#   scripts/test.sh --all      also under AddressSanitizer and UBSan
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/packages.sh
+. scripts/packages.sh
+
+install_build_needs /usr/include/criterion/criterion.h libcriterion-dev gnuplot gnuplot-nox
+make -j"$(nproc)" all
+make -j"$(nproc)" test
+if [ "${1:-}" = --all ]; then make -j"$(nproc)" test-sanitize; fi

@@ -1,0 +1,312 @@
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "data/random.h"
+#include "test/kernels/golden.h"
+
+struct shape {
+    int64_t batch, length, heads, head_columns; /* B, T, H, D */
+    enum dtype dtype;
+    double spread; /* of q, k, v */
+};
+
+static const struct shape shapes[] = {
+    {2, 13, 4, 10, DTYPE_F32, 1.5}, {1, 1, 1, 1, DTYPE_F32, 1},      {2, 77, 3, 24, DTYPE_F32, 1},
+    {1, 200, 2, 64, DTYPE_F32, 1},  {2, 13, 4, 10, DTYPE_BF16, 1.5}, {2, 77, 3, 24, DTYPE_BF16, 1},
+    {1, 129, 2, 64, DTYPE_BF16, 1}, {2, 77, 3, 24, DTYPE_F16, 1},    {1, 65, 1, 33, DTYPE_F16, 1.5},
+    {1, 64, 2, 128, DTYPE_BF16, 1}, {1, 50, 1, 16, DTYPE_F32, 6},
+};
+#define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+
+/* One head, all in fp64, with strides: rows of q, k, v lie 3 C apart, those of out C apart. */
+struct head {
+    int64_t length, columns, stride;
+    const double *q, *k, *v;
+};
+
+static struct head head_of(const struct shape *s, const double *qkv, int64_t b, int64_t h) {
+    int64_t all = s->heads * s->head_columns;
+    const double *q = qkv + b * s->length * 3 * all + h * s->head_columns;
+    return (struct head){s->length, s->head_columns, 3 * all, q, q + all, q + 2 * all};
+}
+
+/* The scaled score of query i with key j; *size: the sum of its absolute terms. */
+static double score(const struct head *head, int64_t i, int64_t j, double *size) {
+    double sum = 0, scale = 1 / sqrt((double)head->columns);
+    *size = 0;
+    for (int64_t d = 0; d < head->columns; d++) {
+        double term = head->q[i * head->stride + d] * head->k[j * head->stride + d] * scale;
+        sum += term;
+        *size += fabs(term);
+    }
+    return sum;
+}
+
+/* Scores of query i with keys 0..i, their sizes, and log(sum(exp(scores))). */
+static double scores_of(const struct head *head, int64_t i, double *scores, double *sizes) {
+    double max = -INFINITY, sum = 0;
+    for (int64_t j = 0; j <= i; j++) {
+        scores[j] = score(head, i, j, &sizes[j]);
+        max = fmax(max, scores[j]);
+    }
+    for (int64_t j = 0; j <= i; j++) sum += exp(scores[j] - max);
+    return max + log(sum);
+}
+
+/* An fp32 error in a score is an error of exp(score) relative to itself: each term is as uncertain
+ * as its score is large. */
+static void forward_head(const struct head *head, int64_t out_stride, double *out, double *out_size,
+                         double *lse, double *lse_size) {
+    double scores[256], sizes[256];
+    for (int64_t i = 0; i < head->length; i++) {
+        lse[i] = scores_of(head, i, scores, sizes);
+        for (int64_t j = 0; j <= i; j++) lse_size[i] = fmax(lse_size[i], sizes[j]);
+        for (int64_t j = 0; j <= i; j++) {
+            double p = exp(scores[j] - lse[i]), unsure = 1 + sizes[j] + lse_size[i];
+            for (int64_t d = 0; d < head->columns; d++) {
+                double term = p * head->v[j * head->stride + d];
+                out[i * out_stride + d] += term;
+                out_size[i * out_stride + d] += fabs(term) * unsure;
+            }
+        }
+        lse_size[i] += fabs(lse[i]) + 1;
+    }
+}
+
+struct tensors {
+    struct tensor qkv, out, lse, dout, dqkv;
+    double *out_exact, *out_size, *lse_exact, *lse_size;
+};
+
+static void reference_forward(struct check *c, const struct shape *s, const double *qkv,
+                              struct tensors *t) {
+    int64_t all = s->heads * s->head_columns, rows = s->batch * s->length;
+    t->out_exact = check_doubles(c, rows * all);
+    t->out_size = check_doubles(c, rows * all);
+    t->lse_exact = check_doubles(c, rows * s->heads);
+    t->lse_size = check_doubles(c, rows * s->heads);
+    for (int64_t n = 0; n < s->batch * s->heads; n++) {
+        int64_t b = n / s->heads, h = n % s->heads;
+        int64_t out_at = b * s->length * all + h * s->head_columns, lse_at = n * s->length;
+        struct head head = head_of(s, qkv, b, h);
+        forward_head(&head, all, t->out_exact + out_at, t->out_size + out_at, t->lse_exact + lse_at,
+                     t->lse_size + lse_at);
+    }
+}
+
+static struct tensor output(struct check *c, const struct shape *s, int64_t columns) {
+    struct tensor flat = check_output(c, s->dtype, s->batch * s->length, columns);
+    return check_rank3(flat, s->batch, s->length, columns);
+}
+
+static struct tensor input(struct check *c, const struct shape *s, int64_t columns, double spread) {
+    struct tensor flat = check_normal(c, s->dtype, s->batch * s->length, columns, spread);
+    return check_rank3(flat, s->batch, s->length, columns);
+}
+
+static void run_forward(struct check *c, const struct shape *s, struct tensors *t) {
+    t->out = output(c, s, s->heads * s->head_columns);
+    t->lse = check_rank3(check_output(c, DTYPE_F32, s->batch * s->heads, s->length), s->batch,
+                         s->heads, s->length);
+    CHECK_OP(c, attention_forward, .out = &t->out, .lse = t->lse.data, .qkv = &t->qkv,
+             .heads = (int)s->heads);
+}
+
+static void forward(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct tensors t = {.qkv = input(c, s, 3 * s->heads * s->head_columns, s->spread)};
+    run_forward(c, s, &t);
+    if (!c->verify) return;
+    reference_forward(c, s, check_read(c, &t.qkv), &t);
+    check_close(c, "attention_lse", &t.lse, t.lse_exact, t.lse_size);
+    check_close(c, "attention_forward", &t.out, t.out_exact, t.out_size);
+}
+
+Test(attention, forward) {
+    for
+        EACH_SHAPE(s) check_everywhere(forward, &shapes[s]);
+}
+
+/* P = exp(S - lse), dP = dout V', delta = sum(dout * out), dS = P * (dP - delta); then dq = dS k,
+ * dk = dS' q, dv = P' dout. Dao and others 2022, appendix B. lse and out are those given. */
+struct backward_head {
+    struct head head;
+    int64_t out_stride;
+    const double *out, *dout, *lse;
+    double *dq, *dk, *dv, *dq_size, *dk_size, *dv_size;
+};
+
+static void backward_pair(const struct backward_head *w, int64_t i, int64_t j, double delta,
+                          double delta_size) {
+    const struct head *head = &w->head;
+    double size, s = score(head, i, j, &size), p = exp(s - w->lse[i]), dp = 0, dp_size = 0;
+    double scale = 1 / sqrt((double)head->columns), unsure = 1 + size + fabs(w->lse[i]);
+    for (int64_t d = 0; d < head->columns; d++) {
+        double term = w->dout[i * w->out_stride + d] * head->v[j * head->stride + d];
+        dp += term;
+        dp_size += fabs(term);
+    }
+    double ds = p * (dp - delta) * scale, ds_size = p * (dp_size + delta_size) * scale * unsure;
+    for (int64_t d = 0; d < head->columns; d++) {
+        int64_t qi = i * head->stride + d, kj = j * head->stride + d;
+        double dout = w->dout[i * w->out_stride + d];
+        w->dq[qi] += ds * head->k[kj];
+        w->dq_size[qi] += fabs(ds_size * head->k[kj]);
+        w->dk[kj] += ds * head->q[qi];
+        w->dk_size[kj] += fabs(ds_size * head->q[qi]);
+        w->dv[kj] += p * dout;
+        w->dv_size[kj] += fabs(p * unsure * dout);
+    }
+}
+
+static void backward_head(const struct backward_head *w) {
+    for (int64_t i = 0; i < w->head.length; i++) {
+        double delta = 0, delta_size = 0;
+        for (int64_t d = 0; d < w->head.columns; d++) {
+            double term = w->dout[i * w->out_stride + d] * w->out[i * w->out_stride + d];
+            delta += term;
+            delta_size += fabs(term);
+        }
+        for (int64_t j = 0; j <= i; j++) backward_pair(w, i, j, delta, delta_size);
+    }
+}
+
+static void verify_backward(struct check *c, const struct shape *s, const struct tensors *t) {
+    int64_t all = s->heads * s->head_columns, count = s->batch * s->length * 3 * all;
+    const double *qkv = check_read(c, &t->qkv), *out = check_read(c, &t->out);
+    const double *dout = check_read(c, &t->dout), *lse = check_read(c, &t->lse);
+    double *d = check_doubles(c, count), *size = check_doubles(c, count);
+    for (int64_t n = 0; n < s->batch * s->heads; n++) {
+        int64_t b = n / s->heads, h = n % s->heads, at = b * s->length * all + h * s->head_columns;
+        struct head head = head_of(s, qkv, b, h);
+        double *dq = d + (head.q - qkv), *dq_size = size + (head.q - qkv);
+        struct backward_head w = {
+            head,     all,          out + at, dout + at,     lse + n * s->length, dq,
+            dq + all, dq + 2 * all, dq_size,  dq_size + all, dq_size + 2 * all};
+        backward_head(&w);
+    }
+    check_close(c, "attention_backward", &t->dqkv, d, size);
+}
+
+static void run_backward(struct check *c, const struct shape *s, struct tensors *t) {
+    t->dqkv = output(c, s, 3 * s->heads * s->head_columns);
+    CHECK_OP(c, attention_backward, .dqkv = &t->dqkv, .dout = &t->dout, .qkv = &t->qkv,
+             .out = &t->out, .lse = t->lse.data, .heads = (int)s->heads);
+}
+
+static void backward(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct tensors t = {.qkv = input(c, s, 3 * s->heads * s->head_columns, s->spread),
+                        .dout = input(c, s, s->heads * s->head_columns, 1)};
+    run_forward(c, s, &t);
+    run_backward(c, s, &t);
+    if (c->verify) verify_backward(c, s, &t);
+}
+
+Test(attention, backward) {
+    for
+        EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
+}
+
+/* What is differenced: sum(dout * attention(qkv)) over the forward reference. */
+struct problem {
+    const struct shape *shape;
+    double *qkv;
+    const double *dout;
+};
+
+static double objective(const void *state) {
+    const struct problem *p = state;
+    const struct shape *s = p->shape;
+    int64_t all = s->heads * s->head_columns;
+    double scores[16], sizes[16], total = 0;
+    for (int64_t n = 0; n < s->batch * s->heads; n++) {
+        struct head head = head_of(s, p->qkv, n / s->heads, n % s->heads);
+        const double *dout =
+            p->dout + n / s->heads * s->length * all + n % s->heads * s->head_columns;
+        for (int64_t i = 0; i < head.length; i++) {
+            double lse = scores_of(&head, i, scores, sizes);
+            for (int64_t j = 0; j <= i; j++)
+                for (int64_t d = 0; d < head.columns; d++)
+                    total += dout[i * all + d] * exp(scores[j] - lse) * head.v[j * head.stride + d];
+        }
+    }
+    return total;
+}
+
+static void differences(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct tensors t = {.qkv = input(c, s, 3 * s->heads * s->head_columns, s->spread),
+                        .dout = input(c, s, s->heads * s->head_columns, 1)};
+    run_forward(c, s, &t);
+    run_backward(c, s, &t);
+    if (!c->verify) return;
+    struct problem p = {s, check_read(c, &t.qkv), check_read(c, &t.dout)};
+    int64_t count = tensor_count(&t.qkv);
+    double *expected = check_doubles(c, count);
+    for (int64_t i = 0; i < count; i++) expected[i] = check_derivative(objective, &p, &p.qkv[i]);
+    check_close(c, "differences", &t.dqkv, expected, NULL);
+}
+
+Test(attention, finite_differences) {
+    check_everywhere(differences, &(const struct shape){2, 7, 2, 5, DTYPE_F32, 1});
+}
+
+/* Scores up to hundreds: exponentials overflow unless the maximum is taken out first. */
+static void extreme(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct tensors t = {.qkv = input(c, s, 3 * s->heads * s->head_columns, s->spread)};
+    run_forward(c, s, &t);
+    double *out = check_read(c, &t.out), *lse = check_read(c, &t.lse);
+    for (int64_t i = 0; i < tensor_count(&t.out); i++) cr_assert(isfinite(out[i]));
+    for (int64_t i = 0; i < tensor_count(&t.lse); i++) cr_assert(isfinite(lse[i]));
+    if (!c->verify) return;
+    reference_forward(c, s, check_read(c, &t.qkv), &t);
+    check_close(c, "attention_lse", &t.lse, t.lse_exact, t.lse_size);
+}
+
+Test(attention, extreme_scores) {
+    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, DTYPE_F32, 30});
+    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, DTYPE_F16, 30});
+}
+
+/* What comes after a position must not matter, to the bit. */
+static void causal(struct check *c, const void *given) {
+    const struct shape *s = given;
+    int64_t all = s->heads * s->head_columns, half = s->length / 2;
+    struct tensors t = {.qkv = input(c, s, 3 * all, 1)};
+    run_forward(c, s, &t);
+    double *first = check_read(c, &t.out), *changed = check_read(c, &t.qkv);
+    for (int64_t i = half * 3 * all; i < s->length * 3 * all; i++)
+        changed[i] = random_normal(99, 0, (uint64_t)i);
+    struct tensor flat = check_tensor(c, CHECK_READ, s->dtype, s->length, 3 * all, changed);
+    t.qkv = check_rank3(flat, 1, s->length, 3 * all);
+    run_forward(c, s, &t);
+    double *second = check_read(c, &t.out);
+    for (int64_t i = 0; i < half * all; i++) cr_assert_eq(first[i], second[i]);
+    cr_assert_neq(first[half * all], second[half * all]);
+}
+
+Test(attention, causal) {
+    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, DTYPE_F32, 1});
+    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, DTYPE_BF16, 1});
+}
+
+static void golden(struct check *c, const void *given) {
+    (void)given;
+    const struct shape s = {2, 13, 4, 10, DTYPE_F32, 0};
+    struct tensors t = {
+        .qkv = check_rank3(golden_tensor(c, CHECK_READ, "attention.qkv"), 2, 13, 120),
+        .dout = check_rank3(golden_tensor(c, CHECK_READ, "attention.dout"), 2, 13, 40),
+    };
+    run_forward(c, &s, &t);
+    run_backward(c, &s, &t);
+    if (!c->verify) return;
+    golden_close(c, "golden_sum", &t.out, "attention.out", NULL);
+    golden_close(c, "golden_sum", &t.lse, "attention.lse", NULL);
+    golden_close(c, "golden_sum", &t.dqkv, "attention.dqkv", NULL);
+}
+
+Test(attention, golden) {
+    check_everywhere(golden, NULL);
+}

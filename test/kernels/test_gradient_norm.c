@@ -1,0 +1,152 @@
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "test/kernels/golden.h"
+
+/* Runs the operation on values of a dtype and returns the state that it leaves. */
+static struct step_state norm_of(struct check *c, const struct tensor *gradients, float loss_scale,
+                                 float grad_clip) {
+    struct step_state state = {.loss_scale = loss_scale,
+                               .loss = 3,
+                               .gradient_norm = -1,
+                               .clip_factor = -1,
+                               .found_inf = -1,
+                               .growth_tracker = 7,
+                               .updates = 8,
+                               .skipped = 9,
+                               .skipped_in_row = 10,
+                               .at_floor = 11};
+    struct step_state *place = check_memory(c, CHECK_WRITE, &state, sizeof state);
+    CHECK_OP(c, gradient_norm, .state = place, .gradients = gradients, .grad_clip = grad_clip);
+    c->be.download(&c->be, &state, place, sizeof state);
+    cr_assert(state.loss_scale == loss_scale && state.loss == 3 && state.growth_tracker == 7 &&
+                  state.updates == 8 && state.skipped == 9 && state.skipped_in_row == 10 &&
+                  state.at_floor == 11,
+              "more than the norm changed");
+    return state;
+}
+
+static void check_scalar(struct check *c, const char *kind, double got, double expected) {
+    struct tensor tensor = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &got);
+    check_close(c, kind, &tensor, &expected, NULL);
+}
+
+struct given {
+    int64_t count;
+    enum dtype dtype;
+    float loss_scale, grad_clip;
+};
+
+static void body(struct check *c, const void *given) {
+    const struct given *g = given;
+    struct tensor gradients = check_normal(c, g->dtype, g->count, 0, 0.5 * (double)g->loss_scale);
+    struct step_state state = norm_of(c, &gradients, g->loss_scale, g->grad_clip);
+    cr_assert_eq(state.found_inf, 0);
+    if (!c->verify) return;
+    double *x = check_read(c, &gradients), sum = 0, unscale = (float)(1.0 / (double)g->loss_scale);
+    for (int64_t i = 0; i < g->count; i++) sum += x[i] * unscale * x[i] * unscale;
+    double clip = g->grad_clip / (sqrt(sum) + 1e-6);
+    check_scalar(c, "gradient_norm", state.gradient_norm, sqrt(sum));
+    check_scalar(c, "gradient_norm", state.clip_factor, g->grad_clip > 0 ? fmin(1, clip) : 1);
+}
+
+Test(gradient_norm, norm_and_clip) {
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    static const int64_t counts[] = {1, 77, 8192, 8193, 100003};
+    for (int i = 0; i < 15; i++) {
+        struct given g = {counts[i % 5], dtypes[i / 5], i % 2 ? 1024.0f : 3.0f, 1.0f};
+        check_everywhere(body, &g);
+        g.grad_clip = i % 2 ? 0 : 1e6f; /* off, and far away */
+        check_everywhere(body, &g);
+    }
+}
+
+/* One bad value anywhere among good ones. */
+struct bad {
+    double value;
+    float loss_scale;
+    enum dtype dtype;
+    int64_t at;
+};
+
+static void body_bad(struct check *c, const void *given) {
+    const struct bad *bad = given;
+    enum { COUNT = 20011 };
+    double *values = check_doubles(c, COUNT);
+    for (int i = 0; i < COUNT; i++) values[i] = 0.001 * (i % 100);
+    values[bad->at] = bad->value;
+    struct tensor gradients = check_tensor(c, CHECK_READ, bad->dtype, COUNT, 0, values);
+    struct step_state state = norm_of(c, &gradients, bad->loss_scale, 1);
+    cr_assert_eq(state.found_inf, 1, "%g at %ld with scale %g was not found", bad->value,
+                 (long)bad->at, (double)bad->loss_scale);
+}
+
+Test(gradient_norm, finds_what_is_not_finite) {
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    static const double values[] = {INFINITY, -INFINITY, NAN};
+    static const int64_t places[] = {0, 8191, 8192, 20010};
+    for (int i = 0; i < 36; i++) {
+        struct bad bad = {values[i % 3], 1024, dtypes[i / 3 % 3], places[i / 9]};
+        check_everywhere(body_bad, &bad);
+    }
+}
+
+/* Finiteness is that of the unscaled gradient: these overflow only when they are unscaled. */
+Test(gradient_norm, finds_overflow_of_unscaling) {
+    check_everywhere(body_bad, &(const struct bad){1e38, 0.01f, DTYPE_F32, 5});
+    check_everywhere(body_bad, &(const struct bad){1.0, 0x1p-130f, DTYPE_F32, 5});
+    check_everywhere(body_bad, &(const struct bad){1.0, 0x1p-130f, DTYPE_BF16, 5});
+}
+
+/* Large gradients whose squares overflow fp32 are still finite. */
+static void large(struct check *c, const void *given) {
+    (void)given;
+    double values[100];
+    for (int i = 0; i < 100; i++) values[i] = (float)1e30;
+    struct tensor gradients = check_tensor(c, CHECK_READ, DTYPE_F32, 100, 0, values);
+    struct step_state state = norm_of(c, &gradients, 1, 1);
+    cr_assert_eq(state.found_inf, 0);
+    if (!c->verify) return;
+    check_scalar(c, "gradient_norm", state.gradient_norm, 10 * values[0]);
+    check_scalar(c, "gradient_norm", state.clip_factor, 1 / (10 * values[0]));
+}
+
+Test(gradient_norm, large_gradients) {
+    check_everywhere(large, NULL);
+}
+
+static void zero(struct check *c, const void *given) {
+    (void)given;
+    const double zeros[3] = {0};
+    struct tensor gradients = check_tensor(c, CHECK_READ, DTYPE_F32, 3, 0, zeros);
+    struct step_state state = norm_of(c, &gradients, 1024, 1);
+    cr_assert_eq(state.gradient_norm, 0);
+    cr_assert_eq(state.clip_factor, 1);
+    cr_assert_eq(state.found_inf, 0);
+}
+
+Test(gradient_norm, zero_gradients) {
+    check_everywhere(zero, NULL);
+}
+
+static void golden(struct check *c, const void *given) {
+    (void)given;
+    static const char *const names[2][3] = {
+        {"clip.gradients", "clip.norm", "clip.clipped"},
+        {"clip_inactive.gradients", "clip_inactive.norm", "clip_inactive.clipped"}};
+    for (int i = 0; i < 2; i++) {
+        struct tensor gradients = golden_tensor(c, CHECK_READ, names[i][0]);
+        struct step_state state = norm_of(c, &gradients, 1, 1);
+        if (!c->verify) continue;
+        check_scalar(c, "golden", state.gradient_norm, golden_values(c, names[i][1])[0]);
+        double *clipped = check_read(c, &gradients);
+        for (int64_t n = 0; n < tensor_count(&gradients); n++) clipped[n] *= state.clip_factor;
+        struct tensor result =
+            check_tensor(c, CHECK_READ, DTYPE_F32, tensor_count(&gradients), 0, clipped);
+        golden_close(c, "golden_sum", &result, names[i][2], NULL);
+    }
+}
+
+Test(gradient_norm, golden) {
+    check_everywhere(golden, NULL);
+}
