@@ -13,7 +13,10 @@
 static int load_config(struct config *config, const struct command_line *line, char *error) {
     char path[FILE_PATH_MAX];
     int overrides = (int)arrlen(line->overrides);
-    if (line->command == COMMAND_SAMPLE) return checkpoint_config(config, line->from, error);
+    if (line->command == COMMAND_SAMPLE)
+        return checkpoint_config(config, line->from, error)
+                   ? -1
+                   : config_override(config, line->from, line->overrides, overrides, error);
     if (config_find(path, sizeof path, line->config, error)) return -1;
     return config_load(config, path, line->overrides, overrides, error);
 }

@@ -81,9 +81,7 @@ static int check_heads(const struct gpt *gpt, const char *directory, char *error
     if (!file_exists(path)) return 0;
     config_defaults(&saved);
     if (huggingface_read_config(&saved, directory, error)) return -1;
-    /* With other widths too, the tensors tell more. */
-    if (saved.model.n_head == gpt->shape.n_head || saved.model.n_embd != gpt->shape.n_embd)
-        return 0;
+    if (saved.model.n_head == gpt->shape.n_head) return 0;
     return fail(error,
                 "%.400s: n_head is %" PRId64 ", but model.n_head is %" PRId64
                 "\nset model.n_head to %" PRId64 ", or use another directory",
@@ -171,9 +169,8 @@ static void note_precision(const struct trainer *trainer,
     fputc('\n', notes);
 }
 
-/* Prints the members that both objects have and that differ. Returns how many. */
-static int note_differences(const cJSON *saved, const cJSON *now, const char *block, FILE *notes) {
-    int count = 0;
+/* Prints the members that both objects have and that differ. */
+static void note_differences(const cJSON *saved, const cJSON *now, const char *block, FILE *notes) {
     const cJSON *member;
     cJSON_ArrayForEach(member, saved) {
         const cJSON *other = json_member(now, member->string);
@@ -183,9 +180,25 @@ static int note_differences(const cJSON *saved, const cJSON *now, const char *bl
                 before ? before : "?", after ? after : "?");
         cJSON_free(before);
         cJSON_free(after);
-        count++;
     }
-    return count;
+}
+
+/* Whether a step of the two configs takes different samples. */
+static bool data_differ(const cJSON *saved, const cJSON *now) {
+    static const char *const keys[][2] = {
+        {"data", "train"},
+        {"data", "tokenizer"},
+        {"data", "seq_len"},
+        {"train", "micro_batch_size"},
+        {"train", "grad_accum_steps"},
+    };
+    if (!cJSON_Compare(json_member(saved, "seed"), json_member(now, "seed"), true)) return true;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const cJSON *before = json_member(json_member(saved, keys[i][0]), keys[i][1]);
+        const cJSON *after = json_member(json_member(now, keys[i][0]), keys[i][1]);
+        if (!cJSON_Compare(before, after, true)) return true;
+    }
+    return false;
 }
 
 /* The config as a tree, or NULL. */
@@ -203,29 +216,25 @@ static cJSON *config_tree(const struct config *config) {
 
 static void note_settings(const struct trainer *trainer, const struct checkpoint_manifest *manifest,
                           FILE *notes) {
-    static const char *const blocks[] = {"optimizer", "autocast", "gradients", "loss_scale"};
+    static const char *const blocks[] = {"data",     "train",     "optimizer",
+                                         "autocast", "gradients", "loss_scale"};
     const struct config *config = trainer->config;
     cJSON *saved = cJSON_Parse(manifest->config), *now = config_tree(config);
+    const cJSON *seed = json_member(saved, "seed");
+    if (seed && !cJSON_Compare(seed, json_member(now, "seed"), true))
+        fprintf(notes, "seed: %.0f in the checkpoint, now %" PRId64 "\n", seed->valuedouble,
+                config->seed);
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         note_differences(json_member(saved, blocks[i]), json_member(now, blocks[i]), blocks[i],
                          notes);
-    int count = 0;
-    const cJSON *seed = json_member(saved, "seed");
-    if (seed && !cJSON_Compare(seed, json_member(now, "seed"), true)) {
-        fprintf(notes, "seed: %.0f in the checkpoint, now %" PRId64 "\n", seed->valuedouble,
-                config->seed);
-        count++;
-    }
-    count += note_differences(json_member(saved, "data"), json_member(now, "data"), "data", notes);
-    count +=
-        note_differences(json_member(saved, "train"), json_member(now, "train"), "train", notes);
-    int64_t next =
-        trainer->state.step * config->train.grad_accum_steps * config->train.micro_batch_size;
-    if (count > 0)
+    if (saved && now && data_differ(saved, now))
         fprintf(notes,
                 "data: step %" PRId64 " takes the batch that these settings give for it, from "
                 "sample %" PRId64 " on (the checkpoint's own next sample was %" PRId64 ")\n",
-                trainer->state.step + 1, next, manifest->next_sample);
+                trainer->state.step + 1,
+                trainer->state.step * config->train.grad_accum_steps *
+                    config->train.micro_batch_size,
+                manifest->next_sample);
     cJSON_Delete(saved);
     cJSON_Delete(now);
 }
@@ -261,6 +270,9 @@ static int config_of_model(struct config *config, const char *directory, char *e
     config_defaults(config);
     snprintf(config->name, sizeof config->name, "model");
     if (huggingface_read_config(config, directory, error)) return -1;
+    /* Data are of no use here, and the built-in ones might not fit the tokenizer. */
+    config->data.train[0] = config->data.val[0] = '\0';
+    config->eval.every = 0;
     if (config->model.vocab_size >= 50257) config->data.tokenizer = CONFIG_TOKENIZER_GPT2;
     if (config->data.seq_len > config->model.n_positions)
         config->data.seq_len = config->model.n_positions;

@@ -165,7 +165,7 @@ int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, cha
     return found < 0;
 }
 
-static int remove_leftovers(const char *run_directory, const char *ending) {
+static void remove_leftovers(const char *run_directory, const char *ending) {
     char path[FILE_PATH_MAX], ignored[ERROR_MAX];
     int64_t *steps = NULL;
     int status = list_steps(&steps, run_directory, ending, ignored);
@@ -173,7 +173,6 @@ static int remove_leftovers(const char *run_directory, const char *ending) {
         if (step_path(path, run_directory, steps[i], ending, ignored) == 0)
             directory_remove(path, ignored);
     arrfree(steps);
-    return status;
 }
 
 int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
@@ -188,49 +187,49 @@ int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directo
     return directory_create(path, error);
 }
 
-/* Puts `from` where `to` stands, and what stood there away. */
-static int replace(const char *from, const char *to, const char *away, char *error) {
-    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0)
-        return directory_remove(from, error);
-    /* Some network file systems cannot exchange. Between these two renames the step is absent; the
-     * checkpoints before it are not. */
-    if (directory_remove(away, error)) return -1;
-    if (rename(to, away) != 0 || rename(from, to) != 0)
-        return fail(error, "cannot replace %.400s: %s\nremove it, or choose another run_dir", to,
-                    strerror(errno));
-    return directory_remove(away, error);
-}
-
-int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
-                                 char *error) {
-    char from[FILE_PATH_MAX], away[FILE_PATH_MAX], parent[FILE_PATH_MAX];
-    if (checkpoint_join(parent, run_directory, "checkpoints", error)) return -1;
-    if (step_path(from, run_directory, step, unfinished, error)) return -1;
-    if (step_path(away, run_directory, step, leaving, error)) return -1;
-    if (step_path(path, run_directory, step, "", error)) return -1;
-    if (rename(from, path) != 0) {
-        if (errno != EEXIST && errno != ENOTEMPTY)
-            return fail(error,
-                        "cannot rename %.400s to its final name: %s\ncheck the permissions "
-                        "of the directory around it",
-                        from, strerror(errno));
-        if (replace(from, path, away, error)) return -1;
-    }
-    return directory_sync(parent, error);
-}
-
-/* Renamed first, so that a checkpoint half removed never looks like a whole one. */
+/* The name for a checkpoint on its way out: one half removed must never look like a whole one, not
+ * even after a loss of power, hence the sync before the removal. */
 static int retire(const char *run_directory, int64_t step, char *error) {
-    char path[FILE_PATH_MAX], away[FILE_PATH_MAX];
+    char path[FILE_PATH_MAX], away[FILE_PATH_MAX], parent[FILE_PATH_MAX];
+    if (checkpoint_join(parent, run_directory, "checkpoints", error)) return -1;
     if (step_path(path, run_directory, step, "", error)) return -1;
     if (step_path(away, run_directory, step, leaving, error)) return -1;
     if (directory_remove(away, error)) return -1;
     if (rename(path, away) != 0)
         return fail(error,
-                    "cannot remove the old checkpoint %.400s: %s\ncheck the permissions of "
-                    "the directory around it",
+                    "cannot remove the old checkpoint %.400s: %s\ncheck the permissions of the "
+                    "directory around it",
                     path, strerror(errno));
+    if (directory_sync(parent, error)) return -1;
     return directory_remove(away, error);
+}
+
+static int rename_failed(const char *from, int number, char *error) {
+    return fail(error,
+                "cannot rename %.400s to its final name: %s\ncheck the permissions of the "
+                "directory around it",
+                from, strerror(number));
+}
+
+int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
+                                 char *error) {
+    char from[FILE_PATH_MAX], parent[FILE_PATH_MAX], ignored[ERROR_MAX];
+    if (checkpoint_join(parent, run_directory, "checkpoints", error)) return -1;
+    if (step_path(from, run_directory, step, unfinished, error)) return -1;
+    if (step_path(path, run_directory, step, "", error)) return -1;
+    if (rename(from, path) == 0) return directory_sync(parent, error);
+    if (errno != EEXIST && errno != ENOTEMPTY) return rename_failed(from, errno, error);
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
+        if (directory_sync(parent, error)) return -1;
+        /* If the replaced one stays, the next save tries to remove it again. */
+        directory_remove(from, ignored);
+        return 0;
+    }
+    /* Some network file systems cannot exchange. Between retirement and rename the step is absent;
+     * the checkpoints before it are not. */
+    if (retire(run_directory, step, error)) return -1;
+    if (rename(from, path) != 0) return rename_failed(from, errno, error);
+    return directory_sync(parent, error);
 }
 
 int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t keep, char *error) {

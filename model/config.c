@@ -103,6 +103,22 @@ static void name_from_path(char name[CONFIG_STRING_MAX], const char *path) {
     name[length] = '\0';
 }
 
+/* Applies --set texts, then what follows from all that is known, and checks the whole. */
+static int finish(struct config *config, struct config_origins *origins, char *const *overrides,
+                  int override_count, char *error) {
+    for (int i = 0; i < override_count; i++)
+        if (config_read_flag(config, origins, overrides[i], error)) return -1;
+    if (config->name[0] == '\0') name_from_path(config->name, origins->path);
+    config_resolve(config);
+    return config_check(config, origins, error);
+}
+
+int config_override(struct config *config, const char *path, char *const *overrides,
+                    int override_count, char *error) {
+    struct config_origins origins = {.path = path};
+    return finish(config, &origins, overrides, override_count, error);
+}
+
 int config_load(struct config *config, const char *path, char *const *overrides, int override_count,
                 char *error) {
     struct config_origins origins = {.path = path};
@@ -112,12 +128,7 @@ int config_load(struct config *config, const char *path, char *const *overrides,
     int status = read_file(path, &text, &length, error);
     if (status == 0) status = config_read_text(config, &origins, text, length, error);
     free(text);
-    for (int i = 0; status == 0 && i < override_count; i++)
-        status = config_read_flag(config, &origins, overrides[i], error);
-    if (status) return -1;
-    if (config->name[0] == '\0') name_from_path(config->name, path);
-    config_resolve(config);
-    return config_check(config, &origins, error);
+    return status ? -1 : finish(config, &origins, overrides, override_count, error);
 }
 
 static bool exists(const char *path) {

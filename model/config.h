@@ -131,6 +131,11 @@ void config_defaults(struct config *config);
 int config_load(struct config *config, const char *path, char *const *overrides, int override_count,
                 char *error);
 
+/* Applies more overrides to a config loaded before, and checks it again; path names its origin in
+ * messages. */
+int config_override(struct config *config, const char *path, char *const *overrides,
+                    int override_count, char *error);
+
 /* Finds the config file that a user names. A name with a '/', or of something in the current
  * folder, is itself the path; another one is looked up in configs/ beside the executable, then in
  * ./configs. Fails when it is in none of them, or when the path does not fit in size bytes. */

@@ -93,7 +93,7 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
             be->threads, be->threads == 1 ? "" : "s");
     report_memory(out, &gpt->memory);
     fputc('\n', out);
-    print_data(out, "data", config->data.train, train);
+    if (train) print_data(out, "data", config->data.train, train);
     if (val) print_data(out, "validation", config->data.val, val);
     fprintf(out,
             "  training   %" PRId64 " steps of %" PRId64 " x %" PRId64 " x %" PRId64

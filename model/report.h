@@ -21,7 +21,7 @@ struct report {
 
 void report_open(struct report *report, FILE *out, const struct trainer *trainer, double floor);
 
-/* Everything worth knowing before the first step. val may be NULL. */
+/* Everything worth knowing before the first step. train and val are NULL where there are none. */
 void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,
                    const struct loader *val, const char *run_directory);
 

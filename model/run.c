@@ -96,6 +96,18 @@ static void print_notes(const char *prefix, const char *text) {
     }
 }
 
+/* A plan can be made before the data are there; a run cannot. */
+static int open_data(struct run *run, bool required, char *error) {
+    const struct config *config = run->config;
+    int failed = open_source(&run->train, config, config->data.train, false, error);
+    if (!failed && config->data.val[0])
+        failed = open_source(&run->val, config, config->data.val, true, error);
+    if (!failed || required) return failed;
+    print_notes("note", error);
+    error[0] = 0;
+    return 0;
+}
+
 /* Opens device, precision, data and trainer, in this order, and says what was decided. */
 static int run_open(struct run *run, const struct config *config, bool allocate, char *error) {
     char note[ERROR_MAX], warnings[4 * ERROR_MAX];
@@ -114,9 +126,7 @@ static int run_open(struct run *run, const struct config *config, bool allocate,
     print_notes("note", note);
     if (run->precision.lower != DTYPE_F32 && config_dimension_notes(config, note, sizeof note))
         print_notes("note", note);
-    if (open_source(&run->train, config, config->data.train, false, error)) return -1;
-    if (config->data.val[0] && open_source(&run->val, config, config->data.val, true, error))
-        return -1;
+    if (open_data(run, allocate, error)) return -1;
     return trainer_open(&run->trainer, config, &run->precision, &run->be, allocate, error);
 }
 
@@ -310,14 +320,18 @@ static int train(struct run *run, char *error) {
     return *step > saved ? save(run, error) : 0;
 }
 
+static void print_banner(struct run *run) {
+    report_open(&run->report, stdout, &run->trainer, loss_floor(run->config));
+    report_banner(&run->report, &run->trainer, run->train.open ? &run->train.loader : NULL,
+                  run->val.open ? &run->val.loader : NULL, run->directory);
+}
+
 int run_train(const struct config *config, const struct command_line *line, char *error) {
     struct run run;
     int status = EXIT_FAILED;
     if (run_open(&run, config, true, error) == 0) status = start(&run, line, error);
     if (status == EXIT_DONE) {
-        report_open(&run.report, stdout, &run.trainer, loss_floor(config));
-        report_banner(&run.report, &run.trainer, &run.train.loader,
-                      run.val.open ? &run.val.loader : NULL, run.directory);
+        print_banner(&run);
         if (run.trainer.state.step >= config->train.steps)
             printf("all %" PRId64 " steps are done already; raise train.steps to go on\n",
                    config->train.steps);
@@ -337,9 +351,7 @@ int run_dry(const struct config *config, char *error) {
     struct run run;
     int failed = run_open(&run, config, false, error);
     if (!failed) {
-        report_open(&run.report, stdout, &run.trainer, loss_floor(config));
-        report_banner(&run.report, &run.trainer, &run.train.loader,
-                      run.val.open ? &run.val.loader : NULL, run.directory);
+        print_banner(&run);
     }
     run_close(&run);
     return failed ? EXIT_FAILED : EXIT_DONE;

@@ -31,6 +31,15 @@ static struct onednn_product *find(struct cpu_products *products, struct onednn_
     return product;
 }
 
+/* With AVX-512 alone the library emulates bf16, at best at the speed of fp32. */
+static bool has_bf16_instructions(void) {
+#if defined __x86_64__
+    return __builtin_cpu_supports("avx512bf16");
+#else
+    return true;
+#endif
+}
+
 struct cpu_products *cpu_products_open(char *error) {
     struct cpu_products *products = calloc(1, sizeof *products);
     if (products) products->library = onednn_open();
@@ -40,7 +49,7 @@ struct cpu_products *cpu_products_open(char *error) {
         return NULL;
     }
     struct onednn_shape probe = {64, 64, 64, DTYPE_BF16, DTYPE_BF16, -1, 0, 0, 0};
-    products->native_bf16 = find(products, probe) != NULL;
+    products->native_bf16 = has_bf16_instructions() && find(products, probe) != NULL;
     return products;
 }
 

@@ -6,8 +6,8 @@
 double reference_gelu(double x);
 double reference_gelu_derivative(double x);
 
-/* What an fp32 error of one unit in the argument of tanh and in 1 - tanh^2 does to gelu', for the
- * magnitudes of check_close; multiplied by nothing yet. */
+/* How much gelu' moves when tanh, 1 - tanh^2 and the argument of tanh are each off by one fp32
+ * rounding, in such roundings: the magnitude of gelu' for check_close. */
 double reference_gelu_sensitivity(double x);
 
 #endif

@@ -302,9 +302,9 @@ static void golden(struct check *c, const void *given) {
     run_forward(c, &s, &t);
     run_backward(c, &s, &t);
     if (!c->verify) return;
-    golden_close(c, "golden_sum", &t.out, "attention.out", NULL);
-    golden_close(c, "golden_sum", &t.lse, "attention.lse", NULL);
-    golden_close(c, "golden_sum", &t.dqkv, "attention.dqkv", NULL);
+    golden_close(c, "golden_attention", &t.out, "attention.out", NULL);
+    golden_close(c, "golden_attention", &t.lse, "attention.lse", NULL);
+    golden_close(c, "golden_attention", &t.dqkv, "attention.dqkv", NULL);
 }
 
 Test(attention, golden) {

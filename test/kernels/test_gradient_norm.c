@@ -138,7 +138,7 @@ static void golden(struct check *c, const void *given) {
         struct tensor gradients = golden_tensor(c, CHECK_READ, names[i][0]);
         struct step_state state = norm_of(c, &gradients, 1, 1);
         if (!c->verify) continue;
-        check_scalar(c, "golden", state.gradient_norm, golden_values(c, names[i][1])[0]);
+        check_scalar(c, "golden_sum", state.gradient_norm, golden_values(c, names[i][1])[0]);
         double *clipped = check_read(c, &gradients);
         for (int64_t n = 0; n < tensor_count(&gradients); n++) clipped[n] *= state.clip_factor;
         struct tensor result =

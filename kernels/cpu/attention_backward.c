@@ -1,0 +1,279 @@
+/* Causal attention, backward (Dao et al. 2022, with the sums of FlashAttention 2): the weights are
+ * made again from the saved log-sum-exp, one block of 64 queries by 64 keys at a time.
+ *
+ *   weight = exp(score - lse)     dv = weight^T dout     dweight = dout v^T
+ *   dscore = weight (dweight - delta) / sqrt D,  delta = sum over d of dout * out
+ *   dq = dscore k                 dk = dscore^T q
+ *
+ * A task walks over blocks of queries of one head; for each it makes dq completely, and adds to the
+ * sums of dk and dv of all keys up to the block. Where there are few heads, the blocks of a head
+ * are divided into parts, whose sums are added in order afterwards. */
+#include <assert.h>
+#include <math.h>
+#include <omp.h>
+
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/cpu.h"
+
+enum { TASKS_ENOUGH = 64, BLOCKS_PER_PART_MIN = 2 };
+
+struct sizes {
+    int64_t batch, length, heads, head_size; /* B, T, H, D */
+    int64_t width;                           /* D rounded up to LANES: floats of a packed row */
+    int64_t padded_length;                   /* T rounded up to BLOCK */
+    int64_t blocks, parts;                   /* of queries of a head */
+    float scale, exponent_scale;             /* 1 / sqrt D, log2 e / sqrt D */
+};
+
+/* Of one thread. */
+struct buffers {
+    float *k, *v;                          /* [T padded][width] */
+    float *q, *dout;                       /* [BLOCK][width] */
+    float *q_transposed, *dout_transposed; /* [width][BLOCK] */
+    float *dq_transposed, *dq;             /* [width][BLOCK], [BLOCK][width] */
+    float *weights, *dscores;              /* [BLOCK keys][BLOCK queries] */
+    float *shift, *delta;                  /* [BLOCK]: -lse log2 e; sum of dout * out */
+};
+
+/* Sums of dk and dv: of one thread, or of one task where a head has several parts. */
+struct key_sums {
+    float *dk, *dv; /* [T padded][width] */
+};
+
+/* One head of every tensor. */
+struct head {
+    struct head_rows q, k, v, dq, dk, dv, out, dout;
+    const float *lse;
+};
+
+static struct sizes sizes_of(const struct attention_backward_args *args) {
+    const struct tensor *out = args->out;
+    int64_t batch = out->shape[0], length = out->shape[1], heads = args->heads;
+    int64_t head_size = out->shape[2] / heads, blocks = blocks_of(length, BLOCK);
+    assert(head_size >= 1 && head_size <= HEAD_SIZE_MAX && head_size * heads == out->shape[2]);
+    int64_t parts = smaller(TASKS_ENOUGH / (batch * heads), blocks / BLOCKS_PER_PART_MIN);
+    return (struct sizes){.batch = batch,
+                          .length = length,
+                          .heads = heads,
+                          .head_size = head_size,
+                          .width = round_up(head_size, LANES),
+                          .padded_length = blocks * BLOCK,
+                          .blocks = blocks,
+                          .parts = parts < 1 ? 1 : parts,
+                          .scale = (float)(1 / sqrt((double)head_size)),
+                          .exponent_scale = (float)(1.4426950408889634 / sqrt((double)head_size))};
+}
+
+static struct buffers buffers_take(struct scratch *scratch, const struct sizes *sizes) {
+    int64_t block = BLOCK * sizes->width;
+    return (struct buffers){.k = scratch_take(scratch, sizes->padded_length * sizes->width),
+                            .v = scratch_take(scratch, sizes->padded_length * sizes->width),
+                            .q = scratch_take(scratch, block),
+                            .dout = scratch_take(scratch, block),
+                            .q_transposed = scratch_take(scratch, block),
+                            .dout_transposed = scratch_take(scratch, block),
+                            .dq_transposed = scratch_take(scratch, block),
+                            .dq = scratch_take(scratch, block),
+                            .weights = scratch_take(scratch, BLOCK * BLOCK),
+                            .dscores = scratch_take(scratch, BLOCK * BLOCK),
+                            .shift = scratch_take(scratch, BLOCK),
+                            .delta = scratch_take(scratch, BLOCK)};
+}
+
+static int64_t key_sums_floats(const struct sizes *sizes) {
+    return 2 * sizes->padded_length * sizes->width; /* a multiple of BLOCK */
+}
+
+static struct key_sums key_sums_at(const struct sizes *sizes, float *base, int64_t index) {
+    float *dk = base + index * key_sums_floats(sizes);
+    return (struct key_sums){.dk = dk, .dv = dk + key_sums_floats(sizes) / 2};
+}
+
+static struct head head_of(const struct sizes *sizes, const struct attention_backward_args *args,
+                           int64_t index) {
+    int64_t columns = sizes->heads * sizes->head_size;
+    int64_t batch = index / sizes->heads, offset = index % sizes->heads * sizes->head_size;
+    int64_t first = batch * sizes->length * columns;
+    struct head_rows q = {args->qkv, 3 * first + offset, 3 * columns, sizes->head_size};
+    struct head_rows out = {args->out, first + offset, columns, sizes->head_size};
+    struct head head = {.q = q, .k = q, .v = q, .out = out, .dout = out};
+    head.k.first += columns;
+    head.v.first += 2 * columns;
+    head.dq = head.q, head.dk = head.k, head.dv = head.v;
+    head.dq.tensor = head.dk.tensor = head.dv.tensor = args->dqkv;
+    head.dout.tensor = args->dout;
+    head.lse = args->lse + index * sizes->length;
+    return head;
+}
+
+/* First block of a part, such that parts have about the same number of (query, key) pairs. */
+static int64_t part_begin(const struct sizes *sizes, int64_t part) {
+    int64_t block = 0, all = sizes->blocks * (sizes->blocks + 1);
+    while (block * (block + 1) * sizes->parts < part * all) block++;
+    return block;
+}
+
+static void block_load(const struct sizes *sizes, const struct buffers *buffers,
+                       const struct head *head, int64_t begin, int64_t queries) {
+    int64_t width = sizes->width;
+    head_rows_pack(buffers->q, width, head->q, begin, queries, BLOCK);
+    head_rows_pack(buffers->dout, width, head->dout, begin, queries, BLOCK);
+    head_rows_pack(buffers->dq, width, head->out, begin, queries, BLOCK);
+    transpose(buffers->q_transposed, BLOCK, buffers->q, width, BLOCK, width);
+    transpose(buffers->dout_transposed, BLOCK, buffers->dout, width, BLOCK, width);
+    for (int64_t i = 0; i < BLOCK; i++) {
+        const float *dout = buffers->dout + i * width, *out = buffers->dq + i * width;
+        vec sum = vec_splat(0);
+        for (int64_t d = 0; d < width; d += LANES)
+            sum = vec_fma(vec_load(dout + d), vec_load(out + d), sum);
+        float delta = 0;
+        for (int lane = 0; lane < LANES; lane++) delta += sum[lane];
+        buffers->delta[i] = delta;
+        buffers->shift[i] = i < queries ? head->lse[begin + i] * -1.442695041f : 0;
+    }
+    memset(buffers->dq_transposed, 0, (size_t)(width * BLOCK) * sizeof(float));
+}
+
+/* Scores become weights, dweights become dscores sqrt D, for one pair of vectors of queries. Keys
+ * beyond a query, which begin at row `diagonal`, get weight 0. */
+static void softmax_backward(float *weights, float *dscores, int64_t rows, int64_t diagonal,
+                             float scale, const float *shift, const float *delta) {
+    for (int64_t i = diagonal; i < rows; i++)
+        for (int c = 0; c < 2; c++) {
+            float *at = weights + i * BLOCK + c * LANES;
+            vec_store(at, vec_from_lane(vec_load(at), i - diagonal - c * LANES, -INFINITY));
+        }
+    vec scale_vector = vec_splat(scale);
+    for (int64_t i = 0; i < rows; i++)
+        for (int c = 0; c < 2; c++) {
+            int64_t at = i * BLOCK + c * LANES;
+            vec weight = vec_exp2(
+                vec_fma(vec_load(weights + at), scale_vector, vec_load(shift + c * LANES)));
+            vec_store(weights + at, weight);
+            vec_store(dscores + at,
+                      weight * (vec_load(dscores + at) - vec_load(delta + c * LANES)));
+        }
+}
+
+/* sums[key][d] += sum over queries of weights[key][query] rows[query][d]. On the diagonal, a key
+ * meets only queries from itself on. */
+static void key_sums_add(float *sums, int64_t width, const float *weights, int64_t rows,
+                         const float *right, int64_t queries, bool diagonal) {
+    for (int64_t i = 0; i < rows; i += TILE_ROWS) {
+        int64_t first = diagonal ? i : 0, d = 0;
+        const float *left = weights + i * BLOCK + first;
+        for (; d + PAIR <= width; d += PAIR)
+            tile_product(2, sums + i * width + d, width, left, BLOCK, 1, right + first * width + d,
+                         width, queries - first, START_ADD, NULL);
+        if (d < width)
+            tile_product(1, sums + i * width + d, width, left, BLOCK, 1, right + first * width + d,
+                         width, queries - first, START_ADD, NULL);
+    }
+}
+
+/* The loaded block of queries meets the block of keys from `key` on. */
+static void blocks_meet(const struct sizes *sizes, const struct buffers *buffers,
+                        const struct key_sums *sums, int64_t key, int64_t keys, int64_t queries,
+                        bool diagonal) {
+    int64_t width = sizes->width, all_rows = round_up(keys, TILE_ROWS);
+    const float *k = buffers->k + key * width, *v = buffers->v + key * width;
+    for (int64_t column = 0; column < queries; column += PAIR) {
+        int64_t rows = diagonal ? smaller(all_rows, column + PAIR) : all_rows;
+        float *weights = buffers->weights + column, *dscores = buffers->dscores + column;
+        scores_product(weights, BLOCK, rows, k, width, buffers->q_transposed + column, BLOCK,
+                       sizes->head_size);
+        scores_product(dscores, BLOCK, rows, v, width, buffers->dout_transposed + column, BLOCK,
+                       sizes->head_size);
+        softmax_backward(weights, dscores, rows, diagonal ? column : rows, sizes->exponent_scale,
+                         buffers->shift + column, buffers->delta + column);
+        weighted_product(buffers->dq_transposed + column, BLOCK, sizes->head_size, k, width,
+                         dscores, BLOCK, rows, START_ADD, NULL);
+    }
+    key_sums_add(sums->dv + key * width, width, buffers->weights, all_rows, buffers->dout, queries,
+                 diagonal);
+    key_sums_add(sums->dk + key * width, width, buffers->dscores, all_rows, buffers->q, queries,
+                 diagonal);
+}
+
+/* All of one part: dq of its queries, and sums for all keys up to the last of them. */
+static void part_run(const struct sizes *sizes, const struct buffers *buffers,
+                     const struct key_sums *sums, const struct head *head, int64_t part) {
+    int64_t width = sizes->width, last = part_begin(sizes, part + 1);
+    int64_t padded = last * BLOCK, known = smaller(padded, sizes->length);
+    head_rows_pack(buffers->k, width, head->k, 0, known, padded);
+    head_rows_pack(buffers->v, width, head->v, 0, known, padded);
+    memset(sums->dk, 0, (size_t)(padded * width) * sizeof(float));
+    memset(sums->dv, 0, (size_t)(padded * width) * sizeof(float));
+    for (int64_t block = part_begin(sizes, part); block < last; block++) {
+        int64_t begin = block * BLOCK, queries = smaller(sizes->length - begin, BLOCK);
+        block_load(sizes, buffers, head, begin, queries);
+        for (int64_t key = 0; key <= begin; key += BLOCK)
+            blocks_meet(sizes, buffers, sums, key, smaller(sizes->length - key, BLOCK), queries,
+                        key == begin);
+        transpose(buffers->dq, width, buffers->dq_transposed, BLOCK, width, BLOCK);
+        head_rows_store(head->dq, begin, queries, buffers->dq, width, sizes->scale);
+    }
+}
+
+/* Adds up the parts that reach a block of keys, in order, into the first of them, and stores it.
+ * sums[0] belongs to the first part of the head. */
+static void key_block_store(const struct sizes *sizes, float *sums, const struct head *head,
+                            int64_t block) {
+    int64_t begin = block * BLOCK, count = smaller(sizes->length - begin, BLOCK);
+    int64_t at = begin * sizes->width, part = 0;
+    while (part_begin(sizes, part + 1) <= block) part++;
+    struct key_sums total = key_sums_at(sizes, sums, part);
+    while (++part < sizes->parts) {
+        struct key_sums more = key_sums_at(sizes, sums, part);
+        for (int64_t i = at; i < at + count * sizes->width; i += LANES) {
+            vec_store(total.dk + i, vec_load(total.dk + i) + vec_load(more.dk + i));
+            vec_store(total.dv + i, vec_load(total.dv + i) + vec_load(more.dv + i));
+        }
+    }
+    head_rows_store(head->dk, begin, count, total.dk + at, sizes->width, sizes->scale);
+    head_rows_store(head->dv, begin, count, total.dv + at, sizes->width, 1);
+}
+
+static int64_t key_sums_count(const struct backend *be, const struct sizes *sizes) {
+    return sizes->parts > 1 ? sizes->batch * sizes->heads * sizes->parts : be->threads;
+}
+
+void cpu_attention_backward_plan(struct backend *be, const struct attention_backward_args *args) {
+    struct sizes sizes = sizes_of(args);
+    struct scratch scratch = {0};
+    buffers_take(&scratch, &sizes);
+    int64_t floats =
+        be->threads * scratch.used + key_sums_count(be, &sizes) * key_sums_floats(&sizes);
+    backend_reserve(be, (size_t)floats * sizeof(float));
+}
+
+void cpu_attention_backward(struct backend *be, const struct attention_backward_args *args) {
+    struct sizes sizes = sizes_of(args);
+    int64_t heads = sizes.batch * sizes.heads;
+    float *all_sums = be->workspace;
+    float *all_buffers = all_sums + key_sums_count(be, &sizes) * key_sums_floats(&sizes);
+#pragma omp parallel num_threads(be->threads)
+    {
+        struct scratch scratch = {0};
+        buffers_take(&scratch, &sizes);
+        scratch = (struct scratch){.base = all_buffers + omp_get_thread_num() * scratch.used};
+        struct buffers buffers = buffers_take(&scratch, &sizes);
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t task = 0; task < heads * sizes.parts; task++) {
+            struct head head = head_of(&sizes, args, task / sizes.parts);
+            int64_t index = sizes.parts > 1 ? task : omp_get_thread_num();
+            struct key_sums sums = key_sums_at(&sizes, all_sums, index);
+            part_run(&sizes, &buffers, &sums, &head, task % sizes.parts);
+            for (int64_t block = 0; sizes.parts == 1 && block < sizes.blocks; block++)
+                key_block_store(&sizes, sums.dk, &head, block);
+        }
+        /* Where heads have several parts, all of them are needed first: the loop above waits. */
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t task = 0; task < (sizes.parts > 1 ? heads * sizes.blocks : 0); task++) {
+            int64_t index = task / sizes.blocks;
+            struct head head = head_of(&sizes, args, index);
+            float *sums = key_sums_at(&sizes, all_sums, index * sizes.parts).dk;
+            key_block_store(&sizes, sums, &head, task % sizes.blocks);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+/* Causal attention, forward: the online softmax of Milakov and Gimelshein 2018 over blocks of keys,
+ * as in FlashAttention (Dao et al. 2022). A task is a group of queries of one head; tasks share
+ * nothing, so the result does not depend on who takes which. */
+#include <assert.h>
+#include <math.h>
+#include <omp.h>
+
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/cpu.h"
+
+enum {
+    GROUP_MAX = 128,  /* queries that use a block of keys once it is widened */
+    TASKS_ENOUGH = 64 /* below this many tasks, groups are halved */
+};
+
+struct sizes {
+    int64_t batch, length, heads, head_size; /* B, T, H, D */
+    int64_t width;                           /* D rounded up to LANES: floats of a packed row */
+    int64_t group, groups;                   /* queries of a task, tasks of a head */
+    float exponent_scale;                    /* log2 e / sqrt D: scores to powers of 2 */
+};
+
+/* Of one thread. Columns are queries of the group. */
+struct buffers {
+    float *q, *out; /* [D rounded up to LANES][group] */
+    float *k, *v;   /* [BLOCK][width] */
+    float *rows;    /* [LANES][width] */
+    float *scores;  /* [BLOCK][PAIR] */
+};
+
+/* Per query of a group: the largest score so far, and the sum of exponentials relative to it. */
+struct softmax_state {
+    vec max[GROUP_MAX / LANES], sum[GROUP_MAX / LANES];
+};
+
+static struct sizes sizes_of(const struct attention_forward_args *args) {
+    const struct tensor *out = args->out;
+    int64_t batch = out->shape[0], length = out->shape[1], heads = args->heads;
+    int64_t head_size = out->shape[2] / heads;
+    assert(head_size >= 1 && head_size <= HEAD_SIZE_MAX && head_size * heads == out->shape[2]);
+    int64_t tasks = batch * heads * blocks_of(length, GROUP_MAX);
+    int64_t group = tasks < TASKS_ENOUGH ? GROUP_MAX / 2 : GROUP_MAX;
+    return (struct sizes){.batch = batch,
+                          .length = length,
+                          .heads = heads,
+                          .head_size = head_size,
+                          .width = round_up(head_size, LANES),
+                          .group = group,
+                          .groups = blocks_of(length, group),
+                          .exponent_scale = (float)(1.4426950408889634 / sqrt((double)head_size))};
+}
+
+static struct buffers buffers_take(struct scratch *scratch, const struct sizes *sizes) {
+    return (struct buffers){.q = scratch_take(scratch, sizes->width * sizes->group),
+                            .out = scratch_take(scratch, sizes->width * sizes->group),
+                            .k = scratch_take(scratch, BLOCK * sizes->width),
+                            .v = scratch_take(scratch, BLOCK * sizes->width),
+                            .rows = scratch_take(scratch, LANES * sizes->width),
+                            .scores = scratch_take(scratch, BLOCK * PAIR)};
+}
+
+/* Scores become weights: powers of 2 relative to the new maximum. keys beyond a query, which begin
+ * at row `diagonal`, get weight 0. Sets *factor to what earlier sums must be multiplied by. */
+static void softmax_update(float *scores, int64_t rows, int64_t diagonal, float scale, vec *max,
+                           vec *sum, vec factor[2]) {
+    vec scale_vector = vec_splat(scale), new_max[2] = {max[0], max[1]};
+    for (int64_t i = diagonal; i < rows; i++)
+        for (int c = 0; c < 2; c++) {
+            float *at = scores + i * PAIR + c * LANES;
+            vec_store(at, vec_from_lane(vec_load(at), i - diagonal - c * LANES, -INFINITY));
+        }
+    for (int64_t i = 0; i < rows; i++)
+        for (int c = 0; c < 2; c++)
+            new_max[c] = vec_max(new_max[c], vec_load(scores + i * PAIR + c * LANES));
+    vec shift[2], total[2];
+    for (int c = 0; c < 2; c++) {
+        shift[c] = -(new_max[c] * scale_vector);
+        factor[c] = vec_exp2(vec_fma(max[c], scale_vector, shift[c]));
+        total[c] = sum[c] * factor[c];
+    }
+    for (int64_t i = 0; i < rows; i++)
+        for (int c = 0; c < 2; c++) {
+            float *at = scores + i * PAIR + c * LANES;
+            vec weight = vec_exp2(vec_fma(vec_load(at), scale_vector, shift[c]));
+            total[c] += weight;
+            vec_store(at, weight);
+        }
+    for (int c = 0; c < 2; c++) max[c] = new_max[c], sum[c] = total[c];
+}
+
+/* One pair of vectors of queries, from `query` on, meets the block of keys from `key` on. */
+static void pair_attend(const struct sizes *sizes, const struct buffers *buffers, int64_t column,
+                        int64_t query, int64_t key, int64_t keys, struct softmax_state *state) {
+    keys = smaller(keys, query + PAIR - key);
+    if (keys <= 0) return;
+    int64_t rows = round_up(keys, TILE_ROWS);
+    scores_product(buffers->scores, PAIR, rows, buffers->k, sizes->width, buffers->q + column,
+                   sizes->group, sizes->head_size);
+    vec factor[2];
+    softmax_update(buffers->scores, rows, query - key, sizes->exponent_scale,
+                   state->max + column / LANES, state->sum + column / LANES, factor);
+    weighted_product(buffers->out + column, sizes->group, sizes->head_size, buffers->v,
+                     sizes->width, buffers->scores, PAIR, keys, START_SCALE, factor);
+}
+
+static void group_load(const struct sizes *sizes, const struct buffers *buffers, struct head_rows q,
+                       int64_t begin, int64_t queries, struct softmax_state *state) {
+    for (int64_t column = 0; column < round_up(queries, PAIR); column += LANES) {
+        int64_t count = smaller(queries - column, LANES);
+        head_rows_pack(buffers->rows, sizes->width, q, begin + column, count < 0 ? 0 : count,
+                       LANES);
+        transpose(buffers->q + column, sizes->group, buffers->rows, sizes->width, LANES,
+                  sizes->width);
+        state->max[column / LANES] = vec_splat(-INFINITY);
+        state->sum[column / LANES] = vec_splat(0);
+    }
+    memset(buffers->out, 0, (size_t)(sizes->width * sizes->group) * sizeof(float));
+}
+
+static void group_store(const struct sizes *sizes, const struct buffers *buffers,
+                        struct head_rows out, float *lse, int64_t begin, int64_t queries,
+                        const struct softmax_state *state) {
+    for (int64_t column = 0; column < queries; column += LANES) {
+        transpose(buffers->rows, sizes->width, buffers->out + column, sizes->group, sizes->width,
+                  LANES);
+        for (int64_t lane = 0; lane < smaller(queries - column, LANES); lane++) {
+            float sum = state->sum[column / LANES][lane], max = state->max[column / LANES][lane];
+            int64_t query = begin + column + lane;
+            head_rows_store(out, query, 1, buffers->rows + lane * sizes->width, sizes->width,
+                            1.0f / sum);
+            lse[query] = max / sqrtf((float)sizes->head_size) + logf(sum);
+        }
+    }
+}
+
+static void group_attend(const struct sizes *sizes, const struct buffers *buffers,
+                         const struct attention_forward_args *args, int64_t head_index,
+                         int64_t begin) {
+    int64_t length = sizes->length, columns = sizes->heads * sizes->head_size;
+    int64_t batch = head_index / sizes->heads, head = head_index % sizes->heads;
+    int64_t queries = smaller(length - begin, sizes->group);
+    struct head_rows q = {.tensor = args->qkv,
+                          .first = batch * length * 3 * columns + head * sizes->head_size,
+                          .stride = 3 * columns,
+                          .size = sizes->head_size},
+                     k = q, v = q, out = q;
+    k.first += columns;
+    v.first += 2 * columns;
+    out.tensor = args->out;
+    out.first = batch * length * columns + head * sizes->head_size;
+    out.stride = columns;
+    struct softmax_state state;
+    group_load(sizes, buffers, q, begin, queries, &state);
+    for (int64_t key = 0; key < begin + queries; key += BLOCK) {
+        int64_t keys = smaller(begin + queries - key, BLOCK);
+        head_rows_pack(buffers->k, sizes->width, k, key, keys, round_up(keys, TILE_ROWS));
+        head_rows_pack(buffers->v, sizes->width, v, key, keys, round_up(keys, TILE_ROWS));
+        for (int64_t column = 0; column < queries; column += PAIR)
+            pair_attend(sizes, buffers, column, begin + column, key, keys, &state);
+    }
+    group_store(sizes, buffers, out, args->lse + head_index * length, begin, queries, &state);
+}
+
+void cpu_attention_forward_plan(struct backend *be, const struct attention_forward_args *args) {
+    struct sizes sizes = sizes_of(args);
+    struct scratch scratch = {0};
+    buffers_take(&scratch, &sizes);
+    backend_reserve(be, (size_t)be->threads * (size_t)scratch.used * sizeof(float));
+}
+
+void cpu_attention_forward(struct backend *be, const struct attention_forward_args *args) {
+    struct sizes sizes = sizes_of(args);
+    int64_t heads = sizes.batch * sizes.heads;
+#pragma omp parallel num_threads(be->threads)
+    {
+        struct scratch scratch = {0};
+        buffers_take(&scratch, &sizes);
+        scratch =
+            (struct scratch){.base = (float *)be->workspace + omp_get_thread_num() * scratch.used};
+        struct buffers buffers = buffers_take(&scratch, &sizes);
+        /* The last groups see the most keys: they go first. */
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t task = 0; task < heads * sizes.groups; task++) {
+            int64_t group = sizes.groups - 1 - task / heads;
+            group_attend(&sizes, &buffers, args, task % heads, group * sizes.group);
+        }
+    }
+}

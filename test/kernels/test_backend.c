@@ -1,0 +1,90 @@
+#include "kernels/backend.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "kernels/arena.h"
+
+static struct backend open_cpu(int threads) {
+    struct backend be;
+    char error[BACKEND_ERROR_MAX];
+    cr_assert_eq(backend_open(&be, DEVICE_CPU, threads, error), 0, "%s", error);
+    return be;
+}
+
+Test(backend, cpu_is_described) {
+    struct backend be = open_cpu(3);
+    cr_assert_str_eq(be.name, "cpu");
+    cr_assert_eq(be.threads, 3);
+    cr_assert(be.description[0]);
+    cr_assert_eq(be.failure[0], 0);
+    backend_close(&be);
+    be = open_cpu(0); /* all cores */
+    cr_assert_geq(be.threads, 1);
+    backend_close(&be);
+}
+
+/* Every operation has a function in each table. */
+Test(backend, tables_are_full) {
+    struct backend be = open_cpu(1);
+#define X(name)                      \
+    cr_assert(be.run->name, #name);  \
+    cr_assert(be.plan->name, #name); \
+    cr_assert(operations_none.name, #name);
+    OPERATIONS(X)
+#undef X
+    backend_close(&be);
+}
+
+Test(backend, planning_switches_the_table) {
+    struct backend be = open_cpu(1);
+    char error[BACKEND_ERROR_MAX];
+    cr_assert_eq(be.op, be.run);
+    backend_plan_begin(&be);
+    cr_assert_eq(be.op, be.plan);
+    backend_reserve(&be, 1000);
+    backend_reserve(&be, 100);
+    cr_assert_eq(backend_plan_end(&be, error), 0);
+    cr_assert_eq(be.op, be.run);
+    cr_assert_geq(be.workspace_bytes, 1000);
+    memset(be.workspace, 1, be.workspace_bytes);
+    backend_plan_begin(&be); /* a second walk, with more to do */
+    backend_reserve(&be, 100000);
+    cr_assert_eq(backend_plan_end(&be, error), 0);
+    memset(be.workspace, 1, 100000);
+    backend_close(&be);
+}
+
+/* AddressSanitizer ends the program on absurd sizes before the allocator can refuse them. */
+#ifndef __SANITIZE_ADDRESS__
+Test(backend, too_much_memory_is_an_error) {
+    struct backend be = open_cpu(1);
+    char error[BACKEND_ERROR_MAX] = "";
+    backend_plan_begin(&be);
+    backend_reserve(&be, SIZE_MAX / 4);
+    cr_assert_eq(backend_plan_end(&be, error), -1);
+    cr_assert(strstr(error, "memory"), "%s", error);
+    cr_assert_null(be.allocate(&be, SIZE_MAX / 4));
+    backend_close(&be);
+}
+#endif
+
+Test(backend, memory) {
+    struct backend be = open_cpu(1);
+    const char text[] = "there and back";
+    char copy[sizeof text];
+    void *memory = be.allocate(&be, sizeof text);
+    cr_assert_eq((uintptr_t)memory % ARENA_ALIGNMENT, 0);
+    be.upload(&be, memory, text, sizeof text);
+    be.download(&be, copy, memory, sizeof copy);
+    cr_assert_str_eq(copy, text);
+    be.release(&be, memory);
+    backend_close(&be);
+}
+
+Test(backend, a_device_that_is_not_there_is_an_error) {
+    struct backend be;
+    char error[BACKEND_ERROR_MAX] = "";
+    if (backend_open(&be, DEVICE_CUDA, 0, error) == 0) backend_close(&be);
+    else cr_assert(strstr(error, "cuda") || strstr(error, "CUDA"), "%s", error);
+}

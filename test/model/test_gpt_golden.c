@@ -1,0 +1,252 @@
+/* A whole GPT against PyTorch: ten steps of two micro-batches, in each precision, with the loss
+ * scaler forced through overflow, backoff, skipped steps and growth. See test/golden/README.md. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/error.h"
+#include "model/forward.h"
+#include "model/safetensors.h"
+#include "model/trainer.h"
+
+enum { STEPS = 10, MICRO_BATCHES = 2, BATCH = 2, LENGTH = 16, VOCABULARY = 61 };
+
+/* How far a precision may be from PyTorch's run of the same precision.
+ *
+ * fp32: both sum in their own order, over 16 to 128 terms: some units of 2^-24 = 6e-8.
+ * 16 bit: both round every activation to the same dtype, but not at the same place in every sum, so
+ * an activation that PyTorch rounds up we may round down; PyTorch also rounds weight gradients to
+ * 16 bit and ours are kept in fp32. One unit of bf16 is 2^-8, of fp16 2^-11; the bounds are a few
+ * units for single tensors, less for means over tokens, where roundings average out. Adam divides
+ * by the size of a gradient, so the relative error of small ones shows in full in the final
+ * weights. */
+struct bounds {
+    const char *fixture;
+    enum config_precision precision;
+    double logits;   /* largest difference / largest logit */
+    double loss;     /* absolute */
+    double norm;     /* relative */
+    double gradient; /* |difference| / |gradient|, Euclidean, of each tensor */
+    double movement; /* |difference of final weights| / |what PyTorch's training changed| */
+};
+
+static const struct bounds all_bounds[] = {
+    {"test/golden/gpt_fp32.safetensors", CONFIG_PRECISION_FP32, 2e-6, 1e-6, 1e-6, 2e-6, 5e-5},
+    {"test/golden/gpt_bf16.safetensors", CONFIG_PRECISION_BF16, 2e-2, 3e-3, 5e-3, 2e-2, 0.06},
+    {"test/golden/gpt_fp16.safetensors", CONFIG_PRECISION_FP16, 2.5e-3, 5e-4, 1e-3, 2.5e-3, 0.03},
+};
+
+struct setup {
+    const struct bounds *bounds;
+    struct safetensors file;
+    struct config config;
+    struct backend be;
+    struct tokens tokens;
+    struct loader loader;
+    struct trainer trainer;
+    char error[ERROR_MAX];
+};
+
+static const float *floats(struct setup *s, const char *name) {
+    const struct safetensors_entry *entry = safetensors_find(&s->file, name);
+    cr_assert(entry, "%s lacks %s", s->bounds->fixture, name);
+    cr_assert(entry->dtype == SAFETENSORS_F32);
+    return entry->data;
+}
+
+/* Each sequence is a shard of its own: they do not continue one another. */
+static void make_tokens(struct setup *s) {
+    const int32_t *given = safetensors_find(&s->file, "tokens")->data;
+    for (int i = 0; i < STEPS * MICRO_BATCHES * BATCH; i++) {
+        uint16_t *owned = malloc((LENGTH + 1) * sizeof *owned);
+        for (int t = 0; t <= LENGTH; t++) owned[t] = (uint16_t)given[i * (LENGTH + 1) + t];
+        struct token_shard shard = {
+            .name = strdup("fixture"), .tokens = owned, .count = LENGTH + 1, .owned = owned};
+        arrput(s->tokens.shards, shard);
+        s->tokens.count += shard.count;
+    }
+}
+
+static void make_config(struct config *config, enum config_precision precision) {
+    config_defaults(config);
+    config->precision = precision;
+    config->model.n_layer = 2;
+    config->model.n_head = 2;
+    config->model.n_embd = 32;
+    config->model.n_positions = LENGTH;
+    config->model.vocab_size = VOCABULARY;
+    config->data.seq_len = LENGTH;
+    config->train.steps = STEPS;
+    config->train.micro_batch_size = BATCH;
+    config->train.grad_accum_steps = MICRO_BATCHES;
+    config->optimizer.lr = 1e-3;
+    config->optimizer.schedule = CONFIG_SCHEDULE_CONSTANT;
+    config->optimizer.warmup_steps = 0;
+    config->optimizer.beta1 = 0.9;
+    config->optimizer.beta2 = 0.95;
+    config->optimizer.eps = 1e-8;
+    config->optimizer.weight_decay = 0.1;
+    config->optimizer.grad_clip = 1;
+    config->loss_scale.init_scale = 0x1p13;
+    config->loss_scale.growth_factor = 0x1p10;
+    config->loss_scale.backoff_factor = 0x1p-10;
+    config->loss_scale.growth_interval = 3;
+    config->loss_scale.min_scale = 1;
+}
+
+static void open_setup(struct setup *s, const struct bounds *bounds) {
+    struct precision precision;
+    char note[ERROR_MAX];
+    memset(s, 0, sizeof *s);
+    s->bounds = bounds;
+    cr_assert_eq(safetensors_open(&s->file, bounds->fixture, s->error), 0, "%s", s->error);
+    make_tokens(s);
+    make_config(&s->config, bounds->precision);
+    struct loader_options options = {LENGTH, 0, false, VOCABULARY};
+    cr_assert_eq(loader_open(&s->loader, &s->tokens, &options, s->error), 0, "%s", s->error);
+    cr_assert_eq(backend_open(&s->be, DEVICE_CPU, 2, s->error), 0, "%s", s->error);
+    cr_assert_eq(precision_resolve(&precision, note, &s->config, &s->be, s->error), 0);
+    cr_assert_eq(trainer_open(&s->trainer, &s->config, &precision, &s->be, true, s->error), 0, "%s",
+                 s->error);
+    struct gpt *gpt = &s->trainer.gpt;
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+        char name[128];
+        snprintf(name, sizeof name, "initial.transformer.%s", gpt->list[i].name);
+        struct tensor view = gpt_parameter_view(&gpt->master, &gpt->list[i]);
+        s->be.upload(&s->be, view.data, floats(s, name), tensor_bytes(&view));
+    }
+    gpt_refresh_lower(gpt);
+}
+
+static void close_setup(struct setup *s) {
+    trainer_close(&s->trainer);
+    backend_close(&s->be);
+    loader_close(&s->loader);
+    tokens_close(&s->tokens);
+    safetensors_close(&s->file);
+}
+
+static double norm_of(const float *values, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += (double)values[i] * values[i];
+    return sqrt(sum);
+}
+
+/* Euclidean length of got * scale - expected. */
+static double distance(const float *got, double scale, const float *expected, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double difference = got[i] * scale - expected[i];
+        sum += difference * difference;
+    }
+    return sqrt(sum);
+}
+
+static bool verbose(void) {
+    return getenv("CHECK_VERBOSE") != NULL;
+}
+
+static void expect_within(const struct setup *s, const char *what, double got, double bound) {
+    if (verbose()) fprintf(stderr, "%s %s: %.3g of %.3g\n", s->bounds->fixture, what, got, bound);
+    cr_expect(got <= bound, "%s: %s differs by %g, allowed %g", s->bounds->fixture, what, got,
+              bound);
+}
+
+static void check_gradients(struct setup *s, double loss_scale) {
+    struct gpt *gpt = &s->trainer.gpt;
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+        char name[128];
+        snprintf(name, sizeof name, "gradient.transformer.%s", gpt->list[i].name);
+        const float *expected = floats(s, name);
+        struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
+        int64_t count = tensor_count(&view);
+        double error = distance(view.data, 1 / loss_scale, expected, count);
+        expect_within(s, name, error / norm_of(expected, count), s->bounds->gradient);
+    }
+}
+
+static void check_final_weights(struct setup *s) {
+    struct gpt *gpt = &s->trainer.gpt;
+    double difference = 0, movement = 0;
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+        char name[128];
+        snprintf(name, sizeof name, "final.transformer.%s", gpt->list[i].name);
+        const float *final = floats(s, name);
+        snprintf(name, sizeof name, "initial.transformer.%s", gpt->list[i].name);
+        const float *initial = floats(s, name);
+        struct tensor view = gpt_parameter_view(&gpt->master, &gpt->list[i]);
+        const float *got = view.data;
+        int64_t count = tensor_count(&view), third = count / 3;
+        bool qkv_bias = strstr(name, "c_attn.bias") != NULL;
+        /* Softmax does not see a bias of the keys: its gradient is zero but for rounding noise,
+         * which Adam turns into full steps of random sign. Only queries and values count. */
+        for (int64_t first = 0; first < count; first += qkv_bias ? 2 * third : count) {
+            int64_t part = qkv_bias ? third : count;
+            difference += pow(distance(got + first, 1, final + first, part), 2);
+            movement += pow(distance(initial + first, 1, final + first, part), 2);
+        }
+    }
+    expect_within(s, "final weights", sqrt(difference / movement), s->bounds->movement);
+}
+
+static void check_steps(struct setup *s) {
+    const float *losses = floats(s, "loss"), *norms = floats(s, "gradient_norm");
+    const float *scales = floats(s, "loss_scale");
+    const int32_t *skipped = safetensors_find(&s->file, "skipped")->data;
+    for (int step = 0; step < STEPS; step++) {
+        struct step_report report;
+        cr_assert_eq(trainer_step(&s->trainer, &report, &s->loader, s->error), 0, "%s", s->error);
+        if (step == 0) check_gradients(s, report.loss_scale);
+        expect_within(s, "loss", fabs(report.loss - losses[step]), s->bounds->loss);
+        cr_expect_eq(report.skipped, skipped[step], "step %d", step);
+        cr_expect_eq(s->trainer.state.scaler.loss_scale, scales[step], "step %d: scale %g", step,
+                     s->trainer.state.scaler.loss_scale);
+        if (!skipped[step])
+            expect_within(s, "norm", fabs(report.gradient_norm / norms[step] - 1), s->bounds->norm);
+    }
+}
+
+static void check_logits(struct setup *s) {
+    struct gpt *gpt = &s->trainer.gpt;
+    const float *expected = floats(s, "logits");
+    int32_t inputs[BATCH * LENGTH], targets[BATCH * LENGTH];
+    cr_assert_eq(loader_fetch(&s->loader, inputs, targets, 0, BATCH, s->error), 0);
+    s->be.upload(&s->be, gpt->activations.tokens, inputs, sizeof inputs);
+    gpt_forward(gpt);
+    double worst = 0, largest = 0;
+    for (int row = 0; row < BATCH * LENGTH; row++) {
+        float buffer[128];
+        gpt_logits(gpt, row);
+        const struct tensor *logits = &gpt->activations.logits;
+        const float *got = dtype_widen(buffer, logits->data, logits->dtype, 0, VOCABULARY);
+        for (int v = 0; v < VOCABULARY; v++) {
+            worst = fmax(worst, fabs(got[v] - expected[row * VOCABULARY + v]));
+            largest = fmax(largest, fabs(expected[row * VOCABULARY + v]));
+        }
+    }
+    expect_within(s, "logits", worst / largest, s->bounds->logits);
+}
+
+static void check_precision(int index) {
+    struct setup s;
+    open_setup(&s, &all_bounds[index]);
+    check_logits(&s);
+    check_steps(&s);
+    check_final_weights(&s);
+    close_setup(&s);
+}
+
+Test(gpt_golden, fp32) {
+    check_precision(0);
+}
+
+Test(gpt_golden, bf16) {
+    check_precision(1);
+}
+
+Test(gpt_golden, fp16) {
+    check_precision(2);
+}
