@@ -23,7 +23,11 @@ OPTIONS += -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-fram
 CFLAGS  := -O1
 endif
 LIBRARIES := -lcjson -ldnnl -lm
-LINK = $(CC) $(OPTIONS) $(CFLAGS) $(LDFLAGS) -o $@ $^
+LINK = $(QUIET)$(CC) $(OPTIONS) $(CFLAGS) $(LDFLAGS) -o $@ $^
+
+# make V=1 shows whole commands.
+QUIET := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-4s %s\n' $(1) $@)
 
 DATA_SOURCES    := $(filter-out data/prepare.c,$(wildcard data/*.c))
 LIBRARY_SOURCES := $(DATA_SOURCES) $(wildcard kernels/*.c kernels/cpu/*.c model/*.c)
@@ -39,38 +43,44 @@ else
 PROGRAMS := $(OUT)/train $(OUT)/prepare
 endif
 
-.PHONY: all test test-sanitize bench check lint schema clean help
+# By these paths the tests and scripts find what was built.
+USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS))
+
+.PHONY: all test test-sanitize bench check generate clean help
 .SUFFIXES:
 
 all: $(PROGRAMS)
 
 train prepare: %: $(OUT)/%
-	cp $< $@.new && mv $@.new $@
+	@cp $< $@.new && mv $@.new $@
 
 $(OUT)/train: $(OUT)/train.o $(LIBRARY)
+	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
 
 $(OUT)/prepare: $(OUT)/data/prepare.o $(call object,$(DATA_SOURCES))
+	$(call say,LINK)
 	$(LINK) -lm
 
 $(LIBRARY): $(call object,$(LIBRARY_SOURCES))
-	rm -f $@ && $(AR) rcs $@ $^
+	$(call say,AR)
+	$(QUIET)rm -f $@ && $(AR) rcs $@ $^
 
 $(OUT)/tests: $(call object,$(TEST_SOURCES)) $(LIBRARY)
+	$(call say,LINK)
 	$(LINK) $(LIBRARIES) -lcriterion
 
 $(OUT)/bench: $(call object,$(BENCH_SOURCES)) $(LIBRARY)
+	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
 
 $(OUT)/%.o: %.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(OPTIONS) $(CFLAGS) $(CPPFLAGS) -c -o $@ $<
+	$(call say,CC)
+	$(QUIET)$(CC) $(OPTIONS) $(CFLAGS) $(CPPFLAGS) -c -o $@ $<
 
-# The tests run the programs too, by these paths.
 test: $(OUT)/tests $(PROGRAMS) check
-	TRAIN=$(if $(filter fast,$(BUILD)),./train,$(OUT)/train) \
-	PREPARE=$(if $(filter fast,$(BUILD)),./prepare,$(OUT)/prepare) \
-	OMP_NUM_THREADS=2 $(OUT)/tests --jobs 2
+	$(USE_PROGRAMS) OMP_NUM_THREADS=2 $(OUT)/tests --jobs 2
 
 test-sanitize:
 	$(MAKE) BUILD=sanitize test
@@ -78,12 +88,13 @@ test-sanitize:
 bench: $(OUT)/bench
 	$(OUT)/bench
 
-check:
+check: $(PROGRAMS)
 	scripts/check_floors.sh
+	$(USE_PROGRAMS) scripts/generate.sh --check
 
-# Refreshes what is generated from the option table.
-schema: train
-	./train --print-schema > configs/schema.json
+# Refreshes what is generated from the option table: configs/schema.json, the README's reference.
+generate: $(PROGRAMS)
+	$(USE_PROGRAMS) scripts/generate.sh
 
 clean:
 	rm -rf build train prepare
@@ -93,7 +104,7 @@ help:
 	@echo "make test           all tests"
 	@echo "make test-sanitize  all tests under AddressSanitizer and UBSan"
 	@echo "make bench          GPT-2 124M: ms per step by part, tokens/s, ratio to bare products"
-	@echo "make schema         regenerate configs/schema.json"
+	@echo "make generate       refresh configs/schema.json and the README's config reference"
 	@echo "make clean          remove everything built"
 
 -include $(wildcard $(OUT)/*.d $(OUT)/*/*.d $(OUT)/*/*/*.d)

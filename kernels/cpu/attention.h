@@ -34,6 +34,7 @@ enum {
     PAIR = 2 * LANES, /* queries whose scores one register tile computes */
     BLOCK = 64,       /* keys, and in the backward pass queries, handled at a time */
     HEAD_SIZE_MAX = 256,
+    ROWS_AHEAD = 64,      /* how early rows of a tensor are asked for */
     ALIGNMENT_FLOATS = 64 /* of a part of the scratch memory: 256 bytes */
 };
 
@@ -252,10 +253,21 @@ struct head_rows {
     int64_t size; /* D */
 };
 
+/* Asks for a row of the head ahead of its use: rows lie several KiB apart, which the prefetchers of
+ * processors do not follow. A row past the end is harmless, since nothing is read. */
+static inline void head_row_prefetch(struct head_rows head, int64_t t, bool for_writing) {
+    size_t bytes = dtype_bytes(head.tensor->dtype);
+    uintptr_t row = (uintptr_t)head.tensor->data + (size_t)(head.first + t * head.stride) * bytes;
+    for (uintptr_t at = row & ~(uintptr_t)63; at < row + (size_t)head.size * bytes; at += 64)
+        if (for_writing) __builtin_prefetch((const void *)at, 1);
+        else __builtin_prefetch((const void *)at, 0);
+}
+
 /* Widens rows begin..begin+count into out[padded][width], with zeros around them. */
 static inline void head_rows_pack(float *out, int64_t width, struct head_rows head, int64_t begin,
                                   int64_t count, int64_t padded) {
     for (int64_t t = 0; t < count; t++, out += width) {
+        head_row_prefetch(head, begin + t + ROWS_AHEAD, false);
         size_t offset = (size_t)(head.first + (begin + t) * head.stride);
         const float *row =
             dtype_widen(out, head.tensor->data, head.tensor->dtype, offset, (size_t)head.size);
@@ -269,6 +281,7 @@ static inline void head_rows_pack(float *out, int64_t width, struct head_rows he
 static inline void head_rows_store(struct head_rows head, int64_t begin, int64_t count, float *row,
                                    int64_t width, float factor) {
     for (int64_t t = 0; t < count; t++, row += width) {
+        head_row_prefetch(head, begin + t + ROWS_AHEAD, true);
         for (int64_t d = 0; d < width; d += LANES)
             vec_store(row + d, vec_load(row + d) * vec_splat(factor));
         dtype_store(head.tensor->data, head.tensor->dtype,

@@ -10,11 +10,14 @@ struct shape {
     double spread; /* of q, k, v */
 };
 
+enum { LENGTH_MAX = 400 };
+
 static const struct shape shapes[] = {
     {2, 13, 4, 10, DTYPE_F32, 1.5}, {1, 1, 1, 1, DTYPE_F32, 1},      {2, 77, 3, 24, DTYPE_F32, 1},
     {1, 200, 2, 64, DTYPE_F32, 1},  {2, 13, 4, 10, DTYPE_BF16, 1.5}, {2, 77, 3, 24, DTYPE_BF16, 1},
     {1, 129, 2, 64, DTYPE_BF16, 1}, {2, 77, 3, 24, DTYPE_F16, 1},    {1, 65, 1, 33, DTYPE_F16, 1.5},
-    {1, 64, 2, 128, DTYPE_BF16, 1}, {1, 50, 1, 16, DTYPE_F32, 6},
+    {1, 64, 2, 128, DTYPE_BF16, 1}, {1, 50, 1, 16, DTYPE_F32, 6},    {1, 333, 1, 20, DTYPE_F32, 1},
+    {3, 70, 23, 4, DTYPE_F32, 1},   {1, 390, 1, 64, DTYPE_BF16, 1},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
@@ -57,7 +60,7 @@ static double scores_of(const struct head *head, int64_t i, double *scores, doub
  * as its score is large. */
 static void forward_head(const struct head *head, int64_t out_stride, double *out, double *out_size,
                          double *lse, double *lse_size) {
-    double scores[256], sizes[256];
+    double scores[LENGTH_MAX], sizes[LENGTH_MAX];
     for (int64_t i = 0; i < head->length; i++) {
         lse[i] = scores_of(head, i, scores, sizes);
         for (int64_t j = 0; j <= i; j++) lse_size[i] = fmax(lse_size[i], sizes[j]);

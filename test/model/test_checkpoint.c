@@ -280,7 +280,6 @@ Test(checkpoint, keeps_the_newest_ones) {
     subject_config(&subject.config, CONFIG_PRECISION_FP32);
     subject.config.checkpoint.keep = 2;
     subject_open(&subject);
-    mkdir(in_checkpoints(run, ".."), 0755);
     save_step(&subject, run, 90, path); /* of an older run: higher, so never removed */
     for (int64_t step = 10; step <= 30; step += 10) save_step(&subject, run, step, path);
     cr_expect_not(file_exists(in_checkpoints(run, "step-00000010")));

@@ -278,7 +278,9 @@ Test(checkpoint_damage, a_kill_at_any_moment_leaves_the_newest_one_whole, .timeo
     int64_t newest = -1;
     int finished = 0, interrupted = 0;
     double window = 20000; /* microseconds */
-    subject_open_tiny(&writer, CONFIG_PRECISION_FP32);
+    subject_config(&writer.config, CONFIG_PRECISION_FP32);
+    writer.config.checkpoint.keep = 1; /* the old one may go only when the new one is safe */
+    subject_open(&writer);
     subject_open_tiny(&loaded, CONFIG_PRECISION_FP32);
     for (uint64_t round = 0; round < 200 && (finished < 8 || interrupted < 12); round++) {
         bool cut_short;
