@@ -91,13 +91,14 @@ struct layernorm_backward_args {
 /* out = A B + bias with fp32 accumulation, where A is a or its transpose, B likewise; then at most
  * one epilogue. The dtypes of a and b may differ; the product is then as if both were fp32. */
 struct matmul_args {
-    const struct tensor *out;      /* [M, N]; += if accumulate */
-    const struct tensor *a;        /* [M, K], or [K, M] if transpose_a */
-    const struct tensor *b;        /* [K, N], or [N, K] if transpose_b */
-    const struct tensor *bias;     /* optional [N], same dtype as b or fp32 */
-    const struct tensor *gelu_in;  /* optional [M, N], written: A B + bias; out = gelu of it */
-    const struct tensor *dgelu_in; /* optional [M, N], read: out = (A B) * gelu'(dgelu_in) */
-    const struct tensor *dbias;    /* optional += [N], the column sums of B as stored in b */
+    const struct tensor *out;     /* [M, N]; += if accumulate */
+    const struct tensor *a;       /* [M, K], or [K, M] if transpose_a */
+    const struct tensor *b;       /* [K, N], or [N, K] if transpose_b */
+    const struct tensor *bias;    /* optional [N], same dtype as b or fp32 */
+    const struct tensor *gelu_in; /* optional [M, N], written: A B + bias; out = gelu of it */
+    const struct tensor
+        *dgelu_in;              /* optional [M, N], read: out = (A B, rounded) * gelu'(dgelu_in) */
+    const struct tensor *dbias; /* optional += [N], the column sums of B as stored in b */
     bool transpose_a, transpose_b, accumulate;
 };
 
@@ -182,7 +183,8 @@ struct loss_sum_args {
 };
 
 /* Sets gradient_norm, found_inf and clip_factor of state. The inverse scale is computed in fp64
- * and rounded to fp32; finiteness is tested after unscaling, where PyTorch tests before. */
+ * and rounded to fp32; finiteness is tested after unscaling, where PyTorch tests before. A norm
+ * beyond fp32 counts as infinite too: it would clip every gradient to zero. */
 struct gradient_norm_args {
     struct step_state *state;
     const struct tensor *gradients; /* [P], scaled */

@@ -1,5 +1,3 @@
-#define _GNU_SOURCE /* renameat2 */
-
 #include "model/checkpoint_directory.h"
 
 #include <dirent.h>

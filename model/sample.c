@@ -142,7 +142,8 @@ static int utf8_length(const uint8_t *text, int64_t left) {
 void sample_print(FILE *out, const uint8_t *text, int64_t length) {
     for (int64_t i = 0; i < length;) {
         int bytes = utf8_length(text + i, length - i);
-        bool control = (text[i] < 32 && text[i] != '\n' && text[i] != '\t') || text[i] == 127;
+        bool control = (text[i] < 32 && text[i] != '\n' && text[i] != '\t') || text[i] == 127 ||
+                       (bytes == 2 && text[i] == 0xc2 && text[i + 1] < 0xa0);
         if (bytes == 0 || control) {
             fputs("\xef\xbf\xbd", out);
             i++;

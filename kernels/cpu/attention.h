@@ -34,7 +34,7 @@ enum {
     PAIR = 2 * LANES, /* queries whose scores one register tile computes */
     BLOCK = 64,       /* keys, and in the backward pass queries, handled at a time */
     HEAD_SIZE_MAX = 256,
-    ROWS_AHEAD = 64,      /* how early rows of a tensor are asked for */
+    ROWS_AHEAD = 32,      /* how early rows of a tensor are asked for */
     ALIGNMENT_FLOATS = 64 /* of a part of the scratch memory: 256 bytes */
 };
 
@@ -77,7 +77,7 @@ static inline vec vec_splat(float value) {
 #endif
 }
 
-/* Spelled out, since compilers do not contract a * b + c in -std=c11. */
+/* Spelled out, since not every compiler contracts a * b + c by itself. */
 static inline vec vec_fma(vec a, vec b, vec c) {
 #if VECTOR_BYTES == 64
     return _mm512_fmadd_ps(a, b, c);

@@ -25,6 +25,7 @@ static inline int64_t block_length(int64_t first, int64_t count, int64_t block) 
 void cpu_accumulate(const struct tensor *tensor, int64_t offset, const float *values,
                     int64_t count);
 
+void cpu_embedding_backward_plan(struct backend *be, const struct embedding_backward_args *args);
 void cpu_layernorm_backward_plan(struct backend *be, const struct layernorm_backward_args *args);
 void cpu_matmul_plan(struct backend *be, const struct matmul_args *args);
 void cpu_attention_forward_plan(struct backend *be, const struct attention_forward_args *args);

@@ -42,6 +42,7 @@ static struct operations *make_plan_table(void) {
     struct operations *plan = malloc(sizeof *plan);
     if (!plan) return NULL;
     *plan = operations_none;
+    plan->embedding_backward = cpu_embedding_backward_plan;
     plan->layernorm_backward = cpu_layernorm_backward_plan;
     plan->matmul = cpu_matmul_plan;
     plan->attention_forward = cpu_attention_forward_plan;

@@ -1,4 +1,5 @@
 #include <assert.h>
+#include <stdlib.h>
 
 #include "kernels/cpu/cpu.h"
 
@@ -24,20 +25,63 @@ void cpu_embedding_forward(struct backend *be, const struct embedding_forward_ar
     }
 }
 
-/* Two rows may hold the same token, so threads share columns out, not rows: each adds all rows,
- * in order, to the columns that it owns. */
+/* A row of dout and the row of the token table it belongs to; sorts by token, then by row. */
+struct use {
+    int32_t token, row;
+};
+
+static int by_token(const void *a, const void *b) {
+    const struct use *x = a, *y = b;
+    return x->token != y->token ? (x->token > y->token) - (x->token < y->token)
+                                : (x->row > y->row) - (x->row < y->row);
+}
+
+/* sum += n columns of a row of dout. */
+static void add_row(float *sum, const struct tensor *dout, int64_t row, int64_t c, int64_t n) {
+    float buffer[COLUMN_BLOCK];
+    int64_t at = row * tensor_columns(dout) + c;
+    const float *d = dtype_widen(buffer, dout->data, dout->dtype, at, n);
+    for (int64_t i = 0; i < n; i++) sum[i] += d[i];
+}
+
+/* Rows that share a token are added up in fp32 first and reach the table once: in a 16-bit table
+ * each small addition to a large sum would be lost. */
+static void tokens_backward(const struct embedding_backward_args *args, const struct use *uses,
+                            int64_t c, int64_t n) {
+    int64_t rows = tensor_rows(args->dout), columns = tensor_columns(args->dout);
+    for (int64_t i = 0; i < rows;) {
+        float sum[COLUMN_BLOCK] = {0};
+        int32_t token = uses[i].token;
+        for (; i < rows && uses[i].token == token; i++) add_row(sum, args->dout, uses[i].row, c, n);
+        cpu_accumulate(args->dtoken_table, token * columns + c, sum, n);
+    }
+}
+
+static void positions_backward(const struct embedding_backward_args *args, int64_t c, int64_t n) {
+    int64_t rows = tensor_rows(args->dout), columns = tensor_columns(args->dout);
+    for (int64_t t = 0; t < args->sequence_length && t < rows; t++) {
+        float sum[COLUMN_BLOCK] = {0};
+        for (int64_t row = t; row < rows; row += args->sequence_length)
+            add_row(sum, args->dout, row, c, n);
+        cpu_accumulate(args->dposition_table, t * columns + c, sum, n);
+    }
+}
+
+/* Two rows may hold the same token, so threads share columns out, not rows. */
 void cpu_embedding_backward(struct backend *be, const struct embedding_backward_args *args) {
-    (void)be;
-    const struct tensor *dout = args->dout;
-    int64_t rows = tensor_rows(dout), columns = tensor_columns(dout);
+    int64_t rows = tensor_rows(args->dout), columns = tensor_columns(args->dout);
+    struct use *uses = be->workspace; /* [N] */
+    for (int64_t row = 0; row < rows; row++)
+        uses[row] = (struct use){args->tokens[row], (int32_t)row};
+    qsort(uses, (size_t)rows, sizeof *uses, by_token);
 #pragma omp parallel for schedule(static)
     for (int64_t block = 0; block < blocks_of(columns, COLUMN_BLOCK); block++) {
         int64_t c = block * COLUMN_BLOCK, n = block_length(c, columns, COLUMN_BLOCK);
-        float buffer[COLUMN_BLOCK];
-        for (int64_t row = 0; row < rows; row++) {
-            const float *d = dtype_widen(buffer, dout->data, dout->dtype, row * columns + c, n);
-            cpu_accumulate(args->dtoken_table, args->tokens[row] * columns + c, d, n);
-            cpu_accumulate(args->dposition_table, row % args->sequence_length * columns + c, d, n);
-        }
+        tokens_backward(args, uses, c, n);
+        positions_backward(args, c, n);
     }
+}
+
+void cpu_embedding_backward_plan(struct backend *be, const struct embedding_backward_args *args) {
+    backend_reserve(be, (size_t)tensor_rows(args->dout) * sizeof(struct use));
 }
