@@ -16,13 +16,14 @@ static void normalize_backward(struct gpt *gpt, enum dtype dout_dtype, enum dtyp
        .rstd = rstd->data, .weight = weight, .dresidual = first ? NULL : &a->dresidual);
 }
 
-/* out = in weight + bias: adds to dweight and dbias, then sets din. */
-static void linear_backward(struct backend *be, const struct tensor *din,
+/* out = in weight + bias: dweight (added to or not) and dbias, then din. */
+static void linear_backward(const struct gpt *gpt, const struct tensor *din,
                             const struct tensor *dweight, const struct tensor *dbias,
                             const struct tensor *dout, const struct tensor *in,
                             const struct tensor *weight, const struct tensor *dgelu_in) {
-    OP(be, matmul, .out = dweight, .a = in, .transpose_a = true, .b = dout, .accumulate = true,
-       .dbias = dbias);
+    struct backend *be = gpt->be;
+    OP(be, matmul, .out = dweight, .a = in, .transpose_a = true, .b = dout,
+       .accumulate = gpt->accumulate, .dbias = dbias);
     OP(be, matmul, .out = din, .a = dout, .b = weight, .transpose_b = true, .dgelu_in = dgelu_in);
 }
 
@@ -31,9 +32,9 @@ static void mlp_backward(struct gpt *gpt, const struct layer_parameters *w,
     struct tensor dout = tensor_as(&gpt->activations.dbranch, gpt->precision.mlp_projection);
     struct tensor dnorm = tensor_as(&gpt->activations.dnorm, gpt->precision.ln2_out);
     const struct tensor *dhidden = &gpt->activations.dhidden;
-    linear_backward(gpt->be, dhidden, &dw->mlp_projection_weight, &dw->mlp_projection_bias, &dout,
+    linear_backward(gpt, dhidden, &dw->mlp_projection_weight, &dw->mlp_projection_bias, &dout,
                     &a->mlp_gelu, &w->mlp_projection_weight, &a->mlp_fc);
-    linear_backward(gpt->be, &dnorm, &dw->mlp_fc_weight, &dw->mlp_fc_bias, dhidden, &a->ln2_out,
+    linear_backward(gpt, &dnorm, &dw->mlp_fc_weight, &dw->mlp_fc_bias, dhidden, &a->ln2_out,
                     &w->mlp_fc_weight, NULL);
 }
 
@@ -46,7 +47,7 @@ static void attention_block_backward(struct gpt *gpt, const struct layer_paramet
     struct tensor dattention = tensor_as(&gpt->activations.dnorm, p->attention_out);
     struct tensor dnorm = tensor_as(&gpt->activations.dnorm, p->ln1_out);
     const struct tensor *dqkv_rows = &gpt->activations.dqkv;
-    linear_backward(gpt->be, &dattention, &dw->attention_projection_weight,
+    linear_backward(gpt, &dattention, &dw->attention_projection_weight,
                     &dw->attention_projection_bias, &dout, &a->attention_out,
                     &w->attention_projection_weight, NULL);
     struct tensor dqkv = tensor_split(dqkv_rows, s->batch, s->sequence_length);
@@ -55,7 +56,7 @@ static void attention_block_backward(struct gpt *gpt, const struct layer_paramet
     struct tensor dattention_out = tensor_split(&dattention, s->batch, s->sequence_length);
     OP(gpt->be, attention_backward, .dqkv = &dqkv, .dout = &dattention_out, .qkv = &qkv,
        .out = &out, .lse = a->lse.data, .heads = (int)s->n_head);
-    linear_backward(gpt->be, &dnorm, &dw->qkv_weight, &dw->qkv_bias, dqkv_rows, &a->ln1_out,
+    linear_backward(gpt, &dnorm, &dw->qkv_weight, &dw->qkv_bias, dqkv_rows, &a->ln1_out,
                     &w->qkv_weight, NULL);
 }
 

@@ -4,8 +4,8 @@
 
 #include "model/gpt.h"
 
-/* After gpt_forward and gpt_loss with a loss scale: adds the gradients of the batch in place to
- * all parameters' gradients. */
+/* After gpt_forward and gpt_loss with a loss scale: the gradients of the batch in place become, or
+ * are added to, those of all parameters (see gpt->accumulate). */
 void gpt_backward(struct gpt *gpt);
 
 #endif

@@ -33,14 +33,10 @@ enum flag {
 static const struct {
     const char *name, *value, *help;
 } flags[FLAGS] = {
-    [FLAG_CONFIG] = {"--config", "FILE",
-                     "train as FILE says; a bare name is also looked up in "
-                     "configs/"},
+    [FLAG_CONFIG] = {"--config", "FILE", "train as FILE says; a bare name may be one of configs/"},
     [FLAG_SET] = {"--set", "KEY=VALUE", "override one key of the config; repeatable"},
     [FLAG_DEVICE] = {"--device", "NAME", "auto, cpu or cuda; short for --set device=NAME"},
-    [FLAG_RESUME] = {"--resume", "[PATH]",
-                     "go on from a checkpoint: PATH, or the newest complete "
-                     "one of the run"},
+    [FLAG_RESUME] = {"--resume", "[PATH]", "go on from PATH, or the run's newest whole checkpoint"},
     [FLAG_DRY_RUN] = {"--dry-run", NULL, "print the plan and the memory it needs; train nothing"},
     [FLAG_SAMPLE] = {"--sample", "PROMPT", "print text that continues PROMPT; needs --from"},
     [FLAG_FROM] = {"--from", "DIR", "the checkpoint to sample from"},
@@ -100,6 +96,7 @@ static int take(struct command_line *line, enum flag flag, char *value, char *er
     case FLAG_SET: arrput(line->overrides, value); return 0;
     case FLAG_DEVICE: return set_device(line, value, error);
     case FLAG_RESUME:
+        if (value && !value[0]) return fail(error, "--resume: the path is empty");
         line->resume = true;
         line->resume_path = value;
         return 0;

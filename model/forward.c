@@ -90,7 +90,7 @@ void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight) {
         struct tensor din = tensor_slice(&dnorm, first, rows);
         OP(be, matmul, .out = &din, .a = &logits, .b = &gpt->weights.wte);
         OP(be, matmul, .out = &gpt->dweights.wte, .a = &logits, .transpose_a = true, .b = &in,
-           .accumulate = true);
+           .accumulate = gpt->accumulate || first > 0);
     }
 }
 

@@ -16,8 +16,9 @@ void gpt_forward(struct gpt *gpt);
 
 /* After gpt_forward: fills activations.losses with the loss of each token. The logits, made a
  * chunk of rows at a time, are turned into their gradient at once when loss_scale is given
- * (backend memory): then activations.dnorm becomes the gradient of lnf_out, and the head's part is
- * added to the gradient of wte. Gradients are those of weight * *loss_scale * sum(losses). */
+ * (backend memory): then activations.dnorm becomes the gradient of lnf_out, and the gradient of
+ * wte becomes the head's part of it, or gains it (see gpt->accumulate). Gradients are those of
+ * weight * *loss_scale * sum(losses). */
 void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight);
 
 /* After gpt_forward: the logits of one row, in row 0 of activations.logits. */

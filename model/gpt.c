@@ -270,6 +270,14 @@ void gpt_initialize(struct gpt *gpt, uint64_t seed) {
     gpt_refresh_lower(gpt);
 }
 
+void gpt_clear_gradients(struct gpt *gpt) {
+    struct tensor others = tensor_range(&gpt->gradients, gpt->decayed, gpt->count - gpt->decayed);
+    const struct tensor *wpe = &gpt->dweights.wpe; /* decayed, but no matrix product's result */
+    OP(gpt->be, clear, .data = others.data, .bytes = tensor_bytes(&others));
+    OP(gpt->be, clear, .data = wpe->data, .bytes = tensor_bytes(wpe));
+    gpt->accumulate = false;
+}
+
 void gpt_refresh_lower(struct gpt *gpt) {
     if (gpt->precision.lower != DTYPE_F32)
         OP(gpt->be, cast, .out = &gpt->lower, .in = &gpt->master);

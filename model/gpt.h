@@ -82,6 +82,9 @@ struct gpt {
     struct gpt_shape shape;    /* with the batch in place now */
     struct gpt_shape capacity; /* with the largest batch there is memory for */
     struct precision precision;
+    /* Whether the backward pass adds to the gradients of matrices or replaces them, as the first
+     * micro-batch of a step does; everything else is always added to. See gpt_clear_gradients. */
+    bool accumulate;
     bool training; /* false: no gradients, no moments, and layers share their activations */
 
     struct parameter *list; /* stb_ds array, in the order of the flat arrays */
@@ -114,6 +117,10 @@ void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length);
 /* Fills masters with the initial weights of GPT-2, a pure function of the seed, and refreshes the
  * lower copy. Moments and gradients become zero. */
 void gpt_initialize(struct gpt *gpt, uint64_t seed);
+
+/* Begins a step's gradients: clears those that are only ever added to, and has the next backward
+ * pass replace those of matrices, which saves writing and reading them once. */
+void gpt_clear_gradients(struct gpt *gpt);
 
 /* Rounds the masters into the lower copy; after anyone else wrote them. */
 void gpt_refresh_lower(struct gpt *gpt);

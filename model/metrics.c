@@ -26,7 +26,7 @@ int metrics_open(struct metrics *metrics, const char *run_directory, int64_t ste
     char path[FILE_PATH_MAX];
     snprintf(path, sizeof path, "%s/metrics.jsonl", run_directory);
     metrics->file = step > 0 ? fopen(path, "r+") : fopen(path, "w");
-    if (!metrics->file && errno == ENOENT) metrics->file = fopen(path, "w");
+    if (!metrics->file && errno == ENOENT) metrics->file = fopen(path, "w+");
     if (!metrics->file) return fail(error, "%s: %s", path, strerror(errno));
     if (step == 0) return 0;
     long kept = kept_length(metrics->file, step);

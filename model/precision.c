@@ -84,18 +84,34 @@ bool precision_branch_is_residual(const struct precision *precision) {
            precision->mlp_projection == precision->residual;
 }
 
+/* Adds a word to the line, or to a new one behind the labels of the banner. */
+static void print_word(FILE *out, const char *word, int *column) {
+    enum { INDENT = 13, WIDTH = 79 };
+    int length = (int)strlen(word) + 1;
+    if (*column + length > WIDTH) {
+        fprintf(out, "\n%*s", INDENT - 1, "");
+        *column = INDENT - 1;
+    }
+    fprintf(out, " %s", word);
+    *column += length;
+}
+
 void precision_print(FILE *out, const struct precision *precision) {
     const struct precision *p = precision;
+    int column = 12;
     if (p->lower == DTYPE_F32) {
-        fprintf(out, "fp32 everywhere");
+        print_word(out, "fp32 everywhere", &column);
         return;
     }
     for (int pass = 0; pass < 2; pass++) {
         enum dtype wanted = pass == 0 ? p->lower : DTYPE_F32;
-        fprintf(out, "%s%s:", pass ? "\n            " : "", dtype_name(wanted));
+        char label[16];
+        snprintf(label, sizeof label, "%s:", dtype_name(wanted));
+        if (pass > 0) column = 1 << 16; /* begins a line */
+        print_word(out, label, &column);
         for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++)
-            if (p->operation[i] == wanted) fprintf(out, " %s", names[i]);
-        if (p->residual == wanted) fprintf(out, " residual");
-        if (p->gradients == wanted) fprintf(out, " gradients");
+            if (p->operation[i] == wanted) print_word(out, names[i], &column);
+        if (p->residual == wanted) print_word(out, "residual", &column);
+        if (p->gradients == wanted) print_word(out, "gradients", &column);
     }
 }

@@ -57,7 +57,8 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
  * serve as both. */
 bool precision_branch_is_residual(const struct precision *precision);
 
-/* One line for the banner: which operations run in which dtype. */
+/* For the banner, behind a label of 12 columns: which operations run in which dtype. Lines of at
+ * most 79 columns, the last one not ended. */
 void precision_print(FILE *out, const struct precision *precision);
 
 #endif

@@ -1,6 +1,7 @@
 #include "model/report.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -83,7 +84,7 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
             s->n_layer, s->n_head, s->n_embd, count_text(text, (double)gpt_parameter_count(gpt)),
             s->vocab_size);
     if (s->padded_vocab != s->vocab_size) fprintf(out, " (inside %" PRId64 ")", s->padded_vocab);
-    fprintf(out, "\n  precision  ");
+    fprintf(out, "\n  precision ");
     precision_print(out, &gpt->precision);
     if (report->scale_loss)
         fprintf(out, "\n  loss scale %g, x %g after %" PRId64 " good steps, x %g on overflow",
@@ -118,41 +119,54 @@ static void duration_text(char text[32], double seconds) {
     long total = (long)(seconds + 0.5);
     if (total >= 86400) snprintf(text, 32, "%ldd %02ldh", total / 86400, total / 3600 % 24);
     else if (total >= 3600) snprintf(text, 32, "%ldh %02ldm", total / 3600, total / 60 % 60);
-    else snprintf(text, 32, "%ldm %02lds", total / 60, total % 60);
+    else if (total >= 60) snprintf(text, 32, "%ldm %02lds", total / 60, total % 60);
+    else snprintf(text, 32, "%lds", total);
 }
 
-/* "step 120/600 | loss 1.2345 | ..." without the bar. */
-static int step_text(const struct report *report, char *text, size_t size,
-                     const struct step_report *step, double tokens_per_s) {
-    char scale[48] = "", speed[32];
-    if (report->scale_loss)
-        snprintf(scale, sizeof scale, " | scale %g%s", step->loss_scale,
-                 step->skipped ? " skipped" : "");
-    else if (step->skipped) snprintf(scale, sizeof scale, " | skipped");
-    return snprintf(text, size,
-                    "step %*" PRId64 "/%" PRId64 " | loss %.4f | lr %.2e | norm %.3f%s | %s tok/s",
-                    report->steps >= 1000 ? 5 : 3, step->step, report->steps, step->loss, step->lr,
-                    step->gradient_norm, scale, count_text(speed, tokens_per_s));
+/* " | scale 2^16", " | skipped", or nothing. */
+static void scale_text(const struct report *report, char text[48], const struct step_report *step) {
+    int used = 0;
+    text[0] = 0;
+    int exponent;
+    bool power_of_two = frexpf(step->loss_scale, &exponent) == 0.5f;
+    if (report->scale_loss && power_of_two)
+        used = snprintf(text, 48, " | scale 2^%d", exponent - 1);
+    else if (report->scale_loss) used = snprintf(text, 48, " | scale %g", step->loss_scale);
+    if (step->skipped) snprintf(text + used, (size_t)(48 - used), "%s", " | skipped");
 }
 
-/* The line as on a pipe, then as much of a bar as the width leaves, and the time left. */
+static void print_line(const struct report *report, const struct step_report *step, double step_ms,
+                       double tokens_per_s) {
+    char scale[48], speed[32];
+    scale_text(report, scale, step);
+    fprintf(report->out,
+            "step %*" PRId64 "/%" PRId64 " | loss %.4f | lr %.2e | norm %.3f%s | %s tok/s | %.1f "
+            "ms\n",
+            report->steps >= 1000 ? 5 : 3, step->step, report->steps, step->loss, step->lr,
+            step->gradient_norm, scale, count_text(speed, tokens_per_s), step_ms);
+    fflush(report->out);
+}
+
+/* One line that is redrawn: figures on the right, and as much of a bar as the width leaves. */
 static void draw_bar(struct report *report, const struct step_report *step, double tokens_per_s) {
-    char line[256], eta[32];
-    int used = step_text(report, line, sizeof line, step, tokens_per_s);
+    enum { BAR_MAX = 40, BAR_MIN = 5 };
+    char line[256], scale[48], speed[32], left[32];
     double elapsed = report_clock() - report->started;
-    int64_t done = step->step - report->first_step, left = report->steps - step->step;
-    duration_text(eta, done > 0 ? elapsed / (double)done * (double)left : 0);
-    int width = terminal_width(report) - 1;
-    int bar = width - used - (int)strlen(eta) - 6;
-    if (bar > 40) bar = 40;
-    fprintf(report->out, "\r%.*s", width, line);
-    if (width - used >= (int)strlen(eta) + 3) fprintf(report->out, " | %s", eta);
-    if (bar >= 6) {
+    int64_t done = step->step - report->first_step, rest = report->steps - step->step;
+    duration_text(left, done > 0 ? elapsed / (double)done * (double)rest : 0);
+    scale_text(report, scale, step);
+    int used = snprintf(line, sizeof line,
+                        " %" PRId64 "/%" PRId64 " | loss %.4f | norm %.2f%s | %s tok/s | %s left",
+                        step->step, report->steps, step->loss, step->gradient_norm, scale,
+                        count_text(speed, tokens_per_s), left);
+    int width = terminal_width(report) - 1, bar = width - used;
+    if (bar > BAR_MAX) bar = BAR_MAX;
+    fputc('\r', report->out);
+    if (bar >= BAR_MIN) {
         int full = (int)((double)bar * (double)step->step / (double)report->steps);
-        fputc(' ', report->out);
-        for (int i = 0; i < bar; i++) fputs(i < full ? "#" : "-", report->out);
+        for (int i = 0; i < bar; i++) fputc(i < full ? '#' : '-', report->out);
     }
-    fputs("\033[K", report->out);
+    fprintf(report->out, "%.*s\033[K", width, bar >= BAR_MIN ? line : line + 1);
     fflush(report->out);
     report->bar_visible = true;
 }
@@ -165,10 +179,7 @@ void report_step(struct report *report, const struct step_report *step, double s
         return;
     }
     if (step->step % report->every != 0 && step->step != report->steps) return;
-    char line[256];
-    step_text(report, line, sizeof line, step, tokens_per_s);
-    fprintf(report->out, "%s | %.1f ms\n", line, step_ms);
-    fflush(report->out);
+    print_line(report, step, step_ms, tokens_per_s);
 }
 
 void report_validation(struct report *report, int64_t step, double loss) {

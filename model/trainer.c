@@ -7,6 +7,7 @@
 #include "data/error.h"
 #include "model/backward.h"
 #include "model/forward.h"
+#include "model/sample.h"
 #include "model/schedule.h"
 
 enum {
@@ -31,6 +32,7 @@ static void accumulate(struct trainer *trainer) {
     OP(trainer->be, loss_sum, .total = &trainer->scaler->loss,
        .losses = gpt->activations.losses.data, .count = gpt->shape.rows, .weight = weight);
     gpt_backward(gpt);
+    gpt->accumulate = true;
 }
 
 static void update_part(struct trainer *trainer, int64_t first, int64_t count, double lr,
@@ -67,18 +69,20 @@ static void update(struct trainer *trainer) {
 }
 
 static void begin_step(struct trainer *trainer) {
-    struct gpt *gpt = &trainer->gpt;
-    OP(trainer->be, clear, .data = gpt->gradients.data, .bytes = tensor_bytes(&gpt->gradients));
+    gpt_clear_gradients(&trainer->gpt);
     OP(trainer->be, clear, .data = &trainer->scaler->loss, .bytes = sizeof(float));
 }
 
-/* Walks every operation of a step once with the plan table. */
+/* Walks every operation of a step with the plan table: the first micro-batch and, as its products
+ * are others, a further one. */
 static int plan(struct trainer *trainer, bool allocate, char *error) {
     struct backend *be = trainer->be;
     backend_plan_begin(be);
     begin_step(trainer);
     accumulate(trainer);
+    if (trainer->config->train.grad_accum_steps > 1) accumulate(trainer);
     update(trainer);
+    if (trainer->config->sample.every > 0) sample_plan(&trainer->gpt);
     trainer->gpt.memory.workspace = be->workspace_bytes;
     trainer->gpt.memory.total += be->workspace_bytes;
     if (allocate) return backend_plan_end(be, error);

@@ -1,0 +1,247 @@
+/* Which dtype every operation and every tensor gets, for each precision and autocast block. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/error.h"
+#include "model/precision.h"
+
+/* Written as letters: f for fp32, h for fp16, b for bf16.
+ *   operations: embedding layernorm | qkv attention projection | fc gelu projection | head loss
+ *   tensors:    ln1_out qkv attention_out projection | ln2_out fc gelu projection | lnf_out logits
+ */
+struct expectation {
+    enum config_precision precision;
+    const char *float32; /* autocast.float32, separated by spaces */
+    const char *operations, *tensors;
+};
+
+#define FP32 CONFIG_PRECISION_FP32
+#define FP16 CONFIG_PRECISION_FP16
+#define BF16 CONFIG_PRECISION_BF16
+
+static const struct expectation expectations[] = {
+    {FP32, "", "ff fff fff ff", "ffff ffff ff"},
+    {FP32, "qkv gelu lm_head", "ff fff fff ff", "ffff ffff ff"},
+    {BF16, "", "ff bbb bbb bf", "bbbb bbbb bb"},
+    {FP16, "", "ff hhh hhh hf", "hhhh hhhh hh"},
+    /* An operation in fp32 reads what it is given; what is written for it alone stays fp32, what
+     * stands between it and a 16-bit neighbor is 16 bit. */
+    {BF16, "qkv", "ff fbb bbb bf", "fbbb bbbb bb"},
+    {BF16, "attention", "ff bfb bbb bf", "bbbb bbbb bb"},
+    {BF16, "attention_projection", "ff bbf bbb bf", "bbbf bbbb bb"},
+    {BF16, "qkv attention", "ff ffb bbb bf", "ffbb bbbb bb"},
+    {BF16, "attention attention_projection", "ff bff bbb bf", "bbff bbbb bb"},
+    {BF16, "qkv attention attention_projection", "ff fff bbb bf", "ffff bbbb bb"},
+    /* GELU runs in the dtype of its input. */
+    {BF16, "mlp_fc", "ff bbb ffb bf", "bbbb ffbb bb"},
+    {BF16, "gelu", "ff bbb bfb bf", "bbbb bbbb bb"},
+    {BF16, "mlp_fc gelu", "ff bbb ffb bf", "bbbb ffbb bb"},
+    {BF16, "mlp_projection", "ff bbb bbf bf", "bbbb bbbf bb"},
+    {BF16, "gelu mlp_projection", "ff bbb bff bf", "bbbb bbff bb"},
+    {BF16, "mlp_fc mlp_projection", "ff bbb fff bf", "bbbb ffff bb"},
+    {BF16, "lm_head", "ff bbb bbb ff", "bbbb bbbb ff"},
+    {FP16, "lm_head attention", "ff hfh hhh ff", "hhhh hhhh ff"},
+    {FP16, "qkv attention attention_projection mlp_fc gelu mlp_projection lm_head", "ff fff fff ff",
+     "ffff ffff ff"},
+};
+
+static void set_words(struct config_words *words, char *text) {
+    words->count = 0;
+    for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
+        words->items[words->count++] = word;
+}
+
+static struct precision resolve(const struct config *config, const struct backend *be, char *note) {
+    char error[ERROR_MAX] = "";
+    struct precision precision;
+    memset(&precision, 0xff, sizeof precision);
+    cr_assert_eq(precision_resolve(&precision, note, config, be, error), 0, "%s", error);
+    return precision;
+}
+
+static const struct backend cpu = {.name = "cpu"};
+
+static char letter(enum dtype dtype) {
+    return "fhb"[dtype];
+}
+
+static void write_letters(char *text, const char *pattern, const enum dtype *dtypes) {
+    for (; *pattern; pattern++) *text++ = *pattern == ' ' ? ' ' : letter(*dtypes++);
+    *text = 0;
+}
+
+static void describe(const struct precision *p, char *operations, char *tensors) {
+    const enum dtype stored[] = {p->ln1_out, p->qkv,    p->attention_out, p->attention_projection,
+                                 p->ln2_out, p->mlp_fc, p->mlp_gelu,      p->mlp_projection,
+                                 p->lnf_out, p->logits};
+    write_letters(operations, "xx xxx xxx xx", p->operation);
+    write_letters(tensors, "xxxx xxxx xx", stored);
+}
+
+Test(precision, every_operation_and_tensor) {
+    for (size_t i = 0; i < sizeof expectations / sizeof *expectations; i++) {
+        const struct expectation *e = &expectations[i];
+        struct config config;
+        char words[200], note[ERROR_MAX], operations[20], tensors[20];
+        config_defaults(&config);
+        config.precision = e->precision;
+        snprintf(words, sizeof words, "%s", e->float32);
+        set_words(&config.autocast.float32, words);
+        struct precision p = resolve(&config, &cpu, note);
+        describe(&p, operations, tensors);
+        cr_expect_str_eq(operations, e->operations, "%s: [%s]", config_precision_name(e->precision),
+                         e->float32);
+        cr_expect_str_eq(tensors, e->tensors, "%s: [%s]", config_precision_name(e->precision),
+                         e->float32);
+        cr_expect_eq(p.residual, DTYPE_F32);
+        cr_expect_eq(p.gradients, DTYPE_F32);
+        cr_expect_eq(p.scale_loss, e->precision == FP16);
+        cr_expect_str_eq(note, "");
+    }
+}
+
+Test(precision, residual_and_gradients_lower) {
+    static const enum dtype lowers[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    for (int i = 0; i < 3; i++)
+        for (int bits = 0; bits < 4; bits++) {
+            struct config config;
+            char note[ERROR_MAX];
+            config_defaults(&config);
+            config.precision = (enum config_precision)i;
+            if (bits & 1) config.autocast.residual = CONFIG_DTYPE_LOWER;
+            if (bits & 2) config.gradients.dtype = CONFIG_DTYPE_LOWER;
+            struct precision p = resolve(&config, &cpu, note);
+            cr_expect_eq(p.lower, lowers[i]);
+            cr_expect_eq(p.residual, bits & 1 ? lowers[i] : DTYPE_F32);
+            cr_expect_eq(p.gradients, bits & 2 ? lowers[i] : DTYPE_F32);
+            cr_expect_eq(p.operation[OPERATION_LAYERNORM], DTYPE_F32);
+            cr_expect_eq(precision_branch_is_residual(&p), i == 0 || bits & 1);
+        }
+}
+
+Test(precision, branches_share_the_residual_gradient_only_if_all_dtypes_agree) {
+    struct config config;
+    char note[ERROR_MAX];
+    config_defaults(&config);
+    config.precision = BF16;
+    config.autocast.float32 = (struct config_words){1, {"attention_projection"}};
+    struct precision p = resolve(&config, &cpu, note);
+    cr_expect_not(precision_branch_is_residual(&p));
+    config.autocast.float32 = (struct config_words){2, {"mlp_projection", "attention_projection"}};
+    p = resolve(&config, &cpu, note);
+    cr_expect(precision_branch_is_residual(&p));
+    config.autocast.residual = CONFIG_DTYPE_LOWER;
+    p = resolve(&config, &cpu, note);
+    cr_expect_not(precision_branch_is_residual(&p));
+}
+
+Test(precision, autocast_off_is_fp32_everywhere) {
+    for (int i = 0; i < 4; i++) {
+        struct config config;
+        const struct backend able = {.name = "cpu", .native_bf16 = true, .native_fp16 = true};
+        char note[ERROR_MAX], operations[20], tensors[20];
+        config_defaults(&config);
+        config.precision = (enum config_precision)i;
+        config.autocast.enabled = false;
+        config.autocast.residual = CONFIG_DTYPE_LOWER;
+        config.gradients.dtype = CONFIG_DTYPE_LOWER;
+        struct precision p = resolve(&config, &able, note);
+        describe(&p, operations, tensors);
+        cr_expect_str_eq(operations, "ff fff fff ff");
+        cr_expect_str_eq(tensors, "ffff ffff ff");
+        cr_expect_eq(p.lower, DTYPE_F32);
+        cr_expect_eq(p.residual, DTYPE_F32);
+        cr_expect_eq(p.gradients, DTYPE_F32);
+        cr_expect_not(p.scale_loss);
+    }
+}
+
+Test(precision, automatic_takes_what_the_device_is_good_at) {
+    static const struct {
+        bool bf16, fp16;
+        enum dtype chosen;
+    } devices[] = {{false, false, DTYPE_F32},
+                   {false, true, DTYPE_F16},
+                   {true, false, DTYPE_BF16},
+                   {true, true, DTYPE_BF16}};
+    for (int i = 0; i < 4; i++) {
+        struct backend be = {.name = "cpu"};
+        struct config config;
+        char note[ERROR_MAX];
+        be.native_bf16 = devices[i].bf16;
+        be.native_fp16 = devices[i].fp16;
+        config_defaults(&config);
+        config.precision = CONFIG_PRECISION_AUTO;
+        struct precision p = resolve(&config, &be, note);
+        cr_expect_eq(p.lower, devices[i].chosen);
+        cr_expect_eq(p.scale_loss, devices[i].chosen == DTYPE_F16);
+        cr_expect_not_null(strstr(note, dtype_name(devices[i].chosen)), "%s", note);
+        cr_expect_not_null(strstr(note, "cpu"), "%s", note);
+        cr_expect_lt(strlen(note), 80u);
+    }
+}
+
+/* What one asks for by name is taken, whatever the device is good at. */
+Test(precision, explicit_choices_do_not_ask_the_device) {
+    for (int i = 0; i < 3; i++) {
+        const struct backend able = {.name = "cpu", .native_bf16 = true, .native_fp16 = true};
+        struct config config;
+        char note[ERROR_MAX];
+        config_defaults(&config);
+        config.precision = (enum config_precision)i;
+        cr_expect_eq(resolve(&config, &cpu, note).lower, resolve(&config, &able, note).lower);
+        cr_expect_str_eq(note, "");
+    }
+}
+
+static int occurrences(const char *text, const char *word) {
+    int count = 0;
+    size_t length = strlen(word);
+    for (const char *at = strstr(text, word); at; at = strstr(at + 1, word))
+        count += (at == text || strchr(" :\n", at[-1])) && strchr(" \n", at[length]);
+    return count;
+}
+
+/* The banner puts a label of 13 columns before the first line. */
+static void check_printed(const struct precision *p) {
+    static const char *const names[] = {
+#define X(id, name, policy) name,
+        AUTOCAST_OPERATIONS(X)
+#undef X
+            "residual",
+        "gradients"};
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    precision_print(out, p);
+    fclose(out);
+    for (int i = 0; i < AUTOCAST_OPERATION_COUNT + 2; i++)
+        cr_expect_eq(occurrences(text, names[i]), 1, "%s in: %s", names[i], text);
+    size_t column = 13;
+    for (const char *at = text; *at; column += strcspn(at, "\n"), at += strcspn(at, "\n")) {
+        if (*at == '\n') column = 0, at++;
+        cr_expect_leq(column + strcspn(at, "\n"), 80u, "a line of %zu columns in: %s",
+                      column + strcspn(at, "\n"), text);
+    }
+    free(text);
+}
+
+Test(precision, printed_lines_fit_and_name_all_once) {
+    for (int i = 0; i < 4; i++) {
+        struct config config;
+        char note[ERROR_MAX];
+        config_defaults(&config);
+        config.precision = i & 1 ? BF16 : FP16;
+        if (i & 2) config.autocast.residual = config.gradients.dtype = CONFIG_DTYPE_LOWER;
+        struct precision p = resolve(&config, &cpu, note);
+        check_printed(&p);
+        config.autocast.float32 =
+            (struct config_words){7,
+                                  {"qkv", "attention", "attention_projection", "mlp_fc", "gelu",
+                                   "mlp_projection", "lm_head"}};
+        p = resolve(&config, &cpu, note);
+        check_printed(&p);
+    }
+}

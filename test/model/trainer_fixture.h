@@ -1,0 +1,154 @@
+/* Shared by the tests of gpt, sample, trainer and report: a tiny model on tokens made in memory.
+ * Its vocabulary is padded inside; its tokens have a pattern, so that training lowers the loss. */
+#ifndef TEST_MODEL_TRAINER_FIXTURE_H
+#define TEST_MODEL_TRAINER_FIXTURE_H
+
+#include <criterion/criterion.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/error.h"
+#include "data/random.h"
+#include "data/sha256.h"
+#include "model/trainer.h"
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+enum { RIG_VOCABULARY = 61, RIG_LENGTH = 32, RIG_TOKENS = 4000 };
+
+struct rig {
+    struct config config;
+    struct precision precision;
+    struct backend be;
+    struct tokens tokens;
+    struct loader loader;
+    struct trainer trainer;
+    char error[ERROR_MAX];
+};
+
+static inline void rig_config(struct config *config, enum config_precision precision) {
+    config_defaults(config);
+    strcpy(config->name, "rig");
+    config->precision = precision;
+    config->model.n_layer = 2;
+    config->model.n_head = 2;
+    config->model.n_embd = 32;
+    config->model.n_positions = RIG_LENGTH;
+    config->model.vocab_size = RIG_VOCABULARY;
+    config->data.seq_len = RIG_LENGTH;
+    config->train.steps = 20;
+    config->train.micro_batch_size = 2;
+    config->train.grad_accum_steps = 2;
+    config->optimizer.lr = 3e-3;
+    config->loss_scale.init_scale = 1024;
+}
+
+static inline void rig_open_data(struct rig *rig) {
+    uint16_t *tokens = malloc(RIG_TOKENS * sizeof *tokens);
+    int vocabulary = (int)rig->config.model.vocab_size, last = 0;
+    for (int i = 0; i < RIG_TOKENS; i++) {
+        bool jump = random_uniform(7, 1, (uint64_t)i) < 0.2;
+        last = jump ? (int)(random_bits(7, 2, (uint64_t)i) % (uint64_t)vocabulary)
+                    : (last * 3 + 1) % vocabulary;
+        tokens[i] = (uint16_t)last;
+    }
+    struct loader_options options = {(int)rig->config.data.seq_len, 5, true, vocabulary};
+    cr_assert_eq(tokens_from_memory(&rig->tokens, tokens, RIG_TOKENS, "rig", rig->error), 0, "%s",
+                 rig->error);
+    cr_assert_eq(loader_open(&rig->loader, &rig->tokens, &options, rig->error), 0, "%s",
+                 rig->error);
+}
+
+static inline void rig_open_backend(struct rig *rig, int threads) {
+    char note[ERROR_MAX];
+    cr_assert_eq(backend_open(&rig->be, DEVICE_CPU, threads, rig->error), 0, "%s", rig->error);
+    cr_assert_eq(precision_resolve(&rig->precision, note, &rig->config, &rig->be, rig->error), 0,
+                 "%s", rig->error);
+}
+
+/* Opens what rig->config asks for. */
+static inline void rig_open(struct rig *rig, int threads) {
+    rig_open_data(rig);
+    rig_open_backend(rig, threads);
+    cr_assert_eq(
+        trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, true, rig->error), 0,
+        "%s", rig->error);
+}
+
+static inline void rig_close(struct rig *rig) {
+    trainer_close(&rig->trainer);
+    backend_close(&rig->be);
+    loader_close(&rig->loader);
+    tokens_close(&rig->tokens);
+}
+
+static inline struct step_report rig_step(struct rig *rig) {
+    struct step_report report;
+    cr_assert_eq(trainer_step(&rig->trainer, &report, &rig->loader, rig->error), 0, "%s",
+                 rig->error);
+    return report;
+}
+
+static inline struct step_report rig_steps(struct rig *rig, int count) {
+    struct step_report report = {0};
+    for (int i = 0; i < count; i++) report = rig_step(rig);
+    return report;
+}
+
+/* A copy of backend memory on the host, to be freed. */
+static inline void *rig_copy(struct backend *be, const struct tensor *tensor) {
+    void *copy = malloc(tensor_bytes(tensor) + 1);
+    be->download(be, copy, tensor->data, tensor_bytes(tensor));
+    return copy;
+}
+
+/* The tensor's values as fp32, to be freed. */
+static inline float *rig_floats(struct backend *be, const struct tensor *tensor) {
+    size_t count = (size_t)tensor_count(tensor);
+    void *raw = rig_copy(be, tensor);
+    float *values = malloc((count + 1) * sizeof *values);
+    const float *wide = dtype_widen(values, raw, tensor->dtype, 0, count);
+    if (wide != values) memcpy(values, wide, count * sizeof *values);
+    free(raw);
+    return values;
+}
+
+static inline void rig_hash(struct sha256 *hash, struct backend *be, const struct tensor *tensor) {
+    if (!tensor->data) return;
+    void *bytes = rig_copy(be, tensor);
+    sha256_add(hash, bytes, tensor_bytes(tensor));
+    free(bytes);
+}
+
+struct digest {
+    char hex[SHA256_HEX_MAX];
+};
+
+/* Weights, their 16-bit copy and both moments, to the bit. */
+static inline struct digest rig_digest(struct rig *rig) {
+    struct digest digest;
+    struct sha256 hash;
+    uint8_t bytes[SHA256_BYTES];
+    struct gpt *gpt = &rig->trainer.gpt;
+    sha256_begin(&hash);
+    rig_hash(&hash, &rig->be, &gpt->master);
+    rig_hash(&hash, &rig->be, &gpt->lower);
+    rig_hash(&hash, &rig->be, &gpt->moment1);
+    rig_hash(&hash, &rig->be, &gpt->moment2);
+    sha256_end(&hash, bytes);
+    sha256_hex(digest.hex, bytes);
+    return digest;
+}
+
+static inline void expect_same_digest(struct digest a, struct digest b, const char *what) {
+    cr_expect_str_eq(a.hex, b.hex, "%s: weights or moments differ", what);
+}
+
+static const enum config_precision rig_precisions[] = {CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16,
+                                                       CONFIG_PRECISION_FP16};
+
+#endif
