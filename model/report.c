@@ -50,12 +50,13 @@ void report_memory(FILE *out, const struct memory_plan *plan) {
         {"activations", plan->activations}, {"workspace", plan->workspace},
     };
     const double mib = 1 << 20;
-    fprintf(out, "%.1f MiB:", (double)plan->total / mib);
+    int digits = (double)plan->total < 1000 * mib; /* so that large plans fit the line too */
+    fprintf(out, "%.*f MiB:", digits, (double)plan->total / mib);
     int column = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (!parts[i].bytes) continue;
         if (column == 3) fprintf(out, ",\n             ");
-        fprintf(out, "%s %s %.1f", column && column != 3 ? "," : "", parts[i].name,
+        fprintf(out, "%s %s %.*f", column && column != 3 ? "," : "", parts[i].name, digits,
                 (double)parts[i].bytes / mib);
         column++;
     }
@@ -80,7 +81,7 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
     fprintf(out, "mantissa: training %s\n", config->name);
     fprintf(out,
             "  model      %" PRId64 " layers, %" PRId64 " heads, %" PRId64 " wide: %s "
-            "parameters, vocabulary %" PRId64,
+            "parameters\n  vocabulary %" PRId64,
             s->n_layer, s->n_head, s->n_embd, count_text(text, (double)gpt_parameter_count(gpt)),
             s->vocab_size);
     if (s->padded_vocab != s->vocab_size) fprintf(out, " (inside %" PRId64 ")", s->padded_vocab);

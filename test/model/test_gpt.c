@@ -1,16 +1,13 @@
-/* The layout of parameters and activations, what weights start as, and the memory plan. */
+/* The layout of the parameters, what they start as, and the padding that nobody may touch. */
 #include "test/model/trainer_fixture.h"
 
-#include "model/forward.h"
-#include "model/sample.h"
-
-static void open_laid_out(struct rig *rig, struct gpt *gpt, bool training) {
+static void open_laid_out(struct rig *rig, struct gpt *gpt) {
     rig_open_backend(rig, 1);
-    gpt_open(gpt, &rig->config, &rig->precision, &rig->be, training);
+    gpt_open(gpt, &rig->config, &rig->precision, &rig->be, true);
 }
 
 static void open_allocated(struct rig *rig, struct gpt *gpt) {
-    open_laid_out(rig, gpt, true);
+    open_laid_out(rig, gpt);
     backend_plan_begin(&rig->be);
     cr_assert_eq(backend_plan_end(&rig->be, rig->error), 0, "%s", rig->error);
     cr_assert_eq(gpt_allocate(gpt, rig->error), 0, "%s", rig->error);
@@ -58,7 +55,7 @@ Test(gpt, every_parameter_once) {
     struct gpt gpt;
     rig_config(&rig.config, CONFIG_PRECISION_BF16);
     rig.config.model.n_layer = 12;
-    open_laid_out(&rig, &gpt, true);
+    open_laid_out(&rig, &gpt);
     cr_assert_eq(arrlen(gpt.list), 4 + 12 * (ptrdiff_t)COUNT(layer_known));
     expect_shape(find(&gpt, "wte.weight"), RIG_VOCABULARY, 32, true);
     expect_shape(find(&gpt, "wpe.weight"), RIG_LENGTH, 32, true);
@@ -88,7 +85,7 @@ Test(gpt, offsets_are_aligned_dense_and_grouped_by_decay) {
         struct gpt gpt;
         rig_config(&rig.config, CONFIG_PRECISION_BF16);
         rig.config.model.n_embd = widths[w];
-        open_laid_out(&rig, &gpt, true);
+        open_laid_out(&rig, &gpt);
         int64_t at = 0;
         for (ptrdiff_t i = 0; i < arrlen(gpt.list); i++) {
             const struct parameter *p = &gpt.list[i];
@@ -325,254 +322,4 @@ Test(gpt, padding_stays_zero_in_training) {
         check_padding(rig_precisions[p], 250, 256);
         check_padding(rig_precisions[p], 129, 50);
     }
-}
-
-static size_t bytes_of(const struct tensor *tensor) {
-    return (tensor_bytes(tensor) + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
-}
-
-/* The plan is what was carved: every tensor lies in its block, none overlaps another. */
-struct span {
-    const char *name;
-    char *begin, *end;
-};
-
-static int by_begin(const void *a, const void *b) {
-    const struct span *left = a, *right = b;
-    return left->begin < right->begin ? -1 : left->begin > right->begin;
-}
-
-static void add_span(struct span **spans, const char *name, const struct tensor *tensor) {
-    if (tensor_bytes(tensor) == 0) return;
-    struct span span = {name, tensor->data, (char *)tensor->data + tensor_bytes(tensor)};
-    arrput(*spans, span);
-}
-
-static void check_spans(struct span *spans, char *begin, size_t bytes) {
-    qsort(spans, arrlenu(spans), sizeof *spans, by_begin);
-    for (ptrdiff_t i = 0; i < arrlen(spans); i++) {
-        cr_expect(spans[i].begin >= begin && spans[i].end <= begin + bytes, "%s is outside",
-                  spans[i].name);
-        if (i)
-            cr_expect_geq(spans[i].begin, spans[i - 1].end, "%s overlaps %s", spans[i].name,
-                          spans[i - 1].name);
-    }
-    arrfree(spans);
-}
-
-static void check_plan(struct gpt *gpt) {
-    const struct memory_plan *m = &gpt->memory;
-    const struct tensor *flats[] = {&gpt->master, &gpt->lower, &gpt->gradients, &gpt->moment1,
-                                    &gpt->moment2};
-    const size_t planned[] = {m->master, m->lower, m->gradients, m->moments / 2, m->moments / 2};
-    struct span *spans = NULL;
-    for (int i = 0; i < 5; i++) {
-        cr_expect_eq(flats[i]->data ? bytes_of(flats[i]) : 0, planned[i], "array %d", i);
-        if (flats[i]->data) add_span(&spans, "flat array", flats[i]);
-    }
-    check_spans(spans, gpt->parameter_memory, m->master + m->lower + m->gradients + m->moments);
-    spans = NULL;
-    struct activations *a = &gpt->activations;
-#define X(field, dtype, rows, columns) add_span(&spans, #field, &a->field);
-    MODEL_ACTIVATIONS(X)
-    if (gpt->training) {
-        bool shared = a->dbranch.data == a->dresidual.data;
-        cr_expect_eq(shared, precision_branch_is_residual(&gpt->precision));
-        struct tensor dbranch = a->dbranch;
-        if (shared) a->dbranch = (struct tensor){.rank = 1};
-        BACKWARD_ACTIVATIONS(X)
-        a->dbranch = dbranch;
-    }
-#undef X
-    for (int layer = 0; layer < (gpt->training ? gpt->shape.n_layer : 1); layer++) {
-#define X(field, dtype, rows, columns) add_span(&spans, #field, &a->layers[layer].field);
-        LAYER_ACTIVATIONS(X)
-#undef X
-    }
-    size_t used = 0;
-    for (ptrdiff_t i = 0; i < arrlen(spans); i++) used += (size_t)(spans[i].end - spans[i].begin);
-    cr_expect_leq(used, m->activations);
-    if (gpt->shape.rows == gpt->capacity.rows)
-        cr_expect_geq(used + 256u * (arrlenu(spans) + 2) + 8u * (size_t)gpt->shape.rows,
-                      m->activations, "more is planned than used");
-    check_spans(spans, gpt->activation_memory, m->activations);
-}
-
-Test(gpt, memory_plan_is_what_is_carved) {
-    for (size_t p = 0; p < COUNT(rig_precisions); p++)
-        for (int variant = 0; variant < 4; variant++) {
-            struct rig rig = {0};
-            rig_config(&rig.config, rig_precisions[p]);
-            if (variant & 1) rig.config.autocast.residual = CONFIG_DTYPE_LOWER;
-            if (variant & 1) rig.config.gradients.dtype = CONFIG_DTYPE_LOWER;
-            if (variant & 2) rig.config.autocast.float32 = (struct config_words){1, {"mlp_fc"}};
-            rig_open(&rig, 1);
-            const struct memory_plan *m = &rig.trainer.gpt.memory;
-            check_plan(&rig.trainer.gpt);
-            cr_expect_eq(m->workspace, rig.be.workspace_bytes);
-            cr_expect_eq(m->total, m->master + m->lower + m->gradients + m->moments +
-                                       m->activations + m->workspace);
-            gpt_set_batch(&rig.trainer.gpt, 1, 7);
-            check_plan(&rig.trainer.gpt);
-            gpt_set_batch(&rig.trainer.gpt, 2, RIG_LENGTH);
-            check_plan(&rig.trainer.gpt);
-            rig_close(&rig);
-        }
-}
-
-/* What a dry run prints is what a run takes. */
-Test(gpt, plan_without_memory_is_the_plan_with_memory) {
-    for (size_t p = 0; p < COUNT(rig_precisions); p++) {
-        struct rig dry = {0}, wet = {0};
-        rig_config(&dry.config, rig_precisions[p]);
-        rig_config(&wet.config, rig_precisions[p]);
-        rig_open(&wet, 1);
-        rig_open_backend(&dry, 1);
-        cr_assert_eq(
-            trainer_open(&dry.trainer, &dry.config, &dry.precision, &dry.be, false, dry.error), 0);
-        cr_expect_arr_eq(&dry.trainer.gpt.memory, &wet.trainer.gpt.memory,
-                         sizeof(struct memory_plan));
-        cr_expect_null(dry.trainer.gpt.parameter_memory);
-        cr_expect_null(dry.trainer.gpt.activation_memory);
-        cr_expect_null(dry.be.workspace);
-        trainer_close(&dry.trainer);
-        backend_close(&dry.be);
-        rig_close(&wet);
-    }
-}
-
-/* A step asks for no more workspace than the walk announced, in any mix of dtypes. */
-Test(gpt, steps_stay_within_the_planned_workspace) {
-    static const char *const words[] = {
-        "qkv", "attention", "attention_projection", "mlp_fc", "gelu", "mlp_projection", "lm_head"};
-    for (size_t p = 1; p < COUNT(rig_precisions); p++)
-        for (size_t w = 0; w < COUNT(words); w++) {
-            struct rig rig = {0};
-            rig_config(&rig.config, rig_precisions[p]);
-            rig.config.autocast.float32 = (struct config_words){1, {words[w]}};
-            if (w % 2) rig.config.gradients.dtype = CONFIG_DTYPE_LOWER;
-            rig_open(&rig, 1);
-            size_t planned = rig.be.workspace_bytes;
-            rig_steps(&rig, 1);
-            double loss;
-            cr_expect_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 1, rig.error), 0);
-            cr_expect_str_eq(rig.be.failure, "");
-            cr_expect_eq(rig.be.workspace_bytes, planned);
-            rig_close(&rig);
-        }
-}
-
-static float *logits_of(struct gpt *gpt, const int32_t *tokens, int64_t batch, int64_t length,
-                        int64_t row) {
-    gpt_set_batch(gpt, batch, length);
-    gpt->be->upload(gpt->be, gpt->activations.tokens, tokens,
-                    (size_t)(batch * length) * sizeof *tokens);
-    gpt_forward(gpt);
-    gpt_logits(gpt, row);
-    struct tensor first = tensor_range(&gpt->activations.logits, 0, gpt->shape.padded_vocab);
-    return rig_floats(gpt->be, &first);
-}
-
-Test(gpt, inference_gives_the_logits_of_training) {
-    for (size_t p = 0; p < COUNT(rig_precisions); p++) {
-        struct rig rig = {0}, other = {0};
-        struct gpt inference;
-        int32_t tokens[RIG_LENGTH];
-        rig_config(&rig.config, rig_precisions[p]);
-        rig.config.train.micro_batch_size = 1;
-        rig_open(&rig, 1);
-        other.config = rig.config;
-        open_laid_out(&other, &inference, false);
-        backend_plan_begin(&other.be);
-        sample_plan(&inference);
-        cr_assert_eq(backend_plan_end(&other.be, other.error), 0);
-        cr_assert_eq(gpt_allocate(&inference, other.error), 0, "%s", other.error);
-        gpt_initialize(&inference, (uint64_t)rig.config.seed);
-        cr_expect_lt(inference.memory.total, rig.trainer.gpt.memory.total);
-        for (int i = 0; i < RIG_LENGTH; i++) tokens[i] = i * 5 % RIG_VOCABULARY;
-        for (int64_t row = 0; row < RIG_LENGTH; row += 31) {
-            float *a = logits_of(&rig.trainer.gpt, tokens, 1, RIG_LENGTH, row);
-            float *b = logits_of(&inference, tokens, 1, RIG_LENGTH, row);
-            cr_expect_arr_eq(a, b, RIG_VOCABULARY * sizeof *a, "%s, row %d",
-                             config_precision_name(rig_precisions[p]), (int)row);
-            free(a);
-            free(b);
-        }
-        close_gpt(&other, &inference);
-        rig_close(&rig);
-    }
-}
-
-/* Nothing looks ahead, and sequences of a batch do not see each other. */
-Test(gpt, logits_depend_on_the_past_of_their_sequence_only) {
-    struct rig rig = {0};
-    int32_t tokens[2 * RIG_LENGTH];
-    rig_config(&rig.config, CONFIG_PRECISION_FP32);
-    rig_open(&rig, 1);
-    struct gpt *gpt = &rig.trainer.gpt;
-    for (int i = 0; i < 2 * RIG_LENGTH; i++) tokens[i] = i * 5 % RIG_VOCABULARY;
-    float *before = logits_of(gpt, tokens, 2, RIG_LENGTH, 10);
-    for (int i = 11; i < 2 * RIG_LENGTH; i++) tokens[i] = i * 11 % RIG_VOCABULARY;
-    float *after = logits_of(gpt, tokens, 2, RIG_LENGTH, 10);
-    cr_expect_arr_eq(before, after, RIG_VOCABULARY * sizeof *before, "a look ahead");
-    tokens[3]++;
-    float *past = logits_of(gpt, tokens, 2, RIG_LENGTH, 10);
-    cr_expect_arr_neq(before, past, RIG_VOCABULARY * sizeof *before, "no look back");
-    free(before);
-    free(after);
-    free(past);
-    rig_close(&rig);
-}
-
-Test(gpt, set_batch_takes_any_shape_that_fits) {
-    struct rig rig = {0};
-    rig_config(&rig.config, CONFIG_PRECISION_FP32);
-    rig_open(&rig, 1);
-    struct gpt *gpt = &rig.trainer.gpt;
-    int32_t tokens[2 * RIG_LENGTH] = {0};
-    for (int64_t batch = 1; batch <= 64; batch *= 2)
-        for (int64_t length = 1; length <= RIG_LENGTH && batch * length <= 64; length += 3) {
-            free(logits_of(gpt, tokens, batch, length, batch * length - 1));
-            cr_expect_eq(gpt->shape.batch, batch);
-            cr_expect_eq(gpt->shape.rows, batch * length);
-            cr_expect_leq(gpt->shape.logit_rows, gpt->capacity.logit_rows);
-            cr_expect_eq(tensor_rows(&gpt->activations.lnf_out), batch * length);
-            check_plan(gpt);
-        }
-    cr_expect_eq(gpt->capacity.rows, 2 * RIG_LENGTH);
-    cr_expect_str_eq(rig.be.failure, "");
-    rig_close(&rig);
-}
-
-/* Logits made a chunk at a time give the losses and gradients of logits made at once. */
-Test(gpt, chunks_of_logits) {
-    enum { ROWS = 320 };
-    struct rig rig = {0};
-    static int32_t tokens[ROWS], targets[ROWS];
-    rig_config(&rig.config, CONFIG_PRECISION_FP32);
-    rig.config.model.n_layer = 1;
-    rig.config.model.n_embd = 8;
-    rig.config.model.vocab_size = 65536;
-    rig.config.train.micro_batch_size = ROWS / RIG_LENGTH;
-    rig_open(&rig, 1);
-    struct gpt *gpt = &rig.trainer.gpt;
-    cr_assert_lt(gpt->shape.logit_rows, ROWS, "the test needs more than one chunk");
-    for (int i = 0; i < ROWS; i++) tokens[i] = targets[i] = i * 201 % 65536;
-    rig.be.upload(&rig.be, gpt->activations.tokens, tokens, sizeof tokens);
-    rig.be.upload(&rig.be, gpt->activations.targets, targets, sizeof targets);
-    gpt_forward(gpt);
-    gpt_loss(gpt, NULL, 0);
-    float *losses = rig_floats(&rig.be, &gpt->activations.losses);
-    int64_t chunk = gpt->shape.logit_rows;
-    for (int64_t row = chunk - 1; row <= chunk; row++) {
-        gpt_logits(gpt, row);
-        float *logits = rig_floats(&rig.be, &gpt->activations.logits);
-        double total = 0;
-        for (int v = 0; v < 65536; v++) total += exp(logits[v] - logits[targets[row]]);
-        cr_expect_lt(fabs(log(total) - losses[row]), 1e-4, "row %d: %g, %g", (int)row, log(total),
-                     losses[row]);
-        free(logits);
-    }
-    free(losses);
-    rig_close(&rig);
 }

@@ -206,12 +206,25 @@ Test(program, sample) {
                 "|--tokens|50|--set|precision=bf16",
                 0);
     expect_text(out_text, "a prompt that is longer than the 32 positions that the model has");
-    expect_error("--sample|x|--from|nowhere", 2, "nowhere");
+    expect_error("--sample|x|--from|nowhere", 1, "nowhere");
     expect_error("--sample|x" FROM "|--set|model.n_layer=3", 1, "n_layer");
     expect_error("--sample|x" FROM "|--device|cuda", 1, "cuda");
     damage("a/run/checkpoints/step-00000024/trainer.json");
     expect_error("--sample|x" FROM, 1, "trainer.json");
     cr_expect_str_eq(names_in("a/run", ""), "checkpoints config.json metrics.jsonl");
+}
+
+Test(program, begins_from_given_weights) {
+#define START "|--set|name=b|--set|model.init_from=a/run/checkpoints/"
+    float fresh, continued;
+    expect_exit(TINY "|--set|train.steps=100|--set|sample.every=0", 0);
+    cr_assert_eq(sscanf(strstr(out_text, "step   1/"), "step 1/100 | loss %f", &fresh), 1);
+    expect_exit(TINY START "step-00000096", 0);
+    cr_assert_eq(sscanf(strstr(out_text, "step   1/"), "step 1/24 | loss %f", &continued), 1);
+    cr_expect_lt(continued, fresh - 1, "from %g to %g", fresh, continued);
+    expect_error(TINY START "none|--set|name=c", 1, "checkpoints/none");
+    expect_error(TINY START "step-00000096|--set|name=d|--set|model.n_embd=64", 1, "n_embd");
+    cr_expect_not(exists("a/d/metrics.jsonl"));
 }
 
 Test(program, metrics_can_be_switched_off) {

@@ -168,4 +168,6 @@ Test(program_resume, two_signals) {
     int status = finish(child);
     cr_expect_eq(status, 130, "exit %d", status);
     cr_expect_lt(seconds_now() - sent, 5);
+    cr_expect_null(strstr(error_text, "stopped by"), "it finished the step: %s", error_text);
+    cr_expect_not(exists("a/run/checkpoints"));
 }

@@ -177,10 +177,40 @@ Test(sample, draws_follow_the_softmax) {
     struct gpt gpt;
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     rig.config.model.n_layer = 1;
-    rig.config.data.seq_len = RIG_LENGTH;
     open_sampler(&rig, &gpt);
     check_distribution(&gpt, 1, 0);
     check_distribution(&gpt, 1.7, 4);
+    close_sampler(&rig, &gpt);
+}
+
+/* Nearly flat, so that every token that may come does. */
+static void check_top_k(struct gpt *gpt, int64_t top_k) {
+    double p[RIG_VOCABULARY];
+    bool seen[RIG_VOCABULARY] = {false};
+    uint8_t text[sizeof prompt + 1];
+    char error[ERROR_MAX] = "";
+    expected_distribution(gpt, p, 100, top_k);
+    struct sample_options options = greedy();
+    options.tokens = 1;
+    options.temperature = 100;
+    options.top_k = top_k;
+    for (uint64_t i = 0; i < 12 * (uint64_t)top_k; i++) {
+        options.seed = i;
+        cr_assert_eq(sample_text(gpt, text, &options, error), 0, "%s", error);
+        seen[text[sizeof prompt]] = true;
+    }
+    for (int v = 0; v < RIG_VOCABULARY; v++)
+        cr_expect_eq(seen[v], p[v] > 0, "top %d: token %d %s", (int)top_k, v,
+                     seen[v] ? "came" : "never came");
+}
+
+Test(sample, top_k_is_the_k_likeliest) {
+    struct rig rig = {0};
+    struct gpt gpt;
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    rig.config.model.n_layer = 1;
+    open_sampler(&rig, &gpt);
+    for (int64_t k = 1; k <= RIG_VOCABULARY; k += 1 + k / 4) check_top_k(&gpt, k);
     close_sampler(&rig, &gpt);
 }
 

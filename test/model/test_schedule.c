@@ -102,6 +102,8 @@ static void check_shape(const struct config *config) {
             cr_assert(rising ? rate > last : rate <= last + 1e-18, "%s, step %lld of %lld: %g, %g",
                       config_schedule_name(config->optimizer.schedule), (long long)step,
                       (long long)config->train.steps, last, rate);
+        if (step == config->optimizer.warmup_steps)
+            cr_assert(fabs(rate - lr) <= 1e-15, "the decay begins early: %g", rate);
         last = rate;
     }
 }

@@ -430,6 +430,30 @@ Test(trainer, restored_scaler_is_in_force) {
     rig_close(&rig);
 }
 
+/* How far the first step moves a bias: Adam's first step is lr wherever there is a gradient. */
+static double first_move(double lr, int64_t warmup) {
+    struct rig rig = {0};
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    rig.config.optimizer.lr = lr;
+    rig.config.optimizer.min_lr = 0;
+    rig.config.optimizer.warmup_steps = warmup;
+    rig.config.optimizer.eps = 1e-30;
+    rig_open(&rig, 1);
+    struct gpt *gpt = &rig.trainer.gpt;
+    rig_step(&rig);
+    float moved = 0;
+    rig.be.download(&rig.be, &moved, gpt->masters.lnf_bias.data, sizeof moved);
+    rig_close(&rig);
+    return fabsf(moved);
+}
+
+Test(trainer, the_schedules_rate_is_the_one_applied) {
+    cr_expect_lt(fabs(first_move(1e-3, 0) / 1e-3 - 1), 1e-5);
+    cr_expect_lt(fabs(first_move(4e-3, 0) / 4e-3 - 1), 1e-5);
+    cr_expect_lt(fabs(first_move(4e-3, 8) / 5e-4 - 1), 1e-5);
+    cr_expect_eq(first_move(0, 0), 0);
+}
+
 /* Without clipping a step moves as with a limit that is out of reach; the norm is the same. */
 Test(trainer, clipping_bounds_the_norm_that_is_used) {
     float losses[3], norms[3];
