@@ -13,12 +13,13 @@
 static int load_config(struct config *config, const struct command_line *line, char *error) {
     char path[FILE_PATH_MAX];
     int overrides = (int)arrlen(line->overrides);
-    if (line->command == COMMAND_SAMPLE)
-        return checkpoint_config(config, line->from, error)
-                   ? -1
-                   : config_override(config, line->from, line->overrides, overrides, error);
-    if (config_find(path, sizeof path, line->config, error)) return -1;
-    return config_load(config, path, line->overrides, overrides, error);
+    if (line->command == COMMAND_SAMPLE) {
+        if (checkpoint_config(config, line->from, error)) return EXIT_FAILED;
+        return config_override(config, line->from, line->overrides, overrides, error) ? EXIT_USAGE
+                                                                                      : EXIT_DONE;
+    }
+    if (config_find(path, sizeof path, line->config, error)) return EXIT_USAGE;
+    return config_load(config, path, line->overrides, overrides, error) ? EXIT_USAGE : EXIT_DONE;
 }
 
 static int print(enum command command) {
@@ -28,13 +29,14 @@ static int print(enum command command) {
     case COMMAND_PRINT_SCHEMA: config_print_schema(stdout); break;
     default: config_print_reference(stdout); break;
     }
-    return fflush(stdout) || ferror(stdout) ? EXIT_FAILED : EXIT_DONE;
+    return EXIT_DONE;
 }
 
 static int run(const struct command_line *line, char *error) {
     struct config config;
     if (line->command >= COMMAND_HELP) return print(line->command);
-    if (load_config(&config, line, error)) return EXIT_USAGE;
+    int status = load_config(&config, line, error);
+    if (status) return status;
     if (line->command == COMMAND_SAMPLE) return run_sample(&config, line, error);
     if (line->command == COMMAND_DRY_RUN) return run_dry(&config, error);
     return run_train(&config, line, error);
@@ -47,6 +49,10 @@ int main(int argc, char **argv) {
     int status = EXIT_USAGE;
     if (command_line_parse(&line, argc, argv, error) == 0) status = run(&line, error);
     command_line_free(&line);
+    if ((fflush(stdout) || ferror(stdout)) && status == EXIT_DONE) {
+        fail(error, "standard output could not be written in full");
+        status = EXIT_FAILED;
+    }
     if (error[0] && (status == EXIT_FAILED || status == EXIT_USAGE))
         fprintf(stderr, "train: %s\n", error);
     return status;

@@ -30,6 +30,7 @@ struct backend {
     char failure[BACKEND_ERROR_MAX]; /* not empty: an operation failed; results are undefined */
 
     void *(*allocate)(struct backend *be, size_t bytes); /* ARENA_ALIGNMENT; NULL if none left */
+    size_t (*available)(struct backend *be);             /* bytes that can still be had */
     void (*release)(struct backend *be, void *memory);
     void (*upload)(struct backend *be, void *to, const void *host, size_t bytes);
     void (*download)(struct backend *be, void *host, const void *from, size_t bytes);

@@ -171,7 +171,7 @@ struct step_state {
     int32_t updates;        /* optimizer steps taken: Adam's t for the bias correction */
     int32_t skipped;        /* steps skipped since the start of training */
     int32_t skipped_in_row; /* steps skipped since the last update */
-    int32_t at_floor;       /* 1 if the last skipped step found the scale at its minimum */
+    int32_t at_floor;       /* skips since the last update that found the scale at its minimum */
 };
 
 /* *total += weight * sum of losses, in fixed order. */
@@ -200,10 +200,11 @@ struct adamw_args {
     const struct tensor *lower;             /* optional [P], master rounded */
     const struct tensor *gradients;         /* [P], scaled */
     const struct step_state *state;
-    float lr, beta1, beta2, epsilon, weight_decay;
+    double lr, beta1, beta2, epsilon, weight_decay;
 };
 
-/* Ends a step. If found_inf: skipped += 1 and, if dynamic, scale = max(scale * backoff_factor,
+/* Ends a step. If found_inf: skipped += 1 and, if dynamic, at_floor += 1 where the scale is
+ * min_scale already, scale = max(scale * backoff_factor,
  * min_scale), tracker = 0. Else updates += 1 and, if dynamic, tracker += 1; when it reaches
  * growth_interval the scale grows (if still finite) and the tracker restarts. */
 struct loss_scale_update_args {

@@ -135,6 +135,9 @@ static int load_tensors(struct gpt *gpt, const char *directory, char *error) {
 
 int checkpoint_load_weights(struct gpt *gpt, const char *directory, char *error) {
     struct safetensors weights;
+    char manifest[FILE_PATH_MAX];
+    if (checkpoint_join(manifest, directory, "trainer.json", error)) return -1;
+    if (file_exists(manifest) && checkpoint_verify(directory, error)) return -1;
     if (open_weights(&weights, gpt, directory, error)) return -1;
     checkpoint_read_weights(gpt, &weights);
     safetensors_close(&weights);

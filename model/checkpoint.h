@@ -28,8 +28,8 @@ int checkpoint_save(const struct trainer *trainer, const char *run_directory, ch
 
 /* Finds the complete checkpoint of the highest step: trainer.json unchanged, each file with its
  * size and SHA-256. Newer ones that are damaged or were never completed are named in warnings, a
- * line each, with the reason. Returns 0 with its path (FILE_PATH_MAX bytes), 1 if there is none,
- * -1 with a message if the directory cannot be read. */
+ * line each, with the reason. Returns 0 with its path (FILE_PATH_MAX bytes), 1 if there is none, 2
+ * if there are only damaged ones, -1 with a message if the directory cannot be read. */
 int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, char *error);
 
 /* Returns 0 if the checkpoint at path is complete in that sense, and of the step in its name;
@@ -50,7 +50,7 @@ int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, char
 
 /* Fills the weights alone, of an allocated gpt, from DIRECTORY/model.safetensors: of a checkpoint
  * or of Hugging Face (see checkpoint_check_weights for what that may hold). Where a config.json
- * stands beside it, the number of heads must agree. Hashes are not checked. */
+ * stands beside it, the number of heads must agree; where a trainer.json does, the hashes. */
 int checkpoint_load_weights(struct gpt *gpt, const char *directory, char *error);
 
 /* The config of the run that made a checkpoint. From a directory that has no trainer.json, a model

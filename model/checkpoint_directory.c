@@ -151,6 +151,7 @@ int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, cha
     char reason[ERROR_MAX];
     int64_t *steps = NULL, found = -1;
     int status = list_steps(&steps, run_directory, "", error);
+    bool any = arrlen(steps) > 0;
     for (ptrdiff_t i = 0; status == 0 && found < 0 && i < arrlen(steps); i++) {
         status = step_path(path, run_directory, steps[i], "", error);
         if (status == 0 && check(path, true, reason) == 0) found = steps[i];
@@ -160,7 +161,7 @@ int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, cha
     arrfree(steps);
     if (status == 0) status = warn_of_unfinished(run_directory, found, warnings, error);
     if (status) return -1;
-    return found < 0;
+    return found >= 0 ? 0 : any ? 2 : 1;
 }
 
 static void remove_leftovers(const char *run_directory, const char *ending) {

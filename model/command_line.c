@@ -129,6 +129,7 @@ static int check(const struct command_line *line, char *error) {
     if (sampling && (line->config || line->resume))
         return fail(error, "--sample takes its config from the checkpoint; drop %s (--set works)",
                     line->config ? "--config" : "--resume");
+    if (line->prompt && !sampling) return fail(error, "--sample and --dry-run exclude each other");
     if (!sampling && sample_flags)
         return fail(error, "--from, --tokens, --temperature, --top-k and --seed go with --sample");
     bool trains = line->command == COMMAND_TRAIN || line->command == COMMAND_DRY_RUN;

@@ -186,6 +186,11 @@ static int check_optimizer(const struct check *check) {
                       "optimizer.warmup_steps is %" PRId64 ", more than train.steps, %" PRId64
                       ":\nthe run would end before the warmup does. Lower optimizer.warmup_steps.",
                       c->optimizer.warmup_steps, c->train.steps);
+    if (c->optimizer.grad_clip > 0 && c->optimizer.grad_clip < 1e-30)
+        return refuse(check, "optimizer.grad_clip",
+                      "optimizer.grad_clip is %s, which is nothing in fp32.\n"
+                      "Set it to 0 for no clipping, or to 1e-30 at least.",
+                      config_format_number(low, c->optimizer.grad_clip));
     double decay = c->optimizer.decay_fraction * (double)c->train.steps;
     if (c->optimizer.schedule == CONFIG_SCHEDULE_WSD &&
         (double)c->optimizer.warmup_steps + decay > (double)c->train.steps)
@@ -225,18 +230,13 @@ __attribute__((format(printf, 4, 5))) static void add_line(char *text, size_t si
 int config_warnings(const struct config *config, char *text, size_t size) {
     int count = 0;
     text[0] = '\0';
-    /* With "auto" the block may come to use: fp16 on a GPU without bf16. */
-    bool scaled =
-        config->precision == CONFIG_PRECISION_FP16 || config->precision == CONFIG_PRECISION_AUTO;
-    if (!scaled && config_given(config, "loss_scale"))
-        add_line(text, size, &count,
-                 "the loss_scale block has no effect: losses are scaled in fp16 only, and "
-                 "precision is %s\n",
-                 config_precision_name(config->precision));
     if (strcmp(config->data.val, "tales") == 0 && strcmp(config->data.train, "tales") != 0)
         add_line(text, size, &count,
                  "data.val is the built-in corpus \"tales\", but data.train is not: the "
                  "validation loss is that of another text\n");
+    if (config->sample.every > 0 && config->data.tokenizer != CONFIG_TOKENIZER_BYTES)
+        add_line(text, size, &count,
+                 "sample.every has no effect: in this version only models of bytes are sampled\n");
     return count;
 }
 

@@ -132,9 +132,9 @@ const struct config_option config_options[] = {
          HELP("Storage of weight gradients; lower = the 16-bit type of the run.")),
 
     NUMBER(loss_scale.init_scale, 65536, 1e-6, 0x1p32, HELP("First loss scale.")),
-    NUMBER(loss_scale.growth_factor, 2, 1, 1024, ABOVE_MINIMUM,
+    NUMBER(loss_scale.growth_factor, 2, 1.001, 1024,
            HELP("Factor after growth_interval steps without an overflow.")),
-    NUMBER(loss_scale.backoff_factor, 0.5, 0, 1, ABOVE_MINIMUM, BELOW_MAXIMUM,
+    NUMBER(loss_scale.backoff_factor, 0.5, 0.001, 0.999,
            HELP("Factor after a step whose gradients overflowed.")),
     INTEGER(loss_scale.growth_interval, 2000, 1, 1e9,
             HELP("Steps in a row without an overflow before the scale grows.")),

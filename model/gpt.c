@@ -157,8 +157,8 @@ static void carve_activations(struct gpt *gpt, struct arena *arena) {
 #undef X
 }
 
-void gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
-              struct backend *be, bool training) {
+int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
+             struct backend *be, bool training, char *error) {
     memset(gpt, 0, sizeof *gpt);
     gpt->be = be;
     gpt->precision = *precision;
@@ -184,18 +184,30 @@ void gpt_open(struct gpt *gpt, const struct config *config, const struct precisi
     gpt->weights.layers = calloc(layers, sizeof *gpt->weights.layers);
     gpt->dweights.layers = calloc(layers, sizeof *gpt->dweights.layers);
     gpt->activations.layers = calloc(layers, sizeof *gpt->activations.layers);
+    if (!gpt->masters.layers || !gpt->weights.layers || !gpt->dweights.layers ||
+        !gpt->activations.layers)
+        return fail(error, "out of memory for the bookkeeping of %zu layers", layers);
     struct arena measure = {0};
     carve_parameters(gpt, &measure);
     size_t parameters = measure.used;
     carve_activations(gpt, &measure);
     gpt->memory.activations = measure.used - parameters;
     gpt->memory.total = measure.used;
+    return 0;
 }
 
 int gpt_allocate(struct gpt *gpt, char *error) {
     struct backend *be = gpt->be;
     const struct memory_plan *m = &gpt->memory;
     size_t parameters = m->master + m->lower + m->gradients + m->moments;
+    size_t available = be->available(be);
+    if (m->total > available)
+        return fail(error,
+                    "not enough memory: %zu MiB needed (%zu for parameters, gradients and moments, "
+                    "%zu for activations), %zu MiB available\n"
+                    "choose a smaller model, or lower train.micro_batch_size (and raise "
+                    "train.grad_accum_steps) or data.seq_len",
+                    m->total >> 20, parameters >> 20, m->activations >> 20, available >> 20);
     gpt->parameter_memory = be->allocate(be, parameters);
     if (!gpt->parameter_memory)
         return fail(error,

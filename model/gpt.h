@@ -101,10 +101,10 @@ struct gpt {
 };
 
 /* Lays the model out and measures it; allocates only bookkeeping. batch is B, the longest sequence
- * is config->data.seq_len. `be` stays the caller's. The memory plan is complete after the walk
- * that gpt_plan makes. */
-void gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
-              struct backend *be, bool training);
+ * is config->data.seq_len. `be` stays the caller's. The plan lacks the workspace, which is known
+ * after a walk with the backend's plan table. */
+int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
+             struct backend *be, bool training, char *error);
 
 /* Allocates what was measured. On failure says how much of what there was no memory for. */
 int gpt_allocate(struct gpt *gpt, char *error);

@@ -10,14 +10,15 @@
 #include "data/files.h"
 
 /* Finds how much of the file belongs to steps up to `step`: whole lines only. */
-static long kept_length(FILE *file, int64_t step) {
+static long kept_length(struct metrics *metrics, int64_t step) {
     char line[1024];
     long kept = 0;
     int64_t found;
-    while (fgets(line, sizeof line, file)) {
+    while (fgets(line, sizeof line, metrics->file)) {
         bool whole = strchr(line, '\n') != NULL;
         if (!whole || sscanf(line, "{\"step\": %" SCNd64, &found) != 1 || found > step) break;
-        kept = ftell(file);
+        if (strstr(line, "\"val_loss\"")) metrics->last_validation = found;
+        kept = ftell(metrics->file);
     }
     return kept;
 }
@@ -25,11 +26,12 @@ static long kept_length(FILE *file, int64_t step) {
 int metrics_open(struct metrics *metrics, const char *run_directory, int64_t step, char *error) {
     char path[FILE_PATH_MAX];
     snprintf(path, sizeof path, "%s/metrics.jsonl", run_directory);
+    metrics->last_validation = -1;
     metrics->file = step > 0 ? fopen(path, "r+") : fopen(path, "w");
     if (!metrics->file && errno == ENOENT) metrics->file = fopen(path, "w+");
     if (!metrics->file) return fail(error, "%s: %s", path, strerror(errno));
     if (step == 0) return 0;
-    long kept = kept_length(metrics->file, step);
+    long kept = kept_length(metrics, step);
     if (fseek(metrics->file, kept, SEEK_SET) || ftruncate(fileno(metrics->file), kept))
         return fail(error, "%s: cannot continue it: %s", path, strerror(errno));
     return 0;
@@ -66,6 +68,7 @@ int metrics_step(struct metrics *metrics, const struct step_report *report, doub
 
 int metrics_validation(struct metrics *metrics, int64_t step, double val_loss, char *error) {
     FILE *file = metrics->file;
+    metrics->last_validation = step;
     if (!file) return 0;
     fprintf(file, "{\"step\": %" PRId64, step);
     print_number(file, "val_loss", val_loss, 9);

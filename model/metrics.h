@@ -14,7 +14,8 @@
 #include "model/trainer.h"
 
 struct metrics {
-    FILE *file; /* NULL: nothing is written */
+    FILE *file;              /* NULL: nothing is written */
+    int64_t last_validation; /* step of the last validation line found or written; -1: none */
 };
 
 /* Opens RUN/metrics.jsonl. Lines of steps after `step` (of a run that was killed after its last

@@ -79,6 +79,40 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
     return 0;
 }
 
+enum config_precision precision_setting(const struct precision *precision,
+                                        const struct config *config) {
+    static const enum config_precision settings[] = {[DTYPE_F32] = CONFIG_PRECISION_FP32,
+                                                     [DTYPE_F16] = CONFIG_PRECISION_FP16,
+                                                     [DTYPE_BF16] = CONFIG_PRECISION_BF16};
+    return config->precision == CONFIG_PRECISION_AUTO ? settings[precision->lower]
+                                                      : config->precision;
+}
+
+void precision_warnings(const struct precision *precision, const struct config *config, char *text,
+                        size_t size) {
+    const char *dtype = dtype_name(precision->lower);
+    size_t used = 0;
+    text[0] = 0;
+    if (!precision->scale_loss && config_given(config, "loss_scale"))
+        used = (size_t)snprintf(text, size,
+                                "the loss_scale block has no effect: losses are scaled in fp16 "
+                                "only, and this run computes in %s\n",
+                                dtype);
+    const struct {
+        const char *key;
+        bool set;
+    } lowered[] = {
+        {"autocast.float32", config->autocast.float32.count > 0},
+        {"autocast.residual", config->autocast.residual == CONFIG_DTYPE_LOWER},
+        {"gradients.dtype", config->gradients.dtype == CONFIG_DTYPE_LOWER},
+    };
+    for (size_t i = 0; precision->lower == DTYPE_F32 && i < sizeof lowered / sizeof *lowered; i++)
+        if (lowered[i].set && used < size)
+            used += (size_t)snprintf(text + used, size - used,
+                                     "%s has no effect: this run computes in fp32 everywhere\n",
+                                     lowered[i].key);
+}
+
 bool precision_branch_is_residual(const struct precision *precision) {
     return precision->attention_projection == precision->residual &&
            precision->mlp_projection == precision->residual;

@@ -48,10 +48,19 @@ struct precision {
 };
 
 /* Resolves config->precision ("auto" by what the device can do) and the autocast block. Fails if
- * the device lacks the dtype. A choice made for the user is explained in note (ERROR_MAX bytes),
- * which is "" otherwise. */
+ * the device cannot compute in the dtype; a CPU can in all. A choice made for the user is explained
+ * in note (ERROR_MAX bytes), which is "" otherwise. */
 int precision_resolve(struct precision *precision, char *note, const struct config *config,
                       const struct backend *be, char *error);
+
+/* The setting that names what was resolved: for "auto" what it came to. */
+enum config_precision precision_setting(const struct precision *precision,
+                                        const struct config *config);
+
+/* Writes settings of the user that have no effect in this precision, one a line, each line ended by
+ * a line break, into text (of size bytes, cut there). */
+void precision_warnings(const struct precision *precision, const struct config *config, char *text,
+                        size_t size);
 
 /* Whether the branches' gradients have the dtype of the residual stream's, so that one tensor can
  * serve as both. */

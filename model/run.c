@@ -1,12 +1,9 @@
 #include "model/run.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -18,6 +15,7 @@
 #include "model/checkpoint.h"
 #include "model/metrics.h"
 #include "model/report.h"
+#include "model/run_directory.h"
 #include "model/sample.h"
 #include "model/trainer.h"
 
@@ -28,7 +26,7 @@ struct source {
 };
 
 struct run {
-    const struct config *config;
+    struct config config; /* with precision "auto" resolved */
     struct backend be;
     bool backend_open;
     struct precision precision;
@@ -87,6 +85,10 @@ static void close_source(struct source *source) {
     tokens_close(&source->tokens);
 }
 
+static const enum device devices[] = {[CONFIG_DEVICE_AUTO] = DEVICE_AUTO,
+                                      [CONFIG_DEVICE_CPU] = DEVICE_CPU,
+                                      [CONFIG_DEVICE_CUDA] = DEVICE_CUDA};
+
 /* Warnings and notes go to standard error, before the banner. */
 static void print_notes(const char *prefix, const char *text) {
     while (*text) {
@@ -98,7 +100,7 @@ static void print_notes(const char *prefix, const char *text) {
 
 /* A plan can be made before the data are there; a run cannot. */
 static int open_data(struct run *run, bool required, char *error) {
-    const struct config *config = run->config;
+    const struct config *config = &run->config;
     int failed = open_source(&run->train, config, config->data.train, false, error);
     if (!failed && config->data.val[0])
         failed = open_source(&run->val, config, config->data.val, true, error);
@@ -112,22 +114,24 @@ static int open_data(struct run *run, bool required, char *error) {
 static int run_open(struct run *run, const struct config *config, bool allocate, char *error) {
     char note[ERROR_MAX], warnings[4 * ERROR_MAX];
     memset(run, 0, sizeof *run);
-    run->config = config;
+    run->config = *config;
     run->lock = -1;
+    run->metrics.last_validation = -1;
     config_warnings(config, warnings, sizeof warnings);
     print_notes("warning", warnings);
     snprintf(run->directory, sizeof run->directory, "%s/%s", config->run_dir, config->name);
-    static const enum device devices[] = {[CONFIG_DEVICE_AUTO] = DEVICE_AUTO,
-                                          [CONFIG_DEVICE_CPU] = DEVICE_CPU,
-                                          [CONFIG_DEVICE_CUDA] = DEVICE_CUDA};
     if (backend_open(&run->be, devices[config->device], (int)config->threads, error)) return -1;
     run->backend_open = true;
     if (precision_resolve(&run->precision, note, config, &run->be, error)) return -1;
     print_notes("note", note);
+    precision_warnings(&run->precision, config, warnings, sizeof warnings);
+    print_notes("warning", warnings);
+    /* What is kept with the run is what was done, also when a sample is drawn elsewhere. */
+    run->config.precision = precision_setting(&run->precision, config);
     if (run->precision.lower != DTYPE_F32 && config_dimension_notes(config, note, sizeof note))
         print_notes("note", note);
     if (open_data(run, allocate, error)) return -1;
-    return trainer_open(&run->trainer, config, &run->precision, &run->be, allocate, error);
+    return trainer_open(&run->trainer, &run->config, &run->precision, &run->be, allocate, error);
 }
 
 static void run_close(struct run *run) {
@@ -145,73 +149,22 @@ static double loss_floor(const struct config *config) {
     return strcmp(config->data.train, "tales") == 0 ? tales_nats_per_byte() : 0;
 }
 
-static int lock_directory(struct run *run, char *error) {
-    if (directory_create(run->directory, error)) return -1;
-    run->lock = open(run->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (run->lock < 0) return fail(error, "%s: %s", run->directory, strerror(errno));
-    if (flock(run->lock, LOCK_EX | LOCK_NB) == 0) return 0;
-    return fail(error, "%s: another process is training there\nchoose another name: --set name=...",
-                run->directory);
-}
-
-/* Where to go on from: a path in `from`, or "" to begin. */
-static int find_start(const struct run *run, const struct command_line *line, char *from,
-                      char *error) {
-    from[0] = 0;
-    if (line->resume && line->resume_path) {
-        snprintf(from, FILE_PATH_MAX, "%s", line->resume_path);
-        return EXIT_DONE;
-    }
-    int none = checkpoint_newest(from, run->directory, stderr, error);
-    if (none < 0) return EXIT_FAILED;
-    bool automatic = run->config->checkpoint.resume == CONFIG_RESUME_AUTO;
-    if (none && line->resume) {
-        fail(error, "%s: no complete checkpoint to resume from\nstart without --resume",
-             run->directory);
-        return EXIT_FAILED;
-    }
-    if (none) {
-        from[0] = 0;
-        return EXIT_DONE;
-    }
-    if (line->resume || automatic) return EXIT_DONE;
-    fail(error,
-         "%s already holds checkpoints, up to %s\ngo on with --resume, or choose another name: "
-         "--set name=...",
-         run->directory, strrchr(from, '/') + 1);
-    return EXIT_USAGE;
-}
-
-static int write_config(const struct run *run, char *error) {
-    char path[FILE_PATH_MAX + 16], *text = NULL;
-    size_t size = 0;
-    struct file_writer writer;
-    FILE *memory = open_memstream(&text, &size);
-    if (!memory) return fail(error, "out of memory");
-    config_print_json(memory, run->config);
-    fclose(memory);
-    snprintf(path, sizeof path, "%s/config.json", run->directory);
-    int failed = file_writer_open(&writer, path, error) ||
-                 file_writer_put(&writer, text, size, error) || file_writer_commit(&writer, error);
-    free(text);
-    return failed ? -1 : 0;
-}
-
-/* Begins anew, from other weights, or from a checkpoint. */
+/* Begins anew, from other weights, or from a checkpoint. Returns an exit status. */
 static int start(struct run *run, const struct command_line *line, char *error) {
     char from[FILE_PATH_MAX];
-    if (lock_directory(run, error)) return EXIT_FAILED;
-    int status = find_start(run, line, from, error);
+    const struct config *config = &run->config;
+    if (run_directory_lock(&run->lock, run->directory, error)) return EXIT_FAILED;
+    int status = run_directory_start(from, run->directory, config, line, error);
     if (status) return status;
     if (from[0]) {
         if (checkpoint_load(&run->trainer, from, stderr, error)) return EXIT_FAILED;
         fprintf(stderr, "resuming from %s\n", from);
-    } else if (run->config->model.init_from[0]) {
-        if (checkpoint_load_weights(&run->trainer.gpt, run->config->model.init_from, error))
+    } else if (config->model.init_from[0]) {
+        if (checkpoint_load_weights(&run->trainer.gpt, config->model.init_from, error))
             return EXIT_FAILED;
     }
-    if (write_config(run, error)) return EXIT_FAILED;
-    if (run->config->log.metrics &&
+    if (run_directory_write_config(run->directory, config, error)) return EXIT_FAILED;
+    if (config->log.metrics &&
         metrics_open(&run->metrics, run->directory, run->trainer.state.step, error))
         return EXIT_FAILED;
     return EXIT_DONE;
@@ -230,10 +183,12 @@ static int save(struct run *run, char *error) {
 
 static int validate(struct run *run, char *error) {
     double loss;
-    const struct config *config = run->config;
-    int64_t step = run->trainer.state.step;
-    if (trainer_evaluate(&run->trainer, &loss, &run->val.loader, config->eval.batches, error))
-        return -1;
+    const struct config *config = &run->config;
+    int64_t step = run->trainer.state.step, batches = config->eval.batches;
+    int64_t all = (int64_t)run->val.loader.sequence_count / config->train.micro_batch_size;
+    if (batches > all) batches = all > 0 ? all : 1; /* no sequence counts twice */
+    int stopped = trainer_evaluate(&run->trainer, &loss, &run->val.loader, batches, error);
+    if (stopped) return stopped < 0 ? -1 : 0;
     report_validation(&run->report, step, loss);
     return metrics_validation(&run->metrics, step, loss, error);
 }
@@ -242,7 +197,7 @@ static int print_sample(struct gpt *gpt, const struct sample_options *options, c
     int64_t length = options->prompt_length + options->tokens;
     uint8_t *text = malloc((size_t)length);
     if (!text) return fail(error, "out of memory for %" PRId64 " bytes of text", length);
-    int failed = sample_text(gpt, text, options, error);
+    int failed = sample_text(gpt, text, &length, options, error);
     if (!failed) sample_print(stdout, text, length);
     if (!failed) putchar('\n');
     fflush(stdout);
@@ -251,7 +206,7 @@ static int print_sample(struct gpt *gpt, const struct sample_options *options, c
 }
 
 static int sample_now(struct run *run, char *error) {
-    const struct config *config = run->config;
+    const struct config *config = &run->config;
     const char *prompt = config->sample.prompt[0] ? config->sample.prompt : "\n";
     struct sample_options options = {
         .prompt = (const uint8_t *)prompt,
@@ -261,6 +216,7 @@ static int sample_now(struct run *run, char *error) {
         .top_k = config->sample.top_k,
         .seed = derive_seed(config->seed, SEED_SAMPLE),
         .stream = (uint64_t)run->trainer.state.step,
+        .stop = &caught_signal,
     };
     report_pause(&run->report);
     printf("--- sample at step %" PRId64 " ---\n", run->trainer.state.step);
@@ -281,7 +237,7 @@ static int step_once(struct run *run, char *error) {
     double started = report_clock();
     if (trainer_step(&run->trainer, &report, &run->train.loader, error)) return -1;
     double seconds = report_clock() - started;
-    const struct config *config = run->config;
+    const struct config *config = &run->config;
     double tokens = (double)(config->train.micro_batch_size * config->train.grad_accum_steps *
                              config->data.seq_len);
     report_step(&run->report, &report, 1e3 * seconds, tokens / seconds);
@@ -301,17 +257,31 @@ static bool due(int64_t step, int64_t every, int64_t steps) {
     return every > 0 && (step % every == 0 || step == steps);
 }
 
+/* A step that failed before its update has left everything as the step before did. */
+static int step_or_save(struct run *run, int64_t saved, char *error) {
+    char ignored[ERROR_MAX];
+    int64_t step = run->trainer.state.step;
+    if (step_once(run, error) == 0) return 0;
+    bool intact = run->trainer.state.step == step && !run->be.failure[0];
+    if (intact && step > saved) save(run, ignored);
+    return -1;
+}
+
 static int train(struct run *run, char *error) {
-    const struct config *config = run->config;
+    const struct config *config = &run->config;
     int64_t *step = &run->trainer.state.step, steps = config->train.steps;
     int64_t saved = *step;
     bool can_sample = config->data.tokenizer == CONFIG_TOKENIZER_BYTES;
+    /* A run stopped by a signal leaves out the validation that was due. */
+    bool missed = *step > 0 && run->val.open && due(*step, config->eval.every, steps) &&
+                  run->metrics.last_validation != *step;
+    if (missed && validate(run, error)) return -1;
     while (*step < steps && !caught_signal) {
-        if (step_once(run, error)) return -1;
-        if (run->val.open && due(*step, config->eval.every, steps) && validate(run, error))
-            return -1;
-        if (can_sample && due(*step, config->sample.every, steps) && sample_now(run, error))
-            return -1;
+        if (step_or_save(run, saved, error)) return -1;
+        bool validates = run->val.open && due(*step, config->eval.every, steps);
+        bool samples = can_sample && due(*step, config->sample.every, steps);
+        if (validates && !caught_signal && validate(run, error)) return -1;
+        if (samples && !caught_signal && sample_now(run, error)) return -1;
         if (config->checkpoint.every > 0 && *step % config->checkpoint.every == 0) {
             if (save(run, error)) return -1;
             saved = *step;
@@ -321,7 +291,7 @@ static int train(struct run *run, char *error) {
 }
 
 static void print_banner(struct run *run) {
-    report_open(&run->report, stdout, &run->trainer, loss_floor(run->config));
+    report_open(&run->report, stdout, &run->trainer, loss_floor(&run->config));
     report_banner(&run->report, &run->trainer, run->train.open ? &run->train.loader : NULL,
                   run->val.open ? &run->val.loader : NULL, run->directory);
 }
@@ -336,9 +306,10 @@ int run_train(const struct config *config, const struct command_line *line, char
             printf("all %" PRId64 " steps are done already; raise train.steps to go on\n",
                    config->train.steps);
         catch_signals();
+        run.trainer.stop = &caught_signal;
         if (train(&run, error)) status = EXIT_FAILED;
         report_pause(&run.report);
-        if (status == EXIT_DONE && caught_signal) {
+        if (status == EXIT_DONE && caught_signal && run.trainer.state.step < config->train.steps) {
             fprintf(stderr, "stopped by signal %d; go on with --resume\n", caught_signal);
             status = EXIT_SIGNAL + caught_signal;
         }
@@ -381,12 +352,12 @@ int run_sample(const struct config *config, const struct command_line *line, cha
         fail(error, "%s: sampling works for models of bytes only in this version", line->from);
         return EXIT_FAILED;
     }
-    if (backend_open(&be, DEVICE_AUTO, (int)config->threads, error)) return EXIT_FAILED;
+    if (backend_open(&be, devices[config->device], (int)config->threads, error)) return EXIT_FAILED;
     int failed = precision_resolve(&precision, note, config, &be, error);
     if (!failed) {
         print_notes("note", note);
-        gpt_open(&gpt, config, &precision, &be, false);
-        failed = load_for_sampling(&gpt, line->from, error) || print_sample(&gpt, &options, error);
+        failed = gpt_open(&gpt, config, &precision, &be, false, error) ||
+                 load_for_sampling(&gpt, line->from, error) || print_sample(&gpt, &options, error);
         gpt_close(&gpt);
     }
     backend_close(&be);

@@ -56,22 +56,34 @@ static int64_t likeliest(const float *logits, int64_t count) {
     return best;
 }
 
+/* Writes the weight of each token in a draw among the k likeliest; where several are equal at the
+ * border, the first ones count. weights: [count], also scratch. Returns the sum. */
+static double weigh(float *weights, const float *logits, int64_t count, int64_t k, float best,
+                    double temperature) {
+    float border = -INFINITY;
+    int64_t at_border = count; /* how many that equal the border may be drawn */
+    if (k > 0 && k < count) {
+        memcpy(weights, logits, (size_t)count * sizeof *weights);
+        border = kth_largest(weights, count, k);
+        at_border = k;
+        for (int64_t i = 0; i < count; i++) at_border -= logits[i] > border;
+    }
+    double total = 0;
+    for (int64_t i = 0; i < count; i++) {
+        bool drawn = logits[i] > border || (logits[i] == border && at_border-- > 0);
+        weights[i] = drawn ? (float)exp((double)(logits[i] - best) / temperature) : 0;
+        total += weights[i];
+    }
+    return total;
+}
+
 /* logits and scratch: [count]. */
 static int64_t draw(const float *logits, float *scratch, int64_t count,
                     const struct sample_options *options, int64_t position) {
     int64_t best = likeliest(logits, count);
     if (options->temperature == 0) return best;
-    float threshold = -INFINITY;
-    if (options->top_k > 0 && options->top_k < count) {
-        memcpy(scratch, logits, (size_t)count * sizeof *scratch);
-        threshold = kth_largest(scratch, count, options->top_k);
-    }
-    double total = 0;
-    for (int64_t i = 0; i < count; i++) {
-        double exponent = (double)(logits[i] - logits[best]) / options->temperature;
-        scratch[i] = logits[i] >= threshold ? (float)exp(exponent) : 0;
-        total += scratch[i];
-    }
+    double total =
+        weigh(scratch, logits, count, options->top_k, logits[best], options->temperature);
     double left = random_uniform(options->seed, options->stream, (uint64_t)position) * total;
     for (int64_t i = 0; i < count; i++) {
         left -= scratch[i];
@@ -97,7 +109,8 @@ static void predict(struct gpt *gpt, float *logits, int32_t *tokens, const uint8
     if (wide != logits) memcpy(logits, wide, (size_t)vocab * sizeof *logits);
 }
 
-int sample_text(struct gpt *gpt, uint8_t *text, const struct sample_options *options, char *error) {
+int sample_text(struct gpt *gpt, uint8_t *text, int64_t *length,
+                const struct sample_options *options, char *error) {
     int64_t vocab = gpt->shape.padded_vocab, window = gpt->capacity.sequence_length;
     float *logits = malloc((size_t)(2 * vocab) * sizeof *logits);
     int32_t *tokens = malloc((size_t)window * sizeof *tokens);
@@ -108,15 +121,16 @@ int sample_text(struct gpt *gpt, uint8_t *text, const struct sample_options *opt
         return fail(error, "out of memory for a sample");
     }
     memcpy(text, options->prompt, (size_t)options->prompt_length);
-    int64_t length = options->prompt_length, end = length + options->tokens;
-    for (; length < end && !gpt->be->failure[0]; length++) {
-        int64_t used = length < window ? length : window;
-        predict(gpt, logits, tokens, text + length - used, used);
+    int64_t at = options->prompt_length, end = at + options->tokens;
+    for (; at < end && !gpt->be->failure[0] && !(options->stop && *options->stop); at++) {
+        int64_t used = at < window ? at : window;
+        predict(gpt, logits, tokens, text + at - used, used);
         int64_t limit = gpt->shape.vocab_size < 256 ? gpt->shape.vocab_size : 256;
-        text[length] = (uint8_t)draw(logits, logits + vocab, limit, options, length);
+        text[at] = (uint8_t)draw(logits, logits + vocab, limit, options, at);
     }
     free(logits);
     free(tokens);
+    *length = at;
     return gpt->be->failure[0] ? fail(error, "%s", gpt->be->failure) : 0;
 }
 

@@ -2,6 +2,7 @@
 #ifndef MODEL_SAMPLE_H
 #define MODEL_SAMPLE_H
 
+#include <signal.h>
 #include <stdint.h>
 
 #include "model/gpt.h"
@@ -13,15 +14,18 @@ struct sample_options {
     double temperature; /* 0: always the likeliest */
     int64_t top_k;      /* draw among the k likeliest; 0: all */
     uint64_t seed, stream;
+    const volatile sig_atomic_t *stop; /* optional: looked at between tokens */
 };
 
 /* Prepares products for the batch shapes sampling uses; between gpt_open and gpt_allocate, while
  * the backend is planning. */
 void sample_plan(struct gpt *gpt);
 
-/* Writes prompt and continuation, options->tokens bytes longer, to text. Runs under the model's
+/* Writes prompt and continuation, options->tokens bytes longer, to text; *length becomes its bytes
+ * in all, fewer if it was stopped. Runs under the model's
  * autocast; the batch in place is lost. A context longer than the capacity keeps its end. */
-int sample_text(struct gpt *gpt, uint8_t *text, const struct sample_options *options, char *error);
+int sample_text(struct gpt *gpt, uint8_t *text, int64_t *length,
+                const struct sample_options *options, char *error);
 
 /* Bytes as a terminal may show them: what is neither printable, a line break, a tab nor valid
  * UTF-8 becomes U+FFFD. */

@@ -47,9 +47,8 @@ static void update_part(struct trainer *trainer, int64_t first, int64_t count, d
     bool has_lower = gpt->precision.lower != DTYPE_F32;
     OP(trainer->be, adamw, .master = &master, .moment1 = &moment1, .moment2 = &moment2,
        .lower = has_lower ? &lower : NULL, .gradients = &gradients, .state = trainer->scaler,
-       .lr = (float)lr, .beta1 = (float)config->optimizer.beta1,
-       .beta2 = (float)config->optimizer.beta2, .epsilon = (float)config->optimizer.eps,
-       .weight_decay = (float)weight_decay);
+       .lr = lr, .beta1 = config->optimizer.beta1, .beta2 = config->optimizer.beta2,
+       .epsilon = config->optimizer.eps, .weight_decay = weight_decay);
 }
 
 static void update(struct trainer *trainer) {
@@ -77,12 +76,14 @@ static void begin_step(struct trainer *trainer) {
  * are others, a further one. */
 static int plan(struct trainer *trainer, bool allocate, char *error) {
     struct backend *be = trainer->be;
+    const struct config *config = trainer->config;
+    bool samples = config->sample.every > 0 && config->data.tokenizer == CONFIG_TOKENIZER_BYTES;
     backend_plan_begin(be);
     begin_step(trainer);
     accumulate(trainer);
     if (trainer->config->train.grad_accum_steps > 1) accumulate(trainer);
     update(trainer);
-    if (trainer->config->sample.every > 0) sample_plan(&trainer->gpt);
+    if (samples) sample_plan(&trainer->gpt);
     trainer->gpt.memory.workspace = be->workspace_bytes;
     trainer->gpt.memory.total += be->workspace_bytes;
     if (allocate) return backend_plan_end(be, error);
@@ -95,7 +96,7 @@ int trainer_open(struct trainer *trainer, const struct config *config,
                  char *error) {
     *trainer = (struct trainer){.config = config, .be = be};
     struct gpt *gpt = &trainer->gpt;
-    gpt_open(gpt, config, precision, be, true);
+    if (gpt_open(gpt, config, precision, be, true, error)) return -1;
     trainer->state.scaler.loss_scale =
         precision->scale_loss ? (float)config->loss_scale.init_scale : 1;
     trainer->scaler = be->allocate(be, sizeof *trainer->scaler);
@@ -142,13 +143,13 @@ static int fetch(struct trainer *trainer, const struct loader *loader, int64_t f
 static int check_overflow(const struct trainer *trainer, char *error) {
     const struct step_state *s = &trainer->state.scaler;
     long long step = (long long)trainer->state.step;
-    if (trainer->gpt.precision.scale_loss && s->at_floor && s->skipped_in_row >= SKIPS_AT_FLOOR_MAX)
+    if (trainer->gpt.precision.scale_loss && s->at_floor >= SKIPS_AT_FLOOR_MAX)
         return fail(error,
-                    "step %lld: gradients overflowed %d times in a row, the last time at "
-                    "loss_scale.min_scale = %g\n"
+                    "step %lld: gradients overflowed %d times in a row at loss_scale.min_scale = "
+                    "%g\n"
                     "the model diverges or fp16 cannot hold its values: try \"precision\": "
                     "\"bf16\", a lower optimizer.lr, more warmup_steps, or grad_clip",
-                    step, s->skipped_in_row, trainer->config->loss_scale.min_scale);
+                    step, s->at_floor, trainer->config->loss_scale.min_scale);
     if (!trainer->gpt.precision.scale_loss && s->skipped_in_row >= SKIPS_UNSCALED_MAX)
         return fail(error,
                     "step %lld: gradients were not finite %d times in a row (loss %g)\n"
@@ -199,6 +200,7 @@ int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader 
     double total = 0;
     gpt_set_batch(gpt, batch, config->data.seq_len);
     for (int64_t i = 0; i < batches; i++) {
+        if (trainer->stop && *trainer->stop) return 1;
         if (fetch(trainer, loader, i * batch, error)) return -1;
         gpt_forward(gpt);
         gpt_loss(gpt, NULL, 0);

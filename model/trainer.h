@@ -9,6 +9,8 @@
 #ifndef MODEL_TRAINER_H
 #define MODEL_TRAINER_H
 
+#include <signal.h>
+
 #include "data/loader.h"
 #include "model/config.h"
 #include "model/gpt.h"
@@ -35,6 +37,8 @@ struct trainer {
     struct step_state *scaler; /* backend memory */
     struct training_state state;
     int32_t *inputs, *targets; /* host, [B, T] */
+    /* Optional: not 0 asks long work that is no training step to end early. */
+    const volatile sig_atomic_t *stop;
 };
 
 /* Lays out the model and walks one step so that every operation is prepared and the memory plan is
@@ -49,7 +53,8 @@ void trainer_close(struct trainer *trainer);
 int trainer_step(struct trainer *trainer, struct step_report *report, const struct loader *loader,
                  char *error);
 
-/* Mean loss over `batches` micro-batches from the first sequence on; the weights do not change. */
+/* Mean loss over `batches` micro-batches from the first sequence on; the weights do not change.
+ * Returns 1, without a loss, once trainer->stop asks for it. */
 int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,
                      int64_t batches, char *error);
 

@@ -34,6 +34,7 @@ install_missing() {
 # The headers that building needs, by the package that brings each.
 install_build_needs() {
     install_missing gcc gcc make make \
+        /usr/include/stdio.h libc6-dev \
         /usr/include/cjson/cJSON.h libcjson-dev \
         /usr/include/stb/stb_ds.h libstb-dev \
         /usr/include/dnnl.h libdnnl-dev "$@"

@@ -5,19 +5,26 @@
 
 /* The scalars of one step, as PyTorch computes them: in fp64, then rounded once. */
 struct scalars {
-    float keep;      /* 1 - lr * weight_decay */
-    float step_size; /* lr / (1 - beta1^t) */
-    float root2;     /* sqrt(1 - beta2^t) */
-    float unscale;   /* 1 / loss_scale */
+    float keep;              /* 1 - lr * weight_decay */
+    float beta1_rest;        /* 1 - beta1 */
+    float beta2, beta2_rest; /* and 1 - beta2 */
+    float step_size;         /* lr / (1 - beta1^t) */
+    float root2;             /* sqrt(1 - beta2^t) */
+    float epsilon;
+    float unscale; /* 1 / loss_scale */
     float clip;
 };
 
 static struct scalars step_scalars(const struct adamw_args *a) {
     double t = a->state->updates + 1.0;
     return (struct scalars){
-        .keep = (float)(1.0 - (double)a->lr * a->weight_decay),
+        .keep = (float)(1.0 - a->lr * a->weight_decay),
+        .beta1_rest = (float)(1.0 - a->beta1),
+        .beta2 = (float)a->beta2,
+        .beta2_rest = (float)(1.0 - a->beta2),
         .step_size = (float)(a->lr / (1.0 - pow(a->beta1, t))),
         .root2 = (float)sqrt(1.0 - pow(a->beta2, t)),
+        .epsilon = (float)a->epsilon,
         .unscale = (float)(1.0 / (double)a->state->loss_scale),
         .clip = a->state->clip_factor,
     };
@@ -30,13 +37,12 @@ static void update(const struct adamw_args *a, const struct scalars *s, int64_t 
     float *restrict master = (float *)a->master->data + first;
     float *restrict moment1 = (float *)a->moment1->data + first;
     float *restrict moment2 = (float *)a->moment2->data + first;
-    const float beta1 = a->beta1, beta2 = a->beta2, epsilon = a->epsilon;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         float g = gradient[i] * s->unscale * s->clip;
-        float m = moment1[i] + (1.0f - beta1) * (g - moment1[i]);
-        float v = beta2 * moment2[i] + (1.0f - beta2) * g * g;
-        float denominator = sqrtf(v) / s->root2 + epsilon;
+        float m = moment1[i] + s->beta1_rest * (g - moment1[i]);
+        float v = s->beta2 * moment2[i] + s->beta2_rest * g * g;
+        float denominator = sqrtf(v) / s->root2 + s->epsilon;
         master[i] = s->keep * master[i] - s->step_size * m / denominator;
         moment1[i] = m;
         moment2[i] = v;

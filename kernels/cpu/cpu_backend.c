@@ -18,6 +18,29 @@ static void *cpu_allocate(struct backend *be, size_t bytes) {
     return aligned_alloc(ARENA_ALIGNMENT, rounded ? rounded : ARENA_ALIGNMENT);
 }
 
+/* The number behind `label` in a small text file of the system, or SIZE_MAX. */
+static size_t system_number(const char *path, const char *label) {
+    char line[256];
+    unsigned long long value;
+    size_t found = SIZE_MAX, length = strlen(label);
+    FILE *file = fopen(path, "r");
+    while (file && found == SIZE_MAX && fgets(line, sizeof line, file))
+        if (strncmp(line, label, length) == 0 && sscanf(line + length, "%llu", &value) == 1)
+            found = (size_t)value;
+    if (file) fclose(file);
+    return found;
+}
+
+/* Linux promises more memory than there is and kills who uses it, so ask first: what the system
+ * could free, or less where a container is limited. */
+static size_t cpu_available(struct backend *be) {
+    (void)be;
+    size_t kib = system_number("/proc/meminfo", "MemAvailable:");
+    size_t system = kib == SIZE_MAX ? SIZE_MAX : kib * 1024;
+    size_t container = system_number("/sys/fs/cgroup/memory.max", "");
+    return container < system ? container : system;
+}
+
 static void cpu_release(struct backend *be, void *memory) {
     (void)be;
     free(memory);
@@ -78,6 +101,7 @@ int cpu_backend_open(struct backend *be, int threads, char *error) {
     be->op = be->run;
     be->native_bf16 = cpu_products_native_bf16(be->state);
     be->allocate = cpu_allocate;
+    be->available = cpu_available;
     be->release = cpu_release;
     be->upload = cpu_upload;
     be->download = cpu_download;

@@ -109,13 +109,15 @@ static dnnl_primitive_attr_t make_attributes(bool accumulate) {
     dnnl_primitive_attr_t attributes = NULL;
     if (dnnl_primitive_attr_create(&attributes) != dnnl_success) return NULL;
     dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
-    dnnl_post_ops_t operations;
-    if (accumulate && dnnl_post_ops_create(&operations) == dnnl_success) {
-        append_sum(operations);
-        dnnl_primitive_attr_set_post_ops(attributes, operations);
-        dnnl_post_ops_destroy(operations);
-    }
-    return attributes;
+    if (!accumulate) return attributes;
+    dnnl_post_ops_t operations = NULL;
+    bool good = dnnl_post_ops_create(&operations) == dnnl_success &&
+                append_sum(operations) == dnnl_success &&
+                dnnl_primitive_attr_set_post_ops(attributes, operations) == dnnl_success;
+    if (operations) dnnl_post_ops_destroy(operations);
+    if (good) return attributes;
+    dnnl_primitive_attr_destroy(attributes);
+    return NULL;
 }
 
 /* The library has a plain loop for what no real kernel covers; widening to fp32 is faster. */

@@ -187,13 +187,10 @@ static void expect_warning(const struct fixture *fixture, const char *text, cons
 Test(config, warnings) {
     struct fixture fixture;
     fixture_open(&fixture);
-    expect_warning(&fixture, "{\"precision\": \"bf16\", \"loss_scale\": {\"init_scale\": 65536}}",
-                   "precision is bf16");
-    expect_warning(&fixture, "{\"precision\": \"fp32\", \"loss_scale\": {\"init_scale\": 8}}",
-                   "precision is fp32");
-    expect_warning(&fixture, "{\"precision\": \"fp16\", \"loss_scale\": {\"init_scale\": 8}}",
-                   NULL);
-    expect_warning(&fixture, "{\"loss_scale\": {\"init_scale\": 8}}", NULL);
+    expect_warning(&fixture,
+                   "{\"data\": {\"train\": \"x\", \"tokenizer\": \"gpt2\"}, "
+                   "\"sample\": {\"every\": 5}}",
+                   "sample.every has no effect");
     expect_warning(&fixture, "{\"precision\": \"bf16\"}", NULL);
     expect_warning(&fixture, "{\"data\": {\"train\": \"x\", \"val\": \"tales\"}}", "another text");
     fixture_close(&fixture);

@@ -160,7 +160,9 @@ Test(gpt_memory, inference_gives_the_logits_of_training) {
         rig_open(&rig, 1);
         other.config = rig.config;
         rig_open_backend(&other, 1);
-        gpt_open(&inference, &other.config, &other.precision, &other.be, false);
+        cr_assert_eq(
+            gpt_open(&inference, &other.config, &other.precision, &other.be, false, other.error), 0,
+            "%s", other.error);
         backend_plan_begin(&other.be);
         sample_plan(&inference);
         cr_assert_eq(backend_plan_end(&other.be, other.error), 0);

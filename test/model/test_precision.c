@@ -245,3 +245,42 @@ Test(precision, printed_lines_fit_and_name_all_once) {
         check_printed(&p);
     }
 }
+
+/* What the resolved precision makes of settings that only another one would use. */
+static void expect_warnings(const char *path, char *const *overrides, int count, const char *text) {
+    struct config config;
+    struct precision precision;
+    struct backend be = {.name = "cpu", .native_bf16 = true};
+    char note[ERROR_MAX], error[ERROR_MAX] = "", warnings[ERROR_MAX];
+    cr_assert_eq(config_load(&config, path, overrides, count, error), 0, "%s", error);
+    cr_assert_eq(precision_resolve(&precision, note, &config, &be, error), 0);
+    precision_warnings(&precision, &config, warnings, sizeof warnings);
+    if (text) cr_assert(strstr(warnings, text), "no \"%s\" in: %s", text, warnings);
+    else cr_assert_str_eq(warnings, "");
+}
+
+Test(precision, warnings) {
+    static char *const scale[] = {"loss_scale.init_scale=8", "autocast.enabled=false"};
+    static char *const residual[] = {"autocast.residual=lower"};
+    static char *const gradients[] = {"gradients.dtype=lower", "autocast.float32=lm_head"};
+    expect_warnings("configs/fp32.json", NULL, 0, NULL);
+    expect_warnings("configs/fp32.json", scale, 1, "this run computes in fp32");
+    expect_warnings("configs/bf16.json", scale, 1, "this run computes in bf16");
+    expect_warnings("configs/quickstart.json", scale, 1, "this run computes in bf16");
+    expect_warnings("configs/fp16.json", scale, 1, NULL);
+    expect_warnings("configs/fp16.json", scale, 2, "this run computes in fp32");
+    expect_warnings("configs/fp32.json", residual, 1, "autocast.residual has no effect");
+    expect_warnings("configs/fp32.json", gradients, 2, "gradients.dtype has no effect");
+    expect_warnings("configs/fp32.json", gradients, 2, "autocast.float32 has no effect");
+    expect_warnings("configs/fp16.json", gradients, 2, NULL);
+}
+
+Test(precision, setting_of_auto_is_what_it_came_to) {
+    struct precision precision = {.lower = DTYPE_BF16};
+    struct config config = {.precision = CONFIG_PRECISION_AUTO};
+    cr_assert_eq(precision_setting(&precision, &config), CONFIG_PRECISION_BF16);
+    precision.lower = DTYPE_F32;
+    cr_assert_eq(precision_setting(&precision, &config), CONFIG_PRECISION_FP32);
+    config.precision = CONFIG_PRECISION_FP16;
+    cr_assert_eq(precision_setting(&precision, &config), CONFIG_PRECISION_FP16);
+}

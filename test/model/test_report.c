@@ -370,7 +370,8 @@ Test(report, banner_of_a_large_model) {
     rig_open_data(&rig);
     rig_open_backend(&rig, 1);
     rig.trainer = (struct trainer){.config = &rig.config, .be = &rig.be};
-    gpt_open(&rig.trainer.gpt, &rig.config, &rig.precision, &rig.be, true);
+    cr_assert_eq(gpt_open(&rig.trainer.gpt, &rig.config, &rig.precision, &rig.be, true, rig.error),
+                 0, "%s", rig.error);
     const char *text = banner(&rig, &screen, 0);
     cr_expect_leq(widest(text), 80, "%d columns in\n%s", widest(text), text);
     expect_match(text, "48 layers, 25 heads, 1600 wide: 1\\.6 G parameters");

@@ -18,7 +18,8 @@ static void sharpen(struct gpt *gpt, float factor) {
 /* A gpt without a trainer, as --sample has. */
 static void open_sampler(struct rig *rig, struct gpt *gpt) {
     rig_open_backend(rig, 1);
-    gpt_open(gpt, &rig->config, &rig->precision, &rig->be, false);
+    cr_assert_eq(gpt_open(gpt, &rig->config, &rig->precision, &rig->be, false, rig->error), 0, "%s",
+                 rig->error);
     backend_plan_begin(&rig->be);
     sample_plan(gpt);
     cr_assert_eq(backend_plan_end(&rig->be, rig->error), 0, "%s", rig->error);
@@ -41,8 +42,10 @@ static struct sample_options greedy(void) {
 
 static void sample(struct gpt *gpt, uint8_t *text, const struct sample_options *options) {
     char error[ERROR_MAX] = "";
+    int64_t length = 0;
     memset(text, 0xee, TEXT);
-    cr_assert_eq(sample_text(gpt, text, options, error), 0, "%s", error);
+    cr_assert_eq(sample_text(gpt, text, &length, options, error), 0, "%s", error);
+    cr_expect_eq(length, options->prompt_length + options->tokens);
 }
 
 static void check_greedy(enum config_precision precision) {
@@ -92,6 +95,26 @@ Test(sample, top_k_keeps_k_tokens_among_equals) {
         }
         cr_expect_eq(distinct, k, "top_k %d drew %d different tokens", (int)k, (int)distinct);
     }
+    close_sampler(&rig, &gpt);
+}
+
+/* Whoever sets the flag gets what was made so far. */
+Test(sample, stops_when_asked) {
+    struct rig rig = {0};
+    struct gpt gpt;
+    uint8_t text[TEXT];
+    int64_t length = 0;
+    volatile sig_atomic_t stop = 1;
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    open_sampler(&rig, &gpt);
+    struct sample_options options = greedy();
+    options.stop = &stop;
+    cr_assert_eq(sample_text(&gpt, text, &length, &options, rig.error), 0, "%s", rig.error);
+    cr_expect(length >= (int64_t)sizeof prompt && length <= (int64_t)sizeof prompt + 1);
+    cr_expect_arr_eq(text, prompt, sizeof prompt);
+    stop = 0;
+    cr_assert_eq(sample_text(&gpt, text, &length, &options, rig.error), 0, "%s", rig.error);
+    cr_expect_eq(length, TEXT);
     close_sampler(&rig, &gpt);
 }
 
@@ -149,9 +172,10 @@ static void check_distribution(struct gpt *gpt, double temperature, int64_t top_
     options.temperature = temperature;
     options.top_k = top_k;
     char error[ERROR_MAX] = "";
+    int64_t length;
     for (int i = 0; i < DRAWS; i++) {
         options.seed = (uint64_t)i;
-        cr_assert_eq(sample_text(gpt, text, &options, error), 0, "%s", error);
+        cr_assert_eq(sample_text(gpt, text, &length, &options, error), 0, "%s", error);
         cr_assert_lt(text[sizeof prompt], RIG_VOCABULARY);
         counts[text[sizeof prompt]]++;
     }
@@ -189,6 +213,7 @@ static void check_top_k(struct gpt *gpt, int64_t top_k) {
     bool seen[RIG_VOCABULARY] = {false};
     uint8_t text[sizeof prompt + 1];
     char error[ERROR_MAX] = "";
+    int64_t length;
     expected_distribution(gpt, p, 100, top_k);
     struct sample_options options = greedy();
     options.tokens = 1;
@@ -196,7 +221,7 @@ static void check_top_k(struct gpt *gpt, int64_t top_k) {
     options.top_k = top_k;
     for (uint64_t i = 0; i < 12 * (uint64_t)top_k; i++) {
         options.seed = i;
-        cr_assert_eq(sample_text(gpt, text, &options, error), 0, "%s", error);
+        cr_assert_eq(sample_text(gpt, text, &length, &options, error), 0, "%s", error);
         seen[text[sizeof prompt]] = true;
     }
     for (int v = 0; v < RIG_VOCABULARY; v++)
@@ -273,6 +298,7 @@ static void check_inside_training(enum config_precision precision, int64_t micro
     uint8_t expected[TEXT], text[TEXT];
     rig_config(&rig.config, precision);
     rig.config.train.micro_batch_size = micro_batch;
+    rig.config.sample.every = 1;
     rig_open(&rig, 1);
     rig_steps(&rig, 2);
     sharpen(&rig.trainer.gpt, 3);
