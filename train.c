@@ -10,13 +10,16 @@
 #include "model/config.h"
 #include "model/run.h"
 
-static int load_config(struct config *config, const struct command_line *line, char *error) {
+/* Fills config, and `from` (FILE_PATH_MAX bytes) with the checkpoint that line->from means. */
+static int load_config(struct config *config, char *from, const struct command_line *line,
+                       char *error) {
     char path[FILE_PATH_MAX];
     int overrides = (int)arrlen(line->overrides);
     if (line->command == COMMAND_SAMPLE) {
-        if (checkpoint_config(config, line->from, error)) return EXIT_FAILED;
-        return config_override(config, line->from, line->overrides, overrides, error) ? EXIT_USAGE
-                                                                                      : EXIT_DONE;
+        if (checkpoint_locate(from, line->from, stderr, error)) return EXIT_FAILED;
+        if (checkpoint_config(config, from, error)) return EXIT_FAILED;
+        return config_override(config, from, line->overrides, overrides, error) ? EXIT_USAGE
+                                                                                : EXIT_DONE;
     }
     if (config_find(path, sizeof path, line->config, error)) return EXIT_USAGE;
     return config_load(config, path, line->overrides, overrides, error) ? EXIT_USAGE : EXIT_DONE;
@@ -34,10 +37,11 @@ static int print(enum command command) {
 
 static int run(const struct command_line *line, char *error) {
     struct config config;
+    char from[FILE_PATH_MAX];
     if (line->command >= COMMAND_HELP) return print(line->command);
-    int status = load_config(&config, line, error);
+    int status = load_config(&config, from, line, error);
     if (status) return status;
-    if (line->command == COMMAND_SAMPLE) return run_sample(&config, line, error);
+    if (line->command == COMMAND_SAMPLE) return run_sample(&config, from, line, error);
     if (line->command == COMMAND_DRY_RUN) return run_dry(&config, error);
     return run_train(&config, line, error);
 }

@@ -133,6 +133,16 @@ static int load_tensors(struct gpt *gpt, const char *directory, char *error) {
     return status;
 }
 
+int checkpoint_locate(char *path, const char *given, FILE *warnings, char *error) {
+    char inside[FILE_PATH_MAX];
+    if (checkpoint_join(inside, given, "checkpoints", error)) return -1;
+    snprintf(path, FILE_PATH_MAX, "%s", given); /* fits, since the longer one above did */
+    if (!file_exists(inside)) return 0;
+    int none = checkpoint_newest(path, given, warnings, error);
+    if (none > 0) return fail(error, "%s holds no complete checkpoint", given);
+    return none;
+}
+
 int checkpoint_load_weights(struct gpt *gpt, const char *directory, char *error) {
     struct safetensors weights;
     char manifest[FILE_PATH_MAX];

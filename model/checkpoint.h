@@ -32,6 +32,10 @@ int checkpoint_save(const struct trainer *trainer, const char *run_directory, ch
  * if there are only damaged ones, -1 with a message if the directory cannot be read. */
 int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, char *error);
 
+/* Turns what a person names into a checkpoint's path (FILE_PATH_MAX bytes): a run directory means
+ * its newest complete checkpoint, as above; anything else is taken as it is. */
+int checkpoint_locate(char *path, const char *given, FILE *warnings, char *error);
+
 /* Returns 0 if the checkpoint at path is complete in that sense, and of the step in its name;
  * else -1 with the reason. */
 int checkpoint_verify(const char *path, char *error);

@@ -39,7 +39,7 @@ static const struct {
     [FLAG_RESUME] = {"--resume", "[PATH]", "go on from PATH, or the run's newest whole checkpoint"},
     [FLAG_DRY_RUN] = {"--dry-run", NULL, "print the plan and the memory it needs; train nothing"},
     [FLAG_SAMPLE] = {"--sample", "PROMPT", "print text that continues PROMPT; needs --from"},
-    [FLAG_FROM] = {"--from", "DIR", "the checkpoint to sample from"},
+    [FLAG_FROM] = {"--from", "DIR", "the checkpoint to sample from, or a run: its newest"},
     [FLAG_TOKENS] = {"--tokens", "N", "sample: how many tokens to add"},
     [FLAG_TEMPERATURE] = {"--temperature", "X", "sample: 0 takes the likeliest token each time"},
     [FLAG_TOP_K] = {"--top-k", "N", "sample: draw among the N likeliest; 0 for all"},
@@ -124,8 +124,7 @@ static int check(const struct command_line *line, char *error) {
     bool sample_flags = line->from || line->tokens >= 0 || line->top_k >= 0 || line->seed >= 0 ||
                         line->temperature >= 0;
     if (sampling && !line->from)
-        return fail(error, "--sample needs --from DIR, a checkpoint such as "
-                           "runs/NAME/checkpoints/step-00001000");
+        return fail(error, "--sample needs --from DIR, a run such as runs/NAME or a checkpoint");
     if (sampling && (line->config || line->resume))
         return fail(error, "--sample takes its config from the checkpoint; drop %s (--set works)",
                     line->config ? "--config" : "--resume");

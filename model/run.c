@@ -335,7 +335,8 @@ static int load_for_sampling(struct gpt *gpt, const char *from, char *error) {
     return checkpoint_load_weights(gpt, from, error);
 }
 
-int run_sample(const struct config *config, const struct command_line *line, char *error) {
+int run_sample(const struct config *config, const char *from, const struct command_line *line,
+               char *error) {
     struct backend be;
     struct precision precision;
     struct gpt gpt;
@@ -349,7 +350,7 @@ int run_sample(const struct config *config, const struct command_line *line, cha
         .seed = (uint64_t)(line->seed >= 0 ? line->seed : config->seed),
     };
     if (config->data.tokenizer != CONFIG_TOKENIZER_BYTES) {
-        fail(error, "%s: sampling works for models of bytes only in this version", line->from);
+        fail(error, "%s: sampling works for models of bytes only in this version", from);
         return EXIT_FAILED;
     }
     if (backend_open(&be, devices[config->device], (int)config->threads, error)) return EXIT_FAILED;
@@ -357,7 +358,7 @@ int run_sample(const struct config *config, const struct command_line *line, cha
     if (!failed) {
         print_notes("note", note);
         failed = gpt_open(&gpt, config, &precision, &be, false, error) ||
-                 load_for_sampling(&gpt, line->from, error) || print_sample(&gpt, &options, error);
+                 load_for_sampling(&gpt, from, error) || print_sample(&gpt, &options, error);
         gpt_close(&gpt);
     }
     backend_close(&be);

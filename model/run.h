@@ -15,7 +15,8 @@ int run_train(const struct config *config, const struct command_line *line, char
 /* Prints the banner of the same run, with its memory plan, and trains nothing. */
 int run_dry(const struct config *config, char *error);
 
-/* Prints text from a checkpoint; config comes from it. */
-int run_sample(const struct config *config, const struct command_line *line, char *error);
+/* Prints text from the checkpoint at `from`; config comes from it. */
+int run_sample(const struct config *config, const char *from, const struct command_line *line,
+               char *error);
 
 #endif

@@ -29,8 +29,10 @@ static bool same_place(const char *a, const char *b) {
 
 /* A path that the user names may come from elsewhere only if there is nothing here yet: steps of
  * two histories in one directory would be told apart by nobody. */
-static int start_from_path(char *from, const char *path, const char *newest, int none,
+static int start_from_path(char *from, const char *given, const char *newest, int none,
                            const char *directory, char *error) {
+    char path[FILE_PATH_MAX];
+    if (checkpoint_locate(path, given, stderr, error)) return EXIT_FAILED;
     if (none == 0 && !same_place(path, newest)) {
         fail(error,
              "%s holds checkpoints, the newest being %s,\nso it cannot go on from %s: give the "

@@ -10,6 +10,8 @@
 #include "model/sample.h"
 #include "model/schedule.h"
 
+_Static_assert((int)BACKEND_ERROR_MAX == (int)ERROR_MAX, "both rooms write into one buffer");
+
 enum {
     SKIPS_AT_FLOOR_MAX = 8,  /* infinite gradients in a row at the smallest loss scale */
     SKIPS_UNSCALED_MAX = 10, /* the same where there is no loss scale to lower */

@@ -12,9 +12,8 @@ make -j"$(nproc)"
 
 ./train --config quickstart.json --set checkpoint.resume=auto "$@"
 
-checkpoint=$(find runs/quickstart/checkpoints -maxdepth 1 -name 'step-*' | sort | tail -n 1)
 printf '\nThe loss by step (runs/quickstart/metrics.jsonl):\n'
 scripts/plot.sh runs/quickstart
-printf '\nA story by %s:\n\n' "$checkpoint"
-./train --sample "Once upon a time" --from "$checkpoint" --tokens 500
+printf '\nA story, by ./train --sample "Once upon a time" --from runs/quickstart --tokens 500:\n\n'
+./train --sample "Once upon a time" --from runs/quickstart --tokens 500
 printf '\nNext: ./train --config bf16.json, or your own text: ./prepare --help\n'
