@@ -105,10 +105,9 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
             config->optimizer.lr, config->optimizer.min_lr);
     fprintf(out, "  run        %s\n", run_directory);
     if (report->floor > 0)
-        fprintf(
-            out,
-            "  floor      %.4f: the entropy of this corpus; no validation loss stays below it\n",
-            report->floor);
+        fprintf(out,
+                "  floor      %.4f: entropy of this corpus; no validation loss stays below it\n",
+                report->floor);
     fflush(out);
 }
 
