@@ -48,7 +48,7 @@ endif
 # By these paths the tests and scripts find what was built.
 USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS))
 
-.PHONY: all test test-sanitize bench check generate clean help
+.PHONY: all test test-sanitize bench check generate fuzz clean help
 .SUFFIXES:
 
 all: $(PROGRAMS)
@@ -98,6 +98,24 @@ check: $(PROGRAMS)
 generate: $(PROGRAMS)
 	$(USE_PROGRAMS) scripts/generate.sh
 
+# Any bytes into what reads files: each fuzzer for FUZZ_SECONDS, from the seeds that there are.
+FUZZ_SECONDS ?= 60
+FUZZERS      := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
+FUZZ_SOURCES := $(DATA_SOURCES) kernels/dtype.c $(wildcard model/config*.c model/safetensors*.c) \
+                model/json_file.c model/checkpoint_manifest.c
+
+build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h $(FUZZ_SOURCES)
+	@mkdir -p build/fuzz/corpus/$*
+	$(call say,FUZZ)
+	$(QUIET)clang -std=gnu11 -D_GNU_SOURCE -I. -g -O1 $(WARNINGS) \
+	  -fsanitize=fuzzer,address,undefined -fno-sanitize=shift-base -fno-sanitize-recover=all \
+	  -o $@ $(filter %.c,$^) -lcjson -lm
+
+fuzz: $(FUZZERS)
+	@set -e; for fuzzer in $(notdir $(FUZZERS)); do echo "  RUN  $$fuzzer"; \
+	  build/fuzz/$$fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=10 -verbosity=0 \
+	    -artifact_prefix=build/fuzz/ build/fuzz/corpus/$$fuzzer test/fuzz/seeds configs; done
+
 clean:
 	rm -rf build train prepare
 
@@ -107,6 +125,7 @@ help:
 	@echo "make test-sanitize  all tests under AddressSanitizer and UBSan"
 	@echo "make bench          GPT-2 124M: ms per step by part, tokens/s, ratio to bare products"
 	@echo "make generate       refresh configs/schema.json and the README's config reference"
+	@echo "make fuzz           fuzz the readers of files (clang), FUZZ_SECONDS=60 each"
 	@echo "make clean          remove everything built"
 
 -include $(wildcard $(OUT)/*.d $(OUT)/*/*.d $(OUT)/*/*/*.d)

@@ -195,6 +195,16 @@ void file_writer_abandon(struct file_writer *writer) {
     unlink(writer->temporary);
 }
 
+int file_write_whole(const char *path, const void *bytes, size_t size, char hex[SHA256_HEX_MAX],
+                     char *error) {
+    struct file_writer writer;
+    if (file_writer_open(&writer, path, error) || file_writer_put(&writer, bytes, size, error) ||
+        file_writer_commit(&writer, error))
+        return -1;
+    if (hex) memcpy(hex, writer.hex, SHA256_HEX_MAX);
+    return 0;
+}
+
 /* Fills *bytes, whose capacity grows as the source turns out to be longer than its status said:
  * pipes and files of the kernel report no size. Returns 0 or an errno value. */
 static int read_growing(int fd, char **bytes, size_t *size, size_t capacity, size_t limit) {

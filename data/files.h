@@ -48,6 +48,10 @@ int file_writer_commit(struct file_writer *writer, char *error);
  * not open: after a commit, a failure, or on a struct filled with zeros. */
 void file_writer_abandon(struct file_writer *writer);
 
+/* Writes all of a file: open, put, commit. hex (optional) becomes the SHA-256 of the bytes. */
+int file_write_whole(const char *path, const void *bytes, size_t size, char hex[SHA256_HEX_MAX],
+                     char *error);
+
 /* Reads a whole file or pipe of at most `limit` bytes. *bytes is allocated by malloc and belongs to
  * the caller; a NUL follows its last byte, which *size does not count. On failure *bytes is NULL.
  * Fails for directories, for more than `limit` bytes, and when memory is short. */

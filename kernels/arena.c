@@ -3,9 +3,8 @@
 #include <assert.h>
 
 void *arena_take(struct arena *arena, size_t bytes) {
-    size_t rounded = (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
     char *place = arena->base ? arena->base + arena->used : NULL;
-    arena->used += rounded;
+    arena->used += (size_t)round_up((int64_t)bytes, ARENA_ALIGNMENT);
     assert(!arena->base || arena->used <= arena->capacity);
     return place;
 }

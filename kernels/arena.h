@@ -23,6 +23,11 @@ struct arena {
     size_t capacity; /* bytes; ignored while measuring */
 };
 
+/* The smallest multiple of `multiple` from value (at least 0) on. */
+static inline int64_t round_up(int64_t value, int64_t multiple) {
+    return (value + multiple - 1) / multiple * multiple;
+}
+
 /* bytes of memory aligned to ARENA_ALIGNMENT; NULL while measuring. */
 void *arena_take(struct arena *arena, size_t bytes);
 

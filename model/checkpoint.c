@@ -19,21 +19,13 @@ static int write_model_config(const struct config *config, const char *path,
                               struct checkpoint_file *file, char *error) {
     char *text = NULL;
     size_t size = 0;
-    struct file_writer writer;
     FILE *out = open_memstream(&text, &size);
     if (out) huggingface_print_config(out, config);
-    if (!out || fclose(out) != 0) {
-        free(text);
-        return fail(error, "out of memory while writing %.400s", path);
-    }
-    int status = file_writer_open(&writer, path, error);
-    if (status == 0) status = file_writer_put(&writer, text, size, error);
-    if (status == 0) status = file_writer_commit(&writer, error);
+    int status = out && fclose(out) == 0 ? file_write_whole(path, text, size, file->sha256, error)
+                                         : fail(error, "out of memory while writing %.400s", path);
+    file->bytes = size;
     free(text);
-    if (status) return -1;
-    file->bytes = writer.size;
-    memcpy(file->sha256, writer.hex, sizeof file->sha256);
-    return 0;
+    return status;
 }
 
 static int write_file(const struct trainer *trainer, enum checkpoint_file_kind kind,
@@ -216,12 +208,7 @@ static bool data_differ(const cJSON *saved, const cJSON *now) {
 
 /* The config as a tree, or NULL. */
 static cJSON *config_tree(const struct config *config) {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    if (!out) return NULL;
-    config_print_json(out, config);
-    fclose(out);
+    char *text = config_json_text(config, NULL);
     cJSON *tree = text ? cJSON_Parse(text) : NULL;
     free(text);
     return tree;

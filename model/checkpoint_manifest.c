@@ -51,14 +51,9 @@ static void print_scaler(FILE *out, const struct step_state *scaler) {
 
 /* The config's own text, two columns further right. */
 static int print_config(FILE *out, const struct config *config, char *error) {
-    char *text = NULL;
     size_t size = 0;
-    FILE *printer = open_memstream(&text, &size);
-    if (printer) config_print_json(printer, config);
-    if (!printer || fclose(printer) != 0) {
-        free(text);
-        return fail(error, "out of memory while writing %s", checkpoint_manifest_name);
-    }
+    char *text = config_json_text(config, &size);
+    if (!text) return fail(error, "out of memory while writing %s", checkpoint_manifest_name);
     while (size > 0 && text[size - 1] == '\n') size--;
     fputs(config_begin + 1, out);
     for (size_t i = 0; i < size; i++) {
@@ -100,19 +95,16 @@ int checkpoint_write_manifest(const struct trainer *trainer,
                               const char *path, char *error) {
     char *body = NULL, seal[SEAL_BYTES + 1];
     size_t size = 0;
-    struct file_writer writer;
     FILE *out = open_memstream(&body, &size);
     if (!out) return fail(error, "out of memory while writing %.400s", path);
     int status = print_body(out, trainer, files, error);
+    if (status == 0 && fflush(out) == 0) {
+        make_seal(seal, body, size);
+        fputs(seal, out);
+    }
     if (fclose(out) != 0 && status == 0)
         status = fail(error, "out of memory while writing %.400s", path);
-    if (status == 0) {
-        make_seal(seal, body, size);
-        status = file_writer_open(&writer, path, error);
-    }
-    if (status == 0) status = file_writer_put(&writer, body, size, error);
-    if (status == 0) status = file_writer_put(&writer, seal, strlen(seal), error);
-    if (status == 0) status = file_writer_commit(&writer, error);
+    if (status == 0) status = file_write_whole(path, body, size, NULL, error);
     free(body);
     return status;
 }

@@ -176,4 +176,8 @@ void config_print_schema(FILE *out);
 void config_print_help(FILE *out);
 void config_print_reference(FILE *out);
 
+/* What config_print_json prints, *size (optional) bytes and a NUL, to be freed. NULL when memory is
+ * short. */
+char *config_json_text(const struct config *config, size_t *size);
+
 #endif

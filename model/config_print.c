@@ -1,27 +1,16 @@
 #include "model/config_table.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* A string in JSON's quotes. */
-static void print_quoted(FILE *out, const char *text) {
-    fputc('"', out);
-    for (; *text; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\') fprintf(out, "\\%c", c);
-        else if (c == '\n') fputs("\\n", out);
-        else if (c == '\t') fputs("\\t", out);
-        else if (c < ' ') fprintf(out, "\\u%04x", c);
-        else fputc(c, out);
-    }
-    fputc('"', out);
-}
+#include "model/json_file.h"
 
 static void print_words(FILE *out, const char *const *words, int count) {
     fputc('[', out);
     for (int i = 0; i < count; i++) {
         if (i) fputs(", ", out);
-        print_quoted(out, words[i]);
+        json_print_string(out, words[i]);
     }
     fputc(']', out);
 }
@@ -45,10 +34,10 @@ static void print_value(FILE *out, const struct config *config,
     int64_t whole;
     double number;
     switch (option->type) {
-    case CONFIG_STRING: print_quoted(out, field); break;
+    case CONFIG_STRING: json_print_string(out, field); break;
     case CONFIG_ENUM:
         memcpy(&word, field, sizeof word);
-        print_quoted(out, option->words[word]);
+        json_print_string(out, option->words[word]);
         break;
     case CONFIG_INTEGER:
         memcpy(&whole, field, sizeof whole);
@@ -92,6 +81,19 @@ void config_print_json(FILE *out, const struct config *config) {
         open = block;
     }
     fputs("\n  }\n}\n", out);
+}
+
+char *config_json_text(const struct config *config, size_t *size) {
+    char *text = NULL;
+    size_t bytes = 0;
+    FILE *out = open_memstream(&text, &bytes);
+    if (out) config_print_json(out, config);
+    if (!out || fclose(out) != 0) {
+        free(text);
+        return NULL;
+    }
+    if (size) *size = bytes;
+    return text;
 }
 
 /* The default, as JSON. */
@@ -166,7 +168,7 @@ static void print_property(FILE *out, const struct config_option *option, int in
     describe_default(option, initial, sizeof initial);
     snprintf(help, sizeof help, "%s%s%s%s", option->help, option->computed ? " Default: " : "",
              option->computed ? initial : "", option->computed ? "." : "");
-    print_quoted(out, help);
+    json_print_string(out, help);
     fprintf(out, ",\n%*s\"type\": \"%s\",\n", indent, "", types[option->type]);
     print_constraints(out, option, indent);
     fprintf(out, "%*s\"default\": ", indent, "");
@@ -194,7 +196,7 @@ void config_print_schema(FILE *out) {
         if (block != open) {
             if (open >= 0) fputs("\n      }\n    }", out);
             fprintf(out, ",\n    \"%s\": {\n      \"description\": ", config_blocks[block].name);
-            print_quoted(out, config_blocks[block].help);
+            json_print_string(out, config_blocks[block].help);
             fputs(",\n      \"type\": \"object\",\n      \"additionalProperties\": false,\n"
                   "      \"properties\": {\n",
                   out);

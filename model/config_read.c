@@ -1,6 +1,7 @@
 #include "model/config_read.h"
 
 #include "data/error.h"
+#include "data/utf8.h"
 #include "model/config_text.h"
 
 #include <cjson/cJSON.h>
@@ -85,10 +86,8 @@ static int set_string(const struct candidate *c) {
                     c->option->key, length, CONFIG_STRING_MAX - 1);
     if ((double)length < c->option->minimum)
         return fail(c->error, "%s: %s must not be empty.", c->where, c->option->key);
-    for (size_t at = 0, bytes; at < length; at += bytes) {
-        bytes = config_text_character(value + at, length - at);
-        if (bytes == 0) return fail(c->error, "%s: %s is not UTF-8.", c->where, c->option->key);
-    }
+    if (!utf8_valid(value, length))
+        return fail(c->error, "%s: %s is not UTF-8.", c->where, c->option->key);
     memcpy((char *)c->config + c->option->offset, value, length + 1);
     return 0;
 }

@@ -1,6 +1,7 @@
 #include "model/config_text.h"
 
 #include "data/error.h"
+#include "data/utf8.h"
 
 #include <stb/stb_ds.h>
 #include <stdarg.h>
@@ -21,25 +22,10 @@ struct scanner {
     char *error;
 };
 
-size_t config_text_character(const char *text, size_t length) {
-    const unsigned char *bytes = (const unsigned char *)text;
-    if (bytes[0] < 0x80) return 1;
-    size_t count = bytes[0] >= 0xf0 ? 4 : bytes[0] >= 0xe0 ? 3 : 2;
-    if (bytes[0] < 0xc2 || bytes[0] > 0xf4 || count > length) return 0;
-    for (size_t i = 1; i < count; i++)
-        if ((bytes[i] & 0xc0) != 0x80) return 0;
-    /* Overlong forms, UTF-16 surrogates, and above U+10FFFF. */
-    if (bytes[0] == 0xe0 && bytes[1] < 0xa0) return 0;
-    if (bytes[0] == 0xed && bytes[1] > 0x9f) return 0;
-    if (bytes[0] == 0xf0 && bytes[1] < 0x90) return 0;
-    if (bytes[0] == 0xf4 && bytes[1] > 0x8f) return 0;
-    return count;
-}
-
 const char *config_text_excerpt(char excerpt[CONFIG_EXCERPT_MAX], const char *text, size_t length) {
     size_t used = 0, at = 0;
     while (at < length) {
-        size_t bytes = config_text_character(text + at, length - at);
+        size_t bytes = utf8_character(text + at, length - at);
         if (used + (bytes ? bytes : 1) > CONFIG_EXCERPT_MAX - 4) {
             memcpy(excerpt + used, "...", 4);
             return excerpt;
@@ -306,7 +292,7 @@ static int check_bytes(struct scanner *s) {
         return refuse(s, "the file is in UTF-16. Save it as UTF-8.");
     while (s->at < s->length) {
         char c = s->text[s->at];
-        size_t bytes = config_text_character(s->text + s->at, s->length - s->at);
+        size_t bytes = utf8_character(s->text + s->at, s->length - s->at);
         if (c == '\0') return refuse(s, "a NUL byte: this is not a text file.");
         if (bytes == 0)
             return refuse(s, "byte 0x%02x is not UTF-8. Save the file as UTF-8.",

@@ -22,9 +22,6 @@ struct config_place {
 int config_text_scan(const char *text, size_t length, const char *file,
                      struct config_place **places, char *error);
 
-/* Bytes of the UTF-8 character at text (length > 0 bytes long), 0 if it is not valid UTF-8. */
-size_t config_text_character(const char *text, size_t length);
-
 /* Copies text[0..length) to excerpt for use in a message: cut at CONFIG_EXCERPT_MAX bytes with
  * "...", control characters as spaces, invalid UTF-8 as '?'. Returns excerpt. */
 const char *config_text_excerpt(char excerpt[CONFIG_EXCERPT_MAX], const char *text, size_t length);

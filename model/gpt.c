@@ -10,10 +10,6 @@
 #include "data/error.h"
 #include "data/random.h"
 
-static int64_t round_up(int64_t value, int64_t multiple) {
-    return (value + multiple - 1) / multiple * multiple;
-}
-
 /* As many rows of logits as fit in LOGITS_BYTES, in equal chunks, in multiples of 64 so that
  * matrix units are full. */
 static int64_t choose_logit_rows(const struct gpt_shape *s, enum dtype logits) {

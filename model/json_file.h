@@ -1,10 +1,12 @@
-/* Small JSON files, read strictly: what checkpoints and Hugging Face configs share. */
+/* Small JSON files, read strictly, and pieces of JSON: what configs, checkpoints, safetensors
+ * headers and Hugging Face configs share. */
 #ifndef MODEL_JSON_FILE_H
 #define MODEL_JSON_FILE_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 struct cJSON;
 
@@ -30,5 +32,8 @@ const struct cJSON *json_member(const struct cJSON *object, const char *key);
  * false. */
 bool json_whole(int64_t *value, const struct cJSON *object, const char *key, int64_t minimum,
                 int64_t maximum);
+
+/* Prints text in the quotes and escapes of JSON. */
+void json_print_string(FILE *out, const char *text);
 
 #endif

@@ -75,16 +75,12 @@ int run_directory_start(char *from, const char *directory, const struct config *
 }
 
 int run_directory_write_config(const char *directory, const struct config *config, char *error) {
-    char path[FILE_PATH_MAX + 16], *text = NULL;
+    char path[FILE_PATH_MAX + 16];
     size_t size = 0;
-    struct file_writer writer;
-    FILE *memory = open_memstream(&text, &size);
-    if (!memory) return fail(error, "out of memory");
-    config_print_json(memory, config);
-    fclose(memory);
+    char *text = config_json_text(config, &size);
+    if (!text) return fail(error, "out of memory");
     snprintf(path, sizeof path, "%s/config.json", directory);
-    int failed = file_writer_open(&writer, path, error) ||
-                 file_writer_put(&writer, text, size, error) || file_writer_commit(&writer, error);
+    int status = file_write_whole(path, text, size, NULL, error);
     free(text);
-    return failed ? -1 : 0;
+    return status;
 }

@@ -1,11 +1,9 @@
-#include "model/safetensors.h"
+#include "model/safetensors_format.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,13 +14,8 @@
 #include <cjson/cJSON.h>
 
 #include "data/error.h"
-
-/* JSON numbers pass through doubles: from 2^53 on neighbors fall together. */
-#define COUNT_LIMIT ((uint64_t)1 << 53)
-
-enum { LENGTH_BYTES = 8 };
-
-static const char metadata_key[] = "__metadata__";
+#include "data/utf8.h"
+#include "model/json_file.h"
 
 static const struct {
     const char *name;
@@ -48,8 +41,7 @@ int safetensors_dtype_bits(enum safetensors_dtype dtype) {
     return dtypes[dtype].bits;
 }
 
-/* Stores the size of the entry's data. Returns false when it overflows or ends inside a byte. */
-static bool entry_bytes(uint64_t *bytes, const struct safetensors_entry *entry) {
+bool safetensors_entry_bytes(uint64_t *bytes, const struct safetensors_entry *entry) {
     uint64_t bits = 1;
     for (int i = 0; i < entry->rank; i++) {
         if (__builtin_mul_overflow(bits, entry->shape[i], &bits)) return false;
@@ -57,26 +49,6 @@ static bool entry_bytes(uint64_t *bytes, const struct safetensors_entry *entry) 
     if (__builtin_mul_overflow(bits, (uint64_t)dtypes[entry->dtype].bits, &bits)) return false;
     *bytes = bits / 8;
     return bits % 8 == 0;
-}
-
-/* Well-formed UTF-8: The Unicode Standard, table 3-7. */
-static bool is_utf8(const char *text, size_t size) {
-    const uint8_t *bytes = (const uint8_t *)text;
-    for (size_t i = 0; i < size;) {
-        const uint8_t lead = bytes[i++];
-        if (lead < 0x80) continue;
-        if (lead < 0xc2 || lead > 0xf4) return false;
-        const size_t following = lead < 0xe0 ? 1 : lead < 0xf0 ? 2 : 3;
-        if (size - i < following) return false;
-        const uint8_t low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-        const uint8_t high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-        if (bytes[i] < low || bytes[i] > high) return false;
-        for (size_t k = 1; k < following; k++) {
-            if ((bytes[i + k] & 0xc0) != 0x80) return false;
-        }
-        i += following;
-    }
-    return true;
 }
 
 /* Fails with a reason about the file. Names in it come from the file: what a terminal would obey is
@@ -97,27 +69,16 @@ __attribute__((format(printf, 3, 4))) static int damaged(char *error, const char
                 path, reason);
 }
 
-static int out_of_memory(char *error, const char *path) {
+int safetensors_out_of_memory(char *error, const char *path) {
     return fail(error, "out of memory for the header of %.480s\nfree memory and try again", path);
 }
 
 static bool read_count(uint64_t *count, const cJSON *item) {
     if (!cJSON_IsNumber(item)) return false;
     const double value = item->valuedouble;
-    if (!(value >= 0 && value < (double)COUNT_LIMIT)) return false;
+    if (!(value >= 0 && value < (double)SAFETENSORS_COUNT_LIMIT)) return false;
     *count = (uint64_t)value;
     return (double)*count == value;
-}
-
-/* The member of that name, or NULL when there is none or more than one. */
-static const cJSON *only_member(const cJSON *object, const char *key) {
-    const cJSON *found = NULL, *member;
-    cJSON_ArrayForEach(member, object) {
-        if (strcmp(member->string, key) != 0) continue;
-        if (found) return NULL;
-        found = member;
-    }
-    return found;
 }
 
 static int read_dtype(struct safetensors_entry *entry, const cJSON *item, const char *path,
@@ -168,7 +129,7 @@ static int read_offsets(struct safetensors_entry *entry, const cJSON *item, uint
                        "tensor %.150s ends at byte %" PRIu64
                        " of the data, of which the file holds %" PRIu64 " bytes",
                        entry->name, end, data_bytes);
-    if (!entry_bytes(&expected, entry))
+    if (!safetensors_entry_bytes(&expected, entry))
         return damaged(error, path, "tensor %.150s has a shape whose size is not representable",
                        entry->name);
     if (expected != end - begin)
@@ -186,9 +147,9 @@ static int read_entry(struct safetensors_entry *entry, const cJSON *item, uint64
     *entry = (struct safetensors_entry){.name = item->string};
     if (!cJSON_IsObject(item))
         return damaged(error, path, "tensor %.150s is not described by an object", entry->name);
-    if (read_dtype(entry, only_member(item, "dtype"), path, error) != 0) return -1;
-    if (read_shape(entry, only_member(item, "shape"), path, error) != 0) return -1;
-    return read_offsets(entry, only_member(item, "data_offsets"), data_bytes, path, error);
+    if (read_dtype(entry, json_member(item, "dtype"), path, error) != 0) return -1;
+    if (read_shape(entry, json_member(item, "shape"), path, error) != 0) return -1;
+    return read_offsets(entry, json_member(item, "data_offsets"), data_bytes, path, error);
 }
 
 static int compare_text(const void *a, const void *b) {
@@ -207,8 +168,7 @@ static int compare_place(const void *a, const void *b) {
     return strcmp(left->name, right->name);
 }
 
-/* Returns a text that occurs twice, or NULL. Sorts the list. */
-static const char *repeated(const char **texts, size_t count) {
+const char *safetensors_repeated(const char **texts, size_t count) {
     if (count > 1) qsort(texts, count, sizeof(*texts), compare_text);
     for (size_t i = 1; i < count; i++) {
         if (strcmp(texts[i - 1], texts[i]) == 0) return texts[i];
@@ -218,10 +178,10 @@ static const char *repeated(const char **texts, size_t count) {
 
 static int check_metadata(const cJSON *metadata, const char *path, char *error) {
     if (!cJSON_IsObject(metadata))
-        return damaged(error, path, "its \"%s\" is not an object", metadata_key);
+        return damaged(error, path, "its \"%s\" is not an object", SAFETENSORS_METADATA_KEY);
     const size_t count = (size_t)cJSON_GetArraySize(metadata);
     const char **keys = malloc((count + 1) * sizeof(*keys));
-    if (!keys) return out_of_memory(error, path);
+    if (!keys) return safetensors_out_of_memory(error, path);
     int result = 0;
     size_t known = 0;
     const cJSON *item;
@@ -231,7 +191,7 @@ static int check_metadata(const cJSON *metadata, const char *path, char *error) 
             result = damaged(error, path, "the value of metadata key \"%.150s\" is not a string",
                              item->string);
     }
-    const char *twice = result == 0 ? repeated(keys, count) : NULL;
+    const char *twice = result == 0 ? safetensors_repeated(keys, count) : NULL;
     if (twice) result = damaged(error, path, "metadata key \"%.150s\" is given twice", twice);
     free(keys);
     return result;
@@ -273,11 +233,12 @@ static int read_entries(struct safetensors *file, const uint8_t *data, uint64_t 
     const size_t members = (size_t)cJSON_GetArraySize(file->header);
     file->entries = malloc((members + 1) * sizeof(*file->entries));
     file->by_name = malloc((members + 1) * sizeof(*file->by_name));
-    if (!file->entries || !file->by_name) return out_of_memory(error, path);
+    if (!file->entries || !file->by_name) return safetensors_out_of_memory(error, path);
     const cJSON *item;
     cJSON_ArrayForEach(item, file->header) {
-        if (strcmp(item->string, metadata_key) == 0) {
-            if (file->metadata) return damaged(error, path, "\"%s\" is given twice", metadata_key);
+        if (strcmp(item->string, SAFETENSORS_METADATA_KEY) == 0) {
+            if (file->metadata)
+                return damaged(error, path, "\"%s\" is given twice", SAFETENSORS_METADATA_KEY);
             if (check_metadata(item, path, error) != 0) return -1;
             file->metadata = item;
             continue;
@@ -297,7 +258,7 @@ static int read_entries(struct safetensors *file, const uint8_t *data, uint64_t 
 static int parse_header(struct safetensors *file, const char *text, size_t size, const char *path,
                         char *error) {
     if (text[0] != '{') return damaged(error, path, "its header does not begin with '{'");
-    if (!is_utf8(text, size)) return damaged(error, path, "its header is not UTF-8 text");
+    if (!utf8_valid(text, size)) return damaged(error, path, "its header is not UTF-8 text");
     for (size_t i = 0; i < size; i++) {
         const unsigned char c = (unsigned char)text[i];
         if (c < 0x20 && c != '\t' && c != '\n' && c != '\r')
@@ -319,23 +280,24 @@ static int parse_header(struct safetensors *file, const char *text, size_t size,
 static int read_header(struct safetensors *file, const char *path, char *error) {
     const uint8_t *bytes = file->map;
     uint64_t header_bytes = 0;
-    for (int i = 0; i < LENGTH_BYTES; i++) header_bytes |= (uint64_t)bytes[i] << (8 * i);
+    for (int i = 0; i < SAFETENSORS_LENGTH_BYTES; i++)
+        header_bytes |= (uint64_t)bytes[i] << (8 * i);
     if (header_bytes == 0 || header_bytes > SAFETENSORS_HEADER_MAX_BYTES)
         return damaged(error, path, "its header claims %" PRIu64 " bytes (allowed: 1 to %d)",
                        header_bytes, SAFETENSORS_HEADER_MAX_BYTES);
-    if (header_bytes > file->map_bytes - LENGTH_BYTES)
+    if (header_bytes > file->map_bytes - SAFETENSORS_LENGTH_BYTES)
         return damaged(error, path,
                        "its header claims %" PRIu64 " bytes, but the file has %" PRIu64,
                        header_bytes, file->map_bytes);
     /* A copy that ends in NUL: some releases of the parser look one byte past the length. */
     char *text = malloc(header_bytes + 1);
-    if (!text) return out_of_memory(error, path);
-    memcpy(text, bytes + LENGTH_BYTES, header_bytes);
+    if (!text) return safetensors_out_of_memory(error, path);
+    memcpy(text, bytes + SAFETENSORS_LENGTH_BYTES, header_bytes);
     text[header_bytes] = '\0';
     const int result = parse_header(file, text, header_bytes, path, error);
     free(text);
     if (result != 0) return -1;
-    const uint64_t data_start = LENGTH_BYTES + header_bytes;
+    const uint64_t data_start = SAFETENSORS_LENGTH_BYTES + header_bytes;
     return read_entries(file, bytes + data_start, file->map_bytes - data_start, path, error);
 }
 
@@ -353,7 +315,7 @@ static int map_file(struct safetensors *file, const char *path, char *error) {
     else if (!S_ISREG(status.st_mode))
         result = fail(
             error, "cannot read %.480s: it is not a regular file\nname a safetensors file", path);
-    else if (status.st_size < LENGTH_BYTES)
+    else if (status.st_size < SAFETENSORS_LENGTH_BYTES)
         result = damaged(error, path, "its %lld bytes are too few for a header",
                          (long long)status.st_size);
     if (result == 0) {
@@ -399,152 +361,4 @@ void safetensors_close(struct safetensors *file) {
     free(file->entries);
     free(file->by_name);
     memset(file, 0, sizeof(*file));
-}
-
-static void print_string(FILE *out, const char *text) {
-    fputc('"', out);
-    for (; *text; text++) {
-        const unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\') fprintf(out, "\\%c", c);
-        else if (c < 0x20) fprintf(out, "\\u%04x", c);
-        else fputc(c, out);
-    }
-    fputc('"', out);
-}
-
-static void print_entry(FILE *out, const struct safetensors_entry *entry, uint64_t begin,
-                        uint64_t end) {
-    print_string(out, entry->name);
-    fprintf(out, ":{\"dtype\":\"%s\",\"shape\":[", dtypes[entry->dtype].name);
-    for (int i = 0; i < entry->rank; i++)
-        fprintf(out, "%s%" PRIu64, i > 0 ? "," : "", entry->shape[i]);
-    fprintf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, end);
-}
-
-/* Fails when one of the texts is not UTF-8, is `reserved`, or repeats. */
-static int check_texts(const char **texts, size_t count, const char *reserved, const char *path,
-                       char *error) {
-    const char *wrong = NULL;
-    for (size_t i = 0; i < count; i++) {
-        if (!is_utf8(texts[i], strlen(texts[i])))
-            return fail(error,
-                        "cannot write %.480s: the name of a tensor or metadata key is not "
-                        "UTF-8 text\nchoose other names",
-                        path);
-        if (strcmp(texts[i], reserved) == 0) wrong = texts[i];
-    }
-    if (!wrong) wrong = repeated(texts, count);
-    if (!wrong) return 0;
-    return fail(error,
-                "cannot write %.480s: the name \"%.150s\" is reserved or used twice\nchoose "
-                "another one",
-                path, wrong);
-}
-
-static int check_request(const struct safetensors_entry *entries, size_t count,
-                         const struct safetensors_pair *pairs, size_t pair_count, const char *path,
-                         char *error) {
-    const char **texts = malloc((count + pair_count + 1) * sizeof(*texts));
-    if (!texts) return out_of_memory(error, path);
-    for (size_t i = 0; i < count; i++) texts[i] = entries[i].name;
-    int result = check_texts(texts, count, metadata_key, path, error);
-    for (size_t i = 0; i < pair_count; i++) texts[i] = pairs[i].key;
-    if (result == 0) result = check_texts(texts, pair_count, "format", path, error);
-    for (size_t i = 0; i < pair_count && result == 0; i++) {
-        if (!is_utf8(pairs[i].value, strlen(pairs[i].value)))
-            result = fail(error, "cannot write %.480s: the metadata \"%.150s\" are not UTF-8 text",
-                          path, pairs[i].key);
-    }
-    free(texts);
-    return result;
-}
-
-/* Prints length and header. Stores the size of all data. */
-static int print_header(FILE *out, uint64_t *data_bytes, const struct safetensors_entry *entries,
-                        int count, const struct safetensors_pair *pairs, int pair_count,
-                        const char *path, char *error) {
-    fprintf(out, "%*s{\"%s\":{\"format\":\"pt\"", LENGTH_BYTES, "", metadata_key);
-    for (int i = 0; i < pair_count; i++) {
-        fputc(',', out);
-        print_string(out, pairs[i].key);
-        fputc(':', out);
-        print_string(out, pairs[i].value);
-    }
-    fputc('}', out);
-    uint64_t begin = 0;
-    for (int i = 0; i < count; i++) {
-        uint64_t bytes = 0;
-        if (!entry_bytes(&bytes, &entries[i]) || bytes >= COUNT_LIMIT - begin)
-            return fail(error,
-                        "cannot write %.480s: tensor %.150s is too large or does not end at a "
-                        "whole byte",
-                        path, entries[i].name);
-        fputc(',', out);
-        print_entry(out, &entries[i], begin, begin + bytes);
-        begin += bytes;
-    }
-    fputc('}', out);
-    for (long spaces = (8 - ftell(out) % 8) % 8; spaces > 0; spaces--) fputc(' ', out);
-    *data_bytes = begin;
-    return 0;
-}
-
-static int write_header(struct safetensors_writer *writer, char *header, size_t size,
-                        const char *path, char *error) {
-    const uint64_t length = size - LENGTH_BYTES;
-    if (length > SAFETENSORS_HEADER_MAX_BYTES)
-        return fail(error,
-                    "cannot write %.480s: its header needs %" PRIu64
-                    " bytes (allowed: %d)\nuse fewer or shorter names",
-                    path, length, SAFETENSORS_HEADER_MAX_BYTES);
-    for (int i = 0; i < LENGTH_BYTES; i++) header[i] = (char)(length >> (8 * i));
-    if (file_writer_open(&writer->file, path, error) != 0) return -1;
-    return file_writer_put(&writer->file, header, size, error);
-}
-
-int safetensors_write_begin(struct safetensors_writer *writer, const char *path,
-                            const struct safetensors_entry *entries, int count,
-                            const struct safetensors_pair *pairs, int pair_count, char *error) {
-    memset(writer, 0, sizeof(*writer));
-    if (check_request(entries, (size_t)count, pairs, (size_t)pair_count, path, error) != 0)
-        return -1;
-    char *header = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&header, &size);
-    if (!out) return out_of_memory(error, path);
-    int result =
-        print_header(out, &writer->announced, entries, count, pairs, pair_count, path, error);
-    const bool incomplete = ferror(out) != 0;
-    if ((fclose(out) != 0 || incomplete) && result == 0) result = out_of_memory(error, path);
-    if (result == 0) result = write_header(writer, header, size, path, error);
-    free(header);
-    return result;
-}
-
-int safetensors_write_data(struct safetensors_writer *writer, const void *bytes, size_t size,
-                           char *error) {
-    if (size > writer->announced - writer->received) {
-        safetensors_write_abandon(writer);
-        return fail(error,
-                    "cannot write %.480s: more data came than the %" PRIu64
-                    " bytes that its header announces",
-                    writer->file.path, writer->announced);
-    }
-    writer->received += size;
-    return file_writer_put(&writer->file, bytes, size, error);
-}
-
-int safetensors_write_end(struct safetensors_writer *writer, char *error) {
-    if (writer->received != writer->announced) {
-        safetensors_write_abandon(writer);
-        return fail(error,
-                    "cannot write %.480s: %" PRIu64 " bytes of data came, its header announces "
-                    "%" PRIu64,
-                    writer->file.path, writer->received, writer->announced);
-    }
-    return file_writer_commit(&writer->file, error);
-}
-
-void safetensors_write_abandon(struct safetensors_writer *writer) {
-    file_writer_abandon(&writer->file);
 }

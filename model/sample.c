@@ -7,13 +7,14 @@
 
 #include "data/error.h"
 #include "data/random.h"
+#include "data/utf8.h"
 #include "model/forward.h"
 
 enum { LENGTH_STEP = 64 }; /* contexts are padded to multiples: few distinct products */
 
 /* Padding comes after the context, where causal attention does not look. */
 static int64_t padded_length(const struct gpt *gpt, int64_t length) {
-    int64_t padded = (length + LENGTH_STEP - 1) / LENGTH_STEP * LENGTH_STEP;
+    int64_t padded = round_up(length, LENGTH_STEP);
     return padded < gpt->capacity.sequence_length ? padded : gpt->capacity.sequence_length;
 }
 
@@ -134,28 +135,9 @@ int sample_text(struct gpt *gpt, uint8_t *text, int64_t *length,
     return gpt->be->failure[0] ? fail(error, "%s", gpt->be->failure) : 0;
 }
 
-/* Bytes of the UTF-8 sequence at text, or 0 if it is none. */
-static int utf8_length(const uint8_t *text, int64_t left) {
-    int length = text[0] < 0x80   ? 1
-                 : text[0] < 0xc2 ? 0
-                 : text[0] < 0xe0 ? 2
-                 : text[0] < 0xf0 ? 3
-                 : text[0] < 0xf5 ? 4
-                                  : 0;
-    if (length > left) return 0;
-    for (int i = 1; i < length; i++)
-        if ((text[i] & 0xc0) != 0x80) return 0;
-    /* Overlong forms, surrogates, and what lies beyond Unicode. */
-    if (text[0] == 0xe0 && text[1] < 0xa0) return 0;
-    if (text[0] == 0xed && text[1] >= 0xa0) return 0;
-    if (text[0] == 0xf0 && text[1] < 0x90) return 0;
-    if (text[0] == 0xf4 && text[1] >= 0x90) return 0;
-    return length;
-}
-
 void sample_print(FILE *out, const uint8_t *text, int64_t length) {
     for (int64_t i = 0; i < length;) {
-        int bytes = utf8_length(text + i, length - i);
+        size_t bytes = utf8_character(text + i, (size_t)(length - i));
         bool control = (text[i] < 32 && text[i] != '\n' && text[i] != '\t') || text[i] == 127 ||
                        (bytes == 2 && text[i] == 0xc2 && text[i + 1] < 0xa0);
         if (bytes == 0 || control) {
@@ -163,7 +145,7 @@ void sample_print(FILE *out, const uint8_t *text, int64_t length) {
             i++;
             continue;
         }
-        fwrite(text + i, 1, (size_t)bytes, out);
-        i += bytes;
+        fwrite(text + i, 1, bytes, out);
+        i += (int64_t)bytes;
     }
 }

@@ -14,6 +14,7 @@
 #include <immintrin.h>
 #endif
 
+#include "kernels/arena.h"
 #include "kernels/backend.h"
 
 /* Bytes of a vector, and rows of the register tile: TILE_ROWS x 2 sums, 2 vectors of the right
@@ -50,10 +51,6 @@ typedef int32_t ivec __attribute__((vector_size(VECTOR_BYTES), may_alias));
 #else
 #define EACH_LANE(f, s) f(0, s), f(1, s), f(2, s), f(3, s)
 #endif
-
-static inline int64_t round_up(int64_t value, int64_t multiple) {
-    return (value + multiple - 1) / multiple * multiple;
-}
 
 static inline int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;

@@ -14,33 +14,17 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/error.h"
-#include "data/files.h"
 #include "data/tokens.h"
+#include "test/scratch.h"
 
-enum { PATH_BYTES = 256, ARGUMENTS_MAX = 24, BLOCK_BYTES = 16 << 20 };
+enum { ARGUMENTS_MAX = 24, BLOCK_BYTES = 16 << 20 };
 
-static char folder[] = "/tmp/test_prepare_XXXXXX";
-static char error[ERROR_MAX];
 static char out_text[20000], error_text[20000];
-
-static void make_folder(void) {
-    cr_assert_not_null(mkdtemp(folder));
-}
-static void remove_folder(void) {
-    cr_assert_eq(directory_remove(folder, error), 0, "%s", error);
-}
 
 TestSuite(prepare, .init = make_folder, .fini = remove_folder);
 
-static const char *in_folder(char path[PATH_BYTES], const char *name) {
-    snprintf(path, PATH_BYTES, "%s/%s", folder, name);
-    return path;
-}
-
 static void write_bytes(const char *name, const void *bytes, size_t size) {
-    char path[PATH_BYTES];
-    FILE *file = fopen(in_folder(path, name), "wb");
+    FILE *file = fopen(in_folder("%s", name), "wb");
     cr_assert_not_null(file);
     cr_assert_eq(fwrite(bytes, 1, size, file), size);
     cr_assert_eq(fclose(file), 0);
@@ -51,9 +35,9 @@ static void write_text(const char *name, const char *text) {
 }
 
 static void read_text(const char *name, char *text, size_t size) {
-    char path[PATH_BYTES], *bytes;
+    char *bytes;
     size_t length;
-    cr_assert_eq(file_read_all(&bytes, &length, in_folder(path, name), size - 1, error), 0, "%s",
+    cr_assert_eq(file_read_all(&bytes, &length, in_folder("%s", name), size - 1, error), 0, "%s",
                  error);
     memcpy(text, bytes, length + 1);
     free(bytes);
@@ -96,15 +80,14 @@ static int run(const char *arguments) {
 }
 
 static int exists(const char *name) {
-    char path[PATH_BYTES];
-    return file_exists(in_folder(path, name));
+    return file_exists(in_folder("%s", name));
 }
 
 /* All tokens of a pattern as text; the caller frees it with arrfree. */
 static char *tokens_text(const char *pattern) {
     struct tokens tokens;
-    char path[PATH_BYTES], *text = NULL;
-    cr_assert_eq(tokens_open(&tokens, in_folder(path, pattern), error), 0, "%s", error);
+    char *text = NULL;
+    cr_assert_eq(tokens_open(&tokens, in_folder("%s", pattern), error), 0, "%s", error);
     for (int s = 0; s < (int)arrlen(tokens.shards); s++)
         for (uint64_t i = 0; i < tokens.shards[s].count; i++) {
             cr_assert_lt(tokens.shards[s].tokens[i], 256);
@@ -184,10 +167,9 @@ Test(prepare, a_long_text_is_split_block_by_block) {
     for (size_t i = 0; i < size; i++) bytes[i] = (uint8_t)(i % 251);
     write_bytes("a.bin", bytes, size);
     cr_assert_eq(run("--tokenizer bytes --val-fraction 0.25 --out set a.bin"), 0, "%s", error_text);
-    char path[PATH_BYTES];
     struct tokens train, val;
-    cr_assert_eq(tokens_open(&train, in_folder(path, "set_train_*"), error), 0, "%s", error);
-    cr_assert_eq(tokens_open(&val, in_folder(path, "set_val_*"), error), 0, "%s", error);
+    cr_assert_eq(tokens_open(&train, in_folder("set_train_*"), error), 0, "%s", error);
+    cr_assert_eq(tokens_open(&val, in_folder("set_val_*"), error), 0, "%s", error);
     cr_assert_eq(val.count, val_first + val_second);
     cr_assert_eq(train.count + val.count, size);
     const uint16_t *t = train.shards[0].tokens, *v = val.shards[0].tokens;
@@ -290,8 +272,7 @@ Test(prepare, an_interrupt_leaves_the_old_shards_and_nothing_new) {
 }
 
 Test(prepare, an_interrupt_is_heard_before_a_named_pipe_has_a_writer) {
-    char path[PATH_BYTES];
-    cr_assert_eq(mkfifo(in_folder(path, "pipe"), 0644), 0);
+    cr_assert_eq(mkfifo(in_folder("pipe"), 0644), 0);
     pid_t child = start("--tokenizer bytes --out set pipe", -1, RLIM_INFINITY);
     struct timespec pause = {.tv_nsec = 50000000};
     nanosleep(&pause, NULL);

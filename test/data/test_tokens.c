@@ -12,34 +12,15 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/error.h"
-#include "data/files.h"
-
-enum { PATH_BYTES = 256 };
-
-static char folder[] = "/tmp/test_tokens_XXXXXX";
-static char error[ERROR_MAX];
-
-static void make_folder(void) {
-    cr_assert_not_null(mkdtemp(folder));
-}
-static void remove_folder(void) {
-    cr_assert_eq(directory_remove(folder, error), 0, "%s", error);
-}
+#include "test/scratch.h"
 
 TestSuite(tokens, .init = make_folder, .fini = remove_folder);
-
-static const char *in_folder(char path[PATH_BYTES], const char *name) {
-    snprintf(path, PATH_BYTES, "%s/%s", folder, name);
-    return path;
-}
 
 /* Writes a shard with any header, without the code under test. */
 static void write_raw(const char *name, uint32_t magic, uint32_t version, uint32_t count,
                       const uint16_t *tokens, size_t bytes) {
-    char path[PATH_BYTES];
     uint32_t header[256] = {magic, version, count};
-    FILE *file = fopen(in_folder(path, name), "wb");
+    FILE *file = fopen(in_folder("%s", name), "wb");
     cr_assert_not_null(file);
     cr_assert_eq(fwrite(header, sizeof header, 1, file), 1);
     if (bytes) cr_assert_eq(fwrite(tokens, bytes, 1, file), 1);
@@ -54,9 +35,8 @@ static void write_good(const char *name, uint16_t first, uint32_t count) {
 }
 
 static int open_in_folder(struct tokens *tokens, const char *pattern) {
-    char path[PATH_BYTES];
     error[0] = '\0';
-    return tokens_open(tokens, in_folder(path, pattern), error);
+    return tokens_open(tokens, in_folder("%s", pattern), error);
 }
 
 /* The message names the file and holds both texts. */
@@ -106,7 +86,6 @@ Test(tokens, takes_an_existing_name_as_it_is) {
 
 Test(tokens, refuses_what_is_no_shard_and_says_what_to_do) {
     uint16_t few[4] = {1, 2, 3, 4};
-    char path[PATH_BYTES];
     struct tokens tokens;
     expect_refusal("missing.bin", "no such", "./prepare");
     expect_refusal("missing*.bin", "no token shard matches", "pattern");
@@ -127,11 +106,11 @@ Test(tokens, refuses_what_is_no_shard_and_says_what_to_do) {
     expect_refusal("byte.bin", "too long", "again");
     write_raw("negative.bin", 20240520, 1, 0xffffffff, few, 8);
     expect_refusal("negative.bin", "truncated", "again");
-    close(open(in_folder(path, "empty.bin"), O_CREAT | O_WRONLY, 0644));
+    close(open(in_folder("empty.bin"), O_CREAT | O_WRONLY, 0644));
     expect_refusal("empty.bin", "header", "./prepare");
-    mkdir(in_folder(path, "folder"), 0755);
+    mkdir(in_folder("folder"), 0755);
     expect_refusal("folder", "directory", "*_train_*.bin");
-    mkfifo(in_folder(path, "pipe"), 0644);
+    mkfifo(in_folder("pipe"), 0644);
     expect_refusal("pipe", "not a regular file", "name the shards");
     cr_expect_eq(tokens_open(&tokens, "", error), -1);
 }
@@ -149,11 +128,10 @@ Test(tokens, one_bad_shard_spoils_the_set_and_is_named) {
 /* A hole of ten gigabytes costs nothing on the disk. */
 Test(tokens, counts_beyond_32_bits) {
     const uint64_t count = UINT64_C(5000000000);
-    char path[PATH_BYTES];
     struct tokens tokens;
     uint32_t header[256] = {20240520, 1, (uint32_t)count, (uint32_t)(count >> 32)};
     uint16_t last = 4321;
-    int fd = open(in_folder(path, "huge.bin"), O_CREAT | O_RDWR, 0644);
+    int fd = open(in_folder("huge.bin"), O_CREAT | O_RDWR, 0644);
     cr_assert_eq(pwrite(fd, header, sizeof header, 0), sizeof header);
     if (pwrite(fd, &last, 2, (off_t)(1024 + 2 * (count - 1))) != 2) {
         close(fd);
@@ -179,13 +157,11 @@ Test(tokens, can_be_made_in_memory) {
 }
 
 static int exists(const char *name) {
-    char path[PATH_BYTES];
-    return file_exists(in_folder(path, name));
+    return file_exists(in_folder("%s", name));
 }
 
 static void open_writer(struct shard_writer *writer, const char *name, uint64_t shard_tokens) {
-    char prefix[PATH_BYTES];
-    cr_assert_eq(shard_writer_open(writer, in_folder(prefix, name), shard_tokens, error), 0, "%s",
+    cr_assert_eq(shard_writer_open(writer, in_folder("%s", name), shard_tokens, error), 0, "%s",
                  error);
 }
 
@@ -227,9 +203,9 @@ Test(tokens, what_is_written_is_read_back_whatever_the_sizes) {
 
 Test(tokens, the_bytes_on_the_disk_are_those_of_the_format) {
     write_set("set", 100, 3, 3);
-    char path[PATH_BYTES], *bytes;
+    char *bytes;
     size_t size;
-    cr_assert_eq(file_read_all(&bytes, &size, in_folder(path, "set_000000.bin"), 5000, error), 0);
+    cr_assert_eq(file_read_all(&bytes, &size, in_folder("set_000000.bin"), 5000, error), 0);
     cr_assert_eq(size, 1024 + 6);
     /* 20240520 = 0x0134d888 */
     const unsigned char start[] = {0x88, 0xd8, 0x34, 0x01, 1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0};
@@ -243,16 +219,15 @@ Test(tokens, nothing_has_its_final_name_before_publish) {
     struct shard_writer writer;
     uint16_t tokens[25] = {0};
     uint64_t count;
-    char prefix[PATH_BYTES];
     open_writer(&writer, "set", 10);
     cr_assert_eq(shard_writer_put(&writer, tokens, 25, error), 0);
     cr_assert_not(exists("set_000000.bin"));
     cr_assert(exists("set_000000.bin.part"));
     cr_assert_eq(shard_writer_finish(&writer, error), 0);
-    cr_assert_eq(shards_existing(in_folder(prefix, "set"), &count, error), 0);
+    cr_assert_eq(shards_existing(in_folder("set"), &count, error), 0);
     cr_assert_eq(count, 0);
     cr_assert_eq(shard_writer_publish(&writer, error), 0);
-    cr_assert_eq(shards_existing(prefix, &count, error), 0);
+    cr_assert_eq(shards_existing(in_folder("set"), &count, error), 0);
     cr_assert_eq(count, 3);
     cr_assert_not(exists("set_000000.bin.part"));
 }
@@ -330,16 +305,16 @@ Test(tokens, a_full_disk_is_an_error_that_leaves_nothing) {
 
 Test(tokens, a_writer_refuses_an_impossible_prefix) {
     struct shard_writer writer;
-    char prefix[PATH_BYTES], long_prefix[5000];
+    char long_prefix[5000];
     uint64_t count;
-    cr_assert_eq(shard_writer_open(&writer, in_folder(prefix, ""), 10, error), -1);
+    cr_assert_eq(shard_writer_open(&writer, in_folder("%s", ""), 10, error), -1);
     memset(long_prefix, 'x', sizeof long_prefix - 1);
     long_prefix[sizeof long_prefix - 1] = '\0';
     cr_assert_eq(shard_writer_open(&writer, long_prefix, 10, error), -1);
-    cr_assert_eq(shards_existing(in_folder(prefix, "no/such/folder"), &count, error), 0);
+    cr_assert_eq(shards_existing(in_folder("no/such/folder"), &count, error), 0);
     cr_assert_eq(count, 0);
     uint16_t token = 1;
-    cr_assert_eq(shard_writer_open(&writer, prefix, 10, error), 0);
+    cr_assert_eq(shard_writer_open(&writer, in_folder("no/such/folder"), 10, error), 0);
     cr_assert_eq(shard_writer_put(&writer, &token, 1, error), -1);
     cr_assert_not_null(strstr(error, "no/such/folder"), "%s", error);
     shard_writer_abandon(&writer);

@@ -1,23 +1,6 @@
-/* Any bytes are either refused with a message or give entries that can be read in full.
- *
- * Build: clang -std=c11 -D_GNU_SOURCE -I. -g -O1 -fsanitize=fuzzer,address,undefined
- *   test/fuzz/fuzz_safetensors.c model/safetensors.c data/{files,sha256,error}.c -lcjson */
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include "data/error.h"
+/* Any bytes are either refused with a message or give entries that can be read in full. */
 #include "model/safetensors.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
-
-static void require(int condition) {
-    if (!condition) abort();
-}
+#include "test/fuzz/fuzz.h"
 
 static void read_everything(const struct safetensors *file) {
     for (int i = 0; i < file->count; i++) {
@@ -50,10 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     char path[64], error[ERROR_MAX] = "";
     uint8_t *image = malloc(size + 8);
     require(image != NULL);
-    const size_t image_bytes = build(image, bytes, size);
-    const int fd = memfd_create("fuzz", 0);
-    require(fd >= 0 && write(fd, image, image_bytes) == (ssize_t)image_bytes);
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    const int fd = fuzz_file(path, image, build(image, bytes, size));
     struct safetensors file;
     if (safetensors_open(&file, path, error) == 0) {
         read_everything(&file);

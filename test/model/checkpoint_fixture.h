@@ -11,10 +11,9 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/error.h"
-#include "data/files.h"
 #include "data/random.h"
 #include "model/checkpoint.h"
+#include "test/scratch.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -42,14 +41,14 @@ static inline void subject_config(struct config *config, enum config_precision p
 
 /* Opens what subject->config asks for. */
 static inline void subject_open(struct subject *subject) {
-    char error[ERROR_MAX] = "", note[ERROR_MAX];
-    cr_assert_eq(backend_open(&subject->be, DEVICE_CPU, 1, error), 0, "%s", error);
+    char reason[ERROR_MAX] = "", note[ERROR_MAX];
+    cr_assert_eq(backend_open(&subject->be, DEVICE_CPU, 1, reason), 0, "%s", reason);
     cr_assert_eq(
-        precision_resolve(&subject->precision, note, &subject->config, &subject->be, error), 0,
-        "%s", error);
+        precision_resolve(&subject->precision, note, &subject->config, &subject->be, reason), 0,
+        "%s", reason);
     cr_assert_eq(trainer_open(&subject->trainer, &subject->config, &subject->precision,
-                              &subject->be, true, error),
-                 0, "%s", error);
+                              &subject->be, true, reason),
+                 0, "%s", reason);
 }
 
 static inline void subject_open_tiny(struct subject *subject, enum config_precision precision) {
@@ -118,10 +117,10 @@ static inline void expect_same(const struct subject *a, const struct subject *b)
 }
 
 static inline void save_step(struct subject *subject, const char *run, int64_t step, char *path) {
-    char error[ERROR_MAX] = "";
+    char reason[ERROR_MAX] = "";
     subject_fill(subject, step);
     gpt_refresh_lower(&subject->trainer.gpt);
-    cr_assert_eq(checkpoint_save(&subject->trainer, run, path, error), 0, "%s", error);
+    cr_assert_eq(checkpoint_save(&subject->trainer, run, path, reason), 0, "%s", reason);
 }
 
 /* "RUN/checkpoints/NAME" in one of a few buffers that take turns. */
@@ -135,12 +134,12 @@ static inline const char *in_checkpoints(const char *run, const char *name) {
 
 /* The step of the newest checkpoint, -1 for none; warnings as text, to be freed. */
 static inline int64_t newest_step(const char *run, char **warnings) {
-    char path[FILE_PATH_MAX], error[ERROR_MAX] = "";
+    char path[FILE_PATH_MAX], reason[ERROR_MAX] = "";
     size_t size;
     FILE *out = open_memstream(warnings, &size);
-    int status = checkpoint_newest(path, run, out, error);
+    int status = checkpoint_newest(path, run, out, reason);
     fclose(out);
-    cr_assert_neq(status, -1, "%s", error);
+    cr_assert_neq(status, -1, "%s", reason);
     return status ? -1 : strtoll(strrchr(path, '-') + 1, NULL, 10);
 }
 

@@ -56,12 +56,7 @@ static inline void load_well(const struct fixture *fixture, struct config *confi
 }
 
 static inline char *dump(const struct config *config) {
-    char *text = NULL;
-    size_t length;
-    FILE *stream = open_memstream(&text, &length);
-    config_print_json(stream, config);
-    fclose(stream);
-    return text;
+    return config_json_text(config, NULL);
 }
 
 static inline char *printed(void (*print)(FILE *)) {

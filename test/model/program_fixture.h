@@ -18,16 +18,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "data/error.h"
-#include "data/files.h"
 #include "data/random.h"
 #include "data/tokens.h"
+#include "test/scratch.h"
 
 enum { PROGRAM_ARGUMENTS_MAX = 40, PROGRAM_OUTPUT_MAX = 1 << 18, PROGRAM_SECONDS_MAX = 60 };
 
-static char folder[] = "/tmp/mantissa-test-program-XXXXXX";
 static char program[FILE_PATH_MAX];
-static char error[ERROR_MAX];
 static char out_text[PROGRAM_OUTPUT_MAX], error_text[PROGRAM_OUTPUT_MAX];
 static rlim_t file_bytes_max = RLIM_INFINITY; /* for the programs started from now on */
 static bool as_nobody;                        /* likewise: give up root's rights */
@@ -44,21 +41,6 @@ static const char tiny_config[] =
     "  \"checkpoint\": {\"every\": 8, \"keep\": 3},\n"
     "  \"sample\": {\"every\": 12, \"tokens\": 12}\n"
     "}\n";
-
-static inline const char *in_folder(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
-/* One of a few buffers that take turns. */
-static inline const char *in_folder(const char *format, ...) {
-    static char paths[8][FILE_PATH_MAX];
-    static int turn;
-    char *path = paths[turn++ % 8];
-    int length = snprintf(path, FILE_PATH_MAX, "%s/", folder);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(path + length, (size_t)(FILE_PATH_MAX - length), format, arguments);
-    va_end(arguments);
-    return path;
-}
 
 static inline void write_file(const char *name, const char *text) {
     FILE *file = fopen(in_folder("%s", name), "w");
@@ -85,17 +67,13 @@ static inline void write_shard(const char *prefix, int count, uint16_t foreign) 
     cr_assert_eq(shard_writer_publish(&writer, error), 0, "%s", error);
 }
 
-static inline void make_folder(void) {
+static inline void set_up(void) {
     const char *name = getenv("TRAIN") ? getenv("TRAIN") : "./train";
     cr_assert_not_null(realpath(name, program), "no program %s: build it or set TRAIN", name);
-    cr_assert_not_null(mkdtemp(folder));
+    make_folder();
     write_file("tiny.json", tiny_config);
     write_shard("tiny_train", 6000, 0);
     write_shard("tiny_val", 1000, 0);
-}
-
-static inline void remove_folder(void) {
-    cr_assert_eq(directory_remove(folder, error), 0, "%s", error);
 }
 
 /* In the child: the folder, the files for its output, its limits. */

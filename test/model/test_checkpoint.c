@@ -7,21 +7,11 @@
 #include "data/tales.h"
 #include "model/safetensors.h"
 
-static char run[] = "/tmp/mantissa-test-checkpoint-XXXXXX";
 static char path[FILE_PATH_MAX];
-static char error[ERROR_MAX];
 static const enum config_precision precisions[] = {CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16,
                                                    CONFIG_PRECISION_FP16};
 
-static void set_up(void) {
-    cr_assert_not_null(mkdtemp(run));
-}
-
-static void tear_down(void) {
-    cr_expect_eq(directory_remove(run, error), 0, "%s", error);
-}
-
-TestSuite(checkpoint, .init = set_up, .fini = tear_down);
+TestSuite(checkpoint, .init = make_folder, .fini = remove_folder);
 
 /* Loads well; returns the notes, to be freed. */
 static char *load_noting(struct subject *subject, const char *from) {
@@ -38,7 +28,7 @@ Test(checkpoint, loading_restores_every_bit) {
         struct subject saved, loaded;
         subject_open_tiny(&saved, precisions[i]);
         subject_open_tiny(&loaded, precisions[i]);
-        save_step(&saved, run, 1000 + (int64_t)i, path);
+        save_step(&saved, folder, 1000 + (int64_t)i, path);
         char *notes = load_noting(&loaded, path);
         cr_expect_str_eq(notes, "");
         expect_same(&saved, &loaded);
@@ -52,11 +42,11 @@ Test(checkpoint, is_a_directory_of_four_files) {
     struct subject subject;
     struct safetensors file;
     subject_open_tiny(&subject, CONFIG_PRECISION_BF16);
-    save_step(&subject, run, 7, path);
-    cr_expect_str_eq(path, in_checkpoints(run, "step-00000007"));
+    save_step(&subject, folder, 7, path);
+    cr_expect_str_eq(path, in_checkpoints(folder, "step-00000007"));
     cr_assert_eq(
-        safetensors_open(&file, in_checkpoints(run, "step-00000007/model.safetensors"), error), 0,
-        "%s", error);
+        safetensors_open(&file, in_checkpoints(folder, "step-00000007/model.safetensors"), error),
+        0, "%s", error);
     cr_expect_eq(file.count, 4 + 12 * 2);
     cr_expect_str_eq(safetensors_metadata(&file, "format"), "pt");
     const struct safetensors_entry *wte = safetensors_find(&file, "transformer.wte.weight");
@@ -68,14 +58,14 @@ Test(checkpoint, is_a_directory_of_four_files) {
     cr_assert_not_null(bias);
     cr_expect(bias->rank == 1 && bias->shape[0] == 72);
     safetensors_close(&file);
-    cr_assert_eq(
-        safetensors_open(&file, in_checkpoints(run, "step-00000007/optimizer.safetensors"), error),
-        0, "%s", error);
+    cr_assert_eq(safetensors_open(
+                     &file, in_checkpoints(folder, "step-00000007/optimizer.safetensors"), error),
+                 0, "%s", error);
     cr_expect_eq(file.count, 2 * (4 + 12 * 2));
     cr_expect_not_null(safetensors_find(&file, "exp_avg_sq.transformer.h.0.mlp.c_fc.weight"));
     safetensors_close(&file);
-    cr_expect(file_exists(in_checkpoints(run, "step-00000007/config.json")));
-    cr_expect(file_exists(in_checkpoints(run, "step-00000007/trainer.json")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000007/config.json")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000007/trainer.json")));
     subject_close(&subject);
 }
 
@@ -118,7 +108,7 @@ Test(checkpoint, continuing_gives_the_bits_of_a_run_never_stopped) {
         open_restless(&second, precisions[i]);
         train(&whole, &loader, 12);
         train(&first, &loader, 7);
-        cr_assert_eq(checkpoint_save(&first.trainer, run, path, error), 0, "%s", error);
+        cr_assert_eq(checkpoint_save(&first.trainer, folder, path, error), 0, "%s", error);
         train(&second, &loader, 1); /* what it held before must not matter */
         char *notes = load_noting(&second, path);
         cr_expect_str_eq(notes, "");
@@ -143,7 +133,7 @@ Test(checkpoint, resumes_in_another_precision) {
             struct subject saved, loaded;
             subject_open_tiny(&saved, precisions[i]);
             subject_open_tiny(&loaded, precisions[k]);
-            save_step(&saved, run, 5, path);
+            save_step(&saved, folder, 5, path);
             char *notes = load_noting(&loaded, path);
             expect_text(notes, config_precision_name(precisions[i]));
             expect_text(notes, config_precision_name(precisions[k]));
@@ -166,7 +156,7 @@ Test(checkpoint, resumes_in_another_precision) {
 Test(checkpoint, notes_say_which_settings_changed) {
     struct subject saved, loaded;
     subject_open_tiny(&saved, CONFIG_PRECISION_FP32);
-    save_step(&saved, run, 5, path);
+    save_step(&saved, folder, 5, path);
     subject_close(&saved);
 
     subject_config(&loaded.config, CONFIG_PRECISION_FP32);
@@ -222,7 +212,7 @@ Test(checkpoint, shapes_that_do_not_fit_are_named) {
     struct subject saved;
     struct config config;
     subject_open_tiny(&saved, CONFIG_PRECISION_FP32);
-    save_step(&saved, run, 5, path);
+    save_step(&saved, folder, 5, path);
     const struct config tiny = saved.config;
     subject_close(&saved);
 
@@ -246,15 +236,6 @@ Test(checkpoint, shapes_that_do_not_fit_are_named) {
     expect_refused(&config, "model.n_head is 4", "n_head is 3", path);
 }
 
-static char *dump(const struct config *config) {
-    char *text = NULL;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    config_print_json(out, config);
-    fclose(out);
-    return text;
-}
-
 Test(checkpoint, keeps_the_config_to_the_last_bit) {
     struct subject subject;
     struct config config;
@@ -264,9 +245,10 @@ Test(checkpoint, keeps_the_config_to_the_last_bit) {
     subject.config.optimizer.beta2 = 0.1 + 0.7;
     strcpy(subject.config.sample.prompt, "\n  \"config\": }\n  },\t\"\\ \x01 \xc3\xa9");
     subject_open(&subject);
-    save_step(&subject, run, 5, path);
+    save_step(&subject, folder, 5, path);
     cr_assert_eq(checkpoint_config(&config, path, error), 0, "%s", error);
-    char *before = dump(&subject.config), *after = dump(&config);
+    char *before = config_json_text(&subject.config, NULL);
+    char *after = config_json_text(&config, NULL);
     cr_expect_str_eq(before, after);
     cr_expect_eq(config.optimizer.lr, subject.config.optimizer.lr);
     cr_expect_eq(config.optimizer.beta2, subject.config.optimizer.beta2);
@@ -280,27 +262,27 @@ Test(checkpoint, keeps_the_newest_ones) {
     subject_config(&subject.config, CONFIG_PRECISION_FP32);
     subject.config.checkpoint.keep = 2;
     subject_open(&subject);
-    save_step(&subject, run, 90, path); /* of an older run: higher, so never removed */
-    for (int64_t step = 10; step <= 30; step += 10) save_step(&subject, run, step, path);
-    cr_expect_not(file_exists(in_checkpoints(run, "step-00000010")));
-    cr_expect(file_exists(in_checkpoints(run, "step-00000020")));
-    cr_expect(file_exists(in_checkpoints(run, "step-00000090")));
+    save_step(&subject, folder, 90, path); /* of an older run: higher, so never removed */
+    for (int64_t step = 10; step <= 30; step += 10) save_step(&subject, folder, step, path);
+    cr_expect_not(file_exists(in_checkpoints(folder, "step-00000010")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000020")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000090")));
 
     /* Damaged and foreign ones are neither counted nor removed. */
-    cr_assert_eq(unlink(in_checkpoints(run, "step-00000030/config.json")), 0);
-    mkdir(in_checkpoints(run, "step-00000025"), 0755);
-    mkdir(in_checkpoints(run, "step-5"), 0755);
-    mkdir(in_checkpoints(run, "best"), 0755);
-    save_step(&subject, run, 40, path);
-    save_step(&subject, run, 50, path);
-    cr_expect_not(file_exists(in_checkpoints(run, "step-00000020")));
-    cr_expect(file_exists(in_checkpoints(run, "step-00000025")));
-    cr_expect(file_exists(in_checkpoints(run, "step-00000030")));
-    cr_expect(file_exists(in_checkpoints(run, "step-00000040")));
-    cr_expect(file_exists(in_checkpoints(run, "step-00000050")));
-    cr_expect(file_exists(in_checkpoints(run, "step-00000090")));
-    cr_expect(file_exists(in_checkpoints(run, "step-5")));
-    cr_expect(file_exists(in_checkpoints(run, "best")));
+    cr_assert_eq(unlink(in_checkpoints(folder, "step-00000030/config.json")), 0);
+    mkdir(in_checkpoints(folder, "step-00000025"), 0755);
+    mkdir(in_checkpoints(folder, "step-5"), 0755);
+    mkdir(in_checkpoints(folder, "best"), 0755);
+    save_step(&subject, folder, 40, path);
+    save_step(&subject, folder, 50, path);
+    cr_expect_not(file_exists(in_checkpoints(folder, "step-00000020")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000025")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000030")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000040")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000050")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000090")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-5")));
+    cr_expect(file_exists(in_checkpoints(folder, "best")));
     subject_close(&subject);
 }
 
@@ -309,15 +291,15 @@ Test(checkpoint, replaces_one_of_the_same_step) {
     char *warnings;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
     subject_open_tiny(&loaded, CONFIG_PRECISION_FP32);
-    save_step(&subject, run, 10, path);
-    cr_assert_eq(unlink(in_checkpoints(run, "step-00000010/config.json")), 0);
-    save_step(&subject, run, 10, path);
-    cr_expect_eq(newest_step(run, &warnings), 10);
+    save_step(&subject, folder, 10, path);
+    cr_assert_eq(unlink(in_checkpoints(folder, "step-00000010/config.json")), 0);
+    save_step(&subject, folder, 10, path);
+    cr_expect_eq(newest_step(folder, &warnings), 10);
     cr_expect_str_eq(warnings, "");
     free(load_noting(&loaded, path));
     expect_same(&subject, &loaded);
-    cr_expect_not(file_exists(in_checkpoints(run, ".step-00000010.tmp")));
-    cr_expect_not(file_exists(in_checkpoints(run, ".step-00000010.old")));
+    cr_expect_not(file_exists(in_checkpoints(folder, ".step-00000010.tmp")));
+    cr_expect_not(file_exists(in_checkpoints(folder, ".step-00000010.old")));
     free(warnings);
     subject_close(&subject);
     subject_close(&loaded);
@@ -325,10 +307,10 @@ Test(checkpoint, replaces_one_of_the_same_step) {
 
 Test(checkpoint, a_run_without_any_has_no_newest) {
     char *warnings;
-    cr_expect_eq(newest_step(run, &warnings), -1);
+    cr_expect_eq(newest_step(folder, &warnings), -1);
     cr_expect_str_eq(warnings, "");
     free(warnings);
-    mkdir(in_checkpoints(run, ""), 0755);
-    cr_expect_eq(newest_step(run, &warnings), -1);
+    mkdir(in_checkpoints(folder, ""), 0755);
+    cr_expect_eq(newest_step(folder, &warnings), -1);
     free(warnings);
 }

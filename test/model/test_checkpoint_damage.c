@@ -7,21 +7,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char run[] = "/tmp/mantissa-test-checkpoint-XXXXXX";
 static char path[FILE_PATH_MAX];
-static char error[ERROR_MAX];
 static const char *const files[] = {"model.safetensors", "config.json", "optimizer.safetensors",
                                     "trainer.json"};
 
-static void set_up(void) {
-    cr_assert_not_null(mkdtemp(run));
-}
-
-static void tear_down(void) {
-    cr_expect_eq(directory_remove(run, error), 0, "%s", error);
-}
-
-TestSuite(checkpoint_damage, .init = set_up, .fini = tear_down);
+TestSuite(checkpoint_damage, .init = make_folder, .fini = remove_folder);
 
 static const char *file_of(const char *name) {
     static char file[FILE_PATH_MAX + 64];
@@ -54,7 +44,7 @@ static void flip(int file, off_t at) {
 Test(checkpoint_damage, any_changed_byte_shows) {
     struct subject subject;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP16);
-    save_step(&subject, run, 5, path);
+    save_step(&subject, folder, 5, path);
     for (size_t i = 0; i < COUNT(files); i++) {
         int file = open(file_of(files[i]), O_RDWR);
         cr_assert_geq(file, 0);
@@ -78,21 +68,21 @@ Test(checkpoint_damage, the_newest_whole_one_is_found_and_the_others_named) {
     subject_config(&subject.config, CONFIG_PRECISION_FP32);
     subject.config.checkpoint.keep = 9;
     subject_open(&subject);
-    save_step(&subject, run, 10, path);
-    save_step(&subject, run, 20, path);
-    for (int i = 0; i < 3; i++) save_step(&subject, run, 30 + 10 * i, victims[i]);
+    save_step(&subject, folder, 10, path);
+    save_step(&subject, folder, 20, path);
+    for (int i = 0; i < 3; i++) save_step(&subject, folder, 30 + 10 * i, victims[i]);
     strcpy(path, victims[0]);
     cr_assert_eq(truncate(file_of("optimizer.safetensors"), 1000), 0);
     strcpy(path, victims[1]);
     cr_assert_eq(unlink(file_of("model.safetensors")), 0);
     strcpy(path, victims[2]);
     cr_assert_eq(truncate(file_of("trainer.json"), 0), 0);
-    mkdir(in_checkpoints(run, "step-00000060"), 0755);
-    put_bytes(in_checkpoints(run, "step-00000070"), "", 0);
-    mkdir(in_checkpoints(run, ".step-00000080.tmp"), 0755);
-    mkdir(in_checkpoints(run, ".step-00000015.tmp"), 0755);
+    mkdir(in_checkpoints(folder, "step-00000060"), 0755);
+    put_bytes(in_checkpoints(folder, "step-00000070"), "", 0);
+    mkdir(in_checkpoints(folder, ".step-00000080.tmp"), 0755);
+    mkdir(in_checkpoints(folder, ".step-00000015.tmp"), 0755);
 
-    cr_expect_eq(newest_step(run, &warnings), 20);
+    cr_expect_eq(newest_step(folder, &warnings), 20);
     expect_text(warnings, "step-00000030/optimizer.safetensors: it has 1000 bytes, but had ");
     expect_text(warnings, "step-00000040/model.safetensors: it is missing\n");
     expect_text(warnings, "step-00000050/trainer.json");
@@ -110,21 +100,21 @@ Test(checkpoint_damage, leftovers_of_killed_writers_never_count_and_go) {
     struct subject subject;
     char *warnings;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    save_step(&subject, run, 20, path);
+    save_step(&subject, folder, 20, path);
     /* Even with all files complete: it was not renamed, so it was not announced. */
-    cr_assert_eq(rename(path, in_checkpoints(run, ".step-00000020.tmp")), 0);
-    save_step(&subject, run, 10, path);
-    cr_expect_not(file_exists(in_checkpoints(run, ".step-00000020.tmp")));
-    mkdir(in_checkpoints(run, ".step-00000030.tmp"), 0755);
-    put_bytes(in_checkpoints(run, ".step-00000030.tmp/model.safetensors.tmp"), "x", 1);
-    mkdir(in_checkpoints(run, ".step-00000005.old"), 0755);
-    cr_expect_eq(newest_step(run, &warnings), 10);
+    cr_assert_eq(rename(path, in_checkpoints(folder, ".step-00000020.tmp")), 0);
+    save_step(&subject, folder, 10, path);
+    cr_expect_not(file_exists(in_checkpoints(folder, ".step-00000020.tmp")));
+    mkdir(in_checkpoints(folder, ".step-00000030.tmp"), 0755);
+    put_bytes(in_checkpoints(folder, ".step-00000030.tmp/model.safetensors.tmp"), "x", 1);
+    mkdir(in_checkpoints(folder, ".step-00000005.old"), 0755);
+    cr_expect_eq(newest_step(folder, &warnings), 10);
     free(warnings);
-    save_step(&subject, run, 30, path);
-    cr_expect_eq(newest_step(run, &warnings), 30);
+    save_step(&subject, folder, 30, path);
+    cr_expect_eq(newest_step(folder, &warnings), 30);
     cr_expect_str_eq(warnings, "");
-    cr_expect_not(file_exists(in_checkpoints(run, "step-00000030/model.safetensors.tmp")));
-    cr_expect_not(file_exists(in_checkpoints(run, ".step-00000005.old")));
+    cr_expect_not(file_exists(in_checkpoints(folder, "step-00000030/model.safetensors.tmp")));
+    cr_expect_not(file_exists(in_checkpoints(folder, ".step-00000005.old")));
     free(warnings);
     subject_close(&subject);
 }
@@ -133,14 +123,15 @@ Test(checkpoint_damage, the_step_in_the_name_must_be_that_inside) {
     struct subject subject;
     char *warnings;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    save_step(&subject, run, 10, path);
-    cr_assert_eq(rename(path, in_checkpoints(run, "step-00000011")), 0);
-    cr_expect_eq(newest_step(run, &warnings), -1);
+    save_step(&subject, folder, 10, path);
+    cr_assert_eq(rename(path, in_checkpoints(folder, "step-00000011")), 0);
+    cr_expect_eq(newest_step(folder, &warnings), -1);
     expect_text(warnings, "step 11");
     expect_text(warnings, "step 10");
     free(warnings);
-    cr_assert_eq(rename(in_checkpoints(run, "step-00000011"), in_checkpoints(run, "best")), 0);
-    cr_expect_eq(checkpoint_verify(in_checkpoints(run, "best"), error), 0, "%s", error);
+    cr_assert_eq(rename(in_checkpoints(folder, "step-00000011"), in_checkpoints(folder, "best")),
+                 0);
+    cr_expect_eq(checkpoint_verify(in_checkpoints(folder, "best"), error), 0, "%s", error);
     subject_close(&subject);
 }
 
@@ -169,7 +160,7 @@ Test(checkpoint_damage, odd_texts_are_refused) {
     struct subject subject;
     struct config config;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    save_step(&subject, run, 5, path);
+    save_step(&subject, folder, 5, path);
     for (size_t i = 0; i < COUNT(odd); i++) {
         put_bytes(file_of("trainer.json"), odd[i].text, odd[i].size);
         expect_damaged("trainer.json", odd[i].reason);
@@ -184,19 +175,19 @@ Test(checkpoint_damage, a_full_disk_costs_nothing_but_the_new_one) {
     struct subject subject;
     char *warnings;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    save_step(&subject, run, 10, path);
+    save_step(&subject, folder, 10, path);
     signal(SIGXFSZ, SIG_IGN);
     for (rlim_t limit = 0; limit < 200000; limit += 29989) {
         struct rlimit few = {limit, RLIM_INFINITY}, any = {RLIM_INFINITY, RLIM_INFINITY};
         subject_fill(&subject, 20);
         error[0] = '\0';
         setrlimit(RLIMIT_FSIZE, &few);
-        int status = checkpoint_save(&subject.trainer, run, path, error);
+        int status = checkpoint_save(&subject.trainer, folder, path, error);
         setrlimit(RLIMIT_FSIZE, &any);
         cr_expect_eq(status, -1, "saved in %lu bytes a file", (unsigned long)limit);
         expect_text(error, "disk full");
-        cr_expect_not(file_exists(in_checkpoints(run, ".step-00000020.tmp")));
-        cr_expect_eq(newest_step(run, &warnings), 10);
+        cr_expect_not(file_exists(in_checkpoints(folder, ".step-00000020.tmp")));
+        cr_expect_eq(newest_step(folder, &warnings), 10);
         cr_expect_str_eq(warnings, "");
         free(warnings);
     }
@@ -205,10 +196,9 @@ Test(checkpoint_damage, a_full_disk_costs_nothing_but_the_new_one) {
 
 Test(checkpoint_damage, places_that_cannot_be_written_are_named) {
     struct subject subject;
-    char place[256];
+    const char *place = in_folder("file");
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
     subject_fill(&subject, 1);
-    snprintf(place, sizeof place, "%s/file", run);
     put_bytes(place, "", 0);
     cr_expect_eq(checkpoint_save(&subject.trainer, place, path, error), -1);
     expect_text(error, place);
@@ -228,7 +218,7 @@ static void save_until_killed(struct subject *subject, int64_t step, int report)
     char saved[FILE_PATH_MAX], reason[ERROR_MAX];
     for (;; step++) {
         subject_fill(subject, step);
-        if (checkpoint_save(&subject->trainer, run, saved, reason)) _exit(1);
+        if (checkpoint_save(&subject->trainer, folder, saved, reason)) _exit(1);
         if (write(report, &step, sizeof step) != sizeof step) _exit(1);
     }
 }
@@ -255,7 +245,7 @@ static int64_t save_and_kill(struct subject *subject, int64_t first, useconds_t 
 static int64_t check_after_kill(struct subject *expected, struct subject *loaded, int64_t safe,
                                 bool *cut_short) {
     char *warnings, name[64];
-    int64_t found = newest_step(run, &warnings);
+    int64_t found = newest_step(folder, &warnings);
     cr_assert_geq(found, safe, "step %lld was safe, but %lld is found: %s", (long long)safe,
                   (long long)found, warnings);
     cr_assert_leq(found, safe + 1);
@@ -264,7 +254,7 @@ static int64_t check_after_kill(struct subject *expected, struct subject *loaded
     free(warnings);
     if (found < 0) return found;
     snprintf(name, sizeof name, "step-%08lld", (long long)found);
-    cr_assert_eq(checkpoint_load(&loaded->trainer, in_checkpoints(run, name), stderr, error), 0,
+    cr_assert_eq(checkpoint_load(&loaded->trainer, in_checkpoints(folder, name), stderr, error), 0,
                  "%s", error);
     subject_fill(expected, found);
     gpt_refresh_lower(&expected->trainer.gpt);

@@ -6,23 +6,10 @@
 #include "model/huggingface.h"
 #include "model/safetensors.h"
 
-static char folder[] = "/tmp/mantissa-test-huggingface-XXXXXX";
-static char error[ERROR_MAX];
-
-static void set_up(void) {
-    cr_assert_not_null(mkdtemp(folder));
-}
-
-static void tear_down(void) {
-    cr_expect_eq(directory_remove(folder, error), 0, "%s", error);
-}
-
-TestSuite(huggingface, .init = set_up, .fini = tear_down);
+TestSuite(huggingface, .init = make_folder, .fini = remove_folder);
 
 static void put_config(const char *text) {
-    char path[256];
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    FILE *out = fopen(path, "w");
+    FILE *out = fopen(in_folder("config.json"), "w");
     cr_assert_not_null(out);
     fputs(text, out);
     cr_assert_eq(fclose(out), 0);
@@ -174,9 +161,8 @@ static void put_weights(const struct gpt *gpt, const struct manners *manners) {
         ids[count] = own ? i : head && manners->head == 1 ? 0 : 50;
         counts[count++] = p->rows * (p->columns ? p->columns : 1);
     }
-    char path[256];
     struct safetensors_writer writer;
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    const char *path = in_folder("model.safetensors");
     cr_assert_eq(safetensors_write_begin(&writer, path, entries, count, NULL, 0, error), 0, "%s",
                  error);
     for (int i = 0; i < count; i++) write_values(&writer, manners, ids[i], counts[i]);

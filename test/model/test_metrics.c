@@ -9,23 +9,18 @@
 
 #include <cjson/cJSON.h>
 
-#include "data/error.h"
-#include "data/files.h"
 #include "data/random.h"
 #include "model/metrics.h"
+#include "test/scratch.h"
 
-static char folder[] = "/tmp/mantissa-test-metrics-XXXXXX";
-static char path[100], error[ERROR_MAX];
+static char path[100];
 
-static void make_folder(void) {
-    cr_assert_not_null(mkdtemp(folder));
+static void set_up(void) {
+    make_folder();
     snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
 }
-static void remove_folder(void) {
-    cr_assert_eq(directory_remove(folder, error), 0, "%s", error);
-}
 
-TestSuite(metrics, .init = make_folder, .fini = remove_folder);
+TestSuite(metrics, .init = set_up, .fini = remove_folder);
 
 static struct metrics begin(int64_t step) {
     struct metrics metrics;
@@ -287,8 +282,7 @@ Test(metrics, file_size_limit) {
 
 Test(metrics, no_directory) {
     struct metrics metrics;
-    char missing[100];
-    snprintf(missing, sizeof missing, "%s/none", folder);
+    const char *missing = in_folder("none");
     for (int64_t step = 0; step < 2; step++) {
         cr_expect_eq(metrics_open(&metrics, missing, step, error), -1);
         cr_expect_not_null(strstr(error, missing), "%s", error);

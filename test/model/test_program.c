@@ -1,7 +1,7 @@
 /* ./train as a person uses it: exit statuses, what it says, and what it leaves on disk. */
 #include "test/model/program_fixture.h"
 
-TestSuite(program, .init = make_folder, .fini = remove_folder);
+TestSuite(program, .init = set_up, .fini = remove_folder);
 
 #define TINY "--config|tiny.json"
 

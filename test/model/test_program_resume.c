@@ -1,7 +1,7 @@
 /* ./train interrupted, killed and resumed: the same bits as a run that was left alone. */
 #include "test/model/program_fixture.h"
 
-TestSuite(program_resume, .init = make_folder, .fini = remove_folder);
+TestSuite(program_resume, .init = set_up, .fini = remove_folder);
 
 /* Long enough that a signal finds it at work. */
 #define LONG "--config|tiny.json|--set|train.steps=300|--set|checkpoint.every=50"

@@ -8,28 +8,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/error.h"
+#include "test/scratch.h"
 
-static char root[] = "/tmp/safetensors_XXXXXX";
 static char path[64];
-static char error[ERROR_MAX];
 
 static void set_up(void) {
-    cr_assert_not_null(mkdtemp(root));
-    snprintf(path, sizeof(path), "%s/model.safetensors", root);
+    make_folder();
+    snprintf(path, sizeof(path), "%s/model.safetensors", folder);
 }
 
-static void tear_down(void) {
-    cr_expect_eq(directory_remove(root, error), 0, "%s", error);
-}
-
-TestSuite(safetensors, .init = set_up, .fini = tear_down);
+TestSuite(safetensors, .init = set_up, .fini = remove_folder);
 
 static void put_file(const void *bytes, size_t size) {
-    struct file_writer writer;
-    cr_assert_eq(file_writer_open(&writer, path, error), 0, "%s", error);
-    cr_assert_eq(file_writer_put(&writer, bytes, size, error), 0, "%s", error);
-    cr_assert_eq(file_writer_commit(&writer, error), 0, "%s", error);
+    cr_assert_eq(file_write_whole(path, bytes, size, NULL, error), 0, "%s", error);
 }
 
 /* A file with this length field, header, and as many bytes of data, which count up from 1. */
@@ -336,7 +327,7 @@ Test(safetensors, what_is_no_file) {
     struct safetensors file;
     cr_expect_eq(safetensors_open(&file, path, error), -1);
     cr_expect_not_null(strstr(error, "No such file"), "%s", error);
-    cr_expect_eq(safetensors_open(&file, root, error), -1);
+    cr_expect_eq(safetensors_open(&file, folder, error), -1);
     cr_expect_not_null(strstr(error, "not a regular file"), "%s", error);
     cr_assert_eq(mkfifo(path, 0600), 0);
     expect_refused("not a regular file");
@@ -385,8 +376,8 @@ Test(safetensors, data_must_match_the_announcement) {
         cr_expect_eq(result, -1);
         cr_expect_not_null(strstr(error, "announces"), "%s", error);
         cr_expect_not(file_exists(path));
-        cr_expect_eq(rmdir(root), 0, "the temporary file must be gone");
-        cr_assert_eq(mkdir(root, 0700), 0);
+        cr_expect_eq(rmdir(folder), 0, "the temporary file must be gone");
+        cr_assert_eq(mkdir(folder, 0700), 0);
     }
 }
 

@@ -1,0 +1,30 @@
+/* What the fuzzers share. Each is one file, fuzz_CONCEPT.c, that libFuzzer calls with any bytes;
+ * `make fuzz` builds and runs them all. */
+#ifndef TEST_FUZZ_FUZZ_H
+#define TEST_FUZZ_FUZZ_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "data/error.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
+
+static inline void require(int condition) {
+    if (!condition) abort();
+}
+
+/* A file in memory, which lasts until its descriptor, the result, is closed. */
+static inline int fuzz_file(char path[64], const void *bytes, size_t size) {
+    const int fd = memfd_create("fuzz", 0);
+    require(fd >= 0 && write(fd, bytes, size) == (ssize_t)size);
+    snprintf(path, 64, "/proc/self/fd/%d", fd);
+    return fd;
+}
+
+#endif

@@ -1,0 +1,46 @@
+/* Any bytes are either refused with a message or give a manifest whose config, if it is one, can be
+ * read. */
+#include "model/checkpoint_manifest.h"
+#include "model/config_read.h"
+#include "test/fuzz/fuzz.h"
+
+/* Without its own hash at the end nothing but the first check would ever run. */
+static size_t seal(uint8_t *image, const uint8_t *bytes, size_t size) {
+    struct sha256 hash;
+    uint8_t digest[SHA256_BYTES];
+    char hex[SHA256_HEX_MAX], text[128];
+    memcpy(image, bytes, size);
+    if (size == 0 || bytes[size - 1] == '!') return size;
+    sha256_begin(&hash);
+    sha256_add(&hash, bytes, size);
+    sha256_end(&hash, digest);
+    sha256_hex(hex, digest);
+    int length = snprintf(text, sizeof text, ",\n  \"sha256\": \"%s\"\n}\n", hex);
+    memcpy(image + size, text, (size_t)length);
+    return size + (size_t)length;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
+    char path[64], error[ERROR_MAX] = "";
+    uint8_t *image = malloc(size + 128);
+    require(image != NULL);
+    const int fd = fuzz_file(path, image, seal(image, bytes, size));
+    struct checkpoint_manifest manifest;
+    if (checkpoint_manifest_open(&manifest, path, error) == 0) {
+        struct config config;
+        struct config_origins origins = {.path = path};
+        const struct training_state *state = &manifest.state;
+        require(state->step >= 0 && state->tokens >= 0 && manifest.next_sample >= 0);
+        require(state->scaler.loss_scale > 0 && state->scaler.updates >= 0);
+        for (int i = 0; i < CHECKPOINT_FILES; i++)
+            require(strlen(manifest.files[i].sha256) == SHA256_HEX_MAX - 1);
+        config_defaults(&config);
+        config_read_text(&config, &origins, manifest.config, strlen(manifest.config), error);
+        checkpoint_manifest_close(&manifest);
+    } else {
+        require(strstr(error, path) != NULL);
+    }
+    close(fd);
+    free(image);
+    return 0;
+}

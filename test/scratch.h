@@ -1,0 +1,38 @@
+/* A folder for the files of one test, which runs in a process of its own:
+ * TestSuite(name, .init = make_folder, .fini = remove_folder). */
+#ifndef TEST_SCRATCH_H
+#define TEST_SCRATCH_H
+
+#include <criterion/criterion.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "data/error.h"
+#include "data/files.h"
+
+static char folder[] = "/tmp/mantissa-test-XXXXXX";
+static char error[ERROR_MAX];
+
+static inline void make_folder(void) {
+    cr_assert_not_null(mkdtemp(folder));
+}
+
+static inline void remove_folder(void) {
+    cr_assert_eq(directory_remove(folder, error), 0, "%s", error);
+}
+
+/* A path in the folder, in one of a few buffers that take turns. */
+__attribute__((format(printf, 1, 2))) static inline const char *in_folder(const char *format, ...) {
+    static char paths[8][FILE_PATH_MAX];
+    static int turn;
+    char *path = paths[turn++ % 8];
+    int length = snprintf(path, FILE_PATH_MAX, "%s/", folder);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(path + length, (size_t)(FILE_PATH_MAX - length), format, arguments);
+    va_end(arguments);
+    return path;
+}
+
+#endif
