@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Sourced by quickstart.sh and test.sh: installs the Debian or Ubuntu packages that are missing.
 
-# need FILE PACKAGE ...: each FILE that does not exist asks for the PACKAGE after it.
+# install_missing FILE PACKAGE ...: each FILE that does not exist asks for the PACKAGE after it.
 install_missing() {
     local missing=() file package
     while [ $# -gt 0 ]; do

@@ -12,10 +12,11 @@
  *     Test(gelu, forward) { check_everywhere(body, &(const struct shape){5, 77}); }
  *
  * A body runs several times with different thread counts; all runs must leave the same bits in
- * all outputs. Only the first run has `verify` set, so that references are computed once. Memory
- * of the backend is surrounded by guards; outputs and guards hold a pattern that is a NaN in all
- * dtypes. CHECK_OP makes sure that planning touches nothing, that inputs and guards keep their
- * bits, and that the workspace asked for while planning is enough (and not taken for zeros). */
+ * all outputs (but see check_products). Only the first run has `verify` set, so that references are
+ * computed once. Memory of the backend is surrounded by guards; outputs and guards hold a pattern
+ * that is a NaN in all dtypes. CHECK_OP makes sure that planning touches nothing, that inputs and
+ * guards keep their bits, and that the workspace asked for while planning is enough (and not taken
+ * for zeros). */
 #ifndef TEST_KERNELS_CHECK_H
 #define TEST_KERNELS_CHECK_H
 
@@ -39,6 +40,11 @@ struct check {
 
 /* Runs body on every backend, with 1, 2, 2 and 3 threads, and compares the bits. */
 void check_everywhere(void (*body)(struct check *c, const void *given), const void *given);
+
+/* The same for matrix products, whose sums a library may split among threads as it likes: the bits
+ * must be the same each time with 1, with 2, and with 3 threads, and each is compared with the
+ * reference. */
+void check_products(void (*body)(struct check *c, const void *given), const void *given);
 
 enum check_use {
     CHECK_READ, /* must keep its bits */

@@ -152,7 +152,7 @@ static void each_product(struct size size, enum epilogue epilogue, int transpose
     for (int t = 0; t < TYPES; t++) {
         for (int transpose = 0; transpose < transposes; transpose++) {
             struct product p = {size, all_types[t], transpose & 1, transpose & 2, epilogue};
-            check_everywhere(body, &p);
+            check_products(body, &p);
         }
     }
 }
@@ -195,9 +195,9 @@ Test(matmul, long_sums) {
 
 Test(matmul, padded_vocabulary) {
     struct product p = {{3, 50304, 40}, {DTYPE_F32, DTYPE_F32, DTYPE_F32}, false, true, PLAIN};
-    check_everywhere(body, &p);
+    check_products(body, &p);
     p.types = (struct types){DTYPE_BF16, DTYPE_BF16, DTYPE_BF16};
-    check_everywhere(body, &p);
+    check_products(body, &p);
 }
 
 /* The gradient of sum(dout * gelu(A B + bias)) that the two epilogues are for. */
@@ -239,7 +239,7 @@ static void differences(struct check *c, const void *given) {
 }
 
 Test(matmul, finite_differences) {
-    check_everywhere(differences, NULL);
+    check_products(differences, NULL);
 }
 
 static void golden(struct check *c, const void *given) {
@@ -273,5 +273,5 @@ static void golden(struct check *c, const void *given) {
 }
 
 Test(matmul, golden) {
-    check_everywhere(golden, NULL);
+    check_products(golden, NULL);
 }

@@ -33,7 +33,8 @@ static void open_terminal(struct screen *screen, int columns) {
     int slave;
     setenv("TERM", "xterm", 1);
     cfmakeraw(&raw);
-    cr_assert_eq(openpty(&screen->reader, &slave, NULL, &raw, &size), 0);
+    if (openpty(&screen->reader, &slave, NULL, &raw, &size))
+        cr_skip_test("no pseudo terminal here: is /dev/pts mounted?");
     screen->out = fdopen(slave, "w");
 }
 
