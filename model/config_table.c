@@ -147,7 +147,8 @@ const struct config_option config_options[] = {
 
     INTEGER(eval.every, 100, 0, 1e9, COMPUTED("or 0 without data.val"),
             HELP("Steps between validations; 0 = never.")),
-    INTEGER(eval.batches, 20, 1, 1e6, HELP("Micro-batches per validation.")),
+    INTEGER(eval.batches, 20, 1, 1e6,
+            HELP("Micro-batches per validation, fewer if the text ends before.")),
 
     INTEGER(checkpoint.every, 0, 0, 1e9,
             HELP("Steps between checkpoints; 0 = only at the end of the run.")),

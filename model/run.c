@@ -323,6 +323,10 @@ int run_dry(const struct config *config, char *error) {
     int failed = run_open(&run, config, false, error);
     if (!failed) {
         print_banner(&run);
+        size_t needed = run.trainer.gpt.memory.total, available = run.be.available(&run.be);
+        if (needed > available)
+            fprintf(stderr, "note: %zu MiB are needed, but only %zu MiB are available here\n",
+                    needed >> 20, available >> 20);
     }
     run_close(&run);
     return failed ? EXIT_FAILED : EXIT_DONE;
