@@ -33,7 +33,6 @@ extern "C" {
     X(attention_forward)  \
     X(attention_backward) \
     X(cross_entropy)      \
-    X(residual_add)       \
     X(cast)               \
     X(clear)              \
     X(loss_sum)           \
@@ -91,14 +90,13 @@ struct layernorm_backward_args {
 /* out = A B + bias with fp32 accumulation, where A is a or its transpose, B likewise; then at most
  * one epilogue. The dtypes of a and b may differ; the product is then as if both were fp32. */
 struct matmul_args {
-    const struct tensor *out;     /* [M, N]; += if accumulate */
-    const struct tensor *a;       /* [M, K], or [K, M] if transpose_a */
-    const struct tensor *b;       /* [K, N], or [N, K] if transpose_b */
-    const struct tensor *bias;    /* optional [N], same dtype as b or fp32 */
-    const struct tensor *gelu_in; /* optional [M, N], written: A B + bias; out = gelu of it */
-    const struct tensor
-        *dgelu_in;              /* optional [M, N], read: out = (A B, rounded) * gelu'(dgelu_in) */
-    const struct tensor *dbias; /* optional += [N], the column sums of B as stored in b */
+    const struct tensor *out;      /* [M, N]; += if accumulate */
+    const struct tensor *a;        /* [M, K], or [K, M] if transpose_a */
+    const struct tensor *b;        /* [K, N], or [N, K] if transpose_b */
+    const struct tensor *bias;     /* optional [N], same dtype as b or fp32 */
+    const struct tensor *gelu_in;  /* optional [M, N], written: A B + bias; out = gelu of it */
+    const struct tensor *dgelu_in; /* optional [M, N], read: out = A B, rounded, * gelu'(it) */
+    const struct tensor *dbias;    /* optional += [N], the column sums of B as stored in b */
     bool transpose_a, transpose_b, accumulate;
 };
 
@@ -141,12 +139,6 @@ struct cross_entropy_args {
     const float *loss_scale;     /* optional, backend memory */
     float weight;                /* 1 / (tokens of the whole step) */
     int64_t vocab_size;
-};
-
-/* out = a + b. */
-struct residual_add_args {
-    const struct tensor *out; /* may be a or b */
-    const struct tensor *a, *b;
 };
 
 /* out = in, rounded to out's dtype; same count. */

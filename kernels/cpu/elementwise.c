@@ -32,21 +32,6 @@ void cpu_column_sums(const struct tensor *dbias, const struct tensor *b) {
     }
 }
 
-void cpu_residual_add(struct backend *be, const struct residual_add_args *args) {
-    (void)be;
-    const struct tensor *a = args->a, *b = args->b, *out = args->out;
-    int64_t count = tensor_count(out);
-#pragma omp parallel for schedule(static)
-    for (int64_t block = 0; block < blocks_of(count, CPU_BLOCK); block++) {
-        float a_buffer[CPU_BLOCK], b_buffer[CPU_BLOCK], sum[CPU_BLOCK];
-        int64_t first = block * CPU_BLOCK, n = block_length(first, count, CPU_BLOCK);
-        const float *x = dtype_widen(a_buffer, a->data, a->dtype, first, n);
-        const float *y = dtype_widen(b_buffer, b->data, b->dtype, first, n);
-        for (int64_t i = 0; i < n; i++) sum[i] = x[i] + y[i];
-        dtype_store(out->data, out->dtype, first, sum, n);
-    }
-}
-
 void cpu_cast(struct backend *be, const struct cast_args *args) {
     (void)be;
     const struct tensor *in = args->in, *out = args->out;

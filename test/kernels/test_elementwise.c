@@ -21,42 +21,6 @@ static void each_shape(void (*body)(struct check *c, const void *given)) {
     }
 }
 
-static void residual_add(struct check *c, const void *given) {
-    const struct shape *s = given;
-    struct tensor a = check_normal(c, s->a, s->count, 0, 1.0);
-    struct tensor b = check_normal(c, s->b, s->count, 0, 1.0);
-    struct tensor out = check_output(c, s->out, s->count, 0);
-    CHECK_OP(c, residual_add, .out = &out, .a = &a, .b = &b);
-    if (!c->verify) return;
-    double *sum = check_read(c, &a), *other = check_read(c, &b), *size = check_doubles(c, s->count);
-    for (int64_t i = 0; i < s->count; i++) {
-        size[i] = fabs(sum[i]) + fabs(other[i]);
-        sum[i] += other[i];
-    }
-    check_close(c, "residual_add", &out, sum, size);
-}
-
-Test(residual_add, all_dtypes) {
-    each_shape(residual_add);
-}
-
-static void add_in_place(struct check *c, const void *given) {
-    const struct shape *s = given;
-    struct tensor a = check_sum(c, s->a, s->count, 0), b = check_normal(c, s->a, s->count, 0, 1.0);
-    double *sum = check_read(c, &a), *other = check_read(c, &b), *size = check_doubles(c, s->count);
-    if (s->b == DTYPE_F32) CHECK_OP(c, residual_add, .out = &a, .a = &a, .b = &b);
-    else CHECK_OP(c, residual_add, .out = &a, .a = &b, .b = &a);
-    for (int64_t i = 0; i < s->count; i++) {
-        size[i] = fabs(sum[i]) + fabs(other[i]);
-        sum[i] += other[i];
-    }
-    if (c->verify) check_close(c, "residual_add", &a, sum, size);
-}
-
-Test(residual_add, in_place) {
-    each_shape(add_in_place);
-}
-
 /* One rounding and nothing else: exact. Includes values that overflow fp16 and subnormals. */
 static void cast(struct check *c, const void *given) {
     const struct shape *s = given;

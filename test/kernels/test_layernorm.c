@@ -98,7 +98,7 @@ static void forward(struct check *c, const void *given) {
         size[i] = fabs(in[i]) + fabs(residual[i]);
         in[i] += residual[i];
     }
-    check_close(c, "residual_add", &t.sum, in, size);
+    check_close(c, "residual_sum", &t.sum, in, size);
     verify_forward(c, &t, check_read(c, &t.sum));
 }
 

@@ -19,7 +19,7 @@
 static const struct tolerance table[] = {
     /* One addition. To fp32 it is the rounding of the output; 16 bits are rounded from fp32. */
     {"embedding_forward", {0, 1, 1}, 1},
-    {"residual_add", {0, 1, 1}, 1},
+    {"residual_sum", {0, 1, 1}, 1},
 
     /* Sums, as above; rounded to the output once, at the end. */
     {"embedding_backward", {4, 4, 4}, 1},
