@@ -149,19 +149,28 @@ static void print_line(const struct report *report, const struct step_report *st
     fflush(report->out);
 }
 
-/* One line that is redrawn: figures on the right, and as much of a bar as the width leaves. */
-static void draw_bar(struct report *report, const struct step_report *step, double tokens_per_s) {
-    enum { BAR_MAX = 40, BAR_MIN = 5 };
-    char line[256], scale[48], speed[32], left[32];
+/* The figures of the bar's line. Returns their width. */
+static int bar_text(const struct report *report, char line[256], const struct step_report *step,
+                    double tokens_per_s, bool with_norm) {
+    char scale[48], speed[32], left[32], norm[32] = "";
     double elapsed = report_clock() - report->started;
     int64_t done = step->step - report->first_step, rest = report->steps - step->step;
     duration_text(left, done > 0 ? elapsed / (double)done * (double)rest : 0);
     scale_text(report, scale, step);
-    int used = snprintf(line, sizeof line,
-                        " %" PRId64 "/%" PRId64 " | loss %.4f | norm %.2f%s | %s tok/s | %s left",
-                        step->step, report->steps, step->loss, step->gradient_norm, scale,
-                        count_text(speed, tokens_per_s), left);
-    int width = terminal_width(report) - 1, bar = width - used;
+    if (with_norm) snprintf(norm, sizeof norm, " | norm %.2f", step->gradient_norm);
+    return snprintf(line, 256, " %" PRId64 "/%" PRId64 " | loss %.4f%s%s | %s tok/s | %s left",
+                    step->step, report->steps, step->loss, norm, scale,
+                    count_text(speed, tokens_per_s), left);
+}
+
+/* One line that is redrawn: figures on the right, and as much of a bar as the width leaves. Where
+ * it would leave none, the norm makes room. */
+static void draw_bar(struct report *report, const struct step_report *step, double tokens_per_s) {
+    enum { BAR_MAX = 40, BAR_MIN = 5 };
+    char line[256];
+    int width = terminal_width(report) - 1;
+    int bar = width - bar_text(report, line, step, tokens_per_s, true);
+    if (bar < BAR_MIN) bar = width - bar_text(report, line, step, tokens_per_s, false);
     if (bar > BAR_MAX) bar = BAR_MAX;
     fputc('\r', report->out);
     if (bar >= BAR_MIN) {
