@@ -3,6 +3,9 @@
 #include <stdio.h>
 
 #include "kernels/cpu/cpu.h"
+#ifdef WITH_CUDA
+#include "kernels/cuda/cuda_backend.h"
+#endif
 
 #define X(name)                                                                   \
     static void none_##name(struct backend *be, const struct name##_args *args) { \
@@ -18,13 +21,24 @@ const struct operations operations_none = {
 #undef X
 };
 
-int backend_open(struct backend *be, enum device device, int threads, char *error) {
-    if (device == DEVICE_CUDA) {
-        snprintf(error, BACKEND_ERROR_MAX,
-                 "device \"cuda\": this build has no CUDA backend; use --device cpu");
-        return -1;
-    }
-    return cpu_backend_open(be, threads, error);
+#ifndef WITH_CUDA
+static int cuda_backend_open(struct backend *be, const struct backend_options *options,
+                             char *error) {
+    (void)be;
+    (void)options;
+    snprintf(error, BACKEND_ERROR_MAX,
+             "device \"cuda\": this program was built without CUDA; use --device cpu, or build it "
+             "where nvcc is");
+    return 1;
+}
+#endif
+
+int backend_open(struct backend *be, const struct backend_options *options, char *error) {
+    int status = 1; /* no GPU */
+    if (options->device != DEVICE_CPU) status = cuda_backend_open(be, options, error);
+    if (status > 0 && options->device != DEVICE_CUDA)
+        status = cpu_backend_open(be, options->threads, error);
+    return status ? -1 : 0;
 }
 
 void backend_close(struct backend *be) {

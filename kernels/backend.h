@@ -12,6 +12,14 @@ enum device { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 
 enum { BACKEND_ERROR_MAX = 1024 };
 
+struct backend_options {
+    enum device device;
+    int threads;         /* CPU: 0 for all cores */
+    bool tf32;           /* CUDA: fp32 products may round their operands to 10 bits of fraction */
+    bool autotune;       /* CUDA: time the algorithms of each product, take the fastest */
+    const char *choices; /* optional file of algorithms chosen before, taken if autotune is set */
+};
+
 struct backend {
     /* The table in force. Normally `run`; `plan` walks a step without touching data, so that each
      * operation can announce its workspace and prepare what it wants prepared before step 0. */
@@ -21,8 +29,11 @@ struct backend {
     const char *name; /* "cpu" */
     char description[256];
     int threads;
+    bool has_bf16;    /* can compute in bf16 at all */
     bool native_bf16; /* bf16 products at more than fp32 speed */
     bool native_fp16;
+    int steps_ahead;    /* training steps worth queueing before the oldest one's result is read */
+    size_t chunk_bytes; /* about how much scratch a chunk of work should have to keep all busy */
 
     void *workspace;        /* one block shared by all operations, valid within one call */
     size_t workspace_bytes; /* grows while planning */
@@ -34,13 +45,31 @@ struct backend {
     void (*release)(struct backend *be, void *memory);
     void (*upload)(struct backend *be, void *to, const void *host, size_t bytes);
     void (*download)(struct backend *be, void *host, const void *from, size_t bytes);
+
+    /* Traffic in which nobody waits: two slots take turns each way. The host side is memory of
+     * host_allocate. What is sent is there for operations called afterwards, and stays until the
+     * slot is sent again; sent() returns once the host memory may be filled anew. What is fetched
+     * is what operations called before have left; fetched() returns once it is there. */
+    void *(*host_allocate)(struct backend *be, size_t bytes);
+    void (*host_release)(struct backend *be, void *memory);
+    void (*send)(struct backend *be, int slot, void *to, const void *host, size_t bytes);
+    void (*sent)(struct backend *be, int slot);
+    void (*fetch)(struct backend *be, int slot, void *host, const void *from, size_t bytes);
+    void (*fetched)(struct backend *be, int slot);
+
+    size_t (*peak_bytes)(struct backend *be); /* of memory that this process has used so far */
+
+    /* Writes down what autotune chose, to be given as options.choices later. Returns -1 with a
+     * message. Does nothing where there is nothing to choose. */
+    int (*write_choices)(struct backend *be, const char *path, char *error);
+
     void (*close)(struct backend *be);
     void *state; /* the backend's own */
 };
 
-/* Opens a device. threads: 0 for all cores. On failure returns -1 with a message of at most
- * BACKEND_ERROR_MAX bytes. */
-int backend_open(struct backend *be, enum device device, int threads, char *error);
+/* Opens a device; DEVICE_AUTO takes a GPU if there is one. On failure returns -1 with a message of
+ * at most BACKEND_ERROR_MAX bytes. */
+int backend_open(struct backend *be, const struct backend_options *options, char *error);
 void backend_close(struct backend *be);
 
 /* Called by operations of the plan table: the workspace will hold at least this many bytes. */

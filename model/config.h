@@ -62,6 +62,7 @@ struct config {
     enum config_device device;
     int64_t seed;
     int64_t threads; /* 0: all cores */
+    bool tf32, autotune;
     char run_dir[CONFIG_STRING_MAX];
     struct {
         enum config_preset preset;

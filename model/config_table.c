@@ -74,6 +74,12 @@ const struct config_option config_options[] = {
     INTEGER(seed, 1, 0, 9007199254740991.0,
             HELP("Seed of initialization, data order and sampling.")),
     INTEGER(threads, 0, 0, 4096, HELP("CPU threads; 0 = all cores.")),
+    BOOLEAN(tf32, false,
+            HELP("GPU only: fp32 matrix products may round what they read to 10 bits of fraction, "
+                 "several times as fast.")),
+    BOOLEAN(autotune, false,
+            HELP("GPU only: time the algorithms of each matrix product before the first step. The "
+                 "choice is kept in the run's folder, so that a resumed run computes the same.")),
     STRING(run_dir, "runs", 1, HELP("Folder in which the run makes its own folder.")),
 
     ENUM(model.preset, CONFIG_PRESET_NONE, preset_words,

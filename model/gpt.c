@@ -10,10 +10,10 @@
 #include "data/error.h"
 #include "data/random.h"
 
-/* As many rows of logits as fit in LOGITS_BYTES, in equal chunks, in multiples of 64 so that
- * matrix units are full. */
-static int64_t choose_logit_rows(const struct gpt_shape *s, enum dtype logits) {
-    int64_t fit = LOGITS_BYTES / (s->padded_vocab * (int64_t)dtype_bytes(logits));
+/* As many rows of logits as fit in chunk_bytes, in equal chunks, in multiples of 64 so that matrix
+ * units are full. */
+static int64_t choose_logit_rows(const struct gpt_shape *s, enum dtype logits, size_t chunk_bytes) {
+    int64_t fit = (int64_t)chunk_bytes / (s->padded_vocab * (int64_t)dtype_bytes(logits));
     if (fit < 64) fit = 64;
     if (fit >= s->rows) return s->rows;
     int64_t chunks = (s->rows + fit - 1) / fit;
@@ -21,11 +21,11 @@ static int64_t choose_logit_rows(const struct gpt_shape *s, enum dtype logits) {
 }
 
 static void set_batch(struct gpt_shape *s, int64_t batch, int64_t sequence_length,
-                      enum dtype logits) {
+                      enum dtype logits, size_t chunk_bytes) {
     s->batch = batch;
     s->sequence_length = sequence_length;
     s->rows = batch * sequence_length;
-    s->logit_rows = choose_logit_rows(s, logits);
+    s->logit_rows = choose_logit_rows(s, logits, chunk_bytes);
 }
 
 static struct parameter describe(const char *name, int layer, int64_t rows, int64_t columns,
@@ -168,7 +168,7 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
         .padded_vocab = round_up(config->model.vocab_size, VOCAB_ALIGNMENT),
     };
     int64_t batch = training ? config->train.micro_batch_size : 1;
-    set_batch(&gpt->shape, batch, config->data.seq_len, precision->logits);
+    set_batch(&gpt->shape, batch, config->data.seq_len, precision->logits, be->chunk_bytes);
     gpt->capacity = gpt->shape;
     list_group(gpt, true, &gpt->decayed);
     gpt->count = gpt->decayed;
@@ -240,7 +240,7 @@ void gpt_close(struct gpt *gpt) {
 void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
     assert(batch * sequence_length <= gpt->capacity.rows);
     if (batch == gpt->shape.batch && sequence_length == gpt->shape.sequence_length) return;
-    set_batch(&gpt->shape, batch, sequence_length, gpt->precision.logits);
+    set_batch(&gpt->shape, batch, sequence_length, gpt->precision.logits, gpt->be->chunk_bytes);
     if (gpt->shape.logit_rows > gpt->capacity.logit_rows)
         gpt->shape.logit_rows = gpt->capacity.logit_rows;
     struct arena arena = {gpt->activation_memory, 0, gpt->memory.activations};

@@ -24,7 +24,6 @@
 enum {
     PARAMETER_ALIGNMENT = 128, /* elements: 256 bytes in 16 bit */
     VOCAB_ALIGNMENT = 128,     /* rows that the embedding is padded to, inside only */
-    LOGITS_BYTES = 64 << 20,   /* about how much of the logits exists at a time */
 };
 
 struct gpt_shape {

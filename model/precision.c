@@ -27,7 +27,7 @@ static enum dtype choose_lower(const struct config *config, const struct backend
     }
     enum dtype lower = be->native_bf16 ? DTYPE_BF16 : be->native_fp16 ? DTYPE_F16 : DTYPE_F32;
     snprintf(note, ERROR_MAX, "precision \"auto\": %s, because this %s has %s", dtype_name(lower),
-             be->name,
+             strcmp(be->name, "cuda") == 0 ? "GPU" : be->name,
              be->native_bf16   ? "bf16 matrix products"
              : be->native_fp16 ? "fp16 matrix products but no bf16"
                                : "no fast 16-bit matrix products");
@@ -61,11 +61,15 @@ static void resolve_tensors(struct precision *p) {
 
 int precision_resolve(struct precision *precision, char *note, const struct config *config,
                       const struct backend *be, char *error) {
-    (void)error;
     struct precision *p = precision;
     memset(p, 0, sizeof *p);
     note[0] = 0;
     p->lower = config->autocast.enabled ? choose_lower(config, be, note) : DTYPE_F32;
+    if (p->lower == DTYPE_BF16 && !be->has_bf16)
+        return fail(error,
+                    "precision \"bf16\": %s cannot compute in bf16\n"
+                    "use \"precision\": \"fp16\", which scales the loss to make up for its range",
+                    be->description);
     for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++) {
         bool float32 = policies[i] == POLICY_FLOAT32 || kept_in_float32(config, i);
         p->operation[i] = float32 ? DTYPE_F32 : p->lower;

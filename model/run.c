@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "data/error.h"
@@ -35,6 +34,7 @@ struct run {
     struct report report;
     struct metrics metrics;
     char directory[FILE_PATH_MAX]; /* run_dir/name */
+    double step_began;             /* report_clock() when the oldest unfinished step began */
     int lock;                      /* descriptor that holds the directory's lock, or -1 */
 };
 
@@ -89,6 +89,25 @@ static const enum device devices[] = {[CONFIG_DEVICE_AUTO] = DEVICE_AUTO,
                                       [CONFIG_DEVICE_CPU] = DEVICE_CPU,
                                       [CONFIG_DEVICE_CUDA] = DEVICE_CUDA};
 
+enum { CHOICES_PATH_MAX = FILE_PATH_MAX + 16 };
+
+/* Where the choices of autotune are kept. */
+static void choices_path(char *path, const char *run_directory) {
+    snprintf(path, CHOICES_PATH_MAX, "%s/products.txt", run_directory);
+}
+
+static int open_backend(struct backend *be, const struct config *config, const char *choices,
+                        char *error) {
+    struct backend_options options = {
+        .device = devices[config->device],
+        .threads = (int)config->threads,
+        .tf32 = config->tf32,
+        .autotune = config->autotune,
+        .choices = choices,
+    };
+    return backend_open(be, &options, error);
+}
+
 /* Warnings and notes go to standard error, before the banner. */
 static void print_notes(const char *prefix, const char *text) {
     while (*text) {
@@ -112,7 +131,7 @@ static int open_data(struct run *run, bool required, char *error) {
 
 /* Opens device, precision, data and trainer, in this order, and says what was decided. */
 static int run_open(struct run *run, const struct config *config, bool allocate, char *error) {
-    char note[ERROR_MAX], warnings[4 * ERROR_MAX];
+    char note[ERROR_MAX], warnings[4 * ERROR_MAX], choices[CHOICES_PATH_MAX];
     memset(run, 0, sizeof *run);
     run->config = *config;
     run->lock = -1;
@@ -120,7 +139,8 @@ static int run_open(struct run *run, const struct config *config, bool allocate,
     config_warnings(config, warnings, sizeof warnings);
     print_notes("warning", warnings);
     snprintf(run->directory, sizeof run->directory, "%s/%s", config->run_dir, config->name);
-    if (backend_open(&run->be, devices[config->device], (int)config->threads, error)) return -1;
+    choices_path(choices, run->directory);
+    if (open_backend(&run->be, config, choices, error)) return -1;
     run->backend_open = true;
     if (precision_resolve(&run->precision, note, config, &run->be, error)) return -1;
     print_notes("note", note);
@@ -151,7 +171,7 @@ static double loss_floor(const struct config *config) {
 
 /* Begins anew, from other weights, or from a checkpoint. Returns an exit status. */
 static int start(struct run *run, const struct command_line *line, char *error) {
-    char from[FILE_PATH_MAX];
+    char from[FILE_PATH_MAX], choices[CHOICES_PATH_MAX];
     const struct config *config = &run->config;
     if (run_directory_lock(&run->lock, run->directory, error)) return EXIT_FAILED;
     int status = run_directory_start(from, run->directory, config, line, error);
@@ -164,6 +184,8 @@ static int start(struct run *run, const struct command_line *line, char *error) 
             return EXIT_FAILED;
     }
     if (run_directory_write_config(run->directory, config, error)) return EXIT_FAILED;
+    choices_path(choices, run->directory);
+    if (config->autotune && run->be.write_choices(&run->be, choices, error)) return EXIT_FAILED;
     if (config->log.metrics &&
         metrics_open(&run->metrics, run->directory, run->trainer.state.step, error))
         return EXIT_FAILED;
@@ -226,17 +248,12 @@ static int sample_now(struct run *run, char *error) {
     return 0;
 }
 
-static uint64_t peak_memory_bytes(void) {
-    struct rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return (uint64_t)usage.ru_maxrss * 1024; /* Linux counts in KiB */
-}
-
-static int step_once(struct run *run, char *error) {
+/* The oldest unfinished step, from the end of the one before. */
+static int end_step(struct run *run, char *error) {
     struct step_report report;
-    double started = report_clock();
-    if (trainer_step(&run->trainer, &report, &run->train.loader, error)) return -1;
-    double seconds = report_clock() - started;
+    if (trainer_end_step(&run->trainer, &report, error)) return -1;
+    double now = report_clock(), seconds = now - run->step_began;
+    run->step_began = now;
     const struct config *config = &run->config;
     double tokens = (double)(config->train.micro_batch_size * config->train.grad_accum_steps *
                              config->data.seq_len);
@@ -250,43 +267,66 @@ static int step_once(struct run *run, char *error) {
                 report.step);
     }
     return metrics_step(&run->metrics, &report, 1e3 * seconds, tokens / seconds,
-                        peak_memory_bytes(), error);
+                        run->be.peak_bytes(&run->be), error);
+}
+
+/* Ends all steps: what comes next needs the state as it is, or takes time of its own. */
+static int settle(struct run *run, char *error) {
+    while (run->trainer.unfinished > 0)
+        if (end_step(run, error)) return -1;
+    return 0;
+}
+
+/* Begins a step, and ends those that the device need not run ahead of. */
+static int step_once(struct run *run, char *error) {
+    if (run->trainer.unfinished == 0) run->step_began = report_clock();
+    if (trainer_begin_step(&run->trainer, &run->train.loader, error)) return -1;
+    while (run->trainer.unfinished > run->be.steps_ahead)
+        if (end_step(run, error)) return -1;
+    return 0;
 }
 
 static bool due(int64_t step, int64_t every, int64_t steps) {
     return every > 0 && (step % every == 0 || step == steps);
 }
 
-/* A step that failed before its update has left everything as the step before did. */
+/* A step that could not begin has left everything as the step before did. */
 static int step_or_save(struct run *run, int64_t saved, char *error) {
     char ignored[ERROR_MAX];
     int64_t step = run->trainer.state.step;
     if (step_once(run, error) == 0) return 0;
-    bool intact = run->trainer.state.step == step && !run->be.failure[0];
+    bool intact = run->trainer.state.step == step && settle(run, ignored) == 0;
     if (intact && step > saved) save(run, ignored);
     return -1;
+}
+
+/* What is due after a step, in this order: validation, sample, checkpoint. */
+static int after_step(struct run *run, int64_t *saved, char *error) {
+    const struct config *config = &run->config;
+    int64_t step = run->trainer.state.step, steps = config->train.steps;
+    bool can_sample = config->data.tokenizer == CONFIG_TOKENIZER_BYTES;
+    bool validates = run->val.open && due(step, config->eval.every, steps);
+    bool samples = can_sample && due(step, config->sample.every, steps);
+    bool saves = config->checkpoint.every > 0 && step % config->checkpoint.every == 0;
+    if ((validates || samples || saves) && settle(run, error)) return -1;
+    if (validates && !caught_signal && validate(run, error)) return -1;
+    if (samples && !caught_signal && sample_now(run, error)) return -1;
+    if (!saves) return 0;
+    *saved = step;
+    return save(run, error);
 }
 
 static int train(struct run *run, char *error) {
     const struct config *config = &run->config;
     int64_t *step = &run->trainer.state.step, steps = config->train.steps;
     int64_t saved = *step;
-    bool can_sample = config->data.tokenizer == CONFIG_TOKENIZER_BYTES;
     /* A run stopped by a signal leaves out the validation that was due. */
     bool missed = *step > 0 && run->val.open && due(*step, config->eval.every, steps) &&
                   run->metrics.last_validation != *step;
     if (missed && validate(run, error)) return -1;
-    while (*step < steps && !caught_signal) {
-        if (step_or_save(run, saved, error)) return -1;
-        bool validates = run->val.open && due(*step, config->eval.every, steps);
-        bool samples = can_sample && due(*step, config->sample.every, steps);
-        if (validates && !caught_signal && validate(run, error)) return -1;
-        if (samples && !caught_signal && sample_now(run, error)) return -1;
-        if (config->checkpoint.every > 0 && *step % config->checkpoint.every == 0) {
-            if (save(run, error)) return -1;
-            saved = *step;
-        }
-    }
+    while (*step < steps && !caught_signal)
+        if (step_or_save(run, saved, error) || after_step(run, &saved, error)) return -1;
+    if (settle(run, error)) return -1;
     return *step > saved ? save(run, error) : 0;
 }
 
@@ -357,7 +397,7 @@ int run_sample(const struct config *config, const char *from, const struct comma
         fail(error, "%s: sampling works for models of bytes only in this version", from);
         return EXIT_FAILED;
     }
-    if (backend_open(&be, devices[config->device], (int)config->threads, error)) return EXIT_FAILED;
+    if (open_backend(&be, config, NULL, error)) return EXIT_FAILED;
     int failed = precision_resolve(&precision, note, config, &be, error);
     if (!failed) {
         print_notes("note", note);

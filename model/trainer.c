@@ -1,5 +1,6 @@
 #include "model/trainer.h"
 
+#include <assert.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,6 +94,19 @@ static int plan(struct trainer *trainer, bool allocate, char *error) {
     return 0;
 }
 
+static int allocate_traffic(struct trainer *trainer, char *error) {
+    struct backend *be = trainer->be;
+    size_t bytes = 2 * (size_t)trainer->gpt.capacity.rows * sizeof(int32_t);
+    trainer->results = be->host_allocate(be, TRAINER_SLOTS * sizeof *trainer->results);
+    bool complete = trainer->results != NULL;
+    for (int slot = 0; slot < TRAINER_SLOTS; slot++) {
+        trainer->batch[slot] = be->host_allocate(be, bytes);
+        trainer->batch_sent[slot] = be->allocate(be, bytes);
+        complete = complete && trainer->batch[slot] && trainer->batch_sent[slot];
+    }
+    return complete ? 0 : fail(error, "out of memory for batches of %zu bytes", bytes);
+}
+
 int trainer_open(struct trainer *trainer, const struct config *config,
                  const struct precision *precision, struct backend *be, bool allocate,
                  char *error) {
@@ -105,21 +119,20 @@ int trainer_open(struct trainer *trainer, const struct config *config,
     if (!trainer->scaler) return fail(error, "out of memory");
     if (plan(trainer, allocate, error)) return -1;
     if (!allocate) return 0;
-    size_t bytes = (size_t)gpt->capacity.rows * sizeof(int32_t);
-    trainer->inputs = malloc(bytes);
-    trainer->targets = malloc(bytes);
-    if (!trainer->inputs || !trainer->targets)
-        return fail(error, "out of memory for a batch of %zu bytes", bytes);
-    if (gpt_allocate(gpt, error)) return -1;
+    if (allocate_traffic(trainer, error) || gpt_allocate(gpt, error)) return -1;
     gpt_initialize(gpt, (uint64_t)config->seed);
     trainer_restore_scaler(trainer);
     return 0;
 }
 
 void trainer_close(struct trainer *trainer) {
-    if (trainer->scaler) trainer->be->release(trainer->be, trainer->scaler);
-    free(trainer->inputs);
-    free(trainer->targets);
+    struct backend *be = trainer->be;
+    for (int slot = 0; slot < TRAINER_SLOTS; slot++) {
+        if (trainer->batch[slot]) be->host_release(be, trainer->batch[slot]);
+        if (trainer->batch_sent[slot]) be->release(be, trainer->batch_sent[slot]);
+    }
+    if (trainer->results) be->host_release(be, trainer->results);
+    if (trainer->scaler) be->release(be, trainer->scaler);
     if (trainer->gpt.be) gpt_close(&trainer->gpt);
     memset(trainer, 0, sizeof *trainer);
 }
@@ -129,22 +142,29 @@ void trainer_restore_scaler(struct trainer *trainer) {
                         sizeof *trainer->scaler);
 }
 
+/* Puts a batch in place without waiting for the operations that use the one before. */
 static int fetch(struct trainer *trainer, const struct loader *loader, int64_t first_sample,
                  char *error) {
     struct gpt *gpt = &trainer->gpt;
-    size_t bytes = (size_t)gpt->shape.rows * sizeof(int32_t);
-    if (loader_fetch(loader, trainer->inputs, trainer->targets, (uint64_t)first_sample,
-                     (int)gpt->shape.batch, error))
+    struct backend *be = trainer->be;
+    int slot = trainer->slot;
+    int64_t rows = gpt->shape.rows;
+    int32_t *batch = trainer->batch[slot];
+    be->sent(be, slot);
+    if (loader_fetch(loader, batch, batch + rows, (uint64_t)first_sample, (int)gpt->shape.batch,
+                     error))
         return -1;
-    trainer->be->upload(trainer->be, gpt->activations.tokens, trainer->inputs, bytes);
-    trainer->be->upload(trainer->be, gpt->activations.targets, trainer->targets, bytes);
+    be->send(be, slot, trainer->batch_sent[slot], batch, 2 * (size_t)rows * sizeof *batch);
+    gpt->activations.tokens = trainer->batch_sent[slot];
+    gpt->activations.targets = trainer->batch_sent[slot] + rows;
+    trainer->slot = (slot + 1) % TRAINER_SLOTS;
     return 0;
 }
 
 /* Infinite gradients are skipped, but not for ever. */
-static int check_overflow(const struct trainer *trainer, char *error) {
+static int check_overflow(const struct trainer *trainer, int64_t at, char *error) {
     const struct step_state *s = &trainer->state.scaler;
-    long long step = (long long)trainer->state.step;
+    long long step = (long long)at;
     if (trainer->gpt.precision.scale_loss && s->at_floor >= SKIPS_AT_FLOOR_MAX)
         return fail(error,
                     "step %lld: gradients overflowed %d times in a row at loss_scale.min_scale = "
@@ -161,12 +181,11 @@ static int check_overflow(const struct trainer *trainer, char *error) {
     return 0;
 }
 
-int trainer_step(struct trainer *trainer, struct step_report *report, const struct loader *loader,
-                 char *error) {
+int trainer_begin_step(struct trainer *trainer, const struct loader *loader, char *error) {
     struct backend *be = trainer->be;
     const struct config *config = trainer->config;
     int64_t batch = config->train.micro_batch_size, micro_steps = config->train.grad_accum_steps;
-    float scale = trainer->state.scaler.loss_scale;
+    assert(trainer->unfinished < TRAINER_SLOTS);
     gpt_set_batch(&trainer->gpt, batch, config->data.seq_len);
     begin_step(trainer);
     for (int64_t micro = 0; micro < micro_steps; micro++) {
@@ -176,43 +195,68 @@ int trainer_step(struct trainer *trainer, struct step_report *report, const stru
     }
     double lr = schedule_lr(config, trainer->state.step);
     update(trainer);
-    be->download(be, &trainer->state.scaler, trainer->scaler, sizeof *trainer->scaler);
-    if (be->failure[0]) return fail(error, "%s", be->failure);
     trainer->state.step++;
     trainer->state.tokens += step_tokens(trainer);
-    const struct step_state *s = &trainer->state.scaler;
+    int slot = (trainer->first_queued + trainer->unfinished++) % TRAINER_SLOTS;
+    trainer->queued[slot] = (struct queued_step){trainer->state.step, trainer->state.tokens, lr};
+    be->fetch(be, slot, &trainer->results[slot], trainer->scaler, sizeof *trainer->scaler);
+    return 0;
+}
+
+int trainer_end_step(struct trainer *trainer, struct step_report *report, char *error) {
+    struct backend *be = trainer->be;
+    int slot = trainer->first_queued;
+    assert(trainer->unfinished > 0);
+    be->fetched(be, slot);
+    trainer->first_queued = (slot + 1) % TRAINER_SLOTS;
+    trainer->unfinished--;
+    if (be->failure[0]) return fail(error, "%s", be->failure);
+    const struct queued_step *queued = &trainer->queued[slot];
+    const struct step_state *result = &trainer->results[slot];
     *report = (struct step_report){
-        .step = trainer->state.step,
-        .tokens = trainer->state.tokens,
-        .loss = s->loss,
-        .gradient_norm = s->gradient_norm,
-        .loss_scale = scale,
-        .lr = lr,
-        .skipped = s->found_inf,
+        .step = queued->step,
+        .tokens = queued->tokens,
+        .loss = result->loss,
+        .gradient_norm = result->gradient_norm,
+        .loss_scale = trainer->state.scaler.loss_scale, /* that the step before left */
+        .lr = queued->lr,
+        .skipped = result->found_inf,
     };
-    return check_overflow(trainer, error);
+    trainer->state.scaler = *result;
+    return check_overflow(trainer, queued->step, error);
+}
+
+/* Queues the loss of one batch; its mean arrives in the slot's result. */
+static int queue_loss(struct trainer *trainer, const struct loader *loader, int64_t i,
+                      char *error) {
+    struct gpt *gpt = &trainer->gpt;
+    struct backend *be = trainer->be;
+    int slot = (int)(i % TRAINER_SLOTS);
+    if (fetch(trainer, loader, i * gpt->shape.batch, error)) return -1;
+    gpt_forward(gpt);
+    gpt_loss(gpt, NULL, 0);
+    /* The slot of the step's own loss is free between steps. */
+    OP(be, clear, .data = &trainer->scaler->loss, .bytes = sizeof(float));
+    OP(be, loss_sum, .total = &trainer->scaler->loss, .losses = gpt->activations.losses.data,
+       .count = gpt->shape.rows, .weight = 1.0f / (float)gpt->shape.rows);
+    be->fetch(be, slot, &trainer->results[slot].loss, &trainer->scaler->loss, sizeof(float));
+    return 0;
 }
 
 int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,
                      int64_t batches, char *error) {
-    struct gpt *gpt = &trainer->gpt;
     struct backend *be = trainer->be;
     const struct config *config = trainer->config;
-    int64_t batch = config->train.micro_batch_size;
     double total = 0;
-    gpt_set_batch(gpt, batch, config->data.seq_len);
-    for (int64_t i = 0; i < batches; i++) {
+    assert(trainer->unfinished == 0);
+    gpt_set_batch(&trainer->gpt, config->train.micro_batch_size, config->data.seq_len);
+    for (int64_t i = 0; i <= batches; i++) {
         if (trainer->stop && *trainer->stop) return 1;
-        if (fetch(trainer, loader, i * batch, error)) return -1;
-        gpt_forward(gpt);
-        gpt_loss(gpt, NULL, 0);
-        /* The slot of the step's own loss is free between steps. */
-        float mean = 0;
-        OP(be, clear, .data = &trainer->scaler->loss, .bytes = sizeof(float));
-        OP(be, loss_sum, .total = &trainer->scaler->loss, .losses = gpt->activations.losses.data,
-           .count = gpt->shape.rows, .weight = 1.0f / (float)gpt->shape.rows);
-        be->download(be, &mean, &trainer->scaler->loss, sizeof mean);
-        total += mean;
+        if (i < batches && queue_loss(trainer, loader, i, error)) return -1;
+        if (i == 0) continue;
+        int before = (int)((i - 1) % TRAINER_SLOTS);
+        be->fetched(be, before);
+        total += trainer->results[before].loss;
     }
     if (be->failure[0]) return fail(error, "%s", be->failure);
     *loss = total / (double)batches;

@@ -30,13 +30,28 @@ struct step_report {
     bool skipped;
 };
 
+/* A step whose operations are queued, but whose result has not been read. */
+struct queued_step {
+    int64_t step, tokens; /* as they are after it */
+    double lr;
+};
+
+/* Host and backend take turns: while one slot is used by operations, the other is filled. */
+enum { TRAINER_SLOTS = 2 };
+
 struct trainer {
     const struct config *config;
     struct backend *be;
     struct gpt gpt;
-    struct step_state *scaler; /* backend memory */
-    struct training_state state;
-    int32_t *inputs, *targets; /* host, [B, T] */
+    struct step_state *scaler;   /* backend memory */
+    struct training_state state; /* step, tokens: as begun; scaler: of the last step ended */
+
+    int slot;                                 /* that the next batch goes to */
+    int32_t *batch[TRAINER_SLOTS];            /* host, [2, B, T]: inputs, then targets */
+    int32_t *batch_sent[TRAINER_SLOTS];       /* the same in backend memory */
+    struct step_state *results;               /* host, [TRAINER_SLOTS] */
+    struct queued_step queued[TRAINER_SLOTS]; /* of which `unfinished` are in use */
+    int first_queued, unfinished;
     /* Optional: not 0 asks long work that is no training step to end early. */
     const volatile sig_atomic_t *stop;
 };
@@ -48,10 +63,13 @@ int trainer_open(struct trainer *trainer, const struct config *config,
                  const struct precision *precision, struct backend *be, bool allocate, char *error);
 void trainer_close(struct trainer *trainer);
 
-/* Does the next step on the loader's data and moves trainer->state past it. Fails on bad data, and
- * when gradients stay infinite where backing off cannot help any more. */
-int trainer_step(struct trainer *trainer, struct step_report *report, const struct loader *loader,
-                 char *error);
+/* Queues the next step on the loader's data. Fails on bad data; weights and state are then as
+ * before. At most TRAINER_SLOTS steps can be unfinished; the state is settled when none is. */
+int trainer_begin_step(struct trainer *trainer, const struct loader *loader, char *error);
+
+/* Waits for the oldest unfinished step and reports it. Fails when an operation failed, and when
+ * gradients stay infinite where backing off cannot help any more. */
+int trainer_end_step(struct trainer *trainer, struct step_report *report, char *error);
 
 /* Mean loss over `batches` micro-batches from the first sequence on; the weights do not change.
  * Returns 1, without a loss, once trainer->stop asks for it. */

@@ -101,7 +101,8 @@ static void die(const char *error) {
 static void step(struct trainer *trainer, const struct loader *loader) {
     char error[ERROR_MAX];
     struct step_report report;
-    if (trainer_step(trainer, &report, loader, error)) die(error);
+    if (trainer_begin_step(trainer, loader, error)) die(error);
+    if (trainer_end_step(trainer, &report, error)) die(error);
 }
 
 static void print_parts(const double seconds[], int repetitions) {
@@ -164,7 +165,9 @@ static void bench(struct config *config, const char *precision_name, int repetit
                                      (int)config->model.vocab_size};
     if (tokens_from_memory(&tokens, text, count, "random tokens", error) ||
         loader_open(&loader, &tokens, &options, error) ||
-        backend_open(&be, DEVICE_AUTO, (int)config->threads, error) ||
+        backend_open(&be,
+                     &(const struct backend_options){DEVICE_AUTO, .threads = (int)config->threads},
+                     error) ||
         precision_resolve(&precision, note, config, &be, error) ||
         trainer_open(&trainer, config, &precision, &be, true, error))
         die(error);

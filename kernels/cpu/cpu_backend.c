@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "kernels/arena.h"
 #include "kernels/cpu/cpu.h"
@@ -56,6 +57,40 @@ static void cpu_download(struct backend *be, void *host, const void *from, size_
     memcpy(host, from, bytes);
 }
 
+static void *cpu_host_allocate(struct backend *be, size_t bytes) {
+    return cpu_allocate(be, bytes);
+}
+
+static void cpu_send(struct backend *be, int slot, void *to, const void *host, size_t bytes) {
+    (void)slot;
+    cpu_upload(be, to, host, bytes);
+}
+
+static void cpu_fetch(struct backend *be, int slot, void *host, const void *from, size_t bytes) {
+    (void)slot;
+    cpu_download(be, host, from, bytes);
+}
+
+/* Everything is done when it is called. */
+static void cpu_arrived(struct backend *be, int slot) {
+    (void)be;
+    (void)slot;
+}
+
+static size_t cpu_peak_bytes(struct backend *be) {
+    struct rusage usage;
+    (void)be;
+    getrusage(RUSAGE_SELF, &usage);
+    return (size_t)usage.ru_maxrss * 1024; /* Linux counts in KiB */
+}
+
+static int cpu_write_choices(struct backend *be, const char *path, char *error) {
+    (void)be;
+    (void)path;
+    (void)error;
+    return 0;
+}
+
 static void cpu_close(struct backend *be) {
     cpu_products_close(be->state);
     free((void *)be->plan);
@@ -99,12 +134,22 @@ int cpu_backend_open(struct backend *be, int threads, char *error) {
         return -1;
     }
     be->op = be->run;
+    be->chunk_bytes = (size_t)64 << 20;
+    be->has_bf16 = true;
     be->native_bf16 = cpu_products_native_bf16(be->state);
     be->allocate = cpu_allocate;
     be->available = cpu_available;
     be->release = cpu_release;
     be->upload = cpu_upload;
     be->download = cpu_download;
+    be->host_allocate = cpu_host_allocate;
+    be->host_release = cpu_release;
+    be->send = cpu_send;
+    be->sent = cpu_arrived;
+    be->fetch = cpu_fetch;
+    be->fetched = cpu_arrived;
+    be->peak_bytes = cpu_peak_bytes;
+    be->write_choices = cpu_write_choices;
     be->close = cpu_close;
     describe(be);
     return 0;

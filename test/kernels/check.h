@@ -1,5 +1,6 @@
 /* The bench on which kernels are checked, in the manner of checkasm: every operation is run on
- * seeded random inputs on every backend at hand, and compared with a reference in fp64.
+ * seeded random inputs on the device under test (test/device.h), and compared with a reference in
+ * fp64.
  *
  *     static void body(struct check *c, const void *given) {
  *         struct tensor in = check_normal(c, DTYPE_BF16, rows, columns, 1.0);
@@ -38,7 +39,8 @@ struct check {
     struct check_host *host;    /* host memory handed out */
 };
 
-/* Runs body on every backend, with 1, 2, 2 and 3 threads, and compares the bits. */
+/* Runs body with 1, 2, 2 and 3 threads, and compares the bits. On an emulated GPU the number of
+ * threads stands for the order in which the GPU's threads and blocks run. */
 void check_everywhere(void (*body)(struct check *c, const void *given), const void *given);
 
 /* The same for matrix products, whose sums a library may split among threads as it likes: the bits

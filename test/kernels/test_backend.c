@@ -8,7 +8,9 @@
 static struct backend open_cpu(int threads) {
     struct backend be;
     char error[BACKEND_ERROR_MAX];
-    cr_assert_eq(backend_open(&be, DEVICE_CPU, threads, error), 0, "%s", error);
+    cr_assert_eq(
+        backend_open(&be, &(const struct backend_options){DEVICE_CPU, .threads = threads}, error),
+        0, "%s", error);
     return be;
 }
 
@@ -85,6 +87,7 @@ Test(backend, memory) {
 Test(backend, a_device_that_is_not_there_is_an_error) {
     struct backend be;
     char error[BACKEND_ERROR_MAX] = "";
-    if (backend_open(&be, DEVICE_CUDA, 0, error) == 0) backend_close(&be);
+    if (backend_open(&be, &(const struct backend_options){.device = DEVICE_CUDA}, error) == 0)
+        backend_close(&be);
     else cr_assert(strstr(error, "cuda") || strstr(error, "CUDA"), "%s", error);
 }

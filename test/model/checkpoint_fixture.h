@@ -42,7 +42,9 @@ static inline void subject_config(struct config *config, enum config_precision p
 /* Opens what subject->config asks for. */
 static inline void subject_open(struct subject *subject) {
     char reason[ERROR_MAX] = "", note[ERROR_MAX];
-    cr_assert_eq(backend_open(&subject->be, DEVICE_CPU, 1, reason), 0, "%s", reason);
+    cr_assert_eq(backend_open(&subject->be,
+                              &(const struct backend_options){DEVICE_CPU, .threads = 1}, reason),
+                 0, "%s", reason);
     cr_assert_eq(
         precision_resolve(&subject->precision, note, &subject->config, &subject->be, reason), 0,
         "%s", reason);

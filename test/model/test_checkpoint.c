@@ -84,8 +84,10 @@ static void open_data(struct tokens *tokens, struct loader *loader) {
 
 static void train(struct subject *subject, const struct loader *loader, int steps) {
     struct step_report report;
-    for (int i = 0; i < steps; i++)
-        cr_assert_eq(trainer_step(&subject->trainer, &report, loader, error), 0, "%s", error);
+    for (int i = 0; i < steps; i++) {
+        cr_assert_eq(trainer_begin_step(&subject->trainer, loader, error), 0, "%s", error);
+        cr_assert_eq(trainer_end_step(&subject->trainer, &report, error), 0, "%s", error);
+    }
 }
 
 /* A loss scale that overflows at once and grows every other step. */

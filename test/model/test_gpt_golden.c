@@ -11,6 +11,7 @@
 #include "model/forward.h"
 #include "model/safetensors.h"
 #include "model/trainer.h"
+#include "test/device.h"
 
 enum { STEPS = 10, MICRO_BATCHES = 2, BATCH = 2, LENGTH = 16, VOCABULARY = 61 };
 
@@ -107,7 +108,9 @@ static void open_setup(struct setup *s, const struct bounds *bounds) {
     make_config(&s->config, bounds->precision);
     struct loader_options options = {LENGTH, 0, false, VOCABULARY};
     cr_assert_eq(loader_open(&s->loader, &s->tokens, &options, s->error), 0, "%s", s->error);
-    cr_assert_eq(backend_open(&s->be, DEVICE_CPU, 2, s->error), 0, "%s", s->error);
+    cr_assert_eq(backend_open(&s->be, &(const struct backend_options){test_device(), .threads = 2},
+                              s->error),
+                 0, "%s", s->error);
     cr_assert_eq(precision_resolve(&precision, note, &s->config, &s->be, s->error), 0);
     cr_assert_eq(trainer_open(&s->trainer, &s->config, &precision, &s->be, true, s->error), 0, "%s",
                  s->error);
@@ -145,6 +148,18 @@ static double distance(const float *got, double scale, const float *expected, in
     return sqrt(sum);
 }
 
+/* The values of a tensor as fp32, on the host, to be freed. */
+static float *values_of(struct setup *s, const struct tensor *tensor) {
+    size_t count = (size_t)tensor_count(tensor);
+    void *raw = malloc(tensor_bytes(tensor));
+    float *values = malloc(count * sizeof *values);
+    s->be.download(&s->be, raw, tensor->data, tensor_bytes(tensor));
+    const float *wide = dtype_widen(values, raw, tensor->dtype, 0, count);
+    if (wide != values) memcpy(values, wide, count * sizeof *values);
+    free(raw);
+    return values;
+}
+
 static bool verbose(void) {
     return getenv("CHECK_VERBOSE") != NULL;
 }
@@ -163,7 +178,9 @@ static void check_gradients(struct setup *s, double loss_scale) {
         const float *expected = floats(s, name);
         struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
         int64_t count = tensor_count(&view);
-        double error = distance(view.data, 1 / loss_scale, expected, count);
+        float *got = values_of(s, &view);
+        double error = distance(got, 1 / loss_scale, expected, count);
+        free(got);
         expect_within(s, name, error / norm_of(expected, count), s->bounds->gradient);
     }
 }
@@ -178,7 +195,7 @@ static void check_final_weights(struct setup *s) {
         snprintf(name, sizeof name, "initial.transformer.%s", gpt->list[i].name);
         const float *initial = floats(s, name);
         struct tensor view = gpt_parameter_view(&gpt->master, &gpt->list[i]);
-        const float *got = view.data;
+        float *got = values_of(s, &view);
         int64_t count = tensor_count(&view), third = count / 3;
         bool qkv_bias = strstr(name, "c_attn.bias") != NULL;
         /* Softmax does not see a bias of the keys: its gradient is zero but for rounding noise,
@@ -188,6 +205,7 @@ static void check_final_weights(struct setup *s) {
             difference += pow(distance(got + first, 1, final + first, part), 2);
             movement += pow(distance(initial + first, 1, final + first, part), 2);
         }
+        free(got);
     }
     expect_within(s, "final weights", sqrt(difference / movement), s->bounds->movement);
 }
@@ -198,7 +216,8 @@ static void check_steps(struct setup *s) {
     const int32_t *skipped = safetensors_find(&s->file, "skipped")->data;
     for (int step = 0; step < STEPS; step++) {
         struct step_report report;
-        cr_assert_eq(trainer_step(&s->trainer, &report, &s->loader, s->error), 0, "%s", s->error);
+        cr_assert_eq(trainer_begin_step(&s->trainer, &s->loader, s->error), 0, "%s", s->error);
+        cr_assert_eq(trainer_end_step(&s->trainer, &report, s->error), 0, "%s", s->error);
         if (step == 0) check_gradients(s, report.loss_scale);
         expect_within(s, "loss", fabs(report.loss - losses[step]), s->bounds->loss);
         cr_expect_eq(report.skipped, skipped[step], "step %d", step);
@@ -218,14 +237,14 @@ static void check_logits(struct setup *s) {
     gpt_forward(gpt);
     double worst = 0, largest = 0;
     for (int row = 0; row < BATCH * LENGTH; row++) {
-        float buffer[128];
         gpt_logits(gpt, row);
-        const struct tensor *logits = &gpt->activations.logits;
-        const float *got = dtype_widen(buffer, logits->data, logits->dtype, 0, VOCABULARY);
+        struct tensor logits = tensor_range(&gpt->activations.logits, 0, VOCABULARY);
+        float *got = values_of(s, &logits);
         for (int v = 0; v < VOCABULARY; v++) {
             worst = fmax(worst, fabs(got[v] - expected[row * VOCABULARY + v]));
             largest = fmax(largest, fabs(expected[row * VOCABULARY + v]));
         }
+        free(got);
     }
     expect_within(s, "logits", worst / largest, s->bounds->logits);
 }

@@ -61,7 +61,7 @@ static struct precision resolve(const struct config *config, const struct backen
     return precision;
 }
 
-static const struct backend cpu = {.name = "cpu"};
+static const struct backend cpu = {.name = "cpu", .has_bf16 = true};
 
 static char letter(enum dtype dtype) {
     return "fhb"[dtype];
@@ -140,7 +140,8 @@ Test(precision, branches_share_the_residual_gradient_only_if_all_dtypes_agree) {
 Test(precision, autocast_off_is_fp32_everywhere) {
     for (int i = 0; i < 4; i++) {
         struct config config;
-        const struct backend able = {.name = "cpu", .native_bf16 = true, .native_fp16 = true};
+        const struct backend able = {
+            .name = "cpu", .has_bf16 = true, .native_bf16 = true, .native_fp16 = true};
         char note[ERROR_MAX], operations[20], tensors[20];
         config_defaults(&config);
         config.precision = (enum config_precision)i;
@@ -167,7 +168,7 @@ Test(precision, automatic_takes_what_the_device_is_good_at) {
                    {true, false, DTYPE_BF16},
                    {true, true, DTYPE_BF16}};
     for (int i = 0; i < 4; i++) {
-        struct backend be = {.name = "cpu"};
+        struct backend be = {.name = "cpu", .has_bf16 = true};
         struct config config;
         char note[ERROR_MAX];
         be.native_bf16 = devices[i].bf16;
@@ -186,7 +187,8 @@ Test(precision, automatic_takes_what_the_device_is_good_at) {
 /* What one asks for by name is taken, whatever the device is good at. */
 Test(precision, explicit_choices_do_not_ask_the_device) {
     for (int i = 0; i < 3; i++) {
-        const struct backend able = {.name = "cpu", .native_bf16 = true, .native_fp16 = true};
+        const struct backend able = {
+            .name = "cpu", .has_bf16 = true, .native_bf16 = true, .native_fp16 = true};
         struct config config;
         char note[ERROR_MAX];
         config_defaults(&config);
@@ -194,6 +196,23 @@ Test(precision, explicit_choices_do_not_ask_the_device) {
         cr_expect_eq(resolve(&config, &cpu, note).lower, resolve(&config, &able, note).lower);
         cr_expect_str_eq(note, "");
     }
+}
+
+Test(precision, a_device_without_bf16_is_an_error_that_proposes_fp16) {
+    const struct backend old = {.name = "cuda", .description = "Turing", .native_fp16 = true};
+    struct precision precision;
+    struct config config;
+    char note[ERROR_MAX], error[ERROR_MAX] = "";
+    config_defaults(&config);
+    config.precision = CONFIG_PRECISION_BF16;
+    cr_expect_eq(precision_resolve(&precision, note, &config, &old, error), -1);
+    cr_expect(strstr(error, "Turing") && strstr(error, "\"fp16\""), "%s", error);
+    config.autocast.enabled = false; /* then nothing runs in bf16 */
+    cr_expect_eq(precision_resolve(&precision, note, &config, &old, error), 0);
+    config.autocast.enabled = true;
+    config.precision = CONFIG_PRECISION_AUTO;
+    cr_expect_eq(resolve(&config, &old, note).lower, DTYPE_F16);
+    cr_expect(strstr(note, "GPU has fp16"), "%s", note);
 }
 
 static int occurrences(const char *text, const char *word) {
@@ -250,7 +269,7 @@ Test(precision, printed_lines_fit_and_name_all_once) {
 static void expect_warnings(const char *path, char *const *overrides, int count, const char *text) {
     struct config config;
     struct precision precision;
-    struct backend be = {.name = "cpu", .native_bf16 = true};
+    struct backend be = {.name = "cpu", .has_bf16 = true, .native_bf16 = true};
     char note[ERROR_MAX], error[ERROR_MAX] = "", warnings[ERROR_MAX];
     cr_assert_eq(config_load(&config, path, overrides, count, error), 0, "%s", error);
     cr_assert_eq(precision_resolve(&precision, note, &config, &be, error), 0);

@@ -271,7 +271,9 @@ Test(trainer, skipped_steps_do_not_count_for_adam) {
 static int steps_until_failure(struct rig *rig, int most) {
     struct step_report report;
     for (int step = 1; step <= most; step++)
-        if (trainer_step(&rig->trainer, &report, &rig->loader, rig->error)) return step;
+        if (trainer_begin_step(&rig->trainer, &rig->loader, rig->error) ||
+            trainer_end_step(&rig->trainer, &report, rig->error))
+            return step;
     return 0;
 }
 
@@ -411,12 +413,11 @@ Test(trainer, sampling_changes_nothing) {
 
 Test(trainer, a_token_outside_the_vocabulary_stops_before_the_update) {
     struct rig rig = {0};
-    struct step_report report;
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     rig_open(&rig, 1);
     struct digest before = rig_digest(&rig);
     for (int i = 0; i < RIG_TOKENS; i += 20) rig.tokens.shards[0].owned[i] = 61;
-    cr_expect_eq(trainer_step(&rig.trainer, &report, &rig.loader, rig.error), -1);
+    cr_expect_eq(trainer_begin_step(&rig.trainer, &rig.loader, rig.error), -1);
     cr_expect_not_null(strstr(rig.error, "token 61"), "%s", rig.error);
     cr_expect_not_null(strstr(rig.error, "model.vocab_size"), "%s", rig.error);
     cr_expect_eq(rig.trainer.state.step, 0);

@@ -15,6 +15,7 @@
 #include "data/random.h"
 #include "data/sha256.h"
 #include "model/trainer.h"
+#include "test/device.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -65,7 +66,10 @@ static inline void rig_open_data(struct rig *rig) {
 
 static inline void rig_open_backend(struct rig *rig, int threads) {
     char note[ERROR_MAX];
-    cr_assert_eq(backend_open(&rig->be, DEVICE_CPU, threads, rig->error), 0, "%s", rig->error);
+    cr_assert_eq(backend_open(&rig->be,
+                              &(const struct backend_options){test_device(), .threads = threads},
+                              rig->error),
+                 0, "%s", rig->error);
     cr_assert_eq(precision_resolve(&rig->precision, note, &rig->config, &rig->be, rig->error), 0,
                  "%s", rig->error);
 }
@@ -88,8 +92,8 @@ static inline void rig_close(struct rig *rig) {
 
 static inline struct step_report rig_step(struct rig *rig) {
     struct step_report report;
-    cr_assert_eq(trainer_step(&rig->trainer, &report, &rig->loader, rig->error), 0, "%s",
-                 rig->error);
+    cr_assert_eq(trainer_begin_step(&rig->trainer, &rig->loader, rig->error), 0, "%s", rig->error);
+    cr_assert_eq(trainer_end_step(&rig->trainer, &report, rig->error), 0, "%s", rig->error);
     return report;
 }
 

@@ -1,0 +1,20 @@
+/* The device that the tests of kernels and models run on: the emulated GPU in emulated builds, else
+ * the CPU, or a real GPU if TEST_DEVICE=cuda is in the environment. */
+#ifndef TEST_DEVICE_H
+#define TEST_DEVICE_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/backend.h"
+
+static inline enum device test_device(void) {
+#ifdef EMULATED
+    return DEVICE_CUDA;
+#else
+    const char *name = getenv("TEST_DEVICE");
+    return name && strcmp(name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
+#endif
+}
+
+#endif
