@@ -2,7 +2,7 @@
 #include "test/model/trainer_fixture.h"
 
 static void open_laid_out(struct rig *rig, struct gpt *gpt) {
-    rig_open_backend(rig, 1);
+    rig_open_backend(rig, test_device(), 1);
     cr_assert_eq(gpt_open(gpt, &rig->config, &rig->precision, &rig->be, true, rig->error), 0, "%s",
                  rig->error);
 }
@@ -249,7 +249,7 @@ static struct digest initial_digest(uint64_t seed, int threads) {
     struct rig rig = {0};
     struct gpt gpt;
     rig_config(&rig.config, CONFIG_PRECISION_BF16);
-    rig_open_backend(&rig, threads);
+    rig_open_backend(&rig, test_device(), threads);
     cr_assert_eq(gpt_open(&gpt, &rig.config, &rig.precision, &rig.be, true, rig.error), 0, "%s",
                  rig.error);
     cr_assert_eq(gpt_allocate(&gpt, rig.error), 0, "%s", rig.error);

@@ -104,7 +104,7 @@ Test(gpt_memory, plan_without_memory_is_the_plan_with_memory) {
         rig_config(&dry.config, rig_precisions[p]);
         rig_config(&wet.config, rig_precisions[p]);
         rig_open(&wet, 1);
-        rig_open_backend(&dry, 1);
+        rig_open_backend(&dry, test_device(), 1);
         cr_assert_eq(
             trainer_open(&dry.trainer, &dry.config, &dry.precision, &dry.be, false, dry.error), 0);
         cr_expect_arr_eq(&dry.trainer.gpt.memory, &wet.trainer.gpt.memory,
@@ -159,7 +159,7 @@ Test(gpt_memory, inference_gives_the_logits_of_training) {
         rig.config.train.micro_batch_size = 1;
         rig_open(&rig, 1);
         other.config = rig.config;
-        rig_open_backend(&other, 1);
+        rig_open_backend(&other, test_device(), 1);
         cr_assert_eq(
             gpt_open(&inference, &other.config, &other.precision, &other.be, false, other.error), 0,
             "%s", other.error);

@@ -14,7 +14,7 @@ enum { SCREEN_MAX = 1 << 16 };
 /* A trainer that was laid out and not allocated: what a banner needs. */
 static void open_plan(struct rig *rig) {
     rig_open_data(rig);
-    rig_open_backend(rig, 1);
+    rig_open_backend(rig, test_device(), 1);
     cr_assert_eq(
         trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, false, rig->error), 0,
         "%s", rig->error);
@@ -369,7 +369,7 @@ Test(report, banner_of_a_large_model) {
     rig.config.optimizer.lr = 1.5e-4;
     rig.config.optimizer.min_lr = 1.5e-5;
     rig_open_data(&rig);
-    rig_open_backend(&rig, 1);
+    rig_open_backend(&rig, test_device(), 1);
     rig.trainer = (struct trainer){.config = &rig.config, .be = &rig.be};
     cr_assert_eq(gpt_open(&rig.trainer.gpt, &rig.config, &rig.precision, &rig.be, true, rig.error),
                  0, "%s", rig.error);

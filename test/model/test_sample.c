@@ -17,7 +17,7 @@ static void sharpen(struct gpt *gpt, float factor) {
 
 /* A gpt without a trainer, as --sample has. */
 static void open_sampler(struct rig *rig, struct gpt *gpt) {
-    rig_open_backend(rig, 1);
+    rig_open_backend(rig, test_device(), 1);
     cr_assert_eq(gpt_open(gpt, &rig->config, &rig->precision, &rig->be, false, rig->error), 0, "%s",
                  rig->error);
     backend_plan_begin(&rig->be);

@@ -64,23 +64,25 @@ static inline void rig_open_data(struct rig *rig) {
                  rig->error);
 }
 
-static inline void rig_open_backend(struct rig *rig, int threads) {
+static inline void rig_open_backend(struct rig *rig, enum device device, int threads) {
     char note[ERROR_MAX];
-    cr_assert_eq(backend_open(&rig->be,
-                              &(const struct backend_options){test_device(), .threads = threads},
-                              rig->error),
-                 0, "%s", rig->error);
+    struct backend_options options = {.device = device, .threads = threads};
+    cr_assert_eq(backend_open(&rig->be, &options, rig->error), 0, "%s", rig->error);
     cr_assert_eq(precision_resolve(&rig->precision, note, &rig->config, &rig->be, rig->error), 0,
                  "%s", rig->error);
 }
 
 /* Opens what rig->config asks for. */
-static inline void rig_open(struct rig *rig, int threads) {
+static inline void rig_open_on(struct rig *rig, enum device device, int threads) {
     rig_open_data(rig);
-    rig_open_backend(rig, threads);
+    rig_open_backend(rig, device, threads);
     cr_assert_eq(
         trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, true, rig->error), 0,
         "%s", rig->error);
+}
+
+static inline void rig_open(struct rig *rig, int threads) {
+    rig_open_on(rig, test_device(), threads);
 }
 
 static inline void rig_close(struct rig *rig) {

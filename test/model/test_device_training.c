@@ -1,0 +1,139 @@
+/* Ten steps on the device under test against the same ten steps on the CPU, in each precision: the
+ * whole model, with head widths and lengths that take the kernels' special paths. On the CPU itself
+ * there is nothing to compare. */
+#include "test/model/trainer_fixture.h"
+
+enum { STEPS = 10 };
+
+/* How far ten steps on two devices may be apart. Both round activations to the same dtypes and add
+ * in different orders, so the reasons and bounds are those of test_gpt_golden.c; attention on
+ * tensor cores also rounds its probabilities, which is one rounding among a dozen. */
+struct bounds {
+    enum config_precision precision;
+    double loss;     /* absolute */
+    double norm;     /* relative */
+    double movement; /* |difference of final weights| / |what training on the CPU changed| */
+};
+
+static const struct bounds all_bounds[] = {
+    {CONFIG_PRECISION_FP32, 2e-6, 2e-6, 1e-4},
+    {CONFIG_PRECISION_BF16, 3e-3, 5e-3, 0.06},
+    {CONFIG_PRECISION_FP16, 5e-4, 1e-3, 0.03},
+};
+
+struct result {
+    struct step_report reports[STEPS];
+    float *initial, *final; /* masters */
+    int64_t count;
+    struct digest digest;
+};
+
+static void configure(struct config *config, enum config_precision precision) {
+    rig_config(config, precision);
+    config->model.n_embd = 128; /* two heads of 64: tensor cores, where there are any */
+    config->model.n_positions = config->data.seq_len = 77;
+    config->train.steps = STEPS;
+    config->loss_scale.init_scale = 0x1p30; /* overflows at first: skipped steps must agree, too */
+    config->loss_scale.backoff_factor = 0x1p-8;
+    config->loss_scale.growth_interval = 4;
+}
+
+static struct result train_on(enum device device, const struct config *config) {
+    static struct rig rig;
+    struct result result;
+    memset(&rig, 0, sizeof rig);
+    rig.config = *config;
+    rig_open_on(&rig, device, 1);
+    struct gpt *gpt = &rig.trainer.gpt;
+    result.initial = rig_floats(&rig.be, &gpt->master);
+    for (int step = 0; step < STEPS; step++) result.reports[step] = rig_step(&rig);
+    result.final = rig_floats(&rig.be, &gpt->master);
+    result.count = gpt->count;
+    result.digest = rig_digest(&rig);
+    rig_close(&rig);
+    return result;
+}
+
+static void discard(struct result *result) {
+    free(result->initial);
+    free(result->final);
+}
+
+static double distance(const float *a, const float *b, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+    return sqrt(sum);
+}
+
+static void compare(const struct result *got, const struct result *cpu,
+                    const struct bounds *bounds) {
+    for (int step = 0; step < STEPS; step++) {
+        const struct step_report *a = &got->reports[step], *b = &cpu->reports[step];
+        cr_expect_eq(a->skipped, b->skipped, "step %d", step);
+        cr_expect_eq(a->loss_scale, b->loss_scale, "step %d", step);
+        cr_expect(fabs(a->loss - b->loss) <= bounds->loss, "step %d: loss %.9g, on the CPU %.9g",
+                  step, a->loss, b->loss);
+        if (a->skipped) continue;
+        cr_expect(fabs(a->gradient_norm / b->gradient_norm - 1) <= bounds->norm,
+                  "step %d: norm %.9g, on the CPU %.9g", step, a->gradient_norm, b->gradient_norm);
+    }
+    cr_assert_eq(got->count, cpu->count);
+    cr_expect_eq(distance(got->initial, cpu->initial, cpu->count), 0, "initial weights differ");
+    double apart = distance(got->final, cpu->final, cpu->count);
+    double moved = distance(cpu->initial, cpu->final, cpu->count);
+    cr_expect(apart / moved <= bounds->movement, "final weights: %g of the movement",
+              apart / moved);
+}
+
+/* Also twice on the device: to the bit. */
+static void check(const struct config *config, const struct bounds *bounds) {
+    if (test_device() == DEVICE_CPU) return;
+    struct result cpu = train_on(DEVICE_CPU, config);
+    struct result got = train_on(test_device(), config);
+    struct result again = train_on(test_device(), config);
+    compare(&got, &cpu, bounds);
+    expect_same_digest(got.digest, again.digest, "a second run");
+    discard(&cpu);
+    discard(&got);
+    discard(&again);
+}
+
+static void check_precision(int index) {
+    struct config config;
+    configure(&config, all_bounds[index].precision);
+    check(&config, &all_bounds[index]);
+}
+
+Test(device_training, fp32) {
+    check_precision(0);
+}
+
+Test(device_training, bf16) {
+    check_precision(1);
+}
+
+Test(device_training, fp16) {
+    check_precision(2);
+}
+
+/* Everything that can be 16 bit is: the residual stream and the gradients of weights, too. Each
+ * adds roundings of the same size, over two layers twice as many as before. */
+Test(device_training, bf16_everywhere) {
+    struct config config;
+    configure(&config, CONFIG_PRECISION_BF16);
+    config.autocast.residual = CONFIG_DTYPE_LOWER;
+    config.gradients.dtype = CONFIG_DTYPE_LOWER;
+    check(&config, &(const struct bounds){CONFIG_PRECISION_BF16, 6e-3, 1e-2, 0.12});
+}
+
+/* Operations kept in fp32 make products and casts of unlike dtypes; odd sizes allow no packs. */
+Test(device_training, unlike_dtypes_and_odd_sizes) {
+    static const char *const kept[] = {"attention", "mlp_projection", "lm_head"};
+    struct config config;
+    configure(&config, CONFIG_PRECISION_FP16);
+    config.model.n_embd = 36;
+    config.model.n_head = 3;
+    config.autocast.float32.count = COUNT(kept);
+    for (size_t i = 0; i < COUNT(kept); i++) config.autocast.float32.items[i] = (char *)kept[i];
+    check(&config, &all_bounds[2]);
+}
