@@ -2,7 +2,15 @@
 #
 # BUILD names a flavor of the build; each has its own folder under build/.
 #   BUILD=fast (default)      optimized for this machine (ARCH=native; set ARCH= for others)
-#   BUILD=sanitize            AddressSanitizer and UndefinedBehaviorSanitizer
+#   BUILD=sanitize            AddressSanitizer and UndefinedBehaviorSanitizer, CPU only
+#   BUILD=emulated            the CUDA kernels compiled for the CPU, on test/cuda_emulator
+#   BUILD=emulated-address    the same under AddressSanitizer and UndefinedBehaviorSanitizer
+#   BUILD=emulated-thread     the same under ThreadSanitizer: races in shared memory
+#
+# CUDA=1 builds the CUDA backend in, CUDA=0 leaves it out; by default nvcc decides.
+# CUDA_ARCH="80 90" are the GPUs that machine code is made for; later ones translate the last.
+# ONEDNN=0 and CRITERION=0 build with our plain stand-ins; by default the headers decide.
+# PACKAGES is a folder with cJSON and stb_ds for a machine that lacks them, see gpu_check.sh.
 
 BUILD ?= fast
 ARCH  ?= native
@@ -18,26 +26,106 @@ OPTIONS += -march=$(ARCH)
 OPTIONS += $(shell $(CC) -march=$(ARCH) -mprefer-vector-width=512 -E -x c /dev/null >/dev/null 2>&1 \
              && echo -mprefer-vector-width=512)
 endif
-ifeq ($(BUILD),sanitize)
+ifneq ($(filter sanitize emulated-address,$(BUILD)),)
 OPTIONS += -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 CFLAGS  := -O1
 endif
 # The hash of stb_ds shifts into the sign bit.
-build/sanitize/data/stb_ds.o: OPTIONS += -fno-sanitize=shift
-LIBRARIES := -lcjson -ldnnl -lm
+$(OUT)/data/stb_ds.o: OPTIONS += -fno-sanitize=shift
+
+# ---- packages, and what stands in where they are missing
+
+comma    := ,
+PACKAGES ?= $(wildcard build/packages)
+PACKAGE_OPTIONS := $(addprefix -idirafter ,$(PACKAGES:%=%/include))
+PACKAGE_FOLDER  := $(abspath $(PACKAGES:%=%/lib))
+OPTIONS += $(PACKAGE_OPTIONS)
+has_header = $(shell $(CC) -E -include $(1) -x c /dev/null >/dev/null 2>&1 && echo 1 || echo 0)
+ONEDNN    ?= $(call has_header,dnnl.h)
+CRITERION ?= $(call has_header,criterion/criterion.h)
+ifeq ($(BUILD),emulated-thread)
+# ThreadSanitizer lays memory out so that Criterion's runner cannot start.
+override CRITERION := 0
+endif
+LIBRARIES := $(PACKAGE_FOLDER:%=-L% -Wl$(comma)-rpath$(comma)%) -lcjson \
+             $(if $(filter 1,$(ONEDNN)),-ldnnl) -lm
+TEST_LIBRARIES := $(if $(filter 1,$(CRITERION)),-lcriterion)
+ifeq ($(filter clean help,$(MAKECMDGOALS)),)
+ifneq ($(ONEDNN),1)
+$(info make: without oneDNN: matrix products on the CPU are right, but slow)
+endif
+ifneq ($(CRITERION),1)
+$(info make: without Criterion: the tests run on test/plain_criterion)
+endif
+endif
 LINK = $(QUIET)$(CC) $(OPTIONS) $(CFLAGS) $(LDFLAGS) -o $@ $^
+
+# ---- CUDA: real (nvcc), emulated (the C++ compiler and test/cuda_emulator), or none
+
+# CUDA_HEADERS: where cuda_runtime.h is, without which there is nothing to emulate.
+NVCC      ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+CUDA_ARCH ?= 80 90
+EMULATED  := $(filter emulated%,$(BUILD))
+CUDA_HEADERS := $(firstword $(patsubst %/cuda_runtime.h,%,$(wildcard \
+                  $(CUDA_HOME)/include/cuda_runtime.h /usr/local/cuda/include/cuda_runtime.h \
+                  /usr/include/cuda_runtime.h)))
+ifeq ($(BUILD),sanitize)
+CUDA := 0
+endif
+CUDA ?= $(if $(NVCC),1,0)
+CUDA_SOURCES :=
+ifneq ($(EMULATED),)
+CUDA_SOURCES := $(wildcard kernels/cuda/*.cu)
+EMULATOR     := test/cuda_emulator/cuda_emulator
+EMULATE      := -std=c++17 -g -I. $(addprefix -isystem ,$(filter-out /usr/include,$(CUDA_HEADERS))) -include $(EMULATOR).h \
+                -fopenmp -Wall -Wextra -Wno-unknown-pragmas -Wno-psabi -MMD -MP
+EMULATE_emulated         := -O2
+EMULATE_emulated-address := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all \
+                            -fsanitize-sections=emu_shared
+EMULATE_emulated-thread  := -O1 -fsanitize=thread
+CFLAGS  := $(if $(filter %-address,$(BUILD)),-O1,-O2)
+OPTIONS += -DWITH_CUDA -DEMULATED
+LINK    += $(filter -fsanitize=%,$(EMULATE_$(BUILD))) -rdynamic -lstdc++ -ldl
+else ifeq ($(CUDA),1)
+ifeq ($(NVCC),)
+$(error CUDA=1, but there is no nvcc: install the CUDA toolkit, or set NVCC=PATH)
+endif
+CUDA_SOURCES := $(wildcard kernels/cuda/*.cu)
+NVCC_OPTIONS := -std=c++17 -O3 -lineinfo -I. -MMD -MP -Xcompiler -Wall,-Wextra \
+  $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch)) \
+  -gencode=arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
+OPTIONS += -DWITH_CUDA
+LINK    += -L$(CUDA_HOME)/lib64 -lcudart_static -Wl,-Bstatic -lstdc++ -Wl,-Bdynamic \
+           -static-libgcc -ldl -lrt -lpthread
+endif
 
 # make V=1 shows whole commands.
 QUIET := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-4s %s\n' $(1) $@)
 
 DATA_SOURCES    := $(filter-out data/prepare.c,$(wildcard data/*.c))
-LIBRARY_SOURCES := $(DATA_SOURCES) $(wildcard kernels/*.c kernels/cpu/*.c model/*.c)
-TEST_SOURCES    := $(wildcard test/data/*.c test/kernels/*.c test/model/*.c)
+PRODUCTS_UNUSED := kernels/cpu/$(if $(filter 1,$(ONEDNN)),plain_products,onednn).c
+LIBRARY_SOURCES := $(DATA_SOURCES) $(wildcard kernels/*.c model/*.c) \
+                   $(filter-out $(PRODUCTS_UNUSED),$(wildcard kernels/cpu/*.c))
+TEST_RUNNER     := $(if $(filter 1,$(CRITERION)),,test/plain_criterion/runner.c)
+TEST_SOURCES    := $(wildcard test/data/*.c test/kernels/*.c test/model/*.c) $(TEST_RUNNER)
+# Those that run on whatever device there is: every operation, and whole trainings.
+DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/test_trainer.c \
+                   test/model/test_gpt_golden.c test/model/test_device_training.c $(TEST_RUNNER)
 BENCH_SOURCES   := test/bench.c
+
+ifneq ($(CRITERION),1)
+$(OUT)/test/%.o: OPTIONS += -Itest/plain_criterion
+endif
 
 object = $(patsubst %.c,$(OUT)/%.o,$(1))
 LIBRARY := $(OUT)/libmantissa.a
+CUDA_OBJECTS := $(CUDA_SOURCES:%.cu=$(OUT)/%.o)
+ifneq ($(EMULATED),)
+EMULATOR_OBJECTS := $(patsubst %.cpp,$(OUT)/%.o,$(wildcard test/cuda_emulator/*.cpp))
+CUDA_OBJECTS += $(EMULATOR_OBJECTS)
+endif
 
 ifeq ($(BUILD),fast)
 PROGRAMS := train prepare
@@ -48,7 +136,7 @@ endif
 # By these paths the tests and scripts find what was built.
 USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS))
 
-.PHONY: all test test-sanitize bench check generate fuzz clean help
+.PHONY: all test test-sanitize test-device test-races bench cuda-report check generate fuzz clean help
 .SUFFIXES:
 
 all: $(PROGRAMS)
@@ -59,20 +147,37 @@ train prepare: %: $(OUT)/%
 $(OUT)/train: $(OUT)/train.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
+	$(if $(CUDA_SOURCES),,@echo "  note: without CUDA ($(if $(NVCC),CUDA=0,there is no nvcc here))")
 
 $(OUT)/prepare: $(OUT)/data/prepare.o $(call object,$(DATA_SOURCES))
 	$(call say,LINK)
 	$(LINK) -lm
 
-$(LIBRARY): $(call object,$(LIBRARY_SOURCES))
+$(LIBRARY): $(call object,$(LIBRARY_SOURCES)) $(CUDA_OBJECTS)
 	$(call say,AR)
 	$(QUIET)rm -f $@ && $(AR) rcs $@ $^
 
 $(OUT)/tests: $(call object,$(TEST_SOURCES)) $(LIBRARY)
 	$(call say,LINK)
-	$(LINK) $(LIBRARIES) -lcriterion
+	$(LINK) $(LIBRARIES) $(TEST_LIBRARIES)
+
+# Does the emulator do what a GPU does, and does it report mistakes? Needs no test framework.
+EMULATOR_TESTS := $(wildcard test/cuda_emulator/*.cu)
+$(OUT)/test_emulator: $(EMULATOR_TESTS:%.cu=$(OUT)/%.o) $(EMULATOR_OBJECTS)
+	$(call say,LINK)
+	$(LINK) -lm
+
+$(OUT)/device_tests: $(call object,$(DEVICE_TESTS)) $(LIBRARY)
+	$(call say,LINK)
+	$(LINK) $(LIBRARIES) $(TEST_LIBRARIES)
 
 $(OUT)/bench: $(call object,$(BENCH_SOURCES)) $(LIBRARY)
+	$(call say,LINK)
+	$(LINK) $(LIBRARIES)
+
+# What a GPU achieves, for scripts/gpu_check.sh; --tiny 1 rehearses it on the emulator.
+$(OUT)/gpu_bench: $(call object,test/gpu_bench.c test/gpu_bench_kernels.c) \
+                  $(OUT)/test/gpu_clock.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
 
@@ -81,14 +186,56 @@ $(OUT)/%.o: %.c Makefile
 	$(call say,CC)
 	$(QUIET)$(CC) $(OPTIONS) $(CFLAGS) $(CPPFLAGS) -c -o $@ $<
 
+ifneq ($(EMULATED),)
+$(OUT)/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(call say,CXX)
+	$(QUIET)$(CXX) -x c++ $(EMULATE) $(EMULATE_$(BUILD)) -c -o $@ $<
+
+# The emulator tells ThreadSanitizer what its fibers do, so it must not be watched itself.
+$(OUT)/test/cuda_emulator/%.o: test/cuda_emulator/%.cpp Makefile
+	@mkdir -p $(@D)
+	$(call say,CXX)
+	$(QUIET)$(CXX) $(EMULATE) \
+	  $(if $(filter %-thread,$(BUILD)),-O2 -DEMU_TSAN,$(EMULATE_$(BUILD))) -c -o $@ $<
+else
+$(OUT)/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(call say,NVCC)
+	$(QUIET)$(NVCC) $(NVCC_OPTIONS) -c -o $@ $<
+endif
+
+TESTING := $(USE_PROGRAMS) OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
+
 test: $(OUT)/tests $(PROGRAMS) check
-	$(USE_PROGRAMS) OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(OUT)/tests --jobs 2
+	$(TESTING) $(OUT)/tests --jobs 2
+ifeq ($(BUILD),fast)
+ifeq ($(CUDA_HEADERS),)
+	@echo "skipped: the CUDA kernels on the emulator, because there is no cuda_runtime.h here"
+else
+	$(MAKE) BUILD=emulated test-device
+	$(MAKE) BUILD=emulated-address test-device
+endif
+endif
+
+# On the emulated GPU in emulated builds; else on the real one.
+test-device: $(OUT)/device_tests $(if $(EMULATED),$(OUT)/test_emulator)
+	$(if $(EMULATED),$(OUT)/test_emulator)
+	$(TESTING) TEST_DEVICE=cuda $(OUT)/device_tests --jobs 2
+
+# Races between the threads of a block, seen by ThreadSanitizer.
+test-races:
+	$(MAKE) BUILD=emulated-thread test-device
 
 test-sanitize:
 	$(MAKE) BUILD=sanitize test
 
 bench: $(OUT)/bench
 	$(OUT)/bench
+
+# Registers, spills, occupancy and instructions of every CUDA kernel against what is expected.
+cuda-report:
+	NVCC="$(NVCC)" scripts/cuda_report.sh
 
 check: $(PROGRAMS)
 	scripts/check_floors.sh
@@ -123,7 +270,10 @@ help:
 	@echo "make                build ./train and ./prepare"
 	@echo "make test           all tests"
 	@echo "make test-sanitize  all tests under AddressSanitizer and UBSan"
+	@echo "make test-device    tests of kernels and training on the GPU that is here"
+	@echo "make test-races     the same on the emulated GPU, under ThreadSanitizer"
 	@echo "make bench          GPT-2 124M: ms per step by part, tokens/s, ratio to bare products"
+	@echo "make cuda-report    registers, spills, tensor-core instructions of each CUDA kernel"
 	@echo "make generate       refresh configs/schema.json and the README's config reference"
 	@echo "make fuzz           fuzz the readers of files (clang), FUZZ_SECONDS=60 each"
 	@echo "make clean          remove everything built"

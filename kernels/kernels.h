@@ -94,8 +94,10 @@ struct matmul_args {
     const struct tensor *a;        /* [M, K], or [K, M] if transpose_a */
     const struct tensor *b;        /* [K, N], or [N, K] if transpose_b */
     const struct tensor *bias;     /* optional [N], same dtype as b or fp32 */
-    const struct tensor *gelu_in;  /* optional [M, N], written: A B + bias; out = gelu of it */
-    const struct tensor *dgelu_in; /* optional [M, N], read: out = A B, rounded, * gelu'(it) */
+    const struct tensor *gelu_in;  /* optional [M, N], written: A B + bias; out = gelu of it, before
+                                    * or after it is rounded */
+    const struct tensor *dgelu_in; /* optional [M, N], read: out = A B, which may be rounded to out
+                                    * first, * gelu'(it) */
     const struct tensor *dbias;    /* optional += [N], the column sums of B as stored in b */
     bool transpose_a, transpose_b, accumulate;
 };

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Installs what the tests need (apt, with sudo unless root), builds, and runs all tests.
+# Installs what the tests need (apt, with sudo unless root), builds, and runs all tests. Where the
+# headers of CUDA are, that includes the CUDA kernels on an emulated GPU.
 #   scripts/test.sh            the tests
-#   scripts/test.sh --all      also under AddressSanitizer and UBSan
+#   scripts/test.sh --all      also the CPU's tests under AddressSanitizer and UBSan
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/packages.sh
 . scripts/packages.sh
 
-install_build_needs /usr/include/criterion/criterion.h libcriterion-dev gnuplot gnuplot-nox
+install_build_needs /usr/include/criterion/criterion.h libcriterion-dev g++ g++ \
+    gnuplot gnuplot-nox
 make -j"$(nproc)" all
 make -j"$(nproc)" test
 if [ "${1:-}" = --all ]; then make -j"$(nproc)" test-sanitize; fi

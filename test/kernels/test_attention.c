@@ -1,25 +1,55 @@
 #include <criterion/criterion.h>
 #include <math.h>
+#include <string.h>
 
 #include "data/random.h"
+#include "test/device.h"
 #include "test/kernels/golden.h"
+
+struct dtypes {
+    enum dtype qkv, out, dout, dqkv;
+};
+#define F32 \
+    { DTYPE_F32, DTYPE_F32, DTYPE_F32, DTYPE_F32 }
+#define F16 \
+    { DTYPE_F16, DTYPE_F16, DTYPE_F16, DTYPE_F16 }
+#define BF16 \
+    { DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16 }
 
 struct shape {
     int64_t batch, length, heads, head_columns; /* B, T, H, D */
-    enum dtype dtype;
+    struct dtypes dtypes;
     double spread; /* of q, k, v */
 };
 
 enum { LENGTH_MAX = 400 };
 
 static const struct shape shapes[] = {
-    {2, 13, 4, 10, DTYPE_F32, 1.5}, {1, 1, 1, 1, DTYPE_F32, 1},      {2, 77, 3, 24, DTYPE_F32, 1},
-    {1, 200, 2, 64, DTYPE_F32, 1},  {2, 13, 4, 10, DTYPE_BF16, 1.5}, {2, 77, 3, 24, DTYPE_BF16, 1},
-    {1, 129, 2, 64, DTYPE_BF16, 1}, {2, 77, 3, 24, DTYPE_F16, 1},    {1, 65, 1, 33, DTYPE_F16, 1.5},
-    {1, 64, 2, 128, DTYPE_BF16, 1}, {1, 50, 1, 16, DTYPE_F32, 6},    {1, 333, 1, 20, DTYPE_F32, 1},
-    {3, 70, 23, 4, DTYPE_F32, 1},   {1, 390, 1, 64, DTYPE_BF16, 1},
+    {2, 13, 4, 10, F32, 1.5}, {1, 1, 1, 1, F32, 1},      {2, 77, 3, 24, F32, 1},
+    {1, 200, 2, 64, F32, 1},  {2, 13, 4, 10, BF16, 1.5}, {2, 77, 3, 24, BF16, 1},
+    {1, 129, 2, 64, BF16, 1}, {2, 77, 3, 24, F16, 1},    {1, 65, 1, 33, F16, 1.5},
+    {1, 64, 2, 128, BF16, 1}, {1, 50, 1, 16, F32, 6},    {1, 333, 1, 20, F32, 1},
+    {3, 70, 23, 4, F32, 1},   {1, 390, 1, 64, BF16, 1},  {1, 200, 1, 128, F16, 1},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+
+/* Where the tensors are what tensor cores multiply, P and dS are rounded to 16 bits too. */
+static bool suits_tensor_cores(const struct shape *s, enum dtype dtype) {
+    return test_device() == DEVICE_CUDA && dtype != DTYPE_F32 &&
+           (s->head_columns == 64 || s->head_columns == 128);
+}
+
+static const char *forward_kind(const struct shape *s) {
+    bool lower = s->dtypes.qkv == s->dtypes.out && suits_tensor_cores(s, s->dtypes.qkv);
+    return lower ? "attention_forward_lower" : "attention_forward";
+}
+
+static const char *backward_kind(const struct shape *s) {
+    const struct dtypes *d = &s->dtypes;
+    bool same = d->qkv == d->out && d->qkv == d->dout && d->qkv == d->dqkv;
+    bool lower = same && suits_tensor_cores(s, d->qkv);
+    return lower ? "attention_backward_lower" : "attention_backward";
+}
 
 /* One head, all in fp64, with strides: rows of q, k, v lie 3 C apart, those of out C apart. */
 struct head {
@@ -97,18 +127,28 @@ static void reference_forward(struct check *c, const struct shape *s, const doub
     }
 }
 
-static struct tensor output(struct check *c, const struct shape *s, int64_t columns) {
-    struct tensor flat = check_output(c, s->dtype, s->batch * s->length, columns);
+static struct tensor output(struct check *c, const struct shape *s, enum dtype dtype,
+                            int64_t columns) {
+    struct tensor flat = check_output(c, dtype, s->batch * s->length, columns);
     return check_rank3(flat, s->batch, s->length, columns);
 }
 
-static struct tensor input(struct check *c, const struct shape *s, int64_t columns, double spread) {
-    struct tensor flat = check_normal(c, s->dtype, s->batch * s->length, columns, spread);
+static struct tensor input(struct check *c, const struct shape *s, enum dtype dtype,
+                           int64_t columns, double spread) {
+    struct tensor flat = check_normal(c, dtype, s->batch * s->length, columns, spread);
     return check_rank3(flat, s->batch, s->length, columns);
+}
+
+static struct tensor input_qkv(struct check *c, const struct shape *s) {
+    return input(c, s, s->dtypes.qkv, 3 * s->heads * s->head_columns, s->spread);
+}
+
+static struct tensor input_dout(struct check *c, const struct shape *s) {
+    return input(c, s, s->dtypes.dout, s->heads * s->head_columns, 1);
 }
 
 static void run_forward(struct check *c, const struct shape *s, struct tensors *t) {
-    t->out = output(c, s, s->heads * s->head_columns);
+    t->out = output(c, s, s->dtypes.out, s->heads * s->head_columns);
     t->lse = check_rank3(check_output(c, DTYPE_F32, s->batch * s->heads, s->length), s->batch,
                          s->heads, s->length);
     CHECK_OP(c, attention_forward, .out = &t->out, .lse = t->lse.data, .qkv = &t->qkv,
@@ -117,12 +157,12 @@ static void run_forward(struct check *c, const struct shape *s, struct tensors *
 
 static void forward(struct check *c, const void *given) {
     const struct shape *s = given;
-    struct tensors t = {.qkv = input(c, s, 3 * s->heads * s->head_columns, s->spread)};
+    struct tensors t = {.qkv = input_qkv(c, s)};
     run_forward(c, s, &t);
     if (!c->verify) return;
     reference_forward(c, s, check_read(c, &t.qkv), &t);
     check_close(c, "attention_lse", &t.lse, t.lse_exact, t.lse_size);
-    check_close(c, "attention_forward", &t.out, t.out_exact, t.out_size);
+    check_close(c, forward_kind(s), &t.out, t.out_exact, t.out_size);
 }
 
 Test(attention, forward) {
@@ -188,19 +228,18 @@ static void verify_backward(struct check *c, const struct shape *s, const struct
             dq + all, dq + 2 * all, dq_size,  dq_size + all, dq_size + 2 * all};
         backward_head(&w);
     }
-    check_close(c, "attention_backward", &t->dqkv, d, size);
+    check_close(c, backward_kind(s), &t->dqkv, d, size);
 }
 
 static void run_backward(struct check *c, const struct shape *s, struct tensors *t) {
-    t->dqkv = output(c, s, 3 * s->heads * s->head_columns);
+    t->dqkv = output(c, s, s->dtypes.dqkv, 3 * s->heads * s->head_columns);
     CHECK_OP(c, attention_backward, .dqkv = &t->dqkv, .dout = &t->dout, .qkv = &t->qkv,
              .out = &t->out, .lse = t->lse.data, .heads = (int)s->heads);
 }
 
 static void backward(struct check *c, const void *given) {
     const struct shape *s = given;
-    struct tensors t = {.qkv = input(c, s, 3 * s->heads * s->head_columns, s->spread),
-                        .dout = input(c, s, s->heads * s->head_columns, 1)};
+    struct tensors t = {.qkv = input_qkv(c, s), .dout = input_dout(c, s)};
     run_forward(c, s, &t);
     run_backward(c, s, &t);
     if (c->verify) verify_backward(c, s, &t);
@@ -209,6 +248,81 @@ static void backward(struct check *c, const void *given) {
 Test(attention, backward) {
     for
         EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
+}
+
+static void both(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct tensors t = {.qkv = input_qkv(c, s), .dout = input_dout(c, s)};
+    run_forward(c, s, &t);
+    run_backward(c, s, &t);
+    if (!c->verify) return;
+    reference_forward(c, s, check_read(c, &t.qkv), &t);
+    check_close(c, "attention_lse", &t.lse, t.lse_exact, t.lse_size);
+    check_close(c, forward_kind(s), &t.out, t.out_exact, t.out_size);
+    verify_backward(c, s, &t);
+}
+
+static const struct dtypes plain[] = {F32, BF16, F16};
+
+/* Every width of tiles, heads that fill them, and heads that do not; those that are no multiple of
+ * 8 start at odd places. The lengths end in the first, a full, and a second tile. */
+Test(attention, widths) {
+    static const int64_t widths[] = {1,   2,   3,   7,   8,   12,  15,  16,  24, 31,  32,
+                                     33,  40,  48,  63,  64,  65,  72,  80,  96, 100, 104,
+                                     127, 128, 129, 136, 160, 192, 200, 255, 256};
+    static const int64_t lengths[] = {65, 30, 77, 64};
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+        struct shape s = {1, lengths[w % 4], 2, widths[w], {0}, 1};
+        s.dtypes = plain[w % 3];
+        check_everywhere(both, &s);
+    }
+    for (size_t d = 0; d < 3; d++) /* what is common in all dtypes */
+        for (int64_t width = 16; width <= 256; width += width < 64 ? 16 : 64) {
+            struct shape s = {1, 40, 1, width, {0}, 1};
+            s.dtypes = plain[d];
+            check_everywhere(both, &s);
+        }
+}
+
+/* Tiles have 8 to 64 rows. */
+Test(attention, lengths) {
+    static const int64_t lengths[] = {1,  2,  7,  8,  9,  15, 16,  17,  31,
+                                      32, 33, 63, 64, 65, 97, 128, 129, 193};
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
+        struct shape s = {2, lengths[l], 1, 20, F32, 1};
+        check_everywhere(both, &s);
+        s.batch = 1;
+        s.head_columns = 64;
+        check_everywhere(both, &s);
+        s.head_columns = l % 2 ? 64 : 128;
+        s.dtypes = plain[1 + l / 2 % 2];
+        check_everywhere(both, &s);
+        s.head_columns = 128;
+        s.dtypes = plain[0];
+        if (lengths[l] < 100) check_everywhere(both, &s);
+        s.head_columns = 136;
+        if (lengths[l] < 34) check_everywhere(both, &s);
+    }
+}
+
+/* "autocast" gives qkv and out dtypes of their own; the contract allows any. */
+Test(attention, mixed_dtypes) {
+    static const struct dtypes mixed[] = {
+        {DTYPE_F32, DTYPE_BF16, DTYPE_BF16, DTYPE_F32},
+        {DTYPE_BF16, DTYPE_F32, DTYPE_F32, DTYPE_BF16},
+        {DTYPE_F32, DTYPE_F16, DTYPE_F16, DTYPE_F32},
+        {DTYPE_F16, DTYPE_F32, DTYPE_F32, DTYPE_F16},
+        {DTYPE_BF16, DTYPE_BF16, DTYPE_F32, DTYPE_BF16},
+        {DTYPE_F16, DTYPE_F16, DTYPE_F16, DTYPE_F32},
+        {DTYPE_F16, DTYPE_BF16, DTYPE_F32, DTYPE_F16},
+    };
+    static const int64_t widths[] = {64, 128, 24, 33};
+    for (size_t m = 0; m < sizeof mixed / sizeof *mixed; m++)
+        for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+            struct shape s = {1, 70, 2, widths[w], {0}, 1};
+            s.dtypes = mixed[m];
+            check_everywhere(both, &s);
+        }
 }
 
 /* What is differenced: sum(dout * attention(qkv)) over the forward reference. */
@@ -239,8 +353,7 @@ static double objective(const void *state) {
 
 static void differences(struct check *c, const void *given) {
     const struct shape *s = given;
-    struct tensors t = {.qkv = input(c, s, 3 * s->heads * s->head_columns, s->spread),
-                        .dout = input(c, s, s->heads * s->head_columns, 1)};
+    struct tensors t = {.qkv = input_qkv(c, s), .dout = input_dout(c, s)};
     run_forward(c, s, &t);
     run_backward(c, s, &t);
     if (!c->verify) return;
@@ -252,13 +365,13 @@ static void differences(struct check *c, const void *given) {
 }
 
 Test(attention, finite_differences) {
-    check_everywhere(differences, &(const struct shape){2, 7, 2, 5, DTYPE_F32, 1});
+    check_everywhere(differences, &(const struct shape){2, 7, 2, 5, F32, 1});
 }
 
 /* Scores up to hundreds: exponentials overflow unless the maximum is taken out first. */
 static void extreme(struct check *c, const void *given) {
     const struct shape *s = given;
-    struct tensors t = {.qkv = input(c, s, 3 * s->heads * s->head_columns, s->spread)};
+    struct tensors t = {.qkv = input_qkv(c, s)};
     run_forward(c, s, &t);
     double *out = check_read(c, &t.out), *lse = check_read(c, &t.lse);
     for (int64_t i = 0; i < tensor_count(&t.out); i++) cr_assert(isfinite(out[i]));
@@ -269,20 +382,20 @@ static void extreme(struct check *c, const void *given) {
 }
 
 Test(attention, extreme_scores) {
-    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, DTYPE_F32, 30});
-    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, DTYPE_F16, 30});
+    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, F32, 30});
+    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, F16, 30});
 }
 
 /* What comes after a position must not matter, to the bit. */
 static void causal(struct check *c, const void *given) {
     const struct shape *s = given;
     int64_t all = s->heads * s->head_columns, half = s->length / 2;
-    struct tensors t = {.qkv = input(c, s, 3 * all, 1)};
+    struct tensors t = {.qkv = input_qkv(c, s)};
     run_forward(c, s, &t);
     double *first = check_read(c, &t.out), *changed = check_read(c, &t.qkv);
     for (int64_t i = half * 3 * all; i < s->length * 3 * all; i++)
         changed[i] = random_normal(99, 0, (uint64_t)i);
-    struct tensor flat = check_tensor(c, CHECK_READ, s->dtype, s->length, 3 * all, changed);
+    struct tensor flat = check_tensor(c, CHECK_READ, s->dtypes.qkv, s->length, 3 * all, changed);
     t.qkv = check_rank3(flat, 1, s->length, 3 * all);
     run_forward(c, s, &t);
     double *second = check_read(c, &t.out);
@@ -291,13 +404,52 @@ static void causal(struct check *c, const void *given) {
 }
 
 Test(attention, causal) {
-    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, DTYPE_F32, 1});
-    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, DTYPE_BF16, 1});
+    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, F32, 1});
+    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, BF16, 1});
+}
+
+/* The weights of a row become NaN with its query, so that training sees that something is wrong;
+ * neither earlier rows nor other heads are touched. */
+static void nan_spreads(struct check *c, const void *given) {
+    const struct shape *s = given;
+    int64_t all = s->heads * s->head_columns, row = s->length / 2;
+    double *values = check_doubles(c, s->length * 3 * all);
+    for (int64_t i = 0; i < s->length * 3 * all; i++) values[i] = random_normal(98, 0, (uint64_t)i);
+    values[row * 3 * all + s->head_columns] = NAN;
+    struct tensor flat = check_tensor(c, CHECK_READ, s->dtypes.qkv, s->length, 3 * all, values);
+    struct tensors t = {.qkv = check_rank3(flat, 1, s->length, 3 * all)};
+    run_forward(c, s, &t);
+    double *out = check_read(c, &t.out);
+    for (int64_t i = 0; i < s->length * all; i++) {
+        bool of_query = i / all == row && i % all / s->head_columns == 1;
+        cr_assert(!isnan(out[i]) == !of_query, "row %d column %d", (int)(i / all), (int)(i % all));
+    }
+}
+
+Test(attention, nan_spreads) {
+    check_everywhere(nan_spreads, &(const struct shape){1, 77, 3, 24, F32, 1});
+    check_everywhere(nan_spreads, &(const struct shape){1, 77, 3, 64, BF16, 1});
+}
+
+/* The CPU's limit is in its scratch memory's layout, and asserted; the GPU's in its tiles. */
+static void too_wide(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct tensors t = {.qkv = input_qkv(c, s)};
+    t.out = output(c, s, DTYPE_F32, s->heads * s->head_columns);
+    t.lse = check_output(c, DTYPE_F32, s->heads, s->length);
+    OP(&c->be, attention_forward, .out = &t.out, .lse = t.lse.data, .qkv = &t.qkv,
+       .heads = (int)s->heads);
+    cr_assert(strstr(c->be.failure, "257"), "%s", c->be.failure);
+}
+
+Test(attention, too_wide) {
+    if (test_device() == DEVICE_CUDA)
+        check_everywhere(too_wide, &(const struct shape){1, 4, 1, 257, F32, 1});
 }
 
 static void golden(struct check *c, const void *given) {
     (void)given;
-    const struct shape s = {2, 13, 4, 10, DTYPE_F32, 0};
+    const struct shape s = {2, 13, 4, 10, F32, 0};
     struct tensors t = {
         .qkv = check_rank3(golden_tensor(c, CHECK_READ, "attention.qkv"), 2, 13, 120),
         .dout = check_rank3(golden_tensor(c, CHECK_READ, "attention.dout"), 2, 13, 40),

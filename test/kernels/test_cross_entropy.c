@@ -10,11 +10,22 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {26, 37, 64, DTYPE_F32, 3},      {1, 1, 1, DTYPE_F32, 1},
-    {77, 61, 64, DTYPE_BF16, 3},     {33, 61, 128, DTYPE_F16, 3},
-    {5, 50257, 50304, DTYPE_F32, 4}, {3, 50257, 50304, DTYPE_BF16, 4},
-    {3, 50257, 50304, DTYPE_F16, 4}, {9, 513, 513, DTYPE_F32, 100},
+    {26, 37, 64, DTYPE_F32, 3},
+    {1, 1, 1, DTYPE_F32, 1},
+    {77, 61, 64, DTYPE_BF16, 3},
+    {33, 61, 128, DTYPE_F16, 3},
+    {5, 50257, 50304, DTYPE_F32, 4},
+    {3, 50257, 50304, DTYPE_BF16, 4},
+    {3, 50257, 50304, DTYPE_F16, 4},
+    {9, 513, 513, DTYPE_F32, 100},
     {9, 512, 1024, DTYPE_BF16, 100},
+    /* Around the border between few and many threads, rows that cannot be read in packs, and one
+     * that is too long for a GPU's shared memory. */
+    {2, 4096, 4096, DTYPE_F16, 3},
+    {2, 4097, 4104, DTYPE_BF16, 3},
+    {2, 50257, 50257, DTYPE_BF16, 4},
+    {3, 1023, 1028, DTYPE_BF16, 3},
+    {2, 70001, 70016, DTYPE_F32, 3},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
@@ -107,6 +118,56 @@ static void backward(struct check *c, const void *given) {
 Test(cross_entropy, backward) {
     for
         EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
+}
+
+/* A logit of -inf is a probability of 0, wherever it stands, and not a NaN. */
+static void impossible(struct check *c, const void *given) {
+    const enum dtype *dtype = given;
+    enum { COUNT = 9000 };
+    const double scale = 1024;
+    double *values = check_doubles(c, COUNT);
+    for (int i = 0; i < COUNT; i++) values[i] = i % 3000 == 2999 ? -2 : -INFINITY;
+    struct tensor logits = check_tensor(c, CHECK_WRITE, *dtype, 1, COUNT, values);
+    const int32_t target = 5999;
+    const int32_t *targets = check_memory(c, CHECK_READ, &target, sizeof target);
+    struct tensor losses = check_output(c, DTYPE_F32, 1, 0);
+    struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
+    CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = targets,
+             .loss_scale = loss_scale.data, .weight = 1, .vocab_size = COUNT);
+    if (!c->verify) return;
+    double expected = log(3);
+    check_close(c, "cross_entropy_loss", &losses, &expected, &(const double){5});
+    for (int i = 0; i < COUNT; i++)
+        values[i] = i % 3000 == 2999 ? scale * (1.0 / 3 - (i == target)) : 0;
+    check_close(c, "cross_entropy_gradient", &logits, values, NULL);
+}
+
+Test(cross_entropy, impossible_tokens) {
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    for (int i = 0; i < 3; i++) check_everywhere(impossible, &dtypes[i]);
+}
+
+/* Rows of an even length that start at an odd place. */
+static void odd_place(struct check *c, const void *given) {
+    const struct shape s = {3, 61, 64, *(const enum dtype *)given, 3};
+    const double scale = 1024;
+    struct tensor all = check_sum(c, s.dtype, 3 * 64 + 1, 0);
+    struct tensor range = tensor_range(&all, 1, 3 * 64), logits = tensor_view(&range, 3, 64);
+    double *x = check_read(c, &logits), before = check_read(c, &all)[0];
+    const int32_t *targets, *place = check_tokens(c, s.rows, 61, &targets);
+    struct tensor losses = check_output(c, DTYPE_F32, s.rows, 0);
+    struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
+    CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = place,
+             .loss_scale = loss_scale.data, .weight = 1, .vocab_size = 61);
+    if (!c->verify) return;
+    verify_losses(c, &s, x, targets, &losses);
+    verify_gradient(c, &s, x, targets, scale, &logits);
+    cr_assert(check_read(c, &all)[0] == before, "wrote before the start");
+}
+
+Test(cross_entropy, odd_place) {
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    for (int i = 0; i < 3; i++) check_everywhere(odd_place, &dtypes[i]);
 }
 
 /* A scale too large for fp16 must show as infinity, which is what makes the step be skipped; fp32

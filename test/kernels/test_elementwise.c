@@ -40,6 +40,27 @@ Test(cast, all_dtypes) {
     each_shape(cast);
 }
 
+/* From and to odd places. */
+static void cast_range(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct tensor in_all = check_normal(c, s->a, s->count + 1, 0, 1.0);
+    struct tensor out_all = check_output(c, s->out, s->count + 3, 0);
+    struct tensor in = tensor_range(&in_all, 1, s->count);
+    struct tensor out = tensor_range(&out_all, 3, s->count);
+    CHECK_OP(c, cast, .out = &out, .in = &in);
+    if (!c->verify) return;
+    double *expected = check_read(c, &in), *around = check_read(c, &out_all);
+    for (int64_t i = 0; i < s->count; i++) expected[i] = check_round(expected[i], s->out);
+    check_equal(c, "cast", &out, expected);
+    for (int i = 0; i < 3; i++) cr_assert(isnan(around[i]), "wrote before the start");
+}
+
+Test(cast, odd_places) {
+    check_everywhere(cast_range, &(const struct shape){9001, DTYPE_F32, 0, DTYPE_BF16});
+    check_everywhere(cast_range, &(const struct shape){9001, DTYPE_F16, 0, DTYPE_F32});
+    check_everywhere(cast_range, &(const struct shape){9001, DTYPE_BF16, 0, DTYPE_BF16});
+}
+
 static void clear(struct check *c, const void *given) {
     const int64_t *bytes = given;
     char *noise = (char *)check_doubles(c, *bytes);

@@ -10,10 +10,23 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {2, 13, 16, 40, 37, DTYPE_F32, DTYPE_F32},    {1, 1, 1, 1, 1, DTYPE_F32, DTYPE_F32},
-    {3, 77, 77, 72, 50257, DTYPE_F32, DTYPE_F32}, {2, 13, 16, 1100, 5, DTYPE_F32, DTYPE_BF16},
-    {2, 7, 9, 33, 61, DTYPE_BF16, DTYPE_BF16},    {2, 7, 9, 33, 61, DTYPE_F16, DTYPE_F16},
+    {2, 13, 16, 40, 37, DTYPE_F32, DTYPE_F32},
+    {1, 1, 1, 1, 1, DTYPE_F32, DTYPE_F32},
+    {3, 77, 77, 72, 50257, DTYPE_F32, DTYPE_F32},
+    {2, 13, 16, 1100, 5, DTYPE_F32, DTYPE_BF16},
+    {2, 7, 9, 33, 61, DTYPE_BF16, DTYPE_BF16},
+    {2, 7, 9, 33, 61, DTYPE_F16, DTYPE_F16},
     {5, 3, 4, 65, 11, DTYPE_F16, DTYPE_F32},
+    /* One token everywhere; few, over many chunks of rows; tokens of two and of three bytes. */
+    {20, 11, 11, 24, 1, DTYPE_F32, DTYPE_F32},
+    {3, 32, 32, 264, 1, DTYPE_BF16, DTYPE_F32},
+    {60, 21, 30, 16, 7, DTYPE_F32, DTYPE_BF16},
+    {64, 33, 33, 9, 300, DTYPE_F32, DTYPE_F32},
+    {41, 50, 50, 8, 256, DTYPE_F16, DTYPE_F16},
+    {9, 64, 64, 8, 70000, DTYPE_F32, DTYPE_F32},
+    {1, 40, 64, 2056, 3, DTYPE_BF16, DTYPE_BF16},
+    /* So many rows that chunks of them grow. */
+    {2050, 33, 33, 1, 257, DTYPE_F32, DTYPE_F32},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
@@ -76,6 +89,54 @@ static void backward(struct check *c, const void *given) {
 Test(embedding, backward) {
     for
         EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
+}
+
+/* Tensors whose first element stands one element behind where a vector could be read, and tables
+ * of different dtypes. */
+static struct tensor odd_place(struct check *c, enum check_use use, enum dtype dtype, int64_t rows,
+                               int64_t columns) {
+    struct tensor whole = use == CHECK_READ ? check_normal(c, dtype, rows * columns + 1, 0, 1.0)
+                                            : check_sum(c, dtype, rows * columns + 1, 0);
+    struct tensor part = tensor_range(&whole, 1, rows * columns);
+    return tensor_view(&part, rows, columns);
+}
+
+static void unaligned(struct check *c, const void *given) {
+    const int odd = *(const int *)given; /* which of the tensors */
+    const int64_t length = 7, rows = 6 * length, columns = 16, vocabulary = 5;
+    const int32_t *tokens, *place = check_tokens(c, rows, (int32_t)vocabulary, &tokens);
+    struct tensor t[6];
+    const int64_t heights[] = {rows, vocabulary, length, rows, vocabulary, length};
+    const enum dtype dtypes[] = {DTYPE_BF16, DTYPE_F32, DTYPE_BF16,
+                                 DTYPE_F32,  DTYPE_F16, DTYPE_F32};
+    for (int i = 0; i < 6; i++) {
+        enum check_use use = i == 0 || i > 3 ? CHECK_WRITE : CHECK_READ;
+        t[i] = i == odd            ? odd_place(c, use, dtypes[i], heights[i], columns)
+               : use == CHECK_READ ? check_normal(c, dtypes[i], heights[i], columns, 1.0)
+                                   : check_sum(c, dtypes[i], heights[i], columns);
+    }
+    double *dtoken = check_read(c, &t[4]), *dposition = check_read(c, &t[5]);
+    CHECK_OP(c, embedding_forward, .out = &t[0], .tokens = place, .token_table = &t[1],
+             .position_table = &t[2], .sequence_length = length);
+    CHECK_OP(c, embedding_backward, .dtoken_table = &t[4], .dposition_table = &t[5], .dout = &t[3],
+             .tokens = place, .sequence_length = length);
+    if (!c->verify) return;
+    double *token = check_read(c, &t[1]), *position = check_read(c, &t[2]);
+    double *dout = check_read(c, &t[3]), *out = check_doubles(c, rows * columns);
+    for (int64_t i = 0; i < rows * columns; i++) {
+        int64_t row = i / columns, column = i % columns;
+        int64_t at = tokens[row] * columns + column, place_at = row % length * columns + column;
+        out[i] = token[at] + position[place_at];
+        dtoken[at] += dout[i];
+        dposition[place_at] += dout[i];
+    }
+    check_close(c, "embedding_forward", &t[0], out, NULL);
+    check_close(c, "embedding_backward", &t[4], dtoken, NULL);
+    check_close(c, "embedding_backward", &t[5], dposition, NULL);
+}
+
+Test(embedding, unaligned) {
+    for (int odd = 0; odd < 6; odd++) check_everywhere(unaligned, &odd);
 }
 
 static void golden(struct check *c, const void *given) {

@@ -10,8 +10,9 @@ struct shape {
 };
 
 static const struct shape shapes[] = {
-    {1, DTYPE_F32, DTYPE_F32},    {77 * 72, DTYPE_F32, DTYPE_F32}, {5000, DTYPE_BF16, DTYPE_BF16},
-    {5001, DTYPE_F16, DTYPE_F16}, {1025, DTYPE_F32, DTYPE_BF16},   {513, DTYPE_F16, DTYPE_F32},
+    {1, DTYPE_F32, DTYPE_F32},     {77 * 72, DTYPE_F32, DTYPE_F32}, {5000, DTYPE_BF16, DTYPE_BF16},
+    {5001, DTYPE_F16, DTYPE_F16},  {1025, DTYPE_F32, DTYPE_BF16},   {513, DTYPE_F16, DTYPE_F32},
+    {4099, DTYPE_F32, DTYPE_BF16}, {4096, DTYPE_BF16, DTYPE_F32},   {8192, DTYPE_F16, DTYPE_F16},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
@@ -66,6 +67,64 @@ Test(gelu, backward) {
         EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
     for
         EACH_SHAPE(s) check_everywhere(backward_in_place, &shapes[s]);
+}
+
+/* Three dtypes at once, and arrays that start at odd places: nothing may be read or written in
+ * pieces that are not aligned. */
+static void odd_places(struct check *c, const void *given) {
+    const enum dtype *dtype = given;
+    enum { COUNT = 4500 };
+    struct tensor all[4] = {
+        check_normal(c, dtype[0], COUNT + 1, 0, 2.0), check_normal(c, dtype[1], COUNT + 3, 0, 1.0),
+        check_output(c, dtype[1], COUNT + 1, 0), check_output(c, dtype[2], COUNT + 5, 0)};
+    struct tensor in = tensor_range(&all[0], 1, COUNT), dout = tensor_range(&all[1], 3, COUNT);
+    struct tensor out = tensor_range(&all[2], 1, COUNT), din = tensor_range(&all[3], 5, COUNT);
+    CHECK_OP(c, gelu_forward, .out = &out, .in = &in);
+    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in);
+    if (!c->verify) return;
+    double *x = check_read(c, &in), *d = check_read(c, &dout), *size = check_doubles(c, COUNT);
+    double *expected = check_doubles(c, COUNT);
+    for (int i = 0; i < COUNT; i++) {
+        expected[i] = reference_gelu(x[i]);
+        size[i] = fabs(d[i]) * reference_gelu_sensitivity(x[i]);
+        d[i] *= reference_gelu_derivative(x[i]);
+    }
+    check_close(c, "gelu_forward", &out, expected, x);
+    check_close(c, "gelu_backward", &din, d, size);
+    cr_assert(isnan(check_read(c, &all[2])[0]) && isnan(check_read(c, &all[3])[4]),
+              "wrote before the start");
+}
+
+Test(gelu, odd_places_and_mixed_dtypes) {
+    check_everywhere(odd_places, (const enum dtype[]){DTYPE_F32, DTYPE_F16, DTYPE_BF16});
+    check_everywhere(odd_places, (const enum dtype[]){DTYPE_BF16, DTYPE_F32, DTYPE_F16});
+    check_everywhere(odd_places, (const enum dtype[]){DTYPE_F16, DTYPE_F16, DTYPE_F16});
+}
+
+/* Far out gelu' is 0 or 1, although its factors overflow on the way; a NaN stays one. */
+static void far_out(struct check *c, const void *given) {
+    (void)given;
+    const double values[] = {-1e38, -1e20, -1e5, -90, -14, 14, 90, 1e5, 1e20, 1e38, NAN};
+    enum { COUNT = sizeof values / sizeof *values };
+    double ones[COUNT];
+    for (int i = 0; i < COUNT; i++) ones[i] = 1;
+    struct tensor in = check_tensor(c, CHECK_READ, DTYPE_F32, COUNT, 0, values);
+    struct tensor dout = check_tensor(c, CHECK_READ, DTYPE_F32, COUNT, 0, ones);
+    struct tensor out = check_output(c, DTYPE_F32, COUNT, 0);
+    struct tensor din = check_output(c, DTYPE_F32, COUNT, 0);
+    CHECK_OP(c, gelu_forward, .out = &out, .in = &in);
+    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in);
+    double *x = check_read(c, &in), *y = check_read(c, &out), *d = check_read(c, &din);
+    for (int i = 0; i < COUNT - 1; i++) {
+        cr_assert(fabs(y[i] - fmax(x[i], 0)) <= 1e-6 * fmax(x[i], 0), "gelu(%g) is %g", x[i], y[i]);
+        if (fabs(x[i]) < 1e18) /* beyond, 0 * inf is let through */
+            cr_assert(fabs(d[i] - (x[i] > 0)) <= 1e-6 * (x[i] > 0), "gelu'(%g) is %g", x[i], d[i]);
+    }
+    cr_assert(isnan(y[COUNT - 1]) && isnan(d[COUNT - 1]), "NaN became a number");
+}
+
+Test(gelu, far_out) {
+    check_everywhere(far_out, NULL);
 }
 
 /* Each finite pattern of a 16-bit type: nothing between is left out, no overflow makes a NaN. */

@@ -115,6 +115,47 @@ Test(gradient_norm, large_gradients) {
     check_everywhere(large, NULL);
 }
 
+/* Small gradients whose squares underflow fp32 are still not zero. */
+static void small(struct check *c, const void *given) {
+    enum { COUNT = 9000 };
+    double *values = check_doubles(c, COUNT), sum = 0;
+    for (int i = 0; i < COUNT; i++) values[i] = check_round(1e-30 * (i % 7), DTYPE_BF16);
+    for (int i = 0; i < COUNT; i++) sum += values[i] * values[i];
+    struct tensor gradients =
+        check_tensor(c, CHECK_READ, *(const enum dtype *)given, COUNT, 0, values);
+    struct step_state state = norm_of(c, &gradients, 1, 1);
+    cr_assert_eq(state.found_inf, 0);
+    if (!c->verify) return;
+    check_scalar(c, "gradient_norm", state.gradient_norm, sqrt(sum));
+}
+
+Test(gradient_norm, small_gradients) {
+    check_everywhere(small, &(const enum dtype){DTYPE_F32});
+    check_everywhere(small, &(const enum dtype){DTYPE_BF16});
+}
+
+/* So many that a GPU's second pass has more parts to add than it has threads; the last must count
+ * as the first does. Starts at an odd place if asked to. */
+static void many(struct check *c, const void *given) {
+    const int64_t *odd = given, count = 520 * 16384 + 3;
+    double *noise = check_doubles(c, (count + *odd) / 2 + 1);
+    float *values = (float *)(void *)noise;
+    values[*odd] = 3;
+    values[*odd + count - 1] = 4;
+    if (*odd) values[0] = NAN;
+    void *memory = check_memory(c, CHECK_READ, values, (size_t)(count + *odd) * sizeof(float));
+    struct tensor all = {memory, DTYPE_F32, 1, {count + *odd}};
+    struct tensor gradients = tensor_range(&all, *odd, count);
+    struct step_state state = norm_of(c, &gradients, 1, 1);
+    cr_assert_eq(state.found_inf, 0);
+    cr_assert_eq(state.gradient_norm, 5);
+}
+
+Test(gradient_norm, many_gradients) {
+    check_everywhere(many, &(const int64_t){0});
+    check_everywhere(many, &(const int64_t){1});
+}
+
 static void zero(struct check *c, const void *given) {
     (void)given;
     const double zeros[3] = {0};

@@ -26,6 +26,14 @@ static const struct shape shapes[] = {
     {33, 515, true, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, SUM_IS_RESIDUAL},
     {7, 33, true, DTYPE_F16, DTYPE_F16, DTYPE_F16, DTYPE_F16, SUM_IS_IN},
     {7, 33, false, DTYPE_BF16, DTYPE_F32, DTYPE_F32, DTYPE_F32, SUM_APART},
+    /* Around what a warp, a block and a thread of the CUDA kernels hold. */
+    {4, 256, true, DTYPE_BF16, DTYPE_F32, DTYPE_F32, DTYPE_F32, SUM_IS_RESIDUAL},
+    {9, 264, true, DTYPE_F32, DTYPE_BF16, DTYPE_BF16, DTYPE_F32, SUM_APART},
+    {6, 248, false, DTYPE_F16, DTYPE_F32, DTYPE_F32, DTYPE_F16, SUM_APART},
+    {3, 4096, true, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, SUM_IS_IN},
+    {2, 4104, true, DTYPE_BF16, DTYPE_F32, DTYPE_F32, DTYPE_BF16, SUM_IS_RESIDUAL},
+    /* Dtypes that no model mixes. */
+    {5, 40, true, DTYPE_BF16, DTYPE_F16, DTYPE_F32, DTYPE_F16, SUM_APART},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
@@ -192,6 +200,14 @@ static const struct backward_shape backward_shapes[] = {
     {77, 72, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, DTYPE_BF16, RESIDUAL_IS_DIN, NO_LOWER},
     {65, 33, DTYPE_F16, DTYPE_F16, DTYPE_F16, DTYPE_F16, RESIDUAL, NO_LOWER},
     {32, 513, DTYPE_F32, DTYPE_BF16, DTYPE_F32, DTYPE_BF16, NO_RESIDUAL, LOWER_BF16},
+    /* Around what a warp and a block of the CUDA kernels hold. */
+    {17, 256, DTYPE_BF16, DTYPE_F32, DTYPE_F32, DTYPE_F32, RESIDUAL_IS_DIN, LOWER_BF16},
+    {35, 264, DTYPE_F32, DTYPE_F16, DTYPE_F16, DTYPE_F32, RESIDUAL, LOWER_F16},
+    {3, 4096, DTYPE_F16, DTYPE_F16, DTYPE_F16, DTYPE_F16, RESIDUAL_IS_DIN, NO_LOWER},
+    {3, 4104, DTYPE_F16, DTYPE_F32, DTYPE_F32, DTYPE_F16, RESIDUAL_IS_DIN, LOWER_F16},
+    {19, 40, DTYPE_BF16, DTYPE_BF16, DTYPE_F32, DTYPE_F32, RESIDUAL, NO_LOWER},
+    /* So many rows that groups of them grow. */
+    {16390, 8, DTYPE_F32, DTYPE_F32, DTYPE_F32, DTYPE_F32, NO_RESIDUAL, NO_LOWER},
 };
 #define EACH_BACKWARD(s) (size_t s = 0; s < sizeof backward_shapes / sizeof *backward_shapes; s++)
 
@@ -247,6 +263,59 @@ static void backward(struct check *c, const void *given) {
 Test(layernorm, backward) {
     for
         EACH_BACKWARD(s) check_everywhere(backward, &backward_shapes[s]);
+}
+
+/* A tensor whose first element stands one element behind where a vector could be read. */
+static struct tensor odd_place(struct check *c, enum check_use use, enum dtype dtype, int64_t rows,
+                               int64_t columns) {
+    struct tensor whole = use == CHECK_READ ? check_normal(c, dtype, rows * columns + 1, 0, 1.0)
+                                            : check_sum(c, dtype, rows * columns + 1, 0);
+    struct tensor part = tensor_range(&whole, 1, rows * columns);
+    return tensor_view(&part, rows, columns);
+}
+
+static void unaligned(struct check *c, const void *given) {
+    const int64_t rows = 5, columns = 48;
+    const int odd = *(const int *)given; /* which of the tensors */
+    struct tensor places[7];
+    for (int i = 0; i < 7; i++) {
+        enum dtype dtype = i % 2 ? DTYPE_F32 : DTYPE_BF16;
+        enum check_use use = i < 3 ? CHECK_WRITE : CHECK_READ;
+        places[i] = i == odd            ? odd_place(c, use, dtype, rows, columns)
+                    : use == CHECK_READ ? check_normal(c, dtype, rows, columns, 1.0)
+                                        : check_sum(c, dtype, rows, columns);
+    }
+    struct tensor weight = check_normal(c, DTYPE_F32, columns, 0, 1.0);
+    struct forward_tensors f = {.out = places[0],
+                                .sum = places[1],
+                                .in = places[4],
+                                .residual = places[3],
+                                .weight = weight,
+                                .bias = check_normal(c, DTYPE_F32, columns, 0, 1.0),
+                                .mean = check_output(c, DTYPE_F32, rows, 0),
+                                .rstd = check_output(c, DTYPE_F32, rows, 0)};
+    CHECK_OP(c, layernorm_forward, .out = &f.out, .sum = &f.sum, .mean = f.mean.data,
+             .rstd = f.rstd.data, .in = &f.in, .residual = &f.residual, .weight = &f.weight,
+             .bias = &f.bias, .epsilon = (float)EPSILON);
+    if (c->verify) verify_forward(c, &f, check_read(c, &f.sum));
+    struct backward_tensors b = {.din = places[1],
+                                 .lower = places[2],
+                                 .dweight = check_sum(c, DTYPE_F32, columns, 0),
+                                 .dbias = check_sum(c, DTYPE_F32, columns, 0),
+                                 .dout = places[6],
+                                 .in = places[5],
+                                 .weight = weight,
+                                 .dresidual = places[3]};
+    statistics(c, &b);
+    b.dweight_before = check_read(c, &b.dweight);
+    b.dbias_before = check_read(c, &b.dbias);
+    b.dresidual_before = check_read(c, &b.dresidual);
+    run_backward(c, &b, true);
+    if (c->verify) verify_backward(c, &b);
+}
+
+Test(layernorm, unaligned) {
+    for (int odd = 0; odd < 7; odd++) check_everywhere(unaligned, &odd);
 }
 
 /* What is differenced: sum(dout * layernorm(in)) + sum(dresidual * in). */

@@ -1,8 +1,12 @@
 #include <criterion/criterion.h>
 #include <math.h>
+#include <string.h>
 
 #include "test/kernels/golden.h"
 #include "test/kernels/reference.h"
+#ifdef EMULATED
+#include "test/cuda_emulator/fake_cublaslt.h"
+#endif
 
 struct size {
     int64_t m, n, k;
@@ -100,13 +104,15 @@ static void verify_dbias(struct check *c, const struct product *p, const struct 
     check_close(c, "column_sums", &o->dbias, o->dbias_before, size);
 }
 
-/* gelu is of what was stored in gelu_in, so that the backward pass sees the same number. */
+/* On the CPU gelu is of what was stored in gelu_in; on a GPU it may be of the sum before it was
+ * rounded. */
 static void verify_gelu(struct check *c, const struct operands *o, const double *expected,
                         const double *size) {
     check_close(c, "matmul", &o->gelu_in, expected, size);
     double *x = check_read(c, &o->gelu_in), *out = check_doubles(c, tensor_count(&o->out));
     for (int64_t i = 0; i < tensor_count(&o->out); i++) out[i] = reference_gelu(x[i]);
-    check_close(c, "gelu_forward", &o->out, out, x);
+    const char *kind = strcmp(c->be.name, "cpu") ? "matmul_gelu" : "gelu_forward";
+    check_close(c, kind, &o->out, out, x);
 }
 
 static void verify(struct check *c, const struct product *p, const struct operands *o) {
@@ -179,18 +185,23 @@ Test(matmul, accumulate) {
     each_product((struct size){40, 72, 77}, ACCUMULATE, 4);
     each_product((struct size){5, 7, 3}, ACCUMULATE, 1);
 }
+/* Rows of a multiple of 8 values can be packed, others not. */
 Test(matmul, gelu_epilogue) {
     each_product((struct size){26, 37, 40}, GELU, 1);
+    each_product((struct size){26, 40, 37}, GELU, 4);
 }
 Test(matmul, gelu_derivative_epilogue) {
     each_product((struct size){26, 37, 40}, DGELU, 4);
+    each_product((struct size){26, 40, 37}, DGELU, 4);
 }
 Test(matmul, bias_gradient) {
     each_product((struct size){40, 72, 77}, DBIAS, 2);
     each_product((struct size){37, 130, 26}, DBIAS_ACCUMULATE, 2);
+    each_product((struct size){24, 40, 300}, DBIAS_ACCUMULATE, 2);
 }
 Test(matmul, long_sums) {
     each_product((struct size){3, 5, 20000}, PLAIN, 1);
+    each_product((struct size){12, 24, 2000}, BIAS, 1);
 }
 
 Test(matmul, padded_vocabulary) {
@@ -198,6 +209,34 @@ Test(matmul, padded_vocabulary) {
     check_products(body, &p);
     p.types = (struct types){DTYPE_BF16, DTYPE_BF16, DTYPE_BF16};
     check_products(body, &p);
+}
+
+/* Matrices that are slices start wherever a row does. */
+static void slices(struct check *c, const void *given) {
+    const struct product *p = given;
+    int64_t m = p->size.m, n = p->size.n, k = p->size.k;
+    struct operands o = {0};
+    struct tensor a = check_normal(c, p->types.a, m + 3, k, 1.0);
+    struct tensor b = check_normal(c, p->types.b, k + 1, n, 0.5);
+    struct tensor gelu_in = check_output(c, p->types.out, m + 1, n);
+    struct tensor out = check_output(c, p->types.out, m + 2, n);
+    o.bias = check_normal(c, p->epilogue == BIAS_F32 ? DTYPE_F32 : p->types.b, n, 0, 1.0);
+    o.a = tensor_slice(&a, 3, m);
+    o.b = tensor_slice(&b, 1, k);
+    if (p->epilogue == GELU) o.gelu_in = tensor_slice(&gelu_in, 1, m);
+    o.out = tensor_slice(&out, 1, m);
+    run(c, p, &o);
+    if (c->verify) verify(c, p, &o);
+}
+
+Test(matmul, slices_of_rows) {
+    static const struct size sizes[] = {{3, 8, 5}, {5, 24, 7}, {6, 40, 16}, {9, 7, 11}};
+    for (int i = 0; i < 4; i++)
+        for (int t = 0; t < TYPES; t++) {
+            if (all_types[t].a != all_types[t].b) continue;
+            struct product p = {sizes[i], all_types[t], 0, 0, i < 3 ? GELU : BIAS_F32};
+            check_products(slices, &p);
+        }
 }
 
 /* The gradient of sum(dout * gelu(A B + bias)) that the two epilogues are for. */
@@ -275,3 +314,59 @@ static void golden(struct check *c, const void *given) {
 Test(matmul, golden) {
     check_products(golden, NULL);
 }
+
+#ifdef EMULATED
+/* A product for which the library has an epilogue, and what is asked for when it is declined: the
+ * results must be right each time. */
+struct fusion {
+    struct product product;
+    enum fake_epilogue wanted[3]; /* DEFAULT is the last of each */
+};
+
+#define BF16 \
+    { DTYPE_BF16, DTYPE_BF16, DTYPE_BF16 }
+#define BF16_TO_F32 \
+    { DTYPE_BF16, DTYPE_BF16, DTYPE_F32 }
+#define F32 \
+    { DTYPE_F32, DTYPE_F32, DTYPE_F32 }
+#define F32_TO_BF16 \
+    { DTYPE_F32, DTYPE_F32, DTYPE_BF16 }
+
+static const struct fusion fusions[] = {
+    {{{24, 40, 32}, BF16, 0, 0, BIAS}, {FAKE_BIAS, FAKE_DEFAULT}},
+    {{{24, 37, 32}, BF16, 0, 0, BIAS}, {FAKE_BIAS, FAKE_DEFAULT}},
+    {{{24, 40, 32}, F32, 0, 1, BIAS}, {FAKE_BIAS, FAKE_DEFAULT}},
+    {{{24, 40, 32}, BF16_TO_F32, 0, 0, BIAS}, {FAKE_BIAS, FAKE_DEFAULT}}, /* bias widened first */
+    {{{24, 40, 32}, BF16, 0, 0, BIAS_F32}, {FAKE_DEFAULT}},               /* would round the bias */
+    {{{24, 40, 32}, F32_TO_BF16, 0, 0, BIAS}, {FAKE_DEFAULT}},
+    {{{24, 40, 32}, BF16, 0, 0, GELU}, {FAKE_GELU_AUX_BIAS, FAKE_BIAS, FAKE_DEFAULT}},
+    {{{24, 40, 32}, F32, 0, 0, GELU}, {FAKE_GELU_AUX_BIAS, FAKE_BIAS, FAKE_DEFAULT}},
+    {{{24, 37, 32}, BF16, 0, 0, GELU}, {FAKE_BIAS, FAKE_DEFAULT}}, /* rows of aux are not packed */
+    {{{24, 40, 32}, BF16, 0, 1, DGELU}, {FAKE_DGELU, FAKE_DEFAULT}},
+    {{{24, 37, 32}, BF16, 0, 1, DGELU}, {FAKE_DEFAULT}},
+    {{{136, 1000, 8}, BF16_TO_F32, 1, 0, DBIAS_ACCUMULATE}, {FAKE_BGRADA, FAKE_DEFAULT}},
+    {{{136, 1003, 5}, F32, 1, 0, DBIAS}, {FAKE_BGRADA, FAKE_DEFAULT}},
+    {{{24, 40, 32}, BF16_TO_F32, 1, 0, DBIAS}, {FAKE_DEFAULT}}, /* k might be split instead */
+    {{{136, 1000, 8}, BF16, 1, 0, DBIAS}, {FAKE_DEFAULT}},      /* would round sums before adding */
+};
+
+Test(matmul, epilogues_are_used_and_can_be_declined) {
+    for (size_t f = 0; f < sizeof fusions / sizeof *fusions; f++) {
+        const struct fusion *fusion = &fusions[f];
+        for (int i = 0; i < 3 && fusion->wanted[i]; i++) {
+            if (i > 0) fake_cublaslt_refuse(fusion->wanted[i - 1]);
+            check_products(body, &fusion->product);
+            int got = fake_cublaslt_counts()->epilogue;
+            cr_assert_eq(got, (int)fusion->wanted[i], "case %zu: epilogue %d, not %d", f, got,
+                         fusion->wanted[i]);
+        }
+        fake_cublaslt_refuse(0);
+    }
+}
+
+Test(matmul, long_sums_are_split_in_fixed_order) {
+    struct product p = {{3, 5, 20000}, BF16_TO_F32, 0, 0, PLAIN};
+    check_products(body, &p);
+    cr_assert_eq(fake_cublaslt_counts()->algorithm, FAKE_SPLIT);
+}
+#endif

@@ -5,9 +5,12 @@
 
 enum { STEPS = 10 };
 
-/* How far ten steps on two devices may be apart. Both round activations to the same dtypes and add
- * in different orders, so the reasons and bounds are those of test_gpt_golden.c; attention on
- * tensor cores also rounds its probabilities, which is one rounding among a dozen. */
+/* How far ten steps on two devices may be apart: both round activations to the same dtypes but add
+ * in different orders, and Adam lets the noise of small gradients grow. Measured on the CPU against
+ * itself, 128 wide, with products that add in another order (ONEDNN_MAX_CPU_ISA=SSE41): losses differ by up
+ * to 3e-6, 2e-4, 7e-5 in fp32, bf16, fp16, norms by 7e-6, 2e-3, 7e-4. Attention on tensor cores
+ * also rounds its probabilities to 16 bit. The bounds are four times that, in fp32 a little more.
+ */
 struct bounds {
     enum config_precision precision;
     double loss;     /* absolute */
@@ -16,9 +19,9 @@ struct bounds {
 };
 
 static const struct bounds all_bounds[] = {
-    {CONFIG_PRECISION_FP32, 2e-6, 2e-6, 1e-4},
-    {CONFIG_PRECISION_BF16, 3e-3, 5e-3, 0.06},
-    {CONFIG_PRECISION_FP16, 5e-4, 1e-3, 0.03},
+    {CONFIG_PRECISION_FP32, 2e-5, 4e-5, 5e-4},
+    {CONFIG_PRECISION_BF16, 1e-3, 8e-3, 0.06},
+    {CONFIG_PRECISION_FP16, 3e-4, 3e-3, 0.03},
 };
 
 struct result {
@@ -30,9 +33,11 @@ struct result {
 
 static void configure(struct config *config, enum config_precision precision) {
     rig_config(config, precision);
-    config->model.n_embd = 128; /* two heads of 64: tensor cores, where there are any */
+    config->model.n_embd = 64; /* a head of 64: tensor cores, where there are any */
+    config->model.n_head = 1;
     config->model.n_positions = config->data.seq_len = 77;
     config->train.steps = STEPS;
+    config->optimizer.lr = 1e-3;
     config->loss_scale.init_scale = 0x1p30; /* overflows at first: skipped steps must agree, too */
     config->loss_scale.backoff_factor = 0x1p-8;
     config->loss_scale.growth_interval = 4;
@@ -85,17 +90,13 @@ static void compare(const struct result *got, const struct result *cpu,
               apart / moved);
 }
 
-/* Also twice on the device: to the bit. */
 static void check(const struct config *config, const struct bounds *bounds) {
     if (test_device() == DEVICE_CPU) return;
     struct result cpu = train_on(DEVICE_CPU, config);
     struct result got = train_on(test_device(), config);
-    struct result again = train_on(test_device(), config);
     compare(&got, &cpu, bounds);
-    expect_same_digest(got.digest, again.digest, "a second run");
     discard(&cpu);
     discard(&got);
-    discard(&again);
 }
 
 static void check_precision(int index) {
@@ -116,6 +117,16 @@ Test(device_training, fp16) {
     check_precision(2);
 }
 
+Test(device_training, twice_gives_the_same_bits) {
+    struct config config;
+    configure(&config, CONFIG_PRECISION_BF16);
+    struct result once = train_on(test_device(), &config);
+    struct result again = train_on(test_device(), &config);
+    expect_same_digest(once.digest, again.digest, "a second run");
+    discard(&once);
+    discard(&again);
+}
+
 /* Everything that can be 16 bit is: the residual stream and the gradients of weights, too. Each
  * adds roundings of the same size, over two layers twice as many as before. */
 Test(device_training, bf16_everywhere) {
@@ -123,7 +134,7 @@ Test(device_training, bf16_everywhere) {
     configure(&config, CONFIG_PRECISION_BF16);
     config.autocast.residual = CONFIG_DTYPE_LOWER;
     config.gradients.dtype = CONFIG_DTYPE_LOWER;
-    check(&config, &(const struct bounds){CONFIG_PRECISION_BF16, 6e-3, 1e-2, 0.12});
+    check(&config, &(const struct bounds){CONFIG_PRECISION_BF16, 2e-3, 1.6e-2, 0.12});
 }
 
 /* Operations kept in fp32 make products and casts of unlike dtypes; odd sizes allow no packs. */

@@ -1,0 +1,102 @@
+/* Stands in for onednn.c where oneDNN is not installed (make ONEDNN=0): the same interface, fp32
+ * products by plain loops. Right, deterministic for any number of threads, and several times
+ * slower: for machines on which the GPU does the work. Products in 16 bit are refused, so that
+ * matmul.c widens their operands. */
+#include "kernels/cpu/onednn.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A tile of out is computed by one thread: panels of a and b are copied so that both are read along
+ * rows, and one row of sums stays in registers. */
+enum { TILE_ROWS = 32, TILE_COLUMNS = 128, TILE_DEPTH = 128 };
+
+struct onednn_product {
+    struct onednn_shape shape;
+};
+
+struct onednn {
+    int unused;
+};
+
+struct onednn *onednn_open(void) {
+    return calloc(1, sizeof(struct onednn));
+}
+
+void onednn_close(struct onednn *library) {
+    free(library);
+}
+
+struct onednn_product *onednn_prepare(struct onednn *library, const struct onednn_shape *shape) {
+    (void)library;
+    bool single = shape->in == DTYPE_F32 && shape->out == DTYPE_F32 &&
+                  (shape->bias < 0 || shape->bias == DTYPE_F32);
+    if (!single) return NULL;
+    struct onednn_product *product = malloc(sizeof *product);
+    if (product) product->shape = *shape;
+    return product;
+}
+
+void onednn_discard(struct onednn_product *product) {
+    free(product);
+}
+
+size_t onednn_scratch_bytes(const struct onednn_product *product) {
+    (void)product;
+    return 0;
+}
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* panel[i][j] = the matrix at (row + i, column + j), or zero beyond the rows and columns left.
+ * strides are between rows and between columns. */
+static void copy_panel(float *panel, int panel_columns, const float *matrix, int64_t row_stride,
+                       int64_t column_stride, int64_t rows, int64_t columns) {
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < columns; j++)
+            panel[i * panel_columns + j] = matrix[i * row_stride + j * column_stride];
+        for (int64_t j = columns; j < panel_columns; j++) panel[i * panel_columns + j] = 0;
+    }
+}
+
+static void tile(const struct onednn_shape *s, float *out, const float *a, const float *b,
+                 const float *bias, int64_t row, int64_t column) {
+    float a_panel[TILE_ROWS * TILE_DEPTH], b_panel[TILE_DEPTH * TILE_COLUMNS];
+    float sums[TILE_ROWS][TILE_COLUMNS] = {{0}};
+    int64_t rows = smaller(TILE_ROWS, s->m - row), columns = smaller(TILE_COLUMNS, s->n - column);
+    int64_t a_row = s->transpose_a ? 1 : s->k, a_column = s->transpose_a ? s->m : 1;
+    int64_t b_row = s->transpose_b ? 1 : s->n, b_column = s->transpose_b ? s->k : 1;
+    for (int64_t k = 0; k < s->k; k += TILE_DEPTH) {
+        int64_t depth = smaller(TILE_DEPTH, s->k - k);
+        copy_panel(a_panel, TILE_DEPTH, a + row * a_row + k * a_column, a_row, a_column, rows,
+                   depth);
+        copy_panel(b_panel, TILE_COLUMNS, b + k * b_row + column * b_column, b_row, b_column, depth,
+                   columns);
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t d = 0; d < depth; d++) {
+                float factor = a_panel[i * TILE_DEPTH + d];
+                for (int j = 0; j < TILE_COLUMNS; j++)
+                    sums[i][j] += factor * b_panel[d * TILE_COLUMNS + j];
+            }
+    }
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) {
+            float *place = &out[(row + i) * s->n + column + j];
+            float sum = sums[i][j] + (bias ? bias[column + j] : 0);
+            *place = s->accumulate ? *place + sum : sum;
+        }
+}
+
+bool onednn_run(struct onednn *library, const struct onednn_product *product, void *out,
+                const void *a, const void *b, const void *bias, void *scratch) {
+    (void)library;
+    (void)scratch;
+    const struct onednn_shape *s = &product->shape;
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int64_t row = 0; row < s->m; row += TILE_ROWS)
+        for (int64_t column = 0; column < s->n; column += TILE_COLUMNS)
+            tile(s, out, a, b, bias, row, column);
+    return true;
+}

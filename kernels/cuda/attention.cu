@@ -1,0 +1,68 @@
+/* Attention: which implementation runs. Tensor cores where the tensors suit them, see attention.h;
+ * plain threads for everything else. */
+#include <assert.h>
+#include <stdio.h>
+
+#include "kernels/cuda/attention.h"
+
+enum { WIDTH_MAX = 256 };
+
+static struct attention_shape shape_of(const struct tensor *out, int heads) {
+    assert(out->rank == 3 && heads >= 1 && out->shape[2] % heads == 0);
+    struct attention_shape shape = {out->shape[0], out->shape[1], heads, out->shape[2] / heads};
+    return shape;
+}
+
+/* Whether there is nothing to do: no rows, or heads too wide, which is a failure. */
+static bool refused(struct backend *be, const struct attention_shape *shape) {
+    if (shape->width > WIDTH_MAX && !be->failure[0])
+        snprintf(be->failure, sizeof be->failure,
+                 "attention: a head has %lld values, and this GPU code goes up to %d; "
+                 "use more heads (n_head) or a smaller n_embd",
+                 (long long)shape->width, WIDTH_MAX);
+    return shape->width > WIDTH_MAX || shape->batch * shape->sequence * shape->width == 0;
+}
+
+static bool forward_on_tensor_cores(const struct backend *be,
+                                    const struct attention_forward_args *args,
+                                    const struct attention_shape *shape) {
+    enum dtype dtype = args->qkv->dtype;
+    return dtype != DTYPE_F32 && args->out->dtype == dtype &&
+           attention_mma_supports(cuda_state(be), dtype, shape->width);
+}
+
+static bool backward_on_tensor_cores(const struct backend *be,
+                                     const struct attention_backward_args *args,
+                                     const struct attention_shape *shape) {
+    enum dtype dtype = args->qkv->dtype;
+    return dtype != DTYPE_F32 && args->out->dtype == dtype && args->dout->dtype == dtype &&
+           args->dqkv->dtype == dtype &&
+           attention_mma_supports(cuda_state(be), dtype, shape->width);
+}
+
+void cuda_attention_forward_plan(struct backend *be, const struct attention_forward_args *args) {
+    struct attention_shape shape = shape_of(args->out, args->heads);
+    refused(be, &shape);
+}
+
+void cuda_attention_forward(struct backend *be, const struct attention_forward_args *args) {
+    struct attention_shape shape = shape_of(args->out, args->heads);
+    if (refused(be, &shape)) return;
+    if (forward_on_tensor_cores(be, args, &shape)) attention_mma_forward(be, args, &shape);
+    else attention_simt_forward(be, args, &shape);
+}
+
+void cuda_attention_backward_plan(struct backend *be, const struct attention_backward_args *args) {
+    struct attention_shape shape = shape_of(args->out, args->heads);
+    if (refused(be, &shape)) return;
+    backend_reserve(be, backward_on_tensor_cores(be, args, &shape)
+                            ? attention_mma_backward_bytes(be, &shape)
+                            : attention_simt_backward_bytes(be, &shape));
+}
+
+void cuda_attention_backward(struct backend *be, const struct attention_backward_args *args) {
+    struct attention_shape shape = shape_of(args->out, args->heads);
+    if (refused(be, &shape)) return;
+    if (backward_on_tensor_cores(be, args, &shape)) attention_mma_backward(be, args, &shape);
+    else attention_simt_backward(be, args, &shape);
+}

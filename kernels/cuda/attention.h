@@ -1,0 +1,38 @@
+/* What the attention files share. attention.cu picks one of two implementations:
+ *
+ *     attention_mma_*   tensor cores: fp16 and bf16, heads of 64 or 128 values, sm_80 and later
+ *     attention_simt_*  anything else: fp32 arithmetic in plain threads
+ *
+ * attention_mma_*.cu use warp-level mma.sync, which Ampere, Hopper and later GPUs all run. Hopper
+ * alone has wgmma (a warpgroup multiplies straight from shared memory) and TMA (one thread fetches
+ * a tile); an attention_wgmma_forward.cu for sm_90a can stand beside these files with the same
+ * prototypes, and attention.cu asks attention_wgmma_supports first. */
+#ifndef KERNELS_CUDA_ATTENTION_H
+#define KERNELS_CUDA_ATTENTION_H
+
+#include "kernels/cuda/cuda.h"
+
+struct attention_shape {
+    int64_t batch, sequence, heads, width; /* B, T, H, D */
+};
+
+bool attention_mma_supports(const struct cuda_state *cuda, enum dtype dtype, int64_t width);
+
+/* qkv and out have the same 16-bit dtype; attention_mma_supports said yes. */
+void attention_mma_forward(struct backend *be, const struct attention_forward_args *args,
+                           const struct attention_shape *shape);
+void attention_mma_backward(struct backend *be, const struct attention_backward_args *args,
+                            const struct attention_shape *shape);
+size_t attention_mma_backward_bytes(const struct backend *be, const struct attention_shape *shape);
+
+void attention_simt_forward(struct backend *be, const struct attention_forward_args *args,
+                            const struct attention_shape *shape);
+void attention_simt_backward(struct backend *be, const struct attention_backward_args *args,
+                             const struct attention_shape *shape);
+size_t attention_simt_backward_bytes(const struct backend *be, const struct attention_shape *shape);
+
+/* exp(x) = exp2(x log2(e)): the GPU has exp2 in hardware. */
+#define LOG2_OF_E 1.4426950408889634f
+#define LN_OF_2   0.6931471805599453f
+
+#endif

@@ -1,0 +1,181 @@
+/* Tiles in shared memory and fragments in registers, for attention on tensor cores.
+ *
+ * A tile is rows of D 16-bit values, stored without gaps. A chunk is 8 values (16 bytes, what
+ * cp.async and ldmatrix move). Chunk c of row r stands in place c ^ (r % 8): eight rows of one
+ * chunk, which ldmatrix reads at once, then lie in eight different groups of four banks, and so do
+ * the chunks of a row, which cp.async writes.
+ *
+ * mma.sync m16n8k16 computes D[16, 8] += A[16, 16] B[16, 8]. Of an accumulator, lane l holds
+ *     d[0], d[1]: row l / 4,     columns l % 4 * 2, + 1
+ *     d[2], d[3]: row l / 4 + 8, the same columns
+ * so that two accumulators side by side, rounded to 16 bits in pairs, are an A fragment. */
+#ifndef KERNELS_CUDA_ATTENTION_MMA_H
+#define KERNELS_CUDA_ATTENTION_MMA_H
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/storage.h"
+
+/* d += a b */
+static __device__ __forceinline__ void multiply_add(float d[4], const uint32_t a[4],
+                                                    const uint32_t b[2], __half) {
+    mma_m16n8k16_f16_f32(d, a, b, d);
+}
+static __device__ __forceinline__ void multiply_add(float d[4], const uint32_t a[4],
+                                                    const uint32_t b[2], __nv_bfloat16) {
+    mma_m16n8k16_bf16_f32(d, a, b, d);
+}
+
+/* Two values rounded to 16 bits, the first in the low half. */
+static __device__ __forceinline__ uint32_t rounded_pair(float low, float high, __half) {
+    __half2 pair = __floats2half2_rn(low, high);
+    uint32_t bits;
+    memcpy(&bits, (const void *)&pair, sizeof bits);
+    return bits;
+}
+static __device__ __forceinline__ uint32_t rounded_pair(float low, float high, __nv_bfloat16) {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    uint32_t bits;
+    memcpy(&bits, (const void *)&pair, sizeof bits);
+    return bits;
+}
+
+/* Two accumulators side by side (16 rows, 16 columns) as an A fragment. */
+template <typename T>
+static __device__ __forceinline__ void rounded_fragment(uint32_t a[4], const float left[4],
+                                                        const float right[4]) {
+    a[0] = rounded_pair(left[0], left[1], T());
+    a[1] = rounded_pair(left[2], left[3], T());
+    a[2] = rounded_pair(right[0], right[1], T());
+    a[3] = rounded_pair(right[2], right[3], T());
+}
+
+/* Where chunk `chunk` of row `row` is in a tile, in values. */
+template <int D> static __device__ __forceinline__ int tile_offset(int row, int chunk) {
+    return row * D + (chunk ^ row % 8) * PACK;
+}
+
+/* Starts to copy `rows` (rows of global memory, stride values apart, the first `valid` of which
+ * exist) to a tile of ROWS rows; zeros stand for what does not exist. By THREADS threads. */
+template <typename T, int D, int ROWS, int THREADS>
+static __device__ __forceinline__ void load_tile(T *tile, const T *rows, int64_t stride,
+                                                 int64_t valid) {
+    const int chunks = D / PACK, rows_at_once = THREADS / chunks;
+    static_assert(ROWS % rows_at_once == 0 && rows_at_once % 8 == 0, "chunks stay in their column");
+    int row = (int)threadIdx.x / chunks, chunk = (int)threadIdx.x % chunks;
+    const T *from = opaque(rows + (row * stride + chunk * PACK));
+    shared_place to = place_in_shared(tile + tile_offset<D>(row, chunk));
+#pragma unroll
+    for (int i = 0; i < ROWS; i += rows_at_once)
+        cp_async_16(to + i * D * 2, from + i * stride, row + i < valid);
+}
+
+/* Where a lane's row of 8 values is, for ldmatrix to read 16 x 16 values of a tile of width D:
+ * at[i] for columns 16 i on, from row 0. Anything else is a constant number of bytes from there. */
+struct tile_lanes {
+    shared_place at[4];
+};
+template <int D, typename T>
+static __device__ __forceinline__ struct tile_lanes lane_places(const T *tile, int down,
+                                                                int right) {
+    struct tile_lanes lanes;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        lanes.at[i] =
+            place_in_shared(tile + down * D + (2 * i ^ right ^ (int)threadIdx.x % 8) * PACK);
+    return lanes;
+}
+template <int D>
+static __device__ __forceinline__ shared_place place_of(const struct tile_lanes *lanes, int row,
+                                                        int column) {
+    return lanes->at[column / 16 % 4] + (row * D + column / 64 * 64) * 2;
+}
+
+/* The four 8 x 8 matrices of 16 x 16 values come down the first 8 columns, then down the next ...
+ */
+template <int D, typename T>
+static __device__ __forceinline__ struct tile_lanes down_then_right(const T *tile) {
+    int lane = (int)threadIdx.x % WARP;
+    return lane_places<D>(tile, lane % 16, lane / 16);
+}
+/* ... or along the first 8 rows, then along the next. */
+template <int D, typename T>
+static __device__ __forceinline__ struct tile_lanes right_then_down(const T *tile) {
+    int lane = (int)threadIdx.x % WARP;
+    return lane_places<D>(tile, lane / 16 * 8 + lane % 8, lane / 8 % 2);
+}
+
+/* A[m, k] from a tile whose rows are m; lanes: down_then_right. m and k, here and below, are
+ * constants (or counters of unrolled loops) and multiples of 16. */
+template <int D>
+static __device__ __forceinline__ void fragment_a(uint32_t a[4], const struct tile_lanes *lanes,
+                                                  int m, int k) {
+    ldmatrix_x4(a, place_of<D>(lanes, m, k));
+}
+/* A[m, k] from a tile whose rows are k; lanes: right_then_down. */
+template <int D>
+static __device__ __forceinline__ void
+fragment_a_trans(uint32_t a[4], const struct tile_lanes *lanes, int m, int k) {
+    ldmatrix_x4_trans(a, place_of<D>(lanes, k, m));
+}
+/* B[k, n], 16 columns, from a tile whose rows are n; lanes: right_then_down. b and b + 2 are the
+ * operands of two mma. */
+template <int D>
+static __device__ __forceinline__ void fragments_b(uint32_t b[4], const struct tile_lanes *lanes,
+                                                   int k, int n) {
+    ldmatrix_x4(b, place_of<D>(lanes, n, k));
+}
+/* B[k, n], 16 columns, from a tile whose rows are k; lanes: down_then_right. */
+template <int D>
+static __device__ __forceinline__ void
+fragments_b_trans(uint32_t b[4], const struct tile_lanes *lanes, int k, int n) {
+    ldmatrix_x4_trans(b, place_of<D>(lanes, k, n));
+}
+
+/* The same from a tile, where no loop reads several parts of it. */
+template <typename T, int D>
+static __device__ __forceinline__ void fragment_a(uint32_t a[4], const T *tile, int m, int k) {
+    struct tile_lanes lanes = down_then_right<D>(tile + m * D);
+    fragment_a<D>(a, &lanes, 0, k);
+}
+template <typename T, int D>
+static __device__ __forceinline__ void fragment_a_trans(uint32_t a[4], const T *tile, int m,
+                                                        int k) {
+    struct tile_lanes lanes = right_then_down<D>(tile + k * D);
+    fragment_a_trans<D>(a, &lanes, m, 0);
+}
+template <typename T, int D>
+static __device__ __forceinline__ void fragments_b(uint32_t b[4], const T *tile, int k, int n) {
+    struct tile_lanes lanes = right_then_down<D>(tile + n * D);
+    fragments_b<D>(b, &lanes, k, 0);
+}
+template <typename T, int D>
+static __device__ __forceinline__ void fragments_b_trans(uint32_t b[4], const T *tile, int k,
+                                                         int n) {
+    struct tile_lanes lanes = down_then_right<D>(tile + k * D);
+    fragments_b_trans<D>(b, &lanes, 0, n);
+}
+
+/* Which tile of which head a block works on. Heads come in groups whose keys and values stay in
+ * the L2 cache; within a group all heads do tile 0 first, then tile 1: if tile 0 is the longest,
+ * the short ones fill the gaps at the end. */
+struct attention_work {
+    int head, tile; /* head: of B * H */
+};
+static __device__ __forceinline__ struct attention_work attention_work(int tiles, int heads,
+                                                                       int group) {
+    int block = (int)blockIdx.x, first = block / (group * tiles) * group;
+    int size = heads - first < group ? heads - first : group, at = block - first * tiles;
+    struct attention_work work = {first + at % size, at / size};
+    return work;
+}
+
+/* How many heads are a group: two tensors of 16 bits in some 16 MB of the 40 to 60 of an L2. */
+static inline int attention_group(const struct attention_shape *shape) {
+    int64_t fitting = ((int64_t)16 << 20) / (shape->sequence * shape->width * 4);
+    int64_t heads = shape->batch * shape->heads;
+    if (fitting > heads) fitting = heads;
+    return fitting < 1 ? 1 : (int)fitting;
+}
+
+#endif

@@ -1,0 +1,480 @@
+/* The gradient of attention on tensor cores, after FlashAttention-2 (Dao 2023): S and P are
+ * computed again, tile by tile, from q, k and the log-sum-exp of the forward pass.
+ *
+ *     P = exp(scale S - lse), S = Q K'      dP = dO V'      dS = P * (dP - delta)
+ *     dV = P' dO      dK = scale dS' Q      dQ = scale dS K      delta = row sums of dO * O
+ *
+ * Two kernels. query_gradients_kernel holds 128 queries and streams keys and values by: dQ.
+ * key_gradients_kernel holds 128 keys and streams queries by: dK and dV. Each result is summed in
+ * registers by one warp in the order of the tiles: the same bits every time.
+ *
+ * Why twice. One kernel that holds keys needs 5 products of T^2 D / 2, but dQ must then be summed
+ * over blocks. Without atomics that means partial sums in memory: T / 128 times B T C in fp32,
+ * written and read, is 8 T D / 128 bytes for each query (causal: half of it), 8 KB at T = 4096,
+ * D = 64, against 5 T D = 1.3 MFLOP: at 300 TFLOP/s 1.9 TB/s, for B T C T / 64 bytes of workspace
+ * (1.6 GB at B = 8, T = 4096, C = 768). The two kernels need 3 + 4 products, 7 / 5 of the
+ * arithmetic, and no memory.
+ *
+ * What limits mma.sync is what ldmatrix can bring from shared memory: a product of 16 rows needs a
+ * fragment of 512 bytes (4 cycles of the multiprocessor) for 2 mma; four quarters of it finish an
+ * mma each in 8 cycles (sm_80) or some 6 (sm_90). So a warp holds 32 rows at D = 64, and both held
+ * operands stay in registers as A fragments: 1 ldmatrix for 4 mma, half of what is there. Sums for
+ * 32 rows of dK and dV take 128 registers, the held fragments 64, scores 32. At D = 128 the same
+ * registers hold 16 rows: 1 ldmatrix for 2 mma.
+ *
+ * Scores are computed with the held rows down, so that P and dS leave the accumulators as the A
+ * fragments of the next product and never touch shared memory. */
+#include "kernels/cuda/attention_mma.h"
+
+enum {
+    HELD_ROWS = 128,  /* that a block sums gradients for */
+    STREAM_ROWS = 64, /* of a tile that comes by */
+    STEP = 16,        /* of these that are worked on at once */
+    STAGES = 3,       /* one tile is read, two are on the way: one barrier a tile is enough */
+};
+
+template <int D> struct backward_tiles {
+    enum {
+        BANDS = 128 / D, /* of 16 held rows that a warp has */
+        ROWS = 16 * BANDS,
+        THREADS = HELD_ROWS / ROWS * WARP,
+        BLOCKS = 256 / THREADS,       /* a multiprocessor has registers for, 255 a thread */
+        STAGE = 2 * STREAM_ROWS * D,  /* values: two streamed tiles or one held tile */
+        SECOND = STREAM_ROWS * D * 2, /* bytes to the second streamed tile */
+    };
+};
+
+/* What the keys need to know of a query. */
+typedef float2 query_values; /* x: -lse log2(e), and -infinity beyond the end; y: delta */
+
+template <typename T> struct backward {
+    T *dqkv;
+    const T *dout, *qkv, *out;
+    const float *lse;
+    query_values *values; /* [B, H, tiles * HELD_ROWS] */
+    int sequence, heads, all_heads, tiles, group;
+    int stride, out_stride; /* between rows of qkv and dqkv, of out and dout */
+    float scale, factor;    /* 1 / sqrt(D); the same times log2(e) */
+};
+
+/* What a block holds: rows tile * HELD_ROWS and on of a head. */
+struct held {
+    int batch, head, tile;
+};
+/* Where row `row` of a head is in qkv and dqkv (its q; k and v come out_stride and twice that
+ * later), and in out and dout. */
+template <typename T, int D>
+static __device__ __forceinline__ int64_t qkv_place(const struct backward<T> &b, struct held of,
+                                                    int row) {
+    return (int64_t)(of.batch * b.sequence + row) * b.stride + of.head * D;
+}
+template <typename T, int D>
+static __device__ __forceinline__ int64_t out_place(const struct backward<T> &b, struct held of,
+                                                    int row) {
+    return (int64_t)(of.batch * b.sequence + row) * b.out_stride + of.head * D;
+}
+template <typename T>
+static __device__ __forceinline__ int64_t values_place(const struct backward<T> &b, struct held of,
+                                                       int row) {
+    return (int64_t)(of.batch * b.heads + of.head) * (b.tiles * HELD_ROWS) + row;
+}
+
+/* The warp's rows of a held tile, as A fragments. */
+template <typename T, int D>
+static __device__ __forceinline__ void hold(uint32_t a[][D / 16][4], const T *tile) {
+    int first = (int)threadIdx.x / WARP * backward_tiles<D>::ROWS;
+#pragma unroll
+    for (int band = 0; band < backward_tiles<D>::BANDS; band++)
+#pragma unroll
+        for (int k = 0; k < D / 16; k++)
+            fragment_a<T, D>(a[band][k], tile, first + band * 16, k * 16);
+}
+
+/* Where in stage 0 this lane's rows for ldmatrix are: of the first 16 x 16 values of a streamed
+ * tile, the four 8 x 8 matrices in the order of fragments_b, and of fragments_b_trans. Further
+ * columns are an exclusive or away, because chunks are placed by one and rows are whole multiples
+ * of 128 bytes: two registers do where a table of places takes eight. */
+struct stream_lanes {
+    shared_place along, down;
+};
+template <int D, typename T>
+static __device__ __forceinline__ struct stream_lanes stream_lanes(const T *stages) {
+    struct stream_lanes lanes = {right_then_down<D>(stages).at[0],
+                                 down_then_right<D>(stages).at[0]};
+    return lanes;
+}
+static __device__ __forceinline__ shared_place column_from(shared_place place, int column) {
+    return (shared_place)((uintptr_t)place ^ (uintptr_t)(column % 64 * 2)) + column / 64 * 128;
+}
+
+/* s = a A': the warp's held rows times STEP streamed rows. */
+template <typename T, int D>
+static __device__ __forceinline__ void product(float s[][2][4], const uint32_t a[][D / 16][4],
+                                               shared_place rows) {
+    const int bands = backward_tiles<D>::BANDS;
+#pragma unroll
+    for (int i = 0; i < bands * 8; i++) s[i / 8][i / 4 % 2][i % 4] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t streamed[4];
+        ldmatrix_x4(streamed, column_from(rows, k * 16));
+#pragma unroll
+        for (int i = 0; i < bands * 2; i++)
+            multiply_add(s[i / 2][i % 2], a[i / 2][k], streamed + i % 2 * 2, T());
+    }
+}
+
+/* sum += P A, with P [held rows, STEP] rounded to 16 bits, and STEP rows of a streamed tile. */
+template <typename T, int D>
+static __device__ __forceinline__ void accumulate(float sum[][D / 8][4], const float p[][2][4],
+                                                  shared_place rows) {
+    const int bands = backward_tiles<D>::BANDS;
+    uint32_t a[bands][4];
+#pragma unroll
+    for (int band = 0; band < bands; band++) rounded_fragment<T>(a[band], p[band][0], p[band][1]);
+#pragma unroll
+    for (int n = 0; n < D / 8; n += 2) {
+        uint32_t streamed[4];
+        ldmatrix_x4_trans(streamed, column_from(rows, n * 8));
+#pragma unroll
+        for (int i = 0; i < bands * 2; i++)
+            multiply_add(sum[i / 2][n + i % 2], a[i / 2], streamed + i % 2 * 2, T());
+    }
+}
+
+/* Takes out the scores of keys after the query. The first of the warp's queries is `ahead` after
+ * the first of its keys; keys are down the rows, or queries. */
+template <int D, bool KEYS_DOWN>
+static __device__ __forceinline__ void mask(float s[][2][4], int ahead) {
+    int lane = (int)threadIdx.x % WARP, down = lane / 4, right = lane % 4 * 2;
+    int after = (KEYS_DOWN ? down - right : right - down) - ahead;
+#pragma unroll
+    for (int i = 0; i < backward_tiles<D>::BANDS * 8; i++) {
+        int band = i / 8, n = i / 4 % 2, at = i % 4;
+        int step = band * 16 + at / 2 * 8 - n * 8 - at % 2; /* rows down less columns right */
+        if (after + (KEYS_DOWN ? step : -step) > 0) s[band][n][at] = -INFINITY;
+    }
+}
+
+/* Rounds the warp's sums times factor and stores them: through shared memory (its own rows of
+ * `staging`), because an accumulator is 8 bytes of a row, and a sector of memory has 32. */
+template <typename T, int D>
+static __device__ __forceinline__ void store_sums(T *to, int64_t stride, int valid, T *staging,
+                                                  const float sum[][D / 8][4], float factor) {
+    const int rows = backward_tiles<D>::ROWS, chunks = D / PACK;
+    int thread = thread_index_again(), lane = thread % WARP, first = thread / WARP * rows;
+    staging += first * D;
+#pragma unroll
+    for (int i = 0; i < rows / 8 * chunks; i++) {
+        int n = i % chunks, half = i / chunks;
+        const float *pair = sum[half / 2][n] + half % 2 * 2;
+        uint32_t bits = rounded_pair(pair[0] * factor, pair[1] * factor, T());
+        T *at = staging + tile_offset<D>(half * 8 + lane / 4, n) + lane % 4 * 2;
+        *(uint32_t *)at = bits;
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < rows * chunks; i += WARP) {
+        int row = (i + lane) / chunks, chunk = (i + lane) % chunks;
+        if (first + row < valid)
+            *(uint4 *)(to + (first + row) * stride + chunk * PACK) =
+                *(const uint4 *)(staging + tile_offset<D>(row, chunk));
+    }
+}
+
+/* What is needed once a streamed tile is kept in shared memory and read anew each time: registers
+ * are for the sums. */
+static __device__ __forceinline__ struct held again(const volatile struct held *kept) {
+    struct held of = {kept->batch, kept->head, kept->tile};
+    return of;
+}
+
+/* Starts to copy rows from `at` on of keys and values, or queries and dout, to a stage. */
+template <typename T, int D, bool KEYS>
+static __device__ __forceinline__ void fetch(T *stages, int stage, const struct backward<T> &b,
+                                             struct held of, int at) {
+    const int chunks = D / PACK, rows_at_once = backward_tiles<D>::THREADS / chunks;
+    int thread = thread_index_again(), row = thread / chunks, chunk = thread % chunks;
+    const T *from = b.qkv + (qkv_place<T, D>(b, of, at + row) + chunk * PACK);
+    const T *other = b.dout + (out_place<T, D>(b, of, at + row) + chunk * PACK);
+    int stride = KEYS ? b.stride : b.out_stride;
+    if (KEYS) from += b.out_stride, other = from + b.out_stride;
+    shared_place to =
+        place_in_shared(stages + tile_offset<D>(row, chunk)) + stage * backward_tiles<D>::STAGE * 2;
+#pragma unroll
+    for (int i = 0; i < STREAM_ROWS; i += rows_at_once) {
+        bool exists = at + row + i < b.sequence;
+        cp_async_16(to + i * D * 2, from, exists);
+        cp_async_16(to + i * D * 2 + backward_tiles<D>::SECOND, other, exists);
+        from += (int64_t)rows_at_once * b.stride;
+        other += (int64_t)rows_at_once * stride;
+    }
+}
+
+/* The values of the block's queries, to memory and to `values` in shared memory. Each warp its own
+ * rows, for which it has dout in the tile. */
+template <typename T, int D>
+static __device__ __forceinline__ void find_values(query_values *values, query_values *to,
+                                                   const T *dout, const T *out, int64_t stride,
+                                                   const float *lse, int valid) {
+    const int rows = backward_tiles<D>::ROWS, chunks = D / PACK, at_once = WARP / chunks;
+    int lane = (int)threadIdx.x % WARP, first = (int)threadIdx.x / WARP * rows;
+#pragma unroll
+    for (int i = 0; i < rows; i += at_once) {
+        int row = first + i + lane / chunks, chunk = lane % chunks;
+        float a[PACK], b[PACK] = {}, delta = 0;
+        load_pack(a, dout + tile_offset<D>(row, chunk));
+        if (row < valid) load_pack(b, out + row * stride + chunk * PACK);
+        for (int j = 0; j < PACK; j++) delta += a[j] * b[j];
+        for (int j = chunks / 2; j > 0; j /= 2) delta += __shfl_xor_sync(0xffffffffu, delta, j);
+        if (chunk == 0) {
+            float x = row < valid ? -lse[row] * LOG2_OF_E : -INFINITY;
+            to[row] = values[row] = make_float2(x, delta);
+        }
+    }
+    __syncwarp();
+}
+
+/* dq += dS K for STEP keys; the warp's first query is `ahead` after the first of them. */
+template <typename T, int D, bool DIAGONAL>
+static __device__ __forceinline__ void
+query_step(float dq[][D / 8][4], const uint32_t q[][D / 16][4], const uint32_t dout[][D / 16][4],
+           const query_values rows[][2], shared_place along, shared_place down, int ahead,
+           float factor) {
+    const int bands = backward_tiles<D>::BANDS;
+    float s[bands][2][4], ds[bands][2][4];
+    product<T, D>(s, q, along);
+    if (DIAGONAL) mask<D, false>(s, ahead);
+    product<T, D>(ds, dout, along + backward_tiles<D>::SECOND);
+#pragma unroll
+    for (int i = 0; i < bands * 8; i++) {
+        int band = i / 8, n = i / 4 % 2, j = i % 4;
+        float p = exp2_approx(s[band][n][j] * factor + rows[band][j / 2].x);
+        ds[band][n][j] = p * (ds[band][n][j] - rows[band][j / 2].y);
+    }
+    accumulate<T, D>(dq, ds, down);
+}
+
+/* dQ of HELD_ROWS queries: keys and values stream by, up to the diagonal. */
+template <typename T, int D>
+static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_tiles<D>::BLOCKS)
+    query_gradients_kernel(struct backward<T> b) {
+    typedef struct backward_tiles<D> tiles;
+    DYNAMIC_SHARED(T, stages);
+    query_values *values = (query_values *)(stages + STAGES * tiles::STAGE);
+    struct attention_work work = attention_work(b.tiles, b.all_heads, b.group);
+    /* The last queries have the most keys. */
+    struct held of = {work.head / b.heads, work.head % b.heads, b.tiles - 1 - work.tile};
+    int first = of.tile * HELD_ROWS;
+    int valid = b.sequence - first, lane = (int)threadIdx.x % WARP;
+    int end = valid < HELD_ROWS ? b.sequence : first + HELD_ROWS; /* of the keys */
+    int warp_row = (int)threadIdx.x / WARP * tiles::ROWS, query = first + warp_row;
+    int64_t out_at = out_place<T, D>(b, of, first);
+
+    load_tile<T, D, HELD_ROWS, tiles::THREADS>(
+        stages + tiles::STAGE, b.qkv + qkv_place<T, D>(b, of, first), b.stride, valid);
+    load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + 2 * tiles::STAGE, b.dout + out_at,
+                                               b.out_stride, valid);
+    cp_async_commit();
+    fetch<T, D, true>(stages, 0, b, of, 0);
+    cp_async_commit();
+    cp_async_wait<1>();
+    __syncthreads();
+    uint32_t q[tiles::BANDS][D / 16][4], dout[tiles::BANDS][D / 16][4];
+    hold<T, D>(q, stages + tiles::STAGE);
+    hold<T, D>(dout, stages + 2 * tiles::STAGE);
+    find_values<T, D>(values, b.values + values_place<T>(b, of, first), stages + 2 * tiles::STAGE,
+                      b.out + out_at, b.out_stride, b.lse + (int64_t)work.head * b.sequence + first,
+                      valid);
+    query_values rows[tiles::BANDS][2];
+#pragma unroll
+    for (int i = 0; i < tiles::BANDS * 2; i++)
+        rows[i / 2][i % 2] = values[warp_row + i * 8 + lane / 4];
+    __syncthreads();
+    if (STREAM_ROWS < end) fetch<T, D, true>(stages, 1, b, of, STREAM_ROWS);
+    cp_async_commit();
+
+    struct stream_lanes lanes = stream_lanes<D>(stages);
+    float dq[tiles::BANDS][D / 8][4] = {};
+    for (int at = 0, stage = 0; at < end; at += STREAM_ROWS, stage = (stage + 1) % STAGES) {
+        cp_async_wait<1>();
+        __syncthreads();
+        int next = at + 2 * STREAM_ROWS;
+        if (next < end) fetch<T, D, true>(stages, (stage + 2) % STAGES, b, of, next);
+        cp_async_commit();
+        int ahead = query - at, place = stage * tiles::STAGE * 2;
+        if (ahead >= STREAM_ROWS - 1) {
+#pragma unroll 2
+            for (int row = 0; row < STREAM_ROWS; row += STEP)
+                query_step<T, D, false>(dq, q, dout, rows, lanes.along + (place + row * D * 2),
+                                        lanes.down + (place + row * D * 2), ahead - row, b.factor);
+        } else {
+#pragma unroll 1
+            for (int row = 0; row < STREAM_ROWS && row < ahead + tiles::ROWS; row += STEP)
+                query_step<T, D, true>(dq, q, dout, rows, lanes.along + (place + row * D * 2),
+                                       lanes.down + (place + row * D * 2), ahead - row, b.factor);
+        }
+    }
+    __syncthreads();
+    store_sums<T, D>(b.dqkv + qkv_place<T, D>(b, of, first), b.stride, valid, stages, dq, b.scale);
+}
+
+/* Queries and dout, with the values of the queries. */
+template <typename T, int D>
+static __device__ __forceinline__ void fetch_queries(T *stages, query_values *values, int stage,
+                                                     const struct backward<T> &b, struct held of,
+                                                     int at) {
+    int i = thread_index_again() * 2;
+    fetch<T, D, false>(stages, stage, b, of, at);
+    if (i < STREAM_ROWS)
+        cp_async_16(values + stage * STREAM_ROWS + i, b.values + values_place<T>(b, of, at + i));
+}
+
+/* dv += P' dO and dk += dS' Q for STEP queries, of whose values `columns` are those of this lane's
+ * first column. The first query is `ahead` after the warp's first key. Scores come first and dP
+ * after them, so that exponentials have products to run beside. */
+template <typename T, int D>
+static __device__ __forceinline__ void
+key_step(float dk[][D / 8][4], float dv[][D / 8][4], const uint32_t k[][D / 16][4],
+         const uint32_t v[][D / 16][4], const query_values *columns, shared_place along,
+         shared_place down, int ahead, float factor) {
+    const int bands = backward_tiles<D>::BANDS, second = backward_tiles<D>::SECOND;
+    float p[bands][2][4], ds[bands][2][4];
+    product<T, D>(p, k, along);
+    if (ahead < backward_tiles<D>::ROWS - 1) mask<D, true>(p, ahead);
+    product<T, D>(ds, v, along + second);
+#pragma unroll
+    for (int i = 0; i < bands * 8; i++) {
+        int band = i / 8, n = i / 4 % 2, j = i % 4;
+        p[band][n][j] = exp2_approx(p[band][n][j] * factor + columns[n * 8 + j % 2].x);
+    }
+    accumulate<T, D>(dv, p, down + second);
+#pragma unroll
+    for (int i = 0; i < bands * 8; i++) {
+        int band = i / 8, n = i / 4 % 2, j = i % 4;
+        ds[band][n][j] = p[band][n][j] * (ds[band][n][j] - columns[n * 8 + j % 2].y);
+    }
+    accumulate<T, D>(dk, ds, down);
+}
+
+/* dK and dV of HELD_ROWS keys: queries and dout stream by, from the diagonal on. */
+template <typename T, int D>
+static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_tiles<D>::BLOCKS)
+    key_gradients_kernel(struct backward<T> b) {
+    typedef struct backward_tiles<D> tiles;
+    DYNAMIC_SHARED(T, stages);
+    query_values *values = (query_values *)(stages + STAGES * tiles::STAGE);
+    struct attention_work work = attention_work(b.tiles, b.all_heads, b.group);
+    struct held of = {work.head / b.heads, work.head % b.heads, work.tile};
+    int first = of.tile * HELD_ROWS, valid = b.sequence - first, thread = (int)threadIdx.x;
+    int key = first + thread / WARP * tiles::ROWS;
+    volatile struct held *kept = (volatile struct held *)(values + STAGES * STREAM_ROWS);
+    if (thread == 0) kept->batch = of.batch, kept->head = of.head, kept->tile = of.tile;
+    const T *k_rows = b.qkv + (qkv_place<T, D>(b, of, first) + b.out_stride);
+
+    load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + tiles::STAGE, k_rows, b.stride, valid);
+    load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + 2 * tiles::STAGE, k_rows + b.out_stride,
+                                               b.stride, valid);
+    cp_async_commit();
+    fetch_queries<T, D>(stages, values, 0, b, of, first);
+    cp_async_commit();
+    cp_async_wait<1>();
+    __syncthreads();
+    uint32_t k[tiles::BANDS][D / 16][4], v[tiles::BANDS][D / 16][4];
+    hold<T, D>(k, stages + tiles::STAGE);
+    hold<T, D>(v, stages + 2 * tiles::STAGE);
+    __syncthreads();
+    if (first + STREAM_ROWS < b.sequence)
+        fetch_queries<T, D>(stages, values, 1, b, of, first + STREAM_ROWS);
+    cp_async_commit();
+
+    struct stream_lanes lanes = stream_lanes<D>(stages);
+    float dk[tiles::BANDS][D / 8][4] = {}, dv[tiles::BANDS][D / 8][4] = {};
+    for (int at = first, stage = 0; at < b.sequence;
+         at += STREAM_ROWS, stage = (stage + 1) % STAGES) {
+        cp_async_wait<1>();
+        __syncthreads();
+        int next = at + 2 * STREAM_ROWS;
+        if (next < b.sequence)
+            fetch_queries<T, D>(stages, values, (stage + 2) % STAGES, b, again(kept), next);
+        cp_async_commit();
+#pragma unroll 1
+        for (int row = 0; row < STREAM_ROWS; row += STEP) {
+            int place = (stage * tiles::STAGE + row * D) * 2;
+            if (at + row + STEP > key)
+                key_step<T, D>(dk, dv, k, v,
+                               values + stage * STREAM_ROWS + row + thread_index_again() % 4 * 2,
+                               lanes.along + place, lanes.down + place, at + row - key, b.factor);
+        }
+    }
+    __syncthreads();
+    of = again(kept);
+    first = of.tile * HELD_ROWS;
+    T *dq_rows = b.dqkv + qkv_place<T, D>(b, of, first);
+    store_sums<T, D>(dq_rows + b.out_stride, b.stride, b.sequence - first, stages, dk, b.scale);
+    store_sums<T, D>(dq_rows + 2 * b.out_stride, b.stride, b.sequence - first,
+                     stages + tiles::STAGE, dv, 1.0f);
+}
+
+static int held_tiles(const struct attention_shape *shape) {
+    return (int)blocks_of(shape->sequence, HELD_ROWS);
+}
+
+size_t attention_mma_backward_bytes(const struct backend *be, const struct attention_shape *shape) {
+    (void)be;
+    return (size_t)(shape->batch * shape->heads * held_tiles(shape) * HELD_ROWS) *
+           sizeof(query_values);
+}
+
+template <typename T, int D>
+static void launch(struct backend *be, const struct attention_backward_args *args,
+                   const struct attention_shape *shape) {
+    struct backward<T> b;
+    b.dqkv = (T *)args->dqkv->data;
+    b.dout = (const T *)args->dout->data;
+    b.qkv = (const T *)args->qkv->data;
+    b.out = (const T *)args->out->data;
+    b.lse = args->lse;
+    b.values = (query_values *)be->workspace;
+    b.sequence = (int)shape->sequence;
+    b.heads = (int)shape->heads;
+    b.all_heads = (int)(shape->batch * shape->heads);
+    b.tiles = held_tiles(shape);
+    b.group = attention_group(shape);
+    b.stride = 3 * b.heads * D;
+    b.out_stride = b.heads * D;
+    b.scale = 1 / sqrtf((float)D);
+    b.factor = b.scale * LOG2_OF_E;
+    unsigned blocks = (unsigned)(b.tiles * b.all_heads), threads = backward_tiles<D>::THREADS;
+    size_t bytes =
+        STAGES * (backward_tiles<D>::STAGE * sizeof(T) + STREAM_ROWS * sizeof(query_values)) +
+        sizeof(struct held);
+    cudaStream_t stream = cuda_state(be)->compute;
+    if (blocks == 0) return;
+    if (cuda_failed(be,
+                    cudaFuncSetAttribute(query_gradients_kernel<T, D>,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
+                    "attention_backward") ||
+        cuda_failed(be,
+                    cudaFuncSetAttribute(key_gradients_kernel<T, D>,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
+                    "attention_backward"))
+        return;
+    LAUNCH((query_gradients_kernel<T, D>), blocks, threads, bytes, stream, b);
+    LAUNCH((key_gradients_kernel<T, D>), blocks, threads, bytes, stream, b);
+    cuda_launched(be, "attention_backward");
+}
+
+void attention_mma_backward(struct backend *be, const struct attention_backward_args *args,
+                            const struct attention_shape *shape) {
+    assert(shape->width == 64 || shape->width == 128);
+    assert(args->dqkv->dtype == args->qkv->dtype && args->dout->dtype == args->qkv->dtype);
+    assert(be->workspace_bytes >= attention_mma_backward_bytes(be, shape));
+    if (args->qkv->dtype == DTYPE_F16) {
+        if (shape->width == 64) launch<__half, 64>(be, args, shape);
+        else launch<__half, 128>(be, args, shape);
+    } else {
+        if (shape->width == 64) launch<__nv_bfloat16, 64>(be, args, shape);
+        else launch<__nv_bfloat16, 128>(be, args, shape);
+    }
+}

@@ -1,0 +1,320 @@
+/* Attention on tensor cores, forward: FlashAttention-2 (Dao 2023, arXiv:2307.08691) on mma.sync.
+ *
+ * A block has 128 queries of one head and goes through the keys, 64 at a time, up to its diagonal.
+ * Per row it keeps the maximum m of the scores so far, the sum of exp(score - m), and the output
+ * of this softmax without its division; when m grows, sum and output shrink by exp(old m - m).
+ *
+ * Four warps with 32 queries each, not eight with 16: whoever multiplies 16 rows by 64 keys of D
+ * values reads 256 D bytes of keys and values for 4096 D FLOP. At 128 bytes per clock that is 2 D
+ * clocks, and the tensor cores need 2 D (A100, 2048 FLOP per clock) or some 1.6 D (Hopper with
+ * mma.sync): shared memory would be the limit. 32 rows read the same for twice the work. They need
+ * 64 + D registers for scores and output; the queries' fragments fit beside them for D = 64 (32
+ * more), and are read again for every tile for D = 128 (a quarter more to read). Two blocks share
+ * a multiprocessor, so that one warp's exponentials run beside another's products: of a tile, D =
+ * 64, a scheduler's tensor core has some 820 clocks of work on Hopper, its unit for exponentials
+ * 512, and some 590 instructions are issued. The limit are the products, if all else overlaps.
+ *
+ * Keys and values stream through a ring of three tiles: while one is used the next is there or on
+ * its way, and the third, which everybody is done with, is being filled. */
+#include "kernels/cuda/attention_mma.h"
+
+enum {
+    QUERIES = 128,
+    KEYS = 64,
+    WARPS = 4,
+    THREADS = WARPS * WARP,
+    WARP_ROWS = QUERIES / WARPS,
+    ROW_TILES = WARP_ROWS / 16,
+    RING = 3,
+    SLACK = 8
+};
+
+/* Of the rows a lane has a part of: [i][half] is row 16 i + 8 half + lane / 4 of the warp. */
+struct softmax_rows {
+    float shift[ROW_TILES][2]; /* in place of the maximum; of factor q k' */
+    float sum[ROW_TILES][2];   /* of exp2(factor q k' - shift), this lane's columns only */
+};
+
+template <int D> static __device__ __forceinline__ constexpr bool queries_in_registers() {
+    return D <= 64;
+}
+
+static __device__ __forceinline__ int warp_row() {
+    return (int)threadIdx.x / WARP * WARP_ROWS;
+}
+
+/* s = q k' */
+template <typename T, int D>
+static __device__ __forceinline__ void multiply_keys(float s[ROW_TILES][KEYS / 8][4],
+                                                     const uint32_t q[ROW_TILES][D / 16][4],
+                                                     const T *queries, const T *keys) {
+    struct tile_lanes lanes = right_then_down<D>(keys);
+#pragma unroll
+    for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++) s[i][n][0] = s[i][n][1] = s[i][n][2] = s[i][n][3] = 0;
+    struct tile_lanes query_lanes = down_then_right<D>(queries + warp_row() * D);
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t a[ROW_TILES][4], b[4];
+#pragma unroll
+        for (int i = 0; i < ROW_TILES; i++) {
+            if (!queries_in_registers<D>()) fragment_a<D>(a[i], &query_lanes, i * 16, k * 16);
+            else
+                for (int r = 0; r < 4; r++) a[i][r] = q[i][k][r];
+        }
+#pragma unroll
+        for (int n = 0; n < KEYS / 16; n++) {
+            fragments_b<D>(b, &lanes, k * 16, n * 16);
+#pragma unroll
+            for (int i = 0; i < ROW_TILES; i++) {
+                multiply_add(s[i][2 * n], a[i], b, T());
+                multiply_add(s[i][2 * n + 1], a[i], b + 2, T());
+            }
+        }
+    }
+}
+
+/* Removes what lies above the diagonal. The warp's first row is `ahead` after the first key. */
+static __device__ __forceinline__ void mask(float s[ROW_TILES][KEYS / 8][4], int ahead) {
+    int lane = (int)threadIdx.x % WARP, last = ahead + lane / 4 - lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (n * 8 + e % 2 > last + i * 16 + e / 2 * 8) s[i][n][e] = -INFINITY;
+}
+
+/* Lets the rows' shifts follow the maxima of s, and shrinks sums and outputs accordingly. A maximum
+ * may be up to 2^SLACK above exp2(shift) before that: nothing overflows, relative errors are the
+ * same, and most tiles need not touch the outputs. */
+template <int D>
+static __device__ __forceinline__ void
+follow_maxima(struct softmax_rows *rows, float o[ROW_TILES][D / 8][4],
+              const float s[ROW_TILES][KEYS / 8][4], float factor) {
+    float shrink[ROW_TILES][2];
+    bool any = false;
+#pragma unroll
+    for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float max = -INFINITY, shift = rows->shift[i][half];
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; n++)
+                max = fmaxf(max, fmaxf(s[i][n][2 * half], s[i][n][2 * half + 1]));
+            max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
+            max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2)) * factor;
+            bool rises = max - shift > SLACK;
+            any = any || rises;
+            rows->shift[i][half] = rises ? max : shift;
+            shrink[i][half] = exp2_approx(shift - rows->shift[i][half]);
+            rows->sum[i][half] *= shrink[i][half];
+        }
+    if (!__any_sync(0xffffffffu, any)) return;
+#pragma unroll
+    for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+        for (int n = 0; n < D / 8; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) o[i][n][e] *= shrink[i][e / 2];
+}
+
+/* exp2(factor s - shift) for 16 columns, added to the sums, and rounded to p. */
+template <typename T>
+static __device__ __forceinline__ void exponentials(uint32_t p[4], struct softmax_rows *rows, int i,
+                                                    const float left[4], const float right[4],
+                                                    float factor) {
+    float values[8];
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+        int half = e / 2 % 2;
+        float s = e < 4 ? left[e] : right[e - 4];
+        values[e] = exp2_approx(fmaf(s, factor, -rows->shift[i][half]));
+        rows->sum[i][half] += values[e];
+    }
+    rounded_fragment<T>(p, values, values + 4);
+}
+
+/* o += p v. The exponentials of 16 keys come right before their products: they can run beside the
+ * products of the 16 keys before. */
+template <typename T, int D>
+static __device__ __forceinline__ void
+multiply_values(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows,
+                const float s[ROW_TILES][KEYS / 8][4], const T *values, float factor) {
+    struct tile_lanes lanes = down_then_right<D>(values);
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++) {
+        uint32_t p[ROW_TILES][4], b[4];
+#pragma unroll
+        for (int i = 0; i < ROW_TILES; i++)
+            exponentials<T>(p[i], rows, i, s[i][2 * k], s[i][2 * k + 1], factor);
+#pragma unroll
+        for (int n = 0; n < D / 16; n++) {
+            fragments_b_trans<D>(b, &lanes, k * 16, n * 16);
+#pragma unroll
+            for (int i = 0; i < ROW_TILES; i++) {
+                multiply_add(o[i][2 * n], p[i], b, T());
+                multiply_add(o[i][2 * n + 1], p[i], b + 2, T());
+            }
+        }
+    }
+}
+
+/* What a block reads and where it stands in it. */
+template <typename T> struct stream {
+    const T *keys, *values;           /* of the head, in global memory */
+    int64_t stride;                   /* from row to row */
+    int sequence;                     /* rows that exist */
+    T *now_keys, *now_values, *spare; /* the ring: this tile's, and what is filled next */
+};
+
+template <typename T, int D>
+static __device__ __forceinline__ void fetch(T *to, const T *rows, const struct stream<T> *in,
+                                             int first) {
+    load_tile<T, D, KEYS, THREADS>(to, rows + first * in->stride, in->stride, in->sequence - first);
+}
+
+/* One tile of keys from `first` on; queries start at `ahead` after it, for this warp. */
+template <typename T, int D, bool DIAGONAL>
+static __device__ __forceinline__ void
+attend(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows, struct stream<T> *in,
+       const uint32_t q[ROW_TILES][D / 16][4], const T *queries, int first, int ahead, bool more,
+       float factor) {
+    float s[ROW_TILES][KEYS / 8][4];
+    bool seen = !DIAGONAL || ahead > -WARP_ROWS; /* has the warp any pair below the diagonal? */
+    cp_async_wait<1>();
+    __syncthreads(); /* keys are there; the values before them are used up */
+    if (more) fetch<T, D>(in->spare, in->keys, in, first + KEYS);
+    cp_async_commit();
+    if (seen) {
+        multiply_keys<T, D>(s, q, queries, in->now_keys);
+        if (DIAGONAL) mask(s, ahead);
+        follow_maxima<D>(rows, o, s, factor);
+    }
+    cp_async_wait<1>();
+    __syncthreads(); /* values are there; the keys are used up */
+    if (more) fetch<T, D>(in->now_keys, in->values, in, first + KEYS);
+    cp_async_commit();
+    if (seen) multiply_values<T, D>(o, rows, s, in->now_values, factor);
+    T *spare = in->now_values;
+    in->now_values = in->now_keys;
+    in->now_keys = in->spare;
+    in->spare = spare;
+}
+
+/* Divides by the sums; outputs go through shared memory (where this warp's queries were), so that
+ * they leave in whole chunks. `valid` of the block's rows exist. */
+template <typename T, int D>
+static __device__ __forceinline__ void finish(T *out, int64_t out_stride, float *lse, int valid,
+                                              T *staged, const float o[ROW_TILES][D / 8][4],
+                                              const struct softmax_rows *rows) {
+    int lane = (int)threadIdx.x % WARP;
+#pragma unroll
+    for (int i = 0; i < ROW_TILES; i++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = warp_row() + i * 16 + half * 8 + lane / 4;
+            float sum = rows->sum[i][half];
+            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+            if (lane % 4 == 0 && row < valid)
+                lse[row] = (rows->shift[i][half] + log2f(sum)) * LN_OF_2;
+            float inverse = 1 / sum;
+#pragma unroll
+            for (int n = 0; n < D / 8; n++)
+                *(uint32_t *)(staged + tile_offset<D>(row, n) + lane % 4 * 2) =
+                    rounded_pair(o[i][n][2 * half] * inverse, o[i][n][2 * half + 1] * inverse, T());
+        }
+    __syncwarp();
+    const int chunks = D / PACK;
+#pragma unroll
+    for (int i = 0; i < WARP_ROWS * chunks; i += WARP) {
+        int row = warp_row() + (i + lane) / chunks, chunk = (i + lane) % chunks;
+        if (row < valid)
+            *(uint4 *)(out + row * out_stride + chunk * PACK) =
+                *(const uint4 *)(staged + tile_offset<D>(row, chunk));
+    }
+}
+
+/* factor: scale * log2(e). The grid: B H times the tiles of 128 queries, see attention_work. */
+template <typename T, int D>
+static __global__ void __launch_bounds__(THREADS, 2)
+    attention_forward_kernel(T *__restrict__ out, float *__restrict__ lse,
+                             const T *__restrict__ qkv, struct attention_shape shape, int group,
+                             float factor) {
+    DYNAMIC_SHARED(T, queries);
+    T *ring = queries + QUERIES * D;
+    int sequence = (int)shape.sequence, heads = (int)shape.heads;
+    int tiles = (sequence + QUERIES - 1) / QUERIES;
+    struct attention_work work = attention_work(tiles, (int)shape.batch * heads, group);
+    int begin = (tiles - 1 - work.tile) * QUERIES; /* the last queries have the most keys */
+    int64_t batch = work.head / heads, head = work.head % heads, all = (int64_t)heads * D;
+    const T *q_rows = qkv + batch * sequence * 3 * all + head * D;
+    struct stream<T> in = {
+        q_rows + all, q_rows + 2 * all, 3 * all, sequence, ring, ring + KEYS *D, ring + 2 * KEYS *D
+    };
+
+    load_tile<T, D, QUERIES, THREADS>(queries, q_rows + begin * in.stride, in.stride,
+                                      sequence - begin);
+    cp_async_commit();
+    fetch<T, D>(in.now_keys, in.keys, &in, 0);
+    cp_async_commit();
+    fetch<T, D>(in.now_values, in.values, &in, 0);
+    cp_async_commit();
+    cp_async_wait<2>();
+    __syncthreads();
+
+    struct tile_lanes lanes = down_then_right<D>(queries + warp_row() * D);
+    uint32_t q[ROW_TILES][D / 16][4];
+    float o[ROW_TILES][D / 8][4] = {};
+    struct softmax_rows rows;
+#pragma unroll
+    for (int i = 0; i < ROW_TILES; i++) {
+        rows.shift[i][0] = rows.shift[i][1] = -INFINITY;
+        rows.sum[i][0] = rows.sum[i][1] = 0;
+#pragma unroll
+        for (int k = 0; k < D / 16 && queries_in_registers<D>(); k++)
+            fragment_a<D>(q[i][k], &lanes, i * 16, k * 16);
+    }
+
+    int end = begin + QUERIES < sequence ? begin + QUERIES : sequence;
+    int ahead = begin + warp_row(), first = 0;
+    for (; first < begin; first += KEYS)
+        attend<T, D, false>(o, &rows, &in, q, queries, first, ahead - first, true, factor);
+    for (; first < end; first += KEYS)
+        attend<T, D, true>(o, &rows, &in, q, queries, first, ahead - first, first + KEYS < end,
+                           factor);
+    finish<T, D>(out + (batch * sequence + begin) * all + head * D, all,
+                 lse + (int64_t)work.head * sequence + begin, sequence - begin, queries, o, &rows);
+}
+
+bool attention_mma_supports(const struct cuda_state *cuda, enum dtype dtype, int64_t width) {
+    return cuda->major >= 8 && dtype != DTYPE_F32 && (width == 64 || width == 128);
+}
+
+template <typename T, int D>
+static void launch(struct backend *be, const struct attention_forward_args *args,
+                   const struct attention_shape *shape) {
+    int64_t blocks = shape->batch * shape->heads * blocks_of(shape->sequence, QUERIES);
+    size_t shared = (QUERIES + RING * KEYS) * D * sizeof(T);
+    float factor = (float)(LOG2_OF_E / sqrt((double)D));
+    if (blocks == 0) return;
+    cudaFuncSetAttribute(attention_forward_kernel<T, D>,
+                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    LAUNCH((attention_forward_kernel<T, D>), (unsigned)blocks, THREADS, shared,
+           cuda_state(be)->compute, (T *)args->out->data, args->lse, (const T *)args->qkv->data,
+           *shape, attention_group(shape), factor);
+    cuda_launched(be, "attention_forward");
+}
+
+void attention_mma_forward(struct backend *be, const struct attention_forward_args *args,
+                           const struct attention_shape *shape) {
+    assert(args->out->dtype == args->qkv->dtype);
+    bool half = args->qkv->dtype == DTYPE_F16, wide = shape->width == 128;
+    if (half && wide) launch<__half, 128>(be, args, shape);
+    else if (half) launch<__half, 64>(be, args, shape);
+    else if (wide) launch<__nv_bfloat16, 128>(be, args, shape);
+    else launch<__nv_bfloat16, 64>(be, args, shape);
+}

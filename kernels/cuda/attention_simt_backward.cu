@@ -1,0 +1,223 @@
+/* Causal attention, backward, in fp32 by plain threads: any dtypes, any head width up to 256.
+ *
+ *     P = exp(S - lse), dP = dO V', delta = sum(dO * O), dS = P * (dP - delta)
+ *     dV = P' dO, dK = dS' Q / sqrt(D), dQ = dS K / sqrt(D)       (FlashAttention, appendix B)
+ *
+ * Three kernels: delta; dK and dV per tile of keys, over the queries that see it; dQ per tile of
+ * queries, over the keys that it sees. S and dP are computed twice, 7 products instead of 5, and in
+ * return every sum is one block's own, added in one order, without atomics. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cuda/attention_simt.h"
+
+enum { DELTA_THREADS = 256, DELTA_LANES = 8 };
+
+/* Values d..d+7 of the row that starts at element `first`; zeros beyond the width. */
+static __device__ __forceinline__ void
+row_pack(float values[PACK], const struct simt_tensor *tensor, int64_t first, int d, int width) {
+    STORAGE_SWITCH(tensor->dtype, T, {
+        const T *from = (const T *)tensor->data + first + d;
+        if (tensor->packed) load_pack(values, from);
+        else load_some(values, from, width - d);
+    });
+}
+
+/* Eight lanes have a row of a head; rows of dout and out come in the order [B, T, H]. */
+static __global__ void delta_kernel(const struct simt_problem problem, int64_t rows) {
+    int64_t row = ((int64_t)blockIdx.x * DELTA_THREADS + threadIdx.x) / DELTA_LANES;
+    int width = problem.width;
+    float sum = 0;
+    for (int d = (int)threadIdx.x % DELTA_LANES * PACK; row < rows && d < width;
+         d += DELTA_LANES * PACK) {
+        float out[PACK], dout[PACK];
+        row_pack(out, &problem.out, row * width, d, width);
+        row_pack(dout, &problem.dout, row * width, d, width);
+        for (int i = 0; i < PACK; i++) sum += out[i] * dout[i];
+    }
+    for (int offset = 1; offset < DELTA_LANES; offset *= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+    if (row < rows && threadIdx.x % DELTA_LANES == 0) {
+        int64_t token = row / problem.heads, head = row % problem.heads;
+        int64_t batch = token / problem.length, t = token % problem.length;
+        problem.delta[(batch * problem.heads + head) * problem.length + t] = sum;
+    }
+}
+
+/* What the rows of queries of a thread need of the forward pass. */
+template <int ROWS> struct query_rows { float lse[ROWS], delta[ROWS]; /* lse times log2(e) */ };
+
+/* Queries query, query + STEP, ... */
+template <int ROWS, int STEP>
+static __device__ __forceinline__ void query_rows_load(struct query_rows<ROWS> *rows,
+                                                       const struct simt_problem *problem, int head,
+                                                       int query) {
+    int64_t first = (int64_t)head * problem->length;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        int at = query + i * STEP;
+        bool exists = at < problem->length;
+        rows->lse[i] = exists ? problem->lse[first + at] * LOG2_OF_E : 0;
+        rows->delta[i] = exists ? problem->delta[first + at] : 0;
+    }
+}
+
+/* A score and the gradient of its weight become the weight and the gradient of the score. */
+static __device__ __forceinline__ void softmax_backward(float *s, float *dp, float lse, float delta,
+                                                        bool visible, float exponent_scale) {
+    float p = exp2f(*s * exponent_scale - lse);
+    *s = visible ? p : 0;
+    *dp = visible ? p * (*dp - delta) : 0;
+}
+
+/* Shared memory of both kernels: two tiles that stay, two that are streamed, and weights. */
+template <int W, int A, int B> struct backward_tiles {
+    enum { bytes = (2 * A * W + 2 * B * W + A * B) * 4 };
+};
+
+template <int W, int KEYS, int QUERIES, int BLOCKS>
+static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
+    key_gradients_kernel(const struct simt_problem problem) {
+    const int rows = KEYS / ROW_GROUPS, columns = QUERIES / COLUMN_GROUPS;
+    DYNAMIC_SHARED(float, k);
+    float *v = k + KEYS * W, *q = v + KEYS * W, *dout = q + QUERIES * W, *p = dout + QUERIES * W;
+    /* The first keys are seen by the most queries: they go first. */
+    int head = (int)blockIdx.x / problem.tiles;
+    int begin = (int)blockIdx.x % problem.tiles * KEYS, key = begin + row_group();
+    struct simt_rows qkv[3], results = simt_rows(&problem, problem.dout, head, 0);
+#pragma unroll
+    for (int part = 0; part < 3; part++) qkv[part] = simt_rows(&problem, problem.qkv, head, part);
+    float dk[rows][W / 32][QUAD], dv[rows][W / 32][QUAD], factor[rows];
+    sums_clear<W, KEYS>(dk);
+    sums_clear<W, KEYS>(dv);
+    tile_load<W, KEYS>(k, &qkv[1], begin, &problem);
+    tile_load<W, KEYS>(v, &qkv[2], begin, &problem);
+    for (int at = begin; at < problem.length; at += QUERIES) {
+        float s[rows][columns], dp[rows][columns];
+        struct query_rows<columns> known;
+        int query = at + column_group();
+        tile_load<W, QUERIES>(q, &qkv[0], at, &problem);
+        tile_load<W, QUERIES>(dout, &results, at, &problem);
+        query_rows_load<columns, COLUMN_GROUPS>(&known, &problem, head, query);
+        __syncthreads();
+        scores<W, KEYS, QUERIES>(s, k, q, problem.width);
+        scores<W, KEYS, QUERIES>(dp, v, dout, problem.width);
+#pragma unroll
+        for (int i = 0; i < rows; i++)
+#pragma unroll
+            for (int j = 0; j < columns; j++) {
+                int its_query = query + j * COLUMN_GROUPS;
+                bool visible = key + i * ROW_GROUPS <= its_query && its_query < problem.length;
+                softmax_backward(&s[i][j], &dp[i][j], known.lse[j], known.delta[j], visible,
+                                 problem.exponent_scale);
+            }
+        scores_share<KEYS, QUERIES>(p, s);
+        accumulate<W, KEYS, QUERIES>(dv, p, dout);
+        scores_share<KEYS, QUERIES>(p, dp);
+        accumulate<W, KEYS, QUERIES>(dk, p, q);
+        __syncthreads();
+    }
+    struct simt_rows dkeys = simt_rows(&problem, problem.dqkv, head, 1);
+    struct simt_rows dvalues = simt_rows(&problem, problem.dqkv, head, 2);
+#pragma unroll
+    for (int i = 0; i < rows; i++) factor[i] = problem.scale;
+    sums_store<W, KEYS>(k, &dkeys, begin, &problem, dk, factor);
+#pragma unroll
+    for (int i = 0; i < rows; i++) factor[i] = 1;
+    sums_store<W, KEYS>(v, &dvalues, begin, &problem, dv, factor);
+}
+
+template <int W, int QUERIES, int KEYS, int BLOCKS>
+static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
+    query_gradients_kernel(const struct simt_problem problem) {
+    const int rows = QUERIES / ROW_GROUPS, columns = KEYS / COLUMN_GROUPS;
+    DYNAMIC_SHARED(float, q);
+    float *dout = q + QUERIES * W, *k = dout + QUERIES * W, *v = k + KEYS * W, *p = v + KEYS * W;
+    int head = (int)blockIdx.x / problem.tiles;
+    int begin = (problem.tiles - 1 - (int)blockIdx.x % problem.tiles) * QUERIES;
+    int end = begin + QUERIES < problem.length ? begin + QUERIES : problem.length;
+    int query = begin + row_group();
+    struct simt_rows qkv[3], results = simt_rows(&problem, problem.dout, head, 0);
+#pragma unroll
+    for (int part = 0; part < 3; part++) qkv[part] = simt_rows(&problem, problem.qkv, head, part);
+    struct query_rows<rows> known;
+    float dq[rows][W / 32][QUAD], factor[rows];
+    sums_clear<W, QUERIES>(dq);
+    query_rows_load<rows, ROW_GROUPS>(&known, &problem, head, query);
+    tile_load<W, QUERIES>(q, &qkv[0], begin, &problem);
+    tile_load<W, QUERIES>(dout, &results, begin, &problem);
+    for (int at = 0; at < end; at += KEYS) {
+        float s[rows][columns], dp[rows][columns];
+        int key = at + column_group();
+        tile_load<W, KEYS>(k, &qkv[1], at, &problem);
+        tile_load<W, KEYS>(v, &qkv[2], at, &problem);
+        __syncthreads();
+        scores<W, QUERIES, KEYS>(s, q, k, problem.width);
+        scores<W, QUERIES, KEYS>(dp, dout, v, problem.width);
+#pragma unroll
+        for (int i = 0; i < rows; i++)
+#pragma unroll
+            for (int j = 0; j < columns; j++) {
+                int its_query = query + i * ROW_GROUPS;
+                bool visible = key + j * COLUMN_GROUPS <= its_query && its_query < problem.length;
+                softmax_backward(&s[i][j], &dp[i][j], known.lse[i], known.delta[i], visible,
+                                 problem.exponent_scale);
+            }
+        scores_share<QUERIES, KEYS>(p, dp);
+        accumulate<W, QUERIES, KEYS>(dq, p, k);
+        __syncthreads();
+    }
+    struct simt_rows dqueries = simt_rows(&problem, problem.dqkv, head, 0);
+#pragma unroll
+    for (int i = 0; i < rows; i++) factor[i] = problem.scale;
+    sums_store<W, QUERIES>(q, &dqueries, begin, &problem, dq, factor);
+}
+
+/* Tiles of A rows stay, tiles of B rows are streamed. BLOCKS: of a multiprocessor at least, by
+ * which the compiler divides the registers; the kernel for queries always leaves room for 3. */
+template <int W, int A, int B, int BLOCKS>
+static void run(struct backend *be, struct simt_problem problem, int64_t all_heads) {
+    size_t bytes = backward_tiles<W, A, B>::bytes;
+    cudaFuncAttribute limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    const char *what = "attention_backward";
+    problem.tiles = (int)blocks_of(problem.length, A);
+    unsigned blocks = (unsigned)(all_heads * problem.tiles);
+    if (bytes > DEFAULT_SHARED_BYTES) {
+        cuda_failed(be,
+                    cudaFuncSetAttribute(key_gradients_kernel<W, A, B, BLOCKS>, limit, (int)bytes),
+                    what);
+        cuda_failed(be, cudaFuncSetAttribute(query_gradients_kernel<W, A, B, 3>, limit, (int)bytes),
+                    what);
+    }
+    LAUNCH((key_gradients_kernel<W, A, B, BLOCKS>), blocks, SIMT_THREADS, bytes,
+           cuda_state(be)->compute, problem);
+    LAUNCH((query_gradients_kernel<W, A, B, 3>), blocks, SIMT_THREADS, bytes,
+           cuda_state(be)->compute, problem);
+    cuda_launched(be, what);
+}
+
+size_t attention_simt_backward_bytes(const struct backend *be,
+                                     const struct attention_shape *shape) {
+    (void)be;
+    return (size_t)(shape->batch * shape->heads * shape->sequence) * sizeof(float);
+}
+
+void attention_simt_backward(struct backend *be, const struct attention_backward_args *args,
+                             const struct attention_shape *shape) {
+    struct simt_problem problem = simt_problem(shape);
+    int64_t all_heads = shape->batch * shape->heads, rows = all_heads * shape->sequence;
+    problem.qkv = simt_tensor(args->qkv, shape);
+    problem.out = simt_tensor(args->out, shape);
+    problem.dqkv = simt_tensor(args->dqkv, shape);
+    problem.dout = simt_tensor(args->dout, shape);
+    problem.lse = (float *)args->lse;
+    problem.delta = (float *)be->workspace;
+    unsigned blocks = (unsigned)blocks_of(rows, DELTA_THREADS / DELTA_LANES);
+    LAUNCH(delta_kernel, blocks, DELTA_THREADS, 0, cuda_state(be)->compute, problem, rows);
+    size_t shared = cuda_state(be)->shared_bytes;
+    if (shape->width <= 32) run<32, 64, 32, 2>(be, problem, all_heads);
+    else if (shape->width <= 64) run<64, 64, 32, 3>(be, problem, all_heads);
+    else if (shape->width <= 128 && shared >= backward_tiles<128, 32, 32>::bytes)
+        run<128, 32, 32, 3>(be, problem, all_heads);
+    else run<256, 16, 8, 2>(be, problem, all_heads);
+}

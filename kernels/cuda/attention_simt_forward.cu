@@ -1,0 +1,136 @@
+/* Causal attention, forward, in fp32 by plain threads: any dtypes, any head width up to 256.
+ *
+ * A block has a tile of queries of one head and walks over the keys up to its last query, with the
+ * online softmax of Milakov and Gimelshein 2018, as in FlashAttention (Dao et al. 2022). The two
+ * products run at some 3 reads of 16 bytes from shared memory per 32 multiplications of a thread;
+ * several blocks on a multiprocessor hide each other's loads, so that none are prefetched. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cuda/attention_simt.h"
+
+/* Of one row of queries: powers of 2 are taken relative to the largest scaled score so far; sum is
+ * of this thread's columns only, until the end. */
+template <int ROWS> struct softmax_state { float shift[ROWS], sum[ROWS]; };
+
+/* Scores become weights; earlier sums are brought to the new shift. */
+template <int W, int QUERIES, int KEYS>
+static __device__ __forceinline__ void
+softmax_update(float s[QUERIES / ROW_GROUPS][KEYS / COLUMN_GROUPS],
+               float out[QUERIES / ROW_GROUPS][W / 32][QUAD],
+               struct softmax_state<QUERIES / ROW_GROUPS> *state, float exponent_scale, int query,
+               int key) {
+#pragma unroll
+    for (int i = 0; i < QUERIES / ROW_GROUPS; i++) {
+        float shift = -INFINITY, sum = 0;
+#pragma unroll
+        for (int j = 0; j < KEYS / COLUMN_GROUPS; j++) {
+            bool visible = key + j * COLUMN_GROUPS <= query + i * ROW_GROUPS;
+            if (!visible) s[i][j] = -INFINITY;
+            shift = fmaxf(shift, s[i][j]);
+        }
+        shift = fmaxf(state->shift[i], row_max(shift) * exponent_scale);
+#pragma unroll
+        for (int j = 0; j < KEYS / COLUMN_GROUPS; j++) {
+            s[i][j] = exp2f(s[i][j] * exponent_scale - shift);
+            sum += s[i][j];
+        }
+        float factor = exp2f(state->shift[i] - shift); /* 0 the first time */
+        state->sum[i] = state->sum[i] * factor + sum;
+        state->shift[i] = shift;
+#pragma unroll
+        for (int j = 0; j < W / 32; j++)
+#pragma unroll
+            for (int e = 0; e < QUAD; e++) out[i][j][e] *= factor;
+    }
+}
+
+template <int ROWS>
+static __device__ __forceinline__ void softmax_finish(const struct simt_problem *problem, int head,
+                                                      int query, struct softmax_state<ROWS> *state,
+                                                      float factor[ROWS]) {
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        float sum = row_sum(state->sum[i]);
+        int row = query + i * ROW_GROUPS;
+        factor[i] = 1 / sum;
+        if (column_group() == 0 && row < problem->length)
+            problem->lse[(int64_t)head * problem->length + row] =
+                state->shift[i] * LN_OF_2 + logf(sum);
+    }
+}
+
+/* Shared memory: queries, keys, values. Weights take the place of the keys. */
+template <int W, int QUERIES, int KEYS> struct forward_tiles {
+    enum {
+        key_floats = KEYS * (W > QUERIES ? W : QUERIES),
+        bytes = (QUERIES * W + key_floats + KEYS * W) * 4
+    };
+};
+
+template <int W, int QUERIES, int KEYS, int BLOCKS>
+static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
+    attention_simt_forward_kernel(const struct simt_problem problem) {
+    const int rows = QUERIES / ROW_GROUPS;
+    DYNAMIC_SHARED(float, q);
+    float *k = q + QUERIES * W, *v = k + forward_tiles<W, QUERIES, KEYS>::key_floats;
+    /* The last queries of a head see the most keys: they go first. */
+    int head = (int)blockIdx.x / problem.tiles;
+    int begin = (problem.tiles - 1 - (int)blockIdx.x % problem.tiles) * QUERIES;
+    int end = begin + QUERIES < problem.length ? begin + QUERIES : problem.length;
+    struct simt_rows queries = simt_rows(&problem, problem.qkv, head, 0);
+    struct simt_rows keys = simt_rows(&problem, problem.qkv, head, 1);
+    struct simt_rows values = simt_rows(&problem, problem.qkv, head, 2);
+    struct softmax_state<rows> state;
+    float out[rows][W / 32][QUAD], factor[rows];
+    sums_clear<W, QUERIES>(out);
+#pragma unroll
+    for (int i = 0; i < rows; i++) state.shift[i] = -INFINITY, state.sum[i] = 0;
+    tile_load<W, QUERIES>(q, &queries, begin, &problem);
+    for (int key = 0; key < end; key += KEYS) {
+        float s[rows][KEYS / COLUMN_GROUPS];
+        tile_load<W, KEYS>(k, &keys, key, &problem);
+        tile_load<W, KEYS>(v, &values, key, &problem);
+        __syncthreads();
+        scores<W, QUERIES, KEYS>(s, q, k, problem.width);
+        softmax_update<W, QUERIES, KEYS>(s, out, &state, problem.exponent_scale,
+                                         begin + row_group(), key + column_group());
+        __syncthreads();
+        scores_share<QUERIES, KEYS>(k, s);
+        accumulate<W, QUERIES, KEYS>(out, k, v);
+        __syncthreads();
+    }
+    softmax_finish(&problem, head, begin + row_group(), &state, factor);
+    struct simt_rows results = simt_rows(&problem, problem.out, head, 0);
+    sums_store<W, QUERIES>(q, &results, begin, &problem, out, factor);
+}
+
+/* BLOCKS: of a multiprocessor at least, by which the compiler divides the registers. */
+template <int W, int QUERIES, int KEYS, int BLOCKS>
+static void run(struct backend *be, struct simt_problem problem, int64_t all_heads) {
+    size_t bytes = forward_tiles<W, QUERIES, KEYS>::bytes;
+    problem.tiles = (int)blocks_of(problem.length, QUERIES);
+    if (bytes > DEFAULT_SHARED_BYTES)
+        cuda_failed(be,
+                    cudaFuncSetAttribute(attention_simt_forward_kernel<W, QUERIES, KEYS, BLOCKS>,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
+                    "attention_forward");
+    LAUNCH((attention_simt_forward_kernel<W, QUERIES, KEYS, BLOCKS>),
+           (unsigned)(all_heads * problem.tiles), SIMT_THREADS, bytes, cuda_state(be)->compute,
+           problem);
+    cuda_launched(be, "attention_forward");
+}
+
+void attention_simt_forward(struct backend *be, const struct attention_forward_args *args,
+                            const struct attention_shape *shape) {
+    struct simt_problem problem = simt_problem(shape);
+    int64_t all_heads = shape->batch * shape->heads;
+    problem.qkv = simt_tensor(args->qkv, shape);
+    problem.out = simt_tensor(args->out, shape);
+    problem.lse = args->lse;
+    /* 32, 48, 64, 64 KB of shared memory: what a GPU of compute capability 7.5 has too. */
+    if (shape->width <= 32) run<32, 64, 64, 3>(be, problem, all_heads);
+    else if (shape->width <= 64) run<64, 64, 64, 4>(be, problem, all_heads);
+    else if (shape->width <= 128) run<128, 64, 32, 3>(be, problem, all_heads);
+    else run<256, 32, 16, 2>(be, problem, all_heads);
+}

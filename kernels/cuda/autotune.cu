@@ -1,0 +1,250 @@
+/* Choosing algorithms by the clock, and remembering the choice: two algorithms add in different
+ * orders, so a run that is resumed must take those it began with to give the same bits.
+ *
+ *     mantissa algorithms, format 1, cublasLt 130100, NVIDIA H200
+ *     in=bf16 out=bf16 m=1024 n=768 k=3072 transpose=00 accumulate=0 tf32=0 epilogue=bias
+ *         algorithm=(128 digits, on the same line)
+ */
+#include "kernels/cuda/products.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/arena.h"
+
+enum { WARM_UPS = 2, TIMED_RUNS = 5, FORMAT = 1, LINE_BYTES = 512 };
+enum { ALGORITHM_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
+
+static const char MAGIC[] = "mantissa algorithms, format ";
+static const char *const epilogue_names[EPILOGUES] = {"none",      "bias",  "gelu",
+                                                      "gelu_bias", "dgelu", "column_sums"};
+
+/* ---- timing */
+
+struct operands {
+    void *out, *a, *b, *vector, *aux, *workspace;
+};
+
+static size_t place(struct operands *operands, const struct product_key *key,
+                    size_t workspace_bytes, void *memory) {
+    struct arena arena = {(char *)memory, 0, SIZE_MAX};
+    size_t in = dtype_bytes((enum dtype)key->in), out = dtype_bytes((enum dtype)key->out);
+    operands->a = arena_take(&arena, (size_t)(key->m * key->k) * in);
+    operands->b = arena_take(&arena, (size_t)(key->k * key->n) * in);
+    operands->out = arena_take(&arena, (size_t)(key->m * key->n) * out);
+    operands->aux = arena_take(&arena, (size_t)(key->m * key->n) * out);
+    operands->vector = arena_take(&arena, (size_t)key->n * out);
+    operands->workspace = arena_take(&arena, workspace_bytes);
+    return arena.used;
+}
+
+static int by_value(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median of some runs, in milliseconds; infinite if the algorithm fails. */
+static float time_product(const struct cuda_products *products, const struct product *product,
+                          const struct operands *o, const cudaEvent_t event[2]) {
+    float times[TIMED_RUNS];
+    for (int run = -WARM_UPS; run < TIMED_RUNS; run++) {
+        if (cudaEventRecord(event[0], products->stream) ||
+            product_run(products, product, o->out, o->a, o->b, o->vector, o->aux, o->workspace) ||
+            cudaEventRecord(event[1], products->stream) || cudaEventSynchronize(event[1]))
+            return INFINITY;
+        if (run >= 0 && cudaEventElapsedTime(&times[run], event[0], event[1])) return INFINITY;
+    }
+    qsort(times, TIMED_RUNS, sizeof *times, by_value);
+    return times[TIMED_RUNS / 2];
+}
+
+static int fastest(const struct cuda_products *products, struct product *product,
+                   const struct operands *operands,
+                   const cublasLtMatmulHeuristicResult_t *algorithms, int count,
+                   const cudaEvent_t event[2]) {
+    int best = 0;
+    float least = INFINITY;
+    for (int i = 0; i < count; i++) {
+        product->algorithm = algorithms[i].algo;
+        product->workspace_bytes = algorithms[i].workspaceSize;
+        float time = time_product(products, product, operands, event);
+        if (time < least) {
+            least = time;
+            best = i;
+        }
+    }
+    return best;
+}
+
+int product_tune(struct cuda_products *products, struct product *product,
+                 const cublasLtMatmulHeuristicResult_t *algorithms, int count) {
+    struct operands operands;
+    size_t workspace_bytes = 0;
+    void *memory = NULL;
+    cudaEvent_t event[2] = {NULL, NULL};
+    int best = 0;
+    for (int i = 0; i < count; i++)
+        if (algorithms[i].workspaceSize > workspace_bytes)
+            workspace_bytes = algorithms[i].workspaceSize;
+    size_t bytes = place(&operands, &product->key, workspace_bytes, NULL);
+    bool ready = count > 1 && !cudaMalloc(&memory, bytes) && !cudaEventCreate(&event[0]) &&
+                 !cudaEventCreate(&event[1]);
+    if (ready) {
+        /* Zeros would flatter: 0x3c3c is 0.01 in bf16 and fp32, and 1.06 in fp16. */
+        place(&operands, &product->key, workspace_bytes, memory);
+        cudaMemsetAsync(memory, 0x3c, bytes, products->stream);
+        best = fastest(products, product, &operands, algorithms, count, event);
+    }
+    for (int i = 0; i < 2; i++)
+        if (event[i]) cudaEventDestroy(event[i]);
+    if (memory) cudaFree(memory);
+    cudaGetLastError(); /* too little memory: then the library's own first choice */
+    return best;
+}
+
+/* ---- remembering */
+
+static struct product_choice *find_choice(const struct cuda_products *products,
+                                          const struct product_key *key) {
+    for (int i = 0; i < products->choice_count; i++)
+        if (!memcmp(&products->choices[i].key, key, sizeof *key)) return &products->choices[i];
+    return NULL;
+}
+
+const cublasLtMatmulAlgo_t *product_chosen(const struct cuda_products *products,
+                                           const struct product_key *key) {
+    const struct product_choice *choice = find_choice(products, key);
+    return choice ? &choice->algorithm : NULL;
+}
+
+static void choose(struct cuda_products *products, const struct product_choice *chosen) {
+    struct product_choice *place = find_choice(products, &chosen->key);
+    if (!place) {
+        if (products->choice_count == products->choice_capacity) {
+            int capacity = products->choice_capacity ? 2 * products->choice_capacity : 32;
+            void *grown = realloc(products->choices, (size_t)capacity * sizeof *chosen);
+            if (!grown) return; /* forgotten: timed anew the next time */
+            products->choices = (struct product_choice *)grown;
+            products->choice_capacity = capacity;
+        }
+        place = &products->choices[products->choice_count++];
+    }
+    *place = *chosen;
+}
+
+void product_choose(struct cuda_products *products, const struct product *product) {
+    struct product_choice chosen = {product->key, product->algorithm};
+    choose(products, &chosen);
+}
+
+/* ---- the file */
+
+static void write_header(const struct cuda_products *products, char *line) {
+    snprintf(line, LINE_BYTES, "%s%d, cublasLt %zu, %s\n", MAGIC, FORMAT, products->lt.GetVersion(),
+             products->name);
+}
+
+static void write_choice(FILE *file, const struct product_choice *choice) {
+    const struct product_key *key = &choice->key;
+    fprintf(file,
+            "in=%s out=%s m=%" PRId64 " n=%" PRId64 " k=%" PRId64
+            " transpose=%d%d accumulate=%d tf32=%d epilogue=%s algorithm=",
+            dtype_name((enum dtype)key->in), dtype_name((enum dtype)key->out), key->m, key->n,
+            key->k, key->transpose_a, key->transpose_b, key->accumulate, key->tf32,
+            epilogue_names[key->epilogue]);
+    for (int i = 0; i < ALGORITHM_WORDS; i++)
+        fprintf(file, "%016" PRIx64, choice->algorithm.data[i]);
+    fputc('\n', file);
+}
+
+/* Written beside the old file first, so that there is always a whole one. */
+int cuda_products_write(const struct cuda_products *products, const char *path, char *error) {
+    char beside[4096 + 8], header[LINE_BYTES];
+    int length = snprintf(beside, sizeof beside, "%s.new", path);
+    FILE *file = length < (int)sizeof beside ? fopen(beside, "w") : NULL;
+    bool ok = file != NULL;
+    if (ok) {
+        write_header(products, header);
+        fputs(header, file);
+        for (int i = 0; i < products->choice_count; i++) write_choice(file, &products->choices[i]);
+        ok = !ferror(file);
+        ok &= fclose(file) == 0;
+    }
+    if (ok && rename(beside, path) == 0) return 0;
+    snprintf(error, BACKEND_ERROR_MAX,
+             "%.500s: the algorithms chosen by autotune cannot be written: %m; make room, or set "
+             "autotune to false",
+             path);
+    return -1;
+}
+
+/* The index of name among count names, or -1. */
+static int index_of(const char *name, const char *const *names, int count) {
+    for (int i = 0; i < count; i++)
+        if (!strcmp(names[i], name)) return i;
+    return -1;
+}
+
+static bool read_algorithm(const char *digits, cublasLtMatmulAlgo_t *algorithm) {
+    if (strspn(digits, "0123456789abcdef") != 16 * ALGORITHM_WORDS) return false;
+    for (int i = 0; i < ALGORITHM_WORDS; i++) {
+        char word[17] = {0};
+        memcpy(word, digits + 16 * i, 16);
+        algorithm->data[i] = strtoull(word, NULL, 16);
+    }
+    return !strcmp(digits + 16 * ALGORITHM_WORDS, "\n");
+}
+
+static bool read_choice(const char *line, struct product_choice *choice) {
+    const char *const dtypes[] = {dtype_name(DTYPE_F32), dtype_name(DTYPE_F16),
+                                  dtype_name(DTYPE_BF16)};
+    char in[8], out[8], epilogue[16];
+    int ta, tb, accumulate, tf32, at = -1;
+    struct product_key *key = &choice->key;
+    int fields =
+        sscanf(line,
+               "in=%7s out=%7s m=%" SCNd64 " n=%" SCNd64 " k=%" SCNd64
+               " transpose=%1d%1d accumulate=%d tf32=%d epilogue=%15s algorithm=%n",
+               in, out, &key->m, &key->n, &key->k, &ta, &tb, &accumulate, &tf32, epilogue, &at);
+    if (fields != 10 || at < 0 || !read_algorithm(line + at, &choice->algorithm)) return false;
+    key->in = (int16_t)index_of(in, dtypes, 3);
+    key->out = (int16_t)index_of(out, dtypes, 3);
+    key->epilogue = index_of(epilogue, epilogue_names, EPILOGUES);
+    key->transpose_a = (int16_t)ta;
+    key->transpose_b = (int16_t)tb;
+    key->accumulate = (int16_t)accumulate;
+    key->tf32 = (int16_t)tf32;
+    bool flags =
+        (unsigned)ta < 2 && (unsigned)tb < 2 && (unsigned)accumulate < 2 && (unsigned)tf32 < 2;
+    return flags && key->in >= 0 && key->out >= 0 && key->epilogue >= 0;
+}
+
+/* A file of another GPU, library or format is no error: everything is timed anew. */
+static int read_lines(struct cuda_products *products, FILE *file) {
+    char line[LINE_BYTES], header[LINE_BYTES];
+    struct product_choice choice;
+    if (!fgets(line, sizeof line, file) || strncmp(line, MAGIC, strlen(MAGIC))) return 1;
+    write_header(products, header);
+    if (strcmp(line, header)) return 0;
+    for (int number = 2; fgets(line, sizeof line, file); number++) {
+        if (!read_choice(line, &choice)) return number;
+        choose(products, &choice);
+    }
+    return 0;
+}
+
+int cuda_products_read(struct cuda_products *products, const char *path, char *error) {
+    FILE *file = fopen(path, "r");
+    if (!file) return 0;
+    int wrong = read_lines(products, file);
+    fclose(file);
+    if (!wrong) return 0;
+    snprintf(error, BACKEND_ERROR_MAX,
+             "%.500s: line %d is not of a file that autotune writes; delete the file to have the "
+             "algorithms timed again",
+             path, wrong);
+    return -1;
+}

@@ -1,0 +1,73 @@
+/* Arrays whose dtype is known at run time only, and threads that own a pack of columns.
+ *
+ * Where several tensors meet in one kernel, templates over all their types would multiply. Those
+ * whose loads must be in flight together are template parameters; the others (gradients that are
+ * added to once, second copies, rare shapes) are passed as struct array and pay one uniform
+ * branch per access. */
+#ifndef KERNELS_CUDA_COLUMNS_H
+#define KERNELS_CUDA_COLUMNS_H
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/storage.h"
+
+struct array {
+    void *data; /* NULL: absent */
+    enum dtype dtype;
+    bool packed; /* packs can be read at every multiple of PACK columns */
+};
+
+static inline struct array array_of(const struct tensor *tensor) {
+    struct array array = {NULL, DTYPE_F32, true};
+    if (tensor) array = {tensor->data, tensor->dtype, rows_are_packed(tensor)};
+    return array;
+}
+
+/* How many of the PACK columns from `column` on exist; 0 or less behind the last. */
+static __device__ __forceinline__ int columns_from(int64_t column, int64_t columns) {
+    return columns - column < PACK ? (int)(columns - column) : (int)PACK;
+}
+
+/* The threads of a block of which each owns a pack of columns, in whole warps up to `most`. */
+static inline unsigned threads_for_columns(int64_t columns, unsigned most) {
+    int64_t threads = blocks_of(columns, PACK * WARP) * WARP;
+    return threads < most ? (unsigned)threads : most;
+}
+
+/* `count` values from element `at` on. PACKED: count is PACK, and the place can hold a pack. */
+template <bool PACKED, typename T>
+static __device__ __forceinline__ void load_columns(float *values, const T *from, int count) {
+    if (PACKED) load_pack(values, from);
+    else load_some(values, from, count);
+}
+template <bool PACKED, typename T>
+static __device__ __forceinline__ void store_columns(T *to, const float *values, int count) {
+    if (PACKED) store_pack(to, values);
+    else store_some(to, values, count);
+}
+
+static __device__ __forceinline__ void load_array(float *values, const struct array &from,
+                                                  int64_t at, int count) {
+    STORAGE_SWITCH(from.dtype, T, {
+        if (from.packed && count == PACK) load_pack(values, (const T *)from.data + at);
+        else load_some(values, (const T *)from.data + at, count);
+    });
+}
+
+static __device__ __forceinline__ void store_array(const struct array &to, int64_t at,
+                                                   const float *values, int count) {
+    STORAGE_SWITCH(to.dtype, T, {
+        if (to.packed && count == PACK) store_pack((T *)to.data + at, values);
+        else store_some((T *)to.data + at, values, count);
+    });
+}
+
+/* += values, rounded once. */
+static __device__ __forceinline__ void add_to_array(const struct array &to, int64_t at,
+                                                    const float *values, int count) {
+    float sums[PACK];
+    load_array(sums, to, at, count);
+    for (int i = 0; i < PACK; i++) sums[i] += values[i];
+    store_array(to, at, sums, count);
+}
+
+#endif

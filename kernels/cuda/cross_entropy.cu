@@ -1,0 +1,183 @@
+/* Cross entropy and its gradient, a block per row of logits.
+ *
+ * The vocabulary makes this the widest row of all: 50304 logits are 100 KB in 16 bits. It is read
+ * from memory once: while maximum and sum of exponentials are taken in one go (the sum is rescaled
+ * when the maximum grows; Milakov, Gimelshein 2018), the row is kept in shared memory, if it fits,
+ * for the gradient to be made from. Two such blocks live on a multiprocessor of an H200, so that
+ * one reads while the other computes or writes. A row that does not fit is read again, with luck
+ * from the L2 cache. */
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/flat.h"
+#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/reduce.h"
+
+#include <limits.h>
+
+static constexpr float LOG2_E = 1.4426950408889634f, LN_2 = 0.6931471805599453f;
+static constexpr float LOWEST = -1e38f; /* an offset before any logit */
+
+enum {
+    SHORT_THREADS = 128,
+    SHORT_COLUMNS = 4096,
+    SUM_CHUNKS = 4,      /* in flight for each thread */
+    GRADIENT_CHUNKS = 2, /* and here, of two arrays */
+    STATIC_SHARED = 1024 /* bytes left for block_sum and block_max */
+};
+
+/* Two blocks of 512 threads have 64 registers for each thread; in fp32 one row fills shared memory,
+ * so that one block must do. */
+static constexpr int long_row_threads(size_t value_bytes) {
+    return value_bytes == 4 ? 1024 : 512;
+}
+
+/* x - max to base 2 in one multiply-add, where offset = max * LOG2_E as rounded. All terms of a
+ * row, and the loss, see the same offset, so that its rounding cancels. */
+static __device__ __forceinline__ float exponent(float x, float offset) {
+    return fmaf(x, LOG2_E, -offset);
+}
+
+struct partial {
+    float offset, sum; /* of 2^exponent(x, offset) */
+};
+
+/* Adds a chunk of which `left` values belong to the row. */
+template <typename T, int N>
+static __device__ __forceinline__ void add_chunk(struct partial *to, const struct chunk<T, N> *from,
+                                                 int left) {
+    float x[N], sum = 0;
+    unpack(x, from);
+    if (left < N)
+        for (int i = 0; i < N; i++) x[i] = i < left ? x[i] : -INFINITY;
+    float max = x[0];
+    for (int i = 1; i < N; i++) max = fmaxf(max, x[i]);
+    float offset = fmaxf(to->offset, max * LOG2_E);
+    for (int i = 0; i < N; i++) sum += exp2_approx(exponent(x[i], offset));
+    to->sum = to->sum * exp2_approx(to->offset - offset) + sum;
+    to->offset = offset;
+}
+
+/* This thread's part of a row, of which `kept` becomes a copy (NULL: none). The offset starts at a
+ * finite value, so that logits of -inf have a probability of 0. */
+template <typename T, int N, int THREADS>
+static __device__ __forceinline__ struct partial partial_sum(const T *row, struct chunk<T, N> *kept,
+                                                             int vocab_size) {
+    struct partial partial = {LOWEST, 0};
+    for (int first = (int)threadIdx.x * N; first < vocab_size; first += SUM_CHUNKS * THREADS * N) {
+        struct chunk<T, N> chunks[SUM_CHUNKS];
+        for (int c = 0; c < SUM_CHUNKS; c++) {
+            int at = first + c * THREADS * N;
+            if (at < vocab_size) chunks[c] = load_chunk<N>(row + at);
+        }
+        for (int c = 0; c < SUM_CHUNKS; c++) {
+            int at = first + c * THREADS * N;
+            if (at >= vocab_size) break;
+            if (kept) kept[at / N] = chunks[c];
+            add_chunk(&partial, &chunks[c], vocab_size - at);
+        }
+    }
+    return partial;
+}
+
+struct row {
+    int columns, vocab_size, target;
+    float offset, sum, scale;
+};
+
+/* (softmax - one_hot(target)) * scale for the chunk at column `at`, 0 in the padding. */
+template <typename T, int N>
+static __device__ __forceinline__ void store_gradient(T *to, const struct chunk<T, N> *from,
+                                                      const struct row *row, int at) {
+    float x[N], factor = row->scale / row->sum;
+    unpack(x, from);
+    for (int i = 0; i < N; i++) x[i] = exp2_approx(exponent(x[i], row->offset)) * factor;
+    if (row->target >= at && row->target < at + N)
+        for (int i = 0; i < N; i++)
+            if (at + i == row->target) x[i] -= row->scale;
+    if (at + N > row->vocab_size)
+        for (int i = 0; i < N; i++)
+            if (at + i >= row->vocab_size) x[i] = 0;
+    store_chunk<N>(to + at, x);
+}
+
+/* Each thread takes the chunks that it took, and kept, before. */
+template <typename T, int N, int THREADS>
+static __device__ __forceinline__ void gradient(T *logits, const struct chunk<T, N> *kept,
+                                                const struct row *row) {
+    for (int first = (int)threadIdx.x * N; first < row->columns;
+         first += GRADIENT_CHUNKS * THREADS * N) {
+        struct chunk<T, N> chunks[GRADIENT_CHUNKS];
+        for (int c = 0; c < GRADIENT_CHUNKS; c++) {
+            int at = first + c * THREADS * N;
+            if (at >= row->columns) break;
+            if (kept && at < row->vocab_size) chunks[c] = kept[at / N];
+            else chunks[c] = load_chunk<N>(logits + at);
+        }
+        for (int c = 0; c < GRADIENT_CHUNKS; c++) {
+            int at = first + c * THREADS * N;
+            if (at < row->columns) store_gradient(logits, &chunks[c], row, at);
+        }
+    }
+}
+
+template <typename T, int N, int THREADS>
+static __global__ void __launch_bounds__(THREADS)
+    cross_entropy_kernel(float *__restrict__ losses, T *logits, const int32_t *__restrict__ targets,
+                         const float *__restrict__ loss_scale, float weight, int columns,
+                         int vocab_size, bool keep) {
+    typedef struct chunk<T, N> kept_chunk;
+    DYNAMIC_SHARED(kept_chunk, shared);
+    kept_chunk *kept = keep ? shared : NULL;
+    T *values = logits + (int64_t)blockIdx.x * columns;
+    struct row row = {columns, vocab_size, targets[blockIdx.x], 0, 0, 0};
+    float target_logit = widen(values[row.target]); /* before any thread writes its gradient */
+    struct partial own = partial_sum<T, N, THREADS>(values, kept, vocab_size);
+    row.offset = block_max<THREADS>(own.offset);
+    row.sum = block_sum<THREADS>(own.sum * exp2_approx(own.offset - row.offset));
+    if (threadIdx.x == 0)
+        losses[blockIdx.x] = logf(row.sum) - LN_2 * exponent(target_logit, row.offset);
+    if (!loss_scale) return;
+    row.scale = *loss_scale * weight;
+    gradient<T, N, THREADS>(values, kept, &row);
+}
+
+template <typename T, int N, int THREADS>
+static void launch(struct backend *be, const struct cross_entropy_args *args) {
+    const struct cuda_state *cuda = cuda_state(be);
+    int64_t rows = tensor_rows(args->logits), columns = tensor_columns(args->logits);
+    size_t row_bytes = (size_t)columns * sizeof(T);
+    bool keep = args->loss_scale && row_bytes + STATIC_SHARED <= cuda->shared_bytes;
+    const void *kernel = (const void *)cross_entropy_kernel<T, N, THREADS>;
+    if (keep) {
+        cuda_failed(be,
+                    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         (int)row_bytes),
+                    "cross_entropy");
+        cuda_failed(be,
+                    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                         cudaSharedmemCarveoutMaxShared),
+                    "cross_entropy");
+    }
+    LAUNCH((cross_entropy_kernel<T, N, THREADS>), (unsigned)rows, THREADS, keep ? row_bytes : 0,
+           cuda->compute, args->losses, (T *)args->logits->data, args->targets, args->loss_scale,
+           args->weight, (int)columns, (int)args->vocab_size, keep);
+}
+
+template <typename T, int N>
+static void launch_for_width(struct backend *be, const struct cross_entropy_args *args) {
+    if (args->vocab_size <= SHORT_COLUMNS) launch<T, N, SHORT_THREADS>(be, args);
+    else launch<T, N, long_row_threads(sizeof(T))>(be, args);
+}
+
+void cuda_cross_entropy(struct backend *be, const struct cross_entropy_args *args) {
+    const struct tensor *logits = args->logits;
+    int64_t columns = tensor_columns(logits);
+    assert(args->vocab_size <= columns && columns <= INT_MAX / 2);
+    if (tensor_rows(logits) == 0) return;
+    STORAGE_SWITCH(logits->dtype, T, {
+        constexpr int N = chunk_values(sizeof(T));
+        if (columns % N == 0 && aligned_to(logits->data, N * sizeof(T)))
+            launch_for_width<T, N>(be, args);
+        else launch_for_width<T, 1>(be, args);
+    });
+    cuda_launched(be, "cross_entropy");
+}

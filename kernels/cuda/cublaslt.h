@@ -1,0 +1,35 @@
+/* The functions of cuBLASLt that we call, found at run time: the program links nothing of it, so
+ * that it starts on machines without CUDA, and half a gigabyte is mapped only where a GPU is. */
+#ifndef KERNELS_CUDA_CUBLASLT_H
+#define KERNELS_CUDA_CUBLASLT_H
+
+#include <cublasLt.h>
+
+#define CUBLASLT_FUNCTIONS(X)       \
+    X(Create)                       \
+    X(Destroy)                      \
+    X(GetVersion)                   \
+    X(GetStatusString)              \
+    X(MatmulDescCreate)             \
+    X(MatmulDescDestroy)            \
+    X(MatmulDescSetAttribute)       \
+    X(MatrixLayoutCreate)           \
+    X(MatrixLayoutDestroy)          \
+    X(MatmulPreferenceCreate)       \
+    X(MatmulPreferenceDestroy)      \
+    X(MatmulPreferenceSetAttribute) \
+    X(MatmulAlgoGetHeuristic)       \
+    X(MatmulAlgoCheck)              \
+    X(Matmul)
+
+struct cublaslt {
+#define X(name) decltype(&cublasLt##name) name;
+    CUBLASLT_FUNCTIONS(X)
+#undef X
+};
+
+/* Fills the table. Returns -1 with a message of at most BACKEND_ERROR_MAX bytes. The library stays
+ * in the process for good: opening it once more costs nothing then. */
+int cublaslt_load(struct cublaslt *lt, char *error);
+
+#endif

@@ -1,0 +1,79 @@
+/* What the CUDA kernels share: the device, its streams, and the prototypes of the table.
+ *
+ * All work of a step is queued on one stream and nothing waits for the host. Sums are added in an
+ * order fixed by the shapes, without atomics on floats: the same bits every time. */
+#ifndef KERNELS_CUDA_CUDA_H
+#define KERNELS_CUDA_CUDA_H
+
+#include "kernels/backend.h"
+#include "kernels/cuda/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct cuda_products;
+
+enum { CUDA_SLOTS = 2 };
+
+struct cuda_state {
+    cudaStream_t compute, copy;
+    cudaEvent_t begun[CUDA_SLOTS];   /* compute got as far as where slot was last sent */
+    cudaEvent_t sent[CUDA_SLOTS];    /* the slot's copy to the device is done */
+    cudaEvent_t fetched[CUDA_SLOTS]; /* the slot's copy to the host is done */
+    int major, minor;                /* compute capability */
+    int multiprocessors;
+    size_t shared_bytes; /* of shared memory that a block can have */
+    size_t free_at_open; /* bytes of device memory that were free before the first allocation */
+    size_t peak_bytes;   /* most that has been taken of it */
+    struct cuda_products *products;
+};
+
+static inline struct cuda_state *cuda_state(const struct backend *be) {
+    return (struct cuda_state *)be->state;
+}
+
+/* How many blocks of `block` elements cover count. */
+static inline int64_t blocks_of(int64_t count, int64_t block) {
+    return (count + block - 1) / block;
+}
+
+/* Notes the first failure in be->failure. Returns whether there is one. */
+bool cuda_failed(struct backend *be, cudaError_t status, const char *what);
+
+/* After a launch: notes whether it was possible. */
+void cuda_launched(struct backend *be, const char *what);
+
+#define X(name) void cuda_##name(struct backend *be, const struct name##_args *args);
+OPERATIONS(X)
+#undef X
+
+/* Plan functions of the operations that need workspace or prepare something. */
+void cuda_embedding_backward_plan(struct backend *be, const struct embedding_backward_args *args);
+void cuda_layernorm_backward_plan(struct backend *be, const struct layernorm_backward_args *args);
+void cuda_matmul_plan(struct backend *be, const struct matmul_args *args);
+void cuda_attention_forward_plan(struct backend *be, const struct attention_forward_args *args);
+void cuda_attention_backward_plan(struct backend *be, const struct attention_backward_args *args);
+void cuda_gradient_norm_plan(struct backend *be, const struct gradient_norm_args *args);
+
+/* += column sums of b [rows, N] over its rows, dbias [N]; the workspace from `scratch` on holds
+ * cuda_column_sums_bytes. */
+size_t cuda_column_sums_bytes(const struct backend *be, const struct tensor *b);
+void cuda_column_sums(struct backend *be, const struct tensor *dbias, const struct tensor *b,
+                      void *scratch);
+
+/* Matrix products: cuBLASLt and its prepared plans. NULL with a message on failure. */
+struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
+                                         const struct backend_options *options, char *error);
+void cuda_products_close(struct cuda_products *products);
+
+/* The algorithms chosen by timing, one product a line, so that a resumed run takes the same.
+ * Return -1 with a message (BACKEND_ERROR_MAX bytes). A file that is not there is no error. */
+int cuda_products_read(struct cuda_products *products, const char *path, char *error);
+int cuda_products_write(const struct cuda_products *products, const char *path, char *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

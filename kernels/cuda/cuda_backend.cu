@@ -1,0 +1,230 @@
+#include "kernels/cuda/cuda_backend.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/cuda.h"
+
+static const struct operations cuda_operations = {
+#define X(name) cuda_##name,
+    OPERATIONS(X)
+#undef X
+};
+
+bool cuda_failed(struct backend *be, cudaError_t status, const char *what) {
+    if (status != cudaSuccess && !be->failure[0])
+        snprintf(be->failure, sizeof be->failure, "CUDA: %s: %s", what, cudaGetErrorString(status));
+    return be->failure[0] != 0;
+}
+
+void cuda_launched(struct backend *be, const char *what) {
+    cuda_failed(be, cudaGetLastError(), what);
+}
+
+/* ---- memory */
+
+static size_t cuda_available(struct backend *be) {
+    size_t free_bytes = 0, total = 0;
+    cuda_failed(be, cudaMemGetInfo(&free_bytes, &total), "asking for free memory");
+    return free_bytes;
+}
+
+/* Memory is taken before step 0 only, so that asking each time costs nothing that matters. */
+static void *cuda_allocate(struct backend *be, size_t bytes) {
+    struct cuda_state *cuda = cuda_state(be);
+    void *memory = NULL;
+    if (cudaMalloc(&memory, bytes ? bytes : 1) != cudaSuccess) {
+        cudaGetLastError(); /* the caller reports it */
+        return NULL;
+    }
+    size_t left = cuda_available(be), used = 0;
+    if (left < cuda->free_at_open) used = cuda->free_at_open - left;
+    if (used > cuda->peak_bytes) cuda->peak_bytes = used;
+    return memory;
+}
+
+static size_t cuda_peak_bytes(struct backend *be) {
+    return cuda_state(be)->peak_bytes;
+}
+
+static void cuda_release(struct backend *be, void *memory) {
+    (void)be;
+    cudaFree(memory);
+}
+
+static void cuda_upload(struct backend *be, void *to, const void *host, size_t bytes) {
+    struct cuda_state *cuda = cuda_state(be);
+    cuda_failed(be, cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cuda->compute),
+                "copying to the device");
+    cuda_failed(be, cudaStreamSynchronize(cuda->compute), "copying to the device");
+}
+
+static void cuda_download(struct backend *be, void *host, const void *from, size_t bytes) {
+    struct cuda_state *cuda = cuda_state(be);
+    cuda_failed(be, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, cuda->compute),
+                "copying from the device");
+    cuda_failed(be, cudaStreamSynchronize(cuda->compute), "copying from the device");
+}
+
+/* ---- traffic during a step: pinned memory, a stream of its own, nobody waits */
+
+static void *cuda_host_allocate(struct backend *be, size_t bytes) {
+    (void)be;
+    void *memory = NULL;
+    if (cudaMallocHost(&memory, bytes ? bytes : 1) == cudaSuccess) return memory;
+    cudaGetLastError();
+    return NULL;
+}
+
+static void cuda_host_release(struct backend *be, void *memory) {
+    (void)be;
+    cudaFreeHost(memory);
+}
+
+/* What read this slot's memory last was queued before the other slot was sent, so the copy waits
+ * for that mark; waiting for all that is queued by now would serialize copy and compute. */
+static void cuda_send(struct backend *be, int slot, void *to, const void *host, size_t bytes) {
+    struct cuda_state *cuda = cuda_state(be);
+    const char *what = "sending a batch";
+    int other = 1 - slot;
+    cuda_failed(be, cudaStreamWaitEvent(cuda->copy, cuda->begun[other], 0), what);
+    cuda_failed(be, cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cuda->copy), what);
+    cuda_failed(be, cudaEventRecord(cuda->sent[slot], cuda->copy), what);
+    cuda_failed(be, cudaEventRecord(cuda->begun[slot], cuda->compute), what);
+    cuda_failed(be, cudaStreamWaitEvent(cuda->compute, cuda->sent[slot], 0), what);
+}
+
+static void cuda_sent(struct backend *be, int slot) {
+    cuda_failed(be, cudaEventSynchronize(cuda_state(be)->sent[slot]), "sending a batch");
+}
+
+static void cuda_fetch(struct backend *be, int slot, void *host, const void *from, size_t bytes) {
+    struct cuda_state *cuda = cuda_state(be);
+    const char *what = "fetching the state of a step";
+    cuda_failed(be, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, cuda->compute),
+                what);
+    cuda_failed(be, cudaEventRecord(cuda->fetched[slot], cuda->compute), what);
+}
+
+static void cuda_fetched(struct backend *be, int slot) {
+    cuda_failed(be, cudaEventSynchronize(cuda_state(be)->fetched[slot]),
+                "fetching the state of a step");
+}
+
+/* ---- opening and closing */
+
+static int cuda_write_choices(struct backend *be, const char *path, char *error) {
+    return cuda_products_write(cuda_state(be)->products, path, error);
+}
+
+static void cuda_close(struct backend *be) {
+    struct cuda_state *cuda = cuda_state(be);
+    if (cuda->products) cuda_products_close(cuda->products);
+    for (int slot = 0; slot < CUDA_SLOTS; slot++) {
+        if (cuda->begun[slot]) cudaEventDestroy(cuda->begun[slot]);
+        if (cuda->sent[slot]) cudaEventDestroy(cuda->sent[slot]);
+        if (cuda->fetched[slot]) cudaEventDestroy(cuda->fetched[slot]);
+    }
+    if (cuda->copy) cudaStreamDestroy(cuda->copy);
+    if (cuda->compute) cudaStreamDestroy(cuda->compute);
+    free((void *)be->plan);
+    free(cuda);
+}
+
+static struct operations *make_plan_table(void) {
+    struct operations *plan = (struct operations *)malloc(sizeof *plan);
+    if (!plan) return NULL;
+    *plan = operations_none;
+    plan->embedding_backward = cuda_embedding_backward_plan;
+    plan->layernorm_backward = cuda_layernorm_backward_plan;
+    plan->matmul = cuda_matmul_plan;
+    plan->attention_forward = cuda_attention_forward_plan;
+    plan->attention_backward = cuda_attention_backward_plan;
+    plan->gradient_norm = cuda_gradient_norm_plan;
+    return plan;
+}
+
+static void open_streams(struct backend *be) {
+    struct cuda_state *cuda = cuda_state(be);
+    const char *what = "making streams";
+    cuda_failed(be, cudaStreamCreateWithFlags(&cuda->compute, cudaStreamNonBlocking), what);
+    cuda_failed(be, cudaStreamCreateWithFlags(&cuda->copy, cudaStreamNonBlocking), what);
+    for (int slot = 0; slot < CUDA_SLOTS; slot++) {
+        cudaEvent_t *events[] = {&cuda->begun[slot], &cuda->sent[slot], &cuda->fetched[slot]};
+        for (int i = 0; i < 3; i++)
+            cuda_failed(be, cudaEventCreateWithFlags(events[i], cudaEventDisableTiming), what);
+    }
+}
+
+static int find_device(struct backend *be, char *error) {
+    struct cuda_state *cuda = cuda_state(be);
+    cudaDeviceProp properties;
+    int devices = 0;
+    cudaError_t status = cudaGetDeviceCount(&devices);
+    if (status == cudaSuccess && devices > 0) status = cudaSetDevice(0);
+    if (status == cudaSuccess && devices > 0) status = cudaGetDeviceProperties(&properties, 0);
+    if (status != cudaSuccess || devices == 0) {
+        snprintf(error, BACKEND_ERROR_MAX, "device \"cuda\": %s; use --device cpu",
+                 status == cudaSuccess ? "there is no GPU here" : cudaGetErrorString(status));
+        cudaGetLastError();
+        return 1;
+    }
+    cuda->major = properties.major;
+    cuda->minor = properties.minor;
+    cuda->multiprocessors = properties.multiProcessorCount;
+    cuda->shared_bytes = properties.sharedMemPerBlockOptin;
+    snprintf(be->description, sizeof be->description, "%.200s (sm_%d%d, %zu GiB)", properties.name,
+             cuda->major, cuda->minor, properties.totalGlobalMem >> 30);
+    return 0;
+}
+
+static void fill(struct backend *be) {
+    be->name = "cuda";
+    be->threads = 1;
+    be->native_fp16 = true;
+    be->has_bf16 = be->native_bf16 = cuda_state(be)->major >= 8;
+    be->steps_ahead = 1;
+    be->chunk_bytes = (size_t)512 << 20;
+    be->op = be->run = &cuda_operations;
+    be->allocate = cuda_allocate;
+    be->available = cuda_available;
+    be->release = cuda_release;
+    be->upload = cuda_upload;
+    be->download = cuda_download;
+    be->host_allocate = cuda_host_allocate;
+    be->host_release = cuda_host_release;
+    be->send = cuda_send;
+    be->sent = cuda_sent;
+    be->fetch = cuda_fetch;
+    be->fetched = cuda_fetched;
+    be->peak_bytes = cuda_peak_bytes;
+    be->write_choices = cuda_write_choices;
+    be->close = cuda_close;
+}
+
+int cuda_backend_open(struct backend *be, const struct backend_options *options, char *error) {
+    memset(be, 0, sizeof *be);
+    be->state = calloc(1, sizeof(struct cuda_state));
+    be->plan = make_plan_table();
+    if (!be->state || !be->plan) {
+        snprintf(error, BACKEND_ERROR_MAX, "out of memory");
+        free(be->state);
+        free((void *)be->plan);
+        return -1;
+    }
+    int failed = find_device(be, error);
+    if (!failed) {
+        fill(be);
+        open_streams(be);
+        cuda_state(be)->free_at_open = cuda_available(be);
+        failed = be->failure[0] ? -1 : 0;
+        if (failed) snprintf(error, BACKEND_ERROR_MAX, "%s", be->failure);
+    }
+    if (!failed) {
+        cuda_state(be)->products = cuda_products_open(cuda_state(be), options, error);
+        failed = cuda_state(be)->products ? 0 : -1;
+    }
+    if (failed) cuda_close(be);
+    return failed;
+}

@@ -1,0 +1,19 @@
+/* The door to the CUDA backend, for plain C. */
+#ifndef KERNELS_CUDA_CUDA_BACKEND_H
+#define KERNELS_CUDA_CUDA_BACKEND_H
+
+#include "kernels/backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Opens device 0 (CUDA_VISIBLE_DEVICES chooses). Returns 1 with a message if there is no GPU, or
+ * none that the driver can use; -1 with a message if there is one that cannot be opened. */
+int cuda_backend_open(struct backend *be, const struct backend_options *options, char *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,27 @@
+/* CUDA as the kernels see it. nvcc takes the real thing; the tests compile the same files with g++
+ * and -include test/cuda_emulator/cuda_emulator.h, which defines all of this for the CPU.
+ *
+ * Rules that keep both possible: a __global__ function is static; launches go through LAUNCH;
+ * inline PTX stands in ptx.h alone; no thread leaves before a block-wide barrier. */
+#ifndef KERNELS_CUDA_DEVICE_H
+#define KERNELS_CUDA_DEVICE_H
+
+#include <stdint.h>
+
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
+    (kernel)<<<grid, block, shared_bytes, stream>>>(__VA_ARGS__)
+
+/* The block's dynamic shared memory, aligned to 128 bytes. */
+#define DYNAMIC_SHARED(type, name)                                   \
+    extern __shared__ __align__(128) unsigned char dynamic_shared[]; \
+    type *name = reinterpret_cast<type *>(dynamic_shared)
+#endif
+
+enum { WARP = 32 };
+
+#endif

@@ -1,0 +1,71 @@
+/* Passes over arrays without structure: casts, zeros, and the mean loss. */
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/flat.h"
+#include "kernels/cuda/reduce.h"
+
+enum { CAST_THREADS = 256, CAST_CHUNKS = 4, SUM_THREADS = 1024 };
+
+template <bool WHOLE, typename To, typename From, int N>
+static __device__ __forceinline__ void cast_share(To *out, const From *in, int64_t first,
+                                                  int64_t count) {
+    float values[CAST_CHUNKS][N];
+    int64_t at = first + (int64_t)threadIdx.x * N;
+    for (int c = 0; c < CAST_CHUNKS; c++) {
+        int64_t i = at + c * CAST_THREADS * N;
+        load_flat<WHOLE, N>(values[c], in + i, count - i);
+    }
+    for (int c = 0; c < CAST_CHUNKS; c++) {
+        int64_t i = at + c * CAST_THREADS * N;
+        store_flat<WHOLE, N>(out + i, values[c], count - i);
+    }
+}
+
+template <typename To, typename From>
+static __global__ void __launch_bounds__(CAST_THREADS)
+    cast_kernel(To *__restrict__ out, const From *__restrict__ in, int64_t count, bool aligned) {
+    constexpr int N = chunk_values(sizeof(To), sizeof(From)),
+                  SHARE = CAST_THREADS * CAST_CHUNKS * N;
+    int64_t first = (int64_t)blockIdx.x * SHARE;
+    if (aligned && first + SHARE <= count) cast_share<true, To, From, N>(out, in, first, count);
+    else cast_share<false, To, From, N>(out, in, first, count);
+}
+
+template <typename To, typename From>
+static void cast(struct backend *be, const struct tensor *out, const struct tensor *in) {
+    constexpr int N = chunk_values(sizeof(To), sizeof(From));
+    int64_t count = tensor_count(out);
+    unsigned blocks = (unsigned)blocks_of(count, CAST_THREADS * CAST_CHUNKS * N);
+    bool aligned = aligned_to(out->data, N * sizeof(To)) && aligned_to(in->data, N * sizeof(From));
+    LAUNCH((cast_kernel<To, From>), blocks, CAST_THREADS, 0, cuda_state(be)->compute,
+           (To *)out->data, (const From *)in->data, count, aligned);
+}
+
+void cuda_cast(struct backend *be, const struct cast_args *args) {
+    assert(tensor_count(args->in) == tensor_count(args->out));
+    if (tensor_count(args->out) == 0) return;
+    STORAGE_SWITCH(
+        args->out->dtype, To,
+        STORAGE_SWITCH(args->in->dtype, From, (cast<To, From>(be, args->out, args->in))));
+    cuda_launched(be, "cast");
+}
+
+void cuda_clear(struct backend *be, const struct clear_args *args) {
+    if (args->bytes == 0) return;
+    cuda_failed(be, cudaMemsetAsync(args->data, 0, args->bytes, cuda_state(be)->compute), "clear");
+}
+
+/* One block: as many losses as tokens of a micro-batch are a few hundred KB at most, and one order
+ * of adding is what makes the sum the same every time. */
+static __global__ void loss_sum_kernel(float *total, const float *__restrict__ losses,
+                                       int64_t count, float weight) {
+    float sum = 0;
+    for (int64_t i = threadIdx.x; i < count; i += SUM_THREADS) sum += losses[i];
+    sum = block_sum<SUM_THREADS>(sum);
+    if (threadIdx.x == 0) *total += weight * sum;
+}
+
+void cuda_loss_sum(struct backend *be, const struct loss_sum_args *args) {
+    LAUNCH(loss_sum_kernel, 1, SUM_THREADS, 0, cuda_state(be)->compute, args->total, args->losses,
+           args->count, args->weight);
+    cuda_launched(be, "loss_sum");
+}

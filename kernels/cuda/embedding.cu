@@ -1,0 +1,404 @@
+/* Rows of tables, and their gradients.
+ *
+ * Forward, bytes per element: a table row read (4 in fp32; the position's comes from cache), the
+ * sum written. Backward: dout read once for each table, and of the token table as many rows read
+ * and written as there are distinct tokens. The limit is memory bandwidth; the sort moves 8 bytes a
+ * row, little against C columns, but is a chain of short kernels (a few microseconds each).
+ *
+ * Rows with the same token must be added in a fixed order. They are sorted by token with a stable
+ * radix sort, so that each token's rows stand together in ascending order. The sorted rows are cut
+ * into chunks of equal length; a block adds up the runs of its chunk. A run that begins and ends
+ * inside goes to the table at once. Others leave their sum in the workspace, and the block of the
+ * chunk in which the run began adds these up: a frequent token is shared out among many blocks. */
+#include "kernels/cuda/columns.h"
+
+enum {
+    FORWARD_WARPS = 8, /* a warp per row */
+    SUM_THREADS_MAX = 256,
+    ROWS_AT_ONCE = 4, /* loads that a thread has in flight */
+    RADIX_BITS = 8,
+    RADIX = 1 << RADIX_BITS,
+    CHUNKS_MAX = 2048,
+    CHUNK_ROWS_MIN = 32,
+    SORT_CHUNKS_MAX = 512,
+    SORT_CHUNK_ROWS_MIN = 512,
+    SCAN_THREADS = 1024,
+};
+
+/* ---- forward */
+
+template <typename Out, typename Token>
+static __global__ void __launch_bounds__(FORWARD_WARPS *WARP)
+    embedding_kernel(struct array out, const int32_t *__restrict__ tokens, struct array token_table,
+                     struct array position_table, int64_t rows, int64_t columns,
+                     int64_t sequence_length) {
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    int64_t row = (int64_t)blockIdx.x * FORWARD_WARPS + warp;
+    if (row >= rows) return;
+    bool packed = out.packed && token_table.packed;
+    Out *to = (Out *)out.data + row * columns;
+    const Token *token = (const Token *)token_table.data + tokens[row] * columns;
+    int64_t position = row % sequence_length * columns;
+    for (int64_t c = lane * PACK; c < columns; c += WARP * PACK) {
+        float values[PACK], more[PACK];
+        int count = columns_from(c, columns);
+        load_array(more, position_table, position + c, count);
+        if (packed) load_pack(values, token + c);
+        else load_some(values, token + c, count);
+        for (int i = 0; i < PACK; i++) values[i] += more[i];
+        if (packed) store_pack(to + c, values);
+        else store_some(to + c, values, count);
+    }
+}
+
+void cuda_embedding_forward(struct backend *be, const struct embedding_forward_args *args) {
+    const struct tensor *out = args->out, *token = args->token_table, *place = args->position_table;
+    int64_t rows = tensor_rows(out), columns = tensor_columns(out);
+    assert(tensor_columns(token) == columns && tensor_columns(place) == columns);
+    if (rows == 0) return;
+    unsigned blocks = (unsigned)blocks_of(rows, FORWARD_WARPS);
+    STORAGE_SWITCH(
+        out->dtype, Out,
+        STORAGE_SWITCH(token->dtype, Token,
+                       LAUNCH((embedding_kernel<Out, Token>), blocks, FORWARD_WARPS * WARP, 0,
+                              cuda_state(be)->compute, array_of(out), args->tokens, array_of(token),
+                              array_of(place), rows, columns, args->sequence_length)));
+    cuda_launched(be, "embedding_forward");
+}
+
+/* ---- sorting rows by token: passes over 8 bits of the token each, the lowest first, each stable
+ */
+
+/* A row of dout and the row of the token table it belongs to. */
+struct use {
+    int32_t token, row;
+};
+
+/* What the first pass reads are the tokens as given, row after row. */
+static __device__ __forceinline__ struct use use_at(const struct use *uses, const int32_t *tokens,
+                                                    int at) {
+    if (uses) return uses[at];
+    struct use use = {tokens[at], at};
+    return use;
+}
+
+static __device__ __forceinline__ int digit_of(struct use use, int shift) {
+    return use.token >> shift & (RADIX - 1);
+}
+
+/* counts [RADIX, chunks]: how often each digit occurs in each chunk. A warp per chunk. */
+static __global__ void __launch_bounds__(WARP)
+    count_digits_kernel(int32_t *__restrict__ counts, const struct use *__restrict__ uses,
+                        const int32_t *__restrict__ tokens, int rows, int chunk_rows, int shift) {
+    __shared__ int count[RADIX];
+    int lane = (int)threadIdx.x, first = (int)blockIdx.x * chunk_rows;
+    int last = rows - first < chunk_rows ? rows : first + chunk_rows;
+    for (int digit = lane; digit < RADIX; digit += WARP) count[digit] = 0;
+    __syncwarp();
+    for (int at = first + lane; at < last; at += WARP)
+        atomicAdd(&count[digit_of(use_at(uses, tokens, at), shift)], 1);
+    __syncwarp();
+    for (int digit = lane; digit < RADIX; digit += WARP)
+        counts[digit * (int)gridDim.x + (int)blockIdx.x] = count[digit];
+}
+
+static __device__ __forceinline__ int warp_scan(int value) { /* inclusive */
+    for (int offset = 1; offset < WARP; offset *= 2) {
+        int other = __shfl_up_sync(0xffffffffu, value, (unsigned)offset);
+        if ((int)threadIdx.x % WARP >= offset) value += other;
+    }
+    return value;
+}
+
+/* Replaces each count by the sum of those before it. One block: they are at most 131072. */
+static __global__ void __launch_bounds__(SCAN_THREADS) scan_kernel(int32_t *counts, int n) {
+    __shared__ int warp_total[SCAN_THREADS / WARP];
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    int each = (n + SCAN_THREADS - 1) / SCAN_THREADS, first = (int)threadIdx.x * each;
+    int last = first + each < n ? first + each : n, own = 0;
+#pragma unroll 8
+    for (int i = first; i < last; i++) own += counts[i];
+    int through = warp_scan(own);
+    if (lane == WARP - 1) warp_total[warp] = through;
+    __syncthreads();
+    int before = through - own;
+    for (int w = 0; w < warp; w++) before += warp_total[w];
+#pragma unroll 8
+    for (int i = first; i < last; i++) {
+        int count = counts[i];
+        counts[i] = before;
+        before += count;
+    }
+}
+
+/* Moves uses to where the scanned counts say. A warp goes through its chunk in order, 32 at a
+ * time; among those of the same digit the lower lane comes first. */
+static __global__ void __launch_bounds__(WARP)
+    scatter_kernel(struct use *__restrict__ sorted, const int32_t *__restrict__ starts,
+                   const struct use *__restrict__ uses, const int32_t *__restrict__ tokens,
+                   int rows, int chunk_rows, int shift) {
+    __shared__ int start[RADIX];
+    int lane = (int)threadIdx.x, first = (int)blockIdx.x * chunk_rows;
+    int last = rows - first < chunk_rows ? rows : first + chunk_rows;
+    for (int digit = lane; digit < RADIX; digit += WARP)
+        start[digit] = starts[digit * (int)gridDim.x + (int)blockIdx.x];
+    __syncwarp();
+    for (int base = first; base < last; base += WARP) {
+        bool inside = base + lane < last;
+        struct use use = use_at(uses, tokens, inside ? base + lane : first);
+        int digit = digit_of(use, shift);
+        unsigned peers = __ballot_sync(0xffffffffu, inside);
+        for (int bit = 0; bit < RADIX_BITS; bit++) {
+            unsigned set = __ballot_sync(0xffffffffu, digit >> bit & 1);
+            peers &= digit >> bit & 1 ? set : ~set;
+        }
+        int rank = __popc(peers & ((1u << lane) - 1));
+        int to = start[digit] + rank;
+        __syncwarp();
+        if (inside) sorted[to] = use;
+        if (inside && rank == 0) start[digit] += __popc(peers);
+        __syncwarp();
+    }
+}
+
+/* ---- backward: the token table */
+
+/* The part of a table and of dout that a block works on. */
+struct sums {
+    struct array dtable;
+    float *heads; /* [chunks, C]: of a run that began in an earlier chunk */
+    float *tails; /* [chunks, C]: of a run that begins in this chunk and goes on behind it */
+    const void *dout;
+    const struct use *uses; /* [N], sorted */
+    int64_t rows, columns;
+    int64_t chunk_rows;
+};
+
+/* Grid: chunks x tiles of columns. */
+template <typename Table, typename Dout, bool PACKED>
+static __global__ void __launch_bounds__(SUM_THREADS_MAX) token_sums_kernel(struct sums a) {
+    int64_t column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * PACK;
+    int count = columns_from(column, a.columns);
+    if (count <= 0) return;
+    int64_t first = blockIdx.x * a.chunk_rows, border = blockIdx.x * a.columns + column;
+    int64_t last = first + a.chunk_rows < a.rows ? first + a.chunk_rows : a.rows;
+    const Dout *dout = (const Dout *)a.dout + column;
+    Table *dtable = (Table *)a.dtable.data + column;
+    int32_t token = a.uses[first].token;
+    bool begun = first > 0 && a.uses[first - 1].token == token;
+    float sum[PACK] = {0}, table[PACK];
+    for (int64_t base = first; base < last; base += ROWS_AT_ONCE) {
+        float values[ROWS_AT_ONCE][PACK];
+        struct use use[ROWS_AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < ROWS_AT_ONCE; j++)
+            use[j] = a.uses[base + j < last ? base + j : last - 1];
+#pragma unroll
+        for (int j = 0; j < ROWS_AT_ONCE; j++)
+            load_columns<PACKED>(values[j], dout + use[j].row * a.columns, count);
+#pragma unroll
+        for (int j = 0; j < ROWS_AT_ONCE; j++) {
+            if (base + j >= last) continue;
+            if (use[j].token != token) { /* the run has ended */
+                if (begun) {
+                    store_columns<PACKED>(a.heads + border, sum, count);
+                } else {
+                    load_columns<PACKED>(table, dtable + token * a.columns, count);
+                    for (int i = 0; i < PACK; i++) table[i] += sum[i];
+                    store_columns<PACKED>(dtable + token * a.columns, table, count);
+                }
+                token = use[j].token, begun = false;
+                for (int i = 0; i < PACK; i++) sum[i] = 0;
+            }
+            for (int i = 0; i < PACK; i++) sum[i] += values[j][i];
+        }
+    }
+    bool goes_on = last < a.rows && a.uses[last].token == token;
+    if (begun || goes_on) {
+        store_columns<PACKED>((begun ? a.heads : a.tails) + border, sum, count);
+    } else {
+        load_columns<PACKED>(table, dtable + token * a.columns, count);
+        for (int i = 0; i < PACK; i++) table[i] += sum[i];
+        store_columns<PACKED>(dtable + token * a.columns, table, count);
+    }
+}
+
+/* The last chunk that begins with this token; chunk does, or ends with it. */
+static __device__ __forceinline__ int64_t last_chunk_of(const struct sums &a, int32_t token,
+                                                        int64_t chunk) {
+    int64_t high = (a.rows - 1) / a.chunk_rows;
+    while (chunk < high) {
+        int64_t middle = (chunk + high + 1) / 2;
+        if (a.uses[middle * a.chunk_rows].token == token) chunk = middle;
+        else high = middle - 1;
+    }
+    return chunk;
+}
+
+/* The block of the chunk in which a run began that went on adds the pieces of it, in order. */
+template <bool PACKED>
+static __global__ void __launch_bounds__(SUM_THREADS_MAX) long_runs_kernel(struct sums a) {
+    int64_t column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * PACK;
+    int count = columns_from(column, a.columns);
+    int64_t chunk = blockIdx.x, first = chunk * a.chunk_rows, end = first + a.chunk_rows;
+    if (count <= 0 || end >= a.rows) return;
+    int32_t token = a.uses[end].token;
+    bool begun = first > 0 && a.uses[first - 1].token == token;
+    if (a.uses[end - 1].token != token || begun) return;
+    int64_t last = last_chunk_of(a, token, chunk + 1);
+    float sum[PACK];
+    load_columns<PACKED>(sum, a.tails + chunk * a.columns + column, count);
+    for (chunk++; chunk <= last; chunk += ROWS_AT_ONCE) {
+        float values[ROWS_AT_ONCE][PACK] = {{0}};
+#pragma unroll
+        for (int j = 0; j < ROWS_AT_ONCE; j++)
+            if (chunk + j <= last)
+                load_columns<PACKED>(values[j], a.heads + (chunk + j) * a.columns + column, count);
+#pragma unroll
+        for (int j = 0; j < ROWS_AT_ONCE; j++)
+            for (int i = 0; i < PACK; i++) sum[i] += values[j][i];
+    }
+    add_to_array(a.dtable, token * a.columns + column, sum, count);
+}
+
+/* ---- backward: the position table */
+
+/* Grid: positions x tiles of columns. */
+template <typename Dout, bool PACKED>
+static __global__ void __launch_bounds__(SUM_THREADS_MAX)
+    position_sums_kernel(struct array dtable, const Dout *__restrict__ dout, int64_t rows,
+                         int64_t columns, int64_t sequence_length) {
+    int64_t column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * PACK;
+    int count = columns_from(column, columns);
+    if (count <= 0) return;
+    float sum[PACK] = {0};
+    for (int64_t row = blockIdx.x; row < rows; row += ROWS_AT_ONCE * sequence_length) {
+        float values[ROWS_AT_ONCE][PACK] = {{0}};
+#pragma unroll
+        for (int j = 0; j < ROWS_AT_ONCE; j++)
+            if (row + j * sequence_length < rows)
+                load_columns<PACKED>(values[j],
+                                     dout + (row + j * sequence_length) * columns + column, count);
+#pragma unroll
+        for (int j = 0; j < ROWS_AT_ONCE; j++)
+            for (int i = 0; i < PACK; i++) sum[i] += values[j][i];
+    }
+    add_to_array(dtable, blockIdx.x * columns + column, sum, count);
+}
+
+/* ---- backward: on the host */
+
+/* The workspace: uses are sorted from one buffer to the other and back. */
+struct workspace {
+    struct use *uses[2];
+    int32_t *counts; /* [RADIX, chunks of the sort] */
+    float *heads, *tails;
+    int64_t bytes;
+};
+
+static int64_t rows_per_chunk(int64_t rows, int64_t least, int64_t chunks_max) {
+    int64_t chunk_rows = blocks_of(rows, chunks_max);
+    return chunk_rows < least ? least : blocks_of(chunk_rows, WARP) * WARP;
+}
+
+static int64_t sum_chunk_rows(int64_t rows) {
+    return rows_per_chunk(rows, CHUNK_ROWS_MIN, CHUNKS_MAX);
+}
+
+static int64_t sort_chunk_rows(int64_t rows) {
+    return rows_per_chunk(rows, SORT_CHUNK_ROWS_MIN, SORT_CHUNKS_MAX);
+}
+
+static void *carve(struct workspace *w, char *base, int64_t bytes) {
+    void *place = base ? base + w->bytes : NULL;
+    w->bytes += blocks_of(bytes, 256) * 256;
+    return place;
+}
+
+static struct workspace lay_out(char *base, int64_t rows, int64_t columns) {
+    struct workspace w = {};
+    int64_t borders = blocks_of(rows, sum_chunk_rows(rows)) * columns * (int64_t)sizeof(float);
+    int64_t digits = blocks_of(rows, sort_chunk_rows(rows)) * RADIX * (int64_t)sizeof(int32_t);
+    for (int i = 0; i < 2; i++)
+        w.uses[i] = (struct use *)carve(&w, base, rows * (int64_t)sizeof(struct use));
+    w.counts = (int32_t *)carve(&w, base, digits);
+    w.heads = (float *)carve(&w, base, borders);
+    w.tails = (float *)carve(&w, base, borders);
+    return w;
+}
+
+/* Returns the sorted uses. Bits above the vocabulary's highest are 0 and need no pass. */
+static const struct use *sort_by_token(struct backend *be, const struct workspace *w,
+                                       const int32_t *tokens, int64_t rows, int64_t vocabulary) {
+    cudaStream_t stream = cuda_state(be)->compute;
+    int chunk_rows = (int)sort_chunk_rows(rows), n = (int)rows;
+    unsigned chunks = (unsigned)blocks_of(rows, chunk_rows);
+    const struct use *from = NULL;
+    struct use *to = w->uses[0];
+    int shift = 0;
+    do {
+        LAUNCH(count_digits_kernel, chunks, WARP, 0, stream, w->counts, from, tokens, n, chunk_rows,
+               shift);
+        LAUNCH(scan_kernel, 1, SCAN_THREADS, 0, stream, w->counts, (int)chunks * RADIX);
+        LAUNCH(scatter_kernel, chunks, WARP, 0, stream, to, w->counts, from, tokens, n, chunk_rows,
+               shift);
+        from = to;
+        to = w->uses[from == w->uses[0]];
+        shift += RADIX_BITS;
+    } while (shift < 31 && (vocabulary - 1) >> shift > 0);
+    return from;
+}
+
+static unsigned column_tiles(int64_t columns, unsigned threads) {
+    return (unsigned)blocks_of(columns, (int64_t)threads * PACK);
+}
+
+static void tokens_backward(struct backend *be, const struct embedding_backward_args *args) {
+    const struct tensor *dtable = args->dtoken_table, *dout = args->dout;
+    int64_t rows = tensor_rows(dout), columns = tensor_columns(dout);
+    const struct workspace w = lay_out((char *)be->workspace, rows, columns);
+    struct sums a = {array_of(dtable),    w.heads, w.tails, dout->data, NULL, rows, columns,
+                     sum_chunk_rows(rows)};
+    a.uses = sort_by_token(be, &w, args->tokens, rows, tensor_rows(dtable));
+    cudaStream_t stream = cuda_state(be)->compute;
+    unsigned threads = threads_for_columns(columns, SUM_THREADS_MAX);
+    dim3 grid((unsigned)blocks_of(rows, a.chunk_rows), column_tiles(columns, threads));
+    STORAGE_SWITCH(
+        dtable->dtype, Table, STORAGE_SWITCH(dout->dtype, Dout, {
+            if (a.dtable.packed && rows_are_packed(dout))
+                LAUNCH((token_sums_kernel<Table, Dout, true>), grid, threads, 0, stream, a);
+            else LAUNCH((token_sums_kernel<Table, Dout, false>), grid, threads, 0, stream, a);
+        }));
+    if (columns % PACK == 0) LAUNCH(long_runs_kernel<true>, grid, threads, 0, stream, a);
+    else LAUNCH(long_runs_kernel<false>, grid, threads, 0, stream, a);
+}
+
+static void positions_backward(struct backend *be, const struct embedding_backward_args *args) {
+    const struct tensor *dtable = args->dposition_table, *dout = args->dout;
+    int64_t rows = tensor_rows(dout), columns = tensor_columns(dout), T = args->sequence_length;
+    cudaStream_t stream = cuda_state(be)->compute;
+    unsigned threads = threads_for_columns(columns, SUM_THREADS_MAX);
+    dim3 grid((unsigned)(rows < T ? rows : T), column_tiles(columns, threads));
+    STORAGE_SWITCH(dout->dtype, Dout, {
+        if (rows_are_packed(dout))
+            LAUNCH((position_sums_kernel<Dout, true>), grid, threads, 0, stream, array_of(dtable),
+                   (const Dout *)dout->data, rows, columns, T);
+        else
+            LAUNCH((position_sums_kernel<Dout, false>), grid, threads, 0, stream, array_of(dtable),
+                   (const Dout *)dout->data, rows, columns, T);
+    });
+}
+
+void cuda_embedding_backward(struct backend *be, const struct embedding_backward_args *args) {
+    int64_t rows = tensor_rows(args->dout);
+    assert(rows <= INT32_MAX);
+    if (rows == 0) return;
+    tokens_backward(be, args);
+    positions_backward(be, args);
+    cuda_launched(be, "embedding_backward");
+}
+
+void cuda_embedding_backward_plan(struct backend *be, const struct embedding_backward_args *args) {
+    struct workspace w = lay_out(NULL, tensor_rows(args->dout), tensor_columns(args->dout));
+    backend_reserve(be, (size_t)w.bytes);
+}

@@ -1,0 +1,126 @@
+/* The norm of all gradients, and what follows from it: one pass over memory, then one block.
+ *
+ * Squares must be added as if in fp64 (see the CPU's), but GPUs other than the large ones have
+ * hardly any fp64 units. So a thread squares and adds its few values of an iteration in fp32, which
+ * takes two instructions a value, and adds that sum to an fp64 one. Only if it is too large or too
+ * small to trust, or not a number, are the same values added again in fp64.
+ *
+ * Nothing else is needed for found_inf: squares of fp32 cannot overflow fp64, and an infinite or
+ * undefined gradient makes the norm so. */
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/flat.h"
+
+#include <float.h>
+
+enum { SQUARES_THREADS = 256, CHUNKS = 4, ITERATIONS = 4, FINISH_THREADS = 512 };
+
+static __device__ __forceinline__ double warp_sum(double value) {
+    for (int offset = WARP / 2; offset > 0; offset /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, offset);
+    return value;
+}
+
+/* The first thread gets the sum; called once in a kernel. */
+template <int THREADS> static __device__ double block_total(double value) {
+    __shared__ double part[THREADS / WARP];
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    value = warp_sum(value);
+    if (lane == 0) part[warp] = value;
+    __syncthreads();
+    return warp_sum(lane < THREADS / WARP ? part[lane] : 0.0);
+}
+
+/* The squares of one iteration of one thread. */
+template <bool WHOLE, int N, typename T>
+static __device__ __forceinline__ double squares(const T *gradients, int64_t at, int64_t count,
+                                                 float unscale) {
+    float g[CHUNKS][N], total = 0;
+    for (int c = 0; c < CHUNKS; c++) {
+        int64_t i = at + c * SQUARES_THREADS * N;
+        load_flat<WHOLE, N>(g[c], gradients + i, count - i);
+    }
+    for (int c = 0; c < CHUNKS; c++) {
+        float sum = 0;
+        for (int k = 0; k < N; k++) {
+            g[c][k] *= unscale;
+            sum += g[c][k] * g[c][k];
+        }
+        total += sum;
+    }
+    if (total >= 0x1p-80f && total <= FLT_MAX) return total;
+    double exact = 0;
+    for (int c = 0; c < CHUNKS; c++)
+        for (int k = 0; k < N; k++) exact += (double)g[c][k] * g[c][k];
+    return exact;
+}
+
+template <typename T> static constexpr __host__ __device__ int64_t iteration_values() {
+    return (int64_t)SQUARES_THREADS * CHUNKS * chunk_values(sizeof(T));
+}
+
+/* partial[b] = the squares of the b-th share. Shares depend on the count alone. */
+template <typename T>
+static __global__ void __launch_bounds__(SQUARES_THREADS)
+    squares_kernel(double *__restrict__ partial, const T *__restrict__ gradients, int64_t count,
+                   const struct step_state *__restrict__ state, bool aligned) {
+    constexpr int N = chunk_values(sizeof(T));
+    constexpr int64_t STEP = iteration_values<T>();
+    /* In fp32: no quotient of two fp32 numbers is so near the middle between two others that
+     * rounding it to fp64 first could make a difference. */
+    float unscale = 1.0f / state->loss_scale;
+    double total = 0;
+#pragma unroll 1
+    for (int i = 0; i < ITERATIONS; i++) {
+        int64_t first = ((int64_t)blockIdx.x * ITERATIONS + i) * STEP;
+        int64_t at = first + (int64_t)threadIdx.x * N;
+        if (first >= count) break;
+        if (aligned && first + STEP <= count)
+            total += squares<true, N>(gradients, at, count, unscale);
+        else total += squares<false, N>(gradients, at, count, unscale);
+    }
+    total = block_total<SQUARES_THREADS>(total);
+    if (threadIdx.x == 0) partial[blockIdx.x] = total;
+}
+
+static __global__ void __launch_bounds__(FINISH_THREADS)
+    finish_kernel(struct step_state *state, const double *__restrict__ partial, int64_t blocks,
+                  float grad_clip) {
+    double total = 0;
+    for (int64_t i = threadIdx.x; i < blocks; i += FINISH_THREADS) total += partial[i];
+    total = block_total<FINISH_THREADS>(total);
+    if (threadIdx.x != 0) return;
+    float norm = (float)sqrt(total);
+    /* A norm beyond fp32 would clip every gradient to zero. */
+    state->gradient_norm = norm;
+    state->found_inf = !(norm <= FLT_MAX);
+    float factor = grad_clip / (norm + 1e-6f);
+    state->clip_factor = grad_clip > 0 && factor < 1 ? factor : 1;
+}
+
+static int64_t shares(const struct tensor *gradients) {
+    int64_t count = tensor_count(gradients), blocks = 0;
+    STORAGE_SWITCH(gradients->dtype, T,
+                   { blocks = blocks_of(count, iteration_values<T>() * ITERATIONS); });
+    return blocks;
+}
+
+void cuda_gradient_norm_plan(struct backend *be, const struct gradient_norm_args *args) {
+    backend_reserve(be, (size_t)shares(args->gradients) * sizeof(double));
+}
+
+void cuda_gradient_norm(struct backend *be, const struct gradient_norm_args *args) {
+    const struct tensor *gradients = args->gradients;
+    int64_t blocks = shares(gradients);
+    double *partial = (double *)be->workspace; /* [blocks] */
+    assert((size_t)blocks * sizeof *partial <= be->workspace_bytes);
+    cudaStream_t stream = cuda_state(be)->compute;
+    bool aligned = aligned_to(gradients->data, 16);
+    if (blocks > 0)
+        STORAGE_SWITCH(gradients->dtype, T,
+                       LAUNCH((squares_kernel<T>), (unsigned)blocks, SQUARES_THREADS, 0, stream,
+                              partial, (const T *)gradients->data, tensor_count(gradients),
+                              args->state, aligned));
+    LAUNCH(finish_kernel, 1, FINISH_THREADS, 0, stream, args->state, partial, blocks,
+           args->grad_clip);
+    cuda_launched(be, "gradient_norm");
+}

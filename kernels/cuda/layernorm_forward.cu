@@ -1,0 +1,188 @@
+/* Layer norm, with the addition to the residual stream before it.
+ *
+ * Bytes per element: what the dtypes say, each tensor once; for a bf16 branch on an fp32 stream
+ * 2 + 4 read, 4 + 2 written. The limit is memory bandwidth.
+ *
+ * A thread owns 8 columns, a block whole rows, four at a time: so weight and bias are read once
+ * for four rows, loads of all four are in flight together, and the rows stay in registers between
+ * the two passes that mean and variance take. Rows too long for that, rows whose packs are not
+ * aligned, and what else is rare go through a kernel that reads its elements anew for each pass;
+ * they come from the caches then. */
+#include "kernels/cuda/columns.h"
+#include "kernels/cuda/reduce.h"
+
+enum {
+    ROWS = 4,
+    THREADS_MAX = 512, /* leaves 128 registers for each */
+    WARPS_MAX = THREADS_MAX / WARP,
+    GENERAL_THREADS = 256,
+};
+
+/* x = what is normalized. Without residual it is `in`, which the kernel knows as stream. */
+struct forward {
+    struct array out, sum, stream, branch;
+    float *mean, *rstd;
+    const float *weight, *bias;
+    int64_t rows, columns;
+    float per_column, epsilon; /* per_column: 1 / C */
+};
+
+/* The sums over each row of `values`, in every thread. `part` must be free: nobody reads it since
+ * the last barrier. */
+static __device__ __forceinline__ void row_sums(float sums[ROWS], const float values[ROWS],
+                                                float part[ROWS][WARPS_MAX]) {
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    for (int r = 0; r < ROWS; r++) {
+        float sum = warp_sum(values[r]);
+        if (lane == 0) part[r][warp] = sum;
+    }
+    __syncthreads();
+    for (int r = 0; r < ROWS; r++) sums[r] = 0;
+    for (int w = 0; w < (int)blockDim.x / WARP; w++)
+        for (int r = 0; r < ROWS; r++) sums[r] += part[r][w];
+}
+
+/* Reads the thread's columns of up to ROWS rows, adds the branch, and stores the sum. What is
+ * normalized is the sum as it was rounded, because the backward pass will read that. */
+template <typename Branch, typename Stream>
+static __device__ __forceinline__ void read_rows(float x[ROWS][PACK], const struct forward &a,
+                                                 int64_t at, int rows) {
+    const Stream *stream = (const Stream *)a.stream.data + at;
+    const Branch *branch = (const Branch *)a.branch.data + at;
+    float more[ROWS][PACK] = {{0}};
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        if (r < rows) load_pack(x[r], stream + r * a.columns);
+    if (!a.branch.data) return;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+        if (r < rows) load_pack(more[r], branch + r * a.columns);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        for (int i = 0; i < PACK; i++) x[r][i] = rounded<Stream>(x[r][i] + more[r][i]);
+        if (r < rows) store_pack((Stream *)a.sum.data + at + r * a.columns, x[r]);
+    }
+}
+
+/* mean and rstd of each row. Two passes: the mean is known before squares are summed, so nothing
+ * cancels. Threads without columns add nothing. */
+static __device__ __forceinline__ void statistics(float mean[ROWS], float rstd[ROWS],
+                                                  const float x[ROWS][PACK],
+                                                  const struct forward &a, bool inside) {
+    __shared__ float part[2][ROWS][WARPS_MAX];
+    float sum[ROWS], square[ROWS];
+    for (int r = 0; r < ROWS; r++) {
+        sum[r] = 0;
+        for (int i = 0; i < PACK; i++) sum[r] += x[r][i];
+    }
+    row_sums(mean, sum, part[0]);
+    for (int r = 0; r < ROWS; r++) {
+        mean[r] *= a.per_column;
+        square[r] = 0;
+        for (int i = 0; i < PACK; i++) square[r] += (x[r][i] - mean[r]) * (x[r][i] - mean[r]);
+        if (!inside) square[r] = 0;
+    }
+    row_sums(rstd, square, part[1]);
+    for (int r = 0; r < ROWS; r++) rstd[r] = 1.0f / sqrtf(rstd[r] * a.per_column + a.epsilon);
+}
+
+template <typename Out, typename Branch, typename Stream>
+static __global__ void __launch_bounds__(THREADS_MAX) forward_kernel(struct forward a) {
+    int64_t first = (int64_t)blockIdx.x * ROWS, column = (int64_t)threadIdx.x * PACK;
+    int rows = a.rows - first < ROWS ? (int)(a.rows - first) : (int)ROWS;
+    bool inside = column < a.columns;
+    float x[ROWS][PACK] = {{0}}, mean[ROWS], rstd[ROWS];
+    if (inside) read_rows<Branch, Stream>(x, a, first * a.columns + column, rows);
+    statistics(mean, rstd, x, a, inside);
+    if (threadIdx.x == 0) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (r < rows) a.mean[first + r] = mean[r], a.rstd[first + r] = rstd[r];
+    }
+    if (!inside) return;
+    float weight[PACK], bias[PACK];
+    load_pack(weight, a.weight + column);
+    load_pack(bias, a.bias + column);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        for (int i = 0; i < PACK; i++)
+            x[r][i] = (x[r][i] - mean[r]) * rstd[r] * weight[i] + bias[i];
+        if (r < rows) store_pack((Out *)a.out.data + (first + r) * a.columns + column, x[r]);
+    }
+}
+
+/* A block per row. Each thread reads in later passes what it has read or stored itself. */
+static __global__ void __launch_bounds__(GENERAL_THREADS) general_forward_kernel(struct forward a) {
+    const int64_t columns = a.columns, row = blockIdx.x, start = row * columns;
+    const struct array from = a.branch.data ? a.sum : a.stream;
+    const int64_t begin = (int64_t)threadIdx.x * PACK, step = GENERAL_THREADS * PACK;
+    float x[PACK], more[PACK], sum = 0, square = 0;
+    for (int64_t c = begin; c < columns; c += step) {
+        int count = columns_from(c, columns);
+        load_array(x, a.stream, start + c, count);
+        if (a.branch.data) {
+            load_array(more, a.branch, start + c, count);
+            for (int i = 0; i < PACK; i++) x[i] += more[i];
+            store_array(a.sum, start + c, x, count);
+            load_array(x, a.sum, start + c, count);
+        }
+        for (int i = 0; i < PACK; i++) sum += x[i];
+    }
+    float mean = block_sum<GENERAL_THREADS>(sum) * a.per_column;
+    for (int64_t c = begin; c < columns; c += step) {
+        int count = columns_from(c, columns);
+        load_array(x, from, start + c, count);
+        for (int i = 0; i < PACK; i++) square += i < count ? (x[i] - mean) * (x[i] - mean) : 0;
+    }
+    float variance = block_sum<GENERAL_THREADS>(square) * a.per_column;
+    float rstd = 1.0f / sqrtf(variance + a.epsilon);
+    if (threadIdx.x == 0) a.mean[row] = mean, a.rstd[row] = rstd;
+    for (int64_t c = begin; c < columns; c += step) {
+        int count = columns_from(c, columns);
+        load_array(x, from, start + c, count);
+        for (int i = 0; i < PACK; i++)
+            if (i < count) x[i] = (x[i] - mean) * rstd * a.weight[c + i] + a.bias[c + i];
+        store_array(a.out, start + c, x, count);
+    }
+}
+
+static void launch_forward(struct backend *be, const struct forward *a) {
+    unsigned blocks = (unsigned)blocks_of(a->rows, ROWS);
+    unsigned threads = threads_for_columns(a->columns, THREADS_MAX);
+    enum dtype branch = a->branch.data ? a->branch.dtype : a->stream.dtype;
+    STORAGE_SWITCH(
+        a->out.dtype, Out,
+        STORAGE_SWITCH(branch, Branch,
+                       STORAGE_SWITCH(a->stream.dtype, Stream,
+                                      LAUNCH((forward_kernel<Out, Branch, Stream>), blocks, threads,
+                                             0, cuda_state(be)->compute, *a))));
+}
+
+void cuda_layernorm_forward(struct backend *be, const struct layernorm_forward_args *args) {
+    const struct tensor *stream = args->residual ? args->residual : args->in;
+    const struct forward a = {
+        .out = array_of(args->out),
+        .sum = array_of(args->sum),
+        .stream = array_of(stream),
+        .branch = array_of(args->residual ? args->in : NULL),
+        .mean = args->mean,
+        .rstd = args->rstd,
+        .weight = (const float *)args->weight->data,
+        .bias = (const float *)args->bias->data,
+        .rows = tensor_rows(args->out),
+        .columns = tensor_columns(args->out),
+        .per_column = 1.0f / (float)tensor_columns(args->out),
+        .epsilon = args->epsilon,
+    };
+    assert(!args->residual == !args->sum && args->weight->dtype == DTYPE_F32);
+    assert(args->bias->dtype == DTYPE_F32);
+    bool packed = a.out.packed && a.sum.packed && a.stream.packed && a.branch.packed &&
+                  rows_are_packed(args->weight) && rows_are_packed(args->bias);
+    bool same = !args->sum || a.sum.dtype == a.stream.dtype;
+    if (a.rows == 0) return;
+    if (packed && same && a.columns <= (int64_t)THREADS_MAX * PACK) launch_forward(be, &a);
+    else
+        LAUNCH(general_forward_kernel, (unsigned)a.rows, GENERAL_THREADS, 0,
+               cuda_state(be)->compute, a);
+    cuda_launched(be, "layernorm_forward");
+}

@@ -1,0 +1,267 @@
+/* Matrix products: cuBLASLt with as much as it can do on the way (epilogues), and passes of our own
+ * for the rest.
+ *
+ * A recipe says which is which, and where everything lies. The library multiplies operands of one
+ * dtype, and stores that dtype or fp32; its bias has the dtype of the output, and so has the other
+ * side of a GELU, whose rows must be packed. What it does not do:
+ *
+ *     unlike operands           both are copied to fp32 first, which is exact
+ *     bias of a wider dtype     the product goes to fp32 in the workspace; store_kernel adds the
+ *     than out, fp32 to 16 bit  bias and rounds, once
+ *     gelu                      from gelu_in, after the product
+ *     gelu'                     in place, on the product rounded to out
+ *     column sums               cuda_column_sums
+ *
+ * Where the library declines a whole it is asked again for less. */
+#include <assert.h>
+#include <stdio.h>
+
+#include "kernels/arena.h"
+#include "kernels/cuda/products.h"
+#include "kernels/cuda/storage.h"
+
+enum { STORE_THREADS = 256, TILE = 128 /* of the library's, about */ };
+
+/* out [rows, columns] (+)= product + bias; product may be out itself, and bias NULL. */
+template <typename Out, typename Bias>
+static __global__ void store_kernel(Out *out, const float *product, const Bias *bias, int64_t count,
+                                    int64_t columns, bool accumulate, bool packed) {
+    int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * PACK;
+    if (at >= count) return;
+    int some = count - at < PACK ? (int)(count - at) : (int)PACK;
+    bool whole = packed && some == PACK;
+    float values[PACK], more[PACK];
+    if (whole) load_pack(values, product + at);
+    else load_some(values, product + at, some);
+    if (bias) {
+        int64_t column = at % columns;
+#pragma unroll
+        for (int i = 0; i < PACK; i++) {
+            if (i < some) values[i] += widen(bias[column]);
+            if (++column == columns) column = 0;
+        }
+    }
+    if (accumulate) {
+        if (whole) load_pack(more, out + at);
+        else load_some(more, out + at, some);
+#pragma unroll
+        for (int i = 0; i < PACK; i++) values[i] += more[i];
+    }
+    if (whole) store_pack(out + at, values);
+    else store_some(out + at, values, some);
+}
+
+static void store(struct backend *be, const struct tensor *out, const float *product,
+                  const struct tensor *bias, bool accumulate) {
+    int64_t count = tensor_count(out), columns = tensor_columns(out);
+    unsigned blocks = (unsigned)blocks_of(count, STORE_THREADS * PACK);
+    bool packed = (uintptr_t)out->data % 16 == 0 && (uintptr_t)product % 16 == 0;
+    enum dtype bias_dtype = bias ? bias->dtype : DTYPE_F32;
+    const void *added = bias ? bias->data : NULL;
+    STORAGE_SWITCH(out->dtype, Out,
+                   STORAGE_SWITCH(bias_dtype, Bias,
+                                  LAUNCH((store_kernel<Out, Bias>), blocks, STORE_THREADS, 0,
+                                         cuda_state(be)->compute, (Out *)out->data, product,
+                                         (const Bias *)added, count, columns, accumulate, packed)));
+    cuda_launched(be, "matmul");
+}
+
+/* ---- recipes */
+
+enum { FUSE_BIAS = 1, FUSE_GELU = 2, FUSE_DGELU = 4, FUSE_DBIAS = 8 };
+
+struct recipe {
+    unsigned fused;
+    const struct product *product;
+    struct product_key key;
+    struct tensor a, b, bias; /* as the library reads them: args' own, or copies in the workspace */
+    struct tensor result;     /* what the library stores to: args' own, or fp32 in the workspace */
+    void *sums;               /* of columns, or scratch for them */
+    void *scratch;            /* the library's */
+    size_t bytes;             /* of workspace */
+};
+
+/* What holds A B + bias: gelu_in if there is one. */
+static const struct tensor *sum_of(const struct matmul_args *args) {
+    return args->gelu_in ? args->gelu_in : args->out;
+}
+
+static enum dtype operand_dtype(const struct matmul_args *args) {
+    return args->a->dtype == args->b->dtype ? args->a->dtype : DTYPE_F32;
+}
+
+/* Whether the library stores the dtype of the sum. */
+static bool is_direct(const struct matmul_args *args) {
+    enum dtype to = sum_of(args)->dtype;
+    return to == DTYPE_F32 || to == operand_dtype(args);
+}
+
+/* Whether column sums should be an epilogue. The library overwrites, and rounds to the dtype of
+ * out: only fp32 sums can be added later. And it will not split k then, which costs more than a
+ * pass over b where out alone has too few tiles to keep the GPU busy. */
+static bool sums_come_along(const struct cuda_products *products, const struct matmul_args *args) {
+    int64_t tiles =
+        blocks_of(tensor_rows(args->out), TILE) * blocks_of(tensor_columns(args->out), TILE);
+    return products->fuses && args->out->dtype == DTYPE_F32 && tiles >= products->multiprocessors;
+}
+
+/* What the library may be asked to do on the way. */
+static unsigned fusible(const struct cuda_products *products, const struct matmul_args *args) {
+    enum dtype to = sum_of(args)->dtype;
+    const struct tensor *other = args->gelu_in ? args->gelu_in : args->dgelu_in;
+    bool packed = tensor_columns(args->out) % PACK == 0;
+    bool gelu = other && products->fuses && packed && other->dtype == args->out->dtype;
+    unsigned fused = 0;
+    if (!is_direct(args)) return 0;
+    if (args->bias && (args->bias->dtype == to || to == DTYPE_F32)) fused |= FUSE_BIAS;
+    if (args->gelu_in && gelu && (fused || !args->bias)) fused |= FUSE_GELU;
+    if (args->dgelu_in && gelu && !args->bias) fused |= FUSE_DGELU;
+    if (args->dbias && sums_come_along(products, args) && !args->bias && !fused)
+        fused |= FUSE_DBIAS;
+    return fused;
+}
+
+/* The next thing to try; bias last, since its own pass costs the most. */
+static unsigned less(unsigned fused) {
+    if (fused & ~FUSE_BIAS) return fused & FUSE_BIAS;
+    return 0;
+}
+
+static int32_t epilogue_of(unsigned fused) {
+    if (fused & FUSE_GELU) return fused & FUSE_BIAS ? EPILOGUE_GELU_BIAS : EPILOGUE_GELU;
+    if (fused & FUSE_DGELU) return EPILOGUE_DGELU;
+    if (fused & FUSE_DBIAS) return EPILOGUE_COLUMN_SUMS;
+    return fused & FUSE_BIAS ? EPILOGUE_BIAS : EPILOGUE_NONE;
+}
+
+static struct product_key key_of(const struct cuda_products *products,
+                                 const struct matmul_args *args) {
+    struct product_key key = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    int64_t a_rows = tensor_rows(args->a), a_columns = tensor_columns(args->a);
+    int64_t b_rows = tensor_rows(args->b), b_columns = tensor_columns(args->b);
+    key.m = args->transpose_a ? a_columns : a_rows;
+    key.k = args->transpose_a ? a_rows : a_columns;
+    key.n = args->transpose_b ? b_rows : b_columns;
+    key.in = (int16_t)operand_dtype(args);
+    key.transpose_a = args->transpose_a;
+    key.transpose_b = args->transpose_b;
+    key.tf32 = products->tf32 && key.in == DTYPE_F32;
+    assert(key.k == (args->transpose_b ? b_columns : b_rows));
+    assert(tensor_rows(args->out) == key.m && tensor_columns(args->out) == key.n);
+    assert(!(args->accumulate && (args->gelu_in || args->dgelu_in)));
+    assert(!(args->gelu_in && args->dgelu_in) && !(args->dbias && args->transpose_b));
+    return key;
+}
+
+static struct tensor copy_place(struct arena *arena, const struct tensor *tensor,
+                                enum dtype dtype) {
+    struct tensor copy = *tensor;
+    if (tensor->dtype == dtype) return copy;
+    copy.dtype = dtype;
+    copy.data = arena_take(arena, tensor_bytes(&copy));
+    return copy;
+}
+
+/* Everything but the library's part. Without a workspace only the bytes are right. */
+static struct recipe lay_out(struct backend *be, const struct matmul_args *args, unsigned fused) {
+    struct recipe r = {};
+    struct arena arena = {(char *)be->workspace, 0, SIZE_MAX};
+    const struct tensor *sum = sum_of(args);
+    r.fused = fused;
+    r.key = key_of(cuda_state(be)->products, args);
+    r.key.epilogue = epilogue_of(fused);
+    r.a = copy_place(&arena, args->a, (enum dtype)r.key.in);
+    r.b = copy_place(&arena, args->b, (enum dtype)r.key.in);
+    r.result = *(fused & FUSE_GELU ? args->out : sum);
+    bool bias_later = args->bias && !(fused & FUSE_BIAS);
+    if (!is_direct(args) || (bias_later && sum->dtype != DTYPE_F32))
+        r.result = copy_place(&arena, sum, DTYPE_F32);
+    if (fused & FUSE_BIAS) r.bias = copy_place(&arena, args->bias, sum->dtype);
+    r.key.out = (int16_t)r.result.dtype;
+    r.key.accumulate = args->accumulate && r.result.dtype == sum->dtype;
+    if (fused & FUSE_DBIAS) r.sums = arena_take(&arena, tensor_count(args->dbias) * sizeof(float));
+    else if (args->dbias) r.sums = arena_take(&arena, cuda_column_sums_bytes(be, args->b));
+    r.scratch = arena.base ? arena.base + arena.used : NULL;
+    r.bytes = arena.used;
+    return r;
+}
+
+/* Finds the recipe that fuses most. Returns false with be->failure set if there is none. */
+static bool find_recipe(struct backend *be, const struct matmul_args *args, struct recipe *r,
+                        bool planning) {
+    struct cuda_products *products = cuda_state(be)->products;
+    unsigned fused = fusible(products, args);
+    for (;; fused = less(fused)) {
+        *r = lay_out(be, args, fused);
+        size_t left = be->workspace_bytes > r->bytes ? be->workspace_bytes - r->bytes : 0;
+        r->product = product_find(products, &r->key,
+                                  planning ? (size_t)PRODUCT_WORKSPACE_BYTES : left, planning);
+        if (r->product || !fused) break;
+    }
+    if (r->product) r->bytes += r->product->workspace_bytes;
+    if (r->product && (planning || r->bytes <= be->workspace_bytes)) return true;
+    if (!be->failure[0])
+        snprintf(be->failure, sizeof be->failure,
+                 "CUDA: a matrix product of %lld x %lld x %lld, %s to %s: %s", (long long)r->key.m,
+                 (long long)r->key.n, (long long)r->key.k, dtype_name((enum dtype)r->key.in),
+                 dtype_name((enum dtype)r->key.out),
+                 r->product ? "it was not planned and the workspace is too small"
+                            : "cuBLASLt has no algorithm for it");
+    return false;
+}
+
+void cuda_matmul_plan(struct backend *be, const struct matmul_args *args) {
+    struct recipe r;
+    if (find_recipe(be, args, &r, true)) backend_reserve(be, r.bytes);
+}
+
+/* ---- running */
+
+static void copy_in(struct backend *be, const struct tensor *copy, const struct tensor *from) {
+    struct cast_args args = {copy, from};
+    if (copy->data != from->data) cuda_cast(be, &args);
+}
+
+static bool multiply(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
+    const struct cuda_products *products = cuda_state(be)->products;
+    void *vector = r->fused & FUSE_BIAS ? r->bias.data : r->sums;
+    const struct tensor *aux = args->gelu_in ? args->gelu_in : args->dgelu_in;
+    cublasStatus_t status = product_run(products, r->product, r->result.data, r->a.data, r->b.data,
+                                        vector, aux ? aux->data : NULL, r->scratch);
+    if (status && !be->failure[0])
+        snprintf(be->failure, sizeof be->failure,
+                 "CUDA: cuBLASLt failed on a matrix product of %lld x %lld x %lld: %s",
+                 (long long)r->key.m, (long long)r->key.n, (long long)r->key.k,
+                 products->lt.GetStatusString(status));
+    return !status;
+}
+
+/* What the library left undone. */
+static void finish(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
+    const struct tensor *sum = sum_of(args);
+    bool elsewhere = r->result.dtype != sum->dtype;
+    const struct tensor *bias = r->fused & FUSE_BIAS ? NULL : args->bias;
+    if (elsewhere || bias)
+        store(be, sum, (const float *)r->result.data, bias, args->accumulate && elsewhere);
+    if (args->gelu_in && !(r->fused & FUSE_GELU)) {
+        struct gelu_forward_args gelu = {args->out, args->gelu_in};
+        cuda_gelu_forward(be, &gelu);
+    }
+    if (args->dgelu_in && !(r->fused & FUSE_DGELU)) {
+        struct gelu_backward_args gelu = {args->out, args->out, args->dgelu_in};
+        cuda_gelu_backward(be, &gelu);
+    }
+    if (args->dbias) {
+        if (r->fused & FUSE_DBIAS) store(be, args->dbias, (const float *)r->sums, NULL, true);
+        else cuda_column_sums(be, args->dbias, args->b, r->sums);
+    }
+}
+
+void cuda_matmul(struct backend *be, const struct matmul_args *args) {
+    struct recipe r;
+    if (!find_recipe(be, args, &r, false)) return;
+    copy_in(be, &r.a, args->a);
+    copy_in(be, &r.b, args->b);
+    if (r.fused & FUSE_BIAS) copy_in(be, &r.bias, args->bias);
+    if (multiply(be, args, &r)) finish(be, args, &r);
+}

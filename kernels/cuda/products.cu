@@ -1,0 +1,287 @@
+/* Preparing a product costs about a millisecond (the library's heuristics), finding and queueing a
+ * prepared one a few microseconds: so all is prepared while a step is planned. */
+#include "kernels/cuda/products.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/arena.h"
+
+/* Splits of k may be added up in fp32, in a pass of their own: the order is fixed, and nothing is
+ * rounded to 16 bits on the way, as the two other schemes might. With an epilogue k is not split:
+ * the pass is said to round the sum to out before the bias comes, and where sums of columns are
+ * added up is not said at all. */
+static uint32_t reductions_of(const struct product_key *key) {
+    return key->epilogue == EPILOGUE_NONE ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+                                          : CUBLASLT_REDUCTION_SCHEME_NONE;
+}
+
+size_t product_alignment(enum dtype dtype, int64_t columns) {
+    size_t bytes = (size_t)columns * dtype_bytes(dtype), alignment = ARENA_ALIGNMENT;
+    while (bytes % alignment) alignment /= 2;
+    return alignment;
+}
+
+static cudaDataType_t type_of(int dtype) {
+    if (dtype == DTYPE_F32) return CUDA_R_32F;
+    return dtype == DTYPE_F16 ? CUDA_R_16F : CUDA_R_16BF;
+}
+
+static uint32_t epilogue_of(const struct product_key *key) {
+    switch (key->epilogue) {
+    case EPILOGUE_BIAS: return CUBLASLT_EPILOGUE_BIAS;
+    case EPILOGUE_GELU: return CUBLASLT_EPILOGUE_GELU_AUX;
+    case EPILOGUE_GELU_BIAS: return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case EPILOGUE_DGELU: return CUBLASLT_EPILOGUE_DGELU;
+    case EPILOGUE_COLUMN_SUMS: return CUBLASLT_EPILOGUE_BGRADA; /* our b is the library's A */
+    }
+    return CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+static bool has_vector(const struct product_key *key) {
+    return key->epilogue == EPILOGUE_BIAS || key->epilogue == EPILOGUE_GELU_BIAS ||
+           key->epilogue == EPILOGUE_COLUMN_SUMS;
+}
+
+static bool has_aux(const struct product_key *key) {
+    return key->epilogue == EPILOGUE_GELU || key->epilogue == EPILOGUE_GELU_BIAS ||
+           key->epilogue == EPILOGUE_DGELU;
+}
+
+/* ---- preparing */
+
+#define SET(function, object, attribute, value) \
+    (lt->function(object, attribute, &(value), sizeof(value)) == CUBLAS_STATUS_SUCCESS)
+
+/* The heuristics read alignments off the pointers in the operation: the numbers put there promise
+ * what product_run will keep. */
+static bool describe_epilogue(const struct cublaslt *lt, const struct product *product) {
+    const struct product_key *key = &product->key;
+    cublasLtMatmulDesc_t operation = product->operation;
+    uint32_t epilogue = epilogue_of(key);
+    int64_t stride = key->n;
+    const void *vector = (const void *)(uintptr_t)VECTOR_ALIGNMENT;
+    const void *aux = (const void *)product_alignment((enum dtype)key->out, key->n);
+    bool ok = SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+    if (has_vector(key))
+        ok &= SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, vector);
+    if (!has_aux(key)) return ok;
+    ok &= SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, stride);
+    return ok &
+           SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
+}
+
+/* rows x columns of ours are columns x rows of the library's. */
+static bool lay_out(const struct cublaslt *lt, cublasLtMatrixLayout_t *layout, int dtype,
+                    int64_t rows, int64_t columns) {
+    return lt->MatrixLayoutCreate(layout, type_of(dtype), (uint64_t)columns, (uint64_t)rows,
+                                  columns) == CUBLAS_STATUS_SUCCESS;
+}
+
+static bool describe(const struct cublaslt *lt, struct product *product) {
+    const struct product_key *key = &product->key;
+    cublasComputeType_t compute = key->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    int32_t first = key->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    int32_t second = key->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    bool ta = key->transpose_a, tb = key->transpose_b;
+    if (lt->MatmulDescCreate(&product->operation, compute, CUDA_R_32F)) return false;
+    cublasLtMatmulDesc_t operation = product->operation;
+    return SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_TRANSA, first) &&
+           SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_TRANSB, second) &&
+           describe_epilogue(lt, product) &&
+           lay_out(lt, &product->a, key->in, ta ? key->k : key->m, ta ? key->m : key->k) &&
+           lay_out(lt, &product->b, key->in, tb ? key->n : key->k, tb ? key->k : key->n) &&
+           lay_out(lt, &product->out, key->out, key->m, key->n);
+}
+
+static bool prefer_number(const struct cublaslt *lt, cublasLtMatmulPreference_t preference,
+                          cublasLtMatmulPreferenceAttributes_t attribute, size_t number) {
+    uint32_t value = (uint32_t)number;
+    return SET(MatmulPreferenceSetAttribute, preference, attribute, value);
+}
+
+/* What algorithms may ask for. */
+static bool prefer(const struct cublaslt *lt, cublasLtMatmulPreference_t preference,
+                   const struct product_key *key, uint64_t workspace_bytes) {
+    enum dtype in = (enum dtype)key->in;
+    size_t a = product_alignment(in, key->transpose_a ? key->m : key->k);
+    size_t b = product_alignment(in, key->transpose_b ? key->k : key->n);
+    size_t out = product_alignment((enum dtype)key->out, key->n);
+    return SET(MatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+               workspace_bytes) &&
+           prefer_number(lt, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                         reductions_of(key)) &&
+           prefer_number(lt, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, b) &&
+           prefer_number(lt, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, a) &&
+           prefer_number(lt, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, out) &&
+           prefer_number(lt, preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, out);
+}
+
+/* Asks for up to `wanted` algorithms that fit; returns how many there are. */
+static int ask(const struct cuda_products *products, const struct product *product,
+               size_t workspace_bytes, cublasLtMatmulHeuristicResult_t *algorithms, int wanted) {
+    const struct cublaslt *lt = &products->lt;
+    cublasLtMatmulPreference_t preference;
+    int got = 0, kept = 0;
+    if (lt->MatmulPreferenceCreate(&preference)) return 0;
+    if (!prefer(lt, preference, &product->key, workspace_bytes) ||
+        lt->MatmulAlgoGetHeuristic(products->handle, product->operation, product->b, product->a,
+                                   product->out, product->out, preference, wanted, algorithms,
+                                   &got))
+        got = 0;
+    lt->MatmulPreferenceDestroy(preference);
+    for (int i = 0; i < got; i++)
+        if (algorithms[i].state == CUBLAS_STATUS_SUCCESS &&
+            algorithms[i].workspaceSize <= workspace_bytes)
+            algorithms[kept++] = algorithms[i];
+    return kept;
+}
+
+/* Takes what an earlier run chose, if the library still agrees. */
+static bool take_chosen(const struct cuda_products *products, struct product *product,
+                        size_t workspace_bytes) {
+    const cublasLtMatmulAlgo_t *chosen = product_chosen(products, &product->key);
+    cublasLtMatmulHeuristicResult_t result;
+    if (!chosen ||
+        products->lt.MatmulAlgoCheck(products->handle, product->operation, product->b, product->a,
+                                     product->out, product->out, chosen, &result) ||
+        result.workspaceSize > workspace_bytes)
+        return false;
+    product->algorithm = *chosen;
+    product->workspace_bytes = result.workspaceSize;
+    return true;
+}
+
+static bool take_algorithm(struct cuda_products *products, struct product *product,
+                           size_t workspace_bytes, bool tune) {
+    cublasLtMatmulHeuristicResult_t algorithms[TUNED_ALGORITHMS];
+    if (products->autotune && take_chosen(products, product, workspace_bytes)) return true;
+    int count = ask(products, product, workspace_bytes, algorithms, tune ? TUNED_ALGORITHMS : 1);
+    if (count == 0) return false;
+    int taken = tune ? product_tune(products, product, algorithms, count) : 0;
+    product->algorithm = algorithms[taken].algo;
+    product->workspace_bytes = algorithms[taken].workspaceSize;
+    if (tune) product_choose(products, product);
+    return true;
+}
+
+static void discard(const struct cublaslt *lt, struct product *product) {
+    cublasLtMatrixLayout_t layouts[] = {product->a, product->b, product->out};
+    for (int i = 0; i < 3; i++)
+        if (layouts[i]) lt->MatrixLayoutDestroy(layouts[i]);
+    if (product->operation) lt->MatmulDescDestroy(product->operation);
+}
+
+static struct product *append(struct cuda_products *products) {
+    if (products->count == products->capacity) {
+        int capacity = products->capacity ? 2 * products->capacity : 32;
+        struct product *grown =
+            (struct product *)realloc(products->prepared, (size_t)capacity * sizeof *grown);
+        if (!grown) return NULL;
+        products->prepared = grown;
+        products->capacity = capacity;
+    }
+    struct product *added = &products->prepared[products->count++];
+    memset(added, 0, sizeof *added);
+    return added;
+}
+
+const struct product *product_find(struct cuda_products *products, const struct product_key *key,
+                                   size_t workspace_bytes, bool planning) {
+    struct product *product = NULL;
+    for (int i = 0; i < products->count && !product; i++)
+        if (!memcmp(&products->prepared[i].key, key, sizeof *key)) product = &products->prepared[i];
+    if (!product) {
+        product = append(products);
+        if (!product) return NULL;
+        product->key = *key;
+        product->possible =
+            describe(&products->lt, product) &&
+            take_algorithm(products, product, workspace_bytes, planning && products->autotune);
+    }
+    return product->possible && product->workspace_bytes <= workspace_bytes ? product : NULL;
+}
+
+/* ---- running */
+
+static bool is_aligned(const void *data, int dtype, int64_t columns) {
+    return (uintptr_t)data % product_alignment((enum dtype)dtype, columns) == 0;
+}
+
+/* The pointers of an epilogue live in the operation. Setting them is a store into host memory: the
+ * library copies what it needs when the product is queued. */
+cublasStatus_t product_run(const struct cuda_products *products, const struct product *product,
+                           void *out, const void *a, const void *b, void *vector, void *aux,
+                           void *workspace) {
+    const struct cublaslt *lt = &products->lt;
+    const struct product_key *key = &product->key;
+    float alpha = 1, beta = key->accumulate ? 1 : 0;
+    assert(is_aligned(a, key->in, key->transpose_a ? key->m : key->k));
+    assert(is_aligned(b, key->in, key->transpose_b ? key->k : key->n));
+    assert(is_aligned(out, key->out, key->n));
+    if (has_vector(key)) {
+        assert(vector && (uintptr_t)vector % VECTOR_ALIGNMENT == 0);
+        if (!SET(MatmulDescSetAttribute, product->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                 vector))
+            return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    if (has_aux(key)) {
+        assert(aux && is_aligned(aux, key->out, key->n));
+        if (!SET(MatmulDescSetAttribute, product->operation,
+                 CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux))
+            return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    return lt->Matmul(products->handle, product->operation, &alpha, b, product->b, a, product->a,
+                      &beta, out, product->out, out, product->out, &product->algorithm, workspace,
+                      product->workspace_bytes, products->stream);
+}
+
+/* ---- opening and closing */
+
+static int open_library(struct cuda_products *products, char *error) {
+    cudaDeviceProp properties;
+    if (cublaslt_load(&products->lt, error)) return -1;
+    cublasStatus_t status = products->lt.Create(&products->handle);
+    if (status) {
+        products->handle = NULL;
+        snprintf(error, BACKEND_ERROR_MAX, "device \"cuda\": cuBLASLt cannot be started: %s",
+                 products->lt.GetStatusString(status));
+        return -1;
+    }
+    if (cudaGetDeviceProperties(&properties, 0) == cudaSuccess)
+        snprintf(products->name, sizeof products->name, "%s", properties.name);
+    return 0;
+}
+
+/* Epilogues beyond a bias pay from Hopper on; before, the library's are slower than a product and a
+ * pass of our own. */
+struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
+                                         const struct backend_options *options, char *error) {
+    struct cuda_products *products = (struct cuda_products *)calloc(1, sizeof *products);
+    if (!products) {
+        snprintf(error, BACKEND_ERROR_MAX, "out of memory");
+        return NULL;
+    }
+    products->stream = cuda->compute;
+    products->tf32 = options->tf32;
+    products->autotune = options->autotune;
+    products->fuses = cuda->major >= 9;
+    products->multiprocessors = cuda->multiprocessors;
+    bool reads = options->autotune && options->choices;
+    if (open_library(products, error) ||
+        (reads && cuda_products_read(products, options->choices, error))) {
+        cuda_products_close(products);
+        return NULL;
+    }
+    return products;
+}
+
+void cuda_products_close(struct cuda_products *products) {
+    for (int i = 0; i < products->count; i++) discard(&products->lt, &products->prepared[i]);
+    if (products->handle) products->lt.Destroy(products->handle);
+    free(products->prepared);
+    free(products->choices);
+    free(products);
+}

@@ -1,0 +1,94 @@
+/* Matrix products as cuBLASLt runs them: each is prepared once (descriptors, layouts, algorithm),
+ * before step 0 if it was planned, and found again by its key in every step.
+ *
+ * Our matrices are row-major, the library's column-major. A row-major [rows, columns] matrix is,
+ * untouched in memory, a column-major [columns, rows] one: its transpose. So out = A B is asked for
+ * as out^T = B^T A^T: the library's first operand is our b, its second our a, and the vector that
+ * it adds to each column of out^T is our bias, which goes to each row of out. */
+#ifndef KERNELS_CUDA_PRODUCTS_H
+#define KERNELS_CUDA_PRODUCTS_H
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/cublaslt.h"
+
+/* What the library does with the sums before they are stored. */
+enum product_epilogue {
+    EPILOGUE_NONE,
+    EPILOGUE_BIAS,       /* + vector, a bias [n] */
+    EPILOGUE_GELU,       /* the sum goes to aux [m, n], gelu of it to out */
+    EPILOGUE_GELU_BIAS,  /* the same for sum + bias */
+    EPILOGUE_DGELU,      /* sum * gelu'(aux) */
+    EPILOGUE_COLUMN_SUMS /* of op(b), written to vector [n] */
+};
+enum { EPILOGUES = EPILOGUE_COLUMN_SUMS + 1 };
+
+/* All that tells products apart. Compared as bytes: there is no padding. */
+struct product_key {
+    int64_t m, n, k;     /* out [m, n] = op(a) [m, k] op(b) [k, n] */
+    int16_t in, out;     /* enum dtype of both operands; of out, aux and vector */
+    int16_t transpose_a; /* a is [k, m] */
+    int16_t transpose_b; /* b is [n, k] */
+    int16_t accumulate;  /* out += */
+    int16_t tf32;        /* fp32 operands may be rounded to 10 bits of fraction */
+    int32_t epilogue;    /* enum product_epilogue */
+};
+
+struct product {
+    struct product_key key;
+    bool possible; /* the library has an algorithm */
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t a, b, out; /* b is the library's first operand */
+    cublasLtMatmulAlgo_t algorithm;
+    size_t workspace_bytes; /* that the algorithm needs */
+};
+
+struct product_choice {
+    struct product_key key;
+    cublasLtMatmulAlgo_t algorithm;
+};
+
+struct cuda_products {
+    struct cublaslt lt;
+    cublasLtHandle_t handle;
+    cudaStream_t stream;
+    bool tf32, autotune;
+    bool fuses; /* gelu and column sums are worth asking for on this GPU */
+    int multiprocessors;
+    char name[256];           /* of the GPU */
+    struct product *prepared; /* fewer than a hundred: searched one by one */
+    int count, capacity;
+    struct product_choice *choices; /* what was timed, now or by the run that left the file */
+    int choice_count, choice_capacity;
+};
+
+enum {
+    PRODUCT_WORKSPACE_BYTES = 32 << 20, /* the most an algorithm may want: advice for Hopper */
+    VECTOR_ALIGNMENT = 16               /* of bias and column sums, in bytes */
+};
+
+/* The largest power of two, up to 256, that every row of such a matrix is aligned to. Matrices
+ * start at multiples of 256 bytes, or are slices of rows of such. */
+size_t product_alignment(enum dtype dtype, int64_t columns);
+
+/* The product, prepared now if it was not before. NULL if the library has no algorithm for it that
+ * needs at most workspace_bytes. With `planning`, algorithms may be timed (if autotune is set),
+ * which takes device memory for a while. Good until the next call. */
+const struct product *product_find(struct cuda_products *products, const struct product_key *key,
+                                   size_t workspace_bytes, bool planning);
+
+/* Queues it. vector and aux are for epilogues that have them. */
+cublasStatus_t product_run(const struct cuda_products *products, const struct product *product,
+                           void *out, const void *a, const void *b, void *vector, void *aux,
+                           void *workspace);
+
+/* autotune.cu. Times the algorithms and returns the number of the fastest; 0 if it cannot. */
+enum { TUNED_ALGORITHMS = 8 };
+int product_tune(struct cuda_products *products, struct product *product,
+                 const cublasLtMatmulHeuristicResult_t *algorithms, int count);
+
+/* Notes a choice. Finds one, or NULL. */
+void product_choose(struct cuda_products *products, const struct product *product);
+const cublasLtMatmulAlgo_t *product_chosen(const struct cuda_products *products,
+                                           const struct product_key *key);
+
+#endif

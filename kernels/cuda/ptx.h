@@ -1,0 +1,108 @@
+/* Warp-level PTX that CUDA C++ has no function for; the only place with inline assembly. The tests
+ * run test/cuda_emulator/ptx_emulated.h in its place: keep both in step. */
+#ifndef KERNELS_CUDA_PTX_H
+#define KERNELS_CUDA_PTX_H
+
+#include "kernels/cuda/device.h"
+
+#ifdef __CUDACC__
+#define MMA_M16N8K16(name, type)                                                         \
+    static __device__ __forceinline__ void name(float d[4], const uint32_t a[4],         \
+                                                const uint32_t b[2], const float c[4]) { \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "      \
+                     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"         \
+                     : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                    \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), \
+                       "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));                      \
+    }
+MMA_M16N8K16(mma_m16n8k16_bf16_f32, "bf16")
+MMA_M16N8K16(mma_m16n8k16_f16_f32, "f16")
+#undef MMA_M16N8K16
+
+static __device__ __forceinline__ uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+#define LDMATRIX_X4(name, trans)                                                              \
+    static __device__ __forceinline__ void name(uint32_t r[4], const void *row) {             \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4" trans ".shared.b16 {%0,%1,%2,%3}, [%4];" \
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                         \
+                     : "r"(shared_address(row))                                               \
+                     : "memory");                                                             \
+    }
+LDMATRIX_X4(ldmatrix_x4, "")
+LDMATRIX_X4(ldmatrix_x4_trans, ".trans")
+#undef LDMATRIX_X4
+
+/* 16 bytes from global to shared memory; without valid, 16 zero bytes (src is then not read). */
+static __device__ __forceinline__ void cp_async_16(void *dst, const void *src, bool valid = true) {
+    int n = valid ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(dst)),
+                 "l"(src), "r"(n)
+                 : "memory");
+}
+static __device__ __forceinline__ void cp_async_commit() {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int pending> static __device__ __forceinline__ void cp_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+/* Barrier id of 1..15 among count threads. */
+static __device__ __forceinline__ void named_barrier(int id, int count) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
+}
+
+/* 2^x within 2 ulp; results below 2^-126 become 0. */
+static __device__ __forceinline__ float exp2_approx(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* 1 / x within 1 ulp; results below 2^-126 become 0. */
+static __device__ __forceinline__ float reciprocal_approx(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Addresses that the compiler knows nothing about. Otherwise it keeps a register for each sum of a
+ * thread's offset and a constant, where the instruction could add the constant by itself. */
+typedef uint32_t shared_place;
+static __device__ __forceinline__ shared_place place_in_shared(const void *p) {
+    shared_place place = shared_address(p);
+    asm("" : "+r"(place));
+    return place;
+}
+template <typename T> static __device__ __forceinline__ const T *opaque(const T *global) {
+    asm("" : "+l"(global));
+    return global;
+}
+#define LDMATRIX_X4(name, trans)                                                              \
+    static __device__ __forceinline__ void name(uint32_t r[4], shared_place row) {            \
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4" trans ".shared.b16 {%0,%1,%2,%3}, [%4];" \
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                         \
+                     : "r"(row)                                                               \
+                     : "memory");                                                             \
+    }
+LDMATRIX_X4(ldmatrix_x4, "")
+LDMATRIX_X4(ldmatrix_x4_trans, ".trans")
+#undef LDMATRIX_X4
+
+/* src may point anywhere if not valid. */
+static __device__ __forceinline__ void cp_async_16(shared_place dst, const void *src, bool valid) {
+    int n = valid ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(n)
+                 : "memory");
+}
+
+/* threadIdx.x, read anew: what follows from it needs no register between two uses far apart. */
+static __device__ __forceinline__ int thread_index_again() {
+    int x;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    return x;
+}
+
+#endif
+
+#endif

@@ -1,0 +1,43 @@
+/* Sums and maxima over the threads of a warp or block, in a fixed order. */
+#ifndef KERNELS_CUDA_REDUCE_H
+#define KERNELS_CUDA_REDUCE_H
+
+#include "kernels/cuda/device.h"
+
+static __device__ __forceinline__ float warp_sum(float value) {
+    for (int offset = WARP / 2; offset > 0; offset /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, offset);
+    return value;
+}
+
+static __device__ __forceinline__ float warp_max(float value) {
+    for (int offset = WARP / 2; offset > 0; offset /= 2)
+        value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+    return value;
+}
+
+/* Every thread of a block of THREADS (a multiple of 32 up to 1024) gets the result; all must
+ * call. */
+template <int THREADS> static __device__ float block_sum(float value) {
+    __shared__ float part[THREADS / WARP];
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    value = warp_sum(value);
+    if (lane == 0) part[warp] = value;
+    __syncthreads();
+    value = warp_sum(lane < THREADS / WARP ? part[lane] : 0.0f);
+    __syncthreads(); /* part is free for the next call */
+    return value;
+}
+
+template <int THREADS> static __device__ float block_max(float value) {
+    __shared__ float part[THREADS / WARP];
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    value = warp_max(value);
+    if (lane == 0) part[warp] = value;
+    __syncthreads();
+    value = warp_max(lane < THREADS / WARP ? part[lane] : -INFINITY);
+    __syncthreads();
+    return value;
+}
+
+#endif

@@ -1,0 +1,141 @@
+#!/usr/bin/env bash
+# What the compiler made of each CUDA kernel: registers, spills, shared memory, occupancy,
+# tensor-core products and 128-bit memory accesses, checked against scripts/cuda_report.expected.
+# Needs nvcc and python3, and no GPU.
+#   scripts/cuda_report.sh [--arch "80 90"] [FILE.cu ...]     default: all of kernels/cuda
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+archs="80 90"
+if [ "${1:-}" = --arch ]; then
+    archs=$2
+    shift 2
+fi
+files=("$@")
+[ ${#files[@]} -gt 0 ] || files=(kernels/cuda/*.cu)
+nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
+if ! command -v "$nvcc" >/dev/null; then
+    echo "cuda_report: there is no nvcc here: install the CUDA toolkit, or set NVCC=PATH" >&2
+    exit 1
+fi
+work=build/cuda_report
+mkdir -p "$work"
+
+# compile ARCH FILE: the cubin, and what ptxas says of each kernel, in $work.
+compile() {
+    local name
+    name=$work/$(basename "$2" .cu).sm_$1
+    if ! "$nvcc" -std=c++17 -O3 -I. -gencode="arch=compute_$1,code=sm_$1" -Xptxas -v -cubin \
+        -o "$name.cubin" "$2" >"$name.ptxas" 2>&1; then
+        cat "$name.ptxas" >&2
+        return 1
+    fi
+    python3 scripts/cubin_opcodes.py "$name.cubin" >"$name.opcodes"
+}
+
+# Per kernel: name, registers, stack, spill stores + loads, static shared memory, and the opcodes.
+joined() {
+    awk -F '\t' '
+        FNR == NR { opcodes[$1] = $2; for (i = 3; i <= NF; i++) opcodes[$1] = opcodes[$1] "\t" $i
+                    next }
+        /Compiling entry function/ { split($0, part, "\047"); name = part[2]; stack = spills = 0 }
+        /bytes stack frame/ && name { split($0, w, " ")
+            for (i = 1; i in w; i++) if (w[i] == "bytes") {
+                if (w[i + 1] == "stack") stack = w[i - 1]
+                if (w[i + 1] == "spill") spills += w[i - 1] } }
+        /Used [0-9]+ registers/ && name { match($0, /Used [0-9]+/)
+            registers = substr($0, RSTART + 5, RLENGTH - 5); shared = 0
+            if (match($0, /[0-9]+ bytes smem/)) shared = substr($0, RSTART, RLENGTH) + 0
+            print name "\t" registers "\t" stack "\t" spills "\t" shared "\t" opcodes[name]
+            name = "" }' "$1.opcodes" "$1.ptxas"
+}
+
+# cast<bf16, fp32> instead of void cast_kernel<__nv_bfloat16, float>(...).
+short_names() {
+    c++filt | sed -E -e 's/^void //' -e 's/__nv_bfloat16/bf16/g' -e 's/__half/fp16/g' \
+        -e 's/\bfloat\b/fp32/g' -e 's/\(anonymous namespace\):://g' \
+        -e 's/\((bool|int|unsigned int)\)//g' -e 's/^([^\t(]*)\([^\t]*\)\t/\1\t/' \
+        -e 's/^([a-z0-9_]*)_kernel([<\t])/\1\2/'
+}
+
+# Prints the table of one architecture; exit status 1 if something is not as expected.
+judge() {
+    awk -F '\t' -v arch="$1" '
+        function pattern(text) {              # a shell pattern as a regular expression
+            gsub(/[][\\.^$+(){}|]/, "\\\\&", text)
+            gsub(/\*/, ".*", text)
+            return "^" text "$"
+        }
+        function warps(registers, threads, shared,    of_block, blocks, most) {
+            of_block = int((threads + 31) / 32)
+            most = int(65536 / (of_block * 32 * int((registers + 7) / 8) * 8))
+            blocks = int(64 / of_block)
+            if (most < blocks) blocks = most
+            # 164 and 228 KiB of shared memory; each block takes 1 KiB more than it says
+            most = int((arch == 80 ? 167936 : 233472) / (shared + 1024))
+            if (most < blocks) blocks = most
+            return blocks * of_block
+        }
+        FNR == NR {
+            if ($0 !~ /^#/ && split($0, f, / +/) >= 6) {
+                n++; expect[n] = pattern(f[1])
+                # the name itself may hold blanks after commas: fields count from the end
+                k = split($0, f, / +/)
+                name = f[1]; for (i = 2; i <= k - 5; i++) name = name " " f[i]
+                expect[n] = pattern(name)
+                tensor[n] = f[k - 4]; wide[n] = f[k - 3]; threads[n] = f[k - 2]
+                dynamic[n] = f[k - 1]; least[n] = f[k]
+            }
+            next
+        }
+        $1 != file { file = $1; print file ".cu" }
+        {
+            name = $2; wrong = ""; occupancy = "-"
+            for (e = 1; e <= n && (file "/" name) !~ expect[e]; e++);
+            if ($4 + $5 > 0) wrong = wrong " SPILLS"
+            if (e > n) wrong = wrong " ?"
+            else {
+                if (tensor[e] == "yes" && !$8) wrong = wrong " NO-TENSOR-CORES"
+                if (tensor[e] == "no" && $8) wrong = wrong " TENSOR-CORES"
+                if (wide[e] == "yes" && !($9 + $10 + $12)) wrong = wrong " NO-128-BIT-ACCESS"
+            }
+            block = e <= n && threads[e] != "-" ? threads[e] : $14
+            if (block > 0) {
+                occupancy = warps($3, block, $6 + (e <= n ? dynamic[e] : 0))
+                if (e <= n && least[e] != "-" && occupancy < least[e]) wrong = wrong " FEW-WARPS"
+            }
+            if (wrong ~ /[A-Z][A-Z]/) bad = 1
+            printf "  %-32s %4d %5d %6d %5s %4d %3d %3d %4d %3d%s\n", name, $3, $4 + $5, $6,
+                occupancy, $8, $9, $10, $11, $12, wrong
+        }
+        END { exit bad }' scripts/cuda_report.expected "$2"
+}
+
+status=0
+for arch in $archs; do
+    jobs=()
+    for file in "${files[@]}"; do
+        if [ ${#jobs[@]} -ge "$(nproc)" ]; then
+            wait "${jobs[0]}" || exit 1
+            jobs=("${jobs[@]:1}")
+        fi
+        compile "$arch" "$file" &
+        jobs+=($!)
+    done
+    for job in "${jobs[@]}"; do wait "$job" || exit 1; done
+    for file in "${files[@]}"; do
+        name=$(basename "$file" .cu)
+        joined "$work/$name.sm_$arch" | short_names | sort | sed "s/^/$name\t/"
+    done >"$work/sm_$arch.tsv"
+    printf '%-34s %4s %5s %6s %5s %4s %3s %3s %4s %3s\n' "sm_$arch" regs spill shared warps \
+        HMMA LDG STG LDSM CPA
+    judge "$arch" "$work/sm_$arch.tsv" || status=1
+done
+echo "spill: bytes, local arrays too; shared: bytes, static; warps: that a multiprocessor holds"
+echo "LDG, STG: of 128 bits; LDSM: ldmatrix; CPA: cp.async of 16 bytes; ?: not in the table"
+if [ "$status" -eq 0 ]; then
+    echo "all as scripts/cuda_report.expected says"
+else
+    echo "not as expected: see the words in capitals" >&2
+fi
+exit "$status"

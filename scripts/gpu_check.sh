@@ -1,0 +1,426 @@
+#!/usr/bin/env bash
+# One command for a machine with an NVIDIA GPU: builds there, tests there, measures there, in at
+# most 8 minutes, and installs nothing. `scripts/gpu_check.sh --help` tells the rest.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+
+usage() {
+    cat <<'TEXT'
+scripts/gpu_check.sh [--quick] [--no-torch] [--batch N] [--out FOLDER] [--emulated]
+scripts/gpu_check.sh --bundle
+
+On a machine with an NVIDIA GPU, nvcc, gcc and make: builds for this GPU, checks the emulator's
+picture of it, runs the tests of all operations and of whole trainings on it, compute-sanitizer
+on small shapes, and then measures GPT-2 124M, every operation and the ceilings, beside PyTorch if
+python3 has it. Ends with one table, and FOLDER/gpu_check.json (build/gpu_check by default).
+
+  --quick      no compute-sanitizer, no PyTorch, shorter measurements
+  --no-torch   no PyTorch
+  --batch N    sequences of 1024 tokens (default: 32 on 70 GB, less on less)
+  --emulated   a rehearsal without a GPU: tiny shapes on the emulator, figures mean nothing
+  --bundle     on a machine with packages: collects what others may lack, see below
+
+Exit status 1 if a step failed. Aims that were missed are marked, but are no failure.
+
+Nothing needs to be installed. Without Criterion the tests run on test/plain_criterion; without
+oneDNN matrix products on the CPU are slow. Only cJSON and stb_ds.h must be there, from the system
+(libcjson-dev, libstb-dev) or from a folder carried along:
+  scripts/gpu_check.sh --bundle                       where there are packages: 100 KB
+  tar c build/packages | ssh GPU tar x -C FOLDER      to the same place in the checkout there
+make takes build/packages by itself if it exists (elsewhere: make PACKAGES=FOLDER).
+TEXT
+}
+
+quick=0 torch=1 batch=0 out=build/gpu_check rehearsal=0 bundle=0
+while [ $# -gt 0 ]; do
+    case $1 in
+    --quick) quick=1 torch=0 ;;
+    --no-torch) torch=0 ;;
+    --batch) batch=${2:-0} && shift ;;
+    --out) out=${2:?} && shift ;;
+    --emulated) rehearsal=1 ;;
+    --bundle) bundle=1 ;;
+    --help | -h) usage && exit 0 ;;
+    *) usage >&2 && exit 2 ;;
+    esac
+    shift
+done
+
+# ---- what others may lack: a header and a library of cJSON, and stb_ds.h
+
+collect_bundle() {
+    local to=build/packages from="" part library newest
+    if [ ! -e /usr/include/cjson/cJSON.h ] || [ ! -e /usr/include/stb/stb_ds.h ]; then
+        from=$(mktemp -d) # unpacked, not installed: needs no root
+        (cd "$from" && apt-get download -q libcjson-dev libcjson1 libstb-dev >/dev/null &&
+            for part in *.deb; do dpkg -x "$part" . || exit 1; done) || {
+            echo "gpu_check: install libcjson-dev and libstb-dev here, then try again" >&2
+            return 1
+        }
+    fi
+    mkdir -p "$to/include/cjson" "$to/include/stb" "$to/lib"
+    cp "$from/usr/include/cjson/cJSON.h" "$to/include/cjson/" || return 1
+    cp "$from/usr/include/stb/stb_ds.h" "$to/include/stb/" || return 1
+    library=$(find "$from/usr/lib" /usr/lib -name 'libcjson.so.1*' -type f 2>/dev/null | head -n 1)
+    if [ -z "$library" ]; then
+        echo "gpu_check: found cJSON.h, but no libcjson.so.1" >&2
+        return 1
+    fi
+    # two files instead of a link, which not every way of carrying keeps
+    cp "$library" "$to/lib/libcjson.so.1" && rm -f "$to/lib/libcjson.so" &&
+        cp "$library" "$to/lib/libcjson.so" || return 1
+    newest=$(objdump -T "$to/lib/libcjson.so.1" | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1)
+    if [ -n "$from" ]; then rm -rf "$from"; fi
+    echo "$to: cJSON (for $(uname -m), needs ${newest/_/ } or newer) and stb_ds.h"
+    echo "Carry it to the same place on the other machine; make finds it there."
+}
+if [ "$bundle" -eq 1 ]; then
+    collect_bundle
+    exit
+fi
+
+# ---- steps: each with a time limit, none stops the others
+
+LIMIT=470 # seconds for everything; a rehearsal, with what compiler there is, may take longer
+if [ "$rehearsal" -eq 1 ]; then LIMIT=1500; fi
+names=() verdicts=() times=() failed=0
+mkdir -p "$out" || exit 1
+out=$(cd "$out" && pwd)
+rm -f "$out"/*.log "$out"/*.json
+
+progress() { printf '[%3d s] %s\n' "$SECONDS" "$*"; }
+
+record() { # NAME VERDICT SECONDS
+    names+=("$1") verdicts+=("$2") times+=("$3")
+    case $2 in ok* | skipped*) ;; *) failed=1 ;; esac
+    progress "$1: $2"
+}
+
+# step NAME SECONDS COMMAND ...: its output goes to NAME.log; the end of it is shown on failure.
+step() {
+    local name=$1 limit=$2 log=$out/$1.log begin=$SECONDS status verdict
+    shift 2
+    if [ $((LIMIT - SECONDS)) -lt "$limit" ]; then limit=$((LIMIT - SECONDS)); fi
+    if [ "$limit" -lt 5 ]; then
+        record "$name" "failed: no time left" 0
+        return 1
+    fi
+    progress "$name ..."
+    timeout -k 5 "$limit" "$@" >"$log" 2>&1
+    status=$?
+    case $status in
+    0) verdict=ok ;;
+    124 | 137) verdict="failed: not done after $limit s" ;;
+    *) verdict="failed: status $status" ;;
+    esac
+    local tests
+    tests=$(grep -oE 'Tested: .*' "$log" | tail -n 1)
+    if [ -n "$tests" ]; then verdict="$verdict ($tests)"; fi
+    record "$name" "$verdict" $((SECONDS - begin))
+    if [ "$status" -ne 0 ]; then
+        { grep -E '^\[(----|FAIL|CRASH)' "$log" || cat "$log"; } | tail -n 12 |
+            cut -c 1-160 | sed 's/^/        /'
+        echo "        (all of it: $log)"
+    fi
+    return "$status"
+}
+
+skip() { record "$1" "skipped: $2" 0; }
+
+# ---- 1. the machine
+
+gpu_query() { nvidia-smi --query-gpu="$1" --format=csv,noheader,nounits 2>/dev/null | head -n 1; }
+
+nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
+gpu=$(gpu_query name)
+arch=$(gpu_query compute_cap | tr -d '. ')
+memory=$(gpu_query memory.total | tr -d ' ')
+if [ "$rehearsal" -eq 1 ]; then
+    gpu="none: a rehearsal on the emulator" arch=90 memory=0
+elif [ -z "$gpu" ] || [ -z "$arch" ]; then
+    cat >&2 <<'TEXT'
+gpu_check: no GPU here: nvidia-smi finds none (nvidia-smi -L says why, if it is installed).
+With one it would: build for it with nvcc; compare the emulator with it; run the tests of all
+operations and of whole trainings on it; run compute-sanitizer; measure GPT-2 124M in fp32, tf32,
+fp16 and bf16, each operation, attention, and PyTorch on the same model; and write one table and
+one JSON file. Without one: `make test` runs the same kernels on the emulator, and
+`scripts/gpu_check.sh --emulated` rehearses this script.
+TEXT
+    exit 1
+fi
+if [ ! -x "$nvcc" ]; then
+    echo "gpu_check: no nvcc here: install the CUDA toolkit, or set NVCC=PATH" >&2
+    exit 1
+fi
+idirafter=()
+if [ -d build/packages ]; then idirafter=(-idirafter build/packages/include); fi
+if ! printf '#include <stddef.h>\n#include <cjson/cJSON.h>\n#include <stb/stb_ds.h>\n' |
+    ${CC:-cc} -E "${idirafter[@]}" -x c - >/dev/null 2>&1; then
+    cat >&2 <<'TEXT'
+gpu_check: cJSON.h or stb_ds.h is missing here, and build/packages does not hold them. Either
+install libcjson-dev and libstb-dev, or run `scripts/gpu_check.sh --bundle` on a machine that has
+packages, and carry the folder build/packages that it makes to the same place in this checkout.
+TEXT
+    exit 1
+fi
+if [ "$batch" -eq 0 ]; then
+    batch=4
+    if [ "$memory" -ge 20000 ]; then batch=8; fi
+    if [ "$memory" -ge 35000 ]; then batch=16; fi
+    if [ "$memory" -ge 70000 ]; then batch=32; fi
+fi
+cpu=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
+toolkit=$("$nvcc" --version | grep -oE 'V[0-9.]+' | tail -n 1)
+commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
+facts=$(gpu_query driver_version,memory.total,ecc.mode.current,clocks.max.sm,clocks.max.memory,power.limit)
+busy=$(nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>/dev/null | wc -l)
+echo "GPU      $gpu (sm_$arch)"
+echo "         driver, memory MiB, ECC, clocks MHz, power W: ${facts:-unknown}"
+echo "host     $cpu, $(nproc) threads; nvcc $toolkit; commit $commit; $(date -u '+%F %T') UTC"
+if [ "$busy" -gt 0 ]; then echo "warning: $busy other programs use the GPU: figures will be off"; fi
+
+# ---- 2. PyTorch compiles in the background, on cores that building leaves idle
+
+folder=build/gpu
+options=(CUDA=1 NVCC="$nvcc" CUDA_ARCH="$arch")
+tiny=() torch_tiny=() warming=()
+if [ "$rehearsal" -eq 1 ]; then
+    folder=build/gpu-rehearsal
+    options=(BUILD=emulated)
+    tiny=(--tiny 1) torch_tiny=(--tiny)
+fi
+if [ "$torch" -eq 1 ] && ! python3 -c 'import torch' 2>/dev/null; then torch=-1; fi
+if [ "$torch" -eq 1 ] && [ "$rehearsal" -eq 0 ]; then
+    # two at a time: the first with bf16 and fp32, the second with fp16 and tf32
+    for pair in 'bf16 fp32' 'fp16 tf32'; do
+        read -r first second <<<"$pair"
+        timeout -k 5 240 python3 scripts/torch_bench.py --warm-up --batch "$batch" \
+            --precision "$first" --precision "$second" >"$out/torch-warm-up-$first.log" 2>&1 &
+        warming+=($!)
+    done
+fi
+
+# ---- 3. build; Criterion is left out so that tests can run without a process of their own
+
+targets=("$folder/device_tests" "$folder/gpu_bench")
+if [ "$rehearsal" -eq 0 ]; then targets=("$folder/train" "$folder/prepare" "${targets[@]}"); fi
+rm -f "${targets[@]}"
+step build $((rehearsal ? 1200 : 180)) make -k -j"$(nproc)" OUT="$folder" CRITERION=0 "${options[@]}" "${targets[@]}"
+
+# ---- 4. is the emulator a picture of this GPU?
+
+# shellcheck disable=SC2317  # called by name, in a bash of its own under a time limit
+conformance() {
+    local source objects=() compiling=()
+    for source in test/cuda_emulator/test_*.cu; do
+        objects+=("$out/$(basename "$source").o")
+        "$nvcc" -std=c++17 -O2 -I. -arch="sm_$arch" -c -o "${objects[-1]}" "$source" &
+        compiling+=($!)
+    done
+    for source in "${compiling[@]}"; do wait "$source" || return 1; done
+    "$nvcc" -arch="sm_$arch" -o "$out/conformance" "${objects[@]}" && rm "${objects[@]}" &&
+        "$out/conformance"
+}
+if [ "$rehearsal" -eq 1 ]; then
+    skip conformance "on the emulator it is a part of make test"
+else
+    export -f conformance
+    export nvcc arch out
+    step conformance 45 bash -c conformance
+fi
+
+# ---- 5. tests on the device
+
+export TEST_DEVICE=cuda OMP_WAIT_POLICY=passive
+models='@(trainer|gpt*|*training)/*' operations='!(trainer|gpt*|*training)/*'
+jobs=$(nproc)
+if [ "$jobs" -gt 12 ]; then jobs=12; fi # each holds some GPU memory of its own
+if [ "$rehearsal" -eq 1 ]; then
+    models='gpt_golden/*' operations='@(cast|clear|loss_sum|tensor)/*' jobs=2
+fi
+step operations 70 "$folder/device_tests" --jobs "$jobs" --timeout 60 --filter "$operations"
+step models 60 "$folder/device_tests" --jobs "$jobs" --timeout 55 --filter "$models"
+
+# ---- 6. compute-sanitizer: four tools side by side, on what is small
+
+sanitizer=$(command -v compute-sanitizer || echo "$(dirname "$nvcc")/compute-sanitizer")
+# shellcheck disable=SC2317  # called by name, in a bash of its own under a time limit
+sanitize() { # TOOL: clean if it ends well, or if it found nothing before time was up
+    local log=$out/$1.log status
+    timeout -k 5 60 "$sanitizer" --tool "$1" --error-exitcode 9 --target-processes all \
+        "$folder/device_tests" --no-fork --verbose --filter "$small" >"$log" 2>&1
+    status=$?
+    if [ "$status" -eq 124 ] && grep -q '\[PASS\]' "$log" &&
+        ! grep -qE '=========.*([Ii]nvalid|[Rr]ace|[Bb]arrier error|[Uu]ninit|leak)|\[FAIL\]' \
+            "$log"; then
+        echo "$1: nothing found in 60 s, $(grep -c '\[PASS\]' "$log") tests"
+        return 0
+    fi
+    echo "$1: status $status; $(grep -E 'SUMMARY|Synthesis' "$log" | tr '\n' ' ')"
+    if [ "$status" -ne 0 ]; then grep -E '^=========' "$log" | head -n 20; fi
+    return "$status"
+}
+# shellcheck disable=SC2317  # called by name, in a bash of its own under a time limit
+sanitize_all() {
+    local tool status=0 pids=()
+    for tool in memcheck racecheck synccheck initcheck; do
+        sanitize "$tool" &
+        pids+=($!)
+    done
+    for tool in "${pids[@]}"; do wait "$tool" || status=1; done
+    return "$status"
+}
+if [ "$quick" -eq 1 ] || [ "$rehearsal" -eq 1 ]; then
+    skip sanitizer "not in a quick check or a rehearsal"
+elif [ ! -x "$sanitizer" ]; then
+    skip sanitizer "this toolkit has no compute-sanitizer"
+else
+    export small='@(cast|clear|loss_sum|layernorm|attention*|gelu|adamw|gradient_norm|loss_scale|embedding)/*'
+    export sanitizer folder
+    export -f sanitize sanitize_all
+    step sanitizer 75 bash -c sanitize_all
+fi
+
+# ---- 7. measure: nothing else runs on the GPU from here on
+
+for job in "${warming[@]}"; do wait "$job"; done
+seconds=0.1
+if [ "$quick" -eq 1 ] || [ "$rehearsal" -eq 1 ]; then seconds=0.05; fi
+step bench 120 "$folder/gpu_bench" --json "$out/gpu_bench.json" --batch "$batch" \
+    --seconds "$seconds" "${tiny[@]}"
+if [ "$torch" -eq 1 ]; then
+    step torch 130 python3 scripts/torch_bench.py --json "$out/torch_bench.json" \
+        --batch "$batch" "${torch_tiny[@]}"
+elif [ "$torch" -eq -1 ]; then
+    skip torch "python3 has no PyTorch here"
+else
+    skip torch "not asked for"
+fi
+
+# ---- 8. the table
+
+# figure FILE FIELD TEXT ...: the number of FIELD in the line that holds every TEXT; "" if none.
+figure() {
+    local lines field=$2 text
+    lines=$(cat "$out/$1" 2>/dev/null)
+    shift 2
+    for text in "\"$field\": " "$@"; do lines=$(grep -F -- "$text" <<<"$lines"); done
+    sed -nE "1s/.*\"$field\": (-?[0-9.]+).*/\1/p" <<<"$lines"
+}
+# ratio A B: A / B, "" unless both are numbers above zero.
+ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.4f", a / b }'; }
+precision_line() { figure gpu_bench.json "$2" "\"precision\": \"$1\", \"batch\""; }
+torch_line() { figure torch_bench.json "$2" "\"precision\": \"$1\", \"tokens"; }
+
+aims=()
+aim() { # TEXT WANTED MEASURED: WANTED is ">= N" or "<= N"
+    local met=-
+    if [ -n "$3" ]; then
+        met=$(awk -v x="$3" -v w="$2" 'BEGIN { split(w, part, " ")
+            print (part[1] == ">=" ? x >= part[2] : x <= part[2]) ? "yes" : "NO" }')
+    fi
+    printf '  %-52s %9s %10.10s  %s\n' "$1" "$2" "${3:--}" "$met"
+    aims+=("{\"aim\": \"$1\", \"wanted\": \"$2\", \"measured\": ${3:-null}, \"met\": \"$met\"}")
+}
+
+show_training() {
+    local p ours theirs
+    printf '\n%-6s %12s %12s %7s %9s %7s %10s %10s\n' "" "tokens/s" "PyTorch" ratio \
+        "ms/step" "MFU %" "GiB" "PyTorch"
+    for p in fp32 tf32 fp16 bf16; do
+        ours=$(precision_line "$p" tokens_per_s) theirs=$(torch_line "$p" tokens_per_s)
+        printf '%-6s %12s %12s %7.4s %9s %7s %10s %10s\n' "$p" "${ours:--}" "${theirs:--}" \
+            "$(ratio "$ours" "$theirs")" "$(precision_line "$p" ms_per_step)" \
+            "$(percent "$(precision_line "$p" mfu)")" \
+            "$(gigabytes "$(precision_line "$p" measured_bytes)")" \
+            "$(gigabytes "$(torch_line "$p" peak_bytes)")"
+    done
+}
+percent() { awk -v x="$1" 'BEGIN { if (x != "") printf "%.1f", 100 * x }'; }
+gigabytes() { awk -v x="$1" 'BEGIN { if (x > 0) printf "%.2f", x / 2^30 }'; }
+
+show_attention() {
+    local d t line
+    printf '\n%-22s %12s %10s %12s %10s\n' "attention, TFLOP/s" forward PyTorch backward PyTorch
+    for line in 'bf16 64 1024' 'bf16 64 2048' 'bf16 64 4096' 'fp16 64 1024' 'bf16 128 1024' \
+        'bf16 128 4096'; do
+        read -r p d t <<<"$line"
+        local key=("\"dtype\": \"$p\"" "\"D\": $d," "\"T\": $t,")
+        printf '%-22s %12s %10s %12s %10s\n' "$p D $d T $t" \
+            "$(figure gpu_bench.json forward_tflop_per_s "${key[@]}")" \
+            "$(figure torch_bench.json forward_tflop_per_s "${key[@]}")" \
+            "$(figure gpu_bench.json backward_tflop_per_s "${key[@]}")" \
+            "$(figure torch_bench.json backward_tflop_per_s "${key[@]}")"
+    done
+}
+
+show_aims() {
+    local bf16 fp16 fp32 t key slowest
+    bf16=$(precision_line bf16 tokens_per_s) fp16=$(precision_line fp16 tokens_per_s)
+    fp32=$(precision_line fp32 tokens_per_s)
+    printf '\n  %-52s %9s %10s  %s\n' aim wanted measured met
+    aim "bf16 tokens/s, in those of PyTorch compile" ">= 1.2" \
+        "$(ratio "$bf16" "$(torch_line bf16 tokens_per_s)")"
+    aim "bf16 model FLOPs, in those of the product alone" ">= 0.6" "$(precision_line bf16 mfu)"
+    aim "fp16 speed, in that of bf16" ">= 0.97" "$(ratio "$fp16" "$bf16")"
+    aim "bf16 speed, in that of fp32" ">= 4" "$(ratio "$bf16" "$fp32")"
+    for t in 1024 2048 4096; do
+        key=("\"dtype\": \"bf16\"" "\"D\": 64," "\"T\": $t,")
+        aim "attention forward, D 64, T $t, TFLOP/s" ">= 300" \
+            "$(figure gpu_bench.json forward_tflop_per_s "${key[@]}")"
+        aim "attention backward, D 64, T $t, TFLOP/s" ">= 220" \
+            "$(figure gpu_bench.json backward_tflop_per_s "${key[@]}")"
+    done
+    slowest=$(sed -nE 's/.*"kernel": "([a-z_]+)".*"of_copy": ([0-9.]+).*/\2 \1/p' \
+        "$out/gpu_bench.json" 2>/dev/null | sort -n | head -n 1)
+    slowest=${slowest:- none}
+    aim "slowest memory-bound kernel (${slowest#* }), of copy" ">= 0.85" "${slowest%% *}"
+    aim "memory of bf16, in that of fp32" "<= 0.6" \
+        "$(ratio "$(precision_line bf16 measured_bytes)" "$(precision_line fp32 measured_bytes)")"
+    aim "measured memory off the plan, bf16" "<= 0.02" \
+        "$(awk -v m="$(precision_line bf16 measured_bytes)" -v p="$(precision_line bf16 plan_bytes)" \
+            'BEGIN { if (m > 0 && p > 0) { d = m / p - 1; printf "%.4f", d < 0 ? -d : d } }')"
+}
+
+# A file of a step as a part of ours; null if the step did not finish writing it.
+embed() {
+    if [ "$(tail -c 2 "$out/$1" 2>/dev/null | tr -d '\n')" = "}" ]; then cat "$out/$1"; else echo null; fi
+}
+quoted() {
+    local text=${1//\\/\\\\}
+    printf '"%s"' "${text//\"/\\\"}"
+}
+
+write_json() {
+    local i comma=""
+    printf '{"gpu": %s, "compute_capability": "%s", "facts": %s, "cpu": %s,\n' \
+        "$(quoted "$gpu")" "$arch" "$(quoted "$facts")" "$(quoted "$cpu")"
+    printf '"nvcc": "%s", "commit": "%s", "date": "%s", "rehearsal": %s, "seconds": %d,\n' \
+        "$toolkit" "$commit" "$(date -u +%FT%TZ)" \
+        "$([ "$rehearsal" -eq 1 ] && echo true || echo false)" "$SECONDS"
+    echo '"steps": ['
+    for i in "${!names[@]}"; do
+        printf '%s{"step": "%s", "verdict": %s, "seconds": %d}\n' "$comma" "${names[$i]}" \
+            "$(quoted "${verdicts[$i]}")" "${times[$i]}"
+        comma=,
+    done
+    printf '],\n"aims": [\n'
+    printf '%s\n' "${aims[@]}" | sed '$!s/$/,/'
+    printf '],\n"bench": %s,\n"torch": %s}\n' "$(embed gpu_bench.json)" "$(embed torch_bench.json)"
+}
+
+if [ -s "$out/bench.log" ]; then
+    echo
+    cat "$out/bench.log"
+fi
+show_training
+show_attention
+show_aims
+echo
+for i in "${!names[@]}"; do
+    printf '  %-12s %4d s  %s\n' "${names[$i]}" "${times[$i]}" "${verdicts[$i]}"
+done
+write_json >"$out/gpu_check.json" || failed=1
+if [ "$rehearsal" -eq 1 ]; then echo "A rehearsal: none of these figures means anything."; fi
+echo "$out/gpu_check.json, after $SECONDS s"
+exit "$failed"

@@ -1,0 +1,38 @@
+/* What a test may ask of the emulated device. Only in emulated builds (EMULATED is defined there);
+ * C and C++. The emulator serves one thread of the host. */
+#ifndef TEST_CUDA_EMULATOR_CONTROL_H
+#define TEST_CUDA_EMULATOR_CONTROL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The order in which threads and blocks run: 0 as numbered, 1 reversed, else by chance. */
+void cuda_emulator_schedule(unsigned seed);
+
+/* Leaves `bytes` of device memory free, whatever is allocated now; 16 GiB at first. */
+void cuda_emulator_memory(size_t bytes);
+
+/* Counted since the last reset. A conflict is a further cycle that an ldmatrix (one of its 8x8
+ * matrices) takes because rows share banks of shared memory; 0 is what a good layout gives. */
+struct cuda_emulator_stats {
+    uint64_t launches, blocks, threads, switches, barriers, collectives;
+    uint64_t ldmatrix, ldmatrix_conflicts;
+};
+struct cuda_emulator_stats cuda_emulator_stats(void);
+void cuda_emulator_stats_reset(void);
+
+/* No messages on stderr about errors that a test makes on purpose. */
+void cuda_emulator_quiet(int quiet);
+
+/* Text of the last launch that failed, "" if the last one did not. */
+const char *cuda_emulator_failure(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,382 @@
+/* Fibers, their order, and launches. Compile without -fsanitize=thread (this file tells
+ * ThreadSanitizer itself what fibers do); AddressSanitizer and UBSan may be on. */
+#include "test/cuda_emulator/cuda_emulator.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "test/cuda_emulator/fibers.h"
+#include "test/cuda_emulator/limits.h"
+
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+extern "C" char __start_emu_shared[] __attribute__((weak));
+extern "C" char __stop_emu_shared[] __attribute__((weak));
+
+namespace emu {
+
+enum { STACK_BYTES = 64 << 10, PAGE_BYTES = 4096, SHARED_ALIGNMENT = 1024 };
+
+fiber fibers[MAX_THREADS], *self;
+int thread_count, live_count;
+unsigned schedule_seed;
+struct cuda_emulator_stats stats;
+
+static fiber host;                        /* the thread of the host, while fibers run */
+static uint64_t block_begun, block_ended; /* what ThreadSanitizer synchronises on */
+static fiber *ready[MAX_THREADS];
+static unsigned ready_first, ready_count; /* a ring */
+static uint64_t random_state;
+static warp_state warps[MAX_THREADS / LANES];
+
+static const launch *current;
+static void (*kernel_body)(void *);
+static void *kernel_argument;
+static char *dynamic_memory;
+static char failure[1024];
+static bool failed;
+
+void acquire(void *p) {
+    (void)p;
+#ifdef EMU_TSAN
+    __tsan_acquire(p);
+#endif
+}
+
+void release(void *p) {
+    (void)p;
+#ifdef EMU_TSAN
+    __tsan_release(p);
+#endif
+}
+
+/* ---- whose turn it is */
+
+static unsigned random_below(unsigned limit) {
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (unsigned)((random_state >> 33) * limit >> 31);
+}
+
+void make_ready(fiber *f) {
+    f->state = READY;
+    ready[(ready_first + ready_count++) % MAX_THREADS] = f;
+}
+
+static fiber *next_ready() {
+    if (ready_count == 0) return &host;
+    if (schedule_seed == 1) return ready[(ready_first + --ready_count) % MAX_THREADS];
+    fiber **first = &ready[ready_first];
+    if (schedule_seed > 1) {
+        fiber **chosen = &ready[(ready_first + random_below(ready_count)) % MAX_THREADS];
+        fiber *f = *chosen;
+        *chosen = *first;
+        *first = f;
+    }
+    ready_first = (ready_first + 1) % MAX_THREADS;
+    ready_count--;
+    return *first;
+}
+
+/* ---- switching */
+
+#ifndef EMU_UCONTEXT
+extern "C" void emu_switch(void **save, void *load);
+asm(".text\n.globl emu_switch\n.type emu_switch,@function\nemu_switch:\n"
+    "push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n"
+    "mov %rsp, (%rdi)\n mov %rsi, %rsp\n"
+    "pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n ret\n"
+    ".size emu_switch, . - emu_switch\n");
+#endif
+
+/* The first thing to do on the new stack. */
+static void switched() {
+#ifdef __SANITIZE_ADDRESS__
+    const void *bottom;
+    size_t bytes;
+    __sanitizer_finish_switch_fiber(self->fake_stack, &bottom, &bytes);
+    if (!host.stack) { /* the first switch of all leaves the host's stack */
+        host.stack = (char *)bottom;
+        host.stack_bytes = bytes;
+    }
+#endif
+}
+
+static void switch_to(fiber *to, bool dying = false) {
+    fiber *from = self;
+    if (to == from) return;
+    stats.switches++;
+    self = to;
+    threadIdx = to->index;
+    (void)dying;
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_start_switch_fiber(dying ? NULL : &from->fake_stack, to->stack, to->stack_bytes);
+#endif
+#ifdef EMU_TSAN
+    __tsan_switch_to_fiber(to->tsan, __tsan_switch_to_fiber_no_sync);
+#endif
+#ifdef EMU_UCONTEXT
+    swapcontext(&from->context, &to->context);
+#else
+    emu_switch(&from->stack_pointer, to->stack_pointer);
+#endif
+    switched();
+}
+
+void wait_turn() {
+    switch_to(next_ready());
+}
+
+void fail(site at, const char *format, ...) {
+    char message[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    snprintf(failure, sizeof failure, "%s:%d: %s [kernel %s, block (%u,%u,%u), thread (%u,%u,%u)]",
+             at.file, at.line, message, current->name, blockIdx.x, blockIdx.y, blockIdx.z,
+             threadIdx.x, threadIdx.y, threadIdx.z);
+    failed = true;
+    switch_to(&host, true);
+    abort();
+}
+
+/* ---- a thread's life */
+
+static void thread_main() {
+    switched();
+    acquire(&block_begun);
+    kernel_body(kernel_argument);
+    if (!self->copies.empty())
+        fail(self->at, "a thread exits with an asynchronous copy never waited for");
+    meetings_check_exit();
+    self->state = DONE;
+    live_count--;
+    release(&block_ended);
+    switch_to(next_ready(), true);
+    abort();
+}
+
+static void make_stack(fiber *f) {
+    if (!f->stack) { /* one guard page below each */
+        void *memory = mmap(NULL, STACK_BYTES + PAGE_BYTES, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED || mprotect(memory, PAGE_BYTES, PROT_NONE) != 0) {
+            perror("cuda_emulator: stacks");
+            abort();
+        }
+        f->stack = (char *)memory + PAGE_BYTES;
+        f->stack_bytes = STACK_BYTES;
+#ifdef EMU_TSAN
+        f->tsan = __tsan_create_fiber(0);
+#endif
+    }
+#ifdef EMU_UCONTEXT
+    getcontext(&f->context);
+    f->context.uc_stack.ss_sp = f->stack;
+    f->context.uc_stack.ss_size = STACK_BYTES;
+    f->context.uc_link = NULL;
+    makecontext(&f->context, thread_main, 0);
+#else
+    /* Tops at different offsets in their pages, else all stacks fight for the same few cache sets.
+     * The stack pointer modulo 16 is 8 at entry, as after a call. The frames in which the last
+     * fiber ended may have left red zones. */
+    void **top = (void **)(f->stack + STACK_BYTES - f->id % 16 * 256) - 2;
+    ASAN_UNPOISON_MEMORY_REGION((char *)top - 1024, 1024 + 16);
+    top[0] = (void *)&thread_main;
+    top[1] = NULL;
+    for (int i = 1; i <= 6; i++) top[-i] = NULL;
+    f->stack_pointer = top - 6;
+#endif
+}
+
+static void start_fiber(int id) {
+    fiber *f = &fibers[id];
+    f->id = id;
+    f->lane = id % LANES;
+    f->warp = &warps[id / LANES];
+    f->index = {id % blockDim.x, id / blockDim.x % blockDim.y, id / (blockDim.x * blockDim.y)};
+    f->waits = "start";
+    f->at = {"?", 0};
+    f->copies.clear();
+    f->open_group = 0;
+    make_stack(f);
+    make_ready(f);
+}
+
+/* After a failure: drops fibers in the middle of what they did. */
+static void abandon() {
+    for (int i = 0; i < thread_count; i++) {
+        ASAN_UNPOISON_MEMORY_REGION(fibers[i].stack, STACK_BYTES);
+#ifdef EMU_TSAN
+        __tsan_switch_to_fiber(fibers[i].tsan, 0); /* what it did happened before what follows */
+        __tsan_switch_to_fiber(host.tsan, 0);
+        __tsan_destroy_fiber(fibers[i].tsan);
+        fibers[i].tsan = __tsan_create_fiber(0);
+#endif
+    }
+}
+
+static void describe_deadlock() {
+    size_t length = (size_t)snprintf(failure, sizeof failure, "deadlock in %s:", current->name);
+    for (int i = 0; i < thread_count; i++) {
+        const fiber *f = &fibers[i];
+        int before = 0, together = 0;
+        for (int j = 0; j < thread_count; j++) {
+            const fiber *g = &fibers[j];
+            if (g->state == DONE || g->waits != f->waits || g->at.line != f->at.line ||
+                g->mask != f->mask)
+                continue;
+            before += j < i;
+            together++;
+        }
+        if (f->state == DONE || before > 0 || length >= sizeof failure) continue;
+        length += (size_t)snprintf(failure + length, sizeof failure - length,
+                                   " %d thread(s) from %d on wait in %s (mask %08x) at %s:%d;",
+                                   together, i, f->waits, f->mask, f->at.file, f->at.line);
+    }
+    if (live_count < thread_count && length < sizeof failure)
+        snprintf(failure + length, sizeof failure - length, " %d exited;",
+                 thread_count - live_count);
+    failed = true;
+}
+
+/* ---- a block */
+
+/* Not memset: these bytes may hold AddressSanitizer's red zones, over which only code without its
+ * checks may write. */
+__attribute__((no_sanitize("address"))) static void poison(volatile char *p, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) p[i] = (char)0xff;
+}
+
+static void run_block() {
+    ready_count = ready_first = 0;
+    live_count = thread_count;
+    meetings_begin();
+    for (int w = 0; w * LANES < thread_count; w++) {
+        int lanes = thread_count - w * LANES;
+        warps[w] = {lanes >= LANES ? ~0u : (1u << lanes) - 1, 0, 0, {}};
+    }
+    for (int i = 0; i < thread_count; i++) start_fiber(i);
+
+    /* Poisoned from its last byte on, so that AddressSanitizer sees overruns. */
+    size_t bytes = current->shared_bytes, whole = bytes + 2 * SHARED_ALIGNMENT;
+    char *memory = (char *)malloc(whole);
+    dynamic_memory = memory + SHARED_ALIGNMENT - (uintptr_t)memory % SHARED_ALIGNMENT;
+    ASAN_POISON_MEMORY_REGION(memory, whole);
+    ASAN_UNPOISON_MEMORY_REGION(dynamic_memory, bytes);
+    poison(dynamic_memory, bytes);
+    if (__start_emu_shared)
+        poison(__start_emu_shared, (size_t)(__stop_emu_shared - __start_emu_shared));
+
+    release(&block_begun);
+    wait_turn(); /* returns when no fiber is ready */
+    acquire(&block_ended);
+    if (!failed && live_count > 0) describe_deadlock();
+    if (failed) abandon();
+    ASAN_UNPOISON_MEMORY_REGION(memory, whole);
+    free(memory);
+    stats.blocks++;
+    stats.threads += (uint64_t)thread_count;
+}
+
+/* ---- a launch */
+
+/* Blocks, too, run in any order. */
+static void run_blocks(uint64_t count) {
+    std::vector<uint32_t> order;
+    if (schedule_seed > 1) {
+        order.resize(count);
+        for (uint32_t i = 0; i < count; i++) {
+            uint32_t j = random_below(i + 1);
+            order[i] = order[j];
+            order[j] = i;
+        }
+    }
+    for (uint64_t i = 0; i < count && !failed; i++) {
+        uint64_t b = schedule_seed > 1 ? order[i] : schedule_seed == 1 ? count - 1 - i : i;
+        uint64_t row = b / gridDim.x;
+        blockIdx = {(unsigned)(b % gridDim.x), (unsigned)(row % gridDim.y),
+                    (unsigned)(row / gridDim.y)};
+        run_block();
+    }
+}
+
+static bool launch_is_possible(const launch &what) {
+    const dim3 &grid = what.grid, &block = what.block;
+    uint64_t threads = (uint64_t)block.x * block.y * block.z;
+    size_t limit = shared_limit(what.kernel);
+    const char *reason = NULL;
+    if (threads == 0 || threads > MAX_THREADS || block.z > 64) reason = "the size of a block";
+    else if (!grid.x || !grid.y || !grid.z) reason = "an empty grid";
+    else if (grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) reason = "the grid's size";
+    else if (what.shared_bytes > limit) reason = "more shared memory than allowed";
+    if (!reason) return true;
+    snprintf(failure, sizeof failure,
+             "launch of %s is not possible: %s (grid %u,%u,%u, block %u,%u,%u, shared %zu of %zu)",
+             what.name, reason, grid.x, grid.y, grid.z, block.x, block.y, block.z,
+             what.shared_bytes, limit);
+    return false;
+}
+
+void run(const launch &what, void (*body)(void *), void *argument) {
+    failure[0] = 0;
+    if (!launch_is_possible(what)) {
+        runtime_error(cudaErrorInvalidConfiguration, failure);
+        return;
+    }
+    work_begin(what.stream);
+    current = &what;
+    kernel_body = body;
+    kernel_argument = argument;
+    thread_count = (int)(what.block.x * what.block.y * what.block.z);
+    gridDim = what.grid;
+    blockDim = what.block;
+    self = &host;
+    failed = false;
+#ifdef EMU_TSAN
+    host.tsan = __tsan_get_current_fiber();
+#endif
+    run_blocks((uint64_t)gridDim.x * gridDim.y * gridDim.z);
+    self = NULL;
+    work_end();
+    stats.launches++;
+    if (failed) runtime_error(cudaErrorLaunchFailure, failure);
+}
+
+void *dynamic_shared() {
+    return dynamic_memory;
+}
+
+unsigned shared_offset(const void *p) {
+    return (unsigned)((const char *)p - dynamic_memory);
+}
+
+int lane() {
+    return self->lane;
+}
+
+void count_ldmatrix(unsigned conflicts) {
+    stats.ldmatrix++;
+    stats.ldmatrix_conflicts += conflicts;
+}
+
+} // namespace emu
+
+void cuda_emulator_schedule(unsigned seed) {
+    emu::schedule_seed = seed;
+    emu::random_state = seed * 0x9e3779b97f4a7c15u + 1;
+}
+
+struct cuda_emulator_stats cuda_emulator_stats(void) {
+    return emu::stats;
+}
+
+void cuda_emulator_stats_reset(void) {
+    emu::stats = {};
+}
+
+const char *cuda_emulator_failure(void) {
+    return emu::failure;
+}

@@ -1,0 +1,202 @@
+/* The rest of the runtime API: errors, the device, attributes of kernels. */
+#include <map>
+
+#include <stdio.h>
+#include <string.h>
+
+#include "test/cuda_emulator/fibers.h"
+#include "test/cuda_emulator/limits.h"
+
+namespace emu {
+
+cudaError_t last_error;
+static bool quiet;
+static std::map<const void *, size_t> shared_limits; /* by kernel */
+
+size_t shared_limit(const void *kernel) {
+    std::map<const void *, size_t>::const_iterator at = shared_limits.find(kernel);
+    return at == shared_limits.end() ? (size_t)SHARED_DEFAULT : at->second;
+}
+
+cudaError_t runtime_error(cudaError_t error, const char *what) {
+    if (!quiet) fprintf(stderr, "cuda_emulator: %s\n", what);
+    last_error = error;
+    return error;
+}
+
+/* Every allocation is opened: a library does not say what it will touch. */
+void work_begin(cudaStream_t stream) {
+    stream_turn(stream);
+    device_open(true);
+}
+
+void work_end() {
+    device_open(false);
+}
+
+void device_access(bool on) {
+    if (on) streams_turn();
+    device_open(on);
+}
+
+static const struct {
+    cudaError_t error;
+    const char *name, *text;
+} error_texts[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+};
+
+} // namespace emu
+
+using namespace emu;
+
+void cuda_emulator_quiet(int on) {
+    quiet = on != 0;
+}
+
+extern "C" {
+
+/* ---- errors */
+
+cudaError_t cudaGetLastError(void) {
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+cudaError_t cudaPeekAtLastError(void) {
+    return last_error;
+}
+
+const char *cudaGetErrorName(cudaError_t error) {
+    for (const auto &known : error_texts)
+        if (known.error == error) return known.name;
+    return "cudaErrorUnknown";
+}
+
+/* The emulator knows more than CUDA does. */
+const char *cudaGetErrorString(cudaError_t error) {
+    if ((error == cudaErrorLaunchFailure || error == cudaErrorInvalidConfiguration) &&
+        *cuda_emulator_failure())
+        return cuda_emulator_failure();
+    for (const auto &known : error_texts)
+        if (known.error == error) return known.text;
+    return "CUDA error (emulated)";
+}
+
+/* ---- the device */
+
+cudaError_t cudaGetDeviceCount(int *count) {
+    *count = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device) {
+    return device == 0 ? cudaSuccess : runtime_error(cudaErrorInvalidDevice, "cudaSetDevice");
+}
+
+cudaError_t cudaGetDevice(int *device) {
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *version) {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version) {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
+    memset(p, 0, sizeof *p);
+    strcpy(p->name, "CUDA emulator");
+    size_t free_bytes;
+    cudaMemGetInfo(&free_bytes, &p->totalGlobalMem);
+    p->major = 9;
+    p->multiProcessorCount = MULTIPROCESSORS;
+    p->warpSize = LANES;
+    p->maxThreadsPerBlock = MAX_THREADS;
+    p->maxThreadsPerMultiProcessor = THREADS_PER_MULTIPROCESSOR;
+    p->maxBlocksPerMultiProcessor = BLOCKS_PER_MULTIPROCESSOR;
+    p->regsPerBlock = p->regsPerMultiprocessor = REGISTERS;
+    p->sharedMemPerBlock = SHARED_DEFAULT;
+    p->sharedMemPerBlockOptin = SHARED_OPT_IN;
+    p->sharedMemPerMultiprocessor = SHARED_PER_MULTIPROCESSOR;
+    p->reservedSharedMemPerBlock = SHARED_RESERVED;
+    p->l2CacheSize = 50 << 20;
+    p->memoryBusWidth = 5120;
+    int sizes[3] = {MAX_THREADS, MAX_THREADS, 64}, grid[3] = {0x7fffffff, 65535, 65535};
+    memcpy(p->maxThreadsDim, sizes, sizeof sizes);
+    memcpy(p->maxGridSize, grid, sizeof grid);
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int device) {
+    cudaDeviceProp p;
+    cudaGetDeviceProperties(&p, device);
+    switch ((int)attribute) {
+    case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
+    case cudaDevAttrMultiProcessorCount: *value = p.multiProcessorCount; break;
+    case cudaDevAttrWarpSize: *value = p.warpSize; break;
+    case cudaDevAttrMaxThreadsPerBlock: *value = p.maxThreadsPerBlock; break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = p.maxThreadsPerMultiProcessor; break;
+    case cudaDevAttrMaxSharedMemoryPerBlock: *value = (int)p.sharedMemPerBlock; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)p.sharedMemPerBlockOptin; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+        *value = (int)p.sharedMemPerMultiprocessor;
+        break;
+    case cudaDevAttrL2CacheSize: *value = p.l2CacheSize; break;
+    default: return runtime_error(cudaErrorInvalidValue, "cudaDeviceGetAttribute: not emulated");
+    }
+    return cudaSuccess;
+}
+
+/* ---- kernels */
+
+cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value) {
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+    if (value < 0 || value > SHARED_OPT_IN)
+        return runtime_error(cudaErrorInvalidValue,
+                             "cudaFuncSetAttribute: more shared memory than a block can have");
+    shared_limits[kernel] = (size_t)value;
+    return cudaSuccess;
+}
+
+/* Registers and static shared memory are nvcc's to know. */
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel) {
+    memset(attributes, 0, sizeof *attributes);
+    attributes->maxThreadsPerBlock = MAX_THREADS;
+    attributes->maxDynamicSharedSizeBytes = (int)shared_limit(kernel);
+    attributes->numRegs = 32;
+    attributes->binaryVersion = attributes->ptxVersion = 90;
+    return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel,
+                                                          int threads, size_t shared_bytes) {
+    if (threads <= 0 || threads > MAX_THREADS)
+        return runtime_error(cudaErrorInvalidValue, "cudaOccupancy: the size of a block");
+    int by_threads = THREADS_PER_MULTIPROCESSOR / ((threads + LANES - 1) / LANES * LANES);
+    int by_memory = SHARED_PER_MULTIPROCESSOR / ((int)shared_bytes + SHARED_RESERVED);
+    *blocks = by_threads < by_memory ? by_threads : by_memory;
+    if (*blocks > BLOCKS_PER_MULTIPROCESSOR) *blocks = BLOCKS_PER_MULTIPROCESSOR;
+    if (shared_bytes > shared_limit(kernel)) *blocks = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *kernel,
+                                                                   int threads, size_t shared_bytes,
+                                                                   unsigned) {
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, shared_bytes);
+}
+
+} // extern "C"

@@ -1,0 +1,421 @@
+/* A stand-in for the part of cuBLASLt that we use, behind its real prototypes: honest fp32
+ * arithmetic on column-major matrices, and a clerk who returns every form that is not filled in as
+ * the real one wants it (with a line on stderr), so that layouts, strides, alignments, epilogues,
+ * pointers and workspaces are tested without a GPU.
+ *
+ * Algorithms differ in the order in which they add, and one, of the in-place reduction scheme, in
+ * the order from call to call: whoever allows that scheme gets other bits each time. */
+#include "test/cuda_emulator/fake_product.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+using namespace fake;
+
+namespace {
+
+struct preference {
+    uint64_t workspace_bytes;
+    uint32_t reductions, alignment[4]; /* of A, B, C, D */
+};
+
+static_assert(sizeof(algorithm) == sizeof(cublasLtMatmulAlgo_t), "");
+
+enum { WORKSPACE_ALIGNMENT = 256, AUX_ALIGNMENT = 16 };
+const uint64_t MAGIC = 0x66616b656c740001;
+
+fake_cublaslt counts;
+uint32_t refused[8], refusals, slow;
+
+cublasStatus_t reject(cublasStatus_t status, const char *why) {
+    fprintf(stderr, "fake cublasLt: %s\n", why);
+    return status;
+}
+#define REQUIRE(condition, why) \
+    if (!(condition)) return reject(CUBLAS_STATUS_INVALID_VALUE, why)
+#define SUPPORT(condition, why) \
+    if (!(condition)) return reject(CUBLAS_STATUS_NOT_SUPPORTED, why)
+
+const layout &of(cublasLtMatrixLayout_t handle) {
+    return *reinterpret_cast<layout *>(handle);
+}
+const operation &of(cublasLtMatmulDesc_t handle) {
+    return *reinterpret_cast<operation *>(handle);
+}
+
+size_t bytes_of(const layout &l) {
+    return ((size_t)l.stride * (l.columns - 1) + l.rows) * size_of(l.type);
+}
+uint32_t alignment_of(const void *p) {
+    uintptr_t at = (uintptr_t)p;
+    return (uint32_t)(at & -at & 0xfff);
+}
+
+problem gather(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d) {
+    problem p = {&of(op), of(a), of(b), of(c), of(d), 0, 0, 0, false, false, 0, 0};
+    p.m = p.d.rows;
+    p.n = p.d.columns;
+    p.k = p.op->transpose_a ? p.a.rows : p.a.columns;
+    p.has_vector = p.op->epilogue &
+                   (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB);
+    p.has_aux = p.op->epilogue & 128;
+    p.vector_type = p.op->vector_type < 0 ? p.d.type : p.op->vector_type;
+    p.aux_type = p.op->aux_type < 0 ? p.d.type : p.op->aux_type;
+    return p;
+}
+
+bool known(int type) {
+    return type == CUDA_R_32F || type == CUDA_R_16F || type == CUDA_R_16BF;
+}
+
+cublasStatus_t examine_epilogue(const problem &p) {
+    static const uint32_t supported[] = {FAKE_DEFAULT,       FAKE_BIAS,  FAKE_GELU_AUX,
+                                         FAKE_GELU_AUX_BIAS, FAKE_DGELU, FAKE_BGRADA,
+                                         FAKE_BGRADB};
+    bool found = false;
+    for (uint32_t epilogue : supported) found |= p.op->epilogue == epilogue;
+    SUPPORT(found, "an epilogue that is not emulated");
+    for (uint32_t i = 0; i < refusals; i++)
+        if (p.op->epilogue == refused[i]) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (p.has_vector) {
+        REQUIRE(p.op->vector, "an epilogue without its bias pointer");
+        SUPPORT(p.vector_type == p.d.type, "a bias that has not the type of the output");
+        SUPPORT((uintptr_t)p.op->vector % size_of(p.vector_type) == 0, "a misaligned bias");
+    }
+    if (p.has_aux) {
+        REQUIRE(p.op->aux, "an epilogue without its auxiliary pointer");
+        SUPPORT(p.aux_type == p.d.type, "an auxiliary matrix that has not the output's type");
+        REQUIRE(p.op->aux_stride >= (int64_t)p.m, "too small a leading dimension of aux");
+        SUPPORT(p.op->aux_stride % 8 == 0, "a leading dimension of aux that is no multiple of 8");
+        SUPPORT((uintptr_t)p.op->aux % AUX_ALIGNMENT == 0, "a misaligned auxiliary matrix");
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t examine(const problem &p) {
+    const operation &op = *p.op;
+    const layout *all[] = {&p.a, &p.b, &p.c, &p.d};
+    for (const layout *l : all) {
+        SUPPORT(known(l->type), "an unknown type");
+        REQUIRE(l->rows > 0 && l->columns > 0, "an empty matrix");
+        REQUIRE(l->stride >= (int64_t)l->rows, "too small a leading dimension");
+    }
+    bool fits = p.m == (op.transpose_a ? p.a.columns : p.a.rows) &&
+                p.n == (op.transpose_b ? p.b.rows : p.b.columns) &&
+                p.k == (op.transpose_b ? p.b.columns : p.b.rows) && p.c.rows == p.m &&
+                p.c.columns == p.n;
+    REQUIRE(fits, "shapes that do not fit each other");
+    SUPPORT(p.a.type == p.b.type, "operands of unlike types");
+    SUPPORT(p.c.type == p.d.type, "C and D of unlike types");
+    SUPPORT(p.d.type == CUDA_R_32F || p.d.type == p.a.type, "an output that A cannot give");
+    SUPPORT(op.scale == CUDA_R_32F, "a scale type other than fp32");
+    SUPPORT(op.compute == CUBLAS_COMPUTE_32F ||
+                (op.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && p.a.type == CUDA_R_32F),
+            "a compute type that is not emulated");
+    return examine_epilogue(p);
+}
+
+/* ---- algorithms */
+
+uint64_t mix(uint64_t sum, uint64_t value) {
+    return (sum ^ value) * 0x100000001b3 ^ sum >> 29;
+}
+
+/* Of everything but pointers. */
+uint64_t checksum(const problem &p) {
+    const layout *all[] = {&p.a, &p.b, &p.c, &p.d};
+    uint64_t sum = 0xcbf29ce484222325;
+    for (const layout *l : all) {
+        sum = mix(mix(sum, (uint64_t)l->type), l->rows);
+        sum = mix(mix(sum, l->columns), (uint64_t)l->stride);
+    }
+    sum = mix(mix(sum, (uint64_t)p.op->compute), p.op->epilogue);
+    sum = mix(mix(sum, (uint64_t)p.op->transpose_a), (uint64_t)p.op->transpose_b);
+    return mix(sum, (uint64_t)p.op->aux_stride);
+}
+
+/* Short of tiles and long of k is when the real one splits, too. */
+int list_variants(const problem &p, const preference &wish, fake_algorithm *list) {
+    int count = 0;
+    bool few = p.m * p.n <= 4096 && p.k >= 256;
+    if (wish.reductions & CUBLASLT_REDUCTION_SCHEME_INPLACE) list[count++] = FAKE_SPLIT_IN_PLACE;
+    if (wish.reductions & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) list[count++] = FAKE_SPLIT_OUTPUT;
+    bool splits = wish.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE && p.k >= SPLITS;
+    if (splits && few) list[count++] = FAKE_SPLIT;
+    list[count++] = FAKE_DIRECT;
+    list[count++] = FAKE_BLOCKS;
+    if (splits && !few) list[count++] = FAKE_SPLIT;
+    return count;
+}
+
+uint64_t needed_workspace(const problem &p, fake_algorithm v) {
+    return v >= FAKE_SPLIT ? p.m * p.n * SPLITS * sizeof(float) : 0;
+}
+
+algorithm make_algorithm(const problem &p, const preference &wish, fake_algorithm v) {
+    algorithm made = {
+        MAGIC, checksum(p), v, v >= FAKE_SPLIT ? SPLITS : 1u, {}, needed_workspace(p, v), 0};
+    for (int i = 0; i < 4; i++) made.alignment[i] = wish.alignment[i];
+    made.alignment[4] = p.has_vector ? alignment_of(p.op->vector) : 1;
+    made.alignment[5] = p.has_aux ? alignment_of(p.op->aux) : 1;
+    return made;
+}
+
+cublasStatus_t recognize(const problem &p, const cublasLtMatmulAlgo_t *data, algorithm *found) {
+    REQUIRE(data, "no algorithm");
+    memcpy(found, data, sizeof *found);
+    REQUIRE(found->magic == MAGIC, "an algorithm that is none");
+    REQUIRE(found->problem == checksum(p), "an algorithm of another problem");
+    REQUIRE(found->variant >= FAKE_DIRECT && found->variant <= FAKE_SPLIT_IN_PLACE,
+            "no such algorithm");
+    REQUIRE(found->workspace_bytes == needed_workspace(p, (fake_algorithm)found->variant),
+            "a damaged algorithm");
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* ---- memory */
+
+struct range {
+    const void *data;
+    size_t bytes;
+    const char *name;
+    bool written;
+};
+
+bool overlap(const range &x, const range &y) {
+    const char *a = (const char *)x.data, *b = (const char *)y.data;
+    return x.bytes && y.bytes && a < b + y.bytes && b < a + x.bytes;
+}
+
+cublasStatus_t examine_memory(const range *ranges, int count) {
+    for (int i = 0; i < count; i++) {
+        if (ranges[i].bytes && !emu::device_range(ranges[i].data, ranges[i].bytes)) {
+            fprintf(stderr, "fake cublasLt: %s: ", ranges[i].name);
+            return reject(CUBLAS_STATUS_INVALID_VALUE, "not within one piece of device memory");
+        }
+        for (int j = 0; j < i; j++)
+            if ((ranges[i].written || ranges[j].written) && overlap(ranges[i], ranges[j])) {
+                fprintf(stderr, "fake cublasLt: %s and %s: ", ranges[i].name, ranges[j].name);
+                return reject(CUBLAS_STATUS_INVALID_VALUE, "they overlap");
+            }
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t examine_pointers(const problem &p, const algorithm &chosen, const void *a,
+                                const void *b, const void *c, const void *d, const void *workspace,
+                                size_t workspace_bytes) {
+    const operation &op = *p.op;
+    const void *pointers[] = {a, b, c, d, op.vector, op.aux};
+    size_t vector = (op.epilogue == CUBLASLT_EPILOGUE_BGRADB ? p.n : p.m) * size_of(p.vector_type);
+    layout aux = {p.aux_type, p.m, p.n, op.aux_stride};
+    for (int i = 0; i < 6; i++) {
+        bool used = i < 4 || (i == 4 ? p.has_vector : p.has_aux);
+        REQUIRE(!used || (uintptr_t)pointers[i] % chosen.alignment[i] == 0,
+                "a pointer that is less aligned than was promised");
+    }
+    REQUIRE(workspace_bytes >= chosen.workspace_bytes, "too small a workspace");
+    REQUIRE(!chosen.workspace_bytes || (uintptr_t)workspace % WORKSPACE_ALIGNMENT == 0,
+            "a misaligned workspace");
+    range ranges[] = {
+        {a, bytes_of(p.a), "A", false},
+        {b, bytes_of(p.b), "B", false},
+        {d, bytes_of(p.d), "D", true},
+        {workspace, workspace_bytes, "workspace", true},
+        {op.vector, p.has_vector ? vector : 0, "bias", !(op.epilogue & CUBLASLT_EPILOGUE_BIAS)},
+        {op.aux, p.has_aux ? bytes_of(aux) : 0, "aux", op.epilogue != CUBLASLT_EPILOGUE_DGELU},
+        {c, c == d ? 0 : bytes_of(p.c), "C", false},
+    };
+    return examine_memory(ranges, sizeof ranges / sizeof *ranges);
+}
+
+/* ---- attributes: where each is kept, and its size */
+
+struct place {
+    void *at;
+    size_t bytes;
+};
+
+place attribute(operation *op, cublasLtMatmulDescAttributes_t which) {
+    switch (which) {
+    case CUBLASLT_MATMUL_DESC_TRANSA: return {&op->transpose_a, 4};
+    case CUBLASLT_MATMUL_DESC_TRANSB: return {&op->transpose_b, 4};
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: return {&op->epilogue, 4};
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return {&op->vector, 8};
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return {&op->vector_type, 4};
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return {&op->aux, 8};
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return {&op->aux_stride, 8};
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: return {&op->aux_type, 4};
+    default: return {nullptr, 0};
+    }
+}
+
+place attribute(preference *wish, cublasLtMatmulPreferenceAttributes_t which) {
+    switch (which) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return {&wish->workspace_bytes, 8};
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return {&wish->reductions, 4};
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return {&wish->alignment[0], 4};
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return {&wish->alignment[1], 4};
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return {&wish->alignment[2], 4};
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return {&wish->alignment[3], 4};
+    default: return {nullptr, 0};
+    }
+}
+
+cublasStatus_t set(place to, const void *value, size_t bytes) {
+    REQUIRE(to.at && value, "an attribute that is not emulated");
+    REQUIRE(to.bytes == bytes, "an attribute of another size");
+    memcpy(to.at, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+template <typename Object, typename Handle>
+cublasStatus_t make(Handle *handle, const Object &value) {
+    counts.alive++;
+    *handle = reinterpret_cast<Handle>(new Object(value));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+template <typename Object, typename Handle> cublasStatus_t destroy(Handle handle) {
+    counts.alive--;
+    delete reinterpret_cast<Object *>(handle);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+} // namespace
+
+extern "C" {
+
+const struct fake_cublaslt *fake_cublaslt_counts(void) {
+    return &counts;
+}
+void fake_cublaslt_refuse(int epilogue) {
+    if (epilogue == 0) refusals = 0;
+    else refused[refusals++ % 8] = (uint32_t)epilogue;
+}
+void fake_cublaslt_slow(int algorithm) {
+    slow = (uint32_t)algorithm;
+}
+
+size_t cublasLtGetVersion(void) {
+    return CUBLAS_VERSION;
+}
+const char *cublasLtGetStatusString(cublasStatus_t status) {
+    return status == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported (fake)" : "failure (fake)";
+}
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
+    return make(handle, MAGIC);
+}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+    return destroy<uint64_t>(handle);
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *op, cublasComputeType_t compute,
+                                        cudaDataType_t scale) {
+    operation made = {};
+    made.compute = compute;
+    made.scale = scale;
+    made.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    made.vector_type = made.aux_type = -1;
+    counts.operations++;
+    return make(op, made);
+}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t op) {
+    return destroy<operation>(op);
+}
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t op,
+                                              cublasLtMatmulDescAttributes_t which,
+                                              const void *value, size_t bytes) {
+    return set(attribute(reinterpret_cast<operation *>(op), which), value, bytes);
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *l, cudaDataType_t type,
+                                          uint64_t rows, uint64_t columns, int64_t stride) {
+    return make(l, layout{type, rows, columns, stride});
+}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t l) {
+    return destroy<layout>(l);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *wish) {
+    return make(wish, preference{0, CUBLASLT_REDUCTION_SCHEME_MASK, {256, 256, 256, 256}});
+}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t wish) {
+    return destroy<preference>(wish);
+}
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t wish,
+                                                    cublasLtMatmulPreferenceAttributes_t which,
+                                                    const void *value, size_t bytes) {
+    return set(attribute(reinterpret_cast<preference *>(wish), which), value, bytes);
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t op,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t wishes, int wanted,
+                                              cublasLtMatmulHeuristicResult_t results[], int *got) {
+    const preference &wish = *reinterpret_cast<preference *>(wishes);
+    problem p = gather(op, a, b, c, d);
+    fake_algorithm list[8];
+    *got = 0;
+    counts.queries++;
+    REQUIRE(wanted > 0, "no algorithms wanted");
+    cublasStatus_t status = examine(p);
+    if (status) return status;
+    int count = list_variants(p, wish, list);
+    for (int i = 0; i < count && *got < wanted; i++) {
+        algorithm made = make_algorithm(p, wish, list[i]);
+        if (made.workspace_bytes > wish.workspace_bytes) continue;
+        cublasLtMatmulHeuristicResult_t *result = &results[(*got)++];
+        *result = {};
+        memcpy(&result->algo, &made, sizeof made);
+        result->workspaceSize = made.workspace_bytes;
+        result->state = CUBLAS_STATUS_SUCCESS;
+    }
+    return *got ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t op,
+                                       cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algo,
+                                       cublasLtMatmulHeuristicResult_t *result) {
+    problem p = gather(op, a, b, c, d);
+    algorithm found;
+    cublasStatus_t status = examine(p);
+    if (!status) status = recognize(p, algo, &found);
+    if (status) return status;
+    *result = {};
+    result->algo = *algo;
+    result->workspaceSize = found.workspace_bytes;
+    result->state = CUBLAS_STATUS_SUCCESS;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, const void *alpha,
+                              const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+                              cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
+                              cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo,
+                              void *workspace, size_t workspace_bytes, cudaStream_t stream) {
+    problem p = gather(op, a_layout, b_layout, c_layout, d_layout);
+    algorithm chosen;
+    float scale = *(const float *)alpha, kept = *(const float *)beta;
+    REQUIRE(handle && *(uint64_t *)handle == MAGIC, "no handle");
+    cublasStatus_t status = examine(p);
+    if (!status) status = recognize(p, algo, &chosen);
+    if (!status) status = examine_pointers(p, chosen, a, b, c, d, workspace, workspace_bytes);
+    if (status) return status;
+    SUPPORT(kept == 0 || p.c.stride == p.d.stride, "C and D of unlike layouts");
+    counts.products++;
+    counts.epilogue = (int)p.op->epilogue;
+    counts.algorithm = (int)chosen.variant;
+    if (chosen.variant == slow) usleep(3000);
+    emu::work_begin(stream);
+    compute(p, (fake_algorithm)chosen.variant, {a, b, c, d, workspace, scale, kept});
+    emu::work_end();
+    return CUBLAS_STATUS_SUCCESS;
+}
+}

@@ -1,0 +1,51 @@
+/* What tests may ask of the stand-in for cuBLASLt. Counts are of this process, since it started. */
+#ifndef TEST_CUDA_EMULATOR_FAKE_CUBLASLT_H
+#define TEST_CUDA_EMULATOR_FAKE_CUBLASLT_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The values of cublasLtEpilogue_t. */
+enum fake_epilogue {
+    FAKE_DEFAULT = 1,
+    FAKE_BIAS = 4,
+    FAKE_GELU_AUX = 160,
+    FAKE_GELU_AUX_BIAS = 164,
+    FAKE_DGELU = 192,
+    FAKE_BGRADA = 256,
+    FAKE_BGRADB = 512
+};
+
+/* Algorithms by the order in which they add over k: one by one, in blocks, in three parts (with
+ * the reduction scheme that goes by compute type, output type, or in place). */
+enum fake_algorithm {
+    FAKE_DIRECT = 1,
+    FAKE_BLOCKS,
+    FAKE_SPLIT,
+    FAKE_SPLIT_OUTPUT,
+    FAKE_SPLIT_IN_PLACE
+};
+
+struct fake_cublaslt {
+    long operations; /* descriptors made */
+    long queries;    /* of the heuristics */
+    long products;   /* run */
+    long alive;      /* objects made and not destroyed */
+    int epilogue;    /* of the last product */
+    int algorithm;   /* of the last product */
+};
+
+const struct fake_cublaslt *fake_cublaslt_counts(void);
+
+/* From now on products with this epilogue, too, are not supported; 0: all are again. */
+void fake_cublaslt_refuse(int epilogue);
+
+/* From now on this algorithm takes a few milliseconds more; 0: none does. */
+void fake_cublaslt_slow(int algorithm);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

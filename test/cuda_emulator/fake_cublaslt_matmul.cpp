@@ -1,0 +1,152 @@
+/* The arithmetic of the stand-in for cuBLASLt: fp32, column-major, in one of several orders. */
+#include "test/cuda_emulator/fake_product.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+namespace fake {
+
+static float load(const void *p, int type, uint64_t i) {
+    if (type == CUDA_R_32F) return ((const float *)p)[i];
+    if (type == CUDA_R_16BF) return __bfloat162float(((const __nv_bfloat16 *)p)[i]);
+    return __half2float(((const __half *)p)[i]);
+}
+static void store(void *p, int type, uint64_t i, float value) {
+    if (type == CUDA_R_32F) ((float *)p)[i] = value;
+    else if (type == CUDA_R_16BF) ((__nv_bfloat16 *)p)[i] = __float2bfloat16(value);
+    else ((__half *)p)[i] = __float2half(value);
+}
+static float as_type(int type, float value) {
+    float raw = 0;
+    store(&raw, type, 0, value);
+    return load(&raw, type, 0);
+}
+static float as_tf32(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    bits = (bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffu;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static float *memory(uint64_t count) {
+    float *values = (float *)calloc(count ? count : 1, sizeof *values);
+    if (!values) abort();
+    return values;
+}
+
+/* The matrix (or its transpose) column by column, without gaps, in fp32. */
+static float *unpack(const void *data, const layout &l, bool transpose, bool tf32) {
+    float *values = memory(l.rows * l.columns);
+    for (uint64_t column = 0; column < l.columns; column++)
+        for (uint64_t row = 0; row < l.rows; row++) {
+            float value = load(data, l.type, column * (uint64_t)l.stride + row);
+            uint64_t at = transpose ? row * l.columns + column : column * l.rows + row;
+            values[at] = tf32 ? as_tf32(value) : value;
+        }
+    return values;
+}
+
+/* to[0..count) += scale * from. The hot loop. */
+static __attribute__((optimize("O3"), no_sanitize("address", "undefined"))) void
+add_scaled(float *__restrict__ to, const float *__restrict__ from, float scale, uint64_t count) {
+    for (uint64_t i = 0; i < count; i++) to[i] += scale * from[i];
+}
+
+/* c [m, n] += a [m, k] b [k, n] over k in first..last, all column by column; panels of rows of a
+ * stay in the cache. */
+static void multiply(float *c, const float *a, const float *b, const problem &p, uint64_t first,
+                     uint64_t last) {
+    const uint64_t PANEL = 2048;
+    for (uint64_t row = 0; row < p.m; row += PANEL)
+        for (uint64_t column = 0; column < p.n; column++)
+            for (uint64_t i = first; i < last; i++)
+                add_scaled(c + column * p.m + row, a + i * p.m + row, b[column * p.k + i],
+                           p.m - row < PANEL ? p.m - row : PANEL);
+}
+
+/* Parts of k go to the workspace and are added up, in an order that depends on the scheme. */
+static void multiply_split(float *c, const float *a, const float *b, const problem &p,
+                           fake_algorithm order, float *workspace) {
+    static unsigned calls;
+    uint64_t count = p.m * p.n, part = (p.k + SPLITS - 1) / SPLITS;
+    bool backwards = order == FAKE_SPLIT_IN_PLACE && calls++ % 2;
+    for (uint64_t s = 0; s < SPLITS; s++) {
+        uint64_t first = s * part < p.k ? s * part : p.k;
+        memset(workspace + s * count, 0, count * sizeof(float));
+        multiply(workspace + s * count, a, b, p, first, first + part < p.k ? first + part : p.k);
+    }
+    for (uint64_t s = 0; s < SPLITS; s++) {
+        const float *from = workspace + (backwards ? SPLITS - 1 - s : s) * count;
+        for (uint64_t i = 0; i < count; i++)
+            c[i] += order == FAKE_SPLIT ? from[i] : as_type(p.d.type, from[i]);
+    }
+}
+
+static void multiply_in_blocks(float *c, const float *a, const float *b, const problem &p) {
+    float *block = memory(p.m * p.n);
+    for (uint64_t first = 0; first < p.k; first += BLOCK) {
+        memset(block, 0, p.m * p.n * sizeof(float));
+        multiply(block, a, b, p, first, first + BLOCK < p.k ? first + BLOCK : p.k);
+        add_scaled(c, block, 1, p.m * p.n);
+    }
+    free(block);
+}
+
+static float gelu(float x) {
+    return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+static float gelu_slope(float x) {
+    float t = tanhf(0.7978845608f * (x + 0.044715f * x * x * x));
+    return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * 0.7978845608f * (1 + 0.134145f * x * x);
+}
+
+/* What becomes of the sums; gelu sees them before they are rounded, and so does the bias, unless
+ * the sums come from a reduction of splits. */
+static void conclude(const problem &p, const float *sums, bool split, const matrices &with) {
+    const operation &op = *p.op;
+    bool bias = op.epilogue & CUBLASLT_EPILOGUE_BIAS, forward = op.epilogue & 32;
+    bool backward = op.epilogue & 64;
+    for (uint64_t column = 0; column < p.n; column++)
+        for (uint64_t row = 0; row < p.m; row++) {
+            float value = with.alpha * sums[column * p.m + row];
+            uint64_t at = column * (uint64_t)p.d.stride + row;
+            uint64_t aux_at = column * (uint64_t)op.aux_stride + row;
+            if (split && bias) value = as_type(p.d.type, value);
+            if (with.beta != 0)
+                value += with.beta * load(with.c, p.c.type, column * (uint64_t)p.c.stride + row);
+            if (bias) value += load(op.vector, p.vector_type, row);
+            if (forward) store(op.aux, p.aux_type, aux_at, value);
+            if (forward) value = gelu(value);
+            if (backward) value *= gelu_slope(load(op.aux, p.aux_type, aux_at));
+            store(with.d, p.d.type, at, value);
+        }
+}
+
+/* Sums over k of the rows of a, or of the columns of b. */
+static void bias_gradient(const problem &p, const float *a, const float *b) {
+    bool of_a = p.op->epilogue == CUBLASLT_EPILOGUE_BGRADA;
+    for (uint64_t i = 0; i < (of_a ? p.m : p.n); i++) {
+        float sum = 0;
+        for (uint64_t x = 0; x < p.k; x++) sum += of_a ? a[x * p.m + i] : b[i * p.k + x];
+        store(p.op->vector, p.vector_type, i, sum);
+    }
+}
+
+void compute(const problem &p, fake_algorithm order, const matrices &with) {
+    bool tf32 = p.op->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+    float *a = unpack(with.a, p.a, p.op->transpose_a, tf32);
+    float *b = unpack(with.b, p.b, p.op->transpose_b, tf32);
+    float *sums = memory(p.m * p.n);
+    if (order == FAKE_DIRECT) multiply(sums, a, b, p, 0, p.k);
+    else if (order == FAKE_BLOCKS) multiply_in_blocks(sums, a, b, p);
+    else multiply_split(sums, a, b, p, order, (float *)with.workspace);
+    conclude(p, sums, order >= FAKE_SPLIT, with);
+    if (p.op->epilogue >= CUBLASLT_EPILOGUE_BGRADA) bias_gradient(p, a, b);
+    free(sums);
+    free(a);
+    free(b);
+}
+
+} // namespace fake

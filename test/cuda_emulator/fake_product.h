@@ -1,0 +1,58 @@
+/* What the two halves of the stand-in for cuBLASLt share: the clerk (fake_cublaslt.cpp), who looks
+ * through the forms, and the calculator (fake_cublaslt_matmul.cpp). */
+#ifndef TEST_CUDA_EMULATOR_FAKE_PRODUCT_H
+#define TEST_CUDA_EMULATOR_FAKE_PRODUCT_H
+
+#include "test/cuda_emulator/fake_cublaslt.h"
+
+#include <cublasLt.h>
+
+namespace fake {
+
+struct layout {
+    int32_t type;
+    uint64_t rows, columns;
+    int64_t stride;
+};
+
+struct operation {
+    int32_t compute, scale, transpose_a, transpose_b;
+    uint32_t epilogue;
+    void *vector, *aux;
+    int64_t aux_stride;
+    int32_t vector_type, aux_type;
+};
+
+/* What our cublasLtMatmulAlgo_t holds. */
+struct algorithm {
+    uint64_t magic, problem; /* a checksum of what it was made for */
+    uint32_t variant, splits;
+    uint32_t alignment[6]; /* promised for A, B, C, D, vector, aux */
+    uint64_t workspace_bytes, reserved;
+};
+/* A product as the descriptors tell it. */
+struct problem {
+    const operation *op;
+    layout a, b, c, d;
+    uint64_t m, n, k;
+    bool has_vector, has_aux;
+    int vector_type, aux_type;
+};
+
+enum : unsigned { BLOCK = 32, SPLITS = 3 }; /* of k */
+
+static inline size_t size_of(int type) {
+    return type == CUDA_R_32F ? 4 : 2;
+}
+
+/* d = epilogue(alpha a b + beta c). Everything has been looked through; device memory is open. */
+struct matrices {
+    const void *a, *b, *c;
+    void *d, *workspace;
+    float alpha, beta;
+};
+void compute(const problem &p, fake_algorithm order, const matrices &with);
+
+} // namespace fake
+
+#endif

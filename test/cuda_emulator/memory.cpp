@@ -1,0 +1,128 @@
+/* Device memory and pinned host memory. What is allocated reads as NaN (all bits set) until it is
+ * written. Under AddressSanitizer only kernels and copies may touch device memory. */
+#include <map>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "test/cuda_emulator/fibers.h"
+#include "test/cuda_emulator/limits.h"
+
+namespace emu {
+
+enum { ALIGNMENT = 256 };
+
+typedef std::map<uintptr_t, size_t> ranges; /* bytes by address */
+static ranges device, pinned;
+static size_t allocated, total = DEVICE_MEMORY;
+
+static size_t padded(size_t bytes) {
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static bool in(const ranges &memory, const void *p, size_t bytes) {
+    ranges::const_iterator at = memory.upper_bound((uintptr_t)p);
+    if (at == memory.begin()) return false;
+    --at;
+    size_t offset = (uintptr_t)p - at->first;
+    return offset <= at->second && bytes <= at->second - offset;
+}
+
+bool device_range(const void *p, size_t bytes) {
+    return in(device, p, bytes);
+}
+
+bool pinned_range(const void *p, size_t bytes) {
+    return in(pinned, p, bytes);
+}
+
+static void open_bytes(void *p, size_t bytes, bool on) {
+    if (on) ASAN_UNPOISON_MEMORY_REGION(p, bytes);
+    else ASAN_POISON_MEMORY_REGION(p, bytes);
+}
+
+/* The padding of an allocation stays closed. */
+void device_open(bool on) {
+    for (const ranges::value_type &range : device)
+        open_bytes((void *)range.first, on ? range.second : padded(range.second), on);
+}
+
+/* AddressSanitizer thinks in units of 8 bytes. */
+void device_open_range(const void *p, size_t bytes, bool on) {
+    uintptr_t first = (uintptr_t)p / 8 * 8, end = ((uintptr_t)p + bytes + 7) / 8 * 8;
+    open_bytes((void *)first, end - first, on);
+}
+
+} // namespace emu
+
+using namespace emu;
+
+void cuda_emulator_memory(size_t bytes) {
+    total = allocated + bytes;
+}
+
+extern "C" {
+
+cudaError_t cudaMalloc(void **p, size_t bytes) {
+    *p = NULL;
+    if (bytes > total - allocated || padded(bytes) > total - allocated) {
+        last_error = cudaErrorMemoryAllocation;
+        return last_error;
+    }
+    if (bytes == 0) return cudaSuccess;
+    void *memory = aligned_alloc(ALIGNMENT, padded(bytes));
+    if (!memory) return runtime_error(cudaErrorMemoryAllocation, "cudaMalloc: the host is full");
+    memset(memory, 0xff, bytes);
+    open_bytes(memory, padded(bytes), false);
+    device[(uintptr_t)memory] = bytes;
+    allocated += padded(bytes);
+    *p = memory;
+    return cudaSuccess;
+}
+
+/* As on a device, what is queued is done first. */
+cudaError_t cudaFree(void *p) {
+    if (!p) return cudaSuccess;
+    ranges::iterator at = device.find((uintptr_t)p);
+    if (at == device.end())
+        return runtime_error(cudaErrorInvalidValue, "cudaFree of what cudaMalloc did not give");
+    streams_finish();
+    open_bytes(p, padded(at->second), true);
+    allocated -= padded(at->second);
+    device.erase(at);
+    free(p);
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) {
+    *p = bytes ? malloc(bytes) : NULL;
+    if (bytes && !*p) return runtime_error(cudaErrorMemoryAllocation, "cudaMallocHost");
+    if (!*p) return cudaSuccess;
+    memset(*p, 0xff, bytes);
+    pinned[(uintptr_t)*p] = bytes;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMallocHost(void **p, size_t bytes) {
+    return cudaHostAlloc(p, bytes, 0);
+}
+
+cudaError_t cudaFreeHost(void *p) {
+    if (!p) return cudaSuccess;
+    ranges::iterator at = pinned.find((uintptr_t)p);
+    if (at == pinned.end())
+        return runtime_error(cudaErrorInvalidValue,
+                             "cudaFreeHost of what cudaMallocHost did not give");
+    streams_finish();
+    pinned.erase(at);
+    free(p);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
+    *free_bytes = total - allocated;
+    *total_bytes = total;
+    return cudaSuccess;
+}
+
+} // extern "C"

@@ -1,0 +1,153 @@
+/* Part of cuda_emulator.h: the functions of kernels/cuda/ptx.h on the fragments of all 32 lanes,
+ * laid out as the PTX ISA says. Keep both files in step. */
+#ifndef TEST_CUDA_EMULATOR_PTX_EMULATED_H
+#define TEST_CUDA_EMULATOR_PTX_EMULATED_H
+
+namespace emu {
+
+static inline float bf16_value(uint16_t bits) {
+    return __uint_as_float((uint32_t)bits << 16);
+}
+static inline float f16_value(uint16_t bits) {
+    return __half2float(__ushort_as_half(bits));
+}
+static inline uint16_t half_of(const uint32_t *packed, int i) {
+    return (uint16_t)(packed[i / 2] >> i % 2 * 16);
+}
+
+struct mma {
+    const uint32_t *a, *b;
+    const float *c;
+    float *d;
+};
+
+/* Lane l has group l / 4 and place l % 4 in it. Element i of its A: row group, + 8 for i = 2, 3, 6,
+ * 7; column 2 place + i % 2, + 8 from i = 4 on. B: column group; row 2 place + i % 2, + 8 from
+ * i = 2 on. C and D: row group, + 8 from i = 2 on; column 2 place + i % 2. */
+template <float (*value)(uint16_t)>
+EMU_NO_TSAN static void mma_all(unsigned mask, void **payload, site at) {
+    if (mask != ~0u) fail(at, "mma needs all 32 lanes");
+    float a[16][16], b[16][8], d[16][8];
+    for (int l = 0; l < 32; l++) {
+        const mma *m = static_cast<mma *>(payload[l]);
+        int group = l / 4, column = l % 4 * 2;
+        for (int i = 0; i < 8; i++)
+            a[group + i / 2 % 2 * 8][column + i % 2 + i / 4 * 8] = value(half_of(m->a, i));
+        for (int i = 0; i < 4; i++) {
+            b[column + i % 2 + i / 2 * 8][group] = value(half_of(m->b, i));
+            d[group + i / 2 * 8][column + i % 2] = m->c[i];
+        }
+    }
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 16; k++)
+            for (int j = 0; j < 8; j++) d[i][j] += a[i][k] * b[k][j];
+    for (int l = 0; l < 32; l++) {
+        const mma *m = static_cast<mma *>(payload[l]);
+        for (int i = 0; i < 4; i++) m->d[i] = d[l / 4 + i / 2 * 8][l % 4 * 2 + i % 2];
+    }
+}
+
+template <float (*value)(uint16_t)>
+EMU_NO_TSAN static inline void mma_m16n8k16(float d[4], const uint32_t a[4], const uint32_t b[2],
+                                            const float c[4], site at) {
+    mma m{a, b, c, d};
+    collective("mma", ~0u, &m, mma_all<value>, at);
+}
+
+struct ldmatrix_lane {
+    uint16_t row[8]; /* read by the lane that names it: so sanitizers see it there */
+    unsigned offset;
+    uint32_t *r;
+};
+
+/* Lanes 8 m .. 8 m + 7 name the rows of matrix m. A row is 4 banks: 8 rows that differ in their
+ * place modulo 128 bytes take one cycle. */
+template <bool trans> EMU_NO_TSAN static void ldmatrix_all(unsigned mask, void **payload, site at) {
+    if (mask != ~0u) fail(at, "ldmatrix needs all 32 lanes");
+    ldmatrix_lane *lanes[32];
+    for (int l = 0; l < 32; l++) lanes[l] = static_cast<ldmatrix_lane *>(payload[l]);
+    unsigned conflicts = 0;
+    for (int m = 0; m < 4; m++) {
+        ldmatrix_lane **rows = lanes + 8 * m;
+        unsigned uses[8] = {}, cycles = 0;
+        for (int i = 0; i < 8; i++) {
+            unsigned count = ++uses[rows[i]->offset / 16 % 8];
+            for (int j = 0; j < i; j++) /* one row read twice is read once */
+                if (rows[j]->offset == rows[i]->offset) {
+                    count = --uses[rows[i]->offset / 16 % 8];
+                    break;
+                }
+            cycles = count > cycles ? count : cycles;
+        }
+        conflicts += cycles - 1;
+        for (int l = 0; l < 32; l++) {
+            int i = l / 4, j = l % 4 * 2;
+            uint16_t low = trans ? rows[j]->row[i] : rows[i]->row[j];
+            uint16_t high = trans ? rows[j + 1]->row[i] : rows[i]->row[j + 1];
+            lanes[l]->r[m] = low | (uint32_t)high << 16;
+        }
+    }
+    count_ldmatrix(conflicts);
+}
+
+template <bool trans> static inline void ldmatrix(uint32_t r[4], const void *row, site at) {
+    ldmatrix_lane lane;
+    if ((uintptr_t)row % 16) fail(at, "ldmatrix: the address of a row is not 16-byte aligned");
+    memcpy(lane.row, row, sizeof lane.row);
+    lane.offset = shared_offset(row);
+    lane.r = r;
+    collective("ldmatrix", ~0u, &lane, ldmatrix_all<trans>, at);
+}
+
+} // namespace emu
+
+EMU_NO_TSAN static inline void mma_m16n8k16_bf16_f32(float d[4], const uint32_t a[4],
+                                                     const uint32_t b[2], const float c[4],
+                                                     EMU_SITE) {
+    emu::mma_m16n8k16<emu::bf16_value>(d, a, b, c, EMU_HERE);
+}
+EMU_NO_TSAN static inline void mma_m16n8k16_f16_f32(float d[4], const uint32_t a[4],
+                                                    const uint32_t b[2], const float c[4],
+                                                    EMU_SITE) {
+    emu::mma_m16n8k16<emu::f16_value>(d, a, b, c, EMU_HERE);
+}
+static inline void ldmatrix_x4(uint32_t r[4], const void *row, EMU_SITE) {
+    emu::ldmatrix<false>(r, row, EMU_HERE);
+}
+static inline void ldmatrix_x4_trans(uint32_t r[4], const void *row, EMU_SITE) {
+    emu::ldmatrix<true>(r, row, EMU_HERE);
+}
+static inline void cp_async_16(void *dst, const void *src, bool valid = true, EMU_SITE) {
+    emu::cp_async(dst, src, 16, valid ? 16 : 0, EMU_HERE);
+}
+static inline void cp_async_commit() {
+    emu::defer_commit();
+}
+template <int pending> static inline void cp_async_wait() {
+    emu::defer_wait(pending);
+}
+static inline void named_barrier(int id, int count, EMU_SITE) {
+    emu::barrier(id, count, "named_barrier", EMU_HERE);
+}
+/* In the emulator any address is one in shared memory. */
+typedef char *shared_place;
+static inline shared_place place_in_shared(const void *p) {
+    return static_cast<char *>(const_cast<void *>(p));
+}
+template <typename T> static inline const T *opaque(const T *global) {
+    return global;
+}
+
+static inline float exp2_approx(float x) {
+    float y = exp2f(x);
+    return y < 0x1p-126f ? 0.0f : y; /* NaN stays */
+}
+static inline float reciprocal_approx(float x) {
+    float y = 1.0f / x;
+    return fabsf(y) < 0x1p-126f ? copysignf(0.0f, y) : y;
+}
+static inline int thread_index_again() {
+    return (int)threadIdx.x;
+}
+
+#endif

@@ -1,0 +1,357 @@
+/* Streams, events, and copies that happen as late as CUDA allows, so that a missing wait is seen.
+ *
+ * A stream is a list of tasks: copies, fills, and waits for a point of another stream. Nothing is
+ * done when it is queued. The tasks of a stream are done in order
+ *
+ *   - when a kernel is launched on the stream (kernels run at once, after what they wait for),
+ *   - when another stream that was told to wait for an event comes to its wait,
+ *   - when the host synchronises with the stream, an event recorded on it, or the device.
+ *
+ * What a task will write is filled with 0xff when it is queued: whoever reads without waiting finds
+ * NaN, and a copy to the host is put into the host's memory only when the host synchronises.
+ * From host memory that is not pinned a copy takes the bytes when it is queued; to such memory it
+ * is done before the call returns. */
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <vector>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "test/cuda_emulator/fibers.h"
+
+namespace emu {
+
+enum task_kind { COPY, FILL, WAIT };
+
+struct stream;
+
+struct task {
+    task_kind kind;
+    uint64_t number; /* counts tasks and records over all streams */
+    bool done;
+
+    void *to;
+    const void *from;
+    size_t bytes;
+    int value; /* FILL */
+    bool to_host;
+    std::vector<char> staged; /* bytes from unpinned memory, or not delivered to the host yet */
+
+    stream *other; /* WAIT: until its tasks up to `until` are done */
+    uint64_t until;
+};
+
+struct stream {
+    bool blocking; /* waits for the legacy stream, and it for this */
+    std::deque<task> tasks;
+};
+
+struct event {
+    stream *on; /* NULL: never recorded */
+    uint64_t number;
+    bool timed;
+    std::chrono::steady_clock::time_point time;
+};
+
+static stream legacy;
+static std::vector<stream *> streams = {&legacy};
+static uint64_t numbers;
+static const uint64_t ALL = UINT64_MAX;
+
+static bool exists(const stream *s) {
+    return std::find(streams.begin(), streams.end(), s) != streams.end();
+}
+
+static stream *stream_of(cudaStream_t handle) {
+    if (handle == NULL || handle == cudaStreamLegacy || handle == cudaStreamPerThread)
+        return &legacy;
+    return (stream *)handle;
+}
+
+static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes) {
+    return (const char *)a < (const char *)b + b_bytes &&
+           (const char *)b < (const char *)a + a_bytes;
+}
+
+/* ---- doing */
+
+static void open_task(const task &t, bool on) {
+    if (device_range(t.to, t.bytes)) device_open_range(t.to, t.bytes, on);
+    if (t.from && t.staged.empty() && device_range(t.from, t.bytes))
+        device_open_range(t.from, t.bytes, on);
+}
+
+static void deliver(task *t) {
+    if (t->staged.empty()) return;
+    memcpy(t->to, t->staged.data(), t->bytes);
+    t->staged.clear();
+}
+
+/* A copy from memory to which an earlier copy went that the host has not waited for. */
+static void deliver_before_reading(const task &reader) {
+    for (stream *s : streams)
+        for (task &t : s->tasks)
+            if (t.done && t.to_host && overlap(t.to, t.bytes, reader.from, reader.bytes))
+                deliver(&t);
+}
+
+static void perform(stream *s, uint64_t until);
+
+static void perform_task(task *t) {
+    t->done = true;
+    if (t->kind == WAIT) {
+        if (exists(t->other)) perform(t->other, t->until);
+        return;
+    }
+    open_task(*t, true);
+    if (t->kind == FILL) {
+        memset(t->to, t->value, t->bytes);
+    } else if (t->to_host) {
+        t->staged.assign((const char *)t->from, (const char *)t->from + t->bytes);
+    } else if (!t->staged.empty()) {
+        deliver(t);
+    } else {
+        deliver_before_reading(*t);
+        memcpy(t->to, t->from, t->bytes);
+    }
+    open_task(*t, false);
+}
+
+/* The tasks up to number `until`. They stay in the list: the host may wait for them later. */
+static void perform(stream *s, uint64_t until) {
+    for (size_t i = 0; i < s->tasks.size() && s->tasks[i].number <= until; i++)
+        if (!s->tasks[i].done) perform_task(&s->tasks[i]);
+}
+
+/* The host waits: all is done, and what was copied to the host arrives. */
+static void settle(stream *s, uint64_t until) {
+    perform(s, until);
+    while (!s->tasks.empty() && s->tasks.front().number <= until) {
+        task t = std::move(s->tasks.front());
+        s->tasks.pop_front();
+        if (t.kind == WAIT && exists(t.other)) settle(t.other, t.until);
+        if (t.to_host) deliver(&t);
+    }
+}
+
+/* The legacy stream and blocking streams wait for each other. */
+static void order_with_legacy(stream *s) {
+    if (s != &legacy && s->blocking) perform(&legacy, ALL);
+    if (s != &legacy) return;
+    for (stream *other : streams)
+        if (other->blocking) perform(other, ALL);
+}
+
+void stream_turn(cudaStream_t handle) {
+    order_with_legacy(stream_of(handle));
+    perform(stream_of(handle), ALL);
+}
+
+void streams_turn() {
+    for (stream *s : streams) perform(s, ALL);
+}
+
+void streams_finish() {
+    for (stream *s : streams) settle(s, ALL);
+}
+
+/* ---- queueing */
+
+static void append(stream *s, task &&next) {
+    while (!s->tasks.empty() && s->tasks.front().done && !s->tasks.front().to_host &&
+           s->tasks.front().kind != WAIT)
+        s->tasks.pop_front(); /* of no use to a host that waits */
+    next.number = ++numbers;
+    s->tasks.push_back(std::move(next));
+}
+
+static bool pending_overlap(const task &next) {
+    for (const stream *s : streams)
+        for (const task &t : s->tasks)
+            if (!t.done && t.kind != WAIT &&
+                (overlap(next.to, next.bytes, t.to, t.bytes) ||
+                 (t.from && t.staged.empty() && overlap(next.to, next.bytes, t.from, t.bytes))))
+                return true;
+    return false;
+}
+
+/* The destination may be filled at once if nothing that comes before still needs it. */
+static void queue(stream *s, task &&next) {
+    order_with_legacy(s);
+    if (pending_overlap(next)) perform(s, ALL);
+    bool on_device = device_range(next.to, next.bytes);
+    if (on_device) device_open_range(next.to, next.bytes, true);
+    memset(next.to, 0xff, next.bytes);
+    if (on_device) device_open_range(next.to, next.bytes, false);
+    append(s, std::move(next));
+}
+
+/* Whether the pointers fit the direction; cudaMemcpyDefault becomes what they are. */
+static bool resolve(void *to, const void *from, size_t bytes, cudaMemcpyKind *kind) {
+    bool to_device = device_range(to, bytes), from_device = device_range(from, bytes);
+    cudaMemcpyKind found = to_device
+                               ? from_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice
+                           : from_device ? cudaMemcpyDeviceToHost
+                                         : cudaMemcpyHostToHost;
+    if (*kind == cudaMemcpyDefault) *kind = found;
+    return *kind == found;
+}
+
+static const char WRONG_COPY[] =
+    "cudaMemcpy: a pointer does not fit the direction, or the copy leaves its memory";
+
+} // namespace emu
+
+using namespace emu;
+
+extern "C" {
+
+/* ---- copies */
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t handle) {
+    stream *s = stream_of(handle);
+    if (bytes == 0) return cudaSuccess;
+    if (!resolve(to, from, bytes, &kind)) return runtime_error(cudaErrorInvalidValue, WRONG_COPY);
+    if (kind == cudaMemcpyHostToHost) {
+        settle(s, ALL);
+        memmove(to, from, bytes);
+        return cudaSuccess;
+    }
+    task copy = {};
+    copy.kind = COPY;
+    copy.to = to;
+    copy.from = from;
+    copy.bytes = bytes;
+    copy.to_host = kind == cudaMemcpyDeviceToHost;
+    if (kind == cudaMemcpyHostToDevice && !pinned_range(from, bytes))
+        copy.staged.assign((const char *)from, (const char *)from + bytes);
+    queue(s, std::move(copy));
+    if (kind == cudaMemcpyDeviceToHost && !pinned_range(to, bytes)) settle(s, ALL);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
+    cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind, NULL);
+    settle(&legacy, ALL);
+    return error;
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t handle) {
+    if (bytes == 0) return cudaSuccess;
+    if (!device_range(to, bytes))
+        return runtime_error(cudaErrorInvalidValue, "cudaMemset: outside of device memory");
+    task fill = {};
+    fill.kind = FILL;
+    fill.to = to;
+    fill.bytes = bytes;
+    fill.value = value;
+    queue(stream_of(handle), std::move(fill));
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void *to, int value, size_t bytes) {
+    return cudaMemsetAsync(to, value, bytes, NULL);
+}
+
+/* ---- streams */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *handle, unsigned flags) {
+    stream *s = new stream();
+    s->blocking = !(flags & cudaStreamNonBlocking);
+    streams.push_back(s);
+    *handle = (cudaStream_t)s;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *handle) {
+    return cudaStreamCreateWithFlags(handle, cudaStreamDefault);
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *handle, unsigned flags, int) {
+    return cudaStreamCreateWithFlags(handle, flags);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t handle) {
+    stream *s = stream_of(handle);
+    if (s == &legacy || !exists(s))
+        return runtime_error(cudaErrorInvalidResourceHandle, "cudaStreamDestroy");
+    settle(s, ALL);
+    streams.erase(std::find(streams.begin(), streams.end(), s));
+    delete s;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+    order_with_legacy(stream_of(handle));
+    settle(stream_of(handle), ALL);
+    return last_error;
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t handle) {
+    return cudaStreamSynchronize(handle);
+}
+
+cudaError_t cudaDeviceSynchronize(void) {
+    streams_finish();
+    return last_error;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t mark, unsigned) {
+    const event *e = (const event *)mark;
+    if (!e->on) return cudaSuccess; /* as CUDA has it: never recorded, nothing to wait for */
+    task wait = {};
+    wait.kind = WAIT;
+    wait.other = e->on;
+    wait.until = e->number;
+    append(stream_of(handle), std::move(wait));
+    return cudaSuccess;
+}
+
+/* ---- events */
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *mark, unsigned flags) {
+    event *e = new event();
+    e->timed = !(flags & cudaEventDisableTiming);
+    *mark = (cudaEvent_t)e;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *mark) {
+    return cudaEventCreateWithFlags(mark, cudaEventDefault);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t mark) {
+    delete (event *)mark;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t mark, cudaStream_t handle) {
+    event *e = (event *)mark;
+    e->on = stream_of(handle);
+    e->number = ++numbers;
+    e->time = std::chrono::steady_clock::now();
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t mark) {
+    const event *e = (const event *)mark;
+    if (e->on && exists(e->on)) settle(e->on, e->number);
+    return last_error;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t mark) {
+    return cudaEventSynchronize(mark);
+}
+
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to) {
+    const event *a = (const event *)from, *b = (const event *)to;
+    if (!a->on || !b->on || !a->timed || !b->timed)
+        return runtime_error(cudaErrorInvalidResourceHandle, "cudaEventElapsedTime");
+    *milliseconds = std::chrono::duration<float, std::milli>(b->time - a->time).count();
+    return cudaSuccess;
+}
+
+} // extern "C"

@@ -1,0 +1,63 @@
+/* The little that the tests of the emulator share. They do not use a test framework, so that they
+ * also run on a machine with a GPU and nothing else, and under every sanitizer. */
+#ifndef TEST_EMULATOR_H
+#define TEST_EMULATOR_H
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/device.h"
+
+extern int checks_done, checks_failed;
+
+/* Counts a check; prints the first few that fail. */
+void check_that(bool good, const char *file, int line, const char *text);
+#define CHECK(condition) check_that(condition, __FILE__, __LINE__, #condition)
+
+/* Device memory with a copy on the host. */
+template <class T> struct buffer {
+    T *device, *host;
+    size_t count;
+};
+
+template <class T> static buffer<T> make_buffer(size_t count) {
+    buffer<T> b = {NULL, (T *)calloc(count, sizeof(T)), count};
+    CHECK(cudaMalloc((void **)&b.device, count * sizeof(T)) == cudaSuccess);
+    return b;
+}
+template <class T> static void upload(const buffer<T> &b) {
+    size_t bytes = b.count * sizeof(T);
+    CHECK(cudaMemcpy(b.device, b.host, bytes, cudaMemcpyHostToDevice) == cudaSuccess);
+}
+template <class T> static void download(const buffer<T> &b) {
+    size_t bytes = b.count * sizeof(T);
+    CHECK(cudaMemcpy(b.host, b.device, bytes, cudaMemcpyDeviceToHost) == cudaSuccess);
+}
+template <class T> static void drop(const buffer<T> &b) {
+    CHECK(cudaFree(b.device) == cudaSuccess);
+    free(b.host);
+}
+
+/* The kernels launched so far have run. */
+static inline void finish() {
+    CHECK(cudaGetLastError() == cudaSuccess);
+    CHECK(cudaDeviceSynchronize() == cudaSuccess);
+}
+
+void test_numbers(); /* test_numbers.cu: rounding, functions, packs */
+
+void test_streams(); /* test_streams.cu */
+void test_missing_waits();
+
+/* test_mistakes.cu: what the emulator must report. Mistakes that sanitizers see end the program,
+ * therefore it runs itself (`program`) with the name of a mistake as its argument. */
+extern const char *program;
+void test_memory();
+void test_mistakes();
+void test_bank_conflicts();
+void test_sanitizers();
+int make_mistake(const char *name);
+
+#endif

@@ -1,0 +1,285 @@
+/* Mistakes that the emulator, or a sanitizer with its help, must report. */
+#include "kernels/cuda/ptx.h"
+#include "test/cuda_emulator/test_emulator.h"
+
+#ifndef __CUDACC__
+#if defined(__SANITIZE_ADDRESS__)
+enum { PLAIN, ADDRESS, THREAD, FLAVOR = ADDRESS };
+#elif defined(__SANITIZE_THREAD__)
+enum { PLAIN, ADDRESS, THREAD, FLAVOR = THREAD };
+#else
+enum { PLAIN, ADDRESS, THREAD, FLAVOR = PLAIN };
+#endif
+
+const char *program;
+
+/* ---- misuse that is reported in every build */
+
+static __global__ void misuse_kernel(int which, float *p) {
+    __shared__ float values[64];
+    __shared__ __align__(16) uint16_t tile[64 * 8];
+    int i = (int)threadIdx.x, lane = i % 32;
+    uint32_t r[4];
+    switch (which) {
+    case 0:
+        if (i < 32) __syncthreads();
+        break;
+    case 1:
+        if (i == 5) return;
+        __syncthreads();
+        break;
+    case 2:
+        if (i < 32) __syncthreads();
+        else __syncthreads();
+        break;
+    case 3:
+        if (i % 2) __shfl_xor_sync(~0u, i, 1);
+        break;
+    case 4: __shfl_sync(1u << lane, i, 7); break;
+    case 5:
+        if (lane < 16) __syncwarp(0xffffu);
+        else __syncwarp(~0u);
+        break;
+    case 6: cp_async_16(tile + i * 8, p); break;
+    case 7: ldmatrix_x4(r, tile + lane * 8 + 1); break;
+    case 8: __syncwarp(0xfu); break;
+    case 9: p[i] = values[i]; break;
+    case 10: named_barrier(1, 96); break;
+    case 11:
+        __syncwarp();
+        if (lane == 0) return;
+        __syncwarp();
+        break;
+    case 12: named_barrier(1, 40); break;
+    case 13: named_barrier(16, 64); break;
+    case 14: named_barrier(1, i < 32 ? 32 : 64); break;
+    case 15:
+        cp_async_16(tile + i * 8 + 1, p);
+        cp_async_commit();
+        cp_async_wait<0>();
+        break;
+    case 16: /* the wait lets one group of copies go on: the first is not waited for */
+        cp_async_16(tile + i * 8, p + 64);
+        cp_async_commit();
+        cp_async_wait<1>();
+        p[i] = (float)tile[i * 8];
+        cp_async_wait<0>();
+        break;
+    }
+}
+
+void test_mistakes() {
+    static const char *const reports[] = {"exit",
+                                          "exit",
+                                          "other threads of the block are at",
+                                          "exit",
+                                          "not in mask",
+                                          "syncwarp",
+                                          "never waited",
+                                          "not 16-byte aligned",
+                                          "not in mask",
+                                          NULL,
+                                          "deadlock",
+                                          "lane",
+                                          "not a multiple",
+                                          "no barrier 16",
+                                          "named_barrier",
+                                          "not aligned",
+                                          NULL};
+    buffer<float> p = make_buffer<float>(128);
+    upload(p); /* zeros, so that what is not a number comes from elsewhere */
+    for (int which = 0; which < (int)(sizeof reports / sizeof *reports); which++) {
+        LAUNCH(misuse_kernel, 1, 64, 0, 0, which, p.device);
+        bool failed = cudaGetLastError() != cudaSuccess;
+        const char *text = cuda_emulator_failure();
+        CHECK(failed == (reports[which] != NULL));
+        bool as_expected = !reports[which] || strstr(text, reports[which]);
+        CHECK(as_expected);
+        if (!as_expected) printf("misuse %d: %s\n", which, text);
+        if (reports[which]) continue;
+        download(p);
+        if (which == 9) CHECK(isnan(p.host[3])); /* shared memory that nobody wrote */
+        else CHECK(p.host[3] == 0xffff);         /* a copy on its way */
+    }
+    LAUNCH(misuse_kernel, 1, 20, 0, 0, 8, p.device); /* lanes the block does not have */
+    CHECK(cudaGetLastError() == cudaErrorLaunchFailure);
+    drop(p);
+}
+
+/* ---- memory: limits, and calls with wrong pointers */
+
+void test_memory() {
+    size_t free_before, free_now, total;
+    CHECK(cudaMemGetInfo(&free_before, &total) == cudaSuccess);
+    CHECK(free_before == (size_t)16 << 30 && total == free_before);
+    void *p = NULL, *q = NULL;
+    CHECK(cudaMalloc(&p, SIZE_MAX / 4) == cudaErrorMemoryAllocation && !p);
+    CHECK(cudaGetLastError() == cudaErrorMemoryAllocation);
+    CHECK(cudaMalloc(&p, SIZE_MAX) == cudaErrorMemoryAllocation);
+    cudaGetLastError();
+    CHECK(cudaMalloc(&p, 1000) == cudaSuccess);
+    cuda_emulator_memory(1 << 20);
+    CHECK(cudaMemGetInfo(&free_now, &total) == cudaSuccess && free_now == 1 << 20);
+    CHECK(cudaMalloc(&q, (1 << 20) + 1) == cudaErrorMemoryAllocation);
+    CHECK(cudaMalloc(&q, 1 << 20) == cudaSuccess);
+    CHECK(cudaMemGetInfo(&free_now, &total) == cudaSuccess && free_now == 0);
+    char host[1001];
+    CHECK(cudaMemcpy(host, p, 1000, cudaMemcpyHostToDevice) == cudaErrorInvalidValue);
+    CHECK(cudaMemcpy(p, host, 1001, cudaMemcpyHostToDevice) == cudaErrorInvalidValue);
+    CHECK(cudaMemset((char *)p + 1, 0, 1000) == cudaErrorInvalidValue);
+    CHECK(cudaFree((char *)p + 8) == cudaErrorInvalidValue);
+    CHECK(cudaFreeHost(p) == cudaErrorInvalidValue);
+    CHECK(cudaFree(p) == cudaSuccess && cudaFree(q) == cudaSuccess);
+    CHECK(cudaFree(p) == cudaErrorInvalidValue); /* twice */
+    cuda_emulator_memory((size_t)16 << 30);
+    cudaGetLastError();
+
+    buffer<float> b = make_buffer<float>(64);
+    download(b);
+    CHECK(isnan(b.host[0])); /* never written */
+    LAUNCH(misuse_kernel, 1, 2000, 0, 0, 9, b.device);
+    CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration);
+    LAUNCH(misuse_kernel, dim3(1, 65536), 32, 0, 0, 9, b.device);
+    CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration);
+    LAUNCH(misuse_kernel, 0, 32, 0, 0, 9, b.device);
+    CHECK(cudaGetLastError() == cudaErrorInvalidConfiguration);
+    CHECK(cudaFuncSetAttribute(misuse_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               228 << 10) == cudaErrorInvalidValue);
+    cudaGetLastError();
+    int blocks = 0;
+    CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, misuse_kernel, 256, 40 << 10) ==
+          cudaSuccess);
+    CHECK(blocks == 5);
+    drop(b);
+}
+
+/* ---- bank conflicts of ldmatrix, by the pitch of rows */
+
+template <int PITCH> static __global__ void banks_kernel() {
+    __shared__ __align__(128) uint16_t tile[32 * PITCH];
+    uint32_t r[4];
+    for (int j = 0; j < 8; j++) tile[threadIdx.x * PITCH + j] = 0;
+    __syncwarp();
+    ldmatrix_x4(r, tile + threadIdx.x * PITCH);
+}
+
+template <int PITCH> static uint64_t conflicts() {
+    cuda_emulator_stats_reset();
+    LAUNCH(banks_kernel<PITCH>, 1, 32, 0, 0);
+    finish();
+    CHECK(cuda_emulator_stats().ldmatrix == 1 && cuda_emulator_stats().launches == 1);
+    return cuda_emulator_stats().ldmatrix_conflicts;
+}
+
+void test_bank_conflicts() {
+    CHECK(conflicts<8>() == 0);
+    CHECK(conflicts<24>() == 0);
+    CHECK(conflicts<72>() == 0);
+    CHECK(conflicts<16>() == 4 * 1); /* rows 0 and 4 share banks, and so on */
+    CHECK(conflicts<32>() == 4 * 3);
+    CHECK(conflicts<64>() == 4 * 7);
+}
+
+/* ---- mistakes that end the program under a sanitizer */
+
+static __global__ void memory_kernel(float *p, int at, int shared_at) {
+    __shared__ float values[32];
+    DYNAMIC_SHARED(float, dynamic);
+    int i = (int)threadIdx.x;
+    float *some = shared_at >= 1000 ? dynamic - 1000 : values;
+    values[i] = dynamic[i] = 0;
+    __syncthreads();
+    if (i == 0) p[at] = some[shared_at] = 1;
+}
+
+static __global__ void alignment_kernel(float4 *p) {
+    p[0].x = 1;
+    *(volatile float4 **)&p = (volatile float4 *)((char *)p + 4);
+    p[0].y = 2;
+}
+
+/* Each thread hands a value to another one; `kind` says what is forgotten. */
+static __global__ void race_kernel(int *out, const int *in, int kind) {
+    __shared__ __align__(16) int values[64 * 4];
+    int i = (int)threadIdx.x;
+    if (kind == 4) {
+        cp_async_16(values + 4 * i, in + 4 * i);
+        cp_async_commit();
+        cp_async_wait<0>(); /* and no barrier: others' copies are not seen */
+        out[i] = values[4 * (i ^ 1)];
+        return;
+    }
+    values[i] = i;
+    if (kind == 1 || kind == 2 || kind == 0) __syncthreads();
+    if (kind == 3) named_barrier(1 + i / 32, 32);
+    if (kind == 5) __syncwarp();
+    int other = values[kind == 5 ? i ^ 1 : i ^ 32];
+    if (kind == 0 || kind == 5) __syncthreads();
+    if (kind == 2) __syncwarp(); /* not enough */
+    values[i] = other;
+    __syncthreads();
+    out[i] = values[i];
+}
+
+static const struct {
+    const char *name;
+    int flavor;
+    const char *report; /* NULL: nothing to report */
+} planted[] = {
+    {"free", ADDRESS, "heap-use-after-free"},
+    {"past_device", ADDRESS, "AddressSanitizer"},
+    {"before_device", ADDRESS, "AddressSanitizer"},
+    {"past_static_shared", ADDRESS, "global-buffer-overflow"},
+    {"past_dynamic_shared", ADDRESS, "use-after-poison"},
+    {"host_reads_device", ADDRESS, "AddressSanitizer"},
+    {"misaligned", ADDRESS, "misaligned address"},
+    {"race_0", THREAD, NULL},
+    {"race_5", THREAD, NULL},
+    {"race_1", THREAD, "data race"},
+    {"race_2", THREAD, "data race"},
+    {"race_3", THREAD, "data race"},
+    {"race_4", THREAD, "data race"},
+    {"race_6", THREAD, "data race"},
+};
+
+int make_mistake(const char *name) {
+    buffer<float> p = make_buffer<float>(128);
+    buffer<int> in = make_buffer<int>(256), out = make_buffer<int>(64);
+    upload(in);
+    int at = 0, shared_at = 0, bytes = 32 * sizeof(float);
+    if (!strcmp(name, "free")) cudaFree(p.device);
+    if (!strcmp(name, "past_device")) at = 128;
+    if (!strcmp(name, "before_device")) at = -1;
+    if (!strcmp(name, "past_static_shared")) shared_at = 32;
+    if (!strcmp(name, "past_dynamic_shared")) shared_at = 1032;
+    if (!strncmp(name, "race_", 5)) {
+        LAUNCH(race_kernel, 1, 64, 0, 0, out.device, in.device, atoi(name + 5));
+    } else if (!strcmp(name, "misaligned")) {
+        LAUNCH(alignment_kernel, 1, 1, 0, 0, (float4 *)p.device);
+    } else if (!strcmp(name, "host_reads_device")) {
+        printf("%f\n", (double)p.device[0]);
+    } else {
+        LAUNCH(memory_kernel, 1, 32, bytes, 0, p.device, at, shared_at);
+    }
+    return 0;
+}
+
+void test_sanitizers() {
+    for (size_t i = 0; i < sizeof planted / sizeof *planted; i++) {
+        if (planted[i].flavor != FLAVOR) continue;
+        char command[1024], line[1024];
+        snprintf(command, sizeof command, "TSAN_OPTIONS=atexit_sleep_ms=0 '%s' %s 2>&1", program,
+                 planted[i].name);
+        FILE *output = popen(command, "r");
+        bool reported = false, wanted = false;
+        while (output && fgets(line, sizeof line, output)) {
+            if (strstr(line, "Sanitizer") || strstr(line, "runtime error")) reported = true;
+            if (planted[i].report && strstr(line, planted[i].report)) wanted = true;
+        }
+        bool ended_well = output && pclose(output) == 0;
+        bool good = planted[i].report ? wanted && !ended_well : ended_well && !reported;
+        CHECK(good);
+        if (!good) printf("planted mistake %s: not as expected\n", planted[i].name);
+    }
+}
+#endif

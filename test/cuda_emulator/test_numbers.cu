@@ -1,0 +1,238 @@
+/* Rounding to 16 bit, functions that the device computes its own way, and packs of storage.h. */
+#include <float.h>
+
+#include "kernels/cuda/ptx.h"
+#include "kernels/cuda/storage.h"
+#include "test/cuda_emulator/test_emulator.h"
+
+enum { NUMBER_THREADS = 256, PATTERNS = 1 << 16 };
+#ifdef __SANITIZE_THREAD__
+enum { STEP = 31 }; /* slow, and not what this is for */
+#else
+enum { STEP = 1 };
+#endif
+
+static unsigned blocks_for(size_t count) {
+    return (unsigned)((count + NUMBER_THREADS - 1) / NUMBER_THREADS);
+}
+
+/* ---- rounding, compared with a reference that knows nothing but the two formats */
+
+struct format {
+    int fraction_bits, exponent_bits;
+};
+static const format FP16 = {10, 5}, BF16 = {7, 8};
+
+/* The value of finite bits; infinities become the power of two in their place. */
+static double value_of(format f, unsigned bits) {
+    int bias = (1 << (f.exponent_bits - 1)) - 1;
+    int exponent = (int)(bits >> f.fraction_bits) & ((1 << f.exponent_bits) - 1);
+    int fraction = (int)bits & ((1 << f.fraction_bits) - 1);
+    double magnitude =
+        exponent == 0 ? ldexp(fraction, 1 - bias - f.fraction_bits)
+                      : ldexp(fraction + (1 << f.fraction_bits), exponent - bias - f.fraction_bits);
+    return bits & 0x8000 ? -magnitude : magnitude;
+}
+
+static unsigned infinity_of(format f) {
+    return ((1u << f.exponent_bits) - 1) << f.fraction_bits;
+}
+
+template <class T>
+static __global__ void round_kernel(uint16_t *out, const float *in, size_t count) {
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    T value = narrow<T>(in[i]);
+    memcpy(&out[i], &value, sizeof value);
+}
+
+template <class T> static __global__ void widen_kernel(float *out) {
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    uint16_t bits = (uint16_t)i;
+    T value;
+    memcpy((void *)&value, &bits, sizeof value);
+    out[i] = widen(value);
+}
+
+/* Every value, and between it and the next: the middle, which goes to the even one, and what lies
+ * on either side of the middle. */
+template <class T> static void test_rounding(format f) {
+    buffer<float> in = make_buffer<float>(8 * PATTERNS);
+    buffer<uint16_t> out = make_buffer<uint16_t>(in.count);
+    uint16_t *expected = (uint16_t *)calloc(in.count, sizeof *expected);
+    size_t count = 0;
+    for (unsigned bits = 0; bits < infinity_of(f); bits += STEP)
+        for (unsigned sign = 0; sign <= 0x8000; sign += 0x8000) {
+            double low = value_of(f, bits), high = value_of(f, bits + 1);
+            float middle = (float)((low + high) / 2);
+            if (middle != (low + high) / 2) continue; /* bf16: below the smallest fp32 */
+            const float values[] = {(float)low, nextafterf(middle, 0), middle,
+                                    nextafterf(middle, INFINITY)};
+            const unsigned rounded[] = {bits, bits, bits + bits % 2, bits + 1};
+            for (int i = 0; i < 4; i++) {
+                in.host[count] = sign ? -values[i] : values[i];
+                expected[count++] = (uint16_t)(rounded[i] | sign);
+            }
+        }
+    const float extremes[] = {FLT_MAX, -FLT_MAX, INFINITY, -INFINITY};
+    for (int i = 0; i < 4; i++) {
+        in.host[count] = extremes[i];
+        expected[count++] = (uint16_t)(infinity_of(f) | (i % 2 ? 0x8000 : 0));
+    }
+    in.host[count] = NAN;
+    upload(in);
+    LAUNCH(round_kernel<T>, blocks_for(count + 1), NUMBER_THREADS, 0, 0, out.device, in.device,
+           count + 1);
+    finish();
+    download(out);
+    for (size_t i = 0; i < count; i++) CHECK(out.host[i] == expected[i]);
+    CHECK((out.host[count] & 0x7fff) > infinity_of(f));
+    free(expected);
+    drop(in), drop(out);
+}
+
+template <class T> static void test_widening(format f) {
+    buffer<float> out = make_buffer<float>(PATTERNS);
+    LAUNCH(widen_kernel<T>, PATTERNS / NUMBER_THREADS, NUMBER_THREADS, 0, 0, out.device);
+    finish();
+    download(out);
+    for (unsigned bits = 0; bits < PATTERNS; bits++) {
+        float value = out.host[bits];
+        unsigned magnitude = bits & 0x7fff;
+        bool negative = bits >> 15 & 1;
+        if (magnitude > infinity_of(f)) CHECK(isnan(value));
+        else if (magnitude == infinity_of(f)) CHECK(value == (negative ? -INFINITY : INFINITY));
+        else CHECK(value == value_of(f, bits) && (signbit(value) != 0) == negative);
+    }
+    drop(out);
+}
+
+/* ---- functions: within what the CUDA programming guide promises */
+
+enum function { EXP, EXP2, RSQRT, DIVIDE, LOG, RECIPROCAL, EXPF, TANH, SQRT, FUNCTIONS };
+
+static __global__ void function_kernel(float *out, const float *in, size_t count) {
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    if (i >= count) return;
+    float x = in[i], *o = out + i * FUNCTIONS;
+    o[EXP] = __expf(x);
+    o[EXP2] = exp2_approx(x);
+    o[RSQRT] = rsqrtf(fabsf(x));
+    o[DIVIDE] = __fdividef(3.0f, x);
+    o[LOG] = __logf(fabsf(x));
+    o[RECIPROCAL] = reciprocal_approx(x);
+    o[EXPF] = expf(x);
+    o[TANH] = tanhf(x);
+    o[SQRT] = sqrtf(fabsf(x));
+}
+
+static void close_to(float got, double expected, double ulps) {
+    CHECK(fabs(got - expected) <= ulps * ldexp(fabs(expected), -23));
+}
+
+static void test_functions() {
+    buffer<float> in = make_buffer<float>(4000);
+    buffer<float> out = make_buffer<float>(in.count * FUNCTIONS);
+    for (size_t i = 0; i < in.count; i++)
+        in.host[i] = i < 2000 ? 80 * ((float)i + 0.37f) / 1000 - 80 : ((float)i - 3000.5f) / 300;
+    upload(in);
+    LAUNCH(function_kernel, blocks_for(in.count), NUMBER_THREADS, 0, 0, out.device, in.device,
+           in.count);
+    finish();
+    download(out);
+    for (size_t i = 0; i < in.count; i++) {
+        double x = in.host[i];
+        const float *o = out.host + i * FUNCTIONS;
+        close_to(o[EXP], exp(x), 3 + fabs(1.173 * x));
+        close_to(o[EXP2], exp2(x), 2);
+        close_to(o[RSQRT], 1 / sqrt(fabs(x)), 2);
+        close_to(o[DIVIDE], 3 / x, 2);
+        CHECK(fabs(o[LOG] - log(fabs(x))) <=
+              fmax(ldexp(1, -21), 3 * ldexp(fabs(log(fabs(x))), -23)));
+        close_to(o[RECIPROCAL], 1 / x, 1);
+        close_to(o[EXPF], exp(x), 2);
+        close_to(o[TANH], tanh(x), 3);
+        CHECK(o[SQRT] == sqrtf(fabsf(in.host[i])));
+    }
+    drop(in), drop(out);
+}
+
+static __global__ void special_kernel(float *out, float one) {
+    const float infinity = one * INFINITY, nan = infinity - infinity;
+    int i = 0;
+    out[i++] = exp2_approx(-127 * one); /* 0 to 4 are 0 */
+    out[i++] = exp2_approx(-1000 * one) + reciprocal_approx(-0x1.8p126f * one);
+    out[i++] = exp2_approx(-infinity);
+    out[i++] = __expf(-infinity);
+    out[i++] = 1 / infinity;
+    out[i++] = exp2_approx(one * 0); /* 5 to 9 are 1 */
+    out[i++] = fmaxf(nan, one);      /* the other one, if one is NaN */
+    out[i++] = fminf(one, nan);
+    out[i++] = fmaf(one, -one, 2 * one);
+    out[i++] = __uint_as_float(__float_as_uint(one));
+    out[i++] = exp2_approx(1000 * one); /* 10 and 11 are infinite */
+    out[i++] = expf(89 * one) + reciprocal_approx(0 * one);
+    out[i++] = __expf(nan); /* 12 to 14 are NaN */
+    out[i++] = exp2_approx(nan);
+    out[i++] = infinity * 0;
+    out[i++] = rounded<__half>(1 + one / 4096); /* 1, then infinite */
+    out[i++] = rounded<__half>(65520 * one);
+}
+
+static void test_specials() {
+    buffer<float> out = make_buffer<float>(17);
+    LAUNCH(special_kernel, 1, 1, 0, 0, out.device, 1.0f);
+    finish();
+    download(out);
+    for (int i = 0; i < 15; i++) {
+        float x = out.host[i];
+        CHECK(i < 5 ? x == 0 : i < 10 ? x == 1 : i < 12 ? x == INFINITY : isnan(x));
+    }
+    CHECK(out.host[15] == 1 && out.host[16] == INFINITY);
+    drop(out);
+}
+
+/* ---- packs */
+
+template <class T> static __global__ void pack_kernel(T *out, const T *in, int count) {
+    int at = (int)threadIdx.x * PACK;
+    float values[PACK];
+    if (at + PACK <= count) {
+        load_pack(values, in + at);
+        for (int i = 0; i < PACK; i++) values[i] += (float)i;
+        store_pack(out + at, values);
+    } else if (at < count) {
+        load_some(values, in + at, count - at);
+        for (int i = 0; i < PACK; i++) values[i] += (float)i;
+        store_some(out + at, values, count - at);
+    }
+}
+
+template <class T> static void test_packs() {
+    enum { COUNT = 43 };
+    buffer<T> in = make_buffer<T>(COUNT), out = make_buffer<T>(COUNT + 5);
+    for (int i = 0; i < COUNT; i++) in.host[i] = T((float)(3 * i - 40));
+    memset((void *)out.host, 0x11, out.count * sizeof(T));
+    T untouched = out.host[0];
+    upload(in);
+    upload(out);
+    LAUNCH(pack_kernel<T>, 1, 8, 0, 0, out.device, in.device, (int)COUNT);
+    finish();
+    download(out);
+    for (int i = 0; i < COUNT; i++) CHECK((float)out.host[i] == (float)(3 * i - 40 + i % PACK));
+    for (int i = COUNT; i < COUNT + 5; i++)
+        CHECK(memcmp(&out.host[i], &untouched, sizeof untouched) == 0);
+    drop(in), drop(out);
+}
+
+void test_numbers() {
+    test_rounding<__half>(FP16);
+    test_rounding<__nv_bfloat16>(BF16);
+    test_widening<__half>(FP16);
+    test_widening<__nv_bfloat16>(BF16);
+    test_functions();
+    test_specials();
+    test_packs<float>();
+    test_packs<__half>();
+    test_packs<__nv_bfloat16>();
+}

@@ -1,0 +1,382 @@
+/* What a GPU makes of a training step: GPT-2 124M in each precision, each operation, each ceiling.
+ *
+ *   build/fast/gpu_bench [--json FILE] [--batch N] [--seq N] [--layers N] [--precision P]
+ *                        [--seconds S] [--autotune 1] [--tiny 1]
+ *
+ * Ceilings come first, in the same run: matrix products, and copying memory. Model FLOPs are
+ * 6 N + 6 L C T a token (N all parameters, the causal half of attention), so that utilization says
+ * which part of the time would remain if only the products were computed, at their best speed.
+ * All figures are medians. */
+#include "test/gpu_bench.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/error.h"
+#include "data/random.h"
+#include "model/report.h"
+#include "model/trainer.h"
+#include "test/gpu_clock.h"
+
+enum { ROUNDS = 5, PART_STEPS = 3, WARM_UP = 2, TOKENS = 1 << 20 };
+
+const char *const bench_precision_names[] = {"fp32", "tf32", "fp16", "bf16"};
+
+/* ---- what both halves use */
+
+bool bench_wants(const struct bench *bench, enum bench_precision precision) {
+    return !bench->only || strcmp(bench->only, bench_precision_names[precision]) == 0;
+}
+
+void bench_json_begin(struct bench *bench, const char *name) {
+    if (bench->json) fprintf(bench->json, ",\n\"%s\": [\n", name);
+}
+
+void bench_json_line(struct bench *bench, const char *format, ...) {
+    if (!bench->json) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(bench->json, format, arguments);
+    va_end(arguments);
+    fprintf(bench->json, ",\n");
+}
+
+/* JSON has no comma before the end of an array: an empty object takes it. */
+void bench_json_end(struct bench *bench) {
+    if (!bench->json) return;
+    fprintf(bench->json, "{}]");
+    fflush(bench->json);
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_median(double *values, int count) {
+    qsort(values, (size_t)count, sizeof *values, by_value);
+    return values[count / 2];
+}
+
+void bench_failed(struct bench *bench, const char *what, const char *why) {
+    printf("  %s: failed: %s\n", what, why);
+    bench->failures++;
+}
+
+bool bench_open(struct bench *bench, struct backend *be, bool tf32) {
+    char error[BACKEND_ERROR_MAX];
+    struct backend_options options = {DEVICE_CUDA, .tf32 = tf32, .autotune = bench->autotune};
+    if (backend_open(be, &options, error) == 0) return true;
+    bench_failed(bench, "opening the GPU", error);
+    return false;
+}
+
+/* ---- time of a step by operation: a mark before and behind each */
+
+enum operation_id {
+#define X(name) ID_##name,
+    OPERATIONS(X)
+#undef X
+        OPERATION_IDS
+};
+
+static const char *const operation_names[] = {
+#define X(name) #name,
+    OPERATIONS(X)
+#undef X
+};
+
+/* Operations have no place for a caller's context, and there is one benchmark at a time. */
+static struct {
+    const struct operations *inner;
+    int used;                        /* pairs of marks */
+    enum operation_id of[GPU_MARKS]; /* pair -> operation */
+    double seconds[OPERATION_IDS];
+} clockwork;
+
+static void collect(struct backend *be) {
+    for (int i = 0; i < clockwork.used; i++)
+        clockwork.seconds[clockwork.of[i]] += gpu_seconds(be, 2 * i, 2 * i + 1);
+    clockwork.used = 0;
+}
+
+#define X(name)                                                                    \
+    static void timed_##name(struct backend *be, const struct name##_args *args) { \
+        if (2 * clockwork.used + 2 > GPU_MARKS) collect(be);                       \
+        int pair = clockwork.used++;                                               \
+        clockwork.of[pair] = ID_##name;                                            \
+        gpu_mark(be, 2 * pair);                                                    \
+        clockwork.inner->name(be, args);                                           \
+        gpu_mark(be, 2 * pair + 1);                                                \
+    }
+OPERATIONS(X)
+#undef X
+
+static const struct operations timed_operations = {
+#define X(name) .name = timed_##name,
+    OPERATIONS(X)
+#undef X
+};
+
+/* ---- training */
+
+struct rig {
+    struct backend be;
+    struct config config;
+    struct trainer trainer;
+    struct tokens tokens;
+    struct loader loader;
+    size_t measured_bytes; /* of device memory, taken from open to the first steps */
+    char error[ERROR_MAX];
+};
+
+static void make_config(struct config *config, const struct bench *bench,
+                        enum bench_precision precision) {
+    static const enum config_precision values[] = {CONFIG_PRECISION_FP32, CONFIG_PRECISION_FP32,
+                                                   CONFIG_PRECISION_FP16, CONFIG_PRECISION_BF16};
+    config_defaults(config);
+    config->precision = values[precision];
+    config->tf32 = precision == BENCH_TF32;
+    config->model.n_layer = bench->layers;
+    config->model.n_head = bench->heads;
+    config->model.n_embd = bench->width;
+    config->model.n_positions = bench->seq;
+    config->model.vocab_size = bench->vocabulary;
+    config->data.seq_len = bench->seq;
+    config->train.micro_batch_size = bench->batch;
+    config->train.grad_accum_steps = 1;
+    config->loss_scale.init_scale = 1024;
+}
+
+static int open_data(struct rig *rig) {
+    int vocabulary = (int)rig->config.model.vocab_size;
+    uint64_t needed = (uint64_t)rig->config.data.seq_len * 4 + TOKENS;
+    uint16_t *text = malloc(needed * sizeof *text); /* tokens_close frees it */
+    if (!text) return fail(rig->error, "out of memory");
+    for (uint64_t i = 0; i < needed; i++)
+        text[i] = (uint16_t)(random_bits(1, 1, i) % (uint64_t)vocabulary);
+    struct loader_options options = {(int)rig->config.data.seq_len, 1, true, vocabulary};
+    if (tokens_from_memory(&rig->tokens, text, needed, "random tokens", rig->error)) return -1;
+    return loader_open(&rig->loader, &rig->tokens, &options, rig->error);
+}
+
+/* As many steps are queued as can be, so that the GPU never waits for the host. */
+static int steps(struct rig *rig, int count) {
+    struct step_report report;
+    for (int begun = 0, ended = 0; ended < count;) {
+        bool begin = begun < count && begun - ended < TRAINER_SLOTS;
+        if (begin ? trainer_begin_step(&rig->trainer, &rig->loader, rig->error)
+                  : trainer_end_step(&rig->trainer, &report, rig->error))
+            return -1;
+        if (begin) begun++;
+        else ended++;
+    }
+    gpu_wait(&rig->be);
+    return rig->be.failure[0] ? fail(rig->error, "%s", rig->be.failure) : 0;
+}
+
+/* The first steps are not timed: they load kernels. */
+static int open_training(struct rig *rig) {
+    struct precision precision;
+    char note[ERROR_MAX];
+    if (open_data(rig) || precision_resolve(&precision, note, &rig->config, &rig->be, rig->error))
+        return -1;
+    size_t before = rig->be.available(&rig->be);
+    if (trainer_open(&rig->trainer, &rig->config, &precision, &rig->be, true, rig->error) ||
+        steps(rig, WARM_UP))
+        return -1;
+    size_t after = rig->be.available(&rig->be);
+    rig->measured_bytes = before > after ? before - after : 0;
+    return 0;
+}
+
+static void close_rig(struct rig *rig) {
+    gpu_clock_close();
+    trainer_close(&rig->trainer);
+    loader_close(&rig->loader);
+    tokens_close(&rig->tokens);
+    backend_close(&rig->be);
+}
+
+/* Seconds of a step: the median over rounds of several steps, between which nobody waits. */
+static int time_steps(struct rig *rig, const struct bench *bench, double *seconds) {
+    double rounds[ROUNDS], start = report_clock();
+    if (steps(rig, 1)) return -1;
+    double once = report_clock() - start, wanted = 20 * bench->seconds / ROUNDS;
+    int count = bench->tiny || once > wanted ? 1 : (int)(wanted / once);
+    for (int i = 0; i < ROUNDS; i++) {
+        start = report_clock();
+        if (steps(rig, count)) return -1;
+        rounds[i] = (report_clock() - start) / count;
+    }
+    *seconds = bench_median(rounds, ROUNDS);
+    return 0;
+}
+
+static int time_parts(struct rig *rig, double parts[OPERATION_IDS]) {
+    clockwork.inner = rig->be.op;
+    clockwork.used = 0;
+    memset(clockwork.seconds, 0, sizeof clockwork.seconds);
+    rig->be.op = &timed_operations;
+    int failed = steps(rig, PART_STEPS);
+    rig->be.op = clockwork.inner;
+    if (failed) return -1;
+    collect(&rig->be);
+    for (int i = 0; i < OPERATION_IDS; i++) parts[i] = clockwork.seconds[i] / PART_STEPS;
+    return 0;
+}
+
+/* Everything a precision is asked for. */
+struct figures {
+    double step, parts[OPERATION_IDS]; /* seconds */
+    double plan, measured;             /* bytes */
+    double tokens_per_step, flops_per_token;
+};
+
+static int measure(struct bench *bench, enum bench_precision precision, struct figures *figures,
+                   char *error) {
+    struct rig *rig = calloc(1, sizeof *rig);
+    if (!rig) return fail(error, "out of memory");
+    make_config(&rig->config, bench, precision);
+    if (!bench_open(bench, &rig->be, rig->config.tf32)) {
+        free(rig);
+        return fail(error, "no GPU");
+    }
+    int failed = open_training(rig) || time_steps(rig, bench, &figures->step) ||
+                 time_parts(rig, figures->parts);
+    if (failed) snprintf(error, ERROR_MAX, "%s", rig->error);
+    const struct gpt *gpt = &rig->trainer.gpt;
+    const struct gpt_shape *s = &gpt->shape;
+    figures->plan = (double)gpt->memory.total;
+    figures->measured = (double)rig->measured_bytes;
+    figures->tokens_per_step = (double)(bench->batch * bench->seq);
+    if (!failed)
+        figures->flops_per_token = 6.0 * (double)gpt_parameter_count(gpt) +
+                                   6.0 * (double)(s->n_layer * s->n_embd * s->sequence_length);
+    close_rig(rig);
+    free(rig);
+    return failed ? -1 : 0;
+}
+
+static void print_figures(struct bench *bench, enum bench_precision precision,
+                          const struct figures *f) {
+    const char *name = bench_precision_names[precision];
+    double rate = bench->product_rate[precision], speed = f->tokens_per_step / f->step;
+    double mfu = rate > 0 ? f->flops_per_token * speed / rate : 0;
+    printf("  %-4s %10.0f tokens/s %9.2f ms/step  MFU %5.1f %%  %.2f GiB (plan %.2f)\n", name,
+           speed, 1e3 * f->step, 100 * mfu, f->measured / 0x1p30, f->plan / 0x1p30);
+    bench_json_line(bench,
+                    "{\"precision\": \"%s\", \"batch\": %lld, \"tokens_per_s\": %.1f, "
+                    "\"ms_per_step\": %.4f, \"mfu\": %.4f, \"flops_per_token\": %.0f, "
+                    "\"measured_bytes\": %.0f, \"plan_bytes\": %.0f}",
+                    name, (long long)bench->batch, speed, 1e3 * f->step, mfu, f->flops_per_token,
+                    f->measured, f->plan);
+    fflush(stdout);
+}
+
+static void print_parts(struct bench *bench, const struct figures all[], const bool done[]) {
+    printf("Step by operation, ms %18s %9s %9s %9s\n", "fp32", "tf32", "fp16", "bf16");
+    bench_json_begin(bench, "parts");
+    for (int id = 0; id <= OPERATION_IDS; id++) {
+        const char *name = id < OPERATION_IDS ? operation_names[id] : "between operations";
+        printf("  %-28s", name);
+        for (int p = 0; p < BENCH_PRECISIONS; p++) {
+            double seconds = all[p].step;
+            for (int i = 0; i < OPERATION_IDS; i++) seconds -= all[p].parts[i];
+            if (id < OPERATION_IDS) seconds = all[p].parts[id];
+            if (!done[p]) {
+                printf(" %9s", "-");
+                continue;
+            }
+            printf(" %9.3f", 1e3 * seconds);
+            bench_json_line(bench, "{\"precision\": \"%s\", \"operation\": \"%s\", \"ms\": %.4f}",
+                            bench_precision_names[p], name, 1e3 * seconds);
+        }
+        printf("\n");
+    }
+    bench_json_end(bench);
+}
+
+static void bench_training(struct bench *bench) {
+    struct figures all[BENCH_PRECISIONS];
+    bool done[BENCH_PRECISIONS] = {false};
+    char error[ERROR_MAX];
+    memset(all, 0, sizeof all);
+    printf("Training, %lld layers of %lld, batch %lld x %lld\n", (long long)bench->layers,
+           (long long)bench->width, (long long)bench->batch, (long long)bench->seq);
+    bench_json_begin(bench, "training");
+    for (int p = 0; p < BENCH_PRECISIONS; p++) {
+        if (!bench_wants(bench, p)) continue;
+        done[p] = measure(bench, p, &all[p], error) == 0;
+        if (done[p]) print_figures(bench, p, &all[p]);
+        else bench_failed(bench, bench_precision_names[p], error);
+    }
+    bench_json_end(bench);
+    print_parts(bench, all, done);
+}
+
+static void usage(void) {
+    fprintf(stderr, "usage: gpu_bench [--json FILE] [--batch N] [--seq N] [--layers N] "
+                    "[--precision P]\n"
+                    "                 [--seconds S] [--autotune 1] [--tiny 1]\n");
+    exit(2);
+}
+
+static void read_options(struct bench *bench, int argc, char **argv) {
+    for (int i = 1; i < argc; i += 2) {
+        const char *key = argv[i], *value = argv[i + 1];
+        if (!value) usage();
+        if (strcmp(key, "--json") == 0) bench->json = fopen(value, "w");
+        else if (strcmp(key, "--batch") == 0) bench->batch = atoi(value);
+        else if (strcmp(key, "--seq") == 0) bench->seq = atoi(value);
+        else if (strcmp(key, "--layers") == 0) bench->layers = atoi(value);
+        else if (strcmp(key, "--seconds") == 0) bench->seconds = atof(value);
+        else if (strcmp(key, "--precision") == 0) bench->only = value;
+        else if (strcmp(key, "--autotune") == 0) bench->autotune = atoi(value);
+        else if (strcmp(key, "--tiny") == 0) bench->tiny = atoi(value);
+        else usage();
+        if (strcmp(key, "--json") == 0 && !bench->json) {
+            perror(value);
+            exit(1);
+        }
+    }
+    bool known = !bench->only;
+    for (int p = 0; p < BENCH_PRECISIONS; p++)
+        known = known || strcmp(bench->only, bench_precision_names[p]) == 0;
+    if (!known || bench->batch < 1 || bench->seq < 8 || bench->layers < 1 || bench->seconds <= 0)
+        usage();
+}
+
+int main(int argc, char **argv) {
+    struct bench bench = {.batch = 32,
+                          .seq = 1024,
+                          .layers = 12,
+                          .heads = 12,
+                          .width = 768,
+                          .vocabulary = 50257,
+                          .seconds = 0.1};
+    struct backend be;
+    read_options(&bench, argc, argv);
+    if (bench.tiny) {
+        bench.batch = 2, bench.seq = 16, bench.layers = 1, bench.heads = 2, bench.width = 32;
+        bench.vocabulary = 257;
+        printf("A rehearsal with tiny shapes: no figure below means anything\n");
+    }
+    if (!bench_open(&bench, &be, false)) return 1;
+    printf("%s\n", be.description);
+    if (bench.json)
+        fprintf(bench.json, "{\"device\": \"%s\", \"rehearsal\": %s", be.description,
+                bench.tiny ? "true" : "false");
+    backend_close(&be);
+    bench_ceilings(&bench);
+    bench_training(&bench);
+    bench_attention(&bench);
+    bench_kernels(&bench);
+    if (bench.json) {
+        fprintf(bench.json, ",\n\"failures\": %d}\n", bench.failures);
+        if (fclose(bench.json) != 0) bench_failed(&bench, "writing the JSON file", "disk full?");
+    }
+    if (bench.failures) printf("%d measurements failed\n", bench.failures);
+    return bench.failures > 0;
+}

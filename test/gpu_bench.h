@@ -1,0 +1,50 @@
+/* What the two halves of gpu_bench share: training as a whole, and kernels one by one. */
+#ifndef TEST_GPU_BENCH_H
+#define TEST_GPU_BENCH_H
+
+#include <stdio.h>
+
+#include "kernels/backend.h"
+
+enum bench_precision { BENCH_FP32, BENCH_TF32, BENCH_FP16, BENCH_BF16, BENCH_PRECISIONS };
+
+struct bench {
+    int64_t batch, seq, layers, heads, width, vocabulary;
+    double seconds; /* about how long each figure is measured */
+    bool tiny;      /* a rehearsal: small shapes, and figures that mean nothing */
+    bool autotune;
+    const char *only; /* optional: this precision alone */
+    FILE *json;       /* optional */
+
+    double copy_rate;                      /* bytes read and written per second */
+    double product_rate[BENCH_PRECISIONS]; /* operations per second; 0: not measured */
+    int failures;
+};
+
+extern const char *const bench_precision_names[];
+
+/* Whether precision is to be measured. */
+bool bench_wants(const struct bench *bench, enum bench_precision precision);
+
+/* One line of the array that bench_json_begin opened; each is complete in itself, so that a script
+ * can read it with sed. */
+void bench_json_begin(struct bench *bench, const char *name);
+void bench_json_line(struct bench *bench, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void bench_json_end(struct bench *bench);
+
+/* Sorts values. */
+double bench_median(double *values, int count);
+
+/* Says that something failed, and why; the benchmark goes on. */
+void bench_failed(struct bench *bench, const char *what, const char *why);
+
+/* Opens the GPU; returns false after saying why not. */
+bool bench_open(struct bench *bench, struct backend *be, bool tf32);
+
+/* gpu_bench_kernels.c */
+void bench_ceilings(struct bench *bench);
+void bench_kernels(struct bench *bench);
+void bench_attention(struct bench *bench);
+
+#endif

@@ -1,0 +1,44 @@
+#include "test/gpu_clock.h"
+
+#include "kernels/cuda/cuda.h"
+
+static cudaEvent_t events[GPU_MARKS]; /* one benchmark at a time; made when first used */
+
+void gpu_mark(struct backend *be, int mark) {
+    if (!events[mark]) cuda_failed(be, cudaEventCreate(&events[mark]), "making an event");
+    cuda_failed(be, cudaEventRecord(events[mark], cuda_state(be)->compute), "recording an event");
+}
+
+void gpu_wait(struct backend *be) {
+    cuda_failed(be, cudaStreamSynchronize(cuda_state(be)->compute), "waiting for the GPU");
+}
+
+double gpu_seconds(struct backend *be, int from, int to) {
+    float milliseconds = 0;
+    cuda_failed(be, cudaEventSynchronize(events[to]), "waiting for an event");
+    cuda_failed(be, cudaEventElapsedTime(&milliseconds, events[from], events[to]), "timing");
+    return milliseconds * 1e-3;
+}
+
+void gpu_copy(struct backend *be, void *to, const void *from, size_t bytes) {
+    cuda_failed(be,
+                cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_state(be)->compute),
+                "copying within the GPU");
+}
+
+size_t gpu_column_sums_bytes(const struct backend *be, const struct tensor *b) {
+    return cuda_column_sums_bytes(be, b);
+}
+
+void gpu_column_sums(struct backend *be, const struct tensor *dbias, const struct tensor *b,
+                     void *scratch) {
+    cuda_column_sums(be, dbias, b, scratch);
+    cuda_launched(be, "column sums");
+}
+
+void gpu_clock_close(void) {
+    for (int mark = 0; mark < GPU_MARKS; mark++) {
+        if (events[mark]) cudaEventDestroy(events[mark]);
+        events[mark] = NULL;
+    }
+}

@@ -1,0 +1,36 @@
+/* For gpu_bench: time as the GPU counts it, and what the table of operations has no name for. */
+#ifndef TEST_GPU_CLOCK_H
+#define TEST_GPU_CLOCK_H
+
+#include "kernels/backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { GPU_MARKS = 2048 };
+
+/* Marks (0..GPU_MARKS-1) are noted when the device gets there; nobody waits. */
+void gpu_mark(struct backend *be, int mark);
+
+/* Waits until the device is done with everything. */
+void gpu_wait(struct backend *be);
+
+/* Seconds of the device between two marks; waits for the second. */
+double gpu_seconds(struct backend *be, int from, int to);
+
+/* The vendor's copy within device memory: the ceiling for what moves bytes. */
+void gpu_copy(struct backend *be, void *to, const void *from, size_t bytes);
+
+/* dbias += column sums of b, as matmul's dbias does it; scratch holds gpu_column_sums_bytes. */
+size_t gpu_column_sums_bytes(const struct backend *be, const struct tensor *b);
+void gpu_column_sums(struct backend *be, const struct tensor *dbias, const struct tensor *b,
+                     void *scratch);
+
+void gpu_clock_close(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

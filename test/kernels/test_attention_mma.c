@@ -1,0 +1,170 @@
+/* Attention where tensor cores do it: 16 bits, heads of 64 or 128 values, lengths at the borders of
+ * tiles (16 rows of a product, 32 of a warp, 64 keys, 128 queries). test_attention.c has the rest.
+ */
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "data/random.h"
+#include "test/kernels/check.h"
+
+struct shape {
+    int64_t batch, length, heads, width; /* B, T, H, D */
+    enum dtype dtype;
+    double spread; /* of q, k, v */
+};
+
+enum { LENGTH_MAX = 400 };
+
+struct results {
+    struct tensor qkv, out, lse;
+    double *out_exact, *out_size, *lse_exact, *lse_size;
+};
+
+/* Query i of one head: q, k, v point to its columns of the batch's first row, `stride` from row to
+ * row. An error in a score is an error of its exponential relative to itself; rounding to 16 bits
+ * adds `rounding`, all in units of 2^-24. Returns log(sum(exp(scores))). */
+static double attend(const struct shape *s, const double *q, int64_t stride, int64_t i, double *out,
+                     double *out_size, double *lse_size, double rounding) {
+    double scores[LENGTH_MAX], sizes[LENGTH_MAX], max = -INFINITY, sum = 0;
+    const double *k = q + s->heads * s->width, *v = k + s->heads * s->width;
+    for (int64_t j = 0; j <= i; j++) {
+        scores[j] = sizes[j] = 0;
+        for (int64_t d = 0; d < s->width; d++) {
+            double term = q[i * stride + d] * k[j * stride + d] / sqrt((double)s->width);
+            scores[j] += term;
+            sizes[j] += fabs(term);
+        }
+        max = fmax(max, scores[j]);
+        *lse_size = fmax(*lse_size, sizes[j]);
+    }
+    for (int64_t j = 0; j <= i; j++) sum += exp(scores[j] - max);
+    for (int64_t j = 0; j <= i; j++) {
+        double p = exp(scores[j] - max) / sum, unsure = 4 * (1 + sizes[j] + *lse_size) + rounding;
+        for (int64_t d = 0; d < s->width; d++) {
+            out[d] += p * v[j * stride + d];
+            out_size[d] += p * fabs(v[j * stride + d]) * unsure;
+        }
+    }
+    *lse_size += fabs(max + log(sum)) + 1;
+    return max + log(sum);
+}
+
+static void reference(struct check *c, const struct shape *s, struct results *r) {
+    int64_t all = s->heads * s->width, rows = s->batch * s->length;
+    const double *qkv = check_read(c, &r->qkv);
+    double allowed = tolerance_of("attention_forward_lower")->arithmetic[s->dtype];
+    double rounding = check_roundoff(s->dtype) / 0x1p-24;
+    r->out_exact = check_doubles(c, rows * all);
+    r->out_size = check_doubles(c, rows * all);
+    r->lse_exact = check_doubles(c, rows * s->heads);
+    r->lse_size = check_doubles(c, rows * s->heads);
+    for (int64_t n = 0; n < s->heads * rows; n++) {
+        int64_t b = n / s->length / s->heads, h = n / s->length % s->heads, i = n % s->length;
+        int64_t to = (b * s->length + i) * all + h * s->width;
+        const double *q = qkv + b * s->length * 3 * all + h * s->width;
+        r->lse_exact[n] = attend(s, q, 3 * all, i, r->out_exact + to, r->out_size + to,
+                                 r->lse_size + n, rounding);
+        for (int64_t d = 0; d < s->width; d++) r->out_size[to + d] /= allowed;
+    }
+}
+
+static void run(struct check *c, const struct shape *s, struct results *r) {
+    int64_t all = s->heads * s->width, rows = s->batch * s->length;
+    r->out = check_rank3(check_output(c, s->dtype, rows, all), s->batch, s->length, all);
+    r->lse = check_output(c, DTYPE_F32, s->batch * s->heads, s->length);
+    CHECK_OP(c, attention_forward, .out = &r->out, .lse = r->lse.data, .qkv = &r->qkv,
+             .heads = (int)s->heads);
+}
+
+static void forward(struct check *c, const void *given) {
+    const struct shape *s = given;
+    int64_t columns = 3 * s->heads * s->width;
+    struct tensor flat = check_normal(c, s->dtype, s->batch * s->length, columns, s->spread);
+    struct results r = {.qkv = check_rank3(flat, s->batch, s->length, columns)};
+    run(c, s, &r);
+    if (!c->verify) return;
+    reference(c, s, &r);
+    check_close(c, "attention_lse", &r.lse, r.lse_exact, r.lse_size);
+    check_close(c, "attention_forward_lower", &r.out, r.out_exact, r.out_size);
+}
+
+Test(attention_mma, lengths) {
+    static const int64_t lengths[] = {1, 15, 16, 17, 63, 64, 65, 77, 127, 128, 129, 200};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        enum dtype one = i % 2 ? DTYPE_F16 : DTYPE_BF16, other = i % 2 ? DTYPE_BF16 : DTYPE_F16;
+        check_everywhere(forward, &(const struct shape){1, lengths[i], 1, 64, one, 1});
+        check_everywhere(forward, &(const struct shape){1, lengths[i], 1, 128, other, 1});
+    }
+}
+
+Test(attention_mma, batches_and_heads) {
+    check_everywhere(forward, &(const struct shape){3, 70, 5, 64, DTYPE_BF16, 1});
+    check_everywhere(forward, &(const struct shape){2, 131, 3, 128, DTYPE_F16, 1});
+    check_everywhere(forward, &(const struct shape){2, 33, 2, 64, DTYPE_F16, 1});
+}
+
+/* Several blocks of queries, the last of them incomplete; keys go through the ring three times. */
+Test(attention_mma, long_rows) {
+    check_everywhere(forward, &(const struct shape){1, 390, 1, 64, DTYPE_F16, 1});
+    check_everywhere(forward, &(const struct shape){1, 320, 1, 128, DTYPE_BF16, 1});
+}
+
+/* Scores of thousands, where the softmax is one key or a tie of a few. */
+Test(attention_mma, large_scores) {
+    check_everywhere(forward, &(const struct shape){1, 150, 2, 64, DTYPE_BF16, 30});
+    check_everywhere(forward, &(const struct shape){1, 150, 1, 64, DTYPE_F16, 30});
+    check_everywhere(forward, &(const struct shape){1, 150, 1, 128, DTYPE_BF16, 5});
+    check_everywhere(forward, &(const struct shape){1, 150, 1, 128, DTYPE_F16, 30});
+}
+
+/* Maxima that rise from tile to tile, fall, or are far below zero: each exercises the shrinking of
+ * what was summed before. Keys are multiples of one direction, queries too. */
+static void ramp(struct check *c, const void *given) {
+    const struct shape *s = given;
+    int64_t columns = 3 * s->heads * s->width, all = s->heads * s->width;
+    double *values = check_doubles(c, s->batch * s->length * columns);
+    for (int64_t i = 0; i < s->length; i++)
+        for (int64_t d = 0; d < columns; d++) {
+            uint64_t at = (uint64_t)(i * columns + d);
+            double slope = i % 3 == 0 ? 1 : i % 3 == 1 ? -1 : 0.01;
+            values[at] = d < all ? slope : d < 2 * all ? 0.01 * (double)i : random_normal(7, 0, at);
+        }
+    struct tensor flat = check_tensor(c, CHECK_READ, s->dtype, s->length, columns, values);
+    struct results r = {.qkv = check_rank3(flat, 1, s->length, columns)};
+    run(c, s, &r);
+    if (!c->verify) return;
+    reference(c, s, &r);
+    check_close(c, "attention_lse", &r.lse, r.lse_exact, r.lse_size);
+    check_close(c, "attention_forward_lower", &r.out, r.out_exact, r.out_size);
+}
+
+Test(attention_mma, rising_and_falling_scores) {
+    check_everywhere(ramp, &(const struct shape){1, 333, 1, 64, DTYPE_BF16, 0});
+    check_everywhere(ramp, &(const struct shape){1, 200, 1, 128, DTYPE_F16, 0});
+}
+
+/* What comes after a position must not matter, to the bit, wherever in a tile it is. */
+static void causal(struct check *c, const void *given) {
+    const struct shape *s = given;
+    int64_t all = s->heads * s->width, columns = 3 * all;
+    struct tensor flat = check_normal(c, s->dtype, s->length, columns, 1);
+    struct results r = {.qkv = check_rank3(flat, 1, s->length, columns)};
+    run(c, s, &r);
+    double *first = check_read(c, &r.out), *changed = check_read(c, &r.qkv);
+    static const int64_t cuts[] = {127, 70, 33, 8, 1};
+    for (size_t n = 0; n < sizeof cuts / sizeof *cuts; n++) {
+        for (int64_t i = cuts[n] * columns; i < s->length * columns; i++)
+            changed[i] = random_normal(99, n, (uint64_t)i);
+        flat = check_tensor(c, CHECK_READ, s->dtype, s->length, columns, changed);
+        r.qkv = check_rank3(flat, 1, s->length, columns);
+        run(c, s, &r);
+        double *second = check_read(c, &r.out);
+        for (int64_t i = 0; i < cuts[n] * all; i++) cr_assert_eq(first[i], second[i]);
+        cr_assert_neq(first[cuts[n] * all], second[cuts[n] * all]);
+    }
+}
+
+Test(attention_mma, causal) {
+    check_everywhere(causal, &(const struct shape){1, 140, 1, 64, DTYPE_BF16, 1});
+    check_everywhere(causal, &(const struct shape){1, 140, 1, 128, DTYPE_F16, 1});
+}

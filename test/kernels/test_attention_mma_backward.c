@@ -1,0 +1,219 @@
+/* attention_backward where a GPU takes its tensor cores: 16 bits, heads of 64 and 128 values, and
+ * lengths around the edges of its tiles (64 and 128) and fragments (8 and 16).
+ *
+ * What the forward pass leaves is not made by it but by its fp64 reference, rounded: only the
+ * backward pass is tested here, and it is exact for these inputs. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "data/random.h"
+#include "test/kernels/check.h"
+
+struct shape {
+    int64_t batch, length, heads, width; /* B, T, H, D */
+    enum dtype dtype;
+    double spread; /* of q, k, v */
+};
+
+enum { LENGTH_MAX = 400, WIDTH_MAX = 128 };
+
+/* The host's side of a test: values exact in the dtype, or in fp32. */
+struct host {
+    const struct shape *shape;
+    int64_t columns; /* C */
+    double *qkv, *dout, *out, *lse, *dqkv, *size;
+};
+
+/* One head of it; rows of q, k, v and their gradients lie 3 C apart, of out and dout C. */
+struct head {
+    int64_t length, width, columns;
+    double scale;
+    double *q, *k, *v, *dout, *out, *lse, *dq, *dk, *dv, *dq_size, *dk_size, *dv_size;
+};
+
+static struct head head_of(const struct host *host, int64_t n) {
+    const struct shape *s = host->shape;
+    int64_t c = host->columns, row = n / s->heads * s->length, column = n % s->heads * s->width;
+    int64_t at = row * 3 * c + column, out_at = row * c + column;
+    double *qkv = host->qkv + at, *d = host->dqkv + at, *size = host->size + at;
+    return (struct head){.length = s->length,
+                         .width = s->width,
+                         .columns = c,
+                         .scale = 1 / sqrt((double)s->width),
+                         .q = qkv,
+                         .k = qkv + c,
+                         .v = qkv + 2 * c,
+                         .dout = host->dout + out_at,
+                         .out = host->out + out_at,
+                         .lse = host->lse + n * s->length,
+                         .dq = d,
+                         .dk = d + c,
+                         .dv = d + 2 * c,
+                         .dq_size = size,
+                         .dk_size = size + c,
+                         .dv_size = size + 2 * c};
+}
+
+static double dot(const double *a, const double *b, int64_t count, double *size) {
+    double sum = 0;
+    *size = 0;
+    for (int64_t i = 0; i < count; i++) {
+        sum += a[i] * b[i];
+        *size += fabs(a[i] * b[i]);
+    }
+    return sum;
+}
+
+static void forward_row(const struct head *h, int64_t i, enum dtype dtype) {
+    double s[LENGTH_MAX], out[WIDTH_MAX] = {0}, size, max = -INFINITY, sum = 0;
+    for (int64_t j = 0; j <= i; j++) {
+        s[j] =
+            h->scale * dot(h->q + i * 3 * h->columns, h->k + j * 3 * h->columns, h->width, &size);
+        max = fmax(max, s[j]);
+    }
+    for (int64_t j = 0; j <= i; j++) sum += exp(s[j] - max);
+    h->lse[i] = check_round(max + log(sum), DTYPE_F32);
+    for (int64_t j = 0; j <= i; j++)
+        for (int64_t d = 0; d < h->width; d++)
+            out[d] += exp(s[j] - max) / sum * h->v[j * 3 * h->columns + d];
+    for (int64_t d = 0; d < h->width; d++) h->out[i * h->columns + d] = check_round(out[d], dtype);
+}
+
+/* Of a value of P or dS that is off by `arithmetic` 2^-24 and then rounded to 16 bits: that as a
+ * number of units of attention_backward_lower. Below the smallest normal number, which bf16 shares
+ * with fp32, the error of rounding is that of the normal number. */
+static double uncertain(double value, double arithmetic_size, enum dtype dtype) {
+    const struct tolerance *lower = tolerance_of("attention_backward_lower");
+    double least = dtype == DTYPE_F16 ? 0x1p-14 : 0x1p-126, units = check_roundoff(dtype) * 0x1p24;
+    return (fmax(fabs(value), least) * units + 4 * arithmetic_size) / lower->arithmetic[dtype];
+}
+
+/* What query i and key j add to the gradients, and to how far they may be off: a score that is
+ * off by x makes P = exp(S - lse) off by x times itself. */
+static void backward_pair(const struct head *h, int64_t i, int64_t j, double delta,
+                          double delta_size, enum dtype dtype) {
+    int64_t qi = i * 3 * h->columns, kj = j * 3 * h->columns, oi = i * h->columns;
+    double size, dp_size, s = h->scale * dot(h->q + qi, h->k + kj, h->width, &size);
+    double p = exp(s - h->lse[i]), dp = dot(h->dout + oi, h->v + kj, h->width, &dp_size);
+    double ds = p * (dp - delta), unsure = 1 + size * h->scale + fabs(h->lse[i]);
+    double p_off = uncertain(p, p * unsure, dtype);
+    double ds_off = uncertain(ds, p * (dp_size + delta_size) * unsure, dtype) * h->scale;
+    for (int64_t d = 0; d < h->width; d++) {
+        double q = h->q[qi + d], k = h->k[kj + d], dout = h->dout[oi + d];
+        h->dq[qi + d] += ds * h->scale * k;
+        h->dq_size[qi + d] += ds_off * fabs(k);
+        h->dk[kj + d] += ds * h->scale * q;
+        h->dk_size[kj + d] += ds_off * fabs(q);
+        h->dv[kj + d] += p * dout;
+        h->dv_size[kj + d] += p_off * fabs(dout);
+    }
+}
+
+static double *random_values(struct check *c, int64_t count, enum dtype dtype, double spread) {
+    double *values = check_doubles(c, count);
+    uint64_t stream = c->stream++;
+    for (int64_t i = 0; i < count; i++)
+        values[i] = check_round(spread * random_normal(11, stream, (uint64_t)i), dtype);
+    return values;
+}
+
+static struct host prepare(struct check *c, const struct shape *s) {
+    int64_t columns = s->heads * s->width, rows = s->batch * s->length;
+    struct host host = {.shape = s,
+                        .columns = columns,
+                        .qkv = random_values(c, rows * 3 * columns, s->dtype, s->spread),
+                        .dout = random_values(c, rows * columns, s->dtype, 1),
+                        .out = check_doubles(c, rows * columns),
+                        .lse = check_doubles(c, rows * s->heads),
+                        .dqkv = check_doubles(c, rows * 3 * columns),
+                        .size = check_doubles(c, rows * 3 * columns)};
+    for (int64_t n = 0; n < s->batch * s->heads; n++) {
+        struct head h = head_of(&host, n);
+        for (int64_t i = 0; i < s->length; i++) forward_row(&h, i, s->dtype);
+    }
+    return host;
+}
+
+static void reference(const struct host *host) {
+    const struct shape *s = host->shape;
+    for (int64_t n = 0; n < s->batch * s->heads; n++) {
+        struct head h = head_of(host, n);
+        for (int64_t i = 0; i < s->length; i++) {
+            double size, delta = dot(h.dout + i * h.columns, h.out + i * h.columns, h.width, &size);
+            for (int64_t j = 0; j <= i; j++) backward_pair(&h, i, j, delta, size, s->dtype);
+        }
+    }
+}
+
+static struct tensor input(struct check *c, const struct shape *s, int64_t columns,
+                           const double *values) {
+    struct tensor flat =
+        check_tensor(c, CHECK_READ, s->dtype, s->batch * s->length, columns, values);
+    return check_rank3(flat, s->batch, s->length, columns);
+}
+
+static struct tensor run(struct check *c, const struct host *host) {
+    const struct shape *s = host->shape;
+    struct tensor qkv = input(c, s, 3 * host->columns, host->qkv);
+    struct tensor dout = input(c, s, host->columns, host->dout);
+    struct tensor out = input(c, s, host->columns, host->out);
+    struct tensor lse =
+        check_tensor(c, CHECK_READ, DTYPE_F32, s->batch * s->heads, s->length, host->lse);
+    struct tensor flat = check_output(c, s->dtype, s->batch * s->length, 3 * host->columns);
+    struct tensor dqkv = check_rank3(flat, s->batch, s->length, 3 * host->columns);
+    CHECK_OP(c, attention_backward, .dqkv = &dqkv, .dout = &dout, .qkv = &qkv, .out = &out,
+             .lse = lse.data, .heads = (int)s->heads);
+    return dqkv;
+}
+
+static void backward(struct check *c, const void *given) {
+    struct host host = prepare(c, given);
+    struct tensor dqkv = run(c, &host);
+    if (!c->verify) return;
+    reference(&host);
+    check_close(c, "attention_backward_lower", &dqkv, host.dqkv, host.size);
+}
+
+static void backward_of(int64_t batch, int64_t length, int64_t heads, int64_t width) {
+    for (int half = 0; half < 2; half++) {
+        enum dtype dtype = half ? DTYPE_F16 : DTYPE_BF16;
+        check_everywhere(backward, &(const struct shape){batch, length, heads, width, dtype, 1});
+    }
+}
+
+Test(attention_mma_backward, short_sequences) {
+    const int64_t lengths[] = {1, 2, 15, 16, 17, 33, 63};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        backward_of(1, lengths[i], 2, 64);
+        backward_of(1, lengths[i], 1, 128);
+    }
+}
+
+Test(attention_mma_backward, edges_of_tiles) {
+    const int64_t lengths[] = {64, 65, 77, 127, 128, 129};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        backward_of(1, lengths[i], 1, 64);
+        backward_of(1, lengths[i], 1, 128);
+    }
+}
+
+/* More tiles than there are stages, so that stages are used again. */
+Test(attention_mma_backward, many_tiles) {
+    check_everywhere(backward, &(const struct shape){1, 390, 1, 64, DTYPE_BF16, 1});
+    check_everywhere(backward, &(const struct shape){1, 385, 1, 64, DTYPE_F16, 1});
+    check_everywhere(backward, &(const struct shape){1, 200, 1, 128, DTYPE_BF16, 1});
+    check_everywhere(backward, &(const struct shape){1, 320, 1, 128, DTYPE_F16, 1});
+}
+
+Test(attention_mma_backward, batches_and_heads) {
+    backward_of(3, 20, 5, 64);
+    backward_of(2, 70, 3, 128);
+    backward_of(2, 140, 2, 64);
+}
+
+/* Scores of tens: P is 1 in places, 0 in others. */
+Test(attention_mma_backward, steep) {
+    check_everywhere(backward, &(const struct shape){1, 100, 1, 64, DTYPE_F16, 2});
+    check_everywhere(backward, &(const struct shape){1, 100, 1, 128, DTYPE_BF16, 2});
+}

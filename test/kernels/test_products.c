@@ -1,0 +1,276 @@
+/* What matrix products on CUDA keep from step to step and from run to run: prepared products, and
+ * the algorithms that autotune chose. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "data/random.h"
+#include "kernels/backend.h"
+#include "test/scratch.h"
+#ifdef EMULATED
+#include "test/cuda_emulator/fake_cublaslt.h"
+
+enum { M = 24, N = 40, K = 72, LONG = 600 };
+
+TestSuite(products, .init = make_folder, .fini = remove_folder);
+
+/* A backend with operands for out [M, N] = a [M, K] b [K, N]. */
+struct bench {
+    struct backend be;
+    struct tensor a, b, out, long_a, long_b;
+};
+
+static struct tensor make_tensor(struct bench *bench, int64_t rows, int64_t columns) {
+    struct tensor tensor = {NULL, DTYPE_F32, 2, {rows, columns}};
+    float *values = malloc(tensor_bytes(&tensor));
+    for (int64_t i = 0; i < rows * columns; i++)
+        values[i] = (float)random_normal(20, (uint64_t)rows, (uint64_t)i);
+    tensor.data = bench->be.allocate(&bench->be, tensor_bytes(&tensor));
+    bench->be.upload(&bench->be, tensor.data, values, tensor_bytes(&tensor));
+    free(values);
+    return tensor;
+}
+
+static int try_open(struct bench *bench, const struct backend_options *options, char *message) {
+    if (backend_open(&bench->be, options, message)) return -1;
+    bench->a = make_tensor(bench, M, K);
+    bench->b = make_tensor(bench, K, N);
+    bench->out = make_tensor(bench, M, N);
+    bench->long_a = make_tensor(bench, M, LONG);
+    bench->long_b = make_tensor(bench, LONG, N);
+    return 0;
+}
+
+static void open_bench(struct bench *bench, const struct backend_options *options) {
+    char message[BACKEND_ERROR_MAX];
+    cr_assert_eq(try_open(bench, options, message), 0, "%s", message);
+}
+
+static void close_bench(struct bench *bench) {
+    struct tensor *all[] = {&bench->a, &bench->b, &bench->out, &bench->long_a, &bench->long_b};
+    for (int i = 0; i < 5; i++) bench->be.release(&bench->be, all[i]->data);
+    backend_close(&bench->be);
+}
+
+static void run_products(struct bench *bench) {
+    OP(&bench->be, matmul, .out = &bench->out, .a = &bench->a, .b = &bench->b);
+    OP(&bench->be, matmul, .out = &bench->out, .a = &bench->long_a, .b = &bench->long_b,
+       .accumulate = true);
+}
+
+static void plan(struct bench *bench) {
+    char message[BACKEND_ERROR_MAX];
+    backend_plan_begin(&bench->be);
+    run_products(bench);
+    cr_assert_eq(backend_plan_end(&bench->be, message), 0, "%s", message);
+}
+
+static uint64_t digest(struct bench *bench) {
+    static float values[M * N];
+    uint64_t sum = 0xcbf29ce484222325;
+    run_products(bench);
+    cr_assert_str_empty(bench->be.failure);
+    bench->be.download(&bench->be, values, bench->out.data, sizeof values);
+    for (size_t i = 0; i < sizeof values; i++)
+        sum = (sum ^ ((unsigned char *)values)[i]) * 0x100000001b3;
+    return sum;
+}
+
+static const struct backend_options plain = {.device = DEVICE_CUDA};
+
+Test(products, are_prepared_once) {
+    struct bench bench;
+    open_bench(&bench, &plain);
+    plan(&bench);
+    long operations = fake_cublaslt_counts()->operations, queries = fake_cublaslt_counts()->queries;
+    cr_assert_eq(operations, 2);
+    run_products(&bench);
+    run_products(&bench);
+    plan(&bench);
+    cr_assert_eq(fake_cublaslt_counts()->products, 4);
+    cr_assert_eq(fake_cublaslt_counts()->operations, operations);
+    cr_assert_eq(fake_cublaslt_counts()->queries, queries);
+    close_bench(&bench);
+    cr_assert_eq(fake_cublaslt_counts()->alive, 0, "objects of the library are left");
+}
+
+/* Sampling meets products that no step has; casts need a workspace that only planning gives. */
+Test(products, unplanned_ones_work_or_say_why_not) {
+    struct bench bench;
+    open_bench(&bench, &plain);
+    run_products(&bench);
+    cr_assert_str_empty(bench.be.failure);
+    cr_assert_eq(fake_cublaslt_counts()->algorithm, FAKE_DIRECT, "there is no workspace");
+    struct tensor lower = tensor_as(&bench.a, DTYPE_BF16);
+    OP(&bench.be, matmul, .out = &bench.out, .a = &lower, .b = &bench.b);
+    cr_assert(strstr(bench.be.failure, "not planned"), "%s", bench.be.failure);
+    close_bench(&bench);
+}
+
+Test(products, without_an_algorithm_say_so) {
+    struct bench bench;
+    fake_cublaslt_refuse(FAKE_DEFAULT);
+    open_bench(&bench, &plain);
+    plan(&bench);
+    cr_assert(strstr(bench.be.failure, "24 x 40 x 72"), "%s", bench.be.failure);
+    close_bench(&bench);
+}
+
+static double worst_difference(struct bench *bench, bool tf32) {
+    static float values[M * N], exact[M * N];
+    struct bench other;
+    struct backend_options options = {.device = DEVICE_CUDA, .tf32 = tf32};
+    open_bench(&other, &options);
+    OP(&bench->be, matmul, .out = &bench->out, .a = &bench->a, .b = &bench->b);
+    OP(&other.be, matmul, .out = &other.out, .a = &other.a, .b = &other.b);
+    bench->be.download(&bench->be, exact, bench->out.data, sizeof exact);
+    other.be.download(&other.be, values, other.out.data, sizeof values);
+    double worst = 0;
+    for (int i = 0; i < M * N; i++) worst = fmax(worst, fabs(values[i] - exact[i]));
+    close_bench(&other);
+    return worst;
+}
+
+/* Each of the 72 terms is off by up to 2^-10 of itself, in all directions. */
+Test(products, tf32_is_an_option) {
+    struct bench bench;
+    open_bench(&bench, &plain);
+    cr_assert_eq(worst_difference(&bench, false), 0);
+    double worst = worst_difference(&bench, true);
+    cr_assert(worst > 1e-4 && worst < 0.1, "%g", worst);
+    close_bench(&bench);
+}
+
+/* ---- autotune */
+
+static struct backend_options tuned(const char *choices) {
+    return (struct backend_options){.device = DEVICE_CUDA, .autotune = true, .choices = choices};
+}
+
+Test(products, autotune_takes_the_fastest) {
+    static const int algorithms[] = {FAKE_DIRECT, FAKE_BLOCKS, FAKE_SPLIT};
+    struct backend_options options = tuned(NULL);
+    for (int i = 0; i < 3; i++) {
+        struct bench bench;
+        fake_cublaslt_slow(algorithms[i]);
+        open_bench(&bench, &options);
+        plan(&bench);
+        run_products(&bench);
+        cr_assert_neq(fake_cublaslt_counts()->algorithm, algorithms[i]);
+        close_bench(&bench);
+    }
+}
+
+/* Writes the file with one algorithm being slow; returns the bits that the run gave. */
+static uint64_t tune_and_write(const char *path, int slow) {
+    char message[BACKEND_ERROR_MAX];
+    struct backend_options options = tuned(path);
+    struct bench bench;
+    fake_cublaslt_slow(slow);
+    open_bench(&bench, &options);
+    plan(&bench);
+    uint64_t bits = digest(&bench);
+    cr_assert_eq(bench.be.write_choices(&bench.be, path, message), 0, "%s", message);
+    close_bench(&bench);
+    fake_cublaslt_slow(0);
+    return bits;
+}
+
+Test(products, a_resumed_run_takes_the_same_algorithms) {
+    const char *path = in_folder("products.txt");
+    uint64_t bits = tune_and_write(path, FAKE_DIRECT);
+    int algorithm = fake_cublaslt_counts()->algorithm;
+    struct backend_options options = tuned(path);
+    struct bench bench;
+    fake_cublaslt_slow(algorithm); /* now another would be chosen */
+    long queries = fake_cublaslt_counts()->queries;
+    open_bench(&bench, &options);
+    plan(&bench);
+    cr_assert_eq(digest(&bench), bits);
+    cr_assert_eq(fake_cublaslt_counts()->algorithm, algorithm);
+    cr_assert_eq(fake_cublaslt_counts()->queries, queries, "asked although the file knows");
+    close_bench(&bench);
+    options.autotune = false; /* then the file is not for us */
+    open_bench(&bench, &options);
+    plan(&bench);
+    cr_assert_gt(fake_cublaslt_counts()->queries, queries);
+    close_bench(&bench);
+}
+
+/* Reads a file, changes it by `edit`, writes it back. */
+static void edit_file(const char *path, const char *from, const char *to) {
+    char text[4096], changed[4096];
+    FILE *file = fopen(path, "r");
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    char *at = strstr(text, from);
+    cr_assert(at, "no \"%s\" in the file:\n%s", from, text);
+    int length = snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, to,
+                          at + strlen(from));
+    file = fopen(path, "w");
+    fwrite(changed, 1, (size_t)length, file);
+    fclose(file);
+}
+
+/* What an edited file does: 0 read and used, 1 timed anew, -1 an error that names the line. */
+static int outcome(const char *from, const char *to, const char *place) {
+    char message[BACKEND_ERROR_MAX];
+    const char *path = in_folder("products.txt");
+    remove(path); /* of the outcome before */
+    tune_and_write(path, 0);
+    edit_file(path, from, to);
+    struct backend_options options = tuned(path);
+    struct bench bench;
+    long queries = fake_cublaslt_counts()->queries;
+    if (try_open(&bench, &options, message)) {
+        cr_assert(strstr(message, place) && strstr(message, path), "%s", message);
+        return -1;
+    }
+    plan(&bench);
+    close_bench(&bench);
+    return fake_cublaslt_counts()->queries > queries;
+}
+
+Test(products, files_of_other_machines_are_not_used) {
+    cr_assert_eq(outcome("\n", "\n", ""), 0);
+    cr_assert_eq(outcome("\n", " Ti\n", ""), 1); /* another GPU */
+    cr_assert_eq(outcome("format 1", "format 2", ""), 1);
+    cr_assert_eq(outcome("cublasLt 1", "cublasLt 2", ""), 1);
+    cr_assert_eq(outcome("m=24", "m=25", ""), 1);               /* another product */
+    cr_assert_eq(outcome("algorithm=6", "algorithm=7", ""), 1); /* the library does not know it */
+}
+
+Test(products, malformed_files_are_errors) {
+    static const struct {
+        const char *from, *to, *line;
+    } edits[] = {
+        {"mantissa", "Mantissa", "line 1"},
+        {"m=24", "m=", "line 2"},
+        {"in=fp32", "in=fp31", "line 2"},
+        {"out=fp32", "out=fp320000000000000", "line 2"},
+        {"epilogue=none", "epilogue=", "line 2"},
+        {"epilogue=none", "epilogue=more", "line 2"},
+        {"transpose=00", "transpose=02", "line 2"},
+        {"accumulate=1", "accumulate=2", "line 3"},
+        {"tf32=0", "tf32=7", "line 2"},
+        {"algorithm=6", "algorithm=", "line 2"},
+        {"0\nin=", "0 0\nin=", "line 2"},
+        {"algorithm=6", "algorithm=66", "line 2"},
+        {"algorithm=6", "algorithm=g", "line 2"},
+        {"accumulate=1", "\naccumulate=1", "line 3"},
+    };
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++)
+        cr_expect_eq(outcome(edits[i].from, edits[i].to, edits[i].line), -1, "edit %zu", i);
+}
+
+Test(products, choices_that_cannot_be_written_are_an_error) {
+    char message[BACKEND_ERROR_MAX];
+    struct backend_options options = tuned(NULL);
+    struct bench bench;
+    open_bench(&bench, &options);
+    const char *path = in_folder("missing/products.txt");
+    cr_assert_eq(bench.be.write_choices(&bench.be, path, message), -1);
+    cr_assert(strstr(message, path) && strstr(message, "No such file"), "%s", message);
+    close_bench(&bench);
+}
+#endif
