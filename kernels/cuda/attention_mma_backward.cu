@@ -8,12 +8,13 @@
  * key_gradients_kernel holds 128 keys and streams queries by: dK and dV. Each result is summed in
  * registers by one warp in the order of the tiles: the same bits every time.
  *
- * Why twice. One kernel that holds keys needs 5 products of T^2 D / 2, but dQ must then be summed
- * over blocks. Without atomics that means partial sums in memory: T / 128 times B T C in fp32,
- * written and read, is 8 T D / 128 bytes for each query (causal: half of it), 8 KB at T = 4096,
- * D = 64, against 5 T D = 1.3 MFLOP: at 300 TFLOP/s 1.9 TB/s, for B T C T / 64 bytes of workspace
- * (1.6 GB at B = 8, T = 4096, C = 768). The two kernels need 3 + 4 products, 7 / 5 of the
- * arithmetic, and no memory.
+ * Why twice. One kernel that holds keys needs 5 products of T^2 D / 2 each, but dQ must then be
+ * summed over blocks. Without atomics that means partial sums in memory: T / 128 times B T C in
+ * fp32, causal half of it. At T = 4096, D = 64 a query's are 4 KB, written and read, beside 5 T D =
+ * 1.3 MFLOP: 1.9 TB/s at 300 TFLOP/s, which an H200 would have, but also B T C T / 64 bytes of
+ * workspace, 1.6 GB at B = 8, C = 768, as much as the activations of many layers. (dS in 16 bits
+ * for a third kernel comes to the same bytes.) The two kernels need 3 + 4 products, 7 / 5 of the
+ * arithmetic, and 8 bytes a query.
  *
  * What limits mma.sync is what ldmatrix can bring from shared memory: a product of 16 rows needs a
  * fragment of 512 bytes (4 cycles of the multiprocessor) for 2 mma; four quarters of it finish an

@@ -256,7 +256,7 @@ static void run_block() {
     meetings_begin();
     for (int w = 0; w * LANES < thread_count; w++) {
         int lanes = thread_count - w * LANES;
-        warps[w] = {lanes >= LANES ? ~0u : (1u << lanes) - 1, 0, 0, {}};
+        warps[w] = {lanes >= LANES ? ~0u : (1u << lanes) - 1, 0, 0, {}, true};
     }
     for (int i = 0; i < thread_count; i++) start_fiber(i);
 

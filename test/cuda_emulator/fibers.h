@@ -72,6 +72,7 @@ struct lane_group {
 struct warp_state {
     unsigned present, exited, waiting; /* lanes */
     lane_group groups[16];             /* one for each mask met */
+    bool uniform;                      /* all that wait do so in the same call */
 };
 
 struct barrier_state {

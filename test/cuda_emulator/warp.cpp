@@ -9,7 +9,7 @@ namespace emu {
 barrier_state barriers[BARRIERS];
 
 static bool same_place(site a, site b) {
-    return a.line == b.line && !strcmp(a.file, b.file);
+    return a.line == b.line && (a.file == b.file || !strcmp(a.file, b.file));
 }
 
 void meetings_begin() {
@@ -99,6 +99,7 @@ static void check_collective(const fiber *lanes) {
     if (mask & warp->exited)
         fail(self->at, "%s: mask %08x names lanes that have exited (%08x)", name, mask,
              warp->exited & mask);
+    if (warp->uniform) return;
     /* A lane that waits for this one must wait in the same place. (One that waits for others only,
      * in a smaller mask, will come.) */
     for (int l = 0; l < LANES; l++) {
@@ -119,6 +120,7 @@ static lane_group *group_of(warp_state *warp, unsigned mask) {
 
 static bool all_have_come(const fiber *lanes) {
     if ((self->warp->waiting & self->mask) != self->mask) return false;
+    if (self->warp->uniform) return true;
     for (int l = 0; l < LANES; l++)
         if (self->mask >> l & 1 && !in_same_call(self, &lanes[l])) return false;
     return true;
@@ -134,6 +136,9 @@ void collective(const char *name, unsigned mask, void *payload, collective_funct
     self->mask = mask;
     self->payload = payload;
     self->function = function;
+    if (warp->waiting == 0) warp->uniform = true;
+    else if (warp->uniform)
+        warp->uniform = in_same_call(self, &lanes[__builtin_ctz(warp->waiting)]);
     check_collective(lanes);
     lane_group *group = group_of(warp, mask);
     uint64_t *sync = &group->sync[group->generation & 1];

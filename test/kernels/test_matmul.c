@@ -176,6 +176,7 @@ Test(matmul, multiples_of_tiles) {
 Test(matmul, one_row_or_column) {
     each_product((struct size){1, 72, 40}, BIAS, 1);
     each_product((struct size){77, 1, 40}, BIAS, 1);
+    each_product((struct size){5, 300, 20}, BIAS, 1);
 }
 Test(matmul, bias) {
     each_product((struct size){77, 72, 40}, BIAS, 4);

@@ -113,6 +113,7 @@ Test(trainer, repeats_with_1_2_and_3_threads) {
     }
 }
 
+#ifndef EMULATED /* where there is one thread */
 /* Sizes whose products the library splits among threads. */
 Test(trainer, repeats_with_1_2_and_3_threads_in_larger_products) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {
@@ -127,6 +128,7 @@ Test(trainer, repeats_with_1_2_and_3_threads_in_larger_products) {
         check_threads(&config, "128 wide");
     }
 }
+#endif
 
 /* The variants of autocast and gradients repeat and learn as well. */
 static void check_variant(struct config *config, const char *what) {
@@ -158,6 +160,12 @@ Test(trainer, residual_and_gradients_in_the_lower_dtype) {
         }
 }
 
+#ifdef EMULATED
+enum { AUTOCAST_STEPS = 4 };
+#else
+enum { AUTOCAST_STEPS = 20 };
+#endif
+
 /* Loss after some steps with a list of operations kept in fp32. */
 static float loss_with(enum config_precision precision, struct config_words words, bool enabled,
                        enum config_dtype residual) {
@@ -167,7 +175,7 @@ static float loss_with(enum config_precision precision, struct config_words word
     rig.config.autocast.enabled = enabled;
     rig.config.autocast.residual = residual;
     rig_open(&rig, 1);
-    float loss = rig_steps(&rig, 20).loss;
+    float loss = rig_steps(&rig, AUTOCAST_STEPS).loss;
     cr_expect_str_eq(rig.be.failure, "");
     rig_close(&rig);
     return loss;
