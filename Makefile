@@ -6,6 +6,7 @@
 #   BUILD=emulated            the CUDA kernels compiled for the CPU, on test/cuda_emulator
 #   BUILD=emulated-address    the same under AddressSanitizer and UndefinedBehaviorSanitizer
 #   BUILD=emulated-thread     the same under ThreadSanitizer: races in shared memory
+#   BUILD=emulated-coverage   the same, counting lines, for make cuda-coverage
 #
 # CUDA=1 builds the CUDA backend in, CUDA=0 leaves it out; by default nvcc decides.
 # CUDA_ARCH="80 90" are the GPUs that machine code is made for; later ones translate the last.
@@ -85,9 +86,10 @@ EMULATE_emulated         := -O2
 EMULATE_emulated-address := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all \
                             -fsanitize-sections=emu_shared
 EMULATE_emulated-thread  := -O1 -fsanitize=thread
+EMULATE_emulated-coverage := -O1 --coverage
 CFLAGS  := $(if $(filter %-address,$(BUILD)),-O1,-O2)
 OPTIONS += -DWITH_CUDA -DEMULATED
-LINK    += $(filter -fsanitize=%,$(EMULATE_$(BUILD))) -rdynamic -lstdc++ -ldl
+LINK    += $(filter -fsanitize=% --coverage,$(EMULATE_$(BUILD))) -rdynamic -lstdc++ -ldl
 else ifeq ($(CUDA),1)
 ifeq ($(NVCC),)
 $(error CUDA=1, but there is no nvcc: install the CUDA toolkit, or set NVCC=PATH)
@@ -115,7 +117,7 @@ TEST_SOURCES    := $(wildcard test/data/*.c test/kernels/*.c test/model/*.c) $(T
 # Sanitizers are too slow for the many steps of test_trainer.
 DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/test_gpt_golden.c \
                    test/model/test_device_training.c $(TEST_RUNNER) \
-                   $(if $(filter emulated-%,$(BUILD)),,test/model/test_trainer.c)
+                   $(if $(filter emulated-address emulated-thread,$(BUILD)),,test/model/test_trainer.c)
 BENCH_SOURCES   := test/bench.c
 
 ifneq ($(CRITERION),1)
@@ -139,7 +141,7 @@ endif
 # By these paths the tests and scripts find what was built.
 USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS))
 
-.PHONY: all test test-sanitize test-device test-races bench cuda-report check generate fuzz clean help
+.PHONY: all test test-sanitize test-device test-races bench cuda-report cuda-coverage check-mutants check generate fuzz clean help
 .SUFFIXES:
 
 all: $(PROGRAMS)
@@ -245,6 +247,14 @@ bench: $(OUT)/bench
 cuda-report:
 	NVCC="$(NVCC)" scripts/cuda_report.sh
 
+# Lines of CUDA code that no test on the emulated GPU reaches.
+cuda-coverage:
+	scripts/cuda_coverage.sh
+
+# Plants faults in the CUDA kernels and shows which tests notice; takes a while.
+check-mutants:
+	scripts/check_mutants.sh
+
 check: $(PROGRAMS)
 	scripts/check_floors.sh
 	$(USE_PROGRAMS) scripts/generate.sh --check
@@ -283,6 +293,8 @@ help:
 	@echo "make test-races     the same on the emulated GPU, under ThreadSanitizer"
 	@echo "make bench          GPT-2 124M: ms per step by part, tokens/s, ratio to bare products"
 	@echo "make cuda-report    registers, spills, tensor-core instructions of each CUDA kernel"
+	@echo "make cuda-coverage  lines of CUDA code that no test reaches"
+	@echo "make check-mutants  plants faults in the CUDA kernels, shows which tests notice"
 	@echo "make generate       refresh configs/schema.json and the README's config reference"
 	@echo "make fuzz           fuzz the readers of files (clang), FUZZ_SECONDS=60 each"
 	@echo "make clean          remove everything built"

@@ -28,7 +28,7 @@ struct backend {
 
     const char *name; /* "cpu" */
     char description[256];
-    int threads;
+    int threads;      /* 0: not a CPU */
     bool has_bf16;    /* can compute in bf16 at all */
     bool native_bf16; /* bf16 products at more than fp32 speed */
     bool native_fp16;

@@ -91,8 +91,9 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
         fprintf(out, "\n  loss scale %g, x %g after %" PRId64 " good steps, x %g on overflow",
                 trainer->state.scaler.loss_scale, config->loss_scale.growth_factor,
                 config->loss_scale.growth_interval, config->loss_scale.backoff_factor);
-    fprintf(out, "\n  device     %s: %s, %d thread%s\n  memory     ", be->name, be->description,
-            be->threads, be->threads == 1 ? "" : "s");
+    fprintf(out, "\n  device     %s: %s", be->name, be->description);
+    if (be->threads > 0) fprintf(out, ", %d thread%s", be->threads, be->threads == 1 ? "" : "s");
+    fprintf(out, "\n  memory     ");
     report_memory(out, &gpt->memory);
     fputc('\n', out);
     if (train) print_data(out, "data", config->data.train, train);

@@ -114,6 +114,9 @@ static void cuda_fetched(struct backend *be, int slot) {
 
 /* ---- opening and closing */
 
+/* Logits of a 50k vocabulary in 16 bit: rows enough for some hundred tiles of a product. */
+static const size_t CHUNK_BYTES_MAX = (size_t)512 << 20;
+
 static int cuda_write_choices(struct backend *be, const char *path, char *error) {
     return cuda_products_write(cuda_state(be)->products, path, error);
 }
@@ -157,6 +160,17 @@ static void open_streams(struct backend *be) {
     }
 }
 
+static const char *why_no_device(cudaError_t status) {
+    switch (status) {
+    case cudaSuccess:
+    case cudaErrorNoDevice: return "there is no GPU here";
+    case cudaErrorInsufficientDriver:
+        return "there is no NVIDIA driver here, or it is older than the CUDA toolkit that this "
+               "program was built with (nvidia-smi tells)";
+    default: return cudaGetErrorString(status);
+    }
+}
+
 static int find_device(struct backend *be, char *error) {
     struct cuda_state *cuda = cuda_state(be);
     cudaDeviceProp properties;
@@ -165,8 +179,8 @@ static int find_device(struct backend *be, char *error) {
     if (status == cudaSuccess && devices > 0) status = cudaSetDevice(0);
     if (status == cudaSuccess && devices > 0) status = cudaGetDeviceProperties(&properties, 0);
     if (status != cudaSuccess || devices == 0) {
-        snprintf(error, BACKEND_ERROR_MAX, "device \"cuda\": %s; use --device cpu",
-                 status == cudaSuccess ? "there is no GPU here" : cudaGetErrorString(status));
+        snprintf(error, BACKEND_ERROR_MAX, "device \"cuda\": %s\nuse --device cpu",
+                 why_no_device(status));
         cudaGetLastError();
         return 1;
     }
@@ -174,6 +188,8 @@ static int find_device(struct backend *be, char *error) {
     cuda->minor = properties.minor;
     cuda->multiprocessors = properties.multiProcessorCount;
     cuda->shared_bytes = properties.sharedMemPerBlockOptin;
+    be->chunk_bytes = properties.totalGlobalMem / 128;
+    if (be->chunk_bytes > CHUNK_BYTES_MAX) be->chunk_bytes = CHUNK_BYTES_MAX;
     snprintf(be->description, sizeof be->description, "%.200s (sm_%d%d, %zu GiB)", properties.name,
              cuda->major, cuda->minor, properties.totalGlobalMem >> 30);
     return 0;
@@ -181,11 +197,9 @@ static int find_device(struct backend *be, char *error) {
 
 static void fill(struct backend *be) {
     be->name = "cuda";
-    be->threads = 1;
     be->native_fp16 = true;
     be->has_bf16 = be->native_bf16 = cuda_state(be)->major >= 8;
     be->steps_ahead = 1;
-    be->chunk_bytes = (size_t)512 << 20;
     be->op = be->run = &cuda_operations;
     be->allocate = cuda_allocate;
     be->available = cuda_available;

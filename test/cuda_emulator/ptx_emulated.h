@@ -5,13 +5,13 @@
 
 namespace emu {
 
-static inline float bf16_value(uint16_t bits) {
+EMU_NO_TSAN static inline float bf16_value(uint16_t bits) {
     return __uint_as_float((uint32_t)bits << 16);
 }
-static inline float f16_value(uint16_t bits) {
+EMU_NO_TSAN static inline float f16_value(uint16_t bits) {
     return __half2float(__ushort_as_half(bits));
 }
-static inline uint16_t half_of(const uint32_t *packed, int i) {
+EMU_NO_TSAN static inline uint16_t half_of(const uint32_t *packed, int i) {
     return (uint16_t)(packed[i / 2] >> i % 2 * 16);
 }
 
