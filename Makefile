@@ -95,12 +95,12 @@ ifeq ($(NVCC),)
 $(error CUDA=1, but there is no nvcc: install the CUDA toolkit, or set NVCC=PATH)
 endif
 CUDA_SOURCES := $(wildcard kernels/cuda/*.cu)
-NVCC_OPTIONS := -std=c++17 -O3 -lineinfo -I. -MMD -MP -Xcompiler -Wall,-Wextra \
+NVCC_OPTIONS := -std=c++17 -O3 -lineinfo -I. -MMD -MP -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics \
   $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch)) \
   -gencode=arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
 OPTIONS += -DWITH_CUDA
-LINK    += -L$(CUDA_HOME)/lib64 -lcudart_static -Wl,-Bstatic -lstdc++ -Wl,-Bdynamic \
-           -static-libgcc -ldl -lrt -lpthread
+LINK    += $(addprefix -L$(CUDA_HOME)/,lib64 lib targets/x86_64-linux/lib) -lcudart_static -ldl -lrt \
+           -lpthread
 endif
 
 # make V=1 shows whole commands.
@@ -141,7 +141,8 @@ endif
 # By these paths the tests and scripts find what was built.
 USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS))
 
-.PHONY: all test test-sanitize test-device test-races bench cuda-report cuda-coverage check-mutants check generate fuzz clean help
+.PHONY: all test test-sanitize test-device test-races bench cuda-report cuda-coverage check-mutants \
+        check generate fuzz clean help
 .SUFFIXES:
 
 all: $(PROGRAMS)

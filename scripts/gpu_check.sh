@@ -129,7 +129,12 @@ skip() { record "$1" "skipped: $2" 0; }
 
 # ---- 1. the machine
 
-gpu_query() { nvidia-smi --query-gpu="$1" --format=csv,noheader,nounits 2>/dev/null | head -n 1; }
+# The first GPU, in the order that CUDA is told to use as well.
+export CUDA_DEVICE_ORDER=PCI_BUS_ID
+gpu_query() {
+    nvidia-smi ${CUDA_VISIBLE_DEVICES:+-i "${CUDA_VISIBLE_DEVICES%%,*}"} --query-gpu="$1" \
+        --format=csv,noheader,nounits 2>/dev/null | head -n 1
+}
 
 nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 gpu=$(gpu_query name)
@@ -226,6 +231,8 @@ conformance() {
 }
 if [ "$rehearsal" -eq 1 ]; then
     skip conformance "on the emulator it is a part of make test"
+elif [ "$arch" -lt 80 ]; then
+    skip conformance "it uses instructions of sm_80"
 else
     export -f conformance
     export nvcc arch out
@@ -238,6 +245,9 @@ export TEST_DEVICE=cuda OMP_WAIT_POLICY=passive
 models='@(trainer|gpt*|*training)/*' operations='!(trainer|gpt*|*training)/*'
 jobs=$(nproc)
 if [ "$jobs" -gt 12 ]; then jobs=12; fi # each holds some GPU memory of its own
+if [ "${memory:-0}" -gt 0 ] && [ "$jobs" -gt $((memory / 1500 + 1)) ]; then
+    jobs=$((memory / 1500 + 1))
+fi
 if [ "$rehearsal" -eq 1 ]; then
     models='gpt_golden/*' operations='@(cast|clear|loss_sum|tensor)/*' jobs=2
 fi

@@ -151,38 +151,43 @@ static struct operations *make_plan_table(void) {
 static void open_streams(struct backend *be) {
     struct cuda_state *cuda = cuda_state(be);
     const char *what = "making streams";
+    unsigned flags = cudaEventDisableTiming | cudaEventBlockingSync; /* a waiting host sleeps */
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->compute, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->copy, cudaStreamNonBlocking), what);
     for (int slot = 0; slot < CUDA_SLOTS; slot++) {
         cudaEvent_t *events[] = {&cuda->begun[slot], &cuda->sent[slot], &cuda->fetched[slot]};
         for (int i = 0; i < 3; i++)
-            cuda_failed(be, cudaEventCreateWithFlags(events[i], cudaEventDisableTiming), what);
+            cuda_failed(be, cudaEventCreateWithFlags(events[i], flags), what);
     }
 }
 
 static const char *why_no_device(cudaError_t status) {
-    switch (status) {
-    case cudaSuccess:
-    case cudaErrorNoDevice: return "there is no GPU here";
-    case cudaErrorInsufficientDriver:
-        return "there is no NVIDIA driver here, or it is older than the CUDA toolkit that this "
-               "program was built with (nvidia-smi tells)";
-    default: return cudaGetErrorString(status);
-    }
+    int driver = 0;
+    if (status == cudaSuccess || status == cudaErrorNoDevice) return "there is no GPU here";
+    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver == 0)
+        return "there is no NVIDIA driver here";
+    if (status == cudaErrorInsufficientDriver)
+        return "the NVIDIA driver is older than the CUDA toolkit that this program was built with";
+    return cudaGetErrorString(status);
 }
+
+/* Is there machine code for the device? It takes part in no training. */
+static __global__ void probe_kernel(void) {}
 
 static int find_device(struct backend *be, char *error) {
     struct cuda_state *cuda = cuda_state(be);
     cudaDeviceProp properties;
+    cudaFuncAttributes attributes;
     int devices = 0;
     cudaError_t status = cudaGetDeviceCount(&devices);
-    if (status == cudaSuccess && devices > 0) status = cudaSetDevice(0);
-    if (status == cudaSuccess && devices > 0) status = cudaGetDeviceProperties(&properties, 0);
-    if (status != cudaSuccess || devices == 0) {
+    bool found = status == cudaSuccess && devices > 0;
+    if (found) status = cudaSetDevice(0);
+    if (found && status == cudaSuccess) status = cudaGetDeviceProperties(&properties, 0);
+    if (!found || status != cudaSuccess) {
         snprintf(error, BACKEND_ERROR_MAX, "device \"cuda\": %s\nuse --device cpu",
                  why_no_device(status));
         cudaGetLastError();
-        return 1;
+        return found ? -1 : 1;
     }
     cuda->major = properties.major;
     cuda->minor = properties.minor;
@@ -192,7 +197,13 @@ static int find_device(struct backend *be, char *error) {
     if (be->chunk_bytes > CHUNK_BYTES_MAX) be->chunk_bytes = CHUNK_BYTES_MAX;
     snprintf(be->description, sizeof be->description, "%.200s (sm_%d%d, %zu GiB)", properties.name,
              cuda->major, cuda->minor, properties.totalGlobalMem >> 30);
-    return 0;
+    if (cudaFuncGetAttributes(&attributes, probe_kernel) == cudaSuccess) return 0;
+    cudaGetLastError();
+    snprintf(error, BACKEND_ERROR_MAX,
+             "device \"cuda\": this program was not built for %s\n"
+             "rebuild it with make CUDA_ARCH=%d%d, or use --device cpu",
+             be->description, cuda->major, cuda->minor);
+    return -1;
 }
 
 static void fill(struct backend *be) {

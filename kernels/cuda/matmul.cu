@@ -98,11 +98,14 @@ static bool is_direct(const struct matmul_args *args) {
 
 /* Whether column sums should be an epilogue. The library overwrites, and rounds to the dtype of
  * out: only fp32 sums can be added later. And it will not split k then, which costs more than a
- * pass over b where out alone has too few tiles to keep the GPU busy. */
+ * pass over b unless out alone has tiles for many waves: with one and a bit, half the GPU idles. */
+enum { WAVES = 8 };
+
 static bool sums_come_along(const struct cuda_products *products, const struct matmul_args *args) {
     int64_t tiles =
         blocks_of(tensor_rows(args->out), TILE) * blocks_of(tensor_columns(args->out), TILE);
-    return products->fuses && args->out->dtype == DTYPE_F32 && tiles >= products->multiprocessors;
+    return products->fuses && args->out->dtype == DTYPE_F32 &&
+           tiles >= WAVES * (int64_t)products->multiprocessors;
 }
 
 /* What the library may be asked to do on the way. */
@@ -111,6 +114,7 @@ static unsigned fusible(const struct cuda_products *products, const struct matmu
     const struct tensor *other = args->gelu_in ? args->gelu_in : args->dgelu_in;
     bool packed = tensor_columns(args->out) % PACK == 0;
     bool gelu = other && products->fuses && packed && other->dtype == args->out->dtype;
+    if (other && other->dtype == DTYPE_F32) gelu = false; /* nobody says how good its tanh is */
     unsigned fused = 0;
     if (!is_direct(args)) return 0;
     if (args->bias && (args->bias->dtype == to || to == DTYPE_F32)) fused |= FUSE_BIAS;

@@ -6,14 +6,22 @@
 #include "kernels/cuda/device.h"
 
 #ifdef __CUDACC__
-#define MMA_M16N8K16(name, type)                                                         \
-    static __device__ __forceinline__ void name(float d[4], const uint32_t a[4],         \
-                                                const uint32_t b[2], const float c[4]) { \
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "      \
-                     "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"         \
-                     : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                    \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), \
-                       "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));                      \
+/* Instructions that came with sm_80. Kernels that use them are not launched on older GPUs, but have
+ * to compile for them. */
+#if defined __CUDA_ARCH__ && __CUDA_ARCH__ < 800
+#define SM80(...) __trap()
+#else
+#define SM80(...) asm volatile(__VA_ARGS__)
+#endif
+
+#define MMA_M16N8K16(name, type)                                                            \
+    static __device__ __forceinline__ void name(float d[4], const uint32_t a[4],            \
+                                                const uint32_t b[2], const float c[4]) {    \
+        SM80("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 "                 \
+             "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"                    \
+             : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])                               \
+             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), \
+               "f"(c[1]), "f"(c[2]), "f"(c[3]));                                            \
     }
 MMA_M16N8K16(mma_m16n8k16_bf16_f32, "bf16")
 MMA_M16N8K16(mma_m16n8k16_f16_f32, "f16")
@@ -37,15 +45,15 @@ LDMATRIX_X4(ldmatrix_x4_trans, ".trans")
 /* 16 bytes from global to shared memory; without valid, 16 zero bytes (src is then not read). */
 static __device__ __forceinline__ void cp_async_16(void *dst, const void *src, bool valid = true) {
     int n = valid ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(dst)),
-                 "l"(src), "r"(n)
-                 : "memory");
+    SM80("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(dst)), "l"(src),
+         "r"(n)
+         : "memory");
 }
 static __device__ __forceinline__ void cp_async_commit() {
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    SM80("cp.async.commit_group;" ::: "memory");
 }
 template <int pending> static __device__ __forceinline__ void cp_async_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+    SM80("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 /* Barrier id of 1..15 among count threads. */
 static __device__ __forceinline__ void named_barrier(int id, int count) {
@@ -92,8 +100,7 @@ LDMATRIX_X4(ldmatrix_x4_trans, ".trans")
 /* src may point anywhere if not valid. */
 static __device__ __forceinline__ void cp_async_16(shared_place dst, const void *src, bool valid) {
     int n = valid ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(n)
-                 : "memory");
+    SM80("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(n) : "memory");
 }
 
 /* threadIdx.x, read anew: what follows from it needs no register between two uses far apart. */

@@ -1,16 +1,12 @@
 /* Conformance: what kernels rely on. Runs on the emulator and on a GPU, where it shows that the
  * emulator and we read the manuals right:
  *
- *     nvcc -std=c++17 -arch=native -I. -o test_emulator test/cuda_emulator/test_emulator.cu
+ *     nvcc -std=c++17 -arch=native -I. -o test_emulator test/cuda_emulator/test_*.cu
  *
  * test_mistakes.cu and the last part of test_streams.cu are about the emulator alone. */
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/reduce.h"
 #include "test/cuda_emulator/test_emulator.h"
-#ifdef __CUDACC__ /* one file to compile there */
-#include "test/cuda_emulator/test_numbers.cu"
-#include "test/cuda_emulator/test_streams.cu"
-#endif
 
 int checks_done, checks_failed;
 
