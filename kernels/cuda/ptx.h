@@ -44,9 +44,8 @@ LDMATRIX_X4(ldmatrix_x4_trans, ".trans")
 
 /* 16 bytes from global to shared memory; without valid, 16 zero bytes (src is then not read). */
 static __device__ __forceinline__ void cp_async_16(void *dst, const void *src, bool valid = true) {
-    int n = valid ? 16 : 0;
     SM80("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(dst)), "l"(src),
-         "r"(n)
+         "r"(valid ? 16 : 0)
          : "memory");
 }
 static __device__ __forceinline__ void cp_async_commit() {
@@ -99,8 +98,8 @@ LDMATRIX_X4(ldmatrix_x4_trans, ".trans")
 
 /* src may point anywhere if not valid. */
 static __device__ __forceinline__ void cp_async_16(shared_place dst, const void *src, bool valid) {
-    int n = valid ? 16 : 0;
-    SM80("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(n) : "memory");
+    SM80("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(valid ? 16 : 0)
+         : "memory");
 }
 
 /* threadIdx.x, read anew: what follows from it needs no register between two uses far apart. */

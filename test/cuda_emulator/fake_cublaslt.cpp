@@ -9,7 +9,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 using namespace fake;
 
@@ -412,7 +411,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
     counts.products++;
     counts.epilogue = (int)p.op->epilogue;
     counts.algorithm = (int)chosen.variant;
-    if (chosen.variant == slow) usleep(3000);
+    if (chosen.variant == slow) emu::time_passes(3000);
     emu::work_begin(stream);
     compute(p, (fake_algorithm)chosen.variant, {a, b, c, d, workspace, scale, kept});
     emu::work_end();

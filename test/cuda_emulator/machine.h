@@ -86,6 +86,10 @@ void work_end();
 /* The same for a library that does not know its stream: does what is queued on any. */
 void device_access(bool on);
 
+/* Lets time pass on the clock of events, which is the processor time of the process (a busy machine
+ * does not change it) and all that passed in this way. */
+void time_passes(double milliseconds);
+
 /* Notes an error of a runtime call and says on stderr what was wrong. Returns it. */
 cudaError_t runtime_error(cudaError_t error, const char *what);
 

@@ -12,12 +12,12 @@
  * From host memory that is not pinned a copy takes the bytes when it is queued; to such memory it
  * is done before the call returns. */
 #include <algorithm>
-#include <chrono>
 #include <deque>
 #include <vector>
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "test/cuda_emulator/fibers.h"
 
@@ -52,13 +52,25 @@ struct event {
     stream *on; /* NULL: never recorded */
     uint64_t number;
     bool timed;
-    std::chrono::steady_clock::time_point time;
+    double time; /* in milliseconds */
 };
 
 static stream legacy;
 static std::vector<stream *> streams = {&legacy};
 static uint64_t numbers;
 static const uint64_t ALL = UINT64_MAX;
+
+static double passed; /* milliseconds */
+
+void time_passes(double milliseconds) {
+    passed += milliseconds;
+}
+
+static double now() {
+    timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return passed + 1e3 * (double)used.tv_sec + 1e-6 * (double)used.tv_nsec;
+}
 
 static bool exists(const stream *s) {
     return std::find(streams.begin(), streams.end(), s) != streams.end();
@@ -332,7 +344,7 @@ cudaError_t cudaEventRecord(cudaEvent_t mark, cudaStream_t handle) {
     event *e = (event *)mark;
     e->on = stream_of(handle);
     e->number = ++numbers;
-    e->time = std::chrono::steady_clock::now();
+    e->time = now();
     return cudaSuccess;
 }
 
@@ -350,7 +362,7 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEven
     const event *a = (const event *)from, *b = (const event *)to;
     if (!a->on || !b->on || !a->timed || !b->timed)
         return runtime_error(cudaErrorInvalidResourceHandle, "cudaEventElapsedTime");
-    *milliseconds = std::chrono::duration<float, std::milli>(b->time - a->time).count();
+    *milliseconds = (float)(b->time - a->time);
     return cudaSuccess;
 }
 
