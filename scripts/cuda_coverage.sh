@@ -12,39 +12,34 @@ if [ "${1:-}" != --keep ]; then
 fi
 
 # A line counts as reached if any instance of a template reached it.
-counts=$(mktemp -d)
-trap 'rm -rf "$counts"' EXIT
+report=$(mktemp)
+trap 'rm -f "$report"' EXIT
 for source in kernels/cuda/*.cu; do
-    (cd "$counts" && gcov --preserve-paths --relative-only --source-prefix "$OLDPWD" \
-        --object-directory "$OLDPWD/$out/$(dirname "$source")" \
-        "$OLDPWD/$out/${source%.cu}.o" >/dev/null 2>&1) || true
-done
-cat "$counts"/*kernels#cuda#*.gcov | awk -F: '
+    gcov --stdout --object-directory "$out/kernels/cuda" "$out/${source%.cu}.o" 2>/dev/null
+done | awk -F: '
+    { line = $0; gsub(/ /, "", $1) }
     $2 + 0 == 0 { if ($3 == "Source") source = $4; next }
+    source !~ /^kernels\/cuda\// || $1 == "-" || $1 == "" { next }
     {
-        gsub(/[ *]/, "", $1)
-        at = source ":" $2
-        if ($1 == "-" || $1 == "") next
-        text = $0
-        sub(/^[^:]*:[^:]*:/, "", text)
-        all[at] = text
+        at = sprintf("%s:%d", source, $2)
         if ($1 !~ /^[#=]/) reached[at] = 1
+        sub(/^[^:]*:[^:]*:[ \t]*/, "", line)
+        all[at] = line
     }
     END {
         for (at in all) {
             lines++
             if (at in reached) hit++
-            else print at ":" all[at] > "/dev/stderr"
+            else print at ":" all[at]
         }
         printf "%d of %d lines of the CUDA kernels are reached\n", hit, lines
-    }' 2>"$counts/missed"
-sort -t: -k1,1 -k2,2n "$counts/missed" >"$counts/sorted"
+    }' | sort -t: -k1,1 -k2,2n >"$report"
 unexplained=0
-while IFS= read -r line; do
-    text=$(printf '%s' "$line" | cut -d: -f3- | sed 's/^ *//; s/ *$//')
-    if ! grep -qxF -- "$text" scripts/cuda_coverage.expected; then
-        printf '%s\n' "$line"
+while IFS=: read -r file number text; do
+    if ! grep -qxF -- "$file: $text" scripts/cuda_coverage.expected; then
+        printf '%s:%s: %s\n' "$file" "$number" "$text"
         unexplained=1
     fi
-done <"$counts/sorted"
+done < <(grep -v 'are reached$' "$report")
+grep 'are reached$' "$report"
 exit $unexplained

@@ -1,18 +1,26 @@
 /* Attention on tensor cores, forward: FlashAttention-2 (Dao 2023, arXiv:2307.08691) on mma.sync.
  *
- * A block has 128 queries of one head and goes through the keys, 64 at a time, up to its diagonal.
- * Per row it keeps the maximum m of the scores so far, the sum of exp(score - m), and the output
- * of this softmax without its division; when m grows, sum and output shrink by exp(old m - m).
+ * A block has 128 queries of one head and goes through the keys, a tile at a time, up to its
+ * diagonal. Per row it keeps the maximum m of the scores so far, the sum of exp(score - m), and the
+ * output of this softmax without its division; when m grows, sum and output shrink by
+ * exp(old m - m).
  *
  * Four warps with 32 queries each, not eight with 16: whoever multiplies 16 rows by 64 keys of D
  * values reads 256 D bytes of keys and values for 4096 D FLOP. At 128 bytes per clock that is 2 D
  * clocks, and the tensor cores need 2 D (A100, 2048 FLOP per clock) or some 1.6 D (Hopper with
- * mma.sync): shared memory would be the limit. 32 rows read the same for twice the work. They need
- * 64 + D registers for scores and output; the queries' fragments fit beside them for D = 64 (32
- * more), and are read again for every tile for D = 128 (a quarter more to read). Two blocks share
- * a multiprocessor, so that one warp's exponentials run beside another's products: of a tile, D =
- * 64, a scheduler's tensor core has some 820 clocks of work on Hopper, its unit for exponentials
- * 512, and some 590 instructions are issued. The limit are the products, if all else overlaps.
+ * mma.sync): shared memory would be the limit. 32 rows read the same for twice the work. Two blocks
+ * share a multiprocessor, so that one warp's exponentials run beside another's products: of a tile,
+ * D = 64, a scheduler's tensor core has some 820 clocks of work on Hopper, its unit for
+ * exponentials 512, and some 590 instructions are issued. The limit are the products, if all else
+ * overlaps.
+ *
+ * For D = 64 a tile has 64 keys: 64 + D registers for scores and output, and the queries' fragments
+ * fit beside them (32 more). For D = 128 a tile has 48, and the queries are read again for every
+ * tile: 64 keys leave too few of the 255 registers for addresses, and some are spilled. 48 keys are
+ * 192 products and 64 reads of 512 bytes, 3.0 products a read; 64 would be 3.2, and 32 only 2.7: of
+ * the time for the products on Hopper (819 clocks of a scheduler with 32 keys, 1229 with 48, 1638
+ * with 64) shared memory would be busy for 94, 83 and 78 %. At the diagonal, where a tile counts
+ * whole, 48 compute less in vain than 64.
  *
  * Keys and values stream through a ring of three tiles: while one is used the next is there or on
  * its way, and the third, which everybody is done with, is being filled. */
@@ -20,7 +28,6 @@
 
 enum {
     QUERIES = 128,
-    KEYS = 64,
     WARPS = 4,
     THREADS = WARPS * WARP,
     WARP_ROWS = QUERIES / WARPS,
@@ -28,6 +35,11 @@ enum {
     RING = 3,
     SLACK = 8
 };
+
+/* Keys of a tile. */
+template <int D> static __device__ __host__ __forceinline__ constexpr int tile_keys() {
+    return D <= 64 ? 64 : 48;
+}
 
 /* Of the rows a lane has a part of: [i][half] is row 16 i + 8 half + lane / 4 of the warp. */
 struct softmax_rows {
@@ -45,9 +57,10 @@ static __device__ __forceinline__ int warp_row() {
 
 /* s = q k' */
 template <typename T, int D>
-static __device__ __forceinline__ void multiply_keys(float s[ROW_TILES][KEYS / 8][4],
+static __device__ __forceinline__ void multiply_keys(float s[ROW_TILES][tile_keys<D>() / 8][4],
                                                      const uint32_t q[ROW_TILES][D / 16][4],
                                                      const T *queries, const T *keys) {
+    const int KEYS = tile_keys<D>();
     struct tile_lanes lanes = right_then_down<D>(keys);
 #pragma unroll
     for (int i = 0; i < ROW_TILES; i++)
@@ -76,8 +89,9 @@ static __device__ __forceinline__ void multiply_keys(float s[ROW_TILES][KEYS / 8
 }
 
 /* Removes what lies above the diagonal. The warp's first row is `ahead` after the first key. */
+template <int KEYS>
 static __device__ __forceinline__ void mask(float s[ROW_TILES][KEYS / 8][4], int ahead) {
-    int lane = (int)threadIdx.x % WARP, last = ahead + lane / 4 - lane % 4 * 2;
+    int lane = thread_index_again() % WARP, last = ahead + lane / 4 - lane % 4 * 2;
 #pragma unroll
     for (int i = 0; i < ROW_TILES; i++)
 #pragma unroll
@@ -93,7 +107,7 @@ static __device__ __forceinline__ void mask(float s[ROW_TILES][KEYS / 8][4], int
 template <int D>
 static __device__ __forceinline__ void
 follow_maxima(struct softmax_rows *rows, float o[ROW_TILES][D / 8][4],
-              const float s[ROW_TILES][KEYS / 8][4], float factor) {
+              const float s[ROW_TILES][tile_keys<D>() / 8][4], float factor) {
     float shrink[ROW_TILES][2];
     bool any = false;
 #pragma unroll
@@ -102,7 +116,7 @@ follow_maxima(struct softmax_rows *rows, float o[ROW_TILES][D / 8][4],
         for (int half = 0; half < 2; half++) {
             float max = -INFINITY, shift = rows->shift[i][half];
 #pragma unroll
-            for (int n = 0; n < KEYS / 8; n++)
+            for (int n = 0; n < tile_keys<D>() / 8; n++)
                 max = fmaxf(max, fmaxf(s[i][n][2 * half], s[i][n][2 * half + 1]));
             max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
             max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2)) * factor;
@@ -142,10 +156,10 @@ static __device__ __forceinline__ void exponentials(uint32_t p[4], struct softma
 template <typename T, int D>
 static __device__ __forceinline__ void
 multiply_values(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows,
-                const float s[ROW_TILES][KEYS / 8][4], const T *values, float factor) {
+                const float s[ROW_TILES][tile_keys<D>() / 8][4], const T *values, float factor) {
     struct tile_lanes lanes = down_then_right<D>(values);
 #pragma unroll
-    for (int k = 0; k < KEYS / 16; k++) {
+    for (int k = 0; k < tile_keys<D>() / 16; k++) {
         uint32_t p[ROW_TILES][4], b[4];
 #pragma unroll
         for (int i = 0; i < ROW_TILES; i++)
@@ -173,7 +187,8 @@ template <typename T> struct stream {
 template <typename T, int D>
 static __device__ __forceinline__ void fetch(T *to, const T *rows, const struct stream<T> *in,
                                              int first) {
-    load_tile<T, D, KEYS, THREADS>(to, rows + first * in->stride, in->stride, in->sequence - first);
+    load_tile<T, D, tile_keys<D>(), THREADS>(to, rows + first * in->stride, in->stride,
+                                             in->sequence - first);
 }
 
 /* One tile of keys from `first` on; queries start at `ahead` after it, for this warp. */
@@ -182,6 +197,7 @@ static __device__ __forceinline__ void
 attend(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows, struct stream<T> *in,
        const uint32_t q[ROW_TILES][D / 16][4], const T *queries, int first, int ahead, bool more,
        float factor) {
+    const int KEYS = tile_keys<D>();
     float s[ROW_TILES][KEYS / 8][4];
     bool seen = !DIAGONAL || ahead > -WARP_ROWS; /* has the warp any pair below the diagonal? */
     cp_async_wait<1>();
@@ -190,7 +206,7 @@ attend(float o[ROW_TILES][D / 8][4], struct softmax_rows *rows, struct stream<T>
     cp_async_commit();
     if (seen) {
         multiply_keys<T, D>(s, q, queries, in->now_keys);
-        if (DIAGONAL) mask(s, ahead);
+        if (DIAGONAL) mask<KEYS>(s, ahead);
         follow_maxima<D>(rows, o, s, factor);
     }
     cp_async_wait<1>();
@@ -244,6 +260,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
     attention_forward_kernel(T *__restrict__ out, float *__restrict__ lse,
                              const T *__restrict__ qkv, struct attention_shape shape, int group,
                              float factor) {
+    const int KEYS = tile_keys<D>();
     DYNAMIC_SHARED(T, queries);
     T *ring = queries + QUERIES * D;
     int sequence = (int)shape.sequence, heads = (int)shape.heads;
@@ -281,7 +298,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
     int end = begin + QUERIES < sequence ? begin + QUERIES : sequence;
     int ahead = begin + warp_row(), first = 0;
-    for (; first < begin; first += KEYS)
+    int whole = begin / KEYS * KEYS; /* keys in tiles that all queries see */
+    for (; first < whole; first += KEYS)
         attend<T, D, false>(o, &rows, &in, q, queries, first, ahead - first, true, factor);
     for (; first < end; first += KEYS)
         attend<T, D, true>(o, &rows, &in, q, queries, first, ahead - first, first + KEYS < end,
@@ -298,7 +316,7 @@ template <typename T, int D>
 static void launch(struct backend *be, const struct attention_forward_args *args,
                    const struct attention_shape *shape) {
     int64_t blocks = shape->batch * shape->heads * blocks_of(shape->sequence, QUERIES);
-    size_t shared = (QUERIES + RING * KEYS) * D * sizeof(T);
+    size_t shared = (QUERIES + RING * tile_keys<D>()) * D * sizeof(T);
     float factor = (float)(LOG2_OF_E / sqrt((double)D));
     if (blocks == 0) return;
     cudaFuncSetAttribute(attention_forward_kernel<T, D>,

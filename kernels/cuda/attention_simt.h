@@ -66,11 +66,11 @@ simt_rows(const struct simt_problem *problem, struct simt_tensor tensor, int hea
 }
 
 static __device__ __forceinline__ int row_group() {
-    int lane = (int)threadIdx.x % WARP;
-    return (int)threadIdx.x / WARP * 4 + lane % 2 + lane / 16 * 2;
+    unsigned lane = threadIdx.x % WARP;
+    return (int)(threadIdx.x / WARP * 4 + lane % 2 + lane / 16 * 2);
 }
 static __device__ __forceinline__ int column_group() {
-    return (int)threadIdx.x % 16 / 2;
+    return (int)(threadIdx.x % 16 / 2);
 }
 
 /* Over the column groups of a row. */
@@ -107,7 +107,7 @@ static __device__ __forceinline__ void tile_fill(float *tile, const T *from, int
                                                  int rows, int width) {
     const int packs = W / PACK, rows_at_once = SIMT_THREADS / packs;
     static_assert(ROWS % rows_at_once == 0, "all threads have the same");
-    int first = (int)threadIdx.x / packs, d = (int)threadIdx.x % packs * PACK;
+    int first = (int)(threadIdx.x / packs), d = (int)(threadIdx.x % packs * PACK);
     from += first * stride + d;
     rows = d < width ? rows - first : 0;
 #pragma unroll(PACKED ? 4 : 1)
@@ -213,12 +213,13 @@ scores_share(float *p, const float s[A / ROW_GROUPS][B / COLUMN_GROUPS]) {
     __syncwarp();
 }
 
-/* sum += p x */
+/* sum += p x. From W = 64 on, 4 columns of p are 128 multiplications or more of a thread: reads of
+ * the next four ahead of them would only take registers. */
 template <int W, int A, int B>
 static __device__ __forceinline__ void accumulate(float sum[A / ROW_GROUPS][W / 32][QUAD],
                                                   const float *p, const float *x) {
     const int rows = A / ROW_GROUPS, quads = W / 32;
-#pragma unroll 2
+#pragma unroll(W > 32 ? 1 : 2)
     for (int b = 0; b < B; b += QUAD) {
         float left[rows][QUAD], right[QUAD];
 #pragma unroll

@@ -84,19 +84,21 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     /* The first keys are seen by the most queries: they go first. */
     int head = (int)blockIdx.x / problem.tiles;
     int begin = (int)blockIdx.x % problem.tiles * KEYS, key = begin + row_group();
-    struct simt_rows qkv[3], results = simt_rows(&problem, problem.dout, head, 0);
-#pragma unroll
-    for (int part = 0; part < 3; part++) qkv[part] = simt_rows(&problem, problem.qkv, head, part);
+    struct simt_rows keys = simt_rows(&problem, problem.qkv, head, 1);
+    struct simt_rows values = simt_rows(&problem, problem.qkv, head, 2);
     float dk[rows][W / 32][QUAD], dv[rows][W / 32][QUAD], factor[rows];
     sums_clear<W, KEYS>(dk);
     sums_clear<W, KEYS>(dv);
-    tile_load<W, KEYS>(k, &qkv[1], begin, &problem);
-    tile_load<W, KEYS>(v, &qkv[2], begin, &problem);
+    tile_load<W, KEYS>(k, &keys, begin, &problem);
+    tile_load<W, KEYS>(v, &values, begin, &problem);
     for (int at = begin; at < problem.length; at += QUERIES) {
         float s[rows][columns], dp[rows][columns];
         struct query_rows<columns> known;
         int query = at + column_group();
-        tile_load<W, QUERIES>(q, &qkv[0], at, &problem);
+        /* found anew for each tile: they would take registers that are scarce here */
+        struct simt_rows queries = simt_rows(&problem, problem.qkv, head, 0);
+        struct simt_rows results = simt_rows(&problem, problem.dout, head, 0);
+        tile_load<W, QUERIES>(q, &queries, at, &problem);
         tile_load<W, QUERIES>(dout, &results, at, &problem);
         query_rows_load<columns, COLUMN_GROUPS>(&known, &problem, head, query);
         __syncthreads();

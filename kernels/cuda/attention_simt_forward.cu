@@ -105,7 +105,8 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     sums_store<W, QUERIES>(q, &results, begin, &problem, out, factor);
 }
 
-/* BLOCKS: of a multiprocessor at least, by which the compiler divides the registers. */
+/* BLOCKS: of a multiprocessor at least, by which the compiler divides the registers. Not 4 for W =
+ * 64, although shared memory lets compute capability 9.0 have them: 128 registers are too few. */
 template <int W, int QUERIES, int KEYS, int BLOCKS>
 static void run(struct backend *be, struct simt_problem problem, int64_t all_heads) {
     size_t bytes = forward_tiles<W, QUERIES, KEYS>::bytes;
@@ -130,7 +131,7 @@ void attention_simt_forward(struct backend *be, const struct attention_forward_a
     problem.lse = args->lse;
     /* 32, 48, 64, 64 KB of shared memory: what a GPU of compute capability 7.5 has too. */
     if (shape->width <= 32) run<32, 64, 64, 3>(be, problem, all_heads);
-    else if (shape->width <= 64) run<64, 64, 64, 4>(be, problem, all_heads);
+    else if (shape->width <= 64) run<64, 64, 64, 3>(be, problem, all_heads);
     else if (shape->width <= 128) run<128, 64, 32, 3>(be, problem, all_heads);
     else run<256, 32, 16, 2>(be, problem, all_heads);
 }

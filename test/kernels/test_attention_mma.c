@@ -97,6 +97,15 @@ Test(attention_mma, lengths) {
     }
 }
 
+/* Keys come 64 at a time for D = 64, and 48 for D = 128: not a divisor of the 128 queries. */
+Test(attention_mma, key_tiles) {
+    static const int64_t lengths[] = {47, 48, 49, 96, 97, 143, 144, 145, 257};
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        enum dtype dtype = i % 2 ? DTYPE_F16 : DTYPE_BF16;
+        check_everywhere(forward, &(const struct shape){1, lengths[i], 1, 128, dtype, 1});
+    }
+}
+
 Test(attention_mma, batches_and_heads) {
     check_everywhere(forward, &(const struct shape){3, 70, 5, 64, DTYPE_BF16, 1});
     check_everywhere(forward, &(const struct shape){2, 131, 3, 128, DTYPE_F16, 1});

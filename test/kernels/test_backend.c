@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/arena.h"
+#include "test/device.h"
 
 static struct backend open_cpu(int threads) {
     struct backend be;
@@ -24,6 +25,14 @@ Test(backend, cpu_is_described) {
     be = open_cpu(0); /* all cores */
     cr_assert_geq(be.threads, 1);
     backend_close(&be);
+}
+
+static struct backend open_here(void) {
+    struct backend be;
+    char error[BACKEND_ERROR_MAX];
+    cr_assert_eq(backend_open(&be, &(const struct backend_options){.device = test_device()}, error),
+                 0, "%s", error);
+    return be;
 }
 
 /* Every operation has a function in each table. */
@@ -60,19 +69,21 @@ Test(backend, planning_switches_the_table) {
 /* AddressSanitizer ends the program on absurd sizes before the allocator can refuse them. */
 #ifndef __SANITIZE_ADDRESS__
 Test(backend, too_much_memory_is_an_error) {
-    struct backend be = open_cpu(1);
+    struct backend be = open_here();
     char error[BACKEND_ERROR_MAX] = "";
     backend_plan_begin(&be);
     backend_reserve(&be, SIZE_MAX / 4);
     cr_assert_eq(backend_plan_end(&be, error), -1);
     cr_assert(strstr(error, "memory"), "%s", error);
     cr_assert_null(be.allocate(&be, SIZE_MAX / 4));
+    cr_assert_null(be.host_allocate(&be, SIZE_MAX / 4));
+    cr_assert_str_eq(be.failure, "", "a refusal is the caller's to report");
     backend_close(&be);
 }
 #endif
 
 Test(backend, memory) {
-    struct backend be = open_cpu(1);
+    struct backend be = open_here();
     const char text[] = "there and back";
     char copy[sizeof text];
     void *memory = be.allocate(&be, sizeof text);
@@ -80,6 +91,7 @@ Test(backend, memory) {
     be.upload(&be, memory, text, sizeof text);
     be.download(&be, copy, memory, sizeof copy);
     cr_assert_str_eq(copy, text);
+    cr_assert_geq(be.peak_bytes(&be), sizeof text);
     be.release(&be, memory);
     backend_close(&be);
 }
