@@ -135,8 +135,9 @@ for arch in $archs; do
         HMMA LDG STG LDSM CPA
     judge "$arch" "$work/sm_$arch.tsv" || status=1
 done
-echo "spill: bytes, local arrays too; shared: bytes, static; warps: that a multiprocessor holds"
-echo "LDG, STG: of 128 bits; LDSM: ldmatrix; CPA: cp.async of 16 bytes; ?: not in the table"
+echo "spill: bytes, local arrays too; shared: static bytes; warps: of a multiprocessor"
+echo "LDG, STG: of 128 bits; LDSM: ldmatrix; CPA: cp.async of 16 bytes"
+echo "!: not as expected; ?: not in scripts/cuda_report.expected"
 if [ "$status" -eq 0 ]; then
     echo "all as scripts/cuda_report.expected says"
 else

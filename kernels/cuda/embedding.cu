@@ -176,7 +176,7 @@ struct sums {
 
 /* Grid: chunks x tiles of columns. */
 template <typename Table, typename Dout, bool PACKED>
-static __global__ void __launch_bounds__(SUM_THREADS_MAX) token_sums_kernel(struct sums a) {
+static __global__ void __launch_bounds__(SUM_THREADS_MAX, 4) token_sums_kernel(struct sums a) {
     int64_t column = ((int64_t)blockIdx.y * blockDim.x + threadIdx.x) * PACK;
     int count = columns_from(column, a.columns);
     if (count <= 0) return;

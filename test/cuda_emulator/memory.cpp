@@ -95,7 +95,8 @@ cudaError_t cudaFree(void *p) {
 }
 
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) {
-    *p = bytes ? malloc(bytes) : NULL;
+    const size_t most = (size_t)1 << 40; /* more would end the program under a sanitizer */
+    *p = bytes > 0 && bytes <= most ? malloc(bytes) : NULL;
     if (bytes && !*p) return runtime_error(cudaErrorMemoryAllocation, "cudaMallocHost");
     if (!*p) return cudaSuccess;
     memset(*p, 0xff, bytes);
