@@ -114,10 +114,10 @@ LIBRARY_SOURCES := $(DATA_SOURCES) $(wildcard kernels/*.c model/*.c) \
 TEST_RUNNER     := $(if $(filter 1,$(CRITERION)),,test/plain_criterion/runner.c)
 TEST_SOURCES    := $(wildcard test/data/*.c test/kernels/*.c test/model/*.c) $(TEST_RUNNER)
 # Those that run on whatever device there is: every operation, and whole trainings.
-# Sanitizers are too slow for the many steps of test_trainer.
-DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/test_gpt_golden.c \
-                   test/model/test_device_training.c $(TEST_RUNNER) \
-                   $(if $(filter emulated-address emulated-thread,$(BUILD)),,test/model/test_trainer.c)
+# Sanitizers are too slow for many steps of training.
+DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/test_gpt_golden.c $(TEST_RUNNER) \
+  $(if $(filter emulated-thread,$(BUILD)),,test/model/test_device_training.c) \
+  $(if $(filter emulated-address emulated-thread,$(BUILD)),,test/model/test_trainer.c)
 BENCH_SOURCES   := test/bench.c
 
 ifneq ($(CRITERION),1)
