@@ -6,7 +6,7 @@
 #     --flavors   the builds to try: plain, address (AddressSanitizer), thread (ThreadSanitizer)
 #     --first     go on to the next mutant once one build has caught it
 #     MUTANT      its name, or a pattern such as 'layernorm*'; without one, all
-# JOBS=2 says how many compilers run at a time, MUTANT_SECONDS=120 how long the tests may take.
+# JOBS=2 says how many compilers run at a time, MUTANT_SECONDS=600 how long the tests may take.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 flavors="plain address thread" first=no
@@ -20,7 +20,7 @@ while [ $# -gt 0 ]; do
 done
 wanted=("$@")
 root=$PWD tree=$PWD/build/mutants
-jobs=${JOBS:-2} seconds=${MUTANT_SECONDS:-120}
+jobs=${JOBS:-2} seconds=${MUTANT_SECONDS:-600}
 output=$tree/build/output.txt
 
 build_of() { # the folder of a flavor
