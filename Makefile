@@ -80,7 +80,8 @@ CUDA_SOURCES :=
 ifneq ($(EMULATED),)
 CUDA_SOURCES := $(wildcard kernels/cuda/*.cu)
 EMULATOR     := test/cuda_emulator/cuda_emulator
-EMULATE      := -std=c++17 -g -I. $(addprefix -isystem ,$(filter-out /usr/include,$(CUDA_HEADERS))) -include $(EMULATOR).h \
+EMULATE      := -std=c++17 -g -I. -include $(EMULATOR).h \
+                $(addprefix -isystem ,$(filter-out /usr/include,$(CUDA_HEADERS))) \
                 -fopenmp -Wall -Wextra -Wno-unknown-pragmas -Wno-psabi -MMD -MP
 EMULATE_emulated         := -O2
 EMULATE_emulated-address := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all \
@@ -95,12 +96,13 @@ ifeq ($(NVCC),)
 $(error CUDA=1, but there is no nvcc: install the CUDA toolkit, or set NVCC=PATH)
 endif
 CUDA_SOURCES := $(wildcard kernels/cuda/*.cu)
-NVCC_OPTIONS := -std=c++17 -O3 -lineinfo -I. -MMD -MP -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics \
+NVCC_OPTIONS := -std=c++17 -O3 -lineinfo -I. -MMD -MP \
+  -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics \
   $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch)) \
   -gencode=arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
 OPTIONS += -DWITH_CUDA
-LINK    += $(addprefix -L$(CUDA_HOME)/,lib64 lib targets/x86_64-linux/lib) -lcudart_static -ldl -lrt \
-           -lpthread
+LINK    += $(addprefix -L$(CUDA_HOME)/,lib64 lib targets/x86_64-linux/lib) -lcudart_static \
+           -ldl -lrt -lpthread
 endif
 
 # make V=1 shows whole commands.

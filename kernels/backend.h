@@ -26,7 +26,7 @@ struct backend {
     const struct operations *op;
     const struct operations *run, *plan;
 
-    const char *name; /* "cpu" */
+    const char *name; /* "cpu", "cuda" */
     char description[256];
     int threads;      /* 0: not a CPU */
     bool has_bf16;    /* can compute in bf16 at all */

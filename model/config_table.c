@@ -70,7 +70,7 @@ const struct config_option config_options[] = {
          HELP("Arithmetic of the run. auto takes bf16 where the hardware has it, else fp32 on a "
               "CPU and fp16 on a GPU.")),
     ENUM(device, CONFIG_DEVICE_AUTO, device_words,
-         HELP("Where to train. auto takes a usable GPU if there is one.")),
+         HELP("Where to train. auto takes the GPU if there is one.")),
     INTEGER(seed, 1, 0, 9007199254740991.0,
             HELP("Seed of initialization, data order and sampling.")),
     INTEGER(threads, 0, 0, 4096, HELP("CPU threads; 0 = all cores.")),

@@ -15,21 +15,9 @@
 #include "data/random.h"
 #include "model/report.h"
 #include "model/trainer.h"
+#include "test/bench.h"
 
 enum { REPETITIONS_MAX = 100 };
-
-enum operation_id {
-#define X(name) ID_##name,
-    OPERATIONS(X)
-#undef X
-        OPERATION_IDS
-};
-
-static const char *const operation_names[] = {
-#define X(name) #name,
-    OPERATIONS(X)
-#undef X
-};
 
 /* A product as it was asked for; the tensors of the arguments lived on the stack of the caller. */
 struct product {
@@ -83,16 +71,6 @@ static void replay(struct backend *be) {
     }
 }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count) {
-    qsort(values, (size_t)count, sizeof *values, by_value);
-    return values[count / 2];
-}
-
 static void die(const char *error) {
     fprintf(stderr, "bench: %s\n", error);
     exit(1);
@@ -108,7 +86,7 @@ static void step(struct trainer *trainer, const struct loader *loader) {
 static void print_parts(const double seconds[], int repetitions) {
     for (int i = 0; i < OPERATION_IDS; i++)
         if (seconds[i] * 1e3 >= 0.05 * repetitions)
-            printf("    %-20s %9.1f ms\n", operation_names[i], 1e3 * seconds[i] / repetitions);
+            printf("    %-20s %9.1f ms\n", operation_name(i), 1e3 * seconds[i] / repetitions);
 }
 
 static void measure(struct trainer *trainer, const struct loader *loader, int repetitions,

@@ -49,16 +49,6 @@ void bench_json_end(struct bench *bench) {
     fflush(bench->json);
 }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double bench_median(double *values, int count) {
-    qsort(values, (size_t)count, sizeof *values, by_value);
-    return values[count / 2];
-}
-
 void bench_failed(struct bench *bench, const char *what, const char *why) {
     printf("  %s: failed: %s\n", what, why);
     bench->failures++;
@@ -73,19 +63,6 @@ bool bench_open(struct bench *bench, struct backend *be, bool tf32) {
 }
 
 /* ---- time of a step by operation: a mark before and behind each */
-
-enum operation_id {
-#define X(name) ID_##name,
-    OPERATIONS(X)
-#undef X
-        OPERATION_IDS
-};
-
-static const char *const operation_names[] = {
-#define X(name) #name,
-    OPERATIONS(X)
-#undef X
-};
 
 /* Operations have no place for a caller's context, and there is one benchmark at a time. */
 static struct {
@@ -210,7 +187,7 @@ static int time_steps(struct rig *rig, const struct bench *bench, double *second
         if (steps(rig, count)) return -1;
         rounds[i] = (report_clock() - start) / count;
     }
-    *seconds = bench_median(rounds, ROUNDS);
+    *seconds = median(rounds, ROUNDS);
     return 0;
 }
 
@@ -279,7 +256,7 @@ static void print_parts(struct bench *bench, const struct figures all[], const b
     printf("Step by operation, ms %18s %9s %9s %9s\n", "fp32", "tf32", "fp16", "bf16");
     bench_json_begin(bench, "parts");
     for (int id = 0; id <= OPERATION_IDS; id++) {
-        const char *name = id < OPERATION_IDS ? operation_names[id] : "between operations";
+        const char *name = id < OPERATION_IDS ? operation_name(id) : "between operations";
         printf("  %-28s", name);
         for (int p = 0; p < BENCH_PRECISIONS; p++) {
             double seconds = all[p].step;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "kernels/backend.h"
+#include "test/bench.h"
 
 enum bench_precision { BENCH_FP32, BENCH_TF32, BENCH_FP16, BENCH_BF16, BENCH_PRECISIONS };
 
@@ -32,9 +33,6 @@ void bench_json_begin(struct bench *bench, const char *name);
 void bench_json_line(struct bench *bench, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void bench_json_end(struct bench *bench);
-
-/* Sorts values. */
-double bench_median(double *values, int count);
 
 /* Says that something failed, and why; the benchmark goes on. */
 void bench_failed(struct bench *bench, const char *what, const char *why);

@@ -9,16 +9,11 @@
  * undefined gradient makes the norm so. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
+#include "kernels/cuda/reduce.h"
 
 #include <float.h>
 
 enum { SQUARES_THREADS = 256, CHUNKS = 4, ITERATIONS = 4, FINISH_THREADS = 512 };
-
-static __device__ __forceinline__ double warp_sum(double value) {
-    for (int offset = WARP / 2; offset > 0; offset /= 2)
-        value += __shfl_xor_sync(0xffffffffu, value, offset);
-    return value;
-}
 
 /* The first thread gets the sum; called once in a kernel. */
 template <int THREADS> static __device__ double block_total(double value) {

@@ -31,23 +31,6 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-#define LDMATRIX_X4(name, trans)                                                              \
-    static __device__ __forceinline__ void name(uint32_t r[4], const void *row) {             \
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4" trans ".shared.b16 {%0,%1,%2,%3}, [%4];" \
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])                         \
-                     : "r"(shared_address(row))                                               \
-                     : "memory");                                                             \
-    }
-LDMATRIX_X4(ldmatrix_x4, "")
-LDMATRIX_X4(ldmatrix_x4_trans, ".trans")
-#undef LDMATRIX_X4
-
-/* 16 bytes from global to shared memory; without valid, 16 zero bytes (src is then not read). */
-static __device__ __forceinline__ void cp_async_16(void *dst, const void *src, bool valid = true) {
-    SM80("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(dst)), "l"(src),
-         "r"(valid ? 16 : 0)
-         : "memory");
-}
 static __device__ __forceinline__ void cp_async_commit() {
     SM80("cp.async.commit_group;" ::: "memory");
 }
@@ -96,10 +79,22 @@ LDMATRIX_X4(ldmatrix_x4, "")
 LDMATRIX_X4(ldmatrix_x4_trans, ".trans")
 #undef LDMATRIX_X4
 
-/* src may point anywhere if not valid. */
+/* 16 bytes from global to shared memory; without valid, 16 zero bytes: src may then point anywhere.
+ */
 static __device__ __forceinline__ void cp_async_16(shared_place dst, const void *src, bool valid) {
     SM80("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(valid ? 16 : 0)
          : "memory");
+}
+
+/* The same at addresses that the compiler may know. */
+static __device__ __forceinline__ void ldmatrix_x4(uint32_t r[4], const void *row) {
+    ldmatrix_x4(r, shared_address(row));
+}
+static __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t r[4], const void *row) {
+    ldmatrix_x4_trans(r, shared_address(row));
+}
+static __device__ __forceinline__ void cp_async_16(void *dst, const void *src, bool valid = true) {
+    cp_async_16(shared_address(dst), src, valid);
 }
 
 /* threadIdx.x, read anew: what follows from it needs no register between two uses far apart. */

@@ -4,7 +4,8 @@
 
 #include "kernels/cuda/device.h"
 
-static __device__ __forceinline__ float warp_sum(float value) {
+/* Every lane gets the sum; T is float or double. */
+template <typename T> static __device__ __forceinline__ T warp_sum(T value) {
     for (int offset = WARP / 2; offset > 0; offset /= 2)
         value += __shfl_xor_sync(0xffffffffu, value, offset);
     return value;

@@ -161,6 +161,14 @@ struct tensor check_sum(struct check *c, enum dtype dtype, int64_t rows, int64_t
     return random_tensor(c, CHECK_WRITE, dtype, rows, columns, 1.0);
 }
 
+struct tensor check_odd_place(struct check *c, enum check_use use, enum dtype dtype, int64_t rows,
+                              int64_t columns) {
+    struct tensor whole = use == CHECK_READ ? check_normal(c, dtype, rows * columns + 1, 0, 1.0)
+                                            : check_sum(c, dtype, rows * columns + 1, 0);
+    struct tensor part = tensor_range(&whole, 1, rows * columns);
+    return tensor_view(&part, rows, columns);
+}
+
 struct tensor check_output(struct check *c, enum dtype dtype, int64_t rows, int64_t columns) {
     return check_tensor(c, CHECK_WRITE, dtype, rows, columns, NULL);
 }

@@ -64,6 +64,10 @@ struct tensor check_normal(struct check *c, enum dtype dtype, int64_t rows, int6
 struct tensor check_output(struct check *c, enum dtype dtype, int64_t rows, int64_t columns);
 /* Random, and added to by the operation. */
 struct tensor check_sum(struct check *c, enum dtype dtype, int64_t rows, int64_t columns);
+/* As check_normal or, for CHECK_WRITE, check_sum, but the first element stands one element behind
+ * where a vector could be read. */
+struct tensor check_odd_place(struct check *c, enum check_use use, enum dtype dtype, int64_t rows,
+                              int64_t columns);
 
 /* Random integers in 0..limit-1; *host becomes the same numbers on the host. */
 const int32_t *check_tokens(struct check *c, int64_t count, int32_t limit, const int32_t **host);

@@ -91,16 +91,7 @@ Test(embedding, backward) {
         EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
 }
 
-/* Tensors whose first element stands one element behind where a vector could be read, and tables
- * of different dtypes. */
-static struct tensor odd_place(struct check *c, enum check_use use, enum dtype dtype, int64_t rows,
-                               int64_t columns) {
-    struct tensor whole = use == CHECK_READ ? check_normal(c, dtype, rows * columns + 1, 0, 1.0)
-                                            : check_sum(c, dtype, rows * columns + 1, 0);
-    struct tensor part = tensor_range(&whole, 1, rows * columns);
-    return tensor_view(&part, rows, columns);
-}
-
+/* One tensor in an odd place, and tables of different dtypes. */
 static void unaligned(struct check *c, const void *given) {
     const int odd = *(const int *)given; /* which of the tensors */
     const int64_t length = 7, rows = 6 * length, columns = 16, vocabulary = 5;
@@ -111,7 +102,7 @@ static void unaligned(struct check *c, const void *given) {
                                  DTYPE_F32,  DTYPE_F16, DTYPE_F32};
     for (int i = 0; i < 6; i++) {
         enum check_use use = i == 0 || i > 3 ? CHECK_WRITE : CHECK_READ;
-        t[i] = i == odd            ? odd_place(c, use, dtypes[i], heights[i], columns)
+        t[i] = i == odd            ? check_odd_place(c, use, dtypes[i], heights[i], columns)
                : use == CHECK_READ ? check_normal(c, dtypes[i], heights[i], columns, 1.0)
                                    : check_sum(c, dtypes[i], heights[i], columns);
     }

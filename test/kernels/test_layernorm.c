@@ -265,15 +265,6 @@ Test(layernorm, backward) {
         EACH_BACKWARD(s) check_everywhere(backward, &backward_shapes[s]);
 }
 
-/* A tensor whose first element stands one element behind where a vector could be read. */
-static struct tensor odd_place(struct check *c, enum check_use use, enum dtype dtype, int64_t rows,
-                               int64_t columns) {
-    struct tensor whole = use == CHECK_READ ? check_normal(c, dtype, rows * columns + 1, 0, 1.0)
-                                            : check_sum(c, dtype, rows * columns + 1, 0);
-    struct tensor part = tensor_range(&whole, 1, rows * columns);
-    return tensor_view(&part, rows, columns);
-}
-
 static void unaligned(struct check *c, const void *given) {
     const int64_t rows = 5, columns = 48;
     const int odd = *(const int *)given; /* which of the tensors */
@@ -281,7 +272,7 @@ static void unaligned(struct check *c, const void *given) {
     for (int i = 0; i < 7; i++) {
         enum dtype dtype = i % 2 ? DTYPE_F32 : DTYPE_BF16;
         enum check_use use = i < 3 ? CHECK_WRITE : CHECK_READ;
-        places[i] = i == odd            ? odd_place(c, use, dtype, rows, columns)
+        places[i] = i == odd            ? check_odd_place(c, use, dtype, rows, columns)
                     : use == CHECK_READ ? check_normal(c, dtype, rows, columns, 1.0)
                                         : check_sum(c, dtype, rows, columns);
     }
