@@ -49,7 +49,7 @@ ifeq ($(BUILD),emulated-thread)
 override CRITERION := 0
 endif
 LIBRARIES := $(addprefix -L,$(PACKAGE_FOLDER)) \
-             $(addprefix -Wl$(comma)-rpath$(comma),$(PACKAGE_FOLDER)) -lcjson \
+             $(addprefix -Wl$(comma)-rpath$(comma),$(PACKAGE_FOLDER)) -lcjson -lpcre2-8 \
              $(if $(filter 1,$(ONEDNN)),-ldnnl) -lm
 TEST_LIBRARIES := $(if $(filter 1,$(CRITERION)),-lcriterion)
 ifeq ($(filter clean help,$(MAKECMDGOALS)),)
@@ -159,7 +159,7 @@ $(OUT)/train: $(OUT)/train.o $(LIBRARY)
 
 $(OUT)/prepare: $(OUT)/data/prepare.o $(call object,$(DATA_SOURCES))
 	$(call say,LINK)
-	$(LINK) -lm
+	$(LINK) $(filter-out -ldnnl,$(LIBRARIES))
 
 $(LIBRARY): $(call object,$(LIBRARY_SOURCES)) $(CUDA_OBJECTS)
 	$(call say,AR)
@@ -271,14 +271,14 @@ generate: $(PROGRAMS)
 FUZZ_SECONDS ?= 60
 FUZZERS      := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
 FUZZ_SOURCES := $(DATA_SOURCES) kernels/dtype.c $(wildcard model/config*.c model/safetensors*.c) \
-                model/json_file.c model/checkpoint_manifest.c
+                model/json_file.c model/huggingface.c model/checkpoint_manifest.c
 
 build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h $(FUZZ_SOURCES)
 	@mkdir -p build/fuzz/corpus/$*
 	$(call say,FUZZ)
 	$(QUIET)clang -std=gnu11 -D_GNU_SOURCE -I. -g -O1 $(WARNINGS) \
 	  -fsanitize=fuzzer,address,undefined -fno-sanitize=shift-base -fno-sanitize-recover=all \
-	  -o $@ $(filter %.c,$^) -lcjson -lm
+	  -o $@ $(filter %.c,$^) -lcjson -lpcre2-8 -lm
 
 fuzz: $(FUZZERS)
 	@set -e; for fuzzer in $(notdir $(FUZZERS)); do echo "  RUN  $$fuzzer"; \

@@ -8,6 +8,7 @@
 #include "model/checkpoint.h"
 #include "model/command_line.h"
 #include "model/config.h"
+#include "model/export.h"
 #include "model/run.h"
 
 /* Fills config, and `from` (FILE_PATH_MAX bytes) with the checkpoint that line->from means. */
@@ -15,7 +16,7 @@ static int load_config(struct config *config, char *from, const struct command_l
                        char *error) {
     char path[FILE_PATH_MAX];
     int overrides = (int)arrlen(line->overrides);
-    if (line->command == COMMAND_SAMPLE) {
+    if (line->from) {
         if (checkpoint_locate(from, line->from, stderr, error)) return EXIT_FAILED;
         if (checkpoint_config(config, from, error)) return EXIT_FAILED;
         return config_override(config, from, line->overrides, overrides, error) ? EXIT_USAGE
@@ -35,13 +36,27 @@ static int print(enum command command) {
     return EXIT_DONE;
 }
 
+static int export(const struct command_line *line, char *error) {
+    static const enum dtype dtypes[] = {[CONFIG_PRECISION_FP32] = DTYPE_F32,
+                                        [CONFIG_PRECISION_FP16] = DTYPE_F16,
+                                        [CONFIG_PRECISION_BF16] = DTYPE_BF16};
+    char from[FILE_PATH_MAX];
+    if (checkpoint_locate(from, line->from, stderr, error) ||
+        export_model(line->export_to, from, dtypes[line->export_dtype], error))
+        return EXIT_FAILED;
+    printf("exported %s to %s\n", from, line->export_to);
+    return EXIT_DONE;
+}
+
 static int run(const struct command_line *line, char *error) {
     struct config config;
     char from[FILE_PATH_MAX];
     if (line->command >= COMMAND_HELP) return print(line->command);
+    if (line->command == COMMAND_EXPORT) return export(line, error);
     int status = load_config(&config, from, line, error);
     if (status) return status;
     if (line->command == COMMAND_SAMPLE) return run_sample(&config, from, line, error);
+    if (line->command == COMMAND_EVAL) return run_eval(&config, from, line, error);
     if (line->command == COMMAND_DRY_RUN) return run_dry(&config, error);
     return run_train(&config, line, error);
 }

@@ -1,71 +1,110 @@
-/* ./prepare: text in, token shards out.
- *
- * The text is handled in blocks, so that memory does not depend on its length, and the length need
- * not be known: each block gives its end to validation and the rest to training. */
-#include <assert.h>
+/* ./prepare: text in, token shards out. This file is the command line and the order of steps. */
 #include <errno.h>
-#include <fcntl.h>
 #include <getopt.h>
 #include <inttypes.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include <stb/stb_ds.h>
+
+#include "data/documents.h"
 #include "data/error.h"
 #include "data/files.h"
+#include "data/inputs.h"
+#include "data/interrupts.h"
+#include "data/progress.h"
+#include "data/splitter.h"
+#include "data/tokenizer.h"
+#include "data/tokenizer_record.h"
 #include "data/tokens.h"
 
-enum { BLOCK_BYTES = 16 << 20, EXIT_USAGE = 2, VOCABULARY = 256 };
+enum { EXIT_USAGE = 2 };
 
 static const char HELP[] =
-    "Usage: ./prepare --tokenizer bytes --out PREFIX [OPTION]... FILE...\n"
+    "Usage: ./prepare --tokenizer KIND --out PREFIX [OPTION]... INPUT...\n"
     "\n"
     "Turns text into token shards for ./train: PREFIX_train_000000.bin ... and\n"
-    "PREFIX_val_000000.bin ... Several files are joined in the order given; - is the\n"
-    "standard input. The shards appear all together at the end, or not at all.\n"
+    "PREFIX_val_000000.bin ..., and PREFIX_tokenizer.json, which says how. They appear\n"
+    "all together at the end, or not at all. Memory does not grow with the text.\n"
     "\n"
-    "  --tokenizer bytes   one token for each byte (vocabulary 256)\n"
-    "  --out PREFIX        where the shards go; missing folders are made\n"
-    "  --val-fraction F    the part of the text kept for validation, from 0 up to less\n"
-    "                      than 1 (default 0.05): the end of the text, and of a text\n"
-    "                      longer than 16 MiB the end of each 16 MiB of it\n"
-    "  --shard-tokens N    most tokens in one shard (default 100000000)\n"
-    "  --force             replace existing shards of PREFIX, all of them\n"
-    "  --help              print this\n";
+    "  --tokenizer bytes     one token for each byte (vocabulary 256)\n"
+    "  --tokenizer gpt2:DIR  GPT-2's tokens; DIR holds vocab.json and merges.txt, or\n"
+    "                        tokenizer.json\n"
+    "  --out PREFIX          where the shards go; missing folders are made\n"
+    "  --val-fraction F      the part of the text kept for validation, from 0 up to less\n"
+    "                        than 1 (default 0.05)\n"
+    "  --shard-tokens N      most tokens in one shard (default 100000000)\n"
+    "  --force               replace existing shards of PREFIX, all of them\n"
+    "  --field NAME          the member of JSON Lines that holds the text (default text)\n"
+    "  --jsonl               every input is JSON Lines, whatever its name\n"
+    "  --skip-bad-rows       leave out rows without such text, instead of stopping\n"
+    "  --help                print this\n"
+    "\n"
+    "INPUT is a file, a folder, a pattern in quotes ('more/*.log'), or - for the standard\n"
+    "input. They are read in the order given. Of a folder and all folders in it those\n"
+    "files count, by name, that end in .txt .text .md .markdown .rst .jsonl or .ndjson;\n"
+    "hidden ones do not. Files that end in .jsonl or .ndjson are JSON Lines, others text.\n"
+    "Unpack what is compressed on the way: gzip -dc x.gz | ./prepare ... -\n"
+    "\n"
+    "Documents. A text file is one document, a row of JSON Lines is one.\n"
+    "  gpt2   The token <|endoftext|> stands before each document. In a text file the\n"
+    "         characters <|endoftext|> separate documents too; in rows they are text.\n"
+    "         A byte order mark at the beginning of a text file is left out.\n"
+    "  bytes  Text files are joined as they are. Rows are set apart by two line feeds.\n"
+    "Empty documents leave nothing.\n"
+    "\n"
+    "JSON Lines. Each line is one object with a string NAME. White lines and a byte order\n"
+    "mark at the beginning are skipped. Half of a surrogate pair becomes U+FFFD. A row may\n"
+    "have 256 MiB.\n"
+    "\n"
+    "Validation gets the end of the text, and of text longer than 16 MiB the end of every\n"
+    "16 MiB. Documents are kept whole: such a block ends with a document, and validation\n"
+    "begins with one, where there is one that makes it half to twice its share. Longer\n"
+    "documents are divided between words. Only a word of more than 16 MiB is cut itself,\n"
+    "between characters, which may change its tokens there.\n"
+    "\n"
+    "The same inputs give the same shards, with any number of threads (OMP_NUM_THREADS).\n";
 
 struct options {
+    enum tokenizer_kind kind;
+    const char *tokenizer_directory; /* NULL for bytes */
     const char *prefix;
     double val_fraction;
     uint64_t shard_tokens;
+    const char *field; /* NULL: not given */
+    bool jsonl;
+    bool skip_bad_rows;
     bool force;
     bool help;
-    char **files;
-    int file_count;
+    char **names;
+    int name_count;
 };
 
-struct splitter {
-    uint8_t *block; /* [BLOCK_BYTES] */
-    size_t filled;
-    double val_fraction;
-    struct shard_writer train, val;
-    int signals; /* a signalfd */
-    int caught;  /* the signal that ended the run, or 0 */
+/* All that lives while the text is read. */
+struct run {
+    struct tokenizer tokenizer;
+    struct inputs inputs;
+    struct interrupts interrupts;
+    struct documents documents;
+    struct splitter splitter;
+    struct progress progress;
+    char train[FILE_PATH_MAX], val[FILE_PATH_MAX];
 };
 
-static int read_tokenizer(const char *name, char *error) {
+static int read_tokenizer(struct options *options, const char *name, char *error) {
     if (strcmp(name, "bytes") == 0) return 0;
-    if (strncmp(name, "gpt2", 4) == 0)
+    if (strcmp(name, "gpt2") == 0 || strcmp(name, "gpt2:") == 0)
         return fail(error,
-                    "--tokenizer %.200s: the GPT-2 tokenizer is not available in this version\n"
-                    "use --tokenizer bytes",
+                    "--tokenizer %s: the folder of its vocab.json and merges.txt is missing\n"
+                    "add it: --tokenizer gpt2:DIR",
                     name);
-    return fail(error, "--tokenizer %.200s: unknown; allowed: bytes", name);
+    if (strncmp(name, "gpt2:", 5) != 0)
+        return fail(error, "--tokenizer %.200s: unknown; allowed: bytes, gpt2:DIR", name);
+    options->kind = TOKENIZER_GPT2;
+    options->tokenizer_directory = name + 5;
+    return 0;
 }
 
 static int read_fraction(const char *text, double *fraction, char *error) {
@@ -88,9 +127,10 @@ static int read_shard_tokens(const char *text, uint64_t *tokens, char *error) {
     return 0;
 }
 
-static int check_options(const struct options *options, const char *tokenizer, char *error) {
-    if (!tokenizer) return fail(error, "--tokenizer is missing: add --tokenizer bytes");
-    if (read_tokenizer(tokenizer, error)) return -1;
+static int check_options(struct options *options, const char *tokenizer, char *error) {
+    if (!tokenizer)
+        return fail(error, "--tokenizer is missing: add --tokenizer bytes or --tokenizer gpt2:DIR");
+    if (read_tokenizer(options, tokenizer, error)) return -1;
     if (!options->prefix) return fail(error, "--out is missing: add --out PREFIX");
     size_t length = strlen(options->prefix);
     if (length == 0 || options->prefix[length - 1] == '/')
@@ -98,21 +138,25 @@ static int check_options(const struct options *options, const char *tokenizer, c
                     "--out \"%.200s\": not the beginning of a file name\n"
                     "add one, for instance --out %.200stext",
                     options->prefix, options->prefix);
-    if (options->file_count == 0)
+    if (length + 64 > FILE_PATH_MAX) return fail(error, "--out is too long");
+    if (options->name_count == 0)
         return fail(error, "no text named: add one or more files, or - for the standard input");
     int inputs = 0;
-    for (int i = 0; i < options->file_count; i++) inputs += strcmp(options->files[i], "-") == 0;
+    for (int i = 0; i < options->name_count; i++) inputs += strcmp(options->names[i], "-") == 0;
     if (inputs > 1) return fail(error, "- (the standard input) is named %d times", inputs);
     return 0;
 }
 
 static int read_options(struct options *options, int argc, char **argv, char *error) {
-    enum { TOKENIZER = 1, OUT, VAL_FRACTION, SHARD_TOKENS, FORCE, HELP_ASKED };
+    enum { TOKENIZER = 1, OUT, VAL_FRACTION, SHARD_TOKENS, FIELD, JSONL, SKIP, FORCE, HELP_ASKED };
     static const struct option known[] = {
         {"tokenizer", required_argument, NULL, TOKENIZER},
         {"out", required_argument, NULL, OUT},
         {"val-fraction", required_argument, NULL, VAL_FRACTION},
         {"shard-tokens", required_argument, NULL, SHARD_TOKENS},
+        {"field", required_argument, NULL, FIELD},
+        {"jsonl", no_argument, NULL, JSONL},
+        {"skip-bad-rows", no_argument, NULL, SKIP},
         {"force", no_argument, NULL, FORCE},
         {"help", no_argument, NULL, HELP_ASKED},
         {NULL, 0, NULL, 0},
@@ -127,6 +171,9 @@ static int read_options(struct options *options, int argc, char **argv, char *er
         case OUT: options->prefix = optarg; break;
         case VAL_FRACTION: status = read_fraction(optarg, &options->val_fraction, error); break;
         case SHARD_TOKENS: status = read_shard_tokens(optarg, &options->shard_tokens, error); break;
+        case FIELD: options->field = optarg; break;
+        case JSONL: options->jsonl = true; break;
+        case SKIP: options->skip_bad_rows = true; break;
         case FORCE: options->force = true; break;
         case HELP_ASKED: options->help = true; return 0;
         case ':': return fail(error, "%.200s needs a value", argv[optind - 1]);
@@ -136,103 +183,20 @@ static int read_options(struct options *options, int argc, char **argv, char *er
         }
     }
     if (status) return -1;
-    options->files = argv + optind;
-    options->file_count = argc - optind;
+    options->names = argv + optind;
+    options->name_count = argc - optind;
     return check_options(options, tokenizer, error);
 }
 
-static int put_bytes(struct shard_writer *writer, const uint8_t *bytes, size_t count, char *error) {
-    uint16_t tokens[8192];
-    while (count > 0) {
-        size_t part = count < 8192 ? count : 8192;
-        for (size_t i = 0; i < part; i++) tokens[i] = bytes[i];
-        if (shard_writer_put(writer, tokens, part, error)) return -1;
-        bytes += part;
-        count -= part;
-    }
-    return 0;
-}
-
-static int put_block(struct splitter *splitter, char *error) {
-    size_t val = (size_t)((double)splitter->filled * splitter->val_fraction + 0.5);
-    /* Rounding up may not leave training with nothing. */
-    if (val > 0 && val >= splitter->filled) val = splitter->filled - 1;
-    size_t train = splitter->filled - val;
-    splitter->filled = 0;
-    if (put_bytes(&splitter->train, splitter->block, train, error)) return -1;
-    return put_bytes(&splitter->val, splitter->block + train, val, error);
-}
-
-/* Waits until fd can be read or a signal has come; timeout 0 only looks. */
-static int wait_for_input(struct splitter *splitter, int fd, int timeout, char *error) {
-    struct pollfd polls[2] = {{.fd = splitter->signals, .events = POLLIN},
-                              {.fd = fd, .events = POLLIN}};
-    poll(polls, 2, timeout);
-    struct signalfd_siginfo signal_read;
-    if (!(polls[0].revents & POLLIN) ||
-        read(splitter->signals, &signal_read, sizeof signal_read) != sizeof signal_read)
-        return 0;
-    splitter->caught = (int)signal_read.ssi_signo;
-    return fail(error, "interrupted: no shard was written or replaced");
-}
-
-static int put_file(struct splitter *splitter, int fd, const char *name, char *error) {
-    for (;;) {
-        if (wait_for_input(splitter, fd, -1, error)) return -1;
-        ssize_t got = read(fd, splitter->block + splitter->filled, BLOCK_BYTES - splitter->filled);
-        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-        if (got < 0)
-            return fail(error, "cannot read %.600s: %s\ncheck the file", name, strerror(errno));
-        if (got == 0) return 0;
-        splitter->filled += (size_t)got;
-        if (splitter->filled == BLOCK_BYTES && put_block(splitter, error)) return -1;
-    }
-}
-
-static int put_all(struct splitter *splitter, const struct options *options, char *error) {
-    for (int i = 0; i < options->file_count; i++) {
-        const char *name = options->files[i];
-        bool is_input = strcmp(name, "-") == 0;
-        /* Without O_NONBLOCK, opening a named pipe would wait where no signal is seen. */
-        int fd = is_input ? STDIN_FILENO : open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-        if (fd < 0) return fail(error, "cannot open %.600s: %s", name, strerror(errno));
-        int status = put_file(splitter, fd, is_input ? "the standard input" : name, error);
-        if (!is_input) close(fd);
-        if (status) return -1;
-    }
-    if (put_block(splitter, error)) return -1;
-    if (splitter->train.tokens == 0)
-        return fail(error, "there is no text: %.600s%s empty\nno shard was written",
-                    options->files[0], options->file_count > 1 ? " and the others are" : " is");
-    if (shard_writer_finish(&splitter->train, error) || shard_writer_finish(&splitter->val, error))
+static int check_existing(const struct run *run, const struct options *options, char *error) {
+    uint64_t train, val;
+    if (shards_existing(run->train, &train, error) || shards_existing(run->val, &val, error))
         return -1;
-    return wait_for_input(splitter, -1, 0, error);
-}
-
-/* A misspelled name should not cost an hour of reading the files before it. */
-static int check_files(const struct options *options, char *error) {
-    for (int i = 0; i < options->file_count; i++) {
-        const char *name = options->files[i];
-        struct stat status;
-        if (strcmp(name, "-") == 0) continue;
-        if (stat(name, &status) || access(name, R_OK))
-            return fail(error, "cannot read %.600s: %s\ncheck the path", name, strerror(errno));
-        if (S_ISDIR(status.st_mode))
-            return fail(error, "%.600s is a folder\nname the text files in it", name);
-    }
-    return 0;
-}
-
-static int check_existing(const struct options *options, const char *train, const char *val,
-                          char *error) {
-    uint64_t train_shards, val_shards;
-    if (shards_existing(train, &train_shards, error) || shards_existing(val, &val_shards, error))
-        return -1;
-    if (options->force || train_shards + val_shards == 0) return 0;
+    if (options->force || train + val == 0) return 0;
     return fail(error,
                 "%" PRIu64 " shards of %.600s exist already\nadd --force to replace all of them, "
                 "or choose another --out",
-                train_shards + val_shards, options->prefix);
+                train + val, options->prefix);
 }
 
 static int create_folder_of(const char *path, char *error) {
@@ -243,54 +207,100 @@ static int create_folder_of(const char *path, char *error) {
     return directory_create(folder, error);
 }
 
-static int open_signals(char *error) {
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGHUP);
-    /* A file size limit is an error like a full disk, to be cleaned up after. */
-    signal(SIGXFSZ, SIG_IGN);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    return fd >= 0 ? fd : fail(error, "cannot wait for signals: %s", strerror(errno));
+/* What can be found wrong early is, before an hour of reading. */
+static int open_run(struct run *run, const struct options *options, char *error) {
+    if (inputs_open(&run->inputs, options->names, options->name_count, options->jsonl, error))
+        return -1;
+    bool any_jsonl = false;
+    for (size_t i = 0; i < arrlenu(run->inputs.list); i++)
+        any_jsonl |= run->inputs.list[i].is_jsonl;
+    if (!any_jsonl && (options->field || options->skip_bad_rows))
+        return fail(error,
+                    "%s is for JSON Lines, but no input ends in .jsonl or .ndjson\nadd --jsonl if "
+                    "that is what they hold, or leave it out",
+                    options->field ? "--field" : "--skip-bad-rows");
+    if (check_existing(run, options, error) ||
+        tokenizer_open(&run->tokenizer, options->kind, options->tokenizer_directory, error) ||
+        create_folder_of(options->prefix, error) || interrupts_open(&run->interrupts, error) ||
+        documents_open(&run->documents, &run->inputs, options->field ? options->field : "text",
+                       &run->interrupts, error))
+        return -1;
+    run->documents.watch_marks = options->kind == TOKENIZER_GPT2;
+    run->documents.skip_bad_rows = options->skip_bad_rows;
+    progress_open(&run->progress, stderr, run->inputs.bytes_known ? run->inputs.bytes : 0);
+    return splitter_open(&run->splitter, &run->tokenizer, options->val_fraction, run->train,
+                         run->val, options->shard_tokens, &run->progress, error);
 }
 
-static void print_summary(const struct splitter *splitter, const char *train, const char *val) {
-    const struct shard_writer *t = &splitter->train, *v = &splitter->val;
-    if (splitter->val_fraction > 0 && v->tokens == 0)
-        fprintf(stderr, "prepare: note: the text is too short for a validation part\n");
-    printf("%" PRIu64 " training tokens in %" PRIu64 " shard%s: %s_*.bin; ", t->tokens, t->shards,
-           t->shards == 1 ? "" : "s", train);
-    if (v->tokens == 0) printf("no validation tokens");
-    else
-        printf("%" PRIu64 " validation tokens in %" PRIu64 " shard%s: %s_*.bin", v->tokens,
-               v->shards, v->shards == 1 ? "" : "s", val);
-    printf("; vocabulary %d\n", VOCABULARY);
+static int put_documents(struct run *run, const struct options *options, char *error) {
+    struct document_piece piece;
+    int status;
+    while ((status = documents_next(&run->documents, &piece, error)) == 0) {
+        run->progress.read = run->documents.bytes_read;
+        progress_show(&run->progress, 0);
+        if (splitter_put(&run->splitter, &piece, error)) return -1;
+    }
+    if (status < 0 || splitter_finish(&run->splitter, error)) return -1;
+    if (run->splitter.train.writer.tokens > 0) return interrupts_wait(&run->interrupts, -1, error);
+    return fail(error, "there is no text: %.600s%s empty\nno shard was written", options->names[0],
+                arrlenu(run->inputs.list) > 1 ? " and the others are" : " is");
 }
 
-static int prepare(struct splitter *splitter, const struct options *options, const char *train,
-                   const char *val, char *error) {
-    if (check_files(options, error) || check_existing(options, train, val, error) ||
-        create_folder_of(options->prefix, error))
-        return -1;
-    splitter->signals = open_signals(error);
-    if (splitter->signals < 0) return -1;
-    splitter->block = malloc(BLOCK_BYTES);
-    if (!splitter->block) return fail(error, "out of memory: no room for one block of text");
-    if (shard_writer_open(&splitter->train, train, options->shard_tokens, error) ||
-        shard_writer_open(&splitter->val, val, options->shard_tokens, error) ||
-        put_all(splitter, options, error))
-        return -1;
-    return shard_writer_publish(&splitter->train, error) ||
-                   shard_writer_publish(&splitter->val, error)
+/* Record and shards never contradict each other, whatever happens in between. */
+static int publish(struct run *run, const struct options *options, char *error) {
+    return tokenizer_record_stage(options->prefix, &run->tokenizer, options->tokenizer_directory,
+                                  error) ||
+                   tokenizer_record_remove(options->prefix, error) ||
+                   splitter_publish(&run->splitter, error) ||
+                   tokenizer_record_publish(options->prefix, error)
                ? -1
                : 0;
 }
 
+static void print_notes(const struct run *run, const struct options *options) {
+    const struct documents *documents = &run->documents;
+    if (documents->bad_rows > 0)
+        fprintf(stderr, "prepare: note: %" PRIu64 " bad rows were left out, the first: %s\n",
+                documents->bad_rows, documents->first_bad_row ? documents->first_bad_row : "");
+    if (run->inputs.passed_by > 0)
+        fprintf(stderr,
+                "prepare: note: in folders, %" PRIu64 " files were passed by whose names do not "
+                "end like text, for instance %s\n",
+                run->inputs.passed_by, run->inputs.passed_by_one ? run->inputs.passed_by_one : "");
+    if (options->val_fraction > 0 && run->splitter.val.writer.tokens == 0)
+        fprintf(stderr, "prepare: note: the text is too short for a validation part\n");
+}
+
+static void print_summary(const struct run *run) {
+    const struct shard_writer *t = &run->splitter.train.writer, *v = &run->splitter.val.writer;
+    const double seconds = progress_clock() - run->progress.started;
+    const double bytes = (double)run->documents.bytes_read;
+    char size[16], speed[16];
+    printf("%" PRIu64 " training tokens in %" PRIu64 " shard%s: %s_*.bin; ", t->tokens, t->shards,
+           t->shards == 1 ? "" : "s", run->train);
+    if (v->tokens == 0) printf("no validation tokens");
+    else
+        printf("%" PRIu64 " validation tokens in %" PRIu64 " shard%s: %s_*.bin", v->tokens,
+               v->shards, v->shards == 1 ? "" : "s", run->val);
+    printf("; vocabulary %d\n", run->tokenizer.vocab_size);
+    printf("read %s, %" PRIu64 " document%s, in %.1f s: %s/s\n", progress_bytes(size, bytes),
+           run->splitter.documents, run->splitter.documents == 1 ? "" : "s", seconds,
+           progress_bytes(speed, bytes / seconds));
+}
+
+static void close_run(struct run *run, const struct options *options) {
+    if (run->splitter.block) tokenizer_record_unstage(options->prefix);
+    splitter_close(&run->splitter);
+    documents_close(&run->documents);
+    interrupts_close(&run->interrupts);
+    inputs_close(&run->inputs);
+    tokenizer_close(&run->tokenizer);
+}
+
 int main(int argc, char **argv) {
-    char error[ERROR_MAX], train[FILE_PATH_MAX], val[FILE_PATH_MAX];
+    char error[ERROR_MAX];
     struct options options;
+    static struct run run = {.interrupts.fd = -1};
     if (read_options(&options, argc, argv, error)) {
         fprintf(stderr, "prepare: %s\n./prepare --help shows the options\n", error);
         return EXIT_USAGE;
@@ -299,22 +309,19 @@ int main(int argc, char **argv) {
         fputs(HELP, stdout);
         return EXIT_SUCCESS;
     }
-    if (strlen(options.prefix) + 64 > FILE_PATH_MAX) {
-        fprintf(stderr, "prepare: --out is too long\n");
-        return EXIT_USAGE;
+    snprintf(run.train, sizeof run.train, "%s_train", options.prefix);
+    snprintf(run.val, sizeof run.val, "%s_val", options.prefix);
+    int status = open_run(&run, &options, error);
+    if (status == 0) status = put_documents(&run, &options, error);
+    progress_erase(&run.progress);
+    if (status == 0) status = publish(&run, &options, error);
+    if (status) fprintf(stderr, "prepare: %s\n", error);
+    else {
+        print_notes(&run, &options);
+        print_summary(&run);
     }
-    snprintf(train, sizeof train, "%s_train", options.prefix);
-    snprintf(val, sizeof val, "%s_val", options.prefix);
-    struct splitter splitter = {.val_fraction = options.val_fraction};
-    int status = prepare(&splitter, &options, train, val, error);
-    if (status) {
-        fprintf(stderr, "prepare: %s\n", error);
-        shard_writer_abandon(&splitter.train);
-        shard_writer_abandon(&splitter.val);
-    } else {
-        print_summary(&splitter, train, val);
-    }
-    free(splitter.block);
-    if (splitter.caught) return 128 + splitter.caught;
+    const int caught = run.interrupts.caught;
+    close_run(&run, &options);
+    if (caught) return 128 + caught;
     return status || fflush(stdout) ? EXIT_FAILURE : EXIT_SUCCESS;
 }

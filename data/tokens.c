@@ -23,19 +23,35 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are mapped as 
 
 enum { HEADER_WORDS = SHARD_HEADER_BYTES / 4, LLAMA3_MAGIC = 20240801, NAME_SHOWN = 600 };
 
+static bool is_named_bin(const char *path) {
+    size_t length = strlen(path);
+    return length >= 4 && strcmp(path + length - 4, ".bin") == 0;
+}
+
+static int fail_no_shard(const char *path, uint64_t bytes, uint32_t first, char *error) {
+    const char *make = "make shards from text with ./prepare --tokenizer bytes --out PREFIX FILE";
+    if (bytes == 0)
+        return fail(error, "%.*s: not a token shard: it is empty\n%s", NAME_SHOWN, path, make);
+    if (!is_named_bin(path))
+        return fail(error,
+                    "%.*s: not a token shard (it starts with %" PRIu32 ", not %d; and only what "
+                    "is named .bin is read as tokens without a header)\n%s",
+                    NAME_SHOWN, path, first, SHARD_MAGIC, make);
+    return fail(error,
+                "%.*s: not a token shard (it starts with %" PRIu32 ", not %d; and its %" PRIu64
+                " bytes, an odd number, are no 16-bit tokens without a header)\n%s",
+                NAME_SHOWN, path, first, SHARD_MAGIC, bytes, make);
+}
+
+/* A file that begins with the number of the format. */
 static int check_header(const char *path, const uint32_t *header, uint64_t file_bytes,
                         uint64_t *count, char *error) {
     const char *again = "write it again with ./prepare, or copy it again if it was copied";
-    if (header[0] == LLAMA3_MAGIC)
+    if (file_bytes < SHARD_HEADER_BYTES)
         return fail(error,
-                    "%.*s: a shard of 32-bit tokens (the Llama 3 variant, 20240801), which is not "
-                    "supported\nuse shards of 16-bit tokens (20240520)",
-                    NAME_SHOWN, path);
-    if (header[0] != SHARD_MAGIC)
-        return fail(error,
-                    "%.*s: not a token shard (it starts with %" PRIu32 ", not %d)\n"
-                    "make shards from text with ./prepare --tokenizer bytes --out PREFIX FILE",
-                    NAME_SHOWN, path, header[0], SHARD_MAGIC);
+                    "%.*s: truncated: a token shard of %" PRIu64 " bytes, but the header alone "
+                    "has %d\n%s",
+                    NAME_SHOWN, path, file_bytes, SHARD_HEADER_BYTES, again);
     if (header[1] != SHARD_VERSION)
         return fail(error, "%.*s: token shard of version %" PRIu32 "; only version %d is known\n%s",
                     NAME_SHOWN, path, header[1], SHARD_VERSION, again);
@@ -54,6 +70,28 @@ static int check_header(const char *path, const uint32_t *header, uint64_t file_
     return 0;
 }
 
+/* Finds the tokens in a mapped file of either format. */
+static int read_format(struct token_shard *shard, char *error) {
+    const uint64_t bytes = shard->mapping_bytes;
+    uint32_t first = 0;
+    memcpy(&first, shard->mapping, bytes < sizeof first ? bytes : sizeof first);
+    if (first == LLAMA3_MAGIC)
+        return fail(error,
+                    "%.*s: a shard of 32-bit tokens (the Llama 3 variant, 20240801), which is not "
+                    "supported\nuse shards of 16-bit tokens (20240520)",
+                    NAME_SHOWN, shard->name);
+    if (first == SHARD_MAGIC) {
+        shard->tokens = (const uint16_t *)((const char *)shard->mapping + SHARD_HEADER_BYTES);
+        return check_header(shard->name, shard->mapping, bytes, &shard->count, error);
+    }
+    if (!is_named_bin(shard->name) || bytes % 2 != 0)
+        return fail_no_shard(shard->name, bytes, first, error);
+    shard->raw = true;
+    shard->tokens = shard->mapping;
+    shard->count = bytes / 2;
+    return 0;
+}
+
 static int map_shard(struct token_shard *shard, int fd, const char *path, char *error) {
     struct stat status;
     if (fstat(fd, &status))
@@ -63,11 +101,7 @@ static int map_shard(struct token_shard *shard, int fd, const char *path, char *
             error, "%.*s: %s\nname the shards in it, for instance %.*s/*_train_*.bin", NAME_SHOWN,
             path, S_ISDIR(status.st_mode) ? "a directory, not a token shard" : "not a regular file",
             NAME_SHOWN / 2, path);
-    if (status.st_size < SHARD_HEADER_BYTES)
-        return fail(error,
-                    "%.*s: not a token shard: %jd bytes, but the header alone has %d\n"
-                    "make shards from text with ./prepare --tokenizer bytes --out PREFIX FILE",
-                    NAME_SHOWN, path, (intmax_t)status.st_size, SHARD_HEADER_BYTES);
+    if (status.st_size == 0) return fail_no_shard(path, 0, 0, error);
     size_t bytes = (size_t)status.st_size;
     void *mapping = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (mapping == MAP_FAILED)
@@ -77,8 +111,7 @@ static int map_shard(struct token_shard *shard, int fd, const char *path, char *
                     NAME_SHOWN, path, bytes, strerror(errno));
     shard->mapping = mapping;
     shard->mapping_bytes = bytes;
-    shard->tokens = (const uint16_t *)((const char *)mapping + SHARD_HEADER_BYTES);
-    return check_header(path, mapping, bytes, &shard->count, error);
+    return read_format(shard, error);
 }
 
 static int open_shard(struct tokens *tokens, const char *path, char *error) {

@@ -1,14 +1,21 @@
-/* Token shards: files of 16-bit tokens in the format of llm.c.
+/* Token shards: files of 16-bit tokens, in the format of llm.c, which is also what is written:
  *
  *     bytes 0 ..1023    256 little-endian int32: [0] = 20240520, [1] = 1, [2] = token count
  *     bytes 1024 ..     the tokens, little-endian uint16
  *
  * A count beyond 32 bits continues in [3], which is zero in every other file; this is our own
  * extension, and shard_writer never needs it. The variant of Llama 3 (20240801, version 7, uint32
- * tokens) is refused by name. */
+ * tokens) is refused by name.
+ *
+ * Also read: the raw files of nanoGPT (train.bin), which are tokens from the first byte to the
+ * last. A file is taken for one if its name ends in .bin, its size is even and not 0, and it begins
+ * with neither of the two numbers above; as tokens these would begin with 55432 or 55713, beyond
+ * the vocabulary of GPT-2. Nothing tells a raw file from a text that was renamed to .bin, except
+ * tokens outside of the vocabulary. */
 #ifndef DATA_TOKENS_H
 #define DATA_TOKENS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,6 +36,7 @@ struct token_shard {
     void *mapping; /* the mapped file, or NULL */
     size_t mapping_bytes;
     uint16_t *owned; /* the tokens made in memory, or NULL */
+    bool raw;        /* a file of nanoGPT, without a header */
 };
 
 /* A set of shards, in the order of their names. Read-only once made: any thread may read it. */

@@ -31,6 +31,7 @@ extern "C" {
     X(gelu_forward)       \
     X(gelu_backward)      \
     X(attention_forward)  \
+    X(attention_decode)   \
     X(attention_backward) \
     X(cross_entropy)      \
     X(cast)               \
@@ -120,6 +121,15 @@ struct attention_forward_args {
     const struct tensor *out; /* [B, T, C] */
     float *lse;               /* [B, H, T]: log of the sum of exponentials of the scaled scores */
     const struct tensor *qkv; /* [B, T, 3 C] */
+    int heads;                /* H */
+};
+
+/* Row `position` of attention_forward's result, for text that grows by one token at a time: the
+ * query of that row over keys and values 0..position; qkv is the cache of both. */
+struct attention_decode_args {
+    const struct tensor *out; /* [B, C] */
+    const struct tensor *qkv; /* [B, T, 3 C], of which rows 0..position are read */
+    int64_t position;         /* 0..T-1 */
     int heads;                /* H */
 };
 

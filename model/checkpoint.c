@@ -1,6 +1,5 @@
 #include "model/checkpoint.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,46 +8,19 @@
 
 #include "data/error.h"
 #include "model/checkpoint_directory.h"
+#include "model/checkpoint_files.h"
 #include "model/checkpoint_manifest.h"
 #include "model/checkpoint_tensors.h"
 #include "model/config_check.h"
 #include "model/huggingface.h"
 #include "model/json_file.h"
 
-static int write_model_config(const struct config *config, const char *path,
-                              struct checkpoint_file *file, char *error) {
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    if (out) huggingface_print_config(out, config);
-    int status = out && fclose(out) == 0 ? file_write_whole(path, text, size, file->sha256, error)
-                                         : fail(error, "out of memory while writing %.400s", path);
-    file->bytes = size;
-    free(text);
-    return status;
-}
-
-static int write_file(const struct trainer *trainer, enum checkpoint_file_kind kind,
-                      const char *path, struct checkpoint_file *file, char *error) {
-    switch (kind) {
-    case CHECKPOINT_MODEL: return checkpoint_write_weights(&trainer->gpt, path, file, error);
-    case CHECKPOINT_MODEL_CONFIG: return write_model_config(trainer->config, path, file, error);
-    case CHECKPOINT_OPTIMIZER: return checkpoint_write_moments(&trainer->gpt, path, file, error);
-    case CHECKPOINT_FILES: break;
-    }
-    assert(!"a kind of file");
-    return -1;
-}
-
 static int write_files(const struct trainer *trainer, const char *directory, char *error) {
     char path[FILE_PATH_MAX];
-    struct checkpoint_file files[CHECKPOINT_FILES];
-    for (int i = 0; i < CHECKPOINT_FILES; i++) {
-        if (checkpoint_join(path, directory, checkpoint_file_names[i], error)) return -1;
-        if (write_file(trainer, i, path, &files[i], error)) return -1;
-    }
+    struct checkpoint_files files;
+    if (checkpoint_write_files(trainer, &files, directory, error)) return -1;
     if (checkpoint_join(path, directory, checkpoint_manifest_name, error)) return -1;
-    return checkpoint_write_manifest(trainer, files, path, error);
+    return checkpoint_write_manifest(trainer, &files, path, error);
 }
 
 int checkpoint_save(const struct trainer *trainer, const char *run_directory, char *path,
@@ -69,7 +41,7 @@ int checkpoint_save(const struct trainer *trainer, const char *run_directory, ch
 static int check_heads(const struct gpt *gpt, const char *directory, char *error) {
     char path[FILE_PATH_MAX];
     struct config saved;
-    if (checkpoint_join(path, directory, "config.json", error)) return -1;
+    if (checkpoint_join(path, directory, checkpoint_config_name, error)) return -1;
     if (!file_exists(path)) return 0;
     config_defaults(&saved);
     if (huggingface_read_config(&saved, directory, error)) return -1;
@@ -82,27 +54,23 @@ static int check_heads(const struct gpt *gpt, const char *directory, char *error
 
 /* Opens the weights of a directory and checks them against the model. Nothing is open after a
  * failure. */
-static int open_weights(struct safetensors *file, const struct gpt *gpt, const char *directory,
+static int open_weights(struct tensor_files *files, const struct gpt *gpt, const char *directory,
                         char *error) {
-    char path[FILE_PATH_MAX];
-    const char *name = checkpoint_file_names[CHECKPOINT_MODEL];
-    if (checkpoint_join(path, directory, name, error)) return -1;
-    if (safetensors_open(file, path, error)) return -1;
-    if (checkpoint_check_weights(gpt, file, path, error) == 0 &&
+    if (tensor_files_open_directory(files, directory, error)) return -1;
+    if (checkpoint_check_weights(gpt->list, files, error) == 0 &&
         check_heads(gpt, directory, error) == 0)
         return 0;
-    safetensors_close(file);
+    tensor_files_close(files);
     return -1;
 }
 
-static int open_moments(struct safetensors *file, const struct gpt *gpt, const char *directory,
+static int open_moments(struct tensor_files *files, const struct gpt *gpt, const char *directory,
                         char *error) {
     char path[FILE_PATH_MAX];
-    const char *name = checkpoint_file_names[CHECKPOINT_OPTIMIZER];
-    if (checkpoint_join(path, directory, name, error)) return -1;
-    if (safetensors_open(file, path, error)) return -1;
-    if (checkpoint_check_moments(gpt, file, path, error) == 0) return 0;
-    safetensors_close(file);
+    if (checkpoint_join(path, directory, checkpoint_optimizer_name, error)) return -1;
+    if (tensor_files_open(files, path, error)) return -1;
+    if (checkpoint_check_moments(gpt->list, files, error) == 0) return 0;
+    tensor_files_close(files);
     return -1;
 }
 
@@ -112,16 +80,16 @@ static int finish_upload(struct gpt *gpt, char *error) {
 }
 
 static int load_tensors(struct gpt *gpt, const char *directory, char *error) {
-    struct safetensors weights, moments;
+    struct tensor_files weights, moments;
     if (open_weights(&weights, gpt, directory, error)) return -1;
     int status = open_moments(&moments, gpt, directory, error);
     if (status == 0) {
         checkpoint_read_weights(gpt, &weights);
         checkpoint_read_moments(gpt, &moments);
-        safetensors_close(&moments);
+        tensor_files_close(&moments);
         status = finish_upload(gpt, error);
     }
-    safetensors_close(&weights);
+    tensor_files_close(&weights);
     return status;
 }
 
@@ -136,13 +104,13 @@ int checkpoint_locate(char *path, const char *given, FILE *warnings, char *error
 }
 
 int checkpoint_load_weights(struct gpt *gpt, const char *directory, char *error) {
-    struct safetensors weights;
+    struct tensor_files weights;
     char manifest[FILE_PATH_MAX];
-    if (checkpoint_join(manifest, directory, "trainer.json", error)) return -1;
+    if (checkpoint_join(manifest, directory, checkpoint_manifest_name, error)) return -1;
     if (file_exists(manifest) && checkpoint_verify(directory, error)) return -1;
     if (open_weights(&weights, gpt, directory, error)) return -1;
     checkpoint_read_weights(gpt, &weights);
-    safetensors_close(&weights);
+    tensor_files_close(&weights);
     return finish_upload(gpt, error);
 }
 
@@ -284,7 +252,7 @@ int checkpoint_config(struct config *config, const char *path, char *error) {
     char manifest_path[FILE_PATH_MAX], model_path[FILE_PATH_MAX];
     struct checkpoint_manifest manifest;
     if (checkpoint_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
-    if (checkpoint_join(model_path, path, "config.json", error)) return -1;
+    if (checkpoint_join(model_path, path, checkpoint_config_name, error)) return -1;
     if (!file_exists(manifest_path) && !file_exists(model_path))
         return fail(error,
                     "%.400s holds neither trainer.json nor config.json, so it is no checkpoint\n"

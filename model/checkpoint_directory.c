@@ -77,12 +77,11 @@ static int list_steps(int64_t **steps, const char *run_directory, const char *en
     return 0;
 }
 
-static int check_file(const char *directory, const struct checkpoint_manifest *manifest, int kind,
-                      bool hash, char *error) {
+static int check_file(const char *directory, const struct checkpoint_file *expected, bool hash,
+                      char *error) {
     char path[FILE_PATH_MAX], hex[SHA256_HEX_MAX];
-    const struct checkpoint_file *expected = &manifest->files[kind];
     struct stat status;
-    if (checkpoint_join(path, directory, checkpoint_file_names[kind], error)) return -1;
+    if (checkpoint_join(path, directory, expected->name, error)) return -1;
     if (stat(path, &status) != 0)
         return fail(error, "%.400s: %s", path, errno == ENOENT ? "it is missing" : strerror(errno));
     if (!S_ISREG(status.st_mode)) return fail(error, "%.400s: it is not a file", path);
@@ -123,8 +122,8 @@ static int check(const char *directory, bool hash, char *error) {
     if (checkpoint_join(path, directory, checkpoint_manifest_name, error)) return -1;
     if (checkpoint_manifest_open(&manifest, path, error)) return -1;
     int status = check_name(directory, manifest.state.step, error);
-    for (int i = 0; status == 0 && i < CHECKPOINT_FILES; i++)
-        status = check_file(directory, &manifest, i, hash, error);
+    for (int i = 0; status == 0 && i < manifest.files.count; i++)
+        status = check_file(directory, &manifest.files.list[i], hash, error);
     checkpoint_manifest_close(&manifest);
     return status;
 }

@@ -13,12 +13,11 @@
 
 #define WHOLE_MAX (INT64_C(1) << 53)
 
-const char *const checkpoint_file_names[CHECKPOINT_FILES] = {
-    [CHECKPOINT_MODEL] = "model.safetensors",
-    [CHECKPOINT_MODEL_CONFIG] = "config.json",
-    [CHECKPOINT_OPTIMIZER] = "optimizer.safetensors",
-};
 const char checkpoint_manifest_name[] = "trainer.json";
+const char checkpoint_model_name[] = "model.safetensors";
+const char checkpoint_config_name[] = "config.json";
+const char checkpoint_generation_name[] = "generation_config.json";
+const char checkpoint_optimizer_name[] = "optimizer.safetensors";
 
 /* The config stands between these, found again as text: a parser would lose the last bit of some
  * doubles on the way. Strings hold no line breaks, and inside the config all is indented deeper. */
@@ -66,7 +65,7 @@ static int print_config(FILE *out, const struct config *config, char *error) {
 }
 
 static int print_body(FILE *out, const struct trainer *trainer,
-                      const struct checkpoint_file files[CHECKPOINT_FILES], char *error) {
+                      const struct checkpoint_files *files, char *error) {
     const struct config *config = trainer->config;
     const struct training_state *state = &trainer->state;
     fprintf(out,
@@ -83,15 +82,17 @@ static int print_body(FILE *out, const struct trainer *trainer,
     print_scaler(out, &state->scaler);
     if (print_config(out, config, error)) return -1;
     fputs("  \"files\": {", out);
-    for (int i = 0; i < CHECKPOINT_FILES; i++)
-        fprintf(out, "%s\n    \"%s\": {\"bytes\": %" PRIu64 ", \"sha256\": \"%s\"}", i ? "," : "",
-                checkpoint_file_names[i], files[i].bytes, files[i].sha256);
+    for (int i = 0; i < files->count; i++) {
+        const struct checkpoint_file *file = &files->list[i];
+        fputs(i ? ",\n    " : "\n    ", out);
+        json_print_string(out, file->name);
+        fprintf(out, ": {\"bytes\": %" PRIu64 ", \"sha256\": \"%s\"}", file->bytes, file->sha256);
+    }
     fputs("\n  }", out);
     return 0;
 }
 
-int checkpoint_write_manifest(const struct trainer *trainer,
-                              const struct checkpoint_file files[CHECKPOINT_FILES],
+int checkpoint_write_manifest(const struct trainer *trainer, const struct checkpoint_files *files,
                               const char *path, char *error) {
     char *body = NULL, seal[SEAL_BYTES + 1];
     size_t size = 0;
@@ -177,17 +178,40 @@ static int read_precision(const struct source *source, struct checkpoint_manifes
     return lacks(source, "precision");
 }
 
+static int read_file(const struct source *source, const cJSON *member,
+                     struct checkpoint_file *file) {
+    const cJSON *hex = json_member(member, "sha256");
+    const char *name = member->string;
+    int64_t bytes = 0;
+    /* What is verified, and with the checkpoint removed, lies in its directory. */
+    if (!name[0] || strlen(name) >= sizeof file->name || strchr(name, '/') ||
+        strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return fail(source->error,
+                    "%s: \"files\" names \"%.80s\", which is no plain file name\nuse another "
+                    "checkpoint",
+                    source->where, name);
+    if (!json_whole(&bytes, member, "bytes", 0, WHOLE_MAX) || !cJSON_IsString(hex) ||
+        strlen(hex->valuestring) != SHA256_HEX_MAX - 1)
+        return lacks(source, name);
+    snprintf(file->name, sizeof file->name, "%s", name);
+    file->bytes = (uint64_t)bytes;
+    memcpy(file->sha256, hex->valuestring, SHA256_HEX_MAX);
+    return 0;
+}
+
 static int read_files(const struct source *source, struct checkpoint_manifest *manifest) {
-    const cJSON *files = json_member(source->root, "files");
-    for (int i = 0; i < CHECKPOINT_FILES; i++) {
-        const cJSON *file = json_member(files, checkpoint_file_names[i]);
-        const cJSON *hex = json_member(file, "sha256");
-        int64_t bytes = 0;
-        if (!json_whole(&bytes, file, "bytes", 0, WHOLE_MAX) || !cJSON_IsString(hex) ||
-            strlen(hex->valuestring) != SHA256_HEX_MAX - 1)
-            return lacks(source, checkpoint_file_names[i]);
-        manifest->files[i].bytes = (uint64_t)bytes;
-        memcpy(manifest->files[i].sha256, hex->valuestring, SHA256_HEX_MAX);
+    const char *const needed[] = {checkpoint_model_name, checkpoint_config_name,
+                                  checkpoint_optimizer_name};
+    const cJSON *files = json_member(source->root, "files"), *member;
+    struct checkpoint_files *read = &manifest->files;
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!json_member(files, needed[i])) return lacks(source, needed[i]);
+    if (cJSON_GetArraySize(files) > CHECKPOINT_FILES_MAX)
+        return fail(source->error, "%s: \"files\" has more than %d entries\nuse another checkpoint",
+                    source->where, CHECKPOINT_FILES_MAX);
+    cJSON_ArrayForEach(member, files) {
+        if (!json_member(files, member->string)) return lacks(source, member->string);
+        if (read_file(source, member, &read->list[read->count++])) return -1;
     }
     return 0;
 }

@@ -13,35 +13,37 @@
  *       "sha256": "..." of all bytes before the comma that precedes this key
  *     }
  *
- * so that any byte changed in any file shows. */
+ * so that any byte changed in any file shows. Which files there are beside the three that every
+ * checkpoint has is up to the list. */
 #ifndef MODEL_CHECKPOINT_MANIFEST_H
 #define MODEL_CHECKPOINT_MANIFEST_H
 
 #include "model/checkpoint_tensors.h"
 #include "model/trainer.h"
 
-enum { CHECKPOINT_FORMAT = 1 };
+enum { CHECKPOINT_FORMAT = 1, CHECKPOINT_FILES_MAX = 12 };
 
-enum checkpoint_file_kind {
-    CHECKPOINT_MODEL,
-    CHECKPOINT_MODEL_CONFIG,
-    CHECKPOINT_OPTIMIZER,
-    CHECKPOINT_FILES /* how many there are */
-};
-
-extern const char *const checkpoint_file_names[CHECKPOINT_FILES];
 extern const char checkpoint_manifest_name[]; /* "trainer.json" */
+
+/* What every checkpoint has: "model.safetensors", "config.json", "optimizer.safetensors". */
+extern const char checkpoint_model_name[], checkpoint_config_name[], checkpoint_optimizer_name[];
+/* What newer ones have too: "generation_config.json". */
+extern const char checkpoint_generation_name[];
+
+struct checkpoint_files {
+    int count;
+    struct checkpoint_file list[CHECKPOINT_FILES_MAX];
+};
 
 struct checkpoint_manifest {
     struct training_state state; /* of the scaler what a step does not set anew */
     int64_t next_sample;
-    enum dtype precision; /* DTYPE_F32 unless the run had a lower precision */
-    struct checkpoint_file files[CHECKPOINT_FILES];
+    enum dtype precision;          /* DTYPE_F32 unless the run had a lower precision */
+    struct checkpoint_files files; /* the three and others, with plain names */
     char *config; /* JSON text, as printed by config_print_json but for indentation */
 };
 
-int checkpoint_write_manifest(const struct trainer *trainer,
-                              const struct checkpoint_file files[CHECKPOINT_FILES],
+int checkpoint_write_manifest(const struct trainer *trainer, const struct checkpoint_files *files,
                               const char *path, char *error);
 
 /* Fails when the file is missing, no JSON, of another format, or not as it was written; then there

@@ -18,11 +18,17 @@ enum flag {
     FLAG_RESUME,
     FLAG_DRY_RUN,
     FLAG_SAMPLE,
+    FLAG_EVAL,
+    FLAG_EXPORT,
     FLAG_FROM,
     FLAG_TOKENS,
     FLAG_TEMPERATURE,
     FLAG_TOP_K,
+    FLAG_TOP_P,
     FLAG_SEED,
+    FLAG_DATA,
+    FLAG_PRECISION,
+    FLAG_DTYPE,
     FLAG_PRINT_SCHEMA,
     FLAG_PRINT_REFERENCE,
     FLAG_HELP,
@@ -38,12 +44,20 @@ static const struct {
     [FLAG_DEVICE] = {"--device", "NAME", "auto, cpu or cuda; short for --set device=NAME"},
     [FLAG_RESUME] = {"--resume", "[PATH]", "go on from PATH, or the run's newest whole checkpoint"},
     [FLAG_DRY_RUN] = {"--dry-run", NULL, "print the plan and the memory it needs; train nothing"},
-    [FLAG_SAMPLE] = {"--sample", "PROMPT", "print text that continues PROMPT; needs --from"},
-    [FLAG_FROM] = {"--from", "DIR", "the checkpoint to sample from, or a run: its newest"},
+    [FLAG_SAMPLE] = {"--sample", "PROMPT", "print text that continues PROMPT; repeatable"},
+    [FLAG_EVAL] = {"--eval", NULL, "print loss, perplexity and bits per byte of --data"},
+    [FLAG_EXPORT] = {"--export", "DIR", "write a model for Hugging Face tools, see --dtype"},
+    [FLAG_FROM] = {"--from", "DIR",
+                   "the model of these three: a checkpoint, a run (its\n"
+                   "newest checkpoint), or a folder of Hugging Face"},
     [FLAG_TOKENS] = {"--tokens", "N", "sample: how many tokens to add"},
     [FLAG_TEMPERATURE] = {"--temperature", "X", "sample: 0 takes the likeliest token each time"},
     [FLAG_TOP_K] = {"--top-k", "N", "sample: draw among the N likeliest; 0 for all"},
+    [FLAG_TOP_P] = {"--top-p", "X", "sample: draw among the likeliest of probability X"},
     [FLAG_SEED] = {"--seed", "N", "sample: another seed, another text"},
+    [FLAG_DATA] = {"--data", "GLOB", "eval: the token shards, or tales"},
+    [FLAG_PRECISION] = {"--precision", "LIST", "eval: for instance fp32,bf16; default the run's"},
+    [FLAG_DTYPE] = {"--dtype", "NAME", "export: fp32, fp16 or bf16"},
     [FLAG_PRINT_SCHEMA] = {"--print-schema", NULL, "print the JSON Schema of config files"},
     [FLAG_PRINT_REFERENCE] = {"--print-reference", NULL, "print the config keys as Markdown"},
     [FLAG_HELP] = {"--help", NULL, "this text"},
@@ -70,12 +84,45 @@ static int read_count(int64_t *out, const char *flag, const char *text, char *er
     return 0;
 }
 
-static int read_temperature(double *out, const char *flag, const char *text, char *error) {
+static int read_number(double *out, double maximum, const char *flag, const char *text,
+                       char *error) {
     char *end;
     double value = strtod(text, &end);
-    if (end == text || *end || !isfinite(value) || value < 0)
-        return fail(error, "%s: \"%s\" is not a number from 0 up", flag, text);
+    bool valid = end != text && !*end && isfinite(value) && value >= 0 && value <= maximum;
+    if (!valid && maximum == 1)
+        return fail(error, "%s: \"%s\" is not a number from 0 to 1", flag, text);
+    if (!valid) return fail(error, "%s: \"%s\" is not a number from 0 up", flag, text);
     *out = value;
+    return 0;
+}
+
+static int read_precision(enum config_precision *out, const char *flag, const char *text,
+                          size_t length, char *error) {
+    for (*out = 0; *out < CONFIG_PRECISION_AUTO; (*out)++) {
+        const char *name = config_precision_name(*out);
+        if (strlen(name) == length && strncmp(name, text, length) == 0) return 0;
+    }
+    return fail(error, "%s: \"%.*s\" is none of fp32, fp16, bf16", flag, (int)length, text);
+}
+
+static int read_precisions(struct command_line *line, const char *text, char *error) {
+    const int most = sizeof line->precisions / sizeof *line->precisions;
+    for (line->precision_count = 0;; text++) {
+        size_t length = strcspn(text, ",");
+        if (line->precision_count == most)
+            return fail(error, "--precision: at most %d, each once", most);
+        enum config_precision *next = &line->precisions[line->precision_count++];
+        if (read_precision(next, "--precision", text, length, error)) return -1;
+        text += length;
+        if (!*text) return 0;
+    }
+}
+
+/* Of the flags that say what to do there can be one. */
+static int choose(struct command_line *line, enum command command, const char *name, char *error) {
+    if (line->command != COMMAND_TRAIN && line->command != command)
+        return fail(error, "%s: --dry-run, --sample, --eval and --export exclude each other", name);
+    line->command = command;
     return 0;
 }
 
@@ -101,15 +148,20 @@ static int take(struct command_line *line, enum flag flag, char *value, char *er
         line->resume_path = value;
         return 0;
     case FLAG_SAMPLE:
-        line->command = COMMAND_SAMPLE;
-        line->prompt = value;
-        return 0;
+        arrput(line->prompts, value);
+        return choose(line, COMMAND_SAMPLE, name, error);
+    case FLAG_EVAL: return choose(line, COMMAND_EVAL, name, error);
+    case FLAG_EXPORT: line->export_to = value; return choose(line, COMMAND_EXPORT, name, error);
+    case FLAG_DATA: line->data = value; return 0;
+    case FLAG_PRECISION: return read_precisions(line, value, error);
+    case FLAG_DTYPE: return read_precision(&line->export_dtype, name, value, strlen(value), error);
     case FLAG_FROM: line->from = value; return 0;
     case FLAG_TOKENS: return read_count(&line->tokens, name, value, error);
     case FLAG_TOP_K: return read_count(&line->top_k, name, value, error);
     case FLAG_SEED: return read_count(&line->seed, name, value, error);
-    case FLAG_TEMPERATURE: return read_temperature(&line->temperature, name, value, error);
-    case FLAG_DRY_RUN: line->command = COMMAND_DRY_RUN; return 0;
+    case FLAG_TEMPERATURE: return read_number(&line->temperature, INFINITY, name, value, error);
+    case FLAG_TOP_P: return read_number(&line->top_p, 1, name, value, error);
+    case FLAG_DRY_RUN: return choose(line, COMMAND_DRY_RUN, name, error);
     case FLAG_PRINT_SCHEMA: line->command = COMMAND_PRINT_SCHEMA; return 0;
     case FLAG_PRINT_REFERENCE: line->command = COMMAND_PRINT_REFERENCE; return 0;
     case FLAG_HELP: line->command = COMMAND_HELP; return 0;
@@ -119,27 +171,51 @@ static int take(struct command_line *line, enum flag flag, char *value, char *er
     return 0;
 }
 
+static int check_flags_of(const struct command_line *line, char *error) {
+    bool samples = line->tokens >= 0 || line->top_k >= 0 || line->top_p >= 0 || line->seed >= 0 ||
+                   line->temperature >= 0;
+    if (samples && line->command != COMMAND_SAMPLE)
+        return fail(error, "--tokens, --temperature, --top-k, --top-p and --seed go with --sample");
+    if ((line->data || line->precision_count) && line->command != COMMAND_EVAL)
+        return fail(error, "--data and --precision go with --eval; a training run takes\n"
+                           "--set data.train=GLOB and --set precision=NAME");
+    if (line->export_dtype != CONFIG_PRECISION_AUTO && line->command != COMMAND_EXPORT)
+        return fail(error, "--dtype goes with --export");
+    return 0;
+}
+
 static int check(const struct command_line *line, char *error) {
-    bool sampling = line->command == COMMAND_SAMPLE;
-    bool sample_flags = line->from || line->tokens >= 0 || line->top_k >= 0 || line->seed >= 0 ||
-                        line->temperature >= 0;
-    if (sampling && !line->from)
-        return fail(error, "--sample needs --from DIR, a run such as runs/NAME or a checkpoint");
-    if (sampling && (line->config || line->resume))
-        return fail(error, "--sample takes its config from the checkpoint; drop %s (--set works)",
-                    line->config ? "--config" : "--resume");
-    if (line->prompt && !sampling) return fail(error, "--sample and --dry-run exclude each other");
-    if (!sampling && sample_flags)
-        return fail(error, "--from, --tokens, --temperature, --top-k and --seed go with --sample");
+    static const char *const names[] = {
+        [COMMAND_SAMPLE] = "--sample", [COMMAND_EVAL] = "--eval", [COMMAND_EXPORT] = "--export"};
     bool trains = line->command == COMMAND_TRAIN || line->command == COMMAND_DRY_RUN;
+    if (check_flags_of(line, error)) return -1;
+    if (trains && line->from)
+        return fail(error, "--from goes with --sample, --eval and --export; a training run takes\n"
+                           "--resume, or --set model.init_from=DIR");
     if (trains && !line->config)
         return fail(error, "nothing to do: give --config FILE, for example\n"
                            "  ./train --config bf16.json\nor see ./train --help");
+    if (trains || line->command >= COMMAND_HELP) return 0;
+    const char *name = names[line->command];
+    if (!line->from)
+        return fail(error, "%s needs --from DIR, a run such as runs/NAME or a checkpoint", name);
+    if (line->config || line->resume)
+        return fail(error, "%s takes its config from the model; drop %s (--set works)", name,
+                    line->config ? "--config" : "--resume");
+    if (line->command == COMMAND_EVAL && !line->data)
+        return fail(error, "--eval needs --data GLOB, token shards made with ./prepare");
+    if (line->command == COMMAND_EXPORT && line->export_dtype == CONFIG_PRECISION_AUTO)
+        return fail(error, "--export needs --dtype fp32, fp16 or bf16");
     return 0;
 }
 
 int command_line_parse(struct command_line *line, int argc, char **argv, char *error) {
-    *line = (struct command_line){.temperature = -1, .top_k = -1, .tokens = -1, .seed = -1};
+    *line = (struct command_line){.temperature = -1,
+                                  .top_k = -1,
+                                  .top_p = -1,
+                                  .tokens = -1,
+                                  .seed = -1,
+                                  .export_dtype = CONFIG_PRECISION_AUTO};
     for (int i = 1; i < argc; i++) {
         const char *given;
         int flag = find_flag(argv[i], &given);
@@ -161,6 +237,7 @@ int command_line_parse(struct command_line *line, int argc, char **argv, char *e
 
 void command_line_free(struct command_line *line) {
     arrfree(line->overrides);
+    arrfree(line->prompts);
 }
 
 void command_line_help(FILE *out) {
@@ -168,12 +245,16 @@ void command_line_help(FILE *out) {
             "mantissa %s: trains GPTs in fp32, fp16 or bf16.\n\n"
             "  ./train --config bf16.json                  train\n"
             "  ./train --config bf16.json --resume         go on after an interruption\n"
-            "  ./train --sample \"Once\" --from CHECKPOINT   text from a trained model\n\n",
+            "  ./train --sample \"Once\" --from runs/bf16    text from a trained model\n"
+            "  ./train --eval --data 'x_val_*.bin' --from runs/bf16\n"
+            "  ./train --export DIR --dtype bf16 --from runs/bf16\n\n",
             MANTISSA_VERSION);
     for (int i = 0; i < FLAGS; i++) {
         char left[32];
         snprintf(left, sizeof left, "%s %s", flags[i].name, flags[i].value ? flags[i].value : "");
-        fprintf(out, "  %-20s %s\n", left, flags[i].help);
+        int first = (int)strcspn(flags[i].help, "\n");
+        fprintf(out, "  %-20s %.*s\n", left, first, flags[i].help);
+        if (flags[i].help[first]) fprintf(out, "  %-20s %s\n", "", flags[i].help + first + 1);
     }
     fprintf(out,
             "\nExit status: 0 done, 1 failed, 2 wrong usage or config, 130 and 143 stopped by\n"

@@ -6,12 +6,16 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "model/config.h"
+
 #define MANTISSA_VERSION "0.1.0"
 
 enum command {
     COMMAND_TRAIN,
     COMMAND_DRY_RUN,
     COMMAND_SAMPLE,
+    COMMAND_EVAL,
+    COMMAND_EXPORT,
     COMMAND_HELP,
     COMMAND_VERSION,
     COMMAND_PRINT_SCHEMA,
@@ -24,9 +28,15 @@ struct command_line {
     char **overrides;          /* stb_ds array of "key.path=value" */
     bool resume;               /* --resume */
     const char *resume_path;   /* NULL: the newest of the run */
-    const char *prompt, *from; /* of --sample */
-    double temperature;        /* < 0: not given, likewise below */
+    const char *from;          /* of --sample, --eval, --export */
+    char **prompts;            /* stb_ds array: one for each --sample */
+    double temperature, top_p; /* < 0: not given, likewise below */
     int64_t top_k, tokens, seed;
+    const char *data;                                        /* of --eval */
+    enum config_precision precisions[CONFIG_PRECISION_AUTO]; /* of --eval */
+    int precision_count;
+    const char *export_to;              /* of --export */
+    enum config_precision export_dtype; /* CONFIG_PRECISION_AUTO: not given */
 };
 
 /* Returns -1 with a message for a usage error. The strings are argv's. */

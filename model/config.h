@@ -4,7 +4,8 @@
  * ranges, --help, the resolved dump, the JSON Schema and the reference in the README. A key path
  * such as "optimizer.lr" is also the path of its field in struct config.
  *
- * Order of precedence, later wins: default, model.preset, config file, --set. A preset named by
+ * Order of precedence, later wins: default, model.init_from, model.preset, config file, --set. A
+ * preset named by
  * --set also beats sizes named in the file, never sizes named by --set. */
 #ifndef MODEL_CONFIG_H
 #define MODEL_CONFIG_H
@@ -74,6 +75,7 @@ struct config {
         char val[CONFIG_STRING_MAX];   /* the same, or "": no validation */
         int64_t seq_len;
         enum config_tokenizer tokenizer;
+        char tokenizer_dir[CONFIG_STRING_MAX]; /* "": looked for, see setup_tokenizer */
     } data;
     struct {
         int64_t steps, micro_batch_size, grad_accum_steps;
@@ -112,6 +114,7 @@ struct config {
         int64_t tokens;
         double temperature; /* 0: always the likeliest token */
         int64_t top_k;      /* 0: all tokens */
+        double top_p;       /* 1: all tokens */
     } sample;
     struct {
         int64_t every;

@@ -49,8 +49,8 @@ static void apply_preset(struct config *config) {
 }
 
 void config_resolve(struct config *config) {
-    if (config->model.preset == CONFIG_PRESET_NONE &&
-        config->data.tokenizer == CONFIG_TOKENIZER_GPT2 &&
+    /* 256 is what no one has changed. */
+    if (config->data.tokenizer == CONFIG_TOKENIZER_GPT2 && config->model.vocab_size == 256 &&
         !config_given(config, "model.vocab_size"))
         config->model.vocab_size = 50257;
     apply_preset(config);
@@ -126,7 +126,8 @@ static int check_model(const struct check *check) {
                       "data.seq_len is %" PRId64 ", but the model has only model.n_positions = "
                       "%" PRId64 "\nposition embeddings. Lower the one or raise the other.",
                       c->data.seq_len, c->model.n_positions);
-    int64_t needed = c->data.tokenizer == CONFIG_TOKENIZER_BYTES ? 256 : 50257;
+    /* Each byte is a token of either kind; how many more there are the tokenizer's files say. */
+    const int64_t needed = 256;
     if (vocabulary < needed)
         return refuse(check, blame(check, "model.vocab_size", "data.tokenizer"),
                       "model.vocab_size is %" PRId64 ", but data.tokenizer \"%s\" makes tokens up "
@@ -234,9 +235,6 @@ int config_warnings(const struct config *config, char *text, size_t size) {
         add_line(text, size, &count,
                  "data.val is the built-in corpus \"tales\", but data.train is not: the "
                  "validation loss is that of another text\n");
-    if (config->sample.every > 0 && config->data.tokenizer != CONFIG_TOKENIZER_BYTES)
-        add_line(text, size, &count,
-                 "sample.every has no effect: in this version only models of bytes are sampled\n");
     return count;
 }
 

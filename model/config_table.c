@@ -61,7 +61,7 @@ static const char *const operation_words[] = {
 _Static_assert(sizeof operation_words / sizeof *operation_words - 1 <= CONFIG_WORDS_MAX,
                "struct config_words must hold every operation");
 
-#define PRESET_RULE "or the preset's"
+#define PRESET_RULE "or the preset's, or init_from's"
 
 const struct config_option config_options[] = {
     STRING(name, "", 0, COMPUTED("the config file's name without .json"),
@@ -92,10 +92,11 @@ const struct config_option config_options[] = {
     INTEGER(model.n_positions, 256, 1, 1048576, COMPUTED(PRESET_RULE),
             HELP("Longest context in tokens; learned position embeddings.")),
     INTEGER(model.vocab_size, 256, 2, 65536,
-            COMPUTED("or the preset's, or 50257 with data.tokenizer gpt2"),
+            COMPUTED(PRESET_RULE ", or 50257 with data.tokenizer gpt2"),
             HELP("Number of different tokens.")),
     STRING(model.init_from, "", 0,
-           HELP("Checkpoint folder whose weights the run starts from; \"\" = random weights.")),
+           HELP("Folder whose weights the run starts from: a checkpoint, or any GPT-2 of Hugging "
+                "Face; \"\" = random weights.")),
 
     STRING(data.train, "tales", 1,
            HELP("Training text: a glob of token shards, or tales, the built-in corpus.")),
@@ -103,7 +104,11 @@ const struct config_option config_options[] = {
            HELP("Validation text, like data.train; \"\" = none.")),
     INTEGER(data.seq_len, 256, 1, 1048576, HELP("Tokens per sequence; at most model.n_positions.")),
     ENUM(data.tokenizer, CONFIG_TOKENIZER_BYTES, tokenizer_words,
-         HELP("How text became tokens: needed for samples and prompts.")),
+         COMPUTED("or gpt2 if init_from has a larger vocabulary"),
+         HELP("How text became tokens: needed for samples, prompts and checkpoints.")),
+    STRING(data.tokenizer_dir, "", 0,
+           COMPUTED("the folder of init_from, or where ./prepare found the tokenizer"),
+           HELP("gpt2 only: folder with vocab.json and merges.txt, or tokenizer.json.")),
 
     INTEGER(train.steps, 600, 1, 1e9, HELP("Optimizer steps of the whole run.")),
     INTEGER(train.micro_batch_size, 8, 1, 65536,
@@ -169,6 +174,9 @@ const struct config_option config_options[] = {
            HELP("Randomness of a sample; 0 = always the likeliest token.")),
     INTEGER(sample.top_k, 0, 0, 65536,
             HELP("Draw only among the k likeliest tokens; 0 = among all.")),
+    NUMBER(
+        sample.top_p, 1, 0, 1,
+        HELP("Then draw only among the likeliest that together have this probability; 1 = all.")),
 
     INTEGER(log.every, 1, 1, 1e9, HELP("Steps between lines on the console.")),
     BOOLEAN(log.metrics, true, HELP("Whether to write metrics.jsonl in the run's folder.")),

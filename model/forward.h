@@ -14,6 +14,12 @@
 /* Runs all layers on the batch in place. */
 void gpt_forward(struct gpt *gpt);
 
+/* The same for a batch of one sequence, in parts: rows 0..rows-1, and then one row after the other,
+ * each seeing those before it through the keys and values that earlier calls left in the layers'
+ * qkv. Training models and those opened for GPT_SAMPLING keep these. */
+void gpt_prefill(struct gpt *gpt, int64_t rows);
+void gpt_decode(struct gpt *gpt, int64_t row);
+
 /* After gpt_forward: fills activations.losses with the loss of each token. The logits, made a
  * chunk of rows at a time, are turned into their gradient at once when loss_scale is given
  * (backend memory): then activations.dnorm becomes the gradient of lnf_out, and the gradient of
@@ -21,7 +27,7 @@ void gpt_forward(struct gpt *gpt);
  * weight * *loss_scale * sum(losses). */
 void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight);
 
-/* After gpt_forward: the logits of one row, in row 0 of activations.logits. */
+/* After any of these: the logits of one row, in row 0 of activations.logits. */
 void gpt_logits(struct gpt *gpt, int64_t row);
 
 #endif

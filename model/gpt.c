@@ -1,7 +1,6 @@
 #include "model/gpt.h"
 
 #include <assert.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +8,7 @@
 
 #include "data/error.h"
 #include "data/random.h"
+#include "model/parameter_list.h"
 
 /* As many rows of logits as fit in chunk_bytes, in equal chunks, in multiples of 64 so that matrix
  * units are full. */
@@ -28,43 +28,6 @@ static void set_batch(struct gpt_shape *s, int64_t batch, int64_t sequence_lengt
     s->logit_rows = choose_logit_rows(s, logits, chunk_bytes);
 }
 
-static struct parameter describe(const char *name, int layer, int64_t rows, int64_t columns,
-                                 enum autocast_operation operation, bool decay, float init) {
-    struct parameter parameter = {"", rows, columns, 0, decay, operation, init};
-    if (layer < 0) snprintf(parameter.name, sizeof parameter.name, "%s", name);
-    else snprintf(parameter.name, sizeof parameter.name, "h.%d.%s", layer, name);
-    return parameter;
-}
-
-/* Elements that a parameter takes in a flat array. */
-static int64_t padded_count(int64_t rows, int64_t columns) {
-    return round_up(rows * (columns ? columns : 1), PARAMETER_ALIGNMENT);
-}
-
-/* Appends the parameters of one decay group and moves *offset past them. */
-static void list_group(struct gpt *gpt, bool group, int64_t *offset) {
-    const struct gpt_shape *s = &gpt->shape;
-#define ADD(layer, name, rows, columns, operation, decay, init)                       \
-    if ((decay) == group) {                                                           \
-        struct parameter added =                                                      \
-            describe(name, layer, rows, columns, OPERATION_##operation, decay, init); \
-        added.offset = *offset;                                                       \
-        *offset += padded_count(rows, columns);                                       \
-        arrput(gpt->list, added);                                                     \
-    }
-#define X(field, name, rows, columns, operation, decay, init) \
-    ADD(-1, name, rows, columns, operation, decay, init)
-    MODEL_PARAMETERS(X)
-#undef X
-#define X(field, name, rows, columns, operation, decay, init) \
-    ADD(layer, name, rows, columns, operation, decay, init)
-    for (int layer = 0; layer < s->n_layer; layer++) {
-        LAYER_PARAMETERS(X)
-    }
-#undef X
-#undef ADD
-}
-
 static struct tensor place(const struct tensor *flat, int64_t offset, int64_t rows,
                            int64_t columns) {
     struct tensor tensor = {NULL, flat->dtype, columns ? 2 : 1, {rows, columns}};
@@ -72,8 +35,8 @@ static struct tensor place(const struct tensor *flat, int64_t offset, int64_t ro
     return tensor;
 }
 
-/* Cuts a flat array into the named tensors, in the order of list_group. `other` gives the place of
- * parameters whose operation runs in fp32; pass flat itself where that makes no difference. */
+/* Cuts a flat array into the named tensors, in the order of parameter_list. `other` gives the place
+ * of parameters whose operation runs in fp32; pass flat itself where that makes no difference. */
 static void place_group(struct gpt *gpt, struct parameters *out, const struct tensor *flat,
                         const struct tensor *other, bool group, int64_t *offset) {
     const struct gpt_shape *s = &gpt->shape;
@@ -82,7 +45,7 @@ static void place_group(struct gpt *gpt, struct parameters *out, const struct te
     if ((decay) == group) {                                               \
         bool float32 = p->operation[OPERATION_##id] == DTYPE_F32;         \
         (tensor) = place(float32 ? other : flat, *offset, rows, columns); \
-        *offset += padded_count(rows, columns);                           \
+        *offset += parameter_elements(rows, columns);                     \
     }
 #define X(field, name, rows, columns, operation, decay, init) \
     PLACE(out->field, rows, columns, operation, decay)
@@ -115,16 +78,17 @@ static void carve_parameters(struct gpt *gpt, struct arena *arena) {
     before = arena->used;
     TAKE(master, master, DTYPE_F32, true)
     TAKE(lower, lower, gpt->precision.lower, lower)
-    TAKE(gradients, gradients, gpt->precision.gradients, gpt->training)
+    TAKE(gradients, gradients, gpt->precision.gradients, gpt->use == GPT_TRAINING)
 #undef TAKE
-    if (gpt->training) {
+    if (gpt->use == GPT_TRAINING) {
         gpt->moment1 = arena_tensor(arena, DTYPE_F32, gpt->count, 0);
         gpt->moment2 = arena_tensor(arena, DTYPE_F32, gpt->count, 0);
     }
     m->moments = arena->used - before;
     place_parameters(gpt, &gpt->masters, &gpt->master, &gpt->master);
     place_parameters(gpt, &gpt->weights, lower ? &gpt->lower : &gpt->master, &gpt->master);
-    if (gpt->training) place_parameters(gpt, &gpt->dweights, &gpt->gradients, &gpt->gradients);
+    if (gpt->use == GPT_TRAINING)
+        place_parameters(gpt, &gpt->dweights, &gpt->gradients, &gpt->gradients);
 }
 
 static void carve_activations(struct gpt *gpt, struct arena *arena) {
@@ -135,7 +99,7 @@ static void carve_activations(struct gpt *gpt, struct arena *arena) {
     a->targets = arena_take(arena, (size_t)s->rows * sizeof *a->targets);
 #define X(field, dtype, rows, columns) a->field = arena_tensor(arena, dtype, rows, columns);
     MODEL_ACTIVATIONS(X)
-    if (gpt->training) {
+    if (gpt->use == GPT_TRAINING) {
         BACKWARD_ACTIVATIONS(X)
         if (precision_branch_is_residual(p)) a->dbranch = a->dresidual;
     }
@@ -144,8 +108,10 @@ static void carve_activations(struct gpt *gpt, struct arena *arena) {
 #define X(field, dtype, rows, columns) \
     a->layers[layer].field = arena_tensor(arena, dtype, rows, columns);
     for (int layer = 0; layer < s->n_layer; layer++) {
-        if (layer > 0 && !gpt->training) {
+        if (layer > 0 && gpt->use != GPT_TRAINING) {
             a->layers[layer] = a->layers[0];
+            if (gpt->use == GPT_SAMPLING)
+                a->layers[layer].qkv = arena_tensor(arena, p->qkv, s->rows, 3 * s->n_embd);
             continue;
         }
         LAYER_ACTIVATIONS(X)
@@ -154,27 +120,16 @@ static void carve_activations(struct gpt *gpt, struct arena *arena) {
 }
 
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
-             struct backend *be, bool training, char *error) {
+             struct backend *be, enum gpt_use use, char *error) {
     memset(gpt, 0, sizeof *gpt);
     gpt->be = be;
     gpt->precision = *precision;
-    gpt->training = training;
-    gpt->shape = (struct gpt_shape){
-        .n_layer = config->model.n_layer,
-        .n_head = config->model.n_head,
-        .n_embd = config->model.n_embd,
-        .n_positions = config->model.n_positions,
-        .vocab_size = config->model.vocab_size,
-        .padded_vocab = round_up(config->model.vocab_size, VOCAB_ALIGNMENT),
-    };
-    int64_t batch = training ? config->train.micro_batch_size : 1;
+    gpt->use = use;
+    gpt->shape = parameter_shape(config);
+    int64_t batch = use == GPT_SAMPLING ? 1 : config->train.micro_batch_size;
     set_batch(&gpt->shape, batch, config->data.seq_len, precision->logits, be->chunk_bytes);
     gpt->capacity = gpt->shape;
-    list_group(gpt, true, &gpt->decayed);
-    gpt->count = gpt->decayed;
-    list_group(gpt, false, &gpt->count);
-    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) /* in files there is no padding */
-        if (gpt->list[i].operation == OPERATION_LM_HEAD) gpt->list[i].rows = gpt->shape.vocab_size;
+    gpt->list = parameter_list(&gpt->shape, &gpt->count, &gpt->decayed);
     size_t layers = (size_t)gpt->shape.n_layer;
     gpt->masters.layers = calloc(layers, sizeof *gpt->masters.layers);
     gpt->weights.layers = calloc(layers, sizeof *gpt->weights.layers);

@@ -76,6 +76,13 @@ struct memory_plan {
     size_t master, lower, gradients, moments, activations, workspace, total;
 };
 
+/* What a model is opened for, and so what memory it has. */
+enum gpt_use {
+    GPT_TRAINING,   /* gradients, moments, each layer's activations */
+    GPT_EVALUATION, /* layers share their activations */
+    GPT_SAMPLING,   /* the same, of one sequence, but each layer keeps its keys and values */
+};
+
 struct gpt {
     struct backend *be;
     struct gpt_shape shape;    /* with the batch in place now */
@@ -84,7 +91,7 @@ struct gpt {
     /* Whether the backward pass adds to the gradients of matrices or replaces them, as the first
      * micro-batch of a step does; everything else is always added to. See gpt_clear_gradients. */
     bool accumulate;
-    bool training; /* false: no gradients, no moments, and layers share their activations */
+    enum gpt_use use;
 
     struct parameter *list; /* stb_ds array, in the order of the flat arrays */
     int64_t count, decayed; /* elements of a flat array, and of its decayed part */
@@ -99,11 +106,12 @@ struct gpt {
     void *parameter_memory, *activation_memory; /* NULL until gpt_allocate */
 };
 
-/* Lays the model out and measures it; allocates only bookkeeping. batch is B, the longest sequence
- * is config->data.seq_len. `be` stays the caller's. The plan lacks the workspace, which is known
+/* Lays the model out and measures it; allocates only bookkeeping. The largest batch is
+ * config->train.micro_batch_size (1 for sampling) times config->data.seq_len. `be` stays the
+ * caller's. The plan lacks the workspace, which is known
  * after a walk with the backend's plan table. */
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
-             struct backend *be, bool training, char *error);
+             struct backend *be, enum gpt_use use, char *error);
 
 /* Allocates what was measured. On failure says how much of what there was no memory for. */
 int gpt_allocate(struct gpt *gpt, char *error);

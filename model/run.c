@@ -8,21 +8,14 @@
 
 #include "data/error.h"
 #include "data/files.h"
-#include "data/loader.h"
-#include "data/random.h"
 #include "data/tales.h"
 #include "model/checkpoint.h"
 #include "model/metrics.h"
 #include "model/report.h"
 #include "model/run_directory.h"
-#include "model/sample.h"
+#include "model/run_sample.h"
+#include "model/run_setup.h"
 #include "model/trainer.h"
-
-struct source {
-    struct tokens tokens;
-    struct loader loader;
-    bool open;
-};
 
 struct run {
     struct config config; /* with precision "auto" resolved */
@@ -30,6 +23,7 @@ struct run {
     bool backend_open;
     struct precision precision;
     struct source train, val;
+    struct tokenizer tokenizer; /* vocab_size 0: none was found */
     struct trainer trainer;
     struct report report;
     struct metrics metrics;
@@ -46,48 +40,12 @@ static void on_signal(int number) {
     caught_signal = number;
 }
 
-static void catch_signals(void) {
+const volatile sig_atomic_t *run_catch_signals(void) {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    return &caught_signal;
 }
-
-/* Streams of random numbers that share config->seed with the initial weights must not share their
- * numbers, so each use has a seed of its own. */
-enum seed_use { SEED_DATA = 1 << 20, SEED_SAMPLE };
-
-static uint64_t derive_seed(int64_t seed, enum seed_use use) {
-    return random_bits((uint64_t)seed, use, 0);
-}
-
-static int open_source(struct source *source, const struct config *config, const char *what,
-                       bool validation, char *error) {
-    struct loader_options options = {
-        .seq_len = (int)config->data.seq_len,
-        .seed = derive_seed(config->seed, SEED_DATA),
-        .shuffle = !validation,
-        .vocab_size = (int)config->model.vocab_size,
-    };
-    int failed = strcmp(what, "tales") == 0 ? tales_tokens(&source->tokens, validation, error)
-                                            : tokens_open(&source->tokens, what, error);
-    if (failed) return -1;
-    if (loader_open(&source->loader, &source->tokens, &options, error)) {
-        tokens_close(&source->tokens);
-        return -1;
-    }
-    source->open = true;
-    return 0;
-}
-
-static void close_source(struct source *source) {
-    if (!source->open) return;
-    loader_close(&source->loader);
-    tokens_close(&source->tokens);
-}
-
-static const enum device devices[] = {[CONFIG_DEVICE_AUTO] = DEVICE_AUTO,
-                                      [CONFIG_DEVICE_CPU] = DEVICE_CPU,
-                                      [CONFIG_DEVICE_CUDA] = DEVICE_CUDA};
 
 enum { CHOICES_PATH_MAX = FILE_PATH_MAX + 16 };
 
@@ -96,40 +54,31 @@ static void choices_path(char *path, const char *run_directory) {
     snprintf(path, CHOICES_PATH_MAX, "%s/products.txt", run_directory);
 }
 
-static int open_backend(struct backend *be, const struct config *config, const char *choices,
-                        char *error) {
-    struct backend_options options = {
-        .device = devices[config->device],
-        .threads = (int)config->threads,
-        .tf32 = config->tf32,
-        .autotune = config->autotune,
-        .choices = choices,
-    };
-    return backend_open(be, &options, error);
-}
-
-/* Warnings and notes go to standard error, before the banner. */
-static void print_notes(const char *prefix, const char *text) {
-    while (*text) {
-        int length = (int)strcspn(text, "\n");
-        fprintf(stderr, "%s: %.*s\n", prefix, length, text);
-        text += length + (text[length] == '\n');
-    }
-}
-
 /* A plan can be made before the data are there; a run cannot. */
 static int open_data(struct run *run, bool required, char *error) {
     const struct config *config = &run->config;
-    int failed = open_source(&run->train, config, config->data.train, false, error);
+    int failed = source_open(&run->train, config, config->data.train, false, error);
     if (!failed && config->data.val[0])
-        failed = open_source(&run->val, config, config->data.val, true, error);
+        failed = source_open(&run->val, config, config->data.val, true, error);
     if (!failed || required) return failed;
     print_notes("note", error);
     error[0] = 0;
     return 0;
 }
 
-/* Opens device, precision, data and trainer, in this order, and says what was decided. */
+/* Training needs no tokenizer, only samples and those who open the checkpoints do. */
+static int open_tokenizer(struct run *run, char *error) {
+    const struct source *texts[] = {&run->train, &run->val};
+    int none = setup_tokenizer(&run->tokenizer, &run->config, NULL, texts, 2, error);
+    if (none <= 0) return none;
+    print_notes("note", error);
+    print_notes("note", "without it there are no samples, and none of its files in checkpoints");
+    error[0] = 0;
+    return 0;
+}
+
+/* Opens device, precision, data, tokenizer and trainer, in this order, and says what was decided.
+ */
 static int run_open(struct run *run, const struct config *config, bool allocate, char *error) {
     char note[ERROR_MAX], warnings[4 * ERROR_MAX], choices[CHOICES_PATH_MAX];
     memset(run, 0, sizeof *run);
@@ -140,7 +89,7 @@ static int run_open(struct run *run, const struct config *config, bool allocate,
     print_notes("warning", warnings);
     snprintf(run->directory, sizeof run->directory, "%s/%s", config->run_dir, config->name);
     choices_path(choices, run->directory);
-    if (open_backend(&run->be, config, choices, error)) return -1;
+    if (setup_backend(&run->be, config, choices, error)) return -1;
     run->backend_open = true;
     if (precision_resolve(&run->precision, note, config, &run->be, error)) return -1;
     print_notes("note", note);
@@ -150,16 +99,20 @@ static int run_open(struct run *run, const struct config *config, bool allocate,
     run->config.precision = precision_setting(&run->precision, config);
     if (run->precision.lower != DTYPE_F32 && config_dimension_notes(config, note, sizeof note))
         print_notes("note", note);
-    if (open_data(run, allocate, error)) return -1;
-    return trainer_open(&run->trainer, &run->config, &run->precision, &run->be, allocate, error);
+    if (open_data(run, allocate, error) || open_tokenizer(run, error)) return -1;
+    if (trainer_open(&run->trainer, &run->config, &run->precision, &run->be, allocate, error))
+        return -1;
+    if (run->tokenizer.vocab_size > 0) run->trainer.tokenizer = &run->tokenizer;
+    return 0;
 }
 
 static void run_close(struct run *run) {
     char ignored[ERROR_MAX];
     metrics_close(&run->metrics, ignored);
     if (run->trainer.config) trainer_close(&run->trainer);
-    close_source(&run->train);
-    close_source(&run->val);
+    source_close(&run->train);
+    source_close(&run->val);
+    tokenizer_close(&run->tokenizer);
     if (run->backend_open) backend_close(&run->be);
     if (run->lock >= 0) close(run->lock);
 }
@@ -215,34 +168,23 @@ static int validate(struct run *run, char *error) {
     return metrics_validation(&run->metrics, step, loss, error);
 }
 
-static int print_sample(struct gpt *gpt, const struct sample_options *options, char *error) {
-    int64_t length = options->prompt_length + options->tokens;
-    uint8_t *text = malloc((size_t)length);
-    if (!text) return fail(error, "out of memory for %" PRId64 " bytes of text", length);
-    int failed = sample_text(gpt, text, &length, options, error);
-    if (!failed) sample_print(stdout, text, length);
-    if (!failed) putchar('\n');
-    fflush(stdout);
-    free(text);
-    return failed;
-}
-
 static int sample_now(struct run *run, char *error) {
     const struct config *config = &run->config;
-    const char *prompt = config->sample.prompt[0] ? config->sample.prompt : "\n";
+    struct sample_result ignored;
     struct sample_options options = {
-        .prompt = (const uint8_t *)prompt,
-        .prompt_length = (int64_t)strlen(prompt),
         .tokens = config->sample.tokens,
         .temperature = config->sample.temperature,
         .top_k = config->sample.top_k,
+        .top_p = config->sample.top_p,
         .seed = derive_seed(config->seed, SEED_SAMPLE),
         .stream = (uint64_t)run->trainer.state.step,
         .stop = &caught_signal,
     };
     report_pause(&run->report);
     printf("--- sample at step %" PRId64 " ---\n", run->trainer.state.step);
-    if (print_sample(&run->trainer.gpt, &options, error)) return -1;
+    if (print_sample(stdout, &ignored, &run->trainer.gpt, &run->tokenizer, config->sample.prompt,
+                     &options, error))
+        return -1;
     printf("---\n");
     fflush(stdout);
     return 0;
@@ -304,7 +246,7 @@ static int step_or_save(struct run *run, int64_t saved, char *error) {
 static int after_step(struct run *run, int64_t *saved, char *error) {
     const struct config *config = &run->config;
     int64_t step = run->trainer.state.step, steps = config->train.steps;
-    bool can_sample = config->data.tokenizer == CONFIG_TOKENIZER_BYTES;
+    bool can_sample = run->tokenizer.vocab_size > 0;
     bool validates = run->val.open && due(step, config->eval.every, steps);
     bool samples = can_sample && due(step, config->sample.every, steps);
     bool saves = config->checkpoint.every > 0 && step % config->checkpoint.every == 0;
@@ -345,8 +287,7 @@ int run_train(const struct config *config, const struct command_line *line, char
         if (run.trainer.state.step >= config->train.steps)
             printf("all %" PRId64 " steps are done already; raise train.steps to go on\n",
                    config->train.steps);
-        catch_signals();
-        run.trainer.stop = &caught_signal;
+        run.trainer.stop = run_catch_signals();
         if (train(&run, error)) status = EXIT_FAILED;
         report_pause(&run.report);
         if (status == EXIT_DONE && caught_signal && run.trainer.state.step < config->train.steps) {
@@ -369,42 +310,5 @@ int run_dry(const struct config *config, char *error) {
                     needed >> 20, available >> 20);
     }
     run_close(&run);
-    return failed ? EXIT_FAILED : EXIT_DONE;
-}
-
-static int load_for_sampling(struct gpt *gpt, const char *from, char *error) {
-    backend_plan_begin(gpt->be);
-    sample_plan(gpt);
-    if (backend_plan_end(gpt->be, error) || gpt_allocate(gpt, error)) return -1;
-    return checkpoint_load_weights(gpt, from, error);
-}
-
-int run_sample(const struct config *config, const char *from, const struct command_line *line,
-               char *error) {
-    struct backend be;
-    struct precision precision;
-    struct gpt gpt;
-    char note[ERROR_MAX];
-    struct sample_options options = {
-        .prompt = (const uint8_t *)(line->prompt[0] ? line->prompt : "\n"),
-        .prompt_length = line->prompt[0] ? (int64_t)strlen(line->prompt) : 1,
-        .tokens = line->tokens >= 0 ? line->tokens : config->sample.tokens,
-        .temperature = line->temperature >= 0 ? line->temperature : config->sample.temperature,
-        .top_k = line->top_k >= 0 ? line->top_k : config->sample.top_k,
-        .seed = (uint64_t)(line->seed >= 0 ? line->seed : config->seed),
-    };
-    if (config->data.tokenizer != CONFIG_TOKENIZER_BYTES) {
-        fail(error, "%s: sampling works for models of bytes only in this version", from);
-        return EXIT_FAILED;
-    }
-    if (open_backend(&be, config, NULL, error)) return EXIT_FAILED;
-    int failed = precision_resolve(&precision, note, config, &be, error);
-    if (!failed) {
-        print_notes("note", note);
-        failed = gpt_open(&gpt, config, &precision, &be, false, error) ||
-                 load_for_sampling(&gpt, from, error) || print_sample(&gpt, &options, error);
-        gpt_close(&gpt);
-    }
-    backend_close(&be);
     return failed ? EXIT_FAILED : EXIT_DONE;
 }

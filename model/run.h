@@ -2,6 +2,8 @@
 #ifndef MODEL_RUN_H
 #define MODEL_RUN_H
 
+#include <signal.h>
+
 #include "model/command_line.h"
 #include "model/config.h"
 
@@ -15,8 +17,18 @@ int run_train(const struct config *config, const struct command_line *line, char
 /* Prints the banner of the same run, with its memory plan, and trains nothing. */
 int run_dry(const struct config *config, char *error);
 
-/* Prints text from the checkpoint at `from`; config comes from it. */
+/* Prints text from the model at `from`, a checkpoint or a directory of Hugging Face, for each
+ * prompt of the line; config comes from it. */
 int run_sample(const struct config *config, const char *from, const struct command_line *line,
                char *error);
+
+/* Prints loss, perplexity and bits per byte of the model at `from` on the text line->data, for each
+ * precision of the line, or that of the config. */
+int run_eval(const struct config *config, const char *from, const struct command_line *line,
+             char *error);
+
+/* From now on SIGINT and SIGTERM set the flag that is returned to their number; a second one ends
+ * the program. */
+const volatile sig_atomic_t *run_catch_signals(void);
 
 #endif

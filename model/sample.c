@@ -4,13 +4,25 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "data/error.h"
 #include "data/random.h"
-#include "data/utf8.h"
 #include "model/forward.h"
 
-enum { LENGTH_STEP = 64 }; /* contexts are padded to multiples: few distinct products */
+enum { LENGTH_STEP = 64 }; /* prompts are padded to multiples: few distinct products */
+
+/* One text being made. */
+struct sampler {
+    struct gpt *gpt;
+    const struct sample_options *options;
+    int64_t window;     /* tokens of context at most */
+    int32_t *context;   /* [window]: what the model has read */
+    int64_t length;     /* of it */
+    int64_t vocabulary; /* tokens that may be drawn */
+    float *logits;      /* [padded vocabulary] */
+    float *scratch;     /* [padded vocabulary] */
+};
 
 /* Padding comes after the context, where causal attention does not look. */
 static int64_t padded_length(const struct gpt *gpt, int64_t length) {
@@ -20,12 +32,13 @@ static int64_t padded_length(const struct gpt *gpt, int64_t length) {
 
 void sample_plan(struct gpt *gpt) {
     int64_t longest = gpt->capacity.sequence_length;
+    gpt_set_batch(gpt, 1, longest);
     for (int64_t length = LENGTH_STEP;; length += LENGTH_STEP) {
-        gpt_set_batch(gpt, 1, length < longest ? length : longest);
-        gpt_forward(gpt);
-        gpt_logits(gpt, 0);
+        gpt_prefill(gpt, length < longest ? length : longest);
         if (length >= longest) break;
     }
+    gpt_decode(gpt, longest - 1);
+    gpt_logits(gpt, 0);
     gpt_set_batch(gpt, gpt->capacity.batch, longest);
 }
 
@@ -57,95 +70,183 @@ static int64_t likeliest(const float *logits, int64_t count) {
     return best;
 }
 
-/* Writes the weight of each token in a draw among the k likeliest; where several are equal at the
- * border, the first ones count. weights: [count], also scratch. Returns the sum. */
-static double weigh(float *weights, const float *logits, int64_t count, int64_t k, float best,
-                    double temperature) {
-    float border = -INFINITY;
-    int64_t at_border = count; /* how many that equal the border may be drawn */
-    if (k > 0 && k < count) {
-        memcpy(weights, logits, (size_t)count * sizeof *weights);
-        border = kth_largest(weights, count, k);
-        at_border = k;
-        for (int64_t i = 0; i < count; i++) at_border -= logits[i] > border;
-    }
-    double total = 0;
+/* Sets all but the k largest values to `none`, which is smaller than any; among equals at the
+ * border the first ones stay. scratch: [count]. */
+static void keep_largest(float *values, float *scratch, int64_t count, int64_t k, float none) {
+    if (k <= 0 || k >= count) return;
+    memcpy(scratch, values, (size_t)count * sizeof *values);
+    float border = kth_largest(scratch, count, k);
+    for (int64_t i = 0; i < count; i++) k -= values[i] > border;
     for (int64_t i = 0; i < count; i++) {
-        bool drawn = logits[i] > border || (logits[i] == border && at_border-- > 0);
-        weights[i] = drawn ? (float)exp((double)(logits[i] - best) / temperature) : 0;
-        total += weights[i];
+        bool kept = values[i] > border || (values[i] == border && k-- > 0);
+        if (!kept) values[i] = none;
     }
-    return total;
 }
 
-/* logits and scratch: [count]. */
-static int64_t draw(const float *logits, float *scratch, int64_t count,
-                    const struct sample_options *options, int64_t position) {
-    int64_t best = likeliest(logits, count);
-    if (options->temperature == 0) return best;
-    double total =
-        weigh(scratch, logits, count, options->top_k, logits[best], options->temperature);
-    double left = random_uniform(options->seed, options->stream, (uint64_t)position) * total;
-    for (int64_t i = 0; i < count; i++) {
-        left -= scratch[i];
-        if (left < 0) return i;
-    }
-    return best;
+static int descending(const void *a, const void *b) {
+    float left = *(const float *)a, right = *(const float *)b;
+    return (left < right) - (left > right);
 }
 
-/* The logits that follow the context, as fp32 on the host. */
-static void predict(struct gpt *gpt, float *logits, int32_t *tokens, const uint8_t *context,
-                    int64_t length) {
-    struct backend *be = gpt->be;
-    int64_t padded = padded_length(gpt, length), vocab = gpt->shape.padded_vocab;
-    for (int64_t i = 0; i < padded; i++) tokens[i] = i < length ? context[i] : 0;
-    gpt_set_batch(gpt, 1, padded);
-    be->upload(be, gpt->activations.tokens, tokens, (size_t)padded * sizeof *tokens);
-    gpt_forward(gpt);
-    gpt_logits(gpt, length - 1);
-    const struct tensor *out = &gpt->activations.logits;
-    void *raw = logits + vocab; /* the second half of the buffer */
-    be->download(be, raw, out->data, (size_t)vocab * dtype_bytes(out->dtype));
-    const float *wide = dtype_widen(logits, raw, out->dtype, 0, (size_t)vocab);
-    if (wide != logits) memcpy(logits, wide, (size_t)vocab * sizeof *logits);
-}
-
-int sample_text(struct gpt *gpt, uint8_t *text, int64_t *length,
-                const struct sample_options *options, char *error) {
-    int64_t vocab = gpt->shape.padded_vocab, window = gpt->capacity.sequence_length;
-    float *logits = malloc((size_t)(2 * vocab) * sizeof *logits);
-    int32_t *tokens = malloc((size_t)window * sizeof *tokens);
-    assert(options->prompt_length > 0);
-    if (!logits || !tokens) {
-        free(logits);
-        free(tokens);
-        return fail(error, "out of memory for a sample");
-    }
-    memcpy(text, options->prompt, (size_t)options->prompt_length);
-    int64_t at = options->prompt_length, end = at + options->tokens;
-    for (; at < end && !gpt->be->failure[0] && !(options->stop && *options->stop); at++) {
-        int64_t used = at < window ? at : window;
-        predict(gpt, logits, tokens, text + at - used, used);
-        int64_t limit = gpt->shape.vocab_size < 256 ? gpt->shape.vocab_size : 256;
-        text[at] = (uint8_t)draw(logits, logits + vocab, limit, options, at);
-    }
-    free(logits);
-    free(tokens);
-    *length = at;
-    return gpt->be->failure[0] ? fail(error, "%s", gpt->be->failure) : 0;
-}
-
-void sample_print(FILE *out, const uint8_t *text, int64_t length) {
-    for (int64_t i = 0; i < length;) {
-        size_t bytes = utf8_character(text + i, (size_t)(length - i));
-        bool control = (text[i] < 32 && text[i] != '\n' && text[i] != '\t') || text[i] == 127 ||
-                       (bytes == 2 && text[i] == 0xc2 && text[i + 1] < 0xa0);
-        if (bytes == 0 || control) {
-            fputs("\xef\xbf\xbd", out);
-            i++;
-            continue;
+/* How many of the largest weights it takes to reach the sum `wanted`; at least one. The likeliest
+ * few carry nearly all, so a growing number of them is sorted. scratch: [count]. */
+static int64_t nucleus_size(const float *weights, float *scratch, int64_t count, double wanted) {
+    for (int64_t sorted = 64;; sorted *= 8) {
+        if (sorted > count) sorted = count;
+        memcpy(scratch, weights, (size_t)count * sizeof *weights);
+        float border = kth_largest(scratch, count, sorted);
+        int64_t found = 0;
+        for (int64_t i = 0; i < count && found < sorted; i++)
+            if (weights[i] > border) scratch[found++] = weights[i];
+        qsort(scratch, (size_t)found, sizeof *scratch, descending);
+        for (; found < sorted; found++) scratch[found] = border;
+        double sum = 0;
+        for (int64_t i = 0; i < sorted; i++) {
+            sum += scratch[i];
+            if (sum >= wanted) return i + 1;
         }
-        fwrite(text + i, 1, bytes, out);
-        i += (int64_t)bytes;
+        if (sorted == count) return count;
     }
+}
+
+static double sum_of(const float *values, int64_t count) {
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += values[i];
+    return sum;
+}
+
+/* The logits become weights of a draw: temperature, then top_k, then top_p, the order of Hugging
+ * Face's generate. */
+static void weigh(struct sampler *sampler, float best) {
+    const struct sample_options *options = sampler->options;
+    float *weights = sampler->logits;
+    int64_t count = sampler->vocabulary;
+    keep_largest(weights, sampler->scratch, count, options->top_k, -INFINITY);
+    for (int64_t i = 0; i < count; i++)
+        weights[i] = (float)exp((double)(weights[i] - best) / options->temperature);
+    if (options->top_p >= 1) return;
+    double wanted = options->top_p * sum_of(weights, count);
+    int64_t size = nucleus_size(weights, sampler->scratch, count, wanted);
+    keep_largest(weights, sampler->scratch, count, size, 0);
+}
+
+/* The token at a position of the text, from the logits. */
+static int draw(struct sampler *sampler, int64_t position) {
+    const struct sample_options *options = sampler->options;
+    int64_t best = likeliest(sampler->logits, sampler->vocabulary);
+    if (options->temperature == 0) return (int)best;
+    weigh(sampler, sampler->logits[best]);
+    double left = random_uniform(options->seed, options->stream, (uint64_t)position) *
+                  sum_of(sampler->logits, sampler->vocabulary);
+    for (int64_t i = 0; i < sampler->vocabulary; i++) {
+        left -= sampler->logits[i];
+        if (left < 0) return (int)i;
+    }
+    return (int)best;
+}
+
+/* Reads the whole context anew. */
+static void read_context(struct sampler *sampler) {
+    struct gpt *gpt = sampler->gpt;
+    int64_t padded = padded_length(gpt, sampler->length);
+    for (int64_t i = sampler->length; i < padded; i++) sampler->context[i] = 0;
+    gpt->be->upload(gpt->be, gpt->activations.tokens, sampler->context,
+                    (size_t)padded * sizeof *sampler->context);
+    gpt_prefill(gpt, padded);
+}
+
+/* Appends a token to the context and reads it. */
+static void read_token(struct sampler *sampler, int token) {
+    struct gpt *gpt = sampler->gpt;
+    if (sampler->length == sampler->window) {
+        int64_t kept = sampler->window / 2;
+        memmove(sampler->context, sampler->context + sampler->window - kept,
+                (size_t)kept * sizeof *sampler->context);
+        sampler->length = kept;
+        sampler->context[sampler->length++] = token;
+        read_context(sampler);
+        return;
+    }
+    int32_t *place = &sampler->context[sampler->length];
+    *place = token;
+    gpt->be->upload(gpt->be, gpt->activations.tokens + sampler->length, place, sizeof *place);
+    gpt_decode(gpt, sampler->length++);
+}
+
+/* Fetches the logits that follow the context, as fp32. */
+static void predict(struct sampler *sampler) {
+    struct gpt *gpt = sampler->gpt;
+    size_t vocabulary = (size_t)gpt->shape.padded_vocab;
+    const struct tensor *out = &gpt->activations.logits;
+    gpt_logits(gpt, sampler->length - 1);
+    gpt->be->download(gpt->be, sampler->scratch, out->data, vocabulary * dtype_bytes(out->dtype));
+    const float *wide = dtype_widen(sampler->logits, sampler->scratch, out->dtype, 0, vocabulary);
+    if (wide != sampler->logits) memcpy(sampler->logits, wide, vocabulary * sizeof *wide);
+}
+
+static int open_sampler(struct sampler *sampler, struct gpt *gpt,
+                        const struct sample_options *options, char *error) {
+    size_t vocabulary = (size_t)gpt->shape.padded_vocab;
+    assert(options->prompt_length > 0);
+    *sampler = (struct sampler){.gpt = gpt, .options = options};
+    sampler->window = gpt->capacity.sequence_length;
+    sampler->vocabulary = gpt->shape.vocab_size;
+    if (options->vocabulary > 0 && options->vocabulary < sampler->vocabulary)
+        sampler->vocabulary = options->vocabulary;
+    sampler->context = malloc((size_t)sampler->window * sizeof *sampler->context);
+    sampler->logits = malloc(vocabulary * sizeof *sampler->logits);
+    sampler->scratch = malloc(vocabulary * sizeof *sampler->scratch);
+    if (!sampler->context || !sampler->logits || !sampler->scratch)
+        return fail(error, "out of memory for a sample");
+    int64_t dropped = options->prompt_length - sampler->window;
+    if (dropped < 0) dropped = 0;
+    sampler->length = options->prompt_length - dropped;
+    for (int64_t i = 0; i < sampler->length; i++)
+        sampler->context[i] = options->prompt[dropped + i];
+    return 0;
+}
+
+static void close_sampler(struct sampler *sampler) {
+    free(sampler->context);
+    free(sampler->logits);
+    free(sampler->scratch);
+}
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void run(struct sampler *sampler, struct sample_result *result) {
+    const struct sample_options *options = sampler->options;
+    const struct backend *be = sampler->gpt->be;
+    double began = seconds();
+    read_context(sampler);
+    predict(sampler);
+    double read = seconds();
+    while (result->tokens < options->tokens && !be->failure[0]) {
+        if (options->stop && *options->stop) break;
+        int token = draw(sampler, options->prompt_length + result->tokens);
+        result->tokens++;
+        if (token == options->end_of_text) break;
+        if (options->emit) options->emit(options->context, token);
+        if (result->tokens == options->tokens) break;
+        read_token(sampler, token);
+        predict(sampler);
+    }
+    result->prompt_seconds = read - began;
+    result->tokens_seconds = seconds() - read;
+}
+
+int sample_tokens(struct gpt *gpt, struct sample_result *result,
+                  const struct sample_options *options, char *error) {
+    struct sampler sampler;
+    *result = (struct sample_result){0};
+    gpt_set_batch(gpt, 1, gpt->capacity.sequence_length);
+    int status = open_sampler(&sampler, gpt, options, error);
+    if (status == 0) run(&sampler, result);
+    close_sampler(&sampler);
+    if (status == 0 && gpt->be->failure[0]) status = fail(error, "%s", gpt->be->failure);
+    return status;
 }

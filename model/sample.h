@@ -1,4 +1,8 @@
-/* Text from a model: one token after another, drawn from its prediction. */
+/* Tokens from a model: one after another, drawn from its prediction.
+ *
+ * Keys and values of what was read stay in the layers' activations, so a new token costs one row
+ * through the model. When the context is full, its older half is dropped and the rest is read once
+ * more, since positions are absolute. */
 #ifndef MODEL_SAMPLE_H
 #define MODEL_SAMPLE_H
 
@@ -8,27 +12,34 @@
 #include "model/gpt.h"
 
 struct sample_options {
-    const uint8_t *prompt; /* tokens of a byte vocabulary; at least one */
+    const uint16_t *prompt; /* [prompt_length] tokens; at least one. Only the last ones that fit
+                             * the context are read */
     int64_t prompt_length;
     int64_t tokens;     /* to add */
     double temperature; /* 0: always the likeliest */
     int64_t top_k;      /* draw among the k likeliest; 0: all */
+    double top_p;       /* then among the likeliest that together have probability p; 1: all */
+    int64_t vocabulary; /* draw among tokens 0 .. vocabulary - 1; 0: the model's */
+    int end_of_text;    /* the token that ends the text early, or -1 */
     uint64_t seed, stream;
     const volatile sig_atomic_t *stop; /* optional: looked at between tokens */
+    /* Called with each new token, but not with end_of_text. */
+    void (*emit)(void *context, int token);
+    void *context;
 };
 
-/* Prepares products for the batch shapes sampling uses; between gpt_open and gpt_allocate, while
- * the backend is planning. */
+struct sample_result {
+    int64_t tokens;                        /* added, with the one that ended the text */
+    double prompt_seconds, tokens_seconds; /* reading the prompt, and all after it */
+};
+
+/* Prepares products for the shapes sampling uses; between gpt_open and gpt_allocate, while the
+ * backend is planning. For models opened for training or sampling. */
 void sample_plan(struct gpt *gpt);
 
-/* Writes prompt and continuation, options->tokens bytes longer, to text; *length becomes its bytes
- * in all, fewer if it was stopped. Runs under the model's
- * autocast; the batch in place is lost. A context longer than the capacity keeps its end. */
-int sample_text(struct gpt *gpt, uint8_t *text, int64_t *length,
-                const struct sample_options *options, char *error);
-
-/* Bytes as a terminal may show them: what is neither printable, a line break, a tab nor valid
- * UTF-8 becomes U+FFFD. */
-void sample_print(FILE *out, const uint8_t *text, int64_t length);
+/* Draws tokens under the model's autocast; the batch in place is lost. The token at a place
+ * depends on (seed, stream, number of tokens before it) and the prediction alone. */
+int sample_tokens(struct gpt *gpt, struct sample_result *result,
+                  const struct sample_options *options, char *error);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include "data/error.h"
 #include "model/backward.h"
+#include "model/evaluate.h"
 #include "model/forward.h"
 #include "model/sample.h"
 #include "model/schedule.h"
@@ -80,13 +81,12 @@ static void begin_step(struct trainer *trainer) {
 static int plan(struct trainer *trainer, bool allocate, char *error) {
     struct backend *be = trainer->be;
     const struct config *config = trainer->config;
-    bool samples = config->sample.every > 0 && config->data.tokenizer == CONFIG_TOKENIZER_BYTES;
     backend_plan_begin(be);
     begin_step(trainer);
     accumulate(trainer);
     if (trainer->config->train.grad_accum_steps > 1) accumulate(trainer);
     update(trainer);
-    if (samples) sample_plan(&trainer->gpt);
+    if (config->sample.every > 0) sample_plan(&trainer->gpt);
     trainer->gpt.memory.workspace = be->workspace_bytes;
     trainer->gpt.memory.total += be->workspace_bytes;
     if (allocate) return backend_plan_end(be, error);
@@ -96,15 +96,9 @@ static int plan(struct trainer *trainer, bool allocate, char *error) {
 
 static int allocate_traffic(struct trainer *trainer, char *error) {
     struct backend *be = trainer->be;
-    size_t bytes = 2 * (size_t)trainer->gpt.capacity.rows * sizeof(int32_t);
     trainer->results = be->host_allocate(be, TRAINER_SLOTS * sizeof *trainer->results);
-    bool complete = trainer->results != NULL;
-    for (int slot = 0; slot < TRAINER_SLOTS; slot++) {
-        trainer->batch[slot] = be->host_allocate(be, bytes);
-        trainer->batch_sent[slot] = be->allocate(be, bytes);
-        complete = complete && trainer->batch[slot] && trainer->batch_sent[slot];
-    }
-    return complete ? 0 : fail(error, "out of memory for batches of %zu bytes", bytes);
+    if (!trainer->results) return fail(error, "out of memory");
+    return batches_open(&trainer->batches, be, trainer->gpt.capacity.rows, error);
 }
 
 int trainer_open(struct trainer *trainer, const struct config *config,
@@ -112,7 +106,7 @@ int trainer_open(struct trainer *trainer, const struct config *config,
                  char *error) {
     *trainer = (struct trainer){.config = config, .be = be};
     struct gpt *gpt = &trainer->gpt;
-    if (gpt_open(gpt, config, precision, be, true, error)) return -1;
+    if (gpt_open(gpt, config, precision, be, GPT_TRAINING, error)) return -1;
     trainer->state.scaler.loss_scale =
         precision->scale_loss ? (float)config->loss_scale.init_scale : 1;
     trainer->scaler = be->allocate(be, sizeof *trainer->scaler);
@@ -127,10 +121,7 @@ int trainer_open(struct trainer *trainer, const struct config *config,
 
 void trainer_close(struct trainer *trainer) {
     struct backend *be = trainer->be;
-    for (int slot = 0; slot < TRAINER_SLOTS; slot++) {
-        if (trainer->batch[slot]) be->host_release(be, trainer->batch[slot]);
-        if (trainer->batch_sent[slot]) be->release(be, trainer->batch_sent[slot]);
-    }
+    batches_close(&trainer->batches);
     if (trainer->results) be->host_release(be, trainer->results);
     if (trainer->scaler) be->release(be, trainer->scaler);
     if (trainer->gpt.be) gpt_close(&trainer->gpt);
@@ -140,25 +131,6 @@ void trainer_close(struct trainer *trainer) {
 void trainer_restore_scaler(struct trainer *trainer) {
     trainer->be->upload(trainer->be, trainer->scaler, &trainer->state.scaler,
                         sizeof *trainer->scaler);
-}
-
-/* Puts a batch in place without waiting for the operations that use the one before. */
-static int fetch(struct trainer *trainer, const struct loader *loader, int64_t first_sample,
-                 char *error) {
-    struct gpt *gpt = &trainer->gpt;
-    struct backend *be = trainer->be;
-    int slot = trainer->slot;
-    int64_t rows = gpt->shape.rows;
-    int32_t *batch = trainer->batch[slot];
-    be->sent(be, slot);
-    if (loader_fetch(loader, batch, batch + rows, (uint64_t)first_sample, (int)gpt->shape.batch,
-                     error))
-        return -1;
-    be->send(be, slot, trainer->batch_sent[slot], batch, 2 * (size_t)rows * sizeof *batch);
-    gpt->activations.tokens = trainer->batch_sent[slot];
-    gpt->activations.targets = trainer->batch_sent[slot] + rows;
-    trainer->slot = (slot + 1) % TRAINER_SLOTS;
-    return 0;
 }
 
 /* Infinite gradients are skipped, but not for ever. */
@@ -190,7 +162,7 @@ int trainer_begin_step(struct trainer *trainer, const struct loader *loader, cha
     begin_step(trainer);
     for (int64_t micro = 0; micro < micro_steps; micro++) {
         int64_t first_sample = (trainer->state.step * micro_steps + micro) * batch;
-        if (fetch(trainer, loader, first_sample, error)) return -1;
+        if (batches_put(&trainer->batches, &trainer->gpt, loader, first_sample, error)) return -1;
         accumulate(trainer);
     }
     double lr = schedule_lr(config, trainer->state.step);
@@ -226,39 +198,15 @@ int trainer_end_step(struct trainer *trainer, struct step_report *report, char *
     return check_overflow(trainer, queued->step, error);
 }
 
-/* Queues the loss of one batch; its mean arrives in the slot's result. */
-static int queue_loss(struct trainer *trainer, const struct loader *loader, int64_t i,
-                      char *error) {
-    struct gpt *gpt = &trainer->gpt;
-    struct backend *be = trainer->be;
-    int slot = (int)(i % TRAINER_SLOTS);
-    if (fetch(trainer, loader, i * gpt->shape.batch, error)) return -1;
-    gpt_forward(gpt);
-    gpt_loss(gpt, NULL, 0);
-    /* The slot of the step's own loss is free between steps. */
-    OP(be, clear, .data = &trainer->scaler->loss, .bytes = sizeof(float));
-    OP(be, loss_sum, .total = &trainer->scaler->loss, .losses = gpt->activations.losses.data,
-       .count = gpt->shape.rows, .weight = 1.0f / (float)gpt->shape.rows);
-    be->fetch(be, slot, &trainer->results[slot].loss, &trainer->scaler->loss, sizeof(float));
-    return 0;
-}
-
 int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,
                      int64_t batches, char *error) {
-    struct backend *be = trainer->be;
-    const struct config *config = trainer->config;
-    double total = 0;
     assert(trainer->unfinished == 0);
-    gpt_set_batch(&trainer->gpt, config->train.micro_batch_size, config->data.seq_len);
-    for (int64_t i = 0; i <= batches; i++) {
-        if (trainer->stop && *trainer->stop) return 1;
-        if (i < batches && queue_loss(trainer, loader, i, error)) return -1;
-        if (i == 0) continue;
-        int before = (int)((i - 1) % TRAINER_SLOTS);
-        be->fetched(be, before);
-        total += trainer->results[before].loss;
-    }
-    if (be->failure[0]) return fail(error, "%s", be->failure);
-    *loss = total / (double)batches;
-    return 0;
+    struct evaluator evaluator = {
+        .gpt = &trainer->gpt,
+        .batches = &trainer->batches,
+        .sum = &trainer->scaler->loss, /* free between steps, likewise the results */
+        .results = {&trainer->results[0].loss, &trainer->results[1].loss},
+        .stop = trainer->stop,
+    };
+    return evaluate(&evaluator, loss, loader, batches * trainer->gpt.capacity.batch, error);
 }

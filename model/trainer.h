@@ -12,6 +12,8 @@
 #include <signal.h>
 
 #include "data/loader.h"
+#include "data/tokenizer.h"
+#include "model/batches.h"
 #include "model/config.h"
 #include "model/gpt.h"
 
@@ -36,8 +38,7 @@ struct queued_step {
     double lr;
 };
 
-/* Host and backend take turns: while one slot is used by operations, the other is filled. */
-enum { TRAINER_SLOTS = 2 };
+enum { TRAINER_SLOTS = BATCH_SLOTS }; /* steps queued at most */
 
 struct trainer {
     const struct config *config;
@@ -46,14 +47,13 @@ struct trainer {
     struct step_state *scaler;   /* backend memory */
     struct training_state state; /* step, tokens: as begun; scaler: of the last step ended */
 
-    int slot;                                 /* that the next batch goes to */
-    int32_t *batch[TRAINER_SLOTS];            /* host, [2, B, T]: inputs, then targets */
-    int32_t *batch_sent[TRAINER_SLOTS];       /* the same in backend memory */
+    struct batches batches;
     struct step_state *results;               /* host, [TRAINER_SLOTS] */
     struct queued_step queued[TRAINER_SLOTS]; /* of which `unfinished` are in use */
     int first_queued, unfinished;
     /* Optional: not 0 asks long work that is no training step to end early. */
     const volatile sig_atomic_t *stop;
+    const struct tokenizer *tokenizer; /* optional: its files go into checkpoints */
 };
 
 /* Lays out the model and walks one step so that every operation is prepared and the memory plan is

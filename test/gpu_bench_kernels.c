@@ -224,6 +224,11 @@ static void gradient_norm_body(const struct subject *s) {
     OP(s->be, gradient_norm, .state = s->state, .gradients = &s->t[4], .grad_clip = 1);
 }
 
+static void attention_decode_body(const struct subject *s) {
+    OP(s->be, attention_decode, .out = &s->t[0], .qkv = &s->t[1], .position = s->bench->seq - 1,
+       .heads = (int)s->heads);
+}
+
 static void embedding_forward_body(const struct subject *s) {
     OP(s->be, embedding_forward, .out = &s->t[0], .tokens = s->tokens, .token_table = &s->t[1],
        .position_table = &s->t[2], .sequence_length = s->bench->seq);
@@ -288,6 +293,16 @@ static double make_update(struct subject *s, int64_t N, int64_t C) {
     return (double)count * (norm ? 4 : 3 * 8 + 4 + 2);
 }
 
+/* One query of each of so many whole sequences that their keys and values exceed a cache. */
+static double make_attention_decode(struct subject *s, int64_t N, int64_t C) {
+    int64_t T = s->bench->seq, sequences = 4 * N / T;
+    s->heads = s->bench->heads;
+    make(s, 0, DTYPE_BF16, sequences, C, 0);
+    make(s, 1, DTYPE_BF16, sequences * T, 3 * C, 1);
+    s->t[1] = tensor_split(&s->t[1], sequences, T);
+    return (double)(sequences * T * 2 * C) * 2;
+}
+
 static double make_embedding(struct subject *s, int64_t N, int64_t C) {
     int64_t V = s->bench->vocabulary, T = s->bench->seq, distinct = 0;
     make(s, 0, DTYPE_F32, N, C, 1);
@@ -335,6 +350,7 @@ static const struct {
     {"cross_entropy", cross_entropy_body, make_cross_entropy},
     {"adamw", adamw_body, make_update},
     {"gradient_norm", gradient_norm_body, make_update},
+    {"attention_decode", attention_decode_body, make_attention_decode},
     {"embedding_forward", embedding_forward_body, make_embedding},
     {"embedding_backward", embedding_backward_body, make_embedding},
     {"column_sums", column_sums_body, make_column_sums},

@@ -29,6 +29,7 @@ void cpu_embedding_backward_plan(struct backend *be, const struct embedding_back
 void cpu_layernorm_backward_plan(struct backend *be, const struct layernorm_backward_args *args);
 void cpu_matmul_plan(struct backend *be, const struct matmul_args *args);
 void cpu_attention_forward_plan(struct backend *be, const struct attention_forward_args *args);
+void cpu_attention_decode_plan(struct backend *be, const struct attention_decode_args *args);
 void cpu_attention_backward_plan(struct backend *be, const struct attention_backward_args *args);
 void cpu_gradient_norm_plan(struct backend *be, const struct gradient_norm_args *args);
 

@@ -104,6 +104,7 @@ static struct operations *make_plan_table(void) {
     plan->layernorm_backward = cpu_layernorm_backward_plan;
     plan->matmul = cpu_matmul_plan;
     plan->attention_forward = cpu_attention_forward_plan;
+    plan->attention_decode = cpu_attention_decode_plan;
     plan->attention_backward = cpu_attention_backward_plan;
     plan->gradient_norm = cpu_gradient_norm_plan;
     return plan;

@@ -53,6 +53,7 @@ void cuda_embedding_backward_plan(struct backend *be, const struct embedding_bac
 void cuda_layernorm_backward_plan(struct backend *be, const struct layernorm_backward_args *args);
 void cuda_matmul_plan(struct backend *be, const struct matmul_args *args);
 void cuda_attention_forward_plan(struct backend *be, const struct attention_forward_args *args);
+void cuda_attention_decode_plan(struct backend *be, const struct attention_decode_args *args);
 void cuda_attention_backward_plan(struct backend *be, const struct attention_backward_args *args);
 void cuda_gradient_norm_plan(struct backend *be, const struct gradient_norm_args *args);
 

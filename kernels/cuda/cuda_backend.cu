@@ -143,6 +143,7 @@ static struct operations *make_plan_table(void) {
     plan->layernorm_backward = cuda_layernorm_backward_plan;
     plan->matmul = cuda_matmul_plan;
     plan->attention_forward = cuda_attention_forward_plan;
+    plan->attention_decode = cuda_attention_decode_plan;
     plan->attention_backward = cuda_attention_backward_plan;
     plan->gradient_norm = cuda_gradient_norm_plan;
     return plan;

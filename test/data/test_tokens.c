@@ -89,8 +89,11 @@ Test(tokens, refuses_what_is_no_shard_and_says_what_to_do) {
     struct tokens tokens;
     expect_refusal("missing.bin", "no such", "./prepare");
     expect_refusal("missing*.bin", "no token shard matches", "pattern");
-    write_raw("magic.bin", 123, 1, 4, few, 8);
-    expect_refusal("magic.bin", "not a token shard", "./prepare");
+    write_raw("magic.dat", 123, 1, 4, few, 8);
+    expect_refusal("magic.dat", "starts with 123, not 20240520; and only what is named .bin",
+                   "./prepare");
+    write_raw("odd.bin", 123, 1, 4, few, 7);
+    expect_refusal("odd.bin", "and its 1031 bytes, an odd number", "./prepare");
     write_raw("llama.bin", 20240801, 7, 2, few, 8);
     expect_refusal("llama.bin", "not supported", "16-bit");
     write_raw("version.bin", 20240520, 2, 4, few, 8);
@@ -107,7 +110,9 @@ Test(tokens, refuses_what_is_no_shard_and_says_what_to_do) {
     write_raw("negative.bin", 20240520, 1, 0xffffffff, few, 8);
     expect_refusal("negative.bin", "truncated", "again");
     close(open(in_folder("empty.bin"), O_CREAT | O_WRONLY, 0644));
-    expect_refusal("empty.bin", "header", "./prepare");
+    expect_refusal("empty.bin", "it is empty", "./prepare");
+    cr_assert_eq(truncate(in_folder("short.bin"), 1000), 0);
+    expect_refusal("short.bin", "truncated: a token shard of 1000 bytes", "again");
     mkdir(in_folder("folder"), 0755);
     expect_refusal("folder", "directory", "*_train_*.bin");
     mkfifo(in_folder("pipe"), 0644);

@@ -32,8 +32,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
         const struct training_state *state = &manifest.state;
         require(state->step >= 0 && state->tokens >= 0 && manifest.next_sample >= 0);
         require(state->scaler.loss_scale > 0 && state->scaler.updates >= 0);
-        for (int i = 0; i < CHECKPOINT_FILES; i++)
-            require(strlen(manifest.files[i].sha256) == SHA256_HEX_MAX - 1);
+        require(manifest.files.count >= 3 && manifest.files.count <= CHECKPOINT_FILES_MAX);
+        for (int i = 0; i < manifest.files.count; i++) {
+            const struct checkpoint_file *file = &manifest.files.list[i];
+            require(strlen(file->sha256) == SHA256_HEX_MAX - 1);
+            require(file->name[0] && !strchr(file->name, '/') && strcmp(file->name, "..") != 0);
+        }
         config_defaults(&config);
         config_read_text(&config, &origins, manifest.config, strlen(manifest.config), error);
         checkpoint_manifest_close(&manifest);

@@ -118,6 +118,20 @@ static inline void expect_same(const struct subject *a, const struct subject *b)
                  "scalers differ");
 }
 
+/* A tokenizer as far as checkpoints look at it. The second file has all bytes. */
+static inline const struct tokenizer *toy_tokenizer(void) {
+    static char all[256];
+    static struct tokenizer tokenizer = {
+        .kind = TOKENIZER_GPT2,
+        .vocab_size = 300,
+        .end_of_text = 299,
+        .files = {{"vocab.json", "{}", 2, ""}, {"merges.txt", all, sizeof all, ""}},
+        .file_count = 2,
+    };
+    for (int i = 0; i < 256; i++) all[i] = (char)i;
+    return &tokenizer;
+}
+
 static inline void save_step(struct subject *subject, const char *run, int64_t step, char *path) {
     char reason[ERROR_MAX] = "";
     subject_fill(subject, step);

@@ -8,8 +8,9 @@
 #include <unistd.h>
 
 static char path[FILE_PATH_MAX];
-static const char *const files[] = {"model.safetensors", "config.json", "optimizer.safetensors",
-                                    "trainer.json"};
+static const char *const files[] = {
+    "model.safetensors", "config.json",           "generation_config.json", "vocab.json",
+    "merges.txt",        "tokenizer_config.json", "optimizer.safetensors",  "trainer.json"};
 
 TestSuite(checkpoint_damage, .init = make_folder, .fini = remove_folder);
 
@@ -44,13 +45,14 @@ static void flip(int file, off_t at) {
 Test(checkpoint_damage, any_changed_byte_shows) {
     struct subject subject;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP16);
+    subject.trainer.tokenizer = toy_tokenizer();
     save_step(&subject, folder, 5, path);
     for (size_t i = 0; i < COUNT(files); i++) {
         int file = open(file_of(files[i]), O_RDWR);
         cr_assert_geq(file, 0);
         off_t size = lseek(file, 0, SEEK_END);
         /* All of trainer.json, which no other file vouches for. */
-        off_t stride = strcmp(files[i], "trainer.json") == 0 ? 1 : size / 7;
+        off_t stride = strcmp(files[i], "trainer.json") == 0 || size < 7 ? 1 : size / 7;
         for (off_t at = 0; at < size; at += stride) {
             flip(file, at);
             expect_damaged(files[i], "");
@@ -175,6 +177,7 @@ Test(checkpoint_damage, a_full_disk_costs_nothing_but_the_new_one) {
     struct subject subject;
     char *warnings;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    subject.trainer.tokenizer = toy_tokenizer();
     save_step(&subject, folder, 10, path);
     signal(SIGXFSZ, SIG_IGN);
     for (rlim_t limit = 0; limit < 200000; limit += 29989) {

@@ -8,7 +8,7 @@
 #include "data/error.h"
 #include "model/command_line.h"
 
-enum { ARGUMENTS_MAX = 16 };
+enum { ARGUMENTS_MAX = 24 };
 
 /* Arguments are separated by |. */
 static int parse(struct command_line *line, const char *arguments, char *error) {
@@ -46,7 +46,9 @@ Test(command_line, train) {
     cr_expect_eq(arrlen(line.overrides), 0);
     cr_expect_not(line.resume);
     cr_expect_null(line.resume_path);
-    cr_expect_null(line.prompt);
+    cr_expect_eq(arrlen(line.prompts), 0);
+    cr_expect_lt(line.top_p, 0);
+    cr_expect_eq(line.export_dtype, CONFIG_PRECISION_AUTO);
     cr_expect_null(line.from);
     cr_expect_lt(line.temperature, 0);
     cr_expect_lt(line.top_k, 0);
@@ -121,13 +123,15 @@ Test(command_line, dry_run) {
 
 Test(command_line, sample) {
     struct command_line line =
-        accept("--sample|Once upon|--from|d|--tokens|50|--temperature|0.5|--top-k|7|--seed|9");
+        accept("--sample|Once upon|--from|d|--tokens|50|--temperature|0.5|--top-k|7|"
+               "--top-p|0.9|--seed|9");
     cr_expect_eq(line.command, COMMAND_SAMPLE);
-    cr_expect_str_eq(line.prompt, "Once upon");
+    cr_expect_str_eq(line.prompts[0], "Once upon");
     cr_expect_str_eq(line.from, "d");
     cr_expect_eq(line.tokens, 50);
     cr_expect_eq(line.temperature, 0.5);
     cr_expect_eq(line.top_k, 7);
+    cr_expect_eq(line.top_p, 0.9);
     cr_expect_eq(line.seed, 9);
     command_line_free(&line);
 }
@@ -135,19 +139,87 @@ Test(command_line, sample) {
 Test(command_line, sample_takes_zeros_and_any_prompt) {
     struct command_line line =
         accept("--from|d|--sample||--tokens|0|--temperature|0|--top-k|0|--seed|0");
-    cr_expect_str_eq(line.prompt, "");
+    cr_expect_str_eq(line.prompts[0], "");
     cr_expect_eq(line.tokens, 0);
     cr_expect_eq(line.temperature, 0);
     cr_expect_eq(line.top_k, 0);
     cr_expect_eq(line.seed, 0);
     command_line_free(&line);
     line = accept("--sample|--- a --- b|--from|d|--set|precision=fp32");
-    cr_expect_str_eq(line.prompt, "--- a --- b");
+    cr_expect_str_eq(line.prompts[0], "--- a --- b");
     command_line_free(&line);
     line = accept("--sample=x=y|--from=d|--seed=2147483647");
-    cr_expect_str_eq(line.prompt, "x=y");
+    cr_expect_str_eq(line.prompts[0], "x=y");
     cr_expect_eq(line.seed, 2147483647);
     command_line_free(&line);
+}
+
+Test(command_line, sample_repeats_in_order) {
+    struct command_line line = accept("--sample|one|--from|d|--sample|two|--sample=");
+    cr_assert_eq(arrlen(line.prompts), 3);
+    cr_expect_str_eq(line.prompts[0], "one");
+    cr_expect_str_eq(line.prompts[1], "two");
+    cr_expect_str_eq(line.prompts[2], "");
+    command_line_free(&line);
+}
+
+Test(command_line, eval) {
+    struct command_line line = accept("--eval|--from|d|--data|x*.bin|--device|cpu");
+    cr_expect_eq(line.command, COMMAND_EVAL);
+    cr_expect_str_eq(line.from, "d");
+    cr_expect_str_eq(line.data, "x*.bin");
+    cr_expect_eq(line.precision_count, 0);
+    command_line_free(&line);
+    line = accept("--eval|--from|d|--data|x|--precision|bf16,fp32,fp16");
+    cr_assert_eq(line.precision_count, 3);
+    cr_expect_eq(line.precisions[0], CONFIG_PRECISION_BF16);
+    cr_expect_eq(line.precisions[1], CONFIG_PRECISION_FP32);
+    cr_expect_eq(line.precisions[2], CONFIG_PRECISION_FP16);
+    command_line_free(&line);
+}
+
+Test(command_line, export) {
+    static const char *const names[] = {"fp32", "fp16", "bf16"};
+    for (int i = 0; i < 3; i++) {
+        char arguments[100];
+        snprintf(arguments, sizeof arguments, "--export|out|--from|d|--dtype|%s", names[i]);
+        struct command_line line = accept(arguments);
+        cr_expect_eq(line.command, COMMAND_EXPORT);
+        cr_expect_str_eq(line.export_to, "out");
+        cr_expect_eq(line.export_dtype, (enum config_precision)i);
+        command_line_free(&line);
+    }
+}
+
+Test(command_line, eval_and_export_need_what_they_read) {
+    refuse("--eval|--data|x", "--from DIR");
+    refuse("--eval|--from|d", "--data GLOB");
+    refuse("--eval|--from|d|--data|x|--config|c", "--config");
+    refuse("--export|o|--dtype|fp16", "--from DIR");
+    refuse("--export|o|--from|d", "--dtype fp32");
+    refuse("--export|o|--from|d|--dtype|fp8", "fp32, fp16, bf16");
+    refuse("--export|o|--from|d|--dtype|auto", "fp32, fp16, bf16");
+    refuse("--export|o|--from|d|--dtype|", "fp32, fp16, bf16");
+    refuse("--export|o|--from|d|--dtype|fp16|--resume", "--resume");
+}
+
+Test(command_line, precisions) {
+    refuse("--eval|--from|d|--data|x|--precision|fp64", "\"fp64\" is none of");
+    refuse("--eval|--from|d|--data|x|--precision|fp32,", "\"\" is none of");
+    refuse("--eval|--from|d|--data|x|--precision|,fp32", "\"\" is none of");
+    refuse("--eval|--from|d|--data|x|--precision|fp3", "\"fp3\" is none of");
+    refuse("--eval|--from|d|--data|x|--precision|fp32,fp16,bf16,fp32", "at most 3");
+}
+
+Test(command_line, one_command_at_a_time) {
+    static const char *const commands[] = {"--sample|p", "--eval", "--export|o", "--dry-run"};
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) {
+            char arguments[100];
+            if (i == j) continue;
+            snprintf(arguments, sizeof arguments, "%s|%s|--from|d", commands[i], commands[j]);
+            refuse(arguments, "exclude each other");
+        }
 }
 
 Test(command_line, commands_that_only_print) {
@@ -191,9 +263,9 @@ Test(command_line, unknown_arguments) {
 }
 
 Test(command_line, values_that_are_missing_or_too_many) {
-    static const char *const needs[] = {"--config", "--set",  "--device",
-                                        "--sample", "--from", "--temperature",
-                                        "--top-k",  "--seed", "--tokens"};
+    static const char *const needs[] = {
+        "--config", "--set",    "--device", "--sample", "--from",      "--temperature", "--top-k",
+        "--seed",   "--tokens", "--top-p",  "--data",   "--precision", "--export",      "--dtype"};
     static const char *const takes_none[] = {"--dry-run=1",      "--help=x",
                                              "--version=",       "--help=",
                                              "--print-schema=a", "--print-reference=a"};
@@ -238,6 +310,15 @@ Test(command_line, temperatures) {
     command_line_free(&line);
 }
 
+Test(command_line, probabilities) {
+    static const char *const bad[] = {"-0.1", "1.01", "x", "nan", "inf", ""};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char arguments[100];
+        snprintf(arguments, sizeof arguments, "--sample|p|--from|d|--top-p|%s", bad[i]);
+        refuse(arguments, "--top-p");
+    }
+}
+
 Test(command_line, sample_and_the_rest_do_not_mix) {
     refuse("--sample|p", "--from DIR");
     refuse("--sample|p|--from|d|--config|c", "--config");
@@ -247,6 +328,12 @@ Test(command_line, sample_and_the_rest_do_not_mix) {
     refuse("--config|c|--temperature|1", "--sample");
     refuse("--config|c|--top-k|1", "--sample");
     refuse("--config|c|--seed|1", "--sample");
+    refuse("--config|c|--top-p|1", "--sample");
+    refuse("--config|c|--data|x", "--set data.train");
+    refuse("--config|c|--precision|fp32", "--set precision");
+    refuse("--config|c|--dtype|fp32", "--export");
+    refuse("--sample|p|--from|d|--dtype|fp32", "--export");
+    refuse("--eval|--from|d|--data|x|--tokens|5", "--sample");
 }
 
 static char *help(void) {
@@ -270,6 +357,12 @@ Test(command_line, help_names_all_flags_and_fits) {
                                         "--top-k",
                                         "--seed",
                                         "--temperature",
+                                        "--top-p",
+                                        "--eval",
+                                        "--data",
+                                        "--precision",
+                                        "--export",
+                                        "--dtype",
                                         "--print-schema",
                                         "--print-reference",
                                         "--help",

@@ -187,12 +187,67 @@ static void expect_warning(const struct fixture *fixture, const char *text, cons
 Test(config, warnings) {
     struct fixture fixture;
     fixture_open(&fixture);
-    expect_warning(&fixture,
-                   "{\"data\": {\"train\": \"x\", \"tokenizer\": \"gpt2\"}, "
-                   "\"sample\": {\"every\": 5}}",
-                   "sample.every has no effect");
     expect_warning(&fixture, "{\"precision\": \"bf16\"}", NULL);
     expect_warning(&fixture, "{\"data\": {\"train\": \"x\", \"val\": \"tales\"}}", "another text");
+    fixture_close(&fixture);
+}
+
+/* Writes a config.json of Hugging Face into the fixture's folder. */
+static void write_model(const char *folder, char path[200], const char *text) {
+    snprintf(path, 200, "%s/config.json", folder);
+    write_bytes(path, text, strlen(text));
+}
+
+static const char small_model[] =
+    "{\"model_type\": \"gpt2\", \"n_layer\": 3, \"n_head\": 6, \"n_embd\": 72, "
+    "\"n_positions\": 300, \"vocab_size\": 1003}";
+
+Test(config, sizes_come_from_the_model_to_begin_with) {
+    struct fixture fixture;
+    struct config config;
+    char model[200], text[400];
+    fixture_open(&fixture);
+    write_model(fixture.folder, model, small_model);
+    snprintf(text, sizeof text,
+             "{\"model\": {\"init_from\": \"%s\"}, \"data\": {\"train\": \"x\"}}", fixture.folder);
+    load_well(&fixture, &config, text, NULL);
+    cr_expect_eq(config.model.n_layer, 3);
+    cr_expect_eq(config.model.n_head, 6);
+    cr_expect_eq(config.model.n_embd, 72);
+    cr_expect_eq(config.model.n_positions, 300);
+    cr_expect_eq(config.model.vocab_size, 1003);
+    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_GPT2, "1003 tokens are no bytes");
+    /* What is given wins, and is refused later if the weights do not agree. */
+    load_well(&fixture, &config, text, "model.n_layer=2");
+    cr_expect_eq(config.model.n_layer, 2);
+    cr_expect_eq(config.model.n_embd, 72);
+    load_well(&fixture, &config, text, "model.preset=gpt2");
+    cr_expect_eq(config.model.n_embd, 768);
+    load_well(&fixture, &config, text, "data.tokenizer=bytes");
+    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_BYTES);
+    unlink(model);
+    /* Weights may come without a config.json. */
+    load_well(&fixture, &config, text, NULL);
+    cr_expect_eq(config.model.n_embd, 256);
+    fixture_close(&fixture);
+}
+
+Test(config, models_that_are_none_are_refused) {
+    struct fixture fixture;
+    struct config config;
+    char model[200], text[400], error[ERROR_MAX] = "";
+    fixture_open(&fixture);
+    write_model(fixture.folder, model, "{\"model_type\": \"llama\"}");
+    snprintf(text, sizeof text, "{\"model\": {\"init_from\": \"%s\"}}", fixture.folder);
+    write_bytes(fixture.path, text, strlen(text));
+    cr_expect_eq(config_load(&config, fixture.path, NULL, 0, error), -1);
+    cr_expect_not_null(strstr(error, "llama"), "%s", error);
+    unlink(model);
+    snprintf(model, sizeof model, "%s/checkpoints", fixture.folder);
+    cr_assert_eq(mkdir(model, 0755), 0);
+    cr_expect_eq(config_load(&config, fixture.path, NULL, 0, error), -1);
+    cr_expect_not_null(strstr(error, "folder of a run"), "%s", error);
+    rmdir(model);
     fixture_close(&fixture);
 }
 

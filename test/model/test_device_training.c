@@ -7,9 +7,10 @@ enum { STEPS = 10 };
 
 /* How far ten steps on two devices may be apart: both round activations to the same dtypes but add
  * in different orders, and Adam lets the noise of small gradients grow. Measured on the CPU against
- * itself, 128 wide, with products that add in another order (ONEDNN_MAX_CPU_ISA=SSE41): losses differ by up
- * to 3e-6, 2e-4, 7e-5 in fp32, bf16, fp16, norms by 7e-6, 2e-3, 7e-4. Attention on tensor cores
- * also rounds its probabilities to 16 bit. The bounds are four times that, in fp32 a little more.
+ * itself, 128 wide, with products that add in another order (ONEDNN_MAX_CPU_ISA=SSE41): losses
+ * differ by up to 3e-6, 2e-4, 7e-5 in fp32, bf16, fp16, norms by 7e-6, 2e-3, 7e-4. Attention on
+ * tensor cores also rounds its probabilities to 16 bit. The bounds are four times that, in fp32 a
+ * little more.
  */
 struct bounds {
     enum config_precision precision;

@@ -3,8 +3,8 @@
 
 static void open_laid_out(struct rig *rig, struct gpt *gpt) {
     rig_open_backend(rig, test_device(), 1);
-    cr_assert_eq(gpt_open(gpt, &rig->config, &rig->precision, &rig->be, true, rig->error), 0, "%s",
-                 rig->error);
+    cr_assert_eq(gpt_open(gpt, &rig->config, &rig->precision, &rig->be, GPT_TRAINING, rig->error),
+                 0, "%s", rig->error);
 }
 
 static void open_allocated(struct rig *rig, struct gpt *gpt) {
@@ -250,8 +250,8 @@ static struct digest initial_digest(uint64_t seed, int threads) {
     struct gpt gpt;
     rig_config(&rig.config, CONFIG_PRECISION_BF16);
     rig_open_backend(&rig, test_device(), threads);
-    cr_assert_eq(gpt_open(&gpt, &rig.config, &rig.precision, &rig.be, true, rig.error), 0, "%s",
-                 rig.error);
+    cr_assert_eq(gpt_open(&gpt, &rig.config, &rig.precision, &rig.be, GPT_TRAINING, rig.error), 0,
+                 "%s", rig.error);
     cr_assert_eq(gpt_allocate(&gpt, rig.error), 0, "%s", rig.error);
     memset(gpt.parameter_memory, 0x7f, 1000);
     gpt_initialize(&gpt, seed);

@@ -52,7 +52,7 @@ static void check_plan(struct gpt *gpt) {
     struct activations *a = &gpt->activations;
 #define X(field, dtype, rows, columns) add_span(&spans, #field, &a->field);
     MODEL_ACTIVATIONS(X)
-    if (gpt->training) {
+    if (gpt->use == GPT_TRAINING) {
         bool shared = a->dbranch.data == a->dresidual.data;
         cr_expect_eq(shared, precision_branch_is_residual(&gpt->precision));
         struct tensor dbranch = a->dbranch;
@@ -61,7 +61,7 @@ static void check_plan(struct gpt *gpt) {
         a->dbranch = dbranch;
     }
 #undef X
-    for (int layer = 0; layer < (gpt->training ? gpt->shape.n_layer : 1); layer++) {
+    for (int layer = 0; layer < (gpt->use == GPT_TRAINING ? gpt->shape.n_layer : 1); layer++) {
 #define X(field, dtype, rows, columns) add_span(&spans, #field, &a->layers[layer].field);
         LAYER_ACTIVATIONS(X)
 #undef X
@@ -160,9 +160,9 @@ Test(gpt_memory, inference_gives_the_logits_of_training) {
         rig_open(&rig, 1);
         other.config = rig.config;
         rig_open_backend(&other, test_device(), 1);
-        cr_assert_eq(
-            gpt_open(&inference, &other.config, &other.precision, &other.be, false, other.error), 0,
-            "%s", other.error);
+        cr_assert_eq(gpt_open(&inference, &other.config, &other.precision, &other.be, GPT_SAMPLING,
+                              other.error),
+                     0, "%s", other.error);
         backend_plan_begin(&other.be);
         sample_plan(&inference);
         cr_assert_eq(backend_plan_end(&other.be, other.error), 0);

@@ -1,10 +1,6 @@
 #include "test/model/checkpoint_fixture.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "model/huggingface.h"
-#include "model/safetensors.h"
 
 TestSuite(huggingface, .init = make_folder, .fini = remove_folder);
 
@@ -17,27 +13,123 @@ static void put_config(const char *text) {
 
 #define SIZES "\"n_layer\":2,\"n_head\":3,\"n_embd\":24,\"n_positions\":16,\"vocab_size\":300"
 
-Test(huggingface, what_is_printed_is_read_back) {
-    struct config config, read;
+/* The config.json of a config, to be freed. */
+static char *printed_config(const struct config *config, const struct tokenizer *tokenizer,
+                            enum dtype dtype) {
     char *text;
     size_t size;
-    subject_config(&config, CONFIG_PRECISION_FP32);
+    struct huggingface_tokens tokens = huggingface_tokens_of(config, tokenizer);
     FILE *out = open_memstream(&text, &size);
-    huggingface_print_config(out, &config);
+    huggingface_print_config(out, config, &tokens, dtype);
     fclose(out);
-    expect_text(text, "\"bos_token_id\": null");
+    return text;
+}
+
+Test(huggingface, what_is_printed_is_read_back) {
+    struct config config, read;
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    char *text = printed_config(&config, NULL, DTYPE_F32);
+    expect_text(text, "\"torch_dtype\": \"float32\"");
     put_config(text);
     free(text);
     config_defaults(&read);
     cr_assert_eq(huggingface_read_config(&read, folder, error), 0, "%s", error);
     cr_expect_eq(memcmp(&read.model, &config.model, sizeof read.model), 0);
     cr_expect(config_given(&read, "model.n_layer"));
+}
+
+Test(huggingface, tokens_are_those_of_the_tokenizer) {
+    struct config config;
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    struct huggingface_tokens tokens = huggingface_tokens_of(&config, NULL);
+    cr_expect(tokens.begin == -1 && tokens.end == -1 && tokens.pad == -1);
     config.data.tokenizer = CONFIG_TOKENIZER_GPT2;
-    out = open_memstream(&text, &size);
-    huggingface_print_config(out, &config);
-    fclose(out);
-    expect_text(text, "\"eos_token_id\": 50256");
+    cr_expect_eq(huggingface_tokens_of(&config, NULL).end, -1, "the vocabulary has 300");
+    cr_expect_eq(huggingface_tokens_of(&config, toy_tokenizer()).end, 299);
+    config.model.vocab_size = 299;
+    cr_expect_eq(huggingface_tokens_of(&config, toy_tokenizer()).end, -1);
+    config.model.vocab_size = 50257;
+    tokens = huggingface_tokens_of(&config, NULL);
+    cr_expect(tokens.begin == 50256 && tokens.end == 50256 && tokens.pad == -1);
+}
+
+Test(huggingface, dtypes_and_tokens_are_printed) {
+    struct config config;
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    char *text = printed_config(&config, NULL, DTYPE_F16);
+    expect_text(text, "\"torch_dtype\": \"float16\"");
+    expect_text(text, "\"bos_token_id\": null");
     free(text);
+    text = printed_config(&config, toy_tokenizer(), DTYPE_BF16);
+    expect_text(text, "\"torch_dtype\": \"bfloat16\"");
+    expect_text(text, "\"bos_token_id\": 299");
+    expect_text(text, "\"eos_token_id\": 299");
+    expect_text(text, "\"pad_token_id\": null");
+    free(text);
+}
+
+static void expect_printed(const char *expected, char **text, FILE *out) {
+    fclose(out);
+    cr_expect_str_eq(*text, expected);
+    free(*text);
+}
+
+Test(huggingface, small_files) {
+    struct config config;
+    char *text;
+    size_t size;
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    FILE *out = open_memstream(&text, &size);
+    huggingface_print_generation_config(out, &(struct huggingface_tokens){-1, -1, -1});
+    expect_printed("{\n  \"_from_model_config\": true\n}\n", &text, out);
+    out = open_memstream(&text, &size);
+    huggingface_print_generation_config(out, &(struct huggingface_tokens){1, 2, 0});
+    expect_printed("{\n  \"bos_token_id\": 1,\n  \"eos_token_id\": 2,\n  \"pad_token_id\": 0,\n"
+                   "  \"_from_model_config\": true\n}\n",
+                   &text, out);
+    out = open_memstream(&text, &size);
+    huggingface_print_tokenizer_config(out, &config, TOKENIZER_BYTES);
+    expect_printed("{\n  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": 16,\n"
+                   "  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n",
+                   &text, out);
+    out = open_memstream(&text, &size);
+    huggingface_print_tokenizer_config(out, &config, TOKENIZER_GPT2);
+    expect_printed("{\n  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
+                   "  \"bos_token\": \"<|endoftext|>\",\n  \"eos_token\": \"<|endoftext|>\",\n"
+                   "  \"unk_token\": \"<|endoftext|>\",\n"
+                   "  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": 16,\n"
+                   "  \"tokenizer_class\": \"GPT2Tokenizer\"\n}\n",
+                   &text, out);
+}
+
+Test(huggingface, tokens_of_others_are_read) {
+    static const struct {
+        const char *members;
+        int64_t begin, end, pad;
+    } cases[] = {
+        {"", 50256, 50256, -1},
+        {",\"bos_token_id\":null,\"eos_token_id\":null,\"pad_token_id\":null", -1, -1, -1},
+        {",\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0", 1, 2, 0},
+        {",\"bos_token_id\":60000,\"eos_token_id\":[7,8],\"pad_token_id\":-1", -1, 7, -1},
+        {",\"bos_token_id\":50257,\"eos_token_id\":\"a\",\"pad_token_id\":[]", -1, -1, -1},
+        {",\"bos_token_id\":1e300,\"eos_token_id\":3,\"eos_token_id\":4", -1, -1, -1},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct config config;
+        struct huggingface_tokens tokens;
+        char text[400];
+        config_defaults(&config);
+        config.model.vocab_size = 50257;
+        snprintf(text, sizeof text, "{\"model_type\":\"gpt2\"%s}", cases[i].members);
+        put_config(text);
+        cr_assert_eq(huggingface_read_tokens(&tokens, &config, folder, error), 0, "%s", error);
+        cr_expect_eq(tokens.begin, cases[i].begin, "%s", text);
+        cr_expect_eq(tokens.end, cases[i].end, "%s", text);
+        cr_expect_eq(tokens.pad, cases[i].pad, "%s", text);
+        config.model.vocab_size = 300;
+        cr_assert_eq(huggingface_read_tokens(&tokens, &config, folder, error), 0, "%s", error);
+        cr_expect(tokens.begin < 300 && tokens.end < 300 && tokens.pad < 300);
+    }
 }
 
 Test(huggingface, what_others_write_is_read) {
@@ -46,6 +138,9 @@ Test(huggingface, what_others_write_is_read) {
         "{\"model_type\":\"gpt2\",\"activation_function\":\"gelu_pytorch_tanh\",\"n_inner\":96,"
         "\"task_specific_params\":{\"text-generation\":{\"max_length\":50}}," SIZES "}",
         "{\"model_type\":\"gpt2\",\"layer_norm_epsilon\":9.999999747378752e-06," SIZES "}",
+        "{\"model_type\":\"gpt2\",\"n_inner\":null,\"n_layer\":2,\"n_head\":3,\"n_embd\":24,"
+        "\"n_ctx\":16,\"vocab_size\":300}",
+        "{\"model_type\":\"gpt2\",\"n_ctx\":99," SIZES "}",
     };
     struct config config;
     for (size_t i = 0; i < COUNT(texts); i++) {
@@ -54,6 +149,7 @@ Test(huggingface, what_others_write_is_read) {
         cr_assert_eq(huggingface_read_config(&config, folder, error), 0, "%s", error);
         cr_expect_eq(config.model.vocab_size, 300);
         cr_expect_eq(config.model.n_head, 3);
+        cr_expect_eq(config.model.n_positions, 16);
     }
 }
 
@@ -77,6 +173,8 @@ Test(huggingface, other_models_are_refused) {
         {"{\"model_type\":\"gpt2\",\"n_layer\":0}", "n_layer is 0"},
         {"{\"model_type\":\"gpt2\",\"n_layer\":1e300}", "n_layer is "},
         {"{\"model_type\":\"gpt2\",\"n_layer\":2}", "n_head is missing"},
+        {"{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":3,\"n_embd\":24}",
+         "n_positions is missing"},
     };
     struct config config, before;
     config_defaults(&config);
@@ -108,115 +206,4 @@ Test(huggingface, a_directory_of_theirs_gives_a_config) {
                "\"n_positions\":16,\"vocab_size\":300}");
     cr_expect_eq(checkpoint_config(&config, folder, error), -1);
     expect_text(error, "n_head");
-}
-
-/* A file of the tiny model's weights, in the manners of others. */
-struct manners {
-    enum safetensors_dtype dtype;
-    const char *prefix;
-    const char *extra;   /* name of one more tensor, or NULL */
-    const char *missing; /* parameter left out, or NULL */
-    int head;            /* 0: no lm_head.weight, 1: tied, 2: not */
-};
-
-/* Small multiples of 1/64: exact in all dtypes. */
-static float value_of(int64_t tensor, int64_t index) {
-    return (float)((tensor * 31 + index * 7) % 255 - 127) / 64.0f;
-}
-
-static void write_values(struct safetensors_writer *writer, const struct manners *manners,
-                         int64_t tensor, int64_t count) {
-    enum dtype dtypes[] = {[SAFETENSORS_F16] = DTYPE_F16,
-                           [SAFETENSORS_BF16] = DTYPE_BF16,
-                           [SAFETENSORS_F32] = DTYPE_F32};
-    enum dtype dtype = dtypes[manners->dtype];
-    for (int64_t k = 0; k < count; k++) {
-        uint32_t stored = 0;
-        float value = value_of(tensor, k);
-        dtype_store(&stored, dtype, 0, &value, 1);
-        cr_assert_eq(safetensors_write_data(writer, &stored, dtype_bytes(dtype), error), 0, "%s",
-                     error);
-    }
-}
-
-static void put_weights(const struct gpt *gpt, const struct manners *manners) {
-    enum { ENTRIES = 40 };
-    static char names[ENTRIES][80];
-    struct safetensors_entry entries[ENTRIES];
-    int64_t ids[ENTRIES], counts[ENTRIES];
-    int count = 0;
-    for (ptrdiff_t i = 0; i < arrlen(gpt->list) + 2; i++) {
-        bool own = i < arrlen(gpt->list), head = i == arrlen(gpt->list);
-        const struct parameter *p = &gpt->list[own ? i : 0];
-        if (own && manners->missing && strcmp(p->name, manners->missing) == 0) continue;
-        if ((head && !manners->head) || (!own && !head && !manners->extra)) continue;
-        if (own) snprintf(names[count], sizeof *names, "%s%s", manners->prefix, p->name);
-        else snprintf(names[count], sizeof *names, "%s", head ? "lm_head.weight" : manners->extra);
-        entries[count] = (struct safetensors_entry){
-            .name = names[count],
-            .dtype = manners->dtype,
-            .rank = p->columns ? 2 : 1,
-            .shape = {(uint64_t)p->rows, (uint64_t)p->columns},
-        };
-        ids[count] = own ? i : head && manners->head == 1 ? 0 : 50;
-        counts[count++] = p->rows * (p->columns ? p->columns : 1);
-    }
-    struct safetensors_writer writer;
-    const char *path = in_folder("model.safetensors");
-    cr_assert_eq(safetensors_write_begin(&writer, path, entries, count, NULL, 0, error), 0, "%s",
-                 error);
-    for (int i = 0; i < count; i++) write_values(&writer, manners, ids[i], counts[i]);
-    cr_assert_eq(safetensors_write_end(&writer, error), 0, "%s", error);
-}
-
-Test(huggingface, weights_of_others_are_read) {
-    static const struct manners well[] = {
-        {SAFETENSORS_F32, "transformer.", NULL, NULL, 0},
-        {SAFETENSORS_F32, "", "h.1.attn.bias", NULL, 0},
-        {SAFETENSORS_F16, "", "h.0.attn.masked_bias", NULL, 1},
-        {SAFETENSORS_BF16, "transformer.", "transformer.h.1.attn.bias", NULL, 1},
-    };
-    for (size_t i = 0; i < COUNT(well); i++) {
-        struct subject subject;
-        subject_open_tiny(&subject, CONFIG_PRECISION_BF16);
-        struct gpt *gpt = &subject.trainer.gpt;
-        put_weights(gpt, &well[i]);
-        cr_assert_eq(checkpoint_load_weights(gpt, folder, error), 0, "%s", error);
-        for (ptrdiff_t p = 0; p < arrlen(gpt->list); p++) {
-            size_t bytes;
-            const float *values = view_bytes(&gpt->master, &gpt->list[p], &bytes);
-            const uint16_t *lower = view_bytes(&gpt->lower, &gpt->list[p], &bytes);
-            for (size_t k = 0; k < bytes / sizeof *lower; k++) {
-                cr_assert_eq(values[k], value_of(p, (int64_t)k));
-                cr_assert_eq(lower[k], bf16_from_f32(values[k]));
-            }
-        }
-        subject_close(&subject);
-    }
-}
-
-Test(huggingface, weights_of_other_models_are_refused) {
-    static const struct {
-        struct manners manners;
-        const char *reason;
-    } cases[] = {
-        {{SAFETENSORS_F32, "", NULL, NULL, 2}, "lm_head.weight differs"},
-        {{SAFETENSORS_F32, "", "h.1.attn.q_norm", NULL, 0}, "h.1.attn.q_norm is no part"},
-        {{SAFETENSORS_F32, "", "transformer.wte.weight", NULL, 0}, "wte.weight is no part"},
-        {{SAFETENSORS_F16, "transformer.", NULL, "ln_f.bias", 0}, "ln_f.bias is missing"},
-        {{SAFETENSORS_F16, "", NULL, "wte.weight", 1}, "wte.weight is missing"},
-        {{SAFETENSORS_F32, "", "h.2.ln_1.weight", NULL, 0}, "3 layers, but model.n_layer is 2"},
-    };
-    struct subject subject;
-    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    cr_expect_eq(checkpoint_load_weights(&subject.trainer.gpt, folder, error), -1);
-    expect_text(error, "model.safetensors");
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        put_weights(&subject.trainer.gpt, &cases[i].manners);
-        error[0] = '\0';
-        cr_expect_eq(checkpoint_load_weights(&subject.trainer.gpt, folder, error), -1, "%s",
-                     cases[i].reason);
-        expect_text(error, cases[i].reason);
-    }
-    subject_close(&subject);
 }

@@ -1,6 +1,10 @@
 /* ./train as a person uses it: exit statuses, what it says, and what it leaves on disk. */
 #include "test/model/program_fixture.h"
 
+#include <math.h>
+
+#include "test/match.h"
+
 TestSuite(program, .init = set_up, .fini = remove_folder);
 
 #define TINY "--config|tiny.json"
@@ -16,7 +20,8 @@ Test(program, trains) {
     cr_expect_str_eq(names_in("a/run/checkpoints", ""),
                      "step-00000008 step-00000016 step-00000024");
     cr_expect_str_eq(names_in("a/run/checkpoints/step-00000024", ""),
-                     "config.json model.safetensors optimizer.safetensors trainer.json");
+                     "config.json generation_config.json model.safetensors "
+                     "optimizer.safetensors tokenizer.json tokenizer_config.json trainer.json");
     static const char *const parts[] = {"mantissa: training run",
                                         "fp32 everywhere",
                                         "tiny_train_",
@@ -189,7 +194,7 @@ Test(program, sample) {
     expect_exit("--sample|the cat" FROM "|--tokens|30|--seed|1", 0);
     cr_expect_eq(strncmp(out_text, "the cat", 7), 0, "%s", out_text);
     cr_expect_geq(strlen(out_text), 7u + 30 + 1);
-    cr_expect_str_eq(error_text, "");
+    expect_match(error_text, "^30 tokens, [0-9.]+ tokens/s; prompt [0-9]+ ms\n$");
     snprintf(first, sizeof first, "%s", out_text);
     expect_exit("--sample|the cat" FROM "|--tokens|30|--seed|1", 0);
     cr_expect_str_eq(out_text, first);
@@ -212,6 +217,48 @@ Test(program, sample) {
     damage("a/run/checkpoints/step-00000024/trainer.json");
     expect_error("--sample|x" FROM, 1, "trainer.json");
     cr_expect_str_eq(names_in("a/run", ""), "checkpoints config.json metrics.jsonl");
+}
+
+Test(program, samples_of_several_prompts) {
+    static char both[PROGRAM_OUTPUT_MAX];
+    expect_exit(TINY, 0);
+    expect_exit("--sample|the cat|--sample|a dog" FROM "|--tokens|9|--temperature|0", 0);
+    snprintf(both, sizeof both, "%s", out_text);
+    expect_exit("--sample|the cat" FROM "|--tokens|9|--temperature|0", 0);
+    size_t length = strlen(out_text);
+    cr_expect_eq(strncmp(both, out_text, length), 0, "%s, alone %s", both, out_text);
+    cr_assert_eq(strncmp(both + length, "---\n", 4), 0, "%s", both);
+    expect_exit("--sample|a dog" FROM "|--tokens|9|--temperature|0", 0);
+    cr_expect_str_eq(both + length + 4, out_text);
+    /* Of the same prompt two different texts. */
+    expect_exit("--sample|the cat|--sample|the cat" FROM "|--tokens|30|--temperature|2", 0);
+    const char *second = strstr(out_text, "---\n");
+    cr_assert_not_null(second);
+    cr_expect_neq(strncmp(out_text, second + 4, (size_t)(second - out_text)), 0, "%s", out_text);
+}
+
+/* The loss of the training data as training itself reports it, bits and perplexity of it. */
+Test(program, evaluates) {
+    double loss, perplexity, bits, validation;
+    int sequences;
+    expect_exit(TINY "|--set|eval.batches=100000", 0);
+    const char *reported = strstr(out_text, "step 24: validation loss ");
+    cr_assert_not_null(reported, "%s", out_text);
+    cr_assert_eq(sscanf(reported, "step 24: validation loss %lf", &validation), 1);
+    expect_exit("--eval" FROM "|--data|tiny_val_*.bin|--precision|fp32,bf16,fp16", 0);
+    const char *fp32 = strstr(out_text, "\nfp32 ");
+    cr_assert_not_null(fp32, "%s", out_text);
+    cr_assert_eq(sscanf(strchr(out_text, ':'), ": %d sequences", &sequences), 1);
+    cr_assert_eq(sscanf(fp32, "\nfp32 %lf %lf %lf", &loss, &perplexity, &bits), 3);
+    cr_expect_gt(sequences, 0);
+    /* The same sequences but for a last batch that is not full, which training leaves out. */
+    cr_expect_float_eq(loss, validation, 0.05 * validation, "%g, in training %g", loss, validation);
+    cr_expect_float_eq(perplexity, exp(loss), 1e-3 * perplexity);
+    cr_expect_float_eq(bits, loss / log(2), 1e-3 * bits, "a token of this model is a byte");
+    expect_match(out_text, "\nbf16 .* [+-]0\\.[0-9]+ %\nfp16 .* [+-]0\\.[0-9]+ %\n$");
+    expect_error("--eval" FROM "|--data|nothing*.bin", 1, "nothing*.bin");
+    expect_error("--eval" FROM "|--data|tiny.json", 1, "tiny.json");
+    expect_error("--eval|--from|nowhere|--data|tiny_val_*.bin", 1, "nowhere");
 }
 
 Test(program, begins_from_given_weights) {

@@ -2,12 +2,12 @@
 #include "test/model/trainer_fixture.h"
 
 #include <pty.h>
-#include <regex.h>
 #include <sys/ioctl.h>
 #include <termios.h>
 #include <unistd.h>
 
 #include "model/report.h"
+#include "test/match.h"
 
 enum { SCREEN_MAX = 1 << 16 };
 
@@ -55,18 +55,6 @@ static const char *finish(struct screen *screen) {
     screen->text[length] = 0;
     close(screen->reader);
     return screen->text;
-}
-
-static bool matches(const char *text, const char *pattern) {
-    regex_t regex;
-    cr_assert_eq(regcomp(&regex, pattern, REG_EXTENDED | REG_NOSUB), 0, "%s", pattern);
-    bool found = regexec(&regex, text, 0, NULL, 0) == 0;
-    regfree(&regex);
-    return found;
-}
-
-static void expect_match(const char *text, const char *pattern) {
-    cr_expect(matches(text, pattern), "no \"%s\" in: %s", pattern, text);
 }
 
 static struct step_report report_of(int64_t step) {
@@ -371,8 +359,9 @@ Test(report, banner_of_a_large_model) {
     rig_open_data(&rig);
     rig_open_backend(&rig, test_device(), 1);
     rig.trainer = (struct trainer){.config = &rig.config, .be = &rig.be};
-    cr_assert_eq(gpt_open(&rig.trainer.gpt, &rig.config, &rig.precision, &rig.be, true, rig.error),
-                 0, "%s", rig.error);
+    cr_assert_eq(
+        gpt_open(&rig.trainer.gpt, &rig.config, &rig.precision, &rig.be, GPT_TRAINING, rig.error),
+        0, "%s", rig.error);
     const char *text = banner(&rig, &screen, 0);
     cr_expect_leq(widest(text), 80, "%d columns in\n%s", widest(text), text);
     expect_match(text, "48 layers, 25 heads, 1600 wide: 1\\.6 G parameters");

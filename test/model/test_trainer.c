@@ -399,18 +399,22 @@ Test(trainer, evaluation_is_the_mean_of_its_batches) {
 Test(trainer, sampling_changes_nothing) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {
         struct rig rig = {0}, plain = {0};
-        const uint8_t prompt[] = {1, 2, 3};
-        uint8_t text[43];
-        int64_t length;
+        const uint16_t prompt[] = {1, 2, 3};
+        struct sample_result result;
         rig_config(&rig.config, rig_precisions[p]);
         rig.config.sample.every = 1; /* so that sampling is planned for */
         plain.config = rig.config;
         rig_open(&rig, 1);
         rig_open(&plain, 1);
-        struct sample_options options = {
-            .prompt = prompt, .prompt_length = 3, .tokens = 40, .temperature = 1};
+        struct sample_options options = {.prompt = prompt,
+                                         .prompt_length = 3,
+                                         .tokens = 90,
+                                         .temperature = 1,
+                                         .top_p = 1,
+                                         .end_of_text = -1};
         for (int step = 0; step < 3; step++) {
-            cr_assert_eq(sample_text(&rig.trainer.gpt, text, &length, &options, rig.error), 0);
+            cr_assert_eq(sample_tokens(&rig.trainer.gpt, &result, &options, rig.error), 0);
+            cr_expect_eq(result.tokens, 90);
             cr_expect_eq(rig_step(&rig).loss, rig_step(&plain).loss);
         }
         expect_same_digest(rig_digest(&rig), rig_digest(&plain), "sampling");

@@ -1,0 +1,268 @@
+/* Causal attention for one query of each sequence, over the keys and values of a cache.
+ *
+ * Each number of the cache is used once, so that memory sets the pace. The keys of all heads of a
+ * position lie side by side, and behind them the values: a task takes a block of positions with
+ * all heads, and reads runs of C numbers. Tasks leave partial sums, merged in order, as in
+ * Flash-Decoding (Dao, Haziza, Massa, Sizov 2023); what a task is follows from the shapes alone. */
+#include <assert.h>
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/cpu.h"
+
+enum {
+    KEYS = 32, /* of a block: their weights take little of the cache, their partial sums little
+                * time, and a context of 1024 still keeps 32 threads busy */
+    ROWS = 4,  /* keys or values that share a load of the query or of the partial sums */
+    LINE_FLOATS = 16
+};
+
+struct sizes {
+    int64_t batch, length, heads, head_size, columns; /* B, T, H, D, C */
+    int64_t blocks_max;                               /* of a whole sequence */
+    int64_t partial_floats, buffer_floats;
+    float exponent_scale; /* log2 e / sqrt D: scores to powers of 2 */
+};
+
+/* What a block of positions has found. The sums are relative to max. */
+struct partial {
+    float *max, *sum; /* [H]; the largest score, not yet scaled, and the sum of the weights */
+    float *out;       /* [C] */
+};
+
+/* Of one thread. */
+struct buffers {
+    float *q;       /* [C] */
+    float *rows;    /* [ROWS][C] */
+    float *weights; /* [H][KEYS] */
+};
+
+static struct sizes sizes_of(const struct attention_decode_args *args) {
+    const struct tensor *qkv = args->qkv;
+    int64_t heads = args->heads, columns = qkv->shape[2] / 3;
+    assert(qkv->rank == 3 && columns % heads == 0 && columns * 3 == qkv->shape[2]);
+    assert(tensor_rows(args->out) == qkv->shape[0] && tensor_columns(args->out) == columns);
+    return (struct sizes){
+        .batch = qkv->shape[0],
+        .length = qkv->shape[1],
+        .heads = heads,
+        .head_size = columns / heads,
+        .columns = columns,
+        .blocks_max = blocks_of(qkv->shape[1], KEYS),
+        .partial_floats = round_up(2 * heads + columns, LINE_FLOATS),
+        .buffer_floats = round_up((1 + ROWS) * columns + heads * KEYS, LINE_FLOATS),
+        .exponent_scale = (float)(1.4426950408889634 / sqrt((double)(columns / heads))),
+    };
+}
+
+static struct partial partial_at(struct backend *be, const struct sizes *sizes, int64_t index) {
+    float *max = (float *)be->workspace + index * sizes->partial_floats;
+    return (struct partial){max, max + sizes->heads, max + 2 * sizes->heads};
+}
+
+static struct buffers buffers_at(struct backend *be, const struct sizes *sizes, int64_t thread) {
+    int64_t partials = sizes->batch * sizes->blocks_max * sizes->partial_floats;
+    float *q = (float *)be->workspace + partials + thread * sizes->buffer_floats;
+    return (struct buffers){q, q + sizes->columns, q + (1 + ROWS) * sizes->columns};
+}
+
+/* At any place; a vec itself is aligned. */
+static inline vec vec_load_any(const float *from) {
+    vec value;
+    memcpy(&value, from, sizeof value);
+    return value;
+}
+
+static inline void vec_store_any(float *to, vec value) {
+    memcpy(to, &value, sizeof value);
+}
+
+/* Where exponents are counted from. A block without any score above -inf has weights 0. */
+static float shift_for(float max) {
+    return max == -INFINITY ? 0 : max;
+}
+
+/* The sum of all lanes, by halves: what compilers make of a loop's sum costs more than the loop. */
+static inline float vec_sum(vec value) {
+#define ROTATED(j, s) (((j) + (s)) % LANES)
+#ifdef __clang__
+#define ROTATE(s) __builtin_shufflevector(value, value, EACH_LANE(ROTATED, s))
+#else
+#define ROTATE(s) __builtin_shuffle(value, (ivec){EACH_LANE(ROTATED, s)})
+#endif
+#if VECTOR_BYTES == 64
+    value += ROTATE(8);
+#endif
+#if VECTOR_BYTES >= 32
+    value += ROTATE(4);
+#endif
+    value += ROTATE(2);
+    value += ROTATE(1);
+#undef ROTATED
+#undef ROTATE
+    return value[0];
+}
+
+/* scores[i] = q . rows[i][from..from+size], for `count` (1 or ROWS) rows. */
+static inline __attribute__((always_inline)) void dots(const int count, float *scores,
+                                                       const float *q, const float *const *rows,
+                                                       int64_t from, int64_t size) {
+    vec sums[ROWS];
+    int64_t whole = size / LANES * LANES;
+#pragma GCC unroll 4
+    for (int i = 0; i < count; i++) sums[i] = vec_splat(0);
+    for (int64_t d = 0; d < whole; d += LANES)
+#pragma GCC unroll 4
+        for (int i = 0; i < count; i++)
+            sums[i] = vec_fma(vec_load_any(q + d), vec_load_any(rows[i] + from + d), sums[i]);
+#pragma GCC unroll 4
+    for (int i = 0; i < count; i++) {
+        float sum = vec_sum(sums[i]);
+        for (int64_t d = whole; d < size; d++) sum += q[d] * rows[i][from + d];
+        scores[i] = sum;
+    }
+}
+
+/* out += sum of weights[i] rows[i][from..from+size], likewise. */
+static inline __attribute__((always_inline)) void add_rows(const int count, float *out,
+                                                           const float *weights,
+                                                           const float *const *rows, int64_t from,
+                                                           int64_t size) {
+    int64_t whole = size / LANES * LANES;
+    for (int64_t d = 0; d < whole; d += LANES) {
+        vec sum = vec_load_any(out + d);
+#pragma GCC unroll 4
+        for (int i = 0; i < count; i++)
+            sum = vec_fma(vec_splat(weights[i]), vec_load_any(rows[i] + from + d), sum);
+        vec_store_any(out + d, sum);
+    }
+    for (int64_t d = whole; d < size; d++)
+        for (int i = 0; i < count; i++) out[d] += weights[i] * rows[i][from + d];
+}
+
+/* rows[i] = columns first..first+C of row + i, widened. What is widened next is asked for: while
+ * 16-bit rows are widened, too few loads are under way. A row past the end is harmless, since
+ * nothing is read. */
+static void widen_rows(const float **rows, const struct sizes *sizes, const struct tensor *qkv,
+                       float *buffer, int64_t row, int64_t first, int64_t count) {
+    struct head_rows columns = {qkv, first, 3 * sizes->columns, sizes->columns};
+    for (int64_t i = 0; i < count; i++) {
+        if (qkv->dtype != DTYPE_F32) head_row_prefetch(columns, row + i + ROWS, false);
+        size_t offset = (size_t)((row + i) * columns.stride + first);
+        rows[i] = dtype_widen(buffer + i * sizes->columns, qkv->data, qkv->dtype, offset,
+                              (size_t)sizes->columns);
+    }
+}
+
+/* weights[h][j] = q . key of position row + j, for all heads. */
+static void block_scores(const struct sizes *sizes, const struct buffers *buffers, const float *q,
+                         const struct tensor *qkv, int64_t row, int64_t keys) {
+    int64_t size = sizes->head_size;
+    const float *k[ROWS];
+    for (int64_t j = 0; j < keys; j += ROWS) {
+        int64_t count = block_length(j, keys, ROWS);
+        widen_rows(k, sizes, qkv, buffers->rows, row + j, sizes->columns, count);
+        for (int64_t h = 0; h < sizes->heads; h++) {
+            float *scores = buffers->weights + h * KEYS + j;
+            if (count == ROWS) dots(ROWS, scores, q + h * size, k, h * size, size);
+            else
+                for (int64_t i = 0; i < count; i++)
+                    dots(1, scores + i, q + h * size, k + i, h * size, size);
+        }
+    }
+}
+
+/* Scores become weights. */
+static void block_softmax(const struct sizes *sizes, float *weights, const struct partial *partial,
+                          int64_t keys) {
+    vec scale = vec_splat(sizes->exponent_scale);
+    for (int64_t h = 0; h < sizes->heads; h++, weights += KEYS) {
+        vec maxima = vec_splat(-INFINITY), sums = vec_splat(0);
+        float max = -INFINITY;
+        for (int64_t j = keys; j % LANES; j++) weights[j] = -INFINITY;
+        for (int64_t j = 0; j < keys; j += LANES)
+            maxima = vec_max(vec_load_any(weights + j), maxima);
+        for (int lane = 0; lane < LANES; lane++) max = maxima[lane] > max ? maxima[lane] : max;
+        vec shift = vec_splat(shift_for(max));
+        for (int64_t j = 0; j < keys; j += LANES) {
+            vec weight = vec_exp2((vec_load_any(weights + j) - shift) * scale);
+            vec_store_any(weights + j, weight);
+            sums += weight;
+        }
+        partial->max[h] = max;
+        partial->sum[h] = vec_sum(sums);
+    }
+}
+
+static void block_values(const struct sizes *sizes, const struct buffers *buffers, float *out,
+                         const struct tensor *qkv, int64_t row, int64_t keys) {
+    int64_t size = sizes->head_size;
+    const float *v[ROWS];
+    memset(out, 0, (size_t)sizes->columns * sizeof *out);
+    for (int64_t j = 0; j < keys; j += ROWS) {
+        int64_t count = block_length(j, keys, ROWS);
+        widen_rows(v, sizes, qkv, buffers->rows, row + j, 2 * sizes->columns, count);
+        for (int64_t h = 0; h < sizes->heads; h++) {
+            const float *weights = buffers->weights + h * KEYS + j;
+            if (count == ROWS) add_rows(ROWS, out + h * size, weights, v, h * size, size);
+            else
+                for (int64_t i = 0; i < count; i++)
+                    add_rows(1, out + h * size, weights + i, v + i, h * size, size);
+        }
+    }
+}
+
+/* Merges the blocks of one head into the first, and stores it. */
+static void head_store(struct backend *be, const struct sizes *sizes, const struct tensor *to,
+                       int64_t batch, int64_t head, int64_t blocks) {
+    int64_t size = sizes->head_size, at = head * size, first = batch * sizes->blocks_max;
+    float *out = partial_at(be, sizes, first).out + at, max = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < blocks; i++) {
+        float other = partial_at(be, sizes, first + i).max[head];
+        max = other > max ? other : max;
+    }
+    for (int64_t i = 0; i < blocks; i++) {
+        struct partial partial = partial_at(be, sizes, first + i);
+        float factor = exp2f((partial.max[head] - shift_for(max)) * sizes->exponent_scale);
+        sum += factor * partial.sum[head];
+        for (int64_t d = 0; d < size; d++)
+            out[d] = (i > 0 ? out[d] : 0) + factor * partial.out[at + d];
+    }
+    for (int64_t d = 0; d < size; d++) out[d] /= sum;
+    dtype_store(to->data, to->dtype, (size_t)(batch * sizes->columns + at), out, (size_t)size);
+}
+
+/* By the whole length: later calls go further along the sequence. */
+void cpu_attention_decode_plan(struct backend *be, const struct attention_decode_args *args) {
+    struct sizes sizes = sizes_of(args);
+    int64_t floats =
+        sizes.batch * sizes.blocks_max * sizes.partial_floats + be->threads * sizes.buffer_floats;
+    backend_reserve(be, (size_t)floats * sizeof(float));
+}
+
+void cpu_attention_decode(struct backend *be, const struct attention_decode_args *args) {
+    const struct tensor *qkv = args->qkv;
+    struct sizes sizes = sizes_of(args);
+    int64_t keys = args->position + 1, blocks = blocks_of(keys, KEYS);
+    assert(args->position >= 0 && args->position < sizes.length);
+#pragma omp parallel num_threads(be->threads) if (sizes.batch * blocks > 1)
+    {
+        struct buffers buffers = buffers_at(be, &sizes, omp_get_thread_num());
+#pragma omp for
+        for (int64_t task = 0; task < sizes.batch * blocks; task++) {
+            int64_t batch = task / blocks, block = task % blocks, first = block * KEYS;
+            int64_t row = batch * sizes.length, count = block_length(first, keys, KEYS);
+            struct partial partial = partial_at(be, &sizes, batch * sizes.blocks_max + block);
+            const float *q;
+            widen_rows(&q, &sizes, qkv, buffers.q, row + args->position, 0, 1);
+            block_scores(&sizes, &buffers, q, qkv, row + first, count);
+            block_softmax(&sizes, buffers.weights, &partial, count);
+            block_values(&sizes, &buffers, partial.out, qkv, row + first, count);
+        }
+#pragma omp for
+        for (int64_t i = 0; i < sizes.batch * sizes.heads; i++)
+            head_store(be, &sizes, args->out, i / sizes.heads, i % sizes.heads, blocks);
+    }
+}

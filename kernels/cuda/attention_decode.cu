@@ -1,0 +1,357 @@
+/* Causal attention for one query of each sequence, over the keys and values of a cache, as in
+ * Flash-Decoding (Dao, Haziza, Massa, Sizov 2023).
+ *
+ * Each number of the cache is read once, and one sequence has few heads: to fill a GPU, the keys of
+ * a head are split into parts, one for a block of threads each, and a second kernel merges what the
+ * blocks found. Where parts begin follows from the shapes alone.
+ *
+ * A row of a head (D values) is read by a group of lanes, 16 bytes each. A group has an online
+ * softmax of its own (Milakov and Gimelshein 2018) and takes several keys at a time: a lane asks
+ * for 4 x 16 bytes of keys and as much of values before it uses any, a block for 16 KB. Groups and
+ * warps are merged once, at the end of a part. */
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/flat.h"
+
+enum {
+    WIDTH_MAX = 256,
+    WARPS = 4,
+    THREADS = WARPS * WARP,
+    LOADS = 4,  /* of 16 bytes, that a lane has under way of keys, and of values */
+    BLOCKS = 4, /* of a multiprocessor, at least; without it the compiler saves registers by
+                 * putting loads off until their values are needed */
+    ROUND_BYTES = THREADS * LOADS * 16,
+    PARTS_MAX = 64 /* of a head; longer sequences have longer parts */
+};
+
+/* Scores are scaled to be exponents of 2. */
+struct decode_problem {
+    const void *qkv;
+    float2 *states; /* [B, H, parts]: the largest score, the sum of weights relative to it */
+    float *sums;    /* [B, H, parts, D]: weights times values */
+    int64_t length, stride;
+    int heads, width, keys, parts, part_keys;
+    float exponent_scale; /* log2(e) / sqrt(D) */
+};
+
+/* How rows of up to W values are shared among lanes. */
+template <typename T, int W> struct row_layout {
+    enum {
+        N = 16 / sizeof(T),                       /* values of a load */
+        LANES = W / N < WARP ? W / N : (int)WARP, /* of a group */
+        CHUNKS = W / N / LANES,                   /* that a lane has of a row */
+        STEPS = LOADS / CHUNKS,                   /* keys of a group at a time */
+        GROUPS = WARP / LANES,                    /* of a warp */
+        KEYS = ROUND_BYTES / (W * (int)sizeof(T)) /* of a block at a time */
+    };
+};
+
+/* Where exponents are counted from. Without any score above -inf all weights are 0. */
+static __device__ __forceinline__ float base_for(float shift) {
+    return shift == -INFINITY ? 0 : shift;
+}
+
+/* The lane's chunks of a row that has `left` values from the first of them on; 0 beyond. WHOLE:
+ * rows are made of aligned chunks. */
+template <typename T, int W, bool WHOLE>
+static __device__ __forceinline__ void
+row_read(struct chunk<T, row_layout<T, W>::N> row[row_layout<T, W>::CHUNKS], const T *from,
+         int left) {
+    constexpr int N = row_layout<T, W>::N, STRIDE = row_layout<T, W>::LANES * N;
+#pragma unroll
+    for (int c = 0; c < row_layout<T, W>::CHUNKS; c++) {
+        T at[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            bool inside = !WHOLE && c * STRIDE + i < left;
+            at[i] = inside ? from[c * STRIDE + i] : narrow<T>(0.0f);
+        }
+        memcpy(&row[c].bits, (const void *)at, sizeof at);
+        if (WHOLE && c * STRIDE < left) row[c] = load_chunk<N>(from + c * STRIDE);
+    }
+}
+
+/* Of a group of lanes: what it has found so far, in each lane for the lane's columns. */
+template <int CHUNKS, int N> struct decode_state { float shift, sum, out[CHUNKS][N]; };
+
+/* Scores with the keys, the same in all lanes of the group; -inf for those from `seen` on. */
+template <typename T, int W>
+static __device__ __forceinline__ void
+scores(float s[row_layout<T, W>::STEPS],
+       const struct chunk<T, row_layout<T, W>::N> k[][row_layout<T, W>::CHUNKS],
+       const float q[][row_layout<T, W>::N], const bool *seen, float exponent_scale) {
+    constexpr int N = row_layout<T, W>::N;
+#pragma unroll
+    for (int i = 0; i < row_layout<T, W>::STEPS; i++) {
+        s[i] = 0;
+#pragma unroll
+        for (int c = 0; c < row_layout<T, W>::CHUNKS; c++) {
+            float values[N];
+            unpack(values, &k[i][c]);
+#pragma unroll
+            for (int e = 0; e < N; e++) s[i] += q[c][e] * values[e];
+        }
+    }
+#pragma unroll
+    for (int offset = row_layout<T, W>::LANES / 2; offset > 0; offset /= 2)
+#pragma unroll
+        for (int i = 0; i < row_layout<T, W>::STEPS; i++)
+            s[i] += __shfl_xor_sync(0xffffffffu, s[i], offset);
+#pragma unroll
+    for (int i = 0; i < row_layout<T, W>::STEPS; i++)
+        s[i] = seen[i] ? s[i] * exponent_scale : -INFINITY;
+}
+
+/* Scores become weights of the values. */
+template <typename T, int W>
+static __device__ __forceinline__ void
+attend(struct decode_state<row_layout<T, W>::CHUNKS, row_layout<T, W>::N> *state,
+       const float s[row_layout<T, W>::STEPS],
+       const struct chunk<T, row_layout<T, W>::N> v[][row_layout<T, W>::CHUNKS]) {
+    constexpr int N = row_layout<T, W>::N;
+    float shift = state->shift;
+#pragma unroll
+    for (int i = 0; i < row_layout<T, W>::STEPS; i++) shift = fmaxf(shift, s[i]);
+    float base = base_for(shift), factor = exp2f(state->shift - base);
+    state->shift = shift;
+    state->sum *= factor;
+#pragma unroll
+    for (int c = 0; c < row_layout<T, W>::CHUNKS; c++)
+#pragma unroll
+        for (int e = 0; e < N; e++) state->out[c][e] *= factor;
+#pragma unroll
+    for (int i = 0; i < row_layout<T, W>::STEPS; i++) {
+        float weight = exp2f(s[i] - base);
+        state->sum += weight;
+#pragma unroll
+        for (int c = 0; c < row_layout<T, W>::CHUNKS; c++) {
+            float values[N];
+            unpack(values, &v[i][c]);
+#pragma unroll
+            for (int e = 0; e < N; e++) state->out[c][e] += weight * values[e];
+        }
+    }
+}
+
+/* Each group gets what all groups of the warp have found. */
+template <int GROUPS, int CHUNKS, int N>
+static __device__ __forceinline__ void merge_groups(struct decode_state<CHUNKS, N> *state) {
+    const unsigned all = 0xffffffffu;
+    float shift = state->shift;
+#pragma unroll
+    for (int offset = WARP / GROUPS; offset < WARP; offset *= 2)
+        shift = fmaxf(shift, __shfl_xor_sync(all, shift, offset));
+    float factor = exp2f(state->shift - base_for(shift));
+    state->shift = shift;
+    state->sum *= factor;
+#pragma unroll
+    for (int offset = WARP / GROUPS; offset < WARP; offset *= 2)
+        state->sum += __shfl_xor_sync(all, state->sum, offset);
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c++)
+#pragma unroll
+        for (int e = 0; e < N; e++) {
+            state->out[c][e] *= factor;
+#pragma unroll
+            for (int offset = WARP / GROUPS; offset < WARP; offset *= 2)
+                state->out[c][e] += __shfl_xor_sync(all, state->out[c][e], offset);
+        }
+}
+
+/* Merges the warps of the block and stores the result as partial `blockIdx.x`. */
+template <typename T, int W>
+static __device__ __forceinline__ void
+store_partial(const struct decode_problem *problem,
+              const struct decode_state<row_layout<T, W>::CHUNKS, row_layout<T, W>::N> *state) {
+    constexpr int N = row_layout<T, W>::N, LANES = row_layout<T, W>::LANES;
+    __shared__ float2 warp_state[WARPS];
+    __shared__ float warp_out[WARPS][W];
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    if (lane == 0) warp_state[warp] = make_float2(state->shift, state->sum);
+    if (lane < LANES) {
+#pragma unroll
+        for (int c = 0; c < row_layout<T, W>::CHUNKS; c++)
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                warp_out[warp][(c * LANES + lane) * N + e] = state->out[c][e];
+    }
+    __syncthreads();
+    float shift = -INFINITY, sum = 0, factor[WARPS];
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) shift = fmaxf(shift, warp_state[w].x);
+#pragma unroll
+    for (int w = 0; w < WARPS; w++) {
+        factor[w] = exp2f(warp_state[w].x - base_for(shift));
+        sum += factor[w] * warp_state[w].y;
+    }
+    if (threadIdx.x == 0) problem->states[blockIdx.x] = make_float2(shift, sum);
+    for (int d = (int)threadIdx.x; d < problem->width; d += THREADS) {
+        float out = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) out += factor[w] * warp_out[w][d];
+        problem->sums[(int64_t)blockIdx.x * problem->width + d] = out;
+    }
+}
+
+template <typename T, int W, bool WHOLE>
+static __global__ void __launch_bounds__(THREADS, BLOCKS)
+    attention_decode_part_kernel(const struct decode_problem problem) {
+    typedef struct row_layout<T, W> L;
+    typedef struct chunk<T, L::N> rows[L::STEPS][L::CHUNKS];
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    int column = lane % L::LANES * L::N, left = problem.width - column;
+    int head = (int)blockIdx.x / problem.parts, part = (int)blockIdx.x % problem.parts;
+    int64_t all = (int64_t)problem.heads * problem.width;
+    const T *base = (const T *)problem.qkv +
+                    head / problem.heads * problem.length * problem.stride +
+                    head % problem.heads * problem.width + column;
+    struct decode_state<L::CHUNKS, L::N> state = {
+        - INFINITY, 0, {
+            { 0 }
+        }
+    };
+    struct chunk<T, L::N> query[L::CHUNKS];
+    float q[L::CHUNKS][L::N];
+    row_read<T, W, WHOLE>(query, base + (problem.keys - 1) * problem.stride, left);
+#pragma unroll
+    for (int c = 0; c < L::CHUNKS; c++) unpack(q[c], &query[c]);
+    int begin = part * problem.part_keys, end = begin + problem.part_keys;
+    if (end > problem.keys) end = problem.keys;
+    for (int first = begin; first < end; first += L::KEYS) {
+        rows k, v;
+        bool seen[L::STEPS];
+        float s[L::STEPS];
+#pragma unroll
+        for (int i = 0; i < L::STEPS; i++) {
+            int key = first + (i * WARPS + warp) * L::GROUPS + lane / L::LANES;
+            const T *row = base + key * problem.stride;
+            seen[i] = key < end;
+            row_read<T, W, WHOLE>(k[i], row + all, seen[i] ? left : 0);
+            row_read<T, W, WHOLE>(v[i], row + 2 * all, seen[i] ? left : 0);
+        }
+        scores<T, W>(s, k, q, seen, problem.exponent_scale);
+        attend<T, W>(&state, s, v);
+    }
+    merge_groups<L::GROUPS>(&state);
+    store_partial<T, W>(&problem, &state);
+}
+
+/* A block for a head, a thread for a column: the parts in order. */
+template <typename T>
+static __global__ void __launch_bounds__(WIDTH_MAX)
+    attention_decode_merge_kernel(T *out, const struct decode_problem problem) {
+    __shared__ float2 states[PARTS_MAX];
+    int64_t first = (int64_t)blockIdx.x * problem.parts;
+    int d = (int)threadIdx.x;
+    if (d < problem.parts) states[d] = problem.states[first + d];
+    __syncthreads();
+    if (d >= problem.width) return;
+    const float *sums = problem.sums + first * problem.width + d;
+    float shift = -INFINITY, sum = 0, total = 0;
+    for (int i = 0; i < problem.parts; i++) shift = fmaxf(shift, states[i].x);
+    float base = base_for(shift);
+#pragma unroll 8
+    for (int i = 0; i < problem.parts; i++) {
+        float factor = exp2f(states[i].x - base);
+        sum += factor * states[i].y;
+        total += factor * sums[(int64_t)i * problem.width];
+    }
+    out[(int64_t)blockIdx.x * problem.width + d] = narrow<T>(total / sum);
+}
+
+/* ---- on the host */
+
+static struct attention_shape shape_of(const struct attention_decode_args *args) {
+    const struct tensor *qkv = args->qkv;
+    int64_t columns = qkv->shape[2] / 3;
+    assert(qkv->rank == 3 && args->heads >= 1 && columns * 3 == qkv->shape[2]);
+    assert(columns % args->heads == 0 && tensor_columns(args->out) == columns);
+    assert(tensor_rows(args->out) == qkv->shape[0]);
+    struct attention_shape shape = {qkv->shape[0], qkv->shape[1], args->heads,
+                                    columns / args->heads};
+    return shape;
+}
+
+/* Whether there is nothing to do: no rows, or heads too wide, which is a failure. */
+static bool refused(struct backend *be, const struct attention_shape *shape) {
+    if (shape->width > WIDTH_MAX && !be->failure[0])
+        snprintf(be->failure, sizeof be->failure,
+                 "attention_decode: a head has %lld values, and this GPU code goes up to %d; "
+                 "use more heads (n_head) or a smaller n_embd",
+                 (long long)shape->width, WIDTH_MAX);
+    return shape->width > WIDTH_MAX || shape->batch * shape->sequence * shape->width == 0;
+}
+
+static int padded_width(int64_t width) {
+    return width <= 32 ? 32 : width <= 64 ? 64 : width <= 128 ? 128 : WIDTH_MAX;
+}
+
+/* By the whole sequence, so that a later position is split in the same places. */
+static int64_t part_keys(const struct attention_shape *shape, enum dtype dtype) {
+    int64_t round = ROUND_BYTES / (padded_width(shape->width) * (int64_t)dtype_bytes(dtype));
+    return round * blocks_of(blocks_of(shape->sequence, round), PARTS_MAX);
+}
+
+void cuda_attention_decode_plan(struct backend *be, const struct attention_decode_args *args) {
+    struct attention_shape shape = shape_of(args);
+    if (refused(be, &shape)) return;
+    int64_t parts = blocks_of(shape.sequence, part_keys(&shape, args->qkv->dtype));
+    backend_reserve(be, (size_t)(shape.batch * shape.heads * parts) *
+                            (sizeof(float2) + (size_t)shape.width * sizeof(float)));
+}
+
+template <typename T, int W>
+static void part_launch(struct backend *be, const struct decode_problem *problem, unsigned blocks,
+                        bool whole) {
+    if (whole)
+        LAUNCH((attention_decode_part_kernel<T, W, true>), blocks, THREADS, 0,
+               cuda_state(be)->compute, *problem);
+    else
+        LAUNCH((attention_decode_part_kernel<T, W, false>), blocks, THREADS, 0,
+               cuda_state(be)->compute, *problem);
+}
+
+template <typename T>
+static void parts_launch(struct backend *be, const struct decode_problem *problem,
+                         unsigned blocks) {
+    int at_once = 16 / (int)sizeof(T);
+    bool whole = aligned_to(problem->qkv, 16) && problem->width % at_once == 0;
+    switch (padded_width(problem->width)) {
+    case 32: part_launch<T, 32>(be, problem, blocks, whole); break;
+    case 64: part_launch<T, 64>(be, problem, blocks, whole); break;
+    case 128: part_launch<T, 128>(be, problem, blocks, whole); break;
+    default: part_launch<T, WIDTH_MAX>(be, problem, blocks, whole);
+    }
+}
+
+void cuda_attention_decode(struct backend *be, const struct attention_decode_args *args) {
+    struct attention_shape shape = shape_of(args);
+    assert(args->position >= 0 && args->position < shape.sequence);
+    if (refused(be, &shape)) return;
+    struct decode_problem problem;
+    int64_t all_heads = shape.batch * shape.heads, keys = args->position + 1;
+    int64_t keys_of_part = part_keys(&shape, args->qkv->dtype);
+    int64_t parts = blocks_of(keys, keys_of_part);
+    problem.qkv = args->qkv->data;
+    problem.states = (float2 *)be->workspace;
+    problem.sums = (float *)(problem.states + all_heads * parts);
+    problem.length = shape.sequence;
+    problem.stride = tensor_columns(args->qkv);
+    problem.heads = (int)shape.heads;
+    problem.width = (int)shape.width;
+    problem.keys = (int)keys;
+    problem.parts = (int)parts;
+    problem.part_keys = (int)keys_of_part;
+    problem.exponent_scale = (float)(1.4426950408889634 / sqrt((double)shape.width));
+    STORAGE_SWITCH(args->qkv->dtype, T,
+                   parts_launch<T>(be, &problem, (unsigned)(all_heads * parts)));
+    unsigned threads = shape.width <= PARTS_MAX ? PARTS_MAX : padded_width(shape.width);
+    STORAGE_SWITCH(args->out->dtype, T,
+                   LAUNCH(attention_decode_merge_kernel<T>, (unsigned)all_heads, threads, 0,
+                          cuda_state(be)->compute, (T *)args->out->data, problem));
+    cuda_launched(be, "attention_decode");
+}

@@ -1,0 +1,45 @@
+#include "model/batches.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "data/error.h"
+
+int batches_open(struct batches *batches, struct backend *be, int64_t rows, char *error) {
+    size_t bytes = 2 * (size_t)rows * sizeof(int32_t);
+    bool complete = true;
+    *batches = (struct batches){.be = be};
+    for (int slot = 0; slot < BATCH_SLOTS; slot++) {
+        batches->host[slot] = be->host_allocate(be, bytes);
+        batches->sent[slot] = be->allocate(be, bytes);
+        complete = complete && batches->host[slot] && batches->sent[slot];
+    }
+    return complete ? 0 : fail(error, "out of memory for batches of %zu bytes", bytes);
+}
+
+void batches_close(struct batches *batches) {
+    struct backend *be = batches->be;
+    for (int slot = 0; slot < BATCH_SLOTS; slot++) {
+        if (batches->host[slot]) be->host_release(be, batches->host[slot]);
+        if (batches->sent[slot]) be->release(be, batches->sent[slot]);
+    }
+    memset(batches, 0, sizeof *batches);
+}
+
+int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *loader,
+                int64_t first_sample, char *error) {
+    struct backend *be = batches->be;
+    int slot = batches->slot;
+    int64_t rows = gpt->shape.rows;
+    int32_t *host = batches->host[slot];
+    assert(rows <= gpt->capacity.rows);
+    be->sent(be, slot);
+    if (loader_fetch(loader, host, host + rows, (uint64_t)first_sample, (int)gpt->shape.batch,
+                     error))
+        return -1;
+    be->send(be, slot, batches->sent[slot], host, 2 * (size_t)rows * sizeof *host);
+    gpt->activations.tokens = batches->sent[slot];
+    gpt->activations.targets = batches->sent[slot] + rows;
+    batches->slot = (slot + 1) % BATCH_SLOTS;
+    return 0;
+}

@@ -1,0 +1,27 @@
+/* Batches on their way to the backend: while one is used by operations, the next is filled. */
+#ifndef MODEL_BATCHES_H
+#define MODEL_BATCHES_H
+
+#include "data/loader.h"
+#include "model/gpt.h"
+
+/* Host and backend take turns. */
+enum { BATCH_SLOTS = 2 };
+
+struct batches {
+    struct backend *be;
+    int slot;                   /* that the next batch goes to */
+    int32_t *host[BATCH_SLOTS]; /* [2, B, T]: inputs, then targets */
+    int32_t *sent[BATCH_SLOTS]; /* the same in backend memory */
+};
+
+/* Memory for batches of at most `rows` tokens. */
+int batches_open(struct batches *batches, struct backend *be, int64_t rows, char *error);
+void batches_close(struct batches *batches);
+
+/* Puts the samples from first_sample on in place as the model's batch, as many as its shape says,
+ * without waiting for the operations that use the one before. Fails on bad data. */
+int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *loader,
+                int64_t first_sample, char *error);
+
+#endif

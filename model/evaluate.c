@@ -1,0 +1,50 @@
+#include "model/evaluate.h"
+
+#include "data/error.h"
+#include "model/forward.h"
+
+/* The mean loss of the batch in place, in evaluator->sum. */
+static void batch_loss(struct evaluator *evaluator) {
+    struct gpt *gpt = evaluator->gpt;
+    struct backend *be = gpt->be;
+    gpt_forward(gpt);
+    gpt_loss(gpt, NULL, 0);
+    OP(be, clear, .data = evaluator->sum, .bytes = sizeof(float));
+    OP(be, loss_sum, .total = evaluator->sum, .losses = gpt->activations.losses.data,
+       .count = gpt->shape.rows, .weight = 1.0f / (float)gpt->shape.rows);
+}
+
+void evaluate_plan(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
+    struct evaluator evaluator = {.gpt = gpt};
+    gpt_set_batch(gpt, batch, sequence_length);
+    batch_loss(&evaluator);
+    gpt_set_batch(gpt, gpt->capacity.batch, gpt->capacity.sequence_length);
+}
+
+int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loader,
+             int64_t sequences, char *error) {
+    struct gpt *gpt = evaluator->gpt;
+    struct backend *be = gpt->be;
+    int64_t batch = gpt->capacity.batch, length = gpt->capacity.sequence_length;
+    int64_t batches = (sequences + batch - 1) / batch;
+    double total = 0, weight = 0, batch_weight[BATCH_SLOTS];
+    for (int64_t i = 0; i <= batches; i++) {
+        int slot = (int)(i % BATCH_SLOTS), before = (int)((i + 1) % BATCH_SLOTS);
+        if (evaluator->stop && *evaluator->stop) return 1;
+        if (i < batches) {
+            int64_t left = sequences - i * batch, count = left < batch ? left : batch;
+            gpt_set_batch(gpt, count, length);
+            if (batches_put(evaluator->batches, gpt, loader, i * batch, error)) return -1;
+            batch_loss(evaluator);
+            be->fetch(be, slot, evaluator->results[slot], evaluator->sum, sizeof(float));
+            batch_weight[slot] = (double)count / (double)batch;
+        }
+        if (i == 0) continue;
+        be->fetched(be, before);
+        total += batch_weight[before] * (double)*evaluator->results[before];
+        weight += batch_weight[before];
+    }
+    if (be->failure[0]) return fail(error, "%s", be->failure);
+    *loss = total / weight;
+    return 0;
+}

@@ -1,0 +1,27 @@
+/* The mean loss over text, in training and for --eval. */
+#ifndef MODEL_EVALUATE_H
+#define MODEL_EVALUATE_H
+
+#include <signal.h>
+
+#include "model/batches.h"
+
+struct evaluator {
+    struct gpt *gpt;
+    struct batches *batches;
+    float *sum;                        /* backend memory for one value */
+    float *results[BATCH_SLOTS];       /* host memory of the backend, one value each */
+    const volatile sig_atomic_t *stop; /* optional: not 0 asks to end early */
+};
+
+/* Prepares products for the forward pass and the loss of batches of this many sequences; between
+ * gpt_open and gpt_allocate, while the backend is planning. */
+void evaluate_plan(struct gpt *gpt, int64_t batch, int64_t sequence_length);
+
+/* Mean loss in nats per token of the first `sequences` sequences of the loader, in batches of the
+ * model's capacity; what is left over makes a smaller one. The weights do not change. Returns 1,
+ * without a loss, once evaluator->stop asks for it. */
+int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loader,
+             int64_t sequences, char *error);
+
+#endif

@@ -1,0 +1,239 @@
+# shellcheck shell=bash
+# Sourced by get_data.sh and get_gpt2.sh: fetches files that appear whole and checked, or not at
+# all. FILE.part holds what has come so far, and the next call goes on from there. The caller has
+# `set -euo pipefail`, calls fetch_begin once, and fetch for each file.
+#
+# MANTISSA_MIRROR=http://host:port stands in for the scheme and host of every URL.
+# MANTISSA_PAUSE=1 is the first of the growing pauses between tries, in seconds.
+
+FETCH_TRIES=5   # in a row that brought nothing
+FETCH_MISSING=3 # what fetch returns for a file that the server does not have
+
+fetch_complain() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
+
+# Takes the traps of EXIT and of the signals that end a program.
+fetch_begin() {
+    if ! command -v curl >/dev/null; then
+        fetch_complain "there is no curl here: install it (apt-get install curl)"
+        return 1
+    fi
+    fetch_scratch=$(mktemp -d) fetch_process=""
+    trap 'rm -rf "$fetch_scratch"' EXIT
+    trap 'fetch_stop 130' INT
+    trap 'fetch_stop 143' TERM HUP
+}
+
+fetch_stop() { # STATUS
+    trap '' INT TERM HUP
+    if [ -n "$fetch_process" ]; then kill "$fetch_process" 2>/dev/null || true; fi
+    wait
+    printf '\nstopped; the same command goes on from here\n' >&2
+    exit "$1"
+}
+
+# ---- what is known of a file: fetch_size and fetch_hash with its fetch_kind, each "" if unknown
+
+fetch_bytes() { # FILE: its size, 0 if there is none
+    if [ -f "$1" ]; then wc -c <"$1" | tr -d ' '; else echo 0; fi
+}
+
+# KIND FILE: its SHA-256, or the SHA-1 under which git keeps such a file.
+fetch_hash_of() {
+    local sha1=(sha1sum) sha256=(sha256sum)
+    if ! command -v sha256sum >/dev/null; then sha1=(shasum -a 1) sha256=(shasum -a 256); fi
+    case $1 in
+    sha256) "${sha256[@]}" <"$2" ;;
+    git) { printf 'blob %d\0' "$(fetch_bytes "$2")" && cat "$2"; } | "${sha1[@]}" ;;
+    esac | cut -d ' ' -f 1
+}
+
+# Whether a file is as it should be; fetch_fault becomes what is wrong with it.
+fetch_agrees() { # FILE
+    local found
+    found=$(fetch_bytes "$1") fetch_fault=""
+    if [ -n "$fetch_size" ] && [ "$found" -ne "$fetch_size" ]; then
+        fetch_fault="it has $found bytes instead of $fetch_size"
+    elif [ -n "$fetch_kind" ]; then
+        found=$(fetch_hash_of "$fetch_kind" "$1")
+        if [ "$found" != "$fetch_hash" ]; then
+            fetch_fault="its $(fetch_kind_name) is $found instead of $fetch_hash"
+        fi
+    fi
+    [ -z "$fetch_fault" ]
+}
+
+fetch_kind_name() { if [ "$fetch_kind" = git ]; then echo "git hash"; else echo "SHA-256"; fi; }
+
+fetch_proof() { # in words, what fetch_agrees has gone by
+    if [ -n "$fetch_pinned" ]; then echo "SHA-256 as known beforehand"
+    elif [ -n "$fetch_kind" ]; then echo "$(fetch_kind_name) as the server announces it"
+    elif [ -n "$fetch_size" ]; then echo "checked by its size only"
+    else echo "not checked: the server says nothing of it"; fi
+}
+
+# Headers to lines: size, kind, hash. The host that is asked may send on to another one, but says
+# before what it sends. A tag is a hash of the content where X-Linked-ETag or X-Repo-Commit say so:
+# 64 digits are a SHA-256, 40 are git's.
+fetch_announced() { # HEADERS
+    tr -d '\r' <"$1" | awk '
+        /^HTTP\// { answers++; last_size = ""; refused = $2 >= 400 }
+        { name = tolower($1) }
+        name == "content-length:" { last_size = $2 }
+        name == "x-linked-size:" { size = $2 }
+        name == "x-linked-etag:" { linked = $2 }
+        name == "etag:" && answers == 1 { tag = $2 }
+        name == "x-repo-commit:" && answers == 1 { of_content = 1 }
+        END {
+            if (size == "" && !refused) size = last_size
+            if (size !~ /^[0-9]+$/) size = ""
+            if (linked != "") tag = linked; else if (!of_content) tag = ""
+            gsub(/^W\/|"/, "", tag)
+            if (tag ~ /^[0-9a-f]+$/ && length(tag) == 64) kind = "sha256"
+            if (tag ~ /^[0-9a-f]+$/ && length(tag) == 40) kind = "git"
+            print size; print kind; print kind == "" ? "" : tag
+        }'
+}
+
+# ---- requests
+
+# One request; returns curl's exit status. fetch_code becomes the HTTP status, 000 without one.
+# curl runs in the background so that a signal is heard at once.
+fetch_curl() { # ARGUMENT ...
+    local status=0
+    curl --fail --location --proto '=http,https' --suppress-connect-headers \
+        --connect-timeout 15 --speed-limit 100 --speed-time 30 --write-out '%{http_code}' \
+        "$@" >"$fetch_scratch/code" </dev/null &
+    fetch_process=$!
+    wait "$fetch_process" || status=$?
+    fetch_process="" fetch_code=$(cat "$fetch_scratch/code")
+    return "$status"
+}
+
+# Whether another try may help after a request that failed.
+fetch_may_pass() { # CURL_STATUS
+    case $1/$fetch_code in
+    22/408 | 22/429 | 22/5*) return 0 ;;
+    22/*) return 1 ;;
+    [567]/* | 16/* | 18/* | 28/* | 35/* | 52/* | 55/* | 56/* | 92/*) return 0 ;;
+    *) return 1 ;;
+    esac
+}
+
+fetch_reason() { # CURL_STATUS, in words
+    case $1/$fetch_code in
+    5/* | 6/*) echo "the name of the server is not found; is there a network?" ;;
+    7/*) echo "the server cannot be reached; is there a network?" ;;
+    22/404 | 22/410) echo "the server does not have it (HTTP $fetch_code)" ;;
+    22/408 | 22/429 | 22/5*) echo "the server has trouble (HTTP $fetch_code); try later" ;;
+    22/*) echo "the server does not give it out (HTTP $fetch_code)" ;;
+    23/* | 153/*) echo "cannot be written; is the disk full, or the size of files limited?" ;;
+    18/* | 28/* | 52/* | 55/* | 56/*) echo "the connection breaks; the same command goes on" ;;
+    33/*) echo "the connection breaks, and this server cannot go on in the middle of a file" ;;
+    *) echo "curl gives up with exit status $1, which man curl explains" ;;
+    esac
+}
+
+fetch_pause() { sleep $((${MANTISSA_PAUSE:-1} << ($1 - 1))); } # TRY, from 1
+
+# Asks what the server knows of a file. One that does not answer this may still give the file, and
+# a host that was sent on to may refuse what the first one has answered.
+fetch_ask() { # URL
+    local try=1 status=0 known
+    until fetch_curl --silent --head --output /dev/null \
+        --dump-header "$fetch_scratch/headers" "$1"; do
+        status=$?
+        case $status/$fetch_code in
+        22/400 | 22/403 | 22/405 | 22/501) break ;;
+        esac
+        if ! fetch_may_pass $status || [ $try -ge $FETCH_TRIES ]; then
+            fetch_complain "$1: $(fetch_reason $status)"
+            case $fetch_code in 404 | 410) return $FETCH_MISSING ;; *) return 1 ;; esac
+        fi
+        fetch_pause $try
+        try=$((try + 1))
+    done
+    mapfile -t known < <(fetch_announced "$fetch_scratch/headers")
+    fetch_size=${known[0]}
+    if [ -z "$fetch_pinned" ]; then fetch_kind=${known[1]} fetch_hash=${known[2]}; fi
+}
+
+fetch_room() { # FOLDER BYTES: whether so much can be put there
+    local free
+    free=$(df -Pk "$1" | awk 'NR == 2 { print $4 }')
+    if [ $(($2 / 1024)) -le "$free" ]; then return 0; fi
+    fetch_complain "$1: $(($2 / 1024)) KiB are needed, and $free KiB are free"
+    return 1
+}
+
+# Fills a file, from where it ends, until it has the announced size. Starts over where the server
+# cannot go on in the middle of a file.
+fetch_transfer() { # URL PART
+    local show=(--silent) from before after try=1 overs=0 status
+    if [ -t 2 ]; then show=(--progress-bar); fi
+    while :; do
+        before=$(fetch_bytes "$2") status=0 from=()
+        if [ "$before" -gt 0 ] && [ "$before" = "$fetch_size" ]; then return 0; fi
+        if [ "$before" -gt 0 ]; then from=(--continue-at -); fi
+        fetch_curl "${show[@]}" "${from[@]}" --output "$2" "$1" || status=$?
+        after=$(fetch_bytes "$2")
+        if [ "$before" -gt 0 ] && [ $overs -lt $FETCH_TRIES ] &&
+            { [ $status -eq 33 ] || [ "$fetch_code" = 416 ]; }; then
+            rm -f "$2"
+            overs=$((overs + 1))
+            continue
+        fi
+        if [ $status -eq 0 ] && [ "$after" -lt "${fetch_size:-0}" ]; then status=18; fi
+        if [ $status -eq 0 ]; then return 0; fi
+        if [ "$after" -gt "$before" ]; then try=1; fi
+        if ! fetch_may_pass $status || [ $try -ge $FETCH_TRIES ]; then
+            fetch_complain "$1: $(fetch_reason $status)"
+            case $fetch_code in 404 | 410) return $FETCH_MISSING ;; *) return 1 ;; esac
+        fi
+        fetch_pause $try
+        try=$((try + 1))
+    done
+}
+
+# ---- the whole of it
+
+# Brings FILE up to date with URL; its folder is made. SHA256 is what it must be, if that is known.
+# Otherwise the server's word is taken. A FILE that is right is left alone. What turns out wrong is
+# kept as FILE.wrong, to look at.
+fetch() { # URL FILE [SHA256]
+    local url=$1 file=$2 part=$2.part folder began
+    folder=$(dirname "$file")
+    fetch_pinned=${3:-} fetch_size="" fetch_hash=${3:-} fetch_kind=${3:+sha256}
+    if [ -n "${MANTISSA_MIRROR:-}" ]; then
+        url=${MANTISSA_MIRROR%/}/${url#*://*/}
+    fi
+    if [ -f "$file" ] && [ -n "$fetch_pinned" ] && fetch_agrees "$file"; then
+        echo "$file: already there, $(fetch_proof)"
+        return 0
+    fi
+    if ! mkdir -p "$folder" 2>/dev/null || [ ! -w "$folder" ]; then
+        fetch_complain "$folder: cannot be written to; choose another folder with --out"
+        return 1
+    fi
+    fetch_ask "$url" || return
+    if [ -f "$file" ] && [ -n "$fetch_size" ] && fetch_agrees "$file"; then
+        echo "$file: already there, $(fetch_proof)"
+        return 0
+    fi
+    began=$(fetch_bytes "$part")
+    if [ -n "$fetch_size" ] && [ "$began" -gt "$fetch_size" ]; then rm -f "$part" && began=0; fi
+    if [ -n "$fetch_size" ]; then fetch_room "$folder" $((fetch_size - began)) || return; fi
+    if [ -t 2 ]; then echo "$file: ${fetch_size:-unknown} bytes" >&2; fi
+    fetch_transfer "$url" "$part" || return
+    if ! fetch_agrees "$part" && [ "$began" -gt 0 ]; then
+        echo "$file: not the file that it began as, so it is fetched from the start"
+        rm -f "$part"
+        fetch_transfer "$url" "$part" || return
+    fi
+    if ! fetch_agrees "$part"; then
+        mv -f "$part" "$file.wrong" || return
+        fetch_complain "$url: $fetch_fault; kept as $file.wrong to look at"
+        return 1
+    fi
+    mv -f "$part" "$file" || return
+    echo "$file: $(fetch_bytes "$file") bytes, $(fetch_proof)"
+}

@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Fetches GPT-2, weights and tokenizer. `scripts/get_gpt2.sh --help` tells the rest.
+set -euo pipefail
+here=$(dirname "$0")
+# shellcheck source=scripts/fetch.sh
+. "$here/fetch.sh"
+
+usage() {
+    cat <<'TEXT'
+scripts/get_gpt2.sh [NAME] [--out FOLDER] [--tokenizer]
+
+Fetches a GPT-2 of OpenAI into FOLDER/NAME (datasets/NAME), as Hugging Face
+keeps it: weights, config and tokenizer. NAME is gpt2 (the default, 124 M
+parameters, 0.55 GB), gpt2-medium (355 M, 1.5 GB), gpt2-large (774 M, 3.2 GB)
+or gpt2-xl (1.5 B, 6.4 GB). All have the same tokenizer; --tokenizer fetches
+only that.
+
+An interrupted download goes on where it stopped when the same command is given
+again. Every file is checked: by a SHA-256 known beforehand, else by the hash
+that the server announces, else by its size; its line says which. One that is
+there already is checked and left alone. What turns out wrong stays as
+FILE.wrong, to look at.
+
+MANTISSA_MIRROR=https://host in the environment stands in for the scheme and
+host of every URL: a mirror that has the same paths.
+
+Exit status: 0 all is there, 1 something is not, 2 wrong usage, 130 and 143
+stopped by SIGINT and SIGTERM.
+TEXT
+}
+
+HUB=https://huggingface.co/openai-community
+VOCAB_SHA256=196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783
+MERGES_SHA256=1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5
+
+out=datasets name=gpt2 weights=1
+while [ $# -gt 0 ]; do
+    case $1 in
+    --out) out=${2:-} && shift ;;
+    --tokenizer) weights=0 ;;
+    --help | -h) usage && exit 0 ;;
+    gpt2 | gpt2-medium | gpt2-large | gpt2-xl) name=$1 ;;
+    *) fetch_complain "$1: unknown; --help says what there is" && exit 2 ;;
+    esac
+    shift || { fetch_complain "the last option needs a value" && exit 2; }
+done
+if [ -z "$out" ]; then fetch_complain "--out needs a folder" && exit 2; fi
+
+folder=$out/$name
+get() { # FILE [SHA256]
+    fetch "$HUB/$name/resolve/main/$1" "$folder/$1" "${2:-}"
+}
+# These two help other programs; a copy of the model without them is whole for ours.
+get_if_there() { # FILE
+    local status=0
+    get "$1" || status=$?
+    if [ $status -ne 0 ] && [ $status -ne "$FETCH_MISSING" ]; then exit 1; fi
+    if [ $status -ne 0 ]; then echo "$folder/$1: left out, for it is not needed here"; fi
+}
+
+fetch_begin
+get vocab.json $VOCAB_SHA256 || exit 1
+get merges.txt $MERGES_SHA256 || exit 1
+get tokenizer.json || exit 1
+get_if_there tokenizer_config.json
+if [ $weights -eq 0 ]; then
+    echo "next: ./prepare --tokenizer gpt2:$folder --out $out/mine my_text.txt"
+    exit 0
+fi
+get config.json || exit 1
+get_if_there generation_config.json
+get model.safetensors || exit 1
+cat <<TEXT
+next: ./train --sample "Once upon a time" --from $folder
+      ./prepare --tokenizer gpt2:$folder --out $out/mine my_text.txt
+      ./train --config finetune-gpt2.json --set model.init_from=$folder \\
+          --set 'data.train=$out/mine_train_*.bin' \\
+          --set 'data.val=$out/mine_val_*.bin'
+TEXT

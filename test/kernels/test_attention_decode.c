@@ -1,0 +1,327 @@
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "data/random.h"
+#include "test/device.h"
+#include "test/kernels/check.h"
+
+struct shape {
+    int64_t batch, length, heads, head_columns, position; /* B, T, H, D */
+    enum dtype qkv, out;
+    double spread; /* of q, k, v */
+    bool odd;      /* tensors start one element behind where a vector could be read */
+};
+
+static int64_t columns_of(const struct shape *s) {
+    return s->heads * s->head_columns;
+}
+
+static double *random_values(struct check *c, const struct shape *s) {
+    int64_t count = s->batch * s->length * 3 * columns_of(s);
+    double *values = check_doubles(c, count);
+    uint64_t stream = c->stream++;
+    for (int64_t i = 0; i < count; i++)
+        values[i] = s->spread * random_normal(51, stream, (uint64_t)i);
+    return values;
+}
+
+/* What the result must not depend on: rows beyond the position, and the queries of others. */
+static void poison_unread(const struct shape *s, double *values) {
+    int64_t columns = columns_of(s);
+    for (int64_t row = 0; row < s->batch * s->length; row++) {
+        int64_t t = row % s->length, count = t > s->position ? 3 * columns : columns;
+        for (int64_t i = 0; t != s->position && i < count; i++) values[row * 3 * columns + i] = NAN;
+    }
+}
+
+/* The values in a tensor, or in one with an element before it. */
+static struct tensor placed(struct check *c, enum check_use use, enum dtype dtype, int64_t rows,
+                            int64_t columns, const double *values, bool odd) {
+    if (!odd) return check_tensor(c, use, dtype, rows, columns, values);
+    int64_t count = rows * columns;
+    double *more = check_doubles(c, count + 1);
+    if (values) memcpy(more + 1, values, (size_t)count * sizeof *values);
+    struct tensor whole = check_tensor(c, use, dtype, count + 1, 0, more);
+    struct tensor part = tensor_range(&whole, 1, count);
+    return tensor_view(&part, rows, columns);
+}
+
+static struct tensor cache_of(struct check *c, const struct shape *s, const double *values) {
+    int64_t columns = 3 * columns_of(s);
+    struct tensor flat =
+        placed(c, CHECK_READ, s->qkv, s->batch * s->length, columns, values, s->odd);
+    return check_rank3(flat, s->batch, s->length, columns);
+}
+
+static struct tensor output_of(struct check *c, const struct shape *s) {
+    return placed(c, CHECK_WRITE, s->out, s->batch, columns_of(s), NULL, s->odd);
+}
+
+/* Planned for position 0: what is reserved must be enough for the whole length. */
+static void decode(struct check *c, const struct shape *s, const struct tensor *out,
+                   const struct tensor *qkv) {
+    check_plan_begin(c);
+    OP(&c->be, attention_decode, .out = out, .qkv = qkv, .position = 0, .heads = (int)s->heads);
+    check_plan_end(c, "attention_decode");
+    OP(&c->be, attention_decode, .out = out, .qkv = qkv, .position = s->position,
+       .heads = (int)s->heads);
+    check_finished(c, "attention_decode");
+}
+
+/* The score of key j for the query of one head; *size: the sum of its absolute terms. */
+static double score(const struct shape *s, const double *head, int64_t j, double *size) {
+    int64_t stride = 3 * columns_of(s);
+    const double *q = head + s->position * stride, *k = head + j * stride + columns_of(s);
+    double sum = 0, scale = 1 / sqrt((double)s->head_columns);
+    *size = 0;
+    for (int64_t d = 0; d < s->head_columns; d++) {
+        sum += q[d] * k[d] * scale;
+        *size += fabs(q[d] * k[d] * scale);
+    }
+    return sum;
+}
+
+/* One head in fp64. An fp32 error in a score is an error of exp(score) relative to itself: each
+ * term is as uncertain as its score is large. */
+static void reference_head(struct check *c, const struct shape *s, const double *head, double *out,
+                           double *out_size) {
+    int64_t keys = s->position + 1;
+    double *scores = check_doubles(c, keys), *sizes = check_doubles(c, keys);
+    double max = -INFINITY, sum = 0, size_max = 0;
+    for (int64_t j = 0; j < keys; j++) {
+        scores[j] = score(s, head, j, &sizes[j]);
+        max = fmax(max, scores[j]);
+        size_max = fmax(size_max, sizes[j]);
+    }
+    for (int64_t j = 0; j < keys; j++) sum += exp(scores[j] - max);
+    for (int64_t j = 0; j < keys; j++) {
+        const double *v = head + j * 3 * columns_of(s) + 2 * columns_of(s);
+        double p = exp(scores[j] - max) / sum, unsure = 1 + sizes[j] + size_max;
+        for (int64_t d = 0; d < s->head_columns; d++) {
+            out[d] += p * v[d];
+            out_size[d] += fabs(p * v[d]) * unsure;
+        }
+    }
+}
+
+struct expected {
+    double *out, *size;
+};
+
+static struct expected reference(struct check *c, const struct shape *s, const double *qkv) {
+    int64_t columns = columns_of(s), count = s->batch * columns;
+    struct expected expected = {check_doubles(c, count), check_doubles(c, count)};
+    for (int64_t at = 0; at < count; at += s->head_columns)
+        reference_head(c, s, qkv + at / columns * s->length * 3 * columns + at % columns,
+                       expected.out + at, expected.size + at);
+    return expected;
+}
+
+static void exact(struct check *c, const void *given) {
+    const struct shape *s = given;
+    double *values = random_values(c, s);
+    poison_unread(s, values);
+    struct tensor qkv = cache_of(c, s, values), out = output_of(c, s);
+    decode(c, s, &out, &qkv);
+    if (!c->verify) return;
+    struct expected expected = reference(c, s, check_read(c, &qkv));
+    check_close(c, "attention_decode", &out, expected.out, expected.size);
+}
+
+static struct shape plain_shape(int64_t batch, int64_t length, int64_t heads, int64_t head_columns,
+                                int64_t position, enum dtype dtype) {
+    return (struct shape){.batch = batch,
+                          .length = length,
+                          .heads = heads,
+                          .head_columns = head_columns,
+                          .position = position,
+                          .qkv = dtype,
+                          .out = dtype,
+                          .spread = 1};
+}
+
+static void check_shape(void (*body)(struct check *c, const void *given), int64_t batch,
+                        int64_t length, int64_t heads, int64_t head_columns, int64_t position,
+                        enum dtype dtype) {
+    struct shape shape = plain_shape(batch, length, heads, head_columns, position, dtype);
+    check_everywhere(body, &shape);
+}
+
+/* Heads that are whole vectors, and heads that start at odd places. */
+Test(attention_decode, widths) {
+    static const int64_t widths[] = {1,   2,   3,   4,   5,   7,   8,   12,  16,  17,  24,
+                                     31,  32,  33,  36,  48,  63,  64,  65,  72,  80,  96,
+                                     100, 104, 127, 128, 129, 136, 160, 192, 200, 255, 256};
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+        for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+            int64_t position = w % 2 ? 76 : 40;
+            check_shape(exact, 2, 77, 2, widths[w], position, dtype);
+        }
+}
+
+/* Keys are handled 4, 8, 16, 32, 64 and 128 at a time. */
+Test(attention_decode, positions) {
+    static const int64_t positions[] = {0,  1,  2,  3,  4,  6,  7,  8,   14,  15,  16,  30,  31,
+                                        32, 33, 62, 63, 64, 65, 95, 126, 127, 128, 129, 198, 199};
+    static const int64_t widths[] = {20, 64, 128};
+    for (size_t p = 0; p < sizeof positions / sizeof *positions; p++)
+        for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+            int64_t width = widths[(p + dtype) % 3];
+            check_shape(exact, 2, 200, 1, width, positions[p], dtype);
+        }
+}
+
+/* The last position of a sequence that has as many keys as that. */
+Test(attention_decode, lengths) {
+    static const int64_t lengths[] = {1, 2, 5, 8, 9, 31, 32, 33, 64, 65, 77, 127, 128, 129, 160};
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
+        enum dtype dtype = (enum dtype)(l % 3);
+        int64_t length = lengths[l];
+        check_shape(exact, 3, length, 2, 24, length - 1, dtype);
+    }
+}
+
+/* So long that a GPU's block of threads goes through the keys in several rounds. */
+Test(attention_decode, long_sequences) {
+    check_shape(exact, 1, 1100, 1, 256, 1099, DTYPE_F32);
+    check_shape(exact, 1, 1100, 1, 255, 600, DTYPE_F32);
+    check_shape(exact, 2, 1100, 1, 256, 23, DTYPE_F32);
+    check_shape(exact, 1, 2100, 1, 256, 2090, DTYPE_BF16);
+    check_shape(exact, 1, 2060, 1, 256, 1023, DTYPE_F16);
+}
+
+Test(attention_decode, heads) {
+    for (int64_t heads = 1; heads <= 12; heads++)
+        for (int64_t batch = 1; batch <= 3; batch++) {
+            enum dtype dtype = (enum dtype)((heads + batch) % 3);
+            int64_t width = heads % 3 == 0 ? 16 : 5;
+            check_shape(exact, batch, 40, heads, width, 36, dtype);
+        }
+}
+
+Test(attention_decode, mixed_dtypes) {
+    static const int64_t widths[] = {64, 33};
+    for (enum dtype qkv = DTYPE_F32; qkv <= DTYPE_BF16; qkv++)
+        for (enum dtype out = DTYPE_F32; out <= DTYPE_BF16; out++)
+            for (size_t w = 0; qkv != out && w < sizeof widths / sizeof *widths; w++) {
+                struct shape shape = plain_shape(2, 70, 3, widths[w], 69, qkv);
+                shape.out = out;
+                check_everywhere(exact, &shape);
+            }
+}
+
+Test(attention_decode, odd_places) {
+    static const int64_t widths[] = {5, 64, 96, 128, 256};
+    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
+        for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+            struct shape shape = plain_shape(2, 45, 2, widths[w], 43, dtype);
+            shape.odd = true;
+            check_everywhere(exact, &shape);
+        }
+}
+
+/* Scores up to thousands: exponentials overflow unless the maximum is taken out first. */
+Test(attention_decode, extreme_scores) {
+    static const int64_t widths[] = {16, 64};
+    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
+        for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+            struct shape shape = plain_shape(1, 140, 2, widths[w], 139 - (int64_t)w, dtype);
+            shape.spread = 30;
+            check_everywhere(exact, &shape);
+        }
+}
+
+/* Scores below the range of fp32 have weight 0, even where a whole block has no others. */
+static void minus_infinity(struct check *c, const void *given) {
+    const struct shape *s = given;
+    int64_t columns = columns_of(s), seen = 3;
+    double *values = random_values(c, s), *expected = check_doubles(c, columns);
+    for (int64_t t = 0; t <= s->position; t++)
+        for (int64_t i = 0; i < columns; i++) {
+            double *at = values + t * 3 * columns + i;
+            at[0] = 0x1p100;
+            at[columns] = t < seen ? 0 : -0x1p100;
+            if (t < seen) expected[i] += check_round(at[2 * columns], s->qkv) / (double)seen;
+        }
+    struct tensor qkv = cache_of(c, s, values), out = output_of(c, s);
+    decode(c, s, &out, &qkv);
+    if (c->verify) check_close(c, "attention_decode", &out, expected, NULL);
+}
+
+Test(attention_decode, scores_of_minus_infinity) {
+    for (int64_t position = 20; position < 300; position += 90) {
+        check_shape(minus_infinity, 1, 300, 2, 24, position, DTYPE_F32);
+        check_shape(minus_infinity, 1, 300, 2, 24, position, DTYPE_BF16);
+    }
+}
+
+/* A NaN in a key reaches its head, one in a value its column: what is wrong is seen. */
+static void nan_spreads(struct check *c, const void *given) {
+    const struct shape *s = given;
+    int64_t columns = columns_of(s), row = s->position / 2, width = s->head_columns;
+    double *values = random_values(c, s);
+    values[row * 3 * columns + columns + width] = NAN; /* a key of head 1 */
+    values[row * 3 * columns + 2 * columns + 2] = NAN; /* column 2 of head 0 */
+    struct tensor qkv = cache_of(c, s, values), out = output_of(c, s);
+    decode(c, s, &out, &qkv);
+    double *got = check_read(c, &out);
+    for (int64_t i = 0; i < columns; i++)
+        cr_assert(!isnan(got[i]) == !(i / width == 1 || i == 2), "column %d", (int)i);
+}
+
+Test(attention_decode, nan_spreads) {
+    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+        check_shape(nan_spreads, 1, 77, 3, 24, 0, dtype);
+        check_shape(nan_spreads, 1, 77, 3, 64, 70, dtype);
+    }
+}
+
+/* Where attention_forward multiplies on tensor cores, its weights are rounded to 16 bits. */
+static const char *row_kind(const struct shape *s) {
+    bool lower = test_device() == DEVICE_CUDA && s->qkv == s->out && s->qkv != DTYPE_F32 &&
+                 (s->head_columns == 64 || s->head_columns == 128);
+    return lower ? "attention_decode_row_lower" : "attention_decode_row";
+}
+
+/* The sequence as the other operation sees it, then row by row. */
+static void rows_of_forward(struct check *c, const void *given) {
+    struct shape s = *(const struct shape *)given;
+    int64_t columns = columns_of(&s), rows = s.batch * s.length;
+    struct tensor qkv = cache_of(c, &s, random_values(c, &s));
+    struct tensor flat = check_output(c, s.out, rows, columns);
+    struct tensor all = check_rank3(flat, s.batch, s.length, columns);
+    struct tensor lse = check_output(c, DTYPE_F32, s.batch * s.heads, s.length);
+    CHECK_OP(c, attention_forward, .out = &all, .lse = lse.data, .qkv = &qkv,
+             .heads = (int)s.heads);
+    double *forward = check_read(c, &all), *row = check_doubles(c, s.batch * columns);
+    for (s.position = 0; s.position < s.length; s.position += 1 + s.position / 4) {
+        struct tensor out = output_of(c, &s);
+        decode(c, &s, &out, &qkv);
+        if (!c->verify) continue;
+        for (int64_t b = 0; b < s.batch; b++)
+            memcpy(row + b * columns, forward + (b * s.length + s.position) * columns,
+                   (size_t)columns * sizeof *row);
+        struct expected expected = reference(c, &s, check_read(c, &qkv));
+        check_close(c, row_kind(&s), &out, row, expected.size);
+    }
+}
+
+Test(attention_decode, rows_of_forward) {
+    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+        check_shape(rows_of_forward, 2, 77, 3, 24, 0, dtype);
+        check_shape(rows_of_forward, 1, 130, 2, 64, 0, dtype);
+    }
+}
+
+/* The CPU takes any head; the GPU's registers end somewhere. */
+static void too_wide(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct tensor qkv = cache_of(c, s, random_values(c, s)), out = output_of(c, s);
+    OP(&c->be, attention_decode, .out = &out, .qkv = &qkv, .position = 3, .heads = (int)s->heads);
+    cr_assert(strstr(c->be.failure, "257"), "%s", c->be.failure);
+}
+
+Test(attention_decode, too_wide) {
+    check_shape(test_device() == DEVICE_CUDA ? too_wide : exact, 1, 4, 1, 257, 3, DTYPE_F32);
+}

@@ -1,0 +1,337 @@
+#!/usr/bin/env bash
+# Do scripts/get_data.sh and scripts/get_gpt2.sh do what they say? Tried against file_server.py on
+# this machine, which misbehaves as told; needs no other network. Skipped without python3 or curl.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+root=$PWD
+if ! command -v python3 >/dev/null || ! command -v curl >/dev/null; then
+    echo "skipped: the tests of scripts/get_*.sh, because there is no python3 or no curl here"
+    exit 0
+fi
+
+work=$(mktemp -d) server="" tests=0 failed=0
+trap 'if [ -n "$server" ]; then kill "$server"; fi; rm -rf "$work"' EXIT
+mkdir "$work/served" && cd "$work"
+python3 "$root/test/scripts/file_server.py" served >port &
+server=$!
+for ((i = 0; i < 100; i++)); do
+    if [ -s port ]; then break; fi
+    sleep 0.1
+done
+host=http://127.0.0.1:$(cat port)
+unset MANTISSA_MIRROR http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
+export MANTISSA_PAUSE=0 no_proxy='*'
+
+# one.sh URL FILE [SHA256]: a program that fetches a single file.
+printf '#!/usr/bin/env bash\nset -euo pipefail\n. %q\nfetch_begin\nfetch "$@"\n' \
+    "$root/scripts/fetch.sh" >one.sh
+head -c 200000 /dev/urandom >served/file
+sha256=$(sha256sum <served/file | cut -d ' ' -f 1)
+
+# ---- what a test says
+
+test_case() { # NAME: each in an empty folder
+    tests=$((tests + 1)) name=$1
+    cd "$work" && rm -rf case && mkdir case && cd case
+    : >"$work/served/log"
+}
+wrong() {
+    failed=$((failed + 1))
+    echo "FAILED: $name: $*"
+    sed 's/^/        | /' "$work/said" "$work/served/log"
+}
+runs() { # STATUS COMMAND ...
+    local want=$1 got=0
+    shift
+    "$@" >"$work/said" 2>&1 || got=$?
+    if [ "$got" -ne "$want" ]; then wrong "status $got instead of $want: $*"; fi
+}
+one() { # STATUS FAULTS [SHA256]: fetches served/file as ./file
+    runs "$1" bash "$work/one.sh" "$host/$2/file" file "${@:3}"
+}
+says() { # TEXT
+    if ! grep -qF -- "$1" "$work/said"; then wrong "does not say: $1"; fi
+}
+asked() { # TIMES PATTERN: so many requests match
+    local got
+    got=$(grep -cE -- "$2" "$work/served/log") || true
+    if [ "$got" != "$1" ]; then wrong "$got requests instead of $1 match: $2"; fi
+}
+holds() { # FILE ...: these and no others are here
+    local got
+    got=$(find . -type f -printf '%P\n' | sort | tr '\n' ' ')
+    if [ "$got" != "${*:+$* }" ]; then wrong "the folder holds $got instead of $*"; fi
+}
+is_whole() { # [FILE [SERVED]]
+    if ! cmp -s "${1:-file}" "$work/served/${2:-file}"; then wrong "${1:-file} has other bytes"; fi
+}
+
+# ---- a file that comes
+
+test_case "whole"
+one 0 ranges && is_whole && holds file && says "200000 bytes, checked by its size only"
+asked 1 '^GET'
+
+test_case "a known SHA-256"
+one 0 ranges "$sha256" && is_whole && says "SHA-256 as known beforehand"
+
+test_case "a SHA-256 announced on the way to another place"
+one 0 ranges,etag && is_whole && says "SHA-256 as the server announces it"
+
+test_case "a git hash announced"
+one 0 ranges,gittag && is_whole && says "git hash as the server announces it"
+
+test_case "a tag that is no hash of the content"
+one 0 ranges,othertag && is_whole && says "checked by its size only"
+
+test_case "a server that does not answer HEAD"
+one 0 ranges,nohead && is_whole && says "not checked"
+
+test_case "a hash announced, and HEAD refused where the bytes are"
+one 0 ranges,nohead,etag && is_whole && says "SHA-256 as the server announces it"
+
+test_case "a server that is busy at first"
+one 0 busy:3,ranges && is_whole && asked 4 '^HEAD'
+
+test_case "an empty file"
+: >"$work/served/empty"
+runs 0 bash "$work/one.sh" "$host/ranges/empty" file && holds file
+
+# ---- the connection breaks
+
+test_case "goes on after each cut"
+one 0 ranges,cut:70000,etag && is_whole && holds file
+asked 1 'GET .*/file bytes=70000-' && asked 1 'GET .*/file bytes=140000-'
+
+test_case "goes on from a part of an earlier call"
+head -c 150000 "$work/served/file" >file.part
+one 0 ranges,etag && is_whole && holds file && asked 1 'GET .* bytes=150000-'
+
+test_case "a part that lacks nothing"
+cp "$work/served/file" file.part
+one 0 ranges && is_whole && holds file && asked 0 '^GET'
+
+test_case "a part that is too long"
+{ cat "$work/served/file" && echo more; } >file.part
+one 0 ranges && is_whole && holds file
+
+test_case "a part of another file"
+head -c 150000 /dev/zero >file.part
+one 0 ranges,etag && is_whole && holds file && says "fetched from the start"
+
+test_case "a server without ranges starts over"
+head -c 150000 "$work/served/file" >file.part
+one 0 etag && is_whole && holds file && asked 1 'GET .* -$'
+
+test_case "a server without ranges that always breaks"
+one 1 cut:70000 && holds file.part && says "in the middle of a file"
+
+test_case "a server of unknown size, and a part that lacks nothing or is too long"
+cp "$work/served/file" file.part
+one 0 ranges,nosize,nohead && is_whole && holds file
+{ cat "$work/served/file" && echo more; } >file.part && rm file
+one 0 ranges,nosize,nohead && is_whole && holds file
+
+test_case "an answer that ends early, of a server that does not say its size with it"
+one 0 ranges,nosize,cut:90000,etag && is_whole && holds file && asked 2 'GET .* bytes='
+
+test_case "a connection that brings nothing"
+one 1 ranges,cut:0 && says "the connection breaks" && asked 5 '^GET'
+
+# ---- a file that does not come
+
+test_case "a wrong checksum"
+one 1 ranges,wrong "$sha256" && holds file.wrong && says "instead of $sha256" && says "file.wrong"
+
+test_case "a wrong checksum, and a good file that is there"
+cp "$work/served/file" file
+runs 1 bash "$work/one.sh" "$host/ranges,wrong/file" file "${sha256//[0-4]/5}"
+holds file file.wrong && is_whole
+
+test_case "wrong bytes where a hash is announced"
+one 1 ranges,wrong,etag && holds file.wrong && says "its SHA-256 is"
+
+test_case "a missing file"
+runs 3 bash "$work/one.sh" "$host/ranges/nothing" file && says "HTTP 404" && holds
+asked 1 .
+
+test_case "a missing file, of a server that does not answer HEAD"
+runs 3 bash "$work/one.sh" "$host/nohead/nothing" file && says "HTTP 404" && holds
+
+test_case "a server that stays busy"
+one 1 busy:99,ranges && says "HTTP 503" && holds && asked 5 .
+
+test_case "no server"
+runs 1 bash "$work/one.sh" http://127.0.0.1:9/file file && says "is there a network" && holds
+
+test_case "no such host"
+runs 1 bash "$work/one.sh" http://host.invalid/file file && says "is there a network" && holds
+
+# ---- a file that is there
+
+test_case "already there, by a known SHA-256: no request"
+cp "$work/served/file" file
+one 0 ranges "$sha256" && says "already there" && asked 0 .
+
+test_case "already there, by the server's word"
+cp "$work/served/file" file
+one 0 ranges,etag && says "already there" && asked 0 '^GET'
+
+test_case "a file of another size under its name"
+echo other >file
+one 0 ranges && is_whole && holds file
+
+test_case "other bytes under its name"
+head -c 200000 /dev/zero >file
+one 0 ranges,etag && is_whole && holds file
+
+# ---- no place for it
+
+test_case "a folder that cannot be"
+runs 1 bash "$work/one.sh" "$host/ranges/file" /proc/nothing/file && says "cannot be written to"
+
+test_case "a folder that cannot be written to"
+if [ "$(id -u)" -ne 0 ]; then
+    mkdir closed && chmod 555 closed
+    runs 1 bash "$work/one.sh" "$host/ranges/file" closed/file && says "cannot be written to"
+    chmod 755 closed
+fi
+
+test_case "a limit on the size of files"
+runs 1 bash -c "ulimit -f 100; exec bash '$work/one.sh' '$host/ranges/file' file"
+says "cannot be written" && holds file.part
+one 0 ranges && is_whole && holds file
+
+# small KIB COMMAND ...: in a namespace where ./small is a file system of that size.
+small() {
+    mkdir small
+    # shellcheck disable=SC2016 # the shell in the namespace expands it
+    unshare --user --map-root-user --mount bash -c \
+        'mount -t tmpfs -o size="$0"k none small && "$@"' "$@"
+}
+if (small 64 true) 2>/dev/null; then
+    test_case "less space than the file needs"
+    runs 1 small 64 bash "$work/one.sh" "$host/ranges/file" small/file
+    says "195 KiB are needed, and 64 KiB are free" && asked 0 '^GET'
+
+    test_case "a disk that fills up"
+    runs 1 small 64 bash "$work/one.sh" "$host/ranges,nohead/file" small/file
+    says "is the disk full"
+else
+    echo "skipped: a full disk, because there are no namespaces for users here"
+fi
+
+# ---- stopped, and begun again
+
+stop_test() { # SIGNAL STATUS
+    local process status=0
+    set -m # so that it is in a process group of its own, as what a terminal starts
+    bash "$work/one.sh" "$host/ranges,stall:90000/file" file >"$work/said" 2>&1 &
+    process=$!
+    set +m
+    for ((i = 0; i < 100; i++)); do
+        if [ -s file.part ]; then break; fi
+        sleep 0.05
+    done
+    kill -s "$1" -- "$3$process"
+    wait "$process" || status=$?
+    if [ "$status" -ne "$2" ]; then wrong "status $status instead of $2"; fi
+    says "goes on from here" && holds file.part
+    one 0 ranges,stall:90000 && is_whole && holds file && asked 1 'GET .* bytes=[1-9]'
+}
+test_case "Ctrl-C, which every process of the group gets"
+stop_test INT 130 -
+test_case "SIGTERM to the script alone"
+stop_test TERM 143 ""
+
+# ---- the programs
+
+get_data=$root/scripts/get_data.sh get_gpt2=$root/scripts/get_gpt2.sh
+stories=served/datasets/roneneldan/TinyStories/resolve/main
+fineweb=served/datasets/karpathy/fineweb-edu-100B-gpt2-token-shards/resolve/main
+shakespeare=served/karpathy/char-rnn/master/data/tinyshakespeare
+cd "$work" && mkdir -p "$stories" "$fineweb" "$shakespeare"
+echo valid >$stories/TinyStoriesV2-GPT4-valid.txt
+echo train >$stories/TinyStoriesV2-GPT4-train.txt
+for shard in val_000000 train_000001 train_000002 train_000003; do
+    echo $shard >$fineweb/edu_fineweb_$shard.bin
+done
+echo "To be, or not" >$shakespeare/input.txt
+export MANTISSA_MIRROR=$host/ranges,etag
+
+test_case "get_data.sh tinystories and shards of fineweb-edu"
+runs 0 "$get_data" tinystories fineweb-edu --shards 2 --out "a b"
+holds "a b/fineweb-edu/edu_fineweb_train_000001.bin" \
+    "a b/fineweb-edu/edu_fineweb_train_000002.bin" "a b/fineweb-edu/edu_fineweb_val_000000.bin" \
+    "a b/tinystories/TinyStoriesV2-GPT4-train.txt" "a b/tinystories/TinyStoriesV2-GPT4-valid.txt"
+is_whole "a b/fineweb-edu/edu_fineweb_train_000002.bin" "${fineweb#*/}/edu_fineweb_train_000002.bin"
+
+test_case "get_data.sh into datasets"
+runs 0 "$get_data" fineweb-edu
+holds datasets/fineweb-edu/edu_fineweb_train_000001.bin \
+    datasets/fineweb-edu/edu_fineweb_val_000000.bin
+
+test_case "get_data.sh knows tinyshakespeare"
+runs 1 "$get_data" tinyshakespeare && holds datasets/tinyshakespeare/input.txt.wrong
+says "instead of 86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+
+test_case "get_data.sh stops at what is not there"
+runs 1 "$get_data" fineweb-edu --shards 4 tinystories && says "train_000004.bin: the server does"
+holds datasets/fineweb-edu/edu_fineweb_train_00000{1,2,3}.bin \
+    datasets/fineweb-edu/edu_fineweb_val_000000.bin
+
+test_case "wrong usage"
+for wrong_usage in "" nothing "tinystories --shards 0" "tinystories --shards 1001" \
+    "tinystories --shards x" "tinystories --out" "tinystories --shards"; do
+    # shellcheck disable=SC2086
+    runs 2 "$get_data" $wrong_usage
+done
+for wrong_usage in gpt3 --out; do runs 2 "$get_gpt2" $wrong_usage; done
+asked 0 . && holds
+
+test_case "help fits a terminal"
+for program in "$get_data" "$get_gpt2"; do
+    runs 0 "$program" --help && says MANTISSA_MIRROR
+    if [ "$(wc -L <"$work/said")" -gt 80 ]; then wrong "a line is too long"; fi
+done
+
+# GPT-2's own vocabulary and merges are not here, so a copy of the script takes others for right.
+hub=served/openai-community/gpt2-medium/resolve/main
+cd "$work" && mkdir -p $hub copy
+for file in vocab.json merges.txt tokenizer.json tokenizer_config.json config.json \
+    generation_config.json model.safetensors; do
+    echo "this is $file" >$hub/$file
+done
+cp "$root/scripts/fetch.sh" copy/
+sed -e "s/^VOCAB_SHA256=.*/VOCAB_SHA256=$(sha256sum <$hub/vocab.json | cut -d ' ' -f 1)/" \
+    -e "s/^MERGES_SHA256=.*/MERGES_SHA256=$(sha256sum <$hub/merges.txt | cut -d ' ' -f 1)/" \
+    "$get_gpt2" >copy/get_gpt2.sh
+all=(x/gpt2-medium/{config.json,generation_config.json,merges.txt,model.safetensors,tokenizer.json}
+    x/gpt2-medium/{tokenizer_config.json,vocab.json})
+
+test_case "get_gpt2.sh"
+runs 0 bash "$work/copy/get_gpt2.sh" gpt2-medium --out x && holds "${all[@]}"
+says "--from x/gpt2-medium" && says "finetune-gpt2.json"
+is_whole x/gpt2-medium/model.safetensors openai-community/gpt2-medium/resolve/main/model.safetensors
+: >"$work/served/log"
+runs 0 bash "$work/copy/get_gpt2.sh" gpt2-medium --out x && asked 0 '^GET' && asked 0 'vocab'
+
+test_case "get_gpt2.sh --tokenizer"
+runs 0 bash "$work/copy/get_gpt2.sh" gpt2-medium --out x --tokenizer
+holds x/gpt2-medium/{merges.txt,tokenizer.json,tokenizer_config.json,vocab.json}
+
+test_case "get_gpt2.sh where a file is missing that can be"
+rm "$work/$hub/generation_config.json"
+runs 0 bash "$work/copy/get_gpt2.sh" gpt2-medium --out x && says "is not needed here"
+
+test_case "get_gpt2.sh where the weights are missing"
+rm "$work/$hub/model.safetensors"
+runs 1 bash "$work/copy/get_gpt2.sh" gpt2-medium --out x
+says "model.safetensors: the server does"
+
+test_case "get_gpt2.sh knows the vocabulary"
+runs 1 "$get_gpt2" gpt2-medium --out x && holds x/gpt2-medium/vocab.json.wrong
+says "instead of 196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"
+
+echo "scripts/get_*.sh: $tests cases, $failed failures"
+[ $failed -eq 0 ]
