@@ -270,8 +270,10 @@ generate: $(PROGRAMS)
 # Any bytes into what reads files: each fuzzer for FUZZ_SECONDS, from the seeds that there are.
 FUZZ_SECONDS ?= 60
 FUZZERS      := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
-FUZZ_SOURCES := $(DATA_SOURCES) kernels/dtype.c $(wildcard model/config*.c model/safetensors*.c) \
-                model/json_file.c model/huggingface.c model/checkpoint_manifest.c
+FUZZ_SOURCES := $(filter-out data/block_encoder.c data/splitter.c,$(DATA_SOURCES)) \
+                kernels/dtype.c $(wildcard model/config*.c model/safetensors*.c) \
+                model/json_file.c model/huggingface.c model/checkpoint_manifest.c \
+                model/tensor_files.c
 
 build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h $(FUZZ_SOURCES)
 	@mkdir -p build/fuzz/corpus/$*

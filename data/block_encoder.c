@@ -1,12 +1,7 @@
 #include "data/block_encoder.h"
 
 #include <stdlib.h>
-#ifdef _OPENMP
 #include <omp.h>
-#else /* as the fuzzers are built */
-#define omp_get_max_threads() 1
-#define omp_get_thread_num()  0
-#endif
 
 #include <stb/stb_ds.h>
 
@@ -14,7 +9,7 @@
 #include "data/error.h"
 
 /* Parts are small against a block, so that all threads end at about the same time. */
-enum { PART_BYTES = 128 << 10, KEPT_TOKENS_MAX = 1 << 20 };
+enum { PART_BYTES = 128 << 10, LONG_PART_BYTES = 512 << 10, KEPT_TOKENS_MAX = 1 << 20 };
 
 struct block_part {
     size_t begin, end;
@@ -80,6 +75,12 @@ static size_t divide(struct block_encoder *encoder, const char *block, size_t be
     return count;
 }
 
+/* A text without any place to cut makes long parts, for which an encoder needs far more memory than
+ * for others, and keeps it: the first encoder does them all. */
+static bool is_long(const struct block_part *part) {
+    return part->end - part->begin > LONG_PART_BYTES;
+}
+
 static void encode_part(const struct tokenizer *tokenizer, struct tokenizer_encoder *encoder,
                         struct block_part *part, const char *block) {
     size_t at = part->begin;
@@ -104,7 +105,7 @@ int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer
     for (size_t i = 0; i < count; i++) {
         const int thread = omp_get_thread_num();
         struct block_part *part = &encoder->parts[i];
-        encode_part(encoder->tokenizer, encoder->encoders[thread], part, block);
+        if (!is_long(part)) encode_part(encoder->tokenizer, encoder->encoders[thread], part, block);
         size_t now;
 #pragma omp atomic capture
         now = ++done;
@@ -116,9 +117,9 @@ int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer
     int status = 0;
     for (size_t i = 0; i < count; i++) {
         struct block_part *part = &encoder->parts[i];
+        if (is_long(part)) encode_part(encoder->tokenizer, encoder->encoders[0], part, block);
         if (status == 0)
             status = shard_writer_put(writer, part->tokens, arrlenu(part->tokens), error);
-        /* A text without any place to cut makes one huge part; its memory is not kept. */
         if (arrcap(part->tokens) > KEPT_TOKENS_MAX) arrfree(part->tokens);
     }
     return status;

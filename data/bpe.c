@@ -160,6 +160,13 @@ static void merge_with_next(const struct bpe *bpe, struct bpe_scratch *scratch, 
     if (node->previous != NO_NODE) look_up(bpe, scratch, node->previous);
 }
 
+/* Without merges every byte is a token; a text that is one piece need not be held in nodes. */
+static void take_bytes(const struct bpe *bpe, uint16_t **tokens, const uint8_t *piece,
+                       size_t size) {
+    uint16_t *added = arraddnptr(*tokens, size);
+    for (size_t i = 0; i < size; i++) added[i] = bpe->byte_tokens[piece[i]];
+}
+
 static void merge_long(const struct bpe *bpe, struct bpe_scratch *scratch, uint16_t **tokens,
                        const uint8_t *piece, size_t size) {
     begin_long(bpe, scratch, piece, size);
@@ -177,11 +184,13 @@ static void merge_long(const struct bpe *bpe, struct bpe_scratch *scratch, uint1
 void bpe_merge(const struct bpe *bpe, struct bpe_scratch *scratch, uint16_t **tokens,
                const uint8_t *piece, size_t size) {
     if (size == 0) return;
-    if (size > SHORT_PIECE_MAX) {
+    if (arrlenu(bpe->merges) == 0) {
+        take_bytes(bpe, tokens, piece, size);
+    } else if (size > SHORT_PIECE_MAX) {
         merge_long(bpe, scratch, tokens, piece, size);
-        return;
+    } else {
+        const size_t before = arrlenu(*tokens);
+        arrsetlen(*tokens, before + size);
+        arrsetlen(*tokens, before + merge_short(bpe, *tokens + before, piece, size));
     }
-    const size_t before = arrlenu(*tokens);
-    arrsetlen(*tokens, before + size);
-    arrsetlen(*tokens, before + merge_short(bpe, *tokens + before, piece, size));
 }

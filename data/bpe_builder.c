@@ -33,7 +33,7 @@ void bpe_builder_open(struct bpe_builder *builder, struct bpe *bpe) {
     *bpe = (struct bpe){.end_of_text = -1};
     *builder = (struct bpe_builder){.bpe = bpe};
     byte_alphabet_fill(&builder->alphabet);
-    sh_new_arena(builder->tokens);
+    sh_new_strdup(builder->tokens);
 }
 
 void bpe_builder_close(struct bpe_builder *builder) {
@@ -52,8 +52,8 @@ const char *bpe_builder_add_token(struct bpe_builder *builder, const char *name,
     if (bpe_builder_find(builder, name) >= 0)
         return refuse(builder, "\"%.*s\" stands there twice", shown(name), name);
     if (token < 0 || token >= VOCABULARY_MAX)
-        return refuse(builder, "the number of \"%.*s\" is not within 0 to %d", shown(name), name,
-                      VOCABULARY_MAX - 1);
+        return refuse(builder, "the number of \"%.*s\" is no whole number within 0 to %d",
+                      shown(name), name, VOCABULARY_MAX - 1);
     shput(builder->tokens, name, token);
     return NULL;
 }

@@ -1,5 +1,6 @@
 #include "data/bpe_files.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,6 +65,7 @@ static int member(const cJSON **found, const cJSON *object, const char *name,
                   struct reader *reader) {
     *found = NULL;
     const cJSON *child;
+    if (!cJSON_IsObject(object)) return 0;
     cJSON_ArrayForEach(child, object) {
         if (strcmp(child->string, name) != 0) continue;
         if (*found)
@@ -83,12 +85,7 @@ static int fail_kind(struct reader *reader, const char *what) {
 
 static int add_token(struct reader *reader, const char *name, const cJSON *number) {
     const double value = cJSON_IsNumber(number) ? number->valuedouble : -1;
-    const int token = value >= 0 && value <= 65536 ? (int)value : -1;
-    if (token != value)
-        return fail(reader->error,
-                    "%.*s: the number of \"%.40s\" is no whole number within 0 to "
-                    "65535",
-                    PATH_SHOWN, reader->path, name);
+    const int token = value >= 0 && value < INT_MAX && value == (int)value ? (int)value : -1;
     const char *reason = bpe_builder_add_token(&reader->builder, name, token);
     return reason ? fail(reader->error, "%.*s: %s", PATH_SHOWN, reader->path, reason) : 0;
 }
@@ -154,12 +151,15 @@ static int read_merges(struct bpe_builder *builder, const struct bpe_file *file,
 
 /* ---- tokenizer.json */
 
-/* The text of a member, "" if there is none or it is no text. */
+/* The text of a member, "" if there is none. */
 static int member_text(const char **text, const cJSON *object, const char *name,
                        struct reader *reader) {
     const cJSON *found;
+    *text = "";
     if (member(&found, object, name, reader)) return -1;
-    *text = cJSON_IsString(found) ? found->valuestring : "";
+    if (found && !cJSON_IsString(found))
+        return fail(reader->error, "%.*s: \"%s\" is no text", PATH_SHOWN, reader->path, name);
+    if (found) *text = found->valuestring;
     return 0;
 }
 
@@ -167,11 +167,12 @@ static int member_text(const char **text, const cJSON *object, const char *name,
 static int member_flag(bool *flag, const cJSON *object, const char *name, bool otherwise,
                        struct reader *reader) {
     const cJSON *found;
+    *flag = otherwise;
     if (member(&found, object, name, reader)) return -1;
     if (found && !cJSON_IsBool(found))
         return fail(reader->error, "%.*s: \"%s\" is neither true nor false", PATH_SHOWN,
                     reader->path, name);
-    *flag = found ? cJSON_IsTrue(found) : otherwise;
+    if (found) *flag = cJSON_IsTrue(found);
     return 0;
 }
 
@@ -189,7 +190,7 @@ static int check_pre_tokenizer(struct reader *reader, const cJSON *root) {
     }
     if (strcmp(type, "ByteLevel") != 0)
         return fail_kind(reader, "its pre_tokenizer is not ByteLevel");
-    bool prefix = true, regex = true;
+    bool prefix, regex;
     if (member_flag(&prefix, found, "add_prefix_space", true, reader) ||
         member_flag(&regex, found, "use_regex", true, reader))
         return -1;
@@ -199,25 +200,36 @@ static int check_pre_tokenizer(struct reader *reader, const cJSON *root) {
     return 0;
 }
 
+/* A template that is the text alone is what transformers writes for GPT-2. */
+static int check_post_processor(struct reader *reader, const cJSON *root) {
+    const cJSON *found, *template, *sequence;
+    const char *type;
+    if (member(&found, root, "post_processor", reader) ||
+        member_text(&type, found, "type", reader) || member(&template, found, "single", reader))
+        return -1;
+    if (!found || strcmp(type, "ByteLevel") == 0) return 0;
+    if (member(&sequence, cJSON_GetArrayItem(template, 0), "Sequence", reader)) return -1;
+    if (strcmp(type, "TemplateProcessing") == 0 && sequence && cJSON_GetArraySize(template) == 1)
+        return 0;
+    return fail_kind(reader, "its post_processor changes what the tokens are");
+}
+
 static int check_surroundings(struct reader *reader, const cJSON *root) {
-    const cJSON *normalizer, *post, *decoder;
+    const cJSON *normalizer, *decoder;
     const char *type;
     if (member(&normalizer, root, "normalizer", reader) ||
-        member(&post, root, "post_processor", reader) || member(&decoder, root, "decoder", reader))
+        member(&decoder, root, "decoder", reader))
         return -1;
     if (normalizer) return fail_kind(reader, "it has a normalizer");
-    if (member_text(&type, post, "type", reader)) return -1;
-    if (post && strcmp(type, "ByteLevel") != 0)
-        return fail_kind(reader, "its post_processor is not ByteLevel");
     if (member_text(&type, decoder, "type", reader)) return -1;
     if (strcmp(type, "ByteLevel") != 0) return fail_kind(reader, "its decoder is not ByteLevel");
-    return check_pre_tokenizer(reader, root);
+    return check_pre_tokenizer(reader, root) || check_post_processor(reader, root) ? -1 : 0;
 }
 
 static int check_model(struct reader *reader, const cJSON *model) {
     const char *type, *prefix, *suffix;
     const cJSON *dropout;
-    bool fallback = false, ignore = false;
+    bool fallback, ignore;
     if (!cJSON_IsObject(model)) return fail_kind(reader, "it has no model");
     if (member_text(&type, model, "type", reader) || member(&dropout, model, "dropout", reader) ||
         member_text(&prefix, model, "continuing_subword_prefix", reader) ||
@@ -238,7 +250,7 @@ static int check_model(struct reader *reader, const cJSON *model) {
 static int add_added_token(struct reader *reader, const cJSON *entry) {
     const char *content;
     const cJSON *number;
-    bool single_word = false, lstrip = false, rstrip = false;
+    bool single_word, lstrip, rstrip;
     if (member_text(&content, entry, "content", reader) || member(&number, entry, "id", reader) ||
         member_flag(&single_word, entry, "single_word", false, reader) ||
         member_flag(&lstrip, entry, "lstrip", false, reader) ||

@@ -8,8 +8,9 @@
  * Of tokenizer.json only GPT-2's kind is taken: a model of type BPE (or without a type, as in old
  * files) without dropout, prefix, suffix, byte_fallback and ignore_merges; no normalizer; the
  * pre-tokenizer ByteLevel without add_prefix_space (with use_regex false, the text is one piece),
- * alone or as a Sequence of one; the decoder ByteLevel; the post-processor ByteLevel or none; no
- * added token but <|endoftext|>, which takes no neighbouring space with it.
+ * alone or as a Sequence of one; the decoder ByteLevel; the post-processor none, ByteLevel or a
+ * template that adds nothing; no added token but <|endoftext|>, which takes no neighbouring space
+ * with it.
  *
  * Strict: numbers are 0, 1, 2 ... without holes, every byte is a token, what merges name is in the
  * vocabulary, nothing stands there twice. <|endoftext|> may be missing. */

@@ -23,6 +23,7 @@ int documents_open(struct documents *documents, const struct inputs *inputs, con
     *documents =
         (struct documents){.inputs = inputs, .interrupts = interrupts, .field = field, .fd = -1};
     documents->capacity = BUFFER_BYTES;
+    documents->row_bytes_max = DOCUMENT_ROW_BYTES_MAX;
     documents->buffer = malloc(documents->capacity);
     return documents->buffer ? 0 : fail(error, "out of memory: no room to read text");
 }
@@ -137,16 +138,16 @@ static int next_line(struct documents *documents, char **line, size_t *size, cha
             *size = end ? (size_t)(end - begin) : left;
             documents->at += *size + (end != NULL);
             documents->searched = documents->at;
-            if (*size <= DOCUMENT_ROW_BYTES_MAX) return 0;
+            if (*size <= documents->row_bytes_max) return 0;
         } else if (documents->at_end) {
             return 1;
         }
-        if (left > DOCUMENT_ROW_BYTES_MAX)
+        if (left > documents->row_bytes_max)
             return fail(error,
-                        "%.*s, line %" PRIu64 ": the row is longer than %d MiB\n"
+                        "%.*s, line %" PRIu64 ": the row is longer than %zu MiB\n"
                         "is the file JSON Lines, one object a line?",
                         NAME_SHOWN, input_name(documents), documents->line,
-                        DOCUMENT_ROW_BYTES_MAX >> 20);
+                        documents->row_bytes_max >> 20);
         if (left == documents->capacity) {
             char *grown = realloc(documents->buffer, 2 * documents->capacity);
             if (!grown) return fail(error, "out of memory: no room for a row of JSON Lines");

@@ -36,10 +36,11 @@ struct documents {
     bool at_end, begins; /* of the current one */
     char *buffer;        /* [capacity] */
     size_t capacity, at, filled, searched;
-    uint64_t line;       /* of the current input, from 1 */
-    uint64_t bytes_read; /* from all inputs */
-    uint64_t bad_rows;   /* skipped */
-    char *first_bad_row; /* what was wrong with the first of them, or NULL */
+    uint64_t line;        /* of the current input, from 1 */
+    uint64_t bytes_read;  /* from all inputs */
+    uint64_t bad_rows;    /* skipped */
+    char *first_bad_row;  /* what was wrong with the first of them, or NULL */
+    size_t row_bytes_max; /* DOCUMENT_ROW_BYTES_MAX, which tests make smaller */
 };
 
 /* Sets up the reading of inputs, which must outlive it, as must field and interrupts. */

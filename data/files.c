@@ -36,12 +36,12 @@ static const char *remedy_for(int number) {
 
 static int fail_system(char *error, int number, const char *doing, const char *path) {
     if (number == ENOSPC || number == EDQUOT)
-        return fail(error, "disk full: cannot %s %.*s: %s\nfree space or choose another run_dir",
+        return fail(error, "disk full: cannot %s %.*s: %s\nfree space or choose another place",
                     doing, PATH_SHOWN, path, strerror(number));
     if (number == EFBIG)
         return fail(error,
                     "disk full: cannot %s %.*s: %s\nraise the file size limit (ulimit -f), free "
-                    "space or choose another run_dir",
+                    "space or choose another place",
                     doing, PATH_SHOWN, path, strerror(number));
     return fail(error, "cannot %s %.*s: %s\n%s", doing, PATH_SHOWN, path, strerror(number),
                 remedy_for(number));

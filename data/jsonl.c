@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "data/error.h"
+#include "data/json_escape.h"
 #include "data/utf8.h"
 
 enum { DEPTH_MAX = 256 };
@@ -33,12 +34,6 @@ static bool is_digit(char c) {
     return c >= '0' && c <= '9';
 }
 
-static int hex_digit(char c) {
-    if (is_digit(c)) return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
-
 bool jsonl_is_blank(const char *row, size_t size) {
     while (size > 0 && is_space(row[size - 1])) size--;
     return size == 0;
@@ -64,7 +59,7 @@ static bool scan_escape(struct scan *scan) {
     if (*scan->at == 0 || !strchr("\"\\/bfnrtu", *scan->at)) return wrong(scan, bad);
     if (*scan->at++ != 'u') return true;
     for (int i = 0; i < 4; i++, scan->at++)
-        if (scan->at == scan->end || hex_digit(*scan->at) < 0)
+        if (scan->at == scan->end || json_hex_digit(*scan->at) < 0)
             return wrong(scan, "\\u needs four hexadecimal digits");
     return true;
 }
@@ -159,62 +154,12 @@ static bool scan_value(struct scan *scan) {
     return scan_members(scan, first == '{' ? '}' : ']');
 }
 
-static uint32_t hex4(const char *digits) {
-    uint32_t value = 0;
-    for (int i = 0; i < 4; i++) value = value << 4 | (uint32_t)hex_digit(digits[i]);
-    return value;
-}
-
-/* Undoes the escape at *at, which is past it afterwards. Returns the bytes of its character. */
-static size_t unescape(const char **at, const char *end, char out[4]) {
-    static const char letters[] = "\"\\/bfnrt", bytes[] = "\"\\/\b\f\n\r\t";
-    const char kind = (*at)[1];
-    *at += 2;
-    if (kind != 'u') {
-        out[0] = bytes[strchr(letters, kind) - letters];
-        return 1;
-    }
-    uint32_t code = hex4(*at);
-    *at += 4;
-    if (code >= 0xd800 && code < 0xdc00 && end - *at >= 6 && (*at)[0] == '\\' && (*at)[1] == 'u') {
-        const uint32_t low = hex4(*at + 2);
-        if (low >= 0xdc00 && low < 0xe000) {
-            code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-            *at += 6;
-        }
-    }
-    if (code >= 0xd800 && code < 0xe000) code = 0xfffd;
-    const int tail = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
-    static const unsigned char leads[] = {0, 0xc0, 0xe0, 0xf0};
-    out[0] = (char)(leads[tail] | code >> (6 * tail));
-    for (int i = 1; i <= tail; i++) out[i] = (char)(0x80 | (code >> (6 * (tail - i)) & 0x3f));
-    return (size_t)tail + 1;
-}
-
-/* A character is never longer than its escape, so the result fits where the string was. */
-static size_t unescape_all(char *string, size_t size) {
-    const char *at = string, *end = string + size;
-    char *out = string, character[4];
-    while (at < end) {
-        const char *escape = memchr(at, '\\', (size_t)(end - at));
-        const size_t plain = (size_t)((escape ? escape : end) - at);
-        memmove(out, at, plain);
-        out += plain;
-        at += plain;
-        if (at == end) break;
-        const size_t bytes = unescape(&at, end, character);
-        memcpy(out, character, bytes);
-        out += bytes;
-    }
-    return (size_t)(out - string);
-}
-
 static bool is_field(const struct span *key, const char *field) {
     size_t left = strlen(field);
     for (const char *at = key->begin; at < key->end;) {
         char character[4] = {*at};
         size_t bytes = 1;
-        if (*at == '\\') bytes = unescape(&at, key->end, character);
+        if (*at == '\\') bytes = json_unescape(&at, key->end, character);
         else at++;
         if (bytes > left || memcmp(field, character, bytes) != 0) return false;
         field += bytes;
@@ -274,6 +219,6 @@ int jsonl_row(char *row, size_t size, const char *field, char **text, size_t *te
         return fail(error, "there is no member \"%.100s\" (there is %s)", field,
                     *scan.names ? scan.names : "none");
     *text = row + (value.begin - row);
-    *text_size = unescape_all(*text, (size_t)(value.end - value.begin));
+    *text_size = json_unescape_all(*text, (size_t)(value.end - value.begin));
     return 0;
 }

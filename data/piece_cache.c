@@ -29,20 +29,24 @@ static uint64_t load(const uint8_t *bytes, size_t size) {
     return word;
 }
 
-/* All bytes count: those of a piece of 8 to 32 bytes are read in words that overlap. */
+static uint64_t mix(uint64_t word) {
+    word *= UINT64_C(0x9e3779b97f4a7c15);
+    return word ^ word >> 32;
+}
+
+/* All bytes count: those of a piece of more than 8 are read in words, the last of which overlaps
+ * the one before. */
 static uint64_t hash(const uint8_t *piece, size_t size) {
-    uint64_t sum = load(piece, size) + size;
-    for (size_t at = 8; at < size; at += 8) {
-        sum = (sum ^ sum >> 32) * UINT64_C(0x9e3779b97f4a7c15);
-        sum += load(piece + (at + 8 <= size ? at : size - 8), 8);
-    }
-    return (sum ^ sum >> 32) * UINT64_C(0xd6e8feb86659fd93);
+    uint64_t sum = mix(load(piece, size) + size);
+    for (size_t at = 8; at < size; at += 8)
+        sum = mix(sum + load(piece + (at + 8 <= size ? at : size - 8), 8));
+    return mix(sum);
 }
 
 struct piece_cache_entry *piece_cache_place(const struct piece_cache *cache, const uint8_t *piece,
                                             size_t size) {
     if (!cache->entries || size == 0 || size > PIECE_CACHE_BYTES_MAX) return NULL;
-    return &cache->entries[(hash(piece, size) >> 32) % PIECE_CACHE_ENTRIES];
+    return &cache->entries[hash(piece, size) % PIECE_CACHE_ENTRIES];
 }
 
 bool piece_cache_holds(const struct piece_cache_entry *entry, const uint8_t *piece, size_t size) {

@@ -207,6 +207,16 @@ static int create_folder_of(const char *path, char *error) {
     return directory_create(folder, error);
 }
 
+static int open_tokenizer(struct run *run, const struct options *options, char *error) {
+    if (tokenizer_open(&run->tokenizer, options->kind, options->tokenizer_directory, error))
+        return -1;
+    if (options->kind == TOKENIZER_BYTES || run->tokenizer.end_of_text >= 0) return 0;
+    return fail(error,
+                "%.600s: a vocabulary without <|endoftext|>, which stands before each document\n"
+                "add it to the tokenizer, or use another",
+                options->tokenizer_directory);
+}
+
 /* What can be found wrong early is, before an hour of reading. */
 static int open_run(struct run *run, const struct options *options, char *error) {
     if (inputs_open(&run->inputs, options->names, options->name_count, options->jsonl, error))
@@ -219,8 +229,7 @@ static int open_run(struct run *run, const struct options *options, char *error)
                     "%s is for JSON Lines, but no input ends in .jsonl or .ndjson\nadd --jsonl if "
                     "that is what they hold, or leave it out",
                     options->field ? "--field" : "--skip-bad-rows");
-    if (check_existing(run, options, error) ||
-        tokenizer_open(&run->tokenizer, options->kind, options->tokenizer_directory, error) ||
+    if (check_existing(run, options, error) || open_tokenizer(run, options, error) ||
         create_folder_of(options->prefix, error) || interrupts_open(&run->interrupts, error) ||
         documents_open(&run->documents, &run->inputs, options->field ? options->field : "text",
                        &run->interrupts, error))
@@ -260,13 +269,16 @@ static int publish(struct run *run, const struct options *options, char *error) 
 static void print_notes(const struct run *run, const struct options *options) {
     const struct documents *documents = &run->documents;
     if (documents->bad_rows > 0)
-        fprintf(stderr, "prepare: note: %" PRIu64 " bad rows were left out, the first: %s\n",
-                documents->bad_rows, documents->first_bad_row ? documents->first_bad_row : "");
-    if (run->inputs.passed_by > 0)
-        fprintf(stderr,
-                "prepare: note: in folders, %" PRIu64 " files were passed by whose names do not "
-                "end like text, for instance %s\n",
-                run->inputs.passed_by, run->inputs.passed_by_one ? run->inputs.passed_by_one : "");
+        fprintf(stderr, "prepare: note: %" PRIu64 " bad row%s left out, the first: %s\n",
+                documents->bad_rows, documents->bad_rows == 1 ? " was" : "s were",
+                documents->first_bad_row ? documents->first_bad_row : "");
+    const uint64_t passed_by = run->inputs.passed_by;
+    if (passed_by > 0)
+        fprintf(stderr, "prepare: note: in folders, %" PRIu64 " file%s passed by for %s: %s%s\n",
+                passed_by, passed_by == 1 ? " was" : "s were",
+                passed_by == 1 ? "its ending" : "their endings",
+                run->inputs.passed_by_one ? run->inputs.passed_by_one : "",
+                passed_by == 1 ? "" : " ...");
     if (options->val_fraction > 0 && run->splitter.val.writer.tokens == 0)
         fprintf(stderr, "prepare: note: the text is too short for a validation part\n");
 }

@@ -11,9 +11,11 @@
 int splitter_open(struct splitter *splitter, const struct tokenizer *tokenizer, double val_fraction,
                   const char *train, const char *val, uint64_t shard_tokens,
                   struct progress *progress, char *error) {
-    *splitter = (struct splitter){
-        .tokenizer = tokenizer, .val_fraction = val_fraction, .progress = progress};
-    splitter->block = malloc(SPLITTER_BLOCK_BYTES);
+    *splitter = (struct splitter){.tokenizer = tokenizer,
+                                  .val_fraction = val_fraction,
+                                  .progress = progress,
+                                  .block_bytes = SPLITTER_BLOCK_BYTES};
+    splitter->block = malloc(splitter->block_bytes);
     if (!splitter->block) return fail(error, "out of memory: no room for one block of text");
     if (block_encoder_open(&splitter->encoder, tokenizer, progress, error) ||
         shard_writer_open(&splitter->train.writer, train, shard_tokens, error) ||
@@ -116,7 +118,7 @@ int splitter_put(struct splitter *splitter, const struct document_piece *piece, 
         splitter->is_row = piece->is_row;
     }
     while (left > 0) {
-        const bool is_full = splitter->filled == SPLITTER_BLOCK_BYTES ||
+        const bool is_full = splitter->filled == splitter->block_bytes ||
                              (splitter->begins && arrlenu(splitter->starts) == SPLITTER_STARTS_MAX);
         if (is_full && put_block(splitter, block_end(splitter), error)) return -1;
         if (splitter->begins) {
@@ -126,7 +128,7 @@ int splitter_put(struct splitter *splitter, const struct document_piece *piece, 
             splitter->begins = false;
             splitter->documents++;
         }
-        const size_t room = SPLITTER_BLOCK_BYTES - splitter->filled;
+        const size_t room = splitter->block_bytes - splitter->filled;
         const size_t part = left < room ? left : room;
         memcpy(splitter->block + splitter->filled, text, part);
         splitter->filled += part;

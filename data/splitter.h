@@ -38,7 +38,8 @@ struct splitter {
     const struct tokenizer *tokenizer;
     struct progress *progress;
     double val_fraction;
-    char *block; /* [SPLITTER_BLOCK_BYTES] */
+    size_t block_bytes; /* SPLITTER_BLOCK_BYTES, which tests make smaller */
+    char *block;        /* [block_bytes] */
     size_t filled;
     struct document_start *starts; /* stb_ds array: the documents that begin in the block */
     bool begins, is_row;           /* whether a document begins with the next byte, and its kind */

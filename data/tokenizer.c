@@ -222,6 +222,7 @@ void tokenizer_encode(struct tokenizer_encoder *encoder, uint16_t **tokens, cons
                       size_t size, bool special) {
     const struct tokenizer *tokenizer = encoder->tokenizer;
     const uint8_t *at = text;
+    if (size == 0) return;
     if (!tokenizer->bpe) {
         uint16_t *added = arraddnptr(*tokens, size);
         for (size_t i = 0; i < size; i++) added[i] = at[i];

@@ -42,10 +42,12 @@ struct tokenizer {
 
 /* Opens a tokenizer. For bytes, directory is ignored, and the one file is a tokenizer.json made in
  * memory that gives Hugging Face's tokenizers the same tokens. For gpt2, vocab.json and merges.txt
- * are read where both are there, else tokenizer.json; all of the three that are there are kept in
- * files. Fails, naming the file and what is wrong with it, when they are missing, malformed,
- * contradict each other, or describe a tokenizer other than GPT-2's kind. On failure nothing is
- * left to close, though closing is harmless. */
+ * are used where both are there, else tokenizer.json (vocab.json without merges.txt is then left
+ * aside, and the other way round). Where all three are there, they have to say the same. What was
+ * read is kept in files. Fails, naming the file and what is wrong with it, when they are missing,
+ * longer than 64 MiB, malformed, contradict each other, or describe a tokenizer other than GPT-2's
+ * kind (data/bpe_files.h says what that is). On failure nothing is left to close, though closing is
+ * harmless. */
 int tokenizer_open(struct tokenizer *tokenizer, enum tokenizer_kind kind, const char *directory,
                    char *error);
 void tokenizer_close(struct tokenizer *tokenizer);

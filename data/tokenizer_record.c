@@ -94,8 +94,8 @@ int tokenizer_record_publish(const char *prefix, char *error) {
     if (record_path(prefix, ".part", part, error) || record_path(prefix, "", path, error))
         return -1;
     if (rename(part, path))
-        return fail(error, "cannot rename %.*s: %s\nmake the shards again with --force", NAME_SHOWN, part,
-                    strerror(errno));
+        return fail(error, "cannot rename %.*s: %s\nmake the shards again with --force", NAME_SHOWN,
+                    part, strerror(errno));
     return sync_folder(prefix, error);
 }
 

@@ -1,14 +1,18 @@
 /* Checkpoints: a run as it stands, on disk, complete or absent.
  *
- *     RUN/checkpoints/step-00001000/model.safetensors      fp32 masters, Hugging Face names
- *                                   config.json            their shape, for Hugging Face too
- *                                   optimizer.safetensors  both moments
- *                                   trainer.json           all else, and hashes of the above
+ *     RUN/checkpoints/step-00001000/model.safetensors       fp32 masters, Hugging Face names
+ *                                   config.json             their shape, for Hugging Face too
+ *                                   generation_config.json  which tokens begin and end texts
+ *                                   vocab.json ...          the tokenizer, where it is known
+ *                                   tokenizer_config.json   what Hugging Face should do with it
+ *                                   optimizer.safetensors   both moments
+ *                                   trainer.json            all else, and hashes of the above
  *
  * The directory is written as .step-00001000.tmp, every file made durable, trainer.json last, and
  * then renamed: whoever is killed at whatever moment leaves the checkpoints that were there, and
  * the new one whole or not at all. Precision and device are no part of it: one trained in fp16
- * resumes in bf16 or fp32. A directory loads with AutoModelForCausalLM.from_pretrained. */
+ * resumes in bf16 or fp32. A directory loads with AutoModelForCausalLM.from_pretrained and, with a
+ * tokenizer, AutoTokenizer.from_pretrained. */
 #ifndef MODEL_CHECKPOINT_H
 #define MODEL_CHECKPOINT_H
 
@@ -26,10 +30,10 @@
 int checkpoint_save(const struct trainer *trainer, const char *run_directory, char *path,
                     char *error);
 
-/* Finds the complete checkpoint of the highest step: trainer.json unchanged, each file with its
- * size and SHA-256. Newer ones that are damaged or were never completed are named in warnings, a
- * line each, with the reason. Returns 0 with its path (FILE_PATH_MAX bytes), 1 if there is none, 2
- * if there are only damaged ones, -1 with a message if the directory cannot be read. */
+/* Finds the complete checkpoint of the highest step: trainer.json unchanged, each file it lists
+ * with its size and SHA-256. Newer ones that are damaged or were never completed are named in
+ * warnings, a line each, with the reason. Returns 0 with its path (FILE_PATH_MAX bytes), 1 if there
+ * is none, 2 if there are only damaged ones, -1 with a message if the directory cannot be read. */
 int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, char *error);
 
 /* Turns what a person names into a checkpoint's path (FILE_PATH_MAX bytes): a run directory means
@@ -52,9 +56,10 @@ int checkpoint_verify(const char *path, char *error);
  * that, are printed to notes, a line each. */
 int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, char *error);
 
-/* Fills the weights alone, of an allocated gpt, from DIRECTORY/model.safetensors: of a checkpoint
- * or of Hugging Face (see checkpoint_check_weights for what that may hold). Where a config.json
- * stands beside it, the number of heads must agree; where a trainer.json does, the hashes. */
+/* Fills the weights alone, of an allocated gpt, from a directory: a checkpoint, or a model of
+ * Hugging Face in one file or in shards (tensor_files.h says which files are read,
+ * checkpoint_match.h what they may hold). Where a config.json stands beside them, the number of
+ * heads must agree; where a trainer.json does, the hashes. Changes nothing when it fails. */
 int checkpoint_load_weights(struct gpt *gpt, const char *directory, char *error);
 
 /* The config of the run that made a checkpoint. From a directory that has no trainer.json, a model

@@ -8,7 +8,7 @@
  *        added_tokens.json        those that the source has
  *
  * It is written as .NAME.tmp beside TO, every file made durable, and then renamed: TO is there
- * whole or not at all. */
+ * whole or not at all. What an interrupted export left under that name is removed by the next. */
 #ifndef MODEL_EXPORT_H
 #define MODEL_EXPORT_H
 

@@ -71,9 +71,14 @@ get_tinystories() { # FOLDER
         fetch $STORIES/TinyStoriesV2-GPT4-$part.txt "$1/TinyStoriesV2-GPT4-$part.txt" || return
     done
     cat <<TEXT
-next: scripts/get_gpt2.sh gpt2 --out $out
-      ./prepare --tokenizer gpt2:$out/gpt2 --val-fraction 0.01 \\
-          --out $1/gpt2 $1/TinyStoriesV2-GPT4-train.txt
+next: scripts/get_gpt2.sh --tokenizer --out $out
+      ./prepare --tokenizer gpt2:$out/gpt2 --val-fraction 0 --out $1/train \\
+          $1/TinyStoriesV2-GPT4-train.txt
+      ./prepare --tokenizer gpt2:$out/gpt2 --val-fraction 0 --out $1/valid \\
+          $1/TinyStoriesV2-GPT4-valid.txt
+      ./train --config gpt2-124m.json --set name=stories \\
+          --set 'data.train=$1/train_train_*.bin' \\
+          --set 'data.val=$1/valid_train_*.bin'
 TEXT
 }
 
@@ -84,7 +89,8 @@ get_fineweb_edu() { # FOLDER
         fetch "$FINEWEB/edu_fineweb_$shard.bin" "$1/edu_fineweb_$shard.bin" || return
     done
     cat <<TEXT
-next: ./train --config gpt2-124m.json \\
+next: scripts/get_gpt2.sh --tokenizer --out $out
+      ./train --config gpt2-124m.json --set data.tokenizer_dir=$out/gpt2 \\
           --set 'data.train=$1/edu_fineweb_train_*.bin' \\
           --set 'data.val=$1/edu_fineweb_val_*.bin'
 TEXT

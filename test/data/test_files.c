@@ -144,7 +144,7 @@ Test(files, full_disk_is_named_and_leaves_nothing) {
         cr_expect_eq(result, -1);
         cr_expect_not(file_exists(in_folder("a.tmp")));
         expect_message("disk full");
-        expect_message("choose another run_dir");
+        expect_message("choose another place");
         expect_message(in_folder("a"));
     }
     setrlimit(RLIMIT_FSIZE, &before);

@@ -1,108 +1,7 @@
-/* Runs the program itself: $PREPARE, or ./prepare. */
-#include <criterion/criterion.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
-#include <stb/stb_ds.h>
-
-#include "data/tokens.h"
-#include "test/scratch.h"
-
-enum { ARGUMENTS_MAX = 24, BLOCK_BYTES = 16 << 20 };
-
-static char out_text[20000], error_text[20000];
+/* Runs the program itself: bytes, the split, and what failures leave behind. */
+#include "test/data/prepare_fixture.h"
 
 TestSuite(prepare, .init = make_folder, .fini = remove_folder);
-
-static void write_bytes(const char *name, const void *bytes, size_t size) {
-    FILE *file = fopen(in_folder("%s", name), "wb");
-    cr_assert_not_null(file);
-    cr_assert_eq(fwrite(bytes, 1, size, file), size);
-    cr_assert_eq(fclose(file), 0);
-}
-
-static void write_text(const char *name, const char *text) {
-    write_bytes(name, text, strlen(text));
-}
-
-static void read_text(const char *name, char *text, size_t size) {
-    char *bytes;
-    size_t length;
-    cr_assert_eq(file_read_all(&bytes, &length, in_folder("%s", name), size - 1, error), 0, "%s",
-                 error);
-    memcpy(text, bytes, length + 1);
-    free(bytes);
-}
-
-/* Starts the program in the folder with arguments separated by spaces. */
-static pid_t start(const char *arguments, int input, rlim_t file_bytes) {
-    const char *program = getenv("PREPARE") ? getenv("PREPARE") : "./prepare";
-    char absolute[FILE_PATH_MAX], *words[ARGUMENTS_MAX + 1] = {absolute}, line[1000];
-    cr_assert_not_null(realpath(program, absolute), "no program %s: build it or set PREPARE",
-                       program);
-    snprintf(line, sizeof line, "%s", arguments);
-    int count = 1;
-    for (char *word = strtok(line, " "); word; word = strtok(NULL, " ")) words[count++] = word;
-    cr_assert_leq(count, ARGUMENTS_MAX);
-    pid_t child = fork();
-    if (child) return child;
-    struct rlimit limit = {.rlim_cur = file_bytes, .rlim_max = file_bytes};
-    if (chdir(folder) || dup2(open("out.txt", O_CREAT | O_TRUNC | O_WRONLY, 0644), 1) < 0 ||
-        dup2(open("error.txt", O_CREAT | O_TRUNC | O_WRONLY, 0644), 2) < 0 ||
-        dup2(input >= 0 ? input : open("/dev/null", O_RDONLY), 0) < 0 ||
-        (file_bytes != RLIM_INFINITY && setrlimit(RLIMIT_FSIZE, &limit)))
-        _exit(99);
-    execv(absolute, words);
-    _exit(98);
-}
-
-/* Waits; what the program has said is then in out_text and error_text. Returns its exit status. */
-static int finish(pid_t child) {
-    int status;
-    cr_assert_eq(waitpid(child, &status, 0), child);
-    cr_assert(WIFEXITED(status), "the program was ended by signal %d", WTERMSIG(status));
-    read_text("out.txt", out_text, sizeof out_text);
-    read_text("error.txt", error_text, sizeof error_text);
-    return WEXITSTATUS(status);
-}
-
-static int run(const char *arguments) {
-    return finish(start(arguments, -1, RLIM_INFINITY));
-}
-
-static int exists(const char *name) {
-    return file_exists(in_folder("%s", name));
-}
-
-/* All tokens of a pattern as text; the caller frees it with arrfree. */
-static char *tokens_text(const char *pattern) {
-    struct tokens tokens;
-    char *text = NULL;
-    cr_assert_eq(tokens_open(&tokens, in_folder("%s", pattern), error), 0, "%s", error);
-    for (int s = 0; s < (int)arrlen(tokens.shards); s++)
-        for (uint64_t i = 0; i < tokens.shards[s].count; i++) {
-            cr_assert_lt(tokens.shards[s].tokens[i], 256);
-            arrput(text, (char)tokens.shards[s].tokens[i]);
-        }
-    arrput(text, '\0');
-    tokens_close(&tokens);
-    return text;
-}
-
-static void expect_tokens(const char *pattern, const char *expected) {
-    char *text = tokens_text(pattern);
-    cr_assert_str_eq(text, expected, "%s", pattern);
-    arrfree(text);
-}
 
 static void expect_usage_error(const char *arguments, const char *message) {
     cr_expect_eq(run(arguments), 2, "%s", arguments);
@@ -115,9 +14,10 @@ Test(prepare, keeps_the_end_of_a_short_text_for_validation) {
     cr_assert_eq(run("--tokenizer bytes --val-fraction 0.25 --out set a.txt"), 0, "%s", error_text);
     expect_tokens("set_train_*.bin", "abcdefghijklmno");
     expect_tokens("set_val_*.bin", "pqrst");
-    const char *summary = "15 training tokens in 1 shard: set_train_*.bin; 5 validation tokens in 1 "
-                          "shard: set_val_*.bin; vocabulary 256\n"
-                          "read 20 bytes, 1 document, in ";
+    const char *summary =
+        "15 training tokens in 1 shard: set_train_*.bin; 5 validation tokens in 1 "
+        "shard: set_val_*.bin; vocabulary 256\n"
+        "read 20 bytes, 1 document, in ";
     cr_assert_eq(strncmp(out_text, summary, strlen(summary)), 0, "%s", out_text);
     cr_assert_str_empty(error_text);
 }
@@ -240,7 +140,7 @@ Test(prepare, a_full_disk_leaves_the_old_shards_and_nothing_new) {
 
 static void wait_until_exists(const char *name) {
     struct timespec pause = {.tv_nsec = 2000000};
-    for (int i = 0; i < 2500 && !exists(name); i++) nanosleep(&pause, NULL);
+    for (int i = 0; i < 15000 && !exists(name); i++) nanosleep(&pause, NULL);
     cr_assert(exists(name), "%s", name);
 }
 
@@ -287,8 +187,21 @@ Test(prepare, an_interrupt_is_heard_before_a_named_pipe_has_a_writer) {
 
 Test(prepare, explains_itself) {
     cr_assert_eq(run("--help"), 0);
-    const char *options[] = {"--tokenizer", "--out", "--val-fraction", "--shard-tokens", "--force"};
-    for (int i = 0; i < 5; i++) cr_expect_not_null(strstr(out_text, options[i]), "%s", options[i]);
+    const char *options[] = {"--tokenizer bytes",
+                             "--tokenizer gpt2:DIR",
+                             "--out",
+                             "--val-fraction",
+                             "--shard-tokens",
+                             "--force",
+                             "--field",
+                             "--jsonl",
+                             "--skip-bad-rows",
+                             "<|endoftext|>",
+                             "gzip -dc",
+                             "16 MiB",
+                             ".ndjson"};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        cr_expect_not_null(strstr(out_text, options[i]), "%s", options[i]);
     cr_assert_str_empty(error_text);
 }
 

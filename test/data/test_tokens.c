@@ -120,6 +120,57 @@ Test(tokens, refuses_what_is_no_shard_and_says_what_to_do) {
     cr_expect_eq(tokens_open(&tokens, "", error), -1);
 }
 
+/* Writes a file of nothing but these bytes. */
+static void write_plain(const char *name, const void *bytes, size_t size) {
+    cr_assert_eq(file_write_whole(in_folder("%s", name), bytes, size, NULL, error), 0, "%s", error);
+}
+
+Test(tokens, raw_files_of_nanogpt_are_tokens_to_the_end) {
+    const uint16_t few[] = {50256, 1, 0, 65535, 7};
+    struct tokens tokens;
+    write_plain("train.bin", few, sizeof few);
+    cr_assert_eq(open_in_folder(&tokens, "train.bin"), 0, "%s", error);
+    cr_assert_eq(tokens.count, 5);
+    cr_assert(tokens.shards[0].raw);
+    cr_assert_arr_eq(tokens.shards[0].tokens, few, sizeof few);
+    tokens_close(&tokens);
+    write_plain("one.bin", few, 2);
+    cr_assert_eq(open_in_folder(&tokens, "one.bin"), 0, "%s", error);
+    cr_assert_eq(tokens.count, 1);
+    cr_assert_eq(tokens.shards[0].tokens[0], 50256);
+    tokens_close(&tokens);
+}
+
+Test(tokens, raw_files_and_shards_may_be_mixed) {
+    const uint16_t few[] = {10, 11, 12};
+    struct tokens tokens;
+    write_plain("m_a.bin", few, sizeof few);
+    write_good("m_b.bin", 100, 4);
+    cr_assert_eq(open_in_folder(&tokens, "m_*.bin"), 0, "%s", error);
+    cr_assert_eq(tokens.count, 7);
+    cr_assert(tokens.shards[0].raw);
+    cr_assert_not(tokens.shards[1].raw);
+    cr_assert_eq(tokens.shards[0].tokens[2], 12);
+    cr_assert_eq(tokens.shards[1].tokens[0], 100);
+    tokens_close(&tokens);
+}
+
+Test(tokens, what_is_no_raw_file_is_refused) {
+    const uint32_t shard[] = {20240520, 1, 2, 0}, llama[] = {20240801, 7};
+    write_plain("odd.bin", "abcde", 5);
+    expect_refusal("odd.bin", "and its 5 bytes, an odd number", "./prepare");
+    write_plain("byte.bin", "a", 1);
+    expect_refusal("byte.bin", "starts with 97, not 20240520", "./prepare");
+    write_plain("text.txt", "abcd", 4);
+    expect_refusal("text.txt", "only what is named .bin", "./prepare");
+    write_plain("cut.bin", shard, sizeof shard);
+    expect_refusal("cut.bin", "truncated: a token shard of 16 bytes", "again");
+    write_plain("cut4.bin", shard, 4);
+    expect_refusal("cut4.bin", "truncated: a token shard of 4 bytes", "again");
+    write_plain("llama.bin", llama, 4);
+    expect_refusal("llama.bin", "not supported", "16-bit");
+}
+
 Test(tokens, one_bad_shard_spoils_the_set_and_is_named) {
     uint16_t few[4] = {1, 2, 3, 4};
     write_good("s_000000.bin", 1, 10);

@@ -5,7 +5,7 @@
 
 #include <fcntl.h>
 
-static char folder[] = "/tmp/fuzz_tensor_files_XXXXXX";
+static char folder[] = "/dev/shm/fuzz_tensor_files_XXXXXX";
 
 static void put(const char *name, const void *bytes, size_t size) {
     char path[128];

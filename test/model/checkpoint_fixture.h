@@ -148,6 +148,14 @@ static inline const char *in_checkpoints(const char *run, const char *name) {
     return path;
 }
 
+/* The text of a file in the checkpoint at path, to be freed. */
+static inline char *read_text(const char *path, const char *name, size_t *size) {
+    char *text, file[FILE_PATH_MAX + 64];
+    snprintf(file, sizeof file, "%s/%s", path, name);
+    cr_assert_eq(file_read_all(&text, size, file, 1 << 20, error), 0, "%s", error);
+    return text;
+}
+
 /* The step of the newest checkpoint, -1 for none; warnings as text, to be freed. */
 static inline int64_t newest_step(const char *run, char **warnings) {
     char path[FILE_PATH_MAX], reason[ERROR_MAX] = "";

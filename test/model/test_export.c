@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "model/checkpoint_match.h"
 #include "model/export.h"
 #include "model/huggingface.h"
 #include "test/model/foreign_weights.h"
@@ -190,6 +191,30 @@ Test(export, keeps_or_rounds_every_bit) {
         safetensors_close(&file);
     }
     subject_close(&subject);
+}
+
+/* Any 16 bits, signaling NaN too: a copy in the same dtype has them all. */
+Test(export, keeps_the_bits_of_16_bit) {
+    for (int i = 1; i < 3; i++) {
+        struct parameter *list = put_model(&plain);
+        struct safetensors_entry *entries = NULL;
+        struct safetensors_writer writer;
+        checkpoint_list_entries(&entries, list, "transformer.", dtypes[i]);
+        cr_assert_eq(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
+                                             (int)arrlen(entries), NULL, 0, error),
+                     0, "%s", error);
+        for (uint64_t k = 0; k < writer.announced / 2; k++) {
+            uint64_t bits = random_bits(5, 0, k);
+            cr_assert_eq(safetensors_write_data(&writer, &bits, 2, error), 0);
+        }
+        cr_assert_eq(safetensors_write_end(&writer, error), 0, "%s", error);
+        char to[24];
+        snprintf(to, sizeof to, "out%d", i);
+        export_well(to, "", dtypes[i]);
+        expect_same_file(in_folder("model.safetensors"), in_folder("%s/model.safetensors", to));
+        checkpoint_free_entries(entries);
+        arrfree(list);
+    }
 }
 
 static void set_weight(struct subject *subject, const char *name, size_t at, float value) {

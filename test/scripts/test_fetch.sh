@@ -264,7 +264,8 @@ runs 0 "$get_data" tinystories fineweb-edu --shards 2 --out "a b"
 holds "a b/fineweb-edu/edu_fineweb_train_000001.bin" \
     "a b/fineweb-edu/edu_fineweb_train_000002.bin" "a b/fineweb-edu/edu_fineweb_val_000000.bin" \
     "a b/tinystories/TinyStoriesV2-GPT4-train.txt" "a b/tinystories/TinyStoriesV2-GPT4-valid.txt"
-is_whole "a b/fineweb-edu/edu_fineweb_train_000002.bin" "${fineweb#*/}/edu_fineweb_train_000002.bin"
+shard=edu_fineweb_train_000002.bin
+is_whole "a b/fineweb-edu/$shard" "${fineweb#*/}/$shard"
 
 test_case "get_data.sh into datasets"
 runs 0 "$get_data" fineweb-edu
@@ -312,7 +313,7 @@ all=(x/gpt2-medium/{config.json,generation_config.json,merges.txt,model.safetens
 test_case "get_gpt2.sh"
 runs 0 bash "$work/copy/get_gpt2.sh" gpt2-medium --out x && holds "${all[@]}"
 says "--from x/gpt2-medium" && says "finetune-gpt2.json"
-is_whole x/gpt2-medium/model.safetensors openai-community/gpt2-medium/resolve/main/model.safetensors
+is_whole x/gpt2-medium/model.safetensors "${hub#*/}/model.safetensors"
 : >"$work/served/log"
 runs 0 bash "$work/copy/get_gpt2.sh" gpt2-medium --out x && asked 0 '^GET' && asked 0 'vocab'
 

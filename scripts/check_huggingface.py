@@ -1,0 +1,489 @@
+"""Are models of ours at home in transformers, and theirs in ours? See check_huggingface.sh.
+
+    python scripts/check_huggingface.py FOLDER
+
+Works in FOLDER, which is emptied first. Prints one line for each check with what was measured;
+exit status 1 if one failed. TRAIN, PREPARE and LOGITS name the programs (./train, ./prepare,
+build/fast/logits). GPT2_DIR names a folder with GPT-2's tokenizer, GPT2_WEIGHTS one with a whole
+GPT-2: with either there are more checks.
+"""
+
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import traceback
+import unicodedata
+
+import numpy
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from tokenizers import ByteLevelBPETokenizer
+from transformers import (AutoConfig, AutoModelForCausalLM, AutoTokenizer, GPT2Config,
+                          GPT2LMHeadModel)
+from transformers.utils import logging
+
+TRAIN = os.environ.get("TRAIN", "./train")
+PREPARE = os.environ.get("PREPARE", "./prepare")
+LOGITS = os.environ.get("LOGITS", "build/fast/logits")
+FIXTURE = pathlib.Path("test/golden/tokenizer")
+END_OF_TEXT = "<|endoftext|>"
+MASKS = r"\.attn\.(masked_)?bias$"
+TOLERANCE = 1e-4  # of logits and losses in fp32
+PROMPTS = ["Once upon a time", " the", "It's 12 o'clock,\n\n  and all is", "naïve 世界 🙂"]
+TOKENIZER_FILES = ["vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json"]
+
+# Contractions, white space of all kinds, scripts with and without spaces, joined emoji, combining
+# marks, right to left, control characters, a soft hyphen, and the special token in the middle.
+NASTY = (
+    "I'll can't WE'RE 'tis they’ve  two  spaces\t\ttabs \n\n\n lines\r\nCRLF   \n"
+    "12345 ½ ²³ Ⅷ x1y2 _under_score_ -- ... !?!? (a)[b]{c}\n"
+    "naïve café cafe\u0301 Straße ΑΒΓ Привет мир 世界你好 こんにちは 한국어 ไทย हिन्दी\n"
+    "שלום עולם مرحبا بالعالم \u200fmixed\u200e 👩‍👩‍👧‍👦 🏳️‍🌈 👍🏽 🙂🙂 \U0001f9d1\u200d\U0001f680\n"
+    "\u00a0nbsp\u2003em\u3000ideographic \u00adsoft\x01\x02\x7f\x1b[0m \ufffd \ufeffbom\n"
+    + END_OF_TEXT + "After it. " + "a" * 300 + " " * 40 + "end" + 2 * END_OF_TEXT + "\nlast"
+)
+
+
+class Checks:
+    """Counts, and prints a line for each."""
+
+    def __init__(self):
+        self.done = self.failed = 0
+
+    def line(self, good, name, measured):
+        self.done += 1
+        self.failed += not good
+        print(f"{'ok    ' if good else 'FAILED'}  {name:<58} {measured}", flush=True)
+
+    def near(self, name, difference, limit=TOLERANCE):
+        self.line(difference <= limit, name, f"{difference:.2e} (at most {limit:.0e})")
+
+    def equal(self, name, ours, theirs, measured):
+        if ours == theirs:
+            self.line(True, name, measured)
+        else:
+            self.line(False, name, f"\n    ours   {ours!r:.300}\n    theirs {theirs!r:.300}")
+
+    def group(self, function, *arguments):
+        """A check that cannot be made is one that failed; those after it are made."""
+        try:
+            function(self, *arguments)
+        except Exception as reason:  # pylint: disable=broad-except
+            line = traceback.extract_tb(reason.__traceback__)[1].lineno
+            self.line(False, f"{arguments[0]}: {function.__name__}, line {line}",
+                      f"\n        {type(reason).__name__}: {reason}")
+
+
+def run(*command):
+    """What a program prints to standard output, as bytes."""
+    done = subprocess.run([str(word) for word in command], capture_output=True, check=False)
+    if done.returncode != 0:
+        words = " ".join(str(word) for word in command)
+        raise RuntimeError(f"{words}\n        " + done.stderr.decode(errors="replace").strip())
+    return done.stdout
+
+
+def fresh(folder):
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+# ---------------------------------------------------------------- tokens
+
+
+def write_shard(path, tokens):
+    header = struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
+    path.write_bytes(header + numpy.array(tokens, "<u2").tobytes())
+
+
+def read_shard(path):
+    return numpy.frombuffer(path.read_bytes()[1024:], "<u2").astype(int).tolist()
+
+
+def random_tokens(vocabulary, count):
+    return torch.randint(vocabulary, (count,), generator=torch.manual_seed(vocabulary)).tolist()
+
+
+def as_terminal(raw):
+    """Text as ./train shows it: what is no visible character is U+FFFD. How many of these stand for
+    a run of broken bytes is a matter of taste; here it is one."""
+    text = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
+    hidden = (c not in "\n\t" and unicodedata.category(c) == "Cc" for c in text)
+    shown = "".join("\ufffd" if hide else c for c, hide in zip(text, hidden))
+    return re.sub("\ufffd+", "\ufffd", shown)
+
+
+def train_tokenizer(folder):
+    """A byte-pair encoding of 700 tokens, learned from our own prose."""
+    tokenizer = ByteLevelBPETokenizer(add_prefix_space=False)
+    prose = [str(path) for path in pathlib.Path(".").glob("*.md")]
+    tokenizer.train(prose, vocab_size=700, special_tokens=[END_OF_TEXT], show_progress=False)
+    tokenizer.save_model(str(fresh(folder)))
+    return folder
+
+
+# ---------------------------------------------------------------- models
+
+
+def make_model(seed, vocabulary, end, **sizes):
+    """A GPT-2 whose every parameter is random, and whose predictions differ clearly."""
+    config = GPT2Config(vocab_size=vocabulary, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+                        bos_token_id=end, eos_token_id=end, **sizes)
+    model = GPT2LMHeadModel(config).eval()
+    generator = torch.manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            centre = 1.0 if re.search(r"ln_.*weight", name) else 0.0
+            parameter.copy_(centre + 0.15 * noise)
+    return model
+
+
+def save_variants(model, folder):
+    """The ways in which GPT-2s come; each of these folders holds the same model, rounded."""
+    state = {name: value for name, value in model.transformer.state_dict().items()}
+    for name, dtype in {"fp32": torch.float32, "bf16": torch.bfloat16,
+                        "fp16": torch.float16}.items():
+        rounded = GPT2LMHeadModel(model.config)
+        rounded.load_state_dict(model.state_dict())
+        rounded.to(dtype).save_pretrained(folder / name)
+        yield folder / name
+    model.save_pretrained(folder / "sharded", max_shard_size="100KB")
+    assert len(list((folder / "sharded").glob("model-*.safetensors"))) > 2
+    yield folder / "sharded"
+    bare = fresh(folder / "bare names and masks")
+    positions = model.config.n_positions
+    for layer in range(model.config.n_layer):
+        state[f"h.{layer}.attn.bias"] = torch.ones(1, 1, positions, positions).tril()
+        state[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+    save_file({name: value.contiguous() for name, value in state.items()},
+              bare / "model.safetensors", {"format": "pt"})
+    shutil.copy(folder / "fp32" / "config.json", bare)
+    yield bare
+
+
+def load(folder):
+    """Transformers' own reading of a folder, in fp32; every weight must be found in it."""
+    model, info = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, output_loading_info=True)
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        strange = [key for key in info[kind] if not re.search(MASKS, str(key))]
+        if strange:
+            raise RuntimeError(f"{folder}: {kind}: {strange}")
+    return model.eval()
+
+
+def windows(tokens, length):
+    count = (len(tokens) - 1) // length
+    inputs = torch.tensor(tokens[: count * length]).view(count, length)
+    return inputs, torch.tensor(tokens[1 : count * length + 1]).view(count, length)
+
+
+@torch.no_grad()
+def their_logits(model, inputs):
+    return torch.cat([model(row[None]).logits for row in inputs])
+
+
+def check_predictions(checks, name, folder, work, length):
+    """Logits and loss of a folder, ours against transformers'."""
+    model = load(folder)
+    vocabulary = model.config.vocab_size
+    tokens = random_tokens(vocabulary, 6 * length + 3)
+    inputs, targets = windows(tokens, length)
+    theirs = their_logits(model, inputs)
+    write_shard(work / "eval.bin", tokens)
+    run(LOGITS, folder, work / "eval.bin", length, work / "logits.f32")
+    ours = torch.from_numpy(numpy.fromfile(work / "logits.f32", "<f4")).view(theirs.shape)
+    difference = (ours - theirs).abs().max().item()
+    limit = TOLERANCE
+    if difference > limit:  # where logits are large, transformers' own error is the measure
+        truth = their_logits(model.double(), inputs)
+        limit = max(limit, 2 * (theirs - truth).abs().max().item())
+        difference = (ours - truth).abs().max().item()
+    checks.near(f"{name}: logits", difference, limit)
+    rows = theirs.view(-1, vocabulary).double()
+    loss = torch.nn.functional.cross_entropy(rows, targets.view(-1))
+    table = run(TRAIN, "--eval", "--from", folder, "--data", work / "eval.bin",
+                "--precision", "fp32", "--set", f"data.seq_len={length}").decode()
+    perplexity = float(re.search(r"^fp32 +\S+ +(\S+)", table, re.M)[1])  # has more digits
+    checks.near(f"{name}: loss of --eval, {loss:.4f}", abs(math.log(perplexity) - loss.item()))
+
+
+# ---------------------------------------------------------------- text
+
+
+def our_text(folder, prompt, count):
+    raw = run(TRAIN, "--sample", prompt, "--from", folder, "--temperature", "0",
+              "--tokens", count, "--set", "precision=fp32")
+    return as_terminal(raw.decode())  # which must be valid UTF-8
+
+
+@torch.no_grad()
+def their_ids(model, ids, count):
+    inputs = torch.tensor([ids])
+    made = model.generate(inputs, attention_mask=torch.ones_like(inputs), do_sample=False,
+                          max_new_tokens=count, pad_token_id=0)
+    return made[0, len(ids):].tolist()
+
+
+def raw_text(tokenizer, ids):
+    """The bytes of tokens, by the alphabet of byte-level encodings."""
+    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    alphabet = {chr(byte): byte for byte in visible}
+    alphabet |= {chr(256 + i): byte for i, byte in enumerate(hidden)}
+    return bytes(alphabet[c] for token in tokenizer.convert_ids_to_tokens(ids) for c in token)
+
+
+def check_greedy(checks, name, folder, count):
+    model, tokenizer = load(folder), AutoTokenizer.from_pretrained(folder)
+    made = 0
+    for prompt in PROMPTS:
+        ids = tokenizer(prompt).input_ids
+        new = their_ids(model, ids, min(count, model.config.n_positions - len(ids)))
+        if new and new[-1] == model.config.eos_token_id:
+            new.pop()
+        theirs = as_terminal(prompt.encode() + raw_text(tokenizer, new)) + "\n"
+        ours = our_text(folder, prompt, min(count, model.config.n_positions - len(ids)))
+        made += len(new)
+        if ours != theirs:
+            checks.equal(f"{name}: greedy text after {prompt!r}", ours, theirs, "")
+            return
+    checks.line(True, f"{name}: greedy text", f"{made} tokens after {len(PROMPTS)} prompts")
+
+
+def check_stop(checks, name, folder, work):
+    """Has the model say <|endoftext|> after five tokens: two rows of the embedding change places,
+    and with them the two logits."""
+    model, tokenizer = load(folder), AutoTokenizer.from_pretrained(folder)
+    end = model.config.eos_token_id
+    for word in ["Once", "time", "water", "all", "Then", "the"]:
+        ids = tokenizer(word).input_ids
+        new = their_ids(model, ids, 6)
+        if len(new) == 6 and new[5] not in [*ids, *new[:5]] and end not in new:
+            break
+    table = model.transformer.wte.weight.data
+    table[[new[5], end]] = table[[end, new[5]]]
+    stops = work / "stops"
+    model.save_pretrained(stops)
+    tokenizer.save_pretrained(stops)
+    new = their_ids(model, ids, 20)
+    theirs = as_terminal(word.encode() + raw_text(tokenizer, new[:5])) + "\n"
+    assert new[5:] == [end], "transformers does not stop"
+    checks.equal(f"{name}: stops at {END_OF_TEXT}", our_text(stops, word, 20), theirs,
+                 "after 5 tokens")
+
+
+def check_tokens(checks, name, folder, work, texts):
+    """./prepare makes the tokens of AutoTokenizer, and puts <|endoftext|> before each document."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    kind = f"gpt2:{folder}" if END_OF_TEXT in tokenizer.get_vocab() else "bytes"
+    count = 0
+    for text in texts:
+        (work / "text.txt").write_bytes(text.encode())
+        run(PREPARE, "--tokenizer", kind, "--val-fraction", "0", "--force",
+            "--out", work / "tokens", work / "text.txt")
+        ours = read_shard(work / "tokens_train_000000.bin")
+        theirs = tokenizer(text.removeprefix("\ufeff")).input_ids
+        if kind != "bytes":
+            theirs = begin_documents(theirs, tokenizer.convert_tokens_to_ids(END_OF_TEXT))
+        if ours != theirs:
+            checks.equal(f"{name}: tokens", ours, theirs, "")
+            return
+        count += len(ours)
+    checks.line(True, f"{name}: tokens of ./prepare and AutoTokenizer", f"{count} equal")
+
+
+def begin_documents(tokens, end):
+    """The special token separates documents, empty ones are left out; ours begins each with it."""
+    documents = [[]]
+    for token in tokens:
+        if token == end:
+            documents.append([])
+        else:
+            documents[-1].append(token)
+    return [token for document in documents if document for token in [end, *document]]
+
+
+# ---------------------------------------------------------------- files
+
+
+def tensors_of(folder):
+    """All tensors of a folder, by safetensors' own reader, without "transformer." and masks."""
+    tensors = {}
+    for path in sorted(folder.glob("model*.safetensors")):
+        with safe_open(path, "pt") as file:
+            for name in file.keys():
+                if not re.search(MASKS, name):
+                    tensors[name.removeprefix("transformer.")] = file.get_tensor(name)
+    return tensors
+
+
+def bits(tensor):
+    return tensor.contiguous().view(torch.uint8)
+
+
+def shape_of(folder):
+    """What a config says that changes predictions."""
+    config = AutoConfig.from_pretrained(folder)
+    words = ["n_head", "n_embd", "n_layer", "n_positions", "vocab_size", "layer_norm_epsilon",
+             "activation_function", "n_inner", "scale_attn_weights", "tie_word_embeddings",
+             "scale_attn_by_inverse_layer_idx", "eos_token_id", "bos_token_id", "dtype"]
+    return {word: str(getattr(config, word)) for word in words}
+
+
+def check_export(checks, name, source, work, dtypes):
+    """./train --export rounds as torch does, bit for bit; None keeps the source's dtype."""
+    before = tensors_of(source)
+    for word, dtype in dtypes.items():
+        target = work / "export" / word
+        shutil.rmtree(target, ignore_errors=True)
+        run(TRAIN, "--export", target, "--dtype", word, "--from", source)
+        after = load_file(target / "model.safetensors")
+        after = {key.removeprefix("transformer."): value for key, value in after.items()}
+        same = before.keys() == after.keys() and all(
+            after[key].dtype == dtype and torch.equal(bits(after[key]), bits(value.to(dtype)))
+            for key, value in before.items())
+        load(target)
+        shape = shape_of(source) | {"dtype": str(dtype)}
+        count = sum(value.numel() for value in after.values())
+        checks.line(same and shape_of(target) == shape, f"{name}: --export --dtype {word}",
+                    f"{count} values bit for bit" if same and shape_of(target) == shape
+                    else f"bits are {'the same' if same else 'others'}; {shape_of(target)}")
+
+
+ALL = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def check_kept_files(checks, name, source, target):
+    """The tokenizer's files are given along, byte for byte, and mean the same."""
+    kept = [file for file in TOKENIZER_FILES[:3] if (source / file).exists()]
+    same = all((source / file).read_bytes() == (target / file).read_bytes() for file in kept)
+    theirs, ours = (AutoTokenizer.from_pretrained(folder) for folder in (source, target))
+    same = same and ours(NASTY).input_ids == theirs(NASTY).input_ids
+    same = same and ours.eos_token == theirs.eos_token == END_OF_TEXT
+    checks.line(same, f"{name}: tokenizer files", ", ".join(kept))
+
+
+# ---------------------------------------------------------------- what is checked
+
+
+def check_import(checks, name, folder, work, length):
+    for variant in save_variants(make_model(1, 700, 0, **SIZES[name]), folder):
+        checks.group(check_predictions, f"{name}, {variant.name}", variant, work, length)
+    dtypes = dict(ALL)
+    checks.group(check_export, f"{name}, fp32", folder / "fp32", work, dtypes)
+    checks.group(check_export, f"{name}, sharded", folder / "sharded", work, {"bf16": ALL["bf16"]})
+    checks.group(check_export, f"{name}, bf16", folder / "bf16", work,
+                 {"bf16": ALL["bf16"], "fp32": ALL["fp32"]})
+
+
+SIZES = {
+    "72 wide": {"n_embd": 72, "n_layer": 2, "n_head": 3, "n_positions": 77},
+    "128 wide": {"n_embd": 128, "n_layer": 2, "n_head": 4, "n_positions": 64},
+}
+
+
+def finetune(folder, work, run_name, precision, length):
+    """Twenty steps from a folder of Hugging Face; the last checkpoint."""
+    runs = work / "runs"
+    shutil.rmtree(runs / run_name, ignore_errors=True)
+    prose = sorted(pathlib.Path(".").glob("*.md"))
+    run(PREPARE, "--tokenizer", f"gpt2:{folder}", "--force", "--out", work / "prose", *prose)
+    settings = {
+        "name": run_name, "run_dir": runs, "precision": precision, "model.init_from": folder,
+        "data.train": work / "prose_train_*.bin", "data.val": work / "prose_val_*.bin",
+        "data.seq_len": length, "train.steps": 20, "train.micro_batch_size": 4,
+        "train.grad_accum_steps": 1, "optimizer.lr": 1e-3, "optimizer.warmup_steps": 0,
+        "eval.every": 0, "checkpoint.every": 0, "sample.every": 0,
+    }
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    run(TRAIN, "--config", "finetune-gpt2.json", *words)
+    lines = [json.loads(line) for line in (runs / run_name / "metrics.jsonl").open()]
+    losses = [line["loss"] for line in lines if "loss" in line]
+    return runs / run_name / "checkpoints" / "step-00000020", losses
+
+
+def check_finetune(checks, name, folder, work, precision, length):
+    """From transformers to ours, twenty steps, and back."""
+    name = f"{name}, trained in {precision}"
+    checkpoint, losses = finetune(folder, work, f"{folder.name}-{precision}", precision, length)
+    checks.line(losses[-1] < losses[0] - 0.1, f"{name}: 20 steps of fine-tuning",
+                f"loss {losses[0]:.3f} to {losses[-1]:.3f}")
+    checks.group(check_predictions, name, checkpoint, work, length)
+    checks.group(check_greedy, name, checkpoint, 40)
+    checks.group(check_kept_files, name, folder, checkpoint)
+    checks.group(check_export, name, checkpoint, work, ALL)
+    checks.group(check_greedy, f"{name}, exported in bf16", work / "export" / "bf16", 40)
+    checks.group(check_kept_files, f"{name}, exported", folder, work / "export" / "bf16")
+
+
+def check_with_tokenizer(checks, name, tokenizer, work):
+    """A random model with a tokenizer: tokens, text, fine-tuning."""
+    folder = fresh(work / name.replace(" ", "-"))
+    for file in TOKENIZER_FILES:
+        if (tokenizer / file).exists():
+            shutil.copy(tokenizer / file, folder)
+    vocabulary = json.loads((tokenizer / "vocab.json").read_text())
+    model = make_model(2, len(vocabulary), vocabulary[END_OF_TEXT], **SIZES["72 wide"])
+    model.save_pretrained(folder)
+    prose = [path.read_text() for path in sorted(pathlib.Path(".").glob("*.md"))]
+    checks.group(check_tokens, name, folder, work, [NASTY, *prose])
+    checks.group(check_predictions, name, folder, work, 77)
+    checks.group(check_greedy, name, folder, 60)
+    checks.group(check_stop, name, folder, work)
+    checks.group(check_finetune, name, folder, work, "fp32", 77)
+    checks.group(check_finetune, name, folder, work, "bf16", 64)
+
+
+def check_bytes(checks, work):
+    """A model of bytes, trained from nothing."""
+    settings = ["name=bytes", f"run_dir={work / 'runs'}", "precision=fp32", "train.steps=20",
+                "model.n_layer=2", "model.n_embd=64", "data.seq_len=128", "eval.every=0",
+                "sample.every=0", "checkpoint.every=0", "optimizer.warmup_steps=0"]
+    shutil.rmtree(work / "runs" / "bytes", ignore_errors=True)
+    run(TRAIN, "--config", "fp32.json", *[w for s in settings for w in ("--set", s)])
+    checkpoint = work / "runs" / "bytes" / "checkpoints" / "step-00000020"
+    checks.group(check_predictions, "bytes", checkpoint, work, 100)
+    checks.group(check_tokens, "bytes", checkpoint, work, [NASTY])
+    checks.group(check_greedy, "bytes", checkpoint, 60)
+    checks.group(check_export, "bytes", checkpoint, work, ALL)
+
+
+def check_weights(checks, folder, work):
+    """The same of a whole GPT-2."""
+    checks.group(check_predictions, folder.name, folder, work, 256)
+    checks.group(check_tokens, folder.name, folder, work, [NASTY])
+    checks.group(check_greedy, folder.name, folder, 40)
+    checks.group(check_finetune, folder.name, folder, work, "bf16", 128)
+
+
+def main():
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    checks, work = Checks(), fresh(pathlib.Path(sys.argv[1]))
+    for name in SIZES:
+        checks.group(check_import, name, work / name.replace(" ", "-"), work, 61)
+    checks.group(check_bytes, work)
+    checks.group(check_with_tokenizer, "tokenizer of here", train_tokenizer(work / "bpe"), work)
+    if FIXTURE.exists():
+        checks.group(check_with_tokenizer, "tokenizer of the tests", FIXTURE, work)
+    if "GPT2_DIR" in os.environ:
+        tokenizer = pathlib.Path(os.environ["GPT2_DIR"])
+        checks.group(check_with_tokenizer, "tokenizer of GPT-2", tokenizer, work)
+    if "GPT2_WEIGHTS" in os.environ:
+        checks.group(check_weights, pathlib.Path(os.environ["GPT2_WEIGHTS"]), work)
+    print(f"{checks.done} checks, {checks.failed} failed")
+    sys.exit(checks.failed > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Do models go from Hugging Face's transformers to here and back unharmed? Makes small random
+# GPT-2s with transformers, and compares logits, losses, greedy text, tokens and files with ours:
+# one line a check, exit status 1 if one failed. Not a part of `make test`, since it needs PyTorch:
+# several gigabytes, which it installs into a virtual environment the first time.
+#   scripts/check_huggingface.sh [--venv FOLDER]
+#     --venv   the environment; default build/huggingface, made if it is not there. One that has
+#              torch, transformers, tokenizers and safetensors is taken as it is: for instance one
+#              with a torch for the CPU only, which is smaller
+# GPT2_DIR=FOLDER adds the tokenizer of GPT-2 (scripts/get_gpt2.sh --tokenizer), and
+# GPT2_WEIGHTS=FOLDER a whole GPT-2 (scripts/get_gpt2.sh). PYTHON=python3 makes the environment.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+venv=build/huggingface
+while [ $# -gt 0 ]; do
+    case $1 in
+    --venv) venv=${2:?--venv needs a folder} && shift 2 ;;
+    --help | -h) sed -n '2,12s/^# \?//p' "$0" && exit 0 ;;
+    *) sed -n '2,12s/^# \?//p' "$0" >&2 && exit 2 ;;
+    esac
+done
+
+if [ ! -x "$venv/bin/python" ]; then
+    if ! "${PYTHON:-python3}" -m venv "$venv"; then
+        echo "check_huggingface: that needs Python with venv (apt-get install python3-venv)" >&2
+        exit 1
+    fi
+fi
+if ! "$venv/bin/python" -c 'import safetensors, tokenizers, torch, transformers' 2>/dev/null; then
+    "$venv/bin/python" -m pip install --quiet -r test/golden/requirements.txt
+fi
+
+make -j"$(nproc)" all build/fast/logits
+# Nothing may come from elsewhere, and waiting threads need not spin beside Python's.
+export HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+"$venv/bin/python" scripts/check_huggingface.py build/check_huggingface

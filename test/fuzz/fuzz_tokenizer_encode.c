@@ -1,0 +1,94 @@
+/* Any bytes, encoded and decoded, come back; each piece's tokens are those that merging one pair
+ * after the other gives, whatever pieces were encoded before. */
+#include "data/pieces.h"
+#include "data/tokenizer.h"
+#include "test/fuzz/fuzz.h"
+#include "test/small_bpe.h"
+
+static const char *const merges[] = {"t h",
+                                     "\xc4\xa0 t",
+                                     "h e",
+                                     "th e",
+                                     "\xc4\xa0t he",
+                                     "a a",
+                                     "aa a",
+                                     "aa aa",
+                                     "\xc4\xa0 a",
+                                     "i n",
+                                     "in g",
+                                     "' s",
+                                     "1 2",
+                                     "\xc4\xa0 \xc4\xa0",
+                                     "\xc4\x8a \xc4\x8a",
+                                     "\xc3\xb0 \xc5\x81",
+                                     "\xc3\xb0\xc5\x81 \xc4\xba",
+                                     "= =",
+                                     "== ==",
+                                     "e r",
+                                     "\xc3\xa6 \xc4\xb9",
+                                     "\xc3\xbf \xc3\xbf",
+                                     "h er",
+                                     "< |",
+                                     "b b",
+                                     "a b",
+                                     "ab a",
+                                     "a ba",
+                                     "b a"};
+
+static struct tokenizer tokenizer;
+static struct bpe bpe;
+static struct pieces pieces;
+static struct tokenizer_encoder *encoder;
+
+static void begin(void) {
+    char error[ERROR_MAX];
+    small_bpe(&bpe, merges, sizeof merges / sizeof *merges);
+    tokenizer = (struct tokenizer){.kind = TOKENIZER_GPT2,
+                                   .vocab_size = bpe.vocab_size,
+                                   .end_of_text = bpe.end_of_text,
+                                   .bpe = &bpe};
+    require(pieces_open(&pieces, error) == 0);
+    encoder = tokenizer_encoder_open(&tokenizer);
+    require(encoder != NULL);
+}
+
+static void require_decoded(const uint16_t *tokens, const uint8_t *text, size_t size) {
+    size_t at = 0, length;
+    for (size_t i = 0; i < arrlenu(tokens); i++) {
+        const uint8_t *bytes = tokenizer_bytes(&tokenizer, tokens[i], &length);
+        require(length > 0 && length <= size - at && memcmp(bytes, text + at, length) == 0);
+        at += length;
+    }
+    require(at == size);
+}
+
+/* The plain tokens, by the definition. Only where it does not take too long. */
+static void require_like_naive(const uint16_t *tokens, const uint8_t *text, size_t size) {
+    uint16_t *expected = NULL;
+    size_t from, to;
+    pieces_begin(&pieces, text, size);
+    while (pieces_next(&pieces, &from, &to)) {
+        if (to - from > 200) {
+            arrfree(expected);
+            return;
+        }
+        naive_merge(&bpe, &expected, text + from, to - from);
+    }
+    require(arrlenu(tokens) == arrlenu(expected));
+    require(arrlenu(tokens) == 0 || memcmp(tokens, expected, arrlenu(tokens) * 2) == 0);
+    arrfree(expected);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
+    uint16_t *tokens = NULL;
+    if (!encoder) begin();
+    bpe.whole_text = size > 0 && bytes[0] == 'W';
+    tokenizer_encode(encoder, &tokens, bytes, size, true);
+    require_decoded(tokens, bytes, size);
+    arrsetlen(tokens, 0);
+    tokenizer_encode(encoder, &tokens, bytes, size, false);
+    require_decoded(tokens, bytes, size);
+    if (!bpe.whole_text) require_like_naive(tokens, bytes, size);
+    arrfree(tokens);
+    return 0;
+}

@@ -1,0 +1,86 @@
+/* What a model predicts, for scripts/check_huggingface.py to compare with transformers.
+ *
+ *   build/fast/logits DIRECTORY SHARDS LENGTH OUT
+ *
+ * Cuts SHARDS into sequences of LENGTH tokens, as ./train --eval does, and writes to OUT the
+ * logits of the model in DIRECTORY, computed in fp32: [sequences, LENGTH, vocabulary] little-endian
+ * fp32, nothing else. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "data/error.h"
+#include "model/checkpoint.h"
+#include "model/forward.h"
+#include "model/run_setup.h"
+
+struct rig {
+    struct config config;
+    struct source text;
+    struct backend be;
+    struct gpt gpt;
+    int32_t *tokens; /* [2, LENGTH]: inputs, then targets, which nobody needs */
+    float *logits;   /* [vocabulary] */
+    FILE *out;
+    char error[ERROR_MAX];
+};
+
+static int open_model(struct rig *rig, const char *directory) {
+    struct precision precision;
+    char note[ERROR_MAX], *error = rig->error;
+    rig->config.precision = CONFIG_PRECISION_FP32;
+    rig->config.train.micro_batch_size = 1;
+    if (setup_backend(&rig->be, &rig->config, NULL, error) ||
+        precision_resolve(&precision, note, &rig->config, &rig->be, error) ||
+        gpt_open(&rig->gpt, &rig->config, &precision, &rig->be, GPT_EVALUATION, error))
+        return -1;
+    backend_plan_begin(&rig->be);
+    gpt_forward(&rig->gpt);
+    gpt_logits(&rig->gpt, 0);
+    if (backend_plan_end(&rig->be, error) || gpt_allocate(&rig->gpt, error)) return -1;
+    return checkpoint_load_weights(&rig->gpt, directory, error);
+}
+
+static int write_sequence(struct rig *rig, int64_t sequence) {
+    int64_t length = rig->config.data.seq_len;
+    size_t vocabulary = (size_t)rig->gpt.shape.vocab_size;
+    struct backend *be = &rig->be;
+    const struct tensor *logits = &rig->gpt.activations.logits;
+    if (loader_fetch(&rig->text.loader, rig->tokens, rig->tokens + length, (uint64_t)sequence, 1,
+                     rig->error))
+        return -1;
+    be->upload(be, rig->gpt.activations.tokens, rig->tokens, (size_t)length * sizeof(int32_t));
+    gpt_forward(&rig->gpt);
+    for (int64_t row = 0; row < length; row++) {
+        gpt_logits(&rig->gpt, row);
+        be->download(be, rig->logits, logits->data, vocabulary * sizeof(float));
+        if (fwrite(rig->logits, sizeof(float), vocabulary, rig->out) != vocabulary)
+            return fail(rig->error, "the logits cannot be written");
+    }
+    return be->failure[0] ? fail(rig->error, "%s", be->failure) : 0;
+}
+
+static int run(struct rig *rig, char **arguments) {
+    if (checkpoint_config(&rig->config, arguments[0], rig->error)) return -1;
+    rig->config.data.seq_len = atoi(arguments[2]);
+    if (source_open(&rig->text, &rig->config, arguments[1], true, rig->error) ||
+        open_model(rig, arguments[0]))
+        return -1;
+    rig->tokens = malloc(2 * (size_t)rig->config.data.seq_len * sizeof *rig->tokens);
+    rig->logits = malloc((size_t)rig->gpt.shape.vocab_size * sizeof *rig->logits);
+    rig->out = fopen(arguments[3], "wb");
+    if (!rig->tokens || !rig->logits || !rig->out) return fail(rig->error, "no memory or file");
+    for (uint64_t i = 0; i < rig->text.loader.sequence_count; i++)
+        if (write_sequence(rig, (int64_t)i)) return -1;
+    return fclose(rig->out) ? fail(rig->error, "the logits cannot be written") : 0;
+}
+
+int main(int argc, char **argv) {
+    static struct rig rig;
+    if (argc != 5 || atoi(argv[3]) < 1) {
+        fprintf(stderr, "logits DIRECTORY SHARDS LENGTH OUT\n");
+        return 2;
+    }
+    if (run(&rig, argv + 1) == 0) return 0;
+    fprintf(stderr, "logits: %s\n", rig.error);
+    return 1;
+}
