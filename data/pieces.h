@@ -7,8 +7,8 @@
  * tokenizers: U+0009 to U+000D, U+0020, U+0085, U+00A0, U+1680, U+2000 to U+200A, U+2028, U+2029,
  * U+202F, U+205F, U+3000. Letters and numbers are those of Unicode 16, as there: PCRE2's own, of
  * its Unicode, and what 15 and 16 added (9272 letters and 120 numbers that PCRE2 10.42, of Unicode
- * 14, lacks). A PCRE2 of Unicode 14 to 16 thus cuts every character as they do; with an older or newer
- * one, letters that were assigned in between may be cut as signs, or the other way round.
+ * 14, lacks). A PCRE2 of Unicode 14 to 16 thus cuts every character as they do; with an older or
+ * newer one, letters that were assigned in between may be cut as signs, or the other way round.
  *
  * Bytes that are no characters of UTF-8 cut the text: a longest run of them is one piece, and what
  * lies between two runs is cut as if it stood alone. All pieces together are the text. */

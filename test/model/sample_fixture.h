@@ -1,0 +1,81 @@
+/* Shared by the tests of sampling: a small model opened for it, and a text collected. */
+#ifndef TEST_MODEL_SAMPLE_FIXTURE_H
+#define TEST_MODEL_SAMPLE_FIXTURE_H
+
+#include "test/model/trainer_fixture.h"
+
+#include "model/forward.h"
+#include "model/sample.h"
+
+enum { TEXT = 100, PROMPT = 5, GIVEN = 70 };
+
+/* Weights large enough that predictions are far from uniform. */
+static inline void sharpen(struct gpt *gpt, float factor) {
+    float *weights = rig_floats(gpt->be, &gpt->master);
+    for (int64_t i = 0; i < gpt->count; i++) weights[i] *= factor;
+    gpt->be->upload(gpt->be, gpt->master.data, weights, tensor_bytes(&gpt->master));
+    gpt_refresh_lower(gpt);
+    free(weights);
+}
+
+/* A gpt without a trainer, as --sample has. */
+static inline void open_sampler(struct rig *rig, struct gpt *gpt) {
+    rig_open_backend(rig, test_device(), 1);
+    cr_assert_eq(gpt_open(gpt, &rig->config, &rig->precision, &rig->be, GPT_SAMPLING, rig->error),
+                 0, "%s", rig->error);
+    backend_plan_begin(&rig->be);
+    sample_plan(gpt);
+    cr_assert_eq(backend_plan_end(&rig->be, rig->error), 0, "%s", rig->error);
+    cr_assert_eq(gpt_allocate(gpt, rig->error), 0, "%s", rig->error);
+    gpt_initialize(gpt, 3);
+    sharpen(gpt, 8);
+}
+
+static inline void close_sampler(struct rig *rig, struct gpt *gpt) {
+    gpt_close(gpt);
+    backend_close(&rig->be);
+}
+
+static const uint16_t prompt[PROMPT] = {5, 17, 60, 0, 33};
+
+static inline struct sample_options greedy(void) {
+    return (struct sample_options){.prompt = prompt,
+                                   .prompt_length = PROMPT,
+                                   .tokens = TEXT - PROMPT,
+                                   .top_p = 1,
+                                   .end_of_text = -1};
+}
+
+/* Collects a text: the prompt, then what is emitted. */
+struct collector {
+    uint16_t *text;
+    int64_t length;
+};
+
+static inline void collect(void *context, int token) {
+    struct collector *collector = context;
+    collector->text[collector->length++] = (uint16_t)token;
+}
+
+/* Returns the length of prompt and continuation. */
+static inline int64_t sample_some(struct gpt *gpt, uint16_t *text,
+                                  const struct sample_options *options) {
+    char error[ERROR_MAX] = "";
+    struct sample_result result;
+    struct collector collector = {text, options->prompt_length};
+    struct sample_options all = *options;
+    memcpy(text, options->prompt, (size_t)options->prompt_length * sizeof *text);
+    all.emit = collect;
+    all.context = &collector;
+    cr_assert_eq(sample_tokens(gpt, &result, &all, error), 0, "%s", error);
+    bool ended = result.tokens > collector.length - options->prompt_length;
+    cr_expect_eq(result.tokens, collector.length - options->prompt_length + ended);
+    return collector.length;
+}
+
+static inline void sample(struct gpt *gpt, uint16_t *text, const struct sample_options *options) {
+    memset(text, 0xee, TEXT * sizeof *text);
+    cr_expect_eq(sample_some(gpt, text, options), options->prompt_length + options->tokens);
+}
+
+#endif

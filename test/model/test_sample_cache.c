@@ -1,0 +1,94 @@
+/* Reading token by token, with the keys and values of the past kept, is reading at once. */
+#include "test/model/sample_fixture.h"
+
+/* The logits of row `row` of a context, by a pass over all of it. */
+static float *whole_logits(struct gpt *gpt, const int32_t *tokens, int64_t row) {
+    gpt_set_batch(gpt, 1, RIG_LENGTH);
+    gpt->be->upload(gpt->be, gpt->activations.tokens, tokens, RIG_LENGTH * sizeof *tokens);
+    gpt_forward(gpt);
+    gpt_logits(gpt, row);
+    struct tensor first = tensor_range(&gpt->activations.logits, 0, gpt->shape.padded_vocab);
+    return rig_floats(gpt->be, &first);
+}
+
+/* The same by reading part of it at once and the rest token by token. */
+static float *decoded_logits(struct gpt *gpt, const int32_t *tokens, int64_t first, int64_t row) {
+    struct backend *be = gpt->be;
+    gpt_set_batch(gpt, 1, RIG_LENGTH);
+    be->upload(be, gpt->activations.tokens, tokens, (size_t)first * sizeof *tokens);
+    gpt_prefill(gpt, first);
+    for (int64_t i = first; i <= row; i++) {
+        be->upload(be, gpt->activations.tokens + i, tokens + i, sizeof *tokens);
+        gpt_decode(gpt, i);
+    }
+    gpt_logits(gpt, row);
+    struct tensor logits = tensor_range(&gpt->activations.logits, 0, gpt->shape.padded_vocab);
+    return rig_floats(be, &logits);
+}
+
+/* Sums in another order: 2^-24 in fp32, but a 16-bit value on its way may round to the neighbour,
+ * 2^-8 or 2^-11 of it, in each of a few places; relative to the largest logit. */
+static double cache_tolerance(enum config_precision precision) {
+    if (precision == CONFIG_PRECISION_FP32) return 1e-5;
+    return precision == CONFIG_PRECISION_BF16 ? 4.0 / 256 : 4.0 / 2048;
+}
+
+static void check_cache(enum config_precision precision) {
+    struct rig rig = {0};
+    struct gpt gpt;
+    int32_t tokens[RIG_LENGTH];
+    rig_config(&rig.config, precision);
+    open_sampler(&rig, &gpt);
+    for (int i = 0; i < RIG_LENGTH; i++) tokens[i] = i * 11 % RIG_VOCABULARY;
+    for (int64_t row = 1; row < RIG_LENGTH; row += 20) {
+        for (int64_t first = 1; first <= row; first += 13) {
+            float *whole = whole_logits(&gpt, tokens, row);
+            float *decoded = decoded_logits(&gpt, tokens, first, row);
+            double largest = 0, difference = 0;
+            for (int v = 0; v < RIG_VOCABULARY; v++) {
+                largest = fmax(largest, fabs((double)whole[v]));
+                difference = fmax(difference, fabs((double)whole[v] - (double)decoded[v]));
+            }
+            cr_expect_leq(difference, cache_tolerance(precision) * largest,
+                          "%s, %d tokens at once, then up to %d: %g of %g",
+                          config_precision_name(precision), (int)first, (int)row, difference,
+                          largest);
+            free(whole);
+            free(decoded);
+        }
+    }
+    close_sampler(&rig, &gpt);
+}
+
+Test(sample_cache, the_cache_gives_the_logits_of_a_whole_pass) {
+    for (size_t i = 0; i < COUNT(rig_precisions); i++) check_cache(rig_precisions[i]);
+}
+
+/* Greedy text far beyond the window, against passes over the whole context, which is cut to its
+ * newer half (and the token to be read) whenever it is full. */
+Test(sample_cache, a_full_context_goes_on_with_its_newer_half) {
+    enum { LONG = 3 * RIG_LENGTH };
+    struct rig rig = {0};
+    struct gpt gpt;
+    uint16_t text[LONG], expected[LONG];
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    open_sampler(&rig, &gpt);
+    struct sample_options options = greedy();
+    options.tokens = LONG - PROMPT;
+    cr_assert_eq(sample_some(&gpt, text, &options), LONG);
+    int64_t first = 0;
+    memcpy(expected, prompt, sizeof prompt);
+    for (int64_t at = PROMPT; at < LONG; at++) {
+        int32_t tokens[RIG_LENGTH] = {0};
+        if (at - first > RIG_LENGTH) first = at - 1 - RIG_LENGTH / 2;
+        for (int64_t i = first; i < at; i++) tokens[i - first] = expected[i];
+        float *logits = whole_logits(&gpt, tokens, at - first - 1);
+        int best = 0;
+        for (int v = 1; v < RIG_VOCABULARY; v++)
+            if (logits[v] > logits[best]) best = v;
+        expected[at] = (uint16_t)best;
+        free(logits);
+    }
+    cr_expect_arr_eq(text, expected, sizeof text);
+    close_sampler(&rig, &gpt);
+}
