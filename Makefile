@@ -120,7 +120,6 @@ TEST_SOURCES    := $(wildcard test/data/*.c test/kernels/*.c test/model/*.c) $(T
 DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/test_gpt_golden.c $(TEST_RUNNER) \
   $(if $(filter emulated-thread,$(BUILD)),,test/model/test_device_training.c) \
   $(if $(filter emulated-address emulated-thread,$(BUILD)),,test/model/test_trainer.c)
-BENCH_SOURCES   := test/bench.c
 
 ifneq ($(CRITERION),1)
 $(OUT)/test/%.o: OPTIONS += -Itest/plain_criterion
@@ -179,7 +178,9 @@ $(OUT)/device_tests: $(call object,$(DEVICE_TESTS)) $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES) $(TEST_LIBRARIES)
 
-$(OUT)/bench: $(call object,$(BENCH_SOURCES)) $(LIBRARY)
+# Programs of one file each: bench times training, bench_tokenizer the tokenizer, and logits prints
+# what a model predicts, for scripts/check_huggingface.sh.
+$(addprefix $(OUT)/,bench bench_tokenizer logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
 
@@ -262,6 +263,7 @@ check: $(PROGRAMS)
 	scripts/check_floors.sh
 	$(USE_PROGRAMS) scripts/generate.sh --check
 	test/plain_criterion/check.sh
+	test/scripts/test_fetch.sh
 
 # Refreshes what is generated from the option table: configs/schema.json, the README's reference.
 generate: $(PROGRAMS)
@@ -275,7 +277,7 @@ FUZZ_SOURCES := $(filter-out data/block_encoder.c data/splitter.c,$(DATA_SOURCES
                 model/json_file.c model/huggingface.c model/checkpoint_manifest.c \
                 model/tensor_files.c
 
-build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h $(FUZZ_SOURCES)
+build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h test/small_bpe.h $(FUZZ_SOURCES)
 	@mkdir -p build/fuzz/corpus/$*
 	$(call say,FUZZ)
 	$(QUIET)clang -std=gnu11 -D_GNU_SOURCE -I. -g -O1 $(WARNINGS) \
@@ -297,6 +299,7 @@ help:
 	@echo "make test-device    tests of kernels and training on the GPU that is here"
 	@echo "make test-races     the same on the emulated GPU, under ThreadSanitizer"
 	@echo "make bench          GPT-2 124M: ms per step by part, tokens/s, ratio to bare products"
+	@echo "make build/fast/bench_tokenizer  MB/s of the tokenizer: bench_tokenizer DIR FILE ..."
 	@echo "make cuda-report    registers, spills, tensor-core instructions of each CUDA kernel"
 	@echo "make cuda-coverage  lines of CUDA code that no test reaches"
 	@echo "make check-mutants  plants faults in the CUDA kernels, shows which tests notice"

@@ -27,7 +27,7 @@ static const char HELP[] =
     "\n"
     "Turns text into token shards for ./train: PREFIX_train_000000.bin ... and\n"
     "PREFIX_val_000000.bin ..., and PREFIX_tokenizer.json, which says how. They appear\n"
-    "all together at the end, or not at all. Memory does not grow with the text.\n"
+    "at the end, whole; until then nothing is replaced. Memory does not grow with the text.\n"
     "\n"
     "  --tokenizer bytes     one token for each byte (vocabulary 256)\n"
     "  --tokenizer gpt2:DIR  GPT-2's tokens; DIR holds vocab.json and merges.txt, or\n"

@@ -35,9 +35,9 @@ uint64_t random_permute(uint64_t seed, uint64_t stream, uint64_t index, uint64_t
      * small file. */
     enum { ROUNDS = 8 };
     assert(index < count);
-    /* An eight-round Feistel network permutes the smallest even-width power of two that holds count;
-     * values that fall outside are sent through again until one lands inside (cycle walking),
-     * fewer than four times on average. */
+    /* An eight-round Feistel network permutes the smallest even-width power of two that holds
+     * count; values that fall outside are sent through again until one lands inside (cycle
+     * walking), fewer than four times on average. */
     int half_bits = 1;
     while (half_bits < 32 && ((uint64_t)1 << (2 * half_bits)) < count) half_bits++;
     uint64_t mask = ((uint64_t)1 << half_bits) - 1;

@@ -135,6 +135,21 @@ static int read_files(struct tokenizer *tokenizer, const char *directory, char *
     return bpe_read_tokenizer(tokenizer->bpe, &whole, error);
 }
 
+/* The hash of what tokens a text becomes. */
+static void hash_tokens(struct tokenizer *tokenizer) {
+    const struct bpe *bpe = tokenizer->bpe;
+    const int32_t numbers[] = {bpe->vocab_size, bpe->end_of_text, bpe->whole_text};
+    struct sha256 hash;
+    uint8_t digest[SHA256_BYTES];
+    sha256_begin(&hash);
+    sha256_add(&hash, numbers, sizeof numbers);
+    sha256_add(&hash, bpe->starts, arrlenu(bpe->starts) * sizeof *bpe->starts);
+    sha256_add(&hash, bpe->bytes, arrlenu(bpe->bytes));
+    sha256_add(&hash, bpe->merges, arrlenu(bpe->merges) * sizeof *bpe->merges);
+    sha256_end(&hash, digest);
+    sha256_hex(tokenizer->sha256, digest);
+}
+
 static int open_gpt2(struct tokenizer *tokenizer, const char *directory, char *error) {
     struct pieces pieces;
     if (check_directory(directory, error) || pieces_open(&pieces, error)) return -1;
@@ -144,6 +159,7 @@ static int open_gpt2(struct tokenizer *tokenizer, const char *directory, char *e
     if (read_files(tokenizer, directory, error)) return -1;
     tokenizer->vocab_size = tokenizer->bpe->vocab_size;
     tokenizer->end_of_text = tokenizer->bpe->end_of_text;
+    hash_tokens(tokenizer);
     return 0;
 }
 

@@ -37,7 +37,9 @@ struct tokenizer {
     int end_of_text; /* the token <|endoftext|>, or -1 */
     struct tokenizer_file files[TOKENIZER_FILES_MAX];
     int file_count;
-    struct bpe *bpe; /* NULL for bytes */
+    char sha256[SHA256_HEX_MAX]; /* of tokens and merges, in whatever files they were; "" for bytes
+                                  */
+    struct bpe *bpe;             /* NULL for bytes */
 };
 
 /* Opens a tokenizer. For bytes, directory is ignored, and the one file is a tokenizer.json made in

@@ -43,6 +43,8 @@ static void print_record(FILE *out, const struct tokenizer *tokenizer, const cha
     const bool is_bytes = tokenizer->kind == TOKENIZER_BYTES;
     fprintf(out, "{\n  \"format\": %d,\n  \"kind\": \"%s\",\n  \"vocab_size\": %d,\n", FORMAT,
             tokenizer_kind_name(tokenizer->kind), tokenizer->vocab_size);
+    if (is_bytes) fputs("  \"sha256\": null,\n", out);
+    else fprintf(out, "  \"sha256\": \"%s\",\n", tokenizer->sha256);
     fputs("  \"directory\": ", out);
     if (is_bytes) fputs("null", out);
     else print_string(out, directory);
@@ -186,6 +188,10 @@ static int read_members(struct tokenizer_record *record, const cJSON *root, char
         strcpy(record->directory, directory->valuestring);
     else if (!cJSON_IsNull(directory))
         return fail_malformed(record, "\"directory\" is neither a path nor null", error);
+    const char *hash = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "sha256"));
+    if (record->kind != TOKENIZER_BYTES && (!hash || !is_sha256(hash)))
+        return fail_malformed(record, "\"sha256\" is missing or no hash", error);
+    if (record->kind != TOKENIZER_BYTES) strcpy(record->sha256, hash);
     return read_files(record, cJSON_GetObjectItemCaseSensitive(root, "files"), error);
 }
 
@@ -217,17 +223,15 @@ int tokenizer_record_check(const struct tokenizer_record *record, const struct t
         return fail(error,
                     "the shards of %.*s were made with a vocabulary of %d tokens, not %d\n%s",
                     NAME_SHOWN, record->path, record->vocab_size, tokenizer->vocab_size, again);
-    for (int i = 0; record->kind != TOKENIZER_BYTES && i < record->file_count; i++)
-        for (int j = 0; j < tokenizer->file_count; j++) {
-            if (strcmp(record->files[i].name, tokenizer->files[j].name) != 0 ||
-                strcmp(record->files[i].sha256, tokenizer->files[j].sha256) == 0)
-                continue;
-            return fail(error,
-                        "the shards of %.*s were made with another %s (SHA-256 %.12s..., not "
-                        "%.12s...), which was in %.*s\n%s",
-                        NAME_SHOWN / 2, record->path, record->files[i].name,
-                        record->files[i].sha256, tokenizer->files[j].sha256, NAME_SHOWN / 2,
-                        record->directory, again);
-        }
-    return 0;
+    if (strcmp(record->sha256, tokenizer->sha256) == 0) return 0;
+    const char *name = "tokens or merges";
+    for (int i = 0; i < record->file_count; i++)
+        for (int j = 0; j < tokenizer->file_count; j++)
+            if (strcmp(record->files[i].name, tokenizer->files[j].name) == 0 &&
+                strcmp(record->files[i].sha256, tokenizer->files[j].sha256) != 0)
+                name = record->files[i].name;
+    return fail(error,
+                "the shards of %.*s were made with another tokenizer: its %s differ, which came "
+                "from %.*s\n%s",
+                NAME_SHOWN / 2, record->path, name, NAME_SHOWN / 2, record->directory, again);
 }

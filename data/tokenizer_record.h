@@ -4,6 +4,7 @@
  *       "format": 1,
  *       "kind": "gpt2",
  *       "vocab_size": 50257,
+ *       "sha256": "...",
  *       "directory": "/home/me/gpt2",
  *       "files": {"vocab.json": {"bytes": 1042301, "sha256": "..."}, ...}
  *     }
@@ -22,6 +23,7 @@
 struct tokenizer_record {
     enum tokenizer_kind kind;
     int vocab_size;
+    char sha256[SHA256_HEX_MAX];   /* "" for bytes */
     char directory[FILE_PATH_MAX]; /* "" for bytes */
     int file_count;
     struct {
@@ -52,8 +54,8 @@ void tokenizer_record_unstage(const char *prefix);
  * programs; -1 with a message if it is malformed. */
 int tokenizer_record_of_shard(struct tokenizer_record *record, const char *shard_path, char *error);
 
-/* Whether the tokenizer is the one of the record: kind, vocabulary, and the hashes of those files
- * that both know. Returns -1 with a message that names the shards, the file and what to do. */
+/* Whether the tokenizer is the one of the record: kind, vocabulary, tokens and merges. Returns -1
+ * with a message that names the shards, the file and what to do. */
 int tokenizer_record_check(const struct tokenizer_record *record, const struct tokenizer *tokenizer,
                            char *error);
 

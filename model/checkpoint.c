@@ -12,6 +12,7 @@
 #include "model/checkpoint_manifest.h"
 #include "model/checkpoint_tensors.h"
 #include "model/config_check.h"
+#include "model/config_init.h"
 #include "model/huggingface.h"
 #include "model/json_file.h"
 
@@ -241,9 +242,8 @@ static int config_of_model(struct config *config, const char *directory, char *e
     /* Data are of no use here, and the built-in ones might not fit the tokenizer. */
     config->data.train[0] = config->data.val[0] = '\0';
     config->eval.every = 0;
-    if (config->model.vocab_size >= 50257) config->data.tokenizer = CONFIG_TOKENIZER_GPT2;
-    if (config->data.seq_len > config->model.n_positions)
-        config->data.seq_len = config->model.n_positions;
+    config->data.tokenizer = config_tokenizer_of_model(config->model.vocab_size, directory);
+    config->data.seq_len = config->model.n_positions;
     config_resolve(config);
     return config_check(config, &origins, error);
 }

@@ -64,7 +64,7 @@ int checkpoint_load_weights(struct gpt *gpt, const char *directory, char *error)
 
 /* The config of the run that made a checkpoint. From a directory that has no trainer.json, a model
  * of Hugging Face, the defaults with that model's sizes, the tokenizer that fits its vocabulary,
- * sequences no longer than its positions, and no data. */
+ * sequences as long as its positions, and no data. */
 int checkpoint_config(struct config *config, const char *path, char *error);
 
 #endif

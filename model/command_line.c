@@ -200,8 +200,10 @@ static int check(const struct command_line *line, char *error) {
     if (!line->from)
         return fail(error, "%s needs --from DIR, a run such as runs/NAME or a checkpoint", name);
     if (line->config || line->resume)
-        return fail(error, "%s takes its config from the model; drop %s (--set works)", name,
+        return fail(error, "%s takes its config from the model; drop %s", name,
                     line->config ? "--config" : "--resume");
+    if (line->command == COMMAND_EXPORT && arrlen(line->overrides) > 0)
+        return fail(error, "--export takes no --set and no --device: it changes the dtype alone");
     if (line->command == COMMAND_EVAL && !line->data)
         return fail(error, "--eval needs --data GLOB, token shards made with ./prepare");
     if (line->command == COMMAND_EXPORT && line->export_dtype == CONFIG_PRECISION_AUTO)
@@ -256,8 +258,9 @@ void command_line_help(FILE *out) {
         fprintf(out, "  %-20s %.*s\n", left, first, flags[i].help);
         if (flags[i].help[first]) fprintf(out, "  %-20s %s\n", "", flags[i].help + first + 1);
     }
-    fprintf(out,
-            "\nExit status: 0 done, 1 failed, 2 wrong usage or config, 130 and 143 stopped by\n"
-            "SIGINT and SIGTERM after saving a checkpoint.\n\nKeys of a config file:\n\n");
+    fprintf(
+        out,
+        "\nExit status: 0 done, 1 failed, 2 wrong usage or config, 130 and 143 stopped by\n"
+        "SIGINT and SIGTERM (training saves a checkpoint first).\n\nKeys of a config file:\n\n");
     config_print_help(out);
 }

@@ -49,8 +49,7 @@ static void apply_preset(struct config *config) {
 }
 
 void config_resolve(struct config *config) {
-    /* 256 is what no one has changed. */
-    if (config->data.tokenizer == CONFIG_TOKENIZER_GPT2 && config->model.vocab_size == 256 &&
+    if (config->data.tokenizer == CONFIG_TOKENIZER_GPT2 && !config->model.init_from[0] &&
         !config_given(config, "model.vocab_size"))
         config->model.vocab_size = 50257;
     apply_preset(config);

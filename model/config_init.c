@@ -4,6 +4,7 @@
 
 #include "data/error.h"
 #include "data/files.h"
+#include "data/tokenizer.h"
 #include "model/huggingface.h"
 
 static bool exists_in(const char *directory, const char *name) {
@@ -12,10 +13,28 @@ static bool exists_in(const char *directory, const char *name) {
            file_exists(path);
 }
 
+/* Whether nothing is left that the model could say. */
+static bool is_complete(const struct config *config) {
+    return config_given(config, "model.n_layer") && config_given(config, "model.n_head") &&
+           config_given(config, "model.n_embd") && config_given(config, "model.n_positions") &&
+           config_given(config, "model.vocab_size") && config_given(config, "data.tokenizer");
+}
+
+enum config_tokenizer config_tokenizer_of_model(int64_t vocab_size, const char *directory) {
+    bool has_files = vocab_size != 256 && tokenizer_in_directory(directory);
+    return has_files || vocab_size >= 50257 ? CONFIG_TOKENIZER_GPT2 : CONFIG_TOKENIZER_BYTES;
+}
+
 int config_init(struct config *config, char *error) {
     const char *directory = config->model.init_from;
     struct config read = *config;
-    if (!directory[0] || config->model.preset != CONFIG_PRESET_NONE) return 0;
+    if (!directory[0] || is_complete(config)) return 0;
+    if (!file_exists(directory) && !config_given(config, "model.n_layer"))
+        return fail(error,
+                    "model.init_from: there is no %.400s (from the current folder)\nfetch it, for "
+                    "instance with scripts/get_gpt2.sh; a run that began with it resumes without "
+                    "it by --config runs/NAME/config.json --resume",
+                    directory);
     if (exists_in(directory, "checkpoints"))
         return fail(error,
                     "model.init_from: %.400s is the folder of a run\nname one of its checkpoints, "
@@ -23,15 +42,16 @@ int config_init(struct config *config, char *error) {
                     directory, directory);
     if (!exists_in(directory, "config.json")) return 0;
     if (huggingface_read_config(&read, directory, error)) return -1;
-#define FILL(field) \
-    if (!config_given(config, "model." #field)) config->model.field = read.model.field;
+#define FILL(field)                                                                           \
+    if (config->model.preset == CONFIG_PRESET_NONE && !config_given(config, "model." #field)) \
+        config->model.field = read.model.field;
     FILL(n_layer)
     FILL(n_head)
     FILL(n_embd)
     FILL(n_positions)
     FILL(vocab_size)
 #undef FILL
-    if (!config_given(config, "data.tokenizer") && read.model.vocab_size > 256)
-        config->data.tokenizer = CONFIG_TOKENIZER_GPT2;
+    if (!config_given(config, "data.tokenizer"))
+        config->data.tokenizer = config_tokenizer_of_model(read.model.vocab_size, directory);
     return 0;
 }

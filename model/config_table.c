@@ -104,7 +104,7 @@ const struct config_option config_options[] = {
            HELP("Validation text, like data.train; \"\" = none.")),
     INTEGER(data.seq_len, 256, 1, 1048576, HELP("Tokens per sequence; at most model.n_positions.")),
     ENUM(data.tokenizer, CONFIG_TOKENIZER_BYTES, tokenizer_words,
-         COMPUTED("or gpt2 if init_from has a larger vocabulary"),
+         COMPUTED("or gpt2 if init_from has its vocabulary or its files"),
          HELP("How text became tokens: needed for samples, prompts and checkpoints.")),
     STRING(data.tokenizer_dir, "", 0,
            COMPUTED("the folder of init_from, or where ./prepare found the tokenizer"),

@@ -128,6 +128,7 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     gpt->shape = parameter_shape(config);
     int64_t batch = use == GPT_SAMPLING ? 1 : config->train.micro_batch_size;
     set_batch(&gpt->shape, batch, config->data.seq_len, precision->logits, be->chunk_bytes);
+    if (use == GPT_SAMPLING) gpt->shape.logit_rows = 1;
     gpt->capacity = gpt->shape;
     gpt->list = parameter_list(&gpt->shape, &gpt->count, &gpt->decayed);
     size_t layers = (size_t)gpt->shape.n_layer;

@@ -107,8 +107,8 @@ struct gpt {
 };
 
 /* Lays the model out and measures it; allocates only bookkeeping. The largest batch is
- * config->train.micro_batch_size (1 for sampling) times config->data.seq_len. `be` stays the
- * caller's. The plan lacks the workspace, which is known
+ * config->train.micro_batch_size (1 for sampling) times config->data.seq_len; models for sampling
+ * have logits for one row. `be` stays the caller's. The plan lacks the workspace, which is known
  * after a walk with the backend's plan table. */
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
              struct backend *be, enum gpt_use use, char *error);

@@ -66,10 +66,12 @@ static int open_data(struct run *run, bool required, char *error) {
     return 0;
 }
 
-/* Training needs no tokenizer, only samples and those who open the checkpoints do. */
-static int open_tokenizer(struct run *run, char *error) {
+/* Training needs no tokenizer, only samples and those who open the checkpoints do. from: the
+ * checkpoint to go on from, whose files are the run's own, or NULL. */
+static int open_tokenizer(struct run *run, const char *from, char *error) {
     const struct source *texts[] = {&run->train, &run->val};
-    int none = setup_tokenizer(&run->tokenizer, &run->config, NULL, texts, 2, error);
+    int none = setup_tokenizer(&run->tokenizer, &run->config, from, texts, 2, error);
+    if (none == 0) run->trainer.tokenizer = &run->tokenizer;
     if (none <= 0) return none;
     print_notes("note", error);
     print_notes("note", "without it there are no samples, and none of its files in checkpoints");
@@ -99,11 +101,8 @@ static int run_open(struct run *run, const struct config *config, bool allocate,
     run->config.precision = precision_setting(&run->precision, config);
     if (run->precision.lower != DTYPE_F32 && config_dimension_notes(config, note, sizeof note))
         print_notes("note", note);
-    if (open_data(run, allocate, error) || open_tokenizer(run, error)) return -1;
-    if (trainer_open(&run->trainer, &run->config, &run->precision, &run->be, allocate, error))
-        return -1;
-    if (run->tokenizer.vocab_size > 0) run->trainer.tokenizer = &run->tokenizer;
-    return 0;
+    if (open_data(run, allocate, error)) return -1;
+    return trainer_open(&run->trainer, &run->config, &run->precision, &run->be, allocate, error);
 }
 
 static void run_close(struct run *run) {
@@ -129,6 +128,7 @@ static int start(struct run *run, const struct command_line *line, char *error) 
     if (run_directory_lock(&run->lock, run->directory, error)) return EXIT_FAILED;
     int status = run_directory_start(from, run->directory, config, line, error);
     if (status) return status;
+    if (open_tokenizer(run, from[0] ? from : NULL, error)) return EXIT_FAILED;
     if (from[0]) {
         if (checkpoint_load(&run->trainer, from, stderr, error)) return EXIT_FAILED;
         fprintf(stderr, "resuming from %s\n", from);
@@ -161,7 +161,9 @@ static int validate(struct run *run, char *error) {
     const struct config *config = &run->config;
     int64_t step = run->trainer.state.step, batches = config->eval.batches;
     int64_t all = (int64_t)run->val.loader.sequence_count / config->train.micro_batch_size;
-    if (batches > all) batches = all > 0 ? all : 1; /* no sequence counts twice */
+    if (batches > all)
+        batches =
+            all > 0 ? all : 1; /* no sequence counts twice but where there is less than a batch */
     int stopped = trainer_evaluate(&run->trainer, &loss, &run->val.loader, batches, error);
     if (stopped) return stopped < 0 ? -1 : 0;
     report_validation(&run->report, step, loss);
@@ -182,11 +184,14 @@ static int sample_now(struct run *run, char *error) {
     };
     report_pause(&run->report);
     printf("--- sample at step %" PRId64 " ---\n", run->trainer.state.step);
-    if (print_sample(stdout, &ignored, &run->trainer.gpt, &run->tokenizer, config->sample.prompt,
-                     &options, error))
-        return -1;
+    int failed = print_sample(stdout, &ignored, &run->trainer.gpt, &run->tokenizer,
+                              config->sample.prompt, &options, error);
     printf("---\n");
     fflush(stdout);
+    if (!failed || run->be.failure[0]) return failed;
+    /* Whether a model that predicts nothing finite may go on is decided by its gradients. */
+    print_notes("warning", error);
+    error[0] = 0;
     return 0;
 }
 
@@ -301,7 +306,7 @@ int run_train(const struct config *config, const struct command_line *line, char
 
 int run_dry(const struct config *config, char *error) {
     struct run run;
-    int failed = run_open(&run, config, false, error);
+    int failed = run_open(&run, config, false, error) || open_tokenizer(&run, NULL, error);
     if (!failed) {
         print_banner(&run);
         size_t needed = run.trainer.gpt.memory.total, available = run.be.available(&run.be);

@@ -32,10 +32,11 @@ static int count_bytes(struct evaluation *evaluation, char *error) {
     const struct tokenizer *tokenizer = &evaluation->tokenizer;
     int64_t length = loader->options.seq_len;
     uint64_t bytes = 0;
-    int32_t *tokens = malloc(2 * (size_t)length * sizeof *tokens), *targets = tokens + length;
+    int32_t *tokens = malloc(2 * (size_t)length * sizeof *tokens);
     if (!tokens) return fail(error, "out of memory for a sequence");
+    int32_t *targets = tokens + length;
     int status = 0;
-    for (int64_t i = 0; status == 0 && i < evaluation->sequences; i++) {
+    for (int64_t i = 0; status == 0 && i < evaluation->sequences && !*evaluation->stop; i++) {
         status = loader_fetch(loader, tokens, targets, (uint64_t)i, 1, error);
         for (int64_t t = 0; status == 0 && t < length; t++) {
             size_t size;
@@ -112,6 +113,12 @@ static int evaluate_precision(struct evaluation *evaluation, const struct config
 
 static int open_text(struct evaluation *evaluation, const char *data, char *error) {
     const struct source *texts[] = {&evaluation->text};
+    enum config_tokenizer kind = evaluation->config->data.tokenizer;
+    if (strcmp(data, "tales") == 0 && kind != CONFIG_TOKENIZER_BYTES)
+        return fail(error,
+                    "--data tales is a text of bytes, but the model's tokenizer is \"%s\"\nname "
+                    "shards that ./prepare made with it",
+                    config_tokenizer_name(kind));
     if (source_open(&evaluation->text, evaluation->config, data, true, error)) return -1;
     evaluation->sequences = (int64_t)evaluation->text.loader.sequence_count;
     int none = setup_tokenizer(&evaluation->tokenizer, evaluation->config, evaluation->from, texts,

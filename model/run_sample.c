@@ -31,6 +31,9 @@ int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
     struct sample_options all = *options;
     uint16_t *tokens = NULL;
     if (encode_prompt(&tokens, tokenizer, prompt, error)) return -1;
+    if (arrlen(tokens) > gpt->capacity.sequence_length)
+        fprintf(stderr, "note: of %td tokens of the prompt the last %" PRId64 " are read\n",
+                arrlen(tokens), gpt->capacity.sequence_length);
     text_stream_put(&stream, prompt, strlen(prompt));
     fflush(out);
     all.prompt = tokens;
@@ -55,8 +58,11 @@ static int load(struct gpt *gpt, const char *from, char *error) {
 }
 
 static void print_speed(const struct sample_result *result) {
-    fprintf(stderr, "%" PRId64 " tokens, %.1f tokens/s; prompt %.0f ms\n", result->tokens,
-            result->tokens_seconds > 0 ? (double)result->tokens / result->tokens_seconds : 0,
+    char speed[32] = "";
+    if (result->tokens > 1) /* the first one is the prompt's */
+        snprintf(speed, sizeof speed, ", %.1f tokens/s",
+                 (double)(result->tokens - 1) / result->tokens_seconds);
+    fprintf(stderr, "%" PRId64 " tokens%s; prompt %.0f ms\n", result->tokens, speed,
             1e3 * result->prompt_seconds);
 }
 
@@ -67,7 +73,7 @@ static struct sample_options options_of(const struct config *config,
         .temperature = line->temperature >= 0 ? line->temperature : config->sample.temperature,
         .top_k = line->top_k >= 0 ? line->top_k : config->sample.top_k,
         .top_p = line->top_p >= 0 ? line->top_p : config->sample.top_p,
-        .seed = (uint64_t)(line->seed >= 0 ? line->seed : config->seed),
+        .seed = derive_seed(line->seed >= 0 ? line->seed : config->seed, SEED_SAMPLE),
         .stop = run_catch_signals(),
     };
 }

@@ -10,6 +10,7 @@
 #include "data/random.h"
 #include "data/tales.h"
 #include "data/tokenizer_record.h"
+#include "model/config_table.h"
 
 uint64_t derive_seed(int64_t seed, enum seed_use use) {
     return random_bits((uint64_t)seed, use, 0);
@@ -50,14 +51,14 @@ int setup_backend(struct backend *be, const struct config *config, const char *c
         .device = devices[config->device],
         .threads = (int)config->threads,
         .tf32 = config->tf32,
-        .autotune = config->autotune,
+        .autotune = config->autotune && choices, /* not anew for every sample */
         .choices = choices,
     };
     return backend_open(be, &options, error);
 }
 
-/* The records beside the shards of one text agree with each other and with the tokenizer; the last
- * one is kept. tokenizer: NULL to only read. Returns 1 if there is none. */
+/* Reads the records beside the shards of a text, and compares each with the tokenizer, unless that
+ * is NULL; the last one is kept. Returns 1 if there is none. */
 static int check_records(struct tokenizer_record *record, const struct source *text,
                          const struct tokenizer *tokenizer, char *error) {
     int none = 1;
@@ -86,7 +87,9 @@ static int check_kind(const struct tokenizer_record *record, const struct config
 
 static const char *find_directory(const struct config *config, const char *from,
                                   const struct tokenizer_record *record) {
-    if (from && tokenizer_in_directory(from)) return from;
+    int row = config_option_index("data.tokenizer_dir", strlen("data.tokenizer_dir"));
+    bool insists = config->sources[row] == CONFIG_SOURCE_FLAG;
+    if (from && tokenizer_in_directory(from) && !insists) return from;
     if (config->data.tokenizer_dir[0]) return config->data.tokenizer_dir;
     const char *others[] = {config->model.init_from, record ? record->directory : ""};
     for (int i = 0; i < 2; i++)

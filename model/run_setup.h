@@ -33,10 +33,11 @@ int setup_backend(struct backend *be, const struct config *config, const char *c
                   char *error);
 
 /* Opens the tokenizer of config->data.tokenizer and checks that the texts were made with it, as
- * far as ./prepare has left a record beside them. GPT-2's files are looked for in this order:
- * `from` (optional, a model's directory), config->data.tokenizer_dir, config->model.init_from, and
- * where the record says they were. Returns 0; 1 with a message in error if there are none, and
- * nothing is open; -1 with a message if they are damaged or others than the texts were made with.
+ * far as ./prepare has left a record beside them. GPT-2's files are looked for in
+ * this order: a data.tokenizer_dir of --set; `from` (optional, a model's directory); the config's
+ * data.tokenizer_dir; model.init_from; where the record says they were. Returns 0; 1 with a message
+ * in error if there are none, and nothing is open; -1 with a message if they are damaged or others
+ * than the texts were made with.
  */
 int setup_tokenizer(struct tokenizer *tokenizer, const struct config *config, const char *from,
                     const struct source *const *texts, int count, char *error);

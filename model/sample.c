@@ -218,7 +218,13 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static void run(struct sampler *sampler, struct sample_result *result) {
+static bool is_finite(const float *logits, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (isnan(logits[i]) || logits[i] == INFINITY) return false;
+    return true;
+}
+
+static int run(struct sampler *sampler, struct sample_result *result, char *error) {
     const struct sample_options *options = sampler->options;
     const struct backend *be = sampler->gpt->be;
     double began = seconds();
@@ -227,6 +233,10 @@ static void run(struct sampler *sampler, struct sample_result *result) {
     double read = seconds();
     while (result->tokens < options->tokens && !be->failure[0]) {
         if (options->stop && *options->stop) break;
+        if (!is_finite(sampler->logits, sampler->vocabulary))
+            return fail(error,
+                        "the prediction is not finite: the model has diverged, or its values "
+                        "are too large\nfor this precision; try precision fp32");
         int token = draw(sampler, options->prompt_length + result->tokens);
         result->tokens++;
         if (token == options->end_of_text) break;
@@ -237,6 +247,7 @@ static void run(struct sampler *sampler, struct sample_result *result) {
     }
     result->prompt_seconds = read - began;
     result->tokens_seconds = seconds() - read;
+    return 0;
 }
 
 int sample_tokens(struct gpt *gpt, struct sample_result *result,
@@ -245,7 +256,7 @@ int sample_tokens(struct gpt *gpt, struct sample_result *result,
     *result = (struct sample_result){0};
     gpt_set_batch(gpt, 1, gpt->capacity.sequence_length);
     int status = open_sampler(&sampler, gpt, options, error);
-    if (status == 0) run(&sampler, result);
+    if (status == 0) status = run(&sampler, result, error);
     close_sampler(&sampler);
     if (status == 0 && gpt->be->failure[0]) status = fail(error, "%s", gpt->be->failure);
     return status;

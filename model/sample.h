@@ -38,7 +38,8 @@ struct sample_result {
 void sample_plan(struct gpt *gpt);
 
 /* Draws tokens under the model's autocast; the batch in place is lost. The token at a place
- * depends on (seed, stream, number of tokens before it) and the prediction alone. */
+ * depends on (seed, stream, number of tokens before it) and the prediction alone. Fails when the
+ * prediction is not finite. */
 int sample_tokens(struct gpt *gpt, struct sample_result *result,
                   const struct sample_options *options, char *error);
 

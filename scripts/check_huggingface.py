@@ -32,7 +32,7 @@ from transformers.utils import logging
 TRAIN = os.environ.get("TRAIN", "./train")
 PREPARE = os.environ.get("PREPARE", "./prepare")
 LOGITS = os.environ.get("LOGITS", "build/fast/logits")
-FIXTURE = pathlib.Path("test/golden/tokenizer")
+FIXTURES = pathlib.Path("test/golden/tokenizer")
 END_OF_TEXT = "<|endoftext|>"
 MASKS = r"\.attn\.(masked_)?bias$"
 TOLERANCE = 1e-4  # of logits and losses in fp32
@@ -119,6 +119,14 @@ def as_terminal(raw):
     hidden = (c not in "\n\t" and unicodedata.category(c) == "Cc" for c in text)
     shown = "".join("\ufffd" if hide else c for c, hide in zip(text, hidden))
     return re.sub("\ufffd+", "\ufffd", shown)
+
+
+def vocabulary_of(folder):
+    """Names and numbers of all tokens."""
+    if (folder / "vocab.json").exists():
+        return json.loads((folder / "vocab.json").read_text())
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    return whole["model"]["vocab"] | {t["content"]: t["id"] for t in whole["added_tokens"]}
 
 
 def train_tokenizer(folder):
@@ -432,7 +440,7 @@ def check_with_tokenizer(checks, name, tokenizer, work):
     for file in TOKENIZER_FILES:
         if (tokenizer / file).exists():
             shutil.copy(tokenizer / file, folder)
-    vocabulary = json.loads((tokenizer / "vocab.json").read_text())
+    vocabulary = vocabulary_of(folder)
     model = make_model(2, len(vocabulary), vocabulary[END_OF_TEXT], **SIZES["72 wide"])
     model.save_pretrained(folder)
     prose = [path.read_text() for path in sorted(pathlib.Path(".").glob("*.md"))]
@@ -474,8 +482,8 @@ def main():
         checks.group(check_import, name, work / name.replace(" ", "-"), work, 61)
     checks.group(check_bytes, work)
     checks.group(check_with_tokenizer, "tokenizer of here", train_tokenizer(work / "bpe"), work)
-    if FIXTURE.exists():
-        checks.group(check_with_tokenizer, "tokenizer of the tests", FIXTURE, work)
+    for tokenizer in sorted(path for path in FIXTURES.glob("small*") if path.is_dir()):
+        checks.group(check_with_tokenizer, f"tokenizer {tokenizer.name}", tokenizer, work)
     if "GPT2_DIR" in os.environ:
         tokenizer = pathlib.Path(os.environ["GPT2_DIR"])
         checks.group(check_with_tokenizer, "tokenizer of GPT-2", tokenizer, work)

@@ -201,6 +201,8 @@ Test(command_line, eval_and_export_need_what_they_read) {
     refuse("--export|o|--from|d|--dtype|auto", "fp32, fp16, bf16");
     refuse("--export|o|--from|d|--dtype|", "fp32, fp16, bf16");
     refuse("--export|o|--from|d|--dtype|fp16|--resume", "--resume");
+    refuse("--export|o|--from|d|--dtype|fp16|--set|a=1", "no --set");
+    refuse("--export|o|--from|d|--dtype|fp16|--device|cpu", "no --set");
 }
 
 Test(command_line, precisions) {

@@ -205,9 +205,10 @@ static const char small_model[] =
 Test(config, sizes_come_from_the_model_to_begin_with) {
     struct fixture fixture;
     struct config config;
-    char model[200], text[400];
+    char model[200], tokenizer[200], text[400];
     fixture_open(&fixture);
     write_model(fixture.folder, model, small_model);
+    snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer.json", fixture.folder);
     snprintf(text, sizeof text,
              "{\"model\": {\"init_from\": \"%s\"}, \"data\": {\"train\": \"x\"}}", fixture.folder);
     load_well(&fixture, &config, text, NULL);
@@ -216,7 +217,10 @@ Test(config, sizes_come_from_the_model_to_begin_with) {
     cr_expect_eq(config.model.n_embd, 72);
     cr_expect_eq(config.model.n_positions, 300);
     cr_expect_eq(config.model.vocab_size, 1003);
-    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_GPT2, "1003 tokens are no bytes");
+    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_BYTES);
+    write_bytes(tokenizer, "{}", 2);
+    load_well(&fixture, &config, text, NULL);
+    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_GPT2, "its files are there");
     /* What is given wins, and is refused later if the weights do not agree. */
     load_well(&fixture, &config, text, "model.n_layer=2");
     cr_expect_eq(config.model.n_layer, 2);
@@ -225,6 +229,7 @@ Test(config, sizes_come_from_the_model_to_begin_with) {
     cr_expect_eq(config.model.n_embd, 768);
     load_well(&fixture, &config, text, "data.tokenizer=bytes");
     cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_BYTES);
+    unlink(tokenizer);
     unlink(model);
     /* Weights may come without a config.json. */
     load_well(&fixture, &config, text, NULL);
@@ -248,6 +253,14 @@ Test(config, models_that_are_none_are_refused) {
     cr_expect_eq(config_load(&config, fixture.path, NULL, 0, error), -1);
     cr_expect_not_null(strstr(error, "folder of a run"), "%s", error);
     rmdir(model);
+    snprintf(text, sizeof text, "{\"model\": {\"init_from\": \"%s/none\"}}", fixture.folder);
+    write_bytes(fixture.path, text, strlen(text));
+    cr_expect_eq(config_load(&config, fixture.path, NULL, 0, error), -1);
+    cr_expect_not_null(strstr(error, "/none"), "%s", error);
+    cr_expect_not_null(strstr(error, "get_gpt2.sh"), "%s", error);
+    /* A run that has all sizes does not need it any more. */
+    char *all[] = {"model.n_layer=2"};
+    cr_expect_eq(config_load(&config, fixture.path, all, 1, error), 0, "%s", error);
     fixture_close(&fixture);
 }
 

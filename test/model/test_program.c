@@ -261,6 +261,37 @@ Test(program, evaluates) {
     expect_error("--eval|--from|nowhere|--data|tiny_val_*.bin", 1, "nowhere");
 }
 
+/* Text to tokens to a model to text, and on from the checkpoint alone, which has the tokenizer. */
+Test(program, trains_on_tokens_of_gpt2) {
+#define TOKENS                                                                             \
+    "--config|tiny.json|--set|data.train=words_train_*.bin|--set|data.val=words_val_*.bin" \
+    "|--set|data.tokenizer=gpt2|--set|model.vocab_size=1200|--set|name=words"
+    const char *name = getenv("PREPARE") ? getenv("PREPARE") : "./prepare";
+    char prepare[FILE_PATH_MAX], vocabulary[FILE_PATH_MAX], command[5 * FILE_PATH_MAX];
+    cr_assert_not_null(realpath(name, prepare), "no program %s: build it or set PREPARE", name);
+    cr_assert_not_null(realpath("test/golden/tokenizer/small", vocabulary));
+    snprintf(command, sizeof command,
+             "cd %s && cp -r %s words && cat words/* words/* > words.txt && "
+             "%s --tokenizer gpt2:words --out words words.txt >/dev/null 2>&1",
+             folder, vocabulary, prepare);
+    cr_assert_eq(system(command), 0, "%s", command);
+    expect_exit(TOKENS "|--set|train.steps=8|--set|sample.every=8", 0);
+    expect_text(out_text, "sample at step 8");
+    cr_expect(exists("a/words/checkpoints/step-00000008/merges.txt"));
+    expect_exit("--sample|the cat|--from|a/words|--tokens|9", 0);
+    expect_exit("--eval|--data|words_val_*.bin|--from|a/words", 0);
+    expect_exit("--export|small|--dtype|bf16|--from|a/words", 0);
+    expect_exit("--sample|the cat|--from|small|--tokens|9", 0);
+    expect_error("--eval|--data|tales|--from|a/words", 1, "a text of bytes");
+    expect_error(TOKENS "|--resume|--set|data.tokenizer=bytes", 1,
+                 "set data.tokenizer to \"gpt2\"");
+    /* Where the tokenizer came from is gone. */
+    cr_assert_eq(directory_remove(in_folder("words"), error), 0, "%s", error);
+    expect_exit(TOKENS "|--resume|--set|train.steps=16|--set|sample.every=8", 0);
+    expect_text(out_text, "sample at step 16");
+    cr_expect(exists("a/words/checkpoints/step-00000016/merges.txt"));
+}
+
 Test(program, begins_from_given_weights) {
 #define START "|--set|name=b|--set|model.init_from=a/run/checkpoints/"
     float fresh, continued;

@@ -341,6 +341,20 @@ Test(sample, stops_at_the_end_of_text) {
     close_sampler(&rig, &gpt);
 }
 
+/* A model that predicts NaN has no likeliest token. */
+Test(sample, predictions_that_are_not_finite_are_an_error) {
+    struct rig rig = {0};
+    struct gpt gpt;
+    struct sample_result result;
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    open_sampler(&rig, &gpt);
+    sharpen(&gpt, NAN);
+    struct sample_options options = greedy();
+    cr_expect_eq(sample_tokens(&gpt, &result, &options, rig.error), -1);
+    cr_expect_not_null(strstr(rig.error, "not finite"), "%s", rig.error);
+    close_sampler(&rig, &gpt);
+}
+
 Test(sample, only_tokens_of_the_vocabulary_given) {
     struct rig rig = {0};
     struct gpt gpt;
