@@ -262,9 +262,20 @@ int file_read_all(char **bytes, size_t *size, const char *path, size_t limit, ch
     return fail_system(error, number, "read", path);
 }
 
+int file_path_join(char path[FILE_PATH_MAX], const char *directory, const char *name, char *error) {
+    int length = snprintf(path, FILE_PATH_MAX, "%s/%s", directory, name);
+    if (length >= 0 && length < FILE_PATH_MAX) return 0;
+    return fail(error, "the path %.400s... is too long\nchoose a shorter one", directory);
+}
+
 bool file_exists(const char *path) {
     struct stat status;
     return stat(path, &status) == 0;
+}
+
+bool file_exists_in(const char *directory, const char *name) {
+    char path[FILE_PATH_MAX], ignored[ERROR_MAX];
+    return file_path_join(path, directory, name, ignored) == 0 && file_exists(path);
 }
 
 static int create_one(const char *path, char *error) {

@@ -57,8 +57,12 @@ int file_write_whole(const char *path, const void *bytes, size_t size, char hex[
  * Fails for directories, for more than `limit` bytes, and when memory is short. */
 int file_read_all(char **bytes, size_t *size, const char *path, size_t limit, char *error);
 
-/* Whether something of any kind stands at path (behind symbolic links). */
+/* DIRECTORY/NAME. Fails when that is longer than a path can be. */
+int file_path_join(char path[FILE_PATH_MAX], const char *directory, const char *name, char *error);
+
+/* Whether something of any kind stands at path (behind symbolic links), or at DIRECTORY/NAME. */
 bool file_exists(const char *path);
+bool file_exists_in(const char *directory, const char *name);
 
 /* Creates the directory and all its missing parents (mode 0755 less the umask), durably. One that
  * exists is a success. */

@@ -21,21 +21,9 @@ const char *tokenizer_kind_name(enum tokenizer_kind kind) {
     return kind == TOKENIZER_BYTES ? "bytes" : "gpt2";
 }
 
-static int path_of(char path[FILE_PATH_MAX], const char *directory, const char *name, char *error) {
-    const int length = snprintf(path, FILE_PATH_MAX, "%s/%s", directory, name);
-    if (length >= FILE_PATH_MAX)
-        return fail(error, "the path of the tokenizer is too long: %.600s...", directory);
-    return 0;
-}
-
-static bool is_there(const char *directory, const char *name) {
-    char path[FILE_PATH_MAX], ignored[ERROR_MAX];
-    return path_of(path, directory, name, ignored) == 0 && file_exists(path);
-}
-
 bool tokenizer_in_directory(const char *directory) {
-    return (is_there(directory, vocab_name) && is_there(directory, merges_name)) ||
-           is_there(directory, tokenizer_name);
+    return (file_exists_in(directory, vocab_name) && file_exists_in(directory, merges_name)) ||
+           file_exists_in(directory, tokenizer_name);
 }
 
 static void hash_file(struct tokenizer_file *file) {
@@ -86,7 +74,7 @@ static int open_bytes(struct tokenizer *tokenizer, char *error) {
 static int keep_file(struct tokenizer *tokenizer, struct bpe_file *file, char path[FILE_PATH_MAX],
                      const char *directory, const char *name, char *error) {
     struct tokenizer_file *kept = &tokenizer->files[tokenizer->file_count];
-    if (path_of(path, directory, name, error) ||
+    if (file_path_join(path, directory, name, error) ||
         file_read_all(&kept->bytes, &kept->size, path, BPE_FILE_MAX_BYTES, error))
         return -1;
     tokenizer->file_count++;
@@ -100,9 +88,9 @@ static int check_directory(const char *directory, char *error) {
     if (tokenizer_in_directory(directory)) return 0;
     if (!file_exists(directory))
         return fail(error, "no such directory: %.600s\nname one that holds a tokenizer", directory);
-    const char *missing = is_there(directory, vocab_name)    ? merges_name
-                          : is_there(directory, merges_name) ? vocab_name
-                                                             : NULL;
+    const char *missing = file_exists_in(directory, vocab_name)    ? merges_name
+                          : file_exists_in(directory, merges_name) ? vocab_name
+                                                                   : NULL;
     if (missing)
         return fail(error, "%.600s has no %s\nit needs %s and %s, or %s", directory, missing,
                     vocab_name, merges_name, tokenizer_name);
@@ -123,8 +111,9 @@ static int check_other(const struct bpe *bpe, const char *name, const struct bpe
 static int read_files(struct tokenizer *tokenizer, const char *directory, char *error) {
     struct bpe_file vocab, merges, whole;
     char paths[TOKENIZER_FILES_MAX][FILE_PATH_MAX];
-    const bool has_two = is_there(directory, vocab_name) && is_there(directory, merges_name);
-    const bool has_one = is_there(directory, tokenizer_name);
+    const bool has_two =
+        file_exists_in(directory, vocab_name) && file_exists_in(directory, merges_name);
+    const bool has_one = file_exists_in(directory, tokenizer_name);
     if (has_two && (keep_file(tokenizer, &vocab, paths[0], directory, vocab_name, error) ||
                     keep_file(tokenizer, &merges, paths[1], directory, merges_name, error) ||
                     bpe_read_vocab_and_merges(tokenizer->bpe, &vocab, &merges, error)))

@@ -20,7 +20,7 @@ static int write_files(const struct trainer *trainer, const char *directory, cha
     char path[FILE_PATH_MAX];
     struct checkpoint_files files;
     if (checkpoint_write_files(trainer, &files, directory, error)) return -1;
-    if (checkpoint_join(path, directory, checkpoint_manifest_name, error)) return -1;
+    if (file_path_join(path, directory, checkpoint_manifest_name, error)) return -1;
     return checkpoint_write_manifest(trainer, &files, path, error);
 }
 
@@ -42,7 +42,7 @@ int checkpoint_save(const struct trainer *trainer, const char *run_directory, ch
 static int check_heads(const struct gpt *gpt, const char *directory, char *error) {
     char path[FILE_PATH_MAX];
     struct config saved;
-    if (checkpoint_join(path, directory, checkpoint_config_name, error)) return -1;
+    if (file_path_join(path, directory, checkpoint_config_name, error)) return -1;
     if (!file_exists(path)) return 0;
     config_defaults(&saved);
     if (huggingface_read_config(&saved, directory, error)) return -1;
@@ -68,7 +68,7 @@ static int open_weights(struct tensor_files *files, const struct gpt *gpt, const
 static int open_moments(struct tensor_files *files, const struct gpt *gpt, const char *directory,
                         char *error) {
     char path[FILE_PATH_MAX];
-    if (checkpoint_join(path, directory, checkpoint_optimizer_name, error)) return -1;
+    if (file_path_join(path, directory, checkpoint_optimizer_name, error)) return -1;
     if (tensor_files_open(files, path, error)) return -1;
     if (checkpoint_check_moments(gpt->list, files, error) == 0) return 0;
     tensor_files_close(files);
@@ -96,7 +96,7 @@ static int load_tensors(struct gpt *gpt, const char *directory, char *error) {
 
 int checkpoint_locate(char *path, const char *given, FILE *warnings, char *error) {
     char inside[FILE_PATH_MAX];
-    if (checkpoint_join(inside, given, "checkpoints", error)) return -1;
+    if (file_path_join(inside, given, "checkpoints", error)) return -1;
     snprintf(path, FILE_PATH_MAX, "%s", given); /* fits, since the longer one above did */
     if (!file_exists(inside)) return 0;
     int none = checkpoint_newest(path, given, warnings, error);
@@ -107,7 +107,7 @@ int checkpoint_locate(char *path, const char *given, FILE *warnings, char *error
 int checkpoint_load_weights(struct gpt *gpt, const char *directory, char *error) {
     struct tensor_files weights;
     char manifest[FILE_PATH_MAX];
-    if (checkpoint_join(manifest, directory, checkpoint_manifest_name, error)) return -1;
+    if (file_path_join(manifest, directory, checkpoint_manifest_name, error)) return -1;
     if (file_exists(manifest) && checkpoint_verify(directory, error)) return -1;
     if (open_weights(&weights, gpt, directory, error)) return -1;
     checkpoint_read_weights(gpt, &weights);
@@ -212,7 +212,7 @@ int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, char
     char manifest_path[FILE_PATH_MAX];
     struct checkpoint_manifest manifest;
     if (checkpoint_verify(path, error)) return -1;
-    if (checkpoint_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
+    if (file_path_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
     if (checkpoint_manifest_open(&manifest, manifest_path, error)) return -1;
     int status = load_tensors(&trainer->gpt, path, error);
     if (status == 0) {
@@ -251,8 +251,8 @@ static int config_of_model(struct config *config, const char *directory, char *e
 int checkpoint_config(struct config *config, const char *path, char *error) {
     char manifest_path[FILE_PATH_MAX], model_path[FILE_PATH_MAX];
     struct checkpoint_manifest manifest;
-    if (checkpoint_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
-    if (checkpoint_join(model_path, path, checkpoint_config_name, error)) return -1;
+    if (file_path_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
+    if (file_path_join(model_path, path, checkpoint_config_name, error)) return -1;
     if (!file_exists(manifest_path) && !file_exists(model_path))
         return fail(error,
                     "%.400s holds neither trainer.json nor config.json, so it is no checkpoint\n"

@@ -19,13 +19,6 @@ enum { STEP_NAME_MAX = 48 };
 
 static const char stem[] = "step-", unfinished[] = ".tmp", leaving[] = ".old";
 
-int checkpoint_join(char path[FILE_PATH_MAX], const char *directory, const char *name,
-                    char *error) {
-    int length = snprintf(path, FILE_PATH_MAX, "%s/%s", directory, name);
-    if (length >= 0 && length < FILE_PATH_MAX) return 0;
-    return fail(error, "the path %.400s... is too long\nchoose a shorter run_dir", directory);
-}
-
 static void step_name(char name[STEP_NAME_MAX], int64_t step, const char *ending) {
     snprintf(name, STEP_NAME_MAX, "%s%s%08" PRId64 "%s", *ending ? "." : "", stem, step, ending);
 }
@@ -34,7 +27,7 @@ static int step_path(char path[FILE_PATH_MAX], const char *run_directory, int64_
                      const char *ending, char *error) {
     char name[STEP_NAME_MAX + sizeof "checkpoints/"] = "checkpoints/";
     step_name(name + strlen(name), step, ending);
-    return checkpoint_join(path, run_directory, name, error);
+    return file_path_join(path, run_directory, name, error);
 }
 
 /* The step of a name that step_name gives, or -1. */
@@ -57,7 +50,7 @@ static int compare_steps(const void *a, const void *b) {
  * directory that does not exist holds none. */
 static int list_steps(int64_t **steps, const char *run_directory, const char *ending, char *error) {
     char path[FILE_PATH_MAX];
-    if (checkpoint_join(path, run_directory, "checkpoints", error)) return -1;
+    if (file_path_join(path, run_directory, "checkpoints", error)) return -1;
     DIR *stream = opendir(path);
     if (!stream && errno == ENOENT) return 0;
     if (!stream)
@@ -81,7 +74,7 @@ static int check_file(const char *directory, const struct checkpoint_file *expec
                       char *error) {
     char path[FILE_PATH_MAX], hex[SHA256_HEX_MAX];
     struct stat status;
-    if (checkpoint_join(path, directory, expected->name, error)) return -1;
+    if (file_path_join(path, directory, expected->name, error)) return -1;
     if (stat(path, &status) != 0)
         return fail(error, "%.400s: %s", path, errno == ENOENT ? "it is missing" : strerror(errno));
     if (!S_ISREG(status.st_mode)) return fail(error, "%.400s: it is not a file", path);
@@ -119,7 +112,7 @@ static int check_name(const char *directory, int64_t step, char *error) {
 static int check(const char *directory, bool hash, char *error) {
     char path[FILE_PATH_MAX];
     struct checkpoint_manifest manifest;
-    if (checkpoint_join(path, directory, checkpoint_manifest_name, error)) return -1;
+    if (file_path_join(path, directory, checkpoint_manifest_name, error)) return -1;
     if (checkpoint_manifest_open(&manifest, path, error)) return -1;
     int status = check_name(directory, manifest.state.step, error);
     for (int i = 0; status == 0 && i < manifest.files.count; i++)
@@ -175,7 +168,7 @@ static void remove_leftovers(const char *run_directory, const char *ending) {
 
 int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
                                char *error) {
-    if (checkpoint_join(path, run_directory, "checkpoints", error)) return -1;
+    if (file_path_join(path, run_directory, "checkpoints", error)) return -1;
     if (directory_create(path, error)) return -1;
     /* Those of other steps only take up room: if one cannot be removed, training goes on. */
     remove_leftovers(run_directory, unfinished);
@@ -189,7 +182,7 @@ int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directo
  * even after a loss of power, hence the sync before the removal. */
 static int retire(const char *run_directory, int64_t step, char *error) {
     char path[FILE_PATH_MAX], away[FILE_PATH_MAX], parent[FILE_PATH_MAX];
-    if (checkpoint_join(parent, run_directory, "checkpoints", error)) return -1;
+    if (file_path_join(parent, run_directory, "checkpoints", error)) return -1;
     if (step_path(path, run_directory, step, "", error)) return -1;
     if (step_path(away, run_directory, step, leaving, error)) return -1;
     if (directory_remove(away, error)) return -1;
@@ -212,7 +205,7 @@ static int rename_failed(const char *from, int number, char *error) {
 int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
                                  char *error) {
     char from[FILE_PATH_MAX], parent[FILE_PATH_MAX], ignored[ERROR_MAX];
-    if (checkpoint_join(parent, run_directory, "checkpoints", error)) return -1;
+    if (file_path_join(parent, run_directory, "checkpoints", error)) return -1;
     if (step_path(from, run_directory, step, unfinished, error)) return -1;
     if (step_path(path, run_directory, step, "", error)) return -1;
     if (rename(from, path) == 0) return directory_sync(parent, error);

@@ -26,7 +26,4 @@ int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_direc
  * more than it is worth) is counted or removed. */
 int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t keep, char *error);
 
-/* DIRECTORY/NAME. */
-int checkpoint_join(char path[FILE_PATH_MAX], const char *directory, const char *name, char *error);
-
 #endif

@@ -14,7 +14,7 @@ static struct checkpoint_file *add(struct checkpoint_files *files, char path[FIL
     assert(files->count < CHECKPOINT_FILES_MAX && strlen(name) < CHECKPOINT_FILE_NAME_MAX);
     struct checkpoint_file *file = &files->list[files->count++];
     snprintf(file->name, sizeof file->name, "%s", name);
-    return checkpoint_join(path, directory, name, error) ? NULL : file;
+    return file_path_join(path, directory, name, error) ? NULL : file;
 }
 
 static int write_bytes(struct checkpoint_files *files, const char *directory, const char *name,
@@ -62,7 +62,7 @@ static int write_tokenizer(const struct trainer *trainer, struct checkpoint_file
         if (write_bytes(files, directory, file->name, file->bytes, file->size, error)) return -1;
     }
     FILE *out = open_memstream(&text, &size);
-    if (out) huggingface_print_tokenizer_config(out, trainer->config, tokenizer->kind);
+    if (out) huggingface_print_tokenizer_config(out, trainer->config, tokenizer);
     return write_text(files, directory, "tokenizer_config.json", out, &text, &size, error);
 }
 

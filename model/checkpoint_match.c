@@ -20,17 +20,6 @@ const char checkpoint_weight_prefix[] = "transformer.";
 const char *const checkpoint_moment_prefixes[2] = {"exp_avg.transformer.",
                                                    "exp_avg_sq.transformer."};
 
-/* A tensor's name as it may be shown to a terminal. */
-struct shown {
-    char text[CONFIG_EXCERPT_MAX];
-};
-
-static struct shown show(const struct tensor_place *place) {
-    struct shown shown;
-    config_text_excerpt(shown.text, place->entry->name, strlen(place->entry->name));
-    return shown;
-}
-
 const struct tensor_place *checkpoint_find_weight(const struct tensor_files *files,
                                                   const char *name) {
     char full[NAME_MAX_BYTES];
@@ -74,8 +63,8 @@ static int check_layers(const struct parameter *list, const struct tensor_files 
                 "%.400s: it has %" PRId64 " layers, but model.n_layer is %" PRId64
                 ": tensor %s is %s\nset model.n_layer to %" PRId64 ", or use another file",
                 surplus ? surplus->file->path : files->where, found, wanted,
-                surplus ? show(surplus).text : missing, surplus ? "one too many" : "missing",
-                found);
+                surplus ? config_text_shown(surplus->entry->name).text : missing,
+                surplus ? "one too many" : "missing", found);
 }
 
 static const char *shape_text(char text[SHAPE_TEXT_MAX], const uint64_t *shape, int rank) {
@@ -106,7 +95,7 @@ static int check_tensor(const struct parameter *parameter, const struct tensor_p
         return fail(error,
                     "%.400s: tensor %s is %s, but the config wants %s\nset %s as the file has "
                     "it, or use another file",
-                    place->file->path, show(place).text,
+                    place->file->path, config_text_shown(place->entry->name).text,
                     shape_text(found_text, entry->shape, entry->rank),
                     shape_text(wanted_text, wanted, rank), key_of_shape(parameter, entry));
     }
@@ -116,7 +105,8 @@ static int check_tensor(const struct parameter *parameter, const struct tensor_p
     return fail(error,
                 "%.400s: tensor %s is %s, but only F32, F16 and BF16 can be read\nconvert the "
                 "file to F32",
-                place->file->path, show(place).text, safetensors_dtype_name(entry->dtype));
+                place->file->path, config_text_shown(place->entry->name).text,
+                safetensors_dtype_name(entry->dtype));
 }
 
 static int missing_tensor(const struct tensor_files *files, const char *prefix, const char *name,
@@ -192,7 +182,7 @@ static int check_surplus(const struct tensor_files *files, const bool *matched, 
         const struct tensor_place *place = &files->places[i];
         if (!matched[i] && !is_extra(place->entry->name))
             return fail(error, "%.400s: tensor %s is no part of a GPT-2\nuse another file",
-                        place->file->path, show(place).text);
+                        place->file->path, config_text_shown(place->entry->name).text);
     }
     return 0;
 }

@@ -110,7 +110,7 @@ static int finish(struct config *config, struct config_origins *origins, char *c
     for (int i = 0; i < override_count; i++)
         if (config_read_flag(config, origins, overrides[i], error)) return -1;
     if (config->name[0] == '\0') name_from_path(config->name, origins->path);
-    if (config_init(config, error)) return -1;
+    if (config_init(config, origins, error)) return -1;
     config_resolve(config);
     return config_check(config, origins, error);
 }

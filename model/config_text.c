@@ -40,6 +40,12 @@ const char *config_text_excerpt(char excerpt[CONFIG_EXCERPT_MAX], const char *te
     return excerpt;
 }
 
+struct config_shown config_text_shown(const char *text) {
+    struct config_shown shown;
+    config_text_excerpt(shown.text, text, strlen(text));
+    return shown;
+}
+
 __attribute__((format(printf, 2, 3))) static int refuse(const struct scanner *s, const char *format,
                                                         ...) {
     char message[512];

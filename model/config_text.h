@@ -26,4 +26,10 @@ int config_text_scan(const char *text, size_t length, const char *file,
  * "...", control characters as spaces, invalid UTF-8 as '?'. Returns excerpt. */
 const char *config_text_excerpt(char excerpt[CONFIG_EXCERPT_MAX], const char *text, size_t length);
 
+/* The same as a value, for use among the arguments of fail(). */
+struct config_shown {
+    char text[CONFIG_EXCERPT_MAX];
+};
+struct config_shown config_text_shown(const char *text);
+
 #endif

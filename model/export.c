@@ -103,7 +103,7 @@ static int write_weights(const struct job *job) {
     char path[FILE_PATH_MAX];
     struct tensor_files files;
     int64_t count, decayed;
-    if (checkpoint_join(path, job->directory, checkpoint_model_name, job->error)) return -1;
+    if (file_path_join(path, job->directory, checkpoint_model_name, job->error)) return -1;
     if (tensor_files_open_directory(&files, job->from, job->error)) return -1;
     struct gpt_shape shape = parameter_shape(&job->config);
     struct parameter *list = parameter_list(&shape, &count, &decayed);
@@ -118,8 +118,8 @@ static int write_weights(const struct job *job) {
 static int copy_file(const struct job *job, const char *name) {
     char path[FILE_PATH_MAX], copy[FILE_PATH_MAX], *bytes;
     size_t size;
-    if (checkpoint_join(path, job->from, name, job->error)) return -1;
-    if (checkpoint_join(copy, job->directory, name, job->error)) return -1;
+    if (file_path_join(path, job->from, name, job->error)) return -1;
+    if (file_path_join(copy, job->directory, name, job->error)) return -1;
     if (!file_exists(path)) return 1;
     if (file_read_all(&bytes, &size, path, COPIED_MAX_BYTES, job->error)) return -1;
     int status = file_write_whole(copy, bytes, size, NULL, job->error);
@@ -132,7 +132,7 @@ static int write_text(const struct job *job, const char *name, FILE *out, char *
                       const size_t *size) {
     char path[FILE_PATH_MAX];
     bool complete = out && fclose(out) == 0;
-    int status = checkpoint_join(path, job->directory, name, job->error);
+    int status = file_path_join(path, job->directory, name, job->error);
     if (status == 0 && !complete)
         status = fail(job->error, "out of memory while writing %.400s", path);
     if (status == 0) status = file_write_whole(path, *text, *size, NULL, job->error);
@@ -227,7 +227,7 @@ int export_model(const char *to, const char *from, enum dtype dtype, char *error
     struct places places;
     struct job job = {from, places.unfinished, dtype, .error = error};
     char manifest[FILE_PATH_MAX], ignored[ERROR_MAX];
-    if (checkpoint_join(manifest, from, checkpoint_manifest_name, error)) return -1;
+    if (file_path_join(manifest, from, checkpoint_manifest_name, error)) return -1;
     if (file_exists(manifest) && checkpoint_verify(from, error)) return -1;
     config_defaults(&job.config);
     if (huggingface_read_config(&job.config, from, error)) return -1;

@@ -82,12 +82,15 @@ void huggingface_print_generation_config(FILE *out, const struct huggingface_tok
 
 /* Decoding must give the bytes back, so nothing may tidy the spaces up. */
 void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
-                                        enum tokenizer_kind kind) {
+                                        const struct tokenizer *tokenizer) {
+    bool gpt2 = tokenizer->kind == TOKENIZER_GPT2;
     fputs("{\n", out);
-    if (kind == TOKENIZER_GPT2)
+    if (gpt2)
         fputs("  \"add_bos_token\": false,\n"
-              "  \"add_prefix_space\": false,\n"
-              "  \"bos_token\": \"<|endoftext|>\",\n"
+              "  \"add_prefix_space\": false,\n",
+              out);
+    if (tokenizer->end_of_text >= 0) /* a token that is not there would be added */
+        fputs("  \"bos_token\": \"<|endoftext|>\",\n"
               "  \"eos_token\": \"<|endoftext|>\",\n"
               "  \"unk_token\": \"<|endoftext|>\",\n",
               out);
@@ -96,8 +99,7 @@ void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
             "  \"model_max_length\": %" PRId64 ",\n"
             "  \"tokenizer_class\": \"%s\"\n"
             "}\n",
-            config->model.n_positions,
-            kind == TOKENIZER_GPT2 ? "GPT2Tokenizer" : "PreTrainedTokenizerFast");
+            config->model.n_positions, gpt2 ? "GPT2Tokenizer" : "PreTrainedTokenizerFast");
 }
 
 /* A file being read, for messages. */
@@ -184,8 +186,7 @@ static int read_sizes(const struct source *source, struct config *config) {
 static int open_config(struct json_file *file, char where[CONFIG_WHERE_MAX], const char *directory,
                        char *error) {
     char path[FILE_PATH_MAX];
-    if ((size_t)snprintf(path, sizeof path, "%s/config.json", directory) >= sizeof path)
-        return fail(error, "the path of a model is longer than %d bytes", FILE_PATH_MAX - 1);
+    if (file_path_join(path, directory, "config.json", error)) return -1;
     config_short_path(where, path);
     return json_file_open(file, path, error);
 }

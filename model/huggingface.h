@@ -29,7 +29,7 @@ void huggingface_print_config(FILE *out, const struct config *config,
                               const struct huggingface_tokens *tokens, enum dtype dtype);
 void huggingface_print_generation_config(FILE *out, const struct huggingface_tokens *tokens);
 void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
-                                        enum tokenizer_kind kind);
+                                        const struct tokenizer *tokenizer);
 
 /* Fills the sizes in config->model (n_layer, n_head, n_embd, n_positions, vocab_size) from
  * DIRECTORY/config.json and marks them as given; nothing else changes. Old files call n_positions

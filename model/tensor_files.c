@@ -20,25 +20,8 @@ struct source {
     char *error;
 };
 
-/* A name from a file, as it may be shown to a terminal. */
-struct shown {
-    char text[CONFIG_EXCERPT_MAX];
-};
-
-static struct shown show(const char *name) {
-    struct shown shown;
-    config_text_excerpt(shown.text, name, strlen(name));
-    return shown;
-}
-
 static int out_of_memory(const char *path, char *error) {
     return fail(error, "out of memory for the tensors of %.400s\nfree memory and try again", path);
-}
-
-static int join(char path[FILE_PATH_MAX], const char *directory, const char *name, char *error) {
-    int length = snprintf(path, FILE_PATH_MAX, "%s/%s", directory, name);
-    if (length >= 0 && length < FILE_PATH_MAX) return 0;
-    return fail(error, "the path %.400s... is too long\nmove the directory", directory);
 }
 
 static int compare_places(const void *a, const void *b) {
@@ -65,7 +48,8 @@ static int list_places(struct tensor_files *files, char *error) {
             return fail(error,
                         "%.300s: tensor %s is also in %.300s\nuse a model whose shards hold each "
                         "tensor once",
-                        place->file->path, show(place->entry->name).text, place[-1].file->path);
+                        place->file->path, config_text_shown(place->entry->name).text,
+                        place[-1].file->path);
     }
     return 0;
 }
@@ -116,8 +100,8 @@ static int list_shards(const struct source *source, const cJSON *map, const char
             return fail(source->error,
                         "%.300s: weight_map says that tensor %s is in \"%s\", which is no plain "
                         "file name\nuse an index whose shards lie beside it",
-                        source->where, show(member->string).text,
-                        show(cJSON_IsString(member) ? member->valuestring : "?").text);
+                        source->where, config_text_shown(member->string).text,
+                        config_text_shown(cJSON_IsString(member) ? member->valuestring : "?").text);
         (*names)[used++] = member->valuestring;
     }
     if (used > 1) qsort(*names, used, sizeof **names, compare_names);
@@ -135,11 +119,11 @@ static int set_shards(struct tensor_files *files, const struct source *source,
     files->files = calloc(count, sizeof *files->files);
     if (!files->files) return out_of_memory(source->where, source->error);
     for (size_t i = 0; i < count; i++) {
-        if (join(path, source->directory, names[i], source->error)) return -1;
+        if (file_path_join(path, source->directory, names[i], source->error)) return -1;
         if (!file_exists(path))
             return fail(source->error,
                         "%.300s names %s, which is missing beside it\ncopy or download it too",
-                        source->where, show(names[i]).text);
+                        source->where, config_text_shown(names[i]).text);
         files->files[i].path = strdup(path);
         files->file_count++;
         if (!files->files[i].path) return out_of_memory(path, source->error);
@@ -158,8 +142,9 @@ static int check_map(const struct tensor_files *files, const struct source *sour
         return fail(source->error,
                     "%.300s: tensor %s should be in %s, but is %s%s\nthe files do not belong "
                     "together: copy or download them again",
-                    source->where, show(member->string).text, show(member->valuestring).text,
-                    name ? "in " : "not", name ? show(name).text : "");
+                    source->where, config_text_shown(member->string).text,
+                    config_text_shown(member->valuestring).text, name ? "in " : "not",
+                    name ? config_text_shown(name).text : "");
     }
     return 0;
 }
@@ -197,7 +182,7 @@ static int no_weights(const char *directory, char *error) {
     static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
     char path[FILE_PATH_MAX];
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        if (join(path, directory, others[i], error)) return -1;
+        if (file_path_join(path, directory, others[i], error)) return -1;
         if (file_exists(path))
             return fail(error,
                         "%.400s: only safetensors files are read\nconvert it with transformers: "
@@ -215,8 +200,8 @@ int tensor_files_open_directory(struct tensor_files *files, const char *director
     char single[FILE_PATH_MAX], index[FILE_PATH_MAX];
     int status;
     *files = (struct tensor_files){0};
-    if (join(single, directory, single_name, error)) return -1;
-    if (join(index, directory, index_name, error)) return -1;
+    if (file_path_join(single, directory, single_name, error)) return -1;
+    if (file_path_join(index, directory, index_name, error)) return -1;
     if (file_exists(single)) status = open_one(files, single, error);
     else if (file_exists(index)) status = open_index(files, directory, index, error);
     else status = no_weights(directory, error);

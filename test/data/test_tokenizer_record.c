@@ -69,7 +69,7 @@ Test(tokenizer_record, bytes_have_no_folder_and_no_files) {
     cr_assert_eq(tokenizer_record_write(in_folder("set"), &tokenizer, NULL, error), 0, "%s", error);
     cr_assert_eq(file_read_all(&text, &size, in_folder("set_tokenizer.json"), 1000, error), 0);
     cr_assert_str_eq(text, "{\n  \"format\": 1,\n  \"kind\": \"bytes\",\n  \"vocab_size\": 256,\n"
-                     "  \"sha256\": null,\n"
+                           "  \"sha256\": null,\n"
                            "  \"directory\": null,\n  \"files\": {}\n}\n");
     free(text);
     cr_assert_eq(read_record(&record, "set_val_000012.bin"), 0, "%s", error);

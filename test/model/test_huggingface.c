@@ -79,6 +79,9 @@ Test(huggingface, small_files) {
     char *text;
     size_t size;
     subject_config(&config, CONFIG_PRECISION_FP32);
+    const struct tokenizer bytes = {.kind = TOKENIZER_BYTES, .end_of_text = -1};
+    const struct tokenizer gpt2 = {.kind = TOKENIZER_GPT2, .end_of_text = 50256};
+    const struct tokenizer without = {.kind = TOKENIZER_GPT2, .end_of_text = -1};
     FILE *out = open_memstream(&text, &size);
     huggingface_print_generation_config(out, &(struct huggingface_tokens){-1, -1, -1});
     expect_printed("{\n  \"_from_model_config\": true\n}\n", &text, out);
@@ -88,15 +91,21 @@ Test(huggingface, small_files) {
                    "  \"_from_model_config\": true\n}\n",
                    &text, out);
     out = open_memstream(&text, &size);
-    huggingface_print_tokenizer_config(out, &config, TOKENIZER_BYTES);
+    huggingface_print_tokenizer_config(out, &config, &bytes);
     expect_printed("{\n  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": 16,\n"
                    "  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n",
                    &text, out);
     out = open_memstream(&text, &size);
-    huggingface_print_tokenizer_config(out, &config, TOKENIZER_GPT2);
+    huggingface_print_tokenizer_config(out, &config, &gpt2);
     expect_printed("{\n  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
                    "  \"bos_token\": \"<|endoftext|>\",\n  \"eos_token\": \"<|endoftext|>\",\n"
                    "  \"unk_token\": \"<|endoftext|>\",\n"
+                   "  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": 16,\n"
+                   "  \"tokenizer_class\": \"GPT2Tokenizer\"\n}\n",
+                   &text, out);
+    out = open_memstream(&text, &size);
+    huggingface_print_tokenizer_config(out, &config, &without);
+    expect_printed("{\n  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
                    "  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": 16,\n"
                    "  \"tokenizer_class\": \"GPT2Tokenizer\"\n}\n",
                    &text, out);
