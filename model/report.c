@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <stb/stb_ds.h>
+
 double report_clock(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -65,9 +67,12 @@ void report_memory(FILE *out, const struct memory_plan *plan) {
 static void print_data(FILE *out, const char *label, const char *name,
                        const struct loader *loader) {
     char tokens[32], sequences[32];
-    fprintf(out, "  %-10s %s: %s tokens, %s sequences\n", label, name,
+    bool raw = false; /* a text that was renamed looks the same, so it is said */
+    for (ptrdiff_t i = 0; i < arrlen(loader->tokens->shards); i++)
+        raw = raw || loader->tokens->shards[i].raw;
+    fprintf(out, "  %-10s %s: %s tokens, %s sequences%s\n", label, name,
             count_text(tokens, (double)loader->tokens->count),
-            count_text(sequences, (double)loader->sequence_count));
+            count_text(sequences, (double)loader->sequence_count), raw ? ", raw uint16" : "");
 }
 
 void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,

@@ -397,6 +397,9 @@ Test(report, banner_says_what_matters) {
                                         "runs/rig",
                                         "1\\.2345"};
     for (size_t i = 0; i < COUNT(parts); i++) expect_match(text, parts[i]);
+    cr_expect_null(strstr(text, "raw"));
+    rig.tokens.shards[0].raw = true;
+    expect_match(banner(&rig, &screen, 0), "4\\.0 k tokens, 124 sequences, raw uint16\n");
     rig_close(&rig);
 }
 
