@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "data/error.h"
+#include "data/json_escape.h"
 
 enum { FORMAT = 1, RECORD_BYTES_MAX = 64 << 10, NAME_SHOWN = 400 };
 
@@ -29,16 +30,6 @@ static int absolute_path(const char *directory, char path[FILE_PATH_MAX], char *
                 directory, strerror(errno));
 }
 
-static void print_string(FILE *out, const char *text) {
-    fputc('"', out);
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\') fprintf(out, "\\%c", *text);
-        else if ((unsigned char)*text < 0x20) fprintf(out, "\\u%04x", (unsigned)*text);
-        else fputc(*text, out);
-    }
-    fputc('"', out);
-}
-
 static void print_record(FILE *out, const struct tokenizer *tokenizer, const char *directory) {
     const bool is_bytes = tokenizer->kind == TOKENIZER_BYTES;
     fprintf(out, "{\n  \"format\": %d,\n  \"kind\": \"%s\",\n  \"vocab_size\": %d,\n", FORMAT,
@@ -47,7 +38,7 @@ static void print_record(FILE *out, const struct tokenizer *tokenizer, const cha
     else fprintf(out, "  \"sha256\": \"%s\",\n", tokenizer->sha256);
     fputs("  \"directory\": ", out);
     if (is_bytes) fputs("null", out);
-    else print_string(out, directory);
+    else json_print_string(out, directory);
     fputs(",\n  \"files\": {", out);
     for (int i = 0; !is_bytes && i < tokenizer->file_count; i++) {
         const struct tokenizer_file *file = &tokenizer->files[i];

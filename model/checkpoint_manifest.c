@@ -7,6 +7,7 @@
 #include <cjson/cJSON.h>
 
 #include "data/error.h"
+#include "data/json_escape.h"
 #include "model/command_line.h"
 #include "model/config_read.h"
 #include "model/json_file.h"

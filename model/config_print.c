@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/json_file.h"
+#include "data/json_escape.h"
 
 static void print_words(FILE *out, const char *const *words, int count) {
     fputc('[', out);

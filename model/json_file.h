@@ -6,7 +6,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 struct cJSON;
 
@@ -32,8 +31,5 @@ const struct cJSON *json_member(const struct cJSON *object, const char *key);
  * false. */
 bool json_whole(int64_t *value, const struct cJSON *object, const char *key, int64_t minimum,
                 int64_t maximum);
-
-/* Prints text in the quotes and escapes of JSON. */
-void json_print_string(FILE *out, const char *text);
 
 #endif

@@ -79,8 +79,7 @@ static int open_tokenizer(struct run *run, const char *from, char *error) {
     return 0;
 }
 
-/* Opens device, precision, data, tokenizer and trainer, in this order, and says what was decided.
- */
+/* Opens device, precision, data and trainer, in this order, and says what was decided. */
 static int run_open(struct run *run, const struct config *config, bool allocate, char *error) {
     char note[ERROR_MAX], warnings[4 * ERROR_MAX], choices[CHOICES_PATH_MAX];
     memset(run, 0, sizeof *run);
@@ -161,9 +160,8 @@ static int validate(struct run *run, char *error) {
     const struct config *config = &run->config;
     int64_t step = run->trainer.state.step, batches = config->eval.batches;
     int64_t all = (int64_t)run->val.loader.sequence_count / config->train.micro_batch_size;
-    if (batches > all)
-        batches =
-            all > 0 ? all : 1; /* no sequence counts twice but where there is less than a batch */
+    /* No sequence counts twice but where there is less than a batch. */
+    if (batches > all) batches = all > 0 ? all : 1;
     int stopped = trainer_evaluate(&run->trainer, &loss, &run->val.loader, batches, error);
     if (stopped) return stopped < 0 ? -1 : 0;
     report_validation(&run->report, step, loss);

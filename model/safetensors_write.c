@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "data/error.h"
+#include "data/json_escape.h"
 #include "data/utf8.h"
-#include "model/json_file.h"
 
 static void print_entry(FILE *out, const struct safetensors_entry *entry, uint64_t begin,
                         uint64_t end) {

@@ -9,6 +9,23 @@
 FETCH_TRIES=5   # in a row that brought nothing
 FETCH_MISSING=3 # what fetch returns for a file that the server does not have
 
+# What --help says of every script that fetches.
+fetch_usage() {
+    cat <<'TEXT'
+An interrupted download goes on where it stopped when the same command is given
+again. Every file is checked: by a SHA-256 known beforehand, else by the hash
+that the server announces, else by its size; its line says which. One that is
+there already is checked and left alone. What turns out wrong stays as
+FILE.wrong, to look at.
+
+MANTISSA_MIRROR=https://host in the environment stands in for the scheme and
+host of every URL: a mirror that has the same paths.
+
+Exit status: 0 all is there, 1 something is not, 2 wrong usage, 130 and 143
+stopped by SIGINT and SIGTERM.
+TEXT
+}
+
 fetch_complain() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 
 # Takes the traps of EXIT and of the signals that end a program.

@@ -17,18 +17,8 @@ Fetches what a model can be trained on, into FOLDER/NAME (datasets/NAME):
   fineweb-edu       tokens of GPT-2 in shards of 200 MB, ready for ./train: the
                     first --shards N (1, at most 1000) and one for validation
 
-An interrupted download goes on where it stopped when the same command is given
-again. Every file is checked: by a SHA-256 known beforehand, else by the hash
-that the server announces, else by its size; its line says which. One that is
-there already is checked and left alone. What turns out wrong stays as
-FILE.wrong, to look at.
-
-MANTISSA_MIRROR=https://host in the environment stands in for the scheme and
-host of every URL: a mirror that has the same paths.
-
-Exit status: 0 all is there, 1 something is not, 2 wrong usage, 130 and 143
-stopped by SIGINT and SIGTERM.
 TEXT
+    fetch_usage
 }
 
 HUB=https://huggingface.co/datasets

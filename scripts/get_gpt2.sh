@@ -15,18 +15,8 @@ parameters, 0.55 GB), gpt2-medium (355 M, 1.5 GB), gpt2-large (774 M, 3.2 GB)
 or gpt2-xl (1.5 B, 6.4 GB). All have the same tokenizer; --tokenizer fetches
 only that.
 
-An interrupted download goes on where it stopped when the same command is given
-again. Every file is checked: by a SHA-256 known beforehand, else by the hash
-that the server announces, else by its size; its line says which. One that is
-there already is checked and left alone. What turns out wrong stays as
-FILE.wrong, to look at.
-
-MANTISSA_MIRROR=https://host in the environment stands in for the scheme and
-host of every URL: a mirror that has the same paths.
-
-Exit status: 0 all is there, 1 something is not, 2 wrong usage, 130 and 143
-stopped by SIGINT and SIGTERM.
 TEXT
+    fetch_usage
 }
 
 HUB=https://huggingface.co/openai-community

@@ -202,6 +202,8 @@ Test(prepare, explains_itself) {
                              ".ndjson"};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         cr_expect_not_null(strstr(out_text, options[i]), "%s", options[i]);
+    for (const char *line = out_text; *line; line += strcspn(line, "\n") + 1)
+        cr_expect_leq(strcspn(line, "\n"), 80u, "%.*s", (int)strcspn(line, "\n"), line);
     cr_assert_str_empty(error_text);
 }
 
