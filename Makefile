@@ -112,13 +112,15 @@ say = $(if $(V),,@printf '  %-4s %s\n' $(1) $@)
 DATA_SOURCES    := $(filter-out data/prepare.c,$(wildcard data/*.c))
 PRODUCTS_UNUSED := kernels/cpu/$(if $(filter 1,$(ONEDNN)),plain_products,onednn).c
 LIBRARY_SOURCES := $(DATA_SOURCES) $(wildcard kernels/*.c model/*.c) \
+                   $(filter-out model/lab/compare.c,$(wildcard model/lab/*.c)) \
                    $(filter-out $(PRODUCTS_UNUSED),$(wildcard kernels/cpu/*.c))
 TEST_RUNNER     := $(if $(filter 1,$(CRITERION)),,test/plain_criterion/runner.c)
-TEST_SOURCES    := $(wildcard test/data/*.c test/kernels/*.c test/model/*.c) $(TEST_RUNNER)
+TEST_SOURCES    := $(wildcard test/data/*.c test/kernels/*.c test/model/*.c test/model/lab/*.c) \
+                   $(TEST_RUNNER)
 # Those that run on whatever device there is: every operation, and whole trainings.
 # Sanitizers are too slow for many steps of training.
 DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/test_gpt_golden.c $(TEST_RUNNER) \
-  test/model/test_sample_cache.c \
+  test/model/test_sample_cache.c test/model/test_recompute.c \
   $(if $(filter emulated-thread,$(BUILD)),,test/model/test_device_training.c) \
   $(if $(filter emulated-address emulated-thread,$(BUILD)),,test/model/test_trainer.c)
 
@@ -135,13 +137,14 @@ CUDA_OBJECTS += $(EMULATOR_OBJECTS)
 endif
 
 ifeq ($(BUILD),fast)
-PROGRAMS := train prepare
+PROGRAMS := train prepare compare
 else
-PROGRAMS := $(OUT)/train $(OUT)/prepare
+PROGRAMS := $(OUT)/train $(OUT)/prepare $(OUT)/compare
 endif
 
 # By these paths the tests and scripts find what was built.
-USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS))
+USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS)) \
+                COMPARE=./$(word 3,$(PROGRAMS))
 
 .PHONY: all test test-sanitize test-device test-races bench cuda-report cuda-coverage check-mutants \
         check generate fuzz clean help
@@ -149,7 +152,7 @@ USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS))
 
 all: $(PROGRAMS)
 
-train prepare: %: $(OUT)/%
+train prepare compare: %: $(OUT)/%
 	@cp $< $@.new && mv $@.new $@
 
 $(OUT)/train: $(OUT)/train.o $(LIBRARY)
@@ -160,6 +163,10 @@ $(OUT)/train: $(OUT)/train.o $(LIBRARY)
 $(OUT)/prepare: $(OUT)/data/prepare.o $(call object,$(DATA_SOURCES))
 	$(call say,LINK)
 	$(LINK) $(filter-out -ldnnl,$(LIBRARIES))
+
+$(OUT)/compare: $(OUT)/model/lab/compare.o $(LIBRARY)
+	$(call say,LINK)
+	$(LINK) $(LIBRARIES)
 
 $(LIBRARY): $(call object,$(LIBRARY_SOURCES)) $(CUDA_OBJECTS)
 	$(call say,AR)
@@ -291,10 +298,10 @@ fuzz: $(FUZZERS)
 	    -artifact_prefix=build/fuzz/ build/fuzz/corpus/$$fuzzer test/fuzz/seeds configs; done
 
 clean:
-	rm -rf build train prepare
+	rm -rf build train prepare compare
 
 help:
-	@echo "make                build ./train and ./prepare"
+	@echo "make                build ./train, ./prepare and ./compare"
 	@echo "make test           all tests"
 	@echo "make test-sanitize  all tests under AddressSanitizer and UBSan"
 	@echo "make test-device    tests of kernels and training on the GPU that is here"
@@ -308,4 +315,4 @@ help:
 	@echo "make fuzz           fuzz the readers of files (clang), FUZZ_SECONDS=60 each"
 	@echo "make clean          remove everything built"
 
--include $(wildcard $(OUT)/*.d $(OUT)/*/*.d $(OUT)/*/*/*.d)
+-include $(wildcard $(OUT)/*.d $(OUT)/*/*.d $(OUT)/*/*/*.d $(OUT)/*/*/*/*.d)

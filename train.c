@@ -9,6 +9,8 @@
 #include "model/command_line.h"
 #include "model/config.h"
 #include "model/export.h"
+#include "model/lab/audit.h"
+#include "model/lab/profile.h"
 #include "model/run.h"
 
 /* Fills config, and `from` (FILE_PATH_MAX bytes) with the checkpoint that line->from means. */
@@ -48,16 +50,30 @@ static int export(const struct command_line *line, char *error) {
     return EXIT_DONE;
 }
 
+/* The config says how to train, --from at which weights to look. */
+static int audit(const struct command_line *line, char *error) {
+    struct config config;
+    struct command_line of_config = *line;
+    char from[FILE_PATH_MAX] = "";
+    of_config.from = NULL;
+    int status = load_config(&config, from, &of_config, error);
+    if (status) return status;
+    if (line->from && checkpoint_locate(from, line->from, stderr, error)) return EXIT_FAILED;
+    return run_audit(&config, from[0] ? from : NULL, line, error);
+}
+
 static int run(const struct command_line *line, char *error) {
     struct config config;
     char from[FILE_PATH_MAX];
     if (line->command >= COMMAND_HELP) return print(line->command);
     if (line->command == COMMAND_EXPORT) return export(line, error);
+    if (line->command == COMMAND_AUDIT) return audit(line, error);
     int status = load_config(&config, from, line, error);
     if (status) return status;
     if (line->command == COMMAND_SAMPLE) return run_sample(&config, from, line, error);
     if (line->command == COMMAND_EVAL) return run_eval(&config, from, line, error);
     if (line->command == COMMAND_DRY_RUN) return run_dry(&config, error);
+    if (line->command == COMMAND_PROFILE) return run_profile(&config, line, error);
     return run_train(&config, line, error);
 }
 

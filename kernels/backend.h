@@ -25,15 +25,19 @@ struct backend {
      * operation can announce its workspace and prepare what it wants prepared before step 0. */
     const struct operations *op;
     const struct operations *run, *plan;
+    struct observer *observer; /* NULL: nobody watches, see kernels/observer.h */
 
-    const char *name; /* "cpu", "cuda" */
-    char description[256];
-    int threads;      /* 0: not a CPU */
-    bool has_bf16;    /* can compute in bf16 at all */
-    bool native_bf16; /* bf16 products at more than fp32 speed */
+    const char *name;      /* "cpu", "cuda" */
+    char description[256]; /* of the device */
+    char library[64];      /* that computes matrix products, with its version */
+    int threads;           /* 0: not a CPU */
+    bool has_bf16;         /* can compute in bf16 at all */
+    bool native_bf16;      /* bf16 products at more than fp32 speed */
     bool native_fp16;
-    int steps_ahead;    /* training steps worth queueing before the oldest one's result is read */
-    size_t chunk_bytes; /* about how much scratch a chunk of work should have to keep all busy */
+    bool gelu_of_stored; /* a matmul's gelu is that of gelu_in as stored: gelu_forward gives its
+                            bits */
+    int steps_ahead;     /* training steps worth queueing before the oldest one's result is read */
+    size_t chunk_bytes;  /* about how much scratch a chunk of work should have to keep all busy */
 
     void *workspace;        /* one block shared by all operations, valid within one call */
     size_t workspace_bytes; /* grows while planning */

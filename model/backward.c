@@ -1,5 +1,7 @@
 #include "model/backward.h"
 
+#include "model/forward.h"
+
 /* The gradient of x through a layer norm joins the one that flows along the residual stream;
  * branch_dtype is what the sub-layer below reads its gradient in. */
 static void normalize_backward(struct gpt *gpt, enum dtype dout_dtype, enum dtype branch_dtype,
@@ -70,6 +72,7 @@ void gpt_backward(struct gpt *gpt) {
         struct layer_activations *a = &all->layers[l];
         const struct layer_parameters *w = &gpt->weights.layers[l];
         const struct layer_parameters *dw = &gpt->dweights.layers[l];
+        gpt_recompute(gpt, l);
         mlp_backward(gpt, w, dw, a);
         normalize_backward(gpt, p->ln2_out, p->attention_projection, &a->residual_mid, &a->ln2_mean,
                            &a->ln2_rstd, &w->ln2_weight, &dw->ln2_weight, &dw->ln2_bias, false);

@@ -5,8 +5,20 @@
 
 #include "data/error.h"
 
+static size_t slot_bytes(int64_t rows) {
+    return 2 * (size_t)rows * sizeof(int32_t);
+}
+
+size_t batches_bytes(const struct backend *be, int64_t rows) {
+    struct arena measure = {0};
+    bool is_host = be->threads > 0;
+    for (int i = 0; i < (is_host ? 2 : 1) * BATCH_SLOTS; i++)
+        arena_take(&measure, slot_bytes(rows));
+    return measure.used;
+}
+
 int batches_open(struct batches *batches, struct backend *be, int64_t rows, char *error) {
-    size_t bytes = 2 * (size_t)rows * sizeof(int32_t);
+    size_t bytes = slot_bytes(rows);
     bool complete = true;
     *batches = (struct batches){.be = be};
     for (int slot = 0; slot < BATCH_SLOTS; slot++) {

@@ -15,6 +15,9 @@ struct batches {
     int32_t *sent[BATCH_SLOTS]; /* the same in backend memory */
 };
 
+/* What batches_open takes of the backend's memory; on a CPU the host's is the same. */
+size_t batches_bytes(const struct backend *be, int64_t rows);
+
 /* Memory for batches of at most `rows` tokens. */
 int batches_open(struct batches *batches, struct backend *be, int64_t rows, char *error);
 void batches_close(struct batches *batches);

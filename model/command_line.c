@@ -20,6 +20,8 @@ enum flag {
     FLAG_SAMPLE,
     FLAG_EVAL,
     FLAG_EXPORT,
+    FLAG_AUDIT,
+    FLAG_PROFILE,
     FLAG_FROM,
     FLAG_TOKENS,
     FLAG_TEMPERATURE,
@@ -29,6 +31,10 @@ enum flag {
     FLAG_DATA,
     FLAG_PRECISION,
     FLAG_DTYPE,
+    FLAG_REPETITIONS,
+    FLAG_OUT,
+    FLAG_SIZES,
+    FLAG_MEMORY,
     FLAG_PRINT_SCHEMA,
     FLAG_PRINT_REFERENCE,
     FLAG_HELP,
@@ -47,17 +53,23 @@ static const struct {
     [FLAG_SAMPLE] = {"--sample", "PROMPT", "print text that continues PROMPT; repeatable"},
     [FLAG_EVAL] = {"--eval", NULL, "print loss, perplexity and bits per byte of --data"},
     [FLAG_EXPORT] = {"--export", "DIR", "write a model for Hugging Face tools, see --dtype"},
+    [FLAG_AUDIT] = {"--audit", NULL, "what 16 bit does to the run of --config, by operation"},
+    [FLAG_PROFILE] = {"--profile", NULL, "where the time of a step of --config goes"},
     [FLAG_FROM] = {"--from", "DIR",
-                   "the model of these three: a checkpoint, a run (its\n"
-                   "newest checkpoint), or a folder of Hugging Face"},
+                   "the model of these: a checkpoint, a run (its newest\n"
+                   "checkpoint), or a folder of Hugging Face"},
     [FLAG_TOKENS] = {"--tokens", "N", "sample: how many tokens to add"},
     [FLAG_TEMPERATURE] = {"--temperature", "X", "sample: 0 takes the likeliest token each time"},
     [FLAG_TOP_K] = {"--top-k", "N", "sample: draw among the N likeliest; 0 for all"},
     [FLAG_TOP_P] = {"--top-p", "X", "sample: draw among the likeliest of probability X"},
     [FLAG_SEED] = {"--seed", "N", "sample: another seed, another text"},
     [FLAG_DATA] = {"--data", "GLOB", "eval: the token shards, or tales"},
-    [FLAG_PRECISION] = {"--precision", "LIST", "eval: for instance fp32,bf16; default the run's"},
+    [FLAG_PRECISION] = {"--precision", "LIST", "eval, audit: for instance fp32,bf16"},
     [FLAG_DTYPE] = {"--dtype", "NAME", "export: fp32, fp16 or bf16"},
+    [FLAG_REPETITIONS] = {"--repetitions", "N", "audit: micro-batches to look at; profile: steps"},
+    [FLAG_OUT] = {"--out", "DIR", "audit, profile: write the figures there too"},
+    [FLAG_SIZES] = {"--sizes", NULL, "dry run: also for models from 124M to 70B"},
+    [FLAG_MEMORY] = {"--memory", "GIB", "dry run: what fits in so much; default what is free"},
     [FLAG_PRINT_SCHEMA] = {"--print-schema", NULL, "print the JSON Schema of config files"},
     [FLAG_PRINT_REFERENCE] = {"--print-reference", NULL, "print the config keys as Markdown"},
     [FLAG_HELP] = {"--help", NULL, "this text"},
@@ -121,7 +133,10 @@ static int read_precisions(struct command_line *line, const char *text, char *er
 /* Of the flags that say what to do there can be one. */
 static int choose(struct command_line *line, enum command command, const char *name, char *error) {
     if (line->command != COMMAND_TRAIN && line->command != command)
-        return fail(error, "%s: --dry-run, --sample, --eval and --export exclude each other", name);
+        return fail(error,
+                    "%s: --dry-run, --sample, --eval, --export, --audit and --profile exclude "
+                    "each other",
+                    name);
     line->command = command;
     return 0;
 }
@@ -150,6 +165,12 @@ static int take(struct command_line *line, enum flag flag, char *value, char *er
     case FLAG_SAMPLE:
         arrput(line->prompts, value);
         return choose(line, COMMAND_SAMPLE, name, error);
+    case FLAG_AUDIT: return choose(line, COMMAND_AUDIT, name, error);
+    case FLAG_PROFILE: return choose(line, COMMAND_PROFILE, name, error);
+    case FLAG_REPETITIONS: return read_count(&line->repetitions, name, value, error);
+    case FLAG_OUT: line->out = value; return 0;
+    case FLAG_SIZES: line->sizes = true; return 0;
+    case FLAG_MEMORY: return read_number(&line->memory_gib, INFINITY, name, value, error);
     case FLAG_EVAL: return choose(line, COMMAND_EVAL, name, error);
     case FLAG_EXPORT: line->export_to = value; return choose(line, COMMAND_EXPORT, name, error);
     case FLAG_DATA: line->data = value; return 0;
@@ -176,9 +197,15 @@ static int check_flags_of(const struct command_line *line, char *error) {
                    line->temperature >= 0;
     if (samples && line->command != COMMAND_SAMPLE)
         return fail(error, "--tokens, --temperature, --top-k, --top-p and --seed go with --sample");
-    if ((line->data || line->precision_count) && line->command != COMMAND_EVAL)
+    bool audits = line->command == COMMAND_AUDIT;
+    if ((line->data || (line->precision_count && !audits)) && line->command != COMMAND_EVAL)
         return fail(error, "--data and --precision go with --eval; a training run takes\n"
                            "--set data.train=GLOB and --set precision=NAME");
+    if ((line->out || line->repetitions >= 0) && !audits && line->command != COMMAND_PROFILE)
+        return fail(error, "--out and --repetitions go with --audit and --profile");
+    if (line->repetitions == 0) return fail(error, "--repetitions: at least 1");
+    if ((line->sizes || line->memory_gib >= 0) && line->command != COMMAND_DRY_RUN)
+        return fail(error, "--sizes and --memory go with --dry-run");
     if (line->export_dtype != CONFIG_PRECISION_AUTO && line->command != COMMAND_EXPORT)
         return fail(error, "--dtype goes with --export");
     return 0;
@@ -187,15 +214,19 @@ static int check_flags_of(const struct command_line *line, char *error) {
 static int check(const struct command_line *line, char *error) {
     static const char *const names[] = {
         [COMMAND_SAMPLE] = "--sample", [COMMAND_EVAL] = "--eval", [COMMAND_EXPORT] = "--export"};
-    bool trains = line->command == COMMAND_TRAIN || line->command == COMMAND_DRY_RUN;
+    bool audits = line->command == COMMAND_AUDIT;
+    bool trains = line->command == COMMAND_TRAIN || line->command == COMMAND_DRY_RUN ||
+                  line->command == COMMAND_PROFILE;
     if (check_flags_of(line, error)) return -1;
     if (trains && line->from)
-        return fail(error, "--from goes with --sample, --eval and --export; a training run takes\n"
-                           "--resume, or --set model.init_from=DIR");
-    if (trains && !line->config)
+        return fail(error, "--from goes with --sample, --eval, --export and --audit; a training "
+                           "run takes\n--resume, or --set model.init_from=DIR");
+    if (audits && line->resume)
+        return fail(error, "--audit: give the checkpoint to look at with --from, not --resume");
+    if ((trains || audits) && !line->config)
         return fail(error, "nothing to do: give --config FILE, for example\n"
                            "  ./train --config bf16.json\nor see ./train --help");
-    if (trains || line->command >= COMMAND_HELP) return 0;
+    if (trains || audits || line->command >= COMMAND_HELP) return 0;
     const char *name = names[line->command];
     if (!line->from)
         return fail(error, "%s needs --from DIR, a run such as runs/NAME or a checkpoint", name);
@@ -217,6 +248,8 @@ int command_line_parse(struct command_line *line, int argc, char **argv, char *e
                                   .top_p = -1,
                                   .tokens = -1,
                                   .seed = -1,
+                                  .repetitions = -1,
+                                  .memory_gib = -1,
                                   .export_dtype = CONFIG_PRECISION_AUTO};
     for (int i = 1; i < argc; i++) {
         const char *given;
@@ -249,7 +282,8 @@ void command_line_help(FILE *out) {
             "  ./train --config bf16.json --resume         go on after an interruption\n"
             "  ./train --sample \"Once\" --from runs/bf16    text from a trained model\n"
             "  ./train --eval --data 'x_val_*.bin' --from runs/bf16\n"
-            "  ./train --export DIR --dtype bf16 --from runs/bf16\n\n",
+            "  ./train --export DIR --dtype bf16 --from runs/bf16\n"
+            "  ./train --audit --config fp16.json --from runs/fp16\n\n",
             MANTISSA_VERSION);
     for (int i = 0; i < FLAGS; i++) {
         char left[32];

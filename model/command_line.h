@@ -16,6 +16,8 @@ enum command {
     COMMAND_SAMPLE,
     COMMAND_EVAL,
     COMMAND_EXPORT,
+    COMMAND_AUDIT,
+    COMMAND_PROFILE,
     COMMAND_HELP,
     COMMAND_VERSION,
     COMMAND_PRINT_SCHEMA,
@@ -28,14 +30,18 @@ struct command_line {
     char **overrides;          /* stb_ds array of "key.path=value" */
     bool resume;               /* --resume */
     const char *resume_path;   /* NULL: the newest of the run */
-    const char *from;          /* of --sample, --eval, --export */
+    const char *from;          /* of --sample, --eval, --export, --audit */
     char **prompts;            /* stb_ds array: one for each --sample */
     double temperature, top_p; /* < 0: not given, likewise below */
     int64_t top_k, tokens, seed;
     const char *data;                                        /* of --eval */
-    enum config_precision precisions[CONFIG_PRECISION_AUTO]; /* of --eval */
+    enum config_precision precisions[CONFIG_PRECISION_AUTO]; /* of --eval, --audit */
     int precision_count;
-    const char *export_to;              /* of --export */
+    const char *out;       /* of --audit, --profile: a folder; NULL: not given */
+    int64_t repetitions;   /* of --audit: micro-batches, of --profile: steps; < 0: not given */
+    bool sizes;            /* --dry-run --sizes */
+    double memory_gib;     /* --dry-run --memory; < 0: not given */
+    const char *export_to; /* of --export */
     enum config_precision export_dtype; /* CONFIG_PRECISION_AUTO: not given */
 };
 

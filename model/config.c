@@ -60,6 +60,10 @@ const char *config_schedule_name(enum config_schedule schedule) {
     return word_of("optimizer.schedule", schedule);
 }
 
+const char *config_recompute_name(enum config_recompute recompute) {
+    return word_of("train.recompute", recompute);
+}
+
 const char *config_preset_name(enum config_preset preset) {
     return word_of("model.preset", preset);
 }

@@ -45,6 +45,7 @@ enum config_schedule {
     CONFIG_SCHEDULE_WSD,
 };
 enum config_dtype { CONFIG_DTYPE_FLOAT32, CONFIG_DTYPE_LOWER };
+enum config_recompute { CONFIG_RECOMPUTE_NONE, CONFIG_RECOMPUTE_GELU, CONFIG_RECOMPUTE_LAYER };
 enum config_resume { CONFIG_RESUME_NEVER, CONFIG_RESUME_AUTO };
 
 /* Who gave a key its value; a larger one wins. */
@@ -79,6 +80,7 @@ struct config {
     } data;
     struct {
         int64_t steps, micro_batch_size, grad_accum_steps;
+        enum config_recompute recompute;
     } train;
     struct {
         double lr, min_lr;
@@ -153,6 +155,7 @@ bool config_given(const struct config *config, const char *name);
 const char *config_precision_name(enum config_precision precision);
 const char *config_schedule_name(enum config_schedule schedule);
 const char *config_preset_name(enum config_preset preset);
+const char *config_recompute_name(enum config_recompute recompute);
 const char *config_tokenizer_name(enum config_tokenizer tokenizer);
 
 /* Writes settings that are valid and have no effect, or hardly can be meant, one a line, each line

@@ -11,6 +11,7 @@ static const char *const preset_words[] = {"",           "gpt2",    "gpt2-medium
 static const char *const tokenizer_words[] = {"bytes", "gpt2", NULL};
 static const char *const schedule_words[] = {"cosine", "linear", "constant", "wsd", NULL};
 static const char *const dtype_words[] = {"float32", "lower", NULL};
+static const char *const recompute_words[] = {"none", "gelu", "layer", NULL};
 static const char *const resume_words[] = {"never", "auto", NULL};
 static const char *const operation_words[] = {
     "qkv", "attention", "attention_projection", "mlp_fc", "gelu", "mlp_projection", "lm_head", NULL,
@@ -115,6 +116,9 @@ const struct config_option config_options[] = {
             HELP("Sequences per forward and backward pass; memory grows with it.")),
     INTEGER(train.grad_accum_steps, 1, 1, 65536,
             HELP("Micro-batches whose gradients add up to one step.")),
+    ENUM(train.recompute, CONFIG_RECOMPUTE_NONE, recompute_words,
+         HELP("What the backward pass computes once more instead of keeping it: less memory, the "
+              "same bits. gelu: each layer's GELU; layer: all of a layer but its input.")),
 
     NUMBER(optimizer.lr, 1e-3, 0, 10, HELP("Learning rate at its peak.")),
     NUMBER(optimizer.min_lr, 0, 0, 10, HELP("Learning rate at the end of the decay.")),

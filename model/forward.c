@@ -65,33 +65,51 @@ static void attention_block(const struct pass *pass, const struct layer_paramete
        .bias = &w->attention_projection_bias);
 }
 
-static void mlp_block(const struct pass *pass, const struct layer_parameters *w,
-                      struct layer_activations *a) {
-    struct backend *be = pass->gpt->be;
-    struct tensor branch = branch_of(pass, pass->gpt->precision.mlp_projection);
+static void mlp_hidden(const struct pass *pass, const struct layer_parameters *w,
+                       struct layer_activations *a) {
     struct tensor in = rows_of(pass, &a->ln2_out), hidden = rows_of(pass, &a->mlp_fc);
     struct tensor gelu = rows_of(pass, &a->mlp_gelu);
-    OP(be, matmul, .out = &gelu, .a = &in, .b = &w->mlp_fc_weight, .bias = &w->mlp_fc_bias,
-       .gelu_in = &hidden);
-    OP(be, matmul, .out = &branch, .a = &gelu, .b = &w->mlp_projection_weight,
+    OP(pass->gpt->be, matmul, .out = &gelu, .a = &in, .b = &w->mlp_fc_weight,
+       .bias = &w->mlp_fc_bias, .gelu_in = &hidden);
+}
+
+static void mlp_block(const struct pass *pass, const struct layer_parameters *w,
+                      struct layer_activations *a) {
+    struct tensor branch = branch_of(pass, pass->gpt->precision.mlp_projection);
+    struct tensor gelu = rows_of(pass, &a->mlp_gelu);
+    mlp_hidden(pass, w, a);
+    OP(pass->gpt->be, matmul, .out = &branch, .a = &gelu, .b = &w->mlp_projection_weight,
        .bias = &w->mlp_projection_bias);
+}
+
+/* The first norm of a layer, of what its input was stored as. */
+static void normalize_in(const struct pass *pass, const struct layer_parameters *w,
+                         struct layer_activations *a) {
+    struct tensor out = rows_of(pass, &a->ln1_out), in = rows_of(pass, &a->residual_in);
+    OP(pass->gpt->be, layernorm_forward, .out = &out, .mean = statistics_of(pass, &a->ln1_mean),
+       .rstd = statistics_of(pass, &a->ln1_rstd), .in = &in, .weight = &w->ln1_weight,
+       .bias = &w->ln1_bias, .epsilon = LAYERNORM_EPSILON);
 }
 
 /* A pass that begins inside a sequence finds its own position in row 0 of the table it is given. */
 static void embed(const struct pass *pass) {
     struct gpt *gpt = pass->gpt;
     struct layer_activations *a = &gpt->activations.layers[0];
-    const struct layer_parameters *w = &gpt->weights.layers[0];
-    struct tensor residual = rows_of(pass, &a->residual_in), out = rows_of(pass, &a->ln1_out);
+    struct tensor residual = rows_of(pass, &a->residual_in);
     int64_t length =
         pass->rows < gpt->shape.sequence_length ? pass->rows : gpt->shape.sequence_length;
     struct tensor positions = tensor_slice(&gpt->masters.wpe, pass->first, length);
     OP(gpt->be, embedding_forward, .out = &residual,
        .tokens = gpt->activations.tokens ? gpt->activations.tokens + pass->first : NULL,
        .token_table = &gpt->masters.wte, .position_table = &positions, .sequence_length = length);
-    OP(gpt->be, layernorm_forward, .out = &out, .mean = statistics_of(pass, &a->ln1_mean),
-       .rstd = statistics_of(pass, &a->ln1_rstd), .in = &residual, .weight = &w->ln1_weight,
-       .bias = &w->ln1_bias, .epsilon = LAYERNORM_EPSILON);
+    normalize_in(pass, &gpt->weights.layers[0], a);
+}
+
+static void normalize_mid(const struct pass *pass, const struct layer_parameters *w,
+                          struct layer_activations *a) {
+    add_and_normalize(pass, &a->ln2_out, &a->residual_mid, &a->ln2_mean, &a->ln2_rstd,
+                      &a->residual_in, pass->gpt->precision.attention_projection, &w->ln2_weight,
+                      &w->ln2_bias);
 }
 
 static void run(const struct pass *pass) {
@@ -104,8 +122,7 @@ static void run(const struct pass *pass) {
         struct layer_activations *a = &all->layers[l];
         const struct layer_parameters *w = &gpt->weights.layers[l];
         attention_block(pass, w, a);
-        add_and_normalize(pass, &a->ln2_out, &a->residual_mid, &a->ln2_mean, &a->ln2_rstd,
-                          &a->residual_in, p->attention_projection, &w->ln2_weight, &w->ln2_bias);
+        normalize_mid(pass, w, a);
         mlp_block(pass, w, a);
         if (l == last) {
             add_and_normalize(pass, &all->lnf_out, &all->residual_final, &all->lnf_mean,
@@ -118,6 +135,24 @@ static void run(const struct pass *pass) {
                               &next->ln1_rstd, &a->residual_mid, p->mlp_projection,
                               &next_w->ln1_weight, &next_w->ln1_bias);
         }
+    }
+}
+
+void gpt_recompute(struct gpt *gpt, int64_t layer) {
+    struct pass pass = {gpt, 0, gpt->shape.rows, false};
+    struct layer_activations *a = &gpt->activations.layers[layer];
+    const struct layer_parameters *w = &gpt->weights.layers[layer];
+    if (gpt->sharing == SHARE_NOTHING || layer == gpt->shape.n_layer - 1) return;
+    if (gpt->sharing == SHARE_LAYER) {
+        /* What was normalized is the sum as it was stored, so its parts are not needed. */
+        normalize_in(&pass, w, a);
+        attention_block(&pass, w, a);
+        normalize_mid(&pass, w, a);
+        mlp_hidden(&pass, w, a);
+    } else if (gpt->be->gelu_of_stored) {
+        OP(gpt->be, gelu_forward, .out = &a->mlp_gelu, .in = &a->mlp_fc);
+    } else {
+        mlp_hidden(&pass, w, a);
     }
 }
 

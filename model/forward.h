@@ -16,9 +16,14 @@ void gpt_forward(struct gpt *gpt);
 
 /* The same for a batch of one sequence, in parts: rows 0..rows-1, and then one row after the other,
  * each seeing those before it through the keys and values that earlier calls left in the layers'
- * qkv. Training models and those opened for GPT_SAMPLING keep these. */
+ * qkv. Models opened for GPT_SAMPLING keep these, and those in training, but with
+ * train.recompute "layer" only if the config has them sample (see gpt->has_cache). */
 void gpt_prefill(struct gpt *gpt, int64_t rows);
 void gpt_decode(struct gpt *gpt, int64_t row);
+
+/* After gpt_forward, from the last layer to the first: computes what the layer shares with others
+ * once more, to the same bits (see gpt->sharing). The last layer's is still there. */
+void gpt_recompute(struct gpt *gpt, int64_t layer);
 
 /* After gpt_forward: fills activations.losses with the loss of each token. The logits, made a
  * chunk of rows at a time, are turned into their gradient at once when loss_scale is given

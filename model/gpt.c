@@ -91,6 +91,15 @@ static void carve_parameters(struct gpt *gpt, struct arena *arena) {
         place_parameters(gpt, &gpt->dweights, &gpt->gradients, &gpt->gradients);
 }
 
+/* The memory is there for any batch, since the plan must not depend on the one in place. */
+static void carve_cache(struct gpt *gpt, struct arena *arena, struct tensor *qkv) {
+    const struct gpt_shape *s = &gpt->shape;
+    struct tensor cache =
+        arena_tensor(arena, gpt->precision.qkv, gpt->capacity.sequence_length, 3 * s->n_embd);
+    if (s->batch == 1 && s->rows <= gpt->capacity.sequence_length)
+        *qkv = tensor_slice(&cache, 0, s->rows);
+}
+
 static void carve_activations(struct gpt *gpt, struct arena *arena) {
     const struct gpt_shape *s = &gpt->shape;
     const struct precision *p = &gpt->precision;
@@ -105,16 +114,14 @@ static void carve_activations(struct gpt *gpt, struct arena *arena) {
     }
 #undef X
 
-#define X(field, dtype, rows, columns) \
-    a->layers[layer].field = arena_tensor(arena, dtype, rows, columns);
+#define X(field, dtype, rows, columns, shared)                           \
+    if (layer == 0 || gpt->sharing < shared)                             \
+        layers[layer].field = arena_tensor(arena, dtype, rows, columns); \
+    else layers[layer].field = layers[0].field;
     for (int layer = 0; layer < s->n_layer; layer++) {
-        if (layer > 0 && gpt->use != GPT_TRAINING) {
-            a->layers[layer] = a->layers[0];
-            if (gpt->use == GPT_SAMPLING)
-                a->layers[layer].qkv = arena_tensor(arena, p->qkv, s->rows, 3 * s->n_embd);
-            continue;
-        }
+        struct layer_activations *layers = a->layers;
         LAYER_ACTIVATIONS(X)
+        if (gpt->has_cache && layer > 0) carve_cache(gpt, arena, &layers[layer].qkv);
     }
 #undef X
 }
@@ -129,6 +136,9 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     int64_t batch = use == GPT_SAMPLING ? 1 : config->train.micro_batch_size;
     set_batch(&gpt->shape, batch, config->data.seq_len, precision->logits, be->chunk_bytes);
     if (use == GPT_SAMPLING) gpt->shape.logit_rows = 1;
+    gpt->sharing = use == GPT_TRAINING ? (enum sharing)config->train.recompute : SHARE_ALL;
+    gpt->has_cache =
+        use == GPT_SAMPLING || (gpt->sharing == SHARE_LAYER && config->sample.every > 0);
     gpt->capacity = gpt->shape;
     gpt->list = parameter_list(&gpt->shape, &gpt->count, &gpt->decayed);
     size_t layers = (size_t)gpt->shape.n_layer;
@@ -158,8 +168,11 @@ int gpt_allocate(struct gpt *gpt, char *error) {
                     "not enough memory: %zu MiB needed (%zu for parameters, gradients and moments, "
                     "%zu for activations), %zu MiB available\n"
                     "choose a smaller model, or lower train.micro_batch_size (and raise "
-                    "train.grad_accum_steps) or data.seq_len",
-                    m->total >> 20, parameters >> 20, m->activations >> 20, available >> 20);
+                    "train.grad_accum_steps) or data.seq_len%s",
+                    m->total >> 20, parameters >> 20, m->activations >> 20, available >> 20,
+                    gpt->use == GPT_TRAINING
+                        ? "\n--dry-run names the smallest change with which the run fits"
+                        : "");
     gpt->parameter_memory = be->allocate(be, parameters);
     if (!gpt->parameter_memory)
         return fail(error,

@@ -36,7 +36,8 @@ struct gpt_shape {
 
 #define TENSOR_FIELD_PARAMETER(field, name, rows, columns, operation, decay, init) \
     struct tensor field;
-#define TENSOR_FIELD_ACTIVATION(field, dtype, rows, columns) struct tensor field;
+#define TENSOR_FIELD_ACTIVATION(field, dtype, rows, columns)               struct tensor field;
+#define TENSOR_FIELD_LAYER_ACTIVATION(field, dtype, rows, columns, shared) struct tensor field;
 
 struct layer_parameters {
     LAYER_PARAMETERS(TENSOR_FIELD_PARAMETER)
@@ -48,7 +49,7 @@ struct parameters {
 };
 
 struct layer_activations {
-    LAYER_ACTIVATIONS(TENSOR_FIELD_ACTIVATION)
+    LAYER_ACTIVATIONS(TENSOR_FIELD_LAYER_ACTIVATION)
 };
 
 struct activations {
@@ -73,7 +74,9 @@ struct parameter {
 
 /* Bytes of each part of memory. */
 struct memory_plan {
-    size_t master, lower, gradients, moments, activations, workspace, total;
+    size_t master, lower, gradients, moments, activations;
+    size_t batches, workspace; /* of a trainer; those of other uses are not planned */
+    size_t total;
 };
 
 /* What a model is opened for, and so what memory it has. */
@@ -81,6 +84,16 @@ enum gpt_use {
     GPT_TRAINING,   /* gradients, moments, each layer's activations */
     GPT_EVALUATION, /* layers share their activations */
     GPT_SAMPLING,   /* the same, of one sequence, but each layer keeps its keys and values */
+};
+
+/* How much of their activations the layers share; a level includes those before it. The first
+ * three are the words of train.recompute: what is shared is computed once more for the backward
+ * pass, to the same bits. The last is for models that have no backward pass. */
+enum sharing {
+    SHARE_NOTHING = CONFIG_RECOMPUTE_NONE,
+    SHARE_GELU = CONFIG_RECOMPUTE_GELU,
+    SHARE_LAYER = CONFIG_RECOMPUTE_LAYER, /* all but the input of each layer */
+    SHARE_ALL,
 };
 
 struct gpt {
@@ -92,6 +105,9 @@ struct gpt {
      * micro-batch of a step does; everything else is always added to. See gpt_clear_gradients. */
     bool accumulate;
     enum gpt_use use;
+    enum sharing sharing;
+    bool has_cache; /* layers that share their qkv have keys and values of one sequence of their
+                     * own, in place while the batch is one sequence */
 
     struct parameter *list; /* stb_ds array, in the order of the flat arrays */
     int64_t count, decayed; /* elements of a flat array, and of its decayed part */
@@ -109,7 +125,7 @@ struct gpt {
 /* Lays the model out and measures it; allocates only bookkeeping. The largest batch is
  * config->train.micro_batch_size (1 for sampling) times config->data.seq_len; models for sampling
  * have logits for one row. `be` stays the caller's. The plan lacks the workspace, which is known
- * after a walk with the backend's plan table. */
+ * after a walk with the backend's plan table, and the batches. */
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
              struct backend *be, enum gpt_use use, char *error);
 

@@ -49,14 +49,15 @@ void report_memory(FILE *out, const struct memory_plan *plan) {
     } parts[] = {
         {"fp32 weights", plan->master},     {"16-bit copy", plan->lower},
         {"gradients", plan->gradients},     {"moments", plan->moments},
-        {"activations", plan->activations}, {"workspace", plan->workspace},
+        {"activations", plan->activations}, {"batches", plan->batches},
+        {"workspace", plan->workspace},
     };
     const double mib = 1 << 20;
     int digits = (double)plan->total < 1000 * mib; /* so that large plans fit the line too */
     fprintf(out, "%.*f MiB:", digits, (double)plan->total / mib);
     int column = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        if (!parts[i].bytes) continue;
+        if ((double)parts[i].bytes / mib < (digits ? 0.05 : 0.5)) continue; /* prints as 0 */
         if (column == 3) fprintf(out, ",\n             ");
         fprintf(out, "%s %s %.*f", column && column != 3 ? "," : "", parts[i].name, digits,
                 (double)parts[i].bytes / mib);

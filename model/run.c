@@ -10,6 +10,7 @@
 #include "data/files.h"
 #include "data/tales.h"
 #include "model/checkpoint.h"
+#include "model/lab/memory_report.h"
 #include "model/metrics.h"
 #include "model/report.h"
 #include "model/run_directory.h"
@@ -90,7 +91,7 @@ static int run_open(struct run *run, const struct config *config, bool allocate,
     print_notes("warning", warnings);
     snprintf(run->directory, sizeof run->directory, "%s/%s", config->run_dir, config->name);
     choices_path(choices, run->directory);
-    if (setup_backend(&run->be, config, choices, error)) return -1;
+    if (setup_backend(&run->be, config, allocate ? choices : NULL, error)) return -1;
     run->backend_open = true;
     if (precision_resolve(&run->precision, note, config, &run->be, error)) return -1;
     print_notes("note", note);
@@ -306,11 +307,9 @@ int run_dry(const struct config *config, char *error) {
     struct run run;
     int failed = run_open(&run, config, false, error) || open_tokenizer(&run, NULL, error);
     if (!failed) {
+        struct memory_question question = memory_question(&run.config, &run.be, -1);
         print_banner(&run);
-        size_t needed = run.trainer.gpt.memory.total, available = run.be.available(&run.be);
-        if (needed > available)
-            fprintf(stderr, "note: %zu MiB are needed, but only %zu MiB are available here\n",
-                    needed >> 20, available >> 20);
+        failed = memory_report_run(stdout, &question, error);
     }
     run_close(&run);
     return failed ? EXIT_FAILED : EXIT_DONE;

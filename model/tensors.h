@@ -34,22 +34,24 @@
       0.02f / sqrtf(2.0f * (float)s->n_layer))                                                    \
     X(mlp_projection_bias, "mlp.c_proj.bias", s->n_embd, 0, MLP_PROJECTION, false, INIT_ZERO)
 
-/* X(field, dtype, rows, columns): what the forward pass of one layer leaves for the backward pass.
- * Statistics are vectors of fp32. `p` is the struct precision in scope. */
-#define LAYER_ACTIVATIONS(X)                               \
-    X(residual_in, p->residual, s->rows, s->n_embd)        \
-    X(ln1_mean, DTYPE_F32, s->rows, 0)                     \
-    X(ln1_rstd, DTYPE_F32, s->rows, 0)                     \
-    X(ln1_out, p->ln1_out, s->rows, s->n_embd)             \
-    X(qkv, p->qkv, s->rows, 3 * s->n_embd)                 \
-    X(lse, DTYPE_F32, s->rows * s->n_head, 0)              \
-    X(attention_out, p->attention_out, s->rows, s->n_embd) \
-    X(residual_mid, p->residual, s->rows, s->n_embd)       \
-    X(ln2_mean, DTYPE_F32, s->rows, 0)                     \
-    X(ln2_rstd, DTYPE_F32, s->rows, 0)                     \
-    X(ln2_out, p->ln2_out, s->rows, s->n_embd)             \
-    X(mlp_fc, p->mlp_fc, s->rows, 4 * s->n_embd)           \
-    X(mlp_gelu, p->mlp_gelu, s->rows, 4 * s->n_embd)
+/* X(field, dtype, rows, columns, shared): what the forward pass of one layer leaves for the
+ * backward pass. Statistics are vectors of fp32. `p` is the struct precision in scope.
+ *   shared: from this level of sharing on (enum sharing in model/gpt.h) the layers take turns in
+ *           one tensor, and the backward pass computes it once more */
+#define LAYER_ACTIVATIONS(X)                                            \
+    X(residual_in, p->residual, s->rows, s->n_embd, SHARE_ALL)          \
+    X(ln1_mean, DTYPE_F32, s->rows, 0, SHARE_LAYER)                     \
+    X(ln1_rstd, DTYPE_F32, s->rows, 0, SHARE_LAYER)                     \
+    X(ln1_out, p->ln1_out, s->rows, s->n_embd, SHARE_LAYER)             \
+    X(qkv, p->qkv, s->rows, 3 * s->n_embd, SHARE_LAYER)                 \
+    X(lse, DTYPE_F32, s->rows * s->n_head, 0, SHARE_LAYER)              \
+    X(attention_out, p->attention_out, s->rows, s->n_embd, SHARE_LAYER) \
+    X(residual_mid, p->residual, s->rows, s->n_embd, SHARE_LAYER)       \
+    X(ln2_mean, DTYPE_F32, s->rows, 0, SHARE_LAYER)                     \
+    X(ln2_rstd, DTYPE_F32, s->rows, 0, SHARE_LAYER)                     \
+    X(ln2_out, p->ln2_out, s->rows, s->n_embd, SHARE_LAYER)             \
+    X(mlp_fc, p->mlp_fc, s->rows, 4 * s->n_embd, SHARE_LAYER)           \
+    X(mlp_gelu, p->mlp_gelu, s->rows, 4 * s->n_embd, SHARE_GELU)
 
 /* The same, once per model. Logits exist for a chunk of rows at a time. */
 #define MODEL_ACTIVATIONS(X)                             \

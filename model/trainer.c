@@ -78,20 +78,20 @@ static void begin_step(struct trainer *trainer) {
 
 /* Walks every operation of a step with the plan table: the first micro-batch and, as its products
  * are others, a further one. */
-static int plan(struct trainer *trainer, bool allocate, char *error) {
+static void plan(struct trainer *trainer) {
     struct backend *be = trainer->be;
     const struct config *config = trainer->config;
+    struct memory_plan *memory = &trainer->gpt.memory;
     backend_plan_begin(be);
     begin_step(trainer);
     accumulate(trainer);
     if (trainer->config->train.grad_accum_steps > 1) accumulate(trainer);
     update(trainer);
     if (config->sample.every > 0) sample_plan(&trainer->gpt);
-    trainer->gpt.memory.workspace = be->workspace_bytes;
-    trainer->gpt.memory.total += be->workspace_bytes;
-    if (allocate) return backend_plan_end(be, error);
     be->op = be->run;
-    return 0;
+    memory->workspace = be->workspace_bytes;
+    memory->batches = batches_bytes(be, trainer->gpt.capacity.rows);
+    memory->total += memory->workspace + memory->batches;
 }
 
 static int allocate_traffic(struct trainer *trainer, char *error) {
@@ -111,9 +111,11 @@ int trainer_open(struct trainer *trainer, const struct config *config,
         precision->scale_loss ? (float)config->loss_scale.init_scale : 1;
     trainer->scaler = be->allocate(be, sizeof *trainer->scaler);
     if (!trainer->scaler) return fail(error, "out of memory");
-    if (plan(trainer, allocate, error)) return -1;
+    plan(trainer);
     if (!allocate) return 0;
-    if (allocate_traffic(trainer, error) || gpt_allocate(gpt, error)) return -1;
+    /* The model first: it asks whether there is memory for all, while nothing is taken. */
+    if (gpt_allocate(gpt, error) || backend_plan_end(be, error) || allocate_traffic(trainer, error))
+        return -1;
     gpt_initialize(gpt, (uint64_t)config->seed);
     trainer_restore_scaler(trainer);
     return 0;

@@ -2,130 +2,33 @@
  *
  *   build/fast/bench [--batch 4] [--seq 256] [--steps 5] [--precision fp32] ...
  *
- * For each precision the step is timed as it is, then with a clock around every operation, and the
- * matrix products of one step are replayed alone, without biases or epilogues, on the same memory.
- * All figures are medians over the same number of repetitions, taken in turns. */
+ * The figures are those of ./train --profile, see model/lab/profile.h, on random tokens. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <stb/stb_ds.h>
-
 #include "data/error.h"
 #include "data/random.h"
-#include "model/report.h"
-#include "model/trainer.h"
-#include "test/bench.h"
+#include "model/lab/profile.h"
 
 enum { REPETITIONS_MAX = 100 };
-
-/* A product as it was asked for; the tensors of the arguments lived on the stack of the caller. */
-struct product {
-    struct tensor out, a, b;
-    bool transpose_a, transpose_b, accumulate;
-};
-
-/* Operations have no place for a caller's context, and there is one benchmark at a time. */
-static struct {
-    const struct operations *inner;
-    double seconds[OPERATION_IDS];
-    struct product *products; /* stb_ds array, filled while recording */
-    bool recording;
-} clockwork;
-
-static void record(const struct matmul_args *args) {
-    struct product product = {*(args->gelu_in ? args->gelu_in : args->out),
-                              *args->a,
-                              *args->b,
-                              args->transpose_a,
-                              args->transpose_b,
-                              args->accumulate};
-    if (clockwork.recording) arrput(clockwork.products, product);
-}
-
-#define X(name)                                                                    \
-    static void timed_##name(struct backend *be, const struct name##_args *args) { \
-        double start = report_clock();                                             \
-        clockwork.inner->name(be, args);                                           \
-        clockwork.seconds[ID_##name] += report_clock() - start;                    \
-    }
-OPERATIONS(X)
-#undef X
-
-static void recorded_matmul(struct backend *be, const struct matmul_args *args) {
-    record(args);
-    timed_matmul(be, args);
-}
-
-static const struct operations timed_operations = {
-#define X(name) .name = timed_##name,
-    OPERATIONS(X)
-#undef X
-};
-
-static void replay(struct backend *be) {
-    for (ptrdiff_t i = 0; i < arrlen(clockwork.products); i++) {
-        const struct product *p = &clockwork.products[i];
-        OP(be, matmul, .out = &p->out, .a = &p->a, .b = &p->b, .transpose_a = p->transpose_a,
-           .transpose_b = p->transpose_b, .accumulate = p->accumulate);
-    }
-}
 
 static void die(const char *error) {
     fprintf(stderr, "bench: %s\n", error);
     exit(1);
 }
 
-static void step(struct trainer *trainer, const struct loader *loader) {
-    char error[ERROR_MAX];
-    struct step_report report;
-    if (trainer_begin_step(trainer, loader, error)) die(error);
-    if (trainer_end_step(trainer, &report, error)) die(error);
-}
-
-static void print_parts(const double seconds[], int repetitions) {
-    for (int i = 0; i < OPERATION_IDS; i++)
-        if (seconds[i] * 1e3 >= 0.05 * repetitions)
-            printf("    %-20s %9.1f ms\n", operation_name(i), 1e3 * seconds[i] / repetitions);
-}
-
 static void measure(struct trainer *trainer, const struct loader *loader, int repetitions,
                     const char *precision) {
-    struct backend *be = trainer->be;
-    double plain[REPETITIONS_MAX], bare[REPETITIONS_MAX];
-    const struct operations *run = be->op;
-    struct operations recorder = timed_operations;
-    recorder.matmul = recorded_matmul;
-    clockwork.inner = run;
-    be->op = &recorder;
-    clockwork.recording = true;
-    step(trainer, loader); /* also warms up */
-    clockwork.recording = false;
-    memset(clockwork.seconds, 0, sizeof clockwork.seconds);
-    for (int i = 0; i < repetitions; i++) {
-        double start = report_clock();
-        be->op = run;
-        step(trainer, loader);
-        plain[i] = report_clock() - start;
-        be->op = &timed_operations;
-        step(trainer, loader);
-        be->op = run;
-        start = report_clock();
-        replay(be);
-        bare[i] = report_clock() - start;
-    }
-    print_parts(clockwork.seconds, repetitions);
+    char error[ERROR_MAX];
+    struct profile profile;
     const struct config *config = trainer->config;
-    double tokens = (double)(config->train.micro_batch_size * config->data.seq_len);
-    double step_time = median(plain, repetitions), bare_time = median(bare, repetitions);
-    printf("    %-20s %9.1f ms\n    %-20s %9.1f ms\n", "step", 1e3 * step_time, "bare products",
-           1e3 * bare_time);
+    if (profile_trainer(&profile, trainer, loader, repetitions, error)) die(error);
+    profile_print(stdout, &profile);
     printf("batch %lld T %lld %s tokens/s %.0f, ratio %.3f\n",
            (long long)config->train.micro_batch_size, (long long)config->data.seq_len, precision,
-           tokens / step_time, step_time / bare_time);
+           profile.tokens / profile.step, profile.step / profile.products);
     fflush(stdout);
-    arrfree(clockwork.products);
-    clockwork.products = NULL;
 }
 
 static void bench(struct config *config, const char *precision_name, int repetitions) {

@@ -64,37 +64,34 @@ bool bench_open(struct bench *bench, struct backend *be, bool tf32) {
 
 /* ---- time of a step by operation: a mark before and behind each */
 
-/* Operations have no place for a caller's context, and there is one benchmark at a time. */
-static struct {
-    const struct operations *inner;
+struct clock {
+    struct observer observer; /* first, so that it is found behind one */
+    struct backend *be;
     int used;                        /* pairs of marks */
     enum operation_id of[GPU_MARKS]; /* pair -> operation */
     double seconds[OPERATION_IDS];
-} clockwork;
+};
 
-static void collect(struct backend *be) {
-    for (int i = 0; i < clockwork.used; i++)
-        clockwork.seconds[clockwork.of[i]] += gpu_seconds(be, 2 * i, 2 * i + 1);
-    clockwork.used = 0;
+static void collect(struct clock *clock) {
+    for (int i = 0; i < clock->used; i++)
+        clock->seconds[clock->of[i]] += gpu_seconds(clock->be, 2 * i, 2 * i + 1);
+    clock->used = 0;
 }
 
-#define X(name)                                                                    \
-    static void timed_##name(struct backend *be, const struct name##_args *args) { \
-        if (2 * clockwork.used + 2 > GPU_MARKS) collect(be);                       \
-        int pair = clockwork.used++;                                               \
-        clockwork.of[pair] = ID_##name;                                            \
-        gpu_mark(be, 2 * pair);                                                    \
-        clockwork.inner->name(be, args);                                           \
-        gpu_mark(be, 2 * pair + 1);                                                \
-    }
-OPERATIONS(X)
-#undef X
+static void mark_begin(struct observer *observer, enum operation_id id, const void *args) {
+    struct clock *clock = (struct clock *)observer;
+    (void)args;
+    if (2 * clock->used + 2 > GPU_MARKS) collect(clock);
+    clock->of[clock->used] = id;
+    gpu_mark(clock->be, 2 * clock->used);
+}
 
-static const struct operations timed_operations = {
-#define X(name) .name = timed_##name,
-    OPERATIONS(X)
-#undef X
-};
+static void mark_end(struct observer *observer, enum operation_id id, const void *args) {
+    struct clock *clock = (struct clock *)observer;
+    (void)id;
+    (void)args;
+    gpu_mark(clock->be, 2 * clock->used++ + 1);
+}
 
 /* ---- training */
 
@@ -192,15 +189,16 @@ static int time_steps(struct rig *rig, const struct bench *bench, double *second
 }
 
 static int time_parts(struct rig *rig, double parts[OPERATION_IDS]) {
-    clockwork.inner = rig->be.op;
-    clockwork.used = 0;
-    memset(clockwork.seconds, 0, sizeof clockwork.seconds);
-    rig->be.op = &timed_operations;
+    static struct clock clock; /* large */
+    memset(&clock, 0, sizeof clock);
+    clock.observer = (struct observer){mark_begin, mark_end};
+    clock.be = &rig->be;
+    backend_observe(&rig->be, &clock.observer);
     int failed = steps(rig, PART_STEPS);
-    rig->be.op = clockwork.inner;
+    backend_observe(&rig->be, NULL);
     if (failed) return -1;
-    collect(&rig->be);
-    for (int i = 0; i < OPERATION_IDS; i++) parts[i] = clockwork.seconds[i] / PART_STEPS;
+    collect(&clock);
+    for (int i = 0; i < OPERATION_IDS; i++) parts[i] = clock.seconds[i] / PART_STEPS;
     return 0;
 }
 
@@ -256,7 +254,8 @@ static void print_parts(struct bench *bench, const struct figures all[], const b
     printf("Step by operation, ms %18s %9s %9s %9s\n", "fp32", "tf32", "fp16", "bf16");
     bench_json_begin(bench, "parts");
     for (int id = 0; id <= OPERATION_IDS; id++) {
-        const char *name = id < OPERATION_IDS ? operation_name(id) : "between operations";
+        const char *name =
+            id < OPERATION_IDS ? operation_name((enum operation_id)id) : "between operations";
         printf("  %-28s", name);
         for (int p = 0; p < BENCH_PRECISIONS; p++) {
             double seconds = all[p].step;

@@ -4,8 +4,8 @@
 
 #include <stdio.h>
 
-#include "kernels/backend.h"
-#include "test/bench.h"
+#include "kernels/observer.h"
+#include "model/lab/median.h"
 
 enum bench_precision { BENCH_FP32, BENCH_TF32, BENCH_FP16, BENCH_BF16, BENCH_PRECISIONS };
 

@@ -40,6 +40,7 @@ void cpu_column_sums(const struct tensor *dbias, const struct tensor *b);
 struct cpu_products;
 struct cpu_products *cpu_products_open(char *error);
 void cpu_products_close(struct cpu_products *products);
+void cpu_products_describe(char *text, size_t size); /* the library behind them */
 bool cpu_products_native_bf16(const struct cpu_products *products);
 
 int cpu_backend_open(struct backend *be, int threads, char *error);

@@ -137,6 +137,7 @@ int cpu_backend_open(struct backend *be, int threads, char *error) {
     be->op = be->run;
     be->chunk_bytes = (size_t)64 << 20;
     be->has_bf16 = true;
+    be->gelu_of_stored = true;
     be->native_bf16 = cpu_products_native_bf16(be->state);
     be->allocate = cpu_allocate;
     be->available = cpu_available;
@@ -153,5 +154,6 @@ int cpu_backend_open(struct backend *be, int threads, char *error) {
     be->write_choices = cpu_write_choices;
     be->close = cpu_close;
     describe(be);
+    cpu_products_describe(be->library, sizeof be->library);
     return 0;
 }

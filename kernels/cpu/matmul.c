@@ -61,6 +61,10 @@ void cpu_products_close(struct cpu_products *products) {
     free(products);
 }
 
+void cpu_products_describe(char *text, size_t size) {
+    onednn_describe(text, size);
+}
+
 bool cpu_products_native_bf16(const struct cpu_products *products) {
     return products->native_bf16;
 }

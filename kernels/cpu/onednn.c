@@ -1,6 +1,7 @@
 #include "kernels/cpu/onednn.h"
 
 #include <dnnl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,11 @@ struct onednn_product {
     dnnl_memory_t memory[OPERANDS]; /* bias is NULL if there is none */
     size_t scratch_bytes;
 };
+
+void onednn_describe(char *text, size_t size) {
+    const dnnl_version_t *version = dnnl_version();
+    snprintf(text, size, "oneDNN %d.%d.%d", version->major, version->minor, version->patch);
+}
 
 struct onednn *onednn_open(void) {
     struct onednn *library = calloc(1, sizeof *library);

@@ -18,6 +18,9 @@ struct onednn_shape {
 struct onednn_product; /* descriptor, generated code, and handles for its operands */
 struct onednn;         /* the engine and its stream */
 
+/* The library's name and version, into text of size bytes. */
+void onednn_describe(char *text, size_t size);
+
 struct onednn *onednn_open(void); /* NULL if the library refuses */
 void onednn_close(struct onednn *library);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/products.h"
 
 static const struct operations cuda_operations = {
 #define X(name) cuda_##name,
@@ -250,6 +251,11 @@ int cuda_backend_open(struct backend *be, const struct backend_options *options,
     if (!failed) {
         cuda_state(be)->products = cuda_products_open(cuda_state(be), options, error);
         failed = cuda_state(be)->products ? 0 : -1;
+    }
+    if (!failed) {
+        const struct cuda_products *products = cuda_state(be)->products;
+        be->gelu_of_stored = !products->fuses;
+        snprintf(be->library, sizeof be->library, "cublasLt %zu", products->lt.GetVersion());
     }
     if (failed) cuda_close(be);
     return failed;

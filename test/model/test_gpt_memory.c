@@ -61,15 +61,23 @@ static void check_plan(struct gpt *gpt) {
         a->dbranch = dbranch;
     }
 #undef X
-    for (int layer = 0; layer < (gpt->use == GPT_TRAINING ? gpt->shape.n_layer : 1); layer++) {
-#define X(field, dtype, rows, columns) add_span(&spans, #field, &a->layers[layer].field);
+    for (int layer = 0; layer < gpt->shape.n_layer; layer++) {
+#define X(field, dtype, rows, columns, shared)                                              \
+    if (layer == 0 || a->layers[layer].field.data != a->layers[0].field.data)               \
+        add_span(&spans, #field, &a->layers[layer].field);                                  \
+    if (layer > 0 && !(&a->layers[layer].field == &a->layers[layer].qkv && gpt->has_cache)) \
+        cr_expect_eq(gpt->sharing >= shared,                                                \
+                     a->layers[layer].field.data == a->layers[0].field.data, "%s", #field);
         LAYER_ACTIVATIONS(X)
 #undef X
+        if (layer > 0 && gpt->has_cache)
+            cr_expect_eq(gpt->shape.batch > 1, a->layers[layer].qkv.data == a->layers[0].qkv.data,
+                         "the cache");
     }
     size_t used = 0;
     for (ptrdiff_t i = 0; i < arrlen(spans); i++) used += (size_t)(spans[i].end - spans[i].begin);
     cr_expect_leq(used, m->activations);
-    if (gpt->shape.rows == gpt->capacity.rows)
+    if (gpt->shape.rows == gpt->capacity.rows && !gpt->has_cache)
         cr_expect_geq(used + 256u * (arrlenu(spans) + 2) + 8u * (size_t)gpt->shape.rows,
                       m->activations, "more is planned than used");
     check_spans(spans, gpt->activation_memory, m->activations);
@@ -77,18 +85,21 @@ static void check_plan(struct gpt *gpt) {
 
 Test(gpt_memory, memory_plan_is_what_is_carved) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++)
-        for (int variant = 0; variant < 4; variant++) {
+        for (int variant = 0; variant < 12; variant++) {
             struct rig rig = {0};
             rig_config(&rig.config, rig_precisions[p]);
             if (variant & 1) rig.config.autocast.residual = CONFIG_DTYPE_LOWER;
             if (variant & 1) rig.config.gradients.dtype = CONFIG_DTYPE_LOWER;
             if (variant & 2) rig.config.autocast.float32 = (struct config_words){1, {"mlp_fc"}};
+            rig.config.train.recompute = (enum config_recompute)(variant / 4);
+            rig.config.sample.every = variant & 1;
             rig_open(&rig, 1);
             const struct memory_plan *m = &rig.trainer.gpt.memory;
             check_plan(&rig.trainer.gpt);
             cr_expect_eq(m->workspace, rig.be.workspace_bytes);
+            cr_expect_eq(m->batches, batches_bytes(&rig.be, 2 * RIG_LENGTH));
             cr_expect_eq(m->total, m->master + m->lower + m->gradients + m->moments +
-                                       m->activations + m->workspace);
+                                       m->activations + m->batches + m->workspace);
             gpt_set_batch(&rig.trainer.gpt, 1, 7);
             check_plan(&rig.trainer.gpt);
             gpt_set_batch(&rig.trainer.gpt, 2, RIG_LENGTH);

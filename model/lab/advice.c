@@ -1,0 +1,223 @@
+#include "model/lab/advice.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#define TOLERANCE_OF_NOISE 0.1
+#define TOLERANCE_MIN      0.01
+#define TOLERANCE_MAX      0.1
+#define TOLERANCE_UNKNOWN  0.02
+#define WORD_REMOVES       0.25 /* of the error, to be worth its time */
+
+static const char *const format_names[] = {[AUDIT_BF16] = "bf16", [AUDIT_FP16] = "fp16"};
+
+const char *percent(char text[PERCENT_MAX], double share) {
+    double value = 100 * share;
+    if (!isfinite(share)) snprintf(text, PERCENT_MAX, "infinite");
+    else if (value == 0) snprintf(text, PERCENT_MAX, "0 %%");
+    else if (fabs(value) < 0.001) snprintf(text, PERCENT_MAX, "<0.001 %%");
+    else
+        snprintf(text, PERCENT_MAX,
+                 fabs(value) < 0.1  ? "%.3f %%"
+                 : fabs(value) < 10 ? "%.2f %%"
+                                    : "%.1f %%",
+                 value);
+    return text;
+}
+
+static void add_text(struct advice *advice, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void add_text(struct advice *advice, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    char *text = *arraddnptr(advice->texts, 1);
+    vsnprintf(text, ADVICE_TEXT_MAX, format, arguments);
+    va_end(arguments);
+}
+
+static double step_noise(const struct audit *audit) {
+    return audit->reference.gradient_noise /
+           sqrt((double)audit->subject.config.train.grad_accum_steps);
+}
+
+static double tolerance_of(const struct audit *audit) {
+    double noise = step_noise(audit);
+    if (noise == 0) return TOLERANCE_UNKNOWN;
+    return fmin(fmax(TOLERANCE_OF_NOISE * noise, TOLERANCE_MIN), TOLERANCE_MAX);
+}
+
+static void choose_words(struct advice_format *advised, const struct audit_format *found,
+                         double tolerance) {
+    advised->words = found->given | found->needed;
+    advised->error = found->usable ? found->pass.gradient_error : INFINITY;
+    if (advised->error <= tolerance || !found->usable) return;
+    for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++) {
+        if (audit_format_removed(found, (enum autocast_operation)i) < WORD_REMOVES) continue;
+        advised->words |= 1u << i;
+        advised->error = fmin(advised->error, found->trials[i].gradient_error);
+    }
+}
+
+static bool is_native(const struct audit *audit, int format) {
+    const struct backend *be = &audit->subject.be;
+    return format == AUDIT_BF16 ? be->native_bf16 : be->native_fp16;
+}
+
+static enum dtype choose_format(const struct advice *advice, const struct audit *audit) {
+    for (int i = 0; i < AUDIT_FORMATS; i++)
+        if (advice->formats[i].fit && is_native(audit, i)) return audit->formats[i].dtype;
+    return DTYPE_F32;
+}
+
+static void write_format(struct advice *advice, const struct audit *audit) {
+    char error[PERCENT_MAX], tolerance[PERCENT_MAX], noise[PERCENT_MAX], compared[100] = "";
+    percent(tolerance, advice->tolerance);
+    if (step_noise(audit) > 0)
+        snprintf(compared, sizeof compared, "; another batch changes them by %s",
+                 percent(noise, step_noise(audit)));
+    if (advice->format == DTYPE_F32) {
+        add_text(advice,
+                 "Format: fp32. Of the formats looked at, none that this %s has fast "
+                 "products for is exact enough.",
+                 audit->subject.be.name);
+    } else {
+        int i = advice->format == DTYPE_BF16 ? AUDIT_BF16 : AUDIT_FP16;
+        add_text(advice,
+                 "Format: %s. Its gradients are %s from those of fp32%s. %s%s has fast "
+                 "products in it.",
+                 format_names[i], percent(error, advice->formats[i].error), compared,
+                 i == AUDIT_BF16 ? "It needs no loss scale, and this " : "This ",
+                 audit->subject.be.name);
+    }
+    for (int i = 0; i < AUDIT_FORMATS; i++) {
+        const struct advice_format *format = &advice->formats[i];
+        if (!audit->formats[i].made || audit->formats[i].dtype == advice->format) continue;
+        if (!audit->formats[i].usable)
+            add_text(advice,
+                     "%s cannot hold this model: values are infinite, whatever is kept in "
+                     "float32.",
+                     format_names[i]);
+        else
+            add_text(advice, "%s %s: error %s (tolerance %s)%s.", format_names[i],
+                     format->fit ? "would do too" : "is not exact enough",
+                     percent(error, format->error), tolerance,
+                     format->fit && !is_native(audit, i) ? ", but without fast products here" : "");
+    }
+}
+
+static void write_scale(struct advice *advice, const struct audit *audit) {
+    const struct audit_format *found = &audit->formats[AUDIT_FP16];
+    struct magnitudes gradients;
+    char lost[2][PERCENT_MAX], subnormal[2][PERCENT_MAX];
+    if (!found->made || !found->usable) return;
+    int start = advice->formats[AUDIT_FP16].init_scale;
+    audit_format_gradients(&gradients, found, &audit->reference);
+    add_text(advice,
+             "Loss scale for fp16: 2^%d is the largest power of two that stayed finite in "
+             "%d micro-batches (2^%d did not). Start at 2^%d = %.12g; the dynamic scale "
+             "finds its way from there.",
+             found->safe_scale, audit->subject.repetitions, found->safe_scale + 1, start,
+             ldexp(1, start));
+    add_text(advice,
+             "Of the gradients that fp16 stores, %s become zero and %s subnormal at scale "
+             "1, %s and %s at 2^%d.",
+             percent(lost[0], magnitudes_lost(&gradients, 0)),
+             percent(subnormal[0], magnitudes_subnormal(&gradients, 0)),
+             percent(lost[1], magnitudes_lost(&gradients, start)),
+             percent(subnormal[1], magnitudes_subnormal(&gradients, start)), start);
+}
+
+/* The word that removes most, or -1. */
+static int best_word(const struct audit_format *found) {
+    int best = -1;
+    for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++) {
+        double removed = audit_format_removed(found, (enum autocast_operation)i);
+        if (removed > 0 &&
+            (best < 0 || removed > audit_format_removed(found, (enum autocast_operation)best)))
+            best = i;
+    }
+    return best;
+}
+
+static void write_words(struct advice *advice, const struct audit *audit, int format) {
+    const struct audit_format *found = &audit->formats[format];
+    unsigned more = advice->formats[format].words & ~(found->given | found->needed);
+    char text[WORDS_TEXT_MAX], removed[PERCENT_MAX];
+    if (found->needed) {
+        words_text(text, found->needed);
+        add_text(advice,
+                 "Keep %s in float32 in %s: without it values of the forward pass are "
+                 "beyond 65504.",
+                 text, format_names[format]);
+    }
+    if (!found->usable) return;
+    for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++)
+        if (more & (1u << i))
+            add_text(advice, "Keep %s in float32 in %s: that alone removes %s of the error.",
+                     word_name((enum autocast_operation)i), format_names[format],
+                     percent(removed, audit_format_removed(found, (enum autocast_operation)i)));
+    int best = best_word(found);
+    if (more || best < 0) return;
+    add_text(advice,
+             "Nothing %shas to stay in float32 in %s: %s, the best choice, would remove %s "
+             "of an error of %s.",
+             found->needed || found->given ? "else " : "", format_names[format],
+             word_name((enum autocast_operation)best),
+             percent(removed, audit_format_removed(found, (enum autocast_operation)best)),
+             percent(text, found->pass.gradient_error));
+}
+
+static void write_masters(struct advice *advice, const struct audit *audit) {
+    const struct audit_update *update = &audit->update;
+    char lost[MASTER_FORMATS][PERCENT_MAX];
+    if (!update->made || update->skipped || update->all.changed == 0) return;
+    add_text(advice,
+             "Master weights in fp32, as they always are here: of the updates of step "
+             "%" PRId64 " (lr %.3g) a bf16 master would lose %s, an fp16 one %s.%s",
+             update->step, update->lr,
+             percent(lost[MASTER_BF16], update_lost(&update->all, MASTER_BF16)),
+             percent(lost[MASTER_FP16], update_lost(&update->all, MASTER_FP16)),
+             audit->subject.fresh ? " That is Adam's first step, which is not typical: give a "
+                                    "checkpoint with --from to see another."
+                                  : "");
+}
+
+void advice_make(struct advice *advice, const struct audit *audit) {
+    *advice = (struct advice){.tolerance = tolerance_of(audit)};
+    for (int i = 0; i < AUDIT_FORMATS; i++) {
+        const struct audit_format *found = &audit->formats[i];
+        struct advice_format *format = &advice->formats[i];
+        if (!found->made) continue;
+        choose_words(format, found, advice->tolerance);
+        format->fit = found->usable && format->error <= advice->tolerance;
+        format->init_scale = found->safe_scale - ADVICE_MARGIN;
+    }
+    advice->format = choose_format(advice, audit);
+    write_format(advice, audit);
+    write_scale(advice, audit);
+    for (int i = 0; i < AUDIT_FORMATS; i++)
+        if (audit->formats[i].made) write_words(advice, audit, i);
+    write_masters(advice, audit);
+}
+
+void advice_free(struct advice *advice) {
+    arrfree(advice->texts);
+}
+
+void advice_print_config(FILE *out, const struct advice *advice, const struct audit *audit,
+                         int format) {
+    char words[WORDS_TEXT_MAX];
+    bool scales = audit->formats[format].dtype == DTYPE_F16;
+    words_text(words, advice->formats[format].words);
+    fprintf(out, "{\n  \"precision\": \"%s\",\n", format_names[format]);
+    fprintf(out, "  \"autocast\": {\"float32\": [%s]}", words);
+    if (scales)
+        fprintf(out, ",\n  \"loss_scale\": {\"init_scale\": %.17g}",
+                ldexp(1, advice->formats[format].init_scale));
+    fprintf(out, "\n}\n");
+}

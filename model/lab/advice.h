@@ -1,0 +1,52 @@
+/* What to do about an audit's findings, in plain words and as a block of config.
+ *
+ * An error of the gradients matters next to how much they change anyway from one batch to the next
+ * (the noise of a step: that of a micro-batch over the square root of grad_accum_steps). The
+ * tolerance is a tenth of it, which adds one hundredth to its variance, but at least 1 % and at
+ * most 10 %; 2 % if the noise is not known.
+ *
+ * Words of autocast.float32: those the user gave; those without which something is infinite; and,
+ * while the error is above the tolerance, each that alone removes a quarter of it or more.
+ *
+ * Format: a 16-bit one is fit if it is finite and its error, with these words, within the
+ * tolerance. Of the fit ones that the device has fast products for, bf16 goes before fp16: its
+ * range is that of fp32, so there is no loss scale to go wrong. Else fp32. */
+#ifndef MODEL_LAB_ADVICE_H
+#define MODEL_LAB_ADVICE_H
+
+#include <stdio.h>
+
+#include "model/lab/audit.h"
+
+/* Powers of two between the largest safe scale and the advised start. */
+enum { ADVICE_MARGIN = 1 };
+
+enum { ADVICE_TEXT_MAX = 600 };
+
+struct advice_format {
+    bool fit;
+    unsigned words; /* of autocast.float32 */
+    double error;   /* of the gradients, with the words as far as it was measured */
+    int init_scale; /* fp16: the exponent */
+};
+
+struct advice {
+    enum dtype format;
+    double tolerance;
+    struct advice_format formats[AUDIT_FORMATS];
+    /* stb_ds array of paragraphs: the format first, then loss scale, words, masters */
+    char (*texts)[ADVICE_TEXT_MAX];
+};
+
+void advice_make(struct advice *advice, const struct audit *audit);
+void advice_free(struct advice *advice);
+
+/* A config for --config with the keys that the advice is about, for a format that was audited. */
+void advice_print_config(FILE *out, const struct advice *advice, const struct audit *audit,
+                         int format);
+
+/* 0.0123 as "1.2 %"; INFINITY as "infinite". */
+enum { PERCENT_MAX = 24 };
+const char *percent(char text[PERCENT_MAX], double share);
+
+#endif

@@ -1,0 +1,19 @@
+/* What an audit found: on the terminal, as JSON (audit_json.h) and as a page (audit_page.h). */
+#ifndef MODEL_LAB_AUDIT_REPORT_H
+#define MODEL_LAB_AUDIT_REPORT_H
+
+#include <stdio.h>
+
+#include "model/lab/advice.h"
+
+/* Tables with the worst layer of each kind, then the advice, within 80 columns. */
+void audit_print(FILE *out, const struct audit *audit, const struct advice *advice);
+
+/* Writes FOLDER/audit.json and FOLDER/audit.html; the folder is made if it is missing. */
+int audit_write(const struct audit *audit, const struct advice *advice, const char *folder,
+                char *error);
+
+/* "4 micro-batches of 8 x 256 tokens from step 600 on", size bytes. */
+void audit_describe(char *text, size_t size, const struct audit *audit);
+
+#endif

@@ -1,0 +1,87 @@
+/* A group of runs measured against the reference group: figures, and what they are worth.
+ *
+ * Runs are paired by seed. Two runs of a seed begin with the same weights and read the same
+ * batches, so the noise of the batches is the same in both and cancels in their difference. Figures
+ * are taken over the steps that all runs concerned have in common.
+ *
+ *   window       5 % of the common steps, at least 10: the steps that are averaged. The loss of a
+ *                batch differs by several % from that of the next; 10 batches of the same text in
+ *                both runs leave differences of some hundredths of a %.
+ *   final loss   mean over the last `window` steps
+ *   smoothed     mean over the `window` steps around a step
+ *   settled      the step after which curves are held against a limit: past the warm-up, and past
+ *                10 % of the steps. Before, the loss falls so fast that a single skipped step
+ *                shifts the curve by a few %.
+ *
+ * A step whose loss is not finite in one of the two runs is left out in both. */
+#ifndef MODEL_LAB_COMPARISON_H
+#define MODEL_LAB_COMPARISON_H
+
+#include "model/lab/run_groups.h"
+#include "model/lab/statistics.h"
+
+enum { COMPARE_REFERENCE, COMPARE_OTHER, COMPARE_SIDES };
+
+/* What a group shows by itself, all its runs together. */
+struct group_figures {
+    int64_t planned_steps, last_step; /* the fewest of its runs */
+    int64_t steps;                    /* of all runs */
+    int64_t skipped;                  /* of these */
+    int64_t searched;                 /* of these, steps up to COMPARE_SEARCH_STEPS */
+    int64_t skipped_in_search;
+    int64_t lost;        /* steps not skipped whose loss or gradient norm is not finite */
+    double tokens_per_s; /* median, without the first steps; NaN: unknown, likewise below */
+    double memory_bytes; /* the largest */
+    /* Of the first run; NaN where the scale is 1 all the time. */
+    double scale_first, scale_last, scale_smallest, scale_largest;
+    int scale_changes;
+};
+
+/* Steps in which fp16 looks for its loss scale: skipping there is how it works. Halving the default
+ * of 2^16 twenty times would reach 2^-4, where something else is wrong. */
+enum { COMPARE_SEARCH_STEPS = 20 };
+
+struct run_pair {
+    const struct run_record *runs[COMPARE_SIDES];
+    /* [steps] each; NaN in both where either is missing. */
+    double *loss[COMPARE_SIDES], *norm[COMPARE_SIDES];
+    double *smoothed[COMPARE_SIDES], *percent; /* of the smoothed loss: other against reference */
+};
+
+struct comparison {
+    const struct run_group *reference, *group;
+    struct run_pair *pairs; /* stb_ds array */
+    bool same_seeds;        /* else the runs were paired in order, and read different batches */
+    struct group_figures figures;
+
+    int steps; /* common to all runs of all pairs */
+    double *step;
+    int window;
+    double settled;
+
+    /* Means over the pairs, [steps]. */
+    double *smoothed[COMPARE_SIDES], *percent;
+
+    double training_loss[COMPARE_SIDES], validation_loss[COMPARE_SIDES];
+    int64_t validation_step; /* the last that all have; -1: none */
+    struct difference training, validation;
+    /* Of the smoothed losses once settled: where it is farthest from 0, and where it is highest. */
+    struct difference curve, curve_highest;
+    double curve_step, curve_highest_step; /* NaN: no step is that late */
+
+    /* Of gradient norms, over steps that neither run skipped; means over the pairs. */
+    int norm_steps;
+    double norm_correlation;
+    double norm_ratio;      /* geometric mean of the ratios of the steps */
+    struct difference norm; /* of the median ratio from 1 */
+
+    double speed_up;      /* tokens per second against the reference's; 2: twice as fast */
+    double memory_saving; /* % of the reference's */
+};
+
+/* group may be the reference itself. Fails when the two have no step in common. */
+int comparison_make(struct comparison *comparison, const struct run_group *reference,
+                    const struct run_group *group, char *error);
+void comparison_free(struct comparison *comparison);
+
+#endif

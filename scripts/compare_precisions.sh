@@ -1,0 +1,293 @@
+#!/usr/bin/env bash
+# Trains a config once in each precision, from the same weights on the same batches, and reports
+# how the runs differ and whether the 16-bit ones may stand for fp32.
+set -euo pipefail
+
+usage() {
+    cat <<'TEXT'
+scripts/compare_precisions.sh CONFIG [OPTIONS] [-- ARGUMENTS OF ./train]
+
+Trains CONFIG once in each precision, from the same weights on the same
+batches, and reports on the terminal, and as report.html, report.md and
+report.json, how the runs differ: losses, gradients, loss scale, speed, memory,
+and a verdict.
+
+  --precisions LIST   default fp32,bf16,fp16; the others are measured against
+                      fp32 if it is there, else against the first
+  --steps N           default as in CONFIG
+  --seeds N           so many runs each, from seeds that follow: tells
+                      differences from noise; 3 or more make sense
+  --out DIR           default runs/compare-CONFIG
+  --no-profile        leave out ./train --profile, where the time of a step goes
+  --limit-...         as ./compare has them (./compare --help): what passes
+
+  scripts/compare_precisions.sh bf16.json --steps 300
+  scripts/compare_precisions.sh my.json --seeds 3 -- --set optimizer.lr=1e-4
+
+An interrupted comparison goes on where it stopped when the same command is
+given again; more seeds and precisions can be added the same way.
+
+Exit status: 0 all pass, 1 some do not, or trouble, 2 wrong usage, 130 and 143
+stopped by SIGINT and SIGTERM.
+TEXT
+}
+
+complain() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
+wrong() {
+    complain "$*"
+    echo "see scripts/compare_precisions.sh --help" >&2
+    exit 2
+}
+
+# ---- what was asked for
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+train=${TRAIN:-$root/train} compare=${COMPARE:-$root/compare}
+config="" precisions=fp32,bf16,fp16 steps="" seeds=1 out="" profile=yes
+limits=() extra=()
+command="scripts/compare_precisions.sh$([ $# -eq 0 ] || printf ' %q' "$@")"
+
+take_arguments() {
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --limit-*=*) limits+=("$1") ;;
+        --precisions | --steps | --seeds | --out | --limit-*)
+            [ $# -gt 1 ] || wrong "$1 needs a value"
+            case $1 in
+            --precisions) precisions=$2 ;;
+            --steps) steps=$2 ;;
+            --seeds) seeds=$2 ;;
+            --out) out=$2 ;;
+            *) limits+=("$1" "$2") ;;
+            esac
+            shift
+            ;;
+        --lower-is-fine | --partial) limits+=("$1") ;;
+        --no-profile) profile=no ;;
+        --help | -h)
+            usage
+            exit 0
+            ;;
+        --)
+            extra=("${@:2}")
+            break
+            ;;
+        -*) wrong "$1: there is no such option (those of ./train go behind --)" ;;
+        *)
+            [ -z "$config" ] || wrong "$1: one config at a time, and $config was given already"
+            config=$1
+            ;;
+        esac
+        shift
+    done
+}
+
+is_count() { [[ $1 =~ ^[1-9][0-9]{0,8}$ ]]; }
+
+# As ./train finds configs: a path, or a name in configs/.
+find_config() {
+    [ -n "$config" ] || wrong "give a config, such as bf16.json"
+    local place
+    case $config in */*) ;; *)
+        if [ ! -e "$config" ]; then
+            for place in "$root/configs/$config" "configs/$config"; do
+                if [ -e "$place" ]; then config=$place && break; fi
+            done
+        fi
+        ;;
+    esac
+    [ -f "$config" ] || wrong "$config: there is no such config"
+}
+
+check_precisions() {
+    local listed="," word
+    for word in ${precisions//,/ }; do
+        case $word in
+        fp32 | bf16 | fp16) ;;
+        *) wrong "--precisions: $word is none of fp32, bf16, fp16" ;;
+        esac
+        case $listed in *",$word,"*) wrong "--precisions: $word is there twice" ;; esac
+        listed+=$word,
+    done
+    case $listed in *,fp32,*) listed=,fp32${listed/,fp32,/,} ;; esac
+    read -ra precisions <<<"${listed//,/ }"
+    [ "${#precisions[@]}" -ge 2 ] || wrong "--precisions: at least two, such as fp32,bf16"
+}
+
+# The seed of the first runs: that of the arguments of ./train, else the config's.
+find_seed() {
+    local word
+    first_seed=$(sed -n 's/.*"seed"[[:space:]]*:[[:space:]]*\([0-9]\{1,\}\).*/\1/p' "$config" |
+        head -n 1)
+    for word in "${extra[@]+"${extra[@]}"}"; do
+        case $word in
+        seed=*) first_seed=${word#seed=} ;;
+        name=* | run_dir=* | precision=*)
+            wrong "$word: names, places and precisions of the runs are chosen here" ;;
+        train.steps=*) [ -z "$steps" ] || wrong "$word contradicts --steps $steps" ;;
+        esac
+    done
+    first_seed=${first_seed:-1}
+    [[ $first_seed =~ ^[0-9]{1,15}$ ]] || wrong "seed=$first_seed: this is no whole number"
+    first_seed=$((10#$first_seed)) # 010 is ten
+}
+
+take_arguments "$@"
+find_config
+check_precisions
+[ -z "$steps" ] || is_count "$steps" || wrong "--steps: $steps is no whole number from 1"
+is_count "$seeds" || wrong "--seeds: $seeds is no whole number from 1"
+find_seed
+for program in "$train" "$compare"; do
+    [ -x "$program" ] || { complain "$program is not there: run make first" && exit 1; }
+done
+"$compare" "${limits[@]+"${limits[@]}"}" --help >/dev/null || exit 2
+name=${config##*/}
+out=${out:-runs/compare-${name%.json}}
+
+# ---- the folder, which holds one comparison
+
+settings() {
+    printf 'steps: %s\nseed: %s\n' "${steps:-those of the config}" "$first_seed"
+    printf 'arguments of ./train:'
+    [ "${#extra[@]}" -eq 0 ] || printf ' %q' "${extra[@]}"
+    echo
+}
+
+open_folder() {
+    mkdir -p "$out/runs"
+    if [ ! -e "$out/settings.txt" ]; then
+        cp "$config" "$out/config.json"
+        settings >"$out/settings.txt.new" && mv "$out/settings.txt.new" "$out/settings.txt"
+    elif ! settings | cmp -s - "$out/settings.txt" || ! cmp -s "$config" "$out/config.json"; then
+        {
+            complain "$out holds a comparison with other settings, which do not mix:"
+            diff --label "there" --label "now" -U 0 "$out/settings.txt" <(settings) |
+                grep '^[-+][^-+]' || true
+            diff --label "there" --label "now" -U 0 "$out/config.json" "$config" |
+                grep '^[-+][^-+]' || true
+            echo "choose another --out, or remove $out"
+        } >&2
+        exit 1
+    fi
+    local sum
+    sum=$(cksum <"$train")
+    if [ -e "$out/train.cksum" ] && [ "$sum" != "$(cat "$out/train.cksum")" ]; then
+        complain "note: ./train is not the one any more that made the runs in $out"
+    fi
+    echo "$sum" >"$out/train.cksum"
+}
+
+# ---- runs
+
+child="" stopped=""
+
+# Each signal reaches ./train once: the first makes it save and end, a second ends it at once. It
+# has a process group of its own, so that Ctrl-C does not reach it twice.
+stop() { # SIGNAL STATUS
+    stopped=$2
+    if [ -n "$child" ]; then kill -s "$1" "$child" 2>/dev/null || true; fi
+}
+trap 'stop INT 130' INT
+trap 'stop TERM 143' TERM HUP
+
+watch() { # COMMAND ...: its status, also when signals come while it runs
+    local status=0
+    set -m
+    "$@" </dev/null &
+    child=$!
+    set +m
+    # A signal that came before there was a child to tell.
+    if [ -n "$stopped" ]; then kill "$child" 2>/dev/null || true; fi
+    while true; do
+        status=0
+        wait "$child" || status=$?
+        kill -0 "$child" 2>/dev/null || break
+    done
+    child=""
+    return $status
+}
+
+end_if_stopped() {
+    [ -n "$stopped" ] || return 0
+    echo "stopped; the same command goes on from here" >&2
+    exit "$stopped"
+}
+
+duration() { # SECONDS
+    if [ "$1" -lt 90 ]; then echo "$1 s"
+    elif [ "$1" -lt 5400 ]; then echo "$((($1 + 30) / 60)) min"
+    else echo "$((($1 + 1800) / 3600)) h"; fi
+}
+
+# Sets the arguments that make run $run_name.
+arguments_of() { # PRECISION SEED
+    run_name=$1
+    if [ "$2" -ne "$first_seed" ]; then run_name+=-seed$2; fi
+    arguments=(--config "$out/config.json" "${extra[@]+"${extra[@]}"}" --set "run_dir=$out/runs"
+        --set "name=$run_name" --set "precision=$1" --set "seed=$2" --set sample.every=0
+        --set log.metrics=true --set checkpoint.resume=auto)
+    if [ -n "$steps" ]; then arguments+=(--set "train.steps=$steps"); fi
+}
+
+# On a terminal ./train shows its progress; else its words go to a file beside the run.
+train_now() {
+    if [ -t 1 ]; then watch "$train" "${arguments[@]}"
+    else watch "$train" "${arguments[@]}" >"$out/runs/$run_name.log"; fi
+}
+
+run_one() { # PRECISION SEED NUMBER
+    local status=0 began=$SECONDS fresh=yes folder
+    arguments_of "$1" "$2"
+    folder=$out/runs/$run_name
+    if [ -e "$folder/finished" ]; then
+        echo "run $3 of $total: $1, seed $2: done before"
+        return
+    fi
+    echo "run $3 of $total: $1, seed $2"
+    if [ -e "$folder" ]; then fresh=no; fi
+    train_now || status=$?
+    end_if_stopped
+    if [ $status -eq 0 ]; then
+        : >"$folder/finished"
+        if [ "$3" -eq 1 ] && [ $fresh = yes ]; then
+            echo "that took $(duration $((SECONDS - began))); the other $((total - 1)) may take" \
+                "about $(duration $(((SECONDS - began) * (total - 1)))) in all"
+        fi
+        return
+    fi
+    if [ $status -eq 2 ]; then exit 2; fi
+    if [ ! -s "$folder/metrics.jsonl" ] || [ "$3" -eq 1 ]; then exit 1; fi
+    complain "run $run_name ended early (status $status); it is compared as far as it came"
+}
+
+profile_one() { # PRECISION
+    local folder status=0 scratch
+    arguments_of "$1" "$first_seed"
+    folder=$out/runs/$run_name
+    if [ $profile = no ] || [ -e "$folder/profile.json" ] || [ ! -e "$folder/finished" ]; then
+        return
+    fi
+    scratch=$out/runs/$run_name-profile.log
+    watch "$train" --profile "${arguments[@]}" --repetitions 5 --out "$folder" >"$scratch" 2>&1 ||
+        status=$?
+    end_if_stopped
+    if [ $status -ne 0 ]; then
+        complain "note: ./train --profile failed, see $scratch; going on without it"
+    fi
+}
+
+open_folder
+total=$((seeds * ${#precisions[@]})) number=0 runs=()
+for ((seed = first_seed; seed < first_seed + seeds; seed++)); do
+    for precision in "${precisions[@]}"; do
+        number=$((number + 1))
+        run_one "$precision" "$seed" $number
+        runs+=("$out/runs/$run_name")
+        if [ "$seed" -eq "$first_seed" ]; then profile_one "$precision"; fi
+    done
+done
+
+echo
+trap - INT TERM HUP
+exec "$compare" "${runs[@]}" --out "$out" --made-by "$command" "${limits[@]+"${limits[@]}"}"

@@ -1,0 +1,221 @@
+#!/usr/bin/env bash
+# Has a change moved anything? `scripts/regress.sh --help` tells the rest.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+usage() {
+    cat <<'TEXT'
+scripts/regress.sh [--update] [--quick] [--keep] [--jobs LIST] [--train PROGRAM]
+
+Trains small models in each precision, and in the variants of memory and dtypes, and compares with
+the figures committed in scripts/regress/:
+
+  losses, norms,   every step, and the SHA-256 of the weights at the end: the same bits on the same
+  weights          type of machine (processor or GPU, threads, compiler, library of products);
+                   on another one the losses of fp32 within 0.1 %, of 16 bit within 1 %
+  memory           the plan: the same bytes on the same type of machine
+  speed            a step over its bare matrix products, on the same type of machine: within 25 %
+
+and recompute against no recompute, bit for bit. What moved is named; then the exit status is 1.
+Takes less than a minute on two cores; nothing else should be running.
+
+  --update         take this build's figures as the new baseline of this type of machine
+  --quick          leave the speed out
+  --keep           keep the runs, in build/regress
+  --jobs LIST      only some of: fp32 bf16 fp16 bf16-gelu bf16-layer fp16-lower fp32-odd bf16-odd
+  --train PROGRAM  another ./train
+TEXT
+}
+
+all="fp32 bf16 fp16 bf16-gelu bf16-layer fp16-lower fp32-odd bf16-odd"
+update=false quick=false keep=false train=./train jobs=$all
+while [ $# -gt 0 ]; do
+    case $1 in
+    --update) update=true ;;
+    --quick) quick=true ;;
+    --keep) keep=true ;;
+    --train | --jobs)
+        [ $# -gt 1 ] || { echo "regress.sh: $1 needs a value" >&2; exit 2; }
+        if [ "$1" = --train ]; then train=$2; else jobs=$2; fi
+        shift
+        ;;
+    --help) usage; exit 0 ;;
+    *) echo "regress.sh: unknown argument $1; see --help" >&2; exit 2 ;;
+    esac
+    shift
+done
+for job in $jobs; do
+    case " $all " in *" $job "*) ;; *) echo "regress.sh: no job $job; see --help" >&2; exit 2 ;; esac
+done
+if $update && [ "$jobs" != "$all" ]; then
+    echo "regress.sh: a baseline holds all jobs: leave --jobs out" >&2
+    exit 2
+fi
+[ -x "$train" ] || { echo "regress.sh: no program $train; build it with make" >&2; exit 2; }
+
+baselines=${REGRESS_BASELINES:-scripts/regress} # tests have their own
+# Waiting threads must not keep others from the cores, or the machine is never quiet.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+folder=build/regress
+rm -rf "$folder"
+mkdir -p "$folder"
+if ! $keep; then trap 'rm -rf "$folder"' EXIT; fi
+figures=$folder/figures
+
+# One small job: 20 steps with a validation. The sizes of `odd` fit no vector and no tile.
+steps=20
+job_settings() {
+    case $1 in
+    fp32 | bf16 | fp16) echo "--set precision=$1" ;;
+    bf16-gelu) echo "--set precision=bf16 --set train.recompute=gelu" ;;
+    bf16-layer) echo "--set precision=bf16 --set train.recompute=layer" ;;
+    fp16-lower)
+        echo "--set precision=fp16 --set gradients.dtype=lower --set autocast.residual=lower"
+        ;;
+    fp32-odd | bf16-odd)
+        echo "--set precision=${1%-odd} --set model.n_embd=72 --set model.n_head=3" \
+            "--set data.seq_len=77 --set train.micro_batch_size=3"
+        ;;
+    esac
+}
+cat >"$folder/job.json" <<'JSON'
+{"model": {"n_layer": 4, "n_head": 4, "n_embd": 256, "n_positions": 128},
+ "data": {"train": "tales", "seq_len": 128},
+ "train": {"steps": 20, "micro_batch_size": 4, "grad_accum_steps": 2},
+ "optimizer": {"lr": 2e-3, "warmup_steps": 4},
+ "eval": {"every": 20, "batches": 4},
+ "threads": 2, "seed": 7}
+JSON
+
+# Runs ./train with the job's settings, and what is given.
+run() {
+    local job=$1
+    shift
+    # shellcheck disable=SC2046 # words without spaces
+    if ! "$train" --config "$folder/job.json" --set run_dir="$folder" --set name="$job" \
+        $(job_settings "$job") "$@" >"$folder/log" 2>&1; then
+        echo "regress.sh: $job failed:" >&2
+        tail -5 "$folder/log" >&2
+        exit 1
+    fi
+}
+
+# JOB FIGURE VALUE lines. Numbers stay text, as metrics.jsonl has them: equal text is equal bits.
+collect() {
+    local job=$1 metrics=$folder/$1/metrics.jsonl weights
+    sed -n 's/^{"step": \([0-9]*\), "tokens".*"loss": \([^,]*\), .*"grad_norm": \([^,]*\),.*/'"$job"' loss.\1 \2\n'"$job"' norm.\1 \3/p
+        s/^{"step": [0-9]*, "val_loss": \([^}]*\)}.*/'"$job"' validation \1/p' "$metrics"
+    weights=$(sha256sum "$folder/$job"/checkpoints/*/model.safetensors)
+    echo "$job weights ${weights%% *}"
+}
+
+# The plan's total in MiB, as the banner has it.
+memory() {
+    run "$1" --dry-run
+    sed -n "s/^  memory  *\([0-9.]*\) MiB.*/$1 memory \1/p" "$folder/log"
+}
+
+field() { sed -n "s/^.*\"$2\":[[:space:]]*\"\{0,1\}\([^\",]*\).*/\1/p" "$1" | head -1; }
+
+# What must be equal for equal bits.
+machine() {
+    local profile=$1
+    printf '%s, %s threads, %s, gcc %s' "$(field "$profile" device)" \
+        "$(field "$profile" threads)" "$(field "$profile" library)" "$(field "$profile" compiler)"
+}
+
+for job in $jobs; do
+    printf '\rregress.sh: %-12s' "$job" >&2
+    run "$job"
+    { collect "$job"; memory "$job"; } >>"$figures"
+    repetitions=1
+    case $job in fp32 | bf16 | fp16) $quick || repetitions=40 ;; esac
+    if [ $repetitions -gt 1 ] || [ -z "${profile:-}" ]; then
+        profile=$folder/$job/profile.json
+        run "$job" --profile --repetitions $repetitions --out "$folder/$job"
+    fi
+    [ $repetitions = 1 ] || echo "$job ratio $(field "$profile" ratio)" >>"$figures"
+done
+printf '\r%24s\r' '' >&2
+machine=$(machine "$profile")
+
+# ---- recompute must not change a bit
+
+failures=0
+for job in bf16-gelu bf16-layer; do
+    differing=$(awk -v a=bf16 -v b="$job" '
+        $2 == "memory" || $2 == "ratio" { next }
+        $1 == a { first[$2] = $3; ran[a] = 1 }
+        $1 == b && a in ran && first[$2] != $3 { print $2; exit }' "$figures")
+    if [ -n "$differing" ]; then
+        echo "moved: $job: $differing is not that of bf16: recompute changes bits"
+        failures=1
+    fi
+done
+
+# ---- the baseline of this type of machine, or any
+
+slug=$(printf '%s' "$machine" | tr -c 'A-Za-z0-9\n' '-' | tr -s '-' | cut -c1-100)
+if $update; then
+    [ $failures = 0 ] || { echo "regress.sh: not taken as a baseline" >&2; exit 1; }
+    mkdir -p "$baselines"
+    { printf '# machine: %s\n# date: %s\n' "$machine" "$(date +%F)"; cat "$figures"; } \
+        >"$baselines/$slug.new"
+    mv "$baselines/$slug.new" "$baselines/$slug.txt"
+    echo "baseline of this type of machine: $baselines/$slug.txt"
+    exit 0
+fi
+
+baseline=$baselines/$slug.txt same=1
+if [ ! -r "$baseline" ]; then
+    same=0
+    baseline=
+    for file in "$baselines"/*.txt; do
+        [ ! -r "$file" ] || { baseline=$file; break; }
+    done
+    [ -n "$baseline" ] || { echo "regress.sh: no baseline in $baselines; see --update" >&2; exit 1; }
+    echo "no baseline for $machine"
+    echo "so within tolerances of $(sed -n 's/^# machine: //p' "$baseline")"
+else
+    echo "against the bits of $machine, $(sed -n 's/^# date: //p' "$baseline")"
+fi
+
+awk -v same=$same -v quick=$quick -v jobs=" $jobs " '
+function apart(a, b) { d = a - b; if (d < 0) d = -d; return b == 0 ? (d > 0) : d / b }
+function moved(text) { print "moved: " text; failed = 1 }
+/^#/ { next }
+FNR == NR { old[$1 " " $2] = $3; order[++count] = $1 " " $2; next }
+{ new[$1 " " $2] = $3; if (!(($1 " " $2) in old)) moved($1 ": " $2 " is new") }
+END {
+    for (i = 1; i <= count; i++) {
+        key = order[i]; split(key, part, " "); job = part[1]; figure = part[2]
+        if (index(jobs, " " job " ") == 0 || (quick == "true" && figure == "ratio")) continue
+        if (!(key in new)) { moved(job ": no " figure); continue }
+        a = new[key]; b = old[key]; sub(/\..*/, "", figure)
+        percent = b + 0 ? sprintf(" (%+.2f %%)", 100 * (a / b - 1)) : ""
+        if (figure == "ratio") {
+            if (same && apart(a, b) > 0.25) moved(job ": a step takes " a " times its bare " \
+                "matrix products, was " b percent)
+            if (same) printf "  %-11s step / bare products %.3f, was %.3f\n", job, a, b
+        } else if (figure == "memory") {
+            if (same && a != b) moved(job ": memory " a " MiB, was " b percent)
+        } else if (same && a != b && !((job, figure) in told)) {
+            told[job, figure] = 1 # the first step is enough
+            moved(job ": " part[2] " is " a ", was " b (figure == "weights" ? "" : percent))
+        } else if (!same && (figure == "loss" || figure == "validation")) {
+            limit = job ~ /^fp32/ ? 0.001 : 0.01
+            if (apart(a, b) > limit && !((job, figure) in told)) {
+                told[job, figure] = 1
+                moved(job ": " part[2] " is " a ", was " b percent)
+            }
+        }
+    }
+    exit failed
+}' "$baseline" "$figures" || failures=1
+
+if [ $failures = 0 ]; then
+    echo "nothing moved: $(echo "$jobs" | wc -w) jobs of $steps steps"
+    exit 0
+fi
+echo "If it was meant to move, take the new figures: scripts/regress.sh --update"
+exit 1

@@ -1,0 +1,204 @@
+#!/usr/bin/env bash
+# Does scripts/compare_precisions.sh do what it says? Tried on a model so small that a run takes a
+# blink, with ./train and ./compare, or $TRAIN and $COMPARE.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+root=$PWD
+real_train=$(realpath "${TRAIN:-./train}")
+COMPARE=$(realpath "${COMPARE:-./compare}")
+export COMPARE OMP_WAIT_POLICY=passive
+work=$(mktemp -d) tests=0 failed=0
+trap 'rm -rf "$work"' EXIT
+script=$root/scripts/compare_precisions.sh
+
+# ---- what a test says
+
+test_case() { # NAME: each in an empty folder with a config
+    tests=$((tests + 1)) name=$1
+    cd "$work" && rm -rf case && mkdir case && cd case
+    export TRAIN=$real_train
+    cat >"my tiny.json" <<'TEXT'
+{
+  "name": "tiny", "threads": 1, "seed": 5,
+  "model": {"n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 32},
+  "data": {"train": "tales", "seq_len": 32},
+  "train": {"steps": 40, "micro_batch_size": 2},
+  "optimizer": {"lr": 1e-3, "warmup_steps": 5},
+  "eval": {"every": 20, "batches": 2}, "checkpoint": {"every": 20}
+}
+TEXT
+}
+wrong() {
+    failed=$((failed + 1))
+    echo "FAILED: $name: $*"
+    sed 's/^/        | /' "$work/said"
+}
+runs() { # STATUS ARGUMENTS ...
+    local want=$1 got=0
+    shift
+    timeout 120 "$script" "$@" >"$work/said" 2>&1 || got=$?
+    if [ "$got" -ne "$want" ]; then wrong "status $got instead of $want: $*"; fi
+}
+says() { # TEXT
+    if ! grep -qF -- "$1" "$work/said"; then wrong "does not say: $1"; fi
+}
+silent_on() { # TEXT
+    if grep -qF -- "$1" "$work/said"; then wrong "says: $1"; fi
+}
+holds() { # FILE ...
+    local file
+    for file; do if [ ! -s "$file" ]; then wrong "there is no $file"; fi; done
+}
+losses() { # RUN: without what depends on the clock
+    sed 's/, "step_ms".*//' "$1/metrics.jsonl"
+}
+same_run() { # RUN RUN
+    if ! cmp -s <(losses "$1") <(losses "$2"); then wrong "$1 and $2 differ"; fi
+}
+
+# stand_in TEXT: a ./train that does TEXT first.
+stand_in() {
+    printf '#!/usr/bin/env bash\n%s\nexec %q "$@"\n' "$1" "$real_train" >"$work/stand_in"
+    chmod +x "$work/stand_in"
+    export TRAIN=$work/stand_in
+}
+
+# ---- from beginning to end
+
+test_case "all pass"
+runs 0 "my tiny.json" --no-profile
+says "run 1 of 3: fp32, seed 5" && says "run 3 of 3: fp16, seed 5" && says "may take"
+says "fp32, bf16, fp16: 40 steps, 1 seed, against fp32"
+here="runs/compare-my tiny"
+holds "$here/report.html" "$here/report.md" "$here/report.json" "$here/runs/bf16/metrics.jsonl"
+# What shows that they saw the same is the first loss.
+for run in bf16 fp16; do
+    first=$(sed -n '1s/.*"loss": \([0-9.]*\),.*/\1/p' "$here/runs/$run/metrics.jsonl")
+    case $first in 5.5[0-9]*) ;; *) wrong "$run begins with a loss of $first" ;; esac
+done
+if ! grep -q '"sample"' "$here/runs/fp32/config.json" ||
+    grep -q 'sample at' "$here/runs/fp32.log"; then wrong "samples were drawn"; fi
+
+test_case "some fail"
+runs 1 "my tiny.json" --no-profile --precisions bf16,fp32 --limit-loss 0.0000001
+says "run 1 of 2: fp32" && says "bf16: FAIL, training loss"
+
+test_case "limits are looked at before anything is trained"
+runs 2 "my tiny.json" --limit-loss 1x && says '--limit-loss: "1x"' && silent_on "run 1"
+
+test_case "seeds, and arguments of ./train"
+runs 0 "my tiny.json" --out out --seeds 2 --precisions fp32,bf16 --steps 20 --no-profile \
+    -- --set seed=9 --set train.micro_batch_size=1
+says "run 4 of 4: bf16, seed 10" && says "20 steps, 2 seeds"
+holds out/runs/fp32/metrics.jsonl out/runs/bf16-seed10/metrics.jsonl
+if ! grep -q '"micro_batch_size": 1' out/runs/bf16/config.json; then wrong "not passed on"; fi
+
+# ---- going on
+
+test_case "finished runs are not run again, and more can be added"
+runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
+cp -r out/runs/fp32 before
+stand_in 'echo "$@" >>asked'
+runs 0 "my tiny.json" --out out --seeds 2 --no-profile
+says "run 1 of 6: fp32, seed 5: done before" && says "run 3 of 6: fp16, seed 5"
+says "run 6 of 6: fp16, seed 6"
+if [ "$(wc -l <asked)" -ne 4 ]; then wrong "$(wc -l <asked) runs instead of 4"; fi
+same_run out/runs/fp32 before
+
+# Batches of 64 bytes are so noisy that right arithmetic drifts apart: the limits are wide.
+stop_test() { # SIGNAL STATUS PREFIX
+    local process status=0
+    local long=("my tiny.json" --steps 400 --precisions "fp32,bf16" --no-profile --limit-loss 9
+        --limit-curve 9 --limit-correlation=-1 -- --set checkpoint.every=0)
+    runs 0 --out whole "${long[@]}"
+    set -m # so that it is in a process group of its own, as what a terminal starts
+    "$script" --out out "${long[@]}" >"$work/said" 2>&1 &
+    process=$!
+    set +m
+    for ((i = 0; i < 400; i++)); do
+        if [ -s out/runs/bf16/metrics.jsonl ]; then break; fi
+        sleep 0.01
+    done
+    kill -s "$1" -- "$3$process"
+    wait "$process" || status=$?
+    if [ "$status" -ne "$2" ]; then wrong "status $status instead of $2"; fi
+    says "the same command goes on from here" && silent_on "verdict"
+    if [ -e out/runs/bf16/finished ]; then wrong "there was nothing left to stop"; fi
+    runs 0 --out out "${long[@]}"
+    says "run 1 of 2: fp32, seed 5: done before"
+    same_run out/runs/fp32 whole/runs/fp32
+    same_run out/runs/bf16 whole/runs/bf16
+}
+test_case "Ctrl-C, which every process of the group gets"
+stop_test INT 130 -
+test_case "SIGTERM to the script alone"
+stop_test TERM 143 ""
+
+test_case "other settings do not mix"
+runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
+runs 1 "my tiny.json" --out out --precisions fp32,bf16 --no-profile --steps 20
+says "+steps: 20" && says "choose another --out"
+runs 1 "my tiny.json" --out out --precisions fp32,bf16 --no-profile -- --set eval.batches=1
+says "+arguments of ./train: --set eval.batches=1"
+sed -i 's/1e-3/2e-3/' "my tiny.json"
+runs 1 "my tiny.json" --out out --precisions fp32,bf16 --no-profile && says '"lr": 2e-3'
+
+test_case "another program goes on"
+runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
+stand_in ""
+runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
+says "not the one any more"
+
+# ---- trouble
+
+test_case "a precision that diverges is reported"
+runs 1 "my tiny.json" --no-profile -- --set loss_scale.init_scale=4294967296 \
+    --set loss_scale.min_scale=4294967296
+says "run fp16 ended early" && says "bf16  pass" && says "fp16: FAIL, finished: 7 of 40 steps"
+says "written: "
+
+test_case "a reference that diverges ends it"
+stand_in 'case "$*" in *precision=fp32*) set -- "$@" --set train.steps=20;
+    '"$(printf '%q' "$real_train")"' "$@"; exit 1;; esac'
+runs 1 "my tiny.json" --no-profile && silent_on "run 2"
+
+test_case "data that are not there"
+runs 1 "my tiny.json" --no-profile -- --set 'data.train=none*' --set data.val=tales
+says "none*" && silent_on "run 2"
+
+test_case "settings that cannot be"
+runs 2 "my tiny.json" --no-profile -- --set nonsense=1 && says "nonsense" && silent_on "run 2"
+
+test_case "profiles"
+# shellcheck disable=SC2016 # the stand-in expands it
+stand_in 'case " $* " in *" --profile "*) while [ "$1" != --out ]; do shift; done
+    echo "{\"step_ms\": 8, \"products_ms\": 4, \"operations\": {\"matmul\": 6}}" >"$2/profile.json"
+    exit;; esac'
+runs 0 "my tiny.json" --precisions fp32,bf16
+says "matmul" && says "6.0 ms"
+
+test_case "a profile that fails"
+stand_in 'case " $* " in *" --profile "*) echo broken; exit 1;; esac'
+runs 0 "my tiny.json" --precisions fp32,bf16 && says "--profile failed" && says "bf16  pass"
+
+test_case "wrong usage"
+runs 2 && says "give a config"
+runs 2 nothing.json && says "no such config"
+runs 2 "my tiny.json" other.json
+runs 2 "my tiny.json" --nothing && says "no such option"
+runs 2 "my tiny.json" --steps
+runs 2 "my tiny.json" --steps 0
+runs 2 "my tiny.json" --seeds 1.5
+runs 2 "my tiny.json" --precisions fp32
+runs 2 "my tiny.json" --precisions fp32,fp8 && says "fp8"
+runs 2 "my tiny.json" --precisions fp32,fp32 && says "twice"
+runs 2 "my tiny.json" -- --set name=x && says "chosen here"
+runs 2 "my tiny.json" --steps 20 -- --set train.steps=10 && says "contradicts"
+if [ -e runs ]; then wrong "it began nevertheless"; fi
+
+test_case "help fits a terminal"
+runs 0 --help && says "--precisions LIST"
+if [ "$(wc -L <"$work/said")" -gt 80 ]; then wrong "a line is too long"; fi
+
+echo "scripts/compare_precisions.sh: $tests cases, $failed failures"
+[ $failed -eq 0 ]
