@@ -272,6 +272,12 @@ check: $(PROGRAMS)
 	$(USE_PROGRAMS) scripts/generate.sh --check
 	test/plain_criterion/check.sh
 	test/scripts/test_fetch.sh
+	test/scripts/test_plot.sh
+ifeq ($(BUILD),fast)
+	$(USE_PROGRAMS) test/scripts/test_compare_precisions.sh
+	$(USE_PROGRAMS) test/scripts/test_regress.sh
+	$(USE_PROGRAMS) test/scripts/test_pages.sh
+endif
 
 # Refreshes what is generated from the option table: configs/schema.json, the README's reference.
 generate: $(PROGRAMS)

@@ -72,7 +72,7 @@ static int run(const struct command_line *line, char *error) {
     if (status) return status;
     if (line->command == COMMAND_SAMPLE) return run_sample(&config, from, line, error);
     if (line->command == COMMAND_EVAL) return run_eval(&config, from, line, error);
-    if (line->command == COMMAND_DRY_RUN) return run_dry(&config, error);
+    if (line->command == COMMAND_DRY_RUN) return run_dry(&config, line, error);
     if (line->command == COMMAND_PROFILE) return run_profile(&config, line, error);
     return run_train(&config, line, error);
 }

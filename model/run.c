@@ -303,13 +303,14 @@ int run_train(const struct config *config, const struct command_line *line, char
     return status;
 }
 
-int run_dry(const struct config *config, char *error) {
+int run_dry(const struct config *config, const struct command_line *line, char *error) {
     struct run run;
     int failed = run_open(&run, config, false, error) || open_tokenizer(&run, NULL, error);
     if (!failed) {
-        struct memory_question question = memory_question(&run.config, &run.be, -1);
+        struct memory_question question = memory_question(&run.config, &run.be, line->memory_gib);
         print_banner(&run);
-        failed = memory_report_run(stdout, &question, error);
+        failed = memory_report_run(stdout, &question, error) ||
+                 (line->sizes && memory_report_sizes(stdout, &question, error));
     }
     run_close(&run);
     return failed ? EXIT_FAILED : EXIT_DONE;

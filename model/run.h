@@ -14,8 +14,9 @@ enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_SIGNAL = 128 };
  * EXIT_DONE or a signal's, error says why. */
 int run_train(const struct config *config, const struct command_line *line, char *error);
 
-/* Prints the banner of the same run, with its memory plan, and trains nothing. */
-int run_dry(const struct config *config, char *error);
+/* Prints the banner of the same run and tables of the memory that it and its variants need, with
+ * line->sizes those of larger models too (model/lab/memory_report.h), and trains nothing. */
+int run_dry(const struct config *config, const struct command_line *line, char *error);
 
 /* Prints text from the model at `from`, a checkpoint or a directory of Hugging Face, for each
  * prompt of the line; config comes from it. */

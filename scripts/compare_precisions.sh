@@ -156,7 +156,9 @@ settings() {
 
 open_folder() {
     mkdir -p "$out/runs"
-    if [ ! -e "$out/settings.txt" ]; then
+    if [ ! -e "$out/settings.txt" ] ||
+        [ -z "$(find "$out/runs" -name metrics.jsonl -print -quit)" ]; then
+        rm -f "$out/train.cksum"
         cp "$config" "$out/config.json"
         settings >"$out/settings.txt.new" && mv "$out/settings.txt.new" "$out/settings.txt"
     elif ! settings | cmp -s - "$out/settings.txt" || ! cmp -s "$config" "$out/config.json"; then

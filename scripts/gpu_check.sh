@@ -10,9 +10,10 @@ scripts/gpu_check.sh [--quick] [--no-torch] [--batch N] [--out FOLDER] [--emulat
 scripts/gpu_check.sh --bundle
 
 On a machine with an NVIDIA GPU, nvcc, gcc and make: builds for this GPU, checks the emulator's
-picture of it, runs the tests of all operations and of whole trainings on it, compute-sanitizer
-on small shapes, and then measures GPT-2 124M, every operation and the ceilings, beside PyTorch if
-python3 has it. Ends with one table, and FOLDER/gpu_check.json (build/gpu_check by default).
+picture of it, runs the tests of all operations and of whole trainings on it, compares the
+precisions on the built-in text and audits them, runs compute-sanitizer on small shapes, and then
+measures GPT-2 124M, every operation and the ceilings, beside PyTorch if python3 has it. Ends with
+one table, and FOLDER/gpu_check.json (build/gpu_check by default).
 
   --quick      no compute-sanitizer, no PyTorch, shorter measurements
   --no-torch   no PyTorch
@@ -223,8 +224,8 @@ fi
 
 # ---- 3. build; Criterion is left out so that tests can run without a process of their own
 
-targets=("$folder/device_tests" "$folder/gpu_bench")
-if [ "$rehearsal" -eq 0 ]; then targets=("$folder/train" "$folder/prepare" "${targets[@]}"); fi
+targets=("$folder/train" "$folder/prepare" "$folder/compare" "$folder/device_tests"
+    "$folder/gpu_bench")
 rm -f "${targets[@]}"
 step build $((rehearsal ? 1200 : 180)) make -k -j"$(nproc)" OUT="$folder" CRITERION=0 \
     "${options[@]}" "${targets[@]}" ||
@@ -269,7 +270,32 @@ fi
 step operations 70 "$folder/device_tests" --jobs "$jobs" --timeout 60 --filter "$operations"
 step models 60 "$folder/device_tests" --jobs "$jobs" --timeout 55 --filter "$models"
 
-# ---- 6. compute-sanitizer: four tools side by side, on what is small
+# ---- 6. the precision lab: three precisions on the built-in text, and the audit
+
+# shellcheck disable=SC2317  # called by name, in a bash of its own under a time limit
+lab() { # MORE ARGUMENTS OF ./train ...
+    local status=0
+    rm -rf build/gpu_lab
+    TRAIN=$folder/train COMPARE=$folder/compare scripts/compare_precisions.sh fp16.json \
+        --out build/gpu_lab -- --device cuda "$@" || status=1
+    "$folder/train" --audit --config fp16.json --device cuda "$@" --out build/gpu_lab ||
+        status=1
+    cp build/gpu_lab/report.json "$out/compare.json" &&
+        cp build/gpu_lab/audit.json "$out/audit.json" || status=1
+    return "$status"
+}
+tiny_model=()
+if [ "$rehearsal" -eq 1 ]; then
+    for part in model.n_layer=1 model.n_head=2 model.n_embd=32 data.seq_len=16 \
+        train.micro_batch_size=1 train.steps=40 eval.batches=1; do
+        tiny_model+=(--set "$part")
+    done
+fi
+export -f lab
+export folder out
+step lab 90 bash -c 'lab "$@"' lab "${tiny_model[@]}"
+
+# ---- 7. compute-sanitizer: four tools side by side, on what is small
 
 sanitizer=$(command -v compute-sanitizer || echo "$(dirname "$nvcc")/compute-sanitizer")
 # shellcheck disable=SC2317  # called by name, in a bash of its own under a time limit
@@ -310,7 +336,7 @@ else
     step sanitizer 75 bash -c sanitize_all
 fi
 
-# ---- 7. measure: nothing else runs on the GPU from here on
+# ---- 8. measure: nothing else runs on the GPU from here on
 
 for job in "${warming[@]}"; do wait "$job"; done
 seconds=0.1
@@ -326,7 +352,7 @@ else
     skip torch "not asked for"
 fi
 
-# ---- 8. the table
+# ---- 9. the table
 
 # figure FILE FIELD TEXT ...: the number of FIELD in the line that holds every TEXT; "" if none.
 figure() {

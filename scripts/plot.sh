@@ -259,11 +259,14 @@ curve() { # RUN METRIC STYLE TITLE
 
 # Prints gnuplot's commands for the chart of a metric.
 chart() { # METRIC
-    local run style title=${MEANING[$1]} name of="" curves=()
+    local run style title=${MEANING[$1]} name of="" extra told="" many="" curves=()
+    # Points of many runs would fill the legend: one entry speaks for all.
+    if [ ${#files[@]} -gt 4 ] || { [ -n "$kind" ] && [ ${#files[@]} -gt 1 ]; }; then many=yes; fi
     case $1 in loss | grad_norm | tokens_per_s)
         if [ "$smooth" -gt 1 ]; then title+=", mean of the last $smooth steps"; fi
         ;;
     esac
+    printf 'set key title %s left\n' "$(quoted "$title")"
     for run in "${!files[@]}"; do
         if ! has "$run" "$1"; then continue; fi
         case $1 in
@@ -275,14 +278,14 @@ chart() { # METRIC
         name=${names[run]}
         if [ ${#files[@]} -gt 1 ]; then of="$name, "; fi
         curves+=("$(curve "$run" "$1" $style "$name")")
-        if [ "$1" = loss ] && has "$run" val_loss; then
-            curves+=("$(curve "$run" val_loss points "${of}validation")")
-        fi
-        if [ "$1" = loss_scale ] && has "$run" skipped; then
-            curves+=("$(curve "$run" skipped points "${of}skipped steps")")
-        fi
+        extra=""
+        if [ "$1" = loss ] && has "$run" val_loss; then extra="val_loss validation"; fi
+        if [ "$1" = loss_scale ] && has "$run" skipped; then extra="skipped skipped steps"; fi
+        if [ -z "$extra" ]; then continue; fi
+        title=$of${extra#* }
+        if [ "$many" ]; then title=${told:-${extra#* }} told="-"; fi
+        curves+=("$(curve "$run" "${extra%% *}" points "${title#-}")")
     done
-    printf 'set key title %s left\n' "$(quoted "$title")"
     if [ "$1" = loss ]; then axis "$TICKS" loss val_loss; else axis "$TICKS" "$1"; fi
     printf 'plot %s' "${curves[0]}"
     if [ ${#curves[@]} -gt 1 ]; then printf ', %s' "${curves[@]:1}"; fi
@@ -381,10 +384,12 @@ draw() {
     fi
 }
 
+screen() { tput "$1" 2>/dev/null </dev/tty || echo "$2"; } # cols|lines WHERE_UNKNOWN
+
 measure_terminal() {
     WIDTH=80 HEIGHT=24 COLOUR=mono
     if [ -n "$terminal" ]; then
-        WIDTH=$(tput cols 2>/dev/null || echo 80) HEIGHT=$(tput lines 2>/dev/null || echo 24)
+        WIDTH=$(screen cols 80) HEIGHT=$(screen lines 24)
         if [ -z "${NO_COLOR:-}" ]; then COLOUR=ansi; fi
     elif [[ ${COLUMNS:-} =~ ^[1-9][0-9]{0,5}$ ]]; then WIDTH=$COLUMNS; fi
     WIDTH=$((WIDTH > 140 ? 138 : WIDTH < 42 ? 40 : WIDTH - 2))
@@ -415,12 +420,8 @@ states() { stat -c '%n %s %Y' -- "${files[@]}" 2>/dev/null || true; }
 # A terminal is drawn over from its top, without flicker; anything else gets chart after chart.
 follow_runs() {
     local before="" now waits="" last_round=""
-    if [ -n "$terminal" ] && [ -z "$kind" ]; then
-        hidden=yes
-        printf '\e[?25l\e[H\e[J'
-    fi
     while true; do
-        now=$(states) now+=" $([ -z "$hidden" ] || { tput cols && tput lines; })"
+        now=$(states) now+=" $([ -z "$hidden" ] || echo "$(screen cols 80) $(screen lines 24)")"
         if [ "$now" != "$before" ]; then
             if draw >"$folder/frame"; then
                 if [ -n "$hidden" ]; then
@@ -446,12 +447,27 @@ find_files
 name_runs
 command -v gnuplot >/dev/null || die 1 "it needs gnuplot: apt-get install gnuplot-nox"
 folder=$(mktemp -d)
+worker=""
 clean_up() {
     rm -rf "$folder"
     if [ -n "$hidden" ]; then printf '\e[?25h'; fi
 }
+stop() { # STATUS
+    if [ -n "$worker" ]; then
+        kill "$worker" || true
+        wait "$worker" || true
+    fi 2>/dev/null
+    exit "$1"
+}
 trap clean_up EXIT
+trap 'stop 130' INT
+trap 'stop 143' TERM
 if [ -t 1 ]; then terminal=yes; fi
-trap 'exit 130' INT
-trap 'exit 143' TERM
-if [ -n "$follow" ]; then follow_runs; else draw; fi
+if [ -n "$terminal" ] && [ -n "$follow" ] && [ -z "$kind" ]; then
+    hidden=yes
+    printf '\e[?25l\e[H\e[J'
+fi
+# While it works this shell only waits: bash can stumble over a signal amid its own work.
+if [ -n "$follow" ]; then follow_runs & else draw & fi
+worker=$!
+wait "$worker"

@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 usage() {
     cat <<'TEXT'
-scripts/regress.sh [--update] [--quick] [--keep] [--jobs LIST] [--train PROGRAM]
+scripts/regress.sh [--update] [--quick] [--again] [--jobs LIST] [--train PROGRAM]
 
 Trains small models in each precision, and in the variants of memory and dtypes, and compares with
 the figures committed in scripts/regress/:
@@ -21,19 +21,19 @@ Takes less than a minute on two cores; nothing else should be running.
 
   --update         take this build's figures as the new baseline of this type of machine
   --quick          leave the speed out
-  --keep           keep the runs, in build/regress
+  --again          run nothing: compare once more what the last run has left in build/regress
   --jobs LIST      only some of: fp32 bf16 fp16 bf16-gelu bf16-layer fp16-lower fp32-odd bf16-odd
   --train PROGRAM  another ./train
 TEXT
 }
 
 all="fp32 bf16 fp16 bf16-gelu bf16-layer fp16-lower fp32-odd bf16-odd"
-update=false quick=false keep=false train=./train jobs=$all
+update=false quick=false again=false train=./train jobs=$all
 while [ $# -gt 0 ]; do
     case $1 in
     --update) update=true ;;
     --quick) quick=true ;;
-    --keep) keep=true ;;
+    --again) again=true ;;
     --train | --jobs)
         [ $# -gt 1 ] || { echo "regress.sh: $1 needs a value" >&2; exit 2; }
         if [ "$1" = --train ]; then train=$2; else jobs=$2; fi
@@ -56,11 +56,11 @@ fi
 baselines=${REGRESS_BASELINES:-scripts/regress} # tests have their own
 # Waiting threads must not keep others from the cores, or the machine is never quiet.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
-folder=build/regress
-rm -rf "$folder"
-mkdir -p "$folder"
-if ! $keep; then trap 'rm -rf "$folder"' EXIT; fi
-figures=$folder/figures
+folder=build/regress figures=build/regress/figures
+if $again && [ ! -r $figures ]; then
+    echo "regress.sh: no figures of an earlier run in $folder" >&2
+    exit 2
+fi
 
 # One small job: 20 steps with a validation. The sizes of `odd` fit no vector and no tile.
 steps=20
@@ -78,15 +78,6 @@ job_settings() {
         ;;
     esac
 }
-cat >"$folder/job.json" <<'JSON'
-{"model": {"n_layer": 4, "n_head": 4, "n_embd": 256, "n_positions": 128},
- "data": {"train": "tales", "seq_len": 128},
- "train": {"steps": 20, "micro_batch_size": 4, "grad_accum_steps": 2},
- "optimizer": {"lr": 2e-3, "warmup_steps": 4},
- "eval": {"every": 20, "batches": 4},
- "threads": 2, "seed": 7}
-JSON
-
 # Runs ./train with the job's settings, and what is given.
 run() {
     local job=$1
@@ -124,20 +115,36 @@ machine() {
         "$(field "$profile" threads)" "$(field "$profile" library)" "$(field "$profile" compiler)"
 }
 
-for job in $jobs; do
-    printf '\rregress.sh: %-12s' "$job" >&2
-    run "$job"
-    { collect "$job"; memory "$job"; } >>"$figures"
-    repetitions=1
-    case $job in fp32 | bf16 | fp16) $quick || repetitions=40 ;; esac
-    if [ $repetitions -gt 1 ] || [ -z "${profile:-}" ]; then
-        profile=$folder/$job/profile.json
-        run "$job" --profile --repetitions $repetitions --out "$folder/$job"
-    fi
-    [ $repetitions = 1 ] || echo "$job ratio $(field "$profile" ratio)" >>"$figures"
-done
-printf '\r%24s\r' '' >&2
-machine=$(machine "$profile")
+# All jobs; their figures behind a line that names the machine.
+run_all() {
+    local job repetitions profile=
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    cat >"$folder/job.json" <<'JSON'
+{"model": {"n_layer": 4, "n_head": 4, "n_embd": 256, "n_positions": 128},
+ "data": {"train": "tales", "seq_len": 128},
+ "train": {"steps": 20, "micro_batch_size": 4, "grad_accum_steps": 2},
+ "optimizer": {"lr": 2e-3, "warmup_steps": 4},
+ "eval": {"every": 20, "batches": 4},
+ "threads": 2, "seed": 7}
+JSON
+    for job in $jobs; do
+        printf '\rregress.sh: %-12s' "$job" >&2
+        run "$job"
+        { collect "$job"; memory "$job"; } >>"$folder/lines"
+        repetitions=1
+        case $job in fp32 | bf16 | fp16) $quick || repetitions=40 ;; esac
+        if [ $repetitions -gt 1 ] || [ -z "$profile" ]; then
+            profile=$folder/$job/profile.json
+            run "$job" --profile --repetitions $repetitions --out "$folder/$job"
+        fi
+        [ $repetitions = 1 ] || echo "$job ratio $(field "$profile" ratio)" >>"$folder/lines"
+    done
+    printf '\r%24s\r' '' >&2
+    { printf '# machine: %s\n' "$(machine "$profile")"; cat "$folder/lines"; } >"$figures"
+}
+$again || run_all
+machine=$(sed -n 's/^# machine: //p' "$figures")
 
 # ---- recompute must not change a bit
 
@@ -159,8 +166,7 @@ slug=$(printf '%s' "$machine" | tr -c 'A-Za-z0-9\n' '-' | tr -s '-' | cut -c1-10
 if $update; then
     [ $failures = 0 ] || { echo "regress.sh: not taken as a baseline" >&2; exit 1; }
     mkdir -p "$baselines"
-    { printf '# machine: %s\n# date: %s\n' "$machine" "$(date +%F)"; cat "$figures"; } \
-        >"$baselines/$slug.new"
+    { echo "# date: $(date +%F)"; cat "$figures"; } >"$baselines/$slug.new"
     mv "$baselines/$slug.new" "$baselines/$slug.txt"
     echo "baseline of this type of machine: $baselines/$slug.txt"
     exit 0

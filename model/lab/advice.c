@@ -7,6 +7,8 @@
 
 #include <stb/stb_ds.h>
 
+#include "model/lab/percent.h"
+
 #define TOLERANCE_OF_NOISE 0.1
 #define TOLERANCE_MIN      0.01
 #define TOLERANCE_MAX      0.1
@@ -14,20 +16,6 @@
 #define WORD_REMOVES       0.25 /* of the error, to be worth its time */
 
 static const char *const format_names[] = {[AUDIT_BF16] = "bf16", [AUDIT_FP16] = "fp16"};
-
-const char *percent(char text[PERCENT_MAX], double share) {
-    double value = 100 * share;
-    if (!isfinite(share)) snprintf(text, PERCENT_MAX, "infinite");
-    else if (value == 0) snprintf(text, PERCENT_MAX, "0 %%");
-    else if (fabs(value) < 0.001) snprintf(text, PERCENT_MAX, "<0.001 %%");
-    else
-        snprintf(text, PERCENT_MAX,
-                 fabs(value) < 0.1  ? "%.3f %%"
-                 : fabs(value) < 10 ? "%.2f %%"
-                                    : "%.1f %%",
-                 value);
-    return text;
-}
 
 static void add_text(struct advice *advice, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -74,40 +62,54 @@ static enum dtype choose_format(const struct advice *advice, const struct audit 
     return DTYPE_F32;
 }
 
-static void write_format(struct advice *advice, const struct audit *audit) {
-    char error[PERCENT_MAX], tolerance[PERCENT_MAX], noise[PERCENT_MAX], compared[100] = "";
-    percent(tolerance, advice->tolerance);
+/* fp32, as nothing else will do, or nothing else is fast here. */
+static void write_fp32(struct advice *advice, const struct audit *audit) {
+    const char *fit = NULL;
+    for (int i = 0; i < AUDIT_FORMATS && !fit; i++)
+        if (advice->formats[i].fit) fit = format_names[i];
+    if (fit)
+        add_text(advice,
+                 "Format: fp32. This %s has fast products in no format that is exact enough; "
+                 "to save memory, %s would do.",
+                 audit->subject.be.name, fit);
+    else add_text(advice, "Format: fp32. No format that was looked at is exact enough.");
+}
+
+static void write_lower(struct advice *advice, const struct audit *audit, int i) {
+    char error[PERCENT_MAX], noise[PERCENT_MAX], compared[100] = "";
     if (step_noise(audit) > 0)
         snprintf(compared, sizeof compared, "; another batch changes them by %s",
                  percent(noise, step_noise(audit)));
-    if (advice->format == DTYPE_F32) {
+    add_text(advice,
+             "Format: %s. Its gradients are %s from those of fp32%s. %s%s has fast products "
+             "in it.",
+             format_names[i], percent(error, advice->formats[i].error), compared,
+             i == AUDIT_BF16 ? "It needs no loss scale, and this " : "This ",
+             audit->subject.be.name);
+}
+
+static void write_other(struct advice *advice, const struct audit *audit, int i) {
+    char error[PERCENT_MAX], tolerance[PERCENT_MAX];
+    const struct advice_format *format = &advice->formats[i];
+    if (!audit->formats[i].usable)
         add_text(advice,
-                 "Format: fp32. Of the formats looked at, none that this %s has fast "
-                 "products for is exact enough.",
-                 audit->subject.be.name);
-    } else {
-        int i = advice->format == DTYPE_BF16 ? AUDIT_BF16 : AUDIT_FP16;
-        add_text(advice,
-                 "Format: %s. Its gradients are %s from those of fp32%s. %s%s has fast "
-                 "products in it.",
-                 format_names[i], percent(error, advice->formats[i].error), compared,
-                 i == AUDIT_BF16 ? "It needs no loss scale, and this " : "This ",
-                 audit->subject.be.name);
-    }
-    for (int i = 0; i < AUDIT_FORMATS; i++) {
-        const struct advice_format *format = &advice->formats[i];
-        if (!audit->formats[i].made || audit->formats[i].dtype == advice->format) continue;
-        if (!audit->formats[i].usable)
-            add_text(advice,
-                     "%s cannot hold this model: values are infinite, whatever is kept in "
-                     "float32.",
-                     format_names[i]);
-        else
-            add_text(advice, "%s %s: error %s (tolerance %s)%s.", format_names[i],
-                     format->fit ? "would do too" : "is not exact enough",
-                     percent(error, format->error), tolerance,
-                     format->fit && !is_native(audit, i) ? ", but without fast products here" : "");
-    }
+                 "%s cannot hold this model: values are infinite, whatever is kept in float32.",
+                 format_names[i]);
+    else
+        add_text(advice, "%s %s: error %s, tolerance %s%s.", format_names[i],
+                 format->fit ? "is exact enough" : "is not exact enough",
+                 percent(error, format->error), percent(tolerance, advice->tolerance),
+                 format->fit && !is_native(audit, i) ? ", but without fast products here" : "");
+}
+
+static void write_format(struct advice *advice, const struct audit *audit) {
+    if (advice->format == DTYPE_F32) write_fp32(advice, audit);
+    for (int i = 0; i < AUDIT_FORMATS; i++)
+        if (audit->formats[i].made && audit->formats[i].dtype == advice->format)
+            write_lower(advice, audit, i);
+    for (int i = 0; i < AUDIT_FORMATS; i++)
+        if (audit->formats[i].made && audit->formats[i].dtype != advice->format)
+            write_other(advice, audit, i);
 }
 
 static void write_scale(struct advice *advice, const struct audit *audit) {
@@ -187,6 +189,11 @@ static void write_masters(struct advice *advice, const struct audit *audit) {
                                   : "");
 }
 
+/* To what loss_scale.init_scale takes, from min_scale's default on. */
+static int clamp_scale(int exponent) {
+    return exponent < -14 ? -14 : exponent > 32 ? 32 : exponent;
+}
+
 void advice_make(struct advice *advice, const struct audit *audit) {
     *advice = (struct advice){.tolerance = tolerance_of(audit)};
     for (int i = 0; i < AUDIT_FORMATS; i++) {
@@ -195,7 +202,7 @@ void advice_make(struct advice *advice, const struct audit *audit) {
         if (!found->made) continue;
         choose_words(format, found, advice->tolerance);
         format->fit = found->usable && format->error <= advice->tolerance;
-        format->init_scale = found->safe_scale - ADVICE_MARGIN;
+        format->init_scale = clamp_scale(found->safe_scale - ADVICE_MARGIN);
     }
     advice->format = choose_format(advice, audit);
     write_format(advice, audit);
@@ -215,7 +222,9 @@ void advice_print_config(FILE *out, const struct advice *advice, const struct au
     bool scales = audit->formats[format].dtype == DTYPE_F16;
     words_text(words, advice->formats[format].words);
     fprintf(out, "{\n  \"precision\": \"%s\",\n", format_names[format]);
-    fprintf(out, "  \"autocast\": {\"float32\": [%s]}", words);
+    bool lower = audit->subject.config.autocast.residual == CONFIG_DTYPE_LOWER;
+    fprintf(out, "  \"autocast\": {\"float32\": [%s]%s}", words,
+            lower ? ", \"residual\": \"lower\"" : "");
     if (scales)
         fprintf(out, ",\n  \"loss_scale\": {\"init_scale\": %.17g}",
                 ldexp(1, advice->formats[format].init_scale));

@@ -12,6 +12,11 @@
 static int run_reference(struct audit *audit, struct trainer *trainer, char *error) {
     struct subject *subject = &audit->subject;
     int status = audit_pass_run(&audit->reference, subject, trainer, NULL, PASS_TRACED, error);
+    if (status == 0 && !audit->reference.finite)
+        return fail(error,
+                    "in fp32 too the loss (%g) or its gradients are not finite: there is nothing "
+                    "to audit\nname an earlier checkpoint with --from",
+                    audit->reference.loss);
     if (status == 0 && *subject->stop) status = 1;
     if (status == 0) status = audit_update_run(&audit->update, subject, trainer, error);
     return status;
@@ -58,8 +63,13 @@ static void say(struct audit_progress *progress, const char *what) {
     spoken->last = now;
 }
 
+/* What there would hardly be memory for. */
+enum { REPETITIONS_MAX = 1000 };
+
 static int choose_formats(bool wanted[AUDIT_FORMATS], const struct command_line *line,
                           char *error) {
+    if (line->repetitions > REPETITIONS_MAX)
+        return fail(error, "--repetitions: at most %d for --audit", REPETITIONS_MAX);
     for (int i = 0; i < AUDIT_FORMATS; i++) wanted[i] = line->precision_count == 0;
     for (int i = 0; i < line->precision_count; i++) {
         if (line->precisions[i] == CONFIG_PRECISION_BF16) wanted[AUDIT_BF16] = true;

@@ -7,9 +7,8 @@
 #include "data/error.h"
 
 enum {
-    SCALE_MIN = -14,  /* the default of loss_scale.min_scale */
-    SCALE_MAX = 120,  /* the scale itself is an fp32 number */
-    SCALE_STEPS = 40, /* tried on the way down or up */
+    SCALE_MIN = -14, /* the default of loss_scale.min_scale */
+    SCALE_MAX = 120, /* the scale itself is an fp32 number */
 };
 
 static void say(struct audit_progress *progress, const struct audit_format *format,
@@ -68,25 +67,26 @@ static bool need(struct audit_format *format, unsigned words) {
     return after != before;
 }
 
-/* Runs at the scale 2^exponent; status as audit_pass_finite. */
-static int try_scale(bool *finite, struct subject *subject, struct trainer *trainer, int exponent,
-                     char *error) {
-    return audit_pass_finite(finite, subject, trainer, ldexpf(1, exponent), error);
+/* Runs at the scale 2^exponent; status as audit_pass_try. */
+static int try_scale(enum pass_outcome *outcome, struct subject *subject, struct trainer *trainer,
+                     int exponent, char *error) {
+    return audit_pass_try(outcome, subject, trainer, ldexpf(1, exponent), error);
 }
 
-/* The largest power of two that stays finite, from the predicted one down or up. Sets *found. */
+/* The largest power of two that stays finite, from the predicted one down or up. Sets *found; where
+ * the loss itself is infinite no scale is tried any more. */
 static int search_scale(struct audit_format *format, bool *found, struct subject *subject,
                         struct trainer *trainer, char *error) {
-    int exponent = format->predicted_scale, status = 0;
-    *found = false;
-    for (int i = 0; status == 0 && !*found && i < SCALE_STEPS && exponent >= SCALE_MIN; i++) {
-        status = try_scale(found, subject, trainer, exponent, error);
-        if (!*found) exponent--;
-    }
-    bool more = *found && exponent == format->predicted_scale;
-    for (int i = 0; status == 0 && more && i < SCALE_STEPS && exponent < SCALE_MAX; i++) {
-        status = try_scale(&more, subject, trainer, exponent + 1, error);
-        if (more) exponent++;
+    int exponent = format->predicted_scale;
+    enum pass_outcome outcome = PASS_GRADIENTS_INFINITE;
+    int status = try_scale(&outcome, subject, trainer, exponent, error);
+    bool down = status == 0 && outcome == PASS_GRADIENTS_INFINITE;
+    while (status == 0 && outcome == PASS_GRADIENTS_INFINITE && exponent > SCALE_MIN)
+        status = try_scale(&outcome, subject, trainer, --exponent, error);
+    *found = outcome == PASS_FINITE;
+    while (status == 0 && !down && outcome == PASS_FINITE && exponent < SCALE_MAX) {
+        status = try_scale(&outcome, subject, trainer, exponent + 1, error);
+        if (outcome == PASS_FINITE) exponent++;
     }
     format->safe_scale = exponent;
     return status;

@@ -8,6 +8,7 @@
 #include "model/lab/audit_tables.h"
 #include "model/lab/chart.h"
 #include "model/lab/page.h"
+#include "model/lab/percent.h"
 
 /* The picture of all values times 2^scale, with the places of fp16. */
 static void print_histogram(FILE *out, const char *what, const struct magnitudes *magnitudes,

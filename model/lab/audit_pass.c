@@ -218,27 +218,27 @@ int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trai
     return status;
 }
 
-/* Sums of gradients overflow where those of one micro-batch might not. */
-static bool all_finite(struct watcher *watcher) {
+static enum pass_outcome outcome_of(struct watcher *watcher) {
     const struct gpt *gpt = watcher->gpt;
     struct magnitudes magnitudes = {0};
+    if (!isfinite(mean_loss(watcher))) return PASS_LOSS_INFINITE;
     for (int i = 0; i < (int)arrlen(gpt->list); i++) {
         struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
         magnitudes_add(&magnitudes, fetch(watcher, &view), (size_t)tensor_count(&view));
     }
-    return magnitudes.infinite == 0 && isfinite(mean_loss(watcher));
+    return magnitudes.infinite > 0 ? PASS_GRADIENTS_INFINITE : PASS_FINITE;
 }
 
-int audit_pass_finite(bool *finite, struct subject *subject, struct trainer *trainer,
-                      float loss_scale, char *error) {
+int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct trainer *trainer,
+                   float loss_scale, char *error) {
     struct gpt *gpt = &trainer->gpt;
     struct watcher watcher = {.gpt = gpt};
     int accumulated = (int)subject->config.train.grad_accum_steps, status = 0;
     assert(gpt->precision.scale_loss);
     trainer->state.scaler.loss_scale = loss_scale;
     trainer_restore_scaler(trainer);
-    *finite = true;
-    for (int i = 0; status == 0 && *finite && i < subject->repetitions; i++) {
+    *outcome = PASS_FINITE;
+    for (int i = 0; *outcome == PASS_FINITE && i < subject->repetitions; i++) {
         if (i % accumulated == 0) gpt_clear_gradients(gpt);
         status = *subject->stop ? 1 : subject_put(subject, trainer, i, error);
         if (status) break;
@@ -246,8 +246,9 @@ int audit_pass_finite(bool *finite, struct subject *subject, struct trainer *tra
         gpt_loss(gpt, &trainer->scaler->loss_scale, subject_weight(subject));
         gpt_backward(gpt);
         gpt->accumulate = true;
-        *finite = all_finite(&watcher);
+        *outcome = outcome_of(&watcher);
         if (gpt->be->failure[0]) status = fail(error, "%s", gpt->be->failure);
+        if (status) break;
     }
     arrfree(watcher.floats);
     arrfree(watcher.raw);

@@ -40,9 +40,11 @@ int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trai
                    const struct audit_pass *reference, enum pass_kind kind, char *error);
 void audit_pass_free(struct audit_pass *pass);
 
-/* Whether loss and gradients of all micro-batches are finite, with gradients summed up as training
- * does, at the loss scale given. Sets *finite; returns as above. */
-int audit_pass_finite(bool *finite, struct subject *subject, struct trainer *trainer,
-                      float loss_scale, char *error);
+enum pass_outcome { PASS_FINITE, PASS_GRADIENTS_INFINITE, PASS_LOSS_INFINITE };
+
+/* Whether loss and gradients of all micro-batches are finite at this loss scale, with gradients
+ * summed up as training does. Ends at the first that is not. Returns as above. */
+int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct trainer *trainer,
+                   float loss_scale, char *error);
 
 #endif

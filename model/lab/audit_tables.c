@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "model/lab/advice.h"
+#include "model/lab/percent.h"
 
 static const char *const names[] = {[AUDIT_BF16] = "bf16", [AUDIT_FP16] = "fp16"};
 
@@ -16,13 +16,9 @@ const char *parameter_kind(const char *name) {
     return strchr(name + 2, '.') + 1;
 }
 
-/* As percent() but narrower. */
 static void add_percent(struct table *table, double share) {
     char text[PERCENT_MAX];
-    percent(text, share);
-    char *space = strchr(text, ' ');
-    if (space) strcpy(space, "%");
-    table_cell(table, "%s", isfinite(share) ? text : "inf");
+    table_cell(table, "%s", percent_short(text, share));
 }
 
 /* A tensor, or the worst of several. */
@@ -109,7 +105,7 @@ void audit_table_backward(struct table *table, const struct audit *audit, enum a
     if (audit->formats[AUDIT_FP16].made) {
         snprintf(at[0], sizeof *at, "zero x1");
         snprintf(at[1], sizeof *at, "x2^%d", scale);
-        snprintf(at[2], sizeof *at, "subn. x1");
+        snprintf(at[2], sizeof *at, "subn x1");
         snprintf(at[3], sizeof *at, "x2^%d", scale);
         for (int i = 0; i < 4; i++) table_column(table, at[i], TABLE_RIGHT);
         table_column(table, "room", TABLE_RIGHT);
@@ -121,14 +117,22 @@ void audit_table_backward(struct table *table, const struct audit *audit, enum a
 /* Errors and updates of one parameter, or of all layers' parameters of a kind. */
 struct parameter_row {
     double errors[AUDIT_FORMATS];
+    double lost; /* of the gradient, in fp16 at the scale in force */
     struct update update;
 };
+
+/* Gradients of parameters are fp32 unless gradients.dtype is "lower". */
+static bool stores_gradients(const struct audit *audit) {
+    const struct audit_format *fp16 = &audit->formats[AUDIT_FP16];
+    return fp16->made && fp16->pass.precision.gradients == DTYPE_F16;
+}
 
 static void add_parameter_row(struct table *table, const struct audit *audit, const char *label,
                               const struct parameter_row *row) {
     table_cell(table, "%s", label);
     for (int i = 0; i < AUDIT_FORMATS; i++)
         if (audit->formats[i].made) add_percent(table, row->errors[i]);
+    if (stores_gradients(audit)) add_percent(table, row->lost);
     for (int i = 0; i < MASTER_FORMATS; i++) {
         if (row->update.changed == 0) table_cell(table, "-");
         else add_percent(table, update_lost(&row->update, (enum master_format)i));
@@ -145,6 +149,8 @@ static void find_parameter(struct parameter_row *row, const struct audit *audit,
         if (audit->formats[i].made)
             row->errors[i] =
                 fmax(row->errors[i], record_error(&audit->formats[i].pass.parameters[parameter]));
+    const struct magnitudes *truth = &audit->reference.parameters[parameter].magnitudes;
+    row->lost = fmax(row->lost, magnitudes_lost(truth, audit_scale_now(audit)));
     if (audit->update.parameters) update_merge(&row->update, &audit->update.parameters[parameter]);
 }
 
@@ -159,8 +165,14 @@ static bool is_known(const struct audit_pass *pass, int parameter) {
 
 void audit_table_parameters(struct table *table, const struct audit *audit, enum audit_rows rows) {
     const struct audit_pass *pass = &audit->reference;
+    double worst = 0;
     table_column(table, "gradient of", TABLE_LEFT);
     add_error_columns(table, audit);
+    if (stores_gradients(audit)) {
+        char zero[20];
+        snprintf(zero, sizeof zero, "zero x2^%d", audit_scale_now(audit));
+        table_column(table, zero, TABLE_RIGHT);
+    }
     table_column(table, "lost bf16", TABLE_RIGHT);
     table_column(table, "fp16", TABLE_RIGHT);
     table_column(table, "dB bf16", TABLE_RIGHT);
@@ -174,8 +186,9 @@ void audit_table_parameters(struct table *table, const struct audit *audit, enum
             if (k == i || strcmp(parameter_kind(pass->parameter_names[k]), label) == 0)
                 find_parameter(&row, audit, k);
         add_parameter_row(table, audit, label, &row);
+        worst = fmax(worst, row.lost);
     }
-    struct parameter_row all = {.update = audit->update.all};
+    struct parameter_row all = {.lost = worst, .update = audit->update.all};
     for (int i = 0; i < AUDIT_FORMATS; i++) all.errors[i] = audit->formats[i].pass.gradient_error;
     add_parameter_row(table, audit, "all", &all);
 }

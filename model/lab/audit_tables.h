@@ -15,7 +15,8 @@ void audit_table_forward(struct table *table, const struct audit *audit, enum au
 void audit_table_backward(struct table *table, const struct audit *audit, enum audit_rows rows,
                           int scale);
 
-/* Gradients of parameters: errors; and what a 16-bit master would lose of their updates. */
+/* Gradients of parameters: errors; where fp16 stores them, the share that becomes zero; and what a
+ * 16-bit master would lose of their updates. */
 void audit_table_parameters(struct table *table, const struct audit *audit, enum audit_rows rows);
 
 /* The error of all gradients with one operation more in float32. */

@@ -41,6 +41,7 @@ static bool make_axes(struct chart_area *area, const struct chart *chart) {
     struct range x = {INFINITY, -INFINITY}, y = x;
     enum axis_kind kind = kind_of_y(chart);
     bool whole = true, bars = false;
+    assert(chart->series_count <= CHART_SERIES_MAX);
     for (int i = 0; i < chart->series_count; i++) {
         const struct chart_series *series = &chart->series[i];
         assert(series->colour >= 0 && series->colour < CHART_SERIES_MAX);

@@ -19,11 +19,12 @@ struct chart_series {
     const double *x, *y;
     int count;
     enum chart_style style;
-    int colour; /* 0..CHART_SERIES_MAX-1: the same number is the same colour in all charts */
+    int colour; /* 0..CHART_SERIES_MAX-1: the same number has the same colour and marker in every
+                 * chart */
 };
 
 /* A place on the x axis worth a word: a vertical line with a label, or, if to > from, a shaded
- * stretch. */
+ * stretch. What lies beyond the axis is left out; labels stand above the plot, in rows. */
 struct chart_mark {
     double from, to;
     const char *label; /* optional */

@@ -36,10 +36,12 @@ static struct axis_tick *add_tick(struct axis *axis, double value) {
 
 /* Hyphens are narrower than a digit, a minus is as wide as a plus. */
 static void use_minus(char *label, size_t size) {
+    static const char minus[] = "\u2212";
+    size_t length = strlen(label);
     if (*label != '-') return;
-    char rest[24];
-    snprintf(rest, sizeof rest, "%s", label + 1);
-    snprintf(label, size, "\u2212%s", rest);
+    assert(length + sizeof minus - 1 <= size);
+    memmove(label + sizeof minus - 1, label + 1, length);
+    memcpy(label, minus, sizeof minus - 1);
 }
 
 static int decimal_exponent(double value) {
@@ -74,7 +76,7 @@ static void label_tick(struct axis_tick *tick, double step, double largest) {
         return;
     }
     int unit = 0;
-    while (units[unit].unit > 1 && (largest < 10 * units[unit].unit || step < units[unit].unit))
+    while (units[unit].unit > 1 && (largest <= 10 * units[unit].unit || step < units[unit].unit))
         unit++;
     int decimals = -decimal_exponent(step);
     snprintf(tick->label, sizeof tick->label, "%.*f%s",
@@ -137,18 +139,22 @@ static void label_decade(struct axis_tick *tick, const struct axis *axis) {
     else label_scientific(tick, decimal_exponent(tick->value), tick->value);
 }
 
-/* Few decades have ticks between them; less than one decade is too short for round powers. */
+/* One or two decades have ticks between powers of ten; less is too short even for those. */
 static void make_decades(struct axis *axis, int wanted, bool snug) {
     static const int all[] = {1, 2, 5};
     int first = (int)floor(log10(axis->from) + SAME), last = (int)ceil(log10(axis->to) - SAME);
-    int digits = last - first <= 2 ? 3 : 1, step = 1;
-    while ((last - first) / step > wanted) step++;
+    int digits = axis->to <= axis->from * 100 * (1 + SAME) ? 3 : 1;
+    int step =
+        last - first > wanted && digits == 1 ? (int)round_step((double)(last - first) / wanted) : 1;
     if (axis->to < axis->from * 5) {
         make_linear(axis, wanted, snug, false);
         return;
     }
+    first = (int)floor((double)first / step) * step;
+    last = (int)ceil((double)last / step) * step;
     if (!snug) {
         double from = axis->from, to = axis->to;
+        axis->from = pow(10, first);
         axis->to = pow(10, last);
         for (int i = 0; i < digits; i++) {
             double low = all[i] * pow(10, first), high = all[digits - 1 - i] * pow(10, last - 1);

@@ -77,8 +77,7 @@ static const char *const shapes[CHART_SERIES_MAX] = {
     "M0 3.8L3.6-2.8H-3.6z",
     "M-1.2-3.6h2.4v2.4h2.4v2.4h-2.4v2.4h-2.4v-2.4h-2.4v-2.4h2.4z",
     "M0-3.8L3.3-1.9V1.9L0 3.8L-3.3 1.9V-1.9z",
-    "M-3.4-1.7L-1.7-3.4L0-1.7L1.7-3.4L3.4-1.7L1.7 0L3.4 1.7L1.7 3.4L0 1.7L-1.7 3.4L-3.4 1.7L-1.7 "
-    "0z",
+    "M-3.6-3.3L3.6 3.3V-3.3L-3.6 3.3z",
 };
 
 static void print_marker(FILE *out, int colour, double x, double y) {

@@ -204,43 +204,63 @@ static void compare_curves(struct comparison *c) {
 
 struct norm_figures {
     int steps;
-    double correlation, median, geometric, reference_level;
+    double correlation, smoothed_correlation, median, geometric, reference_level;
 };
 
-static struct norm_figures norm_figures_of(const struct run_pair *pair, int steps) {
-    const double *a = pair->norm[COMPARE_REFERENCE], *b = pair->norm[COMPARE_OTHER];
-    double *ratios = NULL, *logarithms = NULL, *levels = NULL;
-    for (int i = 0; i < steps; i++) {
-        if (!isfinite(a[i])) continue;
-        arrput(ratios, b[i] / a[i]);
-        arrput(logarithms, log(b[i] / a[i]));
-        arrput(levels, log(a[i]));
+static double smoothed_correlation(double *const logarithms[COMPARE_SIDES], int steps, int window) {
+    double *smoothed[COMPARE_SIDES] = {NULL, NULL};
+    if (steps < COMPARE_WINDOWS_LEAST * window) return NAN;
+    for (int side = 0; side < COMPARE_SIDES; side++) {
+        arrsetlen(smoothed[side], (size_t)steps);
+        smooth(smoothed[side], logarithms[side], steps, window);
     }
-    int count = (int)arrlen(ratios);
-    struct norm_figures figures = {count, correlation_of(a, b, steps), median_of(ratios, count),
-                                   exp(mean_of(logarithms, count)), exp(mean_of(levels, count))};
+    double correlation = correlation_of(smoothed[0], smoothed[1], steps);
+    arrfree(smoothed[0]);
+    arrfree(smoothed[1]);
+    return correlation;
+}
+
+static struct norm_figures norm_figures_of(const struct run_pair *pair, int steps, int window) {
+    const double *a = pair->norm[COMPARE_REFERENCE], *b = pair->norm[COMPARE_OTHER];
+    double *ratios = NULL, *changes = NULL, *logarithms[COMPARE_SIDES] = {NULL, NULL};
+    struct norm_figures figures = {.correlation = correlation_of(a, b, steps)};
+    for (int i = 0; i < steps; i++) {
+        arrput(ratios, b[i] / a[i]);
+        arrput(changes, log(b[i] / a[i]));
+        for (int side = 0; side < COMPARE_SIDES; side++)
+            arrput(logarithms[side], log(pair->norm[side][i]));
+        figures.steps += isfinite(a[i]) != 0;
+    }
+    figures.smoothed_correlation = smoothed_correlation(logarithms, steps, window);
+    figures.median = median_of(ratios, steps);
+    figures.geometric = exp(mean_of(changes, steps));
+    figures.reference_level = exp(mean_of(logarithms[COMPARE_REFERENCE], steps));
     arrfree(ratios);
-    arrfree(logarithms);
-    arrfree(levels);
+    arrfree(changes);
+    arrfree(logarithms[0]);
+    arrfree(logarithms[1]);
     return figures;
 }
 
 static void compare_norms(struct comparison *c) {
-    double *correlations = NULL, *logarithms = NULL, *percent = NULL, *levels = NULL;
+    double *correlations = NULL, *smoothed = NULL, *ratios = NULL, *percent = NULL, *levels = NULL;
     int pairs = (int)arrlen(c->pairs);
     for (int p = 0; p < pairs; p++) {
-        struct norm_figures figures = norm_figures_of(&c->pairs[p], c->steps);
+        struct norm_figures figures = norm_figures_of(&c->pairs[p], c->steps, c->window);
         c->norm_steps += figures.steps;
         arrput(correlations, figures.correlation);
-        arrput(logarithms, log(figures.geometric));
+        arrput(smoothed, figures.smoothed_correlation);
+        arrput(ratios, log(figures.geometric));
         arrput(percent, percent_of(figures.median, 1));
         arrput(levels, figures.reference_level);
     }
     c->norm_correlation = mean_of(correlations, pairs);
-    c->norm_ratio = exp(mean_of(logarithms, pairs));
+    c->norm_smoothed_correlation = mean_of(smoothed, pairs);
+    c->norm_ratio = exp(mean_of(ratios, pairs));
     c->norm = difference_of(percent, levels, pairs);
     arrfree(correlations);
-    arrfree(logarithms);
+    arrfree(smoothed);
+    arrfree(ratios);
     arrfree(percent);
     arrfree(levels);
 }

@@ -39,7 +39,7 @@ struct group_figures {
 
 /* Steps in which fp16 looks for its loss scale: skipping there is how it works. Halving the default
  * of 2^16 twenty times would reach 2^-4, where something else is wrong. */
-enum { COMPARE_SEARCH_STEPS = 20 };
+enum { COMPARE_SEARCH_STEPS = 20, COMPARE_WINDOWS_LEAST = 4 };
 
 struct run_pair {
     const struct run_record *runs[COMPARE_SIDES];
@@ -65,13 +65,17 @@ struct comparison {
     double training_loss[COMPARE_SIDES], validation_loss[COMPARE_SIDES];
     int64_t validation_step; /* the last that all have; -1: none */
     struct difference training, validation;
-    /* Of the smoothed losses once settled: where it is farthest from 0, and where it is highest. */
+    /* Of the smoothed losses once settled: where it is farthest from 0, and where it is highest.
+     * Chosen as the largest, it is called real too easily. */
     struct difference curve, curve_highest;
     double curve_step, curve_highest_step; /* NaN: no step is that late */
 
     /* Of gradient norms, over steps that neither run skipped; means over the pairs. */
     int norm_steps;
-    double norm_correlation;
+    double norm_correlation; /* step by step: tells when right runs drift apart */
+    /* Of geometric means over `window` steps: tells whether they go the same way; NaN for fewer
+     * than COMPARE_WINDOWS_LEAST windows. */
+    double norm_smoothed_correlation;
     double norm_ratio;      /* geometric mean of the ratios of the steps */
     struct difference norm; /* of the median ratio from 1 */
 

@@ -92,40 +92,53 @@ static double norm_of(const struct run_step *step) {
     return step->gradient_norm;
 }
 
-static double scale_of(const struct run_step *step) {
-    return step->loss_scale;
-}
-
 static double speed_of(const struct run_step *step) {
     return step->tokens_per_s;
 }
 
-/* A value of each step of the groups' first runs. */
-static void add_steps(struct drawing *drawing, const struct comparison_report *report, int g,
-                      step_value *value, enum chart_style style) {
+/* Means of a value over the window of steps, in the groups' first runs. */
+static void add_smoothed(struct drawing *drawing, const struct comparison_report *report, int g,
+                         step_value *value) {
+    const struct run_record *run = report->groups[g].runs[0];
+    int count = (int)arrlen(run->steps), window = report->comparisons[g].window;
+    double *values = NULL;
+    for (int i = 0; i < count; i++) {
+        arrput(drawing->x[g], (double)run->steps[i].step);
+        arrput(values, value(&run->steps[i]));
+    }
+    arrsetlen(drawing->y[g], (size_t)count);
+    smooth(drawing->y[g], values, count, count > window ? window : 1);
+    arrfree(values);
+    struct chart_series *series = add_series(drawing, report->groups[g].label, g);
+    series->x = drawing->x[g];
+    series->y = drawing->y[g];
+    series->count = count;
+}
+
+/* As it was, step by step. */
+static void add_scale(struct drawing *drawing, const struct comparison_report *report, int g) {
     const struct run_record *run = report->groups[g].runs[0];
     for (int i = 0; i < arrlen(run->steps); i++) {
         arrput(drawing->x[g], (double)run->steps[i].step);
-        arrput(drawing->y[g], value(&run->steps[i]));
+        arrput(drawing->y[g], run->steps[i].loss_scale);
     }
     struct chart_series *series = add_series(drawing, report->groups[g].label, g);
     series->x = drawing->x[g];
     series->y = drawing->y[g];
     series->count = (int)arrlen(drawing->x[g]);
-    series->style = style;
+    series->style = CHART_STEPS;
 }
 
 static void steps_charts(FILE *out, const struct comparison_report *report) {
     struct drawing norm = {
-        .chart = {.title = "Gradient norm", .y_label = "before clipping", .log_y = true}};
+        .chart = {.title = "Gradient norm, smoothed", .y_label = "before clipping", .log_y = true}};
     struct drawing scale = {.chart = {.title = "Loss scale", .power_of_two_y = true}};
     struct drawing speed = {
-        .chart = {.title = "Speed", .y_label = "tokens per second", .zero_y = true}};
+        .chart = {.title = "Speed, smoothed", .y_label = "tokens per second", .zero_y = true}};
     for (int g = 0; g < arrlen(report->groups); g++) {
-        add_steps(&norm, report, g, norm_of, CHART_LINE);
-        add_steps(&speed, report, g, speed_of, CHART_LINE);
-        if (isfinite(report->comparisons[g].figures.scale_first))
-            add_steps(&scale, report, g, scale_of, CHART_STEPS);
+        add_smoothed(&norm, report, g, norm_of);
+        add_smoothed(&speed, report, g, speed_of);
+        if (isfinite(report->comparisons[g].figures.scale_first)) add_scale(&scale, report, g);
     }
     draw(out, &norm);
     if (scale.chart.series_count > 0) draw(out, &scale);
@@ -177,6 +190,9 @@ static void print_charts(FILE *out, const struct comparison_report *report) {
     validation_chart(out, report);
     steps_charts(out, report);
     page_charts_end(out);
+    if (arrlen(report->comparisons[report->reference].pairs) > 1)
+        page_paragraph(out, "Training losses are means over the seeds; the other charts show the "
+                            "first seed.");
 }
 
 static char *title_of(const struct comparison_report *report) {
@@ -215,7 +231,8 @@ void comparison_print_html(FILE *out, const struct comparison_report *report) {
     print_section(out, comparison_table_losses(report), "Losses",
                   comparison_note_losses(note, report));
     print_charts(out, report);
-    print_section(out, comparison_table_gradients(report), "Gradients and loss scale", NULL);
+    print_section(out, comparison_table_gradients(report), "Gradient norms", NULL);
+    print_section(out, comparison_table_scale(report), "Loss scale", NULL);
     print_section(out, comparison_table_speed(report), "Speed and memory", NULL);
     print_section(out, comparison_table_profile(report), "Where the time goes", NULL);
     print_section(out, comparison_table_noise(report), "Noise",

@@ -67,6 +67,7 @@ static void add_differences(cJSON *object, const struct comparison *c) {
     cJSON *norm = difference(object, "gradient_norm", &c->norm);
     number(norm, "steps", c->norm_steps);
     number(norm, "correlation", c->norm_correlation);
+    number(norm, "smoothed_correlation", c->norm_smoothed_correlation);
     number(norm, "geometric_mean_ratio", c->norm_ratio);
 }
 

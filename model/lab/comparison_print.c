@@ -90,6 +90,7 @@ void comparison_print_text(FILE *out, const struct comparison_report *report) {
     print_reasons(out, report);
     print_advice(out, report);
     print_table(out, comparison_table_gradients(report));
+    print_table(out, comparison_table_scale(report));
     print_table(out, comparison_table_speed(report));
     print_table(out, comparison_table_profile(report));
     print_table(out, comparison_table_noise(report));
@@ -127,7 +128,8 @@ void comparison_print_markdown(FILE *out, const struct comparison_report *report
     print_section(out, comparison_table_losses(report), "Losses",
                   comparison_note_losses(note, report));
     print_section(out, comparison_table_checks(report), "Checks", NULL);
-    print_section(out, comparison_table_gradients(report), "Gradients and loss scale", NULL);
+    print_section(out, comparison_table_gradients(report), "Gradient norms", NULL);
+    print_section(out, comparison_table_scale(report), "Loss scale", NULL);
     print_section(out, comparison_table_speed(report), "Speed and memory", NULL);
     print_section(out, comparison_table_profile(report), "Where the time goes", NULL);
     print_section(out, comparison_table_noise(report), "Noise",

@@ -53,7 +53,7 @@ void comparison_print_html(FILE *out, const struct comparison_report *report);
  *      "validation_loss": number, "validation_step", "validation_difference": DIFFERENCE,
  *      "curve": DIFFERENCE with "step",
  *      "gradient_norm": DIFFERENCE of the median ratio from 1, with "steps", "correlation",
- *                       "geometric_mean_ratio",
+ *                       "smoothed_correlation", "geometric_mean_ratio",
  *      "skipped": {"steps", "of", "in_search"}, "not_finite": steps,
  *      "loss_scale": {"first", "last", "smallest", "largest", "changes"} or null,
  *      "tokens_per_s", "speed_up", "memory_bytes", "memory_saving_percent",

@@ -61,33 +61,51 @@ struct table comparison_table_losses(const struct comparison_report *report) {
 }
 
 struct table comparison_table_gradients(const struct comparison_report *report) {
+    struct table table = {0};
+    table_column(&table, "gradient norms", TABLE_LEFT);
+    table_column(&table, "median ratio", TABLE_RIGHT);
+    table_column(&table, "mean ratio", TABLE_RIGHT);
+    table_column(&table, "correlation", TABLE_RIGHT);
+    table_column(&table, "smoothed", TABLE_RIGHT);
+    for (int g = 0; g < arrlen(report->groups); g++) {
+        const struct comparison *c = &report->comparisons[g];
+        if (g == report->reference) continue;
+        table_cell(&table, "%s", report->groups[g].label);
+        NUMBER_CELL(&table, "%.4f", 1 + c->norm.mean / 100);
+        NUMBER_CELL(&table, "%.4f", c->norm_ratio);
+        NUMBER_CELL(&table, "%.4f", c->norm_correlation);
+        NUMBER_CELL(&table, "%.4f", c->norm_smoothed_correlation);
+    }
+    return table;
+}
+
+static void skipped_cell(struct table *table, const struct group_figures *figures) {
+    if (figures->skipped)
+        table_cell(table, "%" PRId64 " (%.3g %%)", figures->skipped,
+                   100.0 * (double)figures->skipped / (double)figures->steps);
+    else table_cell(table, "0");
+}
+
+struct table comparison_table_scale(const struct comparison_report *report) {
     char text[SCALE_TEXT_MAX];
     struct table table = {0};
-    table_column(&table, "run", TABLE_LEFT);
-    table_column(&table, "norm ratio", TABLE_RIGHT);
-    table_column(&table, "correlation", TABLE_RIGHT);
-    table_column(&table, "skipped", TABLE_RIGHT);
-    table_column(&table, "scale from", TABLE_RIGHT);
-    table_column(&table, "to", TABLE_RIGHT);
+    table_column(&table, "loss scale", TABLE_LEFT);
+    table_column(&table, "steps skipped", TABLE_RIGHT);
+    table_column(&table, "first", TABLE_RIGHT);
+    table_column(&table, "last", TABLE_RIGHT);
     table_column(&table, "least", TABLE_RIGHT);
     table_column(&table, "most", TABLE_RIGHT);
     table_column(&table, "changes", TABLE_RIGHT);
     for (int g = 0; g < arrlen(report->groups); g++) {
-        const struct comparison *c = &report->comparisons[g];
-        const struct group_figures *f = &c->figures;
-        bool other = g != report->reference, scaled = isfinite(f->scale_first);
+        const struct group_figures *f = &report->comparisons[g].figures;
+        if (isnan(f->scale_first) && f->skipped == 0) continue;
         table_cell(&table, "%s", report->groups[g].label);
-        NUMBER_CELL(&table, "%.4f", other ? 1 + c->norm.mean / 100 : NAN);
-        NUMBER_CELL(&table, "%.4f", other ? c->norm_correlation : NAN);
-        if (f->skipped)
-            table_cell(&table, "%" PRId64 " (%.3g %%)", f->skipped,
-                       100.0 * (double)f->skipped / (double)f->steps);
-        else table_cell(&table, "0");
+        skipped_cell(&table, f);
         table_cell(&table, "%s", scale_text(text, f->scale_first));
         table_cell(&table, "%s", scale_text(text, f->scale_last));
         table_cell(&table, "%s", scale_text(text, f->scale_smallest));
         table_cell(&table, "%s", scale_text(text, f->scale_largest));
-        NUMBER_CELL(&table, "%.0f", scaled ? (double)f->scale_changes : NAN);
+        NUMBER_CELL(&table, "%.0f", isnan(f->scale_first) ? NAN : (double)f->scale_changes);
     }
     return table;
 }

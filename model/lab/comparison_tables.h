@@ -8,6 +8,7 @@
 
 struct table comparison_table_losses(const struct comparison_report *report);
 struct table comparison_table_gradients(const struct comparison_report *report);
+struct table comparison_table_scale(const struct comparison_report *report); /* fp16, or skips */
 struct table comparison_table_speed(const struct comparison_report *report);
 struct table comparison_table_noise(const struct comparison_report *report);   /* several seeds */
 struct table comparison_table_profile(const struct comparison_report *report); /* profile.json */

@@ -109,32 +109,28 @@ static int64_t descend(struct search *search, int64_t high, measurer *measure) {
     return bisect(search, high - stride > 0 ? high - stride : 0, high, measure);
 }
 
-static int measure_beside(size_t *beside, const struct config *config, struct backend *be,
-                          char *error) {
-    struct memory_plan layout, plan;
-    if (measure_layout(&layout, config, be, error) || memory_plan_of(&plan, config, be, error))
-        return -1;
-    *beside = plan.total - layout.total;
-    return 0;
-}
-
 int memory_largest_batch(int64_t *batch, const struct config *config, struct backend *be,
                          size_t memory, char *error) {
     struct search search = {.config = *config, .be = be, .memory = memory, .error = error};
-    struct memory_plan plan;
+    struct memory_plan layout, plan;
     search.config.train.micro_batch_size = 1;
-    if (measure_layout(&plan, &search.config, be, error)) return -1;
+    if (measure_layout(&layout, &search.config, be, error)) return -1;
     *batch = MEMORY_NO_STATE;
-    if (state_bytes(&plan) > memory) return 0;
-    /* A walk prepares products and takes long, a layout does not: walks are left for the end. */
-    int64_t most = climb(&search, 0, measure_layout);
-    *batch = most;
-    if (search.failed || most == 0 || fits(&search, most, memory_plan_of)) return search.failed;
-    if (measure_beside(&search.beside, &search.config, be, error)) return -1;
-    most = climb(&search, 0, measure_layout);
-    if (most == 0 || fits(&search, most, memory_plan_of))
-        *batch = climb(&search, most, memory_plan_of);
-    else *batch = descend(&search, most, memory_plan_of);
+    if (state_bytes(&layout) > memory) return 0;
+    /* A walk prepares products and takes long, a layout does not. So layouts alone lead to where
+     * the answer is, at most; what a walk finds beside that one leads close to the answer. */
+    *batch = climb(&search, 0, measure_layout);
+    if (search.failed || *batch == 0) return search.failed;
+    search.config.train.micro_batch_size = *batch;
+    if (measure_layout(&layout, &search.config, be, error) ||
+        memory_plan_of(&plan, &search.config, be, error))
+        return -1;
+    if (plan.total <= memory) return 0;
+    search.beside = plan.total - layout.total;
+    *batch = climb(&search, 0, measure_layout);
+    if (*batch == 0 || fits(&search, *batch, memory_plan_of))
+        *batch = climb(&search, *batch, memory_plan_of);
+    else *batch = descend(&search, *batch, memory_plan_of);
     return search.failed;
 }
 

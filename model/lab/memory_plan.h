@@ -1,6 +1,8 @@
-/* Memory plans of variants of a run: what each would take, what fits, what to change. Nothing of
- * the models' memory is taken. `be` is an open backend between two runs of operations; products
- * that a plan walks through are prepared and stay so until it is closed. */
+/* Memory plans of variants of a run: what each would take, what fits, what to change. Memory is
+ * that of the device; on a CPU all of the run's, but for the program itself and the text that it
+ * reads (some 20 MiB). Nothing of the models' memory is taken. `be` is an open backend between two
+ * runs of operations; products that a plan walks through are prepared and stay so until it is
+ * closed. */
 #ifndef MODEL_LAB_MEMORY_PLAN_H
 #define MODEL_LAB_MEMORY_PLAN_H
 

@@ -178,51 +178,59 @@ static int print_savings(FILE *out, const struct memory_question *question, char
 
 /* ---- the largest micro-batches */
 
-/* Returns 1 if the answer was that not even weights fit. */
-static int batch_cell(struct table *table, const struct memory_question *question,
-                      const struct config *config, char *error) {
+/* Signs in a table of micro-batches that need an explanation. */
+struct signs {
+    bool state, limit;
+};
+
+static int batch_cell(struct table *table, struct signs *signs,
+                      const struct memory_question *question, const struct config *config,
+                      char *error) {
     int64_t batch = MEMORY_NO_STATE;
     bool possible = can_compute(question->be, config->precision);
     if (possible && memory_largest_batch(&batch, config, question->be, question->memory, error))
         return -1;
     if (batch == MEMORY_NO_STATE) {
         table_cell(table, "-");
-        return possible;
+        signs->state = signs->state || possible;
+        return 0;
     }
-    bool more = !memory_batch_allowed(config, batch + 1); /* would fit, but a config cannot say */
-    table_cell(table, "%" PRId64 "%s", batch, more ? "+" : "");
+    bool limit = !memory_batch_allowed(config, batch + 1);
+    table_cell(table, "%" PRId64 "%s", batch, limit ? "+" : "");
+    signs->limit = signs->limit || limit;
     return 0;
 }
 
-static void explain_dashes(FILE *out, bool any) {
-    if (any) fprintf(out, "-: weights, gradients and moments alone are more\n");
+static void explain(FILE *out, const struct signs *signs) {
+    if (signs->state) fprintf(out, "-: weights, gradients and moments alone are more\n");
+    if (signs->limit)
+        fprintf(out, "+: there may be room for more, but a config can ask for no more\n");
 }
 
 static int print_batches(FILE *out, const struct memory_question *question, char *error) {
     static const char *const headings[LEVELS] = {"recompute none", "gelu", "layer"};
     struct table table = {0};
     char text[64];
-    bool dashes = false;
-    int status = 0;
+    struct signs signs = {false, false};
+    int failed = 0;
     table_column(&table, "", TABLE_LEFT);
     for (int level = 0; level < LEVELS; level++) table_column(&table, headings[level], TABLE_RIGHT);
-    for (int i = 0; status >= 0 && i < PRECISIONS; i++) {
+    for (int i = 0; !failed && i < PRECISIONS; i++) {
         struct config config = *question->config;
         config.precision = precisions[i];
         table_cell(&table, "%s", precision_text(text, precisions[i], question->config));
-        for (int level = 0; status >= 0 && level < LEVELS; level++) {
+        for (int level = 0; !failed && level < LEVELS; level++) {
             config.train.recompute = (enum config_recompute)level;
-            status = batch_cell(&table, question, &config, error);
-            dashes = dashes || status > 0;
+            failed = batch_cell(&table, &signs, question, &config, error);
         }
     }
-    if (status >= 0) {
+    if (!failed) {
         fprintf(out, "\nLargest train.micro_batch_size in %s\n\n", memory_text(text, question));
         table_print_text(out, &table, WIDTH);
-        explain_dashes(out, dashes);
+        explain(out, &signs);
     }
     table_free(&table);
-    return status < 0 ? -1 : 0;
+    return failed;
 }
 
 /* ---- whether it fits */
@@ -230,8 +238,8 @@ static int print_batches(FILE *out, const struct memory_question *question, char
 static int print_advice(FILE *out, const struct memory_question *question, char *error) {
     static const char *const effects[] = {
         [MEMORY_SAME_BITS] = "with the same bits",
-        [MEMORY_OTHER_ORDER] = "with the same sequences in a step, its sums in another order",
-        [MEMORY_LESS_EXACT] = "and is less exact",
+        [MEMORY_OTHER_ORDER] = "with the same steps but for the order of sums",
+        [MEMORY_LESS_EXACT] = "but is less exact",
     };
     struct memory_advice advice;
     struct memory_plan plan;
@@ -254,8 +262,8 @@ static int print_advice(FILE *out, const struct memory_question *question, char 
                 bytes_text(needed, state));
         return 0;
     }
-    fprintf(out, "It fits %s, in %s, by adding\n\n", effects[advice.bits],
-            bytes_text(needed, advice.plan.total));
+    fprintf(out, "With these it takes %s, %s:\n\n", bytes_text(needed, advice.plan.total),
+            effects[advice.bits]);
     for (const char *flag = advice.flags; *flag;) { /* one a line, each line to be continued */
         const char *next = strstr(flag, " --set");
         int length = next ? (int)(next - flag) : (int)strlen(flag);
@@ -353,27 +361,26 @@ static int print_size_batches(FILE *out, const struct memory_question *question,
     };
     struct table table = {0};
     char text[64];
-    bool dashes = false;
-    int status = 0;
+    struct signs signs = {false, false};
+    int failed = 0;
     begin_sizes(&table, variants, false);
-    for (int size = 0; status >= 0 && size < MEMORY_SIZES; size++) {
+    for (int size = 0; !failed && size < MEMORY_SIZES; size++) {
         table_cell(&table, "%s", memory_sizes[size].name);
-        for (int i = 0; status >= 0 && i < VARIANTS; i++) {
+        for (int i = 0; !failed && i < VARIANTS; i++) {
             struct config config = variant_of(&variants[i], size, question->config);
-            status = batch_cell(&table, question, &config, error);
-            dashes = dashes || status > 0;
+            failed = batch_cell(&table, &signs, question, &config, error);
         }
     }
-    if (status >= 0) {
+    if (!failed) {
         fprintf(out,
                 "\nTheir largest micro-batch in %s, fp32 and bf16,\n"
                 "without and with train.recompute=layer\n\n",
                 memory_text(text, question));
         table_print_text(out, &table, WIDTH);
-        explain_dashes(out, dashes);
+        explain(out, &signs);
     }
     table_free(&table);
-    return status < 0 ? -1 : 0;
+    return failed;
 }
 
 int memory_report_sizes(FILE *out, const struct memory_question *question, char *error) {

@@ -81,7 +81,8 @@ static const char chart_style[] =
     "th,td{padding:.4rem .6rem}.chart text{font-size:15px}}\n"
     "@media print{:root{color-scheme:light}main{max-width:none;padding:0}"
     "figure,tr,pre,.verdict{break-inside:avoid}h2{break-after:avoid}"
-    ".table,pre{overflow:visible}pre{white-space:pre-wrap}th,td{white-space:normal}}\n";
+    "table{font-size:.75rem}.table,pre{overflow:visible}pre{white-space:pre-wrap}"
+    "th,td{white-space:normal}}\n";
 
 void page_text(FILE *out, const char *text) {
     for (size_t rest = strlen(text), size; rest; text += size, rest -= size) {

@@ -22,7 +22,8 @@ void page_charts_end(FILE *out);
 
 void page_end(FILE *out);
 
-/* Text as HTML: & < > " are escaped, bytes that are no UTF-8 become U+FFFD. */
+/* Text as HTML: & < > " are escaped; bytes that are no UTF-8, and control characters other than tab
+ * and line breaks, become U+FFFD. */
 void page_text(FILE *out, const char *text);
 
 #endif

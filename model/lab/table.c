@@ -104,7 +104,8 @@ static void print_row(FILE *out, const struct block *block, int row) {
         int owed = 0; /* spaces, printed only before a text: lines do not end in them */
         more = false;
         for (int i = 0; i < block->to; i = i ? i + 1 : block->from) {
-            const char *end = line_end(rest[i], block->widths[i]);
+            const char *next = line_end(rest[i], block->widths[i]), *end = next;
+            while (end > rest[i] && end[-1] == ' ') end--;
             int width = characters(rest[i], end), pad = block->widths[i] - width;
             bool right = block->table->columns[i].align == TABLE_RIGHT;
             if (right) owed += pad;
@@ -114,7 +115,7 @@ static void print_row(FILE *out, const struct block *block, int row) {
             } else owed += width;
             put(out, rest[i], end);
             owed += GAP + (right ? 0 : pad);
-            rest[i] = end + strspn(end, " ");
+            rest[i] = next + strspn(next, " ");
             if (*rest[i]) more = true;
         }
         putc('\n', out);
@@ -202,18 +203,21 @@ static void print_markdown_row(FILE *out, const struct table *table, const int *
     fprintf(out, "|\n");
 }
 
+static void print_markdown_rule(FILE *out, const struct table *table, const int *widths) {
+    for (int i = 0; i < column_count(table); i++) {
+        fprintf(out, "| ");
+        for (int dash = 1; dash < widths[i]; dash++) putc('-', out);
+        fprintf(out, "%c ", table->columns[i].align == TABLE_RIGHT ? ':' : '-');
+    }
+    fprintf(out, "|\n");
+}
+
 void table_print_markdown(FILE *out, const struct table *table) {
     int count = column_count(table), widths[count + 1];
     if (!count) return;
     for (int i = 0; i < count; i++) widths[i] = widest_escaped(table, i);
     print_markdown_row(out, table, widths, -1);
-    for (int i = 0; i < count; i++) {
-        fprintf(out, "|%s", i ? "" : "");
-        fprintf(out, " ");
-        for (int dash = 1; dash < widths[i]; dash++) putc('-', out);
-        fprintf(out, "%s ", table->columns[i].align == TABLE_RIGHT ? ":" : "-");
-    }
-    fprintf(out, "|\n");
+    print_markdown_rule(out, table, widths);
     for (int row = 0; row < table_rows(table); row++) print_markdown_row(out, table, widths, row);
 }
 

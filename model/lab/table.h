@@ -33,8 +33,9 @@ void table_cell(struct table *table, const char *format, ...) __attribute__((for
 int table_rows(const struct table *table); /* whole rows */
 
 /* The three printers write whole rows; each line ends with a line break. table_print_text aligns
- * columns two spaces apart and stays within `width` columns: where the table is wider, it is
- * printed in blocks that repeat the first column. */
+ * columns two spaces apart and stays within `width` columns (at least 8): where the table is wider,
+ * it is printed in blocks that repeat the first column; a cell too wide even beside the first one
+ * alone continues on the next line. Control characters become spaces. */
 void table_print_text(FILE *out, const struct table *table, int width);
 void table_print_markdown(FILE *out, const struct table *table);
 void table_print_html(FILE *out, const struct table *table); /* can be scrolled sideways */

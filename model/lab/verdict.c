@@ -1,5 +1,6 @@
 #include "model/lab/verdict.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -57,7 +58,7 @@ const char *check_rule(char text[CHECK_TEXT_MAX], enum check_id id, const struct
                  limits->norm);
         break;
     case CHECK_CORRELATION:
-        snprintf(text, CHECK_TEXT_MAX, "at least %g", limits->correlation);
+        snprintf(text, CHECK_TEXT_MAX, "smoothed it is at least %g", limits->correlation);
         break;
     case CHECK_SKIPPED:
         snprintf(text, CHECK_TEXT_MAX, "at most %g %%, or one, after step %d", limits->skipped,
@@ -90,7 +91,7 @@ static const char *noise_words(char words[64], const struct difference *differen
 /* A difference in % whose absolute value, or value, has a limit. */
 static enum check_outcome judge(const struct difference *difference, double limit, bool one_sided) {
     double size = one_sided ? difference->mean : fabs(difference->mean);
-    if (isnan(size)) return CHECK_FAIL;
+    assert(!isnan(size));
     if (size <= limit) return CHECK_PASS;
     return difference->count > 1 && !difference->real ? CHECK_NOISE : CHECK_FAIL;
 }
@@ -166,13 +167,14 @@ static void check_norm(struct check *check, const struct comparison *c,
 
 static void check_correlation(struct check *check, const struct comparison *c,
                               const struct limits *limits) {
-    double value = c->norm_correlation;
+    double value = c->norm_smoothed_correlation;
     if (!c->same_seeds || isnan(value))
         set(check, CHECK_NOTHING, value, limits->correlation,
-            c->same_seeds ? "the norms do not vary" : "the runs read different batches");
+            c->same_seeds ? "too few steps, or norms that do not vary"
+                          : "the runs read different batches");
     else
         set(check, value >= limits->correlation ? CHECK_PASS : CHECK_FAIL, value,
-            limits->correlation, "%.4f over %d steps", value, c->norm_steps);
+            limits->correlation, "%.4f smoothed, %.4f step by step", value, c->norm_correlation);
 }
 
 static void check_skipped(struct check *check, const struct comparison *c,

@@ -495,3 +495,36 @@ Test(trainer, clipping_bounds_the_norm_that_is_used) {
     cr_expect_eq(losses[0], losses[1]);
     cr_expect_gt(losses[2], losses[0]);
 }
+
+static size_t offered; /* bytes that a device says it has */
+
+static size_t offer(struct backend *be) {
+    (void)be;
+    return offered;
+}
+
+/* Whether there is memory for all of the plan is asked while none is taken. */
+Test(trainer, memory_is_asked_for_before_any_is_taken) {
+    for (int variant = 0; variant < 2; variant++) {
+        struct rig rig = {0};
+        rig_config(&rig.config, CONFIG_PRECISION_FP16);
+        rig_open_backend(&rig, test_device(), 1);
+        rig.be.available = offer;
+        cr_assert_eq(
+            trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, false, rig.error), 0);
+        cr_expect_gt(rig.trainer.gpt.memory.batches, 0);
+        offered = rig.trainer.gpt.memory.total - (variant ? 1 : 0);
+        trainer_close(&rig.trainer);
+        int status =
+            trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, true, rig.error);
+        cr_expect_eq(status, variant ? -1 : 0);
+        if (variant) {
+            cr_expect_not_null(strstr(rig.error, "not enough memory"), "%s", rig.error);
+            cr_expect_not_null(strstr(rig.error, "--dry-run"), "%s", rig.error);
+            cr_expect_null(rig.be.workspace);
+            cr_expect_null(rig.trainer.results);
+        }
+        trainer_close(&rig.trainer);
+        backend_close(&rig.be);
+    }
+}

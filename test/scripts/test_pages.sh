@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # Opens HTML reports in headless Chromium, at the width of a desktop and of a phone:
-#   test/scripts/test_pages.sh FILE.html ...
-# Fails if a page loads anything, writes to the console, is wider than a window of 360 pixels, or
+#   test/scripts/test_pages.sh [FILE.html ...]
+# Without a file: a comparison and an audit of a tiny model, made by $TRAIN and $COMPARE. Fails if a page loads anything, writes to the console, is wider than a window of 360 pixels, or
 # is empty. Skipped without Chromium.
 set -euo pipefail
-[ $# -gt 0 ] || { echo "usage: test/scripts/test_pages.sh FILE.html ..." >&2; exit 2; }
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
 if [ -z "$browser" ]; then
     echo "skipped: no chromium (apt-get install chromium)"
@@ -73,6 +72,23 @@ check_page() { # FILE
     if [ "$dark" = "$light" ]; then wrong "$name" "is not dark for those who want it dark"; fi
 }
 
+make_reports() {
+    local train=${TRAIN:-./train}
+    cat >"$work/tiny.json" <<'END'
+{"model": {"n_layer": 2, "n_head": 2, "n_embd": 32, "n_positions": 32}, "data": {"seq_len": 32},
+ "train": {"steps": 60, "micro_batch_size": 4}, "eval": {"every": 20, "batches": 2}}
+END
+    # Whether so small a model passes is not asked here.
+    scripts/compare_precisions.sh "$work/tiny.json" --out "$work/compare" >"$work/log" 2>&1 ||
+        [ -s "$work/compare/report.html" ] || { cat "$work/log"; exit 1; }
+    "$train" --audit --config "$work/tiny.json" --out "$work/audit" >"$work/log" 2>&1 ||
+        { cat "$work/log"; exit 1; }
+}
+if [ $# -eq 0 ]; then
+    cd "$(dirname "$0")/../.."
+    make_reports
+    set -- "$work/compare/report.html" "$work/audit/audit.html"
+fi
 for file in "$@"; do
     if [ ! -r "$file" ]; then
         wrong "$file" "cannot be read"

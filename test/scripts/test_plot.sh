@@ -86,6 +86,11 @@ runs 0 "$plot" a/run b/run c/last && says "*a/run" && says "#b/run" && says "\$l
 says "A  a/run, validation" && says "C  last, validation"
 runs 0 "$plot" a/run a/run && says "run (1)" && says "run (2)"
 
+test_case "many runs"
+for ((i = 1; i <= 9; i++)); do run "run-$i" 20 $i; done
+runs 0 "$plot" run-* && fits 80 && says "run-9" && says "A  validation" && never_says "B  "
+runs 0 "$plot" run-* --svg many.svg && count 1 ">validation<" many.svg
+
 test_case "the width of the output"
 run one 30
 runs 0 env COLUMNS=120 "$plot" one && fits 120
@@ -124,7 +129,8 @@ if [ -s "$work/said" ]; then wrong "says something"; fi
 for title in loss "validation loss" "gradient norm" "loss scale" "learning rate" \
     "tokens per second"; do count 1 ">$title<" "a picture.svg"; done
 count 0 "<script" "a picture.svg" && count 0 "<image" "a picture.svg"
-count 6 ">two<" "a picture.svg" && count 1 ">one, skipped steps<" "a picture.svg"
+count 6 ">two<" "a picture.svg" && count 1 ">skipped steps<" "a picture.svg"
+count 1 ">validation<" "a picture.svg"
 if command -v xmllint >/dev/null; then runs 0 xmllint --noout "a picture.svg"; fi
 
 test_case "--svg of one metric"
@@ -146,7 +152,7 @@ extracted() { # FILE METRICS SMOOTH TOGETHER
 
 test_case "thinned out, a spike and a dip stay"
 run one 10000
-sed -i -e '5000s/"loss": [^,]*/"loss": 123/' -e '7000s/"loss": [^,]*/"loss": 0.01/' \
+sed -i -e '5043s/"loss": [^,]*/"loss": 123/' -e '7077s/"loss": [^,]*/"loss": 0.01/' \
     one/metrics.jsonl
 extracted one/metrics.jsonl "loss" 1 100
 says "loss 10000 1 10000 0.01 123" && count 1 ' 123$' out.loss && count 1 ' 0.01$' out.loss
@@ -229,7 +235,7 @@ runs 1 env PATH="$PWD/bin:$PATH" "$plot" one && says "gnuplot failed: no such te
 
 config() { # FOLDER STEPS
     mkdir -p "$1"
-    printf '{\n  "model": {"steps": 1},\n  "train": {\n    "steps": %d\n  }\n}\n' "$2" \
+    printf '{\n  "model": {"steps": 1},\n  "train": {\n    "steps": %d\n  },\n  "x": {"steps": 1}\n}\n' "$2" \
         >"$1/config.json"
 }
 

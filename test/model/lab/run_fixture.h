@@ -19,10 +19,11 @@ struct run_recipe {
     int seed;              /* of the noise too, so that runs of a seed are paired */
     int steps, planned;    /* 100; as many as steps */
     double bias;           /* % that the losses are too high */
-    double bias_from;      /* only from that step on */
-    double shaken;         /* %, standard deviation of what is added to each loss */
-    double norm_factor;    /* 1 */
-    double norm_shaken;    /* relative noise of gradient norms */
+    double bias_from;      /* only from that step on; before it, early_bias */
+    double early_bias;
+    double shaken;      /* %, standard deviation of what is added to each loss */
+    double norm_factor; /* 1 */
+    double norm_shaken; /* relative noise of gradient norms */
     int skipped_from, skipped_count;
     int lost_from, lost_count;         /* steps whose loss is null */
     int eval_every;                    /* 0: no validation */
@@ -63,7 +64,8 @@ static inline void fixture_number(FILE *file, const char *key, double value) {
 static inline void fixture_step(FILE *file, const struct run_recipe *r, int step) {
     bool skipped = step >= r->skipped_from && step < r->skipped_from + r->skipped_count;
     bool lost = step >= r->lost_from && step < r->lost_from + r->lost_count;
-    double bias = step >= r->bias_from ? r->bias : 0, factor = r->norm_factor ? r->norm_factor : 1;
+    double bias = step >= r->bias_from ? r->bias : r->early_bias,
+           factor = r->norm_factor ? r->norm_factor : 1;
     double loss = fixture_loss(r->seed, step) *
                   (1 + (bias + r->shaken * fixture_noise(r->seed, 5, step)) / 100);
     double norm =

@@ -122,6 +122,8 @@ Test(compare_program, a_bias_planted_into_a_real_run) {
         cJSON_Delete(report);
     }
     expect_out("right: FAIL, training loss: +1.000 %");
+    expect_out("Three or more seeds do.");
+    expect_out("The configs are the same");
 }
 
 /* ---- reports */
@@ -134,6 +136,7 @@ Test(compare_program, with_itself) {
                                         "validation_difference.percent", "curve.percent",
                                         "gradient_norm.percent", "memory_saving_percent"};
     static const char *const ones[] = {"gradient_norm.correlation",
+                                       "gradient_norm.smoothed_correlation",
                                        "gradient_norm.geometric_mean_ratio", "speed_up"};
     for (size_t i = 0; i < sizeof zeros / sizeof *zeros; i++)
         cr_expect_eq(number_at(at(report, "groups.1"), zeros[i]), 0, "%s", zeros[i]);
@@ -253,6 +256,8 @@ Test(compare_program, fails_and_says_why) {
     expect_80_columns(out_text);
     expect_out("bf16: FAIL, training loss: +");
     expect_out("bf16: FAIL, validation loss: +");
+    expect_out("The configs differ in their precision, and in nothing else");
+    cr_expect_null(strstr(out_text, "Three or more seeds"), "there are three");
     expect_exit(NINE "|--limit-loss|2", 0);
 }
 
@@ -281,6 +286,7 @@ Test(compare_program, warns_of_other_trainings) {
     make_run((struct run_recipe){.name = "z", .seed = 4, .more = ", \"eval\": {\"batches\": 3}"});
     expect_exit("x|y", 0);
     expect_out("warning: data.train differs: these are different trainings");
+    expect_out("data.train  \"a\"  \"b\"");
     run("x|z");
     expect_out("warning: z and x have no seed in common");
     expect_out("warning: eval.batches differs");

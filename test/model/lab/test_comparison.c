@@ -135,6 +135,29 @@ Test(comparison, gradient_norms) {
     finish();
 }
 
+/* Noise of single steps, which says nothing, does not hide that both go the same way. */
+Test(comparison, smoothed_norms) {
+    add(0, (struct run_recipe){.seed = 1, .steps = 400});
+    add(1, (struct run_recipe){.seed = 1, .steps = 400});
+    for (int i = 0; i < 400; i++)
+        for (int side = 0; side < 2; side++)
+            records[side][0].steps[i].gradient_norm =
+                exp(sin(i / 40.0) + 0.5 * fixture_noise(side, 9, i));
+    compare_them();
+    cr_expect_lt(comparison.norm_correlation, 0.8, "%g", comparison.norm_correlation);
+    cr_expect_gt(comparison.norm_smoothed_correlation, 0.95, "%g",
+                 comparison.norm_smoothed_correlation);
+    finish();
+    compare_two((struct run_recipe){.seed = 1, .steps = 40},
+                (struct run_recipe){.seed = 1, .steps = 39});
+    cr_expect(isnan(comparison.norm_smoothed_correlation), "39 steps are too few");
+    finish();
+    compare_two((struct run_recipe){.seed = 1, .steps = 40},
+                (struct run_recipe){.seed = 1, .steps = 40, .norm_factor = 7});
+    expect_close(comparison.norm_smoothed_correlation, 1, 1e-9, "40 steps");
+    finish();
+}
+
 Test(comparison, median_and_geometric_mean_of_ratios_differ) {
     add(0, (struct run_recipe){.seed = 1, .steps = 5});
     add(1, (struct run_recipe){.seed = 1, .steps = 5});
@@ -147,6 +170,13 @@ Test(comparison, median_and_geometric_mean_of_ratios_differ) {
 }
 
 Test(comparison, skipped_steps_have_no_norm) {
+    add(0, PLAIN);
+    add(1, PLAIN);
+    records[0][0].steps[30].skipped = true; /* a norm that was not used */
+    records[1][0].steps[60].gradient_norm = 0;
+    compare_them();
+    cr_expect_eq(comparison.norm_steps, 98);
+    finish();
     compare_two((struct run_recipe){.seed = 1, .skipped_from = 30, .skipped_count = 2},
                 (struct run_recipe){.seed = 1, .skipped_from = 1, .skipped_count = 4});
     cr_expect_eq(comparison.norm_steps, 94);

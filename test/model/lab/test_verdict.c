@@ -104,6 +104,11 @@ Test(verdict, near_the_limit_of_curves) {
     limits.lower_is_fine = true;
     expect_judged((struct run_recipe){.eval_every = 20, .bias = -limit - 0.01}, 0);
     expect_judged((struct run_recipe){.eval_every = 20, .bias = limit + 0.01}, CURVE);
+    /* Too high somewhere, though it is farther below elsewhere. */
+    struct run_recipe both = {.bias_from = 60, .bias = limit + 0.01, .early_bias = -limit - 1};
+    expect_judged(both, CURVE);
+    both.bias = limit - 0.01;
+    expect_judged(both, 0);
 }
 
 Test(verdict, near_the_limits_of_gradient_norms) {

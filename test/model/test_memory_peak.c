@@ -1,0 +1,162 @@
+/* What a run takes of the system is what its plan says: trainings in processes of their own, and
+ * what Linux counts there. */
+#include "test/model/trainer_fixture.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "model/lab/memory_plan.h"
+#include "model/sample.h"
+
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
+enum { LENGTH = 32, STEPS = 2 };
+
+/* Bytes. */
+struct peak {
+    size_t plan;
+    size_t before;   /* resident, before anything of the run is there */
+    size_t prepared; /* after a walk: the products are prepared, which is code of the library */
+    size_t after;    /* the steps */
+    bool complete;
+};
+
+/* The most memory that was ever resident. */
+static size_t most_resident(void) {
+    char line[256];
+    size_t kib = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && !kib && fgets(line, sizeof line, file))
+        if (sscanf(line, "VmHWM: %zu kB", &kib) != 1) kib = 0;
+    if (file) fclose(file);
+    return kib * 1024;
+}
+
+/* Many activations and parameters for little arithmetic: narrow layers, and positions that no
+ * sequence reaches. */
+static void peak_config(struct config *config, enum config_precision precision,
+                        enum config_recompute level) {
+    rig_config(config, precision);
+    config->model.n_layer = 6;
+    config->model.n_embd = 128;
+    config->model.n_positions = 81920;
+    config->model.vocab_size = 256;
+    config->data.seq_len = LENGTH;
+    config->train.micro_batch_size = 64;
+    config->train.grad_accum_steps = 1;
+    config->train.recompute = level;
+}
+
+static bool sample(struct rig *rig) {
+    const uint16_t prompt[] = {1, 2, 3};
+    struct sample_result result;
+    struct sample_options options = {.prompt = prompt,
+                                     .prompt_length = 3,
+                                     .tokens = LENGTH - 3,
+                                     .temperature = 1,
+                                     .top_p = 1,
+                                     .end_of_text = -1};
+    return sample_tokens(&rig->trainer.gpt, &result, &options, rig->error) == 0;
+}
+
+static bool take_step(struct rig *rig) {
+    struct step_report report;
+    return trainer_begin_step(&rig->trainer, &rig->loader, rig->error) == 0 &&
+           trainer_end_step(&rig->trainer, &report, rig->error) == 0;
+}
+
+static void run(struct peak *peak, struct rig *rig) {
+    struct memory_plan plan;
+    rig_open_data(rig);
+    rig_open_backend(rig, DEVICE_CPU, 2);
+    peak->before = most_resident();
+    if (memory_plan_of(&plan, &rig->config, &rig->be, rig->error)) return;
+    peak->prepared = most_resident();
+    if (trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, true, rig->error))
+        return;
+    peak->plan = rig->trainer.gpt.memory.total;
+    for (int step = 0; step < STEPS; step++)
+        if (!take_step(rig)) return;
+    if (rig->config.sample.every > 0 && !sample(rig)) return;
+    peak->after = most_resident();
+    peak->complete = rig->be.failure[0] == 0;
+}
+
+static struct peak measure(const struct config *config) {
+    struct peak peak = {0};
+    int ends[2], status;
+    cr_assert_eq(pipe(ends), 0);
+    pid_t child = fork();
+    cr_assert_geq(child, 0);
+    if (child == 0) {
+        struct rig rig = {.config = *config};
+        run(&peak, &rig);
+        _exit(write(ends[1], &peak, sizeof peak) == sizeof peak ? 0 : 1);
+    }
+    close(ends[1]);
+    cr_expect_eq(read(ends[0], &peak, sizeof peak), sizeof peak);
+    close(ends[0]);
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(status == 0 && peak.complete, "the run failed");
+    return peak;
+}
+
+/* Within 2 % of the plan, all that the program grows by is memory of the run, and all of the plan
+ * is used. Most of the difference, some MiB at any size, are the products that oneDNN has made code
+ * and descriptions for. What is beside plan and products is the first use of code and tables of
+ * libraries, and of a stack; what is planned and not used are places for the tokens of a sample and
+ * what completes pages. */
+static void check(const struct config *config, const char *what) {
+    const double beside_max = 0x1.8p20, unused_max = 0x1p18;
+    struct peak peak = measure(config);
+    double grown = (double)peak.after - (double)peak.before;
+    double all = grown / (double)peak.plan - 1;
+    double beside = (double)peak.after - (double)peak.prepared - (double)peak.plan;
+    cr_expect_gt(peak.plan, (size_t)100 << 20, "%s: too small to be measured", what);
+    cr_expect_lt(fabs(all), 0.02, "%s %s: %.2f %% off the plan of %zu MiB", what,
+                 config_recompute_name(config->train.recompute), 100 * all, peak.plan >> 20);
+    cr_expect(beside < beside_max && beside > -unused_max, "%s %s: %.0f KiB beside the plan", what,
+              config_recompute_name(config->train.recompute), beside / 1024);
+    if (getenv("PEAKS"))
+        fprintf(stderr, "%s %s: plan %zu KiB, %+.2f %%, beside plan and products %.0f KiB\n", what,
+                config_recompute_name(config->train.recompute), peak.plan >> 10, 100 * all,
+                beside / 1024);
+}
+
+static void check_levels(enum config_precision precision) {
+    if (SANITIZED) cr_skip_test("a sanitizer has its own memory for each byte of ours");
+    for (int level = 0; level <= CONFIG_RECOMPUTE_LAYER; level++) {
+        struct config config;
+        peak_config(&config, precision, (enum config_recompute)level);
+        check(&config, config_precision_name(precision));
+    }
+}
+
+Test(memory_peak, fp32) {
+    check_levels(CONFIG_PRECISION_FP32);
+}
+
+Test(memory_peak, bf16) {
+    check_levels(CONFIG_PRECISION_BF16);
+}
+
+Test(memory_peak, fp16) {
+    check_levels(CONFIG_PRECISION_FP16);
+}
+
+/* Keys and values of samples are planned beside the layer that is shared. */
+Test(memory_peak, sixteen_bit_gradients_and_samples) {
+    if (SANITIZED) cr_skip_test("a sanitizer has its own memory for each byte of ours");
+    struct config config;
+    peak_config(&config, CONFIG_PRECISION_BF16, CONFIG_RECOMPUTE_LAYER);
+    config.gradients.dtype = CONFIG_DTYPE_LOWER;
+    config.autocast.residual = CONFIG_DTYPE_LOWER;
+    config.sample.every = 1;
+    config.train.grad_accum_steps = 2;
+    config.model.n_positions = 131072; /* more memory, as there are more products */
+    check(&config, "lower");
+}

@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# scripts/regress.sh against baselines that were tampered with: what moved must be named, and what
+# did not move must not be. Uses $TRAIN, or ./train.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+train=${TRAIN:-./train}
+folder=$(mktemp -d "${TMPDIR:-/tmp}/regress test.XXXXXX")
+trap 'rm -rf "$folder"' EXIT
+export REGRESS_BASELINES=$folder/baselines
+failures=0 ran=0
+
+# Runs regress.sh on two jobs; its output goes to $folder/out. Compares the exit status.
+expect() {
+    local status=0 wanted=$1
+    shift
+    ran=$((ran + 1))
+    scripts/regress.sh --train "$train" "$@" >"$folder/out" 2>&1 || status=$?
+    [ $status = "$wanted" ] && return
+    echo "FAIL: regress.sh $*: exit status $status, not $wanted"
+    cat "$folder/out"
+    failures=$((failures + 1))
+}
+says() {
+    grep -qF -- "$1" "$folder/out" && return
+    echo "FAIL: it does not say: $1"
+    cat "$folder/out"
+    failures=$((failures + 1))
+}
+says_nothing_of() {
+    ! grep -q -- "$1" "$folder/out" && return
+    echo "FAIL: it says: $1"
+    cat "$folder/out"
+    failures=$((failures + 1))
+}
+# Puts the baseline back and changes it with sed.
+tamper() {
+    rm -f "$REGRESS_BASELINES"/*
+    sed "$@" <"$folder/true" >"$REGRESS_BASELINES/$name"
+}
+few=(--quick --again --jobs "fp32 bf16 bf16-layer")
+
+expect 1 --quick
+says "no baseline in"
+expect 0 --update --quick --again
+says "baseline of this type of machine"
+name=$(basename "$REGRESS_BASELINES"/*.txt)
+cp "$REGRESS_BASELINES/$name" "$folder/true"
+
+expect 0 "${few[@]}"
+says "nothing moved: 3 jobs of 20 steps"
+says "against the bits of"
+
+# A bit in a loss is named once, by its first step, and nothing else is.
+tamper -e 's/^\(bf16 loss\.\(7\|9\) [0-9.]*\)[0-9]$/\1x/'
+expect 1 "${few[@]}"
+says "moved: bf16: loss.7 is"
+says_nothing_of "loss\.9"
+says_nothing_of "moved: fp32"
+
+tamper -e 's/^\(fp32 weights \)./\1x/' -e 's/^\(bf16 memory \).*/\11.0/' -e '/^fp32 norm.3 /d'
+expect 1 "${few[@]}"
+says "moved: fp32: weights is"
+says "moved: bf16: memory"
+says "moved: fp32: norm.3 is new"
+
+# Another type of machine: bits, memory and speed are its own, but losses are close.
+tamper -e 's/^# machine: .*/# machine: another/' -e 's/^\(fp32 weights \)./\1x/' \
+    -e 's/^\(fp32 loss\.4 [0-9]*\.[0-9][0-9][0-9]\)[0-9]*/\1/'
+mv "$REGRESS_BASELINES/$name" "$REGRESS_BASELINES/another.txt"
+expect 0 "${few[@]}"
+says "no baseline for"
+says "within tolerances of another"
+sed -i 's/^\(bf16 loss\.4\) .*/\1 9/' "$REGRESS_BASELINES/another.txt"
+expect 1 "${few[@]}"
+says "moved: bf16: loss.4 is"
+
+# A program that trains otherwise.
+tamper ''
+printf '#!/usr/bin/env bash\nexec "%s" "$@" --set optimizer.lr=1.9e-3\n' "$(realpath "$train")" \
+    >"$folder/other train"
+chmod +x "$folder/other train"
+train="$folder/other train"
+expect 1 --quick --jobs fp32
+says "moved: fp32: loss."
+says "moved: fp32: weights is"
+
+# One whose recompute changes bits.
+printf '#!/usr/bin/env bash
+case "$*" in *recompute=layer*) set -- "$@" --set optimizer.lr=1.9e-3 ;; esac
+exec "%s" "$@"\n' "$(realpath "${TRAIN:-./train}")" >"$folder/other train"
+expect 1 --quick --jobs "bf16 bf16-layer"
+says "recompute changes bits"
+
+train=$folder/none
+expect 2 --quick
+says "build it with make"
+train=${TRAIN:-./train}
+expect 2 --jobs fp64
+says "no job fp64"
+expect 2 --update --jobs fp32
+expect 2 --nonsense
+[ $failures = 0 ] || exit 1
+echo "regress.sh: $ran runs, all as expected"
