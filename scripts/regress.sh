@@ -17,7 +17,7 @@ the figures committed in scripts/regress/:
   speed            a step over its bare matrix products, on the same type of machine: within 25 %
 
 and recompute against no recompute, bit for bit. What moved is named; then the exit status is 1.
-Takes less than a minute on two cores; nothing else should be running.
+Takes about a minute on two cores; nothing else should be running.
 
   --update         take this build's figures as the new baseline of this type of machine
   --quick          leave the speed out
@@ -110,8 +110,11 @@ field() { sed -n "s/^.*\"$2\":[[:space:]]*\"\{0,1\}\([^\",]*\).*/\1/p" "$1" | he
 
 # What must be equal for equal bits.
 machine() {
-    local profile=$1
-    printf '%s, %s threads, %s, gcc %s' "$(field "$profile" device)" \
+    local profile=$1 model
+    # Processors of several kinds call themselves "Intel(R) Xeon(R) Processor".
+    model=$(sed -n 's/^\(cpu family\|model\)[[:space:]]*: \([0-9]*\)$/\2/p' /proc/cpuinfo | head -2 |
+        tr '\n' ' ')
+    printf '%s, cpu %s, %s threads, %s, gcc %s' "$(field "$profile" device)" "${model% }" \
         "$(field "$profile" threads)" "$(field "$profile" library)" "$(field "$profile" compiler)"
 }
 
@@ -129,7 +132,7 @@ run_all() {
  "threads": 2, "seed": 7}
 JSON
     for job in $jobs; do
-        printf '\rregress.sh: %-12s' "$job" >&2
+        [ ! -t 2 ] || printf '\rregress.sh: %-12s' "$job" >&2
         run "$job"
         { collect "$job"; memory "$job"; } >>"$folder/lines"
         repetitions=1
@@ -140,7 +143,7 @@ JSON
         fi
         [ $repetitions = 1 ] || echo "$job ratio $(field "$profile" ratio)" >>"$folder/lines"
     done
-    printf '\r%24s\r' '' >&2
+    [ ! -t 2 ] || printf '\r%24s\r' '' >&2
     { printf '# machine: %s\n' "$(machine "$profile")"; cat "$folder/lines"; } >"$figures"
 }
 $again || run_all

@@ -184,7 +184,7 @@ static int time_steps(struct rig *rig, const struct bench *bench, double *second
         if (steps(rig, count)) return -1;
         rounds[i] = (report_clock() - start) / count;
     }
-    *seconds = median(rounds, ROUNDS);
+    *seconds = median_of(rounds, ROUNDS);
     return 0;
 }
 

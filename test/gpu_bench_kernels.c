@@ -120,7 +120,7 @@ static double measure(struct subject *s, const char *what) {
             for (int i = 0; i < ROUNDS && !be->failure[0]; i++) rounds[i] = timed(s, calls);
         }
     }
-    double seconds = median(rounds, ROUNDS);
+    double seconds = median_of(rounds, ROUNDS);
     if (be->failure[0]) {
         bench_failed(s->bench, what, be->failure);
         be->failure[0] = 0;

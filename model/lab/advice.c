@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <stb/stb_ds.h>
@@ -167,11 +168,10 @@ static void write_words(struct advice *advice, const struct audit *audit, int fo
     if (more || best < 0) return;
     add_text(advice,
              "Nothing %shas to stay in float32 in %s: %s, the best choice, would remove %s "
-             "of an error of %s.",
+             "of the error.",
              found->needed || found->given ? "else " : "", format_names[format],
              word_name((enum autocast_operation)best),
-             percent(removed, audit_format_removed(found, (enum autocast_operation)best)),
-             percent(text, found->pass.gradient_error));
+             percent(removed, audit_format_removed(found, (enum autocast_operation)best)));
 }
 
 static void write_masters(struct advice *advice, const struct audit *audit) {
@@ -229,4 +229,16 @@ void advice_print_config(FILE *out, const struct advice *advice, const struct au
         fprintf(out, ",\n  \"loss_scale\": {\"init_scale\": %.17g}",
                 ldexp(1, advice->formats[format].init_scale));
     fprintf(out, "\n}\n");
+}
+
+char *advice_config_text(const struct advice *advice, const struct audit *audit, int format) {
+    char *text = NULL;
+    size_t size;
+    if (!audit->formats[format].made || !audit->formats[format].usable) return NULL;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return NULL;
+    advice_print_config(out, advice, audit, format);
+    if (fclose(out) == 0) return text;
+    free(text);
+    return NULL;
 }

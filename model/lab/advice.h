@@ -48,4 +48,7 @@ void advice_free(struct advice *advice);
 void advice_print_config(FILE *out, const struct advice *advice, const struct audit *audit,
                          int format);
 
+/* The same as a text to be freed; NULL for a format that was not audited or cannot be used. */
+char *advice_config_text(const struct advice *advice, const struct audit *audit, int format);
+
 #endif

@@ -140,13 +140,8 @@ static void add_advice(cJSON *root, const struct audit *audit, const struct advi
         cJSON_AddItemToArray(texts, cJSON_CreateString(advice->texts[i]));
     cJSON *configs = cJSON_AddObjectToObject(object, "configs");
     for (int i = 0; i < AUDIT_FORMATS; i++) {
-        char *text = NULL;
-        size_t size;
-        if (!audit->formats[i].made || !audit->formats[i].usable) continue;
-        FILE *file = open_memstream(&text, &size);
-        if (!file) continue;
-        advice_print_config(file, advice, audit, i);
-        if (fclose(file) == 0) cJSON_AddItemToObject(configs, names[i], cJSON_Parse(text));
+        char *text = advice_config_text(advice, audit, i);
+        if (text) cJSON_AddItemToObject(configs, names[i], cJSON_Parse(text));
         free(text);
     }
 }

@@ -15,14 +15,14 @@ static void print_histogram(FILE *out, const char *what, const struct magnitudes
                             int scale) {
     int lowest, highest;
     double *x = NULL, *y = NULL;
-    char title[200], zeros[PERCENT_MAX];
+    char label[80], zeros[PERCENT_MAX];
     if (!magnitudes_range(magnitudes, &lowest, &highest)) return;
     for (int e = lowest; e <= highest; e++) {
         arrput(x, e + scale);
         arrput(y, 100 * magnitudes_share(magnitudes, e));
     }
     double zero = (double)magnitudes->zeros / (double)magnitudes->count;
-    snprintf(title, sizeof title, "%s (%s are exactly 0)", what, percent(zeros, zero));
+    snprintf(label, sizeof label, "%% of values; %s are exactly 0", percent(zeros, zero));
     struct chart_series series = {
         .x = x, .y = y, .count = (int)arrlen(x), .style = CHART_BARS, .colour = 0};
     struct chart_mark marks[] = {
@@ -30,9 +30,9 @@ static void print_histogram(FILE *out, const char *what, const struct magnitudes
         {FP16_ZERO - 0.5, FP16_NORMAL - 0.5, "subnormal"},
         {15.5, highest + scale + 0.5, "overflow"},
     };
-    struct chart chart = {.title = title,
+    struct chart chart = {.title = what,
                           .x_label = "exponent of two",
-                          .y_label = "% of values",
+                          .y_label = label,
                           .series = &series,
                           .series_count = 1,
                           .zero_y = true};
@@ -82,8 +82,9 @@ static void print_table(FILE *out, struct table *table) {
 
 static void print_tables(FILE *out, const struct audit *audit, int scale) {
     struct table forward = {0}, backward = {0}, parameters = {0}, words = {0};
+    char text[AUDIT_NOTE_MAX];
     page_heading(out, "One operation more in float32");
-    page_paragraph(out, "The error of all gradients, and the part of it that goes away.");
+    page_paragraph(out, "%s, and the part of it that goes away.", audit_note_words(text, audit));
     audit_table_words(&words, audit);
     print_table(out, &words);
     page_heading(out, "Forward pass");
@@ -113,13 +114,8 @@ static void print_advice(FILE *out, const struct audit *audit, const struct advi
     for (ptrdiff_t i = 0; i < arrlen(advice->texts); i++)
         page_paragraph(out, "%s", advice->texts[i]);
     for (int i = 0; i < AUDIT_FORMATS; i++) {
-        char *text = NULL;
-        size_t size;
-        if (!audit->formats[i].made || !audit->formats[i].usable) continue;
-        FILE *file = open_memstream(&text, &size);
-        if (!file) continue;
-        advice_print_config(file, advice, audit, i);
-        if (fclose(file) == 0) page_code(out, text);
+        char *text = advice_config_text(advice, audit, i);
+        if (text) page_code(out, text);
         free(text);
     }
 }

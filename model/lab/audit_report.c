@@ -92,6 +92,7 @@ static void print_advice(FILE *out, const struct audit *audit, const struct advi
 
 void audit_print(FILE *out, const struct audit *audit, const struct advice *advice) {
     struct table forward = {0}, backward = {0}, parameters = {0}, words = {0};
+    char note[AUDIT_NOTE_MAX];
     int scale = audit_scale_now(audit);
     print_head(out, audit);
     print_legend(out, audit, scale);
@@ -105,7 +106,7 @@ void audit_print(FILE *out, const struct audit *audit, const struct advice *advi
     audit_table_parameters(&parameters, audit, AUDIT_WORST);
     print_table(out, &parameters);
     fprintf(out, "\n");
-    print_wrapped(out, "Error of all gradients with one operation more in autocast.float32:");
+    print_wrapped(out, audit_note_words(note, audit));
     audit_table_words(&words, audit);
     print_table(out, &words);
     print_advice(out, audit, advice);

@@ -193,6 +193,16 @@ void audit_table_parameters(struct table *table, const struct audit *audit, enum
     add_parameter_row(table, audit, "all", &all);
 }
 
+const char *audit_note_words(char text[AUDIT_NOTE_MAX], const struct audit *audit) {
+    int batches = audit->subject.repetitions;
+    if (batches > PASS_TRIAL_BATCHES) batches = PASS_TRIAL_BATCHES;
+    snprintf(text, AUDIT_NOTE_MAX,
+             "Error of all gradients with one operation more in autocast.float32, in the first %d "
+             "micro-batch%s",
+             batches, batches == 1 ? "" : "es");
+    return text;
+}
+
 void audit_table_words(struct table *table, const struct audit *audit) {
     table_column(table, "one more in float32", TABLE_LEFT);
     for (int i = 0; i < AUDIT_FORMATS; i++) {

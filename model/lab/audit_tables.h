@@ -22,6 +22,10 @@ void audit_table_parameters(struct table *table, const struct audit *audit, enum
 /* The error of all gradients with one operation more in float32. */
 void audit_table_words(struct table *table, const struct audit *audit);
 
+/* What that table shows, and over which micro-batches; returns text. */
+enum { AUDIT_NOTE_MAX = 160 };
+const char *audit_note_words(char text[AUDIT_NOTE_MAX], const struct audit *audit);
+
 /* The exponent of the loss scale in force: the largest power of two that is not above it. */
 int audit_scale_now(const struct audit *audit);
 

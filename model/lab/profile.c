@@ -8,7 +8,7 @@
 
 #include "data/error.h"
 #include "data/files.h"
-#include "model/lab/median.h"
+#include "model/lab/statistics.h"
 #include "model/report.h"
 #include "model/run.h"
 #include "model/run_setup.h"
@@ -128,10 +128,10 @@ int profile_trainer(struct profile *profile, struct trainer *trainer, const stru
     for (int i = 0; status == 0 && i < repetitions; i++)
         status = measure(profile, &clock, loader, i, steps, products, parts, error);
     if (status == 0) {
-        profile->step = median(steps, repetitions);
-        profile->products = median(products, repetitions);
+        profile->step = median_of(steps, repetitions);
+        profile->products = median_of(products, repetitions);
         for (int i = 0; i < OPERATION_IDS; i++)
-            profile->operations[i] = median(parts + (size_t)i * count, repetitions);
+            profile->operations[i] = median_of(parts + (size_t)i * count, repetitions);
     }
     arrfree(clock.products);
     free(figures);
