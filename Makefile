@@ -271,6 +271,9 @@ check: $(PROGRAMS)
 	scripts/check_floors.sh
 	$(USE_PROGRAMS) scripts/generate.sh --check
 	test/plain_criterion/check.sh
+	@if command -v shellcheck >/dev/null; then set -x; \
+	  shellcheck -x scripts/*.sh test/scripts/*.sh test/plain_criterion/*.sh .ci/run; \
+	else echo "skipped: no shellcheck here"; fi
 	test/scripts/test_fetch.sh
 	test/scripts/test_plot.sh
 ifeq ($(BUILD),fast)

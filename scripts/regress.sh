@@ -5,24 +5,31 @@ cd "$(dirname "$0")/.."
 
 usage() {
     cat <<'TEXT'
-scripts/regress.sh [--update] [--quick] [--again] [--jobs LIST] [--train PROGRAM]
+scripts/regress.sh [--update] [--quick] [--again] [--jobs LIST]
+                   [--train PROGRAM]
 
-Trains small models in each precision, and in the variants of memory and dtypes, and compares with
-the figures committed in scripts/regress/:
+Trains small models in each precision, and in the variants of memory and
+dtypes, and compares with the figures committed in scripts/regress/:
 
-  losses, norms,   every step, and the SHA-256 of the weights at the end: the same bits on the same
-  weights          type of machine (processor or GPU, threads, compiler, library of products);
-                   on another one the losses of fp32 within 0.1 %, of 16 bit within 1 %
-  memory           the plan: the same bytes on the same type of machine
-  speed            a step over its bare matrix products, on the same type of machine: within 25 %
+  losses, norms,  every step, and the SHA-256 of the weights at the end: the
+  weights         same bits on the same type of machine (processor or GPU,
+                  threads, compiler, library of products); on another one the
+                  losses of fp32 within 0.1 %, those of 16 bit within 1 %
+  memory          the plan: the same on the same type of machine
+  speed           a step over its bare matrix products, on the same type of
+                  machine: within 25 %
 
-and recompute against no recompute, bit for bit. What moved is named; then the exit status is 1.
-Takes about a minute on two cores; nothing else should be running.
+and recompute against no recompute, bit for bit. What moved is named; then the
+exit status is 1. Takes about a minute on two cores; nothing else should be
+running.
 
-  --update         take this build's figures as the new baseline of this type of machine
+  --update         take this build's figures as the new baseline of this type
+                   of machine
   --quick          leave the speed out
-  --again          run nothing: compare once more what the last run has left in build/regress
-  --jobs LIST      only some of: fp32 bf16 fp16 bf16-gelu bf16-layer fp16-lower fp32-odd bf16-odd
+  --again          run nothing: compare once more what the last run has left in
+                   build/regress
+  --jobs LIST      only some of: fp32 bf16 fp16 bf16-gelu bf16-layer fp16-lower
+                   fp32-odd bf16-odd
   --train PROGRAM  another ./train
 TEXT
 }
