@@ -120,9 +120,10 @@ TEST_SOURCES    := $(wildcard test/data/*.c test/kernels/*.c test/model/*.c test
 # Those that run on whatever device there is: every operation, and whole trainings.
 # Sanitizers are too slow for many steps of training.
 DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/test_gpt_golden.c $(TEST_RUNNER) \
-  test/model/test_sample_cache.c test/model/test_recompute.c \
+  test/model/test_sample_cache.c \
   $(if $(filter emulated-thread,$(BUILD)),,test/model/test_device_training.c) \
-  $(if $(filter emulated-address emulated-thread,$(BUILD)),,test/model/test_trainer.c)
+  $(if $(filter emulated-address emulated-thread,$(BUILD)),,\
+    test/model/test_trainer.c test/model/test_recompute.c)
 
 ifneq ($(CRITERION),1)
 $(OUT)/test/%.o: OPTIONS += -Itest/plain_criterion

@@ -198,9 +198,11 @@ static int check_flags_of(const struct command_line *line, char *error) {
     if (samples && line->command != COMMAND_SAMPLE)
         return fail(error, "--tokens, --temperature, --top-k, --top-p and --seed go with --sample");
     bool audits = line->command == COMMAND_AUDIT;
-    if ((line->data || (line->precision_count && !audits)) && line->command != COMMAND_EVAL)
-        return fail(error, "--data and --precision go with --eval; a training run takes\n"
-                           "--set data.train=GLOB and --set precision=NAME");
+    if (line->data && line->command != COMMAND_EVAL)
+        return fail(error, "--data goes with --eval; others take --set data.train=GLOB");
+    if (line->precision_count && !audits && line->command != COMMAND_EVAL)
+        return fail(error, "--precision goes with --eval and --audit; others take --set "
+                           "precision=NAME");
     if ((line->out || line->repetitions >= 0) && !audits && line->command != COMMAND_PROFILE)
         return fail(error, "--out and --repetitions go with --audit and --profile");
     if (line->repetitions == 0) return fail(error, "--repetitions: at least 1");
@@ -223,6 +225,8 @@ static int check(const struct command_line *line, char *error) {
                            "run takes\n--resume, or --set model.init_from=DIR");
     if (audits && line->resume)
         return fail(error, "--audit: give the checkpoint to look at with --from, not --resume");
+    if (line->command == COMMAND_PROFILE && line->resume)
+        return fail(error, "--profile begins from initial weights; drop --resume");
     if ((trains || audits) && !line->config)
         return fail(error, "nothing to do: give --config FILE, for example\n"
                            "  ./train --config bf16.json\nor see ./train --help");

@@ -6,9 +6,8 @@
 #include <stdarg.h>
 #include <string.h>
 
-enum { NAME_BYTES_MAX = 200 };             /* a file name has at most 255, some of them ours */
-static const double PARAMETERS_MAX = 1e12; /* a thousand times the largest preset */
-static const int64_t MICRO_TOKENS_MAX = 1 << 24;
+enum { NAME_BYTES_MAX = 200 };               /* a file name has at most 255, some of them ours */
+static const double PARAMETERS_MAX = 1e12;   /* a thousand times the largest preset */
 static const double RUN_TOKENS_MAX = 0x1p53; /* counted in int64, written as JSON numbers */
 
 static int row_of(const char *key) {
@@ -157,12 +156,12 @@ static int check_data(const struct check *check) {
                       "Name it in data.val, or set eval.every to 0.",
                       c->eval.every);
     int64_t micro = c->train.micro_batch_size * c->data.seq_len;
-    if (micro > MICRO_TOKENS_MAX)
+    if (micro > CONFIG_MICRO_TOKENS_MAX)
         return refuse(check, blame(check, "train.micro_batch_size", "data.seq_len"),
                       "train.micro_batch_size * data.seq_len is %" PRId64
                       " tokens; at most %" PRId64
                       " fit in one pass.\nLower it and raise train.grad_accum_steps.",
-                      micro, MICRO_TOKENS_MAX);
+                      micro, (int64_t)CONFIG_MICRO_TOKENS_MAX);
     double tokens = (double)micro * (double)c->train.grad_accum_steps * (double)c->train.steps;
     if (tokens > RUN_TOKENS_MAX)
         return refuse(check, "train.steps",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # One command for a machine with an NVIDIA GPU: builds there, tests there, measures there, in at
-# most 8 minutes, and installs nothing. `scripts/gpu_check.sh --help` tells the rest.
+# most 9 minutes, and installs nothing. `scripts/gpu_check.sh --help` tells the rest.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -96,7 +96,7 @@ fi
 
 # ---- steps: each with a time limit, none stops the others
 
-LIMIT=470 # seconds for everything; a rehearsal, with what compiler there is, may take longer
+LIMIT=530 # seconds for everything; a rehearsal, with what compiler there is, may take longer
 if [ "$rehearsal" -eq 1 ]; then LIMIT=1500; fi
 names=() verdicts=() times=() failed=0
 mkdir -p "$out" || exit 1
@@ -270,32 +270,7 @@ fi
 step operations 70 "$folder/device_tests" --jobs "$jobs" --timeout 60 --filter "$operations"
 step models 60 "$folder/device_tests" --jobs "$jobs" --timeout 55 --filter "$models"
 
-# ---- 6. the precision lab: three precisions on the built-in text, and the audit
-
-# shellcheck disable=SC2317  # called by name, in a bash of its own under a time limit
-lab() { # MORE ARGUMENTS OF ./train ...
-    local status=0
-    rm -rf build/gpu_lab
-    TRAIN=$folder/train COMPARE=$folder/compare scripts/compare_precisions.sh fp16.json \
-        --out build/gpu_lab -- --device cuda "$@" || status=1
-    "$folder/train" --audit --config fp16.json --device cuda "$@" --out build/gpu_lab ||
-        status=1
-    cp build/gpu_lab/report.json "$out/compare.json" &&
-        cp build/gpu_lab/audit.json "$out/audit.json" || status=1
-    return "$status"
-}
-tiny_model=()
-if [ "$rehearsal" -eq 1 ]; then
-    for part in model.n_layer=1 model.n_head=2 model.n_embd=32 data.seq_len=16 \
-        train.micro_batch_size=1 train.steps=40 eval.batches=1; do
-        tiny_model+=(--set "$part")
-    done
-fi
-export -f lab
-export folder out
-step lab 90 bash -c 'lab "$@"' lab "${tiny_model[@]}"
-
-# ---- 7. compute-sanitizer: four tools side by side, on what is small
+# ---- 6. compute-sanitizer: four tools side by side, on what is small
 
 sanitizer=$(command -v compute-sanitizer || echo "$(dirname "$nvcc")/compute-sanitizer")
 # shellcheck disable=SC2317  # called by name, in a bash of its own under a time limit
@@ -336,7 +311,7 @@ else
     step sanitizer 75 bash -c sanitize_all
 fi
 
-# ---- 8. measure: nothing else runs on the GPU from here on
+# ---- 7. measure: nothing else runs on the GPU from here on
 
 for job in "${warming[@]}"; do wait "$job"; done
 seconds=0.1
@@ -351,6 +326,32 @@ elif [ "$torch" -eq -1 ]; then
 else
     skip torch "not asked for"
 fi
+
+# ---- 8. the precision lab: three precisions on the built-in text, and the audit. What differs by
+# chance from one run to the next is no failure of this machine, so the verdict is only shown.
+
+# shellcheck disable=SC2317  # called by name, in a bash of its own under a time limit
+lab() { # MORE ARGUMENTS OF ./train ...
+    local status=0
+    rm -rf build/gpu_lab
+    TRAIN=$folder/train COMPARE=$folder/compare scripts/compare_precisions.sh fp16.json \
+        --out build/gpu_lab -- --device cuda "$@" || [ -s build/gpu_lab/report.json ] || status=1
+    "$folder/train" --audit --config fp16.json --device cuda "$@" --out build/gpu_lab ||
+        status=1
+    cp build/gpu_lab/report.json "$out/compare.json" &&
+        cp build/gpu_lab/audit.json "$out/audit.json" || status=1
+    return "$status"
+}
+tiny_model=()
+if [ "$rehearsal" -eq 1 ]; then
+    for part in model.n_layer=1 model.n_head=2 model.n_embd=32 data.seq_len=16 \
+        train.micro_batch_size=1 train.steps=40 eval.batches=1; do
+        tiny_model+=(--set "$part")
+    done
+fi
+export -f lab
+export folder out
+step lab 90 bash -c 'lab "$@"' lab "${tiny_model[@]}"
 
 # ---- 9. the table
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Has a change moved anything? `scripts/regress.sh --help` tells the rest.
 set -euo pipefail
+here=$PWD
 cd "$(dirname "$0")/.."
 
 usage() {
@@ -15,7 +16,7 @@ dtypes, and compares with the figures committed in scripts/regress/:
   weights         same bits on the same type of machine (processor or GPU,
                   threads, compiler, library of products); on another one the
                   losses of fp32 within 0.1 %, those of 16 bit within 1 %
-  memory          the plan: the same on the same type of machine
+  memory          the plan, to 0.1 MiB, on the same type of machine
   speed           a step over its bare matrix products, on the same type of
                   machine: within 25 %
 
@@ -52,12 +53,16 @@ while [ $# -gt 0 ]; do
     shift
 done
 for job in $jobs; do
-    case " $all " in *" $job "*) ;; *) echo "regress.sh: no job $job; see --help" >&2; exit 2 ;; esac
+    case " $all " in
+    *" $job "*) ;;
+    *) echo "regress.sh: no job $job; see --help" >&2; exit 2 ;;
+    esac
 done
 if $update && [ "$jobs" != "$all" ]; then
     echo "regress.sh: a baseline holds all jobs: leave --jobs out" >&2
     exit 2
 fi
+[ -x "$train" ] || train=$here/$train # as the caller wrote it
 [ -x "$train" ] || { echo "regress.sh: no program $train; build it with make" >&2; exit 2; }
 
 baselines=${REGRESS_BASELINES:-scripts/regress} # tests have their own
@@ -100,9 +105,15 @@ run() {
 
 # JOB FIGURE VALUE lines. Numbers stay text, as metrics.jsonl has them: equal text is equal bits.
 collect() {
-    local job=$1 metrics=$folder/$1/metrics.jsonl weights
-    sed -n 's/^{"step": \([0-9]*\), "tokens".*"loss": \([^,]*\), .*"grad_norm": \([^,]*\),.*/'"$job"' loss.\1 \2\n'"$job"' norm.\1 \3/p
-        s/^{"step": [0-9]*, "val_loss": \([^}]*\)}.*/'"$job"' validation \1/p' "$metrics"
+    local job=$1 weights
+    awk -v job="$job" '
+        function field(name) {
+            if (!match($0, "\"" name "\": [^,}]*")) return ""
+            return substr($0, RSTART + length(name) + 4, RLENGTH - length(name) - 4)
+        }
+        /"val_loss"/ { print job, "validation", field("val_loss"); next }
+        { print job, "loss." field("step"), field("loss") }
+        { print job, "norm." field("step"), field("grad_norm") }' "$folder/$job/metrics.jsonl"
     weights=$(sha256sum "$folder/$job"/checkpoints/*/model.safetensors)
     echo "$job weights ${weights%% *}"
 }
@@ -113,14 +124,18 @@ memory() {
     sed -n "s/^  memory  *\([0-9.]*\) MiB.*/$1 memory \1/p" "$folder/log"
 }
 
-field() { sed -n "s/^.*\"$2\":[[:space:]]*\"\{0,1\}\([^\",]*\).*/\1/p" "$1" | head -1; }
+# A number or a text of a JSON file that has one a line.
+field() { # FILE KEY
+    sed -n -e "s/^[[:space:]]*\"$2\":[[:space:]]*\"\([^\"]*\)\".*/\1/p" \
+        -e "s/^[[:space:]]*\"$2\":[[:space:]]*\([-0-9.e+]\{1,\}\).*/\1/p" "$1" | head -1
+}
 
 # What must be equal for equal bits.
 machine() {
     local profile=$1 model
     # Processors of several kinds call themselves "Intel(R) Xeon(R) Processor".
-    model=$(sed -n 's/^\(cpu family\|model\)[[:space:]]*: \([0-9]*\)$/\2/p' /proc/cpuinfo | head -2 |
-        tr '\n' ' ')
+    model=$(sed -n 's/^\(cpu family\|model\)[[:space:]]*: \([0-9]*\)$/\2/p' /proc/cpuinfo |
+        head -2 | tr '\n' ' ')
     printf '%s, cpu %s, %s threads, %s, gcc %s' "$(field "$profile" device)" "${model% }" \
         "$(field "$profile" threads)" "$(field "$profile" library)" "$(field "$profile" compiler)"
 }
@@ -153,7 +168,19 @@ JSON
     [ ! -t 2 ] || printf '\r%24s\r' '' >&2
     { printf '# machine: %s\n' "$(machine "$profile")"; cat "$folder/lines"; } >"$figures"
 }
-$again || run_all
+if $again; then # of the jobs asked for, those that were run
+    ran=" $(awk '!/^#/ && !seen[$1]++ { printf "%s ", $1 }' "$figures")"
+    asked=$jobs jobs=""
+    for job in $asked; do
+        case $ran in *" $job "*) jobs="$jobs $job" ;; esac
+    done
+    if $update && [ "${jobs# }" != "$all" ]; then
+        echo "regress.sh: a baseline holds all jobs, and the last run had others" >&2
+        exit 2
+    fi
+else
+    run_all
+fi
 machine=$(sed -n 's/^# machine: //p' "$figures")
 
 # ---- recompute must not change a bit
@@ -189,7 +216,10 @@ if [ ! -r "$baseline" ]; then
     for file in "$baselines"/*.txt; do
         [ ! -r "$file" ] || { baseline=$file; break; }
     done
-    [ -n "$baseline" ] || { echo "regress.sh: no baseline in $baselines; see --update" >&2; exit 1; }
+    if [ -z "$baseline" ]; then
+        echo "regress.sh: no baseline in $baselines; see --update" >&2
+        exit 1
+    fi
     echo "no baseline for $machine"
     echo "so within tolerances of $(sed -n 's/^# machine: //p' "$baseline")"
 else

@@ -14,8 +14,6 @@ const struct memory_size memory_sizes[MEMORY_SIZES] = {
     {"30B", 48, 56, 7168},     {"70B", 80, 64, 8192},
 };
 
-enum { MICRO_TOKENS_MAX = 1 << 24 }; /* that config_check.c allows */
-
 static double maximum_of(const char *key) {
     return config_options[config_option_index(key, strlen(key))].maximum;
 }
@@ -60,7 +58,7 @@ static size_t state_bytes(const struct memory_plan *plan) {
 
 bool memory_batch_allowed(const struct config *config, int64_t batch) {
     return batch >= 1 && (double)batch <= maximum_of("train.micro_batch_size") &&
-           batch <= MICRO_TOKENS_MAX / config->data.seq_len;
+           batch <= CONFIG_MICRO_TOKENS_MAX / config->data.seq_len;
 }
 
 typedef int measurer(struct memory_plan *plan, const struct config *config, struct backend *be,
@@ -135,11 +133,6 @@ int memory_largest_batch(int64_t *batch, const struct config *config, struct bac
 }
 
 /* ---- options */
-
-enum memory_bits memory_option_bits(enum memory_option option) {
-    if (option == MEMORY_MICRO_BATCH) return MEMORY_OTHER_ORDER;
-    return option < MEMORY_MICRO_BATCH ? MEMORY_SAME_BITS : MEMORY_LESS_EXACT;
-}
 
 /* Divides the micro-batch so that a step sees the sequences it saw. */
 static bool divide_batch(struct config *config, int64_t divisor) {

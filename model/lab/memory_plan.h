@@ -44,7 +44,6 @@ enum memory_option {
 /* Sets the option in config. Returns false where it would change nothing or cannot be: `lower` says
  * whether the run computes in 16 bit. */
 bool memory_apply(struct config *config, enum memory_option option, bool lower);
-enum memory_bits memory_option_bits(enum memory_option option);
 
 /* Multiply-adds that train.recompute of config does once more, as a part of all of a step that
  * keeps everything. Products and attention are counted, as the model's shape has them. */
@@ -60,7 +59,7 @@ struct memory_advice {
 
 /* Tries recomputing first, then smaller micro-batches with it (of which a step has more, so that
  * it sees the same sequences), and what is less exact last. Returns 1 if nothing of it fits into
- * `memory` bytes, -1 with a message. */
+ * `memory` bytes, with the smallest plan that was tried; -1 with a message. */
 int memory_advise(struct memory_advice *advice, const struct config *config, struct backend *be,
                   size_t memory, char *error);
 

@@ -255,10 +255,11 @@ static int print_advice(FILE *out, const struct memory_question *question, char 
     if (status < 0) return -1;
     fprintf(out, "\nThis run does not fit: it takes %s, and there are %s.\n", needed, memory);
     if (status > 0) {
-        size_t state = plan.master + plan.lower + plan.gradients + plan.moments;
-        fprintf(out,
-                "No option makes it fit: weights, gradients and moments alone take %s.\n"
-                "Choose a smaller model, or lower data.seq_len.\n",
+        const struct memory_plan *least = &advice.plan;
+        size_t state = least->master + least->lower + least->gradients + least->moments;
+        fprintf(out, "No option makes it fit: the least is %s, of which weights, gradients\n",
+                bytes_text(needed, least->total));
+        fprintf(out, "and moments are %s. Choose a smaller model, or lower data.seq_len.\n",
                 bytes_text(needed, state));
         return 0;
     }
@@ -274,8 +275,17 @@ static int print_advice(FILE *out, const struct memory_question *question, char 
 }
 
 int memory_report_run(FILE *out, const struct memory_question *question, char *error) {
-    if (print_parts(out, question, error) || print_savings(out, question, error) ||
-        print_batches(out, question, error))
+    struct config config = *question->config;
+    struct memory_question other = *question;
+    if (!config.autocast.enabled) { /* then a precision is a word without a meaning */
+        fprintf(out, "\nautocast.enabled is false, so this run computes in fp32; 16 bit is what "
+                     "it\nwould be with autocast.\n");
+        config.precision = CONFIG_PRECISION_FP32;
+        config.autocast.enabled = true;
+        other.config = &config;
+    }
+    if (print_parts(out, &other, error) || print_savings(out, &other, error) ||
+        print_batches(out, &other, error))
         return -1;
     return print_advice(out, question, error);
 }

@@ -151,8 +151,7 @@ static int write_profile(const struct profile *profile, const struct trainer *tr
                          const char *folder, char *error) {
     char path[FILE_PATH_MAX];
     const struct backend *be = trainer->be;
-    if (file_path_join(path, folder, "profile.json", error) || directory_create(folder, error))
-        return -1;
+    if (file_path_join(path, folder, "profile.json", error)) return -1;
     cJSON *root = cJSON_CreateObject(), *parts = cJSON_CreateObject();
     cJSON_AddStringToObject(root, "precision", dtype_name(trainer->gpt.precision.lower));
     cJSON_AddStringToObject(root, "device", be->description);
@@ -197,6 +196,8 @@ int run_profile(const struct config *config, const struct command_line *line, ch
     struct precision precision;
     struct source text = {0};
     struct trainer trainer = {0};
+    /* What cannot be written is said before the work is done. */
+    if (line->out && directory_create(line->out, error)) return EXIT_FAILED;
     if (setup_backend(&be, config, NULL, error)) return EXIT_FAILED;
     int status = precision_resolve(&precision, note, config, &be, error);
     if (status == 0) print_notes("note", note);

@@ -24,10 +24,12 @@ int profile_trainer(struct profile *profile, struct trainer *trainer, const stru
 /* The table of --profile and of make bench: parts of at least 0.05 ms. */
 void profile_print(FILE *out, const struct profile *profile);
 
-/* OUT/profile.json:
+/* Writes OUT/profile.json too, if line->out is given:
+ *
  *   {"precision", "device", "threads", "library", "compiler", "repetitions", "tokens_per_step",
- * "step_ms", "tokens_per_s", "products_ms", "ratio", "operations": {"matmul": ms, ...}} ratio:
- * step_ms / products_ms. */
+ *    "step_ms", "tokens_per_s", "products_ms", "ratio", "operations": {"matmul": ms, ...}}
+ *
+ * where ratio is step_ms / products_ms. Returns an exit status. */
 int run_profile(const struct config *config, const struct command_line *line, char *error);
 
 #endif

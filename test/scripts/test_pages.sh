@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Opens HTML reports in headless Chromium, at the width of a desktop and of a phone:
 #   test/scripts/test_pages.sh [FILE.html ...]
-# Without a file: a comparison and an audit of a tiny model, made by $TRAIN and $COMPARE. Fails if a page loads anything, writes to the console, is wider than a window of 360 pixels, or
-# is empty. Skipped without Chromium.
+# Without a file: a comparison and an audit of a tiny model, made by $TRAIN and $COMPARE. Fails if a
+# page loads anything, writes to the console, is wider than a window of 360 pixels, or is empty.
+# Skipped without Chromium.
 set -euo pipefail
 browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
 if [ -z "$browser" ]; then

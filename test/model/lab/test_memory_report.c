@@ -269,13 +269,31 @@ Test(memory_report, fits_or_says_what_to_change) {
     expect_match(text, "\nWith these it takes [0-9.]+ MiB, but is less exact:\n\n"
                        "  (.*\n)*  --set gradients.dtype=lower\n$");
     free(text);
-    struct memory_plan plan;
-    cr_assert_eq(memory_plan_of(&plan, &rig.config, &rig.be, rig.error), 0);
+    struct memory_advice advice;
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, 1, rig.error), 1);
+    const struct memory_plan *least = &advice.plan;
+    cr_expect_leq(least->total, less);
     text = print(&rig, 0, false);
-    snprintf(pattern, sizeof pattern, "gradients and moments alone take %s MiB\\.\n",
-             mib(plan.master + plan.lower + plan.gradients + plan.moments));
+    snprintf(pattern, sizeof pattern,
+             "the least is %s MiB, of which weights, gradients\nand moments are %s MiB\\.",
+             mib(least->total),
+             mib(least->master + least->lower + least->gradients + least->moments));
     expect_match(text, "\nThis run does not fit: [^\n]* and there are 0.0 MiB\\.\nNo option ");
     expect_match(text, pattern);
+    free(text);
+    backend_close(&rig.be);
+}
+
+/* Without autocast the precision is a word without a meaning. */
+Test(memory_report, without_autocast_the_run_is_in_fp32) {
+    struct rig rig = {0};
+    open_run(&rig, CONFIG_PRECISION_BF16);
+    rig.config.autocast.enabled = false;
+    char *text = print(&rig, 80, false);
+    expect_match(text, "autocast\\.enabled is false, so this run computes in fp32");
+    expect_match(text, "\nMiB +fp32 \\* +bf16 +fp16\n");
+    expect_match(text, "What saves memory in fp32");
+    cr_expect_null(strstr(text, "gradients.dtype"), "%s", text);
     free(text);
     backend_close(&rig.be);
 }

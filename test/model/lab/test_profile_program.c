@@ -42,6 +42,8 @@ Test(profile_program, wrong_use_is_explained) {
     expect_error("--profile", 2, "--config");
     expect_error("--profile|--config|tiny.json|--repetitions|0", 2, "at least 1");
     expect_error("--config|tiny.json|--out|x", 2, "--audit and --profile");
+    expect_error("--profile|--config|tiny.json|--resume", 2, "drop --resume");
+    expect_error("--profile|--config|tiny.json|--precision|bf16", 2, "--eval and --audit");
     expect_error("--profile|--dry-run|--config|tiny.json", 2, "exclude each other");
     expect_error("--profile|--config|tiny.json|--out|tiny.json/x|--repetitions|1", 1,
                  "a file stands there");
