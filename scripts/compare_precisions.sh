@@ -14,12 +14,15 @@ and a verdict.
 
   --precisions LIST   default fp32,bf16,fp16; the others are measured against
                       fp32 if it is there, else against the first
-  --steps N           default as in CONFIG
+  --steps N           default as in CONFIG; for fewer than its warm-up has, add
+                      -- --set optimizer.warmup_steps=N
   --seeds N           so many runs each, from seeds that follow: tells
                       differences from noise; 3 or more make sense
   --out DIR           default runs/compare-CONFIG
   --no-profile        leave out ./train --profile, where the time of a step goes
   --limit-...         as ./compare has them (./compare --help): what passes
+
+ARGUMENTS OF ./train are --set KEY=VALUE and --device NAME; they go to all runs.
 
   scripts/compare_precisions.sh bf16.json --steps 300
   scripts/compare_precisions.sh my.json --seeds 3 -- --set optimizer.lr=1e-4
@@ -114,19 +117,39 @@ check_precisions() {
     [ "${#precisions[@]}" -ge 2 ] || wrong "--precisions: at least two, such as fp32,bf16"
 }
 
-# The seed of the first runs: that of the arguments of ./train, else the config's.
-find_seed() {
-    local word
-    first_seed=$(sed -n 's/.*"seed"[[:space:]]*:[[:space:]]*\([0-9]\{1,\}\).*/\1/p' "$config" |
-        head -n 1)
-    for word in "${extra[@]+"${extra[@]}"}"; do
+check_setting() { # KEY=VALUE
+    case $1 in
+    seed=*) first_seed=${1#seed=} ;;
+    name=* | run_dir=* | precision=*)
+        wrong "$1: names, places and precisions of the runs are chosen here" ;;
+    train.steps=*) [ -z "$steps" ] || wrong "$1 contradicts --steps $steps" ;;
+    autocast.enabled=false) wrong "$1: then all precisions compute in fp32, and are alike" ;;
+    esac
+}
+
+# What goes to ./train. Its other flags would make something else of it than a training.
+check_extra() {
+    local at word
+    for ((at = 0; at < ${#extra[@]}; at++)); do
+        word=${extra[at]}
         case $word in
-        seed=*) first_seed=${word#seed=} ;;
-        name=* | run_dir=* | precision=*)
-            wrong "$word: names, places and precisions of the runs are chosen here" ;;
-        train.steps=*) [ -z "$steps" ] || wrong "$word contradicts --steps $steps" ;;
+        --set=*) check_setting "${word#--set=}" ;;
+        --device=*) ;;
+        --set | --device)
+            at=$((at + 1))
+            [ $at -lt ${#extra[@]} ] || wrong "$word needs a value"
+            if [ "$word" = --set ]; then check_setting "${extra[at]}"; fi
+            ;;
+        *) wrong "$word: behind -- only --set KEY=VALUE and --device NAME make sense" ;;
         esac
     done
+}
+
+# The seed of the first runs: that of the arguments of ./train, else the config's.
+find_seed() {
+    first_seed=$(sed -n 's/.*"seed"[[:space:]]*:[[:space:]]*\([0-9]\{1,\}\).*/\1/p' "$config" |
+        head -n 1)
+    check_extra
     first_seed=${first_seed:-1}
     [[ $first_seed =~ ^[0-9]{1,15}$ ]] || wrong "seed=$first_seed: this is no whole number"
     first_seed=$((10#$first_seed)) # 010 is ten
@@ -159,7 +182,7 @@ open_folder() {
     if [ ! -e "$out/settings.txt" ] ||
         [ -z "$(find "$out/runs" -name metrics.jsonl -print -quit)" ]; then
         rm -f "$out/train.cksum"
-        cp "$config" "$out/config.json"
+        [ "$config" -ef "$out/config.json" ] || cp "$config" "$out/config.json"
         settings >"$out/settings.txt.new" && mv "$out/settings.txt.new" "$out/settings.txt"
     elif ! settings | cmp -s - "$out/settings.txt" || ! cmp -s "$config" "$out/config.json"; then
         {
@@ -172,12 +195,16 @@ open_folder() {
         } >&2
         exit 1
     fi
+    if [ -e "$out/train.cksum" ] && grep -qvxF "$(cksum <"$train")" "$out/train.cksum"; then
+        complain "note: ./train is not the one any more that made all the runs in $out"
+    fi
+}
+
+# Each build that has made a run, so that later calls too know that they are mixed.
+note_program() {
     local sum
     sum=$(cksum <"$train")
-    if [ -e "$out/train.cksum" ] && [ "$sum" != "$(cat "$out/train.cksum")" ]; then
-        complain "note: ./train is not the one any more that made the runs in $out"
-    fi
-    echo "$sum" >"$out/train.cksum"
+    if ! grep -qxF "$sum" "$out/train.cksum" 2>/dev/null; then echo "$sum" >>"$out/train.cksum"; fi
 }
 
 # ---- runs
@@ -238,6 +265,16 @@ train_now() {
     else watch "$train" "${arguments[@]}" >"$out/runs/$run_name.log"; fi
 }
 
+# A config that is right as it stands is not with --steps where its warm-up is longer.
+hint_at_warmup() {
+    if [ -n "$steps" ] &&
+        { "$train" "${arguments[@]}" --dry-run 2>&1 >/dev/null || true; } |
+        grep -q 'optimizer.warmup_steps is'; then
+        complain "for so few steps add, for instance:" \
+            "-- --set optimizer.warmup_steps=$((steps / 10))"
+    fi
+}
+
 run_one() { # PRECISION SEED NUMBER
     local status=0 began=$SECONDS fresh=yes folder
     arguments_of "$1" "$2"
@@ -248,8 +285,13 @@ run_one() { # PRECISION SEED NUMBER
     fi
     echo "run $3 of $total: $1, seed $2"
     if [ -e "$folder" ]; then fresh=no; fi
+    note_program
     train_now || status=$?
     end_if_stopped
+    if [ $status -eq 0 ] && [ ! -s "$folder/metrics.jsonl" ]; then
+        complain "run $run_name left no $folder/metrics.jsonl"
+        exit 1
+    fi
     if [ $status -eq 0 ]; then
         : >"$folder/finished"
         if [ "$3" -eq 1 ] && [ $fresh = yes ]; then
@@ -258,7 +300,10 @@ run_one() { # PRECISION SEED NUMBER
         fi
         return
     fi
-    if [ $status -eq 2 ]; then exit 2; fi
+    if [ $status -eq 2 ]; then
+        hint_at_warmup
+        exit 2
+    fi
     if [ ! -s "$folder/metrics.jsonl" ] || [ "$3" -eq 1 ]; then exit 1; fi
     complain "run $run_name ended early (status $status); it is compared as far as it came"
 }

@@ -345,7 +345,7 @@ lab() { # MORE ARGUMENTS OF ./train ...
 tiny_model=()
 if [ "$rehearsal" -eq 1 ]; then
     for part in model.n_layer=1 model.n_head=2 model.n_embd=32 data.seq_len=16 \
-        train.micro_batch_size=1 train.steps=40 eval.batches=1; do
+        train.micro_batch_size=1 train.steps=40 eval.batches=1 optimizer.warmup_steps=4; do
         tiny_model+=(--set "$part")
     done
 fi

@@ -6,7 +6,8 @@
  * most 10 %; 2 % if the noise is not known.
  *
  * Words of autocast.float32: those the user gave; those without which something is infinite; and,
- * while the error is above the tolerance, each that alone removes a quarter of it or more.
+ * while the error is above the tolerance, each that alone removes a quarter of it or more. A
+ * residual stream that the user stores in 16 bit becomes float32 where it is infinite otherwise.
  *
  * Format: a 16-bit one is fit if it is finite and its error, with these words, within the
  * tolerance. Of the fit ones that the device has fast products for, bf16 goes before fp16: its
@@ -30,7 +31,7 @@ struct advice_format {
     bool fit;
     unsigned words; /* of autocast.float32 */
     double error;   /* of the gradients, with the words as far as it was measured */
-    int init_scale; /* fp16: the exponent */
+    int init_scale; /* fp16: the exponent; never below the config's loss_scale.min_scale */
 };
 
 struct advice {

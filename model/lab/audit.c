@@ -1,12 +1,21 @@
 #include "model/lab/audit.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "data/error.h"
+#include "data/files.h"
 #include "model/lab/audit_report.h"
 #include "model/report.h"
 #include "model/run.h"
+
+static const enum dtype dtypes[] = {[AUDIT_BF16] = DTYPE_BF16, [AUDIT_FP16] = DTYPE_F16};
+
+const char *audit_name(int format) {
+    return dtype_name(dtypes[format]);
+}
 
 /* The reference in fp32, and one step of it. */
 static int run_reference(struct audit *audit, struct trainer *trainer, char *error) {
@@ -25,7 +34,6 @@ static int run_reference(struct audit *audit, struct trainer *trainer, char *err
 int audit_run(struct audit *audit, const struct config *config, const char *from,
               const bool wanted[AUDIT_FORMATS], int repetitions, const volatile sig_atomic_t *stop,
               struct audit_progress *progress, char *error) {
-    static const enum dtype dtypes[] = {[AUDIT_BF16] = DTYPE_BF16, [AUDIT_FP16] = DTYPE_F16};
     struct trainer trainer;
     memset(audit, 0, sizeof *audit);
     audit->subject.stop = stop;
@@ -80,6 +88,14 @@ static int choose_formats(bool wanted[AUDIT_FORMATS], const struct command_line 
                        "reference,\nname bf16 or fp16 or leave --precision out");
 }
 
+/* What cannot be written to is said before the work, which takes long. */
+static int make_folder(const char *folder, char *error) {
+    if (directory_create(folder, error)) return -1;
+    if (access(folder, W_OK | X_OK) == 0) return 0;
+    return fail(error, "cannot write to the directory %.500s: %s\nname another one with --out",
+                folder, strerror(errno));
+}
+
 static int report(const struct audit *audit, const char *folder, char *error) {
     struct advice advice;
     advice_make(&advice, audit);
@@ -96,6 +112,7 @@ int run_audit(const struct config *config, const char *from, const struct comman
     struct spoken_progress spoken = {{say}, report_clock()};
     const volatile sig_atomic_t *stop = run_catch_signals();
     if (choose_formats(wanted, line, error)) return EXIT_USAGE;
+    if (line->out && make_folder(line->out, error)) return EXIT_FAILED;
     int repetitions = line->repetitions > 0 ? (int)line->repetitions : SUBJECT_REPETITIONS;
     int status =
         audit_run(&audit, config, from, wanted, repetitions, stop, &spoken.progress, error);

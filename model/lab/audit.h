@@ -8,6 +8,9 @@
 
 enum { AUDIT_BF16, AUDIT_FP16, AUDIT_FORMATS };
 
+/* "bf16" or "fp16". */
+const char *audit_name(int format);
+
 /* All that was found out. */
 struct audit {
     struct subject subject;
@@ -18,7 +21,8 @@ struct audit {
 
 /* Looks at config from the weights at `from` (a checkpoint or a directory of Hugging Face; NULL:
  * initial ones, or model.init_from). Prints the tables and the advice; writes audit.json and
- * audit.html into line->out if given. Returns an exit status. */
+ * audit.html into line->out if given, a folder that is made before the work begins. Returns an exit
+ * status. */
 int run_audit(const struct config *config, const char *from, const struct command_line *line,
               char *error);
 

@@ -7,9 +7,17 @@
 #include "data/error.h"
 
 enum {
-    SCALE_MIN = -14, /* the default of loss_scale.min_scale */
+    SCALE_LOW = -14, /* where a search goes down to whatever loss_scale.min_scale is */
     SCALE_MAX = 120, /* the scale itself is an fp32 number */
 };
+
+/* Beside the words of autocast.float32 the bit of autocast.residual. */
+enum { RESIDUAL = 1 << AUTOCAST_OPERATION_COUNT };
+
+static int scale_min(const struct audit_format *format) {
+    int smallest = (int)ceil(log2(format->config.loss_scale.min_scale));
+    return smallest < SCALE_LOW ? smallest : SCALE_LOW;
+}
 
 static void say(struct audit_progress *progress, const struct audit_format *format,
                 const char *what) {
@@ -41,14 +49,20 @@ void audit_format_gradients(struct magnitudes *magnitudes, const struct audit_fo
         magnitudes_merge(magnitudes, &reference->parameters[i].magnitudes);
 }
 
-/* Words that keep in fp32 what fp16 cannot hold, as far as the fp32 values tell. */
+/* What keeps a place in fp32. */
+static unsigned keeps(enum place place) {
+    unsigned words = place_words(place);
+    return words ? words : RESIDUAL;
+}
+
+/* What keeps in fp32 what fp16 cannot hold, as far as the fp32 values tell. */
 static unsigned overflowing(const struct precision *precision, const struct audit_pass *reference) {
     unsigned words = 0;
     for (int place = 0; place < PLACES; place++) {
         if (place_is_gradient(place) || place_dtype(place, precision) != DTYPE_F16) continue;
         for (int layer = 0; layer < layers_of(reference, place); layer++)
             if ((double)reference->places[place][layer].magnitudes.largest >= FP16_OVERFLOW)
-                words |= place_words(place);
+                words |= keeps(place);
     }
     for (int i = 0; i < reference->parameter_count; i++)
         if (precision->operation[reference->reader[i]] == DTYPE_F16 &&
@@ -60,11 +74,14 @@ static unsigned overflowing(const struct precision *precision, const struct audi
 /* Adds words to the config; the GELU follows mlp_fc by itself. Returns whether any was new. */
 static bool need(struct audit_format *format, unsigned words) {
     unsigned before = format->given | format->needed;
-    format->needed |= words & ~format->given;
+    bool residual = words & RESIDUAL && format->config.autocast.residual == CONFIG_DTYPE_LOWER;
+    if (residual) format->config.autocast.residual = CONFIG_DTYPE_FLOAT32;
+    format->needs_residual = format->needs_residual || residual;
+    format->needed |= words & ~format->given & ~(unsigned)RESIDUAL;
     if ((format->needed | format->given) & WORD(MLP_FC)) format->needed &= ~WORD(GELU);
     unsigned after = format->given | format->needed;
     words_set(&format->config, after);
-    return after != before;
+    return after != before || residual;
 }
 
 /* Runs at the scale 2^exponent; status as audit_pass_try. */
@@ -77,11 +94,11 @@ static int try_scale(enum pass_outcome *outcome, struct subject *subject, struct
  * the loss itself is infinite no scale is tried any more. */
 static int search_scale(struct audit_format *format, bool *found, struct subject *subject,
                         struct trainer *trainer, char *error) {
-    int exponent = format->predicted_scale;
+    int exponent = format->predicted_scale, smallest = scale_min(format);
     enum pass_outcome outcome = PASS_GRADIENTS_INFINITE;
     int status = try_scale(&outcome, subject, trainer, exponent, error);
     bool down = status == 0 && outcome == PASS_GRADIENTS_INFINITE;
-    while (status == 0 && outcome == PASS_GRADIENTS_INFINITE && exponent > SCALE_MIN)
+    while (status == 0 && outcome == PASS_GRADIENTS_INFINITE && exponent > smallest)
         status = try_scale(&outcome, subject, trainer, --exponent, error);
     *found = outcome == PASS_FINITE;
     while (status == 0 && !down && outcome == PASS_FINITE && exponent < SCALE_MAX) {
@@ -100,12 +117,13 @@ static void predict_scale(struct audit_format *format, const struct subject *sub
         magnitudes.largest *= (float)subject->config.train.grad_accum_steps;
     format->predicts = magnitudes_safe_scale(&magnitudes, &format->predicted_scale);
     if (!format->predicts) format->predicted_scale = 0;
-    if (format->predicted_scale < SCALE_MIN) format->predicted_scale = SCALE_MIN;
+    int smallest = scale_min(format);
+    if (format->predicted_scale < smallest) format->predicted_scale = smallest;
     if (format->predicted_scale > SCALE_MAX) format->predicted_scale = SCALE_MAX;
 }
 
 /* One attempt with the words needed so far: a pass at the best scale. Where there is none, adds the
- * words of what was infinite first and sets *again. */
+ * what keeps in float32 what was infinite first, and sets *again. */
 static int attempt(struct audit_format *format, bool *again, struct subject *subject,
                    const struct audit_pass *reference, char *error) {
     struct trainer trainer;
@@ -131,7 +149,7 @@ static int attempt(struct audit_format *format, bool *again, struct subject *sub
     if (status) return status;
     format->usable = found && format->pass.finite;
     if (!format->usable && scales && format->pass.first_infinite >= 0)
-        *again = need(format, place_words((enum place)format->pass.first_infinite));
+        *again = need(format, keeps((enum place)format->pass.first_infinite));
     return 0;
 }
 
@@ -177,7 +195,7 @@ int audit_format_run(struct audit_format *format, enum dtype dtype, struct subje
     format->given = words_of_config(&subject->config);
     bool again = true;
     say(progress, format, "");
-    for (int i = 0; again && i <= AUTOCAST_OPERATION_COUNT; i++) {
+    for (int i = 0; again && i <= AUTOCAST_OPERATION_COUNT + 1; i++) {
         int status = attempt(format, &again, subject, reference, error);
         if (status) return status;
     }

@@ -16,10 +16,11 @@ struct audit_trial {
 struct audit_format {
     bool made;
     enum dtype dtype;
-    struct config config; /* the subject's in this format, with the needed words */
-    bool usable;          /* everything is finite with the needed words, at some scale */
+    struct config config; /* the subject's in this format, with what is needed */
+    bool usable;          /* everything is finite with what is needed, at some scale */
     unsigned given;       /* words of the user's config */
-    unsigned needed;      /* words without which something in the forward pass is infinite */
+    unsigned needed;      /* words without which something is infinite at every scale */
+    bool needs_residual;  /* autocast.residual was "lower" and has to be "float32", likewise */
     /* fp16 only, exponents of two: what the largest stored gradient of the fp32 pass allows, and
      * what a pass in fp16 was in fact finite at, while it was not at twice that. */
     bool predicts;

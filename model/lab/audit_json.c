@@ -5,9 +5,7 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "model/lab/audit_tables.h"
-
-static const char *const names[] = {[AUDIT_BF16] = "bf16", [AUDIT_FP16] = "fp16"};
+#include "model/lab/audit_head.h"
 
 /* cJSON prints what is not finite as null. */
 static void number(cJSON *object, const char *key, double value) {
@@ -74,11 +72,10 @@ static void add_tensor(cJSON *tensors, const struct audit *audit, enum place pla
     char name[80];
     cJSON *object = cJSON_CreateObject();
     cJSON_AddItemToArray(tensors, object);
-    bool layered = place_is_layered(place);
-    if (layered) snprintf(name, sizeof name, "layer %d %s", layer, place_name(place));
-    cJSON_AddStringToObject(object, "name", layered ? name : place_name(place));
+    place_label(name, sizeof name, place, layer);
+    cJSON_AddStringToObject(object, "name", name);
     cJSON_AddStringToObject(object, "tensor", place_name(place));
-    if (layered) number(object, "layer", layer);
+    if (place_is_layered(place)) number(object, "layer", layer);
     else cJSON_AddNullToObject(object, "layer");
     cJSON_AddBoolToObject(object, "gradient", place_is_gradient(place));
     cJSON *stored = cJSON_AddObjectToObject(object, "stored");
@@ -87,8 +84,8 @@ static void add_tensor(cJSON *tensors, const struct audit *audit, enum place pla
         const struct audit_format *format = &audit->formats[i];
         if (!format->made) continue;
         const struct record *record = &format->pass.places[place][layer];
-        cJSON_AddStringToObject(stored, names[i], dtype_name(record->stored));
-        number(errors, names[i], record_error(record));
+        cJSON_AddStringToObject(stored, audit_name(i), dtype_name(record->stored));
+        number(errors, audit_name(i), record_error(record));
     }
     add_magnitudes(object, &audit->reference.places[place][layer].magnitudes,
                    place_is_gradient(place), audit_scale_now(audit));
@@ -108,8 +105,9 @@ static void add_update(cJSON *object, const struct update *update) {
     cJSON *decibel = cJSON_AddObjectToObject(object, "decibel");
     for (int i = 0; i < MASTER_FORMATS; i++) {
         enum master_format format = (enum master_format)i;
-        number(lost, names[i], update_lost(update, format));
-        number(decibel, names[i], update_decibel(update, format));
+        const char *name = dtype_name(format == MASTER_BF16 ? DTYPE_BF16 : DTYPE_F16);
+        number(lost, name, update_lost(update, format));
+        number(decibel, name, update_decibel(update, format));
     }
 }
 
@@ -123,7 +121,7 @@ static void add_parameters(cJSON *root, const struct audit *audit) {
         cJSON *errors = cJSON_AddObjectToObject(object, "error");
         for (int f = 0; f < AUDIT_FORMATS; f++)
             if (audit->formats[f].made)
-                number(errors, names[f], record_error(&audit->formats[f].pass.parameters[i]));
+                number(errors, audit_name(f), record_error(&audit->formats[f].pass.parameters[i]));
         add_magnitudes(object, &pass->parameters[i].magnitudes, true, audit_scale_now(audit));
         add_magnitudes(cJSON_AddObjectToObject(object, "weights"), &pass->weights[i], false, 0);
         if (audit->update.parameters)
@@ -141,7 +139,7 @@ static void add_advice(cJSON *root, const struct audit *audit, const struct advi
     cJSON *configs = cJSON_AddObjectToObject(object, "configs");
     for (int i = 0; i < AUDIT_FORMATS; i++) {
         char *text = advice_config_text(advice, audit, i);
-        if (text) cJSON_AddItemToObject(configs, names[i], cJSON_Parse(text));
+        if (text) cJSON_AddItemToObject(configs, audit_name(i), cJSON_Parse(text));
         free(text);
     }
 }
@@ -156,12 +154,12 @@ static void add_head(cJSON *root, const struct audit *audit) {
     number(root, "seq_len", (double)subject->config.data.seq_len);
     cJSON_AddStringToObject(root, "device", subject->be.description);
     number(root, "loss_scale", (double)subject->loss_scale);
-    cJSON_AddBoolToObject(root, "loss_scale_settled", subject->settled);
+    cJSON_AddBoolToObject(root, "loss_scale_of_run", subject->scale_of_run);
     number(root, "gradient_noise", audit->reference.gradient_noise);
     cJSON *loss = cJSON_AddObjectToObject(root, "loss");
     number(loss, "fp32", audit->reference.loss);
     for (int i = 0; i < AUDIT_FORMATS; i++)
-        if (audit->formats[i].made) number(loss, names[i], audit->formats[i].pass.loss);
+        if (audit->formats[i].made) number(loss, audit_name(i), audit->formats[i].pass.loss);
 }
 
 void audit_print_json(FILE *out, const struct audit *audit, const struct advice *advice) {
@@ -170,7 +168,7 @@ void audit_print_json(FILE *out, const struct audit *audit, const struct advice 
     cJSON *formats = cJSON_AddObjectToObject(root, "formats");
     for (int i = 0; i < AUDIT_FORMATS; i++)
         if (audit->formats[i].made)
-            add_format(formats, &audit->formats[i], &advice->formats[i], names[i]);
+            add_format(formats, &audit->formats[i], &advice->formats[i], audit_name(i));
     add_tensors(root, audit);
     add_parameters(root, audit);
     cJSON *update = cJSON_AddObjectToObject(root, "update");

@@ -2,7 +2,8 @@
  *
  *     {
  *       "config", "from", "step", "repetitions", "micro_batch_size", "seq_len", "device",
- *       "loss_scale": in force, "loss_scale_settled": whether an fp16 run has found it,
+ *       "loss_scale": in force, "loss_scale_of_run": whether an fp16 run has it at "step",
+ *           else it is loss_scale.init_scale,
  *       "gradient_noise": of a micro-batch, relative to the mean gradient,
  *       "loss": {"fp32", "bf16", "fp16"},
  *       "formats": {"fp16": {"usable", "fit", "gradient_error", "loss_scale": of its pass,
@@ -23,9 +24,9 @@
  * Figures of values, as they are in fp32 (nothing is multiplied by a loss scale): "values",
  * "zeros", "infinite", "largest", "exponents": {"first": e, "counts": [...]}, where counts[i]
  * values have 2^(e+i) <= |v| < 2^(e+i+1); and what fp16 would make of them, as shares of what is
- * neither zero nor infinite, at scale 1 and, for gradients, at the scale in force: "unscaled" and
- * "scaled":
- * {"zero", "subnormal", "room"}. Shares and errors are parts of 1; null is infinite. */
+ * neither zero nor infinite, at scale 1 and, for gradients, at the smallest power of two that is
+ * not below the scale in force: "unscaled" and "scaled": {"zero", "subnormal", "room"}. Shares and
+ * errors are parts of 1; null is infinite. */
 #ifndef MODEL_LAB_AUDIT_JSON_H
 #define MODEL_LAB_AUDIT_JSON_H
 

@@ -4,7 +4,7 @@
 
 #include <stb/stb_ds.h>
 
-#include "model/lab/audit_report.h"
+#include "model/lab/audit_head.h"
 #include "model/lab/audit_tables.h"
 #include "model/lab/chart.h"
 #include "model/lab/page.h"
@@ -120,6 +120,20 @@ static void print_advice(FILE *out, const struct audit *audit, const struct advi
     }
 }
 
+static void print_head(FILE *out, const struct audit *audit) {
+    struct audit_fact facts[AUDIT_FACTS];
+    struct table table = {0};
+    int count = audit_head(facts, audit);
+    page_heading(out, "What was looked at");
+    table_column(&table, facts[0].label, TABLE_LEFT);
+    table_column(&table, facts[0].text, TABLE_LEFT);
+    for (int i = 1; i < count; i++) {
+        table_cell(&table, "%s", facts[i].label);
+        table_cell(&table, "%s", facts[i].text);
+    }
+    print_table(out, &table);
+}
+
 void audit_print_page(FILE *out, const struct audit *audit, const struct advice *advice) {
     char title[600], summary[200];
     int scale = audit_scale_now(audit);
@@ -127,6 +141,7 @@ void audit_print_page(FILE *out, const struct audit *audit, const struct advice 
     audit_describe(summary, sizeof summary, audit);
     page_begin(out, title, summary);
     print_advice(out, audit, advice);
+    print_head(out, audit);
     page_heading(out, "How large the values are");
     print_histograms(out, audit, scale);
     print_tables(out, audit, scale);

@@ -229,16 +229,23 @@ static enum pass_outcome outcome_of(struct watcher *watcher) {
     return magnitudes.infinite > 0 ? PASS_GRADIENTS_INFINITE : PASS_FINITE;
 }
 
+int audit_pass_tried(const struct subject *subject, const struct precision *precision) {
+    int accumulated = (int)subject->config.train.grad_accum_steps;
+    bool whole = precision->gradients != DTYPE_F32 && accumulated > subject->repetitions;
+    return whole ? accumulated : subject->repetitions;
+}
+
 int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct trainer *trainer,
                    float loss_scale, char *error) {
     struct gpt *gpt = &trainer->gpt;
     struct watcher watcher = {.gpt = gpt};
     int accumulated = (int)subject->config.train.grad_accum_steps, status = 0;
+    int batches = audit_pass_tried(subject, &gpt->precision);
     assert(gpt->precision.scale_loss);
     trainer->state.scaler.loss_scale = loss_scale;
     trainer_restore_scaler(trainer);
     *outcome = PASS_FINITE;
-    for (int i = 0; *outcome == PASS_FINITE && i < subject->repetitions; i++) {
+    for (int i = 0; *outcome == PASS_FINITE && i < batches; i++) {
         if (i % accumulated == 0) gpt_clear_gradients(gpt);
         status = *subject->stop ? 1 : subject_put(subject, trainer, i, error);
         if (status) break;

@@ -42,7 +42,11 @@ void audit_pass_free(struct audit_pass *pass);
 
 enum pass_outcome { PASS_FINITE, PASS_GRADIENTS_INFINITE, PASS_LOSS_INFINITE };
 
-/* Whether loss and gradients of all micro-batches are finite at this loss scale, with gradients
+/* How many micro-batches audit_pass_try takes: the repetitions, but at least a whole step of
+ * training where its sum of gradients is 16 bit and may overflow when no part of it does. */
+int audit_pass_tried(const struct subject *subject, const struct precision *precision);
+
+/* Whether loss and gradients of these micro-batches are finite at this loss scale, with gradients
  * summed up as training does. Ends at the first that is not. Returns as above. */
 int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct trainer *trainer,
                    float loss_scale, char *error);

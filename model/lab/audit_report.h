@@ -13,7 +13,4 @@ void audit_print(FILE *out, const struct audit *audit, const struct advice *advi
 int audit_write(const struct audit *audit, const struct advice *advice, const char *folder,
                 char *error);
 
-/* "4 micro-batches of 8 x 256 tokens from step 600 on", size bytes. */
-void audit_describe(char *text, size_t size, const struct audit *audit);
-
 #endif

@@ -38,7 +38,7 @@ static int load(struct subject *subject, struct trainer *trainer, const char *fr
     if (checkpoint_manifest_open(&manifest, path, error)) return -1;
     if (manifest.precision == DTYPE_F16) {
         subject->loss_scale = manifest.state.scaler.loss_scale;
-        subject->settled = true;
+        subject->scale_of_run = true;
     }
     checkpoint_manifest_close(&manifest);
     /* That the audit's settings differ from the run's is no news. */

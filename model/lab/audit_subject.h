@@ -17,7 +17,7 @@ struct subject {
     char from[512];       /* where the weights are from, for people */
     int64_t step, tokens; /* the state of the run */
     bool fresh;           /* no moments: the next update is Adam's first */
-    bool settled;         /* loss_scale is that of an fp16 run, not where one would begin */
+    bool scale_of_run;    /* loss_scale is that of an fp16 run, else loss_scale.init_scale */
     float loss_scale;
     float *masters; /* [count] of gpt->master, on the host */
     int64_t count;

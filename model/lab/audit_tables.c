@@ -3,13 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "model/lab/audit_head.h"
 #include "model/lab/percent.h"
-
-static const char *const names[] = {[AUDIT_BF16] = "bf16", [AUDIT_FP16] = "fp16"};
-
-int audit_scale_now(const struct audit *audit) {
-    return (int)floor(log2((double)audit->subject.loss_scale));
-}
 
 const char *parameter_kind(const char *name) {
     if (strncmp(name, "h.", 2) != 0) return name;
@@ -71,9 +66,7 @@ static void add_place(struct table *table, const struct audit *audit, enum place
         char label[80];
         find_row(&row, audit, place, layer, scale);
         if (rows == AUDIT_WORST) continue;
-        if (place_is_layered(place))
-            snprintf(label, sizeof label, "layer %d %s", layer, place_name(place));
-        else snprintf(label, sizeof label, "%s", place_name(place));
+        place_label(label, sizeof label, place, layer);
         add_row(table, audit, label, &row, scales);
         row = (struct row){.headroom = INFINITY};
     }
@@ -82,7 +75,7 @@ static void add_place(struct table *table, const struct audit *audit, enum place
 
 static void add_error_columns(struct table *table, const struct audit *audit) {
     for (int i = 0; i < AUDIT_FORMATS; i++)
-        if (audit->formats[i].made) table_column(table, names[i], TABLE_RIGHT);
+        if (audit->formats[i].made) table_column(table, audit_name(i), TABLE_RIGHT);
 }
 
 void audit_table_forward(struct table *table, const struct audit *audit, enum audit_rows rows) {
@@ -117,7 +110,7 @@ void audit_table_backward(struct table *table, const struct audit *audit, enum a
 /* Errors and updates of one parameter, or of all layers' parameters of a kind. */
 struct parameter_row {
     double errors[AUDIT_FORMATS];
-    double lost; /* of the gradient, in fp16 at the scale in force */
+    double lost; /* of the gradient, in fp16 at audit_scale_now */
     struct update update;
 };
 
@@ -207,7 +200,7 @@ void audit_table_words(struct table *table, const struct audit *audit) {
     table_column(table, "one more in float32", TABLE_LEFT);
     for (int i = 0; i < AUDIT_FORMATS; i++) {
         if (!audit->formats[i].made) continue;
-        table_column(table, names[i], TABLE_RIGHT);
+        table_column(table, audit_name(i), TABLE_RIGHT);
         table_column(table, "removes", TABLE_RIGHT);
     }
     for (int word = -1; word < AUTOCAST_OPERATION_COUNT; word++) {

@@ -238,10 +238,7 @@ int trace_products(struct product products[PRODUCTS_MAX], const struct gpt *gpt,
     return finding.count;
 }
 
-void trace_label(char *label, size_t size, const struct gpt *gpt, const struct product *product) {
-    if (product->place == PLACE_PARAMETER)
-        snprintf(label, size, "%s", gpt->list[product->parameter].name);
-    else if (place_is_layered(product->place))
-        snprintf(label, size, "layer %d %s", product->layer, place_name(product->place));
-    else snprintf(label, size, "%s", place_name(product->place));
+void place_label(char *label, size_t size, enum place place, int layer) {
+    if (place_is_layered(place)) snprintf(label, size, "layer %d %s", layer, place_name(place));
+    else snprintf(label, size, "%s", place_name(place));
 }

@@ -60,6 +60,7 @@ bool place_is_gradient(enum place place); /* scaled by the loss scale */
 bool place_is_layered(enum place place);
 unsigned place_words(enum place place); /* bits by enum autocast_operation */
 enum dtype place_dtype(enum place place, const struct precision *precision);
+void place_label(char *label, size_t size, enum place place, int layer); /* "layer 3 mlp_fc" */
 
 /* A tensor, or some rows of one, as an operation left it. */
 struct product {
@@ -78,8 +79,5 @@ enum { PRODUCTS_MAX = 4 };
  * Only for models that share no activations (train.recompute "none"). */
 int trace_products(struct product products[PRODUCTS_MAX], const struct gpt *gpt,
                    enum operation_id id, const void *args);
-
-/* "layer 3 mlp_fc", "lm_head", "h.3.mlp.c_fc.weight" for the gradient of that parameter. */
-void trace_label(char *label, size_t size, const struct gpt *gpt, const struct product *product);
 
 #endif

@@ -190,8 +190,7 @@ static int write_one(const char *folder, const char *name, printer *print,
 }
 
 static int write_report(const char *folder, const struct comparison_report *report, char *error) {
-    if (directory_create(folder, error) ||
-        write_one(folder, "report.json", comparison_print_json, report, error) ||
+    if (write_one(folder, "report.json", comparison_print_json, report, error) ||
         write_one(folder, "report.md", comparison_print_markdown, report, error) ||
         write_one(folder, "report.html", comparison_print_html, report, error))
         return -1;
@@ -218,6 +217,8 @@ static int compare(const struct run_record *runs, const struct options *options,
 static int read_and_compare(const struct options *options, const char *command, char *error) {
     struct run_record *runs = NULL;
     int status = EXIT_PASSED;
+    /* First, so that a folder that cannot be is said before the work, not after it. */
+    if (options->out && directory_create(options->out, error)) return EXIT_TROUBLE;
     for (int i = 0; i < arrlen(options->paths) && status == EXIT_PASSED; i++) {
         struct run_record run;
         if (run_record_read(&run, options->paths[i], error)) status = EXIT_TROUBLE;

@@ -37,13 +37,21 @@ static bool find_step(const struct run_record *run, int *at, int64_t step) {
     return *at < arrlen(run->steps) && run->steps[*at].step == step;
 }
 
-static bool usable(const struct run_step *step, double value) {
-    return !step->skipped && isfinite(value) && value > 0;
+/* A ratio needs a reference above 0. The other's norm may be 0: that is what gradients that 16 bit
+ * has lost look like, and leaving it out would hide the worst of faults. */
+static bool take_norms(struct run_pair *pair, const struct run_step *reference,
+                       const struct run_step *other) {
+    if (reference->skipped || other->skipped) return false;
+    if (!isfinite(reference->gradient_norm) || reference->gradient_norm <= 0) return false;
+    bool there = isfinite(other->gradient_norm) && other->gradient_norm >= 0;
+    pair->norms_lost += !isfinite(other->gradient_norm);
+    pair->norms_zero += there && other->gradient_norm == 0;
+    return there;
 }
 
 static void add_step(struct run_pair *pair, const struct run_step *const both[COMPARE_SIDES]) {
     bool losses = isfinite(both[0]->loss) && isfinite(both[1]->loss);
-    bool norms = usable(both[0], both[0]->gradient_norm) && usable(both[1], both[1]->gradient_norm);
+    bool norms = take_norms(pair, both[COMPARE_REFERENCE], both[COMPARE_OTHER]);
     for (int side = 0; side < COMPARE_SIDES; side++) {
         arrput(pair->loss[side], losses ? both[side]->loss : NAN);
         arrput(pair->norm[side], norms ? both[side]->gradient_norm : NAN);
@@ -223,18 +231,22 @@ static double smoothed_correlation(double *const logarithms[COMPARE_SIDES], int 
 static struct norm_figures norm_figures_of(const struct run_pair *pair, int steps, int window) {
     const double *a = pair->norm[COMPARE_REFERENCE], *b = pair->norm[COMPARE_OTHER];
     double *ratios = NULL, *changes = NULL, *logarithms[COMPARE_SIDES] = {NULL, NULL};
+    double *levels = NULL;
     struct norm_figures figures = {.correlation = correlation_of(a, b, steps)};
     for (int i = 0; i < steps; i++) {
+        bool zero = b[i] == 0; /* has no logarithm; left out in both, as what is missing is */
         arrput(ratios, b[i] / a[i]);
-        arrput(changes, log(b[i] / a[i]));
+        arrput(levels, log(a[i]));
+        arrput(changes, zero ? NAN : log(b[i] / a[i]));
         for (int side = 0; side < COMPARE_SIDES; side++)
-            arrput(logarithms[side], log(pair->norm[side][i]));
+            arrput(logarithms[side], zero ? NAN : log(pair->norm[side][i]));
         figures.steps += isfinite(a[i]) != 0;
     }
     figures.smoothed_correlation = smoothed_correlation(logarithms, steps, window);
     figures.median = median_of(ratios, steps);
     figures.geometric = exp(mean_of(changes, steps));
-    figures.reference_level = exp(mean_of(logarithms[COMPARE_REFERENCE], steps));
+    figures.reference_level = exp(mean_of(levels, steps));
+    arrfree(levels);
     arrfree(ratios);
     arrfree(changes);
     arrfree(logarithms[0]);
@@ -248,6 +260,8 @@ static void compare_norms(struct comparison *c) {
     for (int p = 0; p < pairs; p++) {
         struct norm_figures figures = norm_figures_of(&c->pairs[p], c->steps, c->window);
         c->norm_steps += figures.steps;
+        c->norms_lost += c->pairs[p].norms_lost;
+        c->norms_zero += c->pairs[p].norms_zero;
         arrput(correlations, figures.correlation);
         arrput(smoothed, figures.smoothed_correlation);
         arrput(ratios, log(figures.geometric));

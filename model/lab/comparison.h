@@ -45,6 +45,7 @@ struct run_pair {
     const struct run_record *runs[COMPARE_SIDES];
     /* [steps] each; NaN in both where either is missing. */
     double *loss[COMPARE_SIDES], *norm[COMPARE_SIDES];
+    int norms_lost, norms_zero;                /* as in struct comparison */
     double *smoothed[COMPARE_SIDES], *percent; /* of the smoothed loss: other against reference */
 };
 
@@ -70,13 +71,18 @@ struct comparison {
     struct difference curve, curve_highest;
     double curve_step, curve_highest_step; /* NaN: no step is that late */
 
-    /* Of gradient norms, over steps that neither run skipped; means over the pairs. */
+    /* Of gradient norms, over steps that neither run skipped and in which that of the reference is
+     * above 0; means over the pairs. The other's may be 0: such a step counts in norm_steps and
+     * with a ratio of 0 in the median, but has no logarithm, so that geometric means leave it out.
+     */
     int norm_steps;
+    int norms_zero; /* of these, the other's is 0 */
+    int norms_lost; /* besides these: the reference has a norm, the other's is not finite */
     double norm_correlation; /* step by step: tells when right runs drift apart */
     /* Of geometric means over `window` steps: tells whether they go the same way; NaN for fewer
      * than COMPARE_WINDOWS_LEAST windows. */
     double norm_smoothed_correlation;
-    double norm_ratio;      /* geometric mean of the ratios of the steps */
+    double norm_ratio;      /* geometric mean of the ratios of the steps; NaN: all are 0 */
     struct difference norm; /* of the median ratio from 1 */
 
     double speed_up;      /* tokens per second against the reference's; 2: twice as fast */

@@ -218,11 +218,10 @@ static void print_configs(FILE *out, const struct comparison_report *report) {
 }
 
 void comparison_print_html(FILE *out, const struct comparison_report *report) {
-    const struct comparison *base = &report->comparisons[report->reference];
-    char summary[300], note[COMPARISON_NOTE_MAX], *title = title_of(report);
-    int seeds = (int)arrlen(base->group->runs);
-    snprintf(summary, sizeof summary, "%d steps, %d seed%s, measured against %s", base->steps,
-             seeds, seeds == 1 ? "" : "s", report->groups[report->reference].label);
+    char summary[300], extent[COMPARISON_EXTENT_MAX], note[COMPARISON_NOTE_MAX],
+        *title = title_of(report);
+    snprintf(summary, sizeof summary, "%s, measured against %s", comparison_extent(extent, report),
+             report->groups[report->reference].label);
     page_begin(out, title, summary);
     free(title);
     print_verdicts(out, report);

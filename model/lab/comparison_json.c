@@ -66,6 +66,8 @@ static void add_differences(cJSON *object, const struct comparison *c) {
     number(difference(object, "curve", &c->curve), "step", c->curve_step);
     cJSON *norm = difference(object, "gradient_norm", &c->norm);
     number(norm, "steps", c->norm_steps);
+    number(norm, "zero", c->norms_zero);
+    number(norm, "not_finite", c->norms_lost);
     number(norm, "correlation", c->norm_correlation);
     number(norm, "smoothed_correlation", c->norm_smoothed_correlation);
     number(norm, "geometric_mean_ratio", c->norm_ratio);

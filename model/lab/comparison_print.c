@@ -1,30 +1,11 @@
 /* A report for people who read text: on a terminal, or as Markdown. */
 #include <math.h>
-#include <string.h>
 
 #include <stb/stb_ds.h>
 
 #include "model/lab/comparison_report.h"
 #include "model/lab/comparison_tables.h"
-
-enum { WIDTH = 80 };
-
-/* Words of text in lines of at most WIDTH columns; lines after the first begin with `indent`
- * spaces. What stands in the first line already takes `column` columns. */
-static void print_wrapped(FILE *out, const char *text, int column, int indent) {
-    for (bool space = false; *text; space = true) {
-        int length = (int)strcspn(text, " ");
-        if (column > indent && column + space + length > WIDTH) {
-            fprintf(out, "\n%*s", indent, "");
-            column = indent;
-            space = false;
-        }
-        fprintf(out, "%s%.*s", space ? " " : "", length, text);
-        column += space + length;
-        text += length + (text[length] == ' ');
-    }
-    fputc('\n', out);
-}
+#include "model/lab/wrap.h"
 
 static void print_labelled(FILE *out, const char *label, const char *text) {
     int column = fprintf(out, "%s: ", label);
@@ -32,11 +13,10 @@ static void print_labelled(FILE *out, const char *label, const char *text) {
 }
 
 static void print_title(FILE *out, const struct comparison_report *report) {
-    const struct comparison *last = &report->comparisons[0];
+    char extent[COMPARISON_EXTENT_MAX];
     for (int g = 0; g < arrlen(report->groups); g++)
         fprintf(out, "%s%s", g == 0 ? "" : ", ", report->groups[g].label);
-    int runs = (int)arrlen(last->group->runs);
-    fprintf(out, ": %d steps, %d seed%s, against %s", last->steps, runs, runs == 1 ? "" : "s",
+    fprintf(out, ": %s, against %s", comparison_extent(extent, report),
             report->groups[report->reference].label);
 }
 
@@ -58,7 +38,7 @@ static void print_reasons(FILE *out, const struct comparison_report *report) {
 static void print_table(FILE *out, struct table table) {
     if (table_rows(&table) > 0) {
         fputc('\n', out);
-        table_print_text(out, &table, WIDTH);
+        table_print_text(out, &table, WRAP_WIDTH);
     }
     table_free(&table);
 }
@@ -69,6 +49,8 @@ static void print_advice(FILE *out, const struct comparison_report *report) {
     for (int g = 0; g < arrlen(report->groups); g++)
         for (int i = CHECK_TRAINING_LOSS; i <= CHECK_CORRELATION; i++)
             doubtful = doubtful || (report->verdicts[g].checks[i].outcome == CHECK_FAIL &&
+                                    isfinite(report->verdicts[g].checks[i].value) &&
+                                    report->comparisons[g].norms_zero == 0 &&
                                     arrlen(report->comparisons[g].pairs) == 1);
     if (doubtful)
         print_wrapped(out,

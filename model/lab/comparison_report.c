@@ -30,6 +30,13 @@ static void warn_of_configs(struct comparison_report *report) {
     }
 }
 
+static void warn_of_formats(struct comparison_report *report) {
+    for (int g = 0; g < arrlen(report->groups); g++)
+        if (verdict_only_named(&report->groups[g]))
+            warn(report, "%s: autocast.enabled is false, so it computed in fp32 everywhere",
+                 report->groups[g].label);
+}
+
 static void warn_of_runs(struct comparison_report *report) {
     for (int g = 0; g < arrlen(report->groups); g++)
         for (int r = 0; r < arrlen(report->groups[g].runs); r++) {
@@ -44,21 +51,30 @@ static void warn_of_runs(struct comparison_report *report) {
         }
 }
 
+static void warn_of_lonely(struct comparison_report *report, const struct run_group *group,
+                           const char *other, int pairs) {
+    int runs = (int)arrlen(group->runs);
+    if (pairs < runs)
+        warn(report,
+             "%s: %d of its %d runs have a seed that %s has too; the others do not count in "
+             "differences",
+             group->label, pairs, runs, other);
+}
+
 static void warn_of_pairs(struct comparison_report *report) {
     for (int g = 0; g < arrlen(report->comparisons); g++) {
         const struct comparison *c = &report->comparisons[g];
-        int pairs = (int)arrlen(c->pairs), runs = (int)arrlen(c->group->runs);
+        int pairs = (int)arrlen(c->pairs);
         const char *reference = c->reference->label;
         if (!c->same_seeds)
             warn(report,
                  "%s and %s have no seed in common: other weights and batches, so that "
                  "differences of some %% mean nothing",
                  c->group->label, reference);
-        else if (pairs < runs)
-            warn(report,
-                 "%s: %d of its %d runs have a seed that %s has too; the others do not "
-                 "count in differences",
-                 c->group->label, pairs, runs, reference);
+        if (c->same_seeds) {
+            warn_of_lonely(report, c->group, reference, pairs);
+            warn_of_lonely(report, c->reference, c->group->label, pairs);
+        }
         if (c->validation_step >= 0 && (double)c->validation_step < c->step[c->steps - 1])
             warn(report, "%s: the last validation in common with %s is that of step %" PRId64,
                  c->group->label, reference, c->validation_step);
@@ -106,6 +122,7 @@ static int make(struct comparison_report *report, const struct run_record *runs,
     report->differences = config_differences(report->groups);
     if (compare_all(report, error)) return -1;
     warn_of_configs(report);
+    warn_of_formats(report);
     warn_of_runs(report);
     warn_of_pairs(report);
     return 0;

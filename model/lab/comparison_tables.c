@@ -1,6 +1,7 @@
 #include "model/lab/comparison_tables.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -134,9 +135,13 @@ struct table comparison_table_speed(const struct comparison_report *report) {
     return table;
 }
 
+static bool has_noise(const struct difference *d) {
+    return d->count > 1 && !isnan(d->mean);
+}
+
 static void noise_row(struct table *table, const char *label, const char *figure,
                       const struct difference *d) {
-    if (d->count < 2 || isnan(d->mean)) return;
+    if (!has_noise(d)) return;
     table_cell(table, "%s", label);
     table_cell(table, "%s", figure);
     table_cell(table, "%d", d->count);
@@ -269,6 +274,24 @@ const char *comparison_config_sentence(const struct comparison_report *report) {
     return "The configs differ in:";
 }
 
+const char *comparison_extent(char text[COMPARISON_EXTENT_MAX],
+                              const struct comparison_report *report) {
+    int steps[2] = {INT_MAX, 0}, seeds[2] = {INT_MAX, 0}; /* fewest, most */
+    for (int g = 0; g < arrlen(report->comparisons); g++) {
+        const struct comparison *c = &report->comparisons[g];
+        int pairs = (int)arrlen(c->pairs);
+        if (g == report->reference) continue; /* with itself it has all that it has */
+        if (c->steps < steps[0]) steps[0] = c->steps;
+        if (c->steps > steps[1]) steps[1] = c->steps;
+        if (pairs < seeds[0]) seeds[0] = pairs;
+        if (pairs > seeds[1]) seeds[1] = pairs;
+    }
+    snprintf(text, COMPARISON_EXTENT_MAX, "%s%d step%s, %s%d seed%s",
+             steps[0] < steps[1] ? "at least " : "", steps[0], steps[0] == 1 ? "" : "s",
+             seeds[0] < seeds[1] ? "at least " : "", seeds[0], seeds[0] == 1 ? "" : "s");
+    return text;
+}
+
 const char *comparison_note_losses(char text[COMPARISON_NOTE_MAX],
                                    const struct comparison_report *report) {
     const struct comparison *c = &report->comparisons[report->reference];
@@ -282,16 +305,43 @@ const char *comparison_note_losses(char text[COMPARISON_NOTE_MAX],
     return text;
 }
 
+/* The numbers of pairs in the rows of the table of noise, each once, ascending. */
+static int noise_counts(int counts[RUN_GROUPS_MAX], const struct comparison_report *report) {
+    int kinds = 0;
+    for (int g = 0; g < arrlen(report->comparisons); g++) {
+        const struct comparison *c = &report->comparisons[g];
+        int pairs = (int)arrlen(c->pairs), at = 0;
+        bool any = has_noise(&c->training) || has_noise(&c->validation) || has_noise(&c->curve) ||
+                   has_noise(&c->norm);
+        if (g == report->reference || !any) continue;
+        while (at < kinds && counts[at] < pairs) at++;
+        if (at < kinds && counts[at] == pairs) continue;
+        for (int i = kinds++; i > at; i--) counts[i] = counts[i - 1];
+        counts[at] = pairs;
+    }
+    return kinds;
+}
+
 const char *comparison_note_noise(char text[COMPARISON_NOTE_MAX],
                                   const struct comparison_report *report) {
-    int seeds = (int)arrlen(report->groups[report->reference].runs);
+    int counts[RUN_GROUPS_MAX], kinds = noise_counts(counts, report), length;
     text[0] = 0;
-    if (seeds < 2) return text;
-    snprintf(text, COMPARISON_NOTE_MAX,
-             "Scatter: standard deviation of the differences over the seeds. Noise: that of the "
-             "reference itself. A difference is real beyond its margin, the smaller of %.2f "
-             "scatters (95 %%, Student's t) and %.2f noises.%s",
-             student_95(seeds - 1) / sqrt(seeds), 2 * sqrt(2.0 / seeds),
-             seeds < 4 ? " With so few seeds both are known roughly only." : "");
+    if (kinds == 0) return text;
+    length = snprintf(text, COMPARISON_NOTE_MAX,
+                      "Scatter: standard deviation of the differences over the seeds. Noise: that "
+                      "of the reference itself. A difference is real beyond its margin, the "
+                      "smaller of");
+    for (int i = 0; i < kinds && length < COMPARISON_NOTE_MAX; i++) {
+        length += snprintf(text + length, COMPARISON_NOTE_MAX - (size_t)length,
+                           "%s %.2f scatters%s and %.2f noises", i ? "," : "",
+                           student_95(counts[i] - 1) / sqrt(counts[i]),
+                           i ? "" : " (95 %, Student's t)", 2 * sqrt(2.0 / counts[i]));
+        if (kinds > 1 && length < COMPARISON_NOTE_MAX)
+            length += snprintf(text + length, COMPARISON_NOTE_MAX - (size_t)length,
+                               " with %d seeds", counts[i]);
+    }
+    if (length < COMPARISON_NOTE_MAX)
+        snprintf(text + length, COMPARISON_NOTE_MAX - (size_t)length, ".%s",
+                 counts[0] < 4 ? " With so few seeds both are known roughly only." : "");
     return text;
 }

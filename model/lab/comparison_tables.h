@@ -23,8 +23,14 @@ const char *comparison_config_sentence(const struct comparison_report *report);
 enum { COMPARISON_NOTE_MAX = 800 };
 const char *comparison_note_losses(char text[COMPARISON_NOTE_MAX],
                                    const struct comparison_report *report);
+/* "" where no comparison has a noise, which takes two pairs. */
 const char *comparison_note_noise(char text[COMPARISON_NOTE_MAX],
                                   const struct comparison_report *report);
+
+/* "600 steps, 3 seeds": what the comparison with the fewest of them really used; returns text. */
+enum { COMPARISON_EXTENT_MAX = 80 };
+const char *comparison_extent(char text[COMPARISON_EXTENT_MAX],
+                              const struct comparison_report *report);
 
 /* A loss scale: "2^16", or a number that is no power of two; returns text. */
 enum { SCALE_TEXT_MAX = 32 };

@@ -18,7 +18,7 @@ enum {
 
 /* Exponents of fp16. What is at most 2^FP16_ZERO rounds to zero (the border itself is a tie and
  * goes to even), what is below 2^FP16_NORMAL is subnormal and loses bits. */
-enum { FP16_ZERO = -25, FP16_SUBNORMAL = -24, FP16_NORMAL = -14 };
+enum { FP16_ZERO = -25, FP16_NORMAL = -14 };
 
 #define FP16_MAX      65504.0 /* the largest number */
 #define FP16_OVERFLOW 65520.0 /* from here on rounding gives infinity */

@@ -27,7 +27,7 @@ void run_groups_free(struct run_group *groups);
 
 enum config_weight {
     CONFIG_WEIGHT_EXPECTED,   /* the precision */
-    CONFIG_WEIGHT_ARITHMETIC, /* device, threads, autocast: how it is computed */
+    CONFIG_WEIGHT_ARITHMETIC, /* device, threads, autocast, train.recompute: how it is done */
     CONFIG_WEIGHT_VALIDATION, /* eval: validation losses mean something else */
     CONFIG_WEIGHT_TRAINING,   /* model, data, train, optimizer: another training */
 };

@@ -101,6 +101,7 @@ static int read_config(struct run_record *run, char *error) {
                     path);
     run->name = name->valuestring;
     run->precision = precision->valuestring;
+    run->in_fp32 = cJSON_IsFalse(json_member(json_member(root, "autocast"), "enabled"));
     return 0;
 }
 

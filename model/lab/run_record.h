@@ -30,6 +30,7 @@ struct run_record {
     struct json_file config;            /* as resolved */
     const char *name, *precision;       /* of the config */
     int64_t seed, planned_steps;        /* likewise */
+    bool in_fp32;                       /* autocast.enabled is false: fp32 everywhere */
     struct run_step *steps;             /* stb_ds array, steps ascend */
     struct run_validation *validations; /* likewise */
     struct run_profile_part *profile;   /* stb_ds array; NULL: no profile.json */

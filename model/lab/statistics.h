@@ -13,7 +13,8 @@ double median_of(const double *values, int count);
 double correlation_of(const double *a, const double *b, int count);
 
 /* out[i] becomes the mean of the window values around values[i], for an even window one more before
- * than after; NaN where the window leaves the series, or less than half of it is finite. */
+ * than after; NaN where the window leaves the series, or less than half of it is finite. Takes time
+ * in proportion to count, whatever the window. */
 void smooth(double *out, const double *values, int count, int window);
 
 /* How many standard errors the mean of freedom + 1 values from a normal distribution stays within,
@@ -22,10 +23,12 @@ double student_95(int freedom);
 
 /* A figure of several runs against the same figure of reference runs, in %, pair by pair.
  *
- * A difference is called real when it is larger than the smaller of two margins:
- *   consistent: student_95(n - 1) * scatter / sqrt(n)   the pairs agree about it
- *   large:      2 * noise * sqrt(2 / n)                 other seeds do not move the reference so
- * far Either is enough: pairs see the same batches, so a small difference can be consistent; and
+ * A difference of n pairs is called real when it is larger than the smaller of two margins:
+ *
+ * - consistent, student_95(n - 1) * scatter / sqrt(n): the pairs agree about it;
+ * - large, 2 * noise * sqrt(2 / n): other seeds do not move the reference so far.
+ *
+ * Either is enough: pairs see the same batches, so a small difference can be consistent; and
  * one run gone astray makes the scatter so large that only the second margin shows it. Two margins
  * call about one in ten differences of nothing real. With 3 pairs the first is 2.5 times a scatter
  * that is itself known within a factor of about 4 only, so differences below twice the scatter

@@ -5,10 +5,12 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <stb/stb_ds.h>
 
 static const char *const names[CHECKS] = {
+    [CHECK_FORMAT] = "format",
     [CHECK_FINISHED] = "finished",
     [CHECK_FINITE] = "finite",
     [CHECK_TRAINING_LOSS] = "training loss",
@@ -34,6 +36,9 @@ const char *check_rule(char text[CHECK_TEXT_MAX], enum check_id id, const struct
     text[0] = 0;
     snprintf(part, sizeof part, within, id == CHECK_CURVE ? limits->curve : limits->loss);
     switch (id) {
+    case CHECK_FORMAT:
+        snprintf(text, CHECK_TEXT_MAX, "it computed in the precision that its config names");
+        break;
     case CHECK_FINISHED:
         snprintf(text, CHECK_TEXT_MAX, "%s",
                  limits->partial ? "steps that are missing are no failure (--partial)"
@@ -54,8 +59,10 @@ const char *check_rule(char text[CHECK_TEXT_MAX], enum check_id id, const struct
         snprintf(text, CHECK_TEXT_MAX, "smoothed and settled it stays %s the reference", part);
         break;
     case CHECK_NORM:
-        snprintf(text, CHECK_TEXT_MAX, "the median ratio to the reference is within %g %% of 1",
-                 limits->norm);
+        snprintf(text, CHECK_TEXT_MAX,
+                 "the median ratio to the reference is within %g %% of 1; at most %g %%, or one, "
+                 "are 0 where the reference's is not",
+                 limits->norm, limits->skipped);
         break;
     case CHECK_CORRELATION:
         snprintf(text, CHECK_TEXT_MAX, "smoothed it is at least %g", limits->correlation);
@@ -94,6 +101,18 @@ static enum check_outcome judge(const struct difference *difference, double limi
     assert(!isnan(size));
     if (size <= limit) return CHECK_PASS;
     return difference->count > 1 && !difference->real ? CHECK_NOISE : CHECK_FAIL;
+}
+
+bool verdict_only_named(const struct run_group *group) {
+    const struct run_record *run = group->runs[0];
+    return run->in_fp32 && strcmp(run->precision, "fp32") != 0;
+}
+
+/* What computed in fp32 agrees with it, and says nothing of 16 bit. */
+static void check_format(struct check *check, const struct comparison *c) {
+    if (verdict_only_named(c->group))
+        set(check, CHECK_FAIL, NAN, NAN, "fp32 everywhere, for autocast.enabled is false");
+    else set(check, CHECK_PASS, NAN, NAN, "%s", c->group->runs[0]->precision);
 }
 
 static void check_finished(struct check *check, const struct comparison *c,
@@ -153,16 +172,35 @@ static void check_curve(struct check *check, const struct comparison *c,
             above ? c->curve_highest_step : c->curve_step, noise_words(words, d));
 }
 
+/* Steps in which a run learned nothing, of those there are: one in each run is always free. */
+static bool few(int64_t steps, int64_t of, const struct comparison *c,
+                const struct limits *limits) {
+    double share = of > 0 ? 100.0 * (double)steps / (double)of : 0;
+    return share <= limits->skipped || steps <= arrlen(c->group->runs);
+}
+
 static void check_norm(struct check *check, const struct comparison *c,
                        const struct limits *limits) {
-    char words[64];
+    char words[64], zeros[64] = "", geometric[40] = "";
     const struct difference *d = &c->norm;
-    if (isnan(d->mean))
+    if (c->norms_lost) {
+        set(check, CHECK_FAIL, NAN, limits->norm,
+            "not finite in %d step%s in which the reference's is", c->norms_lost,
+            c->norms_lost == 1 ? "" : "s");
+        return;
+    }
+    if (isnan(d->mean)) {
         set(check, CHECK_NOTHING, NAN, limits->norm, "no step that has one in all runs");
-    else
-        set(check, judge(d, limits->norm, false), d->mean, limits->norm,
-            "median ratio %.4f, geometric mean %.4f%s", 1 + d->mean / 100, c->norm_ratio,
-            noise_words(words, d));
+        return;
+    }
+    enum check_outcome outcome = judge(d, limits->norm, false);
+    if (!few(c->norms_zero, c->norm_steps, c, limits)) outcome = CHECK_FAIL;
+    if (c->norms_zero)
+        snprintf(zeros, sizeof zeros, ", 0 in %d of %d steps", c->norms_zero, c->norm_steps);
+    if (isfinite(c->norm_ratio))
+        snprintf(geometric, sizeof geometric, ", geometric mean %.4f", c->norm_ratio);
+    set(check, outcome, d->mean, limits->norm, "median ratio %.4f%s%s%s", 1 + d->mean / 100,
+        geometric, zeros, noise_words(words, d));
 }
 
 static void check_correlation(struct check *check, const struct comparison *c,
@@ -170,7 +208,7 @@ static void check_correlation(struct check *check, const struct comparison *c,
     double value = c->norm_smoothed_correlation;
     if (!c->same_seeds || isnan(value))
         set(check, CHECK_NOTHING, value, limits->correlation,
-            c->same_seeds ? "too few steps, or norms that do not vary"
+            c->same_seeds ? "too few steps, or norms that do not vary or are 0"
                           : "the runs read different batches");
     else
         set(check, value >= limits->correlation ? CHECK_PASS : CHECK_FAIL, value,
@@ -183,7 +221,7 @@ static void check_skipped(struct check *check, const struct comparison *c,
     const struct group_figures *f = &c->figures;
     int64_t skipped = f->skipped - f->skipped_in_search, steps = f->steps - f->searched;
     double share = steps > 0 ? 100.0 * (double)skipped / (double)steps : 0;
-    bool fine = share <= limits->skipped || skipped <= arrlen(c->group->runs);
+    bool fine = few(skipped, steps, c, limits);
     if (f->skipped_in_search)
         snprintf(search, sizeof search, ", %" PRId64 " of them up to step %d", f->skipped_in_search,
                  COMPARE_SEARCH_STEPS);
@@ -194,6 +232,7 @@ static void check_skipped(struct check *check, const struct comparison *c,
 void verdict_make(struct verdict *verdict, const struct comparison *c,
                   const struct limits *limits) {
     struct check *checks = verdict->checks;
+    check_format(&checks[CHECK_FORMAT], c);
     check_finished(&checks[CHECK_FINISHED], c, limits);
     check_finite(&checks[CHECK_FINITE], c);
     check_training(&checks[CHECK_TRAINING_LOSS], c, limits);

@@ -29,8 +29,10 @@ struct limits {
     double curve;       /* %, of the smoothed training loss anywhere once settled */
     double norm;        /* %, of the median ratio of gradient norms from 1 */
     double correlation; /* of smoothed gradient norms, at least */
-    double skipped;     /* %, of the steps after the search for a loss scale; one is always free */
-    bool partial;       /* runs that have not finished are judged as far as they came */
+    /* %, of the steps after the search for a loss scale; one is always free. Likewise of the steps
+     * in which the gradient norm is 0, though that of the reference is not. */
+    double skipped;
+    bool partial; /* runs that have not finished are judged as far as they came */
     bool lower_is_fine;
 };
 
@@ -38,6 +40,7 @@ struct limits {
     ((struct limits){.loss = 0.5, .curve = 2, .norm = 5, .correlation = 0.9, .skipped = 1})
 
 enum check_id {
+    CHECK_FORMAT,
     CHECK_FINISHED,
     CHECK_FINITE,
     CHECK_TRAINING_LOSS,
@@ -68,6 +71,9 @@ struct verdict {
     bool pass;
     struct check checks[CHECKS];
 };
+
+/* Whether a group is 16-bit by name only, because its config has autocast.enabled=false. */
+bool verdict_only_named(const struct run_group *group);
 
 /* The reference is held against itself: its own troubles remain. */
 void verdict_make(struct verdict *verdict, const struct comparison *comparison,

@@ -93,6 +93,12 @@ says "run 4 of 4: bf16, seed 10" && says "20 steps, 2 seeds"
 holds out/runs/fp32/metrics.jsonl out/runs/bf16-seed10/metrics.jsonl
 if ! grep -q '"micro_batch_size": 1' out/runs/bf16/config.json; then wrong "not passed on"; fi
 
+test_case "seeds with an equals sign, and a device"
+runs 0 "my tiny.json" --out out --precisions fp32,bf16 --steps 20 --no-profile \
+    -- --device=cpu --set=seed=9 --device cpu
+says "run 1 of 2: fp32, seed 9"
+if ! grep -q '"seed": 9' out/runs/bf16/config.json; then wrong "seed 9 is not that of the run"; fi
+
 # ---- going on
 
 test_case "finished runs are not run again, and more can be added"
@@ -149,13 +155,41 @@ says "+arguments of ./train: --set eval.batches=1"
 sed -i 's/1e-3/2e-3/' "my tiny.json"
 runs 1 "my tiny.json" --out out --precisions fp32,bf16 --no-profile && says '"lr": 2e-3'
 
-test_case "another program goes on"
+test_case "another program goes on, and what it has made stays known"
 runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
+runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
+silent_on "not the one any more"
 stand_in ""
 runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
 says "not the one any more"
+export TRAIN=$real_train
+runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
+silent_on "not the one any more" # it made no run
+stand_in ""
+for program in "$TRAIN" "$TRAIN" "$real_train"; do
+    export TRAIN=$program
+    runs 0 "my tiny.json" --out out --no-profile && says "not the one any more"
+done
+
+test_case "the config that a comparison keeps"
+runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
+runs 0 out/config.json --out out --precisions fp32,bf16 --no-profile
+says "run 2 of 2: bf16, seed 5: done before"
+rm -r out/runs
+runs 0 out/config.json --out out --precisions fp32,bf16 --no-profile && silent_on "done before"
 
 # ---- trouble
+
+test_case "a run without metrics is not finished"
+stand_in 'case "$*" in *precision=bf16*) mkdir -p runs/compare-my\ tiny/runs/bf16; exit;; esac'
+runs 1 "my tiny.json" --no-profile && says "left no" && silent_on "run 3"
+if [ -e "runs/compare-my tiny/runs/bf16/finished" ]; then wrong "it is marked as finished"; fi
+
+test_case "fewer steps than the warm-up has"
+runs 2 "my tiny.json" --no-profile --steps 4
+says "optimizer.warmup_steps is 5" && says "add, for instance: -- --set optimizer.warmup_steps=0"
+runs 2 "my tiny.json" --no-profile --steps 10 -- --set nonsense=1
+silent_on "for instance"
 
 test_case "a precision that diverges is reported"
 runs 1 "my tiny.json" --no-profile -- --set loss_scale.init_scale=4294967296 \
@@ -201,6 +235,15 @@ runs 2 "my tiny.json" --precisions fp32,fp8 && says "fp8"
 runs 2 "my tiny.json" --precisions fp32,fp32 && says "twice"
 runs 2 "my tiny.json" -- --set name=x && says "chosen here"
 runs 2 "my tiny.json" --steps 20 -- --set train.steps=10 && says "contradicts"
+runs 2 "my tiny.json" -- --set=name=x && says "name=x: names, places"
+runs 2 "my tiny.json" -- --set=precision=bf16 && says "chosen here"
+runs 2 "my tiny.json" --steps 20 -- --set=train.steps=10 && says "contradicts"
+runs 2 "my tiny.json" -- --set autocast.enabled=false && says "compute in fp32"
+runs 2 "my tiny.json" -- --device cpu --set=autocast.enabled=false && says "compute in fp32"
+runs 2 "my tiny.json" -- --dry-run && says "--dry-run: behind -- only --set"
+runs 2 "my tiny.json" -- --help && says "--help: behind"
+runs 2 "my tiny.json" -- seed=3 && says "seed=3: behind"
+runs 2 "my tiny.json" -- --device cpu --set && says "--set needs a value"
 if [ -e runs ]; then wrong "it began nevertheless"; fi
 
 test_case "help fits a terminal"

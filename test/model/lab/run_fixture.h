@@ -26,6 +26,8 @@ struct run_recipe {
     double norm_shaken; /* relative noise of gradient norms */
     int skipped_from, skipped_count;
     int lost_from, lost_count;         /* steps whose loss is null */
+    int zeros_of_four;                 /* of each four steps so many have a gradient norm of 0 */
+    int no_norm_from, no_norm_count;   /* steps whose gradient norm is null, though not skipped */
     int eval_every;                    /* 0: no validation */
     double validation_bias;            /* %, on top of bias */
     double scale;                      /* loss scale; 1 */
@@ -70,6 +72,8 @@ static inline void fixture_step(FILE *file, const struct run_recipe *r, int step
                   (1 + (bias + r->shaken * fixture_noise(r->seed, 5, step)) / 100);
     double norm =
         fixture_norm(r->seed, step) * factor + r->norm_shaken * fixture_noise(r->seed, 6, step);
+    if (step % 4 < r->zeros_of_four) norm = 0;
+    if (step >= r->no_norm_from && step < r->no_norm_from + r->no_norm_count) norm = NAN;
     fprintf(file, "{\"step\": %d, \"tokens\": %d", step, step * 64);
     fixture_number(file, "loss", lost ? NAN : loss);
     fixture_number(file, "lr", 0.001);

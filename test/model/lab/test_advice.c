@@ -83,6 +83,20 @@ Test(advice, names_the_format) {
     }
 }
 
+Test(advice, devices_have_names_for_people) {
+    static const char *const names[][2] = {{"cpu", "This CPU has"}, {"cuda", "This GPU has"}};
+    for (size_t i = 0; i < COUNT(names); i++)
+        for (int native = 0; native <= 1; native++) {
+            char text[4096];
+            struct audit *audit = make(INFINITY, 0.001);
+            audit->subject.be.name = names[i][0];
+            audit->subject.be.native_bf16 = audit->subject.be.native_fp16 = native;
+            advise(audit, text);
+            expect_text(text, names[i][1]);
+            free(audit);
+        }
+}
+
 /* Whether nothing else is exact enough, or nothing else is fast here. */
 Test(advice, says_why_it_is_fp32) {
     char text[4096];
@@ -144,12 +158,15 @@ Test(advice, words_pay_only_where_the_error_matters) {
 static void expect_config(const struct advice *advice, const struct audit *audit, int format,
                           unsigned words, double scale) {
     struct config config;
+    char least[80], *sets[] = {least};
+    snprintf(least, sizeof least, "loss_scale.min_scale=%.17g",
+             audit->subject.config.loss_scale.min_scale);
     const char *path = in_folder("block.json");
     FILE *file = fopen(path, "w");
     cr_assert_not_null(file);
     advice_print_config(file, advice, audit, format);
     cr_assert_eq(fclose(file), 0);
-    cr_assert_eq(config_load(&config, path, NULL, 0, error), 0, "%s", error);
+    cr_assert_eq(config_load(&config, path, sets, format == AUDIT_FP16, error), 0, "%s", error);
     cr_expect_eq(words_of_config(&config), words);
     cr_expect_eq(config.precision,
                  format == AUDIT_BF16 ? CONFIG_PRECISION_BF16 : CONFIG_PRECISION_FP16);
@@ -177,6 +194,90 @@ Test(advice, the_scale_stays_in_the_range_of_the_config) {
         audit->formats[AUDIT_FP16].safe_scale = safe[i][0];
         struct advice advice = advise(audit, text);
         expect_config(&advice, audit, AUDIT_FP16, 0, ldexp(1, safe[i][1]));
+        free(audit);
+    }
+}
+
+/* The block goes with the config's own min_scale. */
+Test(advice, the_scale_stays_above_min_scale) {
+    static const struct {
+        double smallest;
+        int safe, advised;
+    } cases[] = {
+        {1e-6, -18, -19}, {1e-6, -30, -19}, {1000, 5, 10}, {1024, 11, 10}, {65536, 17, 16}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[4096];
+        struct audit *audit = make(0.01, 0.01);
+        audit->subject.config.loss_scale.min_scale = cases[i].smallest;
+        audit->formats[AUDIT_FP16].safe_scale = cases[i].safe;
+        struct advice advice = advise(audit, text);
+        expect_config(&advice, audit, AUDIT_FP16, 0, ldexp(1, cases[i].advised));
+        bool refused = ldexp(1, cases[i].safe) < cases[i].smallest;
+        cr_expect_eq(strstr(text, "loss_scale.min_scale, ") != NULL, refused, "%zu: %s", i, text);
+        free(audit);
+    }
+}
+
+/* The scale of the run, where it is far below; where none would begin is no run's. */
+Test(advice, the_scale_of_the_run_is_compared) {
+    static const struct {
+        float scale;
+        bool of_run;
+        const char *said;
+    } cases[] = {{0x1p16f, true, "This run is at 2^16, 2^3 below that."},
+                 {0x1p17f, true, NULL},
+                 {0x1p16f, false, NULL},
+                 {0x1p21f, true, NULL},
+                 {3000, true, "This run is at 3000, more than 2^7 below that."}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[4096];
+        struct audit *audit = make(0.01, 0.01); /* start at 2^19 */
+        audit->subject.loss_scale = cases[i].scale;
+        audit->subject.scale_of_run = cases[i].of_run;
+        advise(audit, text);
+        if (cases[i].said) expect_text(text, cases[i].said);
+        else cr_expect_null(strstr(text, "This run"), "%zu: %s", i, text);
+        free(audit);
+    }
+}
+
+Test(advice, a_residual_that_has_to_be_float32_is_in_the_block) {
+    char text[4096];
+    struct audit *audit = make(0.01, 0.01);
+    audit->subject.config.autocast.residual = CONFIG_DTYPE_LOWER;
+    audit->formats[AUDIT_FP16].needs_residual = true;
+    struct advice advice = advise(audit, text);
+    expect_text(text, "Keep the residual stream in float32 in fp16 (autocast.residual)");
+    cr_expect_null(strstr(text, "float32 in bf16 (autocast.residual)"));
+    char *block = advice_config_text(&advice, audit, AUDIT_FP16);
+    expect_text(block, "\"residual\": \"float32\"");
+    free(block);
+    block = advice_config_text(&advice, audit, AUDIT_BF16);
+    expect_text(block, "\"residual\": \"lower\"");
+    free(block);
+    expect_config(&advice, audit, AUDIT_FP16, 0, ldexp(1, 20 - ADVICE_MARGIN));
+    free(audit);
+}
+
+/* Micro-batches that were tried, in the words for one and for more. */
+Test(advice, micro_batches_are_counted) {
+    static const struct {
+        int repetitions, accumulated;
+        enum dtype gradients;
+        const char *said;
+    } cases[] = {{1, 1, DTYPE_F32, " in 1 micro-batch (2^21"},
+                 {4, 1, DTYPE_F32, " in 4 micro-batches (2^21"},
+                 {2, 16, DTYPE_F32, " in 2 micro-batches (2^21"},
+                 {2, 16, DTYPE_F16, " in 16 micro-batches (2^21"},
+                 {4, 2, DTYPE_F16, " in 4 micro-batches (2^21"}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[4096];
+        struct audit *audit = make(0.01, 0.01);
+        audit->subject.repetitions = cases[i].repetitions;
+        audit->subject.config.train.grad_accum_steps = cases[i].accumulated;
+        audit->formats[AUDIT_FP16].pass.precision.gradients = cases[i].gradients;
+        advise(audit, text);
+        expect_text(text, cases[i].said);
         free(audit);
     }
 }

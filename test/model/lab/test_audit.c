@@ -1,121 +1,6 @@
-#include "model/lab/advice.h"
-
-#include <criterion/criterion.h>
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <stb/stb_ds.h>
-
-#include "model/checkpoint.h"
-#include "test/scratch.h"
-
-#define BIT(id)      (1u << OPERATION_##id)
-#define COUNT(array) (sizeof(array) / sizeof *(array))
+#include "test/model/lab/audit_fixture.h"
 
 TestSuite(audit, .init = make_folder, .fini = remove_folder);
-
-static const volatile sig_atomic_t not_stopped = 0;
-static const bool both[AUDIT_FORMATS] = {true, true};
-static const bool only_fp16[AUDIT_FORMATS] = {[AUDIT_FP16] = true};
-
-static void tiny_config(struct config *config) {
-    config_defaults(config);
-    strcpy(config->name, "tiny");
-    config->device = CONFIG_DEVICE_CPU;
-    config->threads = 1;
-    config->precision = CONFIG_PRECISION_FP16;
-    config->model.n_layer = 2;
-    config->model.n_head = 2;
-    config->model.n_embd = 32;
-    config->model.n_positions = 32;
-    config->model.vocab_size = 256;
-    strcpy(config->data.train, "tales");
-    config->data.seq_len = 32;
-    config->train.steps = 200;
-    config->train.micro_batch_size = 2;
-    config->train.grad_accum_steps = 1;
-    config->optimizer.lr = 3e-3;
-    config->optimizer.warmup_steps = 5;
-}
-
-/* A trainer of its own, as a run would open it. */
-struct run {
-    struct config config;
-    struct backend be;
-    struct source text;
-    struct trainer trainer;
-};
-
-static void open_run(struct run *run, const struct config *config) {
-    char note[ERROR_MAX];
-    struct precision precision;
-    run->config = *config;
-    cr_assert_eq(setup_backend(&run->be, config, NULL, error), 0, "%s", error);
-    cr_assert_eq(precision_resolve(&precision, note, config, &run->be, error), 0, "%s", error);
-    cr_assert_eq(source_open(&run->text, config, config->data.train, false, error), 0, "%s", error);
-    cr_assert_eq(trainer_open(&run->trainer, &run->config, &precision, &run->be, true, error), 0,
-                 "%s", error);
-}
-
-static void close_run(struct run *run) {
-    trainer_close(&run->trainer);
-    source_close(&run->text);
-    backend_close(&run->be);
-}
-
-static struct step_report step(struct run *run) {
-    struct step_report report;
-    cr_assert_eq(trainer_begin_step(&run->trainer, &run->text.loader, error), 0, "%s", error);
-    cr_assert_eq(trainer_end_step(&run->trainer, &report, error), 0, "%s", error);
-    return report;
-}
-
-static void save(struct run *run, char path[FILE_PATH_MAX]) {
-    cr_assert_eq(checkpoint_save(&run->trainer, in_folder("run"), path, error), 0, "%s", error);
-}
-
-struct setting {
-    const char *parameter;
-    float value; /* of all its elements */
-};
-
-static void set(struct gpt *gpt, const struct setting *setting) {
-    for (int i = 0; i < (int)arrlen(gpt->list); i++) {
-        if (strcmp(gpt->list[i].name, setting->parameter) != 0) continue;
-        struct tensor view = gpt_parameter_view(&gpt->master, &gpt->list[i]);
-        for (int64_t k = 0; k < tensor_count(&view); k++) ((float *)view.data)[k] = setting->value;
-        gpt_refresh_lower(gpt);
-        return;
-    }
-    cr_assert_fail("no parameter %s", setting->parameter);
-}
-
-/* Trains `steps` steps, then sets parameters, and saves. */
-static void make_checkpoint(char path[FILE_PATH_MAX], const struct config *config, int steps,
-                            const struct setting *settings, int count) {
-    struct run run;
-    open_run(&run, config);
-    for (int i = 0; i < steps; i++) step(&run);
-    for (int i = 0; i < count; i++) set(&run.trainer.gpt, &settings[i]);
-    save(&run, path);
-    close_run(&run);
-}
-
-static struct audit *audit_of(const struct config *config, const char *from,
-                              const bool wanted[AUDIT_FORMATS], int repetitions) {
-    struct audit *audit = calloc(1, sizeof *audit);
-    cr_assert_not_null(audit);
-    cr_assert_eq(audit_run(audit, config, from, wanted, repetitions, &not_stopped, NULL, error), 0,
-                 "%s", error);
-    return audit;
-}
-
-static void close_audit(struct audit *audit) {
-    audit_free(audit);
-    free(audit);
-}
 
 Test(audit, the_same_precision_twice_differs_in_nothing) {
     struct config config;
@@ -179,7 +64,7 @@ Test(audit, looks_at_the_step_that_the_run_would_take) {
     config.loss_scale.init_scale = 2048;
     make_checkpoint(path, &config, 7, NULL, 0);
     struct audit *audit = audit_of(&config, path, both, 2);
-    cr_expect(audit->subject.settled);
+    cr_expect(audit->subject.scale_of_run);
     cr_expect_not(audit->subject.fresh);
     cr_expect_eq(audit->subject.loss_scale, 2048);
     cr_expect_eq(audit->subject.step, 7);
@@ -218,7 +103,7 @@ Test(audit, sixteen_bits_are_near_fp32_and_fp16_is_nearer) {
     cr_expect(bf16 > 1e-3 && bf16 < 3e-2, "bf16: %g", bf16);
     cr_expect(fp16 > 1e-4 && fp16 < 3e-3, "fp16: %g", fp16);
     cr_expect(audit->subject.fresh);
-    cr_expect_not(audit->subject.settled);
+    cr_expect_not(audit->subject.scale_of_run);
     for (int i = 0; i < AUDIT_FORMATS; i++) {
         const struct audit_format *format = &audit->formats[i];
         cr_expect(format->usable);
@@ -273,150 +158,6 @@ Test(audit, predicted_zeros_are_stored_zeros) {
     close_audit(audit);
 }
 
-/* Training agrees: at the safe scale the step is taken, at twice that it is skipped. */
-Test(audit, the_safe_scale_is_safe_and_its_double_is_not) {
-    struct config config;
-    char path[FILE_PATH_MAX];
-    tiny_config(&config);
-    config.train.grad_accum_steps = 2;
-    make_checkpoint(path, &config, 3, NULL, 0);
-    struct audit *audit = audit_of(&config, path, only_fp16, 2);
-    int safe = audit->formats[AUDIT_FP16].safe_scale;
-    cr_expect(audit->formats[AUDIT_FP16].predicts);
-    cr_expect_leq(abs(audit->formats[AUDIT_FP16].predicted_scale - safe), 1);
-    for (int more = 0; more <= 1; more++) {
-        struct run run;
-        open_run(&run, &config);
-        FILE *ignored = fopen("/dev/null", "w");
-        cr_assert_eq(checkpoint_load(&run.trainer, path, ignored, error), 0, "%s", error);
-        fclose(ignored);
-        run.trainer.state.scaler.loss_scale = ldexpf(1, safe + more);
-        trainer_restore_scaler(&run.trainer);
-        cr_expect_eq(step(&run).skipped, more == 1, "2^%d", safe + more);
-        close_run(&run);
-    }
-    close_audit(audit);
-}
-
-/* Where the dynamic scale goes when it may grow fast: within a factor 4 of the advice. */
-Test(audit, the_advised_scale_is_where_training_settles) {
-    struct config config;
-    struct run run;
-    struct advice advice;
-    char path[FILE_PATH_MAX];
-    tiny_config(&config);
-    config.loss_scale.growth_interval = 2;
-    open_run(&run, &config);
-    for (int i = 0; i < 60; i++) step(&run);
-    save(&run, path);
-    double sum = 0;
-    for (int i = 0; i < 60; i++) sum += log2((double)step(&run).loss_scale);
-    close_run(&run);
-    struct audit *audit = audit_of(&config, path, only_fp16, 4);
-    advice_make(&advice, audit);
-    int advised = advice.formats[AUDIT_FP16].init_scale;
-    cr_expect_float_eq(advised, sum / 60, 2, "advised 2^%d, training is at 2^%.1f", advised,
-                       sum / 60);
-    advice_free(&advice);
-    close_audit(audit);
-}
-
-/* A hidden unit beyond fp16: far below zero the GELU makes it 0, far above it stays. */
-Test(audit, an_operation_that_overflows_is_named_and_float32_heals_it) {
-    static const struct {
-        float bias;
-        unsigned needed;
-    } cases[] = {{-7e4f, BIT(MLP_FC)}, {7e4f, BIT(MLP_FC) | BIT(MLP_PROJECTION)}};
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        struct config config;
-        struct advice advice;
-        char path[FILE_PATH_MAX];
-        tiny_config(&config);
-        config.optimizer.lr = 1e-6;
-        config.precision = CONFIG_PRECISION_FP32;
-        make_checkpoint(path, &config, 1,
-                        &(const struct setting){"h.1.mlp.c_fc.bias", cases[i].bias}, 1);
-        struct audit *audit = audit_of(&config, path, both, 2);
-        const struct audit_format *fp16 = &audit->formats[AUDIT_FP16];
-        const struct record *record = &audit->reference.places[PLACE_MLP_FC][1];
-        cr_expect_lt(magnitudes_headroom(&record->magnitudes, 0), 0);
-        cr_expect(fp16->usable);
-        cr_expect_eq(fp16->needed, cases[i].needed, "needed: %x", fp16->needed);
-        cr_expect_eq(audit->formats[AUDIT_BF16].needed, 0, "bf16 has the range");
-        advice_make(&advice, audit);
-        bool named = false;
-        for (ptrdiff_t k = 0; k < arrlen(advice.texts); k++)
-            named = named || strstr(advice.texts[k], "Keep \"mlp_fc\"");
-        cr_expect(named);
-        cr_expect_eq(advice.formats[AUDIT_FP16].words, cases[i].needed);
-        advice_free(&advice);
-        close_audit(audit);
-    }
-}
-
-/* What fp32 holds just so overflows where fp16 has rounded its parts up: 65490 is 65504 there, and
- * 20 more are infinite. No figure of fp32 tells. */
-Test(audit, an_overflow_that_fp32_does_not_show_is_healed_too) {
-    static const struct setting settings[] = {{"h.1.ln_2.weight", 0},
-                                              {"h.1.ln_2.bias", 62.5f},
-                                              {"h.1.mlp.c_fc.weight", 0.01f},
-                                              {"h.1.mlp.c_fc.bias", 65490}};
-    struct config config;
-    char path[FILE_PATH_MAX];
-    tiny_config(&config);
-    config.precision = CONFIG_PRECISION_FP32;
-    make_checkpoint(path, &config, 1, settings, COUNT(settings));
-    struct audit *audit = audit_of(&config, path, only_fp16, 1);
-    const struct record *record = &audit->reference.places[PLACE_MLP_FC][1];
-    cr_expect_lt((double)record->magnitudes.largest, FP16_OVERFLOW);
-    cr_expect(audit->formats[AUDIT_FP16].usable);
-    cr_expect_eq(audit->formats[AUDIT_FP16].needed, BIT(MLP_FC));
-    close_audit(audit);
-}
-
-/* Without the words the same model gives nothing finite; the audit sees where that begins. */
-Test(audit, the_first_infinite_place_is_found) {
-    struct config config;
-    struct subject subject = {.stop = &not_stopped, .repetitions = 1};
-    struct trainer reference_trainer, trainer;
-    struct audit_pass reference, pass;
-    char path[FILE_PATH_MAX];
-    tiny_config(&config);
-    config.precision = CONFIG_PRECISION_FP32;
-    make_checkpoint(path, &config, 1, &(const struct setting){"h.1.mlp.c_fc.bias", 7e4f}, 1);
-    cr_assert_eq(subject_open(&subject, &reference_trainer, &config, path, error), 0, "%s", error);
-    cr_assert_eq(audit_pass_run(&reference, &subject, &reference_trainer, NULL, PASS_TRACED, error),
-                 0);
-    trainer_close(&reference_trainer);
-    struct config fp16 = subject.config;
-    fp16.precision = CONFIG_PRECISION_FP16;
-    cr_assert_eq(subject_trainer(&subject, &trainer, &fp16, 1, error), 0);
-    cr_assert_eq(audit_pass_run(&pass, &subject, &trainer, &reference, PASS_TRACED, error), 0);
-    cr_expect_eq(pass.first_infinite, PLACE_MLP_FC);
-    cr_expect_not(pass.finite);
-    cr_expect_eq(pass.gradient_error, INFINITY);
-    audit_pass_free(&pass);
-    audit_pass_free(&reference);
-    trainer_close(&trainer);
-    subject_close(&subject);
-}
-
-Test(audit, what_no_word_heals_is_not_usable) {
-    struct config config;
-    struct advice advice;
-    char path[FILE_PATH_MAX];
-    tiny_config(&config);
-    config.precision = CONFIG_PRECISION_FP32;
-    config.autocast.residual = CONFIG_DTYPE_LOWER;
-    make_checkpoint(path, &config, 1, &(const struct setting){"h.0.attn.c_proj.bias", 7e4f}, 1);
-    struct audit *audit = audit_of(&config, path, only_fp16, 1);
-    cr_expect_not(audit->formats[AUDIT_FP16].usable);
-    advice_make(&advice, audit);
-    cr_expect_eq(advice.format, DTYPE_F32);
-    advice_free(&advice);
-    close_audit(audit);
-}
-
 Test(audit, stops_when_asked) {
     struct config config;
     struct audit audit;
@@ -455,7 +196,8 @@ Test(audit, a_model_that_is_broken_in_fp32_is_an_error) {
     struct audit audit;
     char path[FILE_PATH_MAX];
     tiny_config(&config);
-    make_checkpoint(path, &config, 1, &(const struct setting){"h.0.mlp.c_fc.bias", INFINITY}, 1);
+    make_checkpoint(path, &config, 1,
+                    &(const struct setting){"h.0.mlp.c_fc.bias", .value = INFINITY}, 1);
     cr_expect_eq(audit_run(&audit, &config, path, both, 1, &not_stopped, NULL, error), -1);
     cr_expect_not_null(strstr(error, "in fp32 too"), "%s", error);
     audit_free(&audit);

@@ -131,6 +131,12 @@ Test(audit_program, the_file_agrees_with_the_terminal) {
     char scale[80];
     snprintf(scale, sizeof scale, "Loss scale for fp16: 2^%d is", at(fp16, "safe_scale")->valueint);
     expect_text(out_text, scale);
+    const cJSON *lost = at(at(file.root, "update"), "lost");
+    char masters[120], bf16[PERCENT_MAX], fp16_lost[PERCENT_MAX];
+    snprintf(masters, sizeof masters, "a bf16 master would lose %s, an fp16 one %s.",
+             percent(bf16, at(lost, "bf16")->valuedouble),
+             percent(fp16_lost, at(lost, "fp16")->valuedouble));
+    expect_text(unwrapped(), masters);
     const char *row = row_of("(none)");
     expect_percent(&row, at(at(at(file.root, "formats"), "bf16"), "gradient_error")->valuedouble,
                    "all gradients in bf16");
@@ -150,6 +156,10 @@ Test(audit_program, the_page_stands_alone) {
     char *page = read_whole("report/audit.html", &size);
     static const char *const parts[] = {"Precision audit of run",
                                         "<svg",
+                                        ">initial weights<",
+                                        "2 micro-batches of 2 x 32 tokens from step 1 on<",
+                                        ">65536, loss_scale.init_scale<",
+                                        ">fp32 ",
                                         "zero in fp16",
                                         "layer 1 d(qkv)",
                                         "h.1.mlp.c_fc.weight",
@@ -192,7 +202,7 @@ Test(audit_program, looks_at_a_run) {
     const char *before = names_in("a/run/checkpoints", "");
     expect_exit(AUDIT "|--from|a/run", 0);
     expect_text(out_text, "weights    a/run/checkpoints/step-00000024");
-    expect_text(out_text, "loss scale 4096, where the run in fp16 has it");
+    expect_text(out_text, "loss scale 4096, that of the fp16 run at this step");
     expect_text(out_text, "from step 25 on");
     cr_expect_null(strstr(unwrapped(), "Adam's first step"));
     cr_expect_str_eq(names_in("a/run/checkpoints", ""), before);
@@ -218,6 +228,22 @@ Test(audit_program, stored_gradients_of_parameters_are_shown) {
     expect_narrow(out_text);
 }
 
+/* Between 2^11 and 2^12: the larger, so that room is never overstated. */
+Test(audit_program, a_scale_that_is_no_power_of_two) {
+    expect_exit(AUDIT "|--set|loss_scale.init_scale=3000|--out|o", 0);
+    expect_text(unwrapped(), "loss scale 3000, loss_scale.init_scale; the figures are at 2^12");
+    expect_text(unwrapped(), "room at 2^12");
+    struct json_file file = read_json("o/audit.json");
+    const cJSON *entry;
+    cJSON_ArrayForEach(entry, at(file.root, "tensors")) {
+        if (!cJSON_IsTrue(at(entry, "gradient"))) continue;
+        double unscaled = at(at(entry, "unscaled"), "room")->valuedouble;
+        cr_expect_float_eq(at(at(entry, "scaled"), "room")->valuedouble, unscaled - 12, 1e-9);
+    }
+    cr_expect(cJSON_IsFalse(at(file.root, "loss_scale_of_run")));
+    json_file_close(&file);
+}
+
 Test(audit_program, wrong_inputs) {
     expect_error(AUDIT "|--precision|fp32", 2, "nothing to compare");
     expect_error(AUDIT "|--from|nowhere", 1, "nowhere");
@@ -226,6 +252,7 @@ Test(audit_program, wrong_inputs) {
     expect_error(AUDIT "|--set|model.init_from=nowhere", 1, "nowhere");
     write_file("in_the_way", "");
     expect_error(AUDIT "|--out|in_the_way", 1, "in_the_way");
+    cr_expect_str_eq(out_text, "", "found before the work");
     expect_exit("--config|tiny.json", 0);
     expect_error(AUDIT "|--from|a/run|--set|model.n_embd=64", 1, "n_embd");
     damage("a/run/checkpoints/step-00000024/model.safetensors");
@@ -239,5 +266,5 @@ Test(audit_program, a_signal_ends_it) {
     int status = finish(child);
     cr_expect_eq(status, 130, "%s%s", out_text, error_text);
     expect_text(error_text, "stopped by signal 2");
-    cr_expect_not(exists("o"));
+    cr_expect_str_eq(names_in("o", ""), "", "no half of a report");
 }

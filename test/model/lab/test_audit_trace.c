@@ -45,7 +45,10 @@ static void collect(struct observer *observer, enum operation_id id, const void 
     for (int i = 0; i < count; i++) {
         struct event *event = &collector->events[collector->count++];
         event->product = products[i];
-        trace_label(event->label, LABEL_MAX, collector->gpt, &products[i]);
+        if (products[i].place == PLACE_PARAMETER)
+            snprintf(event->label, LABEL_MAX, "%s",
+                     collector->gpt->list[products[i].parameter].name);
+        else place_label(event->label, LABEL_MAX, products[i].place, products[i].layer);
         named += i == 0 || products[i].tensor.data != products[i - 1].tensor.data;
     }
     int expected = outputs_of(id, args);

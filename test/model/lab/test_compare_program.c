@@ -196,7 +196,7 @@ Test(compare_program, json_holds_every_figure) {
     cr_expect_eq(number_at(bf16, "profile.operations.matmul"), 6);
     cr_expect_eq(number_at(fp16, "skipped.steps"), 9);
     cr_expect_eq(number_at(fp16, "loss_scale.last"), 1024);
-    cr_expect_eq(cJSON_GetArraySize(at(fp16, "checks")), 8);
+    cr_expect_eq(cJSON_GetArraySize(at(fp16, "checks")), 9);
     cr_expect_str_eq(text_at(report, "config_differences.0.key"), "precision");
     cr_expect_str_eq(text_at(report, "config_differences.0.values.fp16"), "fp16");
     cJSON_Delete(report);
@@ -290,6 +290,102 @@ Test(compare_program, warns_of_other_trainings) {
     run("x|z");
     expect_out("warning: z and x have no seed in common");
     expect_out("warning: eval.batches differs");
+}
+
+/* As three forms say it, and without a word such as nan or inf. */
+Test(compare_program, norms_of_zero_fail) {
+    static const char *const files[] = {"r/report.json", "r/report.md", "r/report.html"};
+    make_run((struct run_recipe){.name = "x"});
+    make_run((struct run_recipe){.name = "y", .precision = "fp16", .zeros_of_four = 4});
+    expect_exit("x|y|--out|r", 1);
+    expect_out("fp16: FAIL, gradient norms: median ratio 0.0000, 0 in 100 of 100 steps");
+    cr_expect_null(strstr(out_text, "nan"));
+    cr_expect_null(strstr(out_text, "Three or more seeds"), "no seeds are needed to see that");
+    for (size_t i = 0; i < 3; i++) {
+        size_t size;
+        char *text = read_whole(files[i], &size);
+        cr_expect(!strstr(text, "nan") && !strstr(text, "inf,"), "%s", files[i]);
+        free(text);
+    }
+    cJSON *report = read_json("r/report.json");
+    cr_expect_eq(number_at(report, "groups.1.gradient_norm.zero"), 100);
+    cr_expect(cJSON_IsNull(at(report, "groups.1.gradient_norm.geometric_mean_ratio")));
+    cJSON_Delete(report);
+}
+
+Test(compare_program, sixteen_bit_by_name_only) {
+    const char *off = ", \"autocast\": {\"enabled\": false}";
+    make_run((struct run_recipe){.name = "x", .more = off});
+    make_run((struct run_recipe){.name = "y", .precision = "bf16", .more = off});
+    expect_exit("x|y", 1);
+    expect_80_columns(out_text);
+    expect_out("warning: bf16: autocast.enabled is false, so it computed in fp32 everywhere");
+    expect_out("bf16: FAIL, format");
+    cr_expect_null(strstr(out_text, "fp32: autocast"), "there it means nothing");
+    expect_exit("y|x", 1); /* nor may it be what others are held against */
+}
+
+/* What is compared are pairs, however many runs there are. */
+Test(compare_program, seeds_without_partners) {
+    make_nine(0.125);
+    const char *five = "my runs/fp32 0|my runs/fp32 1|my runs/fp32 2|my runs/bf16 1|"
+                       "my runs/fp16 0|my runs/fp16 1|--out|r";
+    expect_exit(five, 0);
+    expect_out("fp32, bf16, fp16: 100 steps, at least 1 seed, against fp32");
+    expect_out("warning: fp32: 1 of its 3 runs have a seed that bf16 has too");
+    expect_out("warning: fp32: 2 of its 3 runs have a seed that fp16 has too");
+    cr_expect_null(strstr(out_text, "warning: bf16: 1 of"), "its one run has a partner");
+    expect_out("8.98 scatters"); /* with 2 pairs, whatever the number of runs */
+    size_t size;
+    char *page = read_whole("r/report.html", &size);
+    cr_expect_not_null(strstr(page, "100 steps, at least 1 seed, measured against fp32"));
+    free(page);
+    run("my runs/fp32 0|my runs/fp32 1|my runs/fp32 2|my runs/bf16 1|my runs/fp16 0");
+    expect_out("fp32, bf16, fp16: 100 steps, 1 seed, against fp32");
+    cr_expect_null(strstr(out_text, "catter"), "one pair has no noise");
+    run("my runs/fp32 0|my runs/fp32 1|my runs/bf16 0|my runs/bf16 1|my runs/bf16 2");
+    expect_out("warning: bf16: 2 of its 3 runs have a seed that fp32 has too");
+    cr_expect_null(strstr(out_text, "warning: fp32: "));
+}
+
+Test(compare_program, noise_of_as_many_pairs_as_a_row_has) {
+    make_nine(0.125);
+    expect_exit(NINE, 0);
+    expect_out("2.48 scatters (95 %, Student's t) and 1.63 noises. With");
+    cr_expect_null(strstr(out_text, "with 3 seeds"), "all rows have as many");
+    run("my runs/fp32 0|my runs/fp32 1|my runs/fp32 2|my runs/bf16 0|my runs/bf16 1|"
+        "my runs/bf16 2|my runs/fp16 0|my runs/fp16 1|--out|r");
+    size_t size;
+    char *text = read_whole("r/report.md", &size);
+    cr_expect_not_null(strstr(text, "the smaller of 8.98 scatters (95 %, Student's t) and 2.00 "
+                                    "noises with 2 seeds, 2.48 scatters and 1.63 noises with 3 "
+                                    "seeds. With so few"));
+    free(text);
+}
+
+/* The title says what was compared, not how far the first run came. */
+Test(compare_program, fewest_steps_in_the_title) {
+    make_run((struct run_recipe){.name = "x", .steps = 100});
+    make_run((struct run_recipe){.name = "y", .steps = 40, .planned = 100, .precision = "bf16"});
+    make_run((struct run_recipe){.name = "z", .steps = 60, .planned = 100, .precision = "fp16"});
+    expect_exit("x|y|--partial|--out|r", 0);
+    expect_out("fp32, bf16: 40 steps, 1 seed");
+    size_t size;
+    char *page = read_whole("r/report.html", &size);
+    cr_expect_not_null(strstr(page, "40 steps, 1 seed, measured against fp32"));
+    free(page);
+    expect_exit("x|z|y|--partial", 0);
+    expect_out("fp32, fp16, bf16: at least 40 steps, 1 seed");
+}
+
+/* Nothing is read, compared or printed for a folder that cannot be. */
+Test(compare_program, an_out_that_cannot_be_fails_at_once) {
+    write_file("occupied", "");
+    make_run((struct run_recipe){.name = "x"});
+    make_run((struct run_recipe){.name = "y"});
+    expect_trouble("x|y|--out|occupied/r", 1, "occupied");
+    cr_expect_str_eq(out_text, "");
+    expect_trouble("none|y|--out|occupied", 1, "occupied");
 }
 
 Test(compare_program, wrong_usage) {

@@ -169,13 +169,55 @@ Test(comparison, median_and_geometric_mean_of_ratios_differ) {
     finish();
 }
 
+/* Zeros count in the median, and have no logarithm. */
+Test(comparison, norms_of_zero) {
+    compare_two(PLAIN, (struct run_recipe){.seed = 1, .norm_factor = 1.5, .zeros_of_four = 1});
+    cr_expect(comparison.norm_steps == 100 && comparison.norms_zero == 25);
+    expect_close(comparison.norm.mean, 50, 1e-6, "median");
+    expect_close(comparison.norm_ratio, 1.5, 1e-8, "geometric mean of the others");
+    expect_close(comparison.norm_smoothed_correlation, 1, 1e-9, "of the same steps in both");
+    cr_expect_lt(comparison.norm_correlation, 0.9, "step by step they count");
+    finish();
+    compare_two(PLAIN, (struct run_recipe){.seed = 1, .zeros_of_four = 4});
+    cr_expect(comparison.norm_steps == 100 && comparison.norms_zero == 100);
+    cr_expect_eq(comparison.norm.mean, -100, "%g", comparison.norm.mean);
+    cr_expect(isnan(comparison.norm_ratio) && isnan(comparison.norm_smoothed_correlation));
+    finish();
+    /* Of the reference: there is no ratio to it. */
+    compare_two((struct run_recipe){.seed = 1, .zeros_of_four = 3}, PLAIN);
+    cr_expect(comparison.norm_steps == 25 && comparison.norms_zero == 0);
+    cr_expect(comparison.norm.mean == 0 && comparison.norm_ratio == 1);
+    finish();
+    compare_two((struct run_recipe){.seed = 1, .no_norm_from = 11, .no_norm_count = 10},
+                (struct run_recipe){.seed = 1, .no_norm_from = 16, .no_norm_count = 10});
+    cr_expect(comparison.norm_steps == 85 && comparison.norms_lost == 5);
+    finish();
+}
+
+/* The level of the reference, which tells the noise of norms, is that of all its steps. */
+Test(comparison, noise_of_norms_is_of_the_reference_alone) {
+    struct difference noise[2];
+    for (int zeros = 0; zeros < 2; zeros++) {
+        for (int i = 0; i < 2; i++) {
+            add(0, (struct run_recipe){.seed = i, .norm_factor = 1 + i});
+            add(1,
+                (struct run_recipe){.seed = i, .norm_factor = 1 + i, .zeros_of_four = 3 * zeros});
+        }
+        compare_them();
+        noise[zeros] = comparison.norm;
+        finish();
+    }
+    cr_expect_gt(noise[0].noise, 1);
+    cr_expect_eq(noise[0].noise, noise[1].noise, "%g, %g", noise[0].noise, noise[1].noise);
+}
+
 Test(comparison, skipped_steps_have_no_norm) {
     add(0, PLAIN);
     add(1, PLAIN);
     records[0][0].steps[30].skipped = true; /* a norm that was not used */
     records[1][0].steps[60].gradient_norm = 0;
     compare_them();
-    cr_expect_eq(comparison.norm_steps, 98);
+    cr_expect_eq(comparison.norm_steps, 99);
     finish();
     compare_two((struct run_recipe){.seed = 1, .skipped_from = 30, .skipped_count = 2},
                 (struct run_recipe){.seed = 1, .skipped_from = 1, .skipped_count = 4});

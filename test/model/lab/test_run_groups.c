@@ -1,4 +1,5 @@
 /* Which runs belong together, what they are called, and what their configs differ by. */
+#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
 #include "model/lab/run_groups.h"
@@ -167,6 +168,22 @@ Test(run_groups, differences) {
     expect_difference(found, 3, "data.train", CONFIG_WEIGHT_TRAINING, "\"a\"", "\"b c\"");
     expect_difference(found, 4, "eval.batches", CONFIG_WEIGHT_VALIDATION, "2", "3");
     expect_difference(found, 5, "autocast.float32", CONFIG_WEIGHT_ARITHMETIC, "-", "[\"qkv\"]");
+    config_differences_free(found);
+    finish();
+}
+
+/* What is computed once more has the bits it had. */
+Test(run_groups, recomputing_is_no_other_training) {
+    add((struct run_recipe){.name = "a"}, NULL);
+    add((struct run_recipe){.name = "b"}, NULL);
+    for (int i = 0; i < 2; i++)
+        cr_assert(cJSON_AddStringToObject(cJSON_GetObjectItem(runs[i].config.root, "train"),
+                                          "recompute", i ? "layer" : "none"));
+    group_them();
+    struct config_difference *found = config_differences(groups);
+    cr_expect_eq(arrlen(found), 1);
+    expect_difference(found, 0, "train.recompute", CONFIG_WEIGHT_ARITHMETIC, "\"none\"",
+                      "\"layer\"");
     config_differences_free(found);
     finish();
 }

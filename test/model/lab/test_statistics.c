@@ -1,8 +1,11 @@
 /* Figures with known answers, and when a difference is called real. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdlib.h>
 
+#include "data/random.h"
 #include "model/lab/statistics.h"
+#include "test/cpu_time.h"
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
 
@@ -75,6 +78,55 @@ Test(statistics, smooth_over_gaps) {
     expect_near(out[2], 2, "two of four");
     smooth(out, values, 6, 7);
     for (int i = 0; i < 6; i++) cr_expect(isnan(out[i]), "a window that fits nowhere");
+}
+
+/* What smooth promises, word by word. */
+static double smooth_at(const double *values, int count, int window, int i) {
+    int from = i - window / 2, finite = 0;
+    if (from < 0 || from + window > count) return NAN;
+    for (int k = 0; k < window; k++) finite += isfinite(values[from + k]) != 0;
+    return 2 * finite >= window ? mean_of(values + from, window) : NAN;
+}
+
+/* With gaps, and with outliers whose rounding errors must not stay when they have left. */
+Test(statistics, smooth_is_the_plain_mean) {
+    enum { MOST = 700 };
+    double values[MOST], out[MOST];
+    for (int i = 0; i < MOST; i++) {
+        double noise = (double)(random_bits(3, 0, (uint64_t)i) >> 11) / (double)(1ULL << 53);
+        values[i] = 2 + noise + (noise < 0.01 ? 1e12 : 0);
+        if (noise > 0.6 && i % 200 > 90) values[i] = i % 3 ? NAN : INFINITY;
+    }
+    for (int window = 1; window < 120; window += window < 12 ? 1 : 7)
+        for (int count = MOST; count > MOST - 30; count -= 7) {
+            smooth(out, values, count, window);
+            for (int i = 0; i < count; i++) {
+                double plain = smooth_at(values, count, window, i);
+                cr_assert(
+                    isnan(plain) ? isnan(out[i]) : fabs(out[i] - plain) <= 1e-12 * fabs(plain),
+                    "window %d of %d, at %d: %.17g, plain %.17g", window, count, i, out[i], plain);
+            }
+        }
+}
+
+static void smooth_many(const void *values, size_t count) {
+    double *out = malloc(count * sizeof *out);
+    cr_assert_not_null(out);
+    smooth(out, values, (int)count, (int)count / 20);
+    free(out);
+}
+
+/* 200,000 steps and the window they have: 2e9 additions if each window were summed anew. */
+Test(statistics, smooth_takes_time_in_proportion) {
+    enum { MANY = 200000 };
+    double *values = malloc(MANY * sizeof *values);
+    cr_assert_not_null(values);
+    for (int i = 0; i < MANY; i++) values[i] = i % 7;
+    cr_expect(grows_in_proportion(smooth_many, values, MANY));
+    double begin = cpu_seconds();
+    smooth_many(values, MANY);
+    cr_expect_lt(cpu_seconds() - begin, 0.5);
+    free(values);
 }
 
 /* Against a table of Student's distribution. */

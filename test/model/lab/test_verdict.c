@@ -7,6 +7,7 @@
 TestSuite(verdict, .init = make_folder, .fini = remove_folder);
 
 static struct limits limits;
+static int zero_step; /* 0, or that of the other runs that has a gradient norm of 0 */
 static char last_text[CHECK_TEXT_MAX]; /* of the last check that failed */
 
 /* The verdict on a run, or runs of some seeds, against a reference that has none of the faults. */
@@ -22,6 +23,7 @@ static struct verdict judge_seeds(struct run_recipe recipe, int seeds, const dou
         if (biases) recipe.bias = biases[i];
         records[0][i] = made(base);
         records[1][i] = made(recipe);
+        if (zero_step) records[1][i].steps[zero_step - 1].gradient_norm = 0;
         for (int side = 0; side < 2; side++) arrput(sides[side].runs, &records[side][i]);
     }
     cr_assert_eq(comparison_make(&comparison, &sides[0], &sides[1], error), 0, "%s", error);
@@ -57,6 +59,7 @@ static void expect_judged(struct run_recipe recipe, unsigned expected) {
 }
 
 #define FINISHED    (1U << CHECK_FINISHED)
+#define FORMAT      (1U << CHECK_FORMAT)
 #define FINITE      (1U << CHECK_FINITE)
 #define TRAINING    (1U << CHECK_TRAINING_LOSS)
 #define VALIDATION  (1U << CHECK_VALIDATION_LOSS)
@@ -122,6 +125,61 @@ Test(verdict, near_the_limits_of_gradient_norms) {
     expect_judged((struct run_recipe){.eval_every = 20, .norm_shaken = 0.6}, CORRELATION);
     limits.correlation = -1;
     expect_judged((struct run_recipe){.eval_every = 20, .norm_shaken = 0.6}, 0);
+}
+
+/* Gradients that 16 bit has turned to 0, which must not be left out as what is missing is. */
+Test(verdict, norms_of_zero_fail) {
+    static const int shares[] = {4, 3, 1};
+    limits = LIMITS_DEFAULT;
+    for (int seeds = 1; seeds <= 3; seeds += 2)
+        for (int i = 0; i < 3; i++) {
+            struct run_recipe recipe = {.eval_every = 20, .zeros_of_four = shares[i]};
+            char found[40];
+            struct verdict verdict = judge_seeds(recipe, seeds, NULL);
+            expect_failures(&verdict, NORM);
+            snprintf(found, sizeof found, ", 0 in %d of %d steps", 25 * shares[i] * seeds,
+                     100 * seeds);
+            expect_word(found);
+            cr_expect_null(strstr(last_text, "nan"), "%s", last_text);
+        }
+    expect_word("median ratio 1.0000"); /* one of four does not move it */
+}
+
+Test(verdict, a_single_norm_of_zero_is_free) {
+    limits = LIMITS_DEFAULT;
+    zero_step = 40;
+    expect_judged((struct run_recipe){.eval_every = 20}, 0);
+    limits.skipped = 24.9;
+    expect_judged((struct run_recipe){.eval_every = 20, .zeros_of_four = 1}, NORM);
+    zero_step = 0;
+    limits.skipped = 25;
+    expect_judged((struct run_recipe){.eval_every = 20, .zeros_of_four = 1}, 0);
+}
+
+/* A reference without norms cannot blame another run for having none. */
+Test(verdict, norms_that_are_not_finite) {
+    limits = LIMITS_DEFAULT;
+    expect_judged((struct run_recipe){.no_norm_from = 1, .no_norm_count = 100}, FINITE | NORM);
+    expect_word("not finite in 100 steps in which the reference's is");
+    expect_judged((struct run_recipe){.no_norm_from = 7, .no_norm_count = 1}, FINITE | NORM);
+    expect_word("not finite in 1 step in which");
+    limits.skipped = 100;
+    struct verdict verdict =
+        judge((struct run_recipe){.skipped_from = 1, .skipped_count = 100, .eval_every = 20});
+    cr_expect_eq(verdict.checks[CHECK_NORM].outcome, CHECK_NOTHING);
+}
+
+Test(verdict, sixteen_bit_by_name_only) {
+    limits = LIMITS_DEFAULT;
+    struct run_recipe recipe = {.precision = "bf16",
+                                .more = ", \"autocast\": {\"enabled\": false}"};
+    expect_judged(recipe, FORMAT);
+    expect_word("autocast.enabled is false");
+    recipe.precision = "fp32";
+    expect_judged(recipe, 0);
+    recipe.precision = "bf16";
+    recipe.more = ", \"autocast\": {\"enabled\": true}";
+    expect_judged(recipe, 0);
 }
 
 Test(verdict, near_the_limit_of_skipped_steps) {
