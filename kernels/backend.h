@@ -34,8 +34,7 @@ struct backend {
     bool has_bf16;         /* can compute in bf16 at all */
     bool native_bf16;      /* bf16 products at more than fp32 speed */
     bool native_fp16;
-    bool gelu_of_stored; /* a matmul's gelu is that of gelu_in as stored: gelu_forward gives its
-                            bits */
+    bool gelu_of_stored; /* gelu_forward of a matmul's gelu_in gives the bits of its out */
     int steps_ahead;     /* training steps worth queueing before the oldest one's result is read */
     size_t chunk_bytes;  /* about how much scratch a chunk of work should have to keep all busy */
 

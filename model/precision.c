@@ -18,6 +18,14 @@ static const enum policy policies[] = {
 #undef X
 };
 
+const char *precision_operation_name(enum autocast_operation operation) {
+    return names[operation];
+}
+
+bool precision_operation_is_choice(enum autocast_operation operation) {
+    return policies[operation] != POLICY_FLOAT32;
+}
+
 static enum dtype choose_lower(const struct config *config, const struct backend *be, char *note) {
     switch (config->precision) {
     case CONFIG_PRECISION_FP16: return DTYPE_F16;

@@ -34,6 +34,10 @@ enum autocast_operation {
         AUTOCAST_OPERATION_COUNT
 };
 
+/* The name, and whether autocast.float32 takes it: what is fp32 in any case is no choice. */
+const char *precision_operation_name(enum autocast_operation operation);
+bool precision_operation_is_choice(enum autocast_operation operation);
+
 struct precision {
     enum dtype lower;                               /* DTYPE_F32: nothing runs in 16 bit */
     enum dtype operation[AUTOCAST_OPERATION_COUNT]; /* what each computes from and gives */

@@ -440,6 +440,13 @@ show_aims() {
                 printf "%.4f", off < 0 ? -off : off } }')"
 }
 
+# The comparison's verdicts: its first table.
+show_lab() {
+    [ -s "$out/lab.log" ] || return 0
+    echo
+    sed -n '/^run  *verdict/,/^The training/{/^The training/!p}' "$out/lab.log"
+}
+
 # A file of a step as a part of ours; null if the step did not finish writing it.
 embed() {
     if [ "$(tail -c 2 "$out/$1" 2>/dev/null)" = "}" ]; then
@@ -478,6 +485,7 @@ fi
 show_training
 show_attention
 show_aims
+show_lab
 echo
 for i in "${!names[@]}"; do
     printf '  %-12s %4d s  %s\n' "${names[$i]}" "${times[$i]}" "${verdicts[$i]}"

@@ -190,7 +190,7 @@ static void write_words(struct advice *advice, const struct audit *audit, int fo
     for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++)
         if (more & (1u << i))
             add_text(advice, "Keep %s in float32 in %s: that alone removes %s of the error.",
-                     word_name((enum autocast_operation)i), audit_name(format),
+                     precision_operation_name((enum autocast_operation)i), audit_name(format),
                      percent(removed, audit_format_removed(found, (enum autocast_operation)i)));
     int best = best_word(found);
     if (more || best < 0) return;
@@ -198,7 +198,7 @@ static void write_words(struct advice *advice, const struct audit *audit, int fo
              "Nothing %shas to stay in float32 in %s: %s, the best choice, would remove %s "
              "of the error.",
              found->needed || found->given ? "else " : "", audit_name(format),
-             word_name((enum autocast_operation)best),
+             precision_operation_name((enum autocast_operation)best),
              percent(removed, audit_format_removed(found, (enum autocast_operation)best)));
 }
 

@@ -203,8 +203,10 @@ int audit_format_run(struct audit_format *format, enum dtype dtype, struct subje
     for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++) {
         enum autocast_operation operation = (enum autocast_operation)i;
         char what[80];
-        if (!word_is_choice(operation) || (format->given | format->needed) & (1u << i)) continue;
-        snprintf(what, sizeof what, " with %s in float32", word_name(operation));
+        if (!precision_operation_is_choice(operation) ||
+            (format->given | format->needed) & (1u << i))
+            continue;
+        snprintf(what, sizeof what, " with %s in float32", precision_operation_name(operation));
         say(progress, format, what);
         int status = run_trial(format, operation, subject, reference, error);
         if (status) return status;

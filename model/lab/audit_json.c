@@ -16,7 +16,8 @@ static void add_words(cJSON *object, const char *key, unsigned words) {
     cJSON *list = cJSON_AddArrayToObject(object, key);
     for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++)
         if (words & (1u << i))
-            cJSON_AddItemToArray(list, cJSON_CreateString(word_name((enum autocast_operation)i)));
+            cJSON_AddItemToArray(
+                list, cJSON_CreateString(precision_operation_name((enum autocast_operation)i)));
 }
 
 static void add_in_fp16(cJSON *object, const char *key, const struct magnitudes *m, int scale) {
@@ -62,7 +63,7 @@ static void add_format(cJSON *formats, const struct audit_format *format,
     for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++) {
         enum autocast_operation operation = (enum autocast_operation)i;
         if (!format->trials[i].made) continue;
-        cJSON *trial = cJSON_AddObjectToObject(trials, word_name(operation));
+        cJSON *trial = cJSON_AddObjectToObject(trials, precision_operation_name(operation));
         number(trial, "gradient_error", format->trials[i].gradient_error);
         number(trial, "removes", audit_format_removed(format, operation));
     }
@@ -179,6 +180,7 @@ void audit_print_json(FILE *out, const struct audit *audit, const struct advice 
     add_advice(root, audit, advice);
     char *text = cJSON_Print(root);
     cJSON_Delete(root);
-    if (text) fprintf(out, "%s\n", text);
+    if (!text) abort(); /* as stb_ds does when memory is short */
+    fprintf(out, "%s\n", text);
     free(text);
 }

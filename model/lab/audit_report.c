@@ -99,7 +99,6 @@ static int write_file(const char *folder, const char *name,
 
 int audit_write(const struct audit *audit, const struct advice *advice, const char *folder,
                 char *error) {
-    if (directory_create(folder, error)) return -1;
     if (write_file(folder, "audit.json", audit_print_json, audit, advice, error)) return -1;
     return write_file(folder, "audit.html", audit_print_page, audit, advice, error);
 }

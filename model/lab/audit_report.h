@@ -9,7 +9,7 @@
 /* Tables with the worst layer of each kind, then the advice, within 80 columns. */
 void audit_print(FILE *out, const struct audit *audit, const struct advice *advice);
 
-/* Writes FOLDER/audit.json and FOLDER/audit.html; the folder is made if it is missing. */
+/* Writes FOLDER/audit.json and FOLDER/audit.html; the folder must exist. */
 int audit_write(const struct audit *audit, const struct advice *advice, const char *folder,
                 char *error);
 

@@ -205,8 +205,8 @@ void audit_table_words(struct table *table, const struct audit *audit) {
     }
     for (int word = -1; word < AUTOCAST_OPERATION_COUNT; word++) {
         enum autocast_operation operation = (enum autocast_operation)word;
-        if (word >= 0 && !word_is_choice(operation)) continue;
-        table_cell(table, "%s", word < 0 ? "(none)" : word_name(operation));
+        if (word >= 0 && !precision_operation_is_choice(operation)) continue;
+        table_cell(table, "%s", word < 0 ? "(none)" : precision_operation_name(operation));
         for (int i = 0; i < AUDIT_FORMATS; i++) {
             const struct audit_format *format = &audit->formats[i];
             if (!format->made) continue;

@@ -176,7 +176,8 @@ void comparison_print_json(FILE *out, const struct comparison_report *report) {
         cJSON_AddItemToArray(groups, group_object(report, g));
     add_config_differences(root, report);
     char *printed = cJSON_Print(root);
-    if (printed) fprintf(out, "%s\n", printed);
+    if (!printed) abort(); /* as stb_ds does when memory is short */
+    fprintf(out, "%s\n", printed);
     free(printed);
     cJSON_Delete(root);
 }

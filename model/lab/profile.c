@@ -101,7 +101,7 @@ static int measure(struct profile *profile, struct clock *clock, const struct lo
     replay(trainer->be, clock->products);
     wait_for(trainer);
     products[round] = report_clock() - began;
-    return 0;
+    return trainer->be->failure[0] ? fail(error, "%s", trainer->be->failure) : 0;
 }
 
 static int warm_up(struct clock *clock, const struct loader *loader, char *error) {

@@ -2,17 +2,9 @@
 #ifndef MODEL_LAB_WORDS_H
 #define MODEL_LAB_WORDS_H
 
-#include <stdbool.h>
-#include <stddef.h>
-
 #include "model/precision.h"
 
 enum { WORDS_TEXT_MAX = 160 };
-
-const char *word_name(enum autocast_operation operation);
-
-/* Whether autocast.float32 takes this word: what is fp32 in any case is none. */
-bool word_is_choice(enum autocast_operation operation);
 
 unsigned words_of_config(const struct config *config);
 void words_set(struct config *config, unsigned words);

@@ -109,7 +109,8 @@ Test(audit, sixteen_bits_are_near_fp32_and_fp16_is_nearer) {
         cr_expect(format->usable);
         cr_expect_eq(format->needed, 0);
         for (int word = 0; word < AUTOCAST_OPERATION_COUNT; word++)
-            cr_expect_eq(format->trials[word].made, word_is_choice((enum autocast_operation)word));
+            cr_expect_eq(format->trials[word].made,
+                         precision_operation_is_choice((enum autocast_operation)word));
         for (int place = PLACE_LN1; place < PLACES; place++) {
             double wrong = record_error(&format->pass.places[place][0]);
             cr_expect(wrong > 0 && wrong < 0.05, "%s: %g", place_name(place), wrong);
@@ -127,7 +128,7 @@ Test(audit, without_16_bit_operations_there_is_no_error) {
     tiny_config(&config);
     unsigned all = 0;
     for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++)
-        if (word_is_choice((enum autocast_operation)i)) all |= 1u << i;
+        if (precision_operation_is_choice((enum autocast_operation)i)) all |= 1u << i;
     words_set(&config, all);
     struct audit *audit = audit_of(&config, NULL, only_fp16, 1);
     cr_expect_eq(audit->formats[AUDIT_FP16].given, all);

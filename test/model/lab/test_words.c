@@ -25,12 +25,12 @@ Test(words, choices_are_those_of_the_config) {
         char text[200], error[1024];
         struct config config;
         enum autocast_operation operation = (enum autocast_operation)i;
-        snprintf(text, sizeof text, "autocast.float32=%s", word_name(operation));
+        snprintf(text, sizeof text, "autocast.float32=%s", precision_operation_name(operation));
         char *overrides[] = {text};
         config_defaults(&config);
         strcpy(config.name, "x");
         bool taken = config_override(&config, "x.json", overrides, 1, error) == 0;
-        cr_expect_eq(taken, word_is_choice(operation), "%s", text);
+        cr_expect_eq(taken, precision_operation_is_choice(operation), "%s", text);
         choices += taken;
     }
     cr_expect_eq(choices, 7);
