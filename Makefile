@@ -1,7 +1,7 @@
 # mantissa: make, make test, make bench. `make help` lists all targets.
 #
 # BUILD names a flavor of the build; each has its own folder under build/.
-#   BUILD=fast (default)      optimized for this machine (ARCH=native; set ARCH= for others)
+#   BUILD=fast (default)      optimized
 #   BUILD=sanitize            AddressSanitizer and UndefinedBehaviorSanitizer, CPU only
 #   BUILD=emulated            the CUDA kernels compiled for the CPU, on test/cuda_emulator
 #   BUILD=emulated-address    the same under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -14,25 +14,32 @@
 # PACKAGES is a folder with cJSON and stb_ds for a machine that lacks them, see gpu_check.sh.
 
 BUILD ?= fast
-ARCH  ?= native
 CC    ?= cc
 OUT   := build/$(BUILD)
 
 CFLAGS ?= -O3
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
 OPTIONS  := -std=gnu11 -D_GNU_SOURCE -g -fopenmp -I. $(WARNINGS) -MMD -MP
-ifneq ($(ARCH),)
-OPTIONS += -march=$(ARCH)
-# Zen 5 and Sapphire Rapids run 512-bit vectors at full speed; gcc by default avoids them.
-OPTIONS += $(shell $(CC) -march=$(ARCH) -mprefer-vector-width=512 -E -x c /dev/null >/dev/null 2>&1 \
-             && echo -mprefer-vector-width=512)
-endif
 ifneq ($(filter sanitize emulated-address,$(BUILD)),)
 OPTIONS += -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 CFLAGS  := -O1
 endif
 # The hash of stb_ds shifts into the sign bit.
 $(OUT)/data/stb_ds.o: OPTIONS += -fno-sanitize=shift
+
+# ---- levels of instructions: the CPU's operations are compiled once for each (kernels/cpu/level.h);
+# all else is for any processor of the architecture.
+
+ifeq ($(firstword $(subst -, ,$(shell $(CC) -dumpmachine))),x86_64)
+LEVELS   := v2 v3 v4
+LEVEL_v2 := -march=x86-64-v2
+LEVEL_v3 := -march=x86-64-v3
+# 512-bit vectors run at full speed since Ice Lake and Zen 4; gcc by default avoids them.
+LEVEL_v4 := -march=x86-64-v4 -mprefer-vector-width=512
+else
+LEVELS   := base
+endif
+OBJCOPY ?= $(shell $(CC) -print-prog-name=objcopy)
 
 # ---- packages, and what stands in where they are missing
 
@@ -110,10 +117,12 @@ QUIET := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-4s %s\n' $(1) $@)
 
 DATA_SOURCES    := $(filter-out data/prepare.c,$(wildcard data/*.c))
-PRODUCTS_UNUSED := kernels/cpu/$(if $(filter 1,$(ONEDNN)),plain_products,onednn).c
 LIBRARY_SOURCES := $(DATA_SOURCES) $(wildcard kernels/*.c model/*.c) \
                    $(filter-out model/lab/compare.c,$(wildcard model/lab/*.c)) \
-                   $(filter-out $(PRODUCTS_UNUSED),$(wildcard kernels/cpu/*.c))
+                   $(addprefix kernels/cpu/,cpu_backend.c level.c products.c \
+                     $(if $(filter 1,$(ONEDNN)),onednn.c,onednn_absent.c))
+LEVEL_SOURCES   := kernels/dtype.c $(filter-out $(LIBRARY_SOURCES) kernels/cpu/onednn%,\
+                     $(wildcard kernels/cpu/*.c))
 TEST_RUNNER     := $(if $(filter 1,$(CRITERION)),,test/plain_criterion/runner.c)
 TEST_SOURCES    := $(wildcard test/data/*.c test/kernels/*.c test/model/*.c test/model/lab/*.c) \
                    $(TEST_RUNNER)
@@ -169,7 +178,7 @@ $(OUT)/compare: $(OUT)/model/lab/compare.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
 
-$(LIBRARY): $(call object,$(LIBRARY_SOURCES)) $(CUDA_OBJECTS)
+$(LIBRARY): $(call object,$(LIBRARY_SOURCES)) $(LEVELS:%=$(OUT)/cpu_%.o) $(CUDA_OBJECTS)
 	$(call say,AR)
 	$(QUIET)rm -f $@ && $(AR) rcs $@ $^
 
@@ -203,6 +212,20 @@ $(OUT)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC)
 	$(QUIET)$(CC) $(OPTIONS) $(CFLAGS) $(CPPFLAGS) -c -o $@ $<
+
+# One object a level, in which nothing but its table of operations can be seen from outside.
+define level_rules
+$(OUT)/level_$(1)/%.o: %.c Makefile
+	@mkdir -p $$(@D)
+	$$(call say,CC)
+	$$(QUIET)$$(CC) $$(OPTIONS) $$(LEVEL_$(1)) $$(CFLAGS) $$(CPPFLAGS) -c -o $$@ $$<
+
+$(OUT)/cpu_$(1).o: $$(LEVEL_SOURCES:%.c=$(OUT)/level_$(1)/%.o)
+	$$(QUIET)$$(CC) -nostdlib -r -o $$@ $$^
+	$$(QUIET)$$(OBJCOPY) --redefine-sym cpu_operations=cpu_operations_$(1) \
+	  --keep-global-symbol=cpu_operations_$(1) $$@
+endef
+$(foreach level,$(LEVELS),$(eval $(call level_rules,$(level))))
 
 ifneq ($(EMULATED),)
 # The compiler ignores the section that the emulator gives to shared variables where they stand in

@@ -5,6 +5,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/error.h"
+#include "kernels/backend.h"
 #include "model/checkpoint.h"
 #include "model/command_line.h"
 #include "model/config.h"
@@ -28,10 +29,25 @@ static int load_config(struct config *config, char *from, const struct command_l
     return config_load(config, path, line->overrides, overrides, error) ? EXIT_USAGE : EXIT_DONE;
 }
 
-static int print(enum command command) {
+static int print_version(char *error) {
+    struct backend be;
+    char levels[64];
+    const char *level = backend_cpu_level(levels, sizeof levels, error);
+    if (!level) return EXIT_USAGE;
+    if (backend_open(&be, &(const struct backend_options){.device = DEVICE_CPU}, error))
+        return EXIT_FAILED;
+    printf("mantissa %s\n"
+           "  cpu        %s (this program has %s)\n"
+           "  products   %s\n",
+           MANTISSA_VERSION, level, levels, be.library);
+    backend_close(&be);
+    return EXIT_DONE;
+}
+
+static int print(enum command command, char *error) {
     switch (command) {
     case COMMAND_HELP: command_line_help(stdout); break;
-    case COMMAND_VERSION: printf("mantissa %s\n", MANTISSA_VERSION); break;
+    case COMMAND_VERSION: return print_version(error);
     case COMMAND_PRINT_SCHEMA: config_print_schema(stdout); break;
     default: config_print_reference(stdout); break;
     }
@@ -64,8 +80,9 @@ static int audit(const struct command_line *line, char *error) {
 
 static int run(const struct command_line *line, char *error) {
     struct config config;
-    char from[FILE_PATH_MAX];
-    if (line->command >= COMMAND_HELP) return print(line->command);
+    char from[FILE_PATH_MAX], levels[64];
+    if (line->command >= COMMAND_HELP) return print(line->command, error);
+    if (!backend_cpu_level(levels, sizeof levels, error)) return EXIT_USAGE;
     if (line->command == COMMAND_EXPORT) return export(line, error);
     if (line->command == COMMAND_AUDIT) return audit(line, error);
     int status = load_config(&config, from, line, error);

@@ -2,11 +2,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#ifdef __SHA__
+#ifdef __x86_64__
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -43,7 +45,7 @@ static void expand_message(uint32_t w[64], const uint8_t *block) {
     }
 }
 
-void sha256_blocks_portable(uint32_t state[8], const uint8_t *blocks, size_t count) {
+void sha256_portable(uint32_t state[8], const uint8_t *blocks, size_t count) {
     for (; count > 0; count--, blocks += SHA256_BLOCK_BYTES) {
         uint32_t w[64];
         expand_message(w, blocks);
@@ -63,11 +65,12 @@ void sha256_blocks_portable(uint32_t state[8], const uint8_t *blocks, size_t cou
     }
 }
 
-#ifdef __SHA__
+#ifdef __x86_64__
 
 /* The instructions keep the eight words in two registers, in the order of their pair names (highest
  * first), and do two rounds each. Four rounds, hence one vector of the message, per turn. */
-void sha256_blocks(uint32_t state[8], const uint8_t *blocks, size_t count) {
+__attribute__((target("sha,sse4.1"))) static void
+sha256_instructions(uint32_t state[8], const uint8_t *blocks, size_t count) {
     const __m128i byte_swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);
     const __m128i cdab = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)state), 0xb1);
     const __m128i efgh = _mm_shuffle_epi32(_mm_loadu_si128((const __m128i *)(state + 4)), 0x1b);
@@ -101,10 +104,18 @@ void sha256_blocks(uint32_t state[8], const uint8_t *blocks, size_t count) {
     _mm_storeu_si128((__m128i *)(state + 4), _mm_alignr_epi8(dchg, feba, 8));
 }
 
+/* SHA-NI: Goldmont, Ice Lake and Zen have it, before AVX2 or without. */
+sha256_compression *sha256_fastest(void) {
+    unsigned a, b, c, d;
+    bool sse = __get_cpuid(1, &a, &b, &c, &d) && c & bit_SSE4_1;
+    bool sha = __get_cpuid_count(7, 0, &a, &b, &c, &d) && b & bit_SHA;
+    return sse && sha ? sha256_instructions : sha256_portable;
+}
+
 #else
 
-void sha256_blocks(uint32_t state[8], const uint8_t *blocks, size_t count) {
-    sha256_blocks_portable(state, blocks, count);
+sha256_compression *sha256_fastest(void) {
+    return sha256_portable;
 }
 
 #endif
@@ -115,6 +126,7 @@ void sha256_begin(struct sha256 *hash) {
                                         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     memset(hash, 0, sizeof(*hash));
     memcpy(hash->state, initial, sizeof(initial));
+    hash->compress = sha256_fastest();
 }
 
 void sha256_add(struct sha256 *hash, const void *bytes, size_t size) {
@@ -126,12 +138,12 @@ void sha256_add(struct sha256 *hash, const void *bytes, size_t size) {
         const size_t taken = size < room ? size : room;
         if (taken > 0) memcpy(hash->block + held, next, taken);
         if (taken < room) return;
-        sha256_blocks(hash->state, hash->block, 1);
+        hash->compress(hash->state, hash->block, 1);
         next += taken;
         size -= taken;
     }
     const size_t blocks = size / SHA256_BLOCK_BYTES;
-    if (blocks > 0) sha256_blocks(hash->state, next, blocks);
+    if (blocks > 0) hash->compress(hash->state, next, blocks);
     const size_t rest = size % SHA256_BLOCK_BYTES;
     if (rest > 0) memcpy(hash->block, next + size - rest, rest);
 }

@@ -1,8 +1,7 @@
 /* SHA-256 of byte streams (FIPS 180-4).
  *
- * Adding bytes in one call or in many gives the same digest. Where the compiler targets the x86 SHA
- * extensions they do the work (well above 1 GB/s); the portable path is always compiled beside it
- * and gives the same bits. */
+ * Adding bytes in one call or in many gives the same digest. Where the processor has the x86 SHA
+ * extensions they do the work (well above 1 GB/s), with the same bits as the portable code. */
 #ifndef DATA_SHA256_H
 #define DATA_SHA256_H
 
@@ -11,7 +10,11 @@
 
 enum { SHA256_BYTES = 32, SHA256_BLOCK_BYTES = 64, SHA256_HEX_MAX = 65 };
 
+/* The compression function over `count` consecutive blocks. */
+typedef void sha256_compression(uint32_t state[8], const uint8_t *blocks, size_t count);
+
 struct sha256 {
+    sha256_compression *compress;
     uint32_t state[8];
     uint64_t size;                     /* bytes added so far */
     uint8_t block[SHA256_BLOCK_BYTES]; /* the size % 64 bytes that no full block has taken yet */
@@ -30,9 +33,8 @@ void sha256_hex(char hex[SHA256_HEX_MAX], const uint8_t digest[SHA256_BYTES]);
  * cannot be opened or read. */
 int sha256_file(char hex[SHA256_HEX_MAX], uint64_t *size, const char *path, char *error);
 
-/* The compression function over `count` consecutive blocks: the fast one of this build, and the
- * portable one to compare it with. */
-void sha256_blocks(uint32_t state[8], const uint8_t *blocks, size_t count);
-void sha256_blocks_portable(uint32_t state[8], const uint8_t *blocks, size_t count);
+/* The one that this processor does fastest, and the one that any processor does. */
+sha256_compression *sha256_fastest(void);
+sha256_compression sha256_portable;
 
 #endif

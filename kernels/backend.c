@@ -2,7 +2,8 @@
 
 #include <stdio.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/level.h"
 #ifdef WITH_CUDA
 #include "kernels/cuda/cuda_backend.h"
 #endif
@@ -32,6 +33,12 @@ static int cuda_backend_open(struct backend *be, const struct backend_options *o
     return 1;
 }
 #endif
+
+const char *backend_cpu_level(char *names, size_t size, char *error) {
+    const struct cpu_level *level = cpu_level_choose(NULL, error);
+    cpu_level_names(names, size);
+    return level ? level->full_name : NULL;
+}
 
 int backend_open(struct backend *be, const struct backend_options *options, char *error) {
     int status = 1; /* no GPU */

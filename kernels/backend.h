@@ -29,6 +29,7 @@ struct backend {
 
     const char *name;      /* "cpu", "cuda" */
     char description[256]; /* of the device */
+    const char *level;     /* of the processor's instructions, "x86-64-v3"; NULL if not a CPU */
     char library[64];      /* that computes matrix products, with its version */
     int threads;           /* 0: not a CPU */
     bool has_bf16;         /* can compute in bf16 at all */
@@ -69,6 +70,11 @@ struct backend {
     void (*close)(struct backend *be);
     void *state; /* the backend's own */
 };
+
+/* The level of instructions that a CPU's operations take here, "x86-64-v3", and all that there are,
+ * into names of size bytes: see kernels/cpu/level.h. Returns NULL with a message of at most
+ * BACKEND_ERROR_MAX bytes where MANTISSA_CPU is wrong or the processor is too old. */
+const char *backend_cpu_level(char *names, size_t size, char *error);
 
 /* Opens a device; DEVICE_AUTO takes a GPU if there is one. On failure returns -1 with a message of
  * at most BACKEND_ERROR_MAX bytes. */

@@ -218,10 +218,6 @@ struct loss_scale_update_args {
     int32_t growth_interval;
 };
 
-#define X(name) void cpu_##name(struct backend *be, const struct name##_args *args);
-OPERATIONS(X)
-#undef X
-
 struct operations {
 #define X(name) void (*name)(struct backend * be, const struct name##_args *args);
     OPERATIONS(X)

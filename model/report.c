@@ -76,6 +76,18 @@ static void print_data(FILE *out, const char *label, const char *name,
             count_text(sequences, (double)loader->sequence_count), raw ? ", raw uint16" : "");
 }
 
+/* "cpu: AMD EPYC, x86-64-v4, 2 threads"; processors with long names take two lines. */
+static void print_device(FILE *out, const struct backend *be) {
+    enum { ROOM = 67 };
+    char threads[64] = "";
+    if (be->threads > 0)
+        snprintf(threads, sizeof threads, "%s, %d thread%s", be->level, be->threads,
+                 be->threads == 1 ? "" : "s");
+    int used = fprintf(out, "%s: %s", be->name, be->description);
+    if (threads[0])
+        fprintf(out, ",%s%s", used + strlen(threads) + 2 > ROOM ? "\n             " : " ", threads);
+}
+
 void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,
                    const struct loader *val, const char *run_directory) {
     FILE *out = report->out;
@@ -97,8 +109,8 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
         fprintf(out, "\n  loss scale %g, x %g after %" PRId64 " good steps, x %g on overflow",
                 trainer->state.scaler.loss_scale, config->loss_scale.growth_factor,
                 config->loss_scale.growth_interval, config->loss_scale.backoff_factor);
-    fprintf(out, "\n  device     %s: %s", be->name, be->description);
-    if (be->threads > 0) fprintf(out, ", %d thread%s", be->threads, be->threads == 1 ? "" : "s");
+    fprintf(out, "\n  device     ");
+    print_device(out, be);
     fprintf(out, "\n  memory     ");
     report_memory(out, &gpt->memory);
     fputc('\n', out);

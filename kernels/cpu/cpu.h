@@ -1,4 +1,7 @@
-/* What the CPU kernels share: their plan functions, blocks, and the products of oneDNN.
+/* What the CPU's operations share: prototypes, plan functions and blocks.
+ *
+ * Every file that includes this is compiled once for each level of instructions (level.h), so it
+ * is where the speed of the CPU is made; what decides, allocates or asks the system is elsewhere.
  *
  * Threads take blocks of a size fixed by the shapes, never by the thread count, and partial sums
  * are added in block order: the same bits for any number of threads. */
@@ -25,6 +28,10 @@ static inline int64_t block_length(int64_t first, int64_t count, int64_t block) 
 void cpu_accumulate(const struct tensor *tensor, int64_t offset, const float *values,
                     int64_t count);
 
+#define X(name) void cpu_##name(struct backend *be, const struct name##_args *args);
+OPERATIONS(X)
+#undef X
+
 void cpu_embedding_backward_plan(struct backend *be, const struct embedding_backward_args *args);
 void cpu_layernorm_backward_plan(struct backend *be, const struct layernorm_backward_args *args);
 void cpu_matmul_plan(struct backend *be, const struct matmul_args *args);
@@ -33,16 +40,12 @@ void cpu_attention_decode_plan(struct backend *be, const struct attention_decode
 void cpu_attention_backward_plan(struct backend *be, const struct attention_backward_args *args);
 void cpu_gradient_norm_plan(struct backend *be, const struct gradient_norm_args *args);
 
+/* out (+)= a b (+ bias) in fp32, as shape says; bias may be NULL. */
+struct onednn_shape;
+void cpu_plain_product(const struct onednn_shape *shape, float *out, const float *a, const float *b,
+                       const float *bias);
+
 /* += column sums of b over its rows (bias gradient); b [rows, N], dbias [N]. */
 void cpu_column_sums(const struct tensor *dbias, const struct tensor *b);
-
-/* The table of prepared products, one per distinct shape and dtypes. */
-struct cpu_products;
-struct cpu_products *cpu_products_open(char *error);
-void cpu_products_close(struct cpu_products *products);
-void cpu_products_describe(char *text, size_t size); /* the library behind them */
-bool cpu_products_native_bf16(const struct cpu_products *products);
-
-int cpu_backend_open(struct backend *be, int threads, char *error);
 
 #endif

@@ -5,13 +5,9 @@
 #include <sys/resource.h>
 
 #include "kernels/arena.h"
-#include "kernels/cpu/cpu.h"
-
-static const struct operations cpu_operations = {
-#define X(name) .name = cpu_##name,
-    OPERATIONS(X)
-#undef X
-};
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/level.h"
+#include "kernels/cpu/products.h"
 
 static void *cpu_allocate(struct backend *be, size_t bytes) {
     (void)be;
@@ -96,39 +92,27 @@ static void cpu_close(struct backend *be) {
     free((void *)be->plan);
 }
 
-static struct operations *make_plan_table(void) {
+static struct operations *make_plan_table(const struct cpu_level *level) {
     struct operations *plan = malloc(sizeof *plan);
     if (!plan) return NULL;
     *plan = operations_none;
-    plan->embedding_backward = cpu_embedding_backward_plan;
-    plan->layernorm_backward = cpu_layernorm_backward_plan;
-    plan->matmul = cpu_matmul_plan;
-    plan->attention_forward = cpu_attention_forward_plan;
-    plan->attention_decode = cpu_attention_decode_plan;
-    plan->attention_backward = cpu_attention_backward_plan;
-    plan->gradient_norm = cpu_gradient_norm_plan;
+    level->operations->plan(plan);
     return plan;
-}
-
-/* The processor's name as the kernel gives it, for the banner. */
-static void describe(struct backend *be) {
-    char line[512], model[192] = "";
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    while (file && !model[0] && fgets(line, sizeof line, file))
-        if (sscanf(line, "model name : %191[^\n]", model) != 1) model[0] = 0;
-    if (file) fclose(file);
-    snprintf(be->description, sizeof be->description, "%s", model[0] ? model : "CPU");
 }
 
 int cpu_backend_open(struct backend *be, int threads, char *error) {
     memset(be, 0, sizeof *be);
+    bool forced;
+    const struct cpu_level *level = cpu_level_choose(&forced, error);
+    if (!level) return -1;
     if (threads > 0) omp_set_num_threads(threads);
     be->threads = threads > 0 ? threads : omp_get_max_threads();
     be->name = "cpu";
-    be->state = cpu_products_open(error);
+    be->level = level->full_name;
+    be->state = cpu_products_open(level, forced, error);
     if (!be->state) return -1;
-    be->run = &cpu_operations;
-    be->plan = make_plan_table();
+    be->run = &level->operations->run;
+    be->plan = make_plan_table(level);
     if (!be->plan) {
         cpu_products_close(be->state);
         snprintf(error, BACKEND_ERROR_MAX, "out of memory");
@@ -153,7 +137,7 @@ int cpu_backend_open(struct backend *be, int threads, char *error) {
     be->peak_bytes = cpu_peak_bytes;
     be->write_choices = cpu_write_choices;
     be->close = cpu_close;
-    describe(be);
+    cpu_describe(be->description, sizeof be->description);
     cpu_products_describe(be->library, sizeof be->library);
     return 0;
 }

@@ -3,71 +3,11 @@
  * dtypes all work, at fp32 speed; only the rounding of what is stored differs. */
 #include <assert.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include <stb/stb_ds.h>
-
-#include "kernels/cpu/cpu.h"
 #include "kernels/arena.h"
-#include "kernels/cpu/onednn.h"
-
-struct product_entry {
-    struct onednn_shape key;
-    struct onednn_product *value; /* NULL: the library has none, widen */
-};
-
-struct cpu_products {
-    struct onednn *library;
-    struct product_entry *prepared; /* stb_ds map */
-    bool native_bf16;
-};
-
-static struct onednn_product *find(struct cpu_products *products, struct onednn_shape shape) {
-    ptrdiff_t at = hmgeti(products->prepared, shape);
-    if (at >= 0) return products->prepared[at].value;
-    struct onednn_product *product = onednn_prepare(products->library, &shape);
-    hmput(products->prepared, shape, product);
-    return product;
-}
-
-/* With AVX-512 alone the library emulates bf16, at best at the speed of fp32. */
-static bool has_bf16_instructions(void) {
-#if defined __x86_64__
-    return __builtin_cpu_supports("avx512bf16");
-#else
-    return true;
-#endif
-}
-
-struct cpu_products *cpu_products_open(char *error) {
-    struct cpu_products *products = calloc(1, sizeof *products);
-    if (products) products->library = onednn_open();
-    if (!products || !products->library) {
-        snprintf(error, BACKEND_ERROR_MAX, "oneDNN cannot be started on this processor");
-        free(products);
-        return NULL;
-    }
-    struct onednn_shape probe = {64, 64, 64, DTYPE_BF16, DTYPE_BF16, -1, 0, 0, 0};
-    products->native_bf16 = has_bf16_instructions() && find(products, probe) != NULL;
-    return products;
-}
-
-void cpu_products_close(struct cpu_products *products) {
-    for (ptrdiff_t i = 0; i < hmlen(products->prepared); i++)
-        onednn_discard(products->prepared[i].value);
-    hmfree(products->prepared);
-    onednn_close(products->library);
-    free(products);
-}
-
-void cpu_products_describe(char *text, size_t size) {
-    onednn_describe(text, size);
-}
-
-bool cpu_products_native_bf16(const struct cpu_products *products) {
-    return products->native_bf16;
-}
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/products.h"
 
 static struct onednn_shape shape_of(const struct matmul_args *args) {
     int64_t a_rows = tensor_rows(args->a), a_columns = tensor_columns(args->a);
@@ -109,11 +49,12 @@ static struct layout lay_out(struct backend *be, const struct matmul_args *args,
     struct cpu_products *products = be->state;
     struct layout layout = {.shape = shape_of(args)};
     struct arena arena = {measuring ? NULL : be->workspace, 0, be->workspace_bytes};
-    if (args->a->dtype == args->b->dtype) layout.product = find(products, layout.shape);
+    if (args->a->dtype == args->b->dtype)
+        layout.product = cpu_products_find(products, layout.shape);
     if (!layout.product) {
         layout.shape.in = layout.shape.out = DTYPE_F32;
         if (args->bias) layout.shape.bias = DTYPE_F32;
-        layout.product = find(products, layout.shape);
+        layout.product = cpu_products_find(products, layout.shape);
         layout.a = copy_place(&arena, args->a);
         layout.b = copy_place(&arena, args->b);
         layout.bias = copy_place(&arena, args->bias);
@@ -142,7 +83,7 @@ static void multiply(struct backend *be, const struct matmul_args *args) {
     void *result = layout.out ? layout.out : out->data;
     struct cpu_products *products = be->state;
     if (!layout.product ||
-        !onednn_run(products->library, layout.product, result, a, b, bias, layout.scratch)) {
+        !cpu_products_run(products, layout.product, result, a, b, bias, layout.scratch)) {
         snprintf(be->failure, sizeof be->failure,
                  "oneDNN failed on a matrix product of %lld x %lld x %lld",
                  (long long)layout.shape.m, (long long)layout.shape.n, (long long)layout.shape.k);

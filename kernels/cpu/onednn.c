@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/level.h"
+
 struct onednn {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
@@ -23,7 +25,31 @@ void onednn_describe(char *text, size_t size) {
     snprintf(text, size, "oneDNN %d.%d.%d", version->major, version->minor, version->patch);
 }
 
-struct onednn *onednn_open(void) {
+/* Takes effect in the first call of a process alone, which is enough: the environment does not
+ * change. */
+static void limit(const struct cpu_level *level) {
+#ifdef __x86_64__
+    static const dnnl_cpu_isa_t isas[] = {
+        [2] = dnnl_cpu_isa_sse41, [3] = dnnl_cpu_isa_avx2, [4] = dnnl_cpu_isa_avx512_core};
+    bool said = getenv("ONEDNN_MAX_CPU_ISA") || getenv("DNNL_MAX_CPU_ISA");
+    if (!said) dnnl_set_max_cpu_isa(isas[level->number]);
+#else
+    (void)level;
+#endif
+}
+
+bool onednn_has_bf16(const struct onednn *library) {
+    (void)library;
+#ifdef __x86_64__
+    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) ==
+           dnnl_cpu_isa_avx512_core_bf16;
+#else
+    return true;
+#endif
+}
+
+struct onednn *onednn_open(const struct cpu_level *level, bool keep_to_level) {
+    if (keep_to_level) limit(level);
     struct onednn *library = calloc(1, sizeof *library);
     if (!library) return NULL;
     if (dnnl_engine_create(&library->engine, dnnl_cpu, 0) == dnnl_success &&

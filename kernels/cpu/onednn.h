@@ -21,8 +21,14 @@ struct onednn;         /* the engine and its stream */
 /* The library's name and version, into text of size bytes. */
 void onednn_describe(char *text, size_t size);
 
-struct onednn *onednn_open(void); /* NULL if the library refuses */
+/* keep_to_level: use no instruction beyond the level's, unless ONEDNN_MAX_CPU_ISA in the
+ * environment says otherwise. NULL if the library refuses. */
+struct cpu_level;
+struct onednn *onednn_open(const struct cpu_level *level, bool keep_to_level);
 void onednn_close(struct onednn *library);
+
+/* Whether there are instructions for products in bf16. */
+bool onednn_has_bf16(const struct onednn *library);
 
 /* NULL if this library on this processor has no implementation of its own for the shape. */
 struct onednn_product *onednn_prepare(struct onednn *library, const struct onednn_shape *shape);

@@ -1,55 +1,11 @@
-/* Stands in for onednn.c where oneDNN is not installed (make ONEDNN=0): the same interface, fp32
- * products by plain loops. Right, deterministic for any number of threads, and several times
- * slower: for machines on which the GPU does the work. Products in 16 bit are refused, so that
- * matmul.c widens their operands. */
+/* Matrix products by plain loops, for where oneDNN is not installed: right, deterministic for any
+ * number of threads, and several times slower. */
+#include "kernels/cpu/cpu.h"
 #include "kernels/cpu/onednn.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* A tile of out is computed by one thread: panels of a and b are copied so that both are read along
  * rows, and one row of sums stays in registers. */
 enum { TILE_ROWS = 32, TILE_COLUMNS = 128, TILE_DEPTH = 128 };
-
-struct onednn_product {
-    struct onednn_shape shape;
-};
-
-struct onednn {
-    int unused;
-};
-
-void onednn_describe(char *text, size_t size) {
-    snprintf(text, size, "plain products");
-}
-
-struct onednn *onednn_open(void) {
-    return calloc(1, sizeof(struct onednn));
-}
-
-void onednn_close(struct onednn *library) {
-    free(library);
-}
-
-struct onednn_product *onednn_prepare(struct onednn *library, const struct onednn_shape *shape) {
-    (void)library;
-    bool single = shape->in == DTYPE_F32 && shape->out == DTYPE_F32 &&
-                  (shape->bias < 0 || shape->bias == DTYPE_F32);
-    if (!single) return NULL;
-    struct onednn_product *product = malloc(sizeof *product);
-    if (product) product->shape = *shape;
-    return product;
-}
-
-void onednn_discard(struct onednn_product *product) {
-    free(product);
-}
-
-size_t onednn_scratch_bytes(const struct onednn_product *product) {
-    (void)product;
-    return 0;
-}
 
 static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -94,14 +50,10 @@ static void tile(const struct onednn_shape *s, float *out, const float *a, const
         }
 }
 
-bool onednn_run(struct onednn *library, const struct onednn_product *product, void *out,
-                const void *a, const void *b, const void *bias, void *scratch) {
-    (void)library;
-    (void)scratch;
-    const struct onednn_shape *s = &product->shape;
+void cpu_plain_product(const struct onednn_shape *shape, float *out, const float *a, const float *b,
+                       const float *bias) {
 #pragma omp parallel for collapse(2) schedule(static)
-    for (int64_t row = 0; row < s->m; row += TILE_ROWS)
-        for (int64_t column = 0; column < s->n; column += TILE_COLUMNS)
-            tile(s, out, a, b, bias, row, column);
-    return true;
+    for (int64_t row = 0; row < shape->m; row += TILE_ROWS)
+        for (int64_t column = 0; column < shape->n; column += TILE_COLUMNS)
+            tile(shape, out, a, b, bias, row, column);
 }

@@ -1,0 +1,56 @@
+/* Levels of instructions: the CPU's operations are compiled once for each, and the level is chosen
+ * when the program starts, from what the processor has.
+ *
+ *   x86-64    v2  SSE4.2, POPCNT               Intel since 2008, AMD since 2011
+ *             v3  AVX2, FMA, F16C, BMI         Intel since 2013, AMD since 2015
+ *             v4  AVX-512 F, BW, CD, DQ, VL    Intel servers since 2017, AMD since 2022
+ *   others    base, what their compiler takes by default
+ *
+ * These are the levels of the x86-64 psABI. MANTISSA_CPU in the environment names a lower one: the
+ * program, and its library of matrix products, then use nothing beyond it. Everything else in the
+ * program is compiled for any processor of the architecture, so that it can tell what is missing.
+ *
+ * One level gives the same bits on any processor that has it, as far as the libraries go: oneDNN
+ * may divide products by the sizes of caches and the number of threads, and glibc takes other code
+ * for logarithms and powers where there is FMA. */
+#ifndef KERNELS_CPU_LEVEL_H
+#define KERNELS_CPU_LEVEL_H
+
+#include "kernels/backend.h"
+
+struct onednn_shape;
+
+/* What a level exports (operations.c); its other symbols are its own. */
+struct cpu_operations {
+    struct operations run;
+    void (*plan)(struct operations *plan); /* puts in those that need planning */
+    /* out (+)= a b (+ bias) by plain loops, for where there is no oneDNN */
+    void (*plain_product)(const struct onednn_shape *shape, float *out, const float *a,
+                          const float *b, const float *bias);
+};
+
+struct cpu_level {
+    int number;               /* 3; 0 for base */
+    const char *name;         /* "v3", as in MANTISSA_CPU */
+    const char *full_name;    /* "x86-64-v3" */
+    const char *instructions; /* "AVX2, FMA, ..." */
+    const struct cpu_operations *operations;
+};
+
+/* The highest level that processor and MANTISSA_CPU allow. *forced (optional) is set to whether
+ * MANTISSA_CPU names one. NULL with a message of at most BACKEND_ERROR_MAX bytes if it names a
+ * level that does not exist or that the processor lacks, and if the processor lacks even the lowest
+ * one. */
+const struct cpu_level *cpu_level_choose(bool *forced, char *error);
+
+/* The same for a processor that has the lowest `here` levels; asked: NULL, or what MANTISSA_CPU
+ * says. */
+const struct cpu_level *cpu_level_pick(int here, const char *asked, char *error);
+
+/* The names of all levels of this program, separated by ", ". */
+void cpu_level_names(char *text, size_t size);
+
+/* The processor's name, as the kernel gives it. */
+void cpu_describe(char *text, size_t size);
+
+#endif
