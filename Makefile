@@ -119,7 +119,7 @@ say = $(if $(V),,@printf '  %-4s %s\n' $(1) $@)
 DATA_SOURCES    := $(filter-out data/prepare.c,$(wildcard data/*.c))
 LIBRARY_SOURCES := $(DATA_SOURCES) $(wildcard kernels/*.c model/*.c) \
                    $(filter-out model/lab/compare.c,$(wildcard model/lab/*.c)) \
-                   $(addprefix kernels/cpu/,cpu_backend.c level.c products.c \
+                   $(addprefix kernels/cpu/,autotune.c cpu_backend.c level.c products.c \
                      $(if $(filter 1,$(ONEDNN)),onednn.c,onednn_absent.c))
 LEVEL_SOURCES   := kernels/dtype.c $(filter-out $(LIBRARY_SOURCES) kernels/cpu/onednn%,\
                      $(wildcard kernels/cpu/*.c))
@@ -156,8 +156,8 @@ endif
 USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS)) \
                 COMPARE=./$(word 3,$(PROGRAMS))
 
-.PHONY: all test test-sanitize test-device test-races bench cuda-report cuda-coverage check-mutants \
-        check generate fuzz clean help
+.PHONY: all test test-sanitize test-device test-races bench bench-products cuda-report \
+        cuda-coverage check-mutants check generate fuzz clean help force
 .SUFFIXES:
 
 all: $(PROGRAMS)
@@ -196,9 +196,10 @@ $(OUT)/device_tests: $(call object,$(DEVICE_TESTS)) $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES) $(TEST_LIBRARIES)
 
-# Programs of one file each: bench times training, bench_tokenizer the tokenizer, and logits prints
-# what a model predicts, for scripts/check_huggingface.sh.
-$(addprefix $(OUT)/,bench bench_tokenizer logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
+# Programs of one file each: bench times training, bench_products its matrix products,
+# bench_tokenizer the tokenizer, and logits prints what a model predicts, for
+# scripts/check_huggingface.sh.
+$(addprefix $(OUT)/,bench bench_products bench_tokenizer logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
 
@@ -208,14 +209,22 @@ $(OUT)/gpu_bench: $(call object,test/gpu_bench.c test/gpu_bench_kernels.c) \
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
 
-$(OUT)/%.o: %.c Makefile
+# What objects were compiled with: where that changes (CUDA=0 today, CUDA=1 tomorrow), they are
+# compiled anew.
+COMPILED_WITH := $(CC) $(OPTIONS) $(CFLAGS) $(CPPFLAGS) $(LEVELS) $(CUDA) $(NVCC_OPTIONS)
+$(OUT)/options: force
+	@mkdir -p $(@D)
+	@echo '$(COMPILED_WITH)' | cmp -s - $@ || echo '$(COMPILED_WITH)' >$@
+force:
+
+$(OUT)/%.o: %.c Makefile $(OUT)/options
 	@mkdir -p $(@D)
 	$(call say,CC)
 	$(QUIET)$(CC) $(OPTIONS) $(CFLAGS) $(CPPFLAGS) -c -o $@ $<
 
 # One object a level, in which nothing but its table of operations can be seen from outside.
 define level_rules
-$(OUT)/level_$(1)/%.o: %.c Makefile
+$(OUT)/level_$(1)/%.o: %.c Makefile $(OUT)/options
 	@mkdir -p $$(@D)
 	$$(call say,CC)
 	$$(QUIET)$$(CC) $$(OPTIONS) $$(LEVEL_$(1)) $$(CFLAGS) $$(CPPFLAGS) -c -o $$@ $$<
@@ -232,7 +241,7 @@ ifneq ($(EMULATED),)
 # templates; by the names of their own sections they can be brought there afterwards.
 SHARED_OF_TEMPLATES = objcopy $$(objdump -h $@ | awk '$$2 ~ /^\.bss\._ZZ/ { \
   printf "--rename-section %s=emu_shared,alloc,load,data,contents ", $$2 }') $@
-$(OUT)/%.o: %.cu Makefile
+$(OUT)/%.o: %.cu Makefile $(OUT)/options
 	@mkdir -p $(@D)
 	$(call say,CXX)
 	$(QUIET)$(CXX) -x c++ -fdata-sections $(EMULATE) $(EMULATE_$(BUILD)) -c -o $@ $<
@@ -245,7 +254,7 @@ $(OUT)/test/cuda_emulator/%.o: test/cuda_emulator/%.cpp Makefile
 	$(QUIET)$(CXX) $(EMULATE) \
 	  $(if $(filter %-thread,$(BUILD)),-O2 -DEMU_TSAN,$(EMULATE_$(BUILD))) -c -o $@ $<
 else
-$(OUT)/%.o: %.cu Makefile
+$(OUT)/%.o: %.cu Makefile $(OUT)/options
 	@mkdir -p $(@D)
 	$(call say,NVCC)
 	$(QUIET)$(NVCC) $(NVCC_OPTIONS) -c -o $@ $<
@@ -278,6 +287,9 @@ test-sanitize:
 
 bench: $(OUT)/bench
 	$(OUT)/bench
+
+bench-products: $(OUT)/bench_products
+	$(OUT)/bench_products
 
 # Registers, spills, occupancy and instructions of every CUDA kernel against what is expected.
 cuda-report:
@@ -340,6 +352,7 @@ help:
 	@echo "make test-device    tests of kernels and training on the GPU that is here"
 	@echo "make test-races     the same on the emulated GPU, under ThreadSanitizer"
 	@echo "make bench          GPT-2 124M: ms per step by part, tokens/s, ratio to bare products"
+	@echo "make bench-products each product of that step by each implementation of the library"
 	@echo "make build/fast/bench_tokenizer  MB/s of the tokenizer: bench_tokenizer DIR FILE ..."
 	@echo "make cuda-report    registers, spills, tensor-core instructions of each CUDA kernel"
 	@echo "make cuda-coverage  lines of CUDA code that no test reaches"

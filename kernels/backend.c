@@ -43,8 +43,7 @@ const char *backend_cpu_level(char *names, size_t size, char *error) {
 int backend_open(struct backend *be, const struct backend_options *options, char *error) {
     int status = 1; /* no GPU */
     if (options->device != DEVICE_CPU) status = cuda_backend_open(be, options, error);
-    if (status > 0 && options->device != DEVICE_CUDA)
-        status = cpu_backend_open(be, options->threads, error);
+    if (status > 0 && options->device != DEVICE_CUDA) status = cpu_backend_open(be, options, error);
     return status ? -1 : 0;
 }
 

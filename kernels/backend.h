@@ -16,7 +16,7 @@ struct backend_options {
     enum device device;
     int threads;         /* CPU: 0 for all cores */
     bool tf32;           /* CUDA: fp32 products may round their operands to 10 bits of fraction */
-    bool autotune;       /* CUDA: time the algorithms of each product, take the fastest */
+    bool autotune;       /* time the algorithms of each product, take the fastest */
     const char *choices; /* optional file of algorithms chosen before, taken if autotune is set */
 };
 
@@ -38,6 +38,8 @@ struct backend {
     bool gelu_of_stored; /* gelu_forward of a matmul's gelu_in gives the bits of its out */
     int steps_ahead;     /* training steps worth queueing before the oldest one's result is read */
     size_t chunk_bytes;  /* about how much scratch a chunk of work should have to keep all busy */
+
+    size_t library_bytes; /* that the library of products takes by itself: an estimate */
 
     void *workspace;        /* one block shared by all operations, valid within one call */
     size_t workspace_bytes; /* grows while planning */

@@ -79,7 +79,7 @@ const struct config_option config_options[] = {
             HELP("GPU only: fp32 matrix products may round what they read to 10 bits of fraction, "
                  "several times as fast.")),
     BOOLEAN(autotune, false,
-            HELP("GPU only: time the algorithms of each matrix product before the first step. The "
+            HELP("Time the algorithms of each matrix product before the first step. The "
                  "choice is kept in the run's folder, so that a resumed run computes the same.")),
     STRING(run_dir, "runs", 1, HELP("Folder in which the run makes its own folder.")),
 

@@ -76,6 +76,7 @@ struct parameter {
 struct memory_plan {
     size_t master, lower, gradients, moments, activations;
     size_t batches, workspace; /* of a trainer; those of other uses are not planned */
+    size_t library;            /* of the library of products itself; an estimate */
     size_t total;
 };
 

@@ -51,17 +51,17 @@ void report_memory(FILE *out, const struct memory_plan *plan) {
         {"gradients", plan->gradients},     {"moments", plan->moments},
         {"activations", plan->activations}, {"batches", plan->batches},
         {"workspace", plan->workspace},
+        {"library", plan->library},
     };
     const double mib = 1 << 20;
     int digits = (double)plan->total < 1000 * mib; /* so that large plans fit the line too */
     fprintf(out, "%.*f MiB:", digits, (double)plan->total / mib);
-    int column = 0;
+    int place = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if ((double)parts[i].bytes / mib < (digits ? 0.05 : 0.5)) continue; /* prints as 0 */
-        if (column == 3) fprintf(out, ",\n             ");
-        fprintf(out, "%s %s %.*f", column && column != 3 ? "," : "", parts[i].name, digits,
-                (double)parts[i].bytes / mib);
-        column++;
+        const char *between = place == 0 ? " " : place % 3 ? ", " : ",\n              ";
+        fprintf(out, "%s%s %.*f", between, parts[i].name, digits, (double)parts[i].bytes / mib);
+        place++;
     }
 }
 

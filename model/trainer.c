@@ -91,7 +91,8 @@ static void plan(struct trainer *trainer) {
     be->op = be->run;
     memory->workspace = be->workspace_bytes;
     memory->batches = batches_bytes(be, trainer->gpt.capacity.rows);
-    memory->total += memory->workspace + memory->batches;
+    memory->library = be->library_bytes;
+    memory->total += memory->workspace + memory->batches + memory->library;
 }
 
 static int allocate_traffic(struct trainer *trainer, char *error) {

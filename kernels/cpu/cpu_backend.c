@@ -81,10 +81,7 @@ static size_t cpu_peak_bytes(struct backend *be) {
 }
 
 static int cpu_write_choices(struct backend *be, const char *path, char *error) {
-    (void)be;
-    (void)path;
-    (void)error;
-    return 0;
+    return cpu_products_write(be->state, path, error);
 }
 
 static void cpu_close(struct backend *be) {
@@ -100,17 +97,30 @@ static struct operations *make_plan_table(const struct cpu_level *level) {
     return plan;
 }
 
-int cpu_backend_open(struct backend *be, int threads, char *error) {
+static int open_products(struct backend *be, const struct backend_options *options,
+                         const struct cpu_level *level, bool keep_to_level, char *error) {
+    char machine[sizeof be->description + 64];
+    snprintf(machine, sizeof machine, "%s, %d threads, %s", level->full_name, be->threads,
+             be->description);
+    be->state = cpu_products_open(level, keep_to_level, machine, options, error);
+    if (!be->state) return -1;
+    be->native_bf16 = cpu_products_native_bf16(be->state);
+    be->library_bytes = cpu_products_own_bytes(be->state, be->threads);
+    cpu_products_describe(be->library, sizeof be->library);
+    return 0;
+}
+
+int cpu_backend_open(struct backend *be, const struct backend_options *options, char *error) {
     memset(be, 0, sizeof *be);
     bool forced;
     const struct cpu_level *level = cpu_level_choose(&forced, error);
     if (!level) return -1;
-    if (threads > 0) omp_set_num_threads(threads);
-    be->threads = threads > 0 ? threads : omp_get_max_threads();
+    if (options->threads > 0) omp_set_num_threads(options->threads);
+    be->threads = options->threads > 0 ? options->threads : omp_get_max_threads();
     be->name = "cpu";
     be->level = level->full_name;
-    be->state = cpu_products_open(level, forced, error);
-    if (!be->state) return -1;
+    cpu_describe(be->description, sizeof be->description);
+    if (open_products(be, options, level, forced, error)) return -1;
     be->run = &level->operations->run;
     be->plan = make_plan_table(level);
     if (!be->plan) {
@@ -122,7 +132,6 @@ int cpu_backend_open(struct backend *be, int threads, char *error) {
     be->chunk_bytes = (size_t)64 << 20;
     be->has_bf16 = true;
     be->gelu_of_stored = true;
-    be->native_bf16 = cpu_products_native_bf16(be->state);
     be->allocate = cpu_allocate;
     be->available = cpu_available;
     be->release = cpu_release;
@@ -137,7 +146,5 @@ int cpu_backend_open(struct backend *be, int threads, char *error) {
     be->peak_bytes = cpu_peak_bytes;
     be->write_choices = cpu_write_choices;
     be->close = cpu_close;
-    cpu_describe(be->description, sizeof be->description);
-    cpu_products_describe(be->library, sizeof be->library);
     return 0;
 }

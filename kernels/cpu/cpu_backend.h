@@ -4,7 +4,7 @@
 
 #include "kernels/backend.h"
 
-/* threads: 0 for all cores. Returns -1 with a message of at most BACKEND_ERROR_MAX bytes. */
-int cpu_backend_open(struct backend *be, int threads, char *error);
+/* Returns -1 with a message of at most BACKEND_ERROR_MAX bytes. */
+int cpu_backend_open(struct backend *be, const struct backend_options *options, char *error);
 
 #endif

@@ -50,11 +50,11 @@ static struct layout lay_out(struct backend *be, const struct matmul_args *args,
     struct layout layout = {.shape = shape_of(args)};
     struct arena arena = {measuring ? NULL : be->workspace, 0, be->workspace_bytes};
     if (args->a->dtype == args->b->dtype)
-        layout.product = cpu_products_find(products, layout.shape);
+        layout.product = cpu_products_find(products, layout.shape, measuring);
     if (!layout.product) {
         layout.shape.in = layout.shape.out = DTYPE_F32;
         if (args->bias) layout.shape.bias = DTYPE_F32;
-        layout.product = cpu_products_find(products, layout.shape);
+        layout.product = cpu_products_find(products, layout.shape, measuring);
         layout.a = copy_place(&arena, args->a);
         layout.b = copy_place(&arena, args->b);
         layout.bias = copy_place(&arena, args->bias);

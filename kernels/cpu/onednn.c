@@ -18,6 +18,7 @@ struct onednn_product {
     dnnl_primitive_t primitive;
     dnnl_memory_t memory[OPERANDS]; /* bias is NULL if there is none */
     size_t scratch_bytes;
+    char implementation[ONEDNN_NAME_MAX];
 };
 
 void onednn_describe(char *text, size_t size) {
@@ -48,6 +49,20 @@ bool onednn_has_bf16(const struct onednn *library) {
 #endif
 }
 
+size_t onednn_own_bytes(const struct onednn *library, int threads) {
+    size_t code = 0, buffers = 0; /* MiB, and MiB of a thread */
+    (void)library;
+#ifdef __x86_64__
+    dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+    bool avx512 = (isa & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+    bool avx2 = (isa & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2;
+    code = avx512 ? 6 : avx2 ? 8 : 4;
+    buffers = avx512 ? 1 : 4;
+#endif
+    /* Each thread's part of a product, and so its buffers, gets smaller with more of them. */
+    return (code + buffers * (size_t)(threads < 8 ? threads : 8)) << 20;
+}
+
 struct onednn *onednn_open(const struct cpu_level *level, bool keep_to_level) {
     if (keep_to_level) limit(level);
     struct onednn *library = calloc(1, sizeof *library);
@@ -73,6 +88,13 @@ static dnnl_data_type_t data_type(int32_t dtype) {
     return types[dtype];
 }
 
+/* What a product of this shape needs to be described. */
+struct request {
+    const struct onednn_shape *shape;
+    dnnl_memory_desc_t layouts[OPERAND_SCRATCH];
+    dnnl_primitive_attr_t attributes;
+};
+
 /* Version 2 describes memory by value, version 3 by a handle that must be destroyed. */
 #if DNNL_VERSION_MAJOR >= 3
 typedef const_dnnl_memory_desc_t layout_reference;
@@ -90,12 +112,23 @@ static bool layout_make(dnnl_memory_desc_t *layout, const dnnl_dims_t shape, int
 static dnnl_status_t append_sum(dnnl_post_ops_t operations) {
     return dnnl_post_ops_append_sum(operations, 1.0f, 0, dnnl_data_type_undef);
 }
-static dnnl_status_t describe(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
-                              dnnl_memory_desc_t *layouts, bool bias,
-                              dnnl_primitive_attr_t attributes) {
+/* The implementations that the library has for a product, its favorite first. */
+struct implementations {
+    dnnl_primitive_desc_t description; /* of the one in view */
+};
+static bool implementations_open(struct implementations *list, dnnl_engine_t engine,
+                                 const struct request *request) {
+    const dnnl_memory_desc_t *layouts = request->layouts; /* that of no bias is NULL */
     return dnnl_matmul_primitive_desc_create(
-        description, engine, layouts[OPERAND_A], layouts[OPERAND_B],
-        bias ? layouts[OPERAND_BIAS] : NULL, layouts[OPERAND_OUT], attributes);
+               &list->description, engine, layouts[OPERAND_A], layouts[OPERAND_B],
+               layouts[OPERAND_BIAS], layouts[OPERAND_OUT], request->attributes) == dnnl_success;
+}
+static bool implementations_next(struct implementations *list) {
+    return dnnl_primitive_desc_next_impl(list->description) == dnnl_success;
+}
+static void implementations_close(struct implementations *list) {
+    if (list->description) dnnl_primitive_desc_destroy(list->description);
+    *list = (struct implementations){0};
 }
 #else
 typedef const dnnl_memory_desc_t *layout_reference;
@@ -113,15 +146,33 @@ static bool layout_make(dnnl_memory_desc_t *layout, const dnnl_dims_t shape, int
 static dnnl_status_t append_sum(dnnl_post_ops_t operations) {
     return dnnl_post_ops_append_sum(operations, 1.0f);
 }
-static dnnl_status_t describe(dnnl_primitive_desc_t *description, dnnl_engine_t engine,
-                              dnnl_memory_desc_t *layouts, bool bias,
-                              dnnl_primitive_attr_t attributes) {
-    dnnl_matmul_desc_t matmul;
-    dnnl_status_t status =
-        dnnl_matmul_desc_init(&matmul, &layouts[OPERAND_A], &layouts[OPERAND_B],
-                              bias ? &layouts[OPERAND_BIAS] : NULL, &layouts[OPERAND_OUT]);
-    if (status != dnnl_success) return status;
-    return dnnl_primitive_desc_create(description, &matmul, attributes, engine, NULL);
+struct implementations {
+    dnnl_primitive_desc_t description;
+    dnnl_primitive_desc_iterator_t iterator;
+    dnnl_matmul_desc_t matmul; /* the iterator reads it */
+};
+static bool implementations_open(struct implementations *list, dnnl_engine_t engine,
+                                 const struct request *request) {
+    const dnnl_memory_desc_t *layouts = request->layouts;
+    const dnnl_memory_desc_t *bias = request->shape->bias < 0 ? NULL : &layouts[OPERAND_BIAS];
+    if (dnnl_matmul_desc_init(&list->matmul, &layouts[OPERAND_A], &layouts[OPERAND_B], bias,
+                              &layouts[OPERAND_OUT]) != dnnl_success ||
+        dnnl_primitive_desc_iterator_create(&list->iterator, &list->matmul, request->attributes,
+                                            engine, NULL) != dnnl_success)
+        return false;
+    list->description = dnnl_primitive_desc_iterator_fetch(list->iterator);
+    return list->description != NULL;
+}
+static bool implementations_next(struct implementations *list) {
+    if (dnnl_primitive_desc_iterator_next(list->iterator) != dnnl_success) return false;
+    dnnl_primitive_desc_destroy(list->description);
+    list->description = dnnl_primitive_desc_iterator_fetch(list->iterator);
+    return list->description != NULL;
+}
+static void implementations_close(struct implementations *list) {
+    if (list->description) dnnl_primitive_desc_destroy(list->description);
+    if (list->iterator) dnnl_primitive_desc_iterator_destroy(list->iterator);
+    *list = (struct implementations){0};
 }
 #endif
 
@@ -152,11 +203,59 @@ static dnnl_primitive_attr_t make_attributes(bool accumulate) {
     return NULL;
 }
 
-/* The library has a plain loop for what no real kernel covers; widening to fp32 is faster. */
-static bool is_reference(dnnl_primitive_desc_t description) {
+static const char *name_of(const struct implementations *list) {
     const char *name = "";
-    dnnl_primitive_desc_query(description, dnnl_query_impl_info_str, 0, (void *)&name);
-    return strstr(name, "ref") != NULL;
+    dnnl_primitive_desc_query(list->description, dnnl_query_impl_info_str, 0, (void *)&name);
+    return name;
+}
+
+/* A plain loop, which covers what no real implementation does. */
+static bool is_reference(const struct implementations *list) {
+    return strncmp(name_of(list), "ref", 3) == 0;
+}
+
+/* For 16 bit, widening to fp32 is faster than that loop. */
+static bool counts(const struct implementations *list, const struct onednn_shape *shape) {
+    return shape->in == DTYPE_F32 || !is_reference(list);
+}
+
+/* The library's favorite with AVX-512, "brg", reads b where it lies unless b is transposed, and
+ * loses by it where b is larger than the caches near the cores: "gemm", which copies b into panels,
+ * takes down to half the time there, and up to a third more elsewhere. Measured in fp32 on a
+ * Cascade Lake with versions 2.6.3 and 3.2, see scripts/results/products.md. */
+static bool prefers_panels(const struct onednn_shape *shape, const char *favorite) {
+    const int64_t near = 1 << 20; /* floats */
+    return shape->in == DTYPE_F32 && !shape->transpose_b && shape->k * shape->n > near &&
+           strstr(favorite, "brg");
+}
+
+static bool request_open(struct request *request, const struct onednn_shape *shape) {
+    memset(request, 0, sizeof *request);
+    request->shape = shape;
+    request->attributes = make_attributes(shape->accumulate);
+    return request->attributes && make_layouts(request->layouts, shape);
+}
+
+static void request_close(struct request *request) {
+    if (request->attributes) dnnl_primitive_attr_destroy(request->attributes);
+    for (int i = OPERAND_A; i <= OPERAND_BIAS; i++) layout_drop(&request->layouts[i]);
+}
+
+/* Brings the first implementation into view whose name begins with these letters. */
+static bool find(struct implementations *list, const struct request *request, dnnl_engine_t engine,
+                 const char *letters, size_t count) {
+    implementations_close(list);
+    bool more = implementations_open(list, engine, request);
+    while (more && strncmp(name_of(list), letters, count) != 0) more = implementations_next(list);
+    return more;
+}
+
+static bool choose(struct implementations *list, const struct request *request,
+                   dnnl_engine_t engine, const char *name) {
+    if (name) return find(list, request, engine, name, strlen(name) + 1);
+    if (!find(list, request, engine, "", 0)) return false;
+    return !prefers_panels(request->shape, name_of(list)) ||
+           find(list, request, engine, "gemm", 4) || find(list, request, engine, "", 0);
 }
 
 static bool build(struct onednn *library, struct onednn_product *product,
@@ -175,21 +274,32 @@ static bool build(struct onednn *library, struct onednn_product *product,
                                       DNNL_MEMORY_NONE) == dnnl_success;
 }
 
-struct onednn_product *onednn_prepare(struct onednn *library, const struct onednn_shape *shape) {
-    dnnl_memory_desc_t layouts[OPERAND_SCRATCH];
-    memset(layouts, 0, sizeof layouts);
+int onednn_implementations(char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX],
+                           struct onednn *library, const struct onednn_shape *shape) {
+    struct request request;
+    struct implementations list = {0};
+    int count = 0;
+    bool more =
+        request_open(&request, shape) && implementations_open(&list, library->engine, &request);
+    for (; more && count < ONEDNN_IMPLEMENTATIONS_MAX; more = implementations_next(&list))
+        if (counts(&list, shape) && (count == 0 || !is_reference(&list)))
+            snprintf(names[count++], ONEDNN_NAME_MAX, "%s", name_of(&list));
+    implementations_close(&list);
+    request_close(&request);
+    return count;
+}
+
+struct onednn_product *onednn_prepare(struct onednn *library, const struct onednn_shape *shape,
+                                      const char *implementation) {
+    struct request request;
+    struct implementations list = {0};
     struct onednn_product *product = calloc(1, sizeof *product);
-    dnnl_primitive_attr_t attributes = make_attributes(shape->accumulate);
-    dnnl_primitive_desc_t description = NULL;
-    bool bias = shape->bias >= 0;
-    bool good =
-        product && attributes && make_layouts(layouts, shape) &&
-        describe(&description, library->engine, layouts, bias, attributes) == dnnl_success &&
-        !(shape->in != DTYPE_F32 && is_reference(description)) &&
-        build(library, product, description, layouts, bias);
-    if (description) dnnl_primitive_desc_destroy(description);
-    if (attributes) dnnl_primitive_attr_destroy(attributes);
-    for (int i = OPERAND_A; i <= OPERAND_BIAS; i++) layout_drop(&layouts[i]);
+    bool good = product && request_open(&request, shape) &&
+                choose(&list, &request, library->engine, implementation) && counts(&list, shape) &&
+                build(library, product, list.description, request.layouts, shape->bias >= 0);
+    if (good) snprintf(product->implementation, ONEDNN_NAME_MAX, "%s", name_of(&list));
+    implementations_close(&list);
+    if (product) request_close(&request);
     if (good) return product;
     onednn_discard(product);
     return NULL;
@@ -201,6 +311,10 @@ void onednn_discard(struct onednn_product *product) {
     for (int i = 0; i < OPERANDS; i++)
         if (product->memory[i]) dnnl_memory_destroy(product->memory[i]);
     free(product);
+}
+
+const char *onednn_implementation(const struct onednn_product *product) {
+    return product->implementation;
 }
 
 size_t onednn_scratch_bytes(const struct onednn_product *product) {

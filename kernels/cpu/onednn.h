@@ -27,13 +27,29 @@ struct cpu_level;
 struct onednn *onednn_open(const struct cpu_level *level, bool keep_to_level);
 void onednn_close(struct onednn *library);
 
+/* Memory that the library takes by itself, beside scratch: code that it generates, and buffers into
+ * which its "gemm" copies operands, several times over where malloc finds no better place. An
+ * estimate, rounded from how the resident memory of trainings grew, with versions 2.6.3 and 3.2 and
+ * 1 to 8 threads. */
+size_t onednn_own_bytes(const struct onednn *library, int threads);
+
 /* Whether there are instructions for products in bf16. */
 bool onednn_has_bf16(const struct onednn *library);
 
-/* NULL if this library on this processor has no implementation of its own for the shape. */
-struct onednn_product *onednn_prepare(struct onednn *library, const struct onednn_shape *shape);
+enum { ONEDNN_NAME_MAX = 40, ONEDNN_IMPLEMENTATIONS_MAX = 8 };
+
+/* The names of the library's implementations of a product, its favorite first; returns how many.
+ * Its plain loop is among them only for fp32, and where it has nothing better. */
+int onednn_implementations(char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX],
+                           struct onednn *library, const struct onednn_shape *shape);
+
+/* implementation: one of those names, or NULL for the one that is best by a rule of ours. NULL if
+ * there is none. */
+struct onednn_product *onednn_prepare(struct onednn *library, const struct onednn_shape *shape,
+                                      const char *implementation);
 void onednn_discard(struct onednn_product *product);
 
+const char *onednn_implementation(const struct onednn_product *product);
 size_t onednn_scratch_bytes(const struct onednn_product *product);
 
 /* out (+)= a b (+ bias); returns false if the library reports a failure. */

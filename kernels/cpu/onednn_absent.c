@@ -3,6 +3,7 @@
  * operands. For machines on which the GPU does the work. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/onednn.h"
@@ -30,16 +31,33 @@ void onednn_close(struct onednn *library) {
     free(library);
 }
 
+size_t onednn_own_bytes(const struct onednn *library, int threads) {
+    (void)library;
+    (void)threads;
+    return 0;
+}
+
 bool onednn_has_bf16(const struct onednn *library) {
     (void)library;
     return false;
 }
 
-struct onednn_product *onednn_prepare(struct onednn *library, const struct onednn_shape *shape) {
+static bool is_single(const struct onednn_shape *shape) {
+    return shape->in == DTYPE_F32 && shape->out == DTYPE_F32 &&
+           (shape->bias < 0 || shape->bias == DTYPE_F32);
+}
+
+int onednn_implementations(char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX],
+                           struct onednn *library, const struct onednn_shape *shape) {
     (void)library;
-    bool single = shape->in == DTYPE_F32 && shape->out == DTYPE_F32 &&
-                  (shape->bias < 0 || shape->bias == DTYPE_F32);
-    if (!single) return NULL;
+    snprintf(names[0], ONEDNN_NAME_MAX, "plain");
+    return is_single(shape);
+}
+
+struct onednn_product *onednn_prepare(struct onednn *library, const struct onednn_shape *shape,
+                                      const char *implementation) {
+    (void)library;
+    if (!is_single(shape) || (implementation && strcmp(implementation, "plain") != 0)) return NULL;
     struct onednn_product *product = malloc(sizeof *product);
     if (product) product->shape = *shape;
     return product;
@@ -47,6 +65,11 @@ struct onednn_product *onednn_prepare(struct onednn *library, const struct onedn
 
 void onednn_discard(struct onednn_product *product) {
     free(product);
+}
+
+const char *onednn_implementation(const struct onednn_product *product) {
+    (void)product;
+    return "plain";
 }
 
 size_t onednn_scratch_bytes(const struct onednn_product *product) {

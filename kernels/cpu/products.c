@@ -2,10 +2,12 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <stb/stb_ds.h>
 
-#include "kernels/backend.h"
+#include "kernels/choices.h"
+#include "kernels/cpu/autotune.h"
 
 struct product_entry {
     struct onednn_shape key;
@@ -15,21 +17,54 @@ struct product_entry {
 struct cpu_products {
     struct onednn *library;
     struct product_entry *prepared; /* stb_ds map */
-    bool native_bf16;
+    bool native_bf16, autotune;
+    struct autotune_choice *choices; /* stb_ds array */
+    char machine[384];
 };
 
-struct onednn_product *cpu_products_find(struct cpu_products *products, struct onednn_shape shape) {
-    ptrdiff_t at = hmgeti(products->prepared, shape);
-    if (at >= 0) return products->prepared[at].value;
+static const char *chosen(const struct cpu_products *products, const struct onednn_shape *shape) {
+    for (ptrdiff_t i = 0; i < arrlen(products->choices); i++)
+        if (memcmp(&products->choices[i].shape, shape, sizeof *shape) == 0)
+            return products->choices[i].implementation;
+    return NULL;
+}
+
+static void tune(struct cpu_products *products, const struct onednn_shape *shape) {
+    char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX];
+    const char *name = autotune_fastest(names, products->library, shape);
+    struct autotune_choice choice = {.shape = *shape};
+    if (!name) return;
+    snprintf(choice.implementation, sizeof choice.implementation, "%s", name);
+    arrput(products->choices, choice);
+}
+
+static struct onednn_product *prepare(struct cpu_products *products,
+                                      const struct onednn_shape *shape, bool planning) {
     /* Without instructions for bf16 the library emulates it with AVX-512, at a third of the speed
      * of fp32. */
-    bool slow = shape.in == DTYPE_BF16 && !onednn_has_bf16(products->library);
-    struct onednn_product *product = slow ? NULL : onednn_prepare(products->library, &shape);
+    if (shape->in == DTYPE_BF16 && !onednn_has_bf16(products->library)) return NULL;
+    if (products->autotune && planning && !chosen(products, shape)) tune(products, shape);
+    const char *name = chosen(products, shape);
+    struct onednn_product *product = onednn_prepare(products->library, shape, name);
+    return product || !name ? product : onednn_prepare(products->library, shape, NULL);
+}
+
+struct onednn_product *cpu_products_find(struct cpu_products *products, struct onednn_shape shape,
+                                         bool planning) {
+    ptrdiff_t at = hmgeti(products->prepared, shape);
+    if (at >= 0) return products->prepared[at].value;
+    struct onednn_product *product = prepare(products, &shape, planning);
     hmput(products->prepared, shape, product);
     return product;
 }
 
+static int read_choices(FILE *file, void *into) {
+    struct cpu_products *products = into;
+    return autotune_read(&products->choices, products->machine, file);
+}
+
 struct cpu_products *cpu_products_open(const struct cpu_level *level, bool keep_to_level,
+                                       const char *machine, const struct backend_options *options,
                                        char *error) {
     struct cpu_products *products = calloc(1, sizeof *products);
     if (products) products->library = onednn_open(level, keep_to_level);
@@ -38,8 +73,17 @@ struct cpu_products *cpu_products_open(const struct cpu_level *level, bool keep_
         free(products);
         return NULL;
     }
+    char library[64];
+    cpu_products_describe(library, sizeof library);
+    snprintf(products->machine, sizeof products->machine, "%s, %s", library, machine);
+    products->autotune = options->autotune;
+    if (options->autotune && options->choices &&
+        choices_read(options->choices, read_choices, products, error)) {
+        cpu_products_close(products);
+        return NULL;
+    }
     struct onednn_shape probe = {64, 64, 64, DTYPE_BF16, DTYPE_BF16, -1, 0, 0, 0};
-    products->native_bf16 = cpu_products_find(products, probe) != NULL;
+    products->native_bf16 = cpu_products_find(products, probe, false) != NULL;
     return products;
 }
 
@@ -47,12 +91,17 @@ void cpu_products_close(struct cpu_products *products) {
     for (ptrdiff_t i = 0; i < hmlen(products->prepared); i++)
         onednn_discard(products->prepared[i].value);
     hmfree(products->prepared);
+    arrfree(products->choices);
     onednn_close(products->library);
     free(products);
 }
 
 void cpu_products_describe(char *text, size_t size) {
     onednn_describe(text, size);
+}
+
+size_t cpu_products_own_bytes(const struct cpu_products *products, int threads) {
+    return onednn_own_bytes(products->library, threads);
 }
 
 bool cpu_products_native_bf16(const struct cpu_products *products) {
@@ -62,4 +111,13 @@ bool cpu_products_native_bf16(const struct cpu_products *products) {
 bool cpu_products_run(struct cpu_products *products, const struct onednn_product *product,
                       void *out, const void *a, const void *b, const void *bias, void *scratch) {
     return onednn_run(products->library, product, out, a, b, bias, scratch);
+}
+
+static void write_choices(FILE *file, const void *from) {
+    const struct cpu_products *products = from;
+    autotune_write(file, products->machine, products->choices, (int)arrlen(products->choices));
+}
+
+int cpu_products_write(const struct cpu_products *products, const char *path, char *error) {
+    return choices_write(path, write_choices, products, error);
 }

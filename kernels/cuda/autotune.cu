@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "kernels/arena.h"
+#include "kernels/choices.h"
 
 enum { WARM_UPS = 2, TIMED_RUNS = 5, FORMAT = 1, LINE_BYTES = 512 };
 enum { ALGORITHM_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
@@ -160,25 +161,16 @@ static void write_choice(FILE *file, const struct product_choice *choice) {
     fputc('\n', file);
 }
 
-/* Written beside the old file first, so that there is always a whole one. */
+static void write_lines(FILE *file, const void *from) {
+    const struct cuda_products *products = (const struct cuda_products *)from;
+    char header[LINE_BYTES];
+    write_header(products, header);
+    fputs(header, file);
+    for (int i = 0; i < products->choice_count; i++) write_choice(file, &products->choices[i]);
+}
+
 int cuda_products_write(const struct cuda_products *products, const char *path, char *error) {
-    char beside[4096 + 8], header[LINE_BYTES];
-    int length = snprintf(beside, sizeof beside, "%s.new", path);
-    FILE *file = length < (int)sizeof beside ? fopen(beside, "w") : NULL;
-    bool ok = file != NULL;
-    if (ok) {
-        write_header(products, header);
-        fputs(header, file);
-        for (int i = 0; i < products->choice_count; i++) write_choice(file, &products->choices[i]);
-        ok = !ferror(file);
-        ok &= fclose(file) == 0;
-    }
-    if (ok && rename(beside, path) == 0) return 0;
-    snprintf(error, BACKEND_ERROR_MAX,
-             "%.500s: the algorithms chosen by autotune cannot be written: %m; make room, or set "
-             "autotune to false",
-             path);
-    return -1;
+    return choices_write(path, write_lines, products, error);
 }
 
 /* The index of name among count names, or -1. */
@@ -223,7 +215,8 @@ static bool read_choice(const char *line, struct product_choice *choice) {
 }
 
 /* A file of another GPU, library or format is no error: everything is timed anew. */
-static int read_lines(struct cuda_products *products, FILE *file) {
+static int read_lines(FILE *file, void *into) {
+    struct cuda_products *products = (struct cuda_products *)into;
     char line[LINE_BYTES], header[LINE_BYTES];
     struct product_choice choice;
     if (!fgets(line, sizeof line, file) || strncmp(line, MAGIC, strlen(MAGIC))) return 1;
@@ -237,14 +230,5 @@ static int read_lines(struct cuda_products *products, FILE *file) {
 }
 
 int cuda_products_read(struct cuda_products *products, const char *path, char *error) {
-    FILE *file = fopen(path, "r");
-    if (!file) return 0;
-    int wrong = read_lines(products, file);
-    fclose(file);
-    if (!wrong) return 0;
-    snprintf(error, BACKEND_ERROR_MAX,
-             "%.500s: line %d is not of a file that autotune writes; delete the file to have the "
-             "algorithms timed again",
-             path, wrong);
-    return -1;
+    return choices_read(path, read_lines, products, error);
 }

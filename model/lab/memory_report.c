@@ -90,6 +90,7 @@ static int print_parts(FILE *out, const struct memory_question *question, char *
         {"activations", offsetof(struct memory_plan, activations)},
         {"batches", offsetof(struct memory_plan, batches)},
         {"workspace", offsetof(struct memory_plan, workspace)},
+        {"library", offsetof(struct memory_plan, library)},
         {"total", offsetof(struct memory_plan, total)},
     };
     struct config config = *question->config;

@@ -99,7 +99,7 @@ Test(gpt_memory, memory_plan_is_what_is_carved) {
             cr_expect_eq(m->workspace, rig.be.workspace_bytes);
             cr_expect_eq(m->batches, batches_bytes(&rig.be, 2 * RIG_LENGTH));
             cr_expect_eq(m->total, m->master + m->lower + m->gradients + m->moments +
-                                       m->activations + m->batches + m->workspace);
+                                       m->activations + m->batches + m->workspace + m->library);
             gpt_set_batch(&rig.trainer.gpt, 1, 7);
             check_plan(&rig.trainer.gpt);
             gpt_set_batch(&rig.trainer.gpt, 2, RIG_LENGTH);

@@ -1,0 +1,25 @@
+/* The file in which a backend keeps what autotune has chosen, beside a run: reading and writing it
+ * whole. What is in it is the backend's own. */
+#ifndef KERNELS_CHOICES_H
+#define KERNELS_CHOICES_H
+
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* write prints the file. It is written beside the old one first, so that there is always a whole
+ * one. Returns -1 with a message of at most BACKEND_ERROR_MAX bytes. */
+int choices_write(const char *path, void (*write)(FILE *file, const void *from), const void *from,
+                  char *error);
+
+/* read returns the number of the first line that is wrong, or 0. A file that is not there is no
+ * error. Returns -1 with a message likewise. */
+int choices_read(const char *path, int (*read)(FILE *file, void *into), void *into, char *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,145 @@
+#include "kernels/cpu/autotune.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <stb/stb_ds.h>
+
+#include "kernels/arena.h"
+
+enum { ROUNDS = 5, FORMAT = 1, LINE_BYTES = 512 };
+
+static const char MAGIC[] = "mantissa implementations, format ";
+
+/* ---- timing */
+
+struct operands {
+    void *out, *a, *b, *bias, *scratch;
+};
+
+static size_t place(struct operands *operands, const struct onednn_shape *shape,
+                    size_t scratch_bytes, void *memory) {
+    struct arena arena = {memory, 0, SIZE_MAX};
+    size_t in = dtype_bytes((enum dtype)shape->in), out = dtype_bytes((enum dtype)shape->out);
+    operands->a = arena_take(&arena, (size_t)(shape->m * shape->k) * in);
+    operands->b = arena_take(&arena, (size_t)(shape->k * shape->n) * in);
+    operands->out = arena_take(&arena, (size_t)(shape->m * shape->n) * out);
+    operands->bias = arena_take(&arena, (size_t)shape->n * sizeof(float));
+    operands->scratch = arena_take(&arena, scratch_bytes);
+    return arena.used;
+}
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* All take turns, so that what else the machine does meets them alike; each one's median counts,
+ * without its first run. */
+static int fastest(struct onednn *library, struct onednn_product *const *products, int count,
+                   const struct operands *o) {
+    double times[ONEDNN_IMPLEMENTATIONS_MAX][ROUNDS];
+    for (int round = -1; round < ROUNDS; round++)
+        for (int i = 0; i < count; i++) {
+            double begin = seconds();
+            bool good = products[i] &&
+                        onednn_run(library, products[i], o->out, o->a, o->b, o->bias, o->scratch);
+            if (round >= 0) times[i][round] = good ? seconds() - begin : INFINITY;
+        }
+    int best = 0;
+    for (int i = 0; i < count; i++) {
+        qsort(times[i], ROUNDS, sizeof **times, by_value);
+        if (times[i][ROUNDS / 2] < times[best][ROUNDS / 2]) best = i;
+    }
+    return best;
+}
+
+const char *autotune_fastest(char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX],
+                             struct onednn *library, const struct onednn_shape *shape) {
+    struct onednn_product *products[ONEDNN_IMPLEMENTATIONS_MAX];
+    struct operands operands;
+    int count = onednn_implementations(names, library, shape), best = -1;
+    size_t scratch = 0;
+    for (int i = 0; i < count; i++) {
+        products[i] = onednn_prepare(library, shape, names[i]);
+        if (products[i] && onednn_scratch_bytes(products[i]) > scratch)
+            scratch = onednn_scratch_bytes(products[i]);
+    }
+    size_t bytes = (size_t)round_up((int64_t)place(&operands, shape, scratch, NULL), 4096);
+    void *memory = count > 1 ? aligned_alloc(4096, bytes) : NULL;
+    if (memory) {
+        /* 0x3c3c is 0.01 in bf16 and fp32, and 1.06 in fp16: numbers like any for a processor. */
+        memset(memory, 0x3c, bytes);
+        place(&operands, shape, scratch, memory);
+        best = fastest(library, products, count, &operands);
+    }
+    free(memory);
+    for (int i = 0; i < count; i++) onednn_discard(products[i]);
+    return best < 0 ? NULL : names[best];
+}
+
+/* ---- the file */
+
+static const char *bias_name(const struct onednn_shape *shape) {
+    return shape->bias < 0 ? "none" : dtype_name((enum dtype)shape->bias);
+}
+
+void autotune_write(FILE *file, const char *machine, const struct autotune_choice *choices,
+                    int count) {
+    fprintf(file, "%s%d, %s\n", MAGIC, FORMAT, machine);
+    for (int i = 0; i < count; i++) {
+        const struct onednn_shape *s = &choices[i].shape;
+        fprintf(file,
+                "in=%s out=%s bias=%s m=%" PRId64 " n=%" PRId64 " k=%" PRId64
+                " transpose=%d%d accumulate=%d %s\n",
+                dtype_name((enum dtype)s->in), dtype_name((enum dtype)s->out), bias_name(s), s->m,
+                s->n, s->k, s->transpose_a, s->transpose_b, s->accumulate,
+                choices[i].implementation);
+    }
+}
+
+/* An enum dtype, -1 for "none", -2 for anything else. */
+static int32_t dtype_named(const char *name) {
+    for (int32_t dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
+        if (strcmp(name, dtype_name((enum dtype)dtype)) == 0) return dtype;
+    return strcmp(name, "none") == 0 ? -1 : -2;
+}
+
+static bool read_choice(const char *line, struct autotune_choice *choice) {
+    char in[8], out[8], bias[8];
+    struct onednn_shape *s = &choice->shape;
+    int end = -1;
+    memset(choice, 0, sizeof *choice);
+    int fields = sscanf(line,
+                        "in=%7s out=%7s bias=%7s m=%" SCNd64 " n=%" SCNd64 " k=%" SCNd64
+                        " transpose=%1d%1d accumulate=%1d %39s%n",
+                        in, out, bias, &s->m, &s->n, &s->k, &s->transpose_a, &s->transpose_b,
+                        &s->accumulate, choice->implementation, &end);
+    if (fields != 10 || end < 0 || strcmp(line + end, "\n") != 0) return false;
+    s->in = dtype_named(in);
+    s->out = dtype_named(out);
+    s->bias = dtype_named(bias);
+    return s->in >= 0 && s->out >= 0 && s->bias >= -1;
+}
+
+int autotune_read(struct autotune_choice **choices, const char *machine, FILE *file) {
+    char line[LINE_BYTES], header[LINE_BYTES];
+    struct autotune_choice choice;
+    if (!fgets(line, sizeof line, file) || strncmp(line, MAGIC, strlen(MAGIC))) return 1;
+    snprintf(header, sizeof header, "%s%d, %s\n", MAGIC, FORMAT, machine);
+    if (strcmp(line, header)) return 0;
+    for (int number = 2; fgets(line, sizeof line, file); number++) {
+        if (!read_choice(line, &choice)) return number;
+        arrput(*choices, choice);
+    }
+    return 0;
+}

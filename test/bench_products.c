@@ -1,0 +1,180 @@
+/* make bench-products: the matrix products of one training step of GPT-2 124M, each by every
+ * implementation that the library has, in turns; what the library would take first, what our rule
+ * takes, and what the clock would choose.
+ *
+ *   build/fast/bench_products [--rows 1024] [--width 768] [--dtype fp32] [--rounds 9]
+ *
+ * Rows are batch x T. Milliseconds, medians. */
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/level.h"
+#include "kernels/cpu/onednn.h"
+
+enum { ROUNDS_MAX = 99, LAYERS = 12, VOCABULARY = 50304, HEAD_ROWS = 256 };
+
+/* One kind of product of a step, and how often a step has it. */
+struct kind {
+    const char *name;
+    struct onednn_shape shape;
+    int64_t times;
+};
+
+struct operands {
+    void *out, *a, *b, *bias;
+};
+
+static void die(const char *error) {
+    fprintf(stderr, "bench_products: %s\n", error);
+    exit(1);
+}
+
+static void *filled(size_t bytes) {
+    void *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    if (!memory) die("out of memory");
+    memset(memory, 0x3c, bytes); /* 0.01 in bf16 and fp32 */
+    return memory;
+}
+
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double run_ms(struct onednn *library, const struct onednn_product *product,
+                     const struct operands *o, void *scratch) {
+    double begin = omp_get_wtime();
+    if (!onednn_run(library, product, o->out, o->a, o->b, o->bias, scratch))
+        die("the library failed");
+    return 1e3 * (omp_get_wtime() - begin);
+}
+
+/* Medians of all implementations, in turns. */
+static int measure(double ms[], char names[][ONEDNN_NAME_MAX], struct onednn *library,
+                   const struct onednn_shape *s, int rounds) {
+    struct onednn_product *products[ONEDNN_IMPLEMENTATIONS_MAX];
+    double times[ONEDNN_IMPLEMENTATIONS_MAX][ROUNDS_MAX];
+    void *scratch[ONEDNN_IMPLEMENTATIONS_MAX];
+    size_t in = dtype_bytes((enum dtype)s->in), out = dtype_bytes((enum dtype)s->out);
+    struct operands operands = {filled((size_t)(s->m * s->n) * out),
+                                filled((size_t)(s->m * s->k) * in),
+                                filled((size_t)(s->k * s->n) * in), filled((size_t)s->n * 4)};
+    int count = onednn_implementations(names, library, s);
+    for (int i = 0; i < count; i++) {
+        products[i] = onednn_prepare(library, s, names[i]);
+        if (!products[i]) die("the library has lost an implementation");
+        scratch[i] = filled(onednn_scratch_bytes(products[i]) + 1);
+    }
+    for (int round = -1; round < rounds; round++)
+        for (int i = 0; i < count; i++) {
+            double time = run_ms(library, products[i], &operands, scratch[i]);
+            if (round >= 0) times[i][round] = time;
+        }
+    for (int i = 0; i < count; i++) {
+        qsort(times[i], (size_t)rounds, sizeof **times, by_value);
+        ms[i] = times[i][rounds / 2];
+        onednn_discard(products[i]);
+        free(scratch[i]);
+    }
+    void *const memory[] = {operands.out, operands.a, operands.b, operands.bias};
+    for (int i = 0; i < 4; i++) free(memory[i]);
+    return count;
+}
+
+static int chosen_by_rule(char names[][ONEDNN_NAME_MAX], int count, struct onednn *library,
+                          const struct onednn_shape *shape) {
+    struct onednn_product *product = onednn_prepare(library, shape, NULL);
+    const char *name = onednn_implementation(product);
+    int found = 0;
+    for (int i = 0; i < count; i++)
+        if (strcmp(names[i], name) == 0) found = i;
+    onednn_discard(product);
+    return found;
+}
+
+struct totals {
+    double first, rule, best;
+};
+
+static void bench(struct totals *totals, struct onednn *library, const struct kind *kind,
+                  int rounds) {
+    char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX];
+    double ms[ONEDNN_IMPLEMENTATIONS_MAX];
+    const struct onednn_shape *s = &kind->shape;
+    int count = measure(ms, names, library, s, rounds);
+    if (count == 0) die("the library has no such product: it would be widened to fp32");
+    int rule = chosen_by_rule(names, count, library, s), best = 0;
+    for (int i = 0; i < count; i++)
+        if (ms[i] < ms[best]) best = i;
+    printf("%-18s %2lld %6lld %6lld %6lld ", kind->name, (long long)kind->times, (long long)s->m,
+           (long long)s->n, (long long)s->k);
+    for (int i = 0; i < count; i++) printf("  %c%s %.2f", i == rule ? '*' : ' ', names[i], ms[i]);
+    printf("  %.0f GFLOP/s\n", 2e-6 * (double)(s->m * s->n * s->k) / ms[rule]);
+    fflush(stdout);
+    totals->first += (double)kind->times * ms[0];
+    totals->rule += (double)kind->times * ms[rule];
+    totals->best += (double)kind->times * ms[best];
+}
+
+/* forward: out = in W + bias; gradient of in: dout W^T; gradient of W: in^T dout. */
+static void linear(struct totals *totals, struct onednn *library, const char *name, int64_t rows,
+                   int64_t in, int64_t out, enum dtype dtype, int rounds) {
+    char text[32];
+    struct kind forward = {name, {rows, out, in, dtype, dtype, dtype, 0, 0, 0}, LAYERS};
+    struct kind input = {text, {rows, in, out, dtype, dtype, -1, 0, 1, 0}, LAYERS};
+    struct kind weight = {text, {in, out, rows, dtype, DTYPE_F32, -1, 1, 0, 0}, LAYERS};
+    bench(totals, library, &forward, rounds);
+    snprintf(text, sizeof text, "%s d in", name);
+    bench(totals, library, &input, rounds);
+    snprintf(text, sizeof text, "%s d W", name);
+    bench(totals, library, &weight, rounds);
+}
+
+static void head(struct totals *totals, struct onednn *library, int64_t rows, int64_t width,
+                 enum dtype dtype, int rounds) {
+    int64_t m = rows < HEAD_ROWS ? rows : HEAD_ROWS, v = VOCABULARY, times = rows / m;
+    struct kind kinds[] = {
+        {"head", {m, v, width, dtype, dtype, -1, 0, 1, 0}, times},
+        {"head d in", {m, width, v, dtype, dtype, -1, 0, 0, 0}, times},
+        {"head d W", {v, width, m, dtype, DTYPE_F32, -1, 1, 0, 1}, times},
+    };
+    for (int i = 0; i < 3; i++) bench(totals, library, &kinds[i], rounds);
+}
+
+int main(int argc, char **argv) {
+    int64_t rows = 1024, width = 768;
+    int rounds = 9;
+    enum dtype dtype = DTYPE_F32;
+    bool forced;
+    char error[BACKEND_ERROR_MAX], text[256];
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--rows") == 0) rows = atoll(argv[i + 1]);
+        else if (strcmp(argv[i], "--width") == 0) width = atoll(argv[i + 1]);
+        else if (strcmp(argv[i], "--rounds") == 0) rounds = atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--dtype") == 0)
+            dtype = strcmp(argv[i + 1], "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
+        else die("usage: bench_products [--rows N] [--width N] [--dtype D] [--rounds N]");
+    }
+    if (rows < 1 || width < 1 || rounds < 1 || rounds > ROUNDS_MAX) die("a number is out of range");
+    const struct cpu_level *level = cpu_level_choose(&forced, error);
+    struct onednn *library = level ? onednn_open(level, forced) : NULL;
+    if (!library) die(level ? "the library does not start" : error);
+    struct totals totals = {0};
+    cpu_describe(text, sizeof text);
+    printf("%s, %s, %d threads, ", text, level->full_name, omp_get_max_threads());
+    onednn_describe(text, sizeof text);
+    printf("%s, %s\n%-16s times    M      N      K   implementations, ms (* by rule)\n", text,
+           dtype_name(dtype), "product");
+    linear(&totals, library, "qkv", rows, width, 3 * width, dtype, rounds);
+    linear(&totals, library, "projection", rows, width, width, dtype, rounds);
+    linear(&totals, library, "fc", rows, width, 4 * width, dtype, rounds);
+    linear(&totals, library, "fc projection", rows, 4 * width, width, dtype, rounds);
+    head(&totals, library, rows, width, dtype, rounds);
+    printf("all of a step: the library's first %.0f ms, by rule %.0f, by the clock %.0f\n",
+           totals.first, totals.rule, totals.best);
+    onednn_close(library);
+    return 0;
+}

@@ -1,0 +1,183 @@
+/* Autotune of the CPU's products: what it writes and reads, and that a later run does the same. */
+#include "kernels/cpu/autotune.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/random.h"
+#include "kernels/backend.h"
+#include "kernels/cpu/level.h"
+#include "test/scratch.h"
+
+enum { M = 40, N = 24, K = 72 };
+
+TestSuite(autotune, .init = make_folder, .fini = remove_folder);
+
+static const char MACHINE[] = "a library 1.2, a processor, 2 threads";
+
+static const struct autotune_choice some_choices[] = {
+    {{1024, 768, 3072, DTYPE_F32, DTYPE_F32, DTYPE_F32, 0, 1, 0}, "brg:avx512_core"},
+    {{1, 50304, 7, DTYPE_BF16, DTYPE_F32, -1, 1, 0, 1}, "gemm:jit"},
+};
+
+static void write_text(const char *path, const char *text) {
+    FILE *file = fopen(path, "w");
+    fputs(text, file);
+    fclose(file);
+}
+
+static void read_text(char text[4096], const char *path) {
+    FILE *file = fopen(path, "r");
+    cr_assert(file, "%s", path);
+    text[fread(text, 1, 4095, file)] = 0;
+    fclose(file);
+}
+
+/* What autotune_read makes of a text: how many choices, or minus the number of the wrong line. */
+static int read_back(struct autotune_choice **choices, const char *text, const char *machine) {
+    const char *path = in_folder("choices");
+    write_text(path, text);
+    *choices = NULL;
+    FILE *file = fopen(path, "r");
+    int wrong = autotune_read(choices, machine, file);
+    fclose(file);
+    return wrong ? -wrong : (int)arrlen(*choices);
+}
+
+static void written(char text[4096]) {
+    const char *path = in_folder("written");
+    FILE *file = fopen(path, "w");
+    autotune_write(file, MACHINE, some_choices, 2);
+    fclose(file);
+    read_text(text, path);
+}
+
+Test(autotune, what_is_written_is_read) {
+    char text[4096];
+    struct autotune_choice *choices;
+    written(text);
+    cr_assert_eq(read_back(&choices, text, MACHINE), 2);
+    for (int i = 0; i < 2; i++) {
+        cr_expect_arr_eq(&choices[i].shape, &some_choices[i].shape, sizeof choices[i].shape);
+        cr_expect_str_eq(choices[i].implementation, some_choices[i].implementation);
+    }
+    arrfree(choices);
+    cr_expect_eq(read_back(&choices, text, "another machine"), 0);
+}
+
+Test(autotune, malformed_files_name_the_line) {
+    static const struct {
+        const char *from, *to;
+        int line;
+    } edits[] = {
+        {"mantissa", "Mantissa", 1},   {"m=1024", "m=", 2},
+        {"in=fp32", "in=fp31", 2},     {"bias=fp32", "bias=", 2},
+        {"in=bf16", "in=none", 3},     {"transpose=01", "", 2},
+        {" gemm:jit", "", 3},          {"gemm:jit", "gemm:jit x", 3},
+        {"gemm:jit\n", "gemm:jit", 3}, {"accumulate=1", "accumul", 3},
+    };
+    for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
+        char text[4096], changed[4096 + 32];
+        struct autotune_choice *choices;
+        written(text);
+        char *at = strstr(text, edits[i].from);
+        cr_assert(at, "no %s in %s", edits[i].from, text);
+        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, edits[i].to,
+                 at + strlen(edits[i].from));
+        cr_expect_eq(read_back(&choices, changed, MACHINE), -edits[i].line, "edit %zu", i);
+        arrfree(choices);
+    }
+}
+
+/* A product of a backend of its own: out [M, N] = a [M, K] b [K, N]. */
+struct bench {
+    struct backend be;
+    float a[M * K], b[K * N], out[M * N];
+};
+
+static void multiply(struct bench *bench) {
+    const struct tensor a = {bench->a, DTYPE_F32, 2, {M, K}}, b = {bench->b, DTYPE_F32, 2, {K, N}},
+                        out = {bench->out, DTYPE_F32, 2, {M, N}};
+    OP(&bench->be, matmul, .out = &out, .a = &a, .b = &b);
+}
+
+static int open_bench(struct bench *bench, const char *choices) {
+    struct backend_options options = {
+        .device = DEVICE_CPU, .threads = 2, .autotune = true, .choices = choices};
+    for (int i = 0; i < M * K; i++) bench->a[i] = (float)random_normal(1, 1, (uint64_t)i);
+    for (int i = 0; i < K * N; i++) bench->b[i] = (float)random_normal(1, 2, (uint64_t)i);
+    if (backend_open(&bench->be, &options, error)) return -1;
+    backend_plan_begin(&bench->be);
+    multiply(bench);
+    cr_assert_eq(backend_plan_end(&bench->be, error), 0);
+    multiply(bench);
+    cr_assert_str_eq(bench->be.failure, "");
+    return 0;
+}
+
+static int implementations(char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX]) {
+    const struct onednn_shape shape = {M, N, K, DTYPE_F32, DTYPE_F32, -1, 0, 0, 0};
+    struct onednn *library = onednn_open(cpu_level_choose(NULL, error), false);
+    int count = onednn_implementations(names, library, &shape);
+    onednn_close(library);
+    return count;
+}
+
+Test(autotune, a_choice_is_kept) {
+    static struct bench first, second;
+    char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX];
+    char text[4096], again[4096], path[4096];
+    bool something = implementations(names) > 1; /* to choose from */
+    snprintf(path, sizeof path, "%s", in_folder("products.txt"));
+    cr_assert_eq(open_bench(&first, path), 0, "%s", error); /* no file is no error */
+    cr_assert_eq(first.be.write_choices(&first.be, path, error), 0, "%s", error);
+    backend_close(&first.be);
+    read_text(text, path);
+    cr_expect_eq(strstr(text, "m=40 n=24 k=72") != NULL, something, "%s", text);
+    /* The other implementation, by hand: the next run has to take it, whatever the clock says. */
+    char *at = something ? strstr(text, names[0]) : NULL;
+    const char *other = something ? names[at != NULL] : "";
+    if (something) {
+        at = strrchr(text, ' ') + 1;
+        snprintf(at, sizeof text - (size_t)(at - text), "%s\n", other);
+        write_text(path, text);
+    }
+    cr_assert_eq(open_bench(&second, path), 0, "%s", error);
+    cr_assert_eq(second.be.write_choices(&second.be, path, error), 0, "%s", error);
+    backend_close(&second.be);
+    read_text(again, path);
+    cr_expect_str_eq(again, text);
+    for (int i = 0; i < M * N; i++)
+        cr_expect_float_eq(second.out[i], first.out[i], 1e-4, "%d: %g %g", i, first.out[i],
+                           second.out[i]);
+}
+
+Test(autotune, damaged_and_unwritable_files_are_errors) {
+    static struct bench bench;
+    const char *path = in_folder("products.txt");
+    write_text(path, "what is this?\n");
+    cr_expect_eq(open_bench(&bench, path), -1);
+    cr_expect(strstr(error, path) && strstr(error, "line 1"), "%s", error);
+    cr_assert_eq(open_bench(&bench, NULL), 0);
+    path = in_folder("missing/products.txt");
+    cr_expect_eq(bench.be.write_choices(&bench.be, path, error), -1);
+    cr_expect(strstr(error, path) && strstr(error, "No such file"), "%s", error);
+    backend_close(&bench.be);
+}
+
+Test(autotune, an_implementation_that_is_no_more_is_no_error) {
+    static struct bench bench;
+    char text[4096], path[4096];
+    snprintf(path, sizeof path, "%s", in_folder("products.txt"));
+    cr_assert_eq(open_bench(&bench, NULL), 0);
+    cr_assert_eq(bench.be.write_choices(&bench.be, path, error), 0, "%s", error);
+    backend_close(&bench.be);
+    read_text(text, path);
+    *(strchr(text, '\n') + 1) = 0;
+    strcat(text, "in=fp32 out=fp32 bias=none m=40 n=24 k=72 transpose=00 accumulate=0 lost\n");
+    write_text(path, text);
+    cr_assert_eq(open_bench(&bench, path), 0, "%s", error);
+    backend_close(&bench.be);
+}
