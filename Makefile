@@ -119,7 +119,7 @@ say = $(if $(V),,@printf '  %-4s %s\n' $(1) $@)
 DATA_SOURCES    := $(filter-out data/prepare.c,$(wildcard data/*.c))
 LIBRARY_SOURCES := $(DATA_SOURCES) $(wildcard kernels/*.c model/*.c) \
                    $(filter-out model/lab/compare.c,$(wildcard model/lab/*.c)) \
-                   $(addprefix kernels/cpu/,autotune.c cpu_backend.c level.c products.c \
+                   $(addprefix kernels/cpu/,autotune.c cpu_backend.c level.c products.c waiting.c \
                      $(if $(filter 1,$(ONEDNN)),onednn.c,onednn_absent.c))
 LEVEL_SOURCES   := kernels/dtype.c $(filter-out $(LIBRARY_SOURCES) kernels/cpu/onednn%,\
                      $(wildcard kernels/cpu/*.c))
@@ -156,7 +156,7 @@ endif
 USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS)) \
                 COMPARE=./$(word 3,$(PROGRAMS))
 
-.PHONY: all test test-sanitize test-device test-races bench bench-products cuda-report \
+.PHONY: all test test-sanitize test-device test-races bench bench-products bench-busy cuda-report \
         cuda-coverage check-mutants check generate fuzz clean help force
 .SUFFIXES:
 
@@ -291,6 +291,10 @@ bench: $(OUT)/bench
 bench-products: $(OUT)/bench_products
 	$(OUT)/bench_products
 
+# What a busy neighbor costs a run.
+bench-busy: $(PROGRAMS)
+	$(USE_PROGRAMS) scripts/bench_busy.sh
+
 # Registers, spills, occupancy and instructions of every CUDA kernel against what is expected.
 cuda-report:
 	NVCC="$(NVCC)" scripts/cuda_report.sh
@@ -353,6 +357,7 @@ help:
 	@echo "make test-races     the same on the emulated GPU, under ThreadSanitizer"
 	@echo "make bench          GPT-2 124M: ms per step by part, tokens/s, ratio to bare products"
 	@echo "make bench-products each product of that step by each implementation of the library"
+	@echo "make bench-busy     ms per step alone, and beside an endless loop"
 	@echo "make build/fast/bench_tokenizer  MB/s of the tokenizer: bench_tokenizer DIR FILE ..."
 	@echo "make cuda-report    registers, spills, tensor-core instructions of each CUDA kernel"
 	@echo "make cuda-coverage  lines of CUDA code that no test reaches"

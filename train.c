@@ -99,7 +99,10 @@ int main(int argc, char **argv) {
     char error[ERROR_MAX] = "";
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error message, not a death */
     int status = EXIT_USAGE;
-    if (command_line_parse(&line, argc, argv, error) == 0) status = run(&line, error);
+    if (command_line_parse(&line, argc, argv, error) == 0) {
+        if (line.command < COMMAND_HELP) backend_prepare_process(argv);
+        status = run(&line, error);
+    }
     command_line_free(&line);
     if ((fflush(stdout) || ferror(stdout)) && status == EXIT_DONE) {
         fail(error, "standard output could not be written in full");

@@ -4,6 +4,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/level.h"
+#include "kernels/cpu/waiting.h"
 #ifdef WITH_CUDA
 #include "kernels/cuda/cuda_backend.h"
 #endif
@@ -33,6 +34,10 @@ static int cuda_backend_open(struct backend *be, const struct backend_options *o
     return 1;
 }
 #endif
+
+void backend_prepare_process(char **argv) {
+    cpu_wait_politely(argv);
+}
 
 const char *backend_cpu_level(char *names, size_t size, char *error) {
     const struct cpu_level *level = cpu_level_choose(NULL, error);

@@ -73,6 +73,10 @@ struct backend {
     void *state; /* the backend's own */
 };
 
+/* To be called first in a main() that opens a backend: may execute the program once more, see
+ * kernels/cpu/waiting.h. */
+void backend_prepare_process(char **argv);
+
 /* The level of instructions that a CPU's operations take here, "x86-64-v3", and all that there are,
  * into names of size bytes: see kernels/cpu/level.h. Returns NULL with a message of at most
  * BACKEND_ERROR_MAX bytes where MANTISSA_CPU is wrong or the processor is too old. */

@@ -66,6 +66,7 @@ int main(int argc, char **argv) {
                                                    CONFIG_PRECISION_FP16};
     int batch = 4, seq = 256, repetitions = 5, layers = 12;
     const char *only = NULL;
+    backend_prepare_process(argv);
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--batch") == 0) batch = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--seq") == 0) seq = atoi(argv[i + 1]);

@@ -2,9 +2,9 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <stb/stb_ds.h>
 
@@ -32,12 +32,6 @@ static size_t place(struct operands *operands, const struct onednn_shape *shape,
     return arena.used;
 }
 
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static int by_value(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -50,10 +44,10 @@ static int fastest(struct onednn *library, struct onednn_product *const *product
     double times[ONEDNN_IMPLEMENTATIONS_MAX][ROUNDS];
     for (int round = -1; round < ROUNDS; round++)
         for (int i = 0; i < count; i++) {
-            double begin = seconds();
+            double begin = omp_get_wtime();
             bool good = products[i] &&
                         onednn_run(library, products[i], o->out, o->a, o->b, o->bias, o->scratch);
-            if (round >= 0) times[i][round] = good ? seconds() - begin : INFINITY;
+            if (round >= 0) times[i][round] = good ? omp_get_wtime() - begin : INFINITY;
         }
     int best = 0;
     for (int i = 0; i < count; i++) {

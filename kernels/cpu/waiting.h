@@ -1,0 +1,15 @@
+/* How threads wait for each other. */
+#ifndef KERNELS_CPU_WAITING_H
+#define KERNELS_CPU_WAITING_H
+
+/* Has threads that wait spin for 50 microseconds and then sleep, so that a program on the same
+ * cores costs a run its share of them and no more. GNU OpenMP by itself spins for many
+ * milliseconds; the time that a thread spins away is missing when it has work. It reads the length
+ * from the environment before main() and has no call for it, so this sets GOMP_SPINCOUNT and
+ * executes the program once more, with the same arguments. Does nothing if the environment says
+ * already how to wait (OMP_WAIT_POLICY, GOMP_SPINCOUNT), or if the program cannot be executed.
+ *
+ * To be called first in main(). */
+void cpu_wait_politely(char **argv);
+
+#endif
