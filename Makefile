@@ -45,7 +45,7 @@ OBJCOPY ?= $(shell $(CC) -print-prog-name=objcopy)
 
 comma    := ,
 PACKAGES ?= $(wildcard build/packages)
-PACKAGE_OPTIONS := $(addprefix -idirafter ,$(PACKAGES:%=%/include))
+PACKAGE_OPTIONS := $(addprefix -isystem ,$(PACKAGES:%=%/include))
 PACKAGE_FOLDER  := $(abspath $(PACKAGES:%=%/lib))
 OPTIONS += $(PACKAGE_OPTIONS)
 has_header = $(shell $(CC) -E -include $(1) -x c /dev/null >/dev/null 2>&1 && echo 1 || echo 0)

@@ -61,6 +61,13 @@ static struct features features_here(void) {
     return has;
 }
 
+bool cpu_bf16_at_half_rate(void) {
+    enum { AVX512_FP16 = 1 << 23 }; /* in leaf 7, d: since Sapphire Rapids */
+    unsigned a, b, c, d;
+    if (!__get_cpuid(0, &a, &b, &c, &d) || b != signature_INTEL_ebx) return false;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & AVX512_FP16;
+}
+
 static int levels_here(void) {
     struct features has = features_here();
     int count = 0;
@@ -74,6 +81,10 @@ static int levels_here(void) {
     return count;
 }
 #else
+bool cpu_bf16_at_half_rate(void) {
+    return false;
+}
+
 static int levels_here(void) {
     return LEVELS;
 }

@@ -50,6 +50,11 @@ const struct cpu_level *cpu_level_pick(int here, const char *asked, char *error)
 /* The names of all levels of this program, separated by ", ". */
 void cpu_level_names(char *text, size_t size);
 
+/* Whether the AVX-512 instruction for bf16 products does half the arithmetic per cycle that those
+ * of fp32 do, instead of twice as much: so it is on Intel's processors since they have AMX,
+ * measured on one whose AMX the hypervisor hides. */
+bool cpu_bf16_at_half_rate(void);
+
 /* The processor's name, as the kernel gives it. */
 void cpu_describe(char *text, size_t size);
 

@@ -39,11 +39,13 @@ static void limit(const struct cpu_level *level) {
 #endif
 }
 
-bool onednn_has_bf16(const struct onednn *library) {
+bool onednn_gains_from_bf16(const struct onednn *library) {
     (void)library;
 #ifdef __x86_64__
-    return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) ==
-           dnnl_cpu_isa_avx512_core_bf16;
+    dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
+    bool amx = (isa & dnnl_cpu_isa_avx512_core_amx) == dnnl_cpu_isa_avx512_core_amx;
+    bool bf16 = (isa & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
+    return amx || (bf16 && !cpu_bf16_at_half_rate());
 #else
     return true;
 #endif

@@ -33,8 +33,8 @@ void onednn_close(struct onednn *library);
  * 1 to 8 threads. */
 size_t onednn_own_bytes(const struct onednn *library, int threads);
 
-/* Whether there are instructions for products in bf16. */
-bool onednn_has_bf16(const struct onednn *library);
+/* Whether products in bf16 are faster than in fp32. */
+bool onednn_gains_from_bf16(const struct onednn *library);
 
 enum { ONEDNN_NAME_MAX = 40, ONEDNN_IMPLEMENTATIONS_MAX = 8 };
 
