@@ -80,7 +80,9 @@ struct config {
         char tokenizer_dir[CONFIG_STRING_MAX]; /* "": looked for, see setup_tokenizer */
     } data;
     struct {
-        int64_t steps, micro_batch_size, grad_accum_steps;
+        int64_t steps;
+        double minutes; /* of one process; 0: no limit */
+        int64_t micro_batch_size, grad_accum_steps;
         enum config_recompute recompute;
     } train;
     struct {

@@ -112,6 +112,9 @@ const struct config_option config_options[] = {
            HELP("gpt2 only: folder with vocab.json and merges.txt, or tokenizer.json.")),
 
     INTEGER(train.steps, 600, 1, 1e9, HELP("Optimizer steps of the whole run.")),
+    NUMBER(train.minutes, 0, 0, 1e7,
+           HELP("Minutes after which the program finishes its step, saves and ends; --resume goes "
+                "on. 0 = no limit.")),
     INTEGER(train.micro_batch_size, 8, 1, 65536,
             HELP("Sequences per forward and backward pass; memory grows with it.")),
     INTEGER(train.grad_accum_steps, 1, 1, 65536,

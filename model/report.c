@@ -16,8 +16,10 @@ double report_clock(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-void report_open(struct report *report, FILE *out, const struct trainer *trainer, double floor) {
+void report_open(struct report *report, FILE *out, const struct trainer *trainer, double began,
+                 double floor) {
     const char *kind = getenv("TERM");
+    double minutes = trainer->config->train.minutes;
     *report = (struct report){
         .out = out,
         .terminal = isatty(fileno(out)) && kind && strcmp(kind, "dumb") != 0,
@@ -25,6 +27,7 @@ void report_open(struct report *report, FILE *out, const struct trainer *trainer
         .steps = trainer->config->train.steps,
         .every = trainer->config->log.every,
         .started = report_clock(),
+        .deadline = minutes > 0 ? began + 60 * minutes : 0,
         .scale_loss = trainer->gpt.precision.scale_loss,
         .floor = floor,
     };
@@ -50,8 +53,7 @@ void report_memory(FILE *out, const struct memory_plan *plan) {
         {"fp32 weights", plan->master},     {"16-bit copy", plan->lower},
         {"gradients", plan->gradients},     {"moments", plan->moments},
         {"activations", plan->activations}, {"batches", plan->batches},
-        {"workspace", plan->workspace},
-        {"library", plan->library},
+        {"workspace", plan->workspace},     {"library", plan->library},
     };
     const double mib = 1 << 20;
     int digits = (double)plan->total < 1000 * mib; /* so that large plans fit the line too */
@@ -122,6 +124,9 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
             config->train.steps, config->train.grad_accum_steps, config->train.micro_batch_size,
             config->data.seq_len, config_schedule_name(config->optimizer.schedule),
             config->optimizer.lr, config->optimizer.min_lr);
+    if (report->deadline > 0)
+        fprintf(out, "  ends       after %g minutes, if not done before; --resume goes on\n",
+                config->train.minutes);
     fprintf(out, "  run        %s\n", run_directory);
     if (report->floor > 0)
         fprintf(out,
@@ -172,9 +177,12 @@ static void print_line(const struct report *report, const struct step_report *st
 static int bar_text(const struct report *report, char line[256], const struct step_report *step,
                     double tokens_per_s, bool with_norm) {
     char scale[48], speed[32], left[32], norm[32] = "";
-    double elapsed = report_clock() - report->started;
+    double now = report_clock();
     int64_t done = step->step - report->first_step, rest = report->steps - step->step;
-    duration_text(left, done > 0 ? elapsed / (double)done * (double)rest : 0);
+    double seconds = done > 0 ? (now - report->started) / (double)done * (double)rest : 0;
+    if (report->deadline > 0 && now + seconds > report->deadline)
+        seconds = report->deadline > now ? report->deadline - now : 0;
+    duration_text(left, seconds);
     scale_text(report, scale, step);
     if (with_norm) snprintf(norm, sizeof norm, " | norm %.2f", step->gradient_norm);
     return snprintf(line, 256, " %" PRId64 "/%" PRId64 " | loss %.4f%s%s | %s tok/s | %s left",
@@ -219,6 +227,10 @@ void report_validation(struct report *report, int64_t step, double loss) {
         fprintf(report->out, ", %.4f above the floor %.4f", loss - report->floor, report->floor);
     fputc('\n', report->out);
     fflush(report->out);
+}
+
+bool report_out_of_time(const struct report *report) {
+    return report->deadline > 0 && report_clock() >= report->deadline;
 }
 
 void report_pause(struct report *report) {

@@ -29,6 +29,7 @@ struct run {
     struct report report;
     struct metrics metrics;
     char directory[FILE_PATH_MAX]; /* run_dir/name */
+    double began;                  /* report_clock() at the start of the program */
     double step_began;             /* report_clock() when the oldest unfinished step began */
     int lock;                      /* descriptor that holds the directory's lock, or -1 */
 };
@@ -84,6 +85,7 @@ static int open_tokenizer(struct run *run, const char *from, char *error) {
 static int run_open(struct run *run, const struct config *config, bool allocate, char *error) {
     char note[ERROR_MAX], warnings[4 * ERROR_MAX], choices[CHOICES_PATH_MAX];
     memset(run, 0, sizeof *run);
+    run->began = report_clock();
     run->config = *config;
     run->lock = -1;
     run->metrics.last_validation = -1;
@@ -270,16 +272,31 @@ static int train(struct run *run, char *error) {
     bool missed = *step > 0 && run->val.open && due(*step, config->eval.every, steps) &&
                   run->metrics.last_validation != *step;
     if (missed && validate(run, error)) return -1;
-    while (*step < steps && !caught_signal)
+    bool late = false; /* known after a step, so that each process gets at least one done */
+    while (*step < steps && !caught_signal && !late) {
         if (step_or_save(run, saved, error) || after_step(run, &saved, error)) return -1;
+        late = report_out_of_time(&run->report);
+    }
     if (settle(run, error)) return -1;
     return *step > saved ? save(run, error) : 0;
 }
 
 static void print_banner(struct run *run) {
-    report_open(&run->report, stdout, &run->trainer, loss_floor(&run->config));
+    report_open(&run->report, stdout, &run->trainer, run->began, loss_floor(&run->config));
     report_banner(&run->report, &run->trainer, run->train.open ? &run->train.loader : NULL,
                   run->val.open ? &run->val.loader : NULL, run->directory);
+}
+
+/* Says why there are steps left. Returns the exit status. */
+static int stopped_early(const struct run *run) {
+    if (caught_signal) {
+        fprintf(stderr, "stopped by signal %d; go on with --resume\n", caught_signal);
+        return EXIT_SIGNAL + caught_signal;
+    }
+    printf("stopped at step %" PRId64 " of %" PRId64 ": the %g minutes of train.minutes are over; "
+           "go on with --resume\n",
+           run->trainer.state.step, run->config.train.steps, run->config.train.minutes);
+    return EXIT_DONE;
 }
 
 int run_train(const struct config *config, const struct command_line *line, char *error) {
@@ -294,10 +311,8 @@ int run_train(const struct config *config, const struct command_line *line, char
         run.trainer.stop = run_catch_signals();
         if (train(&run, error)) status = EXIT_FAILED;
         report_pause(&run.report);
-        if (status == EXIT_DONE && caught_signal && run.trainer.state.step < config->train.steps) {
-            fprintf(stderr, "stopped by signal %d; go on with --resume\n", caught_signal);
-            status = EXIT_SIGNAL + caught_signal;
-        }
+        if (status == EXIT_DONE && run.trainer.state.step < config->train.steps)
+            status = stopped_early(&run);
     }
     run_close(&run);
     return status;

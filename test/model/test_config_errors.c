@@ -213,6 +213,7 @@ Test(config_errors, errors_between_values) {
         {"{\"model\": {\"n_positions\": 1048576}, \"data\": {\"seq_len\": 1048576}}",
          "train.micro_batch_size=65536",
          {"68719476736 tokens", "grad_accum_steps"}},
+        {"{\"train\": {\"minutes\": -1}}", NULL, {"train.minutes is -1", "from 0"}},
         {"{\"train\": {\"micro_batch_size\": 65536, \"grad_accum_steps\": 65536}}",
          "train.steps=1000000000",
          {"2^53", "train.steps"}},

@@ -92,6 +92,24 @@ Test(program_resume, sigint_in_fp16) {
 }
 
 /* Killed again and again, at moments that include the middle of a save. */
+/* No process is so late that it gets no step done. */
+Test(program_resume, after_so_many_minutes) {
+    const char *late = with(LONG, "%s", "--set|train.minutes=0.0001|--set|checkpoint.resume=auto");
+    for (int step = 1; step <= 3; step++) {
+        char expected[64];
+        expect_exit(late, 0);
+        cr_expect_eq(last_step("a/run"), step);
+        snprintf(expected, sizeof expected, "stopped at step %d of 300", step);
+        cr_expect_not_null(strstr(out_text, expected), "%s", out_text);
+        cr_expect_not_null(strstr(out_text, "--resume"), "%s", out_text);
+        cr_expect_not_null(strstr(out_text, "0.0001 minutes"), "%s", out_text);
+    }
+    expect_exit(with(LONG, "%s", "--resume|--set|train.minutes=9"), 0);
+    cr_expect_null(strstr(out_text, "stopped"), "%s", out_text);
+    run_undisturbed("fp32");
+    expect_same_run("a/run", "b/run");
+}
+
 Test(program_resume, kill_9) {
     const char *arguments = with(LONG, "--set|%s", "checkpoint.resume=auto");
     int kills = 0, status = 128 + SIGKILL;

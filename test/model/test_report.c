@@ -100,7 +100,7 @@ Test(report, lines_on_a_pipe) {
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     open_plan(&rig);
     open_pipe(&screen);
-    report_open(&report, screen.out, &rig.trainer, 0);
+    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
     cr_expect_not(report.terminal);
     for (int step = 1; step <= 20; step++) show_step(&report, step);
     const char *text = finish(&screen);
@@ -124,7 +124,7 @@ Test(report, every_so_many_steps_and_the_last) {
     rig.config.log.every = 7;
     open_plan(&rig);
     open_pipe(&screen);
-    report_open(&report, screen.out, &rig.trainer, 0);
+    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
     for (int step = 1; step <= 20; step++) show_step(&report, step);
     expect_match(finish(&screen), "^step   7[^\n]*\nstep  14[^\n]*\nstep  20[^\n]*\n$");
     rig_close(&rig);
@@ -141,7 +141,7 @@ Test(report, loss_scale_and_skips) {
     rig_config(&rig.config, CONFIG_PRECISION_FP16);
     open_plan(&rig);
     open_pipe(&screen);
-    report_open(&report, screen.out, &rig.trainer, 0);
+    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
     show_step(&report, 1);
     report_step(&report, &skipped, 1, 1);
     report.scale_loss = false;
@@ -159,7 +159,7 @@ Test(report, validation_and_the_floor) {
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     open_plan(&rig);
     open_pipe(&screen);
-    report_open(&report, screen.out, &rig.trainer, 0);
+    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
     report_validation(&report, 5, 1.5);
     report.floor = 0.9;
     report_validation(&report, 10, 1.5);
@@ -177,13 +177,13 @@ Test(report, a_dumb_terminal_is_a_pipe) {
     open_plan(&rig);
     open_terminal(&screen, 80);
     setenv("TERM", "dumb", 1);
-    report_open(&report, screen.out, &rig.trainer, 0);
+    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
     cr_expect_not(report.terminal);
     unsetenv("TERM");
-    report_open(&report, screen.out, &rig.trainer, 0);
+    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
     cr_expect_not(report.terminal);
     setenv("TERM", "xterm", 1);
-    report_open(&report, screen.out, &rig.trainer, 0);
+    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
     cr_expect(report.terminal);
     finish(&screen);
     rig_close(&rig);
@@ -199,7 +199,7 @@ static void check_bar(enum config_precision precision, int columns, int64_t step
     rig.config.train.steps = steps;
     open_plan(&rig);
     open_terminal(&screen, columns);
-    report_open(&report, screen.out, &rig.trainer, 0);
+    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
     cr_assert(report.terminal);
     for (int64_t step = 1; step <= 5; step++) {
         struct step_report now = report_of(steps / 6 * step + 1);
@@ -236,7 +236,7 @@ Test(report, bar_without_a_width) {
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     open_plan(&rig);
     open_terminal(&screen, 0);
-    report_open(&report, screen.out, &rig.trainer, 0);
+    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
     show_step(&report, 1);
     cr_expect_lt(widest(finish(&screen)), 80);
     rig_close(&rig);
@@ -251,7 +251,7 @@ Test(report, bar_fills_from_left_to_right) {
     int last = -1;
     for (int64_t step = 1; step <= 20; step++) {
         open_terminal(&screen, 150);
-        report_open(&report, screen.out, &rig.trainer, 0);
+        report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
         show_step(&report, step);
         const char *drawn = last_drawn(finish(&screen));
         int full = (int)strspn(drawn, "#");
@@ -269,7 +269,7 @@ static void check_eta(struct rig *rig, int64_t first, int64_t step, int64_t step
     rig->config.train.steps = steps;
     rig->trainer.state.step = first;
     open_terminal(&screen, 200);
-    report_open(&report, screen.out, &rig->trainer, 0);
+    report_open(&report, screen.out, &rig->trainer, report_clock(), 0);
     report.started -= seconds;
     show_step(&report, step);
     expect_match(last_drawn(finish(&screen)), expected);
@@ -286,6 +286,9 @@ Test(report, time_left) {
     check_eta(&rig, 0, 1, 1000001, 1.01, "\\| 11d 1[67]h left");
     /* After a resume only the steps of this process count. */
     check_eta(&rig, 500, 510, 520, 100, "\\| 1m 40s left");
+    rig.config.train.minutes = 1.5; /* counted from now, since these runs began earlier */
+    check_eta(&rig, 0, 10, 20, 100, "\\| 1m 30s left");
+    check_eta(&rig, 0, 10, 20, 5, "\\| 5s left");
     rig_close(&rig);
 }
 
@@ -297,7 +300,7 @@ Test(report, pause_ends_the_bar) {
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     open_plan(&rig);
     open_terminal(&screen, 80);
-    report_open(&report, screen.out, &rig.trainer, 0);
+    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
     report_pause(&report);
     show_step(&report, 1);
     report_pause(&report);
@@ -313,7 +316,7 @@ Test(report, pause_ends_the_bar) {
 static const char *banner(struct rig *rig, struct screen *screen, double floor) {
     struct report report;
     open_pipe(screen);
-    report_open(&report, screen->out, &rig->trainer, floor);
+    report_open(&report, screen->out, &rig->trainer, report_clock(), floor);
     report_banner(&report, &rig->trainer, &rig->loader, &rig->loader, "runs/rig");
     return finish(screen);
 }
