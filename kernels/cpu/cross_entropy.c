@@ -5,14 +5,22 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vector.h"
 
+/* Maxima of every 16th element first: compilers that mind NaN vectorize no other way. */
 static float row_max(const struct tensor *logits, int64_t offset, int64_t count) {
-    float buffer[CPU_BLOCK], max = -INFINITY;
+    enum { LANES = 16 };
+    float buffer[CPU_BLOCK], maxima[LANES];
+    for (int lane = 0; lane < LANES; lane++) maxima[lane] = -INFINITY;
     for (int64_t v = 0; v < count; v += CPU_BLOCK) {
-        int64_t n = block_length(v, count, CPU_BLOCK);
+        int64_t n = block_length(v, count, CPU_BLOCK), i = 0;
         const float *x = dtype_widen(buffer, logits->data, logits->dtype, offset + v, n);
-#pragma omp simd reduction(max : max)
-        for (int64_t i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
+        for (; i + LANES <= n; i += LANES)
+#pragma omp simd
+            for (int lane = 0; lane < LANES; lane++)
+                maxima[lane] = x[i + lane] > maxima[lane] ? x[i + lane] : maxima[lane];
+        for (; i < n; i++) maxima[0] = x[i] > maxima[0] ? x[i] : maxima[0];
     }
+    float max = maxima[0];
+    for (int lane = 1; lane < LANES; lane++) max = maxima[lane] > max ? maxima[lane] : max;
     return max;
 }
 

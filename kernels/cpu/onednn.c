@@ -276,6 +276,13 @@ static bool build(struct onednn *library, struct onednn_product *product,
                                       DNNL_MEMORY_NONE) == dnnl_success;
 }
 
+static bool listed(char names[][ONEDNN_NAME_MAX], int count, const char *name) {
+    for (int i = 0; i < count; i++)
+        if (strcmp(names[i], name) == 0) return true;
+    return false;
+}
+
+/* Once it was used, the one in the library's cache is shown a second time on arm64. */
 int onednn_implementations(char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX],
                            struct onednn *library, const struct onednn_shape *shape) {
     struct request request;
@@ -284,7 +291,8 @@ int onednn_implementations(char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MA
     bool more =
         request_open(&request, shape) && implementations_open(&list, library->engine, &request);
     for (; more && count < ONEDNN_IMPLEMENTATIONS_MAX; more = implementations_next(&list))
-        if (counts(&list, shape) && (count == 0 || !is_reference(&list)))
+        if (counts(&list, shape) && (count == 0 || !is_reference(&list)) &&
+            !listed(names, count, name_of(&list)))
             snprintf(names[count++], ONEDNN_NAME_MAX, "%s", name_of(&list));
     implementations_close(&list);
     request_close(&request);

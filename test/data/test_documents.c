@@ -138,8 +138,8 @@ Test(documents, marks_are_found_wherever_a_read_ends) {
             sizes[count - 1] += piece.size;
         }
         cr_expect_eq(count, 2, "%d", at);
-        cr_expect_eq(sizes[0], at);
-        cr_expect_eq(sizes[1], MIB + 50 - at - 13);
+        cr_expect_eq(sizes[0], (size_t)at);
+        cr_expect_eq(sizes[1], (size_t)(MIB + 50 - at - 13));
         close_reading(reading);
     }
     free(text);

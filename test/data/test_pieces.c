@@ -240,8 +240,8 @@ Test(pieces, hostile_texts_take_time_in_proportion) {
                                         "'s",
                                         "'l",
                                         "  a",
-                                        "\xf0\x9e\x97\xb1"
-                                        "1"};
+                                        ("\xf0\x9e\x97\xb1"
+                                         "1")};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         cr_expect(grows_in_proportion(cut_copies, parts[i], 1000000), "copies of part %zu", i);
 }

@@ -235,7 +235,7 @@ Test(metrics, digits_tell_any_two_floats_apart) {
 }
 
 Test(metrics, switched_off_writes_nothing) {
-    struct metrics metrics = {NULL};
+    struct metrics metrics = {0};
     struct step_report report = report_of(1);
     cr_expect_eq(metrics_step(&metrics, &report, 1, 1, 1, error), 0);
     cr_expect_eq(metrics_validation(&metrics, 1, 1, error), 0);

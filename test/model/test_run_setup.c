@@ -36,7 +36,7 @@ static void text_config(struct config *config, enum config_tokenizer tokenizer) 
 }
 
 static void open_text(struct source *source, const struct config *config, const char *prefix) {
-    char pattern[FILE_PATH_MAX];
+    char pattern[FILE_PATH_MAX + 16];
     snprintf(pattern, sizeof pattern, "%s_train_*.bin", prefix);
     cr_assert_eq(source_open(source, config, pattern, false, error), 0, "%s", error);
 }

@@ -31,7 +31,8 @@ static struct verdict judge_seeds(struct run_recipe recipe, int seeds, const dou
     for (int i = 0; i < CHECKS; i++) {
         cr_expect_gt(strlen(verdict.checks[i].text), 0, "%s: no words", check_name(i));
         if (verdict.checks[i].outcome == CHECK_FAIL)
-            snprintf(last_text, sizeof last_text, "%s", verdict.checks[i].text);
+            snprintf(last_text, sizeof last_text, "%.*s", CHECK_TEXT_MAX - 1,
+                     verdict.checks[i].text);
     }
     comparison_free(&comparison);
     for (int side = 0; side < 2; side++) {
