@@ -39,6 +39,8 @@ LEVEL_v4 := -march=x86-64-v4 -mprefer-vector-width=512
 else
 LEVELS   := base
 endif
+# Nobody asks errno about a root, and with it loops of roots are not vectorized.
+LEVEL_OPTIONS := -fno-math-errno
 OBJCOPY ?= $(shell $(CC) -print-prog-name=objcopy)
 
 # ---- packages, and what stands in where they are missing
@@ -48,7 +50,7 @@ PACKAGES ?= $(wildcard build/packages)
 PACKAGE_OPTIONS := $(addprefix -isystem ,$(PACKAGES:%=%/include))
 PACKAGE_FOLDER  := $(abspath $(PACKAGES:%=%/lib))
 OPTIONS += $(PACKAGE_OPTIONS)
-has_header = $(shell $(CC) -E -include $(1) -x c /dev/null >/dev/null 2>&1 && echo 1 || echo 0)
+has_header = $(shell $(CC) $(PACKAGE_OPTIONS) -E -include $(1) -x c /dev/null >/dev/null 2>&1 && echo 1 || echo 0)
 ONEDNN    ?= $(call has_header,dnnl.h)
 CRITERION ?= $(call has_header,criterion/criterion.h)
 ifeq ($(BUILD),emulated-thread)
@@ -63,6 +65,8 @@ ifeq ($(filter clean help,$(MAKECMDGOALS)),)
 ifneq ($(ONEDNN),1)
 $(info make: without oneDNN: matrix products on the CPU are right, but slow)
 endif
+endif
+ifneq ($(filter %test %tests test-%,$(MAKECMDGOALS)),)
 ifneq ($(CRITERION),1)
 $(info make: without Criterion: the tests run on test/plain_criterion)
 endif
@@ -156,8 +160,9 @@ endif
 USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS)) \
                 COMPARE=./$(word 3,$(PROGRAMS))
 
-.PHONY: all test test-sanitize test-device test-races bench bench-products bench-busy cuda-report \
-        cuda-coverage check-mutants check generate fuzz clean help force
+.PHONY: all test test-isa test-sanitize test-device test-races bench bench-products bench-busy \
+        cuda-report cuda-coverage check-mutants check generate fuzz install uninstall dist \
+        clean help force
 .SUFFIXES:
 
 all: $(PROGRAMS)
@@ -211,7 +216,7 @@ $(OUT)/gpu_bench: $(call object,test/gpu_bench.c test/gpu_bench_kernels.c) \
 
 # What objects were compiled with: where that changes (CUDA=0 today, CUDA=1 tomorrow), they are
 # compiled anew.
-COMPILED_WITH := $(CC) $(OPTIONS) $(CFLAGS) $(CPPFLAGS) $(LEVELS) $(CUDA) $(NVCC_OPTIONS)
+COMPILED_WITH := $(CC) $(OPTIONS) $(LEVEL_OPTIONS) $(CFLAGS) $(CPPFLAGS) $(LEVELS) $(CUDA) $(NVCC_OPTIONS)
 $(OUT)/options: force
 	@mkdir -p $(@D)
 	@echo '$(COMPILED_WITH)' | cmp -s - $@ || echo '$(COMPILED_WITH)' >$@
@@ -227,7 +232,7 @@ define level_rules
 $(OUT)/level_$(1)/%.o: %.c Makefile $(OUT)/options
 	@mkdir -p $$(@D)
 	$$(call say,CC)
-	$$(QUIET)$$(CC) $$(OPTIONS) $$(LEVEL_$(1)) $$(CFLAGS) $$(CPPFLAGS) -c -o $$@ $$<
+	$$(QUIET)$$(CC) $$(OPTIONS) $$(LEVEL_OPTIONS) $$(LEVEL_$(1)) $$(CFLAGS) $$(CPPFLAGS) -c -o $$@ $$<
 
 $(OUT)/cpu_$(1).o: $$(LEVEL_SOURCES:%.c=$(OUT)/level_$(1)/%.o)
 	$$(QUIET)$$(CC) -nostdlib -r -o $$@ $$^
@@ -269,7 +274,6 @@ ifeq ($(CUDA_HEADERS),)
 	@echo "skipped: the CUDA kernels on the emulator, because there is no cuda_runtime.h here"
 else
 	$(MAKE) BUILD=emulated test-device
-	$(MAKE) BUILD=emulated-address test-device
 endif
 endif
 
@@ -282,8 +286,15 @@ test-device: $(OUT)/device_tests $(if $(EMULATED),$(OUT)/test_emulator)
 test-races:
 	$(MAKE) BUILD=emulated-thread test-device
 
+# The CPU's tests under each set of instructions that this processor has.
+test-isa: $(OUT)/tests $(PROGRAMS)
+	$(USE_PROGRAMS) TESTS=$(OUT)/tests scripts/test_isa.sh
+
 test-sanitize:
 	$(MAKE) BUILD=sanitize test
+ifneq ($(CUDA_HEADERS),)
+	$(MAKE) BUILD=emulated-address test-device
+endif
 
 bench: $(OUT)/bench
 	$(OUT)/bench
@@ -309,6 +320,7 @@ check-mutants:
 
 check: $(PROGRAMS)
 	scripts/check_floors.sh
+	scripts/check_instructions.sh $(OUT)
 	$(USE_PROGRAMS) scripts/generate.sh --check
 	test/plain_criterion/check.sh
 	@if command -v shellcheck >/dev/null; then set -x; \
@@ -320,6 +332,7 @@ ifeq ($(BUILD),fast)
 	$(USE_PROGRAMS) test/scripts/test_compare_precisions.sh
 	$(USE_PROGRAMS) test/scripts/test_regress.sh
 	$(USE_PROGRAMS) test/scripts/test_pages.sh
+	MAKE="$(MAKE)" test/scripts/test_install.sh
 endif
 
 # Refreshes what is generated from the option table: configs/schema.json, the README's reference.
@@ -346,13 +359,44 @@ fuzz: $(FUZZERS)
 	  build/fuzz/$$fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=10 -verbosity=0 \
 	    -artifact_prefix=build/fuzz/ build/fuzz/corpus/$$fuzzer test/fuzz/seeds configs; done
 
+# ---- installing
+
+# The programs go with their configs/, which they look for beside themselves; on the path are links
+# with names of our own, since others have a train and a compare too.
+PREFIX  ?= /usr/local
+DESTDIR ?=
+HOME_OF_PROGRAMS = $(DESTDIR)$(PREFIX)/lib/mantissa
+MAN     = $(DESTDIR)$(PREFIX)/share/man/man1
+VERSION = $(shell sed -n 's/.*MANTISSA_VERSION "\(.*\)"/\1/p' model/command_line.h)
+
+install: $(PROGRAMS)
+	install -d $(HOME_OF_PROGRAMS)/configs $(DESTDIR)$(PREFIX)/bin $(MAN)
+	install -m 755 $(PROGRAMS) $(HOME_OF_PROGRAMS)
+	install -m 644 configs/*.json $(HOME_OF_PROGRAMS)/configs
+	for name in $(notdir $(PROGRAMS)); do \
+	  ln -sfn ../lib/mantissa/$$name $(DESTDIR)$(PREFIX)/bin/mantissa-$$name && \
+	  scripts/man_page.sh $(HOME_OF_PROGRAMS)/$$name $$name $(VERSION) \
+	    >$(MAN)/mantissa-$$name.1 || exit 1; done
+
+uninstall:
+	rm -rf $(HOME_OF_PROGRAMS)
+	rm -f $(foreach name,$(notdir $(PROGRAMS)),$(DESTDIR)$(PREFIX)/bin/mantissa-$(name) \
+	  $(MAN)/mantissa-$(name).1)
+
+# What is committed, as one file.
+dist:
+	mkdir -p build
+	git archive --prefix=mantissa-$(VERSION)/ -o build/mantissa-$(VERSION).tar.gz HEAD
+	@echo "  build/mantissa-$(VERSION).tar.gz"
+
 clean:
 	rm -rf build train prepare compare
 
 help:
 	@echo "make                build ./train, ./prepare and ./compare"
-	@echo "make test           all tests"
-	@echo "make test-sanitize  all tests under AddressSanitizer and UBSan"
+	@echo "make test           all tests, with the CUDA kernels on the emulated GPU"
+	@echo "make test-sanitize  the same under AddressSanitizer and UBSan"
+	@echo "make test-isa       the CPU's tests under each set of instructions that is here"
 	@echo "make test-device    tests of kernels and training on the GPU that is here"
 	@echo "make test-races     the same on the emulated GPU, under ThreadSanitizer"
 	@echo "make bench          GPT-2 124M: ms per step by part, tokens/s, ratio to bare products"
@@ -364,6 +408,8 @@ help:
 	@echo "make check-mutants  plants faults in the CUDA kernels, shows which tests notice"
 	@echo "make generate       refresh configs/schema.json and the README's config reference"
 	@echo "make fuzz           fuzz the readers of files (clang), FUZZ_SECONDS=60 each"
+	@echo "make install        programs, configs and man pages under PREFIX=/usr/local; uninstall"
+	@echo "make dist           the committed sources as build/mantissa-VERSION.tar.gz"
 	@echo "make clean          remove everything built"
 
 -include $(wildcard $(OUT)/*.d $(OUT)/*/*.d $(OUT)/*/*/*.d $(OUT)/*/*/*/*.d)

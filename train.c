@@ -1,10 +1,12 @@
 /* ./train: flags, then config, then the run. No mathematics here. */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include <stb/stb_ds.h>
 
 #include "data/error.h"
+#include "data/help.h"
 #include "kernels/backend.h"
 #include "model/checkpoint.h"
 #include "model/command_line.h"
@@ -44,9 +46,24 @@ static int print_version(char *error) {
     return EXIT_DONE;
 }
 
-static int print(enum command command, char *error) {
-    switch (command) {
-    case COMMAND_HELP: command_line_help(stdout); break;
+static int print_help(const char *program, char *error) {
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) {
+        fail(error, "no memory for a help text");
+        return EXIT_FAILED;
+    }
+    command_line_help(out);
+    fclose(out);
+    help_print(stdout, text, program);
+    free(text);
+    return EXIT_DONE;
+}
+
+static int print(const struct command_line *line, char *error) {
+    switch (line->command) {
+    case COMMAND_HELP: return print_help(line->program, error);
     case COMMAND_VERSION: return print_version(error);
     case COMMAND_PRINT_SCHEMA: config_print_schema(stdout); break;
     default: config_print_reference(stdout); break;
@@ -81,7 +98,7 @@ static int audit(const struct command_line *line, char *error) {
 static int run(const struct command_line *line, char *error) {
     struct config config;
     char from[FILE_PATH_MAX], levels[64];
-    if (line->command >= COMMAND_HELP) return print(line->command, error);
+    if (line->command >= COMMAND_HELP) return print(line, error);
     if (!backend_cpu_level(levels, sizeof levels, error)) return EXIT_USAGE;
     if (line->command == COMMAND_EXPORT) return export(line, error);
     if (line->command == COMMAND_AUDIT) return audit(line, error);
@@ -108,7 +125,10 @@ int main(int argc, char **argv) {
         fail(error, "standard output could not be written in full");
         status = EXIT_FAILED;
     }
-    if (error[0] && (status == EXIT_FAILED || status == EXIT_USAGE))
-        fprintf(stderr, "train: %s\n", error);
+    if (error[0] && (status == EXIT_FAILED || status == EXIT_USAGE)) {
+        fputs("train: ", stderr);
+        help_print(stderr, error, argv[0]);
+        fputc('\n', stderr);
+    }
     return status;
 }

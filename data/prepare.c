@@ -12,6 +12,7 @@
 #include "data/documents.h"
 #include "data/error.h"
 #include "data/files.h"
+#include "data/help.h"
 #include "data/inputs.h"
 #include "data/interrupts.h"
 #include "data/progress.h"
@@ -318,11 +319,12 @@ int main(int argc, char **argv) {
     struct options options;
     static struct run run = {.interrupts.fd = -1};
     if (read_options(&options, argc, argv, error)) {
-        fprintf(stderr, "prepare: %s\n./prepare --help shows the options\n", error);
+        fprintf(stderr, "prepare: %s\n", error);
+        help_print(stderr, "./prepare --help shows the options\n", argv[0]);
         return EXIT_USAGE;
     }
     if (options.help) {
-        fputs(HELP, stdout);
+        help_print(stdout, HELP, argv[0]);
         return EXIT_SUCCESS;
     }
     snprintf(run.train, sizeof run.train, "%s_train", options.prefix);

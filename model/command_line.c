@@ -247,7 +247,8 @@ static int check(const struct command_line *line, char *error) {
 }
 
 int command_line_parse(struct command_line *line, int argc, char **argv, char *error) {
-    *line = (struct command_line){.temperature = -1,
+    *line = (struct command_line){.program = argv[0],
+                                  .temperature = -1,
                                   .top_k = -1,
                                   .top_p = -1,
                                   .tokens = -1,

@@ -26,6 +26,7 @@ enum command {
 
 struct command_line {
     enum command command;
+    const char *program;       /* argv[0] */
     const char *config;        /* NULL: not given */
     char **overrides;          /* stb_ds array of "key.path=value" */
     bool resume;               /* --resume */

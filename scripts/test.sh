@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs what the tests need (apt, with sudo unless root), builds, and runs all tests. Where the
 # headers of CUDA are, that includes the CUDA kernels on an emulated GPU.
-#   scripts/test.sh            the tests
-#   scripts/test.sh --all      also the CPU's tests under AddressSanitizer and UBSan
+#   scripts/test.sh            the tests, and those of the kernels on lower levels of instructions
+#   scripts/test.sh --all      also all of them under AddressSanitizer and UBSan, and the CPU's on
+#                              each set of instructions that is here
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/packages.sh
@@ -12,4 +13,9 @@ install_build_needs /usr/include/criterion/criterion.h libcriterion-dev g++ g++ 
     gnuplot gnuplot-nox
 make -j"$(nproc)" all
 make -j"$(nproc)" test
-if [ "${1:-}" = --all ]; then make -j"$(nproc)" test-sanitize; fi
+if [ "${1:-}" = --all ]; then
+    make -j"$(nproc)" test-sanitize
+    make test-isa
+else
+    scripts/test_isa.sh --short
+fi

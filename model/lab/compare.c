@@ -9,6 +9,7 @@
 
 #include "data/error.h"
 #include "data/files.h"
+#include "data/help.h"
 #include "model/lab/comparison_report.h"
 
 enum { EXIT_PASSED = 0, EXIT_TROUBLE = 1, EXIT_WRONG_USAGE = 2 };
@@ -54,12 +55,14 @@ static const struct {
     [FLAG_HELP] = {"--help", NULL, "this text"},
 };
 
-static void print_help(void) {
-    printf("./compare RUN RUN ... [--out DIR]: how runs differ from the first of them\n\n"
-           "  RUN is a run directory, such as runs/NAME, or LABEL=DIRECTORY. Runs that\n"
-           "  differ in nothing but their seed are seen as one, with its noise.\n\n"
-           "  ./compare runs/fp32 runs/bf16 --out runs/report\n"
-           "  ./compare before=runs/a after=runs/b\n\n");
+static void print_help(const char *program) {
+    help_print(stdout,
+               "./compare RUN RUN ... [--out DIR]: how runs differ from the first of them\n\n"
+               "  RUN is a run directory, such as runs/NAME, or LABEL=DIRECTORY. Runs that\n"
+               "  differ in nothing but their seed are seen as one, with its noise.\n\n"
+               "  ./compare runs/fp32 runs/bf16 --out runs/report\n"
+               "  ./compare before=runs/a after=runs/b\n\n",
+               program);
     for (int i = 0; i < FLAGS; i++) {
         char left[40];
         snprintf(left, sizeof left, "%s %s", flags[i].name, flags[i].value ? flags[i].value : "");
@@ -237,7 +240,7 @@ int main(int argc, char **argv) {
     int status = EXIT_WRONG_USAGE;
     if (parse(&options, argc, argv, error) == 0) {
         status = EXIT_PASSED;
-        if (options.help) print_help();
+        if (options.help) print_help(argv[0]);
         else status = read_and_compare(&options, command, error);
     }
     if ((fflush(stdout) || ferror(stdout)) && status == EXIT_PASSED) {

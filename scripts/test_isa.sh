@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Runs the CPU's tests under each set of instructions that this processor has: levels of our own
+# code (MANTISSA_CPU, which bounds oneDNN too), then those of oneDNN under our highest level; and
+# with qemu-user the program on processors that are not here.
+#   scripts/test_isa.sh            all tests
+#   scripts/test_isa.sh --short    kernels, golden runs and memory, under our lower levels
+# TESTS is the program of tests; `make test-isa` builds and runs it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+short=false
+case "${1:-}" in
+'') ;;
+--short) short=true ;;
+*) echo "usage: scripts/test_isa.sh [--short]" >&2; exit 2 ;;
+esac
+export TRAIN=${TRAIN:-./train} PREPARE=${PREPARE:-./prepare} COMPARE=${COMPARE:-./compare}
+export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
+unset MANTISSA_CPU ONEDNN_MAX_CPU_ISA DNNL_MAX_CPU_ISA
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
+# The levels of this program that the processor has, from the lowest; at last the one it takes.
+levels=()
+for level in $("$TRAIN" --version | sed -n 's/.*(this program has \(.*\))$/\1/p' | tr -d ,); do
+    MANTISSA_CPU=$level "$TRAIN" --version >"$log" 2>&1 || break
+    levels+=("$level")
+done
+
+settings=()
+for level in "${levels[@]}"; do settings+=("MANTISSA_CPU=$level"); done
+if $short; then
+    unset "settings[-1]"
+elif "$TRAIN" --version | grep -q oneDNN && [ "$(uname -m)" = x86_64 ]; then
+    for isa in SSE41:sse4_1 AVX2:avx2 AVX512_CORE:avx512bw AVX512_CORE_BF16:avx512_bf16 \
+        AVX512_CORE_AMX:amx_bf16; do
+        if grep -qw "${isa#*:}" /proc/cpuinfo; then settings+=("ONEDNN_MAX_CPU_ISA=${isa%:*}"); fi
+    done
+fi
+
+filter='*'
+if $short; then
+    # Suites are named after their files.
+    suites=$(sed -n 's/^Test(\([a-z0-9_]*\),.*/\1/p' test/kernels/*.c test/model/test_gpt_golden.c \
+        test/model/test_memory_peak.c | sort -u | paste -sd'|')
+    filter="@($suites)/*"
+fi
+
+failed=0
+"$TRAIN" --version
+for setting in "${settings[@]+"${settings[@]}"}"; do
+    begin=$SECONDS status=0
+    env "$setting" "${TESTS:-build/fast/tests}" --jobs 2 --filter "$filter" >"$log" 2>&1 || status=$?
+    printf '%-36s %4d s  %s\n' "$setting" $((SECONDS - begin)) \
+        "$(sed -n 's/.*Synthesis: //p' "$log")"
+    if [ "$status" -ne 0 ]; then
+        failed=1
+        tail -n 40 "$log" >&2
+    fi
+done
+test/scripts/test_processors.sh || failed=1
+exit "$failed"
