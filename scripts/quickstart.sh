@@ -1,16 +1,56 @@
 #!/usr/bin/env bash
-# From a bare Debian or Ubuntu machine to a trained model in about two minutes of training:
-# installs what is missing (apt, with sudo unless root), builds, trains configs/quickstart.json on
-# the embedded corpus in bf16 where the processor has it, else fp32, and shows what came out.
+# From a bare Debian or Ubuntu machine to a trained model: installs what is missing (apt, with sudo
+# unless root), builds, and trains configs/quickstart.json on the embedded corpus, in bf16 where the
+# processor is fast in it, else in fp32. It first measures how fast that goes, and takes as many
+# steps as fit two minutes. Interrupted, the same command goes on.
+#   scripts/quickstart.sh [--set KEY=VALUE ...]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/packages.sh
 . scripts/packages.sh
 
-install_build_needs gnuplot gnuplot-nox
-make -j"$(nproc)"
+seconds=120
+steps_max=6000 # three times through the corpus; more would learn it by heart
 
-./train --config quickstart.json --set checkpoint.resume=auto "$@"
+# Prints how many steps fit, by those of a few seconds of training.
+choose_steps() {
+    local folder=$1
+    ./train --config quickstart.json "${@:2}" --set run_dir="$folder" --set name=measured \
+        --set train.steps=1000000 --set train.minutes=0.1 --set eval.every=0 \
+        --set sample.every=0 --set checkpoint.every=0 >"$folder/log" 2>&1 ||
+        { tail -n 5 "$folder/log" >&2; return 1; }
+    # The first step allocates; validations, samples and checkpoints take about a twentieth.
+    sed -n 's/.*"step_ms": \([0-9.]*\),.*/\1/p' "$folder/measured/metrics.jsonl" |
+        awk -v seconds="$seconds" -v most="$steps_max" '
+            NR == 1 { first = $1 }
+            { sum += $1 }
+            END {
+                ms = NR > 1 ? (sum - first) / (NR - 1) : first
+                steps = int(0.95 * 1000 * seconds / ms / 60) * 60
+                if (steps < 60) steps = 60
+                print (steps > most ? most : steps)
+            }'
+}
+
+install_build_needs gnuplot gnuplot-nox
+# Compiling for GPUs takes as long as all the rest.
+cuda=(CUDA=0)
+if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then cuda=(); fi
+make -j"$(nproc)" "${cuda[@]}"
+
+if [ -e runs/quickstart/config.json ]; then
+    ./train --config runs/quickstart/config.json --set checkpoint.resume=auto "$@"
+else
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+    printf 'Measuring how fast this machine trains ...\n'
+    steps=$(choose_steps "$folder" "$@")
+    printf 'Training for %d steps, about two minutes.\n\n' "$steps"
+    ./train --config quickstart.json --set checkpoint.resume=auto --set train.steps="$steps" \
+        --set optimizer.warmup_steps=$((steps / 30)) --set eval.every=$((steps / 6)) \
+        --set checkpoint.every=$((steps / 3)) --set sample.every=$((steps / 3)) \
+        --set log.every=$((steps / 60)) "$@"
+fi
 
 printf '\nThe loss by step (runs/quickstart/metrics.jsonl):\n'
 scripts/plot.sh runs/quickstart
