@@ -172,10 +172,10 @@ if [ ! -x "$nvcc" ]; then
     echo "gpu_check: no nvcc here: install the CUDA toolkit, or set NVCC=PATH" >&2
     exit 1
 fi
-idirafter=()
-if [ -d build/packages ]; then idirafter=(-idirafter build/packages/include); fi
+headers=()
+if [ -d build/packages ]; then headers=(-isystem build/packages/include); fi
 if ! printf '#include <%s>\n' stddef.h cjson/cJSON.h stb/stb_ds.h pcre2.h |
-    ${CC:-cc} -E "${idirafter[@]}" -DPCRE2_CODE_UNIT_WIDTH=8 -x c - >/dev/null 2>&1; then
+    ${CC:-cc} -E "${headers[@]}" -DPCRE2_CODE_UNIT_WIDTH=8 -x c - >/dev/null 2>&1; then
     cat >&2 <<'TEXT'
 gpu_check: cJSON.h, pcre2.h or stb_ds.h is missing here, and build/packages does not hold it.
 Either install libcjson-dev, libpcre2-dev and libstb-dev, or run `scripts/gpu_check.sh --bundle` on
