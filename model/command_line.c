@@ -297,9 +297,10 @@ void command_line_help(FILE *out) {
         fprintf(out, "  %-20s %.*s\n", left, first, flags[i].help);
         if (flags[i].help[first]) fprintf(out, "  %-20s %s\n", "", flags[i].help + first + 1);
     }
-    fprintf(
-        out,
-        "\nExit status: 0 done, 1 failed, 2 wrong usage or config, 130 and 143 stopped by\n"
-        "SIGINT and SIGTERM (training saves a checkpoint first).\n\nKeys of a config file:\n\n");
+    fprintf(out,
+            "\nExit status: 0 done, 1 failed, 2 wrong usage or config, 130 and 143 stopped by\n"
+            "SIGINT and SIGTERM (training saves a checkpoint first).\n\n"
+            "Environment: MANTISSA_CPU=v3, for instance, has a CPU's operations take no more\n"
+            "than that level of instructions; --version lists them.\n\nKeys of a config file:\n\n");
     config_print_help(out);
 }

@@ -68,7 +68,7 @@ const struct config_option config_options[] = {
     STRING(name, "", 0, COMPUTED("the config file's name without .json"),
            HELP("Name of the run, and of its folder in run_dir.")),
     ENUM(precision, CONFIG_PRECISION_AUTO, precision_words,
-         HELP("Arithmetic of the run. auto takes bf16 where the hardware has it, else fp32 on a "
+         HELP("Arithmetic of the run. auto takes bf16 where that is faster than fp32, else fp32 on a "
               "CPU and fp16 on a GPU.")),
     ENUM(device, CONFIG_DEVICE_AUTO, device_words,
          HELP("Where to train. auto takes the GPU if there is one.")),

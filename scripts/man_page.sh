@@ -17,7 +17,7 @@ printf '.SH NAME\nmantissa-%s \\- %s\n.SH DESCRIPTION\n.nf\n.in 1n\n' "$name" "$
 (exec -a "mantissa-$name" "$program" --help) | sed -e 's/\\/\\e/g' -e "s/^[.']/\\\\\&&/" \
     -e 's/-/\\-/g' -e "s/'/\\\\(aq/g" |
     awk '
-        /^(Exit status|Documents|JSON Lines|Keys of a config file)[:.]/ {
+        /^(Exit status|Environment|Documents|JSON Lines|Keys of a config file)[:.]/ {
             title = $0; rest = $0
             sub(/[:.].*/, "", title)
             sub(/^[^:.]*[:.] */, "", rest)
