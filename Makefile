@@ -18,7 +18,7 @@ CC    ?= cc
 OUT   := build/$(BUILD)
 
 CFLAGS ?= -O3
-WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
+WARNINGS := -Wall -Wextra -Werror=switch -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
 OPTIONS  := -std=gnu11 -D_GNU_SOURCE -g -fopenmp -I. $(WARNINGS) -MMD -MP
 ifneq ($(filter sanitize emulated-address,$(BUILD)),)
 OPTIONS += -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -32,6 +32,7 @@ $(OUT)/data/stb_ds.o: OPTIONS += -fno-sanitize=shift
 
 ifeq ($(firstword $(subst -, ,$(shell $(CC) -dumpmachine))),x86_64)
 LEVELS   := v2 v3 v4
+OPTIONS  += -march=x86-64 -mtune=generic
 LEVEL_v2 := -march=x86-64-v2
 LEVEL_v3 := -march=x86-64-v3
 # 512-bit vectors run at full speed since Ice Lake and Zen 4; gcc by default avoids them.
@@ -93,7 +94,7 @@ CUDA_SOURCES := $(wildcard kernels/cuda/*.cu)
 EMULATOR     := test/cuda_emulator/cuda_emulator
 EMULATE      := -std=c++17 -g -I. -include $(EMULATOR).h \
                 $(addprefix -isystem ,$(filter-out /usr/include,$(CUDA_HEADERS))) \
-                -fopenmp -Wall -Wextra -Wno-unknown-pragmas -Wno-psabi -MMD -MP
+                -fopenmp -Wall -Wextra -Werror=switch -Wno-unknown-pragmas -Wno-psabi -MMD -MP
 EMULATE_emulated         := -O2
 EMULATE_emulated-address := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all \
                             -fsanitize-sections=emu_shared
@@ -108,7 +109,7 @@ $(error CUDA=1, but there is no nvcc: install the CUDA toolkit, or set NVCC=PATH
 endif
 CUDA_SOURCES := $(wildcard kernels/cuda/*.cu)
 NVCC_OPTIONS := -std=c++17 -O3 -lineinfo -I. -MMD -MP \
-  -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-threadsafe-statics \
+  -Xcompiler -Wall,-Wextra,-Werror=switch,-fno-exceptions,-fno-threadsafe-statics \
   $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch)) \
   -gencode=arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
 OPTIONS += -DWITH_CUDA
@@ -369,19 +370,21 @@ HOME_OF_PROGRAMS = $(DESTDIR)$(PREFIX)/lib/mantissa
 MAN     = $(DESTDIR)$(PREFIX)/share/man/man1
 VERSION = $(shell sed -n 's/.*MANTISSA_VERSION "\(.*\)"/\1/p' model/command_line.h)
 
-install: $(PROGRAMS)
-	install -d $(HOME_OF_PROGRAMS)/configs $(DESTDIR)$(PREFIX)/bin $(MAN)
-	install -m 755 $(PROGRAMS) $(HOME_OF_PROGRAMS)
-	install -m 644 configs/*.json $(HOME_OF_PROGRAMS)/configs
+# Installs what was built, with whatever options: as root, another compiler may be on the path.
+install:
+	@test -x $(word 1,$(PROGRAMS)) || { echo "nothing is built yet: run make first" >&2; exit 1; }
+	install -d "$(HOME_OF_PROGRAMS)/configs" "$(DESTDIR)$(PREFIX)/bin" "$(MAN)"
+	install -m 755 $(PROGRAMS) "$(HOME_OF_PROGRAMS)"
+	install -m 644 configs/*.json "$(HOME_OF_PROGRAMS)/configs"
 	for name in $(notdir $(PROGRAMS)); do \
-	  ln -sfn ../lib/mantissa/$$name $(DESTDIR)$(PREFIX)/bin/mantissa-$$name && \
-	  scripts/man_page.sh $(HOME_OF_PROGRAMS)/$$name $$name $(VERSION) \
-	    >$(MAN)/mantissa-$$name.1 || exit 1; done
+	  ln -sfn ../lib/mantissa/$$name "$(DESTDIR)$(PREFIX)/bin/mantissa-$$name" && \
+	  scripts/man_page.sh "$(HOME_OF_PROGRAMS)/$$name" $$name $(VERSION) \
+	    >"$(MAN)/mantissa-$$name.1" || exit 1; done
 
 uninstall:
-	rm -rf $(HOME_OF_PROGRAMS)
-	rm -f $(foreach name,$(notdir $(PROGRAMS)),$(DESTDIR)$(PREFIX)/bin/mantissa-$(name) \
-	  $(MAN)/mantissa-$(name).1)
+	rm -rf "$(HOME_OF_PROGRAMS)"
+	for name in $(notdir $(PROGRAMS)); do \
+	  rm -f "$(DESTDIR)$(PREFIX)/bin/mantissa-$$name" "$(MAN)/mantissa-$$name.1"; done
 
 # What is committed, as one file.
 dist:

@@ -9,6 +9,18 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/packages.sh
 . scripts/packages.sh
 
+# What would not be found again, or measured, is refused.
+steps=
+for word in "$@"; do
+    case ${word#--set=} in
+    name=* | run_dir=* | log.metrics=*)
+        echo "quickstart.sh: not with $word: use ./train --config quickstart.json" >&2
+        exit 2
+        ;;
+    train.steps=[1-9]*) steps=${word#*train.steps=} ;;
+    esac
+done
+
 seconds=120
 steps_max=6000 # three times through the corpus; more would learn it by heart
 
@@ -34,22 +46,26 @@ choose_steps() {
 
 install_build_needs gnuplot gnuplot-nox
 # Compiling for GPUs takes as long as all the rest.
-cuda=(CUDA=0)
-if [ -e /dev/nvidiactl ] || [ -e /dev/dxg ]; then cuda=(); fi
-make -j"$(nproc)" "${cuda[@]}"
+gpu=false
+for sign in /dev/nvidiactl /dev/dxg /proc/driver/nvidia/version /dev/nvhost-ctrl /dev/nvgpu; do
+    if [ -e "$sign" ]; then gpu=true; fi
+done
+if $gpu; then make -j"$(nproc)"; else make -j"$(nproc)" CUDA=0; fi
 
 if [ -e runs/quickstart/config.json ]; then
     ./train --config runs/quickstart/config.json --set checkpoint.resume=auto "$@"
 else
-    folder=$(mktemp -d)
-    trap 'rm -rf "$folder"' EXIT
-    printf 'Measuring how fast this machine trains ...\n'
-    steps=$(choose_steps "$folder" "$@")
-    printf 'Training for %d steps, about two minutes.\n\n' "$steps"
+    if [ -z "$steps" ]; then
+        folder=$(mktemp -d)
+        trap 'rm -rf "$folder"' EXIT
+        printf 'Measuring how fast this machine trains ...\n'
+        steps=$(choose_steps "$folder" "$@")
+        printf 'Training for %d steps, about two minutes.\n\n' "$steps"
+    fi
     ./train --config quickstart.json --set checkpoint.resume=auto --set train.steps="$steps" \
         --set optimizer.warmup_steps=$((steps / 30)) --set eval.every=$((steps / 6)) \
         --set checkpoint.every=$((steps / 3)) --set sample.every=$((steps / 3)) \
-        --set log.every=$((steps / 60)) "$@"
+        --set log.every=$((steps / 60 + (steps < 60))) "$@"
 fi
 
 printf '\nThe loss by step (runs/quickstart/metrics.jsonl):\n'

@@ -1,6 +1,6 @@
 /* Matrix products: oneDNN where it has a kernel for the dtypes, else the same product on operands
  * widened to fp32. So fp16, bf16 on a processor without fast bf16 instructions, and products of
- * unlike dtypes all work, at fp32 speed; only the rounding of what is stored differs. */
+ * unlike dtypes all work, at nearly fp32 speed; only the rounding of what is stored differs. */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>

@@ -7,7 +7,8 @@
  * milliseconds; the time that a thread spins away is missing when it has work. It reads the length
  * from the environment before main() and has no call for it, so this sets GOMP_SPINCOUNT and
  * executes the program once more, with the same arguments. Does nothing if the environment says
- * already how to wait (OMP_WAIT_POLICY, GOMP_SPINCOUNT), or if the program cannot be executed.
+ * already how to wait (OMP_WAIT_POLICY, GOMP_SPINCOUNT), if the program cannot be executed, or if
+ * clang compiled it, whose OpenMP is another.
  *
  * To be called first in main(). */
 void cpu_wait_politely(char **argv);

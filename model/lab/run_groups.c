@@ -23,7 +23,7 @@ static bool begins(const char *text, const char *start) {
 }
 
 static bool has_influence(const char *key) {
-    static const char *const none[] = {"$schema", "name", "run_dir", "seed"};
+    static const char *const none[] = {"$schema", "name", "run_dir", "seed", "train.minutes"};
     for (size_t i = 0; i < sizeof none / sizeof *none; i++)
         if (strcmp(key, none[i]) == 0) return false;
     return !begins(key, "log.") && !begins(key, "sample.") && !begins(key, "checkpoint.");

@@ -29,4 +29,13 @@ Test(help, names_as_they_are_installed) {
     expect_help("mantissa-train", text, installed);
     expect_help("/usr/local/bin/mantissa-compare", text, installed);
     expect_help("mantissa-train", "", "");
+    expect_help("mantissa-train", "for ./train: see (./compare).",
+                "for mantissa-train: see (mantissa-compare).");
+}
+
+Test(help, paths_of_others_stay) {
+    static const char *const texts[] = {"../train_x.bin", "./training.json", "./train.json: none",
+                                        "a/./train",      "x./train ",       "./train/x"};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        expect_help("mantissa-train", texts[i], texts[i]);
 }

@@ -376,6 +376,36 @@ Test(program, standard_output_is_full) {
     }
 }
 
+/* By executing itself once more, under its own name. */
+Test(program, waiting_threads_sleep_soon) {
+#ifndef __clang__
+    char path[64], name[64] = "", *environment, *setting = NULL;
+    size_t size;
+    unsetenv("OMP_WAIT_POLICY");
+    unsetenv("GOMP_SPINCOUNT");
+    pid_t child = start(TINY "|--set|train.steps=100000");
+    wait_for_step(child, "a/run", 1);
+    snprintf(path, sizeof path, "/proc/%d/environ", (int)child);
+    FILE *file = fopen(path, "r");
+    cr_assert_not_null(file);
+    environment = calloc(1, 1 << 16);
+    size = fread(environment, 1, (1 << 16) - 1, file);
+    fclose(file);
+    for (char *at = environment; at < environment + size; at += strlen(at) + 1)
+        if (strncmp(at, "GOMP_SPINCOUNT=", 15) == 0) setting = at + 15;
+    long turns = setting ? atol(setting) : 0;
+    cr_expect(turns >= 100 && turns <= 300000, "GOMP_SPINCOUNT %s", setting ? setting : "unset");
+    free(environment);
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)child);
+    file = fopen(path, "r");
+    cr_assert(file && fgets(name, sizeof name, file));
+    fclose(file);
+    cr_expect_str_eq(name, "train\n");
+    kill(child, SIGKILL);
+    finish(child);
+#endif
+}
+
 Test(program, two_runs_give_the_same_bits) {
     expect_exit(TINY "|--set|threads=2", 0);
     expect_exit(TINY "|--set|threads=2|--set|run_dir=b|--set|train.steps=24", 0);

@@ -91,7 +91,6 @@ Test(program_resume, sigint_in_fp16) {
     check_signal(SIGINT, 130, "fp16");
 }
 
-/* Killed again and again, at moments that include the middle of a save. */
 /* No process is so late that it gets no step done. */
 Test(program_resume, after_so_many_minutes) {
     const char *late = with(LONG, "%s", "--set|train.minutes=0.0001|--set|checkpoint.resume=auto");
@@ -110,6 +109,7 @@ Test(program_resume, after_so_many_minutes) {
     expect_same_run("a/run", "b/run");
 }
 
+/* Killed again and again, at moments that include the middle of a save. */
 Test(program_resume, kill_9) {
     const char *arguments = with(LONG, "--set|%s", "checkpoint.resume=auto");
     int kills = 0, status = 128 + SIGKILL;

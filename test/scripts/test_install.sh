@@ -2,8 +2,9 @@
 # make install and make uninstall into a folder, used from elsewhere. TRAIN is any built program.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+folder=$(mktemp -d)/"a folder"
+mkdir "$folder"
+trap 'rm -rf "${folder%/*}"' EXIT
 fail() { echo "test_install.sh: $*" >&2; exit 1; }
 
 "${MAKE:-make}" -s install DESTDIR="$folder" PREFIX=/opt "$@" >/dev/null

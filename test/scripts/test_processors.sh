@@ -20,7 +20,16 @@ on() {
         2>"$folder/error"
 }
 
-for pair in Nehalem:x86-64-v2 Westmere:x86-64-v2 Haswell:x86-64-v3; do
+processors=(Nehalem:x86-64-v2 Westmere:x86-64-v2)
+version=$("$qemu" --version | sed -n '1s/.*version \([0-9]*\)\.\([0-9]*\).*/\1 \2/p')
+read -r major minor <<<"$version"
+if [ "$major" -gt 7 ] || { [ "$major" -eq 7 ] && [ "$minor" -ge 2 ]; }; then
+    processors+=(Haswell:x86-64-v3)
+else
+    echo "skipped: Haswell, because this qemu has no AVX2"
+fi
+
+for pair in "${processors[@]}"; do
     cpu=${pair%:*}
     on "$cpu" --config quickstart.json --set run_dir="$folder" --set name="$cpu" \
         --set train.micro_batch_size=1 --set data.seq_len=16 --set train.steps=5 --set optimizer.warmup_steps=0 --set eval.every=0 \

@@ -172,6 +172,17 @@ Test(run_groups, differences) {
     finish();
 }
 
+/* A run that stops and goes on is the same run. */
+Test(run_groups, minutes_have_no_influence) {
+    add((struct run_recipe){.name = "a", .seed = 1}, NULL);
+    add((struct run_recipe){.name = "b", .seed = 2}, NULL);
+    cr_assert(
+        cJSON_AddNumberToObject(cJSON_GetObjectItem(runs[1].config.root, "train"), "minutes", 55));
+    group_them();
+    cr_expect_eq(arrlen(groups), 1, "%d groups", (int)arrlen(groups));
+    finish();
+}
+
 /* What is computed once more has the bits it had. */
 Test(run_groups, recomputing_is_no_other_training) {
     add((struct run_recipe){.name = "a"}, NULL);
