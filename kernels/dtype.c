@@ -6,13 +6,27 @@
 #include <immintrin.h>
 #endif
 
+static const struct {
+    const char *name;
+    size_t bytes;
+} dtypes[DTYPE_COUNT] = {
+#define X(NAME, name, bytes, ...) {name, bytes},
+    DTYPES(X)
+#undef X
+};
+
 size_t dtype_bytes(enum dtype dtype) {
-    return dtype == DTYPE_F32 ? 4 : 2;
+    return dtypes[dtype].bytes;
 }
 
 const char *dtype_name(enum dtype dtype) {
-    static const char *const names[] = {"fp32", "fp16", "bf16"};
-    return names[dtype];
+    return dtypes[dtype].name;
+}
+
+int dtype_named(const char *name) {
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+        if (strcmp(name, dtypes[dtype].name) == 0) return dtype;
+    return -1;
 }
 
 enum dtype dtype_wider(enum dtype a, enum dtype b) {
@@ -75,6 +89,14 @@ static void widen_f16(float *out, const uint16_t *in, size_t count) {
     for (; i < count; i++) out[i] = f32_from_f16(in[i]);
 }
 
+static void widen_bf16(float *out, const uint16_t *in, size_t count) {
+    for (size_t i = 0; i < count; i++) out[i] = f32_from_bf16(in[i]);
+}
+
+static void store_bf16(uint16_t *out, const float *in, size_t count) {
+    for (size_t i = 0; i < count; i++) out[i] = bf16_from_f32(in[i]);
+}
+
 static void store_f16(uint16_t *out, const float *in, size_t count) {
     size_t i = 0;
 #ifdef __F16C__
@@ -87,23 +109,18 @@ static void store_f16(uint16_t *out, const float *in, size_t count) {
 
 const float *dtype_widen(float *buffer, const void *data, enum dtype dtype, size_t offset,
                          size_t count) {
-    if (dtype == DTYPE_F32) return (const float *)data + offset;
-    const uint16_t *in = (const uint16_t *)data + offset;
-    if (dtype == DTYPE_F16) {
-        widen_f16(buffer, in, count);
-    } else {
-        for (size_t i = 0; i < count; i++) buffer[i] = f32_from_bf16(in[i]);
+    switch (dtype) {
+    case DTYPE_F32: return (const float *)data + offset;
+    case DTYPE_F16: widen_f16(buffer, (const uint16_t *)data + offset, count); break;
+    case DTYPE_BF16: widen_bf16(buffer, (const uint16_t *)data + offset, count); break;
     }
     return buffer;
 }
 
 void dtype_store(void *data, enum dtype dtype, size_t offset, const float *values, size_t count) {
-    if (dtype == DTYPE_F32) {
-        memmove((float *)data + offset, values, count * sizeof *values);
-    } else if (dtype == DTYPE_F16) {
-        store_f16((uint16_t *)data + offset, values, count);
-    } else {
-        uint16_t *out = (uint16_t *)data + offset;
-        for (size_t i = 0; i < count; i++) out[i] = bf16_from_f32(values[i]);
+    switch (dtype) {
+    case DTYPE_F32: memmove((float *)data + offset, values, count * sizeof *values); break;
+    case DTYPE_F16: store_f16((uint16_t *)data + offset, values, count); break;
+    case DTYPE_BF16: store_bf16((uint16_t *)data + offset, values, count); break;
     }
 }

@@ -13,10 +13,28 @@
 extern "C" {
 #endif
 
-enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
+/* Each dtype, once: X(NAME, the field's name, bytes, the name in config.json of Hugging Face's
+ * models, that of cuBLAS). Safetensors calls it NAME. */
+#define DTYPES(X)                            \
+    X(F32, "fp32", 4, "float32", CUDA_R_32F) \
+    X(F16, "fp16", 2, "float16", CUDA_R_16F) \
+    X(BF16, "bf16", 2, "bfloat16", CUDA_R_16BF)
+
+enum dtype {
+#define X(NAME, ...) DTYPE_##NAME,
+    DTYPES(X)
+#undef X
+};
+
+#define X(...) +1
+enum { DTYPE_COUNT = DTYPES(X) };
+#undef X
 
 size_t dtype_bytes(enum dtype dtype);
 const char *dtype_name(enum dtype dtype); /* "fp32", "fp16", "bf16" */
+
+/* The dtype of this name, or -1. */
+int dtype_named(const char *name);
 
 /* fp32 if either is fp32; else a, which must be b. */
 enum dtype dtype_wider(enum dtype a, enum dtype b);

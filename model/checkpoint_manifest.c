@@ -171,12 +171,10 @@ static int read_state(const struct source *source, struct checkpoint_manifest *m
 
 static int read_precision(const struct source *source, struct checkpoint_manifest *manifest) {
     const cJSON *name = json_member(source->root, "precision");
-    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
-        if (!cJSON_IsString(name) || strcmp(name->valuestring, dtype_name(dtype)) != 0) continue;
-        manifest->precision = dtype;
-        return 0;
-    }
-    return lacks(source, "precision");
+    int dtype = cJSON_IsString(name) ? dtype_named(name->valuestring) : -1;
+    if (dtype < 0) return lacks(source, "precision");
+    manifest->precision = (enum dtype)dtype;
+    return 0;
 }
 
 static int read_file(const struct source *source, const cJSON *member,

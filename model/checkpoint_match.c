@@ -16,6 +16,19 @@ enum {
     CHUNK = 4096, /* elements that are widened or compared at a time */
 };
 
+static const enum safetensors_dtype stored[DTYPE_COUNT] = {
+#define X(NAME, ...) SAFETENSORS_##NAME,
+    DTYPES(X)
+#undef X
+};
+
+/* An enum dtype, or -1 for what cannot be read. */
+static int dtype_of_entry(const struct safetensors_entry *entry) {
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+        if (stored[dtype] == entry->dtype) return dtype;
+    return -1;
+}
+
 const char checkpoint_weight_prefix[] = "transformer.";
 const char *const checkpoint_moment_prefixes[2] = {"exp_avg.transformer.",
                                                    "exp_avg_sq.transformer."};
@@ -99,9 +112,7 @@ static int check_tensor(const struct parameter *parameter, const struct tensor_p
                     shape_text(found_text, entry->shape, entry->rank),
                     shape_text(wanted_text, wanted, rank), key_of_shape(parameter, entry));
     }
-    if (entry->dtype == SAFETENSORS_F32 || entry->dtype == SAFETENSORS_F16 ||
-        entry->dtype == SAFETENSORS_BF16)
-        return 0;
+    if (dtype_of_entry(entry) >= 0) return 0;
     return fail(error,
                 "%.400s: tensor %s is %s, but only F32, F16 and BF16 can be read\nconvert the "
                 "file to F32",
@@ -118,8 +129,9 @@ static int missing_tensor(const struct tensor_files *files, const char *prefix, 
 }
 
 enum dtype checkpoint_dtype(const struct safetensors_entry *entry) {
-    if (entry->dtype == SAFETENSORS_F16) return DTYPE_F16;
-    return entry->dtype == SAFETENSORS_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    int dtype = dtype_of_entry(entry);
+    assert(dtype >= 0);
+    return (enum dtype)dtype;
 }
 
 /* Files may align their data to single bytes, so 16-bit values are copied before they are read. */
@@ -224,9 +236,6 @@ int checkpoint_check_moments(const struct parameter *list, const struct tensor_f
 
 void checkpoint_list_entries(struct safetensors_entry **entries, const struct parameter *list,
                              const char *prefix, enum dtype dtype) {
-    static const enum safetensors_dtype stored[] = {[DTYPE_F32] = SAFETENSORS_F32,
-                                                    [DTYPE_F16] = SAFETENSORS_F16,
-                                                    [DTYPE_BF16] = SAFETENSORS_BF16};
     for (ptrdiff_t i = 0; i < arrlen(list); i++) {
         const struct parameter *parameter = &list[i];
         char name[NAME_MAX_BYTES];

@@ -46,8 +46,7 @@ static int convert(void *buffer, float *values, const struct tensor_place *place
     dtype_store(buffer, dtype, 0, values, (size_t)count);
     if (dtype == DTYPE_F32) return 0;
     for (int64_t i = 0; i < count; i++) {
-        uint16_t bits = ((const uint16_t *)buffer)[i];
-        float stored = dtype == DTYPE_F16 ? f32_from_f16(bits) : f32_from_bf16(bits);
+        float space, stored = *dtype_widen(&space, buffer, dtype, (size_t)i, 1);
         if (isfinite(values[i]) && !isfinite(stored))
             return fail(error,
                         "%.400s: tensor %.100s: element %lld is %g, too large for %s\nexport as "

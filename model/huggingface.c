@@ -27,8 +27,11 @@ struct huggingface_tokens huggingface_tokens_of(const struct config *config,
 }
 
 const char *huggingface_dtype_name(enum dtype dtype) {
-    static const char *const names[] = {
-        [DTYPE_F32] = "float32", [DTYPE_F16] = "float16", [DTYPE_BF16] = "bfloat16"};
+    static const char *const names[DTYPE_COUNT] = {
+#define X(NAME, name, bytes, huggingface, ...) huggingface,
+        DTYPES(X)
+#undef X
+    };
     return names[dtype];
 }
 

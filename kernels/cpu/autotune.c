@@ -101,13 +101,6 @@ void autotune_write(FILE *file, const char *machine, const struct autotune_choic
     }
 }
 
-/* An enum dtype, -1 for "none", -2 for anything else. */
-static int32_t dtype_named(const char *name) {
-    for (int32_t dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
-        if (strcmp(name, dtype_name((enum dtype)dtype)) == 0) return dtype;
-    return strcmp(name, "none") == 0 ? -1 : -2;
-}
-
 static bool read_choice(const char *line, struct autotune_choice *choice) {
     char in[8], out[8], bias[8];
     struct onednn_shape *s = &choice->shape;
@@ -121,8 +114,8 @@ static bool read_choice(const char *line, struct autotune_choice *choice) {
     if (fields != 10 || end < 0 || strcmp(line + end, "\n") != 0) return false;
     s->in = dtype_named(in);
     s->out = dtype_named(out);
-    s->bias = dtype_named(bias);
-    return s->in >= 0 && s->out >= 0 && s->bias >= -1;
+    s->bias = dtype_named(bias); /* -1 for "none" too */
+    return s->in >= 0 && s->out >= 0 && (s->bias >= 0 || strcmp(bias, "none") == 0);
 }
 
 int autotune_read(struct autotune_choice **choices, const char *machine, FILE *file) {

@@ -191,8 +191,6 @@ static bool read_algorithm(const char *digits, cublasLtMatmulAlgo_t *algorithm) 
 }
 
 static bool read_choice(const char *line, struct product_choice *choice) {
-    const char *const dtypes[] = {dtype_name(DTYPE_F32), dtype_name(DTYPE_F16),
-                                  dtype_name(DTYPE_BF16)};
     char in[8], out[8], epilogue[16];
     int ta, tb, accumulate, tf32, at = -1;
     struct product_key *key = &choice->key;
@@ -202,8 +200,8 @@ static bool read_choice(const char *line, struct product_choice *choice) {
                " transpose=%1d%1d accumulate=%d tf32=%d epilogue=%15s algorithm=%n",
                in, out, &key->m, &key->n, &key->k, &ta, &tb, &accumulate, &tf32, epilogue, &at);
     if (fields != 10 || at < 0 || !read_algorithm(line + at, &choice->algorithm)) return false;
-    key->in = (int16_t)index_of(in, dtypes, 3);
-    key->out = (int16_t)index_of(out, dtypes, 3);
+    key->in = (int16_t)dtype_named(in);
+    key->out = (int16_t)dtype_named(out);
     key->epilogue = index_of(epilogue, epilogue_names, EPILOGUES);
     key->transpose_a = (int16_t)ta;
     key->transpose_b = (int16_t)tb;

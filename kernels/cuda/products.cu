@@ -25,8 +25,12 @@ size_t product_alignment(enum dtype dtype, int64_t columns) {
 }
 
 static cudaDataType_t type_of(int dtype) {
-    if (dtype == DTYPE_F32) return CUDA_R_32F;
-    return dtype == DTYPE_F16 ? CUDA_R_16F : CUDA_R_16BF;
+    static const cudaDataType_t types[DTYPE_COUNT] = {
+#define X(NAME, name, bytes, huggingface, type) type,
+        DTYPES(X)
+#undef X
+    };
+    return types[dtype];
 }
 
 static uint32_t epilogue_of(const struct product_key *key) {
