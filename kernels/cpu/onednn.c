@@ -223,8 +223,8 @@ static bool counts(const struct implementations *list, const struct onednn_shape
 
 /* The library's favorite with AVX-512, "brg", reads b where it lies unless b is transposed, and
  * loses by it where b is larger than the caches near the cores: "gemm", which copies b into panels,
- * takes down to half the time there, and up to a third more elsewhere. Measured in fp32 on a
- * Cascade Lake with versions 2.6.3 and 3.2, see scripts/results/products.md. */
+ * takes down to half the time there, and up to a third more elsewhere. Measured in fp32 on two
+ * kinds of Xeon with versions 2.6.3 and 3.2, see scripts/results/products.md. */
 static bool prefers_panels(const struct onednn_shape *shape, const char *favorite) {
     const int64_t near = 1 << 20; /* floats */
     return shape->in == DTYPE_F32 && !shape->transpose_b && shape->k * shape->n > near &&
