@@ -25,7 +25,7 @@ OPTIONS += -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-fram
 CFLAGS  := -O1
 endif
 # The hash of stb_ds shifts into the sign bit.
-$(OUT)/data/stb_ds.o: OPTIONS += -fno-sanitize=shift
+$(OUT)/data/base/stb_ds.o: OPTIONS += -fno-sanitize=shift
 
 # ---- levels of instructions: the CPU's operations are compiled once for each (kernels/cpu/level.h);
 # all else is for any processor of the architecture.
@@ -121,15 +121,21 @@ endif
 QUIET := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-4s %s\n' $(1) $@)
 
-DATA_SOURCES    := $(filter-out data/prepare.c,$(wildcard data/*.c))
-LIBRARY_SOURCES := $(DATA_SOURCES) $(wildcard kernels/*.c model/*.c) \
-                   $(filter-out model/lab/compare.c,$(wildcard model/lab/*.c)) \
+# The rooms of data/ and model/, one folder each, in the order of scripts/check_floors.sh.
+DATA_ROOMS      := data/base data/text
+MODEL_ROOMS     := model/config model model/files model/lab/page model/lab/memory model/run \
+                   model/lab/audit model/lab/compare
+sources_in       = $(wildcard $(1:%=%/*.c))
+DATA_SOURCES    := $(filter-out data/text/prepare.c,$(call sources_in,$(DATA_ROOMS)))
+LIBRARY_SOURCES := $(DATA_SOURCES) $(wildcard kernels/*.c) \
+                   $(filter-out model/lab/compare/compare.c,$(call sources_in,$(MODEL_ROOMS))) \
                    $(addprefix kernels/cpu/,autotune.c cpu_backend.c level.c products.c waiting.c \
                      $(if $(filter 1,$(ONEDNN)),onednn.c,onednn_absent.c))
 LEVEL_SOURCES   := kernels/dtype.c $(filter-out $(LIBRARY_SOURCES) kernels/cpu/onednn%,\
                      $(wildcard kernels/cpu/*.c))
 TEST_RUNNER     := $(if $(filter 1,$(CRITERION)),,test/plain_criterion/runner.c)
-TEST_SOURCES    := $(wildcard test/data/*.c test/kernels/*.c test/model/*.c test/model/lab/*.c) \
+TEST_SOURCES    := $(wildcard test/kernels/*.c) \
+                   $(call sources_in,$(addprefix test/,$(DATA_ROOMS) $(MODEL_ROOMS))) \
                    $(TEST_RUNNER)
 # Those that run on whatever device there is: every operation, and whole trainings.
 # Sanitizers are too slow for many steps of training.
@@ -176,11 +182,11 @@ $(OUT)/train: $(OUT)/train.o $(LIBRARY)
 	$(LINK) $(LIBRARIES)
 	$(if $(CUDA_SOURCES),,@echo "  note: without CUDA ($(if $(NVCC),CUDA=0,there is no nvcc here))")
 
-$(OUT)/prepare: $(OUT)/data/prepare.o $(call object,$(DATA_SOURCES))
+$(OUT)/prepare: $(OUT)/data/text/prepare.o $(call object,$(DATA_SOURCES))
 	$(call say,LINK)
 	$(LINK) $(filter-out -ldnnl,$(LIBRARIES))
 
-$(OUT)/compare: $(OUT)/model/lab/compare.o $(LIBRARY)
+$(OUT)/compare: $(OUT)/model/lab/compare/compare.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
 
@@ -321,6 +327,7 @@ check-mutants:
 
 check: $(PROGRAMS)
 	scripts/check_floors.sh
+	test/scripts/test_floors.sh
 	scripts/check_instructions.sh $(OUT)
 	$(USE_PROGRAMS) scripts/generate.sh --check
 	test/plain_criterion/check.sh
@@ -343,10 +350,10 @@ generate: $(PROGRAMS)
 # Any bytes into what reads files: each fuzzer for FUZZ_SECONDS, from the seeds that there are.
 FUZZ_SECONDS ?= 60
 FUZZERS      := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
-FUZZ_SOURCES := $(filter-out data/block_encoder.c data/splitter.c,$(DATA_SOURCES)) \
-                kernels/dtype.c $(wildcard model/config*.c model/safetensors*.c) \
-                model/json_file.c model/huggingface.c model/checkpoint_manifest.c \
-                model/tensor_files.c
+FUZZ_SOURCES := $(filter-out data/text/block_encoder.c data/text/splitter.c,$(DATA_SOURCES)) \
+                kernels/dtype.c $(call sources_in,model/config) \
+                $(wildcard model/files/config*.c model/files/safetensors*.c) \
+                $(addprefix model/files/,huggingface.c checkpoint_manifest.c tensor_files.c)
 
 build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h test/small_bpe.h $(FUZZ_SOURCES)
 	@mkdir -p build/fuzz/corpus/$*
@@ -368,7 +375,7 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 HOME_OF_PROGRAMS = $(DESTDIR)$(PREFIX)/lib/mantissa
 MAN     = $(DESTDIR)$(PREFIX)/share/man/man1
-VERSION = $(shell sed -n 's/.*MANTISSA_VERSION "\(.*\)"/\1/p' model/command_line.h)
+VERSION = $(shell sed -n 's/.*MANTISSA_VERSION "\(.*\)"/\1/p' data/base/version.h)
 
 # Installs what was built, with whatever options: as root, another compiler may be on the path.
 install:
@@ -415,4 +422,4 @@ help:
 	@echo "make dist           the committed sources as build/mantissa-VERSION.tar.gz"
 	@echo "make clean          remove everything built"
 
--include $(wildcard $(OUT)/*.d $(OUT)/*/*.d $(OUT)/*/*/*.d $(OUT)/*/*/*/*.d)
+-include $(if $(wildcard $(OUT)),$(shell find $(OUT) -name '*.d'))

@@ -5,16 +5,24 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/error.h"
-#include "data/help.h"
+#include "data/base/error.h"
+#include "data/base/exit_status.h"
+#include "data/base/files.h"
+#include "data/base/version.h"
+#include "data/base/help.h"
 #include "kernels/backend.h"
-#include "model/checkpoint.h"
-#include "model/command_line.h"
-#include "model/config.h"
-#include "model/export.h"
-#include "model/lab/audit.h"
-#include "model/lab/profile.h"
-#include "model/run.h"
+#include "kernels/backend_open.h"
+#include "model/files/checkpoint.h"
+#include "model/run/command_line.h"
+#include "model/config/config.h"
+#include "model/config/config_print.h"
+#include "model/files/config_file.h"
+#include "model/files/export.h"
+#include "model/lab/audit/run_audit.h"
+#include "model/run/run_profile.h"
+#include "model/run/run.h"
+#include "model/run/run_eval.h"
+#include "model/run/run_sample.h"
 
 /* Fills config, and `from` (FILE_PATH_MAX bytes) with the checkpoint that line->from means. */
 static int load_config(struct config *config, char *from, const struct command_line *line,

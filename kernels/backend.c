@@ -2,13 +2,6 @@
 
 #include <stdio.h>
 
-#include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/level.h"
-#include "kernels/cpu/waiting.h"
-#ifdef WITH_CUDA
-#include "kernels/cuda/cuda_backend.h"
-#endif
-
 #define X(name)                                                                   \
     static void none_##name(struct backend *be, const struct name##_args *args) { \
         (void)be;                                                                 \
@@ -22,35 +15,6 @@ const struct operations operations_none = {
     OPERATIONS(X)
 #undef X
 };
-
-#ifndef WITH_CUDA
-static int cuda_backend_open(struct backend *be, const struct backend_options *options,
-                             char *error) {
-    (void)be;
-    (void)options;
-    snprintf(error, BACKEND_ERROR_MAX,
-             "device \"cuda\": this program was built without CUDA; use --device cpu, or build it "
-             "where nvcc is");
-    return 1;
-}
-#endif
-
-void backend_prepare_process(char **argv) {
-    cpu_wait_politely(argv);
-}
-
-const char *backend_cpu_level(char *names, size_t size, char *error) {
-    const struct cpu_level *level = cpu_level_choose(NULL, error);
-    cpu_level_names(names, size);
-    return level ? level->full_name : NULL;
-}
-
-int backend_open(struct backend *be, const struct backend_options *options, char *error) {
-    int status = 1; /* no GPU */
-    if (options->device != DEVICE_CPU) status = cuda_backend_open(be, options, error);
-    if (status > 0 && options->device != DEVICE_CUDA) status = cpu_backend_open(be, options, error);
-    return status ? -1 : 0;
-}
 
 void backend_close(struct backend *be) {
     if (be->workspace) be->release(be, be->workspace);

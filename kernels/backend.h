@@ -73,18 +73,6 @@ struct backend {
     void *state; /* the backend's own */
 };
 
-/* To be called first in a main() that opens a backend: may execute the program once more, see
- * kernels/cpu/waiting.h. */
-void backend_prepare_process(char **argv);
-
-/* The level of instructions that a CPU's operations take here, "x86-64-v3", and all that there are,
- * into names of size bytes: see kernels/cpu/level.h. Returns NULL with a message of at most
- * BACKEND_ERROR_MAX bytes where MANTISSA_CPU is wrong or the processor is too old. */
-const char *backend_cpu_level(char *names, size_t size, char *error);
-
-/* Opens a device; DEVICE_AUTO takes a GPU if there is one. On failure returns -1 with a message of
- * at most BACKEND_ERROR_MAX bytes. */
-int backend_open(struct backend *be, const struct backend_options *options, char *error);
 void backend_close(struct backend *be);
 
 /* Called by operations of the plan table: the workspace will hold at least this many bytes. */

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
-#include "data/error.h"
+#include "data/base/error.h"
 
 static size_t slot_bytes(int64_t rows) {
     return 2 * (size_t)rows * sizeof(int32_t);

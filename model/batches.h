@@ -2,7 +2,7 @@
 #ifndef MODEL_BATCHES_H
 #define MODEL_BATCHES_H
 
-#include "data/loader.h"
+#include "data/text/loader.h"
 #include "model/gpt.h"
 
 /* Host and backend take turns. */

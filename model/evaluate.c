@@ -1,6 +1,6 @@
 #include "model/evaluate.h"
 
-#include "data/error.h"
+#include "data/base/error.h"
 #include "model/forward.h"
 
 /* The mean loss of the batch in place, in evaluator->sum. */

@@ -6,8 +6,8 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/error.h"
-#include "data/random.h"
+#include "data/base/error.h"
+#include "data/base/random.h"
 #include "model/parameter_list.h"
 
 /* As many rows of logits as fit in chunk_bytes, in equal chunks, in multiples of 64 so that matrix

@@ -17,22 +17,10 @@
 
 #include "kernels/arena.h"
 #include "kernels/backend.h"
-#include "model/config.h"
+#include "model/config/config.h"
+#include "model/parameter_list.h"
 #include "model/precision.h"
 #include "model/tensors.h"
-
-enum {
-    PARAMETER_ALIGNMENT = 128, /* elements: 256 bytes in 16 bit */
-    VOCAB_ALIGNMENT = 128,     /* rows that the embedding is padded to, inside only */
-};
-
-struct gpt_shape {
-    int64_t n_layer, n_head, n_embd, n_positions;
-    int64_t vocab_size, padded_vocab;
-    int64_t batch, sequence_length; /* B, T of the activations in place */
-    int64_t rows;                   /* B * T */
-    int64_t logit_rows;             /* rows of logits that exist at a time */
-};
 
 #define TENSOR_FIELD_PARAMETER(field, name, rows, columns, operation, decay, init) \
     struct tensor field;
@@ -58,19 +46,6 @@ struct activations {
     struct layer_activations *layers; /* [n_layer] */
     int32_t *tokens, *targets;        /* [B, T], backend memory */
 };
-
-/* One parameter as checkpoints, initialization and the optimizer see it. */
-struct parameter {
-    char name[64];         /* Hugging Face name without "transformer." */
-    int64_t rows, columns; /* as in files: without padding; columns 0: a vector */
-    int64_t offset;        /* first element in the flat arrays */
-    bool decay;
-    enum autocast_operation operation; /* that reads it */
-    float init;                        /* standard deviation, or INIT_ONE, INIT_ZERO */
-};
-
-#define INIT_ZERO 0.0f
-#define INIT_ONE  (-1.0f)
 
 /* Bytes of each part of memory. */
 struct memory_plan {

@@ -4,6 +4,8 @@
 
 #include <stb/stb_ds.h>
 
+#include "kernels/arena.h"
+
 struct gpt_shape parameter_shape(const struct config *config) {
     return (struct gpt_shape){
         .n_layer = config->model.n_layer,

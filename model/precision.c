@@ -2,7 +2,8 @@
 
 #include <string.h>
 
-#include "data/error.h"
+#include "data/base/error.h"
+#include "model/config/config_keys.h"
 
 enum policy { POLICY_LOWER, POLICY_FLOAT32, POLICY_INPUT };
 

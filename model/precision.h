@@ -12,7 +12,7 @@
 #include <stdio.h>
 
 #include "kernels/backend.h"
-#include "model/config.h"
+#include "model/config/config.h"
 
 /* Operations by the names of autocast.float32, with their policy. */
 #define AUTOCAST_OPERATIONS(X)                                    \

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "data/error.h"
-#include "data/random.h"
+#include "data/base/error.h"
+#include "data/base/random.h"
 #include "model/forward.h"
 
 enum { LENGTH_STEP = 64 }; /* prompts are padded to multiples: few distinct products */

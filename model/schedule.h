@@ -2,7 +2,7 @@
 #ifndef MODEL_SCHEDULE_H
 #define MODEL_SCHEDULE_H
 
-#include "model/config.h"
+#include "model/config/config.h"
 
 /* The rate for step 0, 1, ... of config->train.steps: a linear warm-up over warmup_steps, which
  * reaches lr in step warmup_steps - 1, then by config->optimizer.schedule

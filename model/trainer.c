@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/error.h"
+#include "data/base/error.h"
 #include "model/backward.h"
 #include "model/evaluate.h"
 #include "model/forward.h"

@@ -11,10 +11,10 @@
 
 #include <signal.h>
 
-#include "data/loader.h"
-#include "data/tokenizer.h"
+#include "data/text/loader.h"
+#include "data/text/tokenizer.h"
 #include "model/batches.h"
-#include "model/config.h"
+#include "model/config/config.h"
 #include "model/gpt.h"
 
 /* Where a run is; what a checkpoint keeps beside weights and moments. */

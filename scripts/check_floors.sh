@@ -1,14 +1,68 @@
 #!/usr/bin/env bash
-# Includes point down only: data/ and kernels/ know nobody else, model/ knows both, not train.c, nor
-# model/lab/, but for the tables of a dry run.
+# Who may include whom. A room is a folder; each line of the plan names a room and the rooms that
+# it may know beside itself. Includes point up this list only, and between pairs of files (x.c with
+# x.h) there are no circles.
+#   scripts/check_floors.sh [FOLDER]    the sources in FOLDER, by default the project
 set -euo pipefail
-cd "$(dirname "$0")/.."
-upward=$(grep -rnE '#include "(model|kernels|test)/' data ||
-    true)$(grep -rnE '#include "(model|data|test)/' kernels ||
-    true)$(grep -rnE '#include "(train|test)' model ||
-    true)$(grep -nE '#include "model/lab/' model/*.[ch] |
-    grep -v '^model/run\.c:.*memory_report' || true)
-if [ -n "$upward" ]; then
-    printf 'An include that points upwards:\n%s\n' "$upward" >&2
+cd "${1:-"$(dirname "$0")/.."}"
+
+plan='
+data/base
+data/text            data/base
+kernels              data/base
+kernels/cpu          data/base kernels
+kernels/cuda         data/base kernels
+model/config         data/base
+model                data/base data/text kernels model/config
+model/files          data/base data/text kernels model/config model
+model/lab/page       data/base
+model/lab/memory     data/base kernels model/config model model/lab/page
+model/run            data/base data/text kernels model/config model model/files model/lab/memory
+model/lab/audit      data/base kernels model/config model model/files model/lab/page model/run
+model/lab/compare    data/base model/lab/page
+.                    data/base kernels model/config model/files model/run model/lab/audit
+'
+# The one door to the devices.
+exceptions='kernels/backend_open kernels/cpu
+kernels/backend_open kernels/cuda'
+
+# "FILE HEADER" for each include of a header of ours.
+includes=$(find data kernels model train.c '(' -name '*.[ch]' -o -name '*.cu' -o -name '*.inc' ')' -print0 |
+    xargs -0 grep -nHoE '^ *#include "[^"]+"' |
+    sed -E 's/^([^:]+):[0-9]+: *#include "([^"]+)"/\1 \2/')
+
+printf '%s\n' "$includes" | awk -v plan="$plan" -v exceptions="$exceptions" '
+    function room(path) {
+        return sub(/\/[^\/]*$/, "", path) ? path : "."
+    }
+    BEGIN {
+        count = split(plan, lines, "\n")
+        for (i = 1; i <= count; i++) {
+            words = split(lines[i], word, " ")
+            if (words == 0) continue
+            known[word[1]] = 1
+            for (j = 1; j <= words; j++) allowed[word[1], word[j]] = 1
+        }
+        count = split(exceptions, lines, "\n")
+        for (i = 1; i <= count; i++) allowed_pair[lines[i]] = 1
+    }
+    {
+        from = room($1); to = room($2); pair = $1
+        sub(/\.[^.]*$/, "", pair)
+        if (!(from in known)) { print "a room that the plan does not know: " from; failed = 1 }
+        else if (!((from, to) in allowed) && !((pair " " to) in allowed_pair)) {
+            print $1 " includes " $2 ", but " from "/ may not know " to "/"
+            failed = 1
+        }
+    }
+    END { exit failed }' >&2 || {
+    echo 'scripts/check_floors.sh: includes must follow the plan at its top' >&2
+    exit 1
+}
+
+circles=$(printf '%s\n' "$includes" | sed -E 's/\.(cu|[ch]|inc)( |$)/ /g' |
+    awk '$1 != $2' | tsort 2>&1 >/dev/null | sed 's/^tsort: //' | grep -v '^-:' || true)
+if [ -n "$circles" ]; then
+    printf 'Pairs of files that include each other in a circle:\n%s\n' "$circles" >&2
     exit 1
 fi

@@ -2,14 +2,16 @@
  *
  *   build/fast/bench [--batch 4] [--seq 256] [--steps 5] [--precision fp32] ...
  *
- * The figures are those of ./train --profile, see model/lab/profile.h, on random tokens. */
+ * The figures are those of ./train --profile, see model/run/run_profile.h, on random tokens. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/error.h"
-#include "data/random.h"
-#include "model/lab/profile.h"
+#include "data/base/error.h"
+#include "data/base/random.h"
+#include "kernels/backend_open.h"
+#include "model/config/config_keys.h"
+#include "model/run/run_profile.h"
 
 enum { REPETITIONS_MAX = 100 };
 

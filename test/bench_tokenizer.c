@@ -7,9 +7,9 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/error.h"
-#include "data/files.h"
-#include "data/tokenizer.h"
+#include "data/base/error.h"
+#include "data/base/files.h"
+#include "data/text/tokenizer.h"
 #include "test/cpu_time.h"
 
 enum { TRIES = 5, FILE_MAX_BYTES = 1 << 30 };

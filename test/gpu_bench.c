@@ -13,9 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/error.h"
-#include "data/random.h"
-#include "model/report.h"
+#include "data/base/error.h"
+#include "data/base/random.h"
+#include "kernels/backend_open.h"
+#include "model/config/config_keys.h"
+#include "model/run/report.h"
 #include "model/trainer.h"
 #include "test/gpu_clock.h"
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "kernels/observer.h"
-#include "model/lab/statistics.h"
+#include "data/base/statistics.h"
 
 enum bench_precision { BENCH_FP32, BENCH_TF32, BENCH_FP16, BENCH_BF16, BENCH_PRECISIONS };
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/random.h"
+#include "data/base/random.h"
 #include "test/gpu_bench.h"
 #include "test/gpu_clock.h"
 

@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "data/error.h"
-#include "model/checkpoint.h"
+#include "data/base/error.h"
+#include "model/files/checkpoint.h"
 #include "model/forward.h"
-#include "model/run_setup.h"
+#include "model/run/run_setup.h"
 
 struct rig {
     struct config config;

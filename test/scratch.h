@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "data/error.h"
-#include "data/files.h"
+#include "data/base/error.h"
+#include "data/base/files.h"
 
 static char folder[] = "/tmp/mantissa-test-XXXXXX";
 static char error[ERROR_MAX];

@@ -8,8 +8,8 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/bpe.h"
-#include "data/bpe_builder.h"
+#include "data/text/bpe.h"
+#include "data/text/bpe_builder.h"
 
 /* Begins an encoding with the bytes. Ends the program where it cannot, like all of these. */
 static inline void small_bpe_begin(struct bpe_builder *builder, struct bpe *bpe) {

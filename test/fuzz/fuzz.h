@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "data/error.h"
+#include "data/base/error.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 

@@ -1,7 +1,8 @@
 /* Any bytes are either refused with a message or give a manifest whose config, if it is one, can be
  * read. */
-#include "model/checkpoint_manifest.h"
-#include "model/config_read.h"
+#include "model/config/config_keys.h"
+#include "model/files/checkpoint_manifest.h"
+#include "model/config/config_read.h"
 #include "test/fuzz/fuzz.h"
 
 /* Without its own hash at the end nothing but the first check would ever run. */

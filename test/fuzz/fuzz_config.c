@@ -1,6 +1,9 @@
 /* Any text, in a file or as --set, is either refused with a message or gives a config that prints
  * as a file that is read back as the same config. */
-#include "model/config.h"
+#include "model/config/config.h"
+#include "model/config/config_check.h"
+#include "model/config/config_print.h"
+#include "model/files/config_file.h"
 #include "test/fuzz/fuzz.h"
 
 static void print_and_read_back(const struct config *config) {

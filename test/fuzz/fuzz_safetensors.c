@@ -1,5 +1,5 @@
 /* Any bytes are either refused with a message or give entries that can be read in full. */
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "test/fuzz/fuzz.h"
 
 static void read_everything(const struct safetensors *file) {

@@ -1,6 +1,6 @@
 /* Any index, beside two good shards and one of any bytes, is either refused with a message or gives
  * tensors of files in its directory, which can all be read. */
-#include "model/tensor_files.h"
+#include "model/files/tensor_files.h"
 #include "test/fuzz/fuzz.h"
 
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* Any bytes, encoded and decoded, come back; each piece's tokens are those that merging one pair
  * after the other gives, whatever pieces were encoded before. */
-#include "data/pieces.h"
-#include "data/tokenizer.h"
+#include "data/text/pieces.h"
+#include "data/text/tokenizer.h"
 #include "test/fuzz/fuzz.h"
 #include "test/small_bpe.h"
 

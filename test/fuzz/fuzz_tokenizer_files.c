@@ -1,8 +1,8 @@
 /* Any bytes as vocab.json, merges.txt or tokenizer.json, alone or set into files that are right
  * otherwise, are refused with a message that names the file, or give an encoding that is whole. */
-#include "data/bpe_builder.h"
-#include "data/bpe_files.h"
-#include "data/tokenizer.h"
+#include "data/text/bpe_builder.h"
+#include "data/text/bpe_files.h"
+#include "data/text/tokenizer.h"
 #include "test/fuzz/fuzz.h"
 
 #include <stb/stb_ds.h>

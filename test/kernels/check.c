@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/random.h"
+#include "data/base/random.h"
 #include "kernels/arena.h"
+#include "kernels/backend_open.h"
 #include "test/device.h"
 
 enum { GUARD_BYTES = 2 * ARENA_ALIGNMENT, SEED = 20 };

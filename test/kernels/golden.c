@@ -3,8 +3,8 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "data/error.h"
-#include "model/safetensors.h"
+#include "data/base/error.h"
+#include "model/files/safetensors.h"
 
 static const char path[] = "test/golden/ops.safetensors"; /* tests run in the root */
 

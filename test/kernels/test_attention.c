@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "data/random.h"
+#include "data/base/random.h"
 #include "test/device.h"
 #include "test/kernels/golden.h"
 

@@ -4,7 +4,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 
-#include "data/random.h"
+#include "data/base/random.h"
 #include "test/kernels/check.h"
 
 struct shape {

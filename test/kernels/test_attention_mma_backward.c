@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "data/random.h"
+#include "data/base/random.h"
 #include "test/kernels/check.h"
 
 struct shape {

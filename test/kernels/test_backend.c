@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "kernels/arena.h"
+#include "kernels/backend_open.h"
 #include "test/device.h"
 
 static struct backend open_cpu(int threads) {

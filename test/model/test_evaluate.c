@@ -1,4 +1,5 @@
 /* The loss of a text: every sequence counts once, whatever the batches. */
+#include "model/config/config_keys.h"
 #include "test/model/trainer_fixture.h"
 
 #include "model/evaluate.h"

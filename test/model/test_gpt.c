@@ -1,4 +1,5 @@
 /* The layout of the parameters, what they start as, and the padding that nobody may touch. */
+#include "model/config/config_check.h"
 #include "test/model/trainer_fixture.h"
 
 static void open_laid_out(struct rig *rig, struct gpt *gpt) {

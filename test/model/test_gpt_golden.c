@@ -7,9 +7,11 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/error.h"
+#include "data/base/error.h"
+#include "kernels/backend_open.h"
+#include "model/config/config_keys.h"
 #include "model/forward.h"
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "model/trainer.h"
 #include "test/device.h"
 

@@ -1,4 +1,5 @@
 /* The memory plan of the model against what is carved and used, and batches of any shape in it. */
+#include "model/config/config_keys.h"
 #include "test/model/trainer_fixture.h"
 
 #include "model/forward.h"

@@ -1,3 +1,5 @@
+#include "model/config/config_check.h"
+#include "model/config/config_keys.h"
 #include "model/parameter_list.h"
 
 #include <criterion/criterion.h>

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/error.h"
+#include "data/base/error.h"
+#include "model/config/config_keys.h"
+#include "model/files/config_file.h"
 #include "model/precision.h"
 
 /* Written as letters: f for fp32, h for fp16, b for bf16.

@@ -1,4 +1,5 @@
 /* train.recompute: less memory, the same bits. */
+#include "model/config/config_keys.h"
 #include "test/model/trainer_fixture.h"
 
 #include "model/forward.h"

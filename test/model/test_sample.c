@@ -1,4 +1,5 @@
 /* Tokens from a model: what is drawn, and when it ends. */
+#include "model/config/config_keys.h"
 #include "test/model/sample_fixture.h"
 
 static void check_greedy(enum config_precision precision) {

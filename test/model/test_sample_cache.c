@@ -1,4 +1,5 @@
 /* Reading token by token, with the keys and values of the past kept, is reading at once. */
+#include "model/config/config_keys.h"
 #include "test/model/sample_fixture.h"
 
 /* The logits of row `row` of a context, by a pass over all of it. */

@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 
+#include "model/config/config_keys.h"
 #include "model/schedule.h"
 
 static const enum config_schedule schedules[] = {CONFIG_SCHEDULE_COSINE, CONFIG_SCHEDULE_LINEAR,

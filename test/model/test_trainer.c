@@ -1,4 +1,5 @@
 /* A training step: what adds up to what, what repeats to the bit, and what a skipped step keeps. */
+#include "model/config/config_keys.h"
 #include "test/model/trainer_fixture.h"
 
 #include "model/sample.h"

@@ -11,9 +11,11 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/error.h"
-#include "data/random.h"
-#include "data/sha256.h"
+#include "data/base/error.h"
+#include "data/base/random.h"
+#include "data/base/sha256.h"
+#include "kernels/backend_open.h"
+#include "model/config/config_keys.h"
 #include "model/trainer.h"
 #include "test/device.h"
 

@@ -1,0 +1,14 @@
+/* How functions of every room report what a user can cause: they return -1 and leave a message.
+ *
+ * A function that can fail takes `char *error`, a buffer of ERROR_MAX bytes owned by the caller,
+ * returns 0 on success and -1 on failure. A message says what is wrong, where, and what to do;
+ * it may hold line breaks, and ends without one. What only a programmer can cause is an assert. */
+#ifndef DATA_BASE_ERROR_H
+#define DATA_BASE_ERROR_H
+
+enum { ERROR_MAX = 1024 };
+
+/* Writes the message (cut to ERROR_MAX - 1 bytes) into error and returns -1. */
+int fail(char *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,16 @@
+/* UTF-8, strictly: no overlong forms, no UTF-16 surrogates, nothing above U+10FFFF (The Unicode
+ * Standard, table 3-7). */
+#ifndef DATA_BASE_UTF8_H
+#define DATA_BASE_UTF8_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Bytes of the character that text begins with, 1 to 4; 0 if the `size` bytes at text (at least
+ * one) begin with no whole character. A NUL is a character of one byte. */
+size_t utf8_character(const void *text, size_t size);
+
+/* Whether the bytes are characters and nothing else; true for size 0. */
+bool utf8_valid(const void *text, size_t size);
+
+#endif

@@ -1,0 +1,46 @@
+/* A block of text to tokens, by all threads of OpenMP.
+ *
+ * The block is divided at places that do not change its tokens, and the parts are encoded in any
+ * order but put in theirs, so the tokens do not depend on the number of threads. */
+#ifndef DATA_TEXT_BLOCK_ENCODER_H
+#define DATA_TEXT_BLOCK_ENCODER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "data/base/progress.h"
+#include "data/text/tokenizer.h"
+#include "data/text/tokens.h"
+
+/* What stands before a document. */
+enum document_head { HEAD_NONE, HEAD_END_OF_TEXT, HEAD_EMPTY_LINE };
+
+/* Where a document begins in a block. */
+struct document_start {
+    uint32_t at;
+    uint8_t is_row; /* of JSON Lines */
+    uint8_t head;   /* an enum document_head */
+};
+
+struct block_part;
+
+struct block_encoder {
+    const struct tokenizer *tokenizer;
+    struct tokenizer_encoder **encoders; /* [thread_count] */
+    int thread_count;
+    struct block_part *parts; /* stb_ds array, whose tokens' memory is used again */
+    struct progress *progress;
+};
+
+/* The tokenizer and progress must outlive it. On failure nothing is left to close. */
+int block_encoder_open(struct block_encoder *encoder, const struct tokenizer *tokenizer,
+                       struct progress *progress, char *error);
+void block_encoder_close(struct block_encoder *encoder);
+
+/* Puts the tokens of block[begin .. end) into writer, where `end` is at most `filled`, which only
+ * the progress needs. starts [start_count]: those in begin .. end - 1, in order. */
+int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer, const char *block,
+                      size_t begin, size_t end, size_t filled, const struct document_start *starts,
+                      size_t start_count, char *error);
+
+#endif

@@ -1,0 +1,58 @@
+#include "data/text/cuts.h"
+
+#include <stdint.h>
+
+#include "data/base/utf8.h"
+
+static uint32_t code_point(const uint8_t *bytes, size_t count) {
+    uint32_t code = count == 2 ? bytes[0] & 0x1f : count == 3 ? bytes[0] & 0x0f : bytes[0] & 0x07;
+    for (size_t i = 1; i < count; i++) code = code << 6 | (bytes[i] & 0x3f);
+    return code;
+}
+
+/* Beyond ASCII: U+180E was white space before Unicode 6.3. */
+static bool is_wide_space(uint32_t code) {
+    return code <= 0xa0 || code == 0x1680 || code == 0x180e || (code >= 0x2000 && code <= 0x200f) ||
+           (code >= 0x2028 && code <= 0x202f) || (code >= 0x205f && code <= 0x206f) ||
+           code == 0x3000 || code == 0xfeff;
+}
+
+/* Whether a character ends before text[at] that is certainly no white space. */
+static bool ends_word(const uint8_t *text, size_t at) {
+    const uint8_t last = text[at - 1];
+    if (last < 0x80) return last > 0x20 && last < 0x7f;
+    for (size_t count = 2; count <= 4 && count <= at; count++) {
+        const uint8_t *character = text + at - count;
+        if ((*character & 0xc0) == 0x80) continue;
+        return utf8_character(character, count) == count &&
+               !is_wide_space(code_point(character, count));
+    }
+    return false;
+}
+
+bool cut_is_safe(const char *text, size_t size, size_t at) {
+    if (at == 0 || at >= size) return false;
+    const char next = text[at];
+    return (next == ' ' || next == '\n' || next == '\r' || next == '\t') &&
+           ends_word((const uint8_t *)text, at);
+}
+
+size_t cut_last(const char *text, size_t size, size_t low, size_t high) {
+    for (size_t at = high; at >= low && at > 0; at--)
+        if (cut_is_safe(text, size, at)) return at;
+    return CUT_NONE;
+}
+
+size_t cut_first(const char *text, size_t size, size_t low, size_t high) {
+    for (size_t at = low; at <= high; at++)
+        if (cut_is_safe(text, size, at)) return at;
+    return CUT_NONE;
+}
+
+size_t cut_between_characters(const char *text, size_t size, size_t at) {
+    for (size_t back = 0; back <= 3 && back < at; back++) {
+        const size_t place = at - back;
+        if (place >= size || ((uint8_t)text[place] & 0xc0) != 0x80) return place;
+    }
+    return at;
+}

@@ -1,0 +1,213 @@
+#include "data/text/documents.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/base/error.h"
+#include "data/base/signals.h"
+#include "data/text/jsonl.h"
+
+enum { BUFFER_BYTES = 1 << 20, NAME_SHOWN = 500 };
+
+static const char MARK[] = "<|endoftext|>", BYTE_ORDER_MARK[] = "\xef\xbb\xbf";
+
+int documents_open(struct documents *documents, const struct inputs *inputs, const char *field,
+                   char *error) {
+    *documents = (struct documents){.inputs = inputs, .field = field, .fd = -1};
+    documents->capacity = BUFFER_BYTES;
+    documents->row_bytes_max = DOCUMENT_ROW_BYTES_MAX;
+    documents->buffer = malloc(documents->capacity);
+    return documents->buffer ? 0 : fail(error, "out of memory: no room to read text");
+}
+
+static void close_input(struct documents *documents) {
+    if (documents->fd > STDIN_FILENO) close(documents->fd);
+    documents->fd = -1;
+}
+
+void documents_close(struct documents *documents) {
+    if (documents->buffer) close_input(documents);
+    free(documents->buffer);
+    free(documents->first_bad_row);
+    documents->buffer = documents->first_bad_row = NULL;
+}
+
+static const struct input *current(const struct documents *documents) {
+    return &documents->inputs->list[documents->next_input - 1];
+}
+
+static const char *input_name(const struct documents *documents) {
+    const char *name = current(documents)->name;
+    return strcmp(name, "-") == 0 ? "the standard input" : name;
+}
+
+static int open_input(struct documents *documents, char *error) {
+    const char *name = documents->inputs->list[documents->next_input++].name;
+    /* Without O_NONBLOCK, opening a named pipe would wait where no signal is seen. */
+    documents->fd =
+        strcmp(name, "-") == 0 ? STDIN_FILENO : open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (documents->fd < 0)
+        return fail(error, "cannot open %.*s: %s", NAME_SHOWN, name, strerror(errno));
+    documents->at = documents->filled = documents->searched = 0;
+    documents->line = 1;
+    documents->at_end = false;
+    documents->begins = true;
+    return 0;
+}
+
+int documents_interrupted(char *error) {
+    return fail(error, "interrupted: no shard was written or replaced");
+}
+
+/* Moves what is left to the front of the buffer and reads more behind it. */
+static int read_more(struct documents *documents, char *error) {
+    assert(!documents->at_end);
+    documents->filled -= documents->at;
+    documents->searched -=
+        documents->searched < documents->at ? documents->searched : documents->at;
+    memmove(documents->buffer, documents->buffer + documents->at, documents->filled);
+    documents->at = 0;
+    assert(documents->filled < documents->capacity);
+    for (;;) {
+        if (signals_wait(documents->fd)) return documents_interrupted(error);
+        const ssize_t got = read(documents->fd, documents->buffer + documents->filled,
+                                 documents->capacity - documents->filled);
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (got < 0)
+            return fail(error, "cannot read %.*s: %s\ncheck the file", NAME_SHOWN,
+                        input_name(documents), strerror(errno));
+        documents->at_end = got == 0;
+        documents->filled += (size_t)got;
+        documents->bytes_read += (uint64_t)got;
+        return 0;
+    }
+}
+
+/* Reads until the first bytes of an input are there, and skips a byte order mark. */
+static int skip_byte_order_mark(struct documents *documents, char *error) {
+    while (documents->filled < 3 && !documents->at_end)
+        if (read_more(documents, error)) return -1;
+    if (documents->filled >= 3 && memcmp(documents->buffer, BYTE_ORDER_MARK, 3) == 0)
+        documents->at = 3;
+    return 0;
+}
+
+/* A piece of a text file; 1 at its end. */
+static int next_of_text(struct documents *documents, struct document_piece *piece, char *error) {
+    const size_t mark_size = sizeof MARK - 1;
+    for (;;) {
+        const char *text = documents->buffer + documents->at;
+        const size_t left = documents->filled - documents->at;
+        size_t size = left;
+        if (documents->watch_marks) {
+            const char *mark = memmem(text, left, MARK, mark_size);
+            if (mark == text) {
+                documents->at += mark_size;
+                documents->begins = true;
+                continue;
+            }
+            /* What the next bytes may turn into a mark is kept back. */
+            if (mark) size = (size_t)(mark - text);
+            else if (!documents->at_end) size = left < mark_size ? 0 : left - (mark_size - 1);
+        }
+        if (size > 0) {
+            *piece = (struct document_piece){text, size, .begins = documents->begins};
+            documents->begins = false;
+            documents->at += size;
+            return 0;
+        }
+        if (documents->at_end) return 1;
+        if (read_more(documents, error)) return -1;
+    }
+}
+
+/* Finds the next line: *line, [*size], without its end. Returns 1 if there is none. */
+static int next_line(struct documents *documents, char **line, size_t *size, char *error) {
+    for (;;) {
+        char *begin = documents->buffer + documents->at;
+        char *end = memchr(documents->buffer + documents->searched, '\n',
+                           documents->filled - documents->searched);
+        const size_t left = documents->filled - documents->at;
+        documents->searched = documents->filled;
+        if (end || (documents->at_end && left > 0)) {
+            *line = begin;
+            *size = end ? (size_t)(end - begin) : left;
+            documents->at += *size + (end != NULL);
+            documents->searched = documents->at;
+            if (*size <= documents->row_bytes_max) return 0;
+        } else if (documents->at_end) {
+            return 1;
+        }
+        if (left > documents->row_bytes_max)
+            return fail(error,
+                        "%.*s, line %" PRIu64 ": the row is longer than %zu MiB\n"
+                        "is the file JSON Lines, one object a line?",
+                        NAME_SHOWN, input_name(documents), documents->line,
+                        documents->row_bytes_max >> 20);
+        if (left == documents->capacity) {
+            char *grown = realloc(documents->buffer, 2 * documents->capacity);
+            if (!grown) return fail(error, "out of memory: no room for a row of JSON Lines");
+            documents->buffer = grown;
+            documents->capacity *= 2;
+        }
+        if (read_more(documents, error)) return -1;
+    }
+}
+
+/* Makes a message about a row complete; then the row is skipped, or is the end. */
+static int bad_row(struct documents *documents, size_t column, char *error) {
+    char what[400];
+    snprintf(what, sizeof what, "%.399s", error);
+    fail(error,
+         "%.*s, line %" PRIu64 ", column %zu: %s\neach line must be a JSON object with a string "
+         "named \"%.100s\"; --field names another, --skip-bad-rows goes on without such rows",
+         NAME_SHOWN, input_name(documents), documents->line, column, what, documents->field);
+    if (!documents->skip_bad_rows) return -1;
+    if (documents->bad_rows++ == 0) {
+        *strchr(error, '\n') = '\0';
+        documents->first_bad_row = strdup(error);
+    }
+    return 0;
+}
+
+/* A row of JSON Lines; 1 at the end of the file. */
+static int next_of_rows(struct documents *documents, struct document_piece *piece, char *error) {
+    for (;; documents->line++) {
+        char *line = NULL, *text;
+        size_t size = 0, text_size, column;
+        const int status = next_line(documents, &line, &size, error);
+        if (status) return status;
+        if (jsonl_is_blank(line, size)) continue;
+        if (jsonl_row(line, size, documents->field, &text, &text_size, &column, error)) {
+            if (bad_row(documents, column, error)) return -1;
+            continue;
+        }
+        documents->line++;
+        *piece = (struct document_piece){text, text_size, .begins = true, .is_row = true};
+        return 0;
+    }
+}
+
+int documents_next(struct documents *documents, struct document_piece *piece, char *error) {
+    for (;;) {
+        if (documents->fd < 0) {
+            if (documents->next_input == arrlenu(documents->inputs->list)) return 1;
+            if (open_input(documents, error)) return -1;
+            if ((documents->watch_marks || current(documents)->is_jsonl) &&
+                skip_byte_order_mark(documents, error))
+                return -1;
+        }
+        const int status = current(documents)->is_jsonl ? next_of_rows(documents, piece, error)
+                                                        : next_of_text(documents, piece, error);
+        if (status <= 0) return status;
+        close_input(documents);
+    }
+}

@@ -1,0 +1,57 @@
+/* The documents of many inputs, one after the other, in pieces, in memory that does not depend on
+ * the inputs' size.
+ *
+ * Of JSON Lines each row is a document, in one piece: the string of one member. White lines are
+ * skipped, and so is a byte order mark at the beginning of a file.
+ * A text file is one document. If marks are watched, the characters <|endoftext|> end a document
+ * and begin another, and belong to neither; and a byte order mark at the beginning of a file is
+ * skipped. Apart from that no byte is changed. */
+#ifndef DATA_TEXT_DOCUMENTS_H
+#define DATA_TEXT_DOCUMENTS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "data/text/inputs.h"
+
+enum { DOCUMENT_ROW_BYTES_MAX = 256 << 20 };
+
+struct document_piece {
+    const char *text; /* [size], until the next piece is asked for */
+    size_t size;      /* at least 1 but for rows: an empty string is a document as well */
+    bool begins;      /* whether a document begins with it */
+    bool is_row;      /* of JSON Lines */
+};
+
+struct documents {
+    const struct inputs *inputs;
+    const char *field;   /* the member wanted of JSON Lines */
+    bool watch_marks;    /* <|endoftext|> and byte order marks in text files */
+    bool skip_bad_rows;  /* count them instead of failing */
+    size_t next_input;   /* the one to open next */
+    int fd;              /* of the current one, or -1 */
+    bool at_end, begins; /* of the current one */
+    char *buffer;        /* [capacity] */
+    size_t capacity, at, filled, searched;
+    uint64_t line;        /* of the current input, from 1 */
+    uint64_t bytes_read;  /* from all inputs */
+    uint64_t bad_rows;    /* skipped */
+    char *first_bad_row;  /* what was wrong with the first of them, or NULL */
+    size_t row_bytes_max; /* DOCUMENT_ROW_BYTES_MAX, which tests make smaller */
+};
+
+/* Sets up the reading of inputs, which must outlive it, as must field. */
+int documents_open(struct documents *documents, const struct inputs *inputs, const char *field,
+                   char *error);
+void documents_close(struct documents *documents);
+
+/* The next piece. Returns 0, 1 when there is none any more, and -1 when an input cannot be read,
+ * when a row is not as jsonl_row wants it or longer than DOCUMENT_ROW_BYTES_MAX, and after an
+ * interrupt. A message about a row says the file, line and column. */
+int documents_next(struct documents *documents, struct document_piece *piece, char *error);
+
+/* Fails with what to say after a signal (data/base/signals.h). */
+int documents_interrupted(char *error);
+
+#endif

@@ -1,0 +1,89 @@
+#include "data/text/loader.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/base/error.h"
+#include "data/base/random.h"
+
+int loader_open(struct loader *loader, const struct tokens *tokens,
+                const struct loader_options *options, char *error) {
+    assert(options->seq_len >= 1 && options->vocab_size >= 1);
+    memset(loader, 0, sizeof *loader);
+    loader->tokens = tokens;
+    loader->options = *options;
+    uint64_t longest = 0;
+    for (size_t i = 0; i < arrlenu(tokens->shards); i++) {
+        uint64_t count = tokens->shards[i].count;
+        if (count > longest) longest = count;
+        arrput(loader->first_sequence, loader->sequence_count);
+        if (count) loader->sequence_count += (count - 1) / (uint64_t)options->seq_len;
+    }
+    if (loader->sequence_count > 0) return 0;
+    loader_close(loader);
+    return fail(error,
+                "too few tokens for one sequence in %.600s%s: %" PRIu64 " there, %" PRIu64
+                " needed (data.seq_len + 1)\nuse more text or a smaller data.seq_len",
+                arrlenu(tokens->shards) ? tokens->shards[0].name : "an empty set",
+                arrlenu(tokens->shards) > 1 ? " and the other shards (the longest counts)" : "",
+                longest, (uint64_t)options->seq_len + 1);
+}
+
+void loader_close(struct loader *loader) {
+    arrfree(loader->first_sequence);
+    loader->sequence_count = 0;
+}
+
+static uint64_t sequence_of_sample(const struct loader *loader, uint64_t sample) {
+    uint64_t count = loader->sequence_count, place = sample % count;
+    if (!loader->options.shuffle) return place;
+    return random_permute(loader->options.seed, sample / count, place, count);
+}
+
+/* The last shard whose first sequence is not beyond this one; shards too short for any sequence
+ * share their number with the next, so "last" skips them. */
+static size_t shard_of_sequence(const struct loader *loader, uint64_t sequence) {
+    size_t low = 0, high = arrlenu(loader->first_sequence);
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (loader->first_sequence[middle] <= sequence) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+static int fail_outside(const struct token_shard *shard, uint64_t start, int vocab_size,
+                        char *error) {
+    uint64_t position = start;
+    while (shard->tokens[position] < vocab_size) position++;
+    return fail(error,
+                "%.600s: token %d at position %" PRIu64 " is outside the vocabulary of %d\n"
+                "set model.vocab_size to %d or more, or prepare the text with another tokenizer",
+                shard->name, shard->tokens[position], position, vocab_size,
+                shard->tokens[position] + 1);
+}
+
+int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
+                 uint64_t first_sample, int count, char *error) {
+    const size_t seq_len = (size_t)loader->options.seq_len;
+    for (int row = 0; row < count; row++) {
+        uint64_t sequence = sequence_of_sample(loader, first_sample + (uint64_t)row);
+        size_t number = shard_of_sequence(loader, sequence);
+        const struct token_shard *shard = &loader->tokens->shards[number];
+        uint64_t start = (sequence - loader->first_sequence[number]) * seq_len;
+        const uint16_t *source = shard->tokens + start;
+        int32_t *input = inputs + (size_t)row * seq_len, *target = targets + (size_t)row * seq_len;
+        int32_t largest = source[0];
+        for (size_t t = 0; t < seq_len; t++) {
+            input[t] = source[t];
+            target[t] = source[t + 1];
+            largest = target[t] > largest ? target[t] : largest;
+        }
+        if (largest >= loader->options.vocab_size)
+            return fail_outside(shard, start, loader->options.vocab_size, error);
+    }
+    return 0;
+}

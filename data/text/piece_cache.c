@@ -1,0 +1,63 @@
+#include "data/text/piece_cache.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void piece_cache_open(struct piece_cache *cache) {
+    const size_t bytes = PIECE_CACHE_ENTRIES * sizeof *cache->entries;
+    cache->entries = aligned_alloc(sizeof *cache->entries, bytes);
+    if (cache->entries) memset(cache->entries, 0, bytes);
+}
+
+void piece_cache_close(struct piece_cache *cache) {
+    free(cache->entries);
+    *cache = (struct piece_cache){0};
+}
+
+static uint64_t load(const uint8_t *bytes, size_t size) {
+    uint64_t word = 0;
+    if (size >= 8) {
+        memcpy(&word, bytes, 8);
+    } else if (size >= 4) {
+        uint32_t first, last;
+        memcpy(&first, bytes, 4);
+        memcpy(&last, bytes + size - 4, 4);
+        word = (uint64_t)last << 32 | first;
+    } else {
+        word = (uint64_t)bytes[0] << 16 | (uint64_t)bytes[size / 2] << 8 | bytes[size - 1];
+    }
+    return word;
+}
+
+static uint64_t mix(uint64_t word) {
+    word *= UINT64_C(0x9e3779b97f4a7c15);
+    return word ^ word >> 32;
+}
+
+/* All bytes count: those of a piece of more than 8 are read in words, the last of which overlaps
+ * the one before. */
+static uint64_t hash(const uint8_t *piece, size_t size) {
+    uint64_t sum = mix(load(piece, size) + size);
+    for (size_t at = 8; at < size; at += 8)
+        sum = mix(sum + load(piece + (at + 8 <= size ? at : size - 8), 8));
+    return mix(sum);
+}
+
+struct piece_cache_entry *piece_cache_place(const struct piece_cache *cache, const uint8_t *piece,
+                                            size_t size) {
+    if (!cache->entries || size == 0 || size > PIECE_CACHE_BYTES_MAX) return NULL;
+    return &cache->entries[hash(piece, size) % PIECE_CACHE_ENTRIES];
+}
+
+bool piece_cache_holds(const struct piece_cache_entry *entry, const uint8_t *piece, size_t size) {
+    return entry->size == size && memcmp(entry->bytes, piece, size) == 0;
+}
+
+void piece_cache_put(struct piece_cache_entry *entry, const uint8_t *piece, size_t size,
+                     const uint16_t *tokens, size_t count) {
+    if (count > PIECE_CACHE_TOKENS_MAX) return;
+    entry->size = (uint8_t)size;
+    entry->count = (uint8_t)count;
+    memcpy(entry->bytes, piece, size);
+    memcpy(entry->tokens, tokens, count * sizeof *tokens);
+}

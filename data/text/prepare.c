@@ -1,0 +1,345 @@
+/* ./prepare: text in, token shards out. This file is the command line and the order of steps. */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/text/documents.h"
+#include "data/base/error.h"
+#include "data/base/exit_status.h"
+#include "data/base/files.h"
+#include "data/base/help.h"
+#include "data/text/inputs.h"
+#include "data/base/signals.h"
+#include "data/base/progress.h"
+#include "data/text/splitter.h"
+#include "data/text/tokenizer.h"
+#include "data/text/tokenizer_record.h"
+#include "data/text/tokens.h"
+
+static const char HELP[] =
+    "Usage: ./prepare --tokenizer KIND --out PREFIX [OPTION]... INPUT...\n"
+    "\n"
+    "Turns text into token shards for ./train: PREFIX_train_000000.bin ... and\n"
+    "PREFIX_val_000000.bin ..., and PREFIX_tokenizer.json, which says how. They\n"
+    "appear at the end, whole; until then nothing is replaced. Memory does not grow\n"
+    "with the text.\n"
+    "\n"
+    "  --tokenizer bytes     one token for each byte (vocabulary 256)\n"
+    "  --tokenizer gpt2:DIR  GPT-2's tokens; DIR holds vocab.json and merges.txt, or\n"
+    "                        tokenizer.json\n"
+    "  --out PREFIX          where the shards go; missing folders are made\n"
+    "  --val-fraction F      the part of the text kept for validation, from 0 up to\n"
+    "                        less than 1 (default 0.05)\n"
+    "  --shard-tokens N      most tokens in one shard (default 100000000)\n"
+    "  --force               replace existing shards of PREFIX, all of them\n"
+    "  --field NAME          the member of JSON Lines that holds the text (text)\n"
+    "  --jsonl               every input is JSON Lines, whatever its name\n"
+    "  --skip-bad-rows       leave out rows without such text, instead of stopping\n"
+    "  --help                print this\n"
+    "\n"
+    "INPUT is a file, a folder, a pattern in quotes ('more/*.log'), or - for the\n"
+    "standard input. They are read in the order given. Of a folder and all folders\n"
+    "in it those files count, by name, that end in .txt .text .md .markdown .rst\n"
+    ".jsonl or .ndjson; hidden ones do not. Files that end in .jsonl or .ndjson are\n"
+    "JSON Lines, others text.\n"
+    "Unpack what is compressed on the way: gzip -dc x.gz | ./prepare ... -\n"
+    "\n"
+    "Documents. A text file is one document, a row of JSON Lines is one.\n"
+    "  gpt2   The token <|endoftext|> stands before each document. In a text file the\n"
+    "         characters <|endoftext|> separate documents too; in rows they are text.\n"
+    "         A byte order mark at the beginning of a text file is left out.\n"
+    "  bytes  Text files are joined as they are. Rows are set apart by two line\n"
+    "         feeds.\n"
+    "Empty documents leave nothing.\n"
+    "\n"
+    "JSON Lines. Each line is one object with a string NAME. White lines and a byte\n"
+    "order mark at the beginning are skipped. Half of a surrogate pair becomes\n"
+    "U+FFFD. A row may have 256 MiB.\n"
+    "\n"
+    "Validation gets the end of the text, and of text longer than 16 MiB the end of\n"
+    "every 16 MiB. Documents are kept whole: such a block ends with a document, and\n"
+    "validation begins with one, where there is one that makes it half to twice its\n"
+    "share. Longer documents are divided between words. Only a word of more than\n"
+    "16 MiB is cut itself, between characters, which may change its tokens there.\n"
+    "\n"
+    "The same inputs give the same shards, with any number of threads\n"
+    "(OMP_NUM_THREADS).\n";
+
+struct options {
+    enum tokenizer_kind kind;
+    const char *tokenizer_directory; /* NULL for bytes */
+    const char *prefix;
+    double val_fraction;
+    uint64_t shard_tokens;
+    const char *field; /* NULL: not given */
+    bool jsonl;
+    bool skip_bad_rows;
+    bool force;
+    bool help;
+    char **names;
+    int name_count;
+};
+
+/* All that lives while the text is read. */
+struct run {
+    struct tokenizer tokenizer;
+    struct inputs inputs;
+    struct documents documents;
+    struct splitter splitter;
+    struct progress progress;
+    char train[FILE_PATH_MAX], val[FILE_PATH_MAX];
+};
+
+static int read_tokenizer(struct options *options, const char *name, char *error) {
+    if (strcmp(name, "bytes") == 0) return 0;
+    if (strcmp(name, "gpt2") == 0 || strcmp(name, "gpt2:") == 0)
+        return fail(error,
+                    "--tokenizer %s: the folder of its vocab.json and merges.txt is missing\n"
+                    "add it: --tokenizer gpt2:DIR",
+                    name);
+    if (strncmp(name, "gpt2:", 5) != 0)
+        return fail(error, "--tokenizer %.200s: unknown; allowed: bytes, gpt2:DIR", name);
+    options->kind = TOKENIZER_GPT2;
+    options->tokenizer_directory = name + 5;
+    return 0;
+}
+
+static int read_fraction(const char *text, double *fraction, char *error) {
+    char *end;
+    *fraction = strtod(text, &end);
+    if (end == text || *end || !(*fraction >= 0 && *fraction < 1))
+        return fail(error, "--val-fraction %.200s: allowed is a number from 0 to less than 1",
+                    text);
+    return 0;
+}
+
+static int read_shard_tokens(const char *text, uint64_t *tokens, char *error) {
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || value < 1 || value > SHARD_TOKENS_MAX)
+        return fail(error, "--shard-tokens %.200s: allowed is a whole number from 1 to %d", text,
+                    SHARD_TOKENS_MAX);
+    *tokens = (uint64_t)value;
+    return 0;
+}
+
+static int check_options(struct options *options, const char *tokenizer, char *error) {
+    if (!tokenizer)
+        return fail(error, "--tokenizer is missing: add --tokenizer bytes or --tokenizer gpt2:DIR");
+    if (read_tokenizer(options, tokenizer, error)) return -1;
+    if (!options->prefix) return fail(error, "--out is missing: add --out PREFIX");
+    size_t length = strlen(options->prefix);
+    if (length == 0 || options->prefix[length - 1] == '/')
+        return fail(error,
+                    "--out \"%.200s\": not the beginning of a file name\n"
+                    "add one, for instance --out %.200stext",
+                    options->prefix, options->prefix);
+    if (length + 64 > FILE_PATH_MAX) return fail(error, "--out is too long");
+    if (options->name_count == 0)
+        return fail(error, "no text named: add one or more files, or - for the standard input");
+    int inputs = 0;
+    for (int i = 0; i < options->name_count; i++) inputs += strcmp(options->names[i], "-") == 0;
+    if (inputs > 1) return fail(error, "- (the standard input) is named %d times", inputs);
+    return 0;
+}
+
+static int read_options(struct options *options, int argc, char **argv, char *error) {
+    enum { TOKENIZER = 1, OUT, VAL_FRACTION, SHARD_TOKENS, FIELD, JSONL, SKIP, FORCE, HELP_ASKED };
+    static const struct option known[] = {
+        {"tokenizer", required_argument, NULL, TOKENIZER},
+        {"out", required_argument, NULL, OUT},
+        {"val-fraction", required_argument, NULL, VAL_FRACTION},
+        {"shard-tokens", required_argument, NULL, SHARD_TOKENS},
+        {"field", required_argument, NULL, FIELD},
+        {"jsonl", no_argument, NULL, JSONL},
+        {"skip-bad-rows", no_argument, NULL, SKIP},
+        {"force", no_argument, NULL, FORCE},
+        {"help", no_argument, NULL, HELP_ASKED},
+        {NULL, 0, NULL, 0},
+    };
+    *options = (struct options){.val_fraction = 0.05, .shard_tokens = SHARD_TOKENS_DEFAULT};
+    const char *tokenizer = NULL;
+    int status = 0;
+    opterr = 0;
+    for (int found; status == 0 && (found = getopt_long(argc, argv, ":", known, NULL)) != -1;) {
+        switch (found) {
+        case TOKENIZER: tokenizer = optarg; break;
+        case OUT: options->prefix = optarg; break;
+        case VAL_FRACTION: status = read_fraction(optarg, &options->val_fraction, error); break;
+        case SHARD_TOKENS: status = read_shard_tokens(optarg, &options->shard_tokens, error); break;
+        case FIELD: options->field = optarg; break;
+        case JSONL: options->jsonl = true; break;
+        case SKIP: options->skip_bad_rows = true; break;
+        case FORCE: options->force = true; break;
+        case HELP_ASKED: options->help = true; return 0;
+        case ':': return fail(error, "%.200s needs a value", argv[optind - 1]);
+        default:
+            if (optopt > HELP_ASKED) return fail(error, "unknown option -%c", optopt);
+            return fail(error, "unknown option %.200s", argv[optind - 1]);
+        }
+    }
+    if (status) return -1;
+    options->names = argv + optind;
+    options->name_count = argc - optind;
+    return check_options(options, tokenizer, error);
+}
+
+static int check_existing(const struct run *run, const struct options *options, char *error) {
+    uint64_t train, val;
+    if (shards_existing(run->train, &train, error) || shards_existing(run->val, &val, error))
+        return -1;
+    if (options->force || train + val == 0) return 0;
+    return fail(error,
+                "%" PRIu64 " shards of %.600s exist already\nadd --force to replace all of them, "
+                "or choose another --out",
+                train + val, options->prefix);
+}
+
+static int create_folder_of(const char *path, char *error) {
+    char folder[FILE_PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    if (!slash || slash == path) return 0;
+    snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
+    return directory_create(folder, error);
+}
+
+static int open_tokenizer(struct run *run, const struct options *options, char *error) {
+    if (tokenizer_open(&run->tokenizer, options->kind, options->tokenizer_directory, error))
+        return -1;
+    if (options->kind == TOKENIZER_BYTES || run->tokenizer.end_of_text >= 0) return 0;
+    return fail(error,
+                "%.600s: a vocabulary without <|endoftext|>, which stands before each document\n"
+                "add it to the tokenizer, or use another",
+                options->tokenizer_directory);
+}
+
+/* What can be found wrong early is, before an hour of reading. */
+static int open_run(struct run *run, const struct options *options, char *error) {
+    if (inputs_open(&run->inputs, options->names, options->name_count, options->jsonl, error))
+        return -1;
+    bool any_jsonl = false;
+    for (size_t i = 0; i < arrlenu(run->inputs.list); i++)
+        any_jsonl |= run->inputs.list[i].is_jsonl;
+    if (!any_jsonl && (options->field || options->skip_bad_rows))
+        return fail(error,
+                    "%s is for JSON Lines, but no input ends in .jsonl or .ndjson\nadd --jsonl if "
+                    "that is what they hold, or leave it out",
+                    options->field ? "--field" : "--skip-bad-rows");
+    if (check_existing(run, options, error) || open_tokenizer(run, options, error) ||
+        create_folder_of(options->prefix, error) ||
+        documents_open(&run->documents, &run->inputs, options->field ? options->field : "text",
+                       error))
+        return -1;
+    run->documents.watch_marks = options->kind == TOKENIZER_GPT2;
+    run->documents.skip_bad_rows = options->skip_bad_rows;
+    progress_open(&run->progress, stderr, run->inputs.bytes_known ? run->inputs.bytes : 0);
+    return splitter_open(&run->splitter, &run->tokenizer, options->val_fraction, run->train,
+                         run->val, options->shard_tokens, &run->progress, error);
+}
+
+static int put_documents(struct run *run, const struct options *options, char *error) {
+    struct document_piece piece;
+    int status;
+    while ((status = documents_next(&run->documents, &piece, error)) == 0) {
+        run->progress.read = run->documents.bytes_read;
+        progress_show(&run->progress, 0);
+        if (splitter_put(&run->splitter, &piece, error)) return -1;
+    }
+    if (status < 0 || splitter_finish(&run->splitter, error)) return -1;
+    if (signals_wait(-1)) return documents_interrupted(error);
+    if (run->splitter.train.writer.tokens > 0) return 0;
+    return fail(error, "there is no text: %.600s%s empty\nno shard was written", options->names[0],
+                arrlenu(run->inputs.list) > 1 ? " and the others are" : " is");
+}
+
+/* Record and shards never contradict each other, whatever happens in between. */
+static int publish(struct run *run, const struct options *options, char *error) {
+    return tokenizer_record_stage(options->prefix, &run->tokenizer, options->tokenizer_directory,
+                                  error) ||
+                   tokenizer_record_remove(options->prefix, error) ||
+                   splitter_publish(&run->splitter, error) ||
+                   tokenizer_record_publish(options->prefix, error)
+               ? -1
+               : 0;
+}
+
+static void print_notes(const struct run *run, const struct options *options) {
+    const struct documents *documents = &run->documents;
+    if (documents->bad_rows > 0)
+        fprintf(stderr, "prepare: note: %" PRIu64 " bad row%s left out, the first: %s\n",
+                documents->bad_rows, documents->bad_rows == 1 ? " was" : "s were",
+                documents->first_bad_row ? documents->first_bad_row : "");
+    const uint64_t passed_by = run->inputs.passed_by;
+    if (passed_by > 0)
+        fprintf(stderr, "prepare: note: in folders, %" PRIu64 " file%s passed by for %s: %s%s\n",
+                passed_by, passed_by == 1 ? " was" : "s were",
+                passed_by == 1 ? "its ending" : "their endings",
+                run->inputs.passed_by_one ? run->inputs.passed_by_one : "",
+                passed_by == 1 ? "" : " ...");
+    if (options->val_fraction > 0 && run->splitter.val.writer.tokens == 0)
+        fprintf(stderr, "prepare: note: the text is too short for a validation part\n");
+}
+
+static void print_summary(const struct run *run) {
+    const struct shard_writer *t = &run->splitter.train.writer, *v = &run->splitter.val.writer;
+    const double seconds = progress_clock() - run->progress.started;
+    const double bytes = (double)run->documents.bytes_read;
+    char size[16], speed[16];
+    printf("%" PRIu64 " training tokens in %" PRIu64 " shard%s: %s_*.bin; ", t->tokens, t->shards,
+           t->shards == 1 ? "" : "s", run->train);
+    if (v->tokens == 0) printf("no validation tokens");
+    else
+        printf("%" PRIu64 " validation tokens in %" PRIu64 " shard%s: %s_*.bin", v->tokens,
+               v->shards, v->shards == 1 ? "" : "s", run->val);
+    printf("; vocabulary %d\n", run->tokenizer.vocab_size);
+    printf("read %s, %" PRIu64 " document%s, in %.1f s: %s/s\n", progress_bytes(size, bytes),
+           run->splitter.documents, run->splitter.documents == 1 ? "" : "s", seconds,
+           progress_bytes(speed, bytes / seconds));
+}
+
+static void close_run(struct run *run, const struct options *options) {
+    if (run->splitter.block) tokenizer_record_unstage(options->prefix);
+    splitter_close(&run->splitter);
+    documents_close(&run->documents);
+    inputs_close(&run->inputs);
+    tokenizer_close(&run->tokenizer);
+}
+
+int main(int argc, char **argv) {
+    char error[ERROR_MAX];
+    struct options options;
+    static struct run run;
+    if (read_options(&options, argc, argv, error)) {
+        fprintf(stderr, "prepare: %s\n", error);
+        help_print(stderr, "./prepare --help shows the options\n", argv[0]);
+        return EXIT_USAGE;
+    }
+    if (options.help) {
+        help_print(stdout, HELP, argv[0]);
+        return EXIT_DONE;
+    }
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error message, not a death */
+    signals_hold();
+    snprintf(run.train, sizeof run.train, "%s_train", options.prefix);
+    snprintf(run.val, sizeof run.val, "%s_val", options.prefix);
+    int status = open_run(&run, &options, error);
+    if (status == 0) status = put_documents(&run, &options, error);
+    progress_erase(&run.progress);
+    if (status == 0) status = publish(&run, &options, error);
+    if (status) fprintf(stderr, "prepare: %s\n", error);
+    else {
+        print_notes(&run, &options);
+        print_summary(&run);
+    }
+    const int caught = signals_wait(-1);
+    close_run(&run, &options);
+    if (caught) return EXIT_SIGNAL + caught;
+    return status || fflush(stdout) ? EXIT_FAILED : EXIT_DONE;
+}

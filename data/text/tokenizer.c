@@ -1,0 +1,265 @@
+#include "data/text/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/text/bpe.h"
+#include "data/text/bpe_builder.h"
+#include "data/text/bpe_files.h"
+#include "data/base/error.h"
+#include "data/base/files.h"
+#include "data/text/piece_cache.h"
+#include "data/text/pieces.h"
+
+static const char vocab_name[] = "vocab.json", merges_name[] = "merges.txt",
+                  tokenizer_name[] = "tokenizer.json";
+
+const char *tokenizer_kind_name(enum tokenizer_kind kind) {
+    return kind == TOKENIZER_BYTES ? "bytes" : "gpt2";
+}
+
+bool tokenizer_in_directory(const char *directory) {
+    return (file_exists_in(directory, vocab_name) && file_exists_in(directory, merges_name)) ||
+           file_exists_in(directory, tokenizer_name);
+}
+
+static void hash_file(struct tokenizer_file *file) {
+    struct sha256 hash;
+    uint8_t digest[SHA256_BYTES];
+    sha256_begin(&hash);
+    sha256_add(&hash, file->bytes, file->size);
+    sha256_end(&hash, digest);
+    sha256_hex(file->sha256, digest);
+}
+
+/* ---- bytes */
+
+static int open_bytes(struct tokenizer *tokenizer, char *error) {
+    struct tokenizer_file *file = &tokenizer->files[0];
+    FILE *out = open_memstream(&file->bytes, &file->size);
+    if (!out) return fail(error, "out of memory while opening a tokenizer");
+    fputs("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n"
+          "  \"added_tokens\": [],\n  \"normalizer\": null,\n  \"pre_tokenizer\": "
+          "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
+          "\"use_regex\": false},\n  \"post_processor\": null,\n  \"decoder\": "
+          "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
+          "\"use_regex\": false},\n  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n"
+          "    \"unk_token\": null,\n    \"continuing_subword_prefix\": null,\n"
+          "    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n"
+          "    \"byte_fallback\": false,\n    \"ignore_merges\": false,\n    \"vocab\": {",
+          out);
+    struct byte_alphabet alphabet;
+    byte_alphabet_fill(&alphabet);
+    for (int byte = 0; byte < 256; byte++) {
+        char letter[BYTE_ALPHABET_TEXT_MAX];
+        byte_alphabet_write(&alphabet, letter, (uint8_t)byte);
+        fprintf(out, "%s\n      \"%s%s\": %d", byte ? "," : "",
+                byte == '"' || byte == '\\' ? "\\" : "", letter, byte);
+    }
+    fputs("\n    },\n    \"merges\": []\n  }\n}\n", out);
+    if (fclose(out) != 0) return fail(error, "out of memory while opening a tokenizer");
+    file->name = tokenizer_name;
+    hash_file(file);
+    tokenizer->file_count = 1;
+    tokenizer->vocab_size = 256;
+    return 0;
+}
+
+/* ---- gpt2 */
+
+/* Reads a file and keeps it; its place in files, or -1. */
+static int keep_file(struct tokenizer *tokenizer, struct bpe_file *file, char path[FILE_PATH_MAX],
+                     const char *directory, const char *name, char *error) {
+    struct tokenizer_file *kept = &tokenizer->files[tokenizer->file_count];
+    if (file_path_join(path, directory, name, error) ||
+        file_read_all(&kept->bytes, &kept->size, path, BPE_FILE_MAX_BYTES, error))
+        return -1;
+    tokenizer->file_count++;
+    kept->name = name;
+    hash_file(kept);
+    *file = (struct bpe_file){.path = path, .bytes = kept->bytes, .size = kept->size};
+    return 0;
+}
+
+static int check_directory(const char *directory, char *error) {
+    if (tokenizer_in_directory(directory)) return 0;
+    if (!file_exists(directory))
+        return fail(error, "no such directory: %.600s\nname one that holds a tokenizer", directory);
+    const char *missing = file_exists_in(directory, vocab_name)    ? merges_name
+                          : file_exists_in(directory, merges_name) ? vocab_name
+                                                                   : NULL;
+    if (missing)
+        return fail(error, "%.600s has no %s\nit needs %s and %s, or %s", directory, missing,
+                    vocab_name, merges_name, tokenizer_name);
+    return fail(error, "%.600s holds no tokenizer\nit needs %s and %s, or %s", directory,
+                vocab_name, merges_name, tokenizer_name);
+}
+
+/* tokenizer.json beside vocab.json and merges.txt has to say the same. */
+static int check_other(const struct bpe *bpe, const char *name, const struct bpe_file *file,
+                       char *error) {
+    struct bpe other;
+    if (bpe_read_tokenizer(&other, file, error)) return -1;
+    const int status = bpe_compare(bpe, name, &other, file->path, error);
+    bpe_free(&other);
+    return status;
+}
+
+static int read_files(struct tokenizer *tokenizer, const char *directory, char *error) {
+    struct bpe_file vocab, merges, whole;
+    char paths[TOKENIZER_FILES_MAX][FILE_PATH_MAX];
+    const bool has_two =
+        file_exists_in(directory, vocab_name) && file_exists_in(directory, merges_name);
+    const bool has_one = file_exists_in(directory, tokenizer_name);
+    if (has_two && (keep_file(tokenizer, &vocab, paths[0], directory, vocab_name, error) ||
+                    keep_file(tokenizer, &merges, paths[1], directory, merges_name, error) ||
+                    bpe_read_vocab_and_merges(tokenizer->bpe, &vocab, &merges, error)))
+        return -1;
+    if (!has_one) return 0;
+    if (keep_file(tokenizer, &whole, paths[2], directory, tokenizer_name, error)) return -1;
+    if (has_two) return check_other(tokenizer->bpe, paths[0], &whole, error);
+    return bpe_read_tokenizer(tokenizer->bpe, &whole, error);
+}
+
+/* The hash of what tokens a text becomes. */
+static void hash_tokens(struct tokenizer *tokenizer) {
+    const struct bpe *bpe = tokenizer->bpe;
+    const int32_t numbers[] = {bpe->vocab_size, bpe->end_of_text, bpe->whole_text};
+    struct sha256 hash;
+    uint8_t digest[SHA256_BYTES];
+    sha256_begin(&hash);
+    sha256_add(&hash, numbers, sizeof numbers);
+    sha256_add(&hash, bpe->starts, arrlenu(bpe->starts) * sizeof *bpe->starts);
+    sha256_add(&hash, bpe->bytes, arrlenu(bpe->bytes));
+    sha256_add(&hash, bpe->merges, arrlenu(bpe->merges) * sizeof *bpe->merges);
+    sha256_end(&hash, digest);
+    sha256_hex(tokenizer->sha256, digest);
+}
+
+static int open_gpt2(struct tokenizer *tokenizer, const char *directory, char *error) {
+    struct pieces pieces;
+    if (check_directory(directory, error) || pieces_open(&pieces, error)) return -1;
+    pieces_close(&pieces);
+    tokenizer->bpe = calloc(1, sizeof *tokenizer->bpe);
+    if (!tokenizer->bpe) return fail(error, "out of memory while opening a tokenizer");
+    if (read_files(tokenizer, directory, error)) return -1;
+    tokenizer->vocab_size = tokenizer->bpe->vocab_size;
+    tokenizer->end_of_text = tokenizer->bpe->end_of_text;
+    hash_tokens(tokenizer);
+    return 0;
+}
+
+int tokenizer_open(struct tokenizer *tokenizer, enum tokenizer_kind kind, const char *directory,
+                   char *error) {
+    *tokenizer = (struct tokenizer){.kind = kind, .end_of_text = -1};
+    const int status = kind == TOKENIZER_BYTES ? open_bytes(tokenizer, error)
+                                               : open_gpt2(tokenizer, directory, error);
+    if (status) tokenizer_close(tokenizer);
+    return status;
+}
+
+void tokenizer_close(struct tokenizer *tokenizer) {
+    for (int i = 0; i < TOKENIZER_FILES_MAX; i++) free(tokenizer->files[i].bytes);
+    if (tokenizer->bpe) bpe_free(tokenizer->bpe);
+    free(tokenizer->bpe);
+    *tokenizer = (struct tokenizer){0};
+}
+
+/* ---- tokens of text */
+
+struct tokenizer_encoder {
+    const struct tokenizer *tokenizer;
+    struct pieces pieces;
+    struct bpe_scratch scratch;
+    struct piece_cache cache;
+};
+
+struct tokenizer_encoder *tokenizer_encoder_open(const struct tokenizer *tokenizer) {
+    char error[ERROR_MAX];
+    struct tokenizer_encoder *encoder = calloc(1, sizeof *encoder);
+    if (!encoder) return NULL;
+    encoder->tokenizer = tokenizer;
+    if (tokenizer->bpe && pieces_open(&encoder->pieces, error)) {
+        free(encoder);
+        return NULL;
+    }
+    if (tokenizer->bpe) piece_cache_open(&encoder->cache);
+    return encoder;
+}
+
+void tokenizer_encoder_close(struct tokenizer_encoder *encoder) {
+    if (!encoder) return;
+    pieces_close(&encoder->pieces);
+    bpe_scratch_free(&encoder->scratch);
+    piece_cache_close(&encoder->cache);
+    free(encoder);
+}
+
+static void encode_piece(struct tokenizer_encoder *encoder, uint16_t **tokens, const uint8_t *piece,
+                         size_t size) {
+    struct piece_cache_entry *entry = piece_cache_place(&encoder->cache, piece, size);
+    if (entry && piece_cache_holds(entry, piece, size)) {
+        memcpy(arraddnptr(*tokens, entry->count), entry->tokens,
+               entry->count * sizeof *entry->tokens);
+        return;
+    }
+    const size_t before = arrlenu(*tokens);
+    bpe_merge(encoder->tokenizer->bpe, &encoder->scratch, tokens, piece, size);
+    if (entry) piece_cache_put(entry, piece, size, *tokens + before, arrlenu(*tokens) - before);
+}
+
+static void encode_plain(struct tokenizer_encoder *encoder, uint16_t **tokens, const uint8_t *text,
+                         size_t size) {
+    if (encoder->tokenizer->bpe->whole_text) {
+        encode_piece(encoder, tokens, text, size);
+        return;
+    }
+    size_t begin, end;
+    pieces_begin(&encoder->pieces, text, size);
+    while (pieces_next(&encoder->pieces, &begin, &end))
+        encode_piece(encoder, tokens, text + begin, end - begin);
+}
+
+void tokenizer_encode(struct tokenizer_encoder *encoder, uint16_t **tokens, const void *text,
+                      size_t size, bool special) {
+    const struct tokenizer *tokenizer = encoder->tokenizer;
+    const uint8_t *at = text;
+    if (size == 0) return;
+    if (!tokenizer->bpe) {
+        uint16_t *added = arraddnptr(*tokens, size);
+        for (size_t i = 0; i < size; i++) added[i] = at[i];
+        return;
+    }
+    const size_t length = sizeof BPE_END_OF_TEXT - 1;
+    const uint8_t *found;
+    while (special && tokenizer->end_of_text >= 0 &&
+           (found = memmem(at, size, BPE_END_OF_TEXT, length))) {
+        encode_plain(encoder, tokens, at, (size_t)(found - at));
+        arrput(*tokens, (uint16_t)tokenizer->end_of_text);
+        size -= (size_t)(found + length - at);
+        at = found + length;
+    }
+    encode_plain(encoder, tokens, at, size);
+}
+
+/* All values of a byte: what the tokens of the kind bytes are made of. */
+#define FOUR(n)       (n), (n) + 1, (n) + 2, (n) + 3
+#define SIXTEEN(n)    FOUR(n), FOUR((n) + 4), FOUR((n) + 8), FOUR((n) + 12)
+#define SIXTY_FOUR(n) SIXTEEN(n), SIXTEEN((n) + 16), SIXTEEN((n) + 32), SIXTEEN((n) + 48)
+static const uint8_t all_bytes[256] = {SIXTY_FOUR(0), SIXTY_FOUR(64), SIXTY_FOUR(128),
+                                       SIXTY_FOUR(192)};
+
+const uint8_t *tokenizer_bytes(const struct tokenizer *tokenizer, int token, size_t *size) {
+    *size = 0;
+    if (token < 0 || token >= tokenizer->vocab_size) return all_bytes;
+    if (!tokenizer->bpe) {
+        *size = 1;
+        return all_bytes + token;
+    }
+    const uint32_t *starts = tokenizer->bpe->starts;
+    *size = starts[token + 1] - starts[token];
+    return tokenizer->bpe->bytes + starts[token];
+}

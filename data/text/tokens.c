@@ -1,0 +1,342 @@
+#include "data/text/tokens.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/base/error.h"
+#include "data/base/files.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are mapped as they are");
+
+enum { HEADER_WORDS = SHARD_HEADER_BYTES / 4, LLAMA3_MAGIC = 20240801, NAME_SHOWN = 600 };
+
+static bool is_named_bin(const char *path) {
+    size_t length = strlen(path);
+    return length >= 4 && strcmp(path + length - 4, ".bin") == 0;
+}
+
+static int fail_no_shard(const char *path, uint64_t bytes, uint32_t first, char *error) {
+    const char *make = "make shards from text with ./prepare --tokenizer bytes --out PREFIX FILE";
+    if (bytes == 0)
+        return fail(error, "%.*s: not a token shard: it is empty\n%s", NAME_SHOWN, path, make);
+    if (!is_named_bin(path))
+        return fail(error,
+                    "%.*s: not a token shard (it starts with %" PRIu32 ", not %d; and only what "
+                    "is named .bin is read as tokens without a header)\n%s",
+                    NAME_SHOWN, path, first, SHARD_MAGIC, make);
+    return fail(error,
+                "%.*s: not a token shard (it starts with %" PRIu32 ", not %d; and its %" PRIu64
+                " bytes, an odd number, are no 16-bit tokens without a header)\n%s",
+                NAME_SHOWN, path, first, SHARD_MAGIC, bytes, make);
+}
+
+/* A file that begins with the number of the format. */
+static int check_header(const char *path, const uint32_t *header, uint64_t file_bytes,
+                        uint64_t *count, char *error) {
+    const char *again = "write it again with ./prepare, or copy it again if it was copied";
+    if (file_bytes < SHARD_HEADER_BYTES)
+        return fail(error,
+                    "%.*s: truncated: a token shard of %" PRIu64 " bytes, but the header alone "
+                    "has %d\n%s",
+                    NAME_SHOWN, path, file_bytes, SHARD_HEADER_BYTES, again);
+    if (header[1] != SHARD_VERSION)
+        return fail(error, "%.*s: token shard of version %" PRIu32 "; only version %d is known\n%s",
+                    NAME_SHOWN, path, header[1], SHARD_VERSION, again);
+    *count = header[2] | (uint64_t)header[3] << 32;
+    uint64_t held = (file_bytes - SHARD_HEADER_BYTES) / 2;
+    if (held < *count)
+        return fail(error,
+                    "%.*s: truncated: the header says %" PRIu64 " tokens, the file ends after "
+                    "%" PRIu64 "\n%s",
+                    NAME_SHOWN, path, *count, held, again);
+    if (file_bytes - SHARD_HEADER_BYTES != 2 * *count)
+        return fail(error,
+                    "%.*s: too long: the header says %" PRIu64 " tokens, and %" PRIu64
+                    " bytes follow them\n%s",
+                    NAME_SHOWN, path, *count, file_bytes - SHARD_HEADER_BYTES - 2 * *count, again);
+    return 0;
+}
+
+/* Finds the tokens in a mapped file of either format. */
+static int read_format(struct token_shard *shard, char *error) {
+    const uint64_t bytes = shard->mapping_bytes;
+    uint32_t first = 0;
+    memcpy(&first, shard->mapping, bytes < sizeof first ? bytes : sizeof first);
+    if (first == LLAMA3_MAGIC)
+        return fail(error,
+                    "%.*s: a shard of 32-bit tokens (the Llama 3 variant, 20240801), which is not "
+                    "supported\nuse shards of 16-bit tokens (20240520)",
+                    NAME_SHOWN, shard->name);
+    if (first == SHARD_MAGIC) {
+        shard->tokens = (const uint16_t *)((const char *)shard->mapping + SHARD_HEADER_BYTES);
+        return check_header(shard->name, shard->mapping, bytes, &shard->count, error);
+    }
+    if (!is_named_bin(shard->name) || bytes % 2 != 0)
+        return fail_no_shard(shard->name, bytes, first, error);
+    shard->raw = true;
+    shard->tokens = shard->mapping;
+    shard->count = bytes / 2;
+    return 0;
+}
+
+static int map_shard(struct token_shard *shard, int fd, const char *path, char *error) {
+    struct stat status;
+    if (fstat(fd, &status))
+        return fail(error, "cannot read %.*s: %s", NAME_SHOWN, path, strerror(errno));
+    if (!S_ISREG(status.st_mode))
+        return fail(
+            error, "%.*s: %s\nname the shards in it, for instance %.*s/*_train_*.bin", NAME_SHOWN,
+            path, S_ISDIR(status.st_mode) ? "a directory, not a token shard" : "not a regular file",
+            NAME_SHOWN / 2, path);
+    if (status.st_size == 0) return fail_no_shard(path, 0, 0, error);
+    size_t bytes = (size_t)status.st_size;
+    void *mapping = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (mapping == MAP_FAILED)
+        return fail(error,
+                    "cannot map %.*s (%zu bytes): %s\nraise the memory limit (ulimit -v), or "
+                    "name fewer shards",
+                    NAME_SHOWN, path, bytes, strerror(errno));
+    shard->mapping = mapping;
+    shard->mapping_bytes = bytes;
+    return read_format(shard, error);
+}
+
+static int open_shard(struct tokens *tokens, const char *path, char *error) {
+    /* Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return fail(error, "cannot open the token shard %.*s: %s\ncheck data.train and data.val",
+                    NAME_SHOWN, path, strerror(errno));
+    struct token_shard shard = {.name = strdup(path)};
+    if (!shard.name) {
+        close(fd);
+        return fail(error, "out of memory while opening %.*s", NAME_SHOWN, path);
+    }
+    arrput(tokens->shards, shard);
+    int status = map_shard(&arrlast(tokens->shards), fd, path, error);
+    close(fd);
+    tokens->count += arrlast(tokens->shards).count;
+    return status;
+}
+
+static int open_matches(struct tokens *tokens, const char *pattern, char *error) {
+    glob_t matches = {0};
+    int status = glob(pattern, GLOB_TILDE, NULL, &matches);
+    if (status == GLOB_NOMATCH) {
+        bool is_plain = !strpbrk(pattern, "*?[");
+        status =
+            fail(error,
+                 is_plain ? "no such token shard: %.*s\nmake shards with ./prepare, or check "
+                            "the path (it is relative to the current folder)"
+                          : "no token shard matches %.*s\nmake shards with ./prepare, or check "
+                            "the pattern (it is relative to the current folder)",
+                 NAME_SHOWN, pattern);
+    } else if (status) {
+        status = fail(error, "cannot look for token shards %.*s: out of memory, or unreadable",
+                      NAME_SHOWN, pattern);
+    }
+    for (size_t i = 0; status == 0 && i < matches.gl_pathc; i++)
+        status = open_shard(tokens, matches.gl_pathv[i], error);
+    globfree(&matches);
+    return status;
+}
+
+int tokens_open(struct tokens *tokens, const char *pattern, char *error) {
+    memset(tokens, 0, sizeof *tokens);
+    if (!*pattern) return fail(error, "the name of the token shards is empty\ngive a path or glob");
+    int status = file_exists(pattern) ? open_shard(tokens, pattern, error)
+                                      : open_matches(tokens, pattern, error);
+    if (status) tokens_close(tokens);
+    return status;
+}
+
+int tokens_from_memory(struct tokens *tokens, uint16_t *owned, uint64_t count, const char *name,
+                       char *error) {
+    memset(tokens, 0, sizeof *tokens);
+    struct token_shard shard = {
+        .name = strdup(name), .tokens = owned, .count = count, .owned = owned};
+    if (!shard.name) {
+        free(owned);
+        return fail(error, "out of memory while making the tokens of %.*s", NAME_SHOWN, name);
+    }
+    arrput(tokens->shards, shard);
+    tokens->count = count;
+    return 0;
+}
+
+void tokens_close(struct tokens *tokens) {
+    for (size_t i = 0; i < arrlenu(tokens->shards); i++) {
+        struct token_shard *shard = &tokens->shards[i];
+        if (shard->mapping) munmap(shard->mapping, shard->mapping_bytes);
+        free(shard->owned);
+        free(shard->name);
+    }
+    arrfree(tokens->shards);
+    tokens->count = 0;
+}
+
+/* Splits a prefix into the directory it is in and the beginning of the files' names. */
+static int split_prefix(const char *prefix, char directory[FILE_PATH_MAX], const char **base,
+                        char *error) {
+    const char *slash = strrchr(prefix, '/');
+    *base = slash ? slash + 1 : prefix;
+    if (!**base)
+        return fail(error,
+                    "\"%.*s\" is no beginning of a file name\nadd one, for instance %.*sdata",
+                    NAME_SHOWN, prefix, NAME_SHOWN / 2, prefix);
+    size_t length = slash ? (size_t)(slash - prefix) + 1 : 2;
+    if (strlen(prefix) + 32 > FILE_PATH_MAX || strlen(*base) > 200)
+        return fail(error, "the prefix %.*s... is too long\nchoose a shorter one", 60, prefix);
+    memcpy(directory, slash ? prefix : "./", length);
+    directory[length] = '\0';
+    return 0;
+}
+
+/* What follows BASE_NNNNNN.bin in a name, or NULL if it is the name of something else. */
+static const char *after_shard_name(const char *name, const char *base) {
+    size_t length = strlen(base);
+    if (strncmp(name, base, length) != 0 || name[length] != '_') return NULL;
+    const char *digits = name + length + 1, *end = digits;
+    while (isdigit((unsigned char)*end)) end++;
+    return end - digits >= 6 && strncmp(end, ".bin", 4) == 0 ? end + 4 : NULL;
+}
+
+/* Counts, and removes when asked, the files BASE_NNNNNN.bin (parts: what an unpublished writer
+ * leaves instead). */
+static int visit_shards(const char *prefix, bool parts, bool remove, uint64_t *count, char *error) {
+    char directory[FILE_PATH_MAX];
+    const char *base;
+    *count = 0;
+    if (split_prefix(prefix, directory, &base, error)) return -1;
+    DIR *entries = opendir(directory);
+    if (!entries && errno == ENOENT) return 0;
+    if (!entries)
+        return fail(error, "cannot look into %.*s: %s\ncheck its permissions", NAME_SHOWN,
+                    directory, strerror(errno));
+    int status = 0;
+    for (struct dirent *entry; status == 0 && (entry = readdir(entries));) {
+        const char *rest = after_shard_name(entry->d_name, base);
+        if (!rest) continue;
+        bool is_part = strcmp(rest, ".part") == 0 || strcmp(rest, ".part.tmp") == 0;
+        if (parts ? !is_part : *rest != '\0') continue;
+        ++*count;
+        if (remove && unlinkat(dirfd(entries), entry->d_name, 0) && errno != ENOENT)
+            status = fail(error, "cannot remove the old shard %.*s%s: %s\nremove it by hand",
+                          NAME_SHOWN, directory, entry->d_name, strerror(errno));
+    }
+    closedir(entries);
+    return status;
+}
+
+int shards_existing(const char *prefix, uint64_t *count, char *error) {
+    return visit_shards(prefix, false, false, count, error);
+}
+
+static void shard_path(const struct shard_writer *writer, uint64_t number, const char *suffix,
+                       char path[FILE_PATH_MAX]) {
+    int length =
+        snprintf(path, FILE_PATH_MAX, "%s_%06" PRIu64 ".bin%s", writer->prefix, number, suffix);
+    assert(length > 0 && length < FILE_PATH_MAX);
+    (void)length;
+}
+
+int shard_writer_open(struct shard_writer *writer, const char *prefix, uint64_t shard_tokens,
+                      char *error) {
+    assert(shard_tokens >= 1 && shard_tokens <= SHARD_TOKENS_MAX);
+    memset(writer, 0, sizeof *writer);
+    uint64_t leftovers;
+    if (visit_shards(prefix, true, true, &leftovers, error)) return -1;
+    writer->prefix = strdup(prefix);
+    if (!writer->prefix) return fail(error, "out of memory while opening %.*s", NAME_SHOWN, prefix);
+    writer->shard_tokens = shard_tokens;
+    return 0;
+}
+
+static int begin_shard(struct shard_writer *writer, char *error) {
+    char path[FILE_PATH_MAX];
+    shard_path(writer, writer->shards, ".part", path);
+    if (file_writer_open(&writer->file, path, error)) return -1;
+    /* A full shard is the common case; only the last one has its count corrected. */
+    uint32_t header[HEADER_WORDS] = {SHARD_MAGIC, SHARD_VERSION, (uint32_t)writer->shard_tokens};
+    return file_writer_put(&writer->file, header, sizeof header, error);
+}
+
+static int end_shard(struct shard_writer *writer, char *error) {
+    uint32_t count = (uint32_t)writer->tokens_in_shard;
+    writer->tokens_in_shard = 0;
+    if (count != writer->shard_tokens &&
+        file_writer_patch(&writer->file, 2 * sizeof count, &count, sizeof count, error))
+        return -1;
+    /* Counted before the commit, whose last step may fail with the file already in its place. */
+    writer->shards++;
+    return file_writer_commit(&writer->file, error);
+}
+
+int shard_writer_put(struct shard_writer *writer, const uint16_t *tokens, uint64_t count,
+                     char *error) {
+    while (count > 0) {
+        if (writer->tokens_in_shard == 0 && begin_shard(writer, error)) return -1;
+        uint64_t room = writer->shard_tokens - writer->tokens_in_shard;
+        uint64_t part = count < room ? count : room;
+        if (file_writer_put(&writer->file, tokens, part * sizeof *tokens, error)) return -1;
+        writer->tokens_in_shard += part;
+        writer->tokens += part;
+        tokens += part;
+        count -= part;
+        if (writer->tokens_in_shard == writer->shard_tokens && end_shard(writer, error)) return -1;
+    }
+    return 0;
+}
+
+int shard_writer_finish(struct shard_writer *writer, char *error) {
+    return writer->tokens_in_shard > 0 ? end_shard(writer, error) : 0;
+}
+
+int shard_writer_publish(struct shard_writer *writer, char *error) {
+    assert(writer->prefix && writer->tokens_in_shard == 0);
+    char part[FILE_PATH_MAX], path[FILE_PATH_MAX], directory[FILE_PATH_MAX];
+    const char *base;
+    uint64_t removed;
+    if (split_prefix(writer->prefix, directory, &base, error) ||
+        visit_shards(writer->prefix, false, true, &removed, error))
+        return -1;
+    int status = 0;
+    for (uint64_t number = 0; number < writer->shards; number++) {
+        shard_path(writer, number, ".part", part);
+        shard_path(writer, number, "", path);
+        if (status == 0 && rename(part, path))
+            status = fail(error, "cannot rename %.*s: %s\nrename the .part files by hand",
+                          NAME_SHOWN, part, strerror(errno));
+    }
+    if (status == 0) status = directory_sync(directory, error);
+    /* Closed on failure too: the old shards are gone, and abandoning would remove the new ones. */
+    free(writer->prefix);
+    writer->prefix = NULL;
+    return status;
+}
+
+void shard_writer_abandon(struct shard_writer *writer) {
+    if (!writer->prefix) return;
+    file_writer_abandon(&writer->file);
+    for (uint64_t number = 0; number < writer->shards; number++) {
+        char path[FILE_PATH_MAX];
+        shard_path(writer, number, ".part", path);
+        unlink(path);
+    }
+    free(writer->prefix);
+    writer->prefix = NULL;
+}

@@ -1,0 +1,100 @@
+/* Token shards: files of 16-bit tokens, in the format of llm.c, which is also what is written:
+ *
+ *     bytes 0 ..1023    256 little-endian int32: [0] = 20240520, [1] = 1, [2] = token count
+ *     bytes 1024 ..     the tokens, little-endian uint16
+ *
+ * A count beyond 32 bits continues in [3], which is zero in every other file; this is our own
+ * extension, and shard_writer never needs it. The variant of Llama 3 (20240801, version 7, uint32
+ * tokens) is refused by name.
+ *
+ * Also read: the raw files of nanoGPT (train.bin), which are tokens from the first byte to the
+ * last. A file is taken for one if its name ends in .bin, its size is even and not 0, and it begins
+ * with neither of the two numbers above; as tokens these would begin with 55432 or 55713, beyond
+ * the vocabulary of GPT-2. Nothing tells a raw file from a text that was renamed to .bin, except
+ * tokens outside of the vocabulary. */
+#ifndef DATA_TEXT_TOKENS_H
+#define DATA_TEXT_TOKENS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "data/base/files.h"
+
+enum {
+    SHARD_MAGIC = 20240520,
+    SHARD_VERSION = 1,
+    SHARD_HEADER_BYTES = 1024,
+    SHARD_TOKENS_DEFAULT = 100000000,
+    SHARD_TOKENS_MAX = INT32_MAX, /* what every reader of the format understands */
+};
+
+struct token_shard {
+    char *name;             /* the path, or what tokens_from_memory was told */
+    const uint16_t *tokens; /* [count] */
+    uint64_t count;
+    void *mapping; /* the mapped file, or NULL */
+    size_t mapping_bytes;
+    uint16_t *owned; /* the tokens made in memory, or NULL */
+    bool raw;        /* a file of nanoGPT, without a header */
+};
+
+/* A set of shards, in the order of their names. Read-only once made: any thread may read it. */
+struct tokens {
+    struct token_shard *shards; /* stb_ds array */
+    uint64_t count;             /* of all shards together */
+};
+
+/* Maps the shards that `pattern` names: one path, or a glob with * ? [] or a leading ~. A pattern
+ * that is itself the name of a file means that file. Tokens are read from the disk as they are
+ * used, so a set may be larger than memory; a shard must not be cut short while it is in use.
+ *
+ * Fails when nothing matches, and when any file is unreadable, no shard, or not as long as its
+ * header says. On failure nothing is left to close. */
+int tokens_open(struct tokens *tokens, const char *pattern, char *error);
+
+/* A set of one shard made of `owned`, [count] and allocated by malloc, which belongs to the set
+ * from now on, on failure too. `name` stands for a path in messages. */
+int tokens_from_memory(struct tokens *tokens, uint16_t *owned, uint64_t count, const char *name,
+                       char *error);
+
+/* Releases everything. Harmless on a set that failed to open or is closed already. */
+void tokens_close(struct tokens *tokens);
+
+/* Writes a set of shards PREFIX_000000.bin, PREFIX_000001.bin ... in memory that does not depend on
+ * their size. All are written and made durable as PREFIX_000000.bin.part ... and get their final
+ * names only when the whole set is there: open, put ..., finish, publish. At any point before that,
+ * shard_writer_abandon leaves the disk as it was. */
+struct shard_writer {
+    char *prefix; /* NULL: not open */
+    uint64_t shard_tokens;
+    struct file_writer file; /* the shard being written, if tokens_in_shard > 0 */
+    uint64_t tokens_in_shard;
+    uint64_t tokens; /* all put so far */
+    uint64_t shards; /* complete ones */
+};
+
+/* How many files PREFIX_NNNNNN.bin (six digits or more) there are. A missing directory holds none.
+ */
+int shards_existing(const char *prefix, uint64_t *count, char *error);
+
+/* shard_tokens: tokens per shard, 1 .. SHARD_TOKENS_MAX. Removes what a killed writer of the same
+ * prefix has left. The directory must exist. */
+int shard_writer_open(struct shard_writer *writer, const char *prefix, uint64_t shard_tokens,
+                      char *error);
+int shard_writer_put(struct shard_writer *writer, const uint16_t *tokens, uint64_t count,
+                     char *error);
+
+/* Completes the last shard. Afterwards only publish or abandon. */
+int shard_writer_finish(struct shard_writer *writer, char *error);
+
+/* Gives the shards their names and closes the writer. Older shards of the prefix are removed first,
+ * all of them: old and new ones never stand side by side, even if the machine stops in between.
+ * A failure after that removal closes the writer too, and leaves the new ones as .part files. */
+int shard_writer_publish(struct shard_writer *writer, char *error);
+
+/* Removes everything this writer has written. Harmless after publish and on a zeroed struct. To be
+ * called after any failure above, that of shard_writer_open excepted, where nothing is left. */
+void shard_writer_abandon(struct shard_writer *writer);
+
+#endif

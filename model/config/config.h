@@ -1,0 +1,134 @@
+/* The configuration of a run: what a JSON file, --set flags and defaults resolve to.
+ *
+ * Every key is one row of the table in config_table.c, which drives the parser, the defaults, the
+ * ranges, --help, the resolved dump, the JSON Schema and the reference in the README. A key path
+ * such as "optimizer.lr" is also the path of its field in struct config.
+ *
+ * Order of precedence, later wins: default, model.init_from, model.preset, config file, --set. A
+ * preset named by
+ * --set also beats sizes named in the file, never sizes named by --set. */
+#ifndef MODEL_CONFIG_CONFIG_H
+#define MODEL_CONFIG_CONFIG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+
+enum {
+    CONFIG_STRING_MAX = 512,           /* bytes of a string value, with the final NUL */
+    CONFIG_WORDS_MAX = 8,              /* entries of a list value */
+    CONFIG_OPTION_LIMIT = 80,          /* rows the table may have */
+    CONFIG_FILE_MAX = 1 << 20,         /* bytes of a config file */
+    CONFIG_HEAD_MAX = 256,             /* n_embd / n_head at most */
+    CONFIG_MICRO_TOKENS_MAX = 1 << 24, /* of a micro-batch */
+};
+
+enum config_precision {
+    CONFIG_PRECISION_FP32,
+    CONFIG_PRECISION_FP16,
+    CONFIG_PRECISION_BF16,
+    CONFIG_PRECISION_AUTO,
+};
+enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA };
+enum config_preset {
+    CONFIG_PRESET_NONE,
+    CONFIG_PRESET_GPT2,
+    CONFIG_PRESET_GPT2_MEDIUM,
+    CONFIG_PRESET_GPT2_LARGE,
+    CONFIG_PRESET_GPT2_XL,
+};
+enum config_tokenizer { CONFIG_TOKENIZER_BYTES, CONFIG_TOKENIZER_GPT2 };
+enum config_schedule {
+    CONFIG_SCHEDULE_COSINE,
+    CONFIG_SCHEDULE_LINEAR,
+    CONFIG_SCHEDULE_CONSTANT,
+    CONFIG_SCHEDULE_WSD,
+};
+enum config_dtype { CONFIG_DTYPE_FLOAT32, CONFIG_DTYPE_LOWER };
+enum config_recompute { CONFIG_RECOMPUTE_NONE, CONFIG_RECOMPUTE_GELU, CONFIG_RECOMPUTE_LAYER };
+enum config_resume { CONFIG_RESUME_NEVER, CONFIG_RESUME_AUTO };
+
+/* Who gave a key its value; a larger one wins. */
+enum config_source { CONFIG_SOURCE_DEFAULT, CONFIG_SOURCE_FILE, CONFIG_SOURCE_FLAG };
+
+/* A list value: items[0..count) point to the table's own words, alive as long as the program. */
+struct config_words {
+    int count;
+    const char *items[CONFIG_WORDS_MAX];
+};
+
+/* Plain data: copy it by assignment; there is nothing to free. Units are those of the table. */
+struct config {
+    char name[CONFIG_STRING_MAX];
+    enum config_precision precision;
+    enum config_device device;
+    int64_t seed;
+    int64_t threads; /* 0: all cores */
+    bool tf32, autotune;
+    char run_dir[CONFIG_STRING_MAX];
+    struct {
+        enum config_preset preset;
+        int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
+        char init_from[CONFIG_STRING_MAX]; /* "": random initialization */
+    } model;
+    struct {
+        char train[CONFIG_STRING_MAX]; /* "tales" or a glob of token shards */
+        char val[CONFIG_STRING_MAX];   /* the same, or "": no validation */
+        int64_t seq_len;
+        enum config_tokenizer tokenizer;
+        char tokenizer_dir[CONFIG_STRING_MAX]; /* "": looked for, see setup_tokenizer */
+    } data;
+    struct {
+        int64_t steps;
+        double minutes; /* of one process; 0: no limit */
+        int64_t micro_batch_size, grad_accum_steps;
+        enum config_recompute recompute;
+    } train;
+    struct {
+        double lr, min_lr;
+        int64_t warmup_steps;
+        enum config_schedule schedule;
+        double decay_fraction; /* wsd only: part of the steps in the final decay */
+        double beta1, beta2, eps, weight_decay;
+        double grad_clip; /* 0: off */
+    } optimizer;
+    struct {
+        bool enabled;
+        struct config_words float32; /* operations kept in float32 */
+        enum config_dtype residual;
+    } autocast;
+    struct {
+        enum config_dtype dtype;
+    } gradients;
+    struct {
+        double init_scale, growth_factor, backoff_factor;
+        int64_t growth_interval;
+        double min_scale;
+    } loss_scale;
+    struct {
+        int64_t every, batches; /* every 0: never */
+    } eval;
+    struct {
+        int64_t every, keep; /* every 0: only at the end */
+        enum config_resume resume;
+    } checkpoint;
+    struct {
+        int64_t every; /* 0: never */
+        char prompt[CONFIG_STRING_MAX];
+        int64_t tokens;
+        double temperature; /* 0: always the likeliest token */
+        int64_t top_k;      /* 0: all tokens */
+        double top_p;       /* 1: all tokens */
+    } sample;
+    struct {
+        int64_t every;
+        bool metrics;
+    } log;
+
+    /* enum config_source of each row of the table; ask config_given(). */
+    unsigned char sources[CONFIG_OPTION_LIMIT];
+};
+
+#endif

@@ -1,0 +1,259 @@
+#include "model/config/config_check.h"
+
+#include "data/base/error.h"
+#include "model/config/config_keys.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <string.h>
+
+enum { NAME_BYTES_MAX = 200 };               /* a file name has at most 255, some of them ours */
+static const double PARAMETERS_MAX = 1e12;   /* a thousand times the largest preset */
+static const double RUN_TOKENS_MAX = 0x1p53; /* counted in int64, written as JSON numbers */
+
+static int row_of(const char *key) {
+    return config_option_index(key, strlen(key));
+}
+
+static int source_of(const struct config *config, const char *key) {
+    return config->sources[row_of(key)];
+}
+
+static void apply_preset(struct config *config) {
+    static const int64_t sizes[][3] = {
+        [CONFIG_PRESET_GPT2] = {12, 12, 768},
+        [CONFIG_PRESET_GPT2_MEDIUM] = {24, 16, 1024},
+        [CONFIG_PRESET_GPT2_LARGE] = {36, 20, 1280},
+        [CONFIG_PRESET_GPT2_XL] = {48, 25, 1600},
+    };
+    if (config->model.preset == CONFIG_PRESET_NONE) return;
+    const int64_t *size = sizes[config->model.preset];
+
+    struct {
+        const char *key;
+        int64_t *field;
+        int64_t value;
+    } fields[] = {
+        {"model.n_layer", &config->model.n_layer, size[0]},
+        {"model.n_head", &config->model.n_head, size[1]},
+        {"model.n_embd", &config->model.n_embd, size[2]},
+        {"model.n_positions", &config->model.n_positions, 1024},
+        {"model.vocab_size", &config->model.vocab_size, 50257},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        /* A later source wins, or "--set model.preset=gpt2" would do nothing to a file of sizes. */
+        if (source_of(config, fields[i].key) >= source_of(config, "model.preset")) continue;
+        *fields[i].field = fields[i].value;
+        config->sources[row_of(fields[i].key)] = CONFIG_SOURCE_DEFAULT;
+    }
+}
+
+void config_resolve(struct config *config) {
+    if (config->data.tokenizer == CONFIG_TOKENIZER_GPT2 && !config->model.init_from[0] &&
+        !config_given(config, "model.vocab_size"))
+        config->model.vocab_size = 50257;
+    apply_preset(config);
+    if (!config_given(config, "data.val") && strcmp(config->data.train, "tales") != 0)
+        config->data.val[0] = '\0';
+    if (!config_given(config, "eval.every") && config->data.val[0] == '\0') config->eval.every = 0;
+}
+
+int64_t config_parameter_count(const struct config *config) {
+    int64_t width = config->model.n_embd;
+    int64_t block = 12 * width * width + 13 * width; /* 4 matrices and biases, 2 layer norms */
+    return (config->model.vocab_size + config->model.n_positions) * width +
+           config->model.n_layer * block + 2 * width;
+}
+
+struct check {
+    const struct config *config;
+    const struct config_origins *origins;
+    char *error;
+};
+
+/* The message begins with where the key got its value. */
+__attribute__((format(printf, 3, 4))) static int refuse(const struct check *check, const char *key,
+                                                        const char *format, ...) {
+    char where[CONFIG_WHERE_MAX], message[512];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    config_where(where, check->origins, row_of(key));
+    return fail(check->error, "%s: %s", where, message);
+}
+
+/* Of two keys that do not fit each other, the one that a user gave last, to point at. */
+static const char *blame(const struct check *check, const char *a, const char *b) {
+    return source_of(check->config, b) > source_of(check->config, a) ? b : a;
+}
+
+static int check_name(const struct check *check) {
+    const char *name = check->config->name;
+    size_t length = strlen(name);
+    const char *hint = "it names the run's folder; give another one with the key name.";
+    if (length == 0 || length > NAME_BYTES_MAX)
+        return refuse(check, "name", "the run's name has %zu bytes, but must have 1 to %d:\n%s",
+                      length, (int)NAME_BYTES_MAX, hint);
+    if (name[0] == '.' || strchr(name, '/'))
+        return refuse(check, "name",
+                      "the run's name \"%.80s\" must not begin with a dot or hold a /:\n%s", name,
+                      hint);
+    for (size_t i = 0; i < length; i++)
+        if ((unsigned char)name[i] < ' ' || name[i] == 0x7f)
+            return refuse(check, "name", "the run's name holds a control character:\n%s", hint);
+    return 0;
+}
+
+static int check_model(const struct check *check) {
+    const struct config *c = check->config;
+    int64_t width = c->model.n_embd, heads = c->model.n_head, vocabulary = c->model.vocab_size;
+    if (width % heads != 0)
+        return refuse(
+            check, blame(check, "model.n_embd", "model.n_head"),
+            "model.n_embd is %" PRId64 " and model.n_head is %" PRId64
+            ":\nn_embd must be a multiple of n_head, since each head takes an equal part.",
+            width, heads);
+    if (width / heads > CONFIG_HEAD_MAX)
+        return refuse(check, blame(check, "model.n_embd", "model.n_head"),
+                      "the head size, model.n_embd / model.n_head, is %" PRId64
+                      ";\nattention handles at most %d. Raise n_head, to at least %" PRId64 ".",
+                      width / heads, (int)CONFIG_HEAD_MAX,
+                      (width + CONFIG_HEAD_MAX - 1) / CONFIG_HEAD_MAX);
+    if (c->data.seq_len > c->model.n_positions)
+        return refuse(check, blame(check, "data.seq_len", "model.n_positions"),
+                      "data.seq_len is %" PRId64 ", but the model has only model.n_positions = "
+                      "%" PRId64 "\nposition embeddings. Lower the one or raise the other.",
+                      c->data.seq_len, c->model.n_positions);
+    /* Each byte is a token of either kind; how many more there are the tokenizer's files say. */
+    const int64_t needed = 256;
+    if (vocabulary < needed)
+        return refuse(check, blame(check, "model.vocab_size", "data.tokenizer"),
+                      "model.vocab_size is %" PRId64 ", but data.tokenizer \"%s\" makes tokens up "
+                      "to %" PRId64 ":\nvocab_size must be at least %" PRId64 ".",
+                      vocabulary, config_tokenizer_name(c->data.tokenizer), needed - 1, needed);
+    if ((double)config_parameter_count(c) > PARAMETERS_MAX)
+        return refuse(check, blame(check, "model.n_embd", "model.n_layer"),
+                      "the model would have %.3g parameters; at most %.3g make sense here.\n"
+                      "Look at model.n_layer (%" PRId64 ") and model.n_embd (%" PRId64 ").",
+                      (double)config_parameter_count(c), PARAMETERS_MAX, c->model.n_layer, width);
+    return 0;
+}
+
+static int check_data(const struct check *check) {
+    const struct config *c = check->config;
+    bool tales_train = strcmp(c->data.train, "tales") == 0;
+    bool tales_val = strcmp(c->data.val, "tales") == 0;
+    if (c->data.tokenizer != CONFIG_TOKENIZER_BYTES && (tales_train || tales_val)) {
+        const char *key = tales_train ? "data.train" : "data.val";
+        return refuse(check, blame(check, "data.tokenizer", key),
+                      "%s is \"tales\", a corpus of bytes, but data.tokenizer is \"%s\".\n"
+                      "Set data.tokenizer to \"bytes\", or name token shards.",
+                      key, config_tokenizer_name(c->data.tokenizer));
+    }
+    if (c->eval.every > 0 && c->data.val[0] == '\0')
+        return refuse(check, blame(check, "eval.every", "data.val"),
+                      "eval.every is %" PRId64 ", but there is no validation text.\n"
+                      "Name it in data.val, or set eval.every to 0.",
+                      c->eval.every);
+    int64_t micro = c->train.micro_batch_size * c->data.seq_len;
+    if (micro > CONFIG_MICRO_TOKENS_MAX)
+        return refuse(check, blame(check, "train.micro_batch_size", "data.seq_len"),
+                      "train.micro_batch_size * data.seq_len is %" PRId64
+                      " tokens; at most %" PRId64
+                      " fit in one pass.\nLower it and raise train.grad_accum_steps.",
+                      micro, (int64_t)CONFIG_MICRO_TOKENS_MAX);
+    double tokens = (double)micro * (double)c->train.grad_accum_steps * (double)c->train.steps;
+    if (tokens > RUN_TOKENS_MAX)
+        return refuse(check, "train.steps",
+                      "the run would read %.3g tokens; more than 2^53 cannot be counted.\n"
+                      "Look at train.steps and train.grad_accum_steps.",
+                      tokens);
+    return 0;
+}
+
+static int check_optimizer(const struct check *check) {
+    const struct config *c = check->config;
+    char low[CONFIG_NUMBER_MAX], high[CONFIG_NUMBER_MAX];
+    if (c->optimizer.min_lr > c->optimizer.lr)
+        return refuse(check, blame(check, "optimizer.min_lr", "optimizer.lr"),
+                      "optimizer.min_lr is %s, more than optimizer.lr, %s:\n"
+                      "the rate falls from lr to min_lr, so min_lr must not be larger.",
+                      config_format_number(low, c->optimizer.min_lr),
+                      config_format_number(high, c->optimizer.lr));
+    if (c->optimizer.warmup_steps > c->train.steps)
+        return refuse(check, blame(check, "optimizer.warmup_steps", "train.steps"),
+                      "optimizer.warmup_steps is %" PRId64 ", more than train.steps, %" PRId64
+                      ":\nthe run would end before the warmup does. Lower optimizer.warmup_steps.",
+                      c->optimizer.warmup_steps, c->train.steps);
+    if (c->optimizer.grad_clip > 0 && c->optimizer.grad_clip < 1e-30)
+        return refuse(check, "optimizer.grad_clip",
+                      "optimizer.grad_clip is %s, which is nothing in fp32.\n"
+                      "Set it to 0 for no clipping, or to 1e-30 at least.",
+                      config_format_number(low, c->optimizer.grad_clip));
+    double decay = c->optimizer.decay_fraction * (double)c->train.steps;
+    if (c->optimizer.schedule == CONFIG_SCHEDULE_WSD &&
+        (double)c->optimizer.warmup_steps + decay > (double)c->train.steps)
+        return refuse(check, blame(check, "optimizer.decay_fraction", "optimizer.warmup_steps"),
+                      "optimizer.warmup_steps (%" PRId64 ") and optimizer.decay_fraction (%s of "
+                      "%" PRId64 " steps) overlap:\nlower one of them.",
+                      c->optimizer.warmup_steps,
+                      config_format_number(low, c->optimizer.decay_fraction), c->train.steps);
+    if (c->loss_scale.min_scale > c->loss_scale.init_scale)
+        return refuse(check, blame(check, "loss_scale.min_scale", "loss_scale.init_scale"),
+                      "loss_scale.min_scale is %s, more than loss_scale.init_scale, %s:\n"
+                      "the scale starts at init_scale and never falls below min_scale.",
+                      config_format_number(low, c->loss_scale.min_scale),
+                      config_format_number(high, c->loss_scale.init_scale));
+    return 0;
+}
+
+int config_check(const struct config *config, const struct config_origins *origins, char *error) {
+    struct check check = {config, origins, error};
+    if (check_name(&check)) return -1;
+    if (check_model(&check)) return -1;
+    if (check_data(&check)) return -1;
+    return check_optimizer(&check);
+}
+
+/* Appends a line to text, cut at size; counts it in *count. */
+__attribute__((format(printf, 4, 5))) static void add_line(char *text, size_t size, int *count,
+                                                           const char *format, ...) {
+    size_t length = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + length, size - length, format, arguments);
+    va_end(arguments);
+    (*count)++;
+}
+
+int config_warnings(const struct config *config, char *text, size_t size) {
+    int count = 0;
+    text[0] = '\0';
+    if (strcmp(config->data.val, "tales") == 0 && strcmp(config->data.train, "tales") != 0)
+        add_line(text, size, &count,
+                 "data.val is the built-in corpus \"tales\", but data.train is not: the "
+                 "validation loss is that of another text\n");
+    return count;
+}
+
+int config_dimension_notes(const struct config *config, char *text, size_t size) {
+    struct {
+        const char *name;
+        int64_t value;
+    } dimensions[] = {
+        {"model.n_embd", config->model.n_embd},
+        {"the head size, model.n_embd / model.n_head,",
+         config->model.n_embd / config->model.n_head},
+        {"data.seq_len", config->data.seq_len},
+    };
+    int count = 0;
+    text[0] = '\0';
+    for (size_t i = 0; i < sizeof dimensions / sizeof *dimensions; i++)
+        if (dimensions[i].value % 8 != 0)
+            add_line(text, size, &count,
+                     "%s is %" PRId64 ", not a multiple of 8: 16-bit matrix units run slower; "
+                     "multiples of 64 suit them best\n",
+                     dimensions[i].name, dimensions[i].value);
+    return count;
+}

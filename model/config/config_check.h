@@ -1,0 +1,26 @@
+/* What a config means beyond its single values: the preset, the computed defaults, and what must
+ * hold between values. */
+#ifndef MODEL_CONFIG_CONFIG_CHECK_H
+#define MODEL_CONFIG_CONFIG_CHECK_H
+
+#include "model/config/config_read.h"
+
+/* Fills the keys that nobody gave and whose default depends on others. */
+void config_resolve(struct config *config);
+
+/* Checks what must hold between values; a message names where each of them comes from. */
+int config_check(const struct config *config, const struct config_origins *origins, char *error);
+
+/* Writes settings that are valid and have no effect, or hardly can be meant, one a line, each line
+ * ended by a line break, into text (of size bytes, cut there). Returns their number. */
+int config_warnings(const struct config *config, char *text, size_t size);
+
+/* The same for dimensions that 16-bit matrix units handle badly: n_embd, head size and seq_len that
+ * are not multiples of 8. (The vocabulary is padded inside, so it is not named.) */
+int config_dimension_notes(const struct config *config, char *text, size_t size);
+
+/* Number of parameters of the model: token and position embeddings (the head is tied), n_layer
+ * blocks with biases, the final layer norm. */
+int64_t config_parameter_count(const struct config *config);
+
+#endif

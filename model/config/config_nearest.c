@@ -1,0 +1,101 @@
+#include "model/config/config_nearest.h"
+
+#include <string.h>
+
+#include "model/config/config_table.h"
+
+/* Longer names are not typing mistakes, and the table of the distance has this width. */
+enum { NAME_LIMIT = 64, NOT_CLOSE = 1000 };
+
+static int least(int a, int b) {
+    return a < b ? a : b;
+}
+
+/* Optimal string alignment: insertions, deletions, replacements and swaps of neighbors. */
+static int edit_distance(const char *a, int a_length, const char *b, int b_length) {
+    int rows[3][NAME_LIMIT + 1];
+    int *before = rows[0], *previous = rows[1], *current = rows[2];
+    for (int j = 0; j <= b_length; j++) previous[j] = j;
+    for (int i = 1; i <= a_length; i++) {
+        current[0] = i;
+        for (int j = 1; j <= b_length; j++) {
+            int replaced = previous[j - 1] + (a[i - 1] != b[j - 1]);
+            current[j] = least(replaced, least(previous[j], current[j - 1]) + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                current[j] = least(current[j], before[j - 2] + 1);
+        }
+        int *oldest = before;
+        before = previous;
+        previous = current;
+        current = oldest;
+    }
+    return previous[b_length];
+}
+
+static bool contains(const char *text, int text_length, const char *part, int part_length) {
+    return part_length >= 4 && part_length < text_length &&
+           memmem(text, (size_t)text_length, part, (size_t)part_length);
+}
+
+/* Edits between the two names, NOT_CLOSE if there are too many for a slip of the fingers. A name
+ * inside the other one counts as close: "batch_size" for "micro_batch_size". */
+static int distance_if_close(const char *name, size_t name_length, const char *text) {
+    int length = (int)strlen(text);
+    if (name_length > NAME_LIMIT || length > NAME_LIMIT || length == 0) return NOT_CLOSE;
+    int given = (int)name_length;
+    int allowed = least(given, length) <= 3 ? 1 : 1 + least(given, length) / 4;
+    int distance = edit_distance(name, given, text, length);
+    if (distance <= allowed) return distance;
+    if (contains(text, length, name, given) || contains(name, given, text, length)) return allowed;
+    return NOT_CLOSE;
+}
+
+/* Offset of what follows the last dot. */
+static size_t last_part(const char *name, size_t length) {
+    while (length > 0 && name[length - 1] != '.') length--;
+    return length;
+}
+
+int config_nearest_option(const char *name, size_t length, int block) {
+    size_t part = last_part(name, length);
+    if (part == length) return -1; /* a block alone says nothing about the key */
+    int best = -1, best_score = 2 * NOT_CLOSE;
+    for (int i = 0; i < config_option_count; i++) {
+        const struct config_option *option = &config_options[i];
+
+        int whole = distance_if_close(name, length, option->key);
+        int last = distance_if_close(name + part, length - part, config_option_name(option));
+        int distance = least(whole, last);
+        /* Of equal distances the one in the block that was meant. */
+        int score = 2 * distance + (config_option_block(option) != block);
+        if (distance < NOT_CLOSE && score < best_score) {
+            best = i;
+            best_score = score;
+        }
+    }
+    return best;
+}
+
+int config_nearest_block(const char *name, size_t length) {
+    int best = -1, best_distance = NOT_CLOSE;
+    for (int i = 0; i < config_block_count; i++) {
+        int distance = distance_if_close(name, length, config_blocks[i].name);
+        if (distance < best_distance) {
+            best = i;
+            best_distance = distance;
+        }
+    }
+    return best;
+}
+
+int config_nearest_text(const char *const *texts, int count, const char *name, size_t length) {
+    int best = -1, best_distance = NOT_CLOSE;
+    for (int i = 0; i < count; i++) {
+        int distance = distance_if_close(name, length, texts[i]);
+        if (distance < best_distance) {
+            best = i;
+            best_distance = distance;
+        }
+    }
+    return best;
+}

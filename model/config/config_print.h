@@ -1,0 +1,24 @@
+/* A config as JSON, and the option table as schema, help and reference. */
+#ifndef MODEL_CONFIG_CONFIG_PRINT_H
+#define MODEL_CONFIG_CONFIG_PRINT_H
+
+#include "model/config/config.h"
+
+/* The printers write to out; the caller checks ferror(out).
+ *
+ * config_print_json: every key with its resolved value; config_load() of that text gives the same
+ * values, doubles to the last bit. A loss_scale block that has no effect and that nobody gave is
+ * left out, so that loading the dump of a bf16 run does not warn about it.
+ * config_print_schema: JSON Schema, draft 7, for editors; configs/schema.json is this text.
+ * config_print_help: the keys for --help, at most 80 columns.
+ * config_print_reference: the same as Markdown tables, for the README. */
+void config_print_json(FILE *out, const struct config *config);
+void config_print_schema(FILE *out);
+void config_print_help(FILE *out);
+void config_print_reference(FILE *out);
+
+/* What config_print_json prints, *size (optional) bytes and a NUL, to be freed. NULL when memory is
+ * short. */
+char *config_json_text(const struct config *config, size_t *size);
+
+#endif

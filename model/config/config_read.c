@@ -1,0 +1,373 @@
+#include "model/config/config_read.h"
+
+#include "data/base/error.h"
+#include "data/base/files.h"
+#include "data/base/utf8.h"
+#include "data/base/json_text.h"
+#include "model/config/config_nearest.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <stb/stb_ds.h>
+#include <string.h>
+
+/* A value on its way into a field. */
+struct candidate {
+    const struct config_option *option;
+    const cJSON *json;
+    const char *where; /* begins the message */
+    const char *raw;   /* the text of the value, as the user wrote it */
+    size_t raw_length;
+    struct config *config;
+    char *error;
+};
+
+static const char *flag_where(char where[CONFIG_WHERE_MAX], const char *flag) {
+    char excerpt[JSON_EXCERPT_MAX];
+    snprintf(where, CONFIG_WHERE_MAX, "--set %s", json_text_excerpt(excerpt, flag, strlen(flag)));
+    return where;
+}
+
+static const char *line_where(char where[CONFIG_WHERE_MAX], const char *path, size_t line) {
+    file_path_shown(where, path);
+    size_t length = strlen(where);
+    snprintf(where + length, CONFIG_WHERE_MAX - length, ":%zu", line);
+    return where;
+}
+
+const char *config_where(char where[CONFIG_WHERE_MAX], const struct config_origins *origins,
+                         int row) {
+    if (origins->flags[row]) return flag_where(where, origins->flags[row]);
+    if (origins->lines[row]) return line_where(where, origins->path, origins->lines[row]);
+    return file_path_shown(where, origins->path);
+}
+
+static int refuse_value(const struct candidate *c) {
+    char found[JSON_EXCERPT_MAX], allowed[320];
+    json_text_excerpt(found, c->raw, c->raw_length);
+    if (cJSON_IsObject(c->json)) strcpy(found, "an object {...}");
+    if (c->raw_length == 0) strcpy(found, "empty");
+    config_describe_allowed(c->option, allowed, sizeof allowed);
+    return fail(c->error, "%s: %s is %s,\nbut must be %s.", c->where, c->option->key, found,
+                allowed);
+}
+
+static int set_number(const struct candidate *c) {
+    const struct config_option *option = c->option;
+    if (!cJSON_IsNumber(c->json)) return refuse_value(c);
+    double value = cJSON_GetNumberValue(c->json);
+    bool in_range = value >= option->minimum && value <= option->maximum &&
+                    !(option->above_minimum && value == option->minimum) &&
+                    !(option->below_maximum && value == option->maximum);
+    if (!in_range) return refuse_value(c);
+    char *field = (char *)c->config + option->offset;
+    if (option->type == CONFIG_NUMBER) {
+        value += 0.0; /* -0 becomes 0 */
+        memcpy(field, &value, sizeof value);
+        return 0;
+    }
+    if (value != floor(value)) return refuse_value(c);
+    int64_t whole = (int64_t)value;
+    memcpy(field, &whole, sizeof whole);
+    return 0;
+}
+
+static int set_string(const struct candidate *c) {
+    if (!cJSON_IsString(c->json)) return refuse_value(c);
+    const char *value = cJSON_GetStringValue(c->json);
+    size_t length = strlen(value);
+    if (length >= CONFIG_STRING_MAX)
+        return fail(c->error, "%s: %s has %zu bytes; at most %d are allowed.", c->where,
+                    c->option->key, length, CONFIG_STRING_MAX - 1);
+    if ((double)length < c->option->minimum)
+        return fail(c->error, "%s: %s must not be empty.", c->where, c->option->key);
+    if (!utf8_valid(value, length))
+        return fail(c->error, "%s: %s is not UTF-8.", c->where, c->option->key);
+    memcpy((char *)c->config + c->option->offset, value, length + 1);
+    return 0;
+}
+
+static int find_word(const struct config_option *option, const char *text) {
+    for (int i = 0; option->words[i]; i++)
+        if (strcmp(option->words[i], text) == 0) return i;
+    return -1;
+}
+
+static int refuse_word(const struct candidate *c, const char *text) {
+    char found[JSON_EXCERPT_MAX], allowed[320], hint[64] = "";
+    int count = 0;
+    while (c->option->words[count]) count++;
+    int nearest = config_nearest_text(c->option->words, count, text, strlen(text));
+    if (nearest >= 0)
+        snprintf(hint, sizeof hint, " Did you mean \"%s\"?", c->option->words[nearest]);
+    json_text_excerpt(found, text, strlen(text));
+    config_describe_allowed(c->option, allowed, sizeof allowed);
+    return fail(c->error, "%s: %s%s \"%s\",\nbut must be %s.%s", c->where, c->option->key,
+                c->option->type == CONFIG_LIST ? " names" : " is", found, allowed, hint);
+}
+
+static int set_word(const struct candidate *c) {
+    if (!cJSON_IsString(c->json)) return refuse_value(c);
+    const char *text = cJSON_GetStringValue(c->json);
+    int word = find_word(c->option, text);
+    if (word < 0) return refuse_word(c, text);
+    unsigned value = (unsigned)word;
+    memcpy((char *)c->config + c->option->offset, &value, sizeof value);
+    return 0;
+}
+
+static int set_list(const struct candidate *c) {
+    if (!cJSON_IsArray(c->json)) return refuse_value(c);
+    struct config_words list = {0};
+    const cJSON *item;
+    cJSON_ArrayForEach(item, c->json) {
+        if (!cJSON_IsString(item)) return refuse_value(c);
+        const char *text = cJSON_GetStringValue(item);
+        int word = find_word(c->option, text);
+        if (word < 0) return refuse_word(c, text);
+        /* Words of the table, each at most once, so CONFIG_WORDS_MAX suffices. */
+        for (int i = 0; i < list.count; i++)
+            if (list.items[i] == c->option->words[word])
+                return fail(c->error, "%s: %s names \"%s\" twice.", c->where, c->option->key, text);
+        list.items[list.count++] = c->option->words[word];
+    }
+    memcpy((char *)c->config + c->option->offset, &list, sizeof list);
+    return 0;
+}
+
+static int set_value(const struct candidate *c) {
+    switch (c->option->type) {
+    case CONFIG_STRING: return set_string(c);
+    case CONFIG_ENUM: return set_word(c);
+    case CONFIG_INTEGER:
+    case CONFIG_NUMBER: return set_number(c);
+    case CONFIG_LIST: return set_list(c);
+    case CONFIG_BOOLEAN: break;
+    }
+    if (!cJSON_IsBool(c->json)) return refuse_value(c);
+    bool value = cJSON_IsTrue(c->json);
+    memcpy((char *)c->config + c->option->offset, &value, sizeof value);
+    return 0;
+}
+
+/* A walk through cJSON's tree and the places of the text, which have the same order. */
+struct walk {
+    struct config *config;
+    struct config_origins *origins;
+    const char *text;
+    const struct json_place *places;
+    size_t next;
+    size_t block_lines[CONFIG_OPTION_LIMIT]; /* 0: not met yet */
+    char *error;
+};
+
+static void list_names(char *text, size_t size, int block) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < config_option_count && used < size; i++)
+        if (config_option_block(&config_options[i]) == block)
+            used += (size_t)snprintf(text + used, size - used, "%s%s", used ? ", " : "",
+                                     config_option_name(&config_options[i]));
+    for (int i = 0; block < 0 && i < config_block_count && used < size; i++)
+        used += (size_t)snprintf(text + used, size - used, ", %s", config_blocks[i].name);
+}
+
+/* An unknown name in a block, or at the top level (-1). Blocks are wanted where an object stands.
+ */
+static int refuse_name(const char *where, int block, const char *name, bool object, char *error) {
+    char excerpt[JSON_EXCERPT_MAX], names[320], full[CONFIG_STRING_MAX];
+    size_t length =
+        (size_t)snprintf(full, sizeof full, "%s%s%s", block >= 0 ? config_blocks[block].name : "",
+                         block >= 0 ? "." : "", name);
+    if (length >= sizeof full) length = sizeof full - 1;
+    json_text_excerpt(excerpt, full, length);
+    int near_block = config_nearest_block(name, strlen(name));
+    int near = config_nearest_option(full, length, block);
+    if (block < 0 && near_block >= 0 && (object || near < 0))
+        return fail(error, "%s: there is no block \"%s\". Did you mean \"%s\"?", where, excerpt,
+                    config_blocks[near_block].name);
+    if (near >= 0)
+        return fail(error, "%s: there is no key \"%s\". Did you mean %s?", where, excerpt,
+                    config_options[near].key);
+    list_names(names, sizeof names, block);
+    return fail(error, "%s: there is no key \"%s\".\n%s has: %s.", where, excerpt,
+                block >= 0 ? config_blocks[block].name : "The config", names);
+}
+
+static int read_option(struct walk *w, int row, const cJSON *item, const struct json_place *place,
+                       const char *where) {
+    if (w->origins->lines[row])
+        return fail(w->error, "%s: %s stands twice; it was already on line %zu.", where,
+                    config_options[row].key, w->origins->lines[row]);
+    struct candidate candidate = {.option = &config_options[row],
+                                  .json = item,
+                                  .where = where,
+                                  .raw = w->text + place->start,
+                                  .raw_length = place->length,
+                                  .config = w->config,
+                                  .error = w->error};
+    if (set_value(&candidate)) return -1;
+    if (cJSON_IsArray(item)) w->next += (size_t)cJSON_GetArraySize(item);
+    w->origins->lines[row] = place->line;
+    w->config->sources[row] = CONFIG_SOURCE_FILE;
+    return 0;
+}
+
+static int read_block(struct walk *w, int block, const cJSON *object) {
+    const cJSON *item;
+    char where[CONFIG_WHERE_MAX], key[CONFIG_STRING_MAX];
+    cJSON_ArrayForEach(item, object) {
+        const struct json_place *place = &w->places[w->next++];
+        line_where(where, w->origins->path, place->line);
+        int length = snprintf(key, sizeof key, "%s.%s", config_blocks[block].name, item->string);
+        int row = config_option_index(key, (size_t)length < sizeof key ? (size_t)length : 0);
+        if (row < 0) return refuse_name(where, block, item->string, cJSON_IsObject(item), w->error);
+        if (read_option(w, row, item, place, where)) return -1;
+    }
+    return 0;
+}
+
+static int read_top_member(struct walk *w, const cJSON *item, bool *schema_seen) {
+    const struct json_place *place = &w->places[w->next++];
+    char where[CONFIG_WHERE_MAX];
+    line_where(where, w->origins->path, place->line);
+    size_t length = strlen(item->string);
+    int row = config_option_index(item->string, length);
+    int block = config_block_index(item->string, length);
+    /* A dotted key is a row's name only for --set. */
+    if (row >= 0 && config_option_block(&config_options[row]) < 0)
+        return read_option(w, row, item, place, where);
+    if (row >= 0)
+        return fail(w->error, "%s: write %s as \"%s\" in the block \"%.*s\": {...}.", where,
+                    item->string, config_option_name(&config_options[row]),
+                    (int)strcspn(item->string, "."), item->string);
+    if (block >= 0) {
+        if (w->block_lines[block])
+            return fail(w->error, "%s: the block %s stands twice; it was already on line %zu.",
+                        where, item->string, w->block_lines[block]);
+        w->block_lines[block] = place->line;
+        char found[JSON_EXCERPT_MAX];
+        json_text_excerpt(found, w->text + place->start, place->length);
+        if (!cJSON_IsObject(item))
+            return fail(w->error, "%s: %s is %s,\nbut must be a block of keys: {...}.", where,
+                        item->string, found);
+        return read_block(w, block, item);
+    }
+    if (strcmp(item->string, "$schema") != 0)
+        return refuse_name(where, -1, item->string, cJSON_IsObject(item), w->error);
+    if (*schema_seen || !cJSON_IsString(item))
+        return fail(w->error, "%s: $schema, which is for editors, is one string, once.", where);
+    *schema_seen = true;
+    return 0;
+}
+
+static int read_root(struct walk *w, const cJSON *root) {
+    char where[CONFIG_WHERE_MAX], found[JSON_EXCERPT_MAX];
+    const struct json_place *place = &w->places[w->next++];
+    if (!cJSON_IsObject(root))
+        return fail(w->error, "%s: a config is an object, {...}, but this file holds %s",
+                    line_where(where, w->origins->path, place->line),
+                    json_text_excerpt(found, w->text + place->start, place->length));
+    bool schema_seen = false;
+    const cJSON *item;
+    cJSON_ArrayForEach(item, root) {
+        if (read_top_member(w, item, &schema_seen)) return -1;
+    }
+    return 0;
+}
+
+int config_read_text(struct config *config, struct config_origins *origins, const char *text,
+                     size_t length, char *error) {
+    char path[CONFIG_WHERE_MAX];
+    struct json_place *places = NULL;
+    cJSON *root = NULL;
+    file_path_shown(path, origins->path);
+    int status = json_text_scan(text, length, path, &places, error);
+    if (status == 0) {
+        root = cJSON_ParseWithLength(text, length);
+        if (!root) status = fail(error, "%s: not enough memory to read it.", path);
+    }
+    if (status == 0) {
+        struct walk walk = {
+            .config = config, .origins = origins, .text = text, .places = places, .error = error};
+        status = read_root(&walk, root);
+    }
+    cJSON_Delete(root);
+    arrfree(places);
+    return status;
+}
+
+/* "a,b" as a list, without JSON in the shell's quotes. NULL if memory runs out. */
+static cJSON *split_list(const char *text) {
+    cJSON *list = cJSON_CreateArray();
+    if (!list || *text == '\0') return list;
+    do {
+        char word[CONFIG_STRING_MAX];
+        size_t length = strcspn(text, ",");
+        /* What is cut is too long for any word of the table, so it is refused all the same. */
+        snprintf(word, sizeof word, "%.*s", (int)(length < sizeof word ? length : sizeof word - 1),
+                 text);
+        if (!cJSON_AddItemToArray(list, cJSON_CreateString(word))) {
+            cJSON_Delete(list);
+            return NULL;
+        }
+        text += length;
+    } while (*text++ == ',');
+    return list;
+}
+
+/* The value of a flag: JSON if it is JSON of a kind that the key takes, else a bare text. */
+static cJSON *parse_flag_value(const struct config_option *option, const char *text) {
+    char ignored[ERROR_MAX];
+    struct json_place *places = NULL;
+    cJSON *json = NULL;
+    if (json_text_scan(text, strlen(text), "", &places, ignored) == 0)
+        json = cJSON_ParseWithLength(text, strlen(text));
+    arrfree(places);
+    bool textual = option->type == CONFIG_STRING || option->type == CONFIG_ENUM;
+    if (textual && !cJSON_IsString(json)) {
+        cJSON_Delete(json);
+        return cJSON_CreateString(text);
+    }
+    if (option->type == CONFIG_LIST && !json) return split_list(text);
+    return json ? json : cJSON_CreateString(text);
+}
+
+static int refuse_flag_key(const char *where, const char *key, size_t length, char *error) {
+    char name[CONFIG_STRING_MAX];
+    snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1),
+             key);
+    if (config_block_index(key, length) >= 0)
+        return fail(error, "%s: %s is a block; name one of its keys, as %s.KEY=VALUE.", where, name,
+                    name);
+    const char *dot = memchr(key, '.', length);
+    int block = dot ? config_block_index(key, (size_t)(dot - key)) : -1;
+    return refuse_name(where, block, block >= 0 ? name + (dot - key) + 1 : name, false, error);
+}
+
+int config_read_flag(struct config *config, struct config_origins *origins, const char *flag,
+                     char *error) {
+    char where[CONFIG_WHERE_MAX];
+    flag_where(where, flag);
+    const char *equals = strchr(flag, '=');
+    if (!equals || equals == flag)
+        return fail(error, "%s: --set takes KEY=VALUE, such as --set train.steps=100", where);
+    int row = config_option_index(flag, (size_t)(equals - flag));
+    if (row < 0) return refuse_flag_key(where, flag, (size_t)(equals - flag), error);
+
+    const char *text = equals + 1;
+    cJSON *json = parse_flag_value(&config_options[row], text);
+    if (!json) return fail(error, "%s: not enough memory to read it.", where);
+    struct candidate candidate = {.option = &config_options[row],
+                                  .json = json,
+                                  .where = where,
+                                  .raw = text,
+                                  .raw_length = strlen(text),
+                                  .config = config,
+                                  .error = error};
+    int status = set_value(&candidate);
+    cJSON_Delete(json);
+    origins->flags[row] = flag;
+    config->sources[row] = CONFIG_SOURCE_FLAG;
+    return status;
+}

@@ -1,0 +1,270 @@
+#include "model/files/checkpoint.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "data/base/error.h"
+#include "data/base/files.h"
+#include "model/files/checkpoint_directory.h"
+#include "model/files/checkpoint_files.h"
+#include "model/files/checkpoint_manifest.h"
+#include "model/files/checkpoint_tensors.h"
+#include "model/config/config_check.h"
+#include "model/files/config_init.h"
+#include "model/files/huggingface.h"
+#include "data/base/json_file.h"
+#include "model/config/config_keys.h"
+#include "model/config/config_print.h"
+#include "model/files/config_file.h"
+
+static int write_files(const struct trainer *trainer, const char *directory, char *error) {
+    char path[FILE_PATH_MAX];
+    struct checkpoint_files files;
+    if (checkpoint_write_files(trainer, &files, directory, error)) return -1;
+    if (file_path_join(path, directory, checkpoint_manifest_name, error)) return -1;
+    return checkpoint_write_manifest(trainer, &files, path, error);
+}
+
+int checkpoint_save(const struct trainer *trainer, const char *run_directory, char *path,
+                    char *error) {
+    char ignored[ERROR_MAX];
+    int64_t step = trainer->state.step;
+    if (checkpoint_directory_begin(path, run_directory, step, error)) return -1;
+    if (write_files(trainer, path, error)) {
+        directory_remove(path, ignored); /* on a full disk the rest of it is in the way */
+        return -1;
+    }
+    if (checkpoint_directory_publish(path, run_directory, step, error)) return -1;
+    int64_t keep = trainer->config->checkpoint.keep;
+    return checkpoint_directory_prune(run_directory, step, keep, error) ? 1 : 0;
+}
+
+/* Shapes do not show the number of heads. */
+static int check_heads(const struct gpt *gpt, const char *directory, char *error) {
+    char path[FILE_PATH_MAX];
+    struct config saved;
+    if (file_path_join(path, directory, checkpoint_config_name, error)) return -1;
+    if (!file_exists(path)) return 0;
+    config_defaults(&saved);
+    if (huggingface_read_config(&saved, directory, error)) return -1;
+    if (saved.model.n_head == gpt->shape.n_head) return 0;
+    return fail(error,
+                "%.400s: n_head is %" PRId64 ", but model.n_head is %" PRId64
+                "\nset model.n_head to %" PRId64 ", or use another directory",
+                path, saved.model.n_head, gpt->shape.n_head, saved.model.n_head);
+}
+
+/* Opens the weights of a directory and checks them against the model. Nothing is open after a
+ * failure. */
+static int open_weights(struct tensor_files *files, const struct gpt *gpt, const char *directory,
+                        char *error) {
+    if (tensor_files_open_directory(files, directory, error)) return -1;
+    if (checkpoint_check_weights(gpt->list, files, error) == 0 &&
+        check_heads(gpt, directory, error) == 0)
+        return 0;
+    tensor_files_close(files);
+    return -1;
+}
+
+static int open_moments(struct tensor_files *files, const struct gpt *gpt, const char *directory,
+                        char *error) {
+    char path[FILE_PATH_MAX];
+    if (file_path_join(path, directory, checkpoint_optimizer_name, error)) return -1;
+    if (tensor_files_open(files, path, error)) return -1;
+    if (checkpoint_check_moments(gpt->list, files, error) == 0) return 0;
+    tensor_files_close(files);
+    return -1;
+}
+
+static int finish_upload(struct gpt *gpt, char *error) {
+    gpt_refresh_lower(gpt);
+    return gpt->be->failure[0] ? fail(error, "%s", gpt->be->failure) : 0;
+}
+
+static int load_tensors(struct gpt *gpt, const char *directory, char *error) {
+    struct tensor_files weights, moments;
+    if (open_weights(&weights, gpt, directory, error)) return -1;
+    int status = open_moments(&moments, gpt, directory, error);
+    if (status == 0) {
+        checkpoint_read_weights(gpt, &weights);
+        checkpoint_read_moments(gpt, &moments);
+        tensor_files_close(&moments);
+        status = finish_upload(gpt, error);
+    }
+    tensor_files_close(&weights);
+    return status;
+}
+
+int checkpoint_locate(char *path, const char *given, FILE *warnings, char *error) {
+    char inside[FILE_PATH_MAX];
+    if (file_path_join(inside, given, "checkpoints", error)) return -1;
+    snprintf(path, FILE_PATH_MAX, "%s", given); /* fits, since the longer one above did */
+    if (!file_exists(inside)) return 0;
+    int none = checkpoint_newest(path, given, warnings, error);
+    if (none > 0) return fail(error, "%s holds no complete checkpoint", given);
+    return none;
+}
+
+int checkpoint_load_weights(struct gpt *gpt, const char *directory, char *error) {
+    struct tensor_files weights;
+    char manifest[FILE_PATH_MAX];
+    if (file_path_join(manifest, directory, checkpoint_manifest_name, error)) return -1;
+    if (file_exists(manifest) && checkpoint_verify(directory, error)) return -1;
+    if (open_weights(&weights, gpt, directory, error)) return -1;
+    checkpoint_read_weights(gpt, &weights);
+    tensor_files_close(&weights);
+    return finish_upload(gpt, error);
+}
+
+/* The scaler goes on where the precision does. The counts of updates, Adam's t, and of skipped
+ * steps belong to the run and always go on. */
+static void load_state(struct trainer *trainer, const struct checkpoint_manifest *manifest) {
+    const struct precision *precision = &trainer->gpt.precision;
+    struct step_state *scaler = &trainer->state.scaler;
+    trainer->state = manifest->state;
+    if (precision->lower != manifest->precision) {
+        scaler->growth_tracker = 0;
+        scaler->skipped_in_row = 0;
+        scaler->at_floor = 0;
+        scaler->loss_scale = (float)trainer->config->loss_scale.init_scale;
+    }
+    if (!precision->scale_loss) scaler->loss_scale = 1;
+    trainer_restore_scaler(trainer);
+}
+
+static void note_precision(const struct trainer *trainer,
+                           const struct checkpoint_manifest *manifest, FILE *notes) {
+    const struct precision *precision = &trainer->gpt.precision;
+    if (precision->lower == manifest->precision) return;
+    fprintf(notes, "precision: the checkpoint was trained in %s, training goes on in %s",
+            dtype_name(manifest->precision), dtype_name(precision->lower));
+    if (precision->scale_loss)
+        fprintf(notes, "; the loss scale starts at loss_scale.init_scale, %g",
+                (double)trainer->state.scaler.loss_scale);
+    fputc('\n', notes);
+}
+
+/* Prints the members that both objects have and that differ. */
+static void note_differences(const cJSON *saved, const cJSON *now, const char *block, FILE *notes) {
+    const cJSON *member;
+    cJSON_ArrayForEach(member, saved) {
+        const cJSON *other = json_member(now, member->string);
+        if (!other || cJSON_Compare(member, other, true)) continue;
+        char *before = cJSON_PrintUnformatted(member), *after = cJSON_PrintUnformatted(other);
+        fprintf(notes, "%s.%s: %s in the checkpoint, now %s\n", block, member->string,
+                before ? before : "?", after ? after : "?");
+        cJSON_free(before);
+        cJSON_free(after);
+    }
+}
+
+/* Whether a step of the two configs takes different samples. */
+static bool data_differ(const cJSON *saved, const cJSON *now) {
+    static const char *const keys[][2] = {
+        {"data", "train"},
+        {"data", "tokenizer"},
+        {"data", "seq_len"},
+        {"train", "micro_batch_size"},
+        {"train", "grad_accum_steps"},
+    };
+    if (!cJSON_Compare(json_member(saved, "seed"), json_member(now, "seed"), true)) return true;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const cJSON *before = json_member(json_member(saved, keys[i][0]), keys[i][1]);
+        const cJSON *after = json_member(json_member(now, keys[i][0]), keys[i][1]);
+        if (!cJSON_Compare(before, after, true)) return true;
+    }
+    return false;
+}
+
+/* The config as a tree, or NULL. */
+static cJSON *config_tree(const struct config *config) {
+    char *text = config_json_text(config, NULL);
+    cJSON *tree = text ? cJSON_Parse(text) : NULL;
+    free(text);
+    return tree;
+}
+
+static void note_settings(const struct trainer *trainer, const struct checkpoint_manifest *manifest,
+                          FILE *notes) {
+    static const char *const blocks[] = {"data",     "train",     "optimizer",
+                                         "autocast", "gradients", "loss_scale"};
+    const struct config *config = trainer->config;
+    cJSON *saved = cJSON_Parse(manifest->config), *now = config_tree(config);
+    const cJSON *seed = json_member(saved, "seed");
+    if (seed && !cJSON_Compare(seed, json_member(now, "seed"), true))
+        fprintf(notes, "seed: %.0f in the checkpoint, now %" PRId64 "\n", seed->valuedouble,
+                config->seed);
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        note_differences(json_member(saved, blocks[i]), json_member(now, blocks[i]), blocks[i],
+                         notes);
+    if (saved && now && data_differ(saved, now))
+        fprintf(notes,
+                "data: step %" PRId64 " takes the batch that these settings give for it, from "
+                "sample %" PRId64 " on (the checkpoint's own next sample was %" PRId64 ")\n",
+                trainer->state.step + 1,
+                trainer->state.step * config->train.grad_accum_steps *
+                    config->train.micro_batch_size,
+                manifest->next_sample);
+    cJSON_Delete(saved);
+    cJSON_Delete(now);
+}
+
+int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, char *error) {
+    char manifest_path[FILE_PATH_MAX];
+    struct checkpoint_manifest manifest;
+    if (checkpoint_verify(path, error)) return -1;
+    if (file_path_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
+    if (checkpoint_manifest_open(&manifest, manifest_path, error)) return -1;
+    int status = load_tensors(&trainer->gpt, path, error);
+    if (status == 0) {
+        load_state(trainer, &manifest);
+        note_precision(trainer, &manifest, notes);
+        note_settings(trainer, &manifest, notes);
+    }
+    checkpoint_manifest_close(&manifest);
+    return status;
+}
+
+/* What config_load does, for a text that is not a file. */
+static int config_from_text(struct config *config, const char *text, const char *path,
+                            char *error) {
+    struct config_origins origins = {.path = path};
+    config_defaults(config);
+    if (config_read_text(config, &origins, text, strlen(text), error)) return -1;
+    config_resolve(config);
+    return config_check(config, &origins, error);
+}
+
+static int config_of_model(struct config *config, const char *directory, char *error) {
+    struct config_origins origins = {.path = directory};
+    config_defaults(config);
+    snprintf(config->name, sizeof config->name, "model");
+    if (huggingface_read_config(config, directory, error)) return -1;
+    /* Data are of no use here, and the built-in ones might not fit the tokenizer. */
+    config->data.train[0] = config->data.val[0] = '\0';
+    config->eval.every = 0;
+    config->data.tokenizer = config_tokenizer_of_model(config->model.vocab_size, directory);
+    config->data.seq_len = config->model.n_positions;
+    config_resolve(config);
+    return config_check(config, &origins, error);
+}
+
+int checkpoint_config(struct config *config, const char *path, char *error) {
+    char manifest_path[FILE_PATH_MAX], model_path[FILE_PATH_MAX];
+    struct checkpoint_manifest manifest;
+    if (file_path_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
+    if (file_path_join(model_path, path, checkpoint_config_name, error)) return -1;
+    if (!file_exists(manifest_path) && !file_exists(model_path))
+        return fail(error,
+                    "%.400s holds neither trainer.json nor config.json, so it is no checkpoint\n"
+                    "name a directory such as runs/NAME/checkpoints/step-00001000",
+                    path);
+    if (!file_exists(manifest_path)) return config_of_model(config, path, error);
+    if (checkpoint_manifest_open(&manifest, manifest_path, error)) return -1;
+    int status = config_from_text(config, manifest.config, manifest_path, error);
+    checkpoint_manifest_close(&manifest);
+    return status;
+}

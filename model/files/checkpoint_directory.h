@@ -1,0 +1,40 @@
+/* The directory RUN/checkpoints: which steps are there, which are whole, which may go.
+ *
+ *     step-00001000        complete, as far as a name can tell: it got this name when it was
+ *     .step-00001000.tmp   being written, or left behind by a writer that was killed
+ *     .step-00000800.old   being removed, likewise
+ *
+ * Anything else is not ours and stays untouched. */
+#ifndef MODEL_FILES_CHECKPOINT_DIRECTORY_H
+#define MODEL_FILES_CHECKPOINT_DIRECTORY_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "data/base/files.h"
+
+/* RUN/checkpoints/.step-STEP.tmp, made anew and empty; leftovers of killed writers are removed. */
+int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
+                               char *error);
+
+/* Gives the directory made by _begin its final name, which it stores in path, durably. A checkpoint
+ * of the same step that stands there is replaced. */
+int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
+                                 char *error);
+
+/* Removes the checkpoints before `step` but for the newest keep - 1 (>= 0). Only what is a whole
+ * checkpoint (by trainer.json and the sizes of the files; hashing them all at every save would cost
+ * more than it is worth) is counted or removed. */
+int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t keep, char *error);
+
+/* Finds the complete checkpoint of the highest step: trainer.json unchanged, each file it lists
+ * with its size and SHA-256. Newer ones that are damaged or were never completed are named in
+ * warnings, a line each, with the reason. Returns 0 with its path (FILE_PATH_MAX bytes), 1 if there
+ * is none, 2 if there are only damaged ones, -1 with a message if the directory cannot be read. */
+int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, char *error);
+
+/* Returns 0 if the checkpoint at path is complete in that sense, and of the step in its name;
+ * else -1 with the reason. */
+int checkpoint_verify(const char *path, char *error);
+
+#endif

@@ -1,0 +1,79 @@
+#include "model/files/checkpoint_files.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/base/error.h"
+#include "data/base/files.h"
+#include "model/files/huggingface.h"
+
+/* Appends an entry of that name and stores its path. */
+static struct checkpoint_file *add(struct checkpoint_files *files, char path[FILE_PATH_MAX],
+                                   const char *directory, const char *name, char *error) {
+    assert(files->count < CHECKPOINT_FILES_MAX && strlen(name) < CHECKPOINT_FILE_NAME_MAX);
+    struct checkpoint_file *file = &files->list[files->count++];
+    snprintf(file->name, sizeof file->name, "%s", name);
+    return file_path_join(path, directory, name, error) ? NULL : file;
+}
+
+static int write_bytes(struct checkpoint_files *files, const char *directory, const char *name,
+                       const void *bytes, size_t size, char *error) {
+    char path[FILE_PATH_MAX];
+    struct checkpoint_file *file = add(files, path, directory, name, error);
+    if (!file) return -1;
+    file->bytes = size;
+    return file_write_whole(path, bytes, size, file->sha256, error);
+}
+
+/* Closes a stream of open_memstream (NULL if that failed) and writes its text. */
+static int write_text(struct checkpoint_files *files, const char *directory, const char *name,
+                      FILE *out, char **text, const size_t *size, char *error) {
+    int status = out && fclose(out) == 0
+                     ? write_bytes(files, directory, name, *text, *size, error)
+                     : fail(error, "out of memory while writing %.400s/%s", directory, name);
+    free(*text);
+    *text = NULL;
+    return status;
+}
+
+static int write_configs(const struct trainer *trainer, struct checkpoint_files *files,
+                         const char *directory, char *error) {
+    const struct config *config = trainer->config;
+    struct huggingface_tokens tokens = huggingface_tokens_of(config, trainer->tokenizer);
+    char *text = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&text, &size);
+    if (out) huggingface_print_config(out, config, &tokens, DTYPE_F32);
+    if (write_text(files, directory, checkpoint_config_name, out, &text, &size, error)) return -1;
+    out = open_memstream(&text, &size);
+    if (out) huggingface_print_generation_config(out, &tokens);
+    return write_text(files, directory, checkpoint_generation_name, out, &text, &size, error);
+}
+
+static int write_tokenizer(const struct trainer *trainer, struct checkpoint_files *files,
+                           const char *directory, char *error) {
+    const struct tokenizer *tokenizer = trainer->tokenizer;
+    char *text = NULL;
+    size_t size = 0;
+    if (!tokenizer || tokenizer->file_count == 0) return 0;
+    for (int i = 0; i < tokenizer->file_count; i++) {
+        const struct tokenizer_file *file = &tokenizer->files[i];
+        if (write_bytes(files, directory, file->name, file->bytes, file->size, error)) return -1;
+    }
+    FILE *out = open_memstream(&text, &size);
+    if (out) huggingface_print_tokenizer_config(out, trainer->config, tokenizer);
+    return write_text(files, directory, "tokenizer_config.json", out, &text, &size, error);
+}
+
+int checkpoint_write_files(const struct trainer *trainer, struct checkpoint_files *files,
+                           const char *directory, char *error) {
+    char path[FILE_PATH_MAX];
+    files->count = 0;
+    struct checkpoint_file *file = add(files, path, directory, checkpoint_model_name, error);
+    if (!file || checkpoint_write_weights(&trainer->gpt, path, file, error)) return -1;
+    if (write_configs(trainer, files, directory, error)) return -1;
+    if (write_tokenizer(trainer, files, directory, error)) return -1;
+    file = add(files, path, directory, checkpoint_optimizer_name, error);
+    return file ? checkpoint_write_moments(&trainer->gpt, path, file, error) : -1;
+}

@@ -1,0 +1,55 @@
+/* trainer.json: what makes a directory a checkpoint.
+ *
+ * It is written last, names the size and SHA-256 of every other file, and ends with its own:
+ *
+ *     {
+ *       "format": 1, "mantissa": "0.1.0",
+ *       "step": 1000, "tokens": 8192000, "next_sample": 8000, "seed": 1,
+ *       "micro_batch_size": 8, "grad_accum_steps": 1, "seq_len": 1024,
+ *       "precision": "fp16",
+ *       "scaler": {"loss_scale": 65536, "growth_tracker": 12, "updates": 998, "skipped": 2, ...},
+ *       "config": { the run's config, resolved, as config_print_json prints it },
+ *       "files": {"model.safetensors": {"bytes": 123, "sha256": "..."}, ...},
+ *       "sha256": "..." of all bytes before the comma that precedes this key
+ *     }
+ *
+ * so that any byte changed in any file shows. Which files there are beside the three that every
+ * checkpoint has is up to the list. */
+#ifndef MODEL_FILES_CHECKPOINT_MANIFEST_H
+#define MODEL_FILES_CHECKPOINT_MANIFEST_H
+
+#include "model/config/config_print.h"
+#include "model/files/checkpoint_tensors.h"
+#include "model/trainer.h"
+
+enum { CHECKPOINT_FORMAT = 1, CHECKPOINT_FILES_MAX = 12 };
+
+extern const char checkpoint_manifest_name[]; /* "trainer.json" */
+
+/* What every checkpoint has: "model.safetensors", "config.json", "optimizer.safetensors". */
+extern const char checkpoint_model_name[], checkpoint_config_name[], checkpoint_optimizer_name[];
+/* What newer ones have too: "generation_config.json". */
+extern const char checkpoint_generation_name[];
+
+struct checkpoint_files {
+    int count;
+    struct checkpoint_file list[CHECKPOINT_FILES_MAX];
+};
+
+struct checkpoint_manifest {
+    struct training_state state; /* of the scaler what a step does not set anew */
+    int64_t next_sample;
+    enum dtype precision;          /* DTYPE_F32 unless the run had a lower precision */
+    struct checkpoint_files files; /* the three and others, with plain names */
+    char *config; /* JSON text, as printed by config_print_json but for indentation */
+};
+
+int checkpoint_write_manifest(const struct trainer *trainer, const struct checkpoint_files *files,
+                              const char *path, char *error);
+
+/* Fails when the file is missing, no JSON, of another format, or not as it was written; then there
+ * is nothing to close, though closing is harmless. */
+int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *path, char *error);
+void checkpoint_manifest_close(struct checkpoint_manifest *manifest);
+
+#endif

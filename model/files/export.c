@@ -1,0 +1,243 @@
+#include "model/files/export.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/base/error.h"
+#include "data/base/files.h"
+#include "model/config/config_keys.h"
+#include "model/files/checkpoint.h"
+#include "model/files/checkpoint_directory.h"
+#include "model/files/checkpoint_manifest.h"
+#include "model/files/checkpoint_match.h"
+#include "model/files/huggingface.h"
+#include "model/files/safetensors_write.h"
+
+enum {
+    PIECE = 1 << 16,             /* elements converted at a time */
+    COPIED_MAX_BYTES = 64 << 20, /* of a tokenizer's file */
+};
+
+static const char *const tokenizer_files[] = {
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+};
+
+/* Stores elements first .. first + count of a tensor in buffer, in dtype. */
+static int convert(void *buffer, float *values, const struct tensor_place *place, int64_t first,
+                   int64_t count, enum dtype dtype, char *error) {
+    const struct safetensors_entry *entry = place->entry;
+    if (checkpoint_dtype(entry) == dtype) {
+        size_t size = dtype_bytes(dtype);
+        memcpy(buffer, (const char *)entry->data + (size_t)first * size, (size_t)count * size);
+        return 0;
+    }
+    checkpoint_widen(values, entry, first, count);
+    dtype_store(buffer, dtype, 0, values, (size_t)count);
+    if (dtype == DTYPE_F32) return 0;
+    for (int64_t i = 0; i < count; i++) {
+        float space, stored = *dtype_widen(&space, buffer, dtype, (size_t)i, 1);
+        if (isfinite(values[i]) && !isfinite(stored))
+            return fail(error,
+                        "%.400s: tensor %.100s: element %lld is %g, too large for %s\nexport as "
+                        "%s",
+                        place->file->path, entry->name, (long long)(first + i), (double)values[i],
+                        dtype_name(dtype), dtype == DTYPE_F16 ? "bf16 or fp32" : "fp32");
+    }
+    return 0;
+}
+
+static int write_tensor(struct safetensors_writer *writer, const struct tensor_place *place,
+                        enum dtype dtype, float *values, void *buffer, char *error) {
+    int64_t total = (int64_t)(place->entry->bytes / dtype_bytes(checkpoint_dtype(place->entry)));
+    for (int64_t first = 0; first < total; first += PIECE) {
+        int64_t count = total - first < PIECE ? total - first : PIECE;
+        size_t bytes = (size_t)count * dtype_bytes(dtype);
+        if (convert(buffer, values, place, first, count, dtype, error)) {
+            safetensors_write_abandon(writer);
+            return -1;
+        }
+        if (safetensors_write_data(writer, buffer, bytes, error)) return -1;
+    }
+    return 0;
+}
+
+static int write_tensors(const char *path, const struct parameter *list,
+                         const struct tensor_files *files, enum dtype dtype, char *error) {
+    struct safetensors_entry *entries = NULL;
+    struct safetensors_writer writer;
+    float *values = malloc(2 * PIECE * sizeof *values);
+    if (!values) return fail(error, "out of memory while writing %.400s", path);
+    checkpoint_list_entries(&entries, list, checkpoint_weight_prefix, dtype);
+    int status =
+        safetensors_write_begin(&writer, path, entries, (int)arrlen(entries), NULL, 0, error);
+    for (ptrdiff_t i = 0; status == 0 && i < arrlen(list); i++)
+        status = write_tensor(&writer, checkpoint_find_weight(files, list[i].name), dtype, values,
+                              values + PIECE, error);
+    if (status == 0) status = safetensors_write_end(&writer, error);
+    checkpoint_free_entries(entries);
+    free(values);
+    return status;
+}
+
+/* A model being exported. */
+struct job {
+    const char *from, *directory; /* the one that is being written */
+    enum dtype dtype;
+    struct config config; /* its sizes */
+    char *error;
+};
+
+static int write_weights(const struct job *job) {
+    char path[FILE_PATH_MAX];
+    struct tensor_files files;
+    int64_t count, decayed;
+    if (file_path_join(path, job->directory, checkpoint_model_name, job->error)) return -1;
+    if (tensor_files_open_directory(&files, job->from, job->error)) return -1;
+    struct gpt_shape shape = parameter_shape(&job->config);
+    struct parameter *list = parameter_list(&shape, &count, &decayed);
+    int status = checkpoint_check_weights(list, &files, job->error);
+    if (status == 0) status = write_tensors(path, list, &files, job->dtype, job->error);
+    arrfree(list);
+    tensor_files_close(&files);
+    return status;
+}
+
+/* Copies a small file. Returns 1 if the source does not have it. */
+static int copy_file(const struct job *job, const char *name) {
+    char path[FILE_PATH_MAX], copy[FILE_PATH_MAX], *bytes;
+    size_t size;
+    if (file_path_join(path, job->from, name, job->error)) return -1;
+    if (file_path_join(copy, job->directory, name, job->error)) return -1;
+    if (!file_exists(path)) return 1;
+    if (file_read_all(&bytes, &size, path, COPIED_MAX_BYTES, job->error)) return -1;
+    int status = file_write_whole(copy, bytes, size, NULL, job->error);
+    free(bytes);
+    return status;
+}
+
+/* Closes a stream of open_memstream (NULL if that failed) and writes its text. */
+static int write_text(const struct job *job, const char *name, FILE *out, char **text,
+                      const size_t *size) {
+    char path[FILE_PATH_MAX];
+    bool complete = out && fclose(out) == 0;
+    int status = file_path_join(path, job->directory, name, job->error);
+    if (status == 0 && !complete)
+        status = fail(job->error, "out of memory while writing %.400s", path);
+    if (status == 0) status = file_write_whole(path, *text, *size, NULL, job->error);
+    free(*text);
+    *text = NULL;
+    return status;
+}
+
+static int write_configs(const struct job *job) {
+    struct huggingface_tokens tokens;
+    char *text = NULL;
+    size_t size = 0;
+    if (huggingface_read_tokens(&tokens, &job->config, job->from, job->error)) return -1;
+    FILE *out = open_memstream(&text, &size);
+    if (out) huggingface_print_config(out, &job->config, &tokens, job->dtype);
+    if (write_text(job, checkpoint_config_name, out, &text, &size)) return -1;
+    int copied = copy_file(job, checkpoint_generation_name);
+    if (copied <= 0) return copied;
+    out = open_memstream(&text, &size);
+    if (out) huggingface_print_generation_config(out, &tokens);
+    return write_text(job, checkpoint_generation_name, out, &text, &size);
+}
+
+static int write_all(const struct job *job) {
+    if (write_weights(job) || write_configs(job)) return -1;
+    for (size_t i = 0; i < sizeof tokenizer_files / sizeof *tokenizer_files; i++)
+        if (copy_file(job, tokenizer_files[i]) < 0) return -1;
+    return 0;
+}
+
+/* Whether the directory at path has nothing in it. */
+static bool is_empty(const char *path) {
+    DIR *stream = opendir(path);
+    int names = 0;
+    if (!stream) return false;
+    while (names <= 2 && readdir(stream)) names++; /* "." and ".." are always there */
+    closedir(stream);
+    return names <= 2;
+}
+
+/* Where things go: the final path without links or slashes at its end, the directory around it,
+ * and the hidden place beside it. */
+struct places {
+    char final[FILE_PATH_MAX], parent[FILE_PATH_MAX], unfinished[FILE_PATH_MAX];
+};
+
+/* An empty directory that stands there is taken, through links too. */
+static int take_existing(struct places *places, char *error) {
+    if (!is_empty(places->final))
+        return fail(error,
+                    "%.400s is there already, and is no empty directory\nexport to another one, or "
+                    "remove it first",
+                    places->final);
+    char *real = realpath(places->final, NULL);
+    bool fits = real && strlen(real) < FILE_PATH_MAX;
+    if (fits) strcpy(places->final, real);
+    free(real);
+    if (fits) return 0;
+    return fail(error, "%.400s cannot be replaced\nexport to another directory", places->final);
+}
+
+static int find_places(struct places *places, const char *to, char *error) {
+    struct stat status;
+    size_t length = strlen(to);
+    while (length > 1 && to[length - 1] == '/') length--;
+    if (length == 0 || length >= FILE_PATH_MAX)
+        return fail(error, "the path to export to has %zu bytes\nname another one", length);
+    snprintf(places->final, FILE_PATH_MAX, "%.*s", (int)length, to);
+    if (lstat(places->final, &status) == 0 && take_existing(places, error)) return -1;
+    const char *slash = strrchr(places->final, '/');
+    const char *name = slash ? slash + 1 : places->final;
+    int around = slash ? (int)(slash - places->final) : 0;
+    if (slash) snprintf(places->parent, FILE_PATH_MAX, "%.*s", around ? around : 1, places->final);
+    else strcpy(places->parent, ".");
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return fail(error, "%.400s does not exist\nexport to a directory with a name", to);
+    if ((size_t)snprintf(places->unfinished, FILE_PATH_MAX, "%s/.%s.tmp", places->parent, name) <
+        FILE_PATH_MAX)
+        return 0;
+    return fail(error, "the path %.400s is too long\nexport to another directory", to);
+}
+
+/* Gives what was written its final name. An empty directory that stands there is replaced. */
+static int publish(const struct places *places, char *error) {
+    if (rename(places->unfinished, places->final) != 0)
+        return fail(error, "cannot rename %.400s to %.400s: %s\nexport to another directory",
+                    places->unfinished, places->final, strerror(errno));
+    return directory_sync(places->parent, error);
+}
+
+int export_model(const char *to, const char *from, enum dtype dtype, char *error) {
+    struct places places;
+    struct job job = {from, places.unfinished, dtype, .error = error};
+    char manifest[FILE_PATH_MAX], ignored[ERROR_MAX];
+    if (file_path_join(manifest, from, checkpoint_manifest_name, error)) return -1;
+    if (file_exists(manifest) && checkpoint_verify(from, error)) return -1;
+    config_defaults(&job.config);
+    if (huggingface_read_config(&job.config, from, error)) return -1;
+    if (find_places(&places, to, error) || directory_create(places.parent, error)) return -1;
+    /* What a killed export left. */
+    if (directory_remove(places.unfinished, error)) return -1;
+    if (directory_create(places.unfinished, error)) return -1;
+    int status = write_all(&job);
+    if (status == 0) status = publish(&places, error);
+    if (status) directory_remove(places.unfinished, ignored);
+    return status;
+}

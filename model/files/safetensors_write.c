@@ -1,0 +1,151 @@
+#include "model/files/safetensors_write.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/base/error.h"
+#include "data/base/json_escape.h"
+#include "data/base/utf8.h"
+#include "model/files/safetensors_format.h"
+
+static void print_entry(FILE *out, const struct safetensors_entry *entry, uint64_t begin,
+                        uint64_t end) {
+    json_print_string(out, entry->name);
+    fprintf(out, ":{\"dtype\":\"%s\",\"shape\":[", safetensors_dtype_name(entry->dtype));
+    for (int i = 0; i < entry->rank; i++)
+        fprintf(out, "%s%" PRIu64, i > 0 ? "," : "", entry->shape[i]);
+    fprintf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, end);
+}
+
+/* Fails when one of the texts is not UTF-8, is `reserved`, or repeats. */
+static int check_texts(const char **texts, size_t count, const char *reserved, const char *path,
+                       char *error) {
+    const char *wrong = NULL;
+    for (size_t i = 0; i < count; i++) {
+        if (!utf8_valid(texts[i], strlen(texts[i])))
+            return fail(error,
+                        "cannot write %.480s: the name of a tensor or metadata key is not "
+                        "UTF-8 text\nchoose other names",
+                        path);
+        if (strcmp(texts[i], reserved) == 0) wrong = texts[i];
+    }
+    if (!wrong) wrong = safetensors_repeated(texts, count);
+    if (!wrong) return 0;
+    return fail(error,
+                "cannot write %.480s: the name \"%.150s\" is reserved or used twice\nchoose "
+                "another one",
+                path, wrong);
+}
+
+static int check_request(const struct safetensors_entry *entries, size_t count,
+                         const struct safetensors_pair *pairs, size_t pair_count, const char *path,
+                         char *error) {
+    const char **texts = malloc((count + pair_count + 1) * sizeof(*texts));
+    if (!texts) return safetensors_out_of_memory(error, path);
+    for (size_t i = 0; i < count; i++) texts[i] = entries[i].name;
+    int result = check_texts(texts, count, SAFETENSORS_METADATA_KEY, path, error);
+    for (size_t i = 0; i < pair_count; i++) texts[i] = pairs[i].key;
+    if (result == 0) result = check_texts(texts, pair_count, "format", path, error);
+    for (size_t i = 0; i < pair_count && result == 0; i++) {
+        if (!utf8_valid(pairs[i].value, strlen(pairs[i].value)))
+            result = fail(error, "cannot write %.480s: the metadata \"%.150s\" are not UTF-8 text",
+                          path, pairs[i].key);
+    }
+    free(texts);
+    return result;
+}
+
+/* Prints length and header. Stores the size of all data. */
+static int print_header(FILE *out, uint64_t *data_bytes, const struct safetensors_entry *entries,
+                        int count, const struct safetensors_pair *pairs, int pair_count,
+                        const char *path, char *error) {
+    fprintf(out, "%*s{\"%s\":{\"format\":\"pt\"", SAFETENSORS_LENGTH_BYTES, "",
+            SAFETENSORS_METADATA_KEY);
+    for (int i = 0; i < pair_count; i++) {
+        fputc(',', out);
+        json_print_string(out, pairs[i].key);
+        fputc(':', out);
+        json_print_string(out, pairs[i].value);
+    }
+    fputc('}', out);
+    uint64_t begin = 0;
+    for (int i = 0; i < count; i++) {
+        uint64_t bytes = 0;
+        if (!safetensors_entry_bytes(&bytes, &entries[i]) ||
+            bytes >= SAFETENSORS_COUNT_LIMIT - begin)
+            return fail(error,
+                        "cannot write %.480s: tensor %.150s is too large or does not end at a "
+                        "whole byte",
+                        path, entries[i].name);
+        fputc(',', out);
+        print_entry(out, &entries[i], begin, begin + bytes);
+        begin += bytes;
+    }
+    fputc('}', out);
+    for (long spaces = (8 - ftell(out) % 8) % 8; spaces > 0; spaces--) fputc(' ', out);
+    *data_bytes = begin;
+    return 0;
+}
+
+static int write_header(struct safetensors_writer *writer, char *header, size_t size,
+                        const char *path, char *error) {
+    const uint64_t length = size - SAFETENSORS_LENGTH_BYTES;
+    if (length > SAFETENSORS_HEADER_MAX_BYTES)
+        return fail(error,
+                    "cannot write %.480s: its header needs %" PRIu64
+                    " bytes (allowed: %d)\nuse fewer or shorter names",
+                    path, length, SAFETENSORS_HEADER_MAX_BYTES);
+    for (int i = 0; i < SAFETENSORS_LENGTH_BYTES; i++) header[i] = (char)(length >> (8 * i));
+    if (file_writer_open(&writer->file, path, error) != 0) return -1;
+    return file_writer_put(&writer->file, header, size, error);
+}
+
+int safetensors_write_begin(struct safetensors_writer *writer, const char *path,
+                            const struct safetensors_entry *entries, int count,
+                            const struct safetensors_pair *pairs, int pair_count, char *error) {
+    memset(writer, 0, sizeof(*writer));
+    if (check_request(entries, (size_t)count, pairs, (size_t)pair_count, path, error) != 0)
+        return -1;
+    char *header = NULL;
+    size_t size = 0;
+    FILE *out = open_memstream(&header, &size);
+    if (!out) return safetensors_out_of_memory(error, path);
+    int result =
+        print_header(out, &writer->announced, entries, count, pairs, pair_count, path, error);
+    const bool incomplete = ferror(out) != 0;
+    if ((fclose(out) != 0 || incomplete) && result == 0)
+        result = safetensors_out_of_memory(error, path);
+    if (result == 0) result = write_header(writer, header, size, path, error);
+    free(header);
+    return result;
+}
+
+int safetensors_write_data(struct safetensors_writer *writer, const void *bytes, size_t size,
+                           char *error) {
+    if (size > writer->announced - writer->received) {
+        safetensors_write_abandon(writer);
+        return fail(error,
+                    "cannot write %.480s: more data came than the %" PRIu64
+                    " bytes that its header announces",
+                    writer->file.path, writer->announced);
+    }
+    writer->received += size;
+    return file_writer_put(&writer->file, bytes, size, error);
+}
+
+int safetensors_write_end(struct safetensors_writer *writer, char *error) {
+    if (writer->received != writer->announced) {
+        safetensors_write_abandon(writer);
+        return fail(error,
+                    "cannot write %.480s: %" PRIu64 " bytes of data came, its header announces "
+                    "%" PRIu64,
+                    writer->file.path, writer->received, writer->announced);
+    }
+    return file_writer_commit(&writer->file, error);
+}
+
+void safetensors_write_abandon(struct safetensors_writer *writer) {
+    file_writer_abandon(&writer->file);
+}

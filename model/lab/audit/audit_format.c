@@ -1,0 +1,226 @@
+#include "model/lab/audit/audit_format.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "data/base/error.h"
+
+enum {
+    SCALE_LOW = -14, /* where a search goes down to whatever loss_scale.min_scale is */
+    SCALE_MAX = 120, /* the scale itself is an fp32 number */
+};
+
+/* Beside the words of autocast.float32 the bit of autocast.residual. */
+enum { RESIDUAL = 1 << AUTOCAST_OPERATION_COUNT };
+
+static int scale_min(const struct audit_format *format) {
+    int smallest = (int)ceil(log2(format->config.loss_scale.min_scale));
+    return smallest < SCALE_LOW ? smallest : SCALE_LOW;
+}
+
+static void say(struct audit_progress *progress, const struct audit_format *format,
+                const char *what) {
+    char text[100];
+    snprintf(text, sizeof text, "%s%s", dtype_name(format->dtype), what);
+    if (progress) progress->say(progress, text);
+}
+
+static int layers_of(const struct audit_pass *pass, enum place place) {
+    return place_is_layered(place) ? pass->layers : 1;
+}
+
+static int resolve(struct precision *precision, const struct audit_format *format,
+                   const struct subject *subject, char *error) {
+    char note[ERROR_MAX];
+    return precision_resolve(precision, note, &format->config, &subject->be, error);
+}
+
+void audit_format_gradients(struct magnitudes *magnitudes, const struct audit_format *format,
+                            const struct audit_pass *reference) {
+    const struct precision *precision = &format->pass.precision;
+    *magnitudes = (struct magnitudes){0};
+    for (int place = 0; place < PLACES; place++) {
+        if (!place_is_gradient(place) || place_dtype(place, precision) == DTYPE_F32) continue;
+        for (int layer = 0; layer < layers_of(reference, place); layer++)
+            magnitudes_merge(magnitudes, &reference->places[place][layer].magnitudes);
+    }
+    for (int i = 0; precision->gradients != DTYPE_F32 && i < reference->parameter_count; i++)
+        magnitudes_merge(magnitudes, &reference->parameters[i].magnitudes);
+}
+
+/* What keeps a place in fp32. */
+static unsigned keeps(enum place place) {
+    unsigned words = place_words(place);
+    return words ? words : RESIDUAL;
+}
+
+/* What keeps in fp32 what fp16 cannot hold, as far as the fp32 values tell. */
+static unsigned overflowing(const struct precision *precision, const struct audit_pass *reference) {
+    unsigned words = 0;
+    for (int place = 0; place < PLACES; place++) {
+        if (place_is_gradient(place) || place_dtype(place, precision) != DTYPE_F16) continue;
+        for (int layer = 0; layer < layers_of(reference, place); layer++)
+            if ((double)reference->places[place][layer].magnitudes.largest >= FP16_OVERFLOW)
+                words |= keeps(place);
+    }
+    for (int i = 0; i < reference->parameter_count; i++)
+        if (precision->operation[reference->reader[i]] == DTYPE_F16 &&
+            (double)reference->weights[i].largest >= FP16_OVERFLOW)
+            words |= 1u << reference->reader[i];
+    return words;
+}
+
+/* Adds words to the config; the GELU follows mlp_fc by itself. Returns whether any was new. */
+static bool need(struct audit_format *format, unsigned words) {
+    unsigned before = format->given | format->needed;
+    bool residual = words & RESIDUAL && format->config.autocast.residual == CONFIG_DTYPE_LOWER;
+    if (residual) format->config.autocast.residual = CONFIG_DTYPE_FLOAT32;
+    format->needs_residual = format->needs_residual || residual;
+    format->needed |= words & ~format->given & ~(unsigned)RESIDUAL;
+    if ((format->needed | format->given) & WORD(MLP_FC)) format->needed &= ~WORD(GELU);
+    unsigned after = format->given | format->needed;
+    words_set(&format->config, after);
+    return after != before || residual;
+}
+
+/* Runs at the scale 2^exponent; status as audit_pass_try. */
+static int try_scale(enum pass_outcome *outcome, struct subject *subject, struct trainer *trainer,
+                     int exponent, char *error) {
+    return audit_pass_try(outcome, subject, trainer, ldexpf(1, exponent), error);
+}
+
+/* The largest power of two that stays finite, from the predicted one down or up. Sets *found; where
+ * the loss itself is infinite no scale is tried any more. */
+static int search_scale(struct audit_format *format, bool *found, struct subject *subject,
+                        struct trainer *trainer, char *error) {
+    int exponent = format->predicted_scale, smallest = scale_min(format);
+    enum pass_outcome outcome = PASS_GRADIENTS_INFINITE;
+    int status = try_scale(&outcome, subject, trainer, exponent, error);
+    bool down = status == 0 && outcome == PASS_GRADIENTS_INFINITE;
+    while (status == 0 && outcome == PASS_GRADIENTS_INFINITE && exponent > smallest)
+        status = try_scale(&outcome, subject, trainer, --exponent, error);
+    *found = outcome == PASS_FINITE;
+    while (status == 0 && !down && outcome == PASS_FINITE && exponent < SCALE_MAX) {
+        status = try_scale(&outcome, subject, trainer, exponent + 1, error);
+        if (outcome == PASS_FINITE) exponent++;
+    }
+    format->safe_scale = exponent;
+    return status;
+}
+
+static void predict_scale(struct audit_format *format, const struct subject *subject,
+                          const struct audit_pass *reference) {
+    struct magnitudes magnitudes;
+    audit_format_gradients(&magnitudes, format, reference);
+    if (format->pass.precision.gradients != DTYPE_F32) /* they are summed up in 16 bit */
+        magnitudes.largest *= (float)subject->config.train.grad_accum_steps;
+    format->predicts = magnitudes_safe_scale(&magnitudes, &format->predicted_scale);
+    if (!format->predicts) format->predicted_scale = 0;
+    int smallest = scale_min(format);
+    if (format->predicted_scale < smallest) format->predicted_scale = smallest;
+    if (format->predicted_scale > SCALE_MAX) format->predicted_scale = SCALE_MAX;
+}
+
+/* One attempt with the words needed so far: a pass at the best scale. Where there is none, adds the
+ * what keeps in float32 what was infinite first, and sets *again. */
+static int attempt(struct audit_format *format, bool *again, struct subject *subject,
+                   const struct audit_pass *reference, char *error) {
+    struct trainer trainer;
+    bool found = true;
+    bool scales = format->dtype == DTYPE_F16;
+    *again = false;
+    audit_pass_free(&format->pass);
+    if (resolve(&format->pass.precision, format, subject, error)) return -1;
+    if (scales && need(format, overflowing(&format->pass.precision, reference)) &&
+        resolve(&format->pass.precision, format, subject, error))
+        return -1;
+    if (scales) predict_scale(format, subject, reference);
+    if (subject_trainer(subject, &trainer, &format->config, 1, error)) return -1;
+    int status = scales ? search_scale(format, &found, subject, &trainer, error) : 0;
+    float safe = ldexpf(1, format->safe_scale);
+    trainer.state.scaler.loss_scale = !scales                      ? 1
+                                      : subject->loss_scale > safe ? safe
+                                                                   : subject->loss_scale;
+    trainer_restore_scaler(&trainer);
+    if (status == 0)
+        status = audit_pass_run(&format->pass, subject, &trainer, reference, PASS_TRACED, error);
+    trainer_close(&trainer);
+    if (status) return status;
+    format->usable = found && format->pass.finite;
+    if (!format->usable && scales && format->pass.first_infinite >= 0)
+        *again = need(format, keeps((enum place)format->pass.first_infinite));
+    return 0;
+}
+
+/* Whether another config keeps any tensor in another dtype; rounding happens nowhere else. */
+static bool changes_storage(const struct audit_format *format, const struct config *config,
+                            const struct subject *subject) {
+    char note[ERROR_MAX], ignored[ERROR_MAX];
+    const struct precision *before = &format->pass.precision;
+    struct precision after;
+    if (precision_resolve(&after, note, config, &subject->be, ignored)) return true;
+    for (enum place place = 0; place < PLACES; place++)
+        if (place_dtype(place, before) != place_dtype(place, &after)) return true;
+    for (int i = 0; i < format->pass.parameter_count; i++)
+        if (before->operation[format->pass.reader[i]] != after.operation[format->pass.reader[i]])
+            return true;
+    return false;
+}
+
+static int run_trial(struct audit_format *format, enum autocast_operation operation,
+                     struct subject *subject, const struct audit_pass *reference, char *error) {
+    struct config config = format->config;
+    struct trainer trainer;
+    struct audit_pass pass;
+    words_set(&config, format->given | format->needed | 1u << operation);
+    if (!changes_storage(format, &config, subject)) {
+        format->trials[operation] =
+            (struct audit_trial){true, format->pass.loss, format->pass.first_error};
+        return 0;
+    }
+    if (subject_trainer(subject, &trainer, &config, format->pass.loss_scale, error)) return -1;
+    int status = audit_pass_run(&pass, subject, &trainer, reference, PASS_TRIAL, error);
+    format->trials[operation] = (struct audit_trial){status == 0, pass.loss, pass.gradient_error};
+    audit_pass_free(&pass);
+    trainer_close(&trainer);
+    return status;
+}
+
+int audit_format_run(struct audit_format *format, enum dtype dtype, struct subject *subject,
+                     const struct audit_pass *reference, struct audit_progress *progress,
+                     char *error) {
+    *format = (struct audit_format){.made = true, .dtype = dtype, .config = subject->config};
+    format->config.precision = dtype == DTYPE_F16 ? CONFIG_PRECISION_FP16 : CONFIG_PRECISION_BF16;
+    format->given = words_of_config(&subject->config);
+    bool again = true;
+    say(progress, format, "");
+    for (int i = 0; again && i <= AUTOCAST_OPERATION_COUNT + 1; i++) {
+        int status = attempt(format, &again, subject, reference, error);
+        if (status) return status;
+    }
+    if (!format->usable) return 0;
+    for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++) {
+        enum autocast_operation operation = (enum autocast_operation)i;
+        char what[80];
+        if (!precision_operation_is_choice(operation) ||
+            (format->given | format->needed) & (1u << i))
+            continue;
+        snprintf(what, sizeof what, " with %s in float32", precision_operation_name(operation));
+        say(progress, format, what);
+        int status = run_trial(format, operation, subject, reference, error);
+        if (status) return status;
+    }
+    return 0;
+}
+
+void audit_format_free(struct audit_format *format) {
+    audit_pass_free(&format->pass);
+    memset(format, 0, sizeof *format);
+}
+
+double audit_format_removed(const struct audit_format *format, enum autocast_operation operation) {
+    const struct audit_trial *trial = &format->trials[operation];
+    double error = format->pass.first_error;
+    return trial->made && error > 0 ? 1 - trial->gradient_error / error : 0;
+}

@@ -1,0 +1,150 @@
+#include "model/lab/audit/audit_page.h"
+
+#include <stdlib.h>
+
+#include <stb/stb_ds.h>
+
+#include "model/lab/audit/audit_head.h"
+#include "model/lab/audit/audit_tables.h"
+#include "model/lab/page/chart.h"
+#include "model/lab/page/chart_print.h"
+#include "model/lab/page/page.h"
+#include "model/lab/page/percent.h"
+
+/* The picture of all values times 2^scale, with the places of fp16. */
+static void print_histogram(FILE *out, const char *what, const struct magnitudes *magnitudes,
+                            int scale) {
+    int lowest, highest;
+    double *x = NULL, *y = NULL;
+    char label[80], zeros[PERCENT_MAX];
+    if (!magnitudes_range(magnitudes, &lowest, &highest)) return;
+    for (int e = lowest; e <= highest; e++) {
+        arrput(x, e + scale);
+        arrput(y, 100 * magnitudes_share(magnitudes, e));
+    }
+    double zero = (double)magnitudes->zeros / (double)magnitudes->count;
+    snprintf(label, sizeof label, "%% of values; %s are exactly 0", percent(zeros, zero));
+    struct chart_series series = {
+        .x = x, .y = y, .count = (int)arrlen(x), .style = CHART_BARS, .colour = 0};
+    struct chart_mark marks[] = {
+        {lowest + scale - 0.5, FP16_ZERO - 0.5, "zero in fp16"},
+        {FP16_ZERO - 0.5, FP16_NORMAL - 0.5, "subnormal"},
+        {15.5, highest + scale + 0.5, "overflow"},
+    };
+    struct chart chart = {.title = what,
+                          .x_label = "exponent of two",
+                          .y_label = label,
+                          .series = &series,
+                          .series_count = 1,
+                          .zero_y = true};
+    struct chart_mark shown[3];
+    for (int i = 0; i < 3; i++)
+        if (marks[i].to > marks[i].from) shown[chart.mark_count++] = marks[i];
+    chart.marks = shown;
+    chart_print(out, &chart);
+    arrfree(x);
+    arrfree(y);
+}
+
+static void pool(struct magnitudes *all, const struct audit *audit, bool gradients) {
+    *all = (struct magnitudes){0};
+    for (enum place place = 0; place < PLACES; place++)
+        for (int layer = 0; layer < (place_is_layered(place) ? audit->reference.layers : 1);
+             layer++)
+            if (place_is_gradient(place) == gradients)
+                magnitudes_merge(all, &audit->reference.places[place][layer].magnitudes);
+}
+
+static void print_histograms(FILE *out, const struct audit *audit, int scale) {
+    char title[80];
+    struct magnitudes all;
+    page_charts_begin(out);
+    pool(&all, audit, true);
+    print_histogram(out, "Gradients of activations", &all, 0);
+    snprintf(title, sizeof title, "Gradients of activations times 2^%d", scale);
+    print_histogram(out, title, &all, scale);
+    pool(&all, audit, false);
+    print_histogram(out, "Activations", &all, 0);
+    all = (struct magnitudes){0};
+    for (int i = 0; i < audit->reference.parameter_count; i++)
+        magnitudes_merge(&all, &audit->reference.weights[i]);
+    print_histogram(out, "Weights", &all, 0);
+    all = (struct magnitudes){0};
+    for (int i = 0; i < audit->reference.parameter_count; i++)
+        magnitudes_merge(&all, &audit->reference.parameters[i].magnitudes);
+    print_histogram(out, "Gradients of weights", &all, 0);
+    page_charts_end(out);
+}
+
+static void print_table(FILE *out, struct table *table) {
+    table_print_html(out, table);
+    table_free(table);
+}
+
+static void print_tables(FILE *out, const struct audit *audit, int scale) {
+    struct table forward = {0}, backward = {0}, parameters = {0}, words = {0};
+    char text[AUDIT_NOTE_MAX];
+    page_heading(out, "One operation more in float32");
+    page_paragraph(out, "%s, and the part of it that goes away.", audit_note_words(text, audit));
+    audit_table_words(&words, audit);
+    print_table(out, &words);
+    page_heading(out, "Forward pass");
+    page_paragraph(out, "Errors: root mean square of the difference from fp32, relative to fp32. "
+                        "Of what fp16 stores: the share that becomes zero (at most 2^-25), the "
+                        "share below 2^-14, which loses bits, and how often the largest value can "
+                        "be doubled (room). \"-\": kept in fp32.");
+    audit_table_forward(&forward, audit, AUDIT_EVERY);
+    print_table(out, &forward);
+    page_heading(out, "Backward pass");
+    page_paragraph(out,
+                   "The same for gradients of activations, at scale 1 and at 2^%d; room is at "
+                   "that scale.",
+                   scale);
+    audit_table_backward(&backward, audit, AUDIT_EVERY, scale);
+    print_table(out, &backward);
+    page_heading(out, "Parameters");
+    page_paragraph(out, "Errors of gradients; and, for one step, what masters of 16 bit would lose "
+                        "of the updates, and the signal to noise of what they would keep.");
+    audit_table_parameters(&parameters, audit, AUDIT_EVERY);
+    print_table(out, &parameters);
+}
+
+static void print_advice(FILE *out, const struct audit *audit, const struct advice *advice) {
+    page_verdict(out, advice->format == DTYPE_F32 ? PAGE_NEUTRAL : PAGE_GOOD,
+                 dtype_name(advice->format), "is the format for this model on this device");
+    for (ptrdiff_t i = 0; i < arrlen(advice->texts); i++)
+        page_paragraph(out, "%s", advice->texts[i]);
+    for (int i = 0; i < AUDIT_FORMATS; i++) {
+        char *text = advice_config_text(advice, audit, i);
+        if (text) page_code(out, text);
+        free(text);
+    }
+}
+
+static void print_head(FILE *out, const struct audit *audit) {
+    struct audit_fact facts[AUDIT_FACTS];
+    struct table table = {0};
+    int count = audit_head(facts, audit);
+    page_heading(out, "What was looked at");
+    table_column(&table, facts[0].label, TABLE_LEFT);
+    table_column(&table, facts[0].text, TABLE_LEFT);
+    for (int i = 1; i < count; i++) {
+        table_cell(&table, "%s", facts[i].label);
+        table_cell(&table, "%s", facts[i].text);
+    }
+    print_table(out, &table);
+}
+
+void audit_print_page(FILE *out, const struct audit *audit, const struct advice *advice) {
+    char title[600], summary[200];
+    int scale = audit_scale_now(audit);
+    snprintf(title, sizeof title, "Precision audit of %s", audit->subject.config.name);
+    audit_describe(summary, sizeof summary, audit);
+    page_begin(out, title, summary);
+    print_advice(out, audit, advice);
+    print_head(out, audit);
+    page_heading(out, "How large the values are");
+    print_histograms(out, audit, scale);
+    print_tables(out, audit, scale);
+    page_end(out);
+}

@@ -1,0 +1,263 @@
+#include "model/lab/audit/audit_pass.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/base/error.h"
+#include "model/backward.h"
+#include "model/forward.h"
+
+/* Watches the operations of one micro-batch. */
+struct watcher {
+    struct observer observer; /* first, so that it is found behind one */
+    struct audit_pass *pass;
+    const struct audit_pass *reference;
+    struct gpt *gpt;
+    int batch, batches;
+    char *raw;     /* stb_ds array: a tensor as it is stored */
+    float *floats; /* stb_ds array */
+    bool out_of_memory;
+};
+
+/* The values of a tensor as fp32, valid until the next call. */
+static const float *fetch(struct watcher *watcher, const struct tensor *tensor) {
+    struct backend *be = watcher->gpt->be;
+    size_t count = (size_t)tensor_count(tensor), bytes = tensor_bytes(tensor);
+    arrsetlen(watcher->raw, bytes);
+    arrsetlen(watcher->floats, count);
+    be->download(be, watcher->raw, tensor->data, bytes);
+    return dtype_widen(watcher->floats, watcher->raw, tensor->dtype, 0, count);
+}
+
+static void add(struct watcher *watcher, struct record *record, const struct record *reference,
+                const struct tensor *tensor, int64_t first, int64_t total, float unscale) {
+    record->stored = tensor->dtype;
+    struct record_values values = {
+        .values = fetch(watcher, tensor),
+        .first = first,
+        .count = tensor_count(tensor),
+        .total = total,
+        .batch = watcher->batch,
+        .batches = watcher->batches,
+        .unscale = unscale,
+    };
+    if (record_add(record, reference, &values)) watcher->out_of_memory = true;
+}
+
+static void watch(struct observer *observer, enum operation_id id, const void *args) {
+    struct watcher *watcher = (struct watcher *)observer;
+    struct audit_pass *pass = watcher->pass;
+    struct product products[PRODUCTS_MAX];
+    int count = trace_products(products, watcher->gpt, id, args);
+    for (int i = 0; i < count; i++) {
+        const struct product *product = &products[i];
+        enum place place = product->place;
+        if (place == PLACE_PARAMETER) continue; /* looked at when all parts have been added */
+        struct record *record = &pass->places[place][product->layer];
+        const struct audit_pass *reference = watcher->reference;
+        add(watcher, record, reference ? &reference->places[place][product->layer] : NULL,
+            &product->tensor, product->first, product->total,
+            place_is_gradient(place) ? 1 / pass->loss_scale : 1);
+        if (pass->first_infinite < 0 && record->magnitudes.infinite > 0)
+            pass->first_infinite = (int)place;
+    }
+}
+
+static void watch_parameters(struct watcher *watcher) {
+    const struct gpt *gpt = watcher->gpt;
+    struct audit_pass *pass = watcher->pass;
+    const struct audit_pass *reference = watcher->reference;
+    for (int i = 0; i < pass->parameter_count; i++) {
+        struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
+        add(watcher, &pass->parameters[i], reference ? &reference->parameters[i] : NULL, &view, 0,
+            tensor_count(&view), 1 / pass->loss_scale);
+        if (pass->parameters[i].magnitudes.infinite > 0) pass->finite = false;
+    }
+}
+
+static void watch_weights(struct watcher *watcher) {
+    const struct gpt *gpt = watcher->gpt;
+    for (int i = 0; i < watcher->pass->parameter_count; i++) {
+        struct tensor view = gpt_parameter_view(&gpt->master, &gpt->list[i]);
+        magnitudes_add(&watcher->pass->weights[i], fetch(watcher, &view),
+                       (size_t)tensor_count(&view));
+    }
+}
+
+static double mean_loss(struct watcher *watcher) {
+    const struct tensor *losses = &watcher->gpt->activations.losses;
+    int64_t count = tensor_count(losses);
+    const float *values = fetch(watcher, losses);
+    double total = 0;
+    for (int64_t i = 0; i < count; i++) total += (double)values[i];
+    return total / (double)count;
+}
+
+static int allocate(struct audit_pass *pass, const struct gpt *gpt, char *error) {
+    size_t parameters = (size_t)pass->parameter_count;
+    bool complete = true;
+    for (int place = 0; place < PLACES; place++) {
+        size_t layers = place_is_layered(place) ? (size_t)pass->layers : 1;
+        pass->places[place] = calloc(layers, sizeof *pass->places[place]);
+        complete = complete && pass->places[place];
+    }
+    pass->parameters = calloc(parameters, sizeof *pass->parameters);
+    pass->weights = calloc(parameters, sizeof *pass->weights);
+    pass->parameter_names = calloc(parameters, sizeof *pass->parameter_names);
+    pass->reader = calloc(parameters, sizeof *pass->reader);
+    if (!complete || !pass->parameters || !pass->weights || !pass->parameter_names || !pass->reader)
+        return fail(error, "out of memory for the figures of an audit");
+    for (size_t i = 0; i < parameters; i++) {
+        memcpy(pass->parameter_names[i], gpt->list[i].name, sizeof gpt->list[i].name);
+        pass->reader[i] = gpt->list[i].operation;
+    }
+    return 0;
+}
+
+void audit_pass_free(struct audit_pass *pass) {
+    for (int place = 0; place < PLACES; place++) {
+        int layers = place_is_layered(place) ? pass->layers : 1;
+        for (int layer = 0; pass->places[place] && layer < layers; layer++)
+            free(pass->places[place][layer].samples);
+        free(pass->places[place]);
+    }
+    for (int i = 0; pass->parameters && i < pass->parameter_count; i++)
+        free(pass->parameters[i].samples);
+    free(pass->parameters);
+    free(pass->weights);
+    free(pass->parameter_names);
+    free(pass->reader);
+    memset(pass, 0, sizeof *pass);
+}
+
+/* The squared distance of each micro-batch's gradient from their mean, over that of the mean from
+ * zero, both without the part that is there by chance alone. */
+static double noise_of(const struct audit_pass *pass, int batches) {
+    double spread = 0, square = 0;
+    if (batches < 2) return 0;
+    for (int i = 0; i < pass->parameter_count; i++) {
+        const struct record *record = &pass->parameters[i];
+        for (int64_t k = 0; k < record->sample_count; k++) {
+            double sum = 0, squares = 0, weight = (double)record->stride;
+            for (int batch = 0; batch < batches; batch++) {
+                double value = (double)record->samples[batch * record->sample_count + k];
+                sum += value;
+                squares += value * value;
+            }
+            double variance = (squares - sum * sum / batches) / (batches - 1);
+            spread += variance * weight;
+            square += (sum * sum / batches - variance) / batches * weight;
+        }
+    }
+    return square > 0 && spread > 0 ? sqrt(spread / square) : 0;
+}
+
+/* Of all micro-batches so far. */
+static double error_so_far(const struct audit_pass *pass) {
+    double difference = 0, square = 0;
+    for (int i = 0; i < pass->parameter_count; i++) {
+        difference += pass->parameters[i].difference;
+        square += pass->parameters[i].reference;
+    }
+    return pass->finite ? relative_error(difference, square) : INFINITY;
+}
+
+static int run_batch(struct watcher *watcher, struct subject *subject, struct trainer *trainer,
+                     enum pass_kind kind, char *error) {
+    struct gpt *gpt = &trainer->gpt;
+    gpt_clear_gradients(gpt);
+    if (subject_put(subject, trainer, watcher->batch, error)) return -1;
+    if (kind == PASS_TRACED) backend_observe(gpt->be, &watcher->observer);
+    gpt_forward(gpt);
+    gpt_loss(gpt, &trainer->scaler->loss_scale, subject_weight(subject));
+    gpt_backward(gpt);
+    backend_observe(gpt->be, NULL);
+    watch_parameters(watcher);
+    watcher->pass->loss += mean_loss(watcher) / watcher->batches;
+    if (!isfinite(watcher->pass->loss)) watcher->pass->finite = false;
+    watcher->pass->gradient_error = error_so_far(watcher->pass);
+    if (watcher->batch < PASS_TRIAL_BATCHES)
+        watcher->pass->first_error = watcher->pass->gradient_error;
+    if (gpt->be->failure[0]) return fail(error, "%s", gpt->be->failure);
+    return watcher->out_of_memory ? fail(error, "out of memory for samples of an audit") : 0;
+}
+
+int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trainer *trainer,
+                   const struct audit_pass *reference, enum pass_kind kind, char *error) {
+    struct gpt *gpt = &trainer->gpt;
+    int batches = subject->repetitions;
+    if (kind == PASS_TRIAL && batches > PASS_TRIAL_BATCHES) batches = PASS_TRIAL_BATCHES;
+    *pass = (struct audit_pass){
+        .made = true,
+        .precision = gpt->precision,
+        .loss_scale = trainer->state.scaler.loss_scale,
+        .layers = (int)gpt->shape.n_layer,
+        .parameter_count = (int)arrlen(gpt->list),
+        .finite = true,
+        .first_infinite = -1,
+    };
+    if (allocate(pass, gpt, error)) return -1;
+    struct watcher watcher = {
+        .observer = {.after = watch},
+        .pass = pass,
+        .reference = reference,
+        .gpt = gpt,
+        .batches = batches,
+    };
+    int status = 0;
+    if (kind == PASS_TRACED) watch_weights(&watcher);
+    for (; status == 0 && watcher.batch < batches; watcher.batch++)
+        status = *subject->stop ? 1 : run_batch(&watcher, subject, trainer, kind, error);
+    if (status == 0 && !reference) pass->gradient_noise = noise_of(pass, batches);
+    arrfree(watcher.floats);
+    arrfree(watcher.raw);
+    return status;
+}
+
+static enum pass_outcome outcome_of(struct watcher *watcher) {
+    const struct gpt *gpt = watcher->gpt;
+    struct magnitudes magnitudes = {0};
+    if (!isfinite(mean_loss(watcher))) return PASS_LOSS_INFINITE;
+    for (int i = 0; i < (int)arrlen(gpt->list); i++) {
+        struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
+        magnitudes_add(&magnitudes, fetch(watcher, &view), (size_t)tensor_count(&view));
+    }
+    return magnitudes.infinite > 0 ? PASS_GRADIENTS_INFINITE : PASS_FINITE;
+}
+
+int audit_pass_tried(const struct subject *subject, const struct precision *precision) {
+    int accumulated = (int)subject->config.train.grad_accum_steps;
+    bool whole = precision->gradients != DTYPE_F32 && accumulated > subject->repetitions;
+    return whole ? accumulated : subject->repetitions;
+}
+
+int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct trainer *trainer,
+                   float loss_scale, char *error) {
+    struct gpt *gpt = &trainer->gpt;
+    struct watcher watcher = {.gpt = gpt};
+    int accumulated = (int)subject->config.train.grad_accum_steps, status = 0;
+    int batches = audit_pass_tried(subject, &gpt->precision);
+    assert(gpt->precision.scale_loss);
+    trainer->state.scaler.loss_scale = loss_scale;
+    trainer_restore_scaler(trainer);
+    *outcome = PASS_FINITE;
+    for (int i = 0; *outcome == PASS_FINITE && i < batches; i++) {
+        if (i % accumulated == 0) gpt_clear_gradients(gpt);
+        status = *subject->stop ? 1 : subject_put(subject, trainer, i, error);
+        if (status) break;
+        gpt_forward(gpt);
+        gpt_loss(gpt, &trainer->scaler->loss_scale, subject_weight(subject));
+        gpt_backward(gpt);
+        gpt->accumulate = true;
+        *outcome = outcome_of(&watcher);
+        if (gpt->be->failure[0]) status = fail(error, "%s", gpt->be->failure);
+        if (status) break;
+    }
+    arrfree(watcher.floats);
+    arrfree(watcher.raw);
+    return status;
+}

@@ -1,0 +1,54 @@
+/* A pass of an audit: the micro-batches once, forward and backward, in one precision. */
+#ifndef MODEL_LAB_AUDIT_AUDIT_PASS_H
+#define MODEL_LAB_AUDIT_AUDIT_PASS_H
+
+#include "model/lab/audit/audit_record.h"
+#include "model/lab/audit/audit_subject.h"
+#include "model/lab/audit/audit_trace.h"
+
+/* Micro-batches that are enough to compare two errors. */
+enum { PASS_TRIAL_BATCHES = 2 };
+
+/* How thorough a pass is. A trial takes PASS_TRIAL_BATCHES micro-batches at most, and looks at the
+ * gradients of parameters only; a traced pass at every tensor of all of them. */
+enum pass_kind { PASS_TRACED, PASS_TRIAL };
+
+struct audit_pass {
+    bool made;
+    struct precision precision;
+    float loss_scale;
+    int layers, parameter_count;
+    double loss;           /* mean of all tokens */
+    double gradient_error; /* of all parameters' gradients together, see record_error */
+    double first_error;    /* the same of the first PASS_TRIAL_BATCHES micro-batches */
+    /* Of the fp32 pass: how far the gradient of a micro-batch is from the mean of all of them,
+     * relative to that; 0 if there is but one. */
+    double gradient_noise;
+    bool finite;                     /* loss and gradients of all parameters */
+    int first_infinite;              /* the place that had something infinite first, -1: none */
+    struct record *places[PLACES];   /* [layers], or [1]; all empty in a trial */
+    struct record *parameters;       /* [parameter_count] gradients, in the order of gpt->list */
+    struct magnitudes *weights;      /* [parameter_count] of the fp32 masters, empty in a trial */
+    char (*parameter_names)[64];     /* [parameter_count] */
+    enum autocast_operation *reader; /* [parameter_count]: the operation that reads it */
+};
+
+/* Runs trainer, which has subject's weights, over the micro-batches, each from cleared gradients;
+ * its weights stay. With reference, the pass in fp32, everything is compared with it. Returns 1
+ * when subject->stop asked for it. The pass is to be freed whatever comes back. */
+int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trainer *trainer,
+                   const struct audit_pass *reference, enum pass_kind kind, char *error);
+void audit_pass_free(struct audit_pass *pass);
+
+enum pass_outcome { PASS_FINITE, PASS_GRADIENTS_INFINITE, PASS_LOSS_INFINITE };
+
+/* How many micro-batches audit_pass_try takes: the repetitions, but at least a whole step of
+ * training where its sum of gradients is 16 bit and may overflow when no part of it does. */
+int audit_pass_tried(const struct subject *subject, const struct precision *precision);
+
+/* Whether loss and gradients of these micro-batches are finite at this loss scale, with gradients
+ * summed up as training does. Ends at the first that is not. Returns as above. */
+int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct trainer *trainer,
+                   float loss_scale, char *error);
+
+#endif

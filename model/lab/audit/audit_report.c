@@ -1,0 +1,104 @@
+#include "model/lab/audit/audit_report.h"
+
+#include <stdlib.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/base/error.h"
+#include "data/base/files.h"
+#include "model/lab/audit/audit_head.h"
+#include "model/lab/audit/audit_json.h"
+#include "model/lab/audit/audit_page.h"
+#include "model/lab/audit/audit_tables.h"
+#include "model/lab/page/wrap.h"
+
+static void print_table(FILE *out, struct table *table) {
+    fprintf(out, "\n");
+    table_print_text(out, table, WRAP_WIDTH);
+    table_free(table);
+}
+
+static void print_head(FILE *out, const struct audit *audit) {
+    struct audit_fact facts[AUDIT_FACTS];
+    int count = audit_head(facts, audit);
+    for (int i = 0; i < count; i++) {
+        int column = fprintf(out, "%-10s ", facts[i].label);
+        print_wrapped(out, facts[i].text, column, column);
+    }
+}
+
+/* A paragraph whose further lines are indented. */
+static void print_paragraph(FILE *out, const char *text) {
+    print_wrapped(out, text, 0, 2);
+}
+
+static void print_legend(FILE *out, const struct audit *audit, int scale) {
+    char text[600];
+    fprintf(out, "\n");
+    print_paragraph(out,
+                    "Errors: root mean square of the difference from fp32, relative to fp32; of "
+                    "each tensor the worst layer.");
+    if (!audit->formats[AUDIT_FP16].made) return;
+    snprintf(text, sizeof text,
+             "In fp16, of the fp32 values that are not zero: zero |v| <= 2^-25, subnormal (loses "
+             "bits) |v| < 2^-14, room log2(65504 / max |v|); for gradients times the scale, room "
+             "at 2^%d. \"-\": kept in fp32.",
+             scale);
+    print_paragraph(out, text);
+}
+
+static void print_advice(FILE *out, const struct audit *audit, const struct advice *advice) {
+    fprintf(out, "\n");
+    for (ptrdiff_t i = 0; i < arrlen(advice->texts); i++) print_paragraph(out, advice->texts[i]);
+    for (int i = 0; i < AUDIT_FORMATS; i++) {
+        if (!audit->formats[i].made || !audit->formats[i].usable) continue;
+        fprintf(out, "\nfor %s:\n", audit_name(i));
+        advice_print_config(out, advice, audit, i);
+    }
+}
+
+void audit_print(FILE *out, const struct audit *audit, const struct advice *advice) {
+    struct table forward = {0}, backward = {0}, parameters = {0}, words = {0};
+    char note[AUDIT_NOTE_MAX];
+    int scale = audit_scale_now(audit);
+    print_head(out, audit);
+    print_legend(out, audit, scale);
+    audit_table_forward(&forward, audit, AUDIT_WORST);
+    print_table(out, &forward);
+    audit_table_backward(&backward, audit, AUDIT_WORST, scale);
+    print_table(out, &backward);
+    fprintf(out, "\n");
+    print_paragraph(out, "Gradients of parameters; and, if the master weights were 16 bit: updates "
+                         "lost, and signal to noise of the update in decibels.");
+    audit_table_parameters(&parameters, audit, AUDIT_WORST);
+    print_table(out, &parameters);
+    fprintf(out, "\n");
+    print_paragraph(out, audit_note_words(note, audit));
+    audit_table_words(&words, audit);
+    print_table(out, &words);
+    print_advice(out, audit, advice);
+}
+
+/* Prints into memory with `print` and writes that as a file. */
+static int write_file(const char *folder, const char *name,
+                      void (*print)(FILE *, const struct audit *, const struct advice *),
+                      const struct audit *audit, const struct advice *advice, char *error) {
+    char path[FILE_PATH_MAX], *text = NULL;
+    size_t size;
+    if (file_path_join(path, folder, name, error)) return -1;
+    FILE *file = open_memstream(&text, &size);
+    if (!file) return fail(error, "out of memory for %.500s", path);
+    print(file, audit, advice);
+    bool complete = !ferror(file);
+    int status = -1;
+    if (fclose(file) || !complete) fail(error, "out of memory for %.500s", path);
+    else status = file_write_whole(path, text, size, NULL, error);
+    free(text);
+    return status;
+}
+
+int audit_write(const struct audit *audit, const struct advice *advice, const char *folder,
+                char *error) {
+    if (write_file(folder, "audit.json", audit_print_json, audit, advice, error)) return -1;
+    return write_file(folder, "audit.html", audit_print_page, audit, advice, error);
+}

@@ -1,0 +1,129 @@
+#include "model/lab/audit/audit_subject.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/base/error.h"
+#include "data/base/files.h"
+#include "model/files/checkpoint.h"
+#include "model/files/checkpoint_manifest.h"
+
+/* An audit sees each tensor in memory of its own, and computes in what it is asked for. */
+static void set_config(struct config *own, const struct config *config) {
+    *own = *config;
+    own->precision = CONFIG_PRECISION_FP32;
+    own->autocast.enabled = true;
+    own->train.recompute = CONFIG_RECOMPUTE_NONE;
+    own->sample.every = 0;
+}
+
+static int open_trainer(struct subject *subject, struct trainer *trainer,
+                        const struct config *config, char *error) {
+    char note[ERROR_MAX];
+    struct precision precision;
+    if (precision_resolve(&precision, note, config, &subject->be, error)) return -1;
+    if (trainer_open(trainer, config, &precision, &subject->be, true, error)) {
+        trainer_close(trainer);
+        return -1;
+    }
+    return 0;
+}
+
+/* Step, loss scale and moments of a run; where there are only weights these. */
+static int load(struct subject *subject, struct trainer *trainer, const char *from, char *error) {
+    char path[FILE_PATH_MAX], *notes = NULL;
+    size_t size;
+    struct checkpoint_manifest manifest;
+    if (file_path_join(path, from, checkpoint_manifest_name, error)) return -1;
+    if (!file_exists(path)) return checkpoint_load_weights(&trainer->gpt, from, error);
+    if (checkpoint_manifest_open(&manifest, path, error)) return -1;
+    if (manifest.precision == DTYPE_F16) {
+        subject->loss_scale = manifest.state.scaler.loss_scale;
+        subject->scale_of_run = true;
+    }
+    checkpoint_manifest_close(&manifest);
+    /* That the audit's settings differ from the run's is no news. */
+    FILE *ignored = open_memstream(&notes, &size);
+    if (!ignored) return fail(error, "out of memory");
+    int status = checkpoint_load(trainer, from, ignored, error);
+    fclose(ignored);
+    free(notes);
+    subject->step = trainer->state.step;
+    subject->tokens = trainer->state.tokens;
+    subject->fresh = trainer->state.scaler.updates == 0;
+    return status;
+}
+
+static int keep_masters(struct subject *subject, const struct gpt *gpt, char *error) {
+    size_t bytes = (size_t)gpt->count * sizeof *subject->masters;
+    subject->count = gpt->count;
+    subject->masters = malloc(bytes);
+    if (!subject->masters) return fail(error, "out of memory for a copy of the weights");
+    gpt->be->download(gpt->be, subject->masters, gpt->master.data, bytes);
+    return gpt->be->failure[0] ? fail(error, "%s", gpt->be->failure) : 0;
+}
+
+static int open_reference(struct subject *subject, struct trainer *reference, const char *from,
+                          char *error) {
+    const char *init_from = subject->config.model.init_from;
+    if (open_trainer(subject, reference, &subject->config, error)) return -1;
+    int status = 0;
+    if (from) status = load(subject, reference, from, error);
+    else if (init_from[0]) status = checkpoint_load_weights(&reference->gpt, init_from, error);
+    if (status == 0) status = keep_masters(subject, &reference->gpt, error);
+    if (status) trainer_close(reference);
+    return status;
+}
+
+int subject_open(struct subject *subject, struct trainer *reference, const struct config *config,
+                 const char *from, char *error) {
+    set_config(&subject->config, config);
+    const char *init_from = config->model.init_from;
+    snprintf(subject->from, sizeof subject->from, "%s",
+             from           ? from
+             : init_from[0] ? init_from
+                            : "initial weights");
+    subject->fresh = true;
+    subject->loss_scale = (float)config->loss_scale.init_scale;
+    if (setup_backend(&subject->be, config, NULL, error)) return -1;
+    subject->open = true;
+    if (source_open(&subject->text, config, config->data.train, false, error) == 0 &&
+        open_reference(subject, reference, from, error) == 0)
+        return 0;
+    subject_close(subject);
+    return -1;
+}
+
+void subject_close(struct subject *subject) {
+    if (!subject->open) return;
+    source_close(&subject->text);
+    backend_close(&subject->be);
+    free(subject->masters);
+    subject->masters = NULL;
+    subject->open = false;
+}
+
+int subject_trainer(struct subject *subject, struct trainer *trainer, const struct config *config,
+                    float loss_scale, char *error) {
+    struct backend *be = &subject->be;
+    if (open_trainer(subject, trainer, config, error)) return -1;
+    be->upload(be, trainer->gpt.master.data, subject->masters,
+               (size_t)subject->count * sizeof *subject->masters);
+    gpt_refresh_lower(&trainer->gpt);
+    if (trainer->gpt.precision.scale_loss) trainer->state.scaler.loss_scale = loss_scale;
+    trainer_restore_scaler(trainer);
+    return 0;
+}
+
+int subject_put(struct subject *subject, struct trainer *trainer, int i, char *error) {
+    const struct config *config = &subject->config;
+    int64_t number = subject->step * config->train.grad_accum_steps + i;
+    return batches_put(&trainer->batches, &trainer->gpt, &subject->text.loader,
+                       number * config->train.micro_batch_size, error);
+}
+
+float subject_weight(const struct subject *subject) {
+    const struct config *config = &subject->config;
+    return 1.0f / (float)(config->train.micro_batch_size * config->train.grad_accum_steps *
+                          config->data.seq_len);
+}

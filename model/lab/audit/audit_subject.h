@@ -1,0 +1,47 @@
+/* What an audit looks at: a model's weights, the batches it would see next, and the device. */
+#ifndef MODEL_LAB_AUDIT_AUDIT_SUBJECT_H
+#define MODEL_LAB_AUDIT_AUDIT_SUBJECT_H
+
+#include <signal.h>
+
+#include "model/config/config.h"
+#include "model/run/run_setup.h"
+#include "model/trainer.h"
+
+enum { SUBJECT_REPETITIONS = 4 };
+
+struct subject {
+    struct config config; /* the user's, but for what an audit sets itself */
+    struct backend be;
+    struct source text;
+    char from[512];       /* where the weights are from, for people */
+    int64_t step, tokens; /* the state of the run */
+    bool fresh;           /* no moments: the next update is Adam's first */
+    bool scale_of_run;    /* loss_scale is that of an fp16 run, else loss_scale.init_scale */
+    float loss_scale;
+    float *masters; /* [count] of gpt->master, on the host */
+    int64_t count;
+    int repetitions;
+    const volatile sig_atomic_t *stop;
+    bool open;
+};
+
+/* Opens device and text, and `reference`: a trainer in fp32, in the state of `from`, or as
+ * config->model.init_from and the seed have it if that is NULL. The trainer is to be closed before
+ * the subject, and is open only if this succeeds. */
+int subject_open(struct subject *subject, struct trainer *reference, const struct config *config,
+                 const char *from, char *error);
+void subject_close(struct subject *subject);
+
+/* Opens a trainer for other settings of precision: config is a copy of subject->config, changed,
+ * and must stay. It has the same weights, no moments, and this loss scale if it scales. */
+int subject_trainer(struct subject *subject, struct trainer *trainer, const struct config *config,
+                    float loss_scale, char *error);
+
+/* Puts micro-batch i in place: those from subject->step on, as the run would take them. */
+int subject_put(struct subject *subject, struct trainer *trainer, int i, char *error);
+
+/* What the loss of each token of a micro-batch counts in its step. */
+float subject_weight(const struct subject *subject);
+
+#endif

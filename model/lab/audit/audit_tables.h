@@ -1,0 +1,32 @@
+/* The tables of an audit, for the terminal and for the page. */
+#ifndef MODEL_LAB_AUDIT_AUDIT_TABLES_H
+#define MODEL_LAB_AUDIT_AUDIT_TABLES_H
+
+#include "model/lab/audit/audit.h"
+#include "model/lab/page/table.h"
+
+/* Each layer on its own, or one row for all with the worst of them. */
+enum audit_rows { AUDIT_WORST, AUDIT_EVERY };
+
+/* Errors in each format, and of fp16 the shares of its values that it stores as zero or subnormal
+ * and the room up to overflow in powers of two: of gradients at scale 1 and at `scale` (an
+ * exponent). What a format keeps in fp32 has "-" there. The caller frees all tables. */
+void audit_table_forward(struct table *table, const struct audit *audit, enum audit_rows rows);
+void audit_table_backward(struct table *table, const struct audit *audit, enum audit_rows rows,
+                          int scale);
+
+/* Gradients of parameters: errors; where fp16 stores them, the share that becomes zero; and what a
+ * 16-bit master would lose of their updates. */
+void audit_table_parameters(struct table *table, const struct audit *audit, enum audit_rows rows);
+
+/* The error of all gradients with one operation more in float32. */
+void audit_table_words(struct table *table, const struct audit *audit);
+
+/* What that table shows, and over which micro-batches; returns text. */
+enum { AUDIT_NOTE_MAX = 160 };
+const char *audit_note_words(char text[AUDIT_NOTE_MAX], const struct audit *audit);
+
+/* "attn.c_attn.weight" for "h.3.attn.c_attn.weight". */
+const char *parameter_kind(const char *name);
+
+#endif

@@ -1,0 +1,86 @@
+#include "model/lab/audit/audit_update.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/base/error.h"
+
+static float rounded(float value, enum master_format format) {
+    return format == MASTER_BF16 ? f32_from_bf16(bf16_from_f32(value))
+                                 : f32_from_f16(f16_from_f32(value));
+}
+
+void update_add(struct update *update, const float *before, const float *after, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        double change = (double)after[i] - (double)before[i];
+        if (change == 0) continue;
+        update->changed++;
+        update->signal += change * change;
+        for (int format = 0; format < MASTER_FORMATS; format++) {
+            float master = rounded(before[i], format);
+            float moved = rounded((float)((double)master + change), format);
+            double wrong = (double)moved - (double)master - change;
+            update->lost[format] += moved == master;
+            update->noise[format] += wrong * wrong;
+        }
+    }
+}
+
+void update_merge(struct update *update, const struct update *other) {
+    update->changed += other->changed;
+    update->signal += other->signal;
+    for (int format = 0; format < MASTER_FORMATS; format++) {
+        update->lost[format] += other->lost[format];
+        update->noise[format] += other->noise[format];
+    }
+}
+
+double update_lost(const struct update *update, enum master_format format) {
+    return update->changed ? (double)update->lost[format] / (double)update->changed : 0;
+}
+
+double update_decibel(const struct update *update, enum master_format format) {
+    if (update->noise[format] == 0) return INFINITY;
+    return 10 * log10(update->signal / update->noise[format]);
+}
+
+static int measure(struct audit_update *update, const struct subject *subject,
+                   const struct gpt *gpt, char *error) {
+    size_t parameters = (size_t)arrlen(gpt->list);
+    float *after = malloc((size_t)gpt->count * sizeof *after);
+    update->parameters = calloc(parameters, sizeof *update->parameters);
+    if (!after || !update->parameters) {
+        free(after);
+        return fail(error, "out of memory for the update of an audit");
+    }
+    gpt->be->download(gpt->be, after, gpt->master.data, (size_t)gpt->count * sizeof *after);
+    for (size_t i = 0; i < parameters; i++) {
+        const struct parameter *parameter = &gpt->list[i];
+        int64_t count = parameter->rows * (parameter->columns ? parameter->columns : 1);
+        update_add(&update->parameters[i], subject->masters + parameter->offset,
+                   after + parameter->offset, (size_t)count);
+        update_merge(&update->all, &update->parameters[i]);
+    }
+    free(after);
+    return 0;
+}
+
+int audit_update_run(struct audit_update *update, struct subject *subject,
+                     struct trainer *reference, char *error) {
+    struct step_report report;
+    *update = (struct audit_update){.made = true};
+    if (trainer_begin_step(reference, &subject->text.loader, error)) return -1;
+    if (trainer_end_step(reference, &report, error)) return -1;
+    update->skipped = report.skipped;
+    update->step = report.step;
+    update->lr = report.lr;
+    return measure(update, subject, &reference->gpt, error);
+}
+
+void audit_update_free(struct audit_update *update) {
+    free(update->parameters);
+    memset(update, 0, sizeof *update);
+}

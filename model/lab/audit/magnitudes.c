@@ -1,0 +1,110 @@
+#include "model/lab/audit/magnitudes.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Of a number that is neither zero nor infinite. */
+static int exponent_of(uint32_t bits) {
+    int field = (int)(bits >> 23);
+    return field > 0 ? field - 127 : 31 - __builtin_clz(bits) + MAGNITUDE_MIN;
+}
+
+static bool is_power(uint32_t bits) {
+    uint32_t fraction = bits & 0x7fffff;
+    return bits >> 23 ? fraction == 0 : (fraction & (fraction - 1)) == 0;
+}
+
+void magnitudes_add(struct magnitudes *magnitudes, const float *values, size_t count) {
+    uint32_t largest = 0;
+    memcpy(&largest, &magnitudes->largest, sizeof largest);
+    for (size_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &values[i], sizeof bits);
+        bits &= 0x7fffffff;
+        if (bits == 0) {
+            magnitudes->zeros++;
+        } else if (bits >= 0x7f800000) {
+            magnitudes->infinite++;
+        } else {
+            int bin = exponent_of(bits) - MAGNITUDE_MIN;
+            magnitudes->bins[bin]++;
+            magnitudes->powers[bin] += is_power(bits);
+            if (bits > largest) largest = bits; /* floats are ordered as their bits are */
+        }
+    }
+    magnitudes->count += count;
+    memcpy(&magnitudes->largest, &largest, sizeof largest);
+}
+
+void magnitudes_merge(struct magnitudes *magnitudes, const struct magnitudes *other) {
+    magnitudes->count += other->count;
+    magnitudes->zeros += other->zeros;
+    magnitudes->infinite += other->infinite;
+    for (int i = 0; i < MAGNITUDE_BINS; i++) {
+        magnitudes->bins[i] += other->bins[i];
+        magnitudes->powers[i] += other->powers[i];
+    }
+    if (other->largest > magnitudes->largest) magnitudes->largest = other->largest;
+}
+
+/* Values below 2^exponent that are not zero. */
+static uint64_t below(const struct magnitudes *magnitudes, int exponent) {
+    uint64_t total = 0;
+    int end = exponent - MAGNITUDE_MIN;
+    for (int i = 0; i < end && i < MAGNITUDE_BINS; i++) total += magnitudes->bins[i];
+    return total;
+}
+
+static uint64_t powers_at(const struct magnitudes *magnitudes, int exponent) {
+    bool exists = exponent >= MAGNITUDE_MIN && exponent <= MAGNITUDE_MAX;
+    return exists ? magnitudes->powers[exponent - MAGNITUDE_MIN] : 0;
+}
+
+static double share(const struct magnitudes *magnitudes, uint64_t part) {
+    uint64_t finite = magnitudes->count - magnitudes->zeros - magnitudes->infinite;
+    return finite > 0 ? (double)part / (double)finite : 0;
+}
+
+static uint64_t lost(const struct magnitudes *magnitudes, int scale) {
+    return below(magnitudes, FP16_ZERO - scale) + powers_at(magnitudes, FP16_ZERO - scale);
+}
+
+double magnitudes_lost(const struct magnitudes *magnitudes, int scale) {
+    return share(magnitudes, lost(magnitudes, scale));
+}
+
+double magnitudes_subnormal(const struct magnitudes *magnitudes, int scale) {
+    return share(magnitudes, below(magnitudes, FP16_NORMAL - scale) - lost(magnitudes, scale));
+}
+
+double magnitudes_headroom(const struct magnitudes *magnitudes, int scale) {
+    if (magnitudes->infinite > 0) return -INFINITY;
+    if (magnitudes->largest == 0) return INFINITY;
+    return log2(FP16_MAX / (double)magnitudes->largest) - scale;
+}
+
+bool magnitudes_safe_scale(const struct magnitudes *magnitudes, int *scale) {
+    if (magnitudes->infinite > 0 || magnitudes->largest == 0) return false;
+    int exponent = (int)floor(log2(FP16_OVERFLOW / (double)magnitudes->largest));
+    while (ldexp((double)magnitudes->largest, exponent) >= FP16_OVERFLOW) exponent--;
+    while (ldexp((double)magnitudes->largest, exponent + 1) < FP16_OVERFLOW) exponent++;
+    *scale = exponent < -126 ? -126 : exponent > 127 ? 127 : exponent;
+    return true;
+}
+
+bool magnitudes_range(const struct magnitudes *magnitudes, int *lowest, int *highest) {
+    bool found = false;
+    for (int i = 0; i < MAGNITUDE_BINS; i++) {
+        if (magnitudes->bins[i] == 0) continue;
+        if (!found) *lowest = MAGNITUDE_MIN + i;
+        *highest = MAGNITUDE_MIN + i;
+        found = true;
+    }
+    return found;
+}
+
+double magnitudes_share(const struct magnitudes *magnitudes, int exponent) {
+    bool exists = exponent >= MAGNITUDE_MIN && exponent <= MAGNITUDE_MAX;
+    if (!exists || magnitudes->count == 0) return 0;
+    return (double)magnitudes->bins[exponent - MAGNITUDE_MIN] / (double)magnitudes->count;
+}

@@ -1,0 +1,58 @@
+/* How large the values of tensors are: a histogram of their binary exponents, and what a 16-bit
+ * format would make of them.
+ *
+ * Bin e counts the values with 2^e <= |v| < 2^(e+1). Powers of two themselves are counted apart as
+ * well, since a border of a format is one: every share below is exact. Scales are powers of two. */
+#ifndef MODEL_LAB_AUDIT_MAGNITUDES_H
+#define MODEL_LAB_AUDIT_MAGNITUDES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    MAGNITUDE_MIN = -149, /* the smallest subnormal of fp32 */
+    MAGNITUDE_MAX = 127,
+    MAGNITUDE_BINS = MAGNITUDE_MAX - MAGNITUDE_MIN + 1,
+};
+
+/* Exponents of fp16. What is at most 2^FP16_ZERO rounds to zero (the border itself is a tie and
+ * goes to even), what is below 2^FP16_NORMAL is subnormal and loses bits. */
+enum { FP16_ZERO = -25, FP16_NORMAL = -14 };
+
+#define FP16_MAX      65504.0 /* the largest number */
+#define FP16_OVERFLOW 65520.0 /* from here on rounding gives infinity */
+
+struct magnitudes {
+    uint64_t count, zeros, infinite; /* infinite: NaN too; both are in no bin */
+    uint64_t bins[MAGNITUDE_BINS];   /* of exponent MAGNITUDE_MIN + i */
+    uint64_t powers[MAGNITUDE_BINS]; /* those of the bin that are 2^e exactly */
+    float largest;                   /* |v| of the finite ones; 0: there is none */
+};
+
+void magnitudes_add(struct magnitudes *magnitudes, const float *values, size_t count);
+void magnitudes_merge(struct magnitudes *magnitudes, const struct magnitudes *other);
+
+/* Of the values that are neither zero nor infinite, the share that fp16 stores as zero after they
+ * were multiplied by 2^scale. 0 if there are none. */
+double magnitudes_lost(const struct magnitudes *magnitudes, int scale);
+
+/* The share that it stores as a subnormal number, which loses bits. */
+double magnitudes_subnormal(const struct magnitudes *magnitudes, int scale);
+
+/* How often the largest value, times 2^scale, can be doubled within fp16, in powers of two:
+ * log2(65504 / largest), below 0 if it overflows. INFINITY where there is nothing but zeros,
+ * -INFINITY where something is infinite itself. */
+double magnitudes_headroom(const struct magnitudes *magnitudes, int scale);
+
+/* The largest power of two by which all values can be multiplied before one overflows in fp16: the
+ * exponent, within -126..127. False if there is none: nothing but zeros, or infinite values. */
+bool magnitudes_safe_scale(const struct magnitudes *magnitudes, int *scale);
+
+/* The exponents that occur. False if none does. */
+bool magnitudes_range(const struct magnitudes *magnitudes, int *lowest, int *highest);
+
+/* The share of bin `exponent` in all values, zeros included. */
+double magnitudes_share(const struct magnitudes *magnitudes, int exponent);
+
+#endif

@@ -1,0 +1,82 @@
+#include "model/lab/audit/run_audit.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/base/error.h"
+#include "data/base/exit_status.h"
+#include "data/base/files.h"
+#include "data/base/signals.h"
+#include "model/lab/audit/audit_report.h"
+#include "model/run/report.h"
+
+/* Says what is being done once it takes longer than people like to wait in silence. */
+struct spoken_progress {
+    struct audit_progress progress; /* first, so that it is found behind one */
+    double last;
+};
+
+static void say(struct audit_progress *progress, const char *what) {
+    enum { SILENCE_SECONDS = 4 };
+    struct spoken_progress *spoken = (struct spoken_progress *)progress;
+    double now = report_clock();
+    if (now - spoken->last < SILENCE_SECONDS) return;
+    fprintf(stderr, "audit: %s ...\n", what);
+    spoken->last = now;
+}
+
+/* What there would hardly be memory for. */
+enum { REPETITIONS_MAX = 1000 };
+
+static int choose_formats(bool wanted[AUDIT_FORMATS], const struct command_line *line,
+                          char *error) {
+    if (line->repetitions > REPETITIONS_MAX)
+        return fail(error, "--repetitions: at most %d for --audit", REPETITIONS_MAX);
+    for (int i = 0; i < AUDIT_FORMATS; i++) wanted[i] = line->precision_count == 0;
+    for (int i = 0; i < line->precision_count; i++) {
+        if (line->precisions[i] == CONFIG_PRECISION_BF16) wanted[AUDIT_BF16] = true;
+        if (line->precisions[i] == CONFIG_PRECISION_FP16) wanted[AUDIT_FP16] = true;
+    }
+    if (wanted[AUDIT_BF16] || wanted[AUDIT_FP16]) return 0;
+    return fail(error, "--audit --precision fp32: there is nothing to compare; fp32 is always the "
+                       "reference,\nname bf16 or fp16 or leave --precision out");
+}
+
+/* What cannot be written to is said before the work, which takes long. */
+static int make_folder(const char *folder, char *error) {
+    if (directory_create(folder, error)) return -1;
+    if (access(folder, W_OK | X_OK) == 0) return 0;
+    return fail(error, "cannot write to the directory %.500s: %s\nname another one with --out",
+                folder, strerror(errno));
+}
+
+static int report(const struct audit *audit, const char *folder, char *error) {
+    struct advice advice;
+    advice_make(&advice, audit);
+    audit_print(stdout, audit, &advice);
+    int status = folder ? audit_write(audit, &advice, folder, error) : 0;
+    advice_free(&advice);
+    return status;
+}
+
+int run_audit(const struct config *config, const char *from, const struct command_line *line,
+              char *error) {
+    bool wanted[AUDIT_FORMATS];
+    struct audit audit;
+    struct spoken_progress spoken = {{say}, report_clock()};
+    const volatile sig_atomic_t *stop = signals_catch();
+    if (choose_formats(wanted, line, error)) return EXIT_USAGE;
+    if (line->out && make_folder(line->out, error)) return EXIT_FAILED;
+    int repetitions = line->repetitions > 0 ? (int)line->repetitions : SUBJECT_REPETITIONS;
+    int status =
+        audit_run(&audit, config, from, wanted, repetitions, stop, &spoken.progress, error);
+    if (status == 0) status = report(&audit, line->out, error);
+    audit_free(&audit);
+    if (status > 0) {
+        fprintf(stderr, "stopped by signal %d\n", (int)*stop);
+        return EXIT_SIGNAL + *stop;
+    }
+    return status ? EXIT_FAILED : EXIT_DONE;
+}

@@ -1,0 +1,15 @@
+/* The words of autocast.float32 as sets of bits, by enum autocast_operation. */
+#ifndef MODEL_LAB_AUDIT_WORDS_H
+#define MODEL_LAB_AUDIT_WORDS_H
+
+#include "model/precision.h"
+
+enum { WORDS_TEXT_MAX = 160 };
+
+unsigned words_of_config(const struct config *config);
+void words_set(struct config *config, unsigned words);
+
+/* "mlp_fc", "qkv", in quotes and separated by commas. */
+void words_text(char text[WORDS_TEXT_MAX], unsigned words);
+
+#endif

@@ -1,0 +1,255 @@
+/* ./compare: how runs differ from one of them, and whether they may stand for it. */
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/base/error.h"
+#include "data/base/exit_status.h"
+#include "data/base/files.h"
+#include "data/base/help.h"
+#include "model/lab/compare/comparison_report.h"
+
+struct options {
+    const char **paths; /* stb_ds array, and the labels beside */
+    char **labels;      /* an entry is NULL where none was given */
+    const char *out, *reference, *made_by;
+    struct limits limits;
+    bool help;
+};
+
+enum flag {
+    FLAG_OUT,
+    FLAG_REFERENCE,
+    FLAG_LIMIT_LOSS,
+    FLAG_LIMIT_CURVE,
+    FLAG_LIMIT_NORM,
+    FLAG_LIMIT_CORRELATION,
+    FLAG_LIMIT_SKIPPED,
+    FLAG_LOWER_IS_FINE,
+    FLAG_PARTIAL,
+    FLAG_MADE_BY,
+    FLAG_HELP,
+    FLAGS
+};
+
+static const struct {
+    const char *name, *value, *help;
+} flags[FLAGS] = {
+    [FLAG_OUT] = {"--out", "DIR", "write report.json, report.md and report.html there"},
+    [FLAG_REFERENCE] = {"--reference", "LABEL", "what to measure against; default the first run"},
+    [FLAG_LIMIT_LOSS] = {"--limit-loss", "PERCENT", "final losses; default 0.5"},
+    [FLAG_LIMIT_CURVE] = {"--limit-curve", "PERCENT", "smoothed training loss; default 2"},
+    [FLAG_LIMIT_NORM] = {"--limit-norm", "PERCENT", "median ratio of gradient norms; default 5"},
+    [FLAG_LIMIT_CORRELATION] = {"--limit-correlation", "R",
+                                "of smoothed gradient norms; default 0.9"},
+    [FLAG_LIMIT_SKIPPED] = {"--limit-skipped", "PERCENT",
+                            "skipped steps after the first 20; default 1"},
+    [FLAG_LOWER_IS_FINE] = {"--lower-is-fine", NULL, "a lower loss than the reference's passes"},
+    [FLAG_PARTIAL] = {"--partial", NULL, "runs that have not finished pass too"},
+    [FLAG_MADE_BY] = {"--made-by", "TEXT", "the command that made the runs, for the report"},
+    [FLAG_HELP] = {"--help", NULL, "this text"},
+};
+
+static void print_help(const char *program) {
+    help_print(stdout,
+               "./compare RUN RUN ... [--out DIR]: how runs differ from the first of them\n\n"
+               "  RUN is a run directory, such as runs/NAME, or LABEL=DIRECTORY. Runs that\n"
+               "  differ in nothing but their seed are seen as one, with its noise.\n\n"
+               "  ./compare runs/fp32 runs/bf16 --out runs/report\n"
+               "  ./compare before=runs/a after=runs/b\n\n",
+               program);
+    for (int i = 0; i < FLAGS; i++) {
+        char left[40];
+        snprintf(left, sizeof left, "%s %s", flags[i].name, flags[i].value ? flags[i].value : "");
+        printf("  %-28s%s\n", left, flags[i].help);
+    }
+    printf("\nExit status: 0 all pass, 1 some do not, or trouble, 2 wrong usage.\n");
+}
+
+/* ---- the command line */
+
+static int read_limit(double *limit, double lowest, const char *name, const char *text,
+                      char *error) {
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !isfinite(value) || value < lowest)
+        return fail(error, "%s: \"%s\" is not a number from %g up", name, text, lowest);
+    *limit = value;
+    return 0;
+}
+
+static int take_flag(struct options *options, enum flag flag, const char *value, char *error) {
+    struct limits *limits = &options->limits;
+    const char *name = flags[flag].name;
+    switch (flag) {
+    case FLAG_OUT: options->out = value; break;
+    case FLAG_REFERENCE: options->reference = value; break;
+    case FLAG_MADE_BY: options->made_by = value; break;
+    case FLAG_LIMIT_LOSS: return read_limit(&limits->loss, 0, name, value, error);
+    case FLAG_LIMIT_CURVE: return read_limit(&limits->curve, 0, name, value, error);
+    case FLAG_LIMIT_NORM: return read_limit(&limits->norm, 0, name, value, error);
+    case FLAG_LIMIT_CORRELATION: return read_limit(&limits->correlation, -1, name, value, error);
+    case FLAG_LIMIT_SKIPPED: return read_limit(&limits->skipped, 0, name, value, error);
+    case FLAG_LOWER_IS_FINE: limits->lower_is_fine = true; break;
+    case FLAG_PARTIAL: limits->partial = true; break;
+    case FLAG_HELP: options->help = true; break;
+    case FLAGS: break;
+    }
+    return 0;
+}
+
+static enum flag find_flag(const char *argument, const char **value) {
+    for (int i = 0; i < FLAGS; i++) {
+        size_t length = strlen(flags[i].name);
+        if (strncmp(argument, flags[i].name, length) != 0) continue;
+        *value = argument[length] == '=' ? argument + length + 1 : NULL;
+        if (argument[length] == '=' || argument[length] == 0) return i;
+    }
+    return FLAGS;
+}
+
+/* A directory whose path has a '=' is a directory. */
+static int take_run(struct options *options, const char *argument, char *error) {
+    const char *equals = strchr(argument, '=');
+    char *label = NULL;
+    if (equals && !file_exists(argument)) {
+        if (equals == argument) return fail(error, "%s: the label is empty", argument);
+        label = strndup(argument, (size_t)(equals - argument));
+        if (!label) return fail(error, "out of memory");
+        argument = equals + 1;
+    }
+    arrput(options->paths, argument);
+    arrput(options->labels, label);
+    return 0;
+}
+
+static int parse(struct options *options, int argc, char **argv, char *error) {
+    for (int i = 1; i < argc; i++) {
+        const char *value;
+        if (strncmp(argv[i], "--", 2) != 0) {
+            if (take_run(options, argv[i], error)) return -1;
+            continue;
+        }
+        enum flag flag = find_flag(argv[i], &value);
+        if (flag == FLAGS) return fail(error, "%s: there is no such option, see --help", argv[i]);
+        if (!flags[flag].value && value) return fail(error, "%s takes no value", flags[flag].name);
+        if (flags[flag].value && !value) {
+            if (++i == argc)
+                return fail(error, "%s needs a value: %s", flags[flag].name, flags[flag].value);
+            value = argv[i];
+        }
+        if (take_flag(options, flag, value, error)) return -1;
+    }
+    if (!options->help && arrlen(options->paths) < 2)
+        return fail(error, "give two runs or more, such as runs/fp32 runs/bf16; see --help");
+    return 0;
+}
+
+/* The command line for a shell, so that the report says how it was made. */
+static char *quoted_command(int argc, char **argv) {
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) abort();
+    for (int i = 0; i < argc; i++) {
+        bool plain = argv[i][0] && strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST"
+                                                   "UVWXYZ0123456789_-./=,:+@%") == strlen(argv[i]);
+        if (i > 0 && strcmp(argv[i], "--made-by") == 0) {
+            i++;
+            continue;
+        }
+        fputs(i ? " " : "", out);
+        if (!plain) fputc('\'', out);
+        for (const char *at = argv[i]; *at; at++)
+            if (*at == '\'') fputs("'\\''", out);
+            else fputc(*at, out);
+        if (!plain) fputc('\'', out);
+    }
+    fclose(out);
+    return text;
+}
+
+/* ---- the report */
+
+typedef void printer(FILE *out, const struct comparison_report *report);
+
+static int write_one(const char *folder, const char *name, printer *print,
+                     const struct comparison_report *report, char *error) {
+    char path[FILE_PATH_MAX], *text = NULL;
+    size_t size;
+    if (file_path_join(path, folder, name, error)) return -1;
+    FILE *out = open_memstream(&text, &size);
+    if (!out) return fail(error, "out of memory");
+    print(out, report);
+    int status = fclose(out) ? fail(error, "out of memory") : 0;
+    if (status == 0) status = file_write_whole(path, text, size, NULL, error);
+    free(text);
+    return status;
+}
+
+static int write_report(const char *folder, const struct comparison_report *report, char *error) {
+    if (write_one(folder, "report.json", comparison_print_json, report, error) ||
+        write_one(folder, "report.md", comparison_print_markdown, report, error) ||
+        write_one(folder, "report.html", comparison_print_html, report, error))
+        return -1;
+    printf("\nwritten: %s/report.html, report.md, report.json\n", folder);
+    return 0;
+}
+
+static int compare(const struct run_record *runs, const struct options *options,
+                   const char *command, char *error) {
+    struct comparison_report report;
+    int count = (int)arrlen(options->paths), status = EXIT_FAILED;
+    if (comparison_report_make(&report, runs, options->labels, count, options->reference,
+                               &options->limits, error))
+        return EXIT_FAILED;
+    report.made_by = options->made_by;
+    report.command = command;
+    comparison_print_text(stdout, &report);
+    if (!options->out || write_report(options->out, &report, error) == 0)
+        status = comparison_report_passes(&report) ? EXIT_DONE : EXIT_FAILED;
+    comparison_report_free(&report);
+    return status;
+}
+
+static int read_and_compare(const struct options *options, const char *command, char *error) {
+    struct run_record *runs = NULL;
+    int status = EXIT_DONE;
+    /* First, so that a folder that cannot be is said before the work, not after it. */
+    if (options->out && directory_create(options->out, error)) return EXIT_FAILED;
+    for (int i = 0; i < arrlen(options->paths) && status == EXIT_DONE; i++) {
+        struct run_record run;
+        if (run_record_read(&run, options->paths[i], error)) status = EXIT_FAILED;
+        else arrput(runs, run);
+    }
+    if (status == EXIT_DONE) status = compare(runs, options, command, error);
+    for (int i = 0; i < arrlen(runs); i++) run_record_close(&runs[i]);
+    arrfree(runs);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    struct options options = {.limits = LIMITS_DEFAULT};
+    char error[ERROR_MAX] = "", *command = quoted_command(argc, argv);
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error message, not a death */
+    int status = EXIT_USAGE;
+    if (parse(&options, argc, argv, error) == 0) {
+        status = EXIT_DONE;
+        if (options.help) print_help(argv[0]);
+        else status = read_and_compare(&options, command, error);
+    }
+    if ((fflush(stdout) || ferror(stdout)) && status == EXIT_DONE) {
+        fail(error, "standard output could not be written in full");
+        status = EXIT_FAILED;
+    }
+    if (error[0]) fprintf(stderr, "compare: %s\n", error);
+    for (int i = 0; i < arrlen(options.labels); i++) free(options.labels[i]);
+    arrfree(options.labels);
+    arrfree(options.paths);
+    free(command);
+    return status;
+}

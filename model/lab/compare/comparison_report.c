@@ -1,0 +1,160 @@
+#include "model/lab/compare/comparison_report.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/base/error.h"
+
+__attribute__((format(printf, 2, 3))) static void warn(struct comparison_report *report,
+                                                       const char *format, ...) {
+    char *text = NULL;
+    va_list arguments;
+    va_start(arguments, format);
+    if (vasprintf(&text, format, arguments) < 0) abort();
+    va_end(arguments);
+    arrput(report->warnings, text);
+}
+
+static void warn_of_configs(struct comparison_report *report) {
+    for (int i = 0; i < arrlen(report->differences); i++) {
+        const struct config_difference *difference = &report->differences[i];
+        if (difference->weight == CONFIG_WEIGHT_TRAINING)
+            warn(report, "%s differs: these are different trainings, whose losses need not agree",
+                 difference->key);
+        if (difference->weight == CONFIG_WEIGHT_VALIDATION)
+            warn(report, "%s differs: validation losses may be of other text", difference->key);
+    }
+}
+
+static void warn_of_formats(struct comparison_report *report) {
+    for (int g = 0; g < arrlen(report->groups); g++)
+        if (verdict_only_named(&report->groups[g]))
+            warn(report, "%s: autocast.enabled is false, so it computed in fp32 everywhere",
+                 report->groups[g].label);
+}
+
+static void warn_of_runs(struct comparison_report *report) {
+    for (int g = 0; g < arrlen(report->groups); g++)
+        for (int r = 0; r < arrlen(report->groups[g].runs); r++) {
+            const struct run_record *run = report->groups[g].runs[r];
+            int64_t last = run_record_last_step(run);
+            if (last < run->planned_steps)
+                warn(report, "%s has done %" PRId64 " of %" PRId64 " steps", run->path, last,
+                     run->planned_steps);
+            if (run->cut)
+                warn(report, "%s: the last line of its metrics.jsonl is not whole and left out",
+                     run->path);
+        }
+}
+
+static void warn_of_lonely(struct comparison_report *report, const struct run_group *group,
+                           const char *other, int pairs) {
+    int runs = (int)arrlen(group->runs);
+    if (pairs < runs)
+        warn(report,
+             "%s: %d of its %d runs have a seed that %s has too; the others do not count in "
+             "differences",
+             group->label, pairs, runs, other);
+}
+
+static void warn_of_pairs(struct comparison_report *report) {
+    for (int g = 0; g < arrlen(report->comparisons); g++) {
+        const struct comparison *c = &report->comparisons[g];
+        int pairs = (int)arrlen(c->pairs);
+        const char *reference = c->reference->label;
+        if (!c->same_seeds)
+            warn(report,
+                 "%s and %s have no seed in common: other weights and batches, so that "
+                 "differences of some %% mean nothing",
+                 c->group->label, reference);
+        if (c->same_seeds) {
+            warn_of_lonely(report, c->group, reference, pairs);
+            warn_of_lonely(report, c->reference, c->group->label, pairs);
+        }
+        if (c->validation_step >= 0 && (double)c->validation_step < c->step[c->steps - 1])
+            warn(report, "%s: the last validation in common with %s is that of step %" PRId64,
+                 c->group->label, reference, c->validation_step);
+    }
+}
+
+static int find_reference(struct comparison_report *report, const struct run_record *first,
+                          const char *label, char *error) {
+    for (int g = 0; g < arrlen(report->groups); g++) {
+        const struct run_group *group = &report->groups[g];
+        bool found = label && strcmp(group->label, label) == 0;
+        for (int r = 0; r < arrlen(group->runs) && !label; r++)
+            found = found || group->runs[r] == first;
+        if (!found) continue;
+        report->reference = g;
+        return 0;
+    }
+    size_t length = (size_t)snprintf(error, ERROR_MAX, "--reference %s: the groups are", label);
+    for (int g = 0; g < arrlen(report->groups) && length < ERROR_MAX; g++)
+        length += (size_t)snprintf(error + length, ERROR_MAX - length, "%s %s", g ? "," : "",
+                                   report->groups[g].label);
+    return -1;
+}
+
+static int compare_all(struct comparison_report *report, char *error) {
+    const struct run_group *reference = &report->groups[report->reference];
+    for (int g = 0; g < arrlen(report->groups); g++) {
+        struct comparison comparison;
+        struct verdict verdict;
+        if (comparison_make(&comparison, reference, &report->groups[g], error)) return -1;
+        arrput(report->comparisons, comparison);
+        verdict_make(&verdict, &comparison, &report->limits);
+        arrput(report->verdicts, verdict);
+    }
+    return 0;
+}
+
+static int make(struct comparison_report *report, const struct run_record *runs,
+                char *const *labels, int count, const char *reference, char *error) {
+    if (run_groups_make(&report->groups, runs, labels, count, error)) return -1;
+    if (arrlen(report->groups) < 2)
+        return fail(error, "all runs differ in their seed only: there is nothing to compare\n"
+                           "to see them as different, give them labels: LABEL=RUN");
+    if (find_reference(report, &runs[0], reference, error)) return -1;
+    report->differences = config_differences(report->groups);
+    if (compare_all(report, error)) return -1;
+    warn_of_configs(report);
+    warn_of_formats(report);
+    warn_of_runs(report);
+    warn_of_pairs(report);
+    return 0;
+}
+
+int comparison_report_make(struct comparison_report *report, const struct run_record *runs,
+                           char *const *labels, int count, const char *reference,
+                           const struct limits *limits, char *error) {
+    *report = (struct comparison_report){.limits = *limits};
+    if (make(report, runs, labels, count, reference, error) == 0) return 0;
+    comparison_report_free(report);
+    return -1;
+}
+
+void comparison_report_free(struct comparison_report *report) {
+    for (int i = 0; i < arrlen(report->comparisons); i++) comparison_free(&report->comparisons[i]);
+    for (int i = 0; i < arrlen(report->warnings); i++) free(report->warnings[i]);
+    arrfree(report->comparisons);
+    arrfree(report->verdicts);
+    arrfree(report->warnings);
+    config_differences_free(report->differences);
+    run_groups_free(report->groups);
+    *report = (struct comparison_report){0};
+}
+
+bool comparison_report_passes(const struct comparison_report *report) {
+    for (int g = 0; g < arrlen(report->verdicts); g++)
+        if (!report->verdicts[g].pass) return false;
+    return true;
+}
+
+const char *comparison_report_word(const struct comparison_report *report, int group) {
+    if (!report->verdicts[group].pass) return "FAIL";
+    return group == report->reference ? "reference" : "pass";
+}

@@ -1,0 +1,149 @@
+#include "model/lab/compare/run_record.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
+
+#include "data/base/error.h"
+#include "data/base/files.h"
+
+enum { EXACT = 53 }; /* bits of a whole number that a double holds */
+
+static double number_in(const cJSON *object, const char *key) {
+    const cJSON *item = json_member(object, key);
+    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
+/* Returns whether the line is one of metrics.h, whose step comes after those before. */
+static bool take_line(struct run_record *run, const cJSON *line) {
+    int64_t step;
+    if (!json_whole(&step, line, "step", 0, INT64_C(1) << EXACT)) return false;
+    if (json_member(line, "val_loss")) {
+        struct run_validation validation = {step, number_in(line, "val_loss")};
+        if (arrlen(run->validations) > 0 && arrlast(run->validations).step >= step) return false;
+        arrput(run->validations, validation);
+        return true;
+    }
+    if (!json_member(line, "loss") || run_record_last_step(run) >= step) return false;
+    struct run_step values = {
+        .step = step,
+        .loss = number_in(line, "loss"),
+        .learning_rate = number_in(line, "lr"),
+        .gradient_norm = number_in(line, "grad_norm"),
+        .loss_scale = number_in(line, "loss_scale"),
+        .tokens_per_s = number_in(line, "tokens_per_s"),
+        .memory_bytes = number_in(line, "memory_bytes"),
+        .skipped = cJSON_IsTrue(json_member(line, "skipped")),
+    };
+    arrput(run->steps, values);
+    return true;
+}
+
+static int read_lines(struct run_record *run, FILE *file, const char *path, char *error) {
+    char *text = NULL;
+    size_t room = 0;
+    ssize_t length;
+    int status = 0;
+    for (long number = 1; status == 0 && (length = getline(&text, &room, file)) >= 0; number++) {
+        if (text[length - 1] != '\n') {
+            run->cut = true; /* a writer was killed in it, or is at work */
+            break;
+        }
+        cJSON *line = cJSON_ParseWithLength(text, (size_t)length);
+        if (!take_line(run, line))
+            status = fail(error,
+                          "%s:%ld: this is no line that ./train writes there\n"
+                          "(one JSON object with a step, which comes after the step before)",
+                          path, number);
+        cJSON_Delete(line);
+    }
+    if (status == 0 && ferror(file)) status = fail(error, "%s: %s", path, strerror(errno));
+    free(text);
+    return status;
+}
+
+static int read_metrics(struct run_record *run, char *error) {
+    char path[FILE_PATH_MAX];
+    if (file_path_join(path, run->path, "metrics.jsonl", error)) return -1;
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return fail(error, "%s: %s\n(a run with log.metrics=false has none)", path,
+                    strerror(errno));
+    int status = read_lines(run, file, path, error);
+    fclose(file);
+    if (status == 0 && arrlen(run->steps) == 0)
+        return fail(error, "%s: no step is in it yet", path);
+    return status;
+}
+
+static int read_config(struct run_record *run, char *error) {
+    char path[FILE_PATH_MAX];
+    if (file_path_join(path, run->path, "config.json", error)) return -1;
+    if (!file_exists(path))
+        return fail(error, "%s: no config.json is there\ngive run directories, such as runs/NAME",
+                    run->path);
+    if (json_file_open(&run->config, path, error)) return -1;
+    const cJSON *root = run->config.root;
+    const cJSON *name = json_member(root, "name"), *precision = json_member(root, "precision");
+    bool whole = json_whole(&run->seed, root, "seed", 0, INT64_C(1) << EXACT) &&
+                 json_whole(&run->planned_steps, json_member(root, "train"), "steps", 1,
+                            INT64_C(1) << EXACT);
+    if (!whole || !cJSON_IsString(name) || !cJSON_IsString(precision))
+        return fail(error,
+                    "%s: it lacks name, precision, seed or train.steps: this is no config of a "
+                    "run\n(that of a checkpoint is another file)",
+                    path);
+    run->name = name->valuestring;
+    run->precision = precision->valuestring;
+    run->in_fp32 = cJSON_IsFalse(json_member(json_member(root, "autocast"), "enabled"));
+    return 0;
+}
+
+static int read_profile(struct run_record *run, char *error) {
+    char path[FILE_PATH_MAX];
+    struct json_file file;
+    const cJSON *part;
+    if (file_path_join(path, run->path, "profile.json", error)) return -1;
+    if (!file_exists(path)) return 0;
+    if (json_file_open(&file, path, error)) return -1;
+    run->profile_step_ms = number_in(file.root, "step_ms");
+    run->profile_products_ms = number_in(file.root, "products_ms");
+    cJSON_ArrayForEach(part, json_member(file.root, "operations")) {
+        if (!cJSON_IsNumber(part)) continue;
+        struct run_profile_part values = {strdup(part->string), part->valuedouble};
+        if (values.name) arrput(run->profile, values);
+    }
+    json_file_close(&file);
+    return 0;
+}
+
+int run_record_read(struct run_record *run, const char *path, char *error) {
+    *run = (struct run_record){.profile_step_ms = NAN, .profile_products_ms = NAN};
+    run->path = strdup(path);
+    if (!run->path) return fail(error, "out of memory");
+    if (read_config(run, error) == 0 && read_metrics(run, error) == 0 &&
+        read_profile(run, error) == 0)
+        return 0;
+    run_record_close(run);
+    return -1;
+}
+
+void run_record_close(struct run_record *run) {
+    for (int i = 0; i < arrlen(run->profile); i++) free(run->profile[i].name);
+    arrfree(run->profile);
+    arrfree(run->steps);
+    arrfree(run->validations);
+    json_file_close(&run->config);
+    free(run->path);
+    *run = (struct run_record){0};
+}
+
+int64_t run_record_last_step(const struct run_record *run) {
+    return arrlen(run->steps) > 0 ? arrlast(run->steps).step : 0;
+}

@@ -1,0 +1,247 @@
+#include "model/lab/compare/verdict.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+static const char *const names[CHECKS] = {
+    [CHECK_FORMAT] = "format",
+    [CHECK_FINISHED] = "finished",
+    [CHECK_FINITE] = "finite",
+    [CHECK_TRAINING_LOSS] = "training loss",
+    [CHECK_VALIDATION_LOSS] = "validation loss",
+    [CHECK_CURVE] = "loss curve",
+    [CHECK_NORM] = "gradient norms",
+    [CHECK_CORRELATION] = "their correlation",
+    [CHECK_SKIPPED] = "skipped steps",
+};
+
+const char *check_name(enum check_id id) {
+    return names[id];
+}
+
+const char *check_outcome_name(enum check_outcome outcome) {
+    static const char *const words[] = {"pass", "FAIL", "noise", "-"};
+    return words[outcome];
+}
+
+const char *check_rule(char text[CHECK_TEXT_MAX], enum check_id id, const struct limits *limits) {
+    const char *within = limits->lower_is_fine ? "at most %g %% above" : "within %g %% of";
+    char part[64];
+    text[0] = 0;
+    snprintf(part, sizeof part, within, id == CHECK_CURVE ? limits->curve : limits->loss);
+    switch (id) {
+    case CHECK_FORMAT:
+        snprintf(text, CHECK_TEXT_MAX, "it computed in the precision that its config names");
+        break;
+    case CHECK_FINISHED:
+        snprintf(text, CHECK_TEXT_MAX, "%s",
+                 limits->partial ? "steps that are missing are no failure (--partial)"
+                                 : "all steps of the config are done");
+        break;
+    case CHECK_FINITE:
+        snprintf(text, CHECK_TEXT_MAX,
+                 "loss and gradient norm are finite in every step not "
+                 "skipped");
+        break;
+    case CHECK_TRAINING_LOSS:
+        snprintf(text, CHECK_TEXT_MAX, "the final one is %s the reference", part);
+        break;
+    case CHECK_VALIDATION_LOSS:
+        snprintf(text, CHECK_TEXT_MAX, "the last one is %s the reference", part);
+        break;
+    case CHECK_CURVE:
+        snprintf(text, CHECK_TEXT_MAX, "smoothed and settled it stays %s the reference", part);
+        break;
+    case CHECK_NORM:
+        snprintf(text, CHECK_TEXT_MAX,
+                 "the median ratio to the reference is within %g %% of 1; at most %g %%, or one, "
+                 "are 0 where the reference's is not",
+                 limits->norm, limits->skipped);
+        break;
+    case CHECK_CORRELATION:
+        snprintf(text, CHECK_TEXT_MAX, "smoothed it is at least %g", limits->correlation);
+        break;
+    case CHECK_SKIPPED:
+        snprintf(text, CHECK_TEXT_MAX, "at most %g %%, or one, after step %d", limits->skipped,
+                 COMPARE_SEARCH_STEPS);
+        break;
+    case CHECKS: break;
+    }
+    return text;
+}
+
+__attribute__((format(printf, 5, 6))) static void set(struct check *check,
+                                                      enum check_outcome outcome, double value,
+                                                      double limit, const char *format, ...) {
+    va_list arguments;
+    *check = (struct check){.outcome = outcome, .value = value, .limit = limit};
+    va_start(arguments, format);
+    vsnprintf(check->text, sizeof check->text, format, arguments);
+    va_end(arguments);
+}
+
+/* What the seeds say of a difference, in words; "" where there is but one. */
+static const char *noise_words(char words[64], const struct difference *difference) {
+    words[0] = 0;
+    if (difference->count > 1 && isfinite(difference->mean))
+        snprintf(words, 64, ", %s: seeds give or take %.2g %%",
+                 difference->real ? "real" : "within noise", difference->margin);
+    return words;
+}
+
+/* A difference in % whose absolute value, or value, has a limit. */
+static enum check_outcome judge(const struct difference *difference, double limit, bool one_sided) {
+    double size = one_sided ? difference->mean : fabs(difference->mean);
+    assert(!isnan(size));
+    if (size <= limit) return CHECK_PASS;
+    return difference->count > 1 && !difference->real ? CHECK_NOISE : CHECK_FAIL;
+}
+
+bool verdict_only_named(const struct run_group *group) {
+    const struct run_record *run = group->runs[0];
+    return run->in_fp32 && strcmp(run->precision, "fp32") != 0;
+}
+
+/* What computed in fp32 agrees with it, and says nothing of 16 bit. */
+static void check_format(struct check *check, const struct comparison *c) {
+    if (verdict_only_named(c->group))
+        set(check, CHECK_FAIL, NAN, NAN, "fp32 everywhere, for autocast.enabled is false");
+    else set(check, CHECK_PASS, NAN, NAN, "%s", c->group->runs[0]->precision);
+}
+
+static void check_finished(struct check *check, const struct comparison *c,
+                           const struct limits *limits) {
+    const struct group_figures *figures = &c->figures;
+    bool done = figures->last_step >= figures->planned_steps;
+    set(check, done || limits->partial ? CHECK_PASS : CHECK_FAIL, (double)figures->last_step,
+        (double)figures->planned_steps, "%" PRId64 " of %" PRId64 " steps%s", figures->last_step,
+        figures->planned_steps, done ? "" : " only");
+}
+
+static void check_finite(struct check *check, const struct comparison *c) {
+    int64_t lost = c->figures.lost;
+    set(check, lost ? CHECK_FAIL : CHECK_PASS, (double)lost, 0,
+        "%" PRId64 " step%s whose loss or gradient norm is not finite", lost, lost == 1 ? "" : "s");
+}
+
+static void check_training(struct check *check, const struct comparison *c,
+                           const struct limits *limits) {
+    char words[64];
+    const struct difference *d = &c->training;
+    if (isnan(d->mean))
+        set(check, CHECK_FAIL, NAN, limits->loss, "no finite loss over the last %d steps",
+            c->window);
+    else
+        set(check, judge(d, limits->loss, limits->lower_is_fine), d->mean, limits->loss,
+            "%+.3f %% (%.4f, reference %.4f)%s", d->mean, c->training_loss[COMPARE_OTHER],
+            c->training_loss[COMPARE_REFERENCE], noise_words(words, d));
+}
+
+static void check_validation(struct check *check, const struct comparison *c,
+                             const struct limits *limits) {
+    char words[64];
+    const struct difference *d = &c->validation;
+    if (c->validation_step < 0)
+        set(check, CHECK_NOTHING, NAN, limits->loss, "no validation that all runs have");
+    else if (isnan(d->mean))
+        set(check, CHECK_FAIL, NAN, limits->loss, "not finite at step %" PRId64,
+            c->validation_step);
+    else
+        set(check, judge(d, limits->loss, limits->lower_is_fine), d->mean, limits->loss,
+            "%+.3f %% (%.4f, reference %.4f) at step %" PRId64 "%s", d->mean,
+            c->validation_loss[COMPARE_OTHER], c->validation_loss[COMPARE_REFERENCE],
+            c->validation_step, noise_words(words, d));
+}
+
+static void check_curve(struct check *check, const struct comparison *c,
+                        const struct limits *limits) {
+    char words[64];
+    bool above = limits->lower_is_fine;
+    const struct difference *d = above ? &c->curve_highest : &c->curve;
+    if (isnan(c->curve_step))
+        set(check, CHECK_NOTHING, NAN, limits->curve, "too few steps to smooth");
+    else
+        set(check, judge(d, limits->curve, above), d->mean, limits->curve,
+            "%+.3f %% at most, at step %.0f%s", d->mean,
+            above ? c->curve_highest_step : c->curve_step, noise_words(words, d));
+}
+
+/* Steps in which a run learned nothing, of those there are: one in each run is always free. */
+static bool few(int64_t steps, int64_t of, const struct comparison *c,
+                const struct limits *limits) {
+    double share = of > 0 ? 100.0 * (double)steps / (double)of : 0;
+    return share <= limits->skipped || steps <= arrlen(c->group->runs);
+}
+
+static void check_norm(struct check *check, const struct comparison *c,
+                       const struct limits *limits) {
+    char words[64], zeros[64] = "", geometric[40] = "";
+    const struct difference *d = &c->norm;
+    if (c->norms_lost) {
+        set(check, CHECK_FAIL, NAN, limits->norm,
+            "not finite in %d step%s in which the reference's is", c->norms_lost,
+            c->norms_lost == 1 ? "" : "s");
+        return;
+    }
+    if (isnan(d->mean)) {
+        set(check, CHECK_NOTHING, NAN, limits->norm, "no step that has one in all runs");
+        return;
+    }
+    enum check_outcome outcome = judge(d, limits->norm, false);
+    if (!few(c->norms_zero, c->norm_steps, c, limits)) outcome = CHECK_FAIL;
+    if (c->norms_zero)
+        snprintf(zeros, sizeof zeros, ", 0 in %d of %d steps", c->norms_zero, c->norm_steps);
+    if (isfinite(c->norm_ratio))
+        snprintf(geometric, sizeof geometric, ", geometric mean %.4f", c->norm_ratio);
+    set(check, outcome, d->mean, limits->norm, "median ratio %.4f%s%s%s", 1 + d->mean / 100,
+        geometric, zeros, noise_words(words, d));
+}
+
+static void check_correlation(struct check *check, const struct comparison *c,
+                              const struct limits *limits) {
+    double value = c->norm_smoothed_correlation;
+    if (!c->same_seeds || isnan(value))
+        set(check, CHECK_NOTHING, value, limits->correlation,
+            c->same_seeds ? "too few steps, or norms that do not vary or are 0"
+                          : "the runs read different batches");
+    else
+        set(check, value >= limits->correlation ? CHECK_PASS : CHECK_FAIL, value,
+            limits->correlation, "%.4f smoothed, %.4f step by step", value, c->norm_correlation);
+}
+
+static void check_skipped(struct check *check, const struct comparison *c,
+                          const struct limits *limits) {
+    char search[64] = "";
+    const struct group_figures *f = &c->figures;
+    int64_t skipped = f->skipped - f->skipped_in_search, steps = f->steps - f->searched;
+    double share = steps > 0 ? 100.0 * (double)skipped / (double)steps : 0;
+    bool fine = few(skipped, steps, c, limits);
+    if (f->skipped_in_search)
+        snprintf(search, sizeof search, ", %" PRId64 " of them up to step %d", f->skipped_in_search,
+                 COMPARE_SEARCH_STEPS);
+    set(check, fine ? CHECK_PASS : CHECK_FAIL, share, limits->skipped,
+        "%" PRId64 " of %" PRId64 " steps%s", f->skipped, f->steps, search);
+}
+
+void verdict_make(struct verdict *verdict, const struct comparison *c,
+                  const struct limits *limits) {
+    struct check *checks = verdict->checks;
+    check_format(&checks[CHECK_FORMAT], c);
+    check_finished(&checks[CHECK_FINISHED], c, limits);
+    check_finite(&checks[CHECK_FINITE], c);
+    check_training(&checks[CHECK_TRAINING_LOSS], c, limits);
+    check_validation(&checks[CHECK_VALIDATION_LOSS], c, limits);
+    check_curve(&checks[CHECK_CURVE], c, limits);
+    check_norm(&checks[CHECK_NORM], c, limits);
+    check_correlation(&checks[CHECK_CORRELATION], c, limits);
+    check_skipped(&checks[CHECK_SKIPPED], c, limits);
+    verdict->pass = true;
+    for (int i = 0; i < CHECKS; i++)
+        if (checks[i].outcome == CHECK_FAIL) verdict->pass = false;
+}

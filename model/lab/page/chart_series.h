@@ -1,0 +1,31 @@
+/* What is drawn between the axes of a chart. */
+#ifndef MODEL_LAB_PAGE_CHART_SERIES_H
+#define MODEL_LAB_PAGE_CHART_SERIES_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "model/lab/page/chart.h"
+#include "model/lab/page/chart_axis.h"
+
+/* A rectangle of the picture, in its units, and what its sides stand for. */
+struct chart_area {
+    double left, top, right, bottom;
+    struct axis x, y;
+};
+
+double chart_x(const struct chart_area *area, double x);
+double chart_y(const struct chart_area *area, double y);
+
+/* Whether y has a place on such an axis. */
+bool chart_shows(enum axis_kind kind, double y);
+
+/* The smallest distance of two x of a series of bars in the chart; 1 if there are no two. */
+double chart_bar_distance(const struct chart *chart);
+
+void chart_print_series(FILE *out, const struct chart *chart, const struct chart_area *area);
+
+/* The small picture of a series in the legend. */
+void chart_print_swatch(FILE *out, const struct chart *chart, const struct chart_series *series);
+
+#endif

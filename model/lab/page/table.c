@@ -1,0 +1,249 @@
+#include "model/lab/page/table.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "model/lab/page/page.h"
+
+enum { GAP = 2 }; /* between two columns */
+
+static int column_count(const struct table *table) {
+    return (int)arrlen(table->columns);
+}
+
+void table_column(struct table *table, const char *heading, enum table_align align) {
+    assert(arrlen(table->cells) == 0);
+    struct table_head head = {strdup(heading), align};
+    if (!head.text) abort();
+    arrput(table->columns, head);
+}
+
+void table_cell(struct table *table, const char *format, ...) {
+    assert(column_count(table) > 0);
+    char *text;
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vasprintf(&text, format, arguments);
+    va_end(arguments);
+    if (length < 0) abort();
+    arrput(table->cells, text);
+}
+
+int table_rows(const struct table *table) {
+    return column_count(table) ? (int)arrlen(table->cells) / column_count(table) : 0;
+}
+
+void table_free(struct table *table) {
+    for (int i = 0; i < column_count(table); i++) free(table->columns[i].text);
+    for (int i = 0; i < (int)arrlen(table->cells); i++) free(table->cells[i]);
+    arrfree(table->columns);
+    arrfree(table->cells);
+}
+
+/* Row -1 holds the headings. */
+static const char *text_at(const struct table *table, int row, int column) {
+    if (row < 0) return table->columns[column].text;
+    return table->cells[row * column_count(table) + column];
+}
+
+/* ---- for the terminal */
+
+static bool begins_character(char c) {
+    return (c & 0xc0) != 0x80;
+}
+
+static int characters(const char *text, const char *end) {
+    int count = 0;
+    for (; text < end; text++) count += begins_character(*text);
+    return count;
+}
+
+static int widest(const struct table *table, int column) {
+    int width = 1;
+    for (int row = -1; row < table_rows(table); row++) {
+        const char *text = text_at(table, row, column);
+        int wide = characters(text, text + strlen(text));
+        if (wide > width) width = wide;
+    }
+    return width;
+}
+
+/* The end of what fits into a line of that width: broken at a space if there is one. */
+static const char *line_end(const char *text, int width) {
+    const char *end = text, *space = NULL;
+    for (int count = 0; *end; end++) {
+        if (begins_character(*end) && count++ == width) break;
+        if (*end == ' ' && end > text) space = end;
+    }
+    if (*end == '\0' || *end == ' ' || !space) return end;
+    return space;
+}
+
+static void put(FILE *out, const char *text, const char *end) {
+    for (; text < end; text++) putc(iscntrl((unsigned char)*text) ? ' ' : *text, out);
+}
+
+/* Columns that stand side by side: the first, and from .. to - 1. */
+struct block {
+    const struct table *table;
+    const int *widths;
+    int from, to;
+};
+
+static void print_row(FILE *out, const struct block *block, int row) {
+    const char *rest[block->to + 1];
+    bool more = true;
+    for (int i = 0; i < block->to; i++) rest[i] = text_at(block->table, row, i);
+    while (more) {
+        int owed = 0; /* spaces, printed only before a text: lines do not end in them */
+        more = false;
+        for (int i = 0; i < block->to; i = i ? i + 1 : block->from) {
+            const char *next = line_end(rest[i], block->widths[i]), *end = next;
+            while (end > rest[i] && end[-1] == ' ') end--;
+            int width = characters(rest[i], end), pad = block->widths[i] - width;
+            bool right = block->table->columns[i].align == TABLE_RIGHT;
+            if (right) owed += pad;
+            if (end > rest[i]) {
+                fprintf(out, "%*s", owed, "");
+                owed = 0;
+            } else owed += width;
+            put(out, rest[i], end);
+            owed += GAP + (right ? 0 : pad);
+            rest[i] = next + strspn(next, " ");
+            if (*rest[i]) more = true;
+        }
+        putc('\n', out);
+    }
+}
+
+static void print_rule(FILE *out, const struct block *block) {
+    for (int i = 0; i < block->to; i = i ? i + 1 : block->from) {
+        fprintf(out, "%*s", i ? GAP : 0, "");
+        for (int dash = 0; dash < block->widths[i]; dash++) putc('-', out);
+    }
+    putc('\n', out);
+}
+
+static void print_block(FILE *out, const struct block *block) {
+    print_row(out, block, -1);
+    print_rule(out, block);
+    for (int row = 0; row < table_rows(block->table); row++) print_row(out, block, row);
+}
+
+/* What is too wide even alone beside the first column is broken into several lines. */
+static void choose_widths(int *widths, const struct table *table, int width) {
+    int count = column_count(table);
+    for (int i = 0; i < count; i++) widths[i] = widest(table, i);
+    int most = count > 1 ? (width - GAP) / 2 : width;
+    if (widths[0] > most) widths[0] = most;
+    for (int i = 1; i < count; i++)
+        if (widths[0] + GAP + widths[i] > width) widths[i] = width - GAP - widths[0];
+}
+
+void table_print_text(FILE *out, const struct table *table, int width) {
+    int count = column_count(table), widths[count + 1];
+    assert(width >= 8);
+    if (!count) return;
+    choose_widths(widths, table, width);
+    struct block block = {table, widths, 1, 1};
+    do {
+        int used = widths[0];
+        block.from = block.to;
+        while (block.to < count && used + GAP + widths[block.to] <= width)
+            used += GAP + widths[block.to++];
+        if (block.from > 1) putc('\n', out);
+        print_block(out, &block);
+    } while (block.to < count);
+}
+
+/* ---- Markdown */
+
+/* An underscore between letters or digits is no emphasis: names stay readable. */
+static bool means_something(const char *text, size_t i) {
+    if (text[i] != '_') return text[i] && strchr("\\`*[]<>|&~$", text[i]);
+    return !(i && isalnum((unsigned char)text[i - 1]) && isalnum((unsigned char)text[i + 1]));
+}
+
+/* Returns the width; prints if there is a file. */
+static int print_escaped(FILE *out, const char *text) {
+    int width = 0;
+    for (size_t i = 0; text[i]; i++) {
+        bool escape = means_something(text, i);
+        width += escape + begins_character(text[i]);
+        if (out && escape) putc('\\', out);
+        if (out) put(out, &text[i], &text[i + 1]);
+    }
+    return width;
+}
+
+static int widest_escaped(const struct table *table, int column) {
+    int width = 3; /* a rule has at least three dashes */
+    for (int row = -1; row < table_rows(table); row++) {
+        int wide = print_escaped(NULL, text_at(table, row, column));
+        if (wide > width) width = wide;
+    }
+    return width;
+}
+
+static void print_markdown_row(FILE *out, const struct table *table, const int *widths, int row) {
+    for (int i = 0; i < column_count(table); i++) {
+        const char *text = text_at(table, row, i);
+        int pad = widths[i] - print_escaped(NULL, text);
+        bool right = table->columns[i].align == TABLE_RIGHT;
+        fprintf(out, "| %*s", right ? pad : 0, "");
+        print_escaped(out, text);
+        fprintf(out, "%*s ", right ? 0 : pad, "");
+    }
+    fprintf(out, "|\n");
+}
+
+static void print_markdown_rule(FILE *out, const struct table *table, const int *widths) {
+    for (int i = 0; i < column_count(table); i++) {
+        fprintf(out, "| ");
+        for (int dash = 1; dash < widths[i]; dash++) putc('-', out);
+        fprintf(out, "%c ", table->columns[i].align == TABLE_RIGHT ? ':' : '-');
+    }
+    fprintf(out, "|\n");
+}
+
+void table_print_markdown(FILE *out, const struct table *table) {
+    int count = column_count(table), widths[count + 1];
+    if (!count) return;
+    for (int i = 0; i < count; i++) widths[i] = widest_escaped(table, i);
+    print_markdown_row(out, table, widths, -1);
+    print_markdown_rule(out, table, widths);
+    for (int row = 0; row < table_rows(table); row++) print_markdown_row(out, table, widths, row);
+}
+
+/* ---- HTML */
+
+static void print_html_row(FILE *out, const struct table *table, int row) {
+    fprintf(out, "<tr>");
+    for (int i = 0; i < column_count(table); i++) {
+        bool right = table->columns[i].align == TABLE_RIGHT, heads = row < 0 || i == 0;
+        fprintf(out, "<%s%s%s>", heads ? "th" : "td",
+                !heads    ? ""
+                : row < 0 ? " scope=\"col\""
+                          : " scope=\"row\"",
+                right ? " class=\"right\"" : "");
+        page_text(out, text_at(table, row, i));
+        fprintf(out, "</%s>", heads ? "th" : "td");
+    }
+    fprintf(out, "</tr>\n");
+}
+
+void table_print_html(FILE *out, const struct table *table) {
+    if (!column_count(table)) return;
+    /* With a tabindex, arrow keys scroll it too. */
+    fprintf(out, "<div class=\"table\" tabindex=\"0\"><table>\n<thead>\n");
+    print_html_row(out, table, -1);
+    fprintf(out, "</thead>\n<tbody>\n");
+    for (int row = 0; row < table_rows(table); row++) print_html_row(out, table, row);
+    fprintf(out, "</tbody>\n</table></div>\n");
+}

@@ -1,0 +1,309 @@
+#include "model/run/command_line.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/base/error.h"
+#include "data/base/version.h"
+#include "model/config/config.h"
+#include "model/config/config_keys.h"
+#include "model/config/config_print.h"
+
+/* One row a flag: what it takes decides how it is read. */
+enum flag {
+    FLAG_CONFIG,
+    FLAG_SET,
+    FLAG_DEVICE,
+    FLAG_RESUME,
+    FLAG_DRY_RUN,
+    FLAG_SAMPLE,
+    FLAG_EVAL,
+    FLAG_EXPORT,
+    FLAG_AUDIT,
+    FLAG_PROFILE,
+    FLAG_FROM,
+    FLAG_TOKENS,
+    FLAG_TEMPERATURE,
+    FLAG_TOP_K,
+    FLAG_TOP_P,
+    FLAG_SEED,
+    FLAG_DATA,
+    FLAG_PRECISION,
+    FLAG_DTYPE,
+    FLAG_REPETITIONS,
+    FLAG_OUT,
+    FLAG_SIZES,
+    FLAG_MEMORY,
+    FLAG_PRINT_SCHEMA,
+    FLAG_PRINT_REFERENCE,
+    FLAG_HELP,
+    FLAG_VERSION,
+    FLAGS
+};
+
+static const struct {
+    const char *name, *value, *help;
+} flags[FLAGS] = {
+    [FLAG_CONFIG] = {"--config", "FILE", "train as FILE says; a bare name may be one of configs/"},
+    [FLAG_SET] = {"--set", "KEY=VALUE", "override one key of the config; repeatable"},
+    [FLAG_DEVICE] = {"--device", "NAME", "auto, cpu or cuda; short for --set device=NAME"},
+    [FLAG_RESUME] = {"--resume", "[PATH]", "go on from PATH, or the run's newest whole checkpoint"},
+    [FLAG_DRY_RUN] = {"--dry-run", NULL, "print the plan and the memory it needs; train nothing"},
+    [FLAG_SAMPLE] = {"--sample", "PROMPT", "print text that continues PROMPT; repeatable"},
+    [FLAG_EVAL] = {"--eval", NULL, "print loss, perplexity and bits per byte of --data"},
+    [FLAG_EXPORT] = {"--export", "DIR", "write a model for Hugging Face tools, see --dtype"},
+    [FLAG_AUDIT] = {"--audit", NULL, "what 16 bit does to the run of --config, by operation"},
+    [FLAG_PROFILE] = {"--profile", NULL, "where the time of a step of --config goes"},
+    [FLAG_FROM] = {"--from", "DIR",
+                   "the model of these: a checkpoint, a run (its newest\n"
+                   "checkpoint), or a folder of Hugging Face"},
+    [FLAG_TOKENS] = {"--tokens", "N", "sample: how many tokens to add"},
+    [FLAG_TEMPERATURE] = {"--temperature", "X", "sample: 0 takes the likeliest token each time"},
+    [FLAG_TOP_K] = {"--top-k", "N", "sample: draw among the N likeliest; 0 for all"},
+    [FLAG_TOP_P] = {"--top-p", "X", "sample: draw among the likeliest of probability X"},
+    [FLAG_SEED] = {"--seed", "N", "sample: another seed, another text"},
+    [FLAG_DATA] = {"--data", "GLOB", "eval: the token shards, or tales"},
+    [FLAG_PRECISION] = {"--precision", "LIST", "eval, audit: for instance fp32,bf16"},
+    [FLAG_DTYPE] = {"--dtype", "NAME", "export: fp32, fp16 or bf16"},
+    [FLAG_REPETITIONS] = {"--repetitions", "N", "audit: micro-batches to look at; profile: steps"},
+    [FLAG_OUT] = {"--out", "DIR", "audit, profile: write the figures there too"},
+    [FLAG_SIZES] = {"--sizes", NULL, "dry run: also for models from 124M to 70B"},
+    [FLAG_MEMORY] = {"--memory", "GIB", "dry run: what fits in so much; default what is free"},
+    [FLAG_PRINT_SCHEMA] = {"--print-schema", NULL, "print the JSON Schema of config files"},
+    [FLAG_PRINT_REFERENCE] = {"--print-reference", NULL, "print the config keys as Markdown"},
+    [FLAG_HELP] = {"--help", NULL, "this text"},
+    [FLAG_VERSION] = {"--version", NULL, "print the version"},
+};
+
+static int find_flag(const char *argument, const char **value) {
+    for (int i = 0; i < FLAGS; i++) {
+        size_t length = strlen(flags[i].name);
+        if (strncmp(argument, flags[i].name, length) != 0) continue;
+        *value = argument[length] == '=' ? argument + length + 1 : NULL;
+        if (argument[length] == '=' || argument[length] == 0) return i;
+    }
+    return -1;
+}
+
+static int read_count(int64_t *out, const char *flag, const char *text, char *error) {
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || value < 0 || value > INT32_MAX)
+        return fail(error, "%s: \"%s\" is not a whole number from 0 to %d", flag, text, INT32_MAX);
+    *out = value;
+    return 0;
+}
+
+static int read_number(double *out, double maximum, const char *flag, const char *text,
+                       char *error) {
+    char *end;
+    double value = strtod(text, &end);
+    bool valid = end != text && !*end && isfinite(value) && value >= 0 && value <= maximum;
+    if (!valid && maximum == 1)
+        return fail(error, "%s: \"%s\" is not a number from 0 to 1", flag, text);
+    if (!valid) return fail(error, "%s: \"%s\" is not a number from 0 up", flag, text);
+    *out = value;
+    return 0;
+}
+
+static int read_precision(enum config_precision *out, const char *flag, const char *text,
+                          size_t length, char *error) {
+    for (*out = 0; *out < CONFIG_PRECISION_AUTO; (*out)++) {
+        const char *name = config_precision_name(*out);
+        if (strlen(name) == length && strncmp(name, text, length) == 0) return 0;
+    }
+    return fail(error, "%s: \"%.*s\" is none of fp32, fp16, bf16", flag, (int)length, text);
+}
+
+static int read_precisions(struct command_line *line, const char *text, char *error) {
+    const int most = sizeof line->precisions / sizeof *line->precisions;
+    for (line->precision_count = 0;; text++) {
+        size_t length = strcspn(text, ",");
+        if (line->precision_count == most)
+            return fail(error, "--precision: at most %d, each once", most);
+        enum config_precision *next = &line->precisions[line->precision_count++];
+        if (read_precision(next, "--precision", text, length, error)) return -1;
+        text += length;
+        if (!*text) return 0;
+    }
+}
+
+/* Of the flags that say what to do there can be one. */
+static int choose(struct command_line *line, enum command command, const char *name, char *error) {
+    if (line->command != COMMAND_TRAIN && line->command != command)
+        return fail(error,
+                    "%s: --dry-run, --sample, --eval, --export, --audit and --profile exclude "
+                    "each other",
+                    name);
+    line->command = command;
+    return 0;
+}
+
+static int set_device(struct command_line *line, const char *value, char *error) {
+    static char *const overrides[] = {"device=auto", "device=cpu", "device=cuda"};
+    for (int i = 0; i < 3; i++)
+        if (strcmp(overrides[i] + strlen("device="), value) == 0) {
+            arrput(line->overrides, overrides[i]);
+            return 0;
+        }
+    return fail(error, "--device: \"%s\" is none of auto, cpu, cuda", value);
+}
+
+static int take(struct command_line *line, enum flag flag, char *value, char *error) {
+    const char *name = flags[flag].name;
+    switch (flag) {
+    case FLAG_CONFIG: line->config = value; return 0;
+    case FLAG_SET: arrput(line->overrides, value); return 0;
+    case FLAG_DEVICE: return set_device(line, value, error);
+    case FLAG_RESUME:
+        if (value && !value[0]) return fail(error, "--resume: the path is empty");
+        line->resume = true;
+        line->resume_path = value;
+        return 0;
+    case FLAG_SAMPLE:
+        arrput(line->prompts, value);
+        return choose(line, COMMAND_SAMPLE, name, error);
+    case FLAG_AUDIT: return choose(line, COMMAND_AUDIT, name, error);
+    case FLAG_PROFILE: return choose(line, COMMAND_PROFILE, name, error);
+    case FLAG_REPETITIONS: return read_count(&line->repetitions, name, value, error);
+    case FLAG_OUT: line->out = value; return 0;
+    case FLAG_SIZES: line->sizes = true; return 0;
+    case FLAG_MEMORY: return read_number(&line->memory_gib, INFINITY, name, value, error);
+    case FLAG_EVAL: return choose(line, COMMAND_EVAL, name, error);
+    case FLAG_EXPORT: line->export_to = value; return choose(line, COMMAND_EXPORT, name, error);
+    case FLAG_DATA: line->data = value; return 0;
+    case FLAG_PRECISION: return read_precisions(line, value, error);
+    case FLAG_DTYPE: return read_precision(&line->export_dtype, name, value, strlen(value), error);
+    case FLAG_FROM: line->from = value; return 0;
+    case FLAG_TOKENS: return read_count(&line->tokens, name, value, error);
+    case FLAG_TOP_K: return read_count(&line->top_k, name, value, error);
+    case FLAG_SEED: return read_count(&line->seed, name, value, error);
+    case FLAG_TEMPERATURE: return read_number(&line->temperature, INFINITY, name, value, error);
+    case FLAG_TOP_P: return read_number(&line->top_p, 1, name, value, error);
+    case FLAG_DRY_RUN: return choose(line, COMMAND_DRY_RUN, name, error);
+    case FLAG_PRINT_SCHEMA: line->command = COMMAND_PRINT_SCHEMA; return 0;
+    case FLAG_PRINT_REFERENCE: line->command = COMMAND_PRINT_REFERENCE; return 0;
+    case FLAG_HELP: line->command = COMMAND_HELP; return 0;
+    case FLAG_VERSION: line->command = COMMAND_VERSION; return 0;
+    case FLAGS: break;
+    }
+    return 0;
+}
+
+static int check_flags_of(const struct command_line *line, char *error) {
+    bool samples = line->tokens >= 0 || line->top_k >= 0 || line->top_p >= 0 || line->seed >= 0 ||
+                   line->temperature >= 0;
+    if (samples && line->command != COMMAND_SAMPLE)
+        return fail(error, "--tokens, --temperature, --top-k, --top-p and --seed go with --sample");
+    bool audits = line->command == COMMAND_AUDIT;
+    if (line->data && line->command != COMMAND_EVAL)
+        return fail(error, "--data goes with --eval; others take --set data.train=GLOB");
+    if (line->precision_count && !audits && line->command != COMMAND_EVAL)
+        return fail(error, "--precision goes with --eval and --audit; others take --set "
+                           "precision=NAME");
+    if ((line->out || line->repetitions >= 0) && !audits && line->command != COMMAND_PROFILE)
+        return fail(error, "--out and --repetitions go with --audit and --profile");
+    if (line->repetitions == 0) return fail(error, "--repetitions: at least 1");
+    if ((line->sizes || line->memory_gib >= 0) && line->command != COMMAND_DRY_RUN)
+        return fail(error, "--sizes and --memory go with --dry-run");
+    if (line->export_dtype != CONFIG_PRECISION_AUTO && line->command != COMMAND_EXPORT)
+        return fail(error, "--dtype goes with --export");
+    return 0;
+}
+
+static int check(const struct command_line *line, char *error) {
+    static const char *const names[] = {
+        [COMMAND_SAMPLE] = "--sample", [COMMAND_EVAL] = "--eval", [COMMAND_EXPORT] = "--export"};
+    bool audits = line->command == COMMAND_AUDIT;
+    bool trains = line->command == COMMAND_TRAIN || line->command == COMMAND_DRY_RUN ||
+                  line->command == COMMAND_PROFILE;
+    if (check_flags_of(line, error)) return -1;
+    if (trains && line->from)
+        return fail(error, "--from goes with --sample, --eval, --export and --audit; a training "
+                           "run takes\n--resume, or --set model.init_from=DIR");
+    if (audits && line->resume)
+        return fail(error, "--audit: give the checkpoint to look at with --from, not --resume");
+    if (line->command == COMMAND_PROFILE && line->resume)
+        return fail(error, "--profile begins from initial weights; drop --resume");
+    if ((trains || audits) && !line->config)
+        return fail(error, "nothing to do: give --config FILE, for example\n"
+                           "  ./train --config bf16.json\nor see ./train --help");
+    if (trains || audits || line->command >= COMMAND_HELP) return 0;
+    const char *name = names[line->command];
+    if (!line->from)
+        return fail(error, "%s needs --from DIR, a run such as runs/NAME or a checkpoint", name);
+    if (line->config || line->resume)
+        return fail(error, "%s takes its config from the model; drop %s", name,
+                    line->config ? "--config" : "--resume");
+    if (line->command == COMMAND_EXPORT && arrlen(line->overrides) > 0)
+        return fail(error, "--export takes no --set and no --device: it changes the dtype alone");
+    if (line->command == COMMAND_EVAL && !line->data)
+        return fail(error, "--eval needs --data GLOB, token shards made with ./prepare");
+    if (line->command == COMMAND_EXPORT && line->export_dtype == CONFIG_PRECISION_AUTO)
+        return fail(error, "--export needs --dtype fp32, fp16 or bf16");
+    return 0;
+}
+
+int command_line_parse(struct command_line *line, int argc, char **argv, char *error) {
+    *line = (struct command_line){.program = argv[0],
+                                  .temperature = -1,
+                                  .top_k = -1,
+                                  .top_p = -1,
+                                  .tokens = -1,
+                                  .seed = -1,
+                                  .repetitions = -1,
+                                  .memory_gib = -1,
+                                  .export_dtype = CONFIG_PRECISION_AUTO};
+    for (int i = 1; i < argc; i++) {
+        const char *given;
+        int flag = find_flag(argv[i], &given);
+        if (flag < 0)
+            return fail(error, "unknown argument \"%s\"; ./train --help lists them", argv[i]);
+        char *value = (char *)given;
+        bool optional = flags[flag].value && flags[flag].value[0] == '[';
+        if (value && !flags[flag].value) return fail(error, "%s takes no value", flags[flag].name);
+        if (!value && flags[flag].value && i + 1 < argc && !(optional && argv[i + 1][0] == '-'))
+            value = argv[++i];
+        if (!value && flags[flag].value && !optional)
+            return fail(error, "%s needs a value: %s %s", flags[flag].name, flags[flag].name,
+                        flags[flag].value);
+        if (take(line, (enum flag)flag, value, error)) return -1;
+        if (line->command == COMMAND_HELP || line->command == COMMAND_VERSION) return 0;
+    }
+    return check(line, error);
+}
+
+void command_line_free(struct command_line *line) {
+    arrfree(line->overrides);
+    arrfree(line->prompts);
+}
+
+void command_line_help(FILE *out) {
+    fprintf(out,
+            "mantissa %s: trains GPTs in fp32, fp16 or bf16.\n\n"
+            "  ./train --config bf16.json                  train\n"
+            "  ./train --config bf16.json --resume         go on after an interruption\n"
+            "  ./train --sample \"Once\" --from runs/bf16    text from a trained model\n"
+            "  ./train --eval --data 'x_val_*.bin' --from runs/bf16\n"
+            "  ./train --export DIR --dtype bf16 --from runs/bf16\n"
+            "  ./train --audit --config fp16.json --from runs/fp16\n\n",
+            MANTISSA_VERSION);
+    for (int i = 0; i < FLAGS; i++) {
+        char left[32];
+        snprintf(left, sizeof left, "%s %s", flags[i].name, flags[i].value ? flags[i].value : "");
+        int first = (int)strcspn(flags[i].help, "\n");
+        fprintf(out, "  %-20s %.*s\n", left, first, flags[i].help);
+        if (flags[i].help[first]) fprintf(out, "  %-20s %s\n", "", flags[i].help + first + 1);
+    }
+    fprintf(out,
+            "\nExit status: 0 done, 1 failed, 2 wrong usage or config, 130 and 143 stopped by\n"
+            "SIGINT and SIGTERM (training saves a checkpoint first).\n\n"
+            "Environment: MANTISSA_CPU=v3, for instance, has a CPU's operations take no more\n"
+            "than that level of instructions; --version lists them.\n\nKeys of a config file:\n\n");
+    config_print_help(out);
+}

@@ -1,0 +1,53 @@
+/* The flags of ./train. */
+#ifndef MODEL_RUN_COMMAND_LINE_H
+#define MODEL_RUN_COMMAND_LINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "model/config/config.h"
+
+enum command {
+    COMMAND_TRAIN,
+    COMMAND_DRY_RUN,
+    COMMAND_SAMPLE,
+    COMMAND_EVAL,
+    COMMAND_EXPORT,
+    COMMAND_AUDIT,
+    COMMAND_PROFILE,
+    COMMAND_HELP,
+    COMMAND_VERSION,
+    COMMAND_PRINT_SCHEMA,
+    COMMAND_PRINT_REFERENCE,
+};
+
+struct command_line {
+    enum command command;
+    const char *program;       /* argv[0] */
+    const char *config;        /* NULL: not given */
+    char **overrides;          /* stb_ds array of "key.path=value" */
+    bool resume;               /* --resume */
+    const char *resume_path;   /* NULL: the newest of the run */
+    const char *from;          /* of --sample, --eval, --export, --audit */
+    char **prompts;            /* stb_ds array: one for each --sample */
+    double temperature, top_p; /* < 0: not given, likewise below */
+    int64_t top_k, tokens, seed;
+    const char *data;                                        /* of --eval */
+    enum config_precision precisions[CONFIG_PRECISION_AUTO]; /* of --eval, --audit */
+    int precision_count;
+    const char *out;       /* of --audit, --profile: a folder; NULL: not given */
+    int64_t repetitions;   /* of --audit: micro-batches, of --profile: steps; < 0: not given */
+    bool sizes;            /* --dry-run --sizes */
+    double memory_gib;     /* --dry-run --memory; < 0: not given */
+    const char *export_to; /* of --export */
+    enum config_precision export_dtype; /* CONFIG_PRECISION_AUTO: not given */
+};
+
+/* Returns -1 with a message for a usage error. The strings are argv's. */
+int command_line_parse(struct command_line *line, int argc, char **argv, char *error);
+void command_line_free(struct command_line *line);
+
+void command_line_help(FILE *out);
+
+#endif

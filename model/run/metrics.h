@@ -1,0 +1,31 @@
+/* metrics.jsonl: one JSON object a line, in the order of training.
+ *
+ *   {"step", "tokens", "loss", "lr", "grad_norm", "loss_scale", "skipped", "step_ms",
+ *    "tokens_per_s", "memory_bytes"}   after each step
+ *   {"step", "val_loss"}               after each validation
+ *
+ * fp32 values carry nine digits, enough to tell any two apart; what is not finite is null. */
+#ifndef MODEL_RUN_METRICS_H
+#define MODEL_RUN_METRICS_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "model/trainer.h"
+
+struct metrics {
+    FILE *file;              /* NULL: nothing is written */
+    int64_t last_validation; /* step of the last validation line found or written; -1: none */
+};
+
+/* Opens RUN/metrics.jsonl. Lines of steps after `step` (of a run that was killed after its last
+ * checkpoint) are cut off, so that the file tells one story; step 0 starts it anew. */
+int metrics_open(struct metrics *metrics, const char *run_directory, int64_t step, char *error);
+int metrics_close(struct metrics *metrics, char *error);
+
+/* Each line is flushed, so that a reader or a crash finds whole lines. */
+int metrics_step(struct metrics *metrics, const struct step_report *report, double step_ms,
+                 double tokens_per_s, uint64_t memory_bytes, char *error);
+int metrics_validation(struct metrics *metrics, int64_t step, double val_loss, char *error);
+
+#endif

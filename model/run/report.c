@@ -1,0 +1,241 @@
+#include "model/run/report.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <stb/stb_ds.h>
+
+#include "model/config/config_keys.h"
+
+double report_clock(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+void report_open(struct report *report, FILE *out, const struct trainer *trainer, double began,
+                 double floor) {
+    const char *kind = getenv("TERM");
+    double minutes = trainer->config->train.minutes;
+    *report = (struct report){
+        .out = out,
+        .terminal = isatty(fileno(out)) && kind && strcmp(kind, "dumb") != 0,
+        .first_step = trainer->state.step,
+        .steps = trainer->config->train.steps,
+        .every = trainer->config->log.every,
+        .started = report_clock(),
+        .deadline = minutes > 0 ? began + 60 * minutes : 0,
+        .scale_loss = trainer->gpt.precision.scale_loss,
+        .floor = floor,
+    };
+}
+
+/* "3.3 M" and the like. */
+static const char *count_text(char text[32], double count) {
+    static const char *const units[] = {"", " k", " M", " G", " T"};
+    int unit = 0;
+    while (count >= 1000 && unit < 4) {
+        count /= 1000;
+        unit++;
+    }
+    snprintf(text, 32, unit && count < 100 ? "%.1f%s" : "%.0f%s", count, units[unit]);
+    return text;
+}
+
+void report_memory(FILE *out, const struct memory_plan *plan) {
+    const struct {
+        const char *name;
+        size_t bytes;
+    } parts[] = {
+        {"fp32 weights", plan->master},     {"16-bit copy", plan->lower},
+        {"gradients", plan->gradients},     {"moments", plan->moments},
+        {"activations", plan->activations}, {"batches", plan->batches},
+        {"workspace", plan->workspace},     {"library", plan->library},
+    };
+    const double mib = 1 << 20;
+    int digits = (double)plan->total < 1000 * mib; /* so that large plans fit the line too */
+    fprintf(out, "%.*f MiB:", digits, (double)plan->total / mib);
+    int place = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if ((double)parts[i].bytes / mib < (digits ? 0.05 : 0.5)) continue; /* prints as 0 */
+        const char *between = place == 0 ? " " : place % 3 ? ", " : ",\n              ";
+        fprintf(out, "%s%s %.*f", between, parts[i].name, digits, (double)parts[i].bytes / mib);
+        place++;
+    }
+}
+
+static void print_data(FILE *out, const char *label, const char *name,
+                       const struct loader *loader) {
+    char tokens[32], sequences[32];
+    bool raw = false; /* a text that was renamed looks the same, so it is said */
+    for (ptrdiff_t i = 0; i < arrlen(loader->tokens->shards); i++)
+        raw = raw || loader->tokens->shards[i].raw;
+    fprintf(out, "  %-10s %s: %s tokens, %s sequences%s\n", label, name,
+            count_text(tokens, (double)loader->tokens->count),
+            count_text(sequences, (double)loader->sequence_count), raw ? ", raw uint16" : "");
+}
+
+/* "cpu: AMD EPYC, x86-64-v4, 2 threads"; processors with long names take two lines. */
+static void print_device(FILE *out, const struct backend *be) {
+    enum { ROOM = 67 };
+    char threads[64] = "";
+    if (be->threads > 0)
+        snprintf(threads, sizeof threads, "%s, %d thread%s", be->level, be->threads,
+                 be->threads == 1 ? "" : "s");
+    int used = fprintf(out, "%s: %s", be->name, be->description);
+    if (threads[0])
+        fprintf(out, ",%s%s", used + strlen(threads) + 2 > ROOM ? "\n             " : " ", threads);
+}
+
+void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,
+                   const struct loader *val, const char *run_directory) {
+    FILE *out = report->out;
+    const struct config *config = trainer->config;
+    const struct gpt *gpt = &trainer->gpt;
+    const struct gpt_shape *s = &gpt->capacity;
+    const struct backend *be = trainer->be;
+    char text[32];
+    fprintf(out, "mantissa: training %s\n", config->name);
+    fprintf(out,
+            "  model      %" PRId64 " layers, %" PRId64 " heads, %" PRId64 " wide: %s "
+            "parameters\n  vocabulary %" PRId64,
+            s->n_layer, s->n_head, s->n_embd, count_text(text, (double)gpt_parameter_count(gpt)),
+            s->vocab_size);
+    if (s->padded_vocab != s->vocab_size) fprintf(out, " (inside %" PRId64 ")", s->padded_vocab);
+    fprintf(out, "\n  precision ");
+    precision_print(out, &gpt->precision);
+    if (report->scale_loss)
+        fprintf(out, "\n  loss scale %g, x %g after %" PRId64 " good steps, x %g on overflow",
+                trainer->state.scaler.loss_scale, config->loss_scale.growth_factor,
+                config->loss_scale.growth_interval, config->loss_scale.backoff_factor);
+    fprintf(out, "\n  device     ");
+    print_device(out, be);
+    fprintf(out, "\n  memory     ");
+    report_memory(out, &gpt->memory);
+    fputc('\n', out);
+    if (train) print_data(out, "data", config->data.train, train);
+    if (val) print_data(out, "validation", config->data.val, val);
+    fprintf(out,
+            "  training   %" PRId64 " steps of %" PRId64 " x %" PRId64 " x %" PRId64
+            " tokens, %s lr %g to %g\n",
+            config->train.steps, config->train.grad_accum_steps, config->train.micro_batch_size,
+            config->data.seq_len, config_schedule_name(config->optimizer.schedule),
+            config->optimizer.lr, config->optimizer.min_lr);
+    if (report->deadline > 0)
+        fprintf(out, "  ends       after %g minutes, if not done before; --resume goes on\n",
+                config->train.minutes);
+    fprintf(out, "  run        %s\n", run_directory);
+    if (report->floor > 0)
+        fprintf(out,
+                "  floor      %.4f: entropy of this corpus; no validation loss stays below it\n",
+                report->floor);
+    fflush(out);
+}
+
+static int terminal_width(const struct report *report) {
+    struct winsize size;
+    if (ioctl(fileno(report->out), TIOCGWINSZ, &size) || size.ws_col < 20) return 80;
+    return size.ws_col;
+}
+
+static void duration_text(char text[32], double seconds) {
+    long total = (long)(seconds + 0.5);
+    if (total >= 86400) snprintf(text, 32, "%ldd %02ldh", total / 86400, total / 3600 % 24);
+    else if (total >= 3600) snprintf(text, 32, "%ldh %02ldm", total / 3600, total / 60 % 60);
+    else if (total >= 60) snprintf(text, 32, "%ldm %02lds", total / 60, total % 60);
+    else snprintf(text, 32, "%lds", total);
+}
+
+/* " | scale 2^16", " | skipped", or nothing. */
+static void scale_text(const struct report *report, char text[48], const struct step_report *step) {
+    int used = 0;
+    text[0] = 0;
+    int exponent;
+    bool power_of_two = frexpf(step->loss_scale, &exponent) == 0.5f;
+    if (report->scale_loss && power_of_two)
+        used = snprintf(text, 48, " | scale 2^%d", exponent - 1);
+    else if (report->scale_loss) used = snprintf(text, 48, " | scale %g", step->loss_scale);
+    if (step->skipped) snprintf(text + used, (size_t)(48 - used), "%s", " | skipped");
+}
+
+static void print_line(const struct report *report, const struct step_report *step, double step_ms,
+                       double tokens_per_s) {
+    char scale[48], speed[32];
+    scale_text(report, scale, step);
+    fprintf(report->out,
+            "step %*" PRId64 "/%" PRId64 " | loss %.4f | lr %.2e | norm %.3f%s | %s tok/s | %.1f "
+            "ms\n",
+            report->steps >= 1000 ? 5 : 3, step->step, report->steps, step->loss, step->lr,
+            step->gradient_norm, scale, count_text(speed, tokens_per_s), step_ms);
+    fflush(report->out);
+}
+
+/* The figures of the bar's line. Returns their width. */
+static int bar_text(const struct report *report, char line[256], const struct step_report *step,
+                    double tokens_per_s, bool with_norm) {
+    char scale[48], speed[32], left[32], norm[32] = "";
+    double now = report_clock();
+    int64_t done = step->step - report->first_step, rest = report->steps - step->step;
+    double seconds = done > 0 ? (now - report->started) / (double)done * (double)rest : 0;
+    if (report->deadline > 0 && now + seconds > report->deadline)
+        seconds = report->deadline > now ? report->deadline - now : 0;
+    duration_text(left, seconds);
+    scale_text(report, scale, step);
+    if (with_norm) snprintf(norm, sizeof norm, " | norm %.2f", step->gradient_norm);
+    return snprintf(line, 256, " %" PRId64 "/%" PRId64 " | loss %.4f%s%s | %s tok/s | %s left",
+                    step->step, report->steps, step->loss, norm, scale,
+                    count_text(speed, tokens_per_s), left);
+}
+
+/* One line that is redrawn: figures on the right, and as much of a bar as the width leaves. Where
+ * it would leave none, the norm makes room. */
+static void draw_bar(struct report *report, const struct step_report *step, double tokens_per_s) {
+    enum { BAR_MAX = 40, BAR_MIN = 5 };
+    char line[256];
+    int width = terminal_width(report) - 1;
+    int bar = width - bar_text(report, line, step, tokens_per_s, true);
+    if (bar < BAR_MIN) bar = width - bar_text(report, line, step, tokens_per_s, false);
+    if (bar > BAR_MAX) bar = BAR_MAX;
+    fputc('\r', report->out);
+    if (bar >= BAR_MIN) {
+        int full = (int)((double)bar * (double)step->step / (double)report->steps);
+        for (int i = 0; i < bar; i++) fputc(i < full ? '#' : '-', report->out);
+    }
+    fprintf(report->out, "%.*s\033[K", width, bar >= BAR_MIN ? line : line + 1);
+    fflush(report->out);
+    report->bar_visible = true;
+}
+
+void report_step(struct report *report, const struct step_report *step, double step_ms,
+                 double tokens_per_s) {
+    if (report->terminal) {
+        draw_bar(report, step, tokens_per_s);
+        if (step->step == report->steps) report_pause(report);
+        return;
+    }
+    if (step->step % report->every != 0 && step->step != report->steps) return;
+    print_line(report, step, step_ms, tokens_per_s);
+}
+
+void report_validation(struct report *report, int64_t step, double loss) {
+    report_pause(report);
+    fprintf(report->out, "step %" PRId64 ": validation loss %.4f", step, loss);
+    if (report->floor > 0)
+        fprintf(report->out, ", %.4f above the floor %.4f", loss - report->floor, report->floor);
+    fputc('\n', report->out);
+    fflush(report->out);
+}
+
+bool report_out_of_time(const struct report *report) {
+    return report->deadline > 0 && report_clock() >= report->deadline;
+}
+
+void report_pause(struct report *report) {
+    if (report->bar_visible) fputc('\n', report->out);
+    report->bar_visible = false;
+}

@@ -1,0 +1,322 @@
+#include "model/run/run.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/base/error.h"
+#include "data/base/exit_status.h"
+#include "data/base/files.h"
+#include "data/base/signals.h"
+#include "data/text/tales.h"
+#include "kernels/backend_open.h"
+#include "model/config/config_check.h"
+#include "model/files/checkpoint.h"
+#include "model/lab/memory/memory_report.h"
+#include "model/run/metrics.h"
+#include "model/run/report.h"
+#include "model/run/run_directory.h"
+#include "model/run/run_sample.h"
+#include "model/run/run_setup.h"
+#include "model/trainer.h"
+
+struct run {
+    struct config config; /* with precision "auto" resolved */
+    struct backend be;
+    bool backend_open;
+    struct precision precision;
+    struct source train, val;
+    struct tokenizer tokenizer; /* vocab_size 0: none was found */
+    struct trainer trainer;
+    struct report report;
+    struct metrics metrics;
+    char directory[FILE_PATH_MAX]; /* run_dir/name */
+    double began;                  /* report_clock() at the start of the program */
+    double step_began;             /* report_clock() when the oldest unfinished step began */
+    const volatile sig_atomic_t *stop; /* the signal that asked for the end, or 0 */
+    int lock;                      /* descriptor that holds the directory's lock, or -1 */
+};
+
+enum { CHOICES_PATH_MAX = FILE_PATH_MAX + 16 };
+
+/* Where the choices of autotune are kept. */
+static void choices_path(char *path, const char *run_directory) {
+    snprintf(path, CHOICES_PATH_MAX, "%s/products.txt", run_directory);
+}
+
+/* A plan can be made before the data are there; a run cannot. */
+static int open_data(struct run *run, bool required, char *error) {
+    const struct config *config = &run->config;
+    int failed = source_open(&run->train, config, config->data.train, false, error);
+    if (!failed && config->data.val[0])
+        failed = source_open(&run->val, config, config->data.val, true, error);
+    if (!failed || required) return failed;
+    print_notes("note", error);
+    error[0] = 0;
+    return 0;
+}
+
+/* Training needs no tokenizer, only samples and those who open the checkpoints do. from: the
+ * checkpoint to go on from, whose files are the run's own, or NULL. */
+static int open_tokenizer(struct run *run, const char *from, char *error) {
+    const struct source *texts[] = {&run->train, &run->val};
+    int none = setup_tokenizer(&run->tokenizer, &run->config, from, texts, 2, error);
+    if (none == 0) run->trainer.tokenizer = &run->tokenizer;
+    if (none <= 0) return none;
+    print_notes("note", error);
+    print_notes("note", "without it there are no samples, and none of its files in checkpoints");
+    error[0] = 0;
+    return 0;
+}
+
+/* Opens device, precision, data and trainer, in this order, and says what was decided. */
+static int run_open(struct run *run, const struct config *config, bool allocate, char *error) {
+    char note[ERROR_MAX], warnings[4 * ERROR_MAX], choices[CHOICES_PATH_MAX];
+    memset(run, 0, sizeof *run);
+    run->began = report_clock();
+    run->config = *config;
+    run->lock = -1;
+    run->metrics.last_validation = -1;
+    config_warnings(config, warnings, sizeof warnings);
+    print_notes("warning", warnings);
+    snprintf(run->directory, sizeof run->directory, "%s/%s", config->run_dir, config->name);
+    choices_path(choices, run->directory);
+    if (setup_backend(&run->be, config, allocate ? choices : NULL, error)) return -1;
+    run->backend_open = true;
+    if (precision_resolve(&run->precision, note, config, &run->be, error)) return -1;
+    print_notes("note", note);
+    precision_warnings(&run->precision, config, warnings, sizeof warnings);
+    print_notes("warning", warnings);
+    /* What is kept with the run is what was done, also when a sample is drawn elsewhere. */
+    run->config.precision = precision_setting(&run->precision, config);
+    if (run->precision.lower != DTYPE_F32 && config_dimension_notes(config, note, sizeof note))
+        print_notes("note", note);
+    if (open_data(run, allocate, error)) return -1;
+    return trainer_open(&run->trainer, &run->config, &run->precision, &run->be, allocate, error);
+}
+
+static void run_close(struct run *run) {
+    char ignored[ERROR_MAX];
+    metrics_close(&run->metrics, ignored);
+    if (run->trainer.config) trainer_close(&run->trainer);
+    source_close(&run->train);
+    source_close(&run->val);
+    tokenizer_close(&run->tokenizer);
+    if (run->backend_open) backend_close(&run->be);
+    if (run->lock >= 0) close(run->lock);
+}
+
+/* Nats per token that nothing can beat, where the corpus tells. */
+static double loss_floor(const struct config *config) {
+    return strcmp(config->data.train, "tales") == 0 ? tales_nats_per_byte() : 0;
+}
+
+/* Begins anew, from other weights, or from a checkpoint. Returns an exit status. */
+static int start(struct run *run, const struct command_line *line, char *error) {
+    char from[FILE_PATH_MAX], choices[CHOICES_PATH_MAX];
+    const struct config *config = &run->config;
+    if (run_directory_lock(&run->lock, run->directory, error)) return EXIT_FAILED;
+    int status = run_directory_start(from, run->directory, config, line, error);
+    if (status) return status;
+    if (open_tokenizer(run, from[0] ? from : NULL, error)) return EXIT_FAILED;
+    if (from[0]) {
+        if (checkpoint_load(&run->trainer, from, stderr, error)) return EXIT_FAILED;
+        fprintf(stderr, "resuming from %s\n", from);
+    } else if (config->model.init_from[0]) {
+        if (checkpoint_load_weights(&run->trainer.gpt, config->model.init_from, error))
+            return EXIT_FAILED;
+    }
+    if (run_directory_write_config(run->directory, config, error)) return EXIT_FAILED;
+    choices_path(choices, run->directory);
+    if (config->autotune && run->be.write_choices(&run->be, choices, error)) return EXIT_FAILED;
+    if (config->log.metrics &&
+        metrics_open(&run->metrics, run->directory, run->trainer.state.step, error))
+        return EXIT_FAILED;
+    return EXIT_DONE;
+}
+
+static int save(struct run *run, char *error) {
+    char path[FILE_PATH_MAX];
+    int status = checkpoint_save(&run->trainer, run->directory, path, error);
+    if (status < 0) return -1;
+    report_pause(&run->report);
+    if (status > 0) fprintf(stderr, "warning: %s\n", error);
+    printf("saved %s\n", path);
+    fflush(stdout);
+    return 0;
+}
+
+static int validate(struct run *run, char *error) {
+    double loss;
+    const struct config *config = &run->config;
+    int64_t step = run->trainer.state.step, batches = config->eval.batches;
+    int64_t all = (int64_t)run->val.loader.sequence_count / config->train.micro_batch_size;
+    /* No sequence counts twice but where there is less than a batch. */
+    if (batches > all) batches = all > 0 ? all : 1;
+    int stopped = trainer_evaluate(&run->trainer, &loss, &run->val.loader, batches, error);
+    if (stopped) return stopped < 0 ? -1 : 0;
+    report_validation(&run->report, step, loss);
+    return metrics_validation(&run->metrics, step, loss, error);
+}
+
+static int sample_now(struct run *run, char *error) {
+    const struct config *config = &run->config;
+    struct sample_result ignored;
+    struct sample_options options = {
+        .tokens = config->sample.tokens,
+        .temperature = config->sample.temperature,
+        .top_k = config->sample.top_k,
+        .top_p = config->sample.top_p,
+        .seed = derive_seed(config->seed, SEED_SAMPLE),
+        .stream = (uint64_t)run->trainer.state.step,
+        .stop = run->stop,
+    };
+    report_pause(&run->report);
+    printf("--- sample at step %" PRId64 " ---\n", run->trainer.state.step);
+    int failed = print_sample(stdout, &ignored, &run->trainer.gpt, &run->tokenizer,
+                              config->sample.prompt, &options, error);
+    printf("---\n");
+    fflush(stdout);
+    if (!failed || run->be.failure[0]) return failed;
+    /* Whether a model that predicts nothing finite may go on is decided by its gradients. */
+    print_notes("warning", error);
+    error[0] = 0;
+    return 0;
+}
+
+/* The oldest unfinished step, from the end of the one before. */
+static int end_step(struct run *run, char *error) {
+    struct step_report report;
+    if (trainer_end_step(&run->trainer, &report, error)) return -1;
+    double now = report_clock(), seconds = now - run->step_began;
+    run->step_began = now;
+    const struct config *config = &run->config;
+    double tokens = (double)(config->train.micro_batch_size * config->train.grad_accum_steps *
+                             config->data.seq_len);
+    report_step(&run->report, &report, 1e3 * seconds, tokens / seconds);
+    if (run->precision.scale_loss && report.loss_scale >= 1 &&
+        run->trainer.state.scaler.loss_scale < 1) {
+        report_pause(&run->report);
+        fprintf(stderr,
+                "warning: step %" PRId64 ": the loss scale fell below 1, so small gradients are "
+                "being lost; consider bf16 or a lower optimizer.lr\n",
+                report.step);
+    }
+    return metrics_step(&run->metrics, &report, 1e3 * seconds, tokens / seconds,
+                        run->be.peak_bytes(&run->be), error);
+}
+
+/* Ends all steps: what comes next needs the state as it is, or takes time of its own. */
+static int settle(struct run *run, char *error) {
+    while (run->trainer.unfinished > 0)
+        if (end_step(run, error)) return -1;
+    return 0;
+}
+
+/* Begins a step, and ends those that the device need not run ahead of. */
+static int step_once(struct run *run, char *error) {
+    if (run->trainer.unfinished == 0) run->step_began = report_clock();
+    if (trainer_begin_step(&run->trainer, &run->train.loader, error)) return -1;
+    while (run->trainer.unfinished > run->be.steps_ahead)
+        if (end_step(run, error)) return -1;
+    return 0;
+}
+
+static bool due(int64_t step, int64_t every, int64_t steps) {
+    return every > 0 && (step % every == 0 || step == steps);
+}
+
+/* A step that could not begin has left everything as the step before did. */
+static int step_or_save(struct run *run, int64_t saved, char *error) {
+    char ignored[ERROR_MAX];
+    int64_t step = run->trainer.state.step;
+    if (step_once(run, error) == 0) return 0;
+    bool intact = run->trainer.state.step == step && settle(run, ignored) == 0;
+    if (intact && step > saved) save(run, ignored);
+    return -1;
+}
+
+/* What is due after a step, in this order: validation, sample, checkpoint. */
+static int after_step(struct run *run, int64_t *saved, char *error) {
+    const struct config *config = &run->config;
+    int64_t step = run->trainer.state.step, steps = config->train.steps;
+    bool can_sample = run->tokenizer.vocab_size > 0;
+    bool validates = run->val.open && due(step, config->eval.every, steps);
+    bool samples = can_sample && due(step, config->sample.every, steps);
+    bool saves = config->checkpoint.every > 0 && step % config->checkpoint.every == 0;
+    if ((validates || samples || saves) && settle(run, error)) return -1;
+    if (validates && !*run->stop && validate(run, error)) return -1;
+    if (samples && !*run->stop && sample_now(run, error)) return -1;
+    if (!saves) return 0;
+    *saved = step;
+    return save(run, error);
+}
+
+static int train(struct run *run, char *error) {
+    const struct config *config = &run->config;
+    int64_t *step = &run->trainer.state.step, steps = config->train.steps;
+    int64_t saved = *step;
+    /* A run stopped by a signal leaves out the validation that was due. */
+    bool missed = *step > 0 && run->val.open && due(*step, config->eval.every, steps) &&
+                  run->metrics.last_validation != *step;
+    if (missed && validate(run, error)) return -1;
+    bool late = false; /* known after a step, so that each process gets at least one done */
+    while (*step < steps && !*run->stop && !late) {
+        if (step_or_save(run, saved, error) || after_step(run, &saved, error)) return -1;
+        late = report_out_of_time(&run->report);
+    }
+    if (settle(run, error)) return -1;
+    return *step > saved ? save(run, error) : 0;
+}
+
+static void print_banner(struct run *run) {
+    report_open(&run->report, stdout, &run->trainer, run->began, loss_floor(&run->config));
+    report_banner(&run->report, &run->trainer, run->train.open ? &run->train.loader : NULL,
+                  run->val.open ? &run->val.loader : NULL, run->directory);
+}
+
+/* Says why there are steps left. Returns the exit status. */
+static int stopped_early(const struct run *run) {
+    if (*run->stop) {
+        fprintf(stderr, "stopped by signal %d; go on with --resume\n", (int)*run->stop);
+        return EXIT_SIGNAL + *run->stop;
+    }
+    printf("stopped at step %" PRId64 " of %" PRId64 ": the %g minutes of train.minutes are over; "
+           "go on with --resume\n",
+           run->trainer.state.step, run->config.train.steps, run->config.train.minutes);
+    return EXIT_DONE;
+}
+
+int run_train(const struct config *config, const struct command_line *line, char *error) {
+    struct run run;
+    int status = EXIT_FAILED;
+    if (run_open(&run, config, true, error) == 0) status = start(&run, line, error);
+    if (status == EXIT_DONE) {
+        print_banner(&run);
+        if (run.trainer.state.step >= config->train.steps)
+            printf("all %" PRId64 " steps are done already; raise train.steps to go on\n",
+                   config->train.steps);
+        run.trainer.stop = run.stop = signals_catch();
+        if (train(&run, error)) status = EXIT_FAILED;
+        report_pause(&run.report);
+        if (status == EXIT_DONE && run.trainer.state.step < config->train.steps)
+            status = stopped_early(&run);
+    }
+    run_close(&run);
+    return status;
+}
+
+int run_dry(const struct config *config, const struct command_line *line, char *error) {
+    struct run run;
+    int failed = run_open(&run, config, false, error) || open_tokenizer(&run, NULL, error);
+    if (!failed) {
+        struct memory_question question = memory_question(&run.config, &run.be, line->memory_gib);
+        print_banner(&run);
+        failed = memory_report_run(stdout, &question, error) ||
+                 (line->sizes && memory_report_sizes(stdout, &question, error));
+    }
+    run_close(&run);
+    return failed ? EXIT_FAILED : EXIT_DONE;
+}

@@ -1,0 +1,88 @@
+#include "model/run/run_directory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "data/base/error.h"
+#include "data/base/exit_status.h"
+#include "data/base/files.h"
+#include "model/config/config_print.h"
+#include "model/files/checkpoint.h"
+#include "model/files/checkpoint_directory.h"
+
+int run_directory_lock(int *lock, const char *directory, char *error) {
+    if (directory_create(directory, error)) return -1;
+    *lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*lock < 0) return fail(error, "%s: %s", directory, strerror(errno));
+    if (flock(*lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return 0;
+    return fail(error, "%s: another process is training there\nchoose another name: --set name=...",
+                directory);
+}
+
+static bool same_place(const char *a, const char *b) {
+    char real_a[PATH_MAX], real_b[PATH_MAX];
+    return realpath(a, real_a) && realpath(b, real_b) && strcmp(real_a, real_b) == 0;
+}
+
+/* A path that the user names may come from elsewhere only if there is nothing here yet: steps of
+ * two histories in one directory would be told apart by nobody. */
+static int start_from_path(char *from, const char *given, const char *newest, int none,
+                           const char *directory, char *error) {
+    char path[FILE_PATH_MAX];
+    if (checkpoint_locate(path, given, stderr, error)) return EXIT_FAILED;
+    if (none == 0 && !same_place(path, newest)) {
+        fail(error,
+             "%s holds checkpoints, the newest being %s,\nso it cannot go on from %s: give the "
+             "run another name with --set name=..., or resume without a path",
+             directory, strrchr(newest, '/') + 1, path);
+        return EXIT_USAGE;
+    }
+    snprintf(from, FILE_PATH_MAX, "%s", path);
+    return EXIT_DONE;
+}
+
+int run_directory_start(char *from, const char *directory, const struct config *config,
+                        const struct command_line *line, char *error) {
+    char newest[FILE_PATH_MAX];
+    from[0] = 0;
+    int none = checkpoint_newest(newest, directory, stderr, error);
+    if (none < 0) return EXIT_FAILED;
+    if (none == 2) {
+        fail(error,
+             "%s: all its checkpoints are damaged\nrestore one, or choose another name: --set "
+             "name=...",
+             directory);
+        return EXIT_FAILED;
+    }
+    if (line->resume && line->resume_path)
+        return start_from_path(from, line->resume_path, newest, none, directory, error);
+    if (none == 0 && !line->resume && config->checkpoint.resume != CONFIG_RESUME_AUTO) {
+        fail(error,
+             "%s already holds checkpoints, up to %s\ngo on with --resume, or choose another "
+             "name: --set name=...",
+             directory, strrchr(newest, '/') + 1);
+        return EXIT_USAGE;
+    }
+    if (none == 1 && line->resume) {
+        fail(error, "%s: no complete checkpoint to resume from\nstart without --resume", directory);
+        return EXIT_FAILED;
+    }
+    if (none == 0) snprintf(from, FILE_PATH_MAX, "%s", newest);
+    return EXIT_DONE;
+}
+
+int run_directory_write_config(const char *directory, const struct config *config, char *error) {
+    char path[FILE_PATH_MAX + 16];
+    size_t size = 0;
+    char *text = config_json_text(config, &size);
+    if (!text) return fail(error, "out of memory");
+    snprintf(path, sizeof path, "%s/config.json", directory);
+    int status = file_write_whole(path, text, size, NULL, error);
+    free(text);
+    return status;
+}

@@ -1,0 +1,22 @@
+/* The directory of a run, RUN_DIR/NAME: who may write there, and where a run begins in it. */
+#ifndef MODEL_RUN_RUN_DIRECTORY_H
+#define MODEL_RUN_RUN_DIRECTORY_H
+
+#include "model/run/command_line.h"
+#include "model/config/config.h"
+
+/* Creates the directory if need be and takes its lock, so that two processes never train in it.
+ * *lock is a descriptor to close at the end. File systems without locks are trusted. */
+int run_directory_lock(int *lock, const char *directory, char *error);
+
+/* Decides where to begin: from becomes the path of a checkpoint (FILE_PATH_MAX bytes), or "" for a
+ * new run. What a new run, or one that goes on from somewhere else, would overwrite is refused.
+ * Damaged checkpoints are named on standard error. Returns an exit status, with a message unless it
+ * is 0. */
+int run_directory_start(char *from, const char *directory, const struct config *config,
+                        const struct command_line *line, char *error);
+
+/* Writes DIRECTORY/config.json. */
+int run_directory_write_config(const char *directory, const struct config *config, char *error);
+
+#endif

@@ -1,0 +1,125 @@
+/* ./train --sample */
+#include "model/run/run_sample.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/base/error.h"
+#include "data/base/exit_status.h"
+#include "data/base/signals.h"
+#include "model/files/checkpoint.h"
+#include "model/precision.h"
+#include "model/run/run_setup.h"
+
+/* What a text begins with where nothing is said: the token between texts, or a line break. */
+static int encode_prompt(uint16_t **tokens, const struct tokenizer *tokenizer, const char *prompt,
+                         char *error) {
+    struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
+    if (!encoder) return fail(error, "out of memory for the prompt");
+    if (prompt[0]) tokenizer_encode(encoder, tokens, prompt, strlen(prompt), true);
+    else if (tokenizer->end_of_text >= 0) arrput(*tokens, (uint16_t)tokenizer->end_of_text);
+    else tokenizer_encode(encoder, tokens, "\n", 1, false);
+    tokenizer_encoder_close(encoder);
+    return 0;
+}
+
+int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
+                 const struct tokenizer *tokenizer, const char *prompt,
+                 const struct sample_options *options, char *error) {
+    struct text_stream stream = {.out = out, .tokenizer = tokenizer};
+    struct sample_options all = *options;
+    uint16_t *tokens = NULL;
+    if (encode_prompt(&tokens, tokenizer, prompt, error)) return -1;
+    if (arrlen(tokens) > gpt->capacity.sequence_length)
+        fprintf(stderr, "note: of %td tokens of the prompt the last %" PRId64 " are read\n",
+                arrlen(tokens), gpt->capacity.sequence_length);
+    text_stream_put(&stream, prompt, strlen(prompt));
+    fflush(out);
+    all.prompt = tokens;
+    all.prompt_length = arrlen(tokens);
+    all.vocabulary = tokenizer->vocab_size;
+    all.end_of_text = tokenizer->end_of_text;
+    all.emit = text_stream_token;
+    all.context = &stream;
+    int status = sample_tokens(gpt, result, &all, error);
+    text_stream_end(&stream);
+    fputc('\n', out);
+    fflush(out);
+    arrfree(tokens);
+    return status;
+}
+
+static int load(struct gpt *gpt, const char *from, char *error) {
+    backend_plan_begin(gpt->be);
+    sample_plan(gpt);
+    if (backend_plan_end(gpt->be, error) || gpt_allocate(gpt, error)) return -1;
+    return checkpoint_load_weights(gpt, from, error);
+}
+
+static void print_speed(const struct sample_result *result) {
+    char speed[32] = "";
+    if (result->tokens > 1) /* the first one is the prompt's */
+        snprintf(speed, sizeof speed, ", %.1f tokens/s",
+                 (double)(result->tokens - 1) / result->tokens_seconds);
+    fprintf(stderr, "%" PRId64 " tokens%s; prompt %.0f ms\n", result->tokens, speed,
+            1e3 * result->prompt_seconds);
+}
+
+static struct sample_options options_of(const struct config *config,
+                                        const struct command_line *line) {
+    return (struct sample_options){
+        .tokens = line->tokens >= 0 ? line->tokens : config->sample.tokens,
+        .temperature = line->temperature >= 0 ? line->temperature : config->sample.temperature,
+        .top_k = line->top_k >= 0 ? line->top_k : config->sample.top_k,
+        .top_p = line->top_p >= 0 ? line->top_p : config->sample.top_p,
+        .seed = derive_seed(line->seed >= 0 ? line->seed : config->seed, SEED_SAMPLE),
+        .stop = signals_catch(),
+    };
+}
+
+static int print_samples(struct gpt *gpt, const struct tokenizer *tokenizer,
+                         const struct config *config, const struct command_line *line,
+                         char *error) {
+    struct sample_options options = options_of(config, line);
+    for (ptrdiff_t i = 0; i < arrlen(line->prompts) && !*options.stop; i++) {
+        struct sample_result result;
+        if (i > 0) printf("---\n");
+        if (print_sample(stdout, &result, gpt, tokenizer, line->prompts[i], &options, error))
+            return EXIT_FAILED;
+        if (ferror(stdout)) break;
+        print_speed(&result);
+        options.stream++;
+    }
+    return *options.stop ? EXIT_SIGNAL + *options.stop : EXIT_DONE;
+}
+
+static int sample(struct backend *be, const struct config *config, const char *from,
+                  const struct tokenizer *tokenizer, const struct command_line *line, char *error) {
+    struct precision precision;
+    struct gpt gpt;
+    char note[ERROR_MAX];
+    if (precision_resolve(&precision, note, config, be, error)) return EXIT_FAILED;
+    print_notes("note", note);
+    int status = EXIT_FAILED;
+    if (gpt_open(&gpt, config, &precision, be, GPT_SAMPLING, error) == 0 &&
+        load(&gpt, from, error) == 0)
+        status = print_samples(&gpt, tokenizer, config, line, error);
+    gpt_close(&gpt);
+    return status;
+}
+
+int run_sample(const struct config *config, const char *from, const struct command_line *line,
+               char *error) {
+    struct backend be;
+    struct tokenizer tokenizer;
+    if (setup_tokenizer(&tokenizer, config, from, NULL, 0, error)) return EXIT_FAILED;
+    int status = EXIT_FAILED;
+    if (setup_backend(&be, config, NULL, error) == 0) {
+        status = sample(&be, config, from, &tokenizer, line, error);
+        backend_close(&be);
+    }
+    tokenizer_close(&tokenizer);
+    return status;
+}

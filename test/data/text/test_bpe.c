@@ -1,0 +1,136 @@
+#include "data/text/bpe.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+
+#include "data/base/random.h"
+#include "test/small_bpe.h"
+
+static void merge(const struct bpe *bpe, uint16_t **tokens, const void *piece, size_t size) {
+    struct bpe_scratch scratch = {0};
+    arrsetlen(*tokens, 0);
+    bpe_merge(bpe, &scratch, tokens, piece, size);
+    bpe_scratch_free(&scratch);
+}
+
+/* Whether the tokens spell `spelled`, their bytes with bars between. */
+static void expect_spelled(const struct bpe *bpe, const char *piece, const char *spelled) {
+    uint16_t *tokens = NULL;
+    char text[256] = "";
+    merge(bpe, &tokens, piece, strlen(piece));
+    for (size_t i = 0; i < arrlenu(tokens); i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%.*s", i ? "|" : "",
+                 (int)(bpe->starts[tokens[i] + 1] - bpe->starts[tokens[i]]),
+                 (const char *)bpe->bytes + bpe->starts[tokens[i]]);
+    cr_expect_str_eq(text, spelled);
+    arrfree(tokens);
+}
+
+Test(bpe, merges_the_lowest_rank_first_and_the_leftmost_of_equals) {
+    static const char *const merges[] = {"b c", "a b", "a a", "bc d", "a bc", "ab c", "aa aa"};
+    struct bpe bpe;
+    small_bpe(&bpe, merges, 7);
+    expect_spelled(&bpe, "abd", "ab|d");
+    expect_spelled(&bpe, "abcd", "a|bcd");
+    expect_spelled(&bpe, "abc", "abc");
+    expect_spelled(&bpe, "aaa", "aa|a");
+    expect_spelled(&bpe, "aaab", "aa|ab");
+    expect_spelled(&bpe, "aaaaaaa", "aaaa|aa|a");
+    expect_spelled(&bpe, "x", "x");
+    expect_spelled(&bpe, "", "");
+    bpe_free(&bpe);
+}
+
+/* The rank is the place among the merges, not the token: here the later merge has a token that was
+ * made by an earlier one. */
+Test(bpe, two_merges_may_have_one_result) {
+    static const char *const merges[] = {"b c", "a bc", "c d", "a b", "ab c", "abc x", "ab cd"};
+    struct bpe bpe;
+    small_bpe(&bpe, merges, 7);
+    cr_assert_eq(bpe.merges[1].token, bpe.merges[4].token);
+    expect_spelled(&bpe, "abcx", "abcx");
+    expect_spelled(&bpe, "abcd", "abc|d");
+    expect_spelled(&bpe, "abxcd", "ab|x|cd");
+    bpe_free(&bpe);
+}
+
+Test(bpe, without_merges_bytes_are_tokens) {
+    struct bpe bpe;
+    uint16_t *tokens = NULL;
+    uint8_t piece[256];
+    for (int i = 0; i < 256; i++) piece[i] = (uint8_t)i;
+    small_bpe(&bpe, NULL, 0);
+    merge(&bpe, &tokens, piece, 256);
+    cr_assert_eq(arrlenu(tokens), 256);
+    for (int i = 0; i < 256; i++) cr_expect_eq(tokens[i], i);
+    arrfree(tokens);
+    bpe_free(&bpe);
+}
+
+/* A number below `limit`, the next one of a series. */
+static uint32_t random_below(uint64_t *series, size_t limit) {
+    return (uint32_t)(random_bits(4, 0, (*series)++) % limit);
+}
+
+/* A random vocabulary over four letters, in which merges have merges as parts. The tokens' order
+ * is not that of the ranks. */
+static void random_bpe(struct bpe *bpe, uint64_t *random, int count) {
+    struct bpe_builder builder;
+    char(*names)[64] = calloc((size_t)count + 4, sizeof *names), (*pairs)[2][64] = NULL;
+    cr_assert_not_null(names);
+    small_bpe_begin(&builder, bpe);
+    int known = 4;
+    for (int i = 0; i < 4; i++) names[i][0] = (char)('a' + i);
+    while (known < count + 4) {
+        char left[64], right[64];
+        strcpy(left, names[random_below(random, (size_t)known)]);
+        strcpy(right, names[random_below(random, (size_t)known)]);
+        if (strlen(left) + strlen(right) >= 12) continue;
+        strcpy(names[known], left);
+        strcat(names[known], right);
+        if (bpe_builder_find(&builder, names[known]) >= 0) continue;
+        cr_assert_null(bpe_builder_add_token(&builder, names[known], 255 + count - (known - 4)));
+        arraddnptr(pairs, 1);
+        strcpy(pairs[arrlen(pairs) - 1][0], left);
+        strcpy(pairs[arrlen(pairs) - 1][1], right);
+        known++;
+    }
+    cr_assert_null(bpe_builder_finish_tokens(&builder));
+    /* Any order of ranks, also such in which a part comes after the whole. */
+    for (int i = count; i-- > 0;) {
+        const int other = (int)random_below(random, (size_t)i + 1);
+        cr_assert_null(bpe_builder_add_merge(&builder, pairs[other][0], pairs[other][1]));
+        memcpy(pairs[other], pairs[i], sizeof *pairs);
+    }
+    bpe_builder_close(&builder);
+    bpe_index(bpe);
+    arrfree(pairs);
+    free(names);
+}
+
+static void expect_like_naive(const struct bpe *bpe, const uint8_t *piece, size_t size) {
+    uint16_t *tokens = NULL, *expected = NULL;
+    merge(bpe, &tokens, piece, size);
+    naive_merge(bpe, &expected, piece, size);
+    cr_assert_eq(arrlenu(tokens), arrlenu(expected), "%.*s", (int)size, (const char *)piece);
+    cr_assert_eq(memcmp(tokens, expected, arrlenu(tokens) * sizeof *tokens), 0, "%.*s", (int)size,
+                 (const char *)piece);
+    arrfree(tokens);
+    arrfree(expected);
+}
+
+Test(bpe, long_and_short_pieces_are_merged_as_the_definition_says) {
+    uint64_t random = 0;
+    for (int round = 0; round < 30; round++) {
+        struct bpe bpe;
+        uint8_t piece[130];
+        random_bpe(&bpe, &random, 5 + round * 8);
+        for (size_t size = 1; size <= sizeof piece; size++) {
+            const uint32_t letters = 1 + random_below(&random, 4);
+            for (size_t i = 0; i < size; i++)
+                piece[i] = (uint8_t)('a' + random_below(&random, letters));
+            expect_like_naive(&bpe, piece, size);
+        }
+        bpe_free(&bpe);
+    }
+}

@@ -1,0 +1,247 @@
+#include "data/text/pieces.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <criterion/criterion.h>
+#include <pcre2.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/base/error.h"
+#include "data/base/random.h"
+#include "data/base/sha256.h"
+#include "test/cpu_time.h"
+
+static struct pieces pieces;
+static char error[ERROR_MAX];
+
+static void begin(void) {
+    cr_assert_eq(pieces_open(&pieces, error), 0, "%s", error);
+}
+
+static void end(void) {
+    pieces_close(&pieces);
+}
+
+TestSuite(pieces, .init = begin, .fini = end);
+
+/* Where each piece ends; an stb_ds array. */
+static size_t *ends_of(const void *text, size_t size) {
+    size_t *ends = NULL, from, to, at = 0;
+    pieces_begin(&pieces, text, size);
+    while (pieces_next(&pieces, &from, &to)) {
+        cr_assert_eq(from, at);
+        cr_assert_gt(to, from);
+        cr_assert_leq(to, size);
+        arrput(ends, at = to);
+    }
+    cr_assert_eq(at, size);
+    return ends;
+}
+
+/* bars: the text with a bar after each piece. */
+static void expect_cut(const char *bars) {
+    char text[512], found[1024] = "";
+    size_t size = 0, at = 0, length = 0;
+    for (const char *c = bars; *c; c++)
+        if (*c != '|') text[size++] = *c;
+    size_t *ends = ends_of(text, size);
+    for (size_t i = 0; i < arrlenu(ends); i++) {
+        memcpy(found + length, text + at, ends[i] - at);
+        length += ends[i] - at;
+        found[length++] = '|';
+        at = ends[i];
+    }
+    cr_expect_str_eq(found, bars);
+    arrfree(ends);
+}
+
+Test(pieces, words_numbers_and_signs_take_one_space_along) {
+    expect_cut("");
+    expect_cut("Hello|,| world|!|");
+    expect_cut("a|1|b|22| c| 3|");
+    expect_cut("x|.-!|y| .-!| z|");
+    expect_cut("f\xc3\xbcr| \xe6\xbc\xa2\xe5\xad\x97|\xef\xbc\x91| \xd9\xa1\xd9\xa2|");
+    /* A combining mark and U+180E are signs. */
+    expect_cut("e|\xcc\x81|1|\xcc\x81|");
+    expect_cut("a| \xe1\xa0\x8e|a|\xe1\xa0\x8e!|");
+    expect_cut("\x1c| \x1f|");
+}
+
+Test(pieces, endings_of_english_words) {
+    expect_cut("it|'s| he|'ll| we|'ve| I|'d| they|'re| don|'t| I|'m|");
+    expect_cut("IT|'|S| HE|'|LL|");
+    expect_cut("'s|'t|'re|'ve|'m|'ll|'d|");
+    expect_cut(" '|s|");
+    expect_cut("'s|x|'re|d|'ll|ama| '|t|");
+    expect_cut("''|s|");
+    expect_cut("!'|m|");
+    expect_cut("l|'|r|");
+    expect_cut("'|v|");
+    expect_cut("'|l|");
+    expect_cut("it|\xe2\x80\x99|s|");
+}
+
+Test(pieces, white_space_leaves_its_last_character_to_what_follows) {
+    expect_cut("a| | b|");
+    expect_cut("a|  | b|");
+    expect_cut("a|\n|b|\n|\n|c|");
+    expect_cut("a| \t|\t|b|");
+    expect_cut("   |");
+    expect_cut("a|   |");
+    expect_cut(" \n| a|");
+    expect_cut(" |\n|a|");
+    expect_cut("a|\r|\n|b|");
+    expect_cut("a|\xc2\xa0|\xc2\xa0|b|");
+    expect_cut("a|\xe3\x80\x80|b|");
+    expect_cut("a| |\xc2\xa0|b|");
+    expect_cut("a|\xc2\xa0| b|");
+}
+
+Test(pieces, bytes_that_are_no_characters_are_pieces_of_their_own) {
+    expect_cut("\xff|");
+    expect_cut("a|\xff\xfe|b|");
+    expect_cut("a| |\xff| b|");
+    expect_cut("  |\xff|");
+    /* What follows is not looked at: both spaces are one piece, as at the end of a text. */
+    expect_cut("a|  |\xff|");
+    expect_cut("a|\xe2\x82|");
+    expect_cut("\xe2\x82|a|");
+    expect_cut("\xc3\xa4|\xc3|\xc3\xa4|");
+    expect_cut("\xed\xa0\x80|!|\xc0\x80|");
+    expect_cut("it|\xf0\x9f\x98|'s|");
+}
+
+static size_t write_character(char text[4], uint32_t code) {
+    if (code < 0x80) return text[0] = (char)code, 1;
+    const size_t size = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    static const int leads[] = {0, 0, 0xc0, 0xe0, 0xf0};
+    for (size_t i = size; i-- > 1; code >>= 6) text[i] = (char)(0x80 | (code & 0x3f));
+    text[0] = (char)(leads[size] | (int)code);
+    return size;
+}
+
+/* L: it continues a word; N: a number; o: a run of other signs; s: none of them, white space. */
+static char class_of(uint32_t code) {
+    static const char neighbours[] = "a1!", classes[] = "LNo";
+    char found = 's';
+    for (int i = 0; i < 3; i++) {
+        char text[5] = {neighbours[i]};
+        const size_t size = 1 + write_character(text + 1, code);
+        size_t from, to;
+        pieces_begin(&pieces, text, size);
+        cr_assert(pieces_next(&pieces, &from, &to));
+        if (to == size) found = classes[i];
+    }
+    return found;
+}
+
+static bool is_white_space(uint32_t code) {
+    return (code >= 9 && code <= 13) || code == ' ' || code == 0x85 || code == 0xa0 ||
+           code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||
+           code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
+}
+
+/* Over all characters. The hash is of the classes that tiktoken and tokenizers give them, see
+ * test/golden/tokenizer/README.md. */
+Test(pieces, characters_have_the_classes_of_unicode_16) {
+    struct sha256 hash;
+    uint8_t digest[SHA256_BYTES];
+    char hex[SHA256_HEX_MAX], unicode[64] = "";
+    sha256_begin(&hash);
+    for (uint32_t code = 0; code < 0x110000; code++) {
+        if (code >= 0xd800 && code <= 0xdfff) continue;
+        const char class = class_of(code);
+        if ((class == 's') != is_white_space(code)) cr_assert_fail("U+%04X", code);
+        sha256_add(&hash, &class, 1);
+    }
+    sha256_end(&hash, digest);
+    sha256_hex(hex, digest);
+    pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, unicode);
+    if (atoi(unicode) < 14 || atoi(unicode) > 16) {
+        fprintf(stderr, "skipped: the letters of Unicode 16: PCRE2 has those of %s\n", unicode);
+        cr_skip_test("PCRE2 has another Unicode");
+    }
+    cr_expect_str_eq(hex, "7b6842baf8460a2ef9408456d88877780f48765c59d954dd2ab73f877760c6a1");
+}
+
+/* A text of everything, whole characters and broken ones. */
+static char *random_text(size_t size, uint64_t seed) {
+    static const char *const parts[] = {" ",        "  ",
+                                        "\n",       "'s",
+                                        "'ll",      "'",
+                                        "word",     "12",
+                                        "\xff",     "\xc3",
+                                        "\xc3\xa4", "!?",
+                                        "\xc2\xa0", "\xe6\xbc\xa2",
+                                        "\t",       "\xf0\x9f\x98\x80",
+                                        "X",        "\xf0\xb1\x8d\x90",
+                                        "\xd9\xa1", "\xed\xa0\x80"};
+    char *text = NULL;
+    for (uint64_t i = 0; arrlenu(text) < size; i++) {
+        const char *part = parts[random_bits(seed, 0, i) % (sizeof parts / sizeof *parts)];
+        memcpy(arraddnptr(text, strlen(part)), part, strlen(part));
+    }
+    return text;
+}
+
+Test(pieces, are_the_same_without_machine_code) {
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        char *text = random_text(2000, seed);
+        const bool is_compiled = pieces.is_compiled;
+        size_t *fast = ends_of(text, arrlenu(text));
+        pieces.is_compiled = false;
+        size_t *plain = ends_of(text, arrlenu(text));
+        pieces.is_compiled = is_compiled;
+        cr_assert_eq(arrlenu(fast), arrlenu(plain));
+        cr_expect_eq(memcmp(fast, plain, arrlenu(fast) * sizeof *fast), 0);
+        arrfree(fast);
+        arrfree(plain);
+        arrfree(text);
+    }
+}
+
+/* Cuts `size` bytes made of copies of one part, with and without machine code. */
+static void cut_copies(const void *argument, size_t size) {
+    const char *part = argument;
+    const size_t length = strlen(part);
+    const bool is_compiled = pieces.is_compiled;
+    char *text = malloc(size);
+    cr_assert_not_null(text);
+    for (size_t i = 0; i < size; i++) text[i] = part[i % length];
+    size_t *ends = ends_of(text, size);
+    arrfree(ends);
+    pieces.is_compiled = false;
+    ends = ends_of(text, size);
+    arrfree(ends);
+    pieces.is_compiled = is_compiled;
+    free(text);
+}
+
+Test(pieces, hostile_texts_take_time_in_proportion) {
+    static const char *const parts[] = {"a",
+                                        " ",
+                                        "\n",
+                                        "1",
+                                        "'",
+                                        "!",
+                                        "\xff",
+                                        "a\xff",
+                                        " \n",
+                                        "\xe6\xbc\xa2",
+                                        "\xe3\x80\x80",
+                                        "\xcc\x81",
+                                        "a\xf0\xb1\x8d\x90",
+                                        "\xf0\x9f\x98\x80",
+                                        "\xe2\x82",
+                                        "'s",
+                                        "'l",
+                                        "  a",
+                                        ("\xf0\x9e\x97\xb1"
+                                         "1")};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        cr_expect(grows_in_proportion(cut_copies, parts[i], 1000000), "copies of part %zu", i);
+}

@@ -1,0 +1,314 @@
+/* model/config: values, precedence, flags, computed defaults, warnings, and finding the file. */
+#include "model/config/config_check.h"
+#include "model/config/config_keys.h"
+#include "model/files/config_file.h"
+#include "test/model/config/config_fixture.h"
+
+#include <sys/stat.h>
+
+Test(config, defaults_are_valid_and_complete) {
+    struct fixture fixture;
+    struct config defaults, loaded;
+    fixture_open(&fixture);
+    config_defaults(&defaults);
+    load_well(&fixture, &loaded, "{}", NULL);
+    cr_assert_str_eq(loaded.name, "run", "a config without a name is called after its file");
+    strcpy(defaults.name, "run");
+    char *expected = dump(&defaults), *found = dump(&loaded);
+    cr_assert_str_eq(found, expected);
+    cr_assert_eq(loaded.loss_scale.init_scale, 65536);
+    cr_assert_eq(loaded.loss_scale.min_scale, 0x1p-14);
+    cr_assert_eq(loaded.precision, CONFIG_PRECISION_AUTO);
+    cr_assert(loaded.autocast.enabled);
+    cr_assert_str_eq(loaded.data.val, "tales");
+    free(expected);
+    free(found);
+    fixture_close(&fixture);
+}
+
+Test(config, table_is_sound) {
+    int last_block = -1;
+    for (int i = 0; i < config_option_count; i++) {
+        const struct config_option *option = &config_options[i];
+
+        int block = config_option_block(option);
+        cr_assert_eq(config_option_index(option->key, strlen(option->key)), i, "%s twice",
+                     option->key);
+        cr_assert(block == last_block || block == last_block + 1, "%s: blocks out of order",
+                  option->key);
+        cr_assert_eq(block < 0, strchr(option->key, '.') == NULL, "%s: no such block", option->key);
+        if (option->type == CONFIG_INTEGER || option->type == CONFIG_NUMBER) {
+            cr_assert_geq(option->initial, option->minimum, "%s", option->key);
+            cr_assert_leq(option->initial, option->maximum, "%s", option->key);
+        }
+        last_block = block;
+    }
+    cr_assert_eq(last_block, config_block_count - 1);
+}
+
+Test(config, reads_every_type) {
+    struct fixture fixture;
+    struct config c;
+    fixture_open(&fixture);
+    load_well(&fixture, &c,
+              "{\"name\": \"caf\\u00e9 \\\"x\\\"\", \"precision\": \"fp16\", \"seed\": 1e3,\n"
+              " \"$schema\": \"./schema.json\", \"threads\": 2,\n"
+              " \"optimizer\": {\"lr\": 2.5E-4, \"schedule\": \"wsd\"},\n"
+              " \"autocast\": {\"enabled\": false, \"float32\": [\"lm_head\", \"gelu\"]},\n"
+              " \"sample\": {\"prompt\": \"a\\tb\\n\"}, \"log\": {\"metrics\": false}}\r\n",
+              NULL);
+    cr_assert_str_eq(c.name, "caf\xc3\xa9 \"x\"");
+    cr_assert_eq(c.precision, CONFIG_PRECISION_FP16);
+    cr_assert_eq(c.seed, 1000);
+    cr_assert_eq(c.threads, 2);
+    cr_assert_eq(c.optimizer.lr, 2.5e-4);
+    cr_assert_eq(c.optimizer.schedule, CONFIG_SCHEDULE_WSD);
+    cr_assert(!c.autocast.enabled);
+    cr_assert_eq(c.autocast.float32.count, 2);
+    cr_assert_str_eq(c.autocast.float32.items[0], "lm_head");
+    cr_assert_str_eq(c.autocast.float32.items[1], "gelu");
+    cr_assert_str_eq(c.sample.prompt, "a\tb\n");
+    cr_assert(!c.log.metrics);
+    cr_assert(config_given(&c, "optimizer.lr") && config_given(&c, "autocast"));
+    cr_assert(!config_given(&c, "optimizer.beta1") && !config_given(&c, "loss_scale"));
+    fixture_close(&fixture);
+}
+
+/* A flag and the dump that it must give: "key": value as it stands there. */
+Test(config, flags) {
+    static const struct {
+        const char *flag, *line;
+    } cases[] = {
+        {"optimizer.lr=3e-4", "\"lr\": 0.0003,"},
+        {"train.steps=1e2", "\"steps\": 100,"},
+        {"precision=bf16", "\"precision\": \"bf16\","},
+        {"precision=\"bf16\"", "\"precision\": \"bf16\","},
+        {"name=123", "\"name\": \"123\","},
+        {"name=true", "\"name\": \"true\","},
+        {"name=\"quoted\"", "\"name\": \"quoted\","},
+        {"sample.prompt=a = b, c", "\"prompt\": \"a = b, c\","},
+        {"sample.prompt=\"Hi\" he said", "\"prompt\": \"\\\"Hi\\\" he said\","},
+        {"log.metrics=false", "\"metrics\": false"},
+        {"autocast.float32=gelu,qkv", "\"float32\": [\"gelu\", \"qkv\"],"},
+        {"autocast.float32=[\"gelu\", \"qkv\"]", "\"float32\": [\"gelu\", \"qkv\"],"},
+        {"autocast.float32=gelu", "\"float32\": [\"gelu\"],"},
+        {"autocast.float32=", "\"float32\": [],"},
+        {"model.init_from=", "\"init_from\": \"\""},
+        {"seed=9007199254740991", "\"seed\": 9007199254740991,"},
+    };
+    struct fixture fixture;
+    fixture_open(&fixture);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct config config;
+        load_well(&fixture, &config, "{}", cases[i].flag);
+        char *text = dump(&config);
+        cr_assert_not_null(strstr(text, cases[i].line), "%s gave\n%s", cases[i].flag, text);
+        free(text);
+    }
+    fixture_close(&fixture);
+}
+
+Test(config, last_flag_wins) {
+    struct fixture fixture;
+    struct config config;
+    char error[ERROR_MAX] = "";
+    char *flags[] = {"train.steps=5", "seed=2", "train.steps=7"};
+    fixture_open(&fixture);
+    write_bytes(fixture.path, "{\"train\": {\"steps\": 3}}", 23);
+    cr_assert_eq(config_load(&config, fixture.path, flags, 3, error), 0, "%s", error);
+    cr_assert_eq(config.train.steps, 7);
+    cr_assert_eq(config.seed, 2);
+    fixture_close(&fixture);
+}
+
+Test(config, presets_and_what_beats_them) {
+    static const struct {
+        const char *text, *flag;
+        int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
+    } cases[] = {
+        {"{}", NULL, 4, 4, 256, 256, 256},
+        {"{}", "model.preset=gpt2", 12, 12, 768, 1024, 50257},
+        {"{}", "model.preset=gpt2-medium", 24, 16, 1024, 1024, 50257},
+        {"{}", "model.preset=gpt2-large", 36, 20, 1280, 1024, 50257},
+        {"{\"model\": {\"preset\": \"gpt2-xl\"}}", NULL, 48, 25, 1600, 1024, 50257},
+        /* explicit sizes beside a preset win, in the file and as flags */
+        {"{\"model\": {\"n_layer\": 2, \"preset\": \"gpt2\"}}", NULL, 2, 12, 768, 1024, 50257},
+        {"{\"model\": {\"preset\": \"gpt2\"}}", "model.vocab_size=300", 12, 12, 768, 1024, 300},
+        /* a preset as a flag beats the file's sizes */
+        {"{\"model\": {\"n_layer\": 2}}", "model.preset=gpt2", 12, 12, 768, 1024, 50257},
+        {"{\"model\": {\"preset\": \"gpt2\"}}", "model.preset=", 4, 4, 256, 256, 256},
+        /* the vocabulary of the tokenizer */
+        {"{\"data\": {\"tokenizer\": \"gpt2\", \"train\": \"x*\"}}", NULL, 4, 4, 256, 256, 50257},
+    };
+    struct fixture fixture;
+    fixture_open(&fixture);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct config c;
+        load_well(&fixture, &c, cases[i].text, cases[i].flag);
+        cr_assert_eq(c.model.n_layer, cases[i].n_layer, "case %zu", i);
+        cr_assert_eq(c.model.n_head, cases[i].n_head, "case %zu", i);
+        cr_assert_eq(c.model.n_embd, cases[i].n_embd, "case %zu", i);
+        cr_assert_eq(c.model.n_positions, cases[i].n_positions, "case %zu", i);
+        cr_assert_eq(c.model.vocab_size, cases[i].vocab_size, "case %zu", i);
+    }
+    fixture_close(&fixture);
+}
+
+Test(config, parameter_count_of_gpt2) {
+    struct fixture fixture;
+    struct config config;
+    fixture_open(&fixture);
+    load_well(&fixture, &config, "{}", "model.preset=gpt2");
+    cr_assert_eq(config_parameter_count(&config), 124439808); /* as Hugging Face counts it */
+    load_well(&fixture, &config, "{}", "model.preset=gpt2-xl");
+    cr_assert_eq(config_parameter_count(&config), 1557611200);
+    fixture_close(&fixture);
+}
+
+Test(config, computed_defaults) {
+    struct fixture fixture;
+    struct config c;
+    fixture_open(&fixture);
+    load_well(&fixture, &c, "{\"data\": {\"train\": \"x_*.bin\"}}", NULL);
+    cr_assert_str_eq(c.data.val, "", "tales does not validate another text unasked");
+    cr_assert_eq(c.eval.every, 0);
+    load_well(&fixture, &c, "{\"data\": {\"train\": \"x_*.bin\", \"val\": \"y_*.bin\"}}", NULL);
+    cr_assert_str_eq(c.data.val, "y_*.bin");
+    cr_assert_eq(c.eval.every, 100);
+    fixture_close(&fixture);
+}
+
+static void expect_warning(const struct fixture *fixture, const char *text, const char *word) {
+    struct config config;
+    char notes[1024];
+    load_well(fixture, &config, text, NULL);
+    int count = config_warnings(&config, notes, sizeof notes);
+    cr_assert_eq(count, word != NULL, "%s: %s", text, notes);
+    if (word) cr_assert_not_null(strstr(notes, word), "%s", notes);
+}
+
+Test(config, warnings) {
+    struct fixture fixture;
+    fixture_open(&fixture);
+    expect_warning(&fixture, "{\"precision\": \"bf16\"}", NULL);
+    expect_warning(&fixture, "{\"data\": {\"train\": \"x\", \"val\": \"tales\"}}", "another text");
+    fixture_close(&fixture);
+}
+
+/* Writes a config.json of Hugging Face into the fixture's folder. */
+static void write_model(const char *folder, char path[200], const char *text) {
+    snprintf(path, 200, "%s/config.json", folder);
+    write_bytes(path, text, strlen(text));
+}
+
+static const char small_model[] =
+    "{\"model_type\": \"gpt2\", \"n_layer\": 3, \"n_head\": 6, \"n_embd\": 72, "
+    "\"n_positions\": 300, \"vocab_size\": 1003}";
+
+Test(config, sizes_come_from_the_model_to_begin_with) {
+    struct fixture fixture;
+    struct config config;
+    char model[200], tokenizer[200], text[400];
+    fixture_open(&fixture);
+    write_model(fixture.folder, model, small_model);
+    snprintf(tokenizer, sizeof tokenizer, "%s/tokenizer.json", fixture.folder);
+    snprintf(text, sizeof text,
+             "{\"model\": {\"init_from\": \"%s\"}, \"data\": {\"train\": \"x\"}}", fixture.folder);
+    load_well(&fixture, &config, text, NULL);
+    cr_expect_eq(config.model.n_layer, 3);
+    cr_expect_eq(config.model.n_head, 6);
+    cr_expect_eq(config.model.n_embd, 72);
+    cr_expect_eq(config.model.n_positions, 300);
+    cr_expect_eq(config.model.vocab_size, 1003);
+    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_BYTES);
+    write_bytes(tokenizer, "{}", 2);
+    load_well(&fixture, &config, text, NULL);
+    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_GPT2, "its files are there");
+    /* What is given wins, and is refused later if the weights do not agree. */
+    load_well(&fixture, &config, text, "model.n_layer=2");
+    cr_expect_eq(config.model.n_layer, 2);
+    cr_expect_eq(config.model.n_embd, 72);
+    load_well(&fixture, &config, text, "model.preset=gpt2");
+    cr_expect_eq(config.model.n_embd, 768);
+    load_well(&fixture, &config, text, "data.tokenizer=bytes");
+    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_BYTES);
+    unlink(tokenizer);
+    unlink(model);
+    /* Weights may come without a config.json. */
+    load_well(&fixture, &config, text, NULL);
+    cr_expect_eq(config.model.n_embd, 256);
+    fixture_close(&fixture);
+}
+
+Test(config, models_that_are_none_are_refused) {
+    struct fixture fixture;
+    struct config config;
+    char model[200], text[400], error[ERROR_MAX] = "";
+    fixture_open(&fixture);
+    write_model(fixture.folder, model, "{\"model_type\": \"llama\"}");
+    snprintf(text, sizeof text, "{\"model\": {\"init_from\": \"%s\"}}", fixture.folder);
+    write_bytes(fixture.path, text, strlen(text));
+    cr_expect_eq(config_load(&config, fixture.path, NULL, 0, error), -1);
+    cr_expect_not_null(strstr(error, "llama"), "%s", error);
+    unlink(model);
+    snprintf(model, sizeof model, "%s/checkpoints", fixture.folder);
+    cr_assert_eq(mkdir(model, 0755), 0);
+    cr_expect_eq(config_load(&config, fixture.path, NULL, 0, error), -1);
+    cr_expect_not_null(strstr(error, "folder of a run"), "%s", error);
+    rmdir(model);
+    snprintf(text, sizeof text, "{\"model\": {\"init_from\": \"%s/none\"}}", fixture.folder);
+    write_bytes(fixture.path, text, strlen(text));
+    cr_expect_eq(config_load(&config, fixture.path, NULL, 0, error), -1);
+    cr_expect_not_null(strstr(error, "/none"), "%s", error);
+    cr_expect_not_null(strstr(error, "get_gpt2.sh"), "%s", error);
+    /* A run that has all sizes does not need it any more. */
+    char *all[] = {"model.n_layer=2"};
+    cr_expect_eq(config_load(&config, fixture.path, all, 1, error), 0, "%s", error);
+    fixture_close(&fixture);
+}
+
+Test(config, dimension_notes) {
+    struct fixture fixture;
+    struct config config;
+    char notes[1024], cut[20];
+    fixture_open(&fixture);
+    load_well(&fixture, &config, "{}", NULL);
+    cr_assert_eq(config_dimension_notes(&config, notes, sizeof notes), 0);
+    load_well(&fixture, &config, "{\"model\": {\"n_embd\": 96, \"n_head\": 8}}",
+              "data.seq_len=250");
+    cr_assert_eq(config_dimension_notes(&config, notes, sizeof notes), 2);
+    cr_assert(strstr(notes, "head size") && strstr(notes, " 12,"), "%s", notes);
+    cr_assert(strstr(notes, "data.seq_len is 250") && !strstr(notes, "n_embd is"), "%s", notes);
+    cr_assert_eq(config_dimension_notes(&config, cut, sizeof cut), 2);
+    cr_assert_eq(strlen(cut), sizeof cut - 1);
+    fixture_close(&fixture);
+}
+
+Test(config, find_looks_here_and_in_configs) {
+    struct fixture fixture;
+    char path[4096], small[8], error[ERROR_MAX] = "";
+    fixture_open(&fixture);
+    write_bytes(fixture.path, "{}", 2);
+    cr_assert_eq(config_find(path, sizeof path, "a/b.json", error), 0);
+    cr_assert_str_eq(path, "a/b.json", "a path is taken as it is");
+
+    cr_assert_eq(chdir(fixture.folder), 0);
+    cr_assert_eq(mkdir("configs", 0700), 0);
+    write_bytes("configs/other.json", "{}", 2);
+    write_bytes("configs/run.json", "{}", 2);
+    cr_assert_eq(config_find(path, sizeof path, "run.json", error), 0);
+    cr_assert_str_eq(path, "run.json", "the current folder comes first");
+    cr_assert_eq(config_find(path, sizeof path, "other.json", error), 0, "%s", error);
+    cr_assert_str_eq(path, "configs/other.json");
+
+    cr_assert_eq(config_find(path, sizeof path, "othr.json", error), -1);
+    cr_assert(strstr(error, "\"othr.json\"") && strstr(error, "mean \"other.json\"?"), "%s", error);
+    cr_assert_eq(config_find(path, sizeof path, "", error), -1);
+    cr_assert_eq(config_find(small, sizeof small, "other.json", error), -1);
+    cr_assert_eq(config_find(small, sizeof small, "run.json", error), -1);
+    unlink("configs/other.json");
+    unlink("configs/run.json");
+    cr_assert_eq(rmdir("configs"), 0);
+    cr_assert_eq(chdir("/"), 0);
+    fixture_close(&fixture);
+}

@@ -1,0 +1,309 @@
+/* model/config: every class of error a user can cause, and what its message says. */
+#include "test/model/config/config_fixture.h"
+
+#include "data/base/random.h"
+#include "model/config/config_keys.h"
+#include "model/files/config_file.h"
+
+#include <inttypes.h>
+
+struct error_case {
+    const char *text;     /* of the file; NULL: {} */
+    const char *flag;     /* or NULL */
+    const char *words[4]; /* parts of the message, up to a NULL */
+};
+
+static void expect_errors(const struct error_case *cases, size_t count) {
+    struct fixture fixture;
+    fixture_open(&fixture);
+    for (size_t i = 0; i < count; i++) {
+        const struct error_case *test = &cases[i];
+
+        struct config config;
+        char error[ERROR_MAX] = "";
+        const char *text = test->text ? test->text : "{}";
+        cr_expect_eq(load(&fixture, &config, text, test->flag, error), -1, "accepted: %.80s %s",
+                     text, test->flag ? test->flag : "");
+        for (int w = 0; w < 4 && test->words[w]; w++)
+            cr_expect_not_null(strstr(error, test->words[w]),
+                               "no \"%s\" in the message for %s %s:\n%s", test->words[w], text,
+                               test->flag ? test->flag : "", error);
+        cr_expect_not_null(strstr(error, test->flag ? "--set " : "run.json"), "no place in: %s",
+                           error);
+        cr_expect_neq(error[strlen(error) - 1], '\n');
+    }
+    fixture_close(&fixture);
+}
+
+Test(config_errors, errors_of_grammar) {
+    static const struct error_case cases[] = {
+        {"", NULL, {"empty", "{}"}},
+        {" \n\t ", NULL, {"empty"}},
+        {"{", NULL, {"run.json:1:2: ", "key", "end of the file"}},
+        {"{\"seed\": 1", NULL, {"run.json:1:11: ", "comma or }", "end of the file"}},
+        {"{\n  \"seed\": 1,\n}", NULL, {"run.json:2:12: ", "comma before }"}},
+        {"{\"autocast\": {\"float32\": [\"gelu\",]}}", NULL, {"run.json:1:33: ", "comma before ]"}},
+        {"{\n \"seed\": 1\n \"threads\": 2}", NULL, {"run.json:3:2: ", "comma", "\"threads\": 2}"}},
+        {"{\"seed\" 1}", NULL, {"run.json:1:9: ", "colon", "found 1}"}},
+        {"{seed: 1}", NULL, {"run.json:1:2: ", "double quotes", "found seed"}},
+        {"{'seed': 1}", NULL, {"run.json:1:2: ", "double quotes"}},
+        {"{\"seed\": 1} {}", NULL, {"run.json:1:13: ", "after the end", "found {}"}},
+        {"{}\n\n]", NULL, {"run.json:3:1: ", "after the end"}},
+        {"// seed\n{}", NULL, {"run.json:1:1: ", "no comments"}},
+        {"{\"seed\": 1, # one\n}", NULL, {"run.json:1:13: ", "no comments"}},
+        {"{\"seed\": }", NULL, {"run.json:1:10: ", "expected a value", "found }"}},
+        {"{\"seed\": 01}", NULL, {"run.json:1:10: ", "01 is not a JSON number"}},
+        {"{\"seed\": 1.}", NULL, {"1. is not a JSON number"}},
+        {"{\"seed\": -}", NULL, {"- is not a JSON number"}},
+        {"{\"seed\": 1e}", NULL, {"1e is not a JSON number"}},
+        {"{\"seed\": .5}", NULL, {"run.json:1:10: ", "expected a value", "found .5}"}},
+        {"{\"seed\": +1}", NULL, {"run.json:1:10: ", "found +1}"}},
+        {"{\"seed\": NaN}", NULL, {"found NaN}"}},
+        {"{\"seed\": True}", NULL, {"found True}"}},
+        {"{\"seed\": 0.1111111111111111111111111111111111111111111111111111111111111}",
+         NULL,
+         {"characters; at most 60"}},
+        {"{\"name\": \"a\n\"}", NULL, {"run.json:1:10: ", "no closing quote", "\"a"}},
+        {"{\"name\": \"a", NULL, {"run.json:1:10: ", "no closing quote"}},
+        {"{\"name\": \"a\tb\"}", NULL, {"run.json:1:12: ", "control character", "\\u0009"}},
+        {"{\"name\": \"a\\qb\"}", NULL, {"run.json:1:13: ", "backslash"}},
+        {"{\"name\": \"a\\", NULL, {"backslash"}},
+        {"{\"name\": \"\\u12g4\"}", NULL, {"four hexadecimal digits"}},
+        {"{\"name\": \"a\\u0000\"}", NULL, {"NUL"}},
+        {"{\"name\": \"\\ud800x\"}", NULL, {"half a character"}},
+        {"{\"name\": \"\\ud800\\u0041\"}", NULL, {"half a character"}},
+        {"{\"name\": \"\\udc00\"}", NULL, {"half a character"}},
+        {"\xef\xbb\xbf{}", NULL, {"byte order mark"}},
+        {"\xff\xfe{", NULL, {"UTF-16"}},
+        {"{\n\"name\": \"\xc3(\"}", NULL, {"run.json:2:10: ", "0xc3", "UTF-8"}},
+        {"{\"name\": \"\xed\xa0\x80\"}", NULL, {"0xed", "UTF-8"}},
+        {"{\"name\": \"\xc0\x80\"}", NULL, {"0xc0", "UTF-8"}},
+        {"[[[[[[[[[[[[[[[[[[[[[[[[", NULL, {"run.json:1:17: ", "nested more than 16"}},
+    };
+    expect_errors(cases, COUNT(cases));
+}
+
+Test(config_errors, errors_of_keys) {
+    static const struct error_case cases[] = {
+        {"[]", NULL, {"run.json:1: ", "an object", "holds []"}},
+        {"\n\n3", NULL, {"run.json:3: ", "an object", "holds 3"}},
+        {"{\"train\": {\n\"stepz\": 1}}",
+         NULL,
+         {"run.json:2: ", "train.stepz", "mean train.steps?"}},
+        {"{\"train\": {\"batch_size\": 1}}", NULL, {"train.batch_size", "train.micro_batch_size?"}},
+        {"{\"lr\": 1}", NULL, {"run.json:1: ", "\"lr\"", "optimizer.lr?"}},
+        {"{\"eval\": {\"evrey\": 1}}", NULL, {"eval.evrey", "mean eval.every?"}},
+        {"{\"log\": {\"evrey\": 1}}", NULL, {"log.evrey", "mean log.every?"}},
+        {"{\"optimiser\": {\"lr\": 1}}", NULL, {"no block \"optimiser\"", "\"optimizer\"?"}},
+        {"{\"optimizer\": {\"learning_speed\": 1}}", NULL, {"learning_speed", "has: lr, min_lr,"}},
+        {"{\"zzz\": 1}", NULL, {"\"zzz\"", "has: name, precision", "checkpoint"}},
+        {"{\"\": 1}", NULL, {"no key \"\""}},
+        {"{\"model.n_layer\": 1}", NULL, {"write model.n_layer as \"n_layer\"", "\"model\""}},
+        {"{\"seed\": 1,\n \"seed\": 1}", NULL, {"run.json:2: ", "seed stands twice", "line 1"}},
+        {"{\"log\": {\"every\": 1,\n\"\\u0065very\": 1}}",
+         NULL,
+         {":2: ", "log.every stands twice"}},
+        {"{\"log\": {},\n \"log\": {}}", NULL, {"run.json:2: ", "block log stands twice"}},
+        {"{\"model\": 4}", NULL, {"run.json:1: ", "model is 4", "block of keys"}},
+        {"{\"$schema\": 1}", NULL, {"$schema"}},
+        {"{\"$schema\": \"a\", \"$schema\": \"a\"}", NULL, {"$schema", "once"}},
+        {"{\"model\": {\"$schema\": \"a\"}}", NULL, {"model.$schema"}},
+        {NULL, "train.steps", {"--set train.steps: ", "KEY=VALUE"}},
+        {NULL, "=3", {"--set =3: ", "KEY=VALUE"}},
+        {NULL, "", {"--set : ", "KEY=VALUE"}},
+        {NULL, "train.stepz=3", {"--set train.stepz=3: ", "mean train.steps?"}},
+        {NULL, "steps=3", {"--set steps=3: ", "mean train.steps?"}},
+        {NULL, "model={\"n_layer\": 2}", {"model is a block", "model.KEY=VALUE"}},
+        {NULL, "model.=2", {"no key \"model.\"", "model has: preset"}},
+        {NULL, ".=2", {"no key \".\""}},
+        {NULL, "$schema=x", {"no key \"$schema\""}},
+    };
+    expect_errors(cases, COUNT(cases));
+}
+
+Test(config_errors, errors_of_values) {
+    static const struct error_case cases[] = {
+        {"{\"train\": {\n\"steps\": 1.5}}",
+         NULL,
+         {"run.json:2: train.steps is 1.5", "whole number"}},
+        {"{\"train\": {\"steps\": \"5\"}}", NULL, {"train.steps is \"5\"", "from 1 to 1000000000"}},
+        {"{\"train\": {\"steps\": 0}}", NULL, {"train.steps is 0", "from 1 to"}},
+        {"{\"train\": {\"steps\": null}}", NULL, {"train.steps is null"}},
+        {"{\"train\": {\"steps\": true}}", NULL, {"train.steps is true"}},
+        {"{\"train\": {\"steps\": [1]}}", NULL, {"train.steps is [1]"}},
+        {"{\"train\": {\"steps\": {\"a\": 1}}}", NULL, {"train.steps is an object"}},
+        {"{\"seed\": -1}", NULL, {"seed is -1", "from 0"}},
+        {"{\"seed\": 9007199254740992}", NULL, {"9007199254740992", "to 9007199254740991"}},
+        {"{\"seed\": 9007199254740993}", NULL, {"9007199254740993", "to 9007199254740991"}},
+        {"{\"seed\": 99999999999999999999}", NULL, {"seed is 99999999999999999999"}},
+        {"{\"seed\": 1e999}", NULL, {"seed is 1e999"}},
+        {"{\"optimizer\": {\"lr\": -1e-3}}", NULL, {"optimizer.lr is -1e-3", "a number from 0"}},
+        {"{\"optimizer\": {\"lr\": 1e999}}", NULL, {"optimizer.lr is 1e999"}},
+        {"{\"optimizer\": {\"beta1\": 1}}", NULL, {"beta1 is 1", "from 0 to below 1"}},
+        {"{\"loss_scale\": {\"growth_factor\": 1}}", NULL, {"growth_factor is 1", "1.001"}},
+        {"{\"loss_scale\": {\"backoff_factor\": 0}}", NULL, {"backoff_factor is 0", "0.001"}},
+        {"{\"loss_scale\": {\"backoff_factor\": 1}}", NULL, {"backoff_factor is 1", "0.999"}},
+        {"{\"log\": {\"metrics\": 1}}", NULL, {"log.metrics is 1", "true or false"}},
+        {"{\"log\": {\"metrics\": \"true\"}}", NULL, {"log.metrics is \"true\"", "true or false"}},
+        {"{\"precision\": \"bf61\"}",
+         NULL,
+         {"precision is \"bf61\"", "\"fp16\"", "mean \"bf16\"?"}},
+        {"{\"precision\": \"double\"}", NULL, {"\"double\"", "one of \"fp32\", \"fp16\""}},
+        {"{\"precision\": \"BF16\"}", NULL, {"\"BF16\"", "one of"}},
+        {"{\"precision\": 16}", NULL, {"precision is 16"}},
+        {"{\"checkpoint\": {\"resume\": true}}", NULL, {"resume is true", "\"never\", \"auto\""}},
+        {"{\"autocast\": {\"float32\": \"gelu\"}}", NULL, {"float32 is \"gelu\"", "a list of"}},
+        {"{\"autocast\": {\"float32\": [1]}}", NULL, {"float32 is [1]", "a list of"}},
+        {"{\"autocast\": {\"float32\": [[\"gelu\"]]}}", NULL, {"float32 is [[\"gelu\"]]"}},
+        {"{\"autocast\": {\"float32\": [\"lmhead\"]}}", NULL, {"names \"lmhead\"", "\"lm_head\"?"}},
+        {"{\"autocast\": {\"float32\": [\"gelu\", \"gelu\"]}}", NULL, {"\"gelu\" twice"}},
+        {"{\"name\": 1}", NULL, {"name is 1", "a string"}},
+        {"{\"run_dir\": \"\"}", NULL, {"run_dir must not be empty"}},
+        {NULL, "train.steps=1.5", {"--set train.steps=1.5: train.steps is 1.5", "whole"}},
+        {NULL, "train.steps=abc", {"train.steps is abc", "whole"}},
+        {NULL, "train.steps=\"5\"", {"train.steps is \"5\"", "whole"}},
+        {NULL, "train.steps=", {"train.steps is empty", "whole"}},
+        {NULL, "train.steps=5 6", {"train.steps is 5 6"}},
+        {NULL, "train.steps=5\n6", {"--set train.steps=5 6: train.steps is 5 6"}},
+        {NULL, "train.steps=0x10", {"train.steps is 0x10"}},
+        {NULL, "optimizer.lr=inf", {"optimizer.lr is inf"}},
+        {NULL, "optimizer.lr=", {"optimizer.lr is empty"}},
+        {NULL, "log.metrics=yes", {"log.metrics is yes", "true or false"}},
+        {NULL, "precision=fp8", {"precision is \"fp8\""}},
+        {NULL, "precision=", {"precision is \"\""}},
+        {NULL, "autocast.float32=gelu,", {"names \"\""}},
+        {NULL, "autocast.float32=,", {"names \"\""}},
+        {NULL, "autocast.float32=[1]", {"float32 is [1]"}},
+        {NULL, "autocast.float32=gelu,gelu", {"\"gelu\" twice"}},
+        {NULL, "sample.prompt=", {"sample.prompt must not be empty"}},
+        {NULL, "sample.prompt=\xff", {"--set sample.prompt=?: ", "not UTF-8"}},
+    };
+    expect_errors(cases, COUNT(cases));
+}
+
+Test(config_errors, errors_between_values) {
+    static const struct error_case cases[] = {
+        {"{\"model\": {\"n_embd\": 250,\n\"n_head\": 4}}",
+         NULL,
+         {"run.json:1: ", "n_embd is 250", "n_head is 4", "multiple"}},
+        {NULL, "model.n_head=3", {"--set model.n_head=3: ", "n_embd is 256", "multiple of n_head"}},
+        {NULL, "model.n_embd=2048", {"head size", "512", "at most 256", "at least 8"}},
+        {"{\"data\": {\"seq_len\": 257}}", NULL, {"run.json:1: ", "257", "n_positions = 256"}},
+        {NULL, "model.vocab_size=255", {"vocab_size is 255", "\"bytes\"", "at least 256"}},
+        {"{\"data\": {\"train\": \"x\", \"tokenizer\": \"gpt2\"}}",
+         "model.vocab_size=255",
+         {"--set model.vocab_size", "\"gpt2\"", "at least 256"}},
+        {NULL, "data.tokenizer=gpt2", {"data.train is \"tales\"", "bytes"}},
+        {"{\"data\": {\"train\": \"x\", \"val\": \"tales\", \"tokenizer\": \"gpt2\"}}",
+         NULL,
+         {"data.val is \"tales\"", "bytes"}},
+        {"{\"eval\": {\"every\": 5}, \"data\": {\"train\": \"x\"}}",
+         NULL,
+         {"eval.every is 5", "data.val"}},
+        {NULL, "optimizer.min_lr=0.01", {"min_lr is 0.01", "lr, 0.001"}},
+        {"{\"optimizer\": {\"warmup_steps\": 50}}",
+         "train.steps=20",
+         {"--set train.steps=20: ", "warmup_steps is 50", "train.steps, 20"}},
+        {"{\"optimizer\": {\"schedule\": \"wsd\", \"warmup_steps\": 500}}",
+         NULL,
+         {"run.json:1: ", "decay_fraction (0.2 of 600 steps)", "overlap"}},
+        {NULL, "loss_scale.min_scale=70000", {"70000", "init_scale, 65536"}},
+        {"{\"model\": {\"n_layer\": 1024, \"n_embd\": 65536, \"n_head\": 256}}",
+         NULL,
+         {"parameters", "5.28e+13", "1e+12", "n_layer (1024)"}},
+        {NULL, "train.micro_batch_size=65537", {"from 1 to 65536"}},
+        {"{\"model\": {\"n_positions\": 1048576}, \"data\": {\"seq_len\": 1048576}}",
+         "train.micro_batch_size=65536",
+         {"68719476736 tokens", "grad_accum_steps"}},
+        {"{\"train\": {\"minutes\": -1}}", NULL, {"train.minutes is -1", "from 0"}},
+        {"{\"train\": {\"micro_batch_size\": 65536, \"grad_accum_steps\": 65536}}",
+         "train.steps=1000000000",
+         {"2^53", "train.steps"}},
+        {NULL, "name=a/b", {"--set name=a/b: ", "\"a/b\"", "/"}},
+        {NULL, "name=..", {"must not begin with a dot"}},
+        {"{\"name\": \"a\\nb\"}", NULL, {"control character"}},
+    };
+    expect_errors(cases, COUNT(cases));
+}
+
+Test(config_errors, strings_fit_or_are_refused) {
+    struct fixture fixture;
+    struct config config;
+    char text[700], error[ERROR_MAX] = "";
+    fixture_open(&fixture);
+    for (int length = 510; length <= 513; length++) {
+        int used = snprintf(text, sizeof text, "{\"run_dir\": \"%0*d\"}", length, 0);
+        cr_assert_lt(used, (int)sizeof text);
+        int status = load(&fixture, &config, text, NULL, error);
+        cr_assert_eq(status, length < CONFIG_STRING_MAX ? 0 : -1, "%d", length);
+        if (status == 0) cr_assert_eq(strlen(config.run_dir), (size_t)length);
+        if (status != 0) cr_assert_not_null(strstr(error, "at most 511"), "%s", error);
+    }
+    char flag[300];
+    snprintf(flag, sizeof flag, "name=%0201d", 0);
+    cr_assert_eq(load(&fixture, &config, "{}", flag, error), -1);
+    cr_assert_not_null(strstr(error, "201 bytes, but must have 1 to 200"), "%s", error);
+    fixture_close(&fixture);
+}
+
+Test(config_errors, errors_of_files) {
+    struct fixture fixture;
+    struct config config;
+    char error[ERROR_MAX] = "";
+    fixture_open(&fixture);
+    cr_assert_eq(config_load(&config, fixture.path, NULL, 0, error), -1);
+    cr_assert(strstr(error, "run.json") && strstr(error, "No such file"), "%s", error);
+    cr_assert_eq(config_load(&config, fixture.folder, NULL, 0, error), -1);
+    cr_assert_not_null(strstr(error, "is a folder"), "%s", error);
+
+    write_bytes(fixture.path, "{\"seed\": 1\0}", 12);
+    cr_assert_eq(config_load(&config, fixture.path, NULL, 0, error), -1);
+    cr_assert(strstr(error, "run.json:1:11: ") && strstr(error, "NUL byte"), "%s", error);
+
+    char *large = malloc(CONFIG_FILE_MAX + 1);
+    memset(large, ' ', CONFIG_FILE_MAX + 1);
+    memcpy(large, "{}", 2);
+    write_bytes(fixture.path, large, CONFIG_FILE_MAX);
+    cr_assert_eq(config_load(&config, fixture.path, NULL, 0, error), 0, "%s", error);
+    write_bytes(fixture.path, large, CONFIG_FILE_MAX + 1);
+    cr_assert_eq(config_load(&config, fixture.path, NULL, 0, error), -1);
+    cr_assert_not_null(strstr(error, "larger than 1 MiB"), "%s", error);
+    free(large);
+
+    char long_path[3000];
+    memset(long_path, 'x', sizeof long_path);
+    strcpy(long_path + sizeof long_path - 10, "/end.json");
+    cr_assert_eq(config_load(&config, long_path, NULL, 0, error), -1);
+    cr_assert_not_null(strstr(error, "/end.json: "), "the end of a long path is shown: %s", error);
+    fixture_close(&fixture);
+}
+
+/* Any text either loads or leaves a message; `make test-sanitize` sees to the rest. */
+Test(config_errors, mangled_files_never_crash) {
+    char *seeds[] = {read_whole("configs/fp16.json"), read_whole("configs/gpt2-124m.json")};
+    static const char alphabet[] = "{}[]\",:\\u0019eE.+-tfn/ \n\xef\xbb\xff";
+    int loaded = 0;
+    for (uint64_t round = 0; round < 4000; round++) {
+        const char *seed = seeds[round & 1];
+        size_t length = strlen(seed);
+        char *text = malloc(length);
+        memcpy(text, seed, length);
+        uint64_t edits = random_bits(3, round, 0) % 4;
+        for (uint64_t i = 0; i < edits; i++) {
+            uint64_t bits = random_bits(3, round, i + 1);
+            text[bits % length] = alphabet[(bits >> 32) % (sizeof alphabet)];
+        }
+        if (round % 5 == 0) length = random_bits(4, round, 0) % length;
+        struct config config;
+        struct config_origins origins = {.path = "mangled"};
+        char error[ERROR_MAX] = "";
+        config_defaults(&config);
+        bool accepted = config_read_text(&config, &origins, text, length, error) == 0;
+        cr_assert_neq(accepted, error[0] != '\0', "round %" PRIu64, round);
+        loaded += accepted;
+        free(text);
+    }
+    cr_assert(loaded > 100 && loaded < 3500, "%d: the changes are too mild or too wild", loaded);
+    free(seeds[0]);
+    free(seeds[1]);
+}

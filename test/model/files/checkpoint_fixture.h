@@ -1,0 +1,178 @@
+/* Shared by the tests of model/checkpoint: a run directory and a trainer of a tiny model. Its
+ * vocabulary is padded inside, and its sizes are odd where they may be. */
+#ifndef TEST_MODEL_FILES_CHECKPOINT_FIXTURE_H
+#define TEST_MODEL_FILES_CHECKPOINT_FIXTURE_H
+
+#include <criterion/criterion.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/base/files.h"
+#include "data/base/random.h"
+#include "kernels/backend_open.h"
+#include "model/config/config_keys.h"
+#include "model/files/checkpoint.h"
+#include "model/files/checkpoint_directory.h"
+#include "test/scratch.h"
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+struct subject {
+    struct config config;
+    struct precision precision;
+    struct backend be;
+    struct trainer trainer;
+};
+
+static inline void subject_config(struct config *config, enum config_precision precision) {
+    config_defaults(config);
+    strcpy(config->name, "subject");
+    config->precision = precision;
+    config->model.n_layer = 2;
+    config->model.n_head = 3;
+    config->model.n_embd = 24;
+    config->model.n_positions = 16;
+    config->model.vocab_size = 300;
+    config->data.seq_len = 13;
+    config->train.steps = 100;
+    config->train.micro_batch_size = 2;
+    config->train.grad_accum_steps = 2;
+}
+
+/* Opens what subject->config asks for. */
+static inline void subject_open(struct subject *subject) {
+    char reason[ERROR_MAX] = "", note[ERROR_MAX];
+    cr_assert_eq(backend_open(&subject->be,
+                              &(const struct backend_options){DEVICE_CPU, .threads = 1}, reason),
+                 0, "%s", reason);
+    cr_assert_eq(
+        precision_resolve(&subject->precision, note, &subject->config, &subject->be, reason), 0,
+        "%s", reason);
+    cr_assert_eq(trainer_open(&subject->trainer, &subject->config, &subject->precision,
+                              &subject->be, true, reason),
+                 0, "%s", reason);
+}
+
+static inline void subject_open_tiny(struct subject *subject, enum config_precision precision) {
+    subject_config(&subject->config, precision);
+    subject_open(subject);
+}
+
+static inline void subject_close(struct subject *subject) {
+    trainer_close(&subject->trainer);
+    backend_close(&subject->be);
+}
+
+static inline void *view_bytes(const struct tensor *flat, const struct parameter *parameter,
+                               size_t *bytes) {
+    struct tensor view = gpt_parameter_view(flat, parameter);
+    *bytes = tensor_bytes(&view);
+    return view.data;
+}
+
+/* Gives every weight, both moments and the state values that depend on step alone: any bits, NaN
+ * and infinities too, since a file is to keep them all. Uses no threads, so a forked child may. */
+static inline void subject_fill(struct subject *subject, int64_t step) {
+    struct gpt *gpt = &subject->trainer.gpt;
+    const struct tensor *const arrays[] = {&gpt->master, &gpt->moment1, &gpt->moment2};
+    for (size_t a = 0; a < COUNT(arrays); a++) {
+        for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+            size_t bytes;
+            uint32_t *values = view_bytes(arrays[a], &gpt->list[i], &bytes);
+            for (size_t k = 0; k < bytes / sizeof *values; k++)
+                values[k] = (uint32_t)random_bits((uint64_t)step, a * 1000 + (size_t)i, k);
+        }
+    }
+    struct training_state *state = &subject->trainer.state;
+    state->step = step;
+    state->tokens = step * 52;
+    state->scaler = (struct step_state){
+        .loss_scale = subject->precision.scale_loss ? 65537.5f : 1,
+        .growth_tracker = subject->precision.scale_loss ? 17 : 0,
+        .updates = (int32_t)(step / 2),
+        .skipped = 3,
+        .skipped_in_row = 2,
+        .at_floor = 1,
+    };
+    trainer_restore_scaler(&subject->trainer);
+}
+
+static inline void expect_same_bytes(const struct tensor *a, const struct tensor *b,
+                                     const char *what) {
+    if (!a->data && !b->data) return;
+    cr_expect_eq(memcmp(a->data, b->data, tensor_bytes(a)), 0, "%s differ", what);
+}
+
+/* All that a step reads: the whole arrays, so padding too. */
+static inline void expect_same(const struct subject *a, const struct subject *b) {
+    const struct gpt *left = &a->trainer.gpt, *right = &b->trainer.gpt;
+    expect_same_bytes(&left->master, &right->master, "weights");
+    expect_same_bytes(&left->lower, &right->lower, "16-bit weights");
+    expect_same_bytes(&left->moment1, &right->moment1, "first moments");
+    expect_same_bytes(&left->moment2, &right->moment2, "second moments");
+    const struct training_state *p = &a->trainer.state, *q = &b->trainer.state;
+    cr_expect_eq(p->step, q->step);
+    cr_expect_eq(p->tokens, q->tokens);
+    cr_expect_eq(memcmp(&p->scaler, &q->scaler, sizeof p->scaler), 0, "scaler states differ");
+    cr_expect_eq(memcmp(a->trainer.scaler, b->trainer.scaler, sizeof p->scaler), 0,
+                 "scalers differ");
+}
+
+/* A tokenizer as far as checkpoints look at it. The second file has all bytes. */
+static inline const struct tokenizer *toy_tokenizer(void) {
+    static char all[256];
+    static struct tokenizer tokenizer = {
+        .kind = TOKENIZER_GPT2,
+        .vocab_size = 300,
+        .end_of_text = 299,
+        .files = {{"vocab.json", "{}", 2, ""}, {"merges.txt", all, sizeof all, ""}},
+        .file_count = 2,
+    };
+    for (int i = 0; i < 256; i++) all[i] = (char)i;
+    return &tokenizer;
+}
+
+static inline void save_step(struct subject *subject, const char *run, int64_t step, char *path) {
+    char reason[ERROR_MAX] = "";
+    subject_fill(subject, step);
+    gpt_refresh_lower(&subject->trainer.gpt);
+    cr_assert_eq(checkpoint_save(&subject->trainer, run, path, reason), 0, "%s", reason);
+}
+
+/* "RUN/checkpoints/NAME" in one of a few buffers that take turns. */
+static inline const char *in_checkpoints(const char *run, const char *name) {
+    static char paths[4][256];
+    static int turn;
+    char *path = paths[turn++ % 4];
+    snprintf(path, sizeof *paths, "%s/checkpoints/%s", run, name);
+    return path;
+}
+
+/* The text of a file in the checkpoint at path, to be freed. */
+static inline char *read_text(const char *path, const char *name, size_t *size) {
+    char *text, file[FILE_PATH_MAX + 64];
+    snprintf(file, sizeof file, "%s/%s", path, name);
+    cr_assert_eq(file_read_all(&text, size, file, 1 << 20, error), 0, "%s", error);
+    return text;
+}
+
+/* The step of the newest checkpoint, -1 for none; warnings as text, to be freed. */
+static inline int64_t newest_step(const char *run, char **warnings) {
+    char path[FILE_PATH_MAX], reason[ERROR_MAX] = "";
+    size_t size;
+    FILE *out = open_memstream(warnings, &size);
+    int status = checkpoint_newest(path, run, out, reason);
+    fclose(out);
+    cr_assert_neq(status, -1, "%s", reason);
+    return status ? -1 : strtoll(strrchr(path, '-') + 1, NULL, 10);
+}
+
+static inline void expect_text(const char *text, const char *part) {
+    cr_expect_not_null(strstr(text, part), "\"%s\" is not in: %s", part, text);
+}
+
+#endif

@@ -1,0 +1,359 @@
+#include "data/base/files.h"
+#include "test/model/files/checkpoint_fixture.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "data/text/loader.h"
+#include "data/text/tales.h"
+#include "model/config/config_keys.h"
+#include "model/config/config_print.h"
+#include "model/files/checkpoint_manifest.h"
+#include "model/files/safetensors.h"
+
+static char path[FILE_PATH_MAX];
+static const enum config_precision precisions[] = {CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16,
+                                                   CONFIG_PRECISION_FP16};
+
+TestSuite(checkpoint, .init = make_folder, .fini = remove_folder);
+
+/* Loads well; returns the notes, to be freed. */
+static char *load_noting(struct subject *subject, const char *from) {
+    char *notes = NULL;
+    size_t size;
+    FILE *out = open_memstream(&notes, &size);
+    cr_assert_eq(checkpoint_load(&subject->trainer, from, out, error), 0, "%s", error);
+    fclose(out);
+    return notes;
+}
+
+Test(checkpoint, loading_restores_every_bit) {
+    for (size_t i = 0; i < COUNT(precisions); i++) {
+        struct subject saved, loaded;
+        subject_open_tiny(&saved, precisions[i]);
+        subject_open_tiny(&loaded, precisions[i]);
+        save_step(&saved, folder, 1000 + (int64_t)i, path);
+        char *notes = load_noting(&loaded, path);
+        cr_expect_str_eq(notes, "");
+        expect_same(&saved, &loaded);
+        free(notes);
+        subject_close(&saved);
+        subject_close(&loaded);
+    }
+}
+
+Test(checkpoint, is_a_model_of_hugging_face) {
+    struct subject subject;
+    struct safetensors file;
+    subject_open_tiny(&subject, CONFIG_PRECISION_BF16);
+    save_step(&subject, folder, 7, path);
+    cr_expect_str_eq(path, in_checkpoints(folder, "step-00000007"));
+    cr_assert_eq(
+        safetensors_open(&file, in_checkpoints(folder, "step-00000007/model.safetensors"), error),
+        0, "%s", error);
+    cr_expect_eq(file.count, 4 + 12 * 2);
+    cr_expect_str_eq(safetensors_metadata(&file, "format"), "pt");
+    const struct safetensors_entry *wte = safetensors_find(&file, "transformer.wte.weight");
+    cr_assert_not_null(wte);
+    cr_expect_eq(wte->dtype, SAFETENSORS_F32);
+    cr_expect(wte->rank == 2 && wte->shape[0] == 300 && wte->shape[1] == 24);
+    const struct safetensors_entry *bias =
+        safetensors_find(&file, "transformer.h.1.attn.c_attn.bias");
+    cr_assert_not_null(bias);
+    cr_expect(bias->rank == 1 && bias->shape[0] == 72);
+    safetensors_close(&file);
+    cr_assert_eq(safetensors_open(
+                     &file, in_checkpoints(folder, "step-00000007/optimizer.safetensors"), error),
+                 0, "%s", error);
+    cr_expect_eq(file.count, 2 * (4 + 12 * 2));
+    cr_expect_not_null(safetensors_find(&file, "exp_avg_sq.transformer.h.0.mlp.c_fc.weight"));
+    safetensors_close(&file);
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000007/config.json")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000007/generation_config.json")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000007/trainer.json")));
+    cr_expect_not(file_exists(in_checkpoints(folder, "step-00000007/tokenizer_config.json")));
+    subject_close(&subject);
+}
+
+Test(checkpoint, has_the_files_of_the_tokenizer) {
+    struct subject subject, loaded;
+    struct checkpoint_manifest manifest;
+    size_t size;
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    subject_open_tiny(&loaded, CONFIG_PRECISION_FP32);
+    subject.trainer.tokenizer = toy_tokenizer();
+    save_step(&subject, folder, 7, path);
+    char *text = read_text(path, "merges.txt", &size);
+    cr_expect_eq(size, 256);
+    for (size_t i = 0; i < size; i++) cr_expect_eq((uint8_t)text[i], i);
+    free(text);
+    text = read_text(path, "vocab.json", &size);
+    cr_expect_str_eq(text, "{}");
+    free(text);
+    text = read_text(path, "tokenizer_config.json", &size);
+    expect_text(text, "\"GPT2Tokenizer\"");
+    free(text);
+    text = read_text(path, "config.json", &size);
+    expect_text(text, "\"eos_token_id\": 299,");
+    free(text);
+    text = read_text(path, "generation_config.json", &size);
+    expect_text(text, "\"bos_token_id\": 299,");
+    free(text);
+    cr_assert_eq(checkpoint_manifest_open(
+                     &manifest, in_checkpoints(folder, "step-00000007/trainer.json"), error),
+                 0, "%s", error);
+    cr_expect_eq(manifest.files.count, 7);
+    checkpoint_manifest_close(&manifest);
+    free(load_noting(&loaded, path));
+    expect_same(&subject, &loaded);
+    subject_close(&subject);
+    subject_close(&loaded);
+}
+
+/* A text of a few thousand tokens. */
+static void open_data(struct tokens *tokens, struct loader *loader) {
+    uint8_t *text;
+    size_t bytes;
+    cr_assert_eq(tales_generate(&text, &bytes, 5, 4000, error), 0, "%s", error);
+    uint16_t *values = malloc(bytes * sizeof *values);
+    for (size_t i = 0; i < bytes; i++) values[i] = text[i];
+    free(text);
+    cr_assert_eq(tokens_from_memory(tokens, values, bytes, "tales", error), 0, "%s", error);
+    struct loader_options options = {13, 1, true, 300};
+    cr_assert_eq(loader_open(loader, tokens, &options, error), 0, "%s", error);
+}
+
+static void train(struct subject *subject, const struct loader *loader, int steps) {
+    struct step_report report;
+    for (int i = 0; i < steps; i++) {
+        cr_assert_eq(trainer_begin_step(&subject->trainer, loader, error), 0, "%s", error);
+        cr_assert_eq(trainer_end_step(&subject->trainer, &report, error), 0, "%s", error);
+    }
+}
+
+/* A loss scale that overflows at once and grows every other step. */
+static void open_restless(struct subject *subject, enum config_precision precision) {
+    subject_config(&subject->config, precision);
+    subject->config.optimizer.warmup_steps = 2;
+    subject->config.loss_scale.init_scale = 0x1p26;
+    subject->config.loss_scale.growth_interval = 2;
+    subject_open(subject);
+}
+
+Test(checkpoint, continuing_gives_the_bits_of_a_run_never_stopped) {
+    struct tokens tokens;
+    struct loader loader;
+    open_data(&tokens, &loader);
+    for (size_t i = 0; i < COUNT(precisions); i++) {
+        struct subject whole, first, second;
+        open_restless(&whole, precisions[i]);
+        open_restless(&first, precisions[i]);
+        open_restless(&second, precisions[i]);
+        train(&whole, &loader, 12);
+        train(&first, &loader, 7);
+        cr_assert_eq(checkpoint_save(&first.trainer, folder, path, error), 0, "%s", error);
+        train(&second, &loader, 1); /* what it held before must not matter */
+        char *notes = load_noting(&second, path);
+        cr_expect_str_eq(notes, "");
+        train(&second, &loader, 5);
+        expect_same(&whole, &second);
+        cr_expect_eq(second.trainer.state.step, 12);
+        if (precisions[i] == CONFIG_PRECISION_FP16)
+            cr_expect_gt(second.trainer.state.scaler.skipped, 0, "no overflow was met");
+        free(notes);
+        subject_close(&whole);
+        subject_close(&first);
+        subject_close(&second);
+    }
+    loader_close(&loader);
+    tokens_close(&tokens);
+}
+
+Test(checkpoint, resumes_in_another_precision) {
+    for (size_t i = 0; i < COUNT(precisions); i++) {
+        for (size_t k = 0; k < COUNT(precisions); k++) {
+            if (i == k) continue;
+            struct subject saved, loaded;
+            subject_open_tiny(&saved, precisions[i]);
+            subject_open_tiny(&loaded, precisions[k]);
+            save_step(&saved, folder, 5, path);
+            char *notes = load_noting(&loaded, path);
+            expect_text(notes, config_precision_name(precisions[i]));
+            expect_text(notes, config_precision_name(precisions[k]));
+            bool into_fp16 = precisions[k] == CONFIG_PRECISION_FP16;
+            cr_expect_eq(strstr(notes, "init_scale") != NULL, into_fp16, "%s", notes);
+            const struct step_state *scaler = &loaded.trainer.state.scaler;
+            cr_expect_eq(scaler->loss_scale, into_fp16 ? 65536 : 1);
+            cr_expect_eq(scaler->growth_tracker, 0);
+            cr_expect_eq(scaler->skipped_in_row, 0);
+            cr_expect_eq(scaler->updates, 2, "Adam's t goes on");
+            cr_expect_eq(scaler->skipped, 3);
+            expect_same_bytes(&saved.trainer.gpt.master, &loaded.trainer.gpt.master, "weights");
+            free(notes);
+            subject_close(&saved);
+            subject_close(&loaded);
+        }
+    }
+}
+
+Test(checkpoint, notes_say_which_settings_changed) {
+    struct subject saved, loaded;
+    subject_open_tiny(&saved, CONFIG_PRECISION_FP32);
+    save_step(&saved, folder, 5, path);
+    subject_close(&saved);
+
+    subject_config(&loaded.config, CONFIG_PRECISION_FP32);
+    loaded.config.optimizer.lr = 0.125;
+    subject_open(&loaded);
+    char *notes = load_noting(&loaded, path);
+    expect_text(notes, "optimizer.lr: ");
+    expect_text(notes, "now 0.125\n");
+    cr_expect_null(strstr(notes, "data"), "the data did not change: %s", notes);
+    free(notes);
+    subject_close(&loaded);
+
+    subject_config(&loaded.config, CONFIG_PRECISION_FP32);
+    loaded.config.seed = 99;
+    loaded.config.train.micro_batch_size = 3;
+    strcpy(loaded.config.data.train, "other.bin");
+    subject_open(&loaded);
+    notes = load_noting(&loaded, path);
+    expect_text(notes, "seed: 1 in the checkpoint, now 99\n");
+    expect_text(notes, "train.micro_batch_size: 2 in the checkpoint, now 3\n");
+    expect_text(notes, "data.train: \"tales\" in the checkpoint, now \"other.bin\"\n");
+    expect_text(notes, "step 6 ");
+    expect_text(notes, "from sample 30 on");
+    expect_text(notes, "next sample was 20)");
+    cr_expect_eq(loaded.trainer.state.step, 5);
+    free(notes);
+    subject_close(&loaded);
+}
+
+/* Loading a checkpoint of the tiny model must fail with these parts in the message, and change
+ * nothing. */
+static void expect_refused(const struct config *config, const char *first, const char *second,
+                           const char *third) {
+    struct subject subject = {.config = *config};
+    subject_open(&subject);
+    size_t bytes = tensor_bytes(&subject.trainer.gpt.master);
+    void *before = malloc(bytes);
+    memcpy(before, subject.trainer.gpt.master.data, bytes);
+    error[0] = '\0';
+    cr_expect_eq(checkpoint_load(&subject.trainer, path, stderr, error), -1, "loaded: %s", first);
+    expect_text(error, first);
+    expect_text(error, second);
+    expect_text(error, third);
+    cr_expect_eq(checkpoint_load_weights(&subject.trainer.gpt, path, error), -1);
+    expect_text(error, first);
+    cr_expect_eq(memcmp(before, subject.trainer.gpt.master.data, bytes), 0);
+    cr_expect_eq(subject.trainer.state.step, 0);
+    free(before);
+    subject_close(&subject);
+}
+
+Test(checkpoint, shapes_that_do_not_fit_are_named) {
+    struct subject saved;
+    struct config config;
+    subject_open_tiny(&saved, CONFIG_PRECISION_FP32);
+    save_step(&saved, folder, 5, path);
+    const struct config tiny = saved.config;
+    subject_close(&saved);
+
+    config = tiny;
+    config.model.vocab_size = 310;
+    expect_refused(&config, "model.vocab_size", "transformer.wte.weight is [300, 24]", "[310, 24]");
+    config = tiny;
+    config.model.n_positions = 20;
+    expect_refused(&config, "model.n_positions", "transformer.wpe.weight is [16, 24]", "[20, 24]");
+    config = tiny;
+    config.model.n_embd = 48;
+    expect_refused(&config, "model.n_embd", "transformer.wte.weight is [300, 24]", "[300, 48]");
+    config = tiny;
+    config.model.n_layer = 3;
+    expect_refused(&config, "model.n_layer is 3", "2 layers", "transformer.h.2.ln_1.weight");
+    config = tiny;
+    config.model.n_layer = 1;
+    expect_refused(&config, "model.n_layer is 1", "2 layers", "transformer.h.1.");
+    config = tiny;
+    config.model.n_head = 4;
+    expect_refused(&config, "model.n_head is 4", "n_head is 3", path);
+}
+
+Test(checkpoint, keeps_the_config_to_the_last_bit) {
+    struct subject subject;
+    struct config config;
+    subject_config(&subject.config, CONFIG_PRECISION_FP16);
+    subject.config.seed = 9007199254740991;
+    subject.config.optimizer.lr = 0.1 + 0.2 - 0.3 + 1e-3;
+    subject.config.optimizer.beta2 = 0.1 + 0.7;
+    strcpy(subject.config.sample.prompt, "\n  \"config\": }\n  },\t\"\\ \x01 \xc3\xa9");
+    subject_open(&subject);
+    save_step(&subject, folder, 5, path);
+    cr_assert_eq(checkpoint_config(&config, path, error), 0, "%s", error);
+    char *before = config_json_text(&subject.config, NULL);
+    char *after = config_json_text(&config, NULL);
+    cr_expect_str_eq(before, after);
+    cr_expect_eq(config.optimizer.lr, subject.config.optimizer.lr);
+    cr_expect_eq(config.optimizer.beta2, subject.config.optimizer.beta2);
+    free(before);
+    free(after);
+    subject_close(&subject);
+}
+
+Test(checkpoint, keeps_the_newest_ones) {
+    struct subject subject;
+    subject_config(&subject.config, CONFIG_PRECISION_FP32);
+    subject.config.checkpoint.keep = 2;
+    subject_open(&subject);
+    save_step(&subject, folder, 90, path); /* of an older run: higher, so never removed */
+    for (int64_t step = 10; step <= 30; step += 10) save_step(&subject, folder, step, path);
+    cr_expect_not(file_exists(in_checkpoints(folder, "step-00000010")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000020")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000090")));
+
+    /* Damaged and foreign ones are neither counted nor removed. */
+    cr_assert_eq(unlink(in_checkpoints(folder, "step-00000030/config.json")), 0);
+    mkdir(in_checkpoints(folder, "step-00000025"), 0755);
+    mkdir(in_checkpoints(folder, "step-5"), 0755);
+    mkdir(in_checkpoints(folder, "best"), 0755);
+    save_step(&subject, folder, 40, path);
+    save_step(&subject, folder, 50, path);
+    cr_expect_not(file_exists(in_checkpoints(folder, "step-00000020")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000025")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000030")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000040")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000050")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000090")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-5")));
+    cr_expect(file_exists(in_checkpoints(folder, "best")));
+    subject_close(&subject);
+}
+
+Test(checkpoint, replaces_one_of_the_same_step) {
+    struct subject subject, loaded;
+    char *warnings;
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    subject_open_tiny(&loaded, CONFIG_PRECISION_FP32);
+    save_step(&subject, folder, 10, path);
+    cr_assert_eq(unlink(in_checkpoints(folder, "step-00000010/config.json")), 0);
+    save_step(&subject, folder, 10, path);
+    cr_expect_eq(newest_step(folder, &warnings), 10);
+    cr_expect_str_eq(warnings, "");
+    free(load_noting(&loaded, path));
+    expect_same(&subject, &loaded);
+    cr_expect_not(file_exists(in_checkpoints(folder, ".step-00000010.tmp")));
+    cr_expect_not(file_exists(in_checkpoints(folder, ".step-00000010.old")));
+    free(warnings);
+    subject_close(&subject);
+    subject_close(&loaded);
+}
+
+Test(checkpoint, a_run_without_any_has_no_newest) {
+    char *warnings;
+    cr_expect_eq(newest_step(folder, &warnings), -1);
+    cr_expect_str_eq(warnings, "");
+    free(warnings);
+    mkdir(in_checkpoints(folder, ""), 0755);
+    cr_expect_eq(newest_step(folder, &warnings), -1);
+    free(warnings);
+}

@@ -1,0 +1,131 @@
+/* trainer.json's list of files: which ones it may name, and that it is believed. */
+#include "data/base/files.h"
+#include "model/files/checkpoint_directory.h"
+#include "test/model/files/checkpoint_fixture.h"
+
+#include <unistd.h>
+
+#include "model/files/checkpoint_manifest.h"
+
+static char path[FILE_PATH_MAX];
+
+TestSuite(checkpoint_manifest, .init = make_folder, .fini = remove_folder);
+
+/* Puts other text in the place of trainer.json's list of files, and seals it again. */
+static void put_files(const char *list) {
+    char file[FILE_PATH_MAX + 64], hex[SHA256_HEX_MAX], *body, *text;
+    uint8_t digest[SHA256_BYTES];
+    struct sha256 hash;
+    size_t size;
+    text = read_text(path, "trainer.json", &size);
+    cr_assert_not_null(strstr(text, "  \"files\": {"));
+    int before = (int)(strstr(text, "  \"files\": {") - text);
+    cr_assert_gt(asprintf(&body, "%.*s  \"files\": %s", before, text, list), 0);
+    sha256_begin(&hash);
+    sha256_add(&hash, body, strlen(body));
+    sha256_end(&hash, digest);
+    sha256_hex(hex, digest);
+    free(text);
+    cr_assert_gt(asprintf(&text, "%s,\n  \"sha256\": \"%s\"\n}\n", body, hex), 0);
+    snprintf(file, sizeof file, "%s/trainer.json", path);
+    cr_assert_eq(file_write_whole(file, text, strlen(text), NULL, error), 0, "%s", error);
+    free(text);
+    free(body);
+}
+
+/* {"NAME": {"bytes": ..., "sha256": ...}, ...} of files in the checkpoint, and more, to be freed.
+ */
+static char *list_of(const char *const *names, size_t count, const char *more) {
+    char *text, hex[SHA256_HEX_MAX];
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    fputc('{', out);
+    for (size_t i = 0; i < count; i++) {
+        char file[FILE_PATH_MAX + 64];
+        uint64_t bytes;
+        snprintf(file, sizeof file, "%s/%s", path, names[i]);
+        cr_assert_eq(sha256_file(hex, &bytes, file, error), 0, "%s", error);
+        fprintf(out, "%s\"%s\": {\"bytes\": %llu, \"sha256\": \"%s\"}", i ? ", " : "", names[i],
+                (unsigned long long)bytes, hex);
+    }
+    fprintf(out, "%s}", more);
+    fclose(out);
+    return text;
+}
+
+static const char *const three[] = {"model.safetensors", "config.json", "optimizer.safetensors"};
+
+/* Those written before there were other files. */
+Test(checkpoint_manifest, of_three_files_resume) {
+    struct subject subject, loaded;
+    char *warnings;
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    subject_open_tiny(&loaded, CONFIG_PRECISION_FP32);
+    save_step(&subject, folder, 7, path);
+    unlink(in_checkpoints(folder, "step-00000007/generation_config.json"));
+    cr_expect_eq(checkpoint_verify(path, error), -1);
+    expect_text(error, "generation_config.json: it is missing");
+    char *list = list_of(three, COUNT(three), "");
+    put_files(list);
+    cr_expect_eq(checkpoint_verify(path, error), 0, "%s", error);
+    cr_assert_eq(checkpoint_load(&loaded.trainer, path, stderr, error), 0, "%s", error);
+    expect_same(&subject, &loaded);
+    cr_expect_eq(newest_step(folder, &warnings), 7);
+    cr_expect_str_eq(warnings, "");
+    free(warnings);
+    free(list);
+    subject_close(&subject);
+    subject_close(&loaded);
+}
+
+#define FILE_OF(name)     ", \"" name "\": {\"bytes\": 0, \"sha256\": \"" DIGEST_OF_NOTHING "\"}"
+#define DIGEST_OF_NOTHING "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+Test(checkpoint_manifest, lists_of_files_are_checked) {
+    static const char sixty_four[] =
+        FILE_OF("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef");
+    static const struct {
+        size_t count;
+        const char *more, *reason;
+    } cases[] = {
+        {2, "", "\"optimizer.safetensors\" is missing"},
+        {0, "", "\"model.safetensors\" is missing"},
+        {3, FILE_OF("model.safetensors"), "\"model.safetensors\" is missing or"},
+        {3, FILE_OF("x") FILE_OF("x"), "\"x\" is missing or"},
+        {3, FILE_OF("../x"), "names \"../x\", which is no plain"},
+        {3, FILE_OF("/etc/passwd"), "no plain file name"},
+        {3, FILE_OF("a/b"), "no plain file name"},
+        {3, FILE_OF(""), "no plain file name"},
+        {3, FILE_OF("."), "no plain file name"},
+        {3, FILE_OF(".."), "no plain file name"},
+        {3, sixty_four, "no plain file name"},
+        {3, ", \"x\": {\"bytes\": -1, \"sha256\": \"" DIGEST_OF_NOTHING "\"}",
+         "\"x\" is missing or"},
+        {3, ", \"x\": {\"bytes\": 0, \"sha256\": \"e3\"}", "\"x\" is missing or has"},
+        {3, ", \"x\": 1", "\"x\" is missing or has"},
+        {3, FILE_OF("absent"), "absent: it is missing"},
+        {3, FILE_OF("trainer.json"), "trainer.json: it has"},
+        {3,
+         FILE_OF("1") FILE_OF("2") FILE_OF("3") FILE_OF("4") FILE_OF("5") FILE_OF("6") FILE_OF("7")
+             FILE_OF("8") FILE_OF("9") FILE_OF("10"),
+         "more than 12"},
+    };
+    struct subject subject;
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    save_step(&subject, folder, 7, path);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char *list = list_of(three, cases[i].count, cases[i].count ? cases[i].more : "");
+        put_files(list);
+        error[0] = '\0';
+        cr_expect_eq(checkpoint_verify(path, error), -1, "%s", list);
+        expect_text(error, cases[i].reason);
+        free(list);
+    }
+    char *list = list_of(three, 3, FILE_OF("empty"));
+    put_files(list);
+    cr_assert_eq(
+        file_write_whole(in_checkpoints(folder, "step-00000007/empty"), "", 0, NULL, error), 0);
+    cr_expect_eq(checkpoint_verify(path, error), 0, "%s", error);
+    free(list);
+    subject_close(&subject);
+}

@@ -1,0 +1,390 @@
+#include "data/base/files.h"
+#include "test/model/files/checkpoint_fixture.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "model/files/checkpoint_match.h"
+#include "model/files/export.h"
+#include "model/files/huggingface.h"
+#include "model/files/safetensors_write.h"
+#include "test/model/files/foreign_weights.h"
+
+static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+
+TestSuite(export, .init = make_folder, .fini = remove_folder);
+
+static void expect_same_file(const char *a, const char *b) {
+    char left[SHA256_HEX_MAX], right[SHA256_HEX_MAX];
+    cr_assert_eq(sha256_file(left, NULL, a, error), 0, "%s", error);
+    cr_assert_eq(sha256_file(right, NULL, b, error), 0, "%s", error);
+    cr_expect_str_eq(left, right, "%s and %s differ", a, b);
+}
+
+static void export_well(const char *to, const char *from, enum dtype dtype) {
+    char source[FILE_PATH_MAX];
+    snprintf(source, sizeof source, "%s/%s", folder, from);
+    cr_assert_eq(export_model(in_folder("%s", to), source, dtype, error), 0, "%s", error);
+}
+
+/* The names in a directory of the folder, sorted, a space after each. */
+static const char *names_in(const char *directory) {
+    static char text[2000];
+    struct dirent **entries;
+    text[0] = '\0';
+    int count = scandir(in_folder("%s", directory), &entries, NULL, alphasort);
+    cr_assert_geq(count, 0);
+    for (int i = 0; i < count; i++) {
+        const char *name = entries[i]->d_name;
+        size_t used = strlen(text);
+        if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
+            snprintf(text + used, sizeof text - used, "%s ", name);
+        free(entries[i]);
+    }
+    free(entries);
+    return text;
+}
+
+static void expect_refused(const char *to, const char *from, const char *reason) {
+    error[0] = '\0';
+    cr_expect_eq(export_model(to, from, DTYPE_F16, error), -1, "exported: %s", reason);
+    expect_text(error, reason);
+}
+
+/* A model of Hugging Face in the folder, with the sizes of the tiny one. Returns its parameters. */
+static struct parameter *put_model(const struct manners *manners) {
+    struct config config;
+    int64_t count, decayed;
+    char *text;
+    size_t size;
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    struct huggingface_tokens tokens = {1, 2, -1};
+    FILE *out = open_memstream(&text, &size);
+    huggingface_print_config(out, &config, &tokens, DTYPE_F32);
+    fclose(out);
+    put_text("config.json", text);
+    free(text);
+    struct gpt_shape shape = parameter_shape(&config);
+    struct parameter *list = parameter_list(&shape, &count, &decayed);
+    put_weights(list, manners);
+    return list;
+}
+
+static const struct manners plain = {.dtype = SAFETENSORS_F32, .prefix = ""};
+
+static void put_plain_model(void) {
+    struct parameter *list = put_model(&plain);
+    arrfree(list);
+}
+
+/* Every tensor of DIRECTORY/model.safetensors must be there in that dtype with value_of's values,
+ * in the order of the list. */
+static void expect_values(const char *directory, const struct parameter *list, enum dtype dtype) {
+    static const char *const names[] = {"F32", "F16", "BF16"};
+    struct safetensors file;
+    cr_assert_eq(safetensors_open(&file, in_folder("%s/model.safetensors", directory), error), 0,
+                 "%s", error);
+    cr_assert_eq(file.count, arrlen(list));
+    cr_expect_str_eq(safetensors_metadata(&file, "format"), "pt");
+    for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+        const struct safetensors_entry *entry = &file.entries[i];
+        cr_expect_eq(strncmp(entry->name, "transformer.", 12), 0);
+        cr_expect_str_eq(entry->name + 12, list[i].name);
+        cr_expect_str_eq(safetensors_dtype_name(entry->dtype), names[dtype]);
+        size_t count = entry->bytes / dtype_bytes(dtype);
+        for (size_t k = 0; k < count; k++) {
+            float buffer;
+            cr_assert_eq(*dtype_widen(&buffer, entry->data, dtype, k, 1), value_of(i, (int64_t)k));
+        }
+    }
+    safetensors_close(&file);
+}
+
+Test(export, in_the_same_dtype_is_the_same_file) {
+    static const char *const names[] = {
+        "model.safetensors", "config.json", "generation_config.json",
+        "vocab.json",        "merges.txt",  "tokenizer_config.json"};
+    struct subject subject;
+    char path[FILE_PATH_MAX];
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    subject.trainer.tokenizer = toy_tokenizer();
+    save_step(&subject, folder, 5, path);
+    export_well("a/b/out", "checkpoints/step-00000005", DTYPE_F32);
+    cr_expect_str_eq(names_in("a/b/out"),
+                     "config.json generation_config.json merges.txt model.safetensors "
+                     "tokenizer_config.json vocab.json ");
+    cr_expect_str_eq(names_in("a/b"), "out ");
+    for (size_t i = 0; i < COUNT(names); i++)
+        expect_same_file(in_folder("checkpoints/step-00000005/%s", names[i]),
+                         in_folder("a/b/out/%s", names[i]));
+    subject_close(&subject);
+}
+
+/* Out of every dtype into every other, from shards and from one file. */
+Test(export, gives_every_dtype) {
+    static const enum safetensors_dtype stored[] = {SAFETENSORS_F32, SAFETENSORS_F16,
+                                                    SAFETENSORS_BF16};
+    static const char *const names[] = {"\"float32\"", "\"float16\"", "\"bfloat16\""};
+    for (int i = 0; i < 9; i++) {
+        struct manners manners = {.dtype = stored[i / 3], .prefix = i % 2 ? "" : "transformer."};
+        manners.extra = "h.0.attn.bias";
+        manners.head = 1;
+        manners.shards = i % 4;
+        manners.mixed = i == 8;
+        char *text, to[16];
+        size_t size;
+        unlink(in_folder("model.safetensors"));
+        struct parameter *list = put_model(&manners);
+        snprintf(to, sizeof to, "out%d", i);
+        export_well(to, "", dtypes[i % 3]);
+        expect_values(to, list, dtypes[i % 3]);
+        cr_expect_str_eq(names_in(to), "config.json generation_config.json model.safetensors ");
+        cr_assert_eq(file_read_all(&text, &size, in_folder("%s/config.json", to), 10000, error), 0);
+        expect_text(text, names[i % 3]);
+        expect_text(text, "\"eos_token_id\": 2,");
+        free(text);
+        cr_assert_eq(
+            file_read_all(&text, &size, in_folder("%s/generation_config.json", to), 10000, error),
+            0);
+        expect_text(text, "\"bos_token_id\": 1,");
+        free(text);
+        arrfree(list);
+    }
+}
+
+/* Random bits: those of the source's dtype stay, NaN and infinities too; others round as
+ * dtype_store does. fp16's random bits fit in all. */
+Test(export, keeps_or_rounds_every_bit) {
+    struct subject subject;
+    char path[FILE_PATH_MAX];
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    subject_fill(&subject, 3);
+    struct gpt *gpt = &subject.trainer.gpt;
+    for (int64_t i = 0; i < gpt->count; i++) {
+        float *value = (float *)gpt->master.data + i;
+        if (isfinite(*value) && fabsf(*value) >= 0x1p15f) *value = ldexpf(*value, -130);
+    }
+    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, error), 0, "%s", error);
+    for (int i = 1; i < 3; i++) {
+        struct safetensors file;
+        char back[24], first[24];
+        snprintf(first, sizeof first, "to%d", i);
+        snprintf(back, sizeof back, "back%d", i);
+        export_well(first, "checkpoints/step-00000003", dtypes[i]);
+        export_well(back, first, dtypes[i]);
+        expect_same_file(in_folder("%s/model.safetensors", first),
+                         in_folder("%s/model.safetensors", back));
+        expect_same_file(in_folder("%s/config.json", first), in_folder("%s/config.json", back));
+        cr_assert_eq(safetensors_open(&file, in_folder("%s/model.safetensors", first), error), 0);
+        for (int t = 0; t < file.count; t++) {
+            size_t bytes;
+            const float *values = view_bytes(&gpt->master, &gpt->list[t], &bytes);
+            uint16_t *wanted = malloc(bytes);
+            dtype_store(wanted, dtypes[i], 0, values, bytes / 4);
+            cr_expect_eq(memcmp(wanted, file.entries[t].data, bytes / 2), 0, "%s",
+                         file.entries[t].name);
+            free(wanted);
+        }
+        safetensors_close(&file);
+    }
+    subject_close(&subject);
+}
+
+/* Any 16 bits, signaling NaN too: a copy in the same dtype has them all. */
+Test(export, keeps_the_bits_of_16_bit) {
+    for (int i = 1; i < 3; i++) {
+        struct parameter *list = put_model(&plain);
+        struct safetensors_entry *entries = NULL;
+        struct safetensors_writer writer;
+        checkpoint_list_entries(&entries, list, "transformer.", dtypes[i]);
+        cr_assert_eq(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
+                                             (int)arrlen(entries), NULL, 0, error),
+                     0, "%s", error);
+        for (uint64_t k = 0; k < writer.announced / 2; k++) {
+            uint64_t bits = random_bits(5, 0, k);
+            cr_assert_eq(safetensors_write_data(&writer, &bits, 2, error), 0);
+        }
+        cr_assert_eq(safetensors_write_end(&writer, error), 0, "%s", error);
+        char to[24];
+        snprintf(to, sizeof to, "out%d", i);
+        export_well(to, "", dtypes[i]);
+        expect_same_file(in_folder("model.safetensors"), in_folder("%s/model.safetensors", to));
+        checkpoint_free_entries(entries);
+        arrfree(list);
+    }
+}
+
+static void set_weight(struct subject *subject, const char *name, size_t at, float value) {
+    struct gpt *gpt = &subject->trainer.gpt;
+    size_t bytes;
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++)
+        if (strcmp(gpt->list[i].name, name) == 0)
+            ((float *)view_bytes(&gpt->master, &gpt->list[i], &bytes))[at] = value;
+}
+
+Test(export, values_too_large_are_named) {
+    struct subject subject;
+    char path[FILE_PATH_MAX];
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    gpt_initialize(&subject.trainer.gpt, 1);
+    set_weight(&subject, "h.1.mlp.c_fc.bias", 3, 65519.996f); /* rounds down to 65504 */
+    set_weight(&subject, "h.1.mlp.c_fc.bias", 4, INFINITY);
+    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, error), 0, "%s", error);
+    export_well("fits", "checkpoints/step-00000000", DTYPE_F16);
+
+    set_weight(&subject, "h.1.mlp.c_fc.bias", 5, -65520);
+    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, error), 0, "%s", error);
+    expect_refused(in_folder("out"), path,
+                   "transformer.h.1.mlp.c_fc.bias: element 5 is -65520, too large for fp16\n"
+                   "export as bf16 or fp32");
+    export_well("bf16", "checkpoints/step-00000000", DTYPE_BF16);
+
+    set_weight(&subject, "wte.weight", 7199, 3.4e38f);
+    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, error), 0, "%s", error);
+    cr_expect_eq(export_model(in_folder("out"), path, DTYPE_BF16, error), -1);
+    expect_text(error, "wte.weight: element 7199 is 3.4e+38, too large for bf16\nexport as fp32");
+    export_well("fp32", "checkpoints/step-00000000", DTYPE_F32);
+    cr_expect_str_eq(names_in(""), "bf16 checkpoints fits fp32 ");
+    subject_close(&subject);
+}
+
+Test(export, copies_what_belongs_to_a_model) {
+    static const char *const copied[] = {"vocab.json",
+                                         "merges.txt",
+                                         "tokenizer.json",
+                                         "tokenizer_config.json",
+                                         "special_tokens_map.json",
+                                         "added_tokens.json",
+                                         "generation_config.json"};
+    put_plain_model();
+    for (size_t i = 0; i < COUNT(copied); i++) put_text(copied[i], copied[i]);
+    put_text("pytorch_model.bin", "");
+    put_text("optimizer.safetensors", "");
+    export_well("out", "", DTYPE_BF16);
+    cr_expect_str_eq(names_in("out"),
+                     "added_tokens.json config.json generation_config.json merges.txt "
+                     "model.safetensors special_tokens_map.json tokenizer.json "
+                     "tokenizer_config.json vocab.json ");
+    for (size_t i = 0; i < COUNT(copied); i++)
+        expect_same_file(in_folder("%s", copied[i]), in_folder("out/%s", copied[i]));
+}
+
+Test(export, goes_to_a_new_or_empty_directory) {
+    put_plain_model();
+    cr_assert_eq(mkdir(in_folder("empty"), 0755), 0);
+    cr_assert_eq(symlink("empty", in_folder("link")), 0);
+    cr_assert_eq(symlink("nowhere", in_folder("dangling")), 0);
+    cr_assert_eq(mkdir(in_folder("full"), 0755), 0);
+    put_text("full/.hidden", "");
+    expect_refused(in_folder("full"), folder, "is there already");
+    expect_refused(in_folder("config.json"), folder, "is there already");
+    expect_refused(in_folder("dangling"), folder, "is there already");
+    expect_refused(in_folder("config.json/out"), folder, "a file stands there");
+    expect_refused(in_folder("absent/.."), folder, "does not exist");
+    expect_refused("", folder, "0 bytes");
+    expect_refused("/", folder, "is there already");
+    expect_refused("/proc/mantissa", folder, "/proc/.mantissa.tmp");
+    cr_expect_str_eq(names_in("full"), ".hidden ");
+
+    export_well("link/", "", DTYPE_F16);
+    cr_expect(file_exists(in_folder("empty/model.safetensors")));
+    cr_expect(file_exists(in_folder("link/model.safetensors")), "the link was replaced");
+    expect_refused(in_folder("empty"), folder, "is there already");
+    cr_assert_eq(chdir(folder), 0);
+    cr_assert_eq(export_model("here", ".", DTYPE_F16, error), 0, "%s", error);
+    expect_same_file(in_folder("here/model.safetensors"), in_folder("empty/model.safetensors"));
+    char *deep = calloc(1, FILE_PATH_MAX + 1);
+    memset(deep, 'x', FILE_PATH_MAX);
+    for (size_t length = FILE_PATH_MAX; length > FILE_PATH_MAX - 8; length--) {
+        deep[length] = '\0';
+        expect_refused(deep, folder, "");
+    }
+    free(deep);
+}
+
+Test(export, refuses_damaged_sources) {
+    static const struct manners sharded = {.dtype = SAFETENSORS_BF16, .prefix = "", .shards = 2};
+    struct subject subject;
+    char path[FILE_PATH_MAX];
+    expect_refused(in_folder("out"), folder, "config.json");
+    struct parameter *list = put_model(&sharded);
+    cr_assert_eq(truncate(in_folder("%s", shard_name(&sharded, 1)), 3000), 0);
+    expect_refused(in_folder("out"), folder, shard_name(&sharded, 1));
+    struct manners wrong = sharded;
+    wrong.longer = "h.1.ln_1.bias";
+    put_weights(list, &wrong);
+    expect_refused(in_folder("out"), folder, "h.1.ln_1.bias is [25]");
+    wrong.longer = NULL;
+    wrong.missing = "wpe.weight";
+    put_weights(list, &wrong);
+    expect_refused(in_folder("out"), folder, "wpe.weight is missing");
+    arrfree(list);
+
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    save_step(&subject, folder, 5, path);
+    cr_assert_eq(truncate(in_folder("checkpoints/step-00000005/optimizer.safetensors"), 9), 0);
+    expect_refused(in_folder("out"), path, "optimizer.safetensors: it has 9 bytes");
+    cr_expect_null(strstr(names_in(""), "out"));
+    cr_expect_null(strstr(names_in(""), ".out"));
+    subject_close(&subject);
+}
+
+Test(export, a_full_disk_leaves_nothing) {
+    put_plain_model();
+    put_text("merges.txt", "#");
+    signal(SIGXFSZ, SIG_IGN);
+    for (rlim_t limit = 0; limit < 90000; limit += 9973) {
+        struct rlimit few = {limit, RLIM_INFINITY}, any = {RLIM_INFINITY, RLIM_INFINITY};
+        setrlimit(RLIMIT_FSIZE, &few);
+        error[0] = '\0';
+        int status = export_model(in_folder("out"), folder, DTYPE_F32, error);
+        setrlimit(RLIMIT_FSIZE, &any);
+        cr_expect_eq(status, -1, "exported in %lu bytes a file", (unsigned long)limit);
+        expect_text(error, "disk full");
+        cr_expect_str_eq(names_in(""), "config.json merges.txt model.safetensors ");
+    }
+    export_well("out", "", DTYPE_F32);
+}
+
+static void export_and_kill(useconds_t microseconds) {
+    int status;
+    pid_t child = fork();
+    cr_assert_geq(child, 0);
+    if (child == 0) {
+        char reason[ERROR_MAX];
+        _exit(export_model(in_folder("out"), folder, DTYPE_BF16, reason) ? 1 : 0);
+    }
+    usleep(microseconds);
+    kill(child, SIGKILL);
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFSIGNALED(status) || WEXITSTATUS(status) == 0, "the child failed by itself");
+}
+
+/* The target is there whole or not at all, and what was left behind goes with the next export. */
+Test(export, a_kill_leaves_no_half_export, .timeout = 120) {
+    struct parameter *list = put_model(&plain);
+    int finished = 0, interrupted = 0;
+    double window = 10000; /* microseconds */
+    put_text("merges.txt", "#");
+    for (uint64_t round = 0; round < 200 && (finished < 6 || interrupted < 10); round++) {
+        export_and_kill((useconds_t)(window * random_uniform(3, 0, round)));
+        bool whole = file_exists(in_folder("out"));
+        interrupted += file_exists(in_folder(".out.tmp"));
+        window *= whole ? 0.8 : 1.3;
+        finished += whole;
+        if (!whole) continue;
+        cr_expect_not(file_exists(in_folder(".out.tmp")));
+        cr_expect_str_eq(names_in("out"),
+                         "config.json generation_config.json merges.txt model.safetensors ");
+        expect_values("out", list, DTYPE_BF16);
+        cr_assert_eq(directory_remove(in_folder("out"), error), 0);
+    }
+    cr_expect_geq(finished, 6);
+    cr_expect_geq(interrupted, 10);
+    arrfree(list);
+}

@@ -1,0 +1,126 @@
+/* Shared by the tests of ./train --audit: a tiny model and its runs. */
+#ifndef TEST_MODEL_LAB_AUDIT_AUDIT_FIXTURE_H
+#define TEST_MODEL_LAB_AUDIT_AUDIT_FIXTURE_H
+
+#include <criterion/criterion.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/base/files.h"
+#include "model/config/config_keys.h"
+#include "model/files/checkpoint.h"
+#include "model/lab/audit/advice.h"
+#include "test/scratch.h"
+
+#define BIT(id)      (1u << OPERATION_##id)
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+static const volatile sig_atomic_t not_stopped = 0;
+static const bool both[AUDIT_FORMATS] = {true, true};
+static const bool only_fp16[AUDIT_FORMATS] = {[AUDIT_FP16] = true};
+
+static inline void tiny_config(struct config *config) {
+    config_defaults(config);
+    strcpy(config->name, "tiny");
+    config->device = CONFIG_DEVICE_CPU;
+    config->threads = 1;
+    config->precision = CONFIG_PRECISION_FP16;
+    config->model.n_layer = 2;
+    config->model.n_head = 2;
+    config->model.n_embd = 32;
+    config->model.n_positions = 32;
+    config->model.vocab_size = 256;
+    strcpy(config->data.train, "tales");
+    config->data.seq_len = 32;
+    config->train.steps = 200;
+    config->train.micro_batch_size = 2;
+    config->train.grad_accum_steps = 1;
+    config->optimizer.lr = 3e-3;
+    config->optimizer.warmup_steps = 5;
+}
+
+/* A trainer of its own, as a run would open it. */
+struct run {
+    struct config config;
+    struct backend be;
+    struct source text;
+    struct trainer trainer;
+};
+
+static inline void open_run(struct run *run, const struct config *config) {
+    char note[ERROR_MAX];
+    struct precision precision;
+    run->config = *config;
+    cr_assert_eq(setup_backend(&run->be, config, NULL, error), 0, "%s", error);
+    cr_assert_eq(precision_resolve(&precision, note, config, &run->be, error), 0, "%s", error);
+    cr_assert_eq(source_open(&run->text, config, config->data.train, false, error), 0, "%s", error);
+    cr_assert_eq(trainer_open(&run->trainer, &run->config, &precision, &run->be, true, error), 0,
+                 "%s", error);
+}
+
+static inline void close_run(struct run *run) {
+    trainer_close(&run->trainer);
+    source_close(&run->text);
+    backend_close(&run->be);
+}
+
+static inline struct step_report step(struct run *run) {
+    struct step_report report;
+    cr_assert_eq(trainer_begin_step(&run->trainer, &run->text.loader, error), 0, "%s", error);
+    cr_assert_eq(trainer_end_step(&run->trainer, &report, error), 0, "%s", error);
+    return report;
+}
+
+static inline void save(struct run *run, char path[FILE_PATH_MAX]) {
+    cr_assert_eq(checkpoint_save(&run->trainer, in_folder("run"), path, error), 0, "%s", error);
+}
+
+struct setting {
+    const char *parameter;
+    float value; /* of all its elements */
+    float times; /* unless it is 0: they stay as they are, times this */
+};
+
+static inline void set(struct gpt *gpt, const struct setting *setting) {
+    for (int i = 0; i < (int)arrlen(gpt->list); i++) {
+        if (strcmp(gpt->list[i].name, setting->parameter) != 0) continue;
+        struct tensor view = gpt_parameter_view(&gpt->master, &gpt->list[i]);
+        float *values = view.data;
+        for (int64_t k = 0; k < tensor_count(&view); k++)
+            values[k] = setting->times != 0 ? values[k] * setting->times : setting->value;
+        gpt_refresh_lower(gpt);
+        return;
+    }
+    cr_assert_fail("no parameter %s", setting->parameter);
+}
+
+/* Trains `steps` steps, then sets parameters, and saves. */
+static inline void make_checkpoint(char path[FILE_PATH_MAX], const struct config *config, int steps,
+                                   const struct setting *settings, int count) {
+    struct run run;
+    open_run(&run, config);
+    for (int i = 0; i < steps; i++) step(&run);
+    for (int i = 0; i < count; i++) set(&run.trainer.gpt, &settings[i]);
+    save(&run, path);
+    close_run(&run);
+}
+
+static inline struct audit *audit_of(const struct config *config, const char *from,
+                                     const bool wanted[AUDIT_FORMATS], int repetitions) {
+    struct audit *audit = calloc(1, sizeof *audit);
+    cr_assert_not_null(audit);
+    cr_assert_eq(audit_run(audit, config, from, wanted, repetitions, &not_stopped, NULL, error), 0,
+                 "%s", error);
+    return audit;
+}
+
+static inline void close_audit(struct audit *audit) {
+    audit_free(audit);
+    free(audit);
+}
+
+#endif

@@ -1,0 +1,313 @@
+#include "model/config/config_keys.h"
+#include "model/files/config_file.h"
+#include "model/lab/audit/advice.h"
+
+#include <criterion/criterion.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
+
+#include "test/scratch.h"
+
+#define BIT(id)      (1u << OPERATION_##id)
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+TestSuite(advice, .init = make_folder, .fini = remove_folder);
+
+/* Both formats audited and usable, with these errors of the gradients, on a device with fast
+ * products in both. Micro-batches differ by half. */
+static struct audit *make(double bf16, double fp16) {
+    struct audit *audit = calloc(1, sizeof *audit);
+    cr_assert_not_null(audit);
+    config_defaults(&audit->subject.config);
+    audit->subject.config.train.grad_accum_steps = 1;
+    audit->subject.be.name = "cpu";
+    audit->subject.be.native_bf16 = audit->subject.be.native_fp16 = true;
+    audit->reference.gradient_noise = 0.5;
+    const double errors[] = {[AUDIT_BF16] = bf16, [AUDIT_FP16] = fp16};
+    const enum dtype dtypes[] = {[AUDIT_BF16] = DTYPE_BF16, [AUDIT_FP16] = DTYPE_F16};
+    for (int i = 0; i < AUDIT_FORMATS; i++) {
+        struct audit_format *format = &audit->formats[i];
+        format->made = format->usable = true;
+        format->dtype = dtypes[i];
+        format->pass.gradient_error = format->pass.first_error = errors[i];
+        format->safe_scale = i == AUDIT_FP16 ? 20 : 0;
+    }
+    return audit;
+}
+
+static void try_word(struct audit *audit, int format, enum autocast_operation operation,
+                     double wrong) {
+    audit->formats[format].trials[operation] = (struct audit_trial){true, 1, wrong};
+}
+
+/* Makes the advice and frees the audit; the texts become one. */
+static struct advice advise(struct audit *audit, char text[4096]) {
+    struct advice advice;
+    size_t used = 0;
+    advice_make(&advice, audit);
+    text[0] = '\0';
+    for (ptrdiff_t i = 0; i < arrlen(advice.texts); i++)
+        used += (size_t)snprintf(text + used, 4096 - used, "%s\n", advice.texts[i]);
+    advice_free(&advice);
+    return advice;
+}
+
+static void expect_text(const char *text, const char *part) {
+    cr_expect_not_null(strstr(text, part), "\"%s\" is not in: %s", part, text);
+}
+
+Test(advice, names_the_format) {
+    static const struct {
+        double bf16, fp16;
+        bool native_bf16, native_fp16;
+        enum dtype expected;
+    } cases[] = {
+        {0.01, 0.001, true, true, DTYPE_BF16},  {0.06, 0.001, true, true, DTYPE_F16},
+        {0.01, 0.001, false, true, DTYPE_F16},  {0.01, 0.001, false, false, DTYPE_F32},
+        {0.06, 0.07, true, true, DTYPE_F32},    {INFINITY, 0.001, true, true, DTYPE_F16},
+        {0.049, 0.001, true, true, DTYPE_BF16}, {0.06, 0.001, true, false, DTYPE_F32},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[4096], begin[32];
+        struct audit *audit = make(cases[i].bf16, cases[i].fp16);
+        audit->subject.be.native_bf16 = cases[i].native_bf16;
+        audit->subject.be.native_fp16 = cases[i].native_fp16;
+        struct advice advice = advise(audit, text);
+        cr_expect_eq(advice.format, cases[i].expected, "case %zu: %s", i, text);
+        snprintf(begin, sizeof begin, "Format: %s.", dtype_name(cases[i].expected));
+        cr_expect_eq(strncmp(text, begin, strlen(begin)), 0, "case %zu: %s", i, text);
+        free(audit);
+    }
+}
+
+Test(advice, devices_have_names_for_people) {
+    static const char *const names[][2] = {{"cpu", "This CPU has"}, {"cuda", "This GPU has"}};
+    for (size_t i = 0; i < COUNT(names); i++)
+        for (int native = 0; native <= 1; native++) {
+            char text[4096];
+            struct audit *audit = make(INFINITY, 0.001);
+            audit->subject.be.name = names[i][0];
+            audit->subject.be.native_bf16 = audit->subject.be.native_fp16 = native;
+            advise(audit, text);
+            expect_text(text, names[i][1]);
+            free(audit);
+        }
+}
+
+/* Whether nothing else is exact enough, or nothing else is fast here. */
+Test(advice, says_why_it_is_fp32) {
+    char text[4096];
+    struct audit *audit = make(0.01, 0.001);
+    audit->subject.be.native_bf16 = audit->subject.be.native_fp16 = false;
+    advise(audit, text);
+    expect_text(text, "to save memory, bf16 would do");
+    free(audit);
+    audit = make(0.2, 0.2);
+    advise(audit, text);
+    expect_text(text, "No format that was looked at is exact enough");
+    expect_text(text, "fp16 is not exact enough: error 20.0 %, tolerance 5.00 %");
+    free(audit);
+}
+
+Test(advice, what_was_not_audited_is_not_advised) {
+    char text[4096];
+    struct audit *audit = make(0.001, 0.001);
+    audit->formats[AUDIT_BF16].made = false;
+    struct advice advice = advise(audit, text);
+    cr_expect_eq(advice.format, DTYPE_F16);
+    cr_expect_null(strstr(text, "bf16"));
+    free(audit);
+}
+
+Test(advice, tolerance_is_a_tenth_of_the_noise_of_a_step) {
+    static const struct {
+        double noise;
+        int accumulated;
+        double expected;
+    } cases[] = {{0.5, 1, 0.05}, {0.5, 4, 0.025}, {0.01, 1, 0.01}, {7, 1, 0.1}, {0, 1, 0.02}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[4096];
+        struct audit *audit = make(0.001, 0.001);
+        audit->reference.gradient_noise = cases[i].noise;
+        audit->subject.config.train.grad_accum_steps = cases[i].accumulated;
+        struct advice advice = advise(audit, text);
+        cr_expect_float_eq(advice.tolerance, cases[i].expected, 1e-12, "case %zu", i);
+        free(audit);
+    }
+}
+
+Test(advice, words_pay_only_where_the_error_matters) {
+    char text[4096];
+    struct audit *audit = make(0.2, 0.01);                 /* tolerance 0.05 */
+    try_word(audit, AUDIT_BF16, OPERATION_QKV, 0.16);      /* removes 20 % */
+    try_word(audit, AUDIT_BF16, OPERATION_LM_HEAD, 0.04);  /* 80 % */
+    try_word(audit, AUDIT_FP16, OPERATION_LM_HEAD, 0.002); /* 80 % of what does no harm */
+    struct advice advice = advise(audit, text);
+    cr_expect_eq(advice.formats[AUDIT_BF16].words, BIT(LM_HEAD));
+    cr_expect_eq(advice.formats[AUDIT_FP16].words, 0);
+    cr_expect(advice.formats[AUDIT_BF16].fit, "with the word the error is 0.04");
+    expect_text(text, "Keep lm_head in float32 in bf16: that alone removes 80.0 %");
+    expect_text(text, "Nothing has to stay in float32 in fp16: lm_head");
+    free(audit);
+}
+
+/* The block is a config file as it is. */
+static void expect_config(const struct advice *advice, const struct audit *audit, int format,
+                          unsigned words, double scale) {
+    struct config config;
+    char least[80], *sets[] = {least};
+    snprintf(least, sizeof least, "loss_scale.min_scale=%.17g",
+             audit->subject.config.loss_scale.min_scale);
+    const char *path = in_folder("block.json");
+    FILE *file = fopen(path, "w");
+    cr_assert_not_null(file);
+    advice_print_config(file, advice, audit, format);
+    cr_assert_eq(fclose(file), 0);
+    cr_assert_eq(config_load(&config, path, sets, format == AUDIT_FP16, error), 0, "%s", error);
+    cr_expect_eq(words_of_config(&config), words);
+    cr_expect_eq(config.precision,
+                 format == AUDIT_BF16 ? CONFIG_PRECISION_BF16 : CONFIG_PRECISION_FP16);
+    cr_expect_eq(config_given(&config, "loss_scale"), format == AUDIT_FP16);
+    if (format == AUDIT_FP16) cr_expect_eq(config.loss_scale.init_scale, scale);
+}
+
+Test(advice, an_operation_that_overflows_is_kept_in_float32) {
+    char text[4096];
+    struct audit *audit = make(0.01, 0.01);
+    audit->formats[AUDIT_FP16].needed = BIT(MLP_FC);
+    audit->formats[AUDIT_FP16].given = BIT(QKV);
+    struct advice advice = advise(audit, text);
+    expect_text(text, "Keep \"mlp_fc\" in float32 in fp16");
+    expect_config(&advice, audit, AUDIT_FP16, BIT(MLP_FC) | BIT(QKV), ldexp(1, 20 - ADVICE_MARGIN));
+    expect_config(&advice, audit, AUDIT_BF16, 0, 0);
+    free(audit);
+}
+
+Test(advice, the_scale_stays_in_the_range_of_the_config) {
+    static const int safe[][2] = {{20, 20 - ADVICE_MARGIN}, {120, 32}, {-14, -14}};
+    for (size_t i = 0; i < COUNT(safe); i++) {
+        char text[4096];
+        struct audit *audit = make(0.01, 0.01);
+        audit->formats[AUDIT_FP16].safe_scale = safe[i][0];
+        struct advice advice = advise(audit, text);
+        expect_config(&advice, audit, AUDIT_FP16, 0, ldexp(1, safe[i][1]));
+        free(audit);
+    }
+}
+
+/* The block goes with the config's own min_scale. */
+Test(advice, the_scale_stays_above_min_scale) {
+    static const struct {
+        double smallest;
+        int safe, advised;
+    } cases[] = {
+        {1e-6, -18, -19}, {1e-6, -30, -19}, {1000, 5, 10}, {1024, 11, 10}, {65536, 17, 16}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[4096];
+        struct audit *audit = make(0.01, 0.01);
+        audit->subject.config.loss_scale.min_scale = cases[i].smallest;
+        audit->formats[AUDIT_FP16].safe_scale = cases[i].safe;
+        struct advice advice = advise(audit, text);
+        expect_config(&advice, audit, AUDIT_FP16, 0, ldexp(1, cases[i].advised));
+        bool refused = ldexp(1, cases[i].safe) < cases[i].smallest;
+        cr_expect_eq(strstr(text, "loss_scale.min_scale, ") != NULL, refused, "%zu: %s", i, text);
+        free(audit);
+    }
+}
+
+/* The scale of the run, where it is far below; where none would begin is no run's. */
+Test(advice, the_scale_of_the_run_is_compared) {
+    static const struct {
+        float scale;
+        bool of_run;
+        const char *said;
+    } cases[] = {{0x1p16f, true, "This run is at 2^16, 2^3 below that."},
+                 {0x1p17f, true, NULL},
+                 {0x1p16f, false, NULL},
+                 {0x1p21f, true, NULL},
+                 {3000, true, "This run is at 3000, more than 2^7 below that."}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[4096];
+        struct audit *audit = make(0.01, 0.01); /* start at 2^19 */
+        audit->subject.loss_scale = cases[i].scale;
+        audit->subject.scale_of_run = cases[i].of_run;
+        advise(audit, text);
+        if (cases[i].said) expect_text(text, cases[i].said);
+        else cr_expect_null(strstr(text, "This run"), "%zu: %s", i, text);
+        free(audit);
+    }
+}
+
+Test(advice, a_residual_that_has_to_be_float32_is_in_the_block) {
+    char text[4096];
+    struct audit *audit = make(0.01, 0.01);
+    audit->subject.config.autocast.residual = CONFIG_DTYPE_LOWER;
+    audit->formats[AUDIT_FP16].needs_residual = true;
+    struct advice advice = advise(audit, text);
+    expect_text(text, "Keep the residual stream in float32 in fp16 (autocast.residual)");
+    cr_expect_null(strstr(text, "float32 in bf16 (autocast.residual)"));
+    char *block = advice_config_text(&advice, audit, AUDIT_FP16);
+    expect_text(block, "\"residual\": \"float32\"");
+    free(block);
+    block = advice_config_text(&advice, audit, AUDIT_BF16);
+    expect_text(block, "\"residual\": \"lower\"");
+    free(block);
+    expect_config(&advice, audit, AUDIT_FP16, 0, ldexp(1, 20 - ADVICE_MARGIN));
+    free(audit);
+}
+
+/* Micro-batches that were tried, in the words for one and for more. */
+Test(advice, micro_batches_are_counted) {
+    static const struct {
+        int repetitions, accumulated;
+        enum dtype gradients;
+        const char *said;
+    } cases[] = {{1, 1, DTYPE_F32, " in 1 micro-batch (2^21"},
+                 {4, 1, DTYPE_F32, " in 4 micro-batches (2^21"},
+                 {2, 16, DTYPE_F32, " in 2 micro-batches (2^21"},
+                 {2, 16, DTYPE_F16, " in 16 micro-batches (2^21"},
+                 {4, 2, DTYPE_F16, " in 4 micro-batches (2^21"}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char text[4096];
+        struct audit *audit = make(0.01, 0.01);
+        audit->subject.repetitions = cases[i].repetitions;
+        audit->subject.config.train.grad_accum_steps = cases[i].accumulated;
+        audit->formats[AUDIT_FP16].pass.precision.gradients = cases[i].gradients;
+        advise(audit, text);
+        expect_text(text, cases[i].said);
+        free(audit);
+    }
+}
+
+Test(advice, a_lower_residual_stays_in_the_block) {
+    char text[4096], *block = NULL;
+    size_t size;
+    struct audit *audit = make(0.01, 0.01);
+    audit->subject.config.autocast.residual = CONFIG_DTYPE_LOWER;
+    struct advice advice = advise(audit, text);
+    FILE *file = open_memstream(&block, &size);
+    advice_print_config(file, &advice, audit, AUDIT_FP16);
+    fclose(file);
+    expect_text(block, "\"residual\": \"lower\"");
+    expect_config(&advice, audit, AUDIT_FP16, 0, ldexp(1, 20 - ADVICE_MARGIN));
+    free(block);
+    free(audit);
+}
+
+Test(advice, what_cannot_be_held_is_said) {
+    char text[4096];
+    struct audit *audit = make(0.01, INFINITY);
+    audit->formats[AUDIT_FP16].usable = false;
+    struct advice advice = advise(audit, text);
+    cr_expect_eq(advice.format, DTYPE_BF16);
+    cr_expect_not(advice.formats[AUDIT_FP16].fit);
+    expect_text(text, "fp16 cannot hold this model");
+
+    cr_expect_null(strstr(text, "Loss scale"));
+    free(audit);
+}

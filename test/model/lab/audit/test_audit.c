@@ -1,0 +1,206 @@
+#include "data/base/files.h"
+#include "test/model/lab/audit/audit_fixture.h"
+
+TestSuite(audit, .init = make_folder, .fini = remove_folder);
+
+Test(audit, the_same_precision_twice_differs_in_nothing) {
+    struct config config;
+    struct subject subject = {.stop = &not_stopped, .repetitions = 3};
+    struct trainer first, second;
+    struct audit_pass reference, again;
+    tiny_config(&config);
+    cr_assert_eq(subject_open(&subject, &first, &config, NULL, error), 0, "%s", error);
+    cr_assert_eq(audit_pass_run(&reference, &subject, &first, NULL, PASS_TRACED, error), 0);
+    trainer_close(&first);
+    cr_assert_eq(subject_trainer(&subject, &second, &subject.config, 1, error), 0);
+    cr_assert_eq(audit_pass_run(&again, &subject, &second, &reference, PASS_TRACED, error), 0);
+    cr_expect_eq(again.loss, reference.loss);
+    cr_expect_eq(again.gradient_error, 0);
+    for (int place = 0; place < PLACES; place++)
+        for (int layer = 0; layer < (place_is_layered(place) ? 2 : 1); layer++) {
+            const struct record *record = &again.places[place][layer];
+            cr_expect(record->seen, "%s", place_name(place));
+            cr_expect_eq(record_error(record), 0, "%s", place_name(place));
+            cr_expect_gt(record->reference, 0, "%s is all zero", place_name(place));
+        }
+    cr_expect_gt(reference.gradient_noise, 0);
+    audit_pass_free(&reference);
+    audit_pass_free(&again);
+    trainer_close(&second);
+    subject_close(&subject);
+}
+
+/* The second micro-batch of two is the first of the step after, where a step has one. */
+Test(audit, each_micro_batch_stands_alone) {
+    struct config config;
+    struct subject subject = {.stop = &not_stopped, .repetitions = 2};
+    struct trainer trainer;
+    struct audit_pass two, one;
+    tiny_config(&config);
+    cr_assert_eq(subject_open(&subject, &trainer, &config, NULL, error), 0, "%s", error);
+    cr_assert_eq(audit_pass_run(&two, &subject, &trainer, NULL, PASS_TRACED, error), 0);
+    subject.step = 1;
+    subject.repetitions = 1;
+    cr_assert_eq(audit_pass_run(&one, &subject, &trainer, NULL, PASS_TRACED, error), 0);
+    for (int i = 0; i < one.parameter_count; i++) {
+        const struct record *record = &two.parameters[i];
+        cr_expect_arr_eq(one.parameters[i].samples, record->samples + record->sample_count,
+                         (size_t)record->sample_count * sizeof(float), "%s",
+                         two.parameter_names[i]);
+    }
+    cr_expect_eq(one.gradient_noise, 0, "of one nobody knows");
+    audit_pass_free(&one);
+    audit_pass_free(&two);
+    trainer_close(&trainer);
+    subject_close(&subject);
+}
+
+/* The same batches, loss and update as the run itself, from a checkpoint in the middle. */
+Test(audit, looks_at_the_step_that_the_run_would_take) {
+    struct config config;
+    struct run run;
+    char path[FILE_PATH_MAX];
+    tiny_config(&config);
+    config.train.grad_accum_steps = 2;
+    config.loss_scale.init_scale = 2048;
+    make_checkpoint(path, &config, 7, NULL, 0);
+    struct audit *audit = audit_of(&config, path, both, 2);
+    cr_expect(audit->subject.scale_of_run);
+    cr_expect_not(audit->subject.fresh);
+    cr_expect_eq(audit->subject.loss_scale, 2048);
+    cr_expect_eq(audit->subject.step, 7);
+    cr_expect_eq(audit->formats[AUDIT_FP16].pass.loss_scale, 2048);
+    config.precision = CONFIG_PRECISION_FP32;
+    open_run(&run, &config);
+    FILE *ignored = fopen("/dev/null", "w");
+    cr_assert_eq(checkpoint_load(&run.trainer, path, ignored, error), 0, "%s", error);
+    fclose(ignored);
+    float before = ((float *)run.trainer.gpt.master.data)[3];
+    struct step_report report = step(&run);
+    cr_expect_float_eq(audit->reference.loss, (double)report.loss, 1e-5);
+    cr_expect_eq(audit->update.step, report.step);
+    cr_expect_eq(audit->update.lr, report.lr);
+    cr_expect_eq(audit->subject.masters[3], before);
+    double all = 0, trained = 0;
+    for (int i = 0; i < audit->reference.parameter_count; i++)
+        all += audit->update.parameters[i].signal;
+    const float *masters = run.trainer.gpt.master.data;
+    for (int64_t i = 0; i < run.trainer.gpt.count; i++) {
+        double moved = (double)masters[i] - (double)audit->subject.masters[i];
+        trained += moved * moved;
+    }
+    cr_expect_float_eq(all, trained, 1e-9 * trained, "the update is the run's");
+    cr_expect_float_eq(audit->update.all.signal, trained, 1e-9 * trained);
+    close_run(&run);
+    close_audit(audit);
+}
+
+Test(audit, sixteen_bits_are_near_fp32_and_fp16_is_nearer) {
+    struct config config;
+    tiny_config(&config);
+    struct audit *audit = audit_of(&config, NULL, both, 2);
+    double bf16 = audit->formats[AUDIT_BF16].pass.gradient_error;
+    double fp16 = audit->formats[AUDIT_FP16].pass.gradient_error;
+    cr_expect(bf16 > 1e-3 && bf16 < 3e-2, "bf16: %g", bf16);
+    cr_expect(fp16 > 1e-4 && fp16 < 3e-3, "fp16: %g", fp16);
+    cr_expect(audit->subject.fresh);
+    cr_expect_not(audit->subject.scale_of_run);
+    for (int i = 0; i < AUDIT_FORMATS; i++) {
+        const struct audit_format *format = &audit->formats[i];
+        cr_expect(format->usable);
+        cr_expect_eq(format->needed, 0);
+        for (int word = 0; word < AUTOCAST_OPERATION_COUNT; word++)
+            cr_expect_eq(format->trials[word].made,
+                         precision_operation_is_choice((enum autocast_operation)word));
+        for (int place = PLACE_LN1; place < PLACES; place++) {
+            double wrong = record_error(&format->pass.places[place][0]);
+            cr_expect(wrong > 0 && wrong < 0.05, "%s: %g", place_name(place), wrong);
+        }
+        double removed = audit_format_removed(format, OPERATION_LM_HEAD);
+        cr_expect(removed > 0.01 && removed < 1, "lm_head removes %g", removed);
+        cr_expect_eq(audit_format_removed(format, OPERATION_GELU), 0, "alone it changes nothing");
+    }
+    close_audit(audit);
+}
+
+/* All operations in float32: nothing is left but the order of sums, which is the same. */
+Test(audit, without_16_bit_operations_there_is_no_error) {
+    struct config config;
+    tiny_config(&config);
+    unsigned all = 0;
+    for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++)
+        if (precision_operation_is_choice((enum autocast_operation)i)) all |= 1u << i;
+    words_set(&config, all);
+    struct audit *audit = audit_of(&config, NULL, only_fp16, 1);
+    cr_expect_eq(audit->formats[AUDIT_FP16].given, all);
+    cr_expect_lt(audit->formats[AUDIT_FP16].pass.gradient_error, 1e-6);
+    close_audit(audit);
+}
+
+/* What fp16 is said to lose at scale 1 is what it stores as zero there. */
+Test(audit, predicted_zeros_are_stored_zeros) {
+    struct config config;
+    tiny_config(&config);
+    config.loss_scale.init_scale = 1;
+    struct audit *audit = audit_of(&config, NULL, only_fp16, 2);
+    static const enum place some[] = {PLACE_D_LOGITS, PLACE_D_MLP_FC, PLACE_D_QKV};
+    for (size_t i = 0; i < COUNT(some); i++) {
+        const struct magnitudes *truth = &audit->reference.places[some[i]][0].magnitudes;
+        const struct magnitudes *stored =
+            &audit->formats[AUDIT_FP16].pass.places[some[i]][0].magnitudes;
+        double predicted = magnitudes_lost(truth, 0);
+        double found =
+            (double)(stored->zeros - truth->zeros) / (double)(truth->count - truth->zeros);
+        cr_expect_eq(stored->count, truth->count);
+        cr_expect_float_eq(found, predicted, 0.02 + 0.2 * predicted, "%s: %g, predicted %g",
+                           place_name(some[i]), found, predicted);
+    }
+    double qkv = magnitudes_lost(&audit->reference.places[PLACE_D_QKV][0].magnitudes, 0);
+    cr_expect_gt(qkv, 0.001, "something underflows: %g", qkv);
+    close_audit(audit);
+}
+
+Test(audit, stops_when_asked) {
+    struct config config;
+    struct audit audit;
+    const volatile sig_atomic_t stopped = 2;
+    tiny_config(&config);
+    cr_expect_eq(audit_run(&audit, &config, NULL, both, 2, &stopped, NULL, error), 1);
+    cr_expect_not(audit.update.made);
+    cr_expect_not(audit.reference.parameters[0].seen, "not even one micro-batch");
+    audit_free(&audit);
+}
+
+Test(audit, settings_that_would_hide_16_bit_are_set_aside) {
+    struct config config;
+    tiny_config(&config);
+    config.autocast.enabled = false;
+    config.train.recompute = CONFIG_RECOMPUTE_LAYER;
+    struct audit *audit = audit_of(&config, NULL, only_fp16, 1);
+    cr_expect_gt(audit->formats[AUDIT_FP16].pass.gradient_error, 0);
+    close_audit(audit);
+}
+
+Test(audit, a_model_of_other_sizes_is_an_error) {
+    struct config config;
+    struct audit audit;
+    char path[FILE_PATH_MAX];
+    tiny_config(&config);
+    make_checkpoint(path, &config, 1, NULL, 0);
+    config.model.n_layer = 3;
+    cr_expect_eq(audit_run(&audit, &config, path, both, 1, &not_stopped, NULL, error), -1);
+    cr_expect_not_null(strstr(error, "n_layer"), "%s", error);
+    audit_free(&audit);
+}
+
+Test(audit, a_model_that_is_broken_in_fp32_is_an_error) {
+    struct config config;
+    struct audit audit;
+    char path[FILE_PATH_MAX];
+    tiny_config(&config);
+    make_checkpoint(path, &config, 1,
+                    &(const struct setting){"h.0.mlp.c_fc.bias", .value = INFINITY}, 1);
+    cr_expect_eq(audit_run(&audit, &config, path, both, 1, &not_stopped, NULL, error), -1);
+    cr_expect_not_null(strstr(error, "in fp32 too"), "%s", error);
+    audit_free(&audit);
+}

@@ -1,0 +1,235 @@
+#include "data/base/files.h"
+#include "test/model/lab/audit/audit_fixture.h"
+
+TestSuite(audit_format, .init = make_folder, .fini = remove_folder);
+
+/* Training agrees: at this scale the step is taken, at twice that it is skipped. */
+static void expect_largest(const struct config *config, const char *path, int safe) {
+    for (int more = 0; more <= 1; more++) {
+        struct run run;
+        open_run(&run, config);
+        FILE *ignored = fopen("/dev/null", "w");
+        cr_assert_eq(checkpoint_load(&run.trainer, path, ignored, error), 0, "%s", error);
+        fclose(ignored);
+        run.trainer.state.scaler.loss_scale = ldexpf(1, safe + more);
+        trainer_restore_scaler(&run.trainer);
+        cr_expect_eq(step(&run).skipped, more == 1, "2^%d", safe + more);
+        close_run(&run);
+    }
+}
+
+Test(audit_format, the_safe_scale_is_safe_and_its_double_is_not) {
+    struct config config;
+    char path[FILE_PATH_MAX];
+    tiny_config(&config);
+    config.train.grad_accum_steps = 2;
+    make_checkpoint(path, &config, 3, NULL, 0);
+    struct audit *audit = audit_of(&config, path, only_fp16, 2);
+    int safe = audit->formats[AUDIT_FP16].safe_scale;
+    cr_expect(audit->formats[AUDIT_FP16].predicts);
+    cr_expect_leq(abs(audit->formats[AUDIT_FP16].predicted_scale - safe), 1);
+    expect_largest(&config, path, safe);
+    close_audit(audit);
+}
+
+/* Gradients of 16 bit are summed up in 16 bit: however few micro-batches are looked at, a whole
+ * step has to stay finite, as it does in training. */
+Test(audit_format, a_sum_of_16_bit_gradients_is_of_a_whole_step) {
+    struct config config;
+    char path[FILE_PATH_MAX];
+    tiny_config(&config);
+    config.train.grad_accum_steps = 16;
+    config.gradients.dtype = CONFIG_DTYPE_LOWER;
+    make_checkpoint(path, &config, 3, NULL, 0);
+    struct audit *audit = audit_of(&config, path, only_fp16, 1);
+    int safe = audit->formats[AUDIT_FP16].safe_scale;
+    cr_expect_eq(audit_pass_tried(&audit->subject, &audit->formats[AUDIT_FP16].pass.precision), 16);
+    cr_expect_eq(audit_pass_tried(&audit->subject, &audit->reference.precision), 1);
+    expect_largest(&config, path, safe);
+    close_audit(audit);
+}
+
+/* Where the dynamic scale goes when it may grow fast: within a factor 4 of the advice. */
+Test(audit_format, the_advised_scale_is_where_training_settles) {
+    struct config config;
+    struct run run;
+    struct advice advice;
+    char path[FILE_PATH_MAX];
+    tiny_config(&config);
+    config.loss_scale.growth_interval = 2;
+    open_run(&run, &config);
+    for (int i = 0; i < 60; i++) step(&run);
+    save(&run, path);
+    double sum = 0;
+    for (int i = 0; i < 60; i++) sum += log2((double)step(&run).loss_scale);
+    close_run(&run);
+    struct audit *audit = audit_of(&config, path, only_fp16, 4);
+    advice_make(&advice, audit);
+    int advised = advice.formats[AUDIT_FP16].init_scale;
+    cr_expect_float_eq(advised, sum / 60, 2, "advised 2^%d, training is at 2^%.1f", advised,
+                       sum / 60);
+    advice_free(&advice);
+    close_audit(audit);
+}
+
+/* A hidden unit beyond fp16: far below zero the GELU makes it 0, far above it stays. */
+Test(audit_format, an_operation_that_overflows_is_named_and_float32_heals_it) {
+    static const struct {
+        float bias;
+        unsigned needed;
+    } cases[] = {{-7e4f, BIT(MLP_FC)}, {7e4f, BIT(MLP_FC) | BIT(MLP_PROJECTION)}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct config config;
+        struct advice advice;
+        char path[FILE_PATH_MAX];
+        tiny_config(&config);
+        config.optimizer.lr = 1e-6;
+        config.precision = CONFIG_PRECISION_FP32;
+        make_checkpoint(path, &config, 1,
+                        &(const struct setting){"h.1.mlp.c_fc.bias", .value = cases[i].bias}, 1);
+        struct audit *audit = audit_of(&config, path, both, 2);
+        const struct audit_format *fp16 = &audit->formats[AUDIT_FP16];
+        const struct record *record = &audit->reference.places[PLACE_MLP_FC][1];
+        cr_expect_lt(magnitudes_headroom(&record->magnitudes, 0), 0);
+        cr_expect(fp16->usable);
+        cr_expect_eq(fp16->needed, cases[i].needed, "needed: %x", fp16->needed);
+        cr_expect_eq(audit->formats[AUDIT_BF16].needed, 0, "bf16 has the range");
+        advice_make(&advice, audit);
+        bool named = false;
+        for (ptrdiff_t k = 0; k < arrlen(advice.texts); k++)
+            named = named || strstr(advice.texts[k], "Keep \"mlp_fc\"");
+        cr_expect(named);
+        cr_expect_eq(advice.formats[AUDIT_FP16].words, cases[i].needed);
+        advice_free(&advice);
+        close_audit(audit);
+    }
+}
+
+/* What fp32 holds just so overflows where fp16 has rounded its parts up: 65490 is 65504 there, and
+ * 20 more are infinite. No figure of fp32 tells. */
+Test(audit_format, an_overflow_that_fp32_does_not_show_is_healed_too) {
+    static const struct setting settings[] = {{"h.1.ln_2.weight", .value = 0},
+                                              {"h.1.ln_2.bias", .value = 62.5f},
+                                              {"h.1.mlp.c_fc.weight", .value = 0.01f},
+                                              {"h.1.mlp.c_fc.bias", .value = 65490}};
+    struct config config;
+    char path[FILE_PATH_MAX];
+    tiny_config(&config);
+    config.precision = CONFIG_PRECISION_FP32;
+    make_checkpoint(path, &config, 1, settings, COUNT(settings));
+    struct audit *audit = audit_of(&config, path, only_fp16, 1);
+    const struct record *record = &audit->reference.places[PLACE_MLP_FC][1];
+    cr_expect_lt((double)record->magnitudes.largest, FP16_OVERFLOW);
+    cr_expect(audit->formats[AUDIT_FP16].usable);
+    cr_expect_eq(audit->formats[AUDIT_FP16].needed, BIT(MLP_FC));
+    close_audit(audit);
+}
+
+/* Without the words the same model gives nothing finite; the audit sees where that begins. */
+Test(audit_format, the_first_infinite_place_is_found) {
+    struct config config;
+    struct subject subject = {.stop = &not_stopped, .repetitions = 1};
+    struct trainer reference_trainer, trainer;
+    struct audit_pass reference, pass;
+    char path[FILE_PATH_MAX];
+    tiny_config(&config);
+    config.precision = CONFIG_PRECISION_FP32;
+    make_checkpoint(path, &config, 1, &(const struct setting){"h.1.mlp.c_fc.bias", .value = 7e4f},
+                    1);
+    cr_assert_eq(subject_open(&subject, &reference_trainer, &config, path, error), 0, "%s", error);
+    cr_assert_eq(audit_pass_run(&reference, &subject, &reference_trainer, NULL, PASS_TRACED, error),
+                 0);
+    trainer_close(&reference_trainer);
+    struct config fp16 = subject.config;
+    fp16.precision = CONFIG_PRECISION_FP16;
+    cr_assert_eq(subject_trainer(&subject, &trainer, &fp16, 1, error), 0);
+    cr_assert_eq(audit_pass_run(&pass, &subject, &trainer, &reference, PASS_TRACED, error), 0);
+    cr_expect_eq(pass.first_infinite, PLACE_MLP_FC);
+    cr_expect_not(pass.finite);
+    cr_expect_eq(pass.gradient_error, INFINITY);
+    audit_pass_free(&pass);
+    audit_pass_free(&reference);
+    trainer_close(&trainer);
+    subject_close(&subject);
+}
+
+/* Embeddings beyond fp16: no word, but autocast.residual. */
+Test(audit_format, a_residual_stream_that_overflows_is_kept_in_float32) {
+    static const struct {
+        struct setting setting;
+        unsigned needed;
+    } cases[] = {{{"wpe.weight", .value = 7e4f}, 0},
+                 {{"h.0.attn.c_proj.bias", .value = 7e4f}, BIT(ATTENTION_PROJECTION)}};
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct config config;
+        struct advice advice;
+        char path[FILE_PATH_MAX];
+        tiny_config(&config);
+        config.precision = CONFIG_PRECISION_FP32;
+        config.autocast.residual = CONFIG_DTYPE_LOWER;
+        make_checkpoint(path, &config, 1, &cases[i].setting, 1);
+        struct audit *audit = audit_of(&config, path, both, 1);
+        const struct audit_format *fp16 = &audit->formats[AUDIT_FP16];
+        cr_expect(fp16->usable);
+        cr_expect(fp16->needs_residual);
+        cr_expect_eq(fp16->needed, cases[i].needed, "needed: %x", fp16->needed);
+        cr_expect_eq(fp16->pass.precision.residual, DTYPE_F32);
+        cr_expect_not(audit->formats[AUDIT_BF16].needs_residual, "bf16 has the range");
+        advice_make(&advice, audit);
+        char *block = advice_config_text(&advice, audit, AUDIT_FP16);
+        cr_expect_not_null(strstr(block, "\"residual\": \"float32\""), "%s", block);
+        free(block);
+        block = advice_config_text(&advice, audit, AUDIT_BF16);
+        cr_expect_not_null(strstr(block, "\"residual\": \"lower\""), "%s", block);
+        free(block);
+        advice_free(&advice);
+        close_audit(audit);
+    }
+}
+
+/* Sums that only fp16 has beyond its range: the place of the infinity tells. */
+Test(audit_format, a_residual_stream_that_only_fp16_has_infinite_is_healed_too) {
+    static const struct setting settings[] = {{"wpe.weight", .value = 65490},
+                                              {"h.0.attn.c_attn.weight", .value = 0},
+                                              {"h.0.attn.c_proj.weight", .value = 0},
+                                              {"h.0.attn.c_proj.bias", .value = 20}};
+    struct config config;
+    char path[FILE_PATH_MAX];
+    tiny_config(&config);
+    config.precision = CONFIG_PRECISION_FP32;
+    config.autocast.residual = CONFIG_DTYPE_LOWER;
+    make_checkpoint(path, &config, 1, settings, COUNT(settings));
+    struct audit *audit = audit_of(&config, path, only_fp16, 1);
+    const struct record *record = &audit->reference.places[PLACE_RESIDUAL_MID][0];
+    cr_expect_lt((double)record->magnitudes.largest, FP16_OVERFLOW);
+    cr_expect(audit->formats[AUDIT_FP16].usable);
+    cr_expect(audit->formats[AUDIT_FP16].needs_residual);
+    cr_expect_eq(audit->formats[AUDIT_FP16].needed, 0);
+    close_audit(audit);
+}
+
+/* Gradients so large that the search must go below 2^-14, which min_scale may allow: hidden units
+ * that are 0 hide huge weights from the forward pass, and nothing from the backward pass. */
+Test(audit_format, the_search_goes_down_to_min_scale) {
+    static const struct setting settings[] = {{"h.1.mlp.c_fc.weight", .value = 0},
+                                              {"h.1.mlp.c_fc.bias", .value = 0},
+                                              {"ln_f.weight", .value = 1e5f},
+                                              {"h.1.mlp.c_proj.weight", .times = 1e6f}};
+    static const double smallest[] = {1e-6, 0x1p-14};
+    struct config config;
+    char path[FILE_PATH_MAX];
+    tiny_config(&config);
+    config.precision = CONFIG_PRECISION_FP32;
+    config.data.seq_len = 4;
+    config.train.micro_batch_size = 1;
+    make_checkpoint(path, &config, 0, settings, COUNT(settings));
+    for (size_t i = 0; i < COUNT(smallest); i++) {
+        config.loss_scale.min_scale = smallest[i];
+        words_set(&config, BIT(LM_HEAD));
+        struct audit *audit = audit_of(&config, path, only_fp16, 1);
+        const struct audit_format *fp16 = &audit->formats[AUDIT_FP16];
+        cr_expect_eq(fp16->needed == 0, i == 0, "%g: %x", smallest[i], fp16->needed);
+        if (i == 0) cr_expect(fp16->usable && fp16->safe_scale < -14, "2^%d", fp16->safe_scale);
+        close_audit(audit);
+    }
+}

@@ -1,0 +1,211 @@
+/* Which runs belong together, what they are called, and what their configs differ by. */
+#include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
+
+#include "model/lab/compare/run_groups.h"
+#include "test/model/lab/compare/run_fixture.h"
+
+TestSuite(run_groups, .init = make_folder, .fini = remove_folder);
+
+enum { RUNS_MAX = 12 };
+
+static struct run_record runs[RUNS_MAX];
+static char *labels[RUNS_MAX];
+static int count;
+static struct run_group *groups;
+
+static void add(struct run_recipe recipe, const char *label) {
+    char name[40];
+    snprintf(name, sizeof name, "%s", recipe.name ? recipe.name : "");
+    if (!recipe.name) {
+        snprintf(name, sizeof name, "run%d", count);
+        recipe.name = name;
+    }
+    recipe.steps = 3;
+    labels[count] = label ? strdup(label) : NULL;
+    runs[count++] = made(recipe);
+}
+
+static void group_them(void) {
+    cr_assert_eq(run_groups_make(&groups, runs, labels, count, error), 0, "%s", error);
+}
+
+static void finish(void) {
+    run_groups_free(groups);
+    for (int i = 0; i < count; i++) {
+        run_record_close(&runs[i]);
+        free(labels[i]);
+    }
+}
+
+static void expect_group(int index, const char *label, int size) {
+    cr_assert_gt(arrlen(groups), index);
+    cr_expect_str_eq(groups[index].label, label);
+    cr_expect_eq(arrlen(groups[index].runs), size, "%s has %d runs", label,
+                 (int)arrlen(groups[index].runs));
+}
+
+Test(run_groups, by_precision) {
+    add((struct run_recipe){.precision = "fp32", .seed = 2}, NULL);
+    add((struct run_recipe){.precision = "bf16", .seed = 2}, NULL);
+    add((struct run_recipe){.precision = "fp32", .seed = 1}, NULL);
+    add((struct run_recipe){.precision = "bf16", .seed = 1}, NULL);
+    group_them();
+    cr_expect_eq(arrlen(groups), 2);
+    expect_group(0, "fp32", 2);
+    expect_group(1, "bf16", 2);
+    cr_expect(groups[0].runs[0]->seed == 1 && groups[0].runs[1]->seed == 2, "seeds ascend");
+    finish();
+}
+
+Test(run_groups, the_same_seed_again_is_another_group) {
+    add((struct run_recipe){.name = "before", .seed = 1}, NULL);
+    add((struct run_recipe){.name = "before-seed2", .seed = 2}, NULL);
+    add((struct run_recipe){.name = "after", .seed = 1}, NULL);
+    add((struct run_recipe){.name = "after-seed2", .seed = 2}, NULL);
+    group_them();
+    expect_group(0, "before", 2);
+    expect_group(1, "after", 2);
+    finish();
+}
+
+Test(run_groups, names_where_precisions_do_not_tell) {
+    add((struct run_recipe){.name = "a", .precision = "bf16"}, NULL);
+    add((struct run_recipe){.name = "b-seed12", .precision = "fp32"}, NULL);
+    add((struct run_recipe){.name = "c-seed", .precision = "fp32"}, NULL);
+    group_them();
+    expect_group(0, "a", 1);
+    expect_group(1, "b", 1);
+    expect_group(2, "c-seed", 1);
+    finish();
+}
+
+Test(run_groups, equal_names_are_numbered) {
+    make_run((struct run_recipe){.name = "x"});
+    for (count = 0; count < 3; count++) runs[count] = read_run(in_folder("x"));
+    group_them();
+    expect_group(0, "x", 1);
+    expect_group(1, "x (2)", 1);
+    expect_group(2, "x (3)", 1);
+    finish();
+}
+
+Test(run_groups, any_setting_but_a_few_makes_another_group) {
+    static const char *const without[] = {", \"log\": {\"every\": 3}",
+                                          ", \"sample\": {\"every\": 3}",
+                                          ", \"checkpoint\": {\"every\": 3}"};
+    static const char *const with[] = {", \"threads\": 3", ", \"eval\": {\"every\": 3}",
+                                       ", \"autocast\": {\"float32\": [\"qkv\"]}",
+                                       ", \"model\": {\"n_layer\": 3}"};
+    add((struct run_recipe){.seed = 1}, NULL);
+    for (int i = 0; i < 3; i++) add((struct run_recipe){.seed = 2 + i, .more = without[i]}, NULL);
+    for (int i = 0; i < 4; i++) add((struct run_recipe){.seed = 10 + i, .more = with[i]}, NULL);
+    group_them();
+    cr_expect_eq(arrlen(groups), 5);
+    cr_expect_eq(arrlen(groups[0].runs), 4);
+    finish();
+}
+
+Test(run_groups, labels) {
+    add((struct run_recipe){.precision = "fp32", .seed = 1}, "old");
+    add((struct run_recipe){.precision = "fp32", .seed = 2}, "new one");
+    add((struct run_recipe){.precision = "fp32", .seed = 3}, "old");
+    add((struct run_recipe){.precision = "bf16", .seed = 4}, NULL);
+    group_them();
+    expect_group(0, "old", 2);
+    expect_group(1, "new one", 1);
+    expect_group(2, "run3", 1);
+    finish();
+}
+
+Test(run_groups, labels_that_cannot_be) {
+    add((struct run_recipe){.seed = 1}, "one");
+    add((struct run_recipe){.seed = 2, .more = ", \"threads\": 3"}, "one");
+    cr_expect_eq(run_groups_make(&groups, runs, labels, count, error), -1);
+    expect_said("threads");
+    run_groups_free(groups);
+    runs[1].seed = 1;
+    cr_expect_eq(run_groups_make(&groups, runs, labels, count, error), -1);
+    expect_said("seed 1");
+    finish();
+}
+
+Test(run_groups, too_many) {
+    for (int i = 0; i <= RUN_GROUPS_MAX; i++) add((struct run_recipe){.seed = 1}, NULL);
+    cr_expect_eq(run_groups_make(&groups, runs, labels, count, error), -1);
+    expect_said("at most 8");
+    finish();
+}
+
+static void expect_difference(const struct config_difference *differences, int index,
+                              const char *key, enum config_weight weight, const char *first,
+                              const char *second) {
+    cr_assert_gt(arrlen(differences), index, "%s is no difference", key);
+    cr_expect_str_eq(differences[index].key, key);
+    cr_expect_eq(differences[index].weight, weight, "%s", key);
+    cr_expect_str_eq(differences[index].values[0] ? differences[index].values[0] : "-", first);
+    cr_expect_str_eq(differences[index].values[1] ? differences[index].values[1] : "-", second);
+}
+
+Test(run_groups, differences) {
+    add((struct run_recipe){.precision = "fp32",
+                            .more = ", \"threads\": 1, \"data\": {\"train\": \"a\"}, "
+                                    "\"log\": {\"every\": 1}, \"eval\": {\"batches\": 2}"},
+        NULL);
+    add((struct run_recipe){.precision = "fp16",
+                            .planned = 50,
+                            .more = ", \"threads\": 2, \"data\": {\"train\": \"b c\"}, "
+                                    "\"log\": {\"every\": 2}, \"eval\": {\"batches\": 3}, "
+                                    "\"loss_scale\": {\"init_scale\": 8}, "
+                                    "\"autocast\": {\"float32\": [\"qkv\"]}"},
+        NULL);
+    group_them();
+    struct config_difference *found = config_differences(groups);
+    cr_expect_eq(arrlen(found), 6);
+    expect_difference(found, 0, "precision", CONFIG_WEIGHT_EXPECTED, "\"fp32\"", "\"fp16\"");
+    expect_difference(found, 1, "train.steps", CONFIG_WEIGHT_TRAINING, "3", "50");
+    expect_difference(found, 2, "threads", CONFIG_WEIGHT_ARITHMETIC, "1", "2");
+    expect_difference(found, 3, "data.train", CONFIG_WEIGHT_TRAINING, "\"a\"", "\"b c\"");
+    expect_difference(found, 4, "eval.batches", CONFIG_WEIGHT_VALIDATION, "2", "3");
+    expect_difference(found, 5, "autocast.float32", CONFIG_WEIGHT_ARITHMETIC, "-", "[\"qkv\"]");
+    config_differences_free(found);
+    finish();
+}
+
+/* A run that stops and goes on is the same run. */
+Test(run_groups, minutes_have_no_influence) {
+    add((struct run_recipe){.name = "a", .seed = 1}, NULL);
+    add((struct run_recipe){.name = "b", .seed = 2}, NULL);
+    cr_assert(
+        cJSON_AddNumberToObject(cJSON_GetObjectItem(runs[1].config.root, "train"), "minutes", 55));
+    group_them();
+    cr_expect_eq(arrlen(groups), 1, "%d groups", (int)arrlen(groups));
+    finish();
+}
+
+/* What is computed once more has the bits it had. */
+Test(run_groups, recomputing_is_no_other_training) {
+    add((struct run_recipe){.name = "a"}, NULL);
+    add((struct run_recipe){.name = "b"}, NULL);
+    for (int i = 0; i < 2; i++)
+        cr_assert(cJSON_AddStringToObject(cJSON_GetObjectItem(runs[i].config.root, "train"),
+                                          "recompute", i ? "layer" : "none"));
+    group_them();
+    struct config_difference *found = config_differences(groups);
+    cr_expect_eq(arrlen(found), 1);
+    expect_difference(found, 0, "train.recompute", CONFIG_WEIGHT_ARITHMETIC, "\"none\"",
+                      "\"layer\"");
+    config_differences_free(found);
+    finish();
+}
+
+Test(run_groups, loss_scales_of_two_differ) {
+    add((struct run_recipe){.more = ", \"loss_scale\": {\"init_scale\": 8}"}, NULL);
+    add((struct run_recipe){.more = ", \"loss_scale\": {\"init_scale\": 16}"}, NULL);
+    group_them();
+    struct config_difference *found = config_differences(groups);
+    cr_expect_eq(arrlen(found), 1);
+    expect_difference(found, 0, "loss_scale.init_scale", CONFIG_WEIGHT_ARITHMETIC, "8", "16");
+    config_differences_free(found);
+    finish();
+}

@@ -1,0 +1,267 @@
+/* What passes, what does not, and near which limit that changes. */
+#include <stb/stb_ds.h>
+
+#include "model/lab/compare/verdict.h"
+#include "test/model/lab/compare/run_fixture.h"
+
+TestSuite(verdict, .init = make_folder, .fini = remove_folder);
+
+static struct limits limits;
+static int zero_step; /* 0, or that of the other runs that has a gradient norm of 0 */
+static char last_text[CHECK_TEXT_MAX]; /* of the last check that failed */
+
+/* The verdict on a run, or runs of some seeds, against a reference that has none of the faults. */
+static struct verdict judge_seeds(struct run_recipe recipe, int seeds, const double *biases) {
+    struct run_record records[2][4];
+    struct run_group sides[2] = {{.label = "fp32"}, {.label = "bf16"}};
+    struct comparison comparison;
+    struct verdict verdict;
+    for (int i = 0; i < seeds; i++) {
+        struct run_recipe base = {.seed = i, .eval_every = 20, .name = "a"};
+        recipe.seed = i;
+        recipe.name = "b";
+        if (biases) recipe.bias = biases[i];
+        records[0][i] = made(base);
+        records[1][i] = made(recipe);
+        if (zero_step) records[1][i].steps[zero_step - 1].gradient_norm = 0;
+        for (int side = 0; side < 2; side++) arrput(sides[side].runs, &records[side][i]);
+    }
+    cr_assert_eq(comparison_make(&comparison, &sides[0], &sides[1], error), 0, "%s", error);
+    verdict_make(&verdict, &comparison, &limits);
+    for (int i = 0; i < CHECKS; i++) {
+        cr_expect_gt(strlen(verdict.checks[i].text), 0, "%s: no words", check_name(i));
+        if (verdict.checks[i].outcome == CHECK_FAIL)
+            snprintf(last_text, sizeof last_text, "%.*s", CHECK_TEXT_MAX - 1,
+                     verdict.checks[i].text);
+    }
+    comparison_free(&comparison);
+    for (int side = 0; side < 2; side++) {
+        for (int i = 0; i < seeds; i++) run_record_close(&records[side][i]);
+        arrfree(sides[side].runs);
+    }
+    return verdict;
+}
+
+static struct verdict judge(struct run_recipe recipe) {
+    return judge_seeds(recipe, 1, NULL);
+}
+
+/* Those checks fail and no others. */
+static void expect_failures(const struct verdict *verdict, unsigned expected) {
+    for (int i = 0; i < CHECKS; i++)
+        cr_expect_eq(verdict->checks[i].outcome == CHECK_FAIL, (expected >> i) & 1, "%s: %s",
+                     check_name(i), verdict->checks[i].text);
+    cr_expect_eq(verdict->pass, expected == 0);
+}
+
+static void expect_judged(struct run_recipe recipe, unsigned expected) {
+    struct verdict verdict = judge(recipe);
+    expect_failures(&verdict, expected);
+}
+
+#define FINISHED    (1U << CHECK_FINISHED)
+#define FORMAT      (1U << CHECK_FORMAT)
+#define FINITE      (1U << CHECK_FINITE)
+#define TRAINING    (1U << CHECK_TRAINING_LOSS)
+#define VALIDATION  (1U << CHECK_VALIDATION_LOSS)
+#define CURVE       (1U << CHECK_CURVE)
+#define NORM        (1U << CHECK_NORM)
+#define CORRELATION (1U << CHECK_CORRELATION)
+#define SKIPPED     (1U << CHECK_SKIPPED)
+
+static void expect_word(const char *part) {
+    cr_expect_not_null(strstr(last_text, part), "\"%s\" is not in: %s", part, last_text);
+}
+
+Test(verdict, the_same_passes) {
+    limits = LIMITS_DEFAULT;
+    expect_judged((struct run_recipe){.eval_every = 20}, 0);
+}
+
+Test(verdict, near_the_limit_of_losses) {
+    limits = LIMITS_DEFAULT;
+    expect_judged((struct run_recipe){.eval_every = 20, .bias = 0.49}, 0);
+    expect_judged((struct run_recipe){.eval_every = 20, .bias = 0.51}, TRAINING | VALIDATION);
+    expect_judged((struct run_recipe){.eval_every = 20, .bias = -0.49}, 0);
+    expect_judged((struct run_recipe){.eval_every = 20, .bias = -0.51}, TRAINING | VALIDATION);
+    expect_judged((struct run_recipe){.eval_every = 20, .validation_bias = 0.51}, VALIDATION);
+    expect_word("+0.510 %");
+    limits.loss = 0.6;
+    expect_judged((struct run_recipe){.eval_every = 20, .bias = 0.51}, 0);
+    expect_judged((struct run_recipe){.eval_every = 20, .bias = 0.61}, TRAINING | VALIDATION);
+}
+
+Test(verdict, lower_is_fine) {
+    limits = LIMITS_DEFAULT;
+    limits.lower_is_fine = true;
+    expect_judged((struct run_recipe){.eval_every = 20, .bias = -30}, 0);
+    expect_judged((struct run_recipe){.eval_every = 20, .bias = 0.51}, TRAINING | VALIDATION);
+}
+
+Test(verdict, near_the_limit_of_curves) {
+    limits = LIMITS_DEFAULT;
+    limits.loss = 50;
+    double limit = limits.curve;
+    expect_judged((struct run_recipe){.eval_every = 20, .bias = limit - 0.01}, 0);
+    expect_judged((struct run_recipe){.eval_every = 20, .bias = limit + 0.01}, CURVE);
+    expect_judged((struct run_recipe){.eval_every = 20, .bias = -limit - 0.01}, CURVE);
+    limits.lower_is_fine = true;
+    expect_judged((struct run_recipe){.eval_every = 20, .bias = -limit - 0.01}, 0);
+    expect_judged((struct run_recipe){.eval_every = 20, .bias = limit + 0.01}, CURVE);
+    /* Too high somewhere, though it is farther below elsewhere. */
+    struct run_recipe both = {.bias_from = 60, .bias = limit + 0.01, .early_bias = -limit - 1};
+    expect_judged(both, CURVE);
+    both.bias = limit - 0.01;
+    expect_judged(both, 0);
+}
+
+Test(verdict, near_the_limits_of_gradient_norms) {
+    limits = LIMITS_DEFAULT;
+    double limit = limits.norm / 100;
+    expect_judged((struct run_recipe){.eval_every = 20, .norm_factor = 1 + limit - 0.001}, 0);
+    expect_judged((struct run_recipe){.eval_every = 20, .norm_factor = 1 + limit + 0.001}, NORM);
+    expect_judged((struct run_recipe){.eval_every = 20, .norm_factor = 1 - limit - 0.001}, NORM);
+    limits.norm = 100;
+    expect_judged((struct run_recipe){.eval_every = 20, .norm_shaken = 0.05}, 0);
+    expect_judged((struct run_recipe){.eval_every = 20, .norm_shaken = 0.6}, CORRELATION);
+    limits.correlation = -1;
+    expect_judged((struct run_recipe){.eval_every = 20, .norm_shaken = 0.6}, 0);
+}
+
+/* Gradients that 16 bit has turned to 0, which must not be left out as what is missing is. */
+Test(verdict, norms_of_zero_fail) {
+    static const int shares[] = {4, 3, 1};
+    limits = LIMITS_DEFAULT;
+    for (int seeds = 1; seeds <= 3; seeds += 2)
+        for (int i = 0; i < 3; i++) {
+            struct run_recipe recipe = {.eval_every = 20, .zeros_of_four = shares[i]};
+            char found[40];
+            struct verdict verdict = judge_seeds(recipe, seeds, NULL);
+            expect_failures(&verdict, NORM);
+            snprintf(found, sizeof found, ", 0 in %d of %d steps", 25 * shares[i] * seeds,
+                     100 * seeds);
+            expect_word(found);
+            cr_expect_null(strstr(last_text, "nan"), "%s", last_text);
+        }
+    expect_word("median ratio 1.0000"); /* one of four does not move it */
+}
+
+Test(verdict, a_single_norm_of_zero_is_free) {
+    limits = LIMITS_DEFAULT;
+    zero_step = 40;
+    expect_judged((struct run_recipe){.eval_every = 20}, 0);
+    limits.skipped = 24.9;
+    expect_judged((struct run_recipe){.eval_every = 20, .zeros_of_four = 1}, NORM);
+    zero_step = 0;
+    limits.skipped = 25;
+    expect_judged((struct run_recipe){.eval_every = 20, .zeros_of_four = 1}, 0);
+}
+
+/* A reference without norms cannot blame another run for having none. */
+Test(verdict, norms_that_are_not_finite) {
+    limits = LIMITS_DEFAULT;
+    expect_judged((struct run_recipe){.no_norm_from = 1, .no_norm_count = 100}, FINITE | NORM);
+    expect_word("not finite in 100 steps in which the reference's is");
+    expect_judged((struct run_recipe){.no_norm_from = 7, .no_norm_count = 1}, FINITE | NORM);
+    expect_word("not finite in 1 step in which");
+    limits.skipped = 100;
+    struct verdict verdict =
+        judge((struct run_recipe){.skipped_from = 1, .skipped_count = 100, .eval_every = 20});
+    cr_expect_eq(verdict.checks[CHECK_NORM].outcome, CHECK_NOTHING);
+}
+
+Test(verdict, sixteen_bit_by_name_only) {
+    limits = LIMITS_DEFAULT;
+    struct run_recipe recipe = {.precision = "bf16",
+                                .more = ", \"autocast\": {\"enabled\": false}"};
+    expect_judged(recipe, FORMAT);
+    expect_word("autocast.enabled is false");
+    recipe.precision = "fp32";
+    expect_judged(recipe, 0);
+    recipe.precision = "bf16";
+    recipe.more = ", \"autocast\": {\"enabled\": true}";
+    expect_judged(recipe, 0);
+}
+
+Test(verdict, near_the_limit_of_skipped_steps) {
+    limits = LIMITS_DEFAULT;
+    struct run_recipe recipe = {.eval_every = 20, .skipped_from = 1, .skipped_count = 20};
+    expect_judged(recipe, 0); /* the search for a loss scale */
+    recipe.skipped_count = 21;
+    expect_judged(recipe, 0); /* and one that is free */
+    recipe.skipped_count = 22;
+    expect_judged(recipe, SKIPPED);
+    expect_word("22 of 100 steps, 20 of them up to step 20");
+    recipe = (struct run_recipe){.eval_every = 20, .skipped_from = 50, .skipped_count = 4};
+    limits.skipped = 5;
+    expect_judged(recipe, 0); /* 4 of 80 */
+    limits.skipped = 4.9;
+    expect_judged(recipe, SKIPPED);
+}
+
+Test(verdict, unfinished) {
+    limits = LIMITS_DEFAULT;
+    expect_judged((struct run_recipe){.eval_every = 20, .steps = 60, .planned = 100}, FINISHED);
+    expect_word("60 of 100 steps only");
+    limits.partial = true;
+    expect_judged((struct run_recipe){.eval_every = 20, .steps = 60, .planned = 100}, 0);
+}
+
+Test(verdict, losses_that_are_lost) {
+    limits = LIMITS_DEFAULT;
+    expect_judged((struct run_recipe){.eval_every = 20, .lost_from = 50, .lost_count = 1}, FINITE);
+    expect_word("1 step whose");
+    expect_judged((struct run_recipe){.eval_every = 20, .lost_from = 60, .lost_count = 41},
+                  FINITE | TRAINING);
+    expect_judged((struct run_recipe){.eval_every = 20, .validation_bias = (double)NAN},
+                  VALIDATION);
+    expect_word("not finite at step 100");
+}
+
+Test(verdict, what_is_not_there_passes) {
+    limits = LIMITS_DEFAULT;
+    struct verdict verdict = judge((struct run_recipe){.steps = 4, .eval_every = 0});
+    expect_failures(&verdict, 0);
+    cr_expect_eq(verdict.checks[CHECK_VALIDATION_LOSS].outcome, CHECK_NOTHING);
+    cr_expect_eq(verdict.checks[CHECK_CURVE].outcome, CHECK_NOTHING);
+}
+
+Test(verdict, consistent_over_seeds_fails) {
+    static const double biases[] = {0.9, 1.1, 1.0};
+    limits = LIMITS_DEFAULT;
+    struct verdict verdict = judge_seeds((struct run_recipe){.eval_every = 20}, 3, biases);
+    expect_failures(&verdict, TRAINING | VALIDATION);
+    expect_word("real");
+}
+
+Test(verdict, beyond_the_limit_but_noise_passes) {
+    static const double biases[] = {-0.6, 2.2, 0.3};
+    limits = LIMITS_DEFAULT;
+    limits.curve = 100;
+    struct verdict verdict = judge_seeds((struct run_recipe){.eval_every = 20}, 3, biases);
+    const struct check *check = &verdict.checks[CHECK_VALIDATION_LOSS];
+    cr_expect_eq(check->outcome, CHECK_NOISE, "%s", check->text);
+    cr_expect_not_null(strstr(check->text, "within noise"), "%s", check->text);
+    cr_expect(verdict.pass);
+}
+
+Test(verdict, one_seed_astray_fails) {
+    static const double biases[] = {0, 0, 12};
+    limits = LIMITS_DEFAULT;
+    struct verdict verdict = judge_seeds((struct run_recipe){.eval_every = 20}, 3, biases);
+    cr_expect_not(verdict.pass);
+    cr_expect_eq(verdict.checks[CHECK_VALIDATION_LOSS].outcome, CHECK_FAIL);
+}
+
+Test(verdict, rules_name_the_limits) {
+    char rule[CHECK_TEXT_MAX];
+    limits = LIMITS_DEFAULT;
+    limits.loss = 0.125;
+    limits.skipped = 7;
+    for (int i = 0; i < CHECKS; i++)
+        cr_expect_gt(strlen(check_rule(rule, i, &limits)), 10, "%s: %s", check_name(i), rule);
+    cr_expect_not_null(strstr(check_rule(rule, CHECK_TRAINING_LOSS, &limits), "within 0.125 %"));
+    cr_expect_not_null(strstr(check_rule(rule, CHECK_SKIPPED, &limits), "at most 7 %"));
+    limits.lower_is_fine = true;
+    cr_expect_not_null(strstr(check_rule(rule, CHECK_TRAINING_LOSS, &limits), "0.125 % above"));
+}
