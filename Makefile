@@ -123,7 +123,7 @@ say = $(if $(V),,@printf '  %-4s %s\n' $(1) $@)
 
 # The rooms of data/ and model/, one folder each, in the order of scripts/check_floors.sh.
 DATA_ROOMS      := data/base data/text
-MODEL_ROOMS     := model/config model model/files model/lab/page model/lab/memory model/run \
+MODEL_ROOMS     := model/architecture model/config model model/files model/lab/page model/lab/memory model/run \
                    model/lab/audit model/lab/compare
 sources_in       = $(wildcard $(1:%=%/*.c))
 DATA_SOURCES    := $(filter-out data/text/prepare.c,$(call sources_in,$(DATA_ROOMS)))
@@ -351,7 +351,7 @@ generate: $(PROGRAMS)
 FUZZ_SECONDS ?= 60
 FUZZERS      := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
 FUZZ_SOURCES := $(filter-out data/text/block_encoder.c data/text/splitter.c,$(DATA_SOURCES)) \
-                kernels/dtype.c $(call sources_in,model/config) \
+                kernels/dtype.c $(call sources_in,model/architecture model/config) \
                 $(wildcard model/files/config*.c model/files/safetensors*.c) \
                 $(addprefix model/files/,huggingface.c checkpoint_manifest.c tensor_files.c)
 

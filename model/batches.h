@@ -22,6 +22,11 @@ size_t batches_bytes(const struct backend *be, int64_t rows);
 int batches_open(struct batches *batches, struct backend *be, int64_t rows, char *error);
 void batches_close(struct batches *batches);
 
+/* The place of a micro-batch in the order of samples, and the tokens of a step: functions of the
+ * config and the number of steps before it alone, so a run can stop and go on anywhere. */
+int64_t batches_first_sample(const struct config *config, int64_t step, int64_t micro);
+int64_t batches_step_tokens(const struct config *config);
+
 /* Puts the samples from first_sample on in place as the model's batch, as many as its shape says,
  * without waiting for the operations that use the one before. Fails on bad data. */
 int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *loader,

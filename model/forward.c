@@ -7,7 +7,24 @@ struct pass {
     struct gpt *gpt;
     int64_t first, rows;
     bool decodes; /* the one row attends to what earlier passes have left in qkv */
+    bool again;   /* for the backward pass: nobody is told twice */
 };
+
+static void tell(const struct pass *pass, struct written written) {
+    written.first_row = pass->first;
+    pass->gpt->written = pass->again ? (struct written){0} : written;
+}
+
+/* The next operation writes one activation, or a sum and its layer norm. */
+static void tell_one(const struct pass *pass, enum activation_id id, int64_t layer) {
+    tell(pass, (struct written){.count = 1, .tensors = {{id, (int)layer}}});
+}
+
+static void tell_two(const struct pass *pass, enum activation_id first, enum activation_id second,
+                     int64_t layer) {
+    tell(pass,
+         (struct written){.count = 2, .tensors = {{first, (int)layer}, {second, (int)layer}}});
+}
 
 static struct tensor rows_of(const struct pass *pass, const struct tensor *tensor) {
     return tensor_slice(tensor, pass->first, pass->rows);
@@ -17,19 +34,18 @@ static float *statistics_of(const struct pass *pass, const struct tensor *tensor
     return tensor_range(tensor, pass->first, pass->rows).data;
 }
 
-/* Scratch that holds only the rows of the pass. */
-static struct tensor branch_of(const struct pass *pass, enum dtype dtype) {
-    struct tensor branch = tensor_as(&pass->gpt->activations.branch, dtype);
-    return tensor_slice(&branch, 0, pass->rows);
+/* Scratch holds only the rows of the pass. */
+static struct tensor scratch_of(const struct pass *pass, const struct tensor *tensor) {
+    return tensor_slice(tensor, 0, pass->rows);
 }
 
 /* A sub-layer's result is added to the residual stream and normalized for the next in one go. */
 static void add_and_normalize(const struct pass *pass, const struct tensor *out,
                               const struct tensor *sum, const struct tensor *mean,
-                              const struct tensor *rstd, const struct tensor *residual,
-                              enum dtype branch_dtype, const struct tensor *weight,
+                              const struct tensor *rstd, const struct tensor *in,
+                              const struct tensor *residual, const struct tensor *weight,
                               const struct tensor *bias) {
-    struct tensor branch = branch_of(pass, branch_dtype), out_rows = rows_of(pass, out);
+    struct tensor branch = scratch_of(pass, in), out_rows = rows_of(pass, out);
     struct tensor sum_rows = rows_of(pass, sum), residual_rows = rows_of(pass, residual);
     OP(pass->gpt->be, layernorm_forward, .out = &out_rows, .sum = &sum_rows,
        .mean = statistics_of(pass, mean), .rstd = statistics_of(pass, rstd), .in = &branch,
@@ -53,39 +69,49 @@ static void attend(const struct pass *pass, struct layer_activations *a) {
     }
 }
 
-static void attention_block(const struct pass *pass, const struct layer_parameters *w,
-                            struct layer_activations *a) {
+static void attention_block(const struct pass *pass, int64_t l) {
     struct backend *be = pass->gpt->be;
-    struct tensor branch = branch_of(pass, pass->gpt->precision.attention_projection);
+    const struct layer_parameters *w = &pass->gpt->weights.layers[l];
+    struct layer_activations *a = &pass->gpt->activations.layers[l];
     struct tensor in = rows_of(pass, &a->ln1_out), qkv = rows_of(pass, &a->qkv);
     struct tensor out = rows_of(pass, &a->attention_out);
+    struct tensor projection = scratch_of(pass, &a->attention_projection);
+    tell_one(pass, ACTIVATION_qkv, l);
     OP(be, matmul, .out = &qkv, .a = &in, .b = &w->qkv_weight, .bias = &w->qkv_bias);
+    tell_one(pass, ACTIVATION_attention_out, l);
     attend(pass, a);
-    OP(be, matmul, .out = &branch, .a = &out, .b = &w->attention_projection_weight,
+    tell_one(pass, ACTIVATION_attention_projection, l);
+    OP(be, matmul, .out = &projection, .a = &out, .b = &w->attention_projection_weight,
        .bias = &w->attention_projection_bias);
 }
 
-static void mlp_hidden(const struct pass *pass, const struct layer_parameters *w,
-                       struct layer_activations *a) {
+static void mlp_hidden(const struct pass *pass, int64_t l) {
+    const struct layer_parameters *w = &pass->gpt->weights.layers[l];
+    struct layer_activations *a = &pass->gpt->activations.layers[l];
     struct tensor in = rows_of(pass, &a->ln2_out), hidden = rows_of(pass, &a->mlp_fc);
     struct tensor gelu = rows_of(pass, &a->mlp_gelu);
+    tell_two(pass, ACTIVATION_mlp_fc, ACTIVATION_mlp_gelu, l);
     OP(pass->gpt->be, matmul, .out = &gelu, .a = &in, .b = &w->mlp_fc_weight,
        .bias = &w->mlp_fc_bias, .gelu_in = &hidden);
 }
 
-static void mlp_block(const struct pass *pass, const struct layer_parameters *w,
-                      struct layer_activations *a) {
-    struct tensor branch = branch_of(pass, pass->gpt->precision.mlp_projection);
+static void mlp_block(const struct pass *pass, int64_t l) {
+    const struct layer_parameters *w = &pass->gpt->weights.layers[l];
+    struct layer_activations *a = &pass->gpt->activations.layers[l];
     struct tensor gelu = rows_of(pass, &a->mlp_gelu);
-    mlp_hidden(pass, w, a);
-    OP(pass->gpt->be, matmul, .out = &branch, .a = &gelu, .b = &w->mlp_projection_weight,
+    struct tensor projection = scratch_of(pass, &a->mlp_projection);
+    mlp_hidden(pass, l);
+    tell_one(pass, ACTIVATION_mlp_projection, l);
+    OP(pass->gpt->be, matmul, .out = &projection, .a = &gelu, .b = &w->mlp_projection_weight,
        .bias = &w->mlp_projection_bias);
 }
 
 /* The first norm of a layer, of what its input was stored as. */
-static void normalize_in(const struct pass *pass, const struct layer_parameters *w,
-                         struct layer_activations *a) {
+static void normalize_in(const struct pass *pass, int64_t l) {
+    const struct layer_parameters *w = &pass->gpt->weights.layers[l];
+    struct layer_activations *a = &pass->gpt->activations.layers[l];
     struct tensor out = rows_of(pass, &a->ln1_out), in = rows_of(pass, &a->residual_in);
+    tell_one(pass, ACTIVATION_ln1_out, l);
     OP(pass->gpt->be, layernorm_forward, .out = &out, .mean = statistics_of(pass, &a->ln1_mean),
        .rstd = statistics_of(pass, &a->ln1_rstd), .in = &in, .weight = &w->ln1_weight,
        .bias = &w->ln1_bias, .epsilon = LAYERNORM_EPSILON);
@@ -94,80 +120,99 @@ static void normalize_in(const struct pass *pass, const struct layer_parameters 
 /* A pass that begins inside a sequence finds its own position in row 0 of the table it is given. */
 static void embed(const struct pass *pass) {
     struct gpt *gpt = pass->gpt;
-    struct layer_activations *a = &gpt->activations.layers[0];
-    struct tensor residual = rows_of(pass, &a->residual_in);
+    struct tensor residual = rows_of(pass, &gpt->activations.layers[0].residual_in);
     int64_t length =
         pass->rows < gpt->shape.sequence_length ? pass->rows : gpt->shape.sequence_length;
     struct tensor positions = tensor_slice(&gpt->masters.wpe, pass->first, length);
+    tell_one(pass, ACTIVATION_residual_in, 0);
     OP(gpt->be, embedding_forward, .out = &residual,
        .tokens = gpt->activations.tokens ? gpt->activations.tokens + pass->first : NULL,
        .token_table = &gpt->masters.wte, .position_table = &positions, .sequence_length = length);
-    normalize_in(pass, &gpt->weights.layers[0], a);
+    normalize_in(pass, 0);
 }
 
-static void normalize_mid(const struct pass *pass, const struct layer_parameters *w,
-                          struct layer_activations *a) {
+static void normalize_mid(const struct pass *pass, int64_t l) {
+    const struct layer_parameters *w = &pass->gpt->weights.layers[l];
+    struct layer_activations *a = &pass->gpt->activations.layers[l];
+    tell_two(pass, ACTIVATION_residual_mid, ACTIVATION_ln2_out, l);
     add_and_normalize(pass, &a->ln2_out, &a->residual_mid, &a->ln2_mean, &a->ln2_rstd,
-                      &a->residual_in, pass->gpt->precision.attention_projection, &w->ln2_weight,
-                      &w->ln2_bias);
+                      &a->attention_projection, &a->residual_in, &w->ln2_weight, &w->ln2_bias);
+}
+
+/* The end of layer l: the first norm of the next one, or the last of all. */
+static void normalize_out(const struct pass *pass, int64_t l) {
+    struct gpt *gpt = pass->gpt;
+    struct activations *all = &gpt->activations;
+    struct layer_activations *a = &all->layers[l], *next = &all->layers[l + 1];
+    const struct layer_parameters *next_w = &gpt->weights.layers[l + 1];
+    if (l == gpt->shape.n_layer - 1) {
+        tell_two(pass, ACTIVATION_residual_final, ACTIVATION_lnf_out, 0);
+        add_and_normalize(pass, &all->lnf_out, &all->residual_final, &all->lnf_mean, &all->lnf_rstd,
+                          &a->mlp_projection, &a->residual_mid, &gpt->weights.lnf_weight,
+                          &gpt->weights.lnf_bias);
+    } else {
+        tell_two(pass, ACTIVATION_residual_in, ACTIVATION_ln1_out, l + 1);
+        add_and_normalize(pass, &next->ln1_out, &next->residual_in, &next->ln1_mean,
+                          &next->ln1_rstd, &a->mlp_projection, &a->residual_mid,
+                          &next_w->ln1_weight, &next_w->ln1_bias);
+    }
 }
 
 static void run(const struct pass *pass) {
-    struct gpt *gpt = pass->gpt;
-    const struct precision *p = &gpt->precision;
-    struct activations *all = &gpt->activations;
-    int64_t last = gpt->shape.n_layer - 1;
     embed(pass);
-    for (int64_t l = 0; l <= last; l++) {
-        struct layer_activations *a = &all->layers[l];
-        const struct layer_parameters *w = &gpt->weights.layers[l];
-        attention_block(pass, w, a);
-        normalize_mid(pass, w, a);
-        mlp_block(pass, w, a);
-        if (l == last) {
-            add_and_normalize(pass, &all->lnf_out, &all->residual_final, &all->lnf_mean,
-                              &all->lnf_rstd, &a->residual_mid, p->mlp_projection,
-                              &gpt->weights.lnf_weight, &gpt->weights.lnf_bias);
-        } else {
-            struct layer_activations *next = &all->layers[l + 1];
-            const struct layer_parameters *next_w = &gpt->weights.layers[l + 1];
-            add_and_normalize(pass, &next->ln1_out, &next->residual_in, &next->ln1_mean,
-                              &next->ln1_rstd, &a->residual_mid, p->mlp_projection,
-                              &next_w->ln1_weight, &next_w->ln1_bias);
-        }
+    for (int64_t l = 0; l < pass->gpt->shape.n_layer; l++) {
+        attention_block(pass, l);
+        normalize_mid(pass, l);
+        mlp_block(pass, l);
+        normalize_out(pass, l);
     }
 }
 
 void gpt_recompute(struct gpt *gpt, int64_t layer) {
-    struct pass pass = {gpt, 0, gpt->shape.rows, false};
+    struct pass pass = {gpt, 0, gpt->shape.rows, .again = true};
     struct layer_activations *a = &gpt->activations.layers[layer];
-    const struct layer_parameters *w = &gpt->weights.layers[layer];
     if (gpt->sharing == SHARE_NOTHING || layer == gpt->shape.n_layer - 1) return;
     if (gpt->sharing == SHARE_LAYER) {
         /* What was normalized is the sum as it was stored, so its parts are not needed. */
-        normalize_in(&pass, w, a);
-        attention_block(&pass, w, a);
-        normalize_mid(&pass, w, a);
-        mlp_hidden(&pass, w, a);
+        normalize_in(&pass, layer);
+        attention_block(&pass, layer);
+        normalize_mid(&pass, layer);
+        mlp_hidden(&pass, layer);
     } else if (gpt->be->gelu_of_stored) {
         OP(gpt->be, gelu_forward, .out = &a->mlp_gelu, .in = &a->mlp_fc);
     } else {
-        mlp_hidden(&pass, w, a);
+        mlp_hidden(&pass, layer);
     }
 }
 
 void gpt_forward(struct gpt *gpt) {
-    run(&(struct pass){gpt, 0, gpt->shape.rows, false});
+    run(&(struct pass){gpt, 0, gpt->shape.rows, .decodes = false});
 }
 
 void gpt_prefill(struct gpt *gpt, int64_t rows) {
     assert(gpt->shape.batch == 1);
-    run(&(struct pass){gpt, 0, rows, false});
+    run(&(struct pass){gpt, 0, rows, .decodes = false});
 }
 
 void gpt_decode(struct gpt *gpt, int64_t row) {
     assert(gpt->shape.batch == 1);
-    run(&(struct pass){gpt, row, 1, true});
+    run(&(struct pass){gpt, row, 1, .decodes = true});
+}
+
+/* The next operation writes rows of an activation of the model, or of its gradient. */
+static void tell_rows(struct gpt *gpt, enum activation_id id, bool gradient, int64_t first) {
+    gpt->written = (struct written){1, gradient, {{id, 0}}, first};
+}
+
+/* The head's part of gradients: of lnf_out, rows from first on, and of wte. */
+static void loss_backward(struct gpt *gpt, const struct tensor *logits, const struct tensor *in,
+                          int64_t first) {
+    struct tensor din =
+        tensor_slice(&gpt->activations.gradients.lnf_out, first, tensor_rows(logits));
+    tell_rows(gpt, ACTIVATION_lnf_out, true, first);
+    OP(gpt->be, matmul, .out = &din, .a = logits, .b = &gpt->weights.wte);
+    OP(gpt->be, matmul, .out = &gpt->dweights.wte, .a = logits, .transpose_a = true, .b = in,
+       .accumulate = gpt->accumulate || first > 0);
 }
 
 void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight) {
@@ -179,16 +224,13 @@ void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight) {
         struct tensor in = tensor_slice(&a->lnf_out, first, rows);
         struct tensor logits = tensor_slice(&a->logits, 0, rows);
         struct tensor losses = tensor_range(&a->losses, first, rows);
+        tell_rows(gpt, ACTIVATION_logits, false, first);
         OP(be, matmul, .out = &logits, .a = &in, .b = &gpt->weights.wte, .transpose_b = true);
+        if (loss_scale) tell_rows(gpt, ACTIVATION_logits, true, first);
         OP(be, cross_entropy, .losses = losses.data, .logits = &logits,
            .targets = a->targets ? a->targets + first : NULL, .loss_scale = loss_scale,
            .weight = weight, .vocab_size = s->vocab_size);
-        if (!loss_scale) continue;
-        struct tensor dnorm = tensor_as(&a->dnorm, gpt->precision.lnf_out);
-        struct tensor din = tensor_slice(&dnorm, first, rows);
-        OP(be, matmul, .out = &din, .a = &logits, .b = &gpt->weights.wte);
-        OP(be, matmul, .out = &gpt->dweights.wte, .a = &logits, .transpose_a = true, .b = &in,
-           .accumulate = gpt->accumulate || first > 0);
+        if (loss_scale) loss_backward(gpt, &logits, &in, first);
     }
 }
 

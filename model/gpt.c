@@ -8,7 +8,7 @@
 
 #include "data/base/error.h"
 #include "data/base/random.h"
-#include "model/parameter_list.h"
+#include "model/config/config_shape.h"
 
 /* As many rows of logits as fit in chunk_bytes, in equal chunks, in multiples of 64 so that matrix
  * units are full. */
@@ -35,36 +35,16 @@ static struct tensor place(const struct tensor *flat, int64_t offset, int64_t ro
     return tensor;
 }
 
-/* Cuts a flat array into the named tensors, in the order of parameter_list. `other` gives the place
- * of parameters whose operation runs in fp32; pass flat itself where that makes no difference. */
-static void place_group(struct gpt *gpt, struct parameters *out, const struct tensor *flat,
-                        const struct tensor *other, bool group, int64_t *offset) {
-    const struct gpt_shape *s = &gpt->shape;
-    const struct precision *p = &gpt->precision;
-#define PLACE(tensor, rows, columns, id, decay)                           \
-    if ((decay) == group) {                                               \
-        bool float32 = p->operation[OPERATION_##id] == DTYPE_F32;         \
-        (tensor) = place(float32 ? other : flat, *offset, rows, columns); \
-        *offset += parameter_elements(rows, columns);                     \
-    }
-#define X(field, name, rows, columns, operation, decay, init) \
-    PLACE(out->field, rows, columns, operation, decay)
-    MODEL_PARAMETERS(X)
-#undef X
-#define X(field, name, rows, columns, operation, decay, init) \
-    PLACE(out->layers[layer].field, rows, columns, operation, decay)
-    for (int layer = 0; layer < s->n_layer; layer++) {
-        LAYER_PARAMETERS(X)
-    }
-#undef X
-#undef PLACE
-}
-
+/* Cuts a flat array into the named tensors. `other` gives the place of parameters whose site
+ * computes in fp32; pass flat itself where that makes no difference. */
 static void place_parameters(struct gpt *gpt, struct parameters *out, const struct tensor *flat,
                              const struct tensor *other) {
-    int64_t offset = 0;
-    place_group(gpt, out, flat, other, true, &offset);
-    place_group(gpt, out, flat, other, false, &offset);
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+        const struct parameter *p = &gpt->list[i];
+        bool float32 = gpt->precision.site[p->site] == DTYPE_F32;
+        *parameter_tensor(out, p) =
+            place(float32 ? other : flat, p->offset, p->extent.padded_rows, p->extent.columns);
+    }
 }
 
 /* The layout of all parameter memory; run once to measure and once to carve. */
@@ -80,11 +60,6 @@ static void carve_parameters(struct gpt *gpt, struct arena *arena) {
     TAKE(lower, lower, gpt->precision.lower, lower)
     TAKE(gradients, gradients, gpt->precision.gradients, gpt->use == GPT_TRAINING)
 #undef TAKE
-    if (gpt->use == GPT_TRAINING) {
-        gpt->moment1 = arena_tensor(arena, DTYPE_F32, gpt->count, 0);
-        gpt->moment2 = arena_tensor(arena, DTYPE_F32, gpt->count, 0);
-    }
-    m->moments = arena->used - before;
     place_parameters(gpt, &gpt->masters, &gpt->master, &gpt->master);
     place_parameters(gpt, &gpt->weights, lower ? &gpt->lower : &gpt->master, &gpt->master);
     if (gpt->use == GPT_TRAINING)
@@ -94,36 +69,85 @@ static void carve_parameters(struct gpt *gpt, struct arena *arena) {
 /* The memory is there for any batch, since the plan must not depend on the one in place. */
 static void carve_cache(struct gpt *gpt, struct arena *arena, struct tensor *qkv) {
     const struct gpt_shape *s = &gpt->shape;
-    struct tensor cache =
-        arena_tensor(arena, gpt->precision.qkv, gpt->capacity.sequence_length, 3 * s->n_embd);
+    struct tensor cache = arena_tensor(arena, gpt->precision.activation[ACTIVATION_qkv],
+                                       gpt->capacity.sequence_length, 3 * s->n_embd);
     if (s->batch == 1 && s->rows <= gpt->capacity.sequence_length)
         *qkv = tensor_slice(&cache, 0, s->rows);
 }
 
+/* The memory that tensors take turns in, each as large as the largest of them. */
+static void carve_scratch(const struct gpt *gpt, struct arena *arena,
+                          void *scratch[SCRATCH_COUNT]) {
+    const struct precision *p = &gpt->precision;
+    size_t bytes[SCRATCH_COUNT] = {0};
+    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+        const struct activation *a = &activation_table[i];
+        struct extent extent = activation_extent((enum activation_id)i, &gpt->shape);
+        size_t size = (size_t)(extent.rows * extent.columns) * dtype_bytes(p->activation[i]);
+        if (size > bytes[a->memory]) bytes[a->memory] = size;
+        if (gpt->use == GPT_TRAINING && size > bytes[a->gradient]) bytes[a->gradient] = size;
+    }
+    bytes[SCRATCH_NONE] = 0;
+    if (precision_branch_is_residual(p)) bytes[SCRATCH_dbranch] = 0;
+    for (int i = 0; i < SCRATCH_COUNT; i++) scratch[i] = arena_take(arena, bytes[i]);
+    if (precision_branch_is_residual(p)) scratch[SCRATCH_dbranch] = scratch[SCRATCH_dresidual];
+}
+
+/* Whether this layer has memory of its own for what is shared from a level on. */
+static bool owns(const struct gpt *gpt, bool layered, int64_t layer, enum sharing shared) {
+    return layered ? layer == 0 || (layer > 0 && gpt->sharing < shared) : layer < 0;
+}
+
+/* One layer's tensors, or those of the model (layer -1). */
+static void carve_layer(struct gpt *gpt, struct arena *arena, void *const *scratch, int64_t layer) {
+    struct activations *all = &gpt->activations;
+    char *owner = layer < 0 ? (char *)all : (char *)&all->layers[layer];
+    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+        const struct activation *a = &activation_table[i];
+        struct tensor *tensor = (struct tensor *)(owner + a->field);
+        struct extent extent = activation_extent((enum activation_id)i, &gpt->shape);
+        if (a->layered != (layer >= 0)) continue;
+        *tensor = (struct tensor){
+            scratch[a->memory], gpt->precision.activation[i], 2, {extent.rows, extent.columns}};
+        if (a->memory == SCRATCH_NONE && owns(gpt, a->layered, layer, a->shared))
+            tensor->data = arena_take(arena, tensor_bytes(tensor));
+        else if (a->memory == SCRATCH_NONE)
+            tensor->data = ((struct tensor *)((char *)all->layers + a->field))->data;
+    }
+    for (int i = 0; i < STATISTIC_COUNT; i++) {
+        const struct statistic *v = &statistic_table[i];
+        struct tensor *tensor = (struct tensor *)(owner + v->field);
+        if (v->layered != (layer >= 0)) continue;
+        if (owns(gpt, v->layered, layer, v->shared))
+            *tensor = arena_tensor(arena, DTYPE_F32, statistic_elements(i, &gpt->shape), 0);
+        else *tensor = *(struct tensor *)((char *)all->layers + v->field);
+    }
+}
+
+/* Gradients have the shapes and dtypes of their tensors. */
+static void place_gradients(struct gpt *gpt, void *const *scratch) {
+    struct activations *all = &gpt->activations;
+    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+        const struct activation *a = &activation_table[i];
+        const char *owner = a->layered ? (const char *)all->layers : (const char *)all;
+        struct tensor gradient = *(const struct tensor *)(owner + a->field);
+        if (!a->gradient_in_place) gradient.data = scratch[a->gradient];
+        *(struct tensor *)((char *)&all->gradients + a->gradient_field) = gradient;
+    }
+}
+
 static void carve_activations(struct gpt *gpt, struct arena *arena) {
     const struct gpt_shape *s = &gpt->shape;
-    const struct precision *p = &gpt->precision;
     struct activations *a = &gpt->activations;
+    void *scratch[SCRATCH_COUNT];
     a->tokens = arena_take(arena, (size_t)s->rows * sizeof *a->tokens);
     a->targets = arena_take(arena, (size_t)s->rows * sizeof *a->targets);
-#define X(field, dtype, rows, columns) a->field = arena_tensor(arena, dtype, rows, columns);
-    MODEL_ACTIVATIONS(X)
-    if (gpt->use == GPT_TRAINING) {
-        BACKWARD_ACTIVATIONS(X)
-        if (precision_branch_is_residual(p)) a->dbranch = a->dresidual;
+    carve_scratch(gpt, arena, scratch);
+    for (int64_t layer = -1; layer < s->n_layer; layer++) {
+        carve_layer(gpt, arena, scratch, layer);
+        if (gpt->has_cache && layer > 0) carve_cache(gpt, arena, &a->layers[layer].qkv);
     }
-#undef X
-
-#define X(field, dtype, rows, columns, shared)                           \
-    if (layer == 0 || gpt->sharing < shared)                             \
-        layers[layer].field = arena_tensor(arena, dtype, rows, columns); \
-    else layers[layer].field = layers[0].field;
-    for (int layer = 0; layer < s->n_layer; layer++) {
-        struct layer_activations *layers = a->layers;
-        LAYER_ACTIVATIONS(X)
-        if (gpt->has_cache && layer > 0) carve_cache(gpt, arena, &layers[layer].qkv);
-    }
-#undef X
+    place_gradients(gpt, scratch);
 }
 
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
@@ -132,9 +156,10 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     gpt->be = be;
     gpt->precision = *precision;
     gpt->use = use;
-    gpt->shape = parameter_shape(config);
+    gpt->shape = config_shape(config);
     int64_t batch = use == GPT_SAMPLING ? 1 : config->train.micro_batch_size;
-    set_batch(&gpt->shape, batch, config->data.seq_len, precision->logits, be->chunk_bytes);
+    set_batch(&gpt->shape, batch, config->data.seq_len, precision->activation[ACTIVATION_logits],
+              be->chunk_bytes);
     if (use == GPT_SAMPLING) gpt->shape.logit_rows = 1;
     gpt->sharing = use == GPT_TRAINING ? (enum sharing)config->train.recompute : SHARE_ALL;
     gpt->has_cache =
@@ -158,10 +183,14 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     return 0;
 }
 
+static size_t parameter_bytes(const struct memory_plan *m) {
+    return m->master + m->lower + m->gradients;
+}
+
 int gpt_allocate(struct gpt *gpt, char *error) {
     struct backend *be = gpt->be;
     const struct memory_plan *m = &gpt->memory;
-    size_t parameters = m->master + m->lower + m->gradients + m->moments;
+    size_t parameters = parameter_bytes(m), state = parameters + m->moments;
     size_t available = be->available(be);
     if (m->total > available)
         return fail(error,
@@ -169,7 +198,7 @@ int gpt_allocate(struct gpt *gpt, char *error) {
                     "%zu for activations), %zu MiB available\n"
                     "choose a smaller model, or lower train.micro_batch_size (and raise "
                     "train.grad_accum_steps) or data.seq_len%s",
-                    m->total >> 20, parameters >> 20, m->activations >> 20, available >> 20,
+                    m->total >> 20, state >> 20, m->activations >> 20, available >> 20,
                     gpt->use == GPT_TRAINING
                         ? "\n--dry-run names the smallest change with which the run fits"
                         : "");
@@ -178,7 +207,7 @@ int gpt_allocate(struct gpt *gpt, char *error) {
         return fail(error,
                     "out of memory: the parameters with their gradients and moments need %zu MiB\n"
                     "choose a smaller model",
-                    parameters >> 20);
+                    state >> 20);
     gpt->activation_memory = be->allocate(be, m->activations);
     if (!gpt->activation_memory)
         return fail(error,
@@ -209,7 +238,8 @@ void gpt_close(struct gpt *gpt) {
 void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
     assert(batch * sequence_length <= gpt->capacity.rows);
     if (batch == gpt->shape.batch && sequence_length == gpt->shape.sequence_length) return;
-    set_batch(&gpt->shape, batch, sequence_length, gpt->precision.logits, gpt->be->chunk_bytes);
+    set_batch(&gpt->shape, batch, sequence_length, gpt->precision.activation[ACTIVATION_logits],
+              gpt->be->chunk_bytes);
     if (gpt->shape.logit_rows > gpt->capacity.logit_rows)
         gpt->shape.logit_rows = gpt->capacity.logit_rows;
     struct arena arena = {gpt->activation_memory, 0, gpt->memory.activations};
@@ -233,8 +263,7 @@ void gpt_initialize(struct gpt *gpt, uint64_t seed) {
     float values[PIECE];
     struct backend *be = gpt->be;
     const struct memory_plan *m = &gpt->memory;
-    OP(be, clear, .data = gpt->parameter_memory,
-       .bytes = m->master + m->lower + m->gradients + m->moments);
+    OP(be, clear, .data = gpt->parameter_memory, .bytes = parameter_bytes(m));
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
         struct tensor view = gpt_parameter_view(&gpt->master, &gpt->list[i]);
         int64_t total = tensor_count(&view);
@@ -247,11 +276,24 @@ void gpt_initialize(struct gpt *gpt, uint64_t seed) {
     gpt_refresh_lower(gpt);
 }
 
+static void clear_gradients(struct gpt *gpt, int64_t first, int64_t end) {
+    struct tensor range = tensor_range(&gpt->gradients, first, end - first);
+    if (end > first) OP(gpt->be, clear, .data = range.data, .bytes = tensor_bytes(&range));
+}
+
+/* Neighbors in the flat array are cleared together. */
 void gpt_clear_gradients(struct gpt *gpt) {
-    struct tensor others = tensor_range(&gpt->gradients, gpt->decayed, gpt->count - gpt->decayed);
-    const struct tensor *wpe = &gpt->dweights.wpe; /* decayed, but no matrix product's result */
-    OP(gpt->be, clear, .data = others.data, .bytes = tensor_bytes(&others));
-    OP(gpt->be, clear, .data = wpe->data, .bytes = tensor_bytes(wpe));
+    int64_t first = 0, end = 0;
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+        const struct parameter *p = &gpt->list[i];
+        if (p->from_product) continue;
+        if (p->offset != end) {
+            clear_gradients(gpt, first, end);
+            first = p->offset;
+        }
+        end = p->offset + parameter_elements(p);
+    }
+    clear_gradients(gpt, first, end);
     gpt->accumulate = false;
 }
 
@@ -260,13 +302,6 @@ void gpt_refresh_lower(struct gpt *gpt) {
         OP(gpt->be, cast, .out = &gpt->lower, .in = &gpt->master);
 }
 
-int64_t gpt_parameter_count(const struct gpt *gpt) {
-    int64_t total = 0;
-    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++)
-        total += gpt->list[i].rows * (gpt->list[i].columns ? gpt->list[i].columns : 1);
-    return total;
-}
-
 struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter) {
-    return place(flat, parameter->offset, parameter->rows, parameter->columns);
+    return place(flat, parameter->offset, parameter->extent.rows, parameter->extent.columns);
 }

@@ -1,13 +1,8 @@
 /* The model: its shape, its parameters, its activations, and the memory they live in.
  *
- * Parameters lie in flat arrays of one layout: fp32 masters, Adam's two moments, gradients, and
- * the 16-bit copy that the lower operations read. Element i of each belongs together, so a pass
- * over all parameters is a pass over arrays.
- *
- *     | decayed: wte wpe, matrices of layer 0, 1, ... | not decayed: biases and layer norms |
- *     0                                          decayed                               count
- *
- * Each parameter starts at a multiple of PARAMETER_ALIGNMENT elements; the gaps stay zero. */
+ * Parameters lie in flat arrays of one layout (model/architecture/parameters.h): fp32 masters,
+ * gradients, and the 16-bit copy that the lower operations read. Element i of each belongs
+ * together, so a pass over all parameters is a pass over arrays. */
 #ifndef MODEL_GPT_H
 #define MODEL_GPT_H
 
@@ -18,34 +13,9 @@
 #include "kernels/arena.h"
 #include "kernels/backend.h"
 #include "model/config/config.h"
-#include "model/parameter_list.h"
+#include "model/architecture/activations.h"
+#include "model/architecture/parameters.h"
 #include "model/precision.h"
-#include "model/tensors.h"
-
-#define TENSOR_FIELD_PARAMETER(field, name, rows, columns, operation, decay, init) \
-    struct tensor field;
-#define TENSOR_FIELD_ACTIVATION(field, dtype, rows, columns)               struct tensor field;
-#define TENSOR_FIELD_LAYER_ACTIVATION(field, dtype, rows, columns, shared) struct tensor field;
-
-struct layer_parameters {
-    LAYER_PARAMETERS(TENSOR_FIELD_PARAMETER)
-};
-
-struct parameters {
-    MODEL_PARAMETERS(TENSOR_FIELD_PARAMETER)
-    struct layer_parameters *layers; /* [n_layer] */
-};
-
-struct layer_activations {
-    LAYER_ACTIVATIONS(TENSOR_FIELD_LAYER_ACTIVATION)
-};
-
-struct activations {
-    MODEL_ACTIVATIONS(TENSOR_FIELD_ACTIVATION)
-    BACKWARD_ACTIVATIONS(TENSOR_FIELD_ACTIVATION)
-    struct layer_activations *layers; /* [n_layer] */
-    int32_t *tokens, *targets;        /* [B, T], backend memory */
-};
 
 /* Bytes of each part of memory. */
 struct memory_plan {
@@ -57,23 +27,26 @@ struct memory_plan {
 
 /* What a model is opened for, and so what memory it has. */
 enum gpt_use {
-    GPT_TRAINING,   /* gradients, moments, each layer's activations */
+    GPT_TRAINING,   /* gradients, each layer's activations */
     GPT_EVALUATION, /* layers share their activations */
     GPT_SAMPLING,   /* the same, of one sequence, but each layer keeps its keys and values */
 };
 
-/* How much of their activations the layers share; a level includes those before it. The first
- * three are the words of train.recompute: what is shared is computed once more for the backward
- * pass, to the same bits. The last is for models that have no backward pass. */
-enum sharing {
-    SHARE_NOTHING = CONFIG_RECOMPUTE_NONE,
-    SHARE_GELU = CONFIG_RECOMPUTE_GELU,
-    SHARE_LAYER = CONFIG_RECOMPUTE_LAYER, /* all but the input of each layer */
-    SHARE_ALL,
+/* What the next operation writes, told to those who watch operations (kernels/observer.h): up to
+ * two activations, or their gradients, in the order of the operation's arguments. */
+struct written {
+    int count;
+    bool gradient; /* of them */
+    struct {
+        enum activation_id id;
+        int layer; /* 0 for those of the model */
+    } tensors[2];
+    int64_t first_row; /* where the operation's rows begin */
 };
 
 struct gpt {
     struct backend *be;
+    struct written written;    /* holds for one operation: a watcher clears it */
     struct gpt_shape shape;    /* with the batch in place now */
     struct gpt_shape capacity; /* with the largest batch there is memory for */
     struct precision precision;
@@ -88,7 +61,7 @@ struct gpt {
     struct parameter *list; /* stb_ds array, in the order of the flat arrays */
     int64_t count, decayed; /* elements of a flat array, and of its decayed part */
 
-    struct tensor master, lower, gradients, moment1, moment2; /* [count]; lower only in 16 bit */
+    struct tensor master, lower, gradients; /* [count]; lower only in 16 bit */
     struct parameters weights;  /* what operations read: lower, or master for fp32 operations */
     struct parameters masters;  /* the fp32 truth */
     struct parameters dweights; /* gradients */
@@ -114,7 +87,7 @@ void gpt_close(struct gpt *gpt);
 void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length);
 
 /* Fills masters with the initial weights of GPT-2, a pure function of the seed, and refreshes the
- * lower copy. Moments and gradients become zero. */
+ * lower copy. Gradients become zero. */
 void gpt_initialize(struct gpt *gpt, uint64_t seed);
 
 /* Begins a step's gradients: clears those that are only ever added to, and has the next backward
@@ -124,10 +97,7 @@ void gpt_clear_gradients(struct gpt *gpt);
 /* Rounds the masters into the lower copy; after anyone else wrote them. */
 void gpt_refresh_lower(struct gpt *gpt);
 
-/* Parameters as people count them, without padding. */
-int64_t gpt_parameter_count(const struct gpt *gpt);
-
-/* The block of memory a parameter occupies in a flat array, without padding rows. */
+/* What a parameter occupies in a flat array, without padding rows. */
 struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter);
 
 #endif

@@ -5,28 +5,6 @@
 #include "data/base/error.h"
 #include "model/config/config_keys.h"
 
-enum policy { POLICY_LOWER, POLICY_FLOAT32, POLICY_INPUT };
-
-static const char *const names[] = {
-#define X(id, name, policy) [OPERATION_##id] = name,
-    AUTOCAST_OPERATIONS(X)
-#undef X
-};
-
-static const enum policy policies[] = {
-#define X(id, name, policy) [OPERATION_##id] = policy,
-    AUTOCAST_OPERATIONS(X)
-#undef X
-};
-
-const char *precision_operation_name(enum autocast_operation operation) {
-    return names[operation];
-}
-
-bool precision_operation_is_choice(enum autocast_operation operation) {
-    return policies[operation] != POLICY_FLOAT32;
-}
-
 static enum dtype choose_lower(const struct config *config, const struct backend *be, char *note) {
     switch (config->precision) {
     case CONFIG_PRECISION_FP16: return DTYPE_F16;
@@ -43,9 +21,9 @@ static enum dtype choose_lower(const struct config *config, const struct backend
     return lower;
 }
 
-static bool kept_in_float32(const struct config *config, int operation) {
+static bool kept_in_float32(const struct config *config, enum autocast_site site) {
     for (int i = 0; i < config->autocast.float32.count; i++)
-        if (strcmp(config->autocast.float32.items[i], names[operation]) == 0) return true;
+        if (strcmp(config->autocast.float32.items[i], autocast_site_name(site)) == 0) return true;
     return false;
 }
 
@@ -53,19 +31,27 @@ static enum dtype narrower(enum dtype a, enum dtype b) {
     return a == DTYPE_F32 ? b : a;
 }
 
-static void resolve_tensors(struct precision *p) {
-    const enum dtype *operation = p->operation;
-    p->ln1_out = operation[OPERATION_QKV];
-    p->qkv = narrower(operation[OPERATION_QKV], operation[OPERATION_ATTENTION]);
-    p->attention_out =
-        narrower(operation[OPERATION_ATTENTION], operation[OPERATION_ATTENTION_PROJECTION]);
-    p->attention_projection = operation[OPERATION_ATTENTION_PROJECTION];
-    p->ln2_out = operation[OPERATION_MLP_FC];
-    p->mlp_fc = narrower(operation[OPERATION_MLP_FC], operation[OPERATION_GELU]);
-    p->mlp_gelu = narrower(operation[OPERATION_GELU], operation[OPERATION_MLP_PROJECTION]);
-    p->mlp_projection = operation[OPERATION_MLP_PROJECTION];
-    p->lnf_out = operation[OPERATION_LM_HEAD];
-    p->logits = operation[OPERATION_LM_HEAD];
+/* The casts that autocast would insert are part of the store: a tensor is kept in the narrower of
+ * what its writer gives and its reader takes. */
+static void resolve_activations(struct precision *p) {
+    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+        const struct activation *a = &activation_table[i];
+        p->activation[i] =
+            a->residual ? p->residual : narrower(p->site[a->writer], p->site[a->reader]);
+    }
+}
+
+/* A site that takes the dtype of its input takes that of the tensor it reads. */
+static void resolve_sites(struct precision *p, const struct config *config) {
+    for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
+        bool float32 = !autocast_site_is_choice(i) || kept_in_float32(config, i);
+        p->site[i] = float32 ? DTYPE_F32 : p->lower;
+    }
+    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+        const struct activation *a = &activation_table[i];
+        bool follows = !a->residual && autocast_site_policy(a->reader) == POLICY_INPUT;
+        if (follows && p->site[a->reader] != DTYPE_F32) p->site[a->reader] = p->site[a->writer];
+    }
 }
 
 int precision_resolve(struct precision *precision, char *note, const struct config *config,
@@ -79,16 +65,11 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
                     "precision \"bf16\": %s cannot compute in bf16\n"
                     "use \"precision\": \"fp16\", which scales the loss to make up for its range",
                     be->description);
-    for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++) {
-        bool float32 = policies[i] == POLICY_FLOAT32 || kept_in_float32(config, i);
-        p->operation[i] = float32 ? DTYPE_F32 : p->lower;
-    }
-    if (policies[OPERATION_GELU] == POLICY_INPUT && p->operation[OPERATION_GELU] != DTYPE_F32)
-        p->operation[OPERATION_GELU] = p->operation[OPERATION_MLP_FC];
+    resolve_sites(p, config);
     p->residual = config->autocast.residual == CONFIG_DTYPE_LOWER ? p->lower : DTYPE_F32;
     p->gradients = config->gradients.dtype == CONFIG_DTYPE_LOWER ? p->lower : DTYPE_F32;
     p->scale_loss = p->lower == DTYPE_F16;
-    resolve_tensors(p);
+    resolve_activations(p);
     return 0;
 }
 
@@ -127,8 +108,11 @@ void precision_warnings(const struct precision *precision, const struct config *
 }
 
 bool precision_branch_is_residual(const struct precision *precision) {
-    return precision->attention_projection == precision->residual &&
-           precision->mlp_projection == precision->residual;
+    for (int i = 0; i < ACTIVATION_COUNT; i++)
+        if (activation_table[i].gradient == SCRATCH_dbranch &&
+            precision->activation[i] != precision->residual)
+            return false;
+    return true;
 }
 
 /* Adds a word to the line, or to a new one behind the labels of the banner. */
@@ -156,8 +140,8 @@ void precision_print(FILE *out, const struct precision *precision) {
         snprintf(label, sizeof label, "%s:", dtype_name(wanted));
         if (pass > 0) column = 1 << 16; /* begins a line */
         print_word(out, label, &column);
-        for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++)
-            if (p->operation[i] == wanted) print_word(out, names[i], &column);
+        for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
+            if (p->site[i] == wanted) print_word(out, autocast_site_name(i), &column);
         if (p->residual == wanted) print_word(out, "residual", &column);
         if (p->gradients == wanted) print_word(out, "gradients", &column);
     }

@@ -12,43 +12,16 @@
 #include <stdio.h>
 
 #include "kernels/backend.h"
+#include "model/architecture/activations.h"
 #include "model/config/config.h"
 
-/* Operations by the names of autocast.float32, with their policy. */
-#define AUTOCAST_OPERATIONS(X)                                    \
-    X(EMBEDDING, "embedding", POLICY_FLOAT32)                     \
-    X(LAYERNORM, "layernorm", POLICY_FLOAT32)                     \
-    X(QKV, "qkv", POLICY_LOWER)                                   \
-    X(ATTENTION, "attention", POLICY_LOWER)                       \
-    X(ATTENTION_PROJECTION, "attention_projection", POLICY_LOWER) \
-    X(MLP_FC, "mlp_fc", POLICY_LOWER)                             \
-    X(GELU, "gelu", POLICY_INPUT)                                 \
-    X(MLP_PROJECTION, "mlp_projection", POLICY_LOWER)             \
-    X(LM_HEAD, "lm_head", POLICY_LOWER)                           \
-    X(CROSS_ENTROPY, "cross_entropy", POLICY_FLOAT32)
-
-enum autocast_operation {
-#define X(id, name, policy) OPERATION_##id,
-    AUTOCAST_OPERATIONS(X)
-#undef X
-        AUTOCAST_OPERATION_COUNT
-};
-
-/* The name, and whether autocast.float32 takes it: what is fp32 in any case is no choice. */
-const char *precision_operation_name(enum autocast_operation operation);
-bool precision_operation_is_choice(enum autocast_operation operation);
-
 struct precision {
-    enum dtype lower;                               /* DTYPE_F32: nothing runs in 16 bit */
-    enum dtype operation[AUTOCAST_OPERATION_COUNT]; /* what each computes from and gives */
-    enum dtype residual;                            /* the residual stream and its gradient */
-    enum dtype gradients;                           /* of parameters */
-    bool scale_loss;                                /* fp16 only */
-
-    /* Activations, and their gradients, by the operations they stand between. */
-    enum dtype ln1_out, qkv, attention_out, attention_projection;
-    enum dtype ln2_out, mlp_fc, mlp_gelu, mlp_projection;
-    enum dtype lnf_out, logits;
+    enum dtype lower;                        /* DTYPE_F32: nothing runs in 16 bit */
+    enum dtype site[AUTOCAST_SITE_COUNT];    /* what each computes from and gives */
+    enum dtype residual;                     /* the residual stream and its gradient */
+    enum dtype gradients;                    /* of parameters */
+    bool scale_loss;                         /* fp16 only */
+    enum dtype activation[ACTIVATION_COUNT]; /* and of its gradient */
 };
 
 /* Resolves config->precision ("auto" by what the device can do) and the autocast block. Fails if

@@ -19,61 +19,21 @@ enum {
     SKIPS_UNSCALED_MAX = 10, /* the same where there is no loss scale to lower */
 };
 
-static int64_t micro_batch_tokens(const struct trainer *trainer) {
-    return trainer->gpt.capacity.rows;
-}
-
-static int64_t step_tokens(const struct trainer *trainer) {
-    return micro_batch_tokens(trainer) * trainer->config->train.grad_accum_steps;
-}
-
 /* Forward and backward of the micro-batch in place. */
 static void accumulate(struct trainer *trainer) {
     struct gpt *gpt = &trainer->gpt;
-    float weight = 1.0f / (float)step_tokens(trainer);
+    float weight = 1.0f / (float)batches_step_tokens(trainer->config);
     gpt_forward(gpt);
-    gpt_loss(gpt, &trainer->scaler->loss_scale, weight);
-    OP(trainer->be, loss_sum, .total = &trainer->scaler->loss,
+    gpt_loss(gpt, &trainer->optimizer.state->loss_scale, weight);
+    OP(trainer->be, loss_sum, .total = &trainer->optimizer.state->loss,
        .losses = gpt->activations.losses.data, .count = gpt->shape.rows, .weight = weight);
     gpt_backward(gpt);
     gpt->accumulate = true;
 }
 
-static void update_part(struct trainer *trainer, int64_t first, int64_t count, double lr,
-                        double weight_decay) {
-    struct gpt *gpt = &trainer->gpt;
-    const struct config *config = trainer->config;
-    struct tensor master = tensor_range(&gpt->master, first, count);
-    struct tensor moment1 = tensor_range(&gpt->moment1, first, count);
-    struct tensor moment2 = tensor_range(&gpt->moment2, first, count);
-    struct tensor gradients = tensor_range(&gpt->gradients, first, count);
-    struct tensor lower = tensor_range(&gpt->lower, first, count);
-    bool has_lower = gpt->precision.lower != DTYPE_F32;
-    OP(trainer->be, adamw, .master = &master, .moment1 = &moment1, .moment2 = &moment2,
-       .lower = has_lower ? &lower : NULL, .gradients = &gradients, .state = trainer->scaler,
-       .lr = lr, .beta1 = config->optimizer.beta1, .beta2 = config->optimizer.beta2,
-       .epsilon = config->optimizer.eps, .weight_decay = weight_decay);
-}
-
-static void update(struct trainer *trainer) {
-    struct gpt *gpt = &trainer->gpt;
-    const struct config *config = trainer->config;
-    double lr = schedule_lr(config, trainer->state.step);
-    OP(trainer->be, gradient_norm, .state = trainer->scaler, .gradients = &gpt->gradients,
-       .grad_clip = (float)config->optimizer.grad_clip);
-    update_part(trainer, 0, gpt->decayed, lr, config->optimizer.weight_decay);
-    update_part(trainer, gpt->decayed, gpt->count - gpt->decayed, lr, 0);
-    OP(trainer->be, loss_scale_update, .state = trainer->scaler,
-       .dynamic = gpt->precision.scale_loss,
-       .growth_factor = (float)config->loss_scale.growth_factor,
-       .backoff_factor = (float)config->loss_scale.backoff_factor,
-       .min_scale = (float)config->loss_scale.min_scale,
-       .growth_interval = (int32_t)config->loss_scale.growth_interval);
-}
-
 static void begin_step(struct trainer *trainer) {
     gpt_clear_gradients(&trainer->gpt);
-    OP(trainer->be, clear, .data = &trainer->scaler->loss, .bytes = sizeof(float));
+    OP(trainer->be, clear, .data = &trainer->optimizer.state->loss, .bytes = sizeof(float));
 }
 
 /* Walks every operation of a step with the plan table: the first micro-batch and, as its products
@@ -86,7 +46,7 @@ static void plan(struct trainer *trainer) {
     begin_step(trainer);
     accumulate(trainer);
     if (trainer->config->train.grad_accum_steps > 1) accumulate(trainer);
-    update(trainer);
+    optimizer_step(&trainer->optimizer, trainer->state.step);
     if (config->sample.every > 0) sample_plan(&trainer->gpt);
     be->op = be->run;
     memory->workspace = be->workspace_bytes;
@@ -110,12 +70,12 @@ int trainer_open(struct trainer *trainer, const struct config *config,
     if (gpt_open(gpt, config, precision, be, GPT_TRAINING, error)) return -1;
     trainer->state.scaler.loss_scale =
         precision->scale_loss ? (float)config->loss_scale.init_scale : 1;
-    trainer->scaler = be->allocate(be, sizeof *trainer->scaler);
-    if (!trainer->scaler) return fail(error, "out of memory");
+    if (optimizer_open(&trainer->optimizer, gpt, config, error)) return -1;
     plan(trainer);
     if (!allocate) return 0;
     /* The model first: it asks whether there is memory for all, while nothing is taken. */
-    if (gpt_allocate(gpt, error) || backend_plan_end(be, error) || allocate_traffic(trainer, error))
+    if (gpt_allocate(gpt, error) || optimizer_allocate(&trainer->optimizer, error) ||
+        backend_plan_end(be, error) || allocate_traffic(trainer, error))
         return -1;
     gpt_initialize(gpt, (uint64_t)config->seed);
     trainer_restore_scaler(trainer);
@@ -126,14 +86,14 @@ void trainer_close(struct trainer *trainer) {
     struct backend *be = trainer->be;
     batches_close(&trainer->batches);
     if (trainer->results) be->host_release(be, trainer->results);
-    if (trainer->scaler) be->release(be, trainer->scaler);
+    optimizer_close(&trainer->optimizer);
     if (trainer->gpt.be) gpt_close(&trainer->gpt);
     memset(trainer, 0, sizeof *trainer);
 }
 
 void trainer_restore_scaler(struct trainer *trainer) {
-    trainer->be->upload(trainer->be, trainer->scaler, &trainer->state.scaler,
-                        sizeof *trainer->scaler);
+    trainer->be->upload(trainer->be, trainer->optimizer.state, &trainer->state.scaler,
+                        sizeof trainer->state.scaler);
 }
 
 /* Infinite gradients are skipped, but not for ever. */
@@ -159,22 +119,22 @@ static int check_overflow(const struct trainer *trainer, int64_t at, char *error
 int trainer_begin_step(struct trainer *trainer, const struct loader *loader, char *error) {
     struct backend *be = trainer->be;
     const struct config *config = trainer->config;
-    int64_t batch = config->train.micro_batch_size, micro_steps = config->train.grad_accum_steps;
     assert(trainer->unfinished < TRAINER_SLOTS);
-    gpt_set_batch(&trainer->gpt, batch, config->data.seq_len);
+    gpt_set_batch(&trainer->gpt, config->train.micro_batch_size, config->data.seq_len);
     begin_step(trainer);
-    for (int64_t micro = 0; micro < micro_steps; micro++) {
-        int64_t first_sample = (trainer->state.step * micro_steps + micro) * batch;
+    for (int64_t micro = 0; micro < config->train.grad_accum_steps; micro++) {
+        int64_t first_sample = batches_first_sample(config, trainer->state.step, micro);
         if (batches_put(&trainer->batches, &trainer->gpt, loader, first_sample, error)) return -1;
         accumulate(trainer);
     }
     double lr = schedule_lr(config, trainer->state.step);
-    update(trainer);
+    optimizer_step(&trainer->optimizer, trainer->state.step);
     trainer->state.step++;
-    trainer->state.tokens += step_tokens(trainer);
+    trainer->state.tokens += batches_step_tokens(trainer->config);
     int slot = (trainer->first_queued + trainer->unfinished++) % TRAINER_SLOTS;
     trainer->queued[slot] = (struct queued_step){trainer->state.step, trainer->state.tokens, lr};
-    be->fetch(be, slot, &trainer->results[slot], trainer->scaler, sizeof *trainer->scaler);
+    be->fetch(be, slot, &trainer->results[slot], trainer->optimizer.state,
+              sizeof trainer->results[slot]);
     return 0;
 }
 
@@ -207,7 +167,7 @@ int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader 
     struct evaluator evaluator = {
         .gpt = &trainer->gpt,
         .batches = &trainer->batches,
-        .sum = &trainer->scaler->loss, /* free between steps, likewise the results */
+        .sum = &trainer->optimizer.state->loss, /* free between steps, likewise the results */
         .results = {&trainer->results[0].loss, &trainer->results[1].loss},
         .stop = trainer->stop,
     };

@@ -16,6 +16,7 @@
 #include "model/batches.h"
 #include "model/config/config.h"
 #include "model/gpt.h"
+#include "model/optimizer.h"
 
 /* Where a run is; what a checkpoint keeps beside weights and moments. */
 struct training_state {
@@ -44,7 +45,7 @@ struct trainer {
     const struct config *config;
     struct backend *be;
     struct gpt gpt;
-    struct step_state *scaler;   /* backend memory */
+    struct optimizer optimizer;
     struct training_state state; /* step, tokens: as begun; scaler: of the last step ended */
 
     struct batches batches;

@@ -12,13 +12,14 @@ data/text            data/base
 kernels              data/base
 kernels/cpu          data/base kernels
 kernels/cuda         data/base kernels
-model/config         data/base
-model                data/base data/text kernels model/config
-model/files          data/base data/text kernels model/config model
+model/architecture   kernels
+model/config         data/base kernels model/architecture
+model                data/base data/text kernels model/architecture model/config
+model/files          data/base data/text kernels model/architecture model/config model
 model/lab/page       data/base
-model/lab/memory     data/base kernels model/config model model/lab/page
-model/run            data/base data/text kernels model/config model model/files model/lab/memory
-model/lab/audit      data/base kernels model/config model model/files model/lab/page model/run
+model/lab/memory     data/base kernels model/architecture model/config model model/lab/page
+model/run            data/base data/text kernels model/architecture model/config model model/files model/lab/memory
+model/lab/audit      data/base kernels model/architecture model/config model model/files model/lab/page model/run
 model/lab/compare    data/base model/lab/page
 .                    data/base kernels model/config model/files model/run model/lab/audit
 '

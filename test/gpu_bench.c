@@ -229,7 +229,7 @@ static int measure(struct bench *bench, enum bench_precision precision, struct f
     figures->measured = (double)rig->measured_bytes;
     figures->tokens_per_step = (double)(bench->batch * bench->seq);
     if (!failed)
-        figures->flops_per_token = 6.0 * (double)gpt_parameter_count(gpt) +
+        figures->flops_per_token = 6.0 * (double)shape_parameter_count(&gpt->shape) +
                                    6.0 * (double)(s->n_layer * s->n_embd * s->sequence_length);
     close_rig(rig);
     free(rig);

@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "model/architecture/architecture.h"
 
 enum {
     CONFIG_STRING_MAX = 512,           /* bytes of a string value, with the final NUL */
@@ -70,7 +71,9 @@ struct config {
     char run_dir[CONFIG_STRING_MAX];
     struct {
         enum config_preset preset;
-        int64_t n_layer, n_head, n_embd, n_positions, vocab_size;
+#define X(size) int64_t size;
+        MODEL_SIZES(X)
+#undef X
         char init_from[CONFIG_STRING_MAX]; /* "": random initialization */
     } model;
     struct {

@@ -2,6 +2,7 @@
 
 #include "data/base/error.h"
 #include "model/config/config_keys.h"
+#include "model/config/config_shape.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -59,10 +60,8 @@ void config_resolve(struct config *config) {
 }
 
 int64_t config_parameter_count(const struct config *config) {
-    int64_t width = config->model.n_embd;
-    int64_t block = 12 * width * width + 13 * width; /* 4 matrices and biases, 2 layer norms */
-    return (config->model.vocab_size + config->model.n_positions) * width +
-           config->model.n_layer * block + 2 * width;
+    struct gpt_shape shape = config_shape(config);
+    return shape_parameter_count(&shape);
 }
 
 struct check {

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/architecture/autocast_sites.h"
+
 static const char *const precision_words[] = {"fp32", "fp16", "bf16", "auto", NULL};
 static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
 static const char *const preset_words[] = {"",           "gpt2",    "gpt2-medium",
@@ -13,9 +15,6 @@ static const char *const schedule_words[] = {"cosine", "linear", "constant", "ws
 static const char *const dtype_words[] = {"float32", "lower", NULL};
 static const char *const recompute_words[] = {"none", "gelu", "layer", NULL};
 static const char *const resume_words[] = {"never", "auto", NULL};
-static const char *const operation_words[] = {
-    "qkv", "attention", "attention_projection", "mlp_fc", "gelu", "mlp_projection", "lm_head", NULL,
-};
 
 /* The key is spelled once: it is the path of the field as well, and a row whose field has another
  * type than the row says does not compile. */
@@ -59,8 +58,8 @@ static const char *const operation_words[] = {
 #define ABOVE_MINIMUM   .above_minimum = true
 #define BELOW_MAXIMUM   .below_maximum = true
 
-_Static_assert(sizeof operation_words / sizeof *operation_words - 1 <= CONFIG_WORDS_MAX,
-               "struct config_words must hold every operation");
+_Static_assert((int)AUTOCAST_WORD_COUNT <= (int)CONFIG_WORDS_MAX,
+               "struct config_words must hold every site");
 
 #define PRESET_RULE "or the preset's, or init_from's"
 
@@ -143,7 +142,7 @@ const struct config_option config_options[] = {
 
     BOOLEAN(autocast.enabled, true,
             HELP("false computes in float32 everywhere, whatever the precision.")),
-    LIST(autocast.float32, operation_words,
+    LIST(autocast.float32, autocast_words,
          HELP("Operations that stay in float32 in a 16-bit run.")),
     ENUM(autocast.residual, CONFIG_DTYPE_FLOAT32, dtype_words,
          HELP("Storage of the residual stream; lower = the 16-bit type of the run.")),

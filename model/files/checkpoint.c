@@ -84,13 +84,14 @@ static int finish_upload(struct gpt *gpt, char *error) {
     return gpt->be->failure[0] ? fail(error, "%s", gpt->be->failure) : 0;
 }
 
-static int load_tensors(struct gpt *gpt, const char *directory, char *error) {
+static int load_tensors(struct trainer *trainer, const char *directory, char *error) {
+    struct gpt *gpt = &trainer->gpt;
     struct tensor_files weights, moments;
     if (open_weights(&weights, gpt, directory, error)) return -1;
     int status = open_moments(&moments, gpt, directory, error);
     if (status == 0) {
         checkpoint_read_weights(gpt, &weights);
-        checkpoint_read_moments(gpt, &moments);
+        checkpoint_read_moments(&trainer->optimizer, &moments);
         tensor_files_close(&moments);
         status = finish_upload(gpt, error);
     }
@@ -204,9 +205,7 @@ static void note_settings(const struct trainer *trainer, const struct checkpoint
         fprintf(notes,
                 "data: step %" PRId64 " takes the batch that these settings give for it, from "
                 "sample %" PRId64 " on (the checkpoint's own next sample was %" PRId64 ")\n",
-                trainer->state.step + 1,
-                trainer->state.step * config->train.grad_accum_steps *
-                    config->train.micro_batch_size,
+                trainer->state.step + 1, batches_first_sample(config, trainer->state.step, 0),
                 manifest->next_sample);
     cJSON_Delete(saved);
     cJSON_Delete(now);
@@ -218,7 +217,7 @@ int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, char
     if (checkpoint_verify(path, error)) return -1;
     if (file_path_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
     if (checkpoint_manifest_open(&manifest, manifest_path, error)) return -1;
-    int status = load_tensors(&trainer->gpt, path, error);
+    int status = load_tensors(trainer, path, error);
     if (status == 0) {
         load_state(trainer, &manifest);
         note_precision(trainer, &manifest, notes);

@@ -75,5 +75,5 @@ int checkpoint_write_files(const struct trainer *trainer, struct checkpoint_file
     if (write_configs(trainer, files, directory, error)) return -1;
     if (write_tokenizer(trainer, files, directory, error)) return -1;
     file = add(files, path, directory, checkpoint_optimizer_name, error);
-    return file ? checkpoint_write_moments(&trainer->gpt, path, file, error) : -1;
+    return file ? checkpoint_write_moments(&trainer->optimizer, path, file, error) : -1;
 }

@@ -75,7 +75,7 @@ static int print_body(FILE *out, const struct trainer *trainer,
             "{\n  \"format\": %d,\n  \"mantissa\": \"%s\",\n  \"step\": %" PRId64
             ",\n  \"tokens\": %" PRId64 ",\n  \"next_sample\": %" PRId64 ",\n",
             CHECKPOINT_FORMAT, MANTISSA_VERSION, state->step, state->tokens,
-            state->step * config->train.grad_accum_steps * config->train.micro_batch_size);
+            batches_first_sample(config, state->step, 0));
     fprintf(out,
             "  \"seed\": %" PRId64 ",\n  \"micro_batch_size\": %" PRId64
             ",\n  \"grad_accum_steps\": %" PRId64 ",\n  \"seq_len\": %" PRId64

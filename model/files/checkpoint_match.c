@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,7 +64,7 @@ static int check_layers(const struct parameter *list, const struct tensor_files 
     int64_t wanted = 0, found = 0;
     const struct tensor_place *surplus = NULL;
     for (ptrdiff_t i = 0; i < arrlen(list); i++)
-        if (layer_of(list[i].name) >= wanted) wanted = layer_of(list[i].name) + 1;
+        if (list[i].layer >= wanted) wanted = list[i].layer + 1;
     for (int i = 0; i < files->count; i++) {
         int64_t layer = layer_of(files->places[i].entry->name);
         if (layer >= found) found = layer + 1;
@@ -90,19 +91,18 @@ static const char *shape_text(char text[SHAPE_TEXT_MAX], const uint64_t *shape, 
 }
 
 /* The key of the config that the first differing dimension comes from. */
-static const char *key_of_shape(const struct parameter *parameter,
+static const char *key_of_shape(const struct extent *extent,
                                 const struct safetensors_entry *entry) {
-    bool rows_differ = entry->rank < 1 || entry->shape[0] != (uint64_t)parameter->rows;
-    if (rows_differ && strcmp(parameter->name, "wte.weight") == 0) return "model.vocab_size";
-    if (rows_differ && strcmp(parameter->name, "wpe.weight") == 0) return "model.n_positions";
-    return "model.n_embd";
+    bool rows_differ = entry->rank < 1 || entry->shape[0] != (uint64_t)extent->rows;
+    return rows_differ ? extent->rows_of : "model.n_embd";
 }
 
 static int check_tensor(const struct parameter *parameter, const struct tensor_place *place,
                         char *error) {
     const struct safetensors_entry *entry = place->entry;
-    const uint64_t wanted[] = {(uint64_t)parameter->rows, (uint64_t)parameter->columns};
-    int rank = parameter->columns ? 2 : 1;
+    const struct extent *extent = &parameter->extent;
+    const uint64_t wanted[] = {(uint64_t)extent->rows, (uint64_t)extent->columns};
+    int rank = extent->columns ? 2 : 1;
     char found_text[SHAPE_TEXT_MAX], wanted_text[SHAPE_TEXT_MAX];
     if (entry->rank != rank || memcmp(entry->shape, wanted, (size_t)rank * sizeof *wanted) != 0) {
         return fail(error,
@@ -110,7 +110,7 @@ static int check_tensor(const struct parameter *parameter, const struct tensor_p
                     "it, or use another file",
                     place->file->path, json_text_shown(place->entry->name).text,
                     shape_text(found_text, entry->shape, entry->rank),
-                    shape_text(wanted_text, wanted, rank), key_of_shape(parameter, entry));
+                    shape_text(wanted_text, wanted, rank), key_of_shape(extent, entry));
     }
     if (dtype_of_entry(entry) >= 0) return 0;
     return fail(error,
@@ -167,8 +167,7 @@ static bool same_values(const struct safetensors_entry *a, const struct safetens
 
 static int check_head(const struct parameter *list, const struct tensor_files *files, char *error) {
     const struct tensor_place *head = tensor_files_find(files, "lm_head.weight");
-    const struct parameter *wte = &list[0];
-    assert(strcmp(wte->name, "wte.weight") == 0);
+    const struct parameter *wte = parameter_read_by(list, SITE_LM_HEAD);
     if (!head) return 0;
     if (check_tensor(wte, head, error)) return -1;
     if (same_values(head->entry, checkpoint_find_weight(files, wte->name)->entry)) return 0;
@@ -243,8 +242,8 @@ void checkpoint_list_entries(struct safetensors_entry **entries, const struct pa
         struct safetensors_entry entry = {
             .name = strdup(name),
             .dtype = stored[dtype],
-            .rank = parameter->columns ? 2 : 1,
-            .shape = {(uint64_t)parameter->rows, (uint64_t)parameter->columns},
+            .rank = parameter->extent.columns ? 2 : 1,
+            .shape = {(uint64_t)parameter->extent.rows, (uint64_t)parameter->extent.columns},
         };
         arrput(*entries, entry);
     }

@@ -6,7 +6,7 @@
 #ifndef MODEL_FILES_CHECKPOINT_MATCH_H
 #define MODEL_FILES_CHECKPOINT_MATCH_H
 
-#include "model/parameter_list.h"
+#include "model/architecture/parameters.h"
 #include "model/files/tensor_files.h"
 
 extern const char checkpoint_weight_prefix[];           /* "transformer." */

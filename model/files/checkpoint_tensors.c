@@ -62,10 +62,10 @@ int checkpoint_write_weights(const struct gpt *gpt, const char *path, struct che
     return write_arrays(gpt, &array, &prefix, 1, path, file, error);
 }
 
-int checkpoint_write_moments(const struct gpt *gpt, const char *path, struct checkpoint_file *file,
-                             char *error) {
-    const struct tensor *const arrays[] = {&gpt->moment1, &gpt->moment2};
-    return write_arrays(gpt, arrays, checkpoint_moment_prefixes, 2, path, file, error);
+int checkpoint_write_moments(const struct optimizer *optimizer, const char *path,
+                             struct checkpoint_file *file, char *error) {
+    const struct tensor *const arrays[] = {&optimizer->moment1, &optimizer->moment2};
+    return write_arrays(optimizer->gpt, arrays, checkpoint_moment_prefixes, 2, path, file, error);
 }
 
 static void read_tensor(struct gpt *gpt, const struct tensor *flat,
@@ -88,8 +88,9 @@ void checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files) 
                     checkpoint_find_weight(files, gpt->list[i].name));
 }
 
-void checkpoint_read_moments(struct gpt *gpt, const struct tensor_files *files) {
-    const struct tensor *const arrays[] = {&gpt->moment1, &gpt->moment2};
+void checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_files *files) {
+    const struct tensor *const arrays[] = {&optimizer->moment1, &optimizer->moment2};
+    struct gpt *gpt = optimizer->gpt;
     for (int moment = 0; moment < 2; moment++)
         for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++)
             read_tensor(gpt, arrays[moment], &gpt->list[i],

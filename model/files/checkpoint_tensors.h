@@ -7,6 +7,7 @@
 #include "data/base/sha256.h"
 #include "model/files/checkpoint_match.h"
 #include "model/gpt.h"
+#include "model/optimizer.h"
 
 enum { CHECKPOINT_FILE_NAME_MAX = 64 };
 
@@ -20,11 +21,11 @@ struct checkpoint_file {
 /* Write the fp32 masters, or both moments, durably, and fill all of *file but its name. */
 int checkpoint_write_weights(const struct gpt *gpt, const char *path, struct checkpoint_file *file,
                              char *error);
-int checkpoint_write_moments(const struct gpt *gpt, const char *path, struct checkpoint_file *file,
-                             char *error);
+int checkpoint_write_moments(const struct optimizer *optimizer, const char *path,
+                             struct checkpoint_file *file, char *error);
 
 /* Fill the masters, or the moments, from files that passed their check. */
 void checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files);
-void checkpoint_read_moments(struct gpt *gpt, const struct tensor_files *files);
+void checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_files *files);
 
 #endif

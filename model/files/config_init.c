@@ -11,9 +11,9 @@
 
 /* Whether nothing is left that the model could say. */
 static bool is_complete(const struct config *config) {
-    return config_given(config, "model.n_layer") && config_given(config, "model.n_head") &&
-           config_given(config, "model.n_embd") && config_given(config, "model.n_positions") &&
-           config_given(config, "model.vocab_size") && config_given(config, "data.tokenizer");
+#define X(size) config_given(config, "model." #size) &&
+    return MODEL_SIZES(X) config_given(config, "data.tokenizer");
+#undef X
 }
 
 enum config_tokenizer config_tokenizer_of_model(int64_t vocab_size, const char *directory) {
@@ -53,15 +53,11 @@ int config_init(struct config *config, const struct config_origins *origins, cha
     if (!file_exists_in(directory, "config.json")) return 0;
     if (huggingface_read_config(&read, directory, reason))
         return refuse(origins, error, "model.init_from: %s", reason);
-#define FILL(field)                                                                           \
-    if (config->model.preset == CONFIG_PRESET_NONE && !config_given(config, "model." #field)) \
-        config->model.field = read.model.field;
-    FILL(n_layer)
-    FILL(n_head)
-    FILL(n_embd)
-    FILL(n_positions)
-    FILL(vocab_size)
-#undef FILL
+#define X(size)                                                                              \
+    if (config->model.preset == CONFIG_PRESET_NONE && !config_given(config, "model." #size)) \
+        config->model.size = read.model.size;
+    MODEL_SIZES(X)
+#undef X
     if (!config_given(config, "data.tokenizer"))
         config->data.tokenizer = config_tokenizer_of_model(read.model.vocab_size, directory);
     return 0;

@@ -14,6 +14,7 @@
 #include "data/base/error.h"
 #include "data/base/files.h"
 #include "model/config/config_keys.h"
+#include "model/config/config_shape.h"
 #include "model/files/checkpoint.h"
 #include "model/files/checkpoint_directory.h"
 #include "model/files/checkpoint_manifest.h"
@@ -106,7 +107,7 @@ static int write_weights(const struct job *job) {
     int64_t count, decayed;
     if (file_path_join(path, job->directory, checkpoint_model_name, job->error)) return -1;
     if (tensor_files_open_directory(&files, job->from, job->error)) return -1;
-    struct gpt_shape shape = parameter_shape(&job->config);
+    struct gpt_shape shape = config_shape(&job->config);
     struct parameter *list = parameter_list(&shape, &count, &decayed);
     int status = checkpoint_check_weights(list, &files, job->error);
     if (status == 0) status = write_tensors(path, list, &files, job->dtype, job->error);

@@ -159,11 +159,10 @@ static int check_kind(const struct source *source) {
     return need_boolean(source, "tie_word_embeddings", true);
 }
 
-/* key: in the file; name: ours, after "model.". */
-static int read_size(const struct source *source, const char *key, const char *name, int64_t *field,
+/* key: in the file; path: ours. */
+static int read_size(const struct source *source, const char *key, const char *path, int64_t *field,
                      struct config *config) {
-    char path[64], allowed[320];
-    snprintf(path, sizeof path, "model.%s", name);
+    char allowed[320];
     int row = config_option_index(path, strlen(path));
     const struct config_option *option = &config_options[row];
     config_describe_allowed(option, allowed, sizeof allowed);
@@ -173,14 +172,18 @@ static int read_size(const struct source *source, const char *key, const char *n
     return 0;
 }
 
+/* Old files call n_positions n_ctx. */
+static const char *key_of(const struct source *source, const char *size) {
+    bool old = strcmp(size, "n_positions") == 0 && is_absent(source, size);
+    return old && !is_absent(source, "n_ctx") ? "n_ctx" : size;
+}
+
 static int read_sizes(const struct source *source, struct config *config) {
-    if (read_size(source, "n_layer", "n_layer", &config->model.n_layer, config)) return -1;
-    if (read_size(source, "n_head", "n_head", &config->model.n_head, config)) return -1;
-    if (read_size(source, "n_embd", "n_embd", &config->model.n_embd, config)) return -1;
-    bool old = is_absent(source, "n_positions") && !is_absent(source, "n_ctx");
-    const char *positions = old ? "n_ctx" : "n_positions";
-    if (read_size(source, positions, "n_positions", &config->model.n_positions, config)) return -1;
-    if (read_size(source, "vocab_size", "vocab_size", &config->model.vocab_size, config)) return -1;
+#define X(size)                                                                                \
+    if (read_size(source, key_of(source, #size), "model." #size, &config->model.size, config)) \
+        return -1;
+    MODEL_SIZES(X)
+#undef X
     const cJSON *inner = json_member(source->root, "n_inner");
     if (is_absent(source, "n_inner") || cJSON_IsNull(inner)) return 0;
     return need_number(source, "n_inner", 4.0 * (double)config->model.n_embd, "null or 4 * n_embd");

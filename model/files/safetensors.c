@@ -48,7 +48,8 @@ static int read_dtype(struct safetensors_entry *entry, const cJSON *item, const 
     if (!cJSON_IsString(item))
         return damaged(error, path, "tensor %.150s needs one \"dtype\", a string", entry->name);
     for (int i = 0; i < SAFETENSORS_DTYPE_COUNT; i++) {
-        if (strcmp(safetensors_dtype_name((enum safetensors_dtype)i), item->valuestring) != 0) continue;
+        if (strcmp(safetensors_dtype_name((enum safetensors_dtype)i), item->valuestring) != 0)
+            continue;
         entry->dtype = (enum safetensors_dtype)i;
         return 0;
     }

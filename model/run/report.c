@@ -104,7 +104,7 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
     fprintf(out,
             "  model      %" PRId64 " layers, %" PRId64 " heads, %" PRId64 " wide: %s "
             "parameters\n  vocabulary %" PRId64,
-            s->n_layer, s->n_head, s->n_embd, count_text(text, (double)gpt_parameter_count(gpt)),
+            s->n_layer, s->n_head, s->n_embd, count_text(text, (double)shape_parameter_count(s)),
             s->vocab_size);
     if (s->padded_vocab != s->vocab_size) fprintf(out, " (inside %" PRId64 ")", s->padded_vocab);
     fprintf(out, "\n  precision ");

@@ -32,11 +32,11 @@ struct run {
     struct trainer trainer;
     struct report report;
     struct metrics metrics;
-    char directory[FILE_PATH_MAX]; /* run_dir/name */
-    double began;                  /* report_clock() at the start of the program */
-    double step_began;             /* report_clock() when the oldest unfinished step began */
+    char directory[FILE_PATH_MAX];     /* run_dir/name */
+    double began;                      /* report_clock() at the start of the program */
+    double step_began;                 /* report_clock() when the oldest unfinished step began */
     const volatile sig_atomic_t *stop; /* the signal that asked for the end, or 0 */
-    int lock;                      /* descriptor that holds the directory's lock, or -1 */
+    int lock;                          /* descriptor that holds the directory's lock, or -1 */
 };
 
 enum { CHOICES_PATH_MAX = FILE_PATH_MAX + 16 };
@@ -193,8 +193,7 @@ static int end_step(struct run *run, char *error) {
     double now = report_clock(), seconds = now - run->step_began;
     run->step_began = now;
     const struct config *config = &run->config;
-    double tokens = (double)(config->train.micro_batch_size * config->train.grad_accum_steps *
-                             config->data.seq_len);
+    double tokens = (double)batches_step_tokens(config);
     report_step(&run->report, &report, 1e3 * seconds, tokens / seconds);
     if (run->precision.scale_loss && report.loss_scale >= 1 &&
         run->trainer.state.scaler.loss_scale < 1) {

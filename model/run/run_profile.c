@@ -32,7 +32,7 @@ struct clock {
 /* A download comes back when all operations before it are done. */
 static void wait_for(const struct trainer *trainer) {
     float ignored;
-    trainer->be->download(trainer->be, &ignored, &trainer->scaler->loss, sizeof ignored);
+    trainer->be->download(trainer->be, &ignored, &trainer->optimizer.state->loss, sizeof ignored);
 }
 
 static void start_clock(struct observer *observer, enum operation_id id, const void *args) {
@@ -122,8 +122,7 @@ int profile_trainer(struct profile *profile, struct trainer *trainer, const stru
     if (!figures) return fail(error, "out of memory for %d repetitions", repetitions);
     double *steps = figures, *products = steps + count, *parts = products + count;
     *profile = (struct profile){.repetitions = repetitions};
-    profile->tokens = (double)(config->train.micro_batch_size * config->train.grad_accum_steps *
-                               config->data.seq_len);
+    profile->tokens = (double)batches_step_tokens(config);
     int status = warm_up(&clock, loader, error);
     for (int i = 0; status == 0 && i < repetitions; i++)
         status = measure(profile, &clock, loader, i, steps, products, parts, error);

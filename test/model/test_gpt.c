@@ -47,8 +47,8 @@ static const struct parameter *find(const struct gpt *gpt, const char *name) {
 }
 
 static void expect_shape(const struct parameter *p, int64_t rows, int64_t columns, bool decay) {
-    cr_expect_eq(p->rows, rows, "%s", p->name);
-    cr_expect_eq(p->columns, columns, "%s", p->name);
+    cr_expect_eq(p->extent.rows, rows, "%s", p->name);
+    cr_expect_eq(p->extent.columns, columns, "%s", p->name);
     cr_expect_eq(p->decay, decay, "%s", p->name);
 }
 
@@ -70,14 +70,15 @@ Test(gpt, every_parameter_once) {
             snprintf(name, sizeof name, "h.%d.%s", layer, k->name);
             expect_shape(find(&gpt, name), 32 * k->rows, 32 * k->columns, k->decay);
         }
-    cr_expect_eq(gpt_parameter_count(&gpt), config_parameter_count(&rig.config));
+    cr_expect_eq(shape_parameter_count(&gpt.shape), config_parameter_count(&rig.config));
     close_gpt(&rig, &gpt);
 }
 
 /* Elements a parameter takes, with the padding rows of the embedding. */
 static int64_t extent(const struct gpt *gpt, const struct parameter *p) {
     bool embedding = strcmp(p->name, "wte.weight") == 0;
-    return (embedding ? gpt->shape.padded_vocab : p->rows) * (p->columns ? p->columns : 1);
+    return (embedding ? gpt->shape.padded_vocab : p->extent.rows) *
+           (p->extent.columns ? p->extent.columns : 1);
 }
 
 Test(gpt, offsets_are_aligned_dense_and_grouped_by_decay) {
@@ -112,7 +113,8 @@ static void expect_place(const struct tensor *tensor, const struct tensor *flat,
                  what, name);
     cr_expect_eq(tensor->dtype, flat->dtype, "%s of %s", what, name);
     cr_expect_eq(tensor_count(tensor), extent(gpt, p), "%s of %s", what, name);
-    cr_expect_eq(tensor_columns(tensor), p->columns ? p->columns : p->rows, "%s of %s", what, name);
+    cr_expect_eq(tensor_columns(tensor), p->extent.columns ? p->extent.columns : p->extent.rows,
+                 "%s of %s", what, name);
 }
 
 /* Operations kept in fp32 read the masters, the others the 16-bit copy. */
@@ -124,10 +126,10 @@ static void check_places(const char *kept, bool lower_gradients) {
     if (lower_gradients) rig.config.gradients.dtype = CONFIG_DTYPE_LOWER;
     open_allocated(&rig, &gpt);
     for (int layer = 0; layer < 2; layer++) {
-#define X(field, hugging_face, rows, columns, id, decay, init)                                   \
+#define X(field, hugging_face, shape, id, ...)                                                   \
     {                                                                                            \
         char name[64];                                                                           \
-        bool float32 = gpt.precision.operation[OPERATION_##id] == DTYPE_F32;                     \
+        bool float32 = gpt.precision.site[SITE_##id] == DTYPE_F32;                               \
         snprintf(name, sizeof name, "h.%d.%s", layer, hugging_face);                             \
         expect_place(&gpt.masters.layers[layer].field, &gpt.master, name, &gpt, "master");       \
         expect_place(&gpt.weights.layers[layer].field, float32 ? &gpt.master : &gpt.lower, name, \
@@ -137,11 +139,11 @@ static void check_places(const char *kept, bool lower_gradients) {
         LAYER_PARAMETERS(X)
 #undef X
     }
-#define X(field, name, rows, columns, id, decay, init)                                            \
-    expect_place(&gpt.masters.field, &gpt.master, name, &gpt, "master");                          \
-    expect_place(&gpt.weights.field,                                                              \
-                 gpt.precision.operation[OPERATION_##id] == DTYPE_F32 ? &gpt.master : &gpt.lower, \
-                 name, &gpt, "weight");                                                           \
+#define X(field, name, shape, id, ...)                                                        \
+    expect_place(&gpt.masters.field, &gpt.master, name, &gpt, "master");                      \
+    expect_place(&gpt.weights.field,                                                          \
+                 gpt.precision.site[SITE_##id] == DTYPE_F32 ? &gpt.master : &gpt.lower, name, \
+                 &gpt, "weight");                                                             \
     expect_place(&gpt.dweights.field, &gpt.gradients, name, &gpt, "gradient");
     MODEL_PARAMETERS(X)
 #undef X
@@ -313,8 +315,8 @@ static void check_padding(enum config_precision precision, int64_t vocabulary, i
     expect_padding_zero(&rig, &gpt->gradients, "gradients");
     expect_padding_zero(&rig, &gpt->master, "masters");
     expect_padding_zero(&rig, &gpt->lower, "lower");
-    expect_padding_zero(&rig, &gpt->moment1, "moment1");
-    expect_padding_zero(&rig, &gpt->moment2, "moment2");
+    expect_padding_zero(&rig, &rig.trainer.optimizer.moment1, "moment1");
+    expect_padding_zero(&rig, &rig.trainer.optimizer.moment2, "moment2");
     rig_close(&rig);
 }
 

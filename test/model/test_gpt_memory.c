@@ -38,42 +38,77 @@ static void check_spans(struct span *spans, char *begin, size_t bytes) {
     arrfree(spans);
 }
 
-static void check_plan(struct gpt *gpt) {
+static const struct tensor *tensor_at(const void *owner, size_t field) {
+    return (const struct tensor *)((const char *)owner + field);
+}
+
+/* Scratch is counted once, by the largest of those that take turns in it. */
+static void add_scratch(struct span **spans, const struct gpt *gpt) {
+    const struct activations *all = &gpt->activations;
+    const struct tensor *largest[SCRATCH_COUNT] = {0};
+    bool shared = all->gradients.mlp_projection.data == all->gradients.residual_in.data;
+    if (gpt->use == GPT_TRAINING)
+        cr_expect_eq(shared, precision_branch_is_residual(&gpt->precision));
+    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+        const struct activation *a = &activation_table[i];
+        const struct tensor *both[] = {
+            tensor_at(a->layered ? (const void *)all->layers : all, a->field),
+            tensor_at(&all->gradients, a->gradient_field)};
+        const enum scratch scratch[] = {a->memory, a->gradient};
+        cr_expect_eq(both[0]->dtype, both[1]->dtype, "%s", a->name);
+        cr_expect_eq(tensor_count(both[0]), tensor_count(both[1]), "%s", a->name);
+        if (a->gradient_in_place) cr_expect_eq(both[0]->data, both[1]->data, "%s", a->name);
+        for (int k = 0; k < (gpt->use == GPT_TRAINING ? 2 : 1); k++) {
+            const struct tensor **found = &largest[scratch[k]];
+            if (*found && scratch[k]) cr_expect_eq((*found)->data, both[k]->data, "%s", a->name);
+            if (!*found || tensor_bytes(both[k]) > tensor_bytes(*found)) *found = both[k];
+        }
+    }
+    for (int i = SCRATCH_NONE + 1; i < SCRATCH_COUNT; i++)
+        if (largest[i] && !(i == SCRATCH_dbranch && shared)) add_span(spans, "scratch", largest[i]);
+}
+
+/* Those with memory of their own in a layer, or of the model (layer -1). */
+static void add_own(struct span **spans, const struct gpt *gpt, const char *name, bool layered,
+                    size_t field, enum sharing shared) {
+    const struct activations *a = &gpt->activations;
+    if (!layered) add_span(spans, name, tensor_at(a, field));
+    bool cached = gpt->has_cache && field == offsetof(struct layer_activations, qkv);
+    for (int layer = 0; layered && layer < gpt->shape.n_layer; layer++) {
+        const struct tensor *tensor = tensor_at(&a->layers[layer], field);
+        bool first = tensor->data == tensor_at(a->layers, field)->data;
+        if (layer == 0 || !first) add_span(spans, name, tensor);
+        if (layer > 0 && !cached) cr_expect_eq(gpt->sharing >= shared, first, "%s", name);
+        if (layer > 0 && cached) cr_expect_eq(gpt->shape.batch > 1, first, "the cache");
+    }
+}
+
+static void check_plan(const struct trainer *trainer) {
+    const struct gpt *gpt = &trainer->gpt;
+    const struct optimizer *optimizer = &trainer->optimizer;
     const struct memory_plan *m = &gpt->memory;
-    const struct tensor *flats[] = {&gpt->master, &gpt->lower, &gpt->gradients, &gpt->moment1,
-                                    &gpt->moment2};
-    const size_t planned[] = {m->master, m->lower, m->gradients, m->moments / 2, m->moments / 2};
+    const struct tensor *flats[] = {&gpt->master, &gpt->lower, &gpt->gradients};
+    const size_t planned[] = {m->master, m->lower, m->gradients};
     struct span *spans = NULL;
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 3; i++) {
         cr_expect_eq(flats[i]->data ? bytes_of(flats[i]) : 0, planned[i], "array %d", i);
         if (flats[i]->data) add_span(&spans, "flat array", flats[i]);
     }
-    check_spans(spans, gpt->parameter_memory, m->master + m->lower + m->gradients + m->moments);
+    check_spans(spans, gpt->parameter_memory, m->master + m->lower + m->gradients);
     spans = NULL;
-    struct activations *a = &gpt->activations;
-#define X(field, dtype, rows, columns) add_span(&spans, #field, &a->field);
-    MODEL_ACTIVATIONS(X)
-    if (gpt->use == GPT_TRAINING) {
-        bool shared = a->dbranch.data == a->dresidual.data;
-        cr_expect_eq(shared, precision_branch_is_residual(&gpt->precision));
-        struct tensor dbranch = a->dbranch;
-        if (shared) a->dbranch = (struct tensor){.rank = 1};
-        BACKWARD_ACTIVATIONS(X)
-        a->dbranch = dbranch;
+    add_span(&spans, "first moment", &optimizer->moment1);
+    add_span(&spans, "second moment", &optimizer->moment2);
+    cr_expect_eq(bytes_of(&optimizer->moment1) + bytes_of(&optimizer->moment2), m->moments);
+    check_spans(spans, optimizer->memory, m->moments);
+    spans = NULL;
+    add_scratch(&spans, gpt);
+    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+        const struct activation *a = &activation_table[i];
+        if (!a->memory) add_own(&spans, gpt, a->name, a->layered, a->field, a->shared);
     }
-#undef X
-    for (int layer = 0; layer < gpt->shape.n_layer; layer++) {
-#define X(field, dtype, rows, columns, shared)                                              \
-    if (layer == 0 || a->layers[layer].field.data != a->layers[0].field.data)               \
-        add_span(&spans, #field, &a->layers[layer].field);                                  \
-    if (layer > 0 && !(&a->layers[layer].field == &a->layers[layer].qkv && gpt->has_cache)) \
-        cr_expect_eq(gpt->sharing >= shared,                                                \
-                     a->layers[layer].field.data == a->layers[0].field.data, "%s", #field);
-        LAYER_ACTIVATIONS(X)
-#undef X
-        if (layer > 0 && gpt->has_cache)
-            cr_expect_eq(gpt->shape.batch > 1, a->layers[layer].qkv.data == a->layers[0].qkv.data,
-                         "the cache");
+    for (int i = 0; i < STATISTIC_COUNT; i++) {
+        const struct statistic *v = &statistic_table[i];
+        add_own(&spans, gpt, "statistics", v->layered, v->field, v->shared);
     }
     size_t used = 0;
     for (ptrdiff_t i = 0; i < arrlen(spans); i++) used += (size_t)(spans[i].end - spans[i].begin);
@@ -96,15 +131,15 @@ Test(gpt_memory, memory_plan_is_what_is_carved) {
             rig.config.sample.every = variant & 1;
             rig_open(&rig, 1);
             const struct memory_plan *m = &rig.trainer.gpt.memory;
-            check_plan(&rig.trainer.gpt);
+            check_plan(&rig.trainer);
             cr_expect_eq(m->workspace, rig.be.workspace_bytes);
             cr_expect_eq(m->batches, batches_bytes(&rig.be, 2 * RIG_LENGTH));
             cr_expect_eq(m->total, m->master + m->lower + m->gradients + m->moments +
                                        m->activations + m->batches + m->workspace + m->library);
             gpt_set_batch(&rig.trainer.gpt, 1, 7);
-            check_plan(&rig.trainer.gpt);
+            check_plan(&rig.trainer);
             gpt_set_batch(&rig.trainer.gpt, 2, RIG_LENGTH);
-            check_plan(&rig.trainer.gpt);
+            check_plan(&rig.trainer);
             rig_close(&rig);
         }
 }
@@ -230,7 +265,7 @@ Test(gpt_memory, set_batch_takes_any_shape_that_fits) {
             cr_expect_eq(gpt->shape.rows, batch * length);
             cr_expect_leq(gpt->shape.logit_rows, gpt->capacity.logit_rows);
             cr_expect_eq(tensor_rows(&gpt->activations.lnf_out), batch * length);
-            check_plan(gpt);
+            check_plan(&rig.trainer);
         }
     cr_expect_eq(gpt->capacity.rows, 2 * RIG_LENGTH);
     cr_expect_str_eq(rig.be.failure, "");

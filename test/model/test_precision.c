@@ -75,10 +75,12 @@ static void write_letters(char *text, const char *pattern, const enum dtype *dty
 }
 
 static void describe(const struct precision *p, char *operations, char *tensors) {
-    const enum dtype stored[] = {p->ln1_out, p->qkv,    p->attention_out, p->attention_projection,
-                                 p->ln2_out, p->mlp_fc, p->mlp_gelu,      p->mlp_projection,
-                                 p->lnf_out, p->logits};
-    write_letters(operations, "xx xxx xxx xx", p->operation);
+    enum dtype stored[ACTIVATION_COUNT];
+    int count = 0;
+    for (int i = 0; i < ACTIVATION_COUNT; i++)
+        if (!activation_table[i].residual) stored[count++] = p->activation[i];
+    cr_assert_eq(count, 10);
+    write_letters(operations, "xx xxx xxx xx", p->site);
     write_letters(tensors, "xxxx xxxx xx", stored);
 }
 
@@ -118,7 +120,7 @@ Test(precision, residual_and_gradients_lower) {
             cr_expect_eq(p.lower, lowers[i]);
             cr_expect_eq(p.residual, bits & 1 ? lowers[i] : DTYPE_F32);
             cr_expect_eq(p.gradients, bits & 2 ? lowers[i] : DTYPE_F32);
-            cr_expect_eq(p.operation[OPERATION_LAYERNORM], DTYPE_F32);
+            cr_expect_eq(p.site[SITE_LAYERNORM], DTYPE_F32);
             cr_expect_eq(precision_branch_is_residual(&p), i == 0 || bits & 1);
         }
 }
@@ -229,7 +231,7 @@ static int occurrences(const char *text, const char *word) {
 static void check_printed(const struct precision *p) {
     static const char *const names[] = {
 #define X(id, name, policy) name,
-        AUTOCAST_OPERATIONS(X)
+        AUTOCAST_SITES(X)
 #undef X
             "residual",
         "gradients"};
@@ -238,7 +240,7 @@ static void check_printed(const struct precision *p) {
     FILE *out = open_memstream(&text, &size);
     precision_print(out, p);
     fclose(out);
-    for (int i = 0; i < AUTOCAST_OPERATION_COUNT + 2; i++)
+    for (int i = 0; i < AUTOCAST_SITE_COUNT + 2; i++)
         cr_expect_eq(occurrences(text, names[i]), 1, "%s in: %s", names[i], text);
     size_t column = 13;
     for (const char *at = text; *at; column += strcspn(at, "\n"), at += strcspn(at, "\n")) {

@@ -145,8 +145,8 @@ static inline struct digest rig_digest(struct rig *rig) {
     sha256_begin(&hash);
     rig_hash(&hash, &rig->be, &gpt->master);
     rig_hash(&hash, &rig->be, &gpt->lower);
-    rig_hash(&hash, &rig->be, &gpt->moment1);
-    rig_hash(&hash, &rig->be, &gpt->moment2);
+    rig_hash(&hash, &rig->be, &rig->trainer.optimizer.moment1);
+    rig_hash(&hash, &rig->be, &rig->trainer.optimizer.moment2);
     sha256_end(&hash, bytes);
     sha256_hex(digest.hex, bytes);
     return digest;

@@ -43,8 +43,8 @@ static void choose_words(struct advice_format *advised, const struct audit_forma
     advised->words = found->given | found->needed;
     advised->error = found->usable ? found->pass.gradient_error : INFINITY;
     if (advised->error <= tolerance || !found->usable) return;
-    for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++) {
-        if (audit_format_removed(found, (enum autocast_operation)i) < WORD_REMOVES) continue;
+    for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
+        if (audit_format_removed(found, (enum autocast_site)i) < WORD_REMOVES) continue;
         advised->words |= 1u << i;
         advised->error = fmin(advised->error, found->trials[i].gradient_error);
     }
@@ -161,10 +161,10 @@ static void write_scale(struct advice *advice, const struct audit *audit) {
 /* The word that removes most, or -1. */
 static int best_word(const struct audit_format *found) {
     int best = -1;
-    for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++) {
-        double removed = audit_format_removed(found, (enum autocast_operation)i);
+    for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
+        double removed = audit_format_removed(found, (enum autocast_site)i);
         if (removed > 0 &&
-            (best < 0 || removed > audit_format_removed(found, (enum autocast_operation)best)))
+            (best < 0 || removed > audit_format_removed(found, (enum autocast_site)best)))
             best = i;
     }
     return best;
@@ -187,19 +187,19 @@ static void write_words(struct advice *advice, const struct audit *audit, int fo
                  text, audit_name(format));
     }
     if (!found->usable) return;
-    for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++)
+    for (int i = 0; i < AUTOCAST_SITE_COUNT; i++)
         if (more & (1u << i))
             add_text(advice, "Keep %s in float32 in %s: that alone removes %s of the error.",
-                     precision_operation_name((enum autocast_operation)i), audit_name(format),
-                     percent(removed, audit_format_removed(found, (enum autocast_operation)i)));
+                     autocast_site_name((enum autocast_site)i), audit_name(format),
+                     percent(removed, audit_format_removed(found, (enum autocast_site)i)));
     int best = best_word(found);
     if (more || best < 0) return;
     add_text(advice,
              "Nothing %shas to stay in float32 in %s: %s, the best choice, would remove %s "
              "of the error.",
              found->needed || found->given ? "else " : "", audit_name(format),
-             precision_operation_name((enum autocast_operation)best),
-             percent(removed, audit_format_removed(found, (enum autocast_operation)best)));
+             autocast_site_name((enum autocast_site)best),
+             percent(removed, audit_format_removed(found, (enum autocast_site)best)));
 }
 
 static void write_masters(struct advice *advice, const struct audit *audit) {

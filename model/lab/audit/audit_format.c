@@ -12,7 +12,7 @@ enum {
 };
 
 /* Beside the words of autocast.float32 the bit of autocast.residual. */
-enum { RESIDUAL = 1 << AUTOCAST_OPERATION_COUNT };
+enum { RESIDUAL = 1 << AUTOCAST_SITE_COUNT };
 
 static int scale_min(const struct audit_format *format) {
     int smallest = (int)ceil(log2(format->config.loss_scale.min_scale));
@@ -26,7 +26,7 @@ static void say(struct audit_progress *progress, const struct audit_format *form
     if (progress) progress->say(progress, text);
 }
 
-static int layers_of(const struct audit_pass *pass, enum place place) {
+static int layers_of(const struct audit_pass *pass, int place) {
     return place_is_layered(place) ? pass->layers : 1;
 }
 
@@ -50,7 +50,7 @@ void audit_format_gradients(struct magnitudes *magnitudes, const struct audit_fo
 }
 
 /* What keeps a place in fp32. */
-static unsigned keeps(enum place place) {
+static unsigned keeps(int place) {
     unsigned words = place_words(place);
     return words ? words : RESIDUAL;
 }
@@ -65,20 +65,31 @@ static unsigned overflowing(const struct precision *precision, const struct audi
                 words |= keeps(place);
     }
     for (int i = 0; i < reference->parameter_count; i++)
-        if (precision->operation[reference->reader[i]] == DTYPE_F16 &&
+        if (precision->site[reference->list[i].site] == DTYPE_F16 &&
             (double)reference->weights[i].largest >= FP16_OVERFLOW)
-            words |= 1u << reference->reader[i];
+            words |= 1u << reference->list[i].site;
     return words;
 }
 
-/* Adds words to the config; the GELU follows mlp_fc by itself. Returns whether any was new. */
+/* Those without what follows by itself: a site that takes the dtype of its input, where the site
+ * that writes it is among them. */
+static unsigned without_followers(unsigned words, unsigned all) {
+    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+        const struct activation *a = &activation_table[i];
+        bool follows = !a->residual && autocast_site_policy(a->reader) == POLICY_INPUT;
+        if (follows && all & 1u << a->writer) words &= ~(1u << a->reader);
+    }
+    return words;
+}
+
+/* Adds words to the config. Returns whether any was new. */
 static bool need(struct audit_format *format, unsigned words) {
     unsigned before = format->given | format->needed;
     bool residual = words & RESIDUAL && format->config.autocast.residual == CONFIG_DTYPE_LOWER;
     if (residual) format->config.autocast.residual = CONFIG_DTYPE_FLOAT32;
     format->needs_residual = format->needs_residual || residual;
     format->needed |= words & ~format->given & ~(unsigned)RESIDUAL;
-    if ((format->needed | format->given) & WORD(MLP_FC)) format->needed &= ~WORD(GELU);
+    format->needed = without_followers(format->needed, format->needed | format->given);
     unsigned after = format->given | format->needed;
     words_set(&format->config, after);
     return after != before || residual;
@@ -149,7 +160,7 @@ static int attempt(struct audit_format *format, bool *again, struct subject *sub
     if (status) return status;
     format->usable = found && format->pass.finite;
     if (!format->usable && scales && format->pass.first_infinite >= 0)
-        *again = need(format, keeps((enum place)format->pass.first_infinite));
+        *again = need(format, keeps(format->pass.first_infinite));
     return 0;
 }
 
@@ -160,15 +171,15 @@ static bool changes_storage(const struct audit_format *format, const struct conf
     const struct precision *before = &format->pass.precision;
     struct precision after;
     if (precision_resolve(&after, note, config, &subject->be, ignored)) return true;
-    for (enum place place = 0; place < PLACES; place++)
+    for (int place = 0; place < PLACES; place++)
         if (place_dtype(place, before) != place_dtype(place, &after)) return true;
     for (int i = 0; i < format->pass.parameter_count; i++)
-        if (before->operation[format->pass.reader[i]] != after.operation[format->pass.reader[i]])
+        if (before->site[format->pass.list[i].site] != after.site[format->pass.list[i].site])
             return true;
     return false;
 }
 
-static int run_trial(struct audit_format *format, enum autocast_operation operation,
+static int run_trial(struct audit_format *format, enum autocast_site operation,
                      struct subject *subject, const struct audit_pass *reference, char *error) {
     struct config config = format->config;
     struct trainer trainer;
@@ -195,18 +206,17 @@ int audit_format_run(struct audit_format *format, enum dtype dtype, struct subje
     format->given = words_of_config(&subject->config);
     bool again = true;
     say(progress, format, "");
-    for (int i = 0; again && i <= AUTOCAST_OPERATION_COUNT + 1; i++) {
+    for (int i = 0; again && i <= AUTOCAST_SITE_COUNT + 1; i++) {
         int status = attempt(format, &again, subject, reference, error);
         if (status) return status;
     }
     if (!format->usable) return 0;
-    for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++) {
-        enum autocast_operation operation = (enum autocast_operation)i;
+    for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
+        enum autocast_site operation = (enum autocast_site)i;
         char what[80];
-        if (!precision_operation_is_choice(operation) ||
-            (format->given | format->needed) & (1u << i))
+        if (!autocast_site_is_choice(operation) || (format->given | format->needed) & (1u << i))
             continue;
-        snprintf(what, sizeof what, " with %s in float32", precision_operation_name(operation));
+        snprintf(what, sizeof what, " with %s in float32", autocast_site_name(operation));
         say(progress, format, what);
         int status = run_trial(format, operation, subject, reference, error);
         if (status) return status;
@@ -219,7 +229,7 @@ void audit_format_free(struct audit_format *format) {
     memset(format, 0, sizeof *format);
 }
 
-double audit_format_removed(const struct audit_format *format, enum autocast_operation operation) {
+double audit_format_removed(const struct audit_format *format, enum autocast_site operation) {
     const struct audit_trial *trial = &format->trials[operation];
     double error = format->pass.first_error;
     return trial->made && error > 0 ? 1 - trial->gradient_error / error : 0;

@@ -26,7 +26,7 @@ struct audit_format {
     bool predicts;
     int predicted_scale, safe_scale;
     struct audit_pass pass; /* at the run's scale, or the safe one if that is smaller */
-    struct audit_trial trials[AUTOCAST_OPERATION_COUNT]; /* by the word that is added */
+    struct audit_trial trials[AUTOCAST_SITE_COUNT]; /* by the word that is added */
 };
 
 /* Called before each piece of work, with words for what comes. */
@@ -47,6 +47,6 @@ void audit_format_gradients(struct magnitudes *magnitudes, const struct audit_fo
 
 /* The part of the gradients' error that the trial removes, 0..1; below 0 if it adds. 0 if the trial
  * was not made. */
-double audit_format_removed(const struct audit_format *format, enum autocast_operation operation);
+double audit_format_removed(const struct audit_format *format, enum autocast_site operation);
 
 #endif

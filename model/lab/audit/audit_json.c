@@ -14,10 +14,10 @@ static void number(cJSON *object, const char *key, double value) {
 
 static void add_words(cJSON *object, const char *key, unsigned words) {
     cJSON *list = cJSON_AddArrayToObject(object, key);
-    for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++)
+    for (int i = 0; i < AUTOCAST_SITE_COUNT; i++)
         if (words & (1u << i))
-            cJSON_AddItemToArray(
-                list, cJSON_CreateString(precision_operation_name((enum autocast_operation)i)));
+            cJSON_AddItemToArray(list,
+                                 cJSON_CreateString(autocast_site_name((enum autocast_site)i)));
 }
 
 static void add_in_fp16(cJSON *object, const char *key, const struct magnitudes *m, int scale) {
@@ -60,22 +60,22 @@ static void add_format(cJSON *formats, const struct audit_format *format,
         else cJSON_AddNullToObject(object, "safe_scale");
     }
     cJSON *trials = cJSON_AddObjectToObject(object, "trials");
-    for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++) {
-        enum autocast_operation operation = (enum autocast_operation)i;
+    for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
+        enum autocast_site operation = (enum autocast_site)i;
         if (!format->trials[i].made) continue;
-        cJSON *trial = cJSON_AddObjectToObject(trials, precision_operation_name(operation));
+        cJSON *trial = cJSON_AddObjectToObject(trials, autocast_site_name(operation));
         number(trial, "gradient_error", format->trials[i].gradient_error);
         number(trial, "removes", audit_format_removed(format, operation));
     }
 }
 
-static void add_tensor(cJSON *tensors, const struct audit *audit, enum place place, int layer) {
-    char name[80];
+static void add_tensor(cJSON *tensors, const struct audit *audit, int place, int layer) {
+    char name[80], tensor[PLACE_NAME_MAX];
     cJSON *object = cJSON_CreateObject();
     cJSON_AddItemToArray(tensors, object);
     place_label(name, sizeof name, place, layer);
     cJSON_AddStringToObject(object, "name", name);
-    cJSON_AddStringToObject(object, "tensor", place_name(place));
+    cJSON_AddStringToObject(object, "tensor", place_name(tensor, place));
     if (place_is_layered(place)) number(object, "layer", layer);
     else cJSON_AddNullToObject(object, "layer");
     cJSON_AddBoolToObject(object, "gradient", place_is_gradient(place));
@@ -94,7 +94,7 @@ static void add_tensor(cJSON *tensors, const struct audit *audit, enum place pla
 
 static void add_tensors(cJSON *root, const struct audit *audit) {
     cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
-    for (enum place place = 0; place < PLACES; place++)
+    for (int place = 0; place < PLACES; place++)
         for (int layer = 0; layer < (place_is_layered(place) ? audit->reference.layers : 1);
              layer++)
             add_tensor(tensors, audit, place, layer);
@@ -118,7 +118,7 @@ static void add_parameters(cJSON *root, const struct audit *audit) {
     for (int i = 0; i < pass->parameter_count; i++) {
         cJSON *object = cJSON_CreateObject();
         cJSON_AddItemToArray(list, object);
-        cJSON_AddStringToObject(object, "name", pass->parameter_names[i]);
+        cJSON_AddStringToObject(object, "name", pass->list[i].name);
         cJSON *errors = cJSON_AddObjectToObject(object, "error");
         for (int f = 0; f < AUDIT_FORMATS; f++)
             if (audit->formats[f].made)

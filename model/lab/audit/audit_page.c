@@ -48,7 +48,7 @@ static void print_histogram(FILE *out, const char *what, const struct magnitudes
 
 static void pool(struct magnitudes *all, const struct audit *audit, bool gradients) {
     *all = (struct magnitudes){0};
-    for (enum place place = 0; place < PLACES; place++)
+    for (int place = 0; place < PLACES; place++)
         for (int layer = 0; layer < (place_is_layered(place) ? audit->reference.layers : 1);
              layer++)
             if (place_is_gradient(place) == gradients)

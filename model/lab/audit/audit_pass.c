@@ -51,20 +51,20 @@ static void add(struct watcher *watcher, struct record *record, const struct rec
 static void watch(struct observer *observer, enum operation_id id, const void *args) {
     struct watcher *watcher = (struct watcher *)observer;
     struct audit_pass *pass = watcher->pass;
-    struct product products[PRODUCTS_MAX];
-    int count = trace_products(products, watcher->gpt, id, args);
+    const struct audit_pass *reference = watcher->reference;
+    struct traced traced[TRACED_MAX];
+    int count = trace_operation(traced, watcher->gpt, id, args);
     for (int i = 0; i < count; i++) {
-        const struct product *product = &products[i];
-        enum place place = product->place;
-        if (place == PLACE_PARAMETER) continue; /* looked at when all parts have been added */
-        struct record *record = &pass->places[place][product->layer];
-        const struct audit_pass *reference = watcher->reference;
-        add(watcher, record, reference ? &reference->places[place][product->layer] : NULL,
-            &product->tensor, product->first, product->total,
+        const struct traced *found = &traced[i];
+        int place = found->place;
+        struct record *record = &pass->places[place][found->layer];
+        add(watcher, record, reference ? &reference->places[place][found->layer] : NULL,
+            &found->tensor, found->first, found->total,
             place_is_gradient(place) ? 1 / pass->loss_scale : 1);
         if (pass->first_infinite < 0 && record->magnitudes.infinite > 0)
-            pass->first_infinite = (int)place;
+            pass->first_infinite = place;
     }
+    watcher->gpt->written.count = 0;
 }
 
 static void watch_parameters(struct watcher *watcher) {
@@ -107,14 +107,10 @@ static int allocate(struct audit_pass *pass, const struct gpt *gpt, char *error)
     }
     pass->parameters = calloc(parameters, sizeof *pass->parameters);
     pass->weights = calloc(parameters, sizeof *pass->weights);
-    pass->parameter_names = calloc(parameters, sizeof *pass->parameter_names);
-    pass->reader = calloc(parameters, sizeof *pass->reader);
-    if (!complete || !pass->parameters || !pass->weights || !pass->parameter_names || !pass->reader)
+    pass->list = calloc(parameters, sizeof *pass->list);
+    if (!complete || !pass->parameters || !pass->weights || !pass->list)
         return fail(error, "out of memory for the figures of an audit");
-    for (size_t i = 0; i < parameters; i++) {
-        memcpy(pass->parameter_names[i], gpt->list[i].name, sizeof gpt->list[i].name);
-        pass->reader[i] = gpt->list[i].operation;
-    }
+    memcpy(pass->list, gpt->list, parameters * sizeof *pass->list);
     return 0;
 }
 
@@ -129,8 +125,7 @@ void audit_pass_free(struct audit_pass *pass) {
         free(pass->parameters[i].samples);
     free(pass->parameters);
     free(pass->weights);
-    free(pass->parameter_names);
-    free(pass->reader);
+    free(pass->list);
     memset(pass, 0, sizeof *pass);
 }
 
@@ -173,7 +168,7 @@ static int run_batch(struct watcher *watcher, struct subject *subject, struct tr
     if (subject_put(subject, trainer, watcher->batch, error)) return -1;
     if (kind == PASS_TRACED) backend_observe(gpt->be, &watcher->observer);
     gpt_forward(gpt);
-    gpt_loss(gpt, &trainer->scaler->loss_scale, subject_weight(subject));
+    gpt_loss(gpt, &trainer->optimizer.state->loss_scale, subject_weight(subject));
     gpt_backward(gpt);
     backend_observe(gpt->be, NULL);
     watch_parameters(watcher);
@@ -250,7 +245,7 @@ int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct t
         status = *subject->stop ? 1 : subject_put(subject, trainer, i, error);
         if (status) break;
         gpt_forward(gpt);
-        gpt_loss(gpt, &trainer->scaler->loss_scale, subject_weight(subject));
+        gpt_loss(gpt, &trainer->optimizer.state->loss_scale, subject_weight(subject));
         gpt_backward(gpt);
         gpt->accumulate = true;
         *outcome = outcome_of(&watcher);

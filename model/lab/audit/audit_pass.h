@@ -24,13 +24,12 @@ struct audit_pass {
     /* Of the fp32 pass: how far the gradient of a micro-batch is from the mean of all of them,
      * relative to that; 0 if there is but one. */
     double gradient_noise;
-    bool finite;                     /* loss and gradients of all parameters */
-    int first_infinite;              /* the place that had something infinite first, -1: none */
-    struct record *places[PLACES];   /* [layers], or [1]; all empty in a trial */
-    struct record *parameters;       /* [parameter_count] gradients, in the order of gpt->list */
-    struct magnitudes *weights;      /* [parameter_count] of the fp32 masters, empty in a trial */
-    char (*parameter_names)[64];     /* [parameter_count] */
-    enum autocast_operation *reader; /* [parameter_count]: the operation that reads it */
+    bool finite;                   /* loss and gradients of all parameters */
+    int first_infinite;            /* the place that had something infinite first, -1: none */
+    struct record *places[PLACES]; /* [layers], or [1]; all empty in a trial */
+    struct record *parameters;     /* [parameter_count] gradients, in the order of gpt->list */
+    struct magnitudes *weights;    /* [parameter_count] of the fp32 masters, empty in a trial */
+    struct parameter *list;        /* [parameter_count]: what they are */
 };
 
 /* Runs trainer, which has subject's weights, over the micro-batches, each from cleared gradients;

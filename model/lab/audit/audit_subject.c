@@ -8,12 +8,11 @@
 #include "model/files/checkpoint.h"
 #include "model/files/checkpoint_manifest.h"
 
-/* An audit sees each tensor in memory of its own, and computes in what it is asked for. */
+/* An audit computes in what it is asked for. */
 static void set_config(struct config *own, const struct config *config) {
     *own = *config;
     own->precision = CONFIG_PRECISION_FP32;
     own->autocast.enabled = true;
-    own->train.recompute = CONFIG_RECOMPUTE_NONE;
     own->sample.every = 0;
 }
 
@@ -116,14 +115,10 @@ int subject_trainer(struct subject *subject, struct trainer *trainer, const stru
 }
 
 int subject_put(struct subject *subject, struct trainer *trainer, int i, char *error) {
-    const struct config *config = &subject->config;
-    int64_t number = subject->step * config->train.grad_accum_steps + i;
-    return batches_put(&trainer->batches, &trainer->gpt, &subject->text.loader,
-                       number * config->train.micro_batch_size, error);
+    int64_t first = batches_first_sample(&subject->config, subject->step, i);
+    return batches_put(&trainer->batches, &trainer->gpt, &subject->text.loader, first, error);
 }
 
 float subject_weight(const struct subject *subject) {
-    const struct config *config = &subject->config;
-    return 1.0f / (float)(config->train.micro_batch_size * config->train.grad_accum_steps *
-                          config->data.seq_len);
+    return 1.0f / (float)batches_step_tokens(&subject->config);
 }

@@ -6,11 +6,6 @@
 #include "model/lab/audit/audit_head.h"
 #include "model/lab/page/percent.h"
 
-const char *parameter_kind(const char *name) {
-    if (strncmp(name, "h.", 2) != 0) return name;
-    return strchr(name + 2, '.') + 1;
-}
-
 static void add_percent(struct table *table, double share) {
     char text[PERCENT_MAX];
     table_cell(table, "%s", percent_short(text, share));
@@ -23,8 +18,7 @@ struct row {
     double lost[2], subnormal[2], headroom; /* at scale 1 and at the other; headroom at that */
 };
 
-static void find_row(struct row *row, const struct audit *audit, enum place place, int layer,
-                     int scale) {
+static void find_row(struct row *row, const struct audit *audit, int place, int layer, int scale) {
     const struct record *truth = &audit->reference.places[place][layer];
     const int scales[2] = {0, scale};
     for (int i = 0; i < AUDIT_FORMATS; i++) {
@@ -57,20 +51,20 @@ static void add_row(struct table *table, const struct audit *audit, const char *
     table_cell(table, "%.1f", row->headroom);
 }
 
-static void add_place(struct table *table, const struct audit *audit, enum place place,
+static void add_place(struct table *table, const struct audit *audit, int place,
                       enum audit_rows rows, int scale) {
     int layers = place_is_layered(place) ? audit->reference.layers : 1;
     int scales = place_is_gradient(place) ? 2 : 1;
     struct row row = {.headroom = INFINITY};
+    char label[80], name[PLACE_NAME_MAX];
     for (int layer = 0; layer < layers; layer++) {
-        char label[80];
         find_row(&row, audit, place, layer, scale);
         if (rows == AUDIT_WORST) continue;
         place_label(label, sizeof label, place, layer);
         add_row(table, audit, label, &row, scales);
         row = (struct row){.headroom = INFINITY};
     }
-    if (rows == AUDIT_WORST) add_row(table, audit, place_name(place), &row, scales);
+    if (rows == AUDIT_WORST) add_row(table, audit, place_name(name, place), &row, scales);
 }
 
 static void add_error_columns(struct table *table, const struct audit *audit) {
@@ -86,7 +80,7 @@ void audit_table_forward(struct table *table, const struct audit *audit, enum au
         table_column(table, "subnormal", TABLE_RIGHT);
         table_column(table, "room", TABLE_RIGHT);
     }
-    for (enum place place = 0; place < PLACES; place++)
+    for (int place = 0; place < PLACES; place++)
         if (!place_is_gradient(place)) add_place(table, audit, place, rows, 0);
 }
 
@@ -103,7 +97,7 @@ void audit_table_backward(struct table *table, const struct audit *audit, enum a
         for (int i = 0; i < 4; i++) table_column(table, at[i], TABLE_RIGHT);
         table_column(table, "room", TABLE_RIGHT);
     }
-    for (enum place place = 0; place < PLACES; place++)
+    for (int place = 0; place < PLACES; place++)
         if (place_is_gradient(place)) add_place(table, audit, place, rows, scale);
 }
 
@@ -150,9 +144,7 @@ static void find_parameter(struct parameter_row *row, const struct audit *audit,
 /* Whether an earlier one is of the same kind. */
 static bool is_known(const struct audit_pass *pass, int parameter) {
     for (int i = 0; i < parameter; i++)
-        if (strcmp(parameter_kind(pass->parameter_names[i]),
-                   parameter_kind(pass->parameter_names[parameter])) == 0)
-            return true;
+        if (strcmp(pass->list[i].kind, pass->list[parameter].kind) == 0) return true;
     return false;
 }
 
@@ -172,12 +164,11 @@ void audit_table_parameters(struct table *table, const struct audit *audit, enum
     table_column(table, "fp16", TABLE_RIGHT);
     for (int i = 0; i < pass->parameter_count; i++) {
         struct parameter_row row = {0};
-        const char *label = pass->parameter_names[i];
+        const char *label = pass->list[i].name, *kind = pass->list[i].kind;
         if (rows == AUDIT_WORST && is_known(pass, i)) continue;
-        if (rows == AUDIT_WORST) label = parameter_kind(label);
+        if (rows == AUDIT_WORST) label = kind;
         for (int k = i; k < (rows == AUDIT_WORST ? pass->parameter_count : i + 1); k++)
-            if (k == i || strcmp(parameter_kind(pass->parameter_names[k]), label) == 0)
-                find_parameter(&row, audit, k);
+            if (k == i || strcmp(pass->list[k].kind, kind) == 0) find_parameter(&row, audit, k);
         add_parameter_row(table, audit, label, &row);
         worst = fmax(worst, row.lost);
     }
@@ -203,10 +194,10 @@ void audit_table_words(struct table *table, const struct audit *audit) {
         table_column(table, audit_name(i), TABLE_RIGHT);
         table_column(table, "removes", TABLE_RIGHT);
     }
-    for (int word = -1; word < AUTOCAST_OPERATION_COUNT; word++) {
-        enum autocast_operation operation = (enum autocast_operation)word;
-        if (word >= 0 && !precision_operation_is_choice(operation)) continue;
-        table_cell(table, "%s", word < 0 ? "(none)" : precision_operation_name(operation));
+    for (int word = -1; word < AUTOCAST_SITE_COUNT; word++) {
+        enum autocast_site operation = (enum autocast_site)word;
+        if (word >= 0 && !autocast_site_is_choice(operation)) continue;
+        table_cell(table, "%s", word < 0 ? "(none)" : autocast_site_name(operation));
         for (int i = 0; i < AUDIT_FORMATS; i++) {
             const struct audit_format *format = &audit->formats[i];
             if (!format->made) continue;

@@ -26,7 +26,4 @@ void audit_table_words(struct table *table, const struct audit *audit);
 enum { AUDIT_NOTE_MAX = 160 };
 const char *audit_note_words(char text[AUDIT_NOTE_MAX], const struct audit *audit);
 
-/* "attn.c_attn.weight" for "h.3.attn.c_attn.weight". */
-const char *parameter_kind(const char *name);
-
 #endif

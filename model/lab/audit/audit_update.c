@@ -59,7 +59,7 @@ static int measure(struct audit_update *update, const struct subject *subject,
     gpt->be->download(gpt->be, after, gpt->master.data, (size_t)gpt->count * sizeof *after);
     for (size_t i = 0; i < parameters; i++) {
         const struct parameter *parameter = &gpt->list[i];
-        int64_t count = parameter->rows * (parameter->columns ? parameter->columns : 1);
+        int64_t count = parameter_count(parameter);
         update_add(&update->parameters[i], subject->masters + parameter->offset,
                    after + parameter->offset, (size_t)count);
         update_merge(&update->all, &update->parameters[i]);

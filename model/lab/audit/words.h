@@ -1,4 +1,4 @@
-/* The words of autocast.float32 as sets of bits, by enum autocast_operation. */
+/* The words of autocast.float32 as sets of bits, by enum autocast_site. */
 #ifndef MODEL_LAB_AUDIT_WORDS_H
 #define MODEL_LAB_AUDIT_WORDS_H
 

@@ -6,6 +6,7 @@
 
 #include "data/base/error.h"
 #include "model/config/config_keys.h"
+#include "model/config/config_shape.h"
 #include "model/config/config_table.h"
 #include "model/trainer.h"
 
@@ -45,8 +46,11 @@ static int measure_layout(struct memory_plan *plan, const struct config *config,
     struct precision precision;
     struct gpt gpt;
     if (resolve(&precision, config, be, error)) return -1;
+    struct optimizer optimizer = {0};
     int status = gpt_open(&gpt, config, &precision, be, GPT_TRAINING, error);
+    if (status == 0) status = optimizer_open(&optimizer, &gpt, config, error);
     *plan = gpt.memory;
+    optimizer_close(&optimizer);
     gpt_close(&gpt);
     return status;
 }
@@ -172,19 +176,32 @@ bool memory_apply(struct config *config, enum memory_option option, bool lower) 
     return false;
 }
 
+/* Multiplications that a layer does once more, of its products for one row. */
+static int64_t products_again(const struct gpt_shape *shape, const struct config *config,
+                              const struct backend *be) {
+    int64_t again = 0;
+    if (config->train.recompute == CONFIG_RECOMPUTE_GELU)
+        return be->gelu_of_stored ? 0 : shape_layer_products(shape, SITE_MLP_FC);
+    for (int i = 0; i < ACTIVATION_COUNT && config->train.recompute; i++) {
+        const struct activation *a = &activation_table[i];
+        if (a->layered && !a->residual && a->shared <= SHARE_LAYER)
+            again += shape_layer_products(shape, a->writer);
+    }
+    return again;
+}
+
 double memory_recomputed_part(const struct config *config, const struct backend *be) {
-    double layers = (double)config->model.n_layer, width = (double)config->model.n_embd;
-    double vocabulary = (double)round_up(config->model.vocab_size, VOCAB_ALIGNMENT);
+    struct gpt_shape shape = config_shape(config);
+    double layers = (double)shape.n_layer, width = (double)shape.n_embd;
     /* Scores and their use, half of each because nothing looks ahead. Going back there are five
      * such products for two: the scores once more, and four gradients. */
     double attention = width * (double)config->data.seq_len;
-    double products = 12 * width * width;
-    double step = 3 * (layers * products + vocabulary * width) + 3.5 * layers * attention;
-    double again = 0; /* of each layer but the last, which is still there */
-    if (config->train.recompute == CONFIG_RECOMPUTE_LAYER) again = 8 * width * width + attention;
-    else if (config->train.recompute == CONFIG_RECOMPUTE_GELU && !be->gelu_of_stored)
-        again = 4 * width * width;
-    return (layers - 1) * again / step;
+    double products = (double)shape_layer_products(&shape, AUTOCAST_SITE_COUNT);
+    double head = (double)shape.padded_vocab * width;
+    double step = 3 * (layers * products + head) + 3.5 * layers * attention;
+    double again = (double)products_again(&shape, config, be);
+    if (config->train.recompute == CONFIG_RECOMPUTE_LAYER) again += attention;
+    return (layers - 1) * again / step; /* the last layer's is still there */
 }
 
 /* ---- advice */

@@ -78,7 +78,8 @@ static inline void *view_bytes(const struct tensor *flat, const struct parameter
  * and infinities too, since a file is to keep them all. Uses no threads, so a forked child may. */
 static inline void subject_fill(struct subject *subject, int64_t step) {
     struct gpt *gpt = &subject->trainer.gpt;
-    const struct tensor *const arrays[] = {&gpt->master, &gpt->moment1, &gpt->moment2};
+    const struct optimizer *optimizer = &subject->trainer.optimizer;
+    const struct tensor *const arrays[] = {&gpt->master, &optimizer->moment1, &optimizer->moment2};
     for (size_t a = 0; a < COUNT(arrays); a++) {
         for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
             size_t bytes;
@@ -112,14 +113,16 @@ static inline void expect_same(const struct subject *a, const struct subject *b)
     const struct gpt *left = &a->trainer.gpt, *right = &b->trainer.gpt;
     expect_same_bytes(&left->master, &right->master, "weights");
     expect_same_bytes(&left->lower, &right->lower, "16-bit weights");
-    expect_same_bytes(&left->moment1, &right->moment1, "first moments");
-    expect_same_bytes(&left->moment2, &right->moment2, "second moments");
+    expect_same_bytes(&a->trainer.optimizer.moment1, &b->trainer.optimizer.moment1,
+                      "first moments");
+    expect_same_bytes(&a->trainer.optimizer.moment2, &b->trainer.optimizer.moment2,
+                      "second moments");
     const struct training_state *p = &a->trainer.state, *q = &b->trainer.state;
     cr_expect_eq(p->step, q->step);
     cr_expect_eq(p->tokens, q->tokens);
     cr_expect_eq(memcmp(&p->scaler, &q->scaler, sizeof p->scaler), 0, "scaler states differ");
-    cr_expect_eq(memcmp(a->trainer.scaler, b->trainer.scaler, sizeof p->scaler), 0,
-                 "scalers differ");
+    cr_expect_eq(memcmp(a->trainer.optimizer.state, b->trainer.optimizer.state, sizeof p->scaler),
+                 0, "scalers differ");
 }
 
 /* A tokenizer as far as checkpoints look at it. The second file has all bytes. */

@@ -3,7 +3,7 @@
 #ifndef TEST_MODEL_FILES_FOREIGN_WEIGHTS_H
 #define TEST_MODEL_FILES_FOREIGN_WEIGHTS_H
 
-#include "model/parameter_list.h"
+#include "model/architecture/parameters.h"
 #include "model/files/safetensors.h"
 #include "model/files/safetensors_write.h"
 
@@ -83,8 +83,8 @@ static inline int list_foreign(struct foreign_tensor tensors[FOREIGN_MAX],
         tensor->entry = (struct safetensors_entry){
             .name = tensor->name,
             .dtype = manners->mixed ? turns[i % 3] : manners->dtype,
-            .rank = p->columns ? 2 : 1,
-            .shape = {(uint64_t)p->rows + longer, (uint64_t)p->columns},
+            .rank = p->extent.columns ? 2 : 1,
+            .shape = {(uint64_t)p->extent.rows + longer, (uint64_t)p->extent.columns},
         };
         tensor->id = own ? i : head && manners->head == 1 ? 0 : 50;
     }

@@ -1,4 +1,5 @@
 #include "data/base/files.h"
+#include "model/config/config_shape.h"
 #include "test/model/files/checkpoint_fixture.h"
 
 #include <dirent.h>
@@ -69,7 +70,7 @@ static struct parameter *put_model(const struct manners *manners) {
     fclose(out);
     put_text("config.json", text);
     free(text);
-    struct gpt_shape shape = parameter_shape(&config);
+    struct gpt_shape shape = config_shape(&config);
     struct parameter *list = parameter_list(&shape, &count, &decayed);
     put_weights(list, manners);
     return list;

@@ -16,7 +16,7 @@
 #include "model/lab/audit/advice.h"
 #include "test/scratch.h"
 
-#define BIT(id)      (1u << OPERATION_##id)
+#define BIT(id)      (1u << SITE_##id)
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 static const volatile sig_atomic_t not_stopped = 0;
@@ -121,6 +121,12 @@ static inline struct audit *audit_of(const struct config *config, const char *fr
 static inline void close_audit(struct audit *audit) {
     audit_free(audit);
     free(audit);
+}
+
+/* Good until the next call. */
+static inline const char *place_text(int place) {
+    static char name[PLACE_NAME_MAX];
+    return place_name(name, place);
 }
 
 #endif

@@ -13,7 +13,7 @@
 
 #include "test/scratch.h"
 
-#define BIT(id)      (1u << OPERATION_##id)
+#define BIT(id)      (1u << SITE_##id)
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 TestSuite(advice, .init = make_folder, .fini = remove_folder);
@@ -40,8 +40,7 @@ static struct audit *make(double bf16, double fp16) {
     return audit;
 }
 
-static void try_word(struct audit *audit, int format, enum autocast_operation operation,
-                     double wrong) {
+static void try_word(struct audit *audit, int format, enum autocast_site operation, double wrong) {
     audit->formats[format].trials[operation] = (struct audit_trial){true, 1, wrong};
 }
 
@@ -143,10 +142,10 @@ Test(advice, tolerance_is_a_tenth_of_the_noise_of_a_step) {
 
 Test(advice, words_pay_only_where_the_error_matters) {
     char text[4096];
-    struct audit *audit = make(0.2, 0.01);                 /* tolerance 0.05 */
-    try_word(audit, AUDIT_BF16, OPERATION_QKV, 0.16);      /* removes 20 % */
-    try_word(audit, AUDIT_BF16, OPERATION_LM_HEAD, 0.04);  /* 80 % */
-    try_word(audit, AUDIT_FP16, OPERATION_LM_HEAD, 0.002); /* 80 % of what does no harm */
+    struct audit *audit = make(0.2, 0.01);            /* tolerance 0.05 */
+    try_word(audit, AUDIT_BF16, SITE_QKV, 0.16);      /* removes 20 % */
+    try_word(audit, AUDIT_BF16, SITE_LM_HEAD, 0.04);  /* 80 % */
+    try_word(audit, AUDIT_FP16, SITE_LM_HEAD, 0.002); /* 80 % of what does no harm */
     struct advice advice = advise(audit, text);
     cr_expect_eq(advice.formats[AUDIT_BF16].words, BIT(LM_HEAD));
     cr_expect_eq(advice.formats[AUDIT_FP16].words, 0);

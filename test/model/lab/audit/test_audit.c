@@ -19,9 +19,9 @@ Test(audit, the_same_precision_twice_differs_in_nothing) {
     for (int place = 0; place < PLACES; place++)
         for (int layer = 0; layer < (place_is_layered(place) ? 2 : 1); layer++) {
             const struct record *record = &again.places[place][layer];
-            cr_expect(record->seen, "%s", place_name(place));
-            cr_expect_eq(record_error(record), 0, "%s", place_name(place));
-            cr_expect_gt(record->reference, 0, "%s is all zero", place_name(place));
+            cr_expect(record->seen, "%s", place_text(place));
+            cr_expect_eq(record_error(record), 0, "%s", place_text(place));
+            cr_expect_gt(record->reference, 0, "%s is all zero", place_text(place));
         }
     cr_expect_gt(reference.gradient_noise, 0);
     audit_pass_free(&reference);
@@ -45,8 +45,7 @@ Test(audit, each_micro_batch_stands_alone) {
     for (int i = 0; i < one.parameter_count; i++) {
         const struct record *record = &two.parameters[i];
         cr_expect_arr_eq(one.parameters[i].samples, record->samples + record->sample_count,
-                         (size_t)record->sample_count * sizeof(float), "%s",
-                         two.parameter_names[i]);
+                         (size_t)record->sample_count * sizeof(float), "%s", two.list[i].name);
     }
     cr_expect_eq(one.gradient_noise, 0, "of one nobody knows");
     audit_pass_free(&one);
@@ -109,16 +108,16 @@ Test(audit, sixteen_bits_are_near_fp32_and_fp16_is_nearer) {
         const struct audit_format *format = &audit->formats[i];
         cr_expect(format->usable);
         cr_expect_eq(format->needed, 0);
-        for (int word = 0; word < AUTOCAST_OPERATION_COUNT; word++)
+        for (int word = 0; word < AUTOCAST_SITE_COUNT; word++)
             cr_expect_eq(format->trials[word].made,
-                         precision_operation_is_choice((enum autocast_operation)word));
-        for (int place = PLACE_LN1; place < PLACES; place++) {
+                         autocast_site_is_choice((enum autocast_site)word));
+        for (int place = ACTIVATION_ln1_out; place < PLACES; place++) {
             double wrong = record_error(&format->pass.places[place][0]);
-            cr_expect(wrong > 0 && wrong < 0.05, "%s: %g", place_name(place), wrong);
+            cr_expect(wrong > 0 && wrong < 0.05, "%s: %g", place_text(place), wrong);
         }
-        double removed = audit_format_removed(format, OPERATION_LM_HEAD);
+        double removed = audit_format_removed(format, SITE_LM_HEAD);
         cr_expect(removed > 0.01 && removed < 1, "lm_head removes %g", removed);
-        cr_expect_eq(audit_format_removed(format, OPERATION_GELU), 0, "alone it changes nothing");
+        cr_expect_eq(audit_format_removed(format, SITE_GELU), 0, "alone it changes nothing");
     }
     close_audit(audit);
 }
@@ -128,8 +127,8 @@ Test(audit, without_16_bit_operations_there_is_no_error) {
     struct config config;
     tiny_config(&config);
     unsigned all = 0;
-    for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++)
-        if (precision_operation_is_choice((enum autocast_operation)i)) all |= 1u << i;
+    for (int i = 0; i < AUTOCAST_SITE_COUNT; i++)
+        if (autocast_site_is_choice((enum autocast_site)i)) all |= 1u << i;
     words_set(&config, all);
     struct audit *audit = audit_of(&config, NULL, only_fp16, 1);
     cr_expect_eq(audit->formats[AUDIT_FP16].given, all);
@@ -143,7 +142,8 @@ Test(audit, predicted_zeros_are_stored_zeros) {
     tiny_config(&config);
     config.loss_scale.init_scale = 1;
     struct audit *audit = audit_of(&config, NULL, only_fp16, 2);
-    static const enum place some[] = {PLACE_D_LOGITS, PLACE_D_MLP_FC, PLACE_D_QKV};
+    const int some[] = {place_of_gradient(ACTIVATION_logits), place_of_gradient(ACTIVATION_mlp_fc),
+                        place_of_gradient(ACTIVATION_qkv)};
     for (size_t i = 0; i < COUNT(some); i++) {
         const struct magnitudes *truth = &audit->reference.places[some[i]][0].magnitudes;
         const struct magnitudes *stored =
@@ -153,9 +153,10 @@ Test(audit, predicted_zeros_are_stored_zeros) {
             (double)(stored->zeros - truth->zeros) / (double)(truth->count - truth->zeros);
         cr_expect_eq(stored->count, truth->count);
         cr_expect_float_eq(found, predicted, 0.02 + 0.2 * predicted, "%s: %g, predicted %g",
-                           place_name(some[i]), found, predicted);
+                           place_text(some[i]), found, predicted);
     }
-    double qkv = magnitudes_lost(&audit->reference.places[PLACE_D_QKV][0].magnitudes, 0);
+    double qkv = magnitudes_lost(
+        &audit->reference.places[place_of_gradient(ACTIVATION_qkv)][0].magnitudes, 0);
     cr_expect_gt(qkv, 0.001, "something underflows: %g", qkv);
     close_audit(audit);
 }
@@ -175,10 +176,31 @@ Test(audit, settings_that_would_hide_16_bit_are_set_aside) {
     struct config config;
     tiny_config(&config);
     config.autocast.enabled = false;
-    config.train.recompute = CONFIG_RECOMPUTE_LAYER;
     struct audit *audit = audit_of(&config, NULL, only_fp16, 1);
     cr_expect_gt(audit->formats[AUDIT_FP16].pass.gradient_error, 0);
     close_audit(audit);
+}
+
+/* Layers that share their memory have the same values in it, one after the other. */
+Test(audit, recomputing_changes_no_figure) {
+    struct config config;
+    tiny_config(&config);
+    struct audit *kept = audit_of(&config, NULL, only_fp16, 2);
+    config.train.recompute = CONFIG_RECOMPUTE_LAYER;
+    struct audit *again = audit_of(&config, NULL, only_fp16, 2);
+    const struct audit_pass *a = &kept->formats[AUDIT_FP16].pass;
+    const struct audit_pass *b = &again->formats[AUDIT_FP16].pass;
+    cr_expect_eq(a->gradient_error, b->gradient_error);
+    for (int place = 0; place < PLACES; place++)
+        for (int layer = 0; layer < (place_is_layered(place) ? a->layers : 1); layer++) {
+            const struct record *one = &a->places[place][layer], *other = &b->places[place][layer];
+            cr_expect_eq(memcmp(&one->magnitudes, &other->magnitudes, sizeof one->magnitudes), 0,
+                         "layer %d %s", layer, place_text(place));
+            cr_expect_eq(record_error(one), record_error(other), "layer %d %s", layer,
+                         place_text(place));
+        }
+    close_audit(kept);
+    close_audit(again);
 }
 
 Test(audit, a_model_of_other_sizes_is_an_error) {

@@ -89,7 +89,7 @@ Test(audit_format, an_operation_that_overflows_is_named_and_float32_heals_it) {
                         &(const struct setting){"h.1.mlp.c_fc.bias", .value = cases[i].bias}, 1);
         struct audit *audit = audit_of(&config, path, both, 2);
         const struct audit_format *fp16 = &audit->formats[AUDIT_FP16];
-        const struct record *record = &audit->reference.places[PLACE_MLP_FC][1];
+        const struct record *record = &audit->reference.places[ACTIVATION_mlp_fc][1];
         cr_expect_lt(magnitudes_headroom(&record->magnitudes, 0), 0);
         cr_expect(fp16->usable);
         cr_expect_eq(fp16->needed, cases[i].needed, "needed: %x", fp16->needed);
@@ -118,7 +118,7 @@ Test(audit_format, an_overflow_that_fp32_does_not_show_is_healed_too) {
     config.precision = CONFIG_PRECISION_FP32;
     make_checkpoint(path, &config, 1, settings, COUNT(settings));
     struct audit *audit = audit_of(&config, path, only_fp16, 1);
-    const struct record *record = &audit->reference.places[PLACE_MLP_FC][1];
+    const struct record *record = &audit->reference.places[ACTIVATION_mlp_fc][1];
     cr_expect_lt((double)record->magnitudes.largest, FP16_OVERFLOW);
     cr_expect(audit->formats[AUDIT_FP16].usable);
     cr_expect_eq(audit->formats[AUDIT_FP16].needed, BIT(MLP_FC));
@@ -144,7 +144,7 @@ Test(audit_format, the_first_infinite_place_is_found) {
     fp16.precision = CONFIG_PRECISION_FP16;
     cr_assert_eq(subject_trainer(&subject, &trainer, &fp16, 1, error), 0);
     cr_assert_eq(audit_pass_run(&pass, &subject, &trainer, &reference, PASS_TRACED, error), 0);
-    cr_expect_eq(pass.first_infinite, PLACE_MLP_FC);
+    cr_expect_eq(pass.first_infinite, ACTIVATION_mlp_fc);
     cr_expect_not(pass.finite);
     cr_expect_eq(pass.gradient_error, INFINITY);
     audit_pass_free(&pass);
@@ -200,7 +200,7 @@ Test(audit_format, a_residual_stream_that_only_fp16_has_infinite_is_healed_too) 
     config.autocast.residual = CONFIG_DTYPE_LOWER;
     make_checkpoint(path, &config, 1, settings, COUNT(settings));
     struct audit *audit = audit_of(&config, path, only_fp16, 1);
-    const struct record *record = &audit->reference.places[PLACE_RESIDUAL_MID][0];
+    const struct record *record = &audit->reference.places[ACTIVATION_residual_mid][0];
     cr_expect_lt((double)record->magnitudes.largest, FP16_OVERFLOW);
     cr_expect(audit->formats[AUDIT_FP16].usable);
     cr_expect(audit->formats[AUDIT_FP16].needs_residual);

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define BIT(id) (1u << OPERATION_##id)
+#define BIT(id) (1u << SITE_##id)
 
 Test(words, go_into_a_config_and_come_back) {
     struct config config;
@@ -23,16 +23,16 @@ Test(words, go_into_a_config_and_come_back) {
 /* The words that the config takes, and no others. */
 Test(words, choices_are_those_of_the_config) {
     int choices = 0;
-    for (int i = 0; i < AUTOCAST_OPERATION_COUNT; i++) {
+    for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
         char text[200], error[1024];
         struct config config;
-        enum autocast_operation operation = (enum autocast_operation)i;
-        snprintf(text, sizeof text, "autocast.float32=%s", precision_operation_name(operation));
+        enum autocast_site operation = (enum autocast_site)i;
+        snprintf(text, sizeof text, "autocast.float32=%s", autocast_site_name(operation));
         char *overrides[] = {text};
         config_defaults(&config);
         strcpy(config.name, "x");
         bool taken = config_override(&config, "x.json", overrides, 1, error) == 0;
-        cr_expect_eq(taken, precision_operation_is_choice(operation), "%s", text);
+        cr_expect_eq(taken, autocast_site_is_choice(operation), "%s", text);
         choices += taken;
     }
     cr_expect_eq(choices, 7);

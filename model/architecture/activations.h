@@ -1,0 +1,87 @@
+/* The activations of a model as tables: what each is called, who writes and reads it, and where it
+ * lives. */
+#ifndef MODEL_ARCHITECTURE_ACTIVATIONS_H
+#define MODEL_ARCHITECTURE_ACTIVATIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/tensor.h"
+#include "model/architecture/autocast_sites.h"
+#include "model/architecture/parameters.h"
+
+/* How much of their activations the layers share; a level includes those before it. The first
+ * three are the words of train.recompute: what is shared is computed once more for the backward
+ * pass, to the same bits. The last is for models that have no backward pass. */
+enum sharing { SHARE_NOTHING, SHARE_GELU, SHARE_LAYER /* all but its input */, SHARE_ALL };
+
+/* In the order of the forward pass. */
+enum activation_id {
+#define X(field, ...) ACTIVATION_##field,
+    LAYER_ACTIVATIONS(X) MODEL_ACTIVATIONS(X)
+#undef X
+        ACTIVATION_COUNT
+};
+
+enum scratch {
+    SCRATCH_NONE,
+#define X(name) SCRATCH_##name,
+    SCRATCH(X)
+#undef X
+        SCRATCH_COUNT
+};
+
+struct layer_activations {
+#define X(field, ...) struct tensor field;
+    LAYER_ACTIVATIONS(X)
+    LAYER_STATISTICS(X) /* rank 1 */
+};
+
+/* Gradients of activations, one tensor for all layers. */
+struct activation_gradients {
+    LAYER_ACTIVATIONS(X)
+    MODEL_ACTIVATIONS(X)
+};
+
+struct activations {
+    MODEL_ACTIVATIONS(X)
+    MODEL_STATISTICS(X) /* rank 1 */
+#undef X
+    struct layer_activations *layers; /* [n_layer] */
+    struct activation_gradients gradients;
+    int32_t *tokens, *targets; /* [B, T], backend memory */
+};
+
+struct activation {
+    const char *name; /* in an audit */
+    bool layered;     /* one in each layer */
+    bool residual;    /* of the residual stream; else writer and reader decide on the dtype */
+    enum autocast_site writer, reader;
+    enum sharing shared;           /* from this level on */
+    enum scratch memory, gradient; /* SCRATCH_NONE: memory of its own, no gradient */
+    bool gradient_in_place;
+    size_t field;          /* offset in struct layer_activations or struct activations */
+    size_t gradient_field; /* offset in struct activation_gradients */
+};
+
+extern const struct activation activation_table[ACTIVATION_COUNT];
+
+/* Rows and columns for the batch in place. */
+struct extent activation_extent(enum activation_id id, const struct gpt_shape *shape);
+
+/* Vectors of fp32, likewise. */
+struct statistic {
+    bool layered;
+    enum sharing shared;
+    size_t field;
+};
+
+#define X(...) +1
+enum { STATISTIC_COUNT = LAYER_STATISTICS(X) + MODEL_STATISTICS(X) };
+#undef X
+
+extern const struct statistic statistic_table[STATISTIC_COUNT];
+int64_t statistic_elements(int statistic, const struct gpt_shape *shape);
+
+#endif

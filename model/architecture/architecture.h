@@ -1,0 +1,121 @@
+/* The architecture, said once: its sizes, autocast's sites, its parameters and its activations.
+ *
+ * Everything that has to know them expands from these lists: the option table's words, resolved
+ * dtypes, memory layout, initialization, optimizer groups, files, counts of parameters and
+ * arithmetic, and what an audit looks at. model/forward.c and model/backward.c are written by hand.
+ *
+ * Shapes are written with a struct gpt_shape in scope as `s`:
+ *   s->padded_vocab  V   s->n_embd  C   s->rows  N = B * T   s->n_head  H */
+#ifndef MODEL_ARCHITECTURE_ARCHITECTURE_H
+#define MODEL_ARCHITECTURE_ARCHITECTURE_H
+
+/* X(size): the keys of the config's block "model", and of Hugging Face's config.json. */
+#define MODEL_SIZES(X) X(n_layer) X(n_head) X(n_embd) X(n_positions) X(vocab_size)
+
+/* X(SITE, word of autocast.float32, policy): where autocast decides on a dtype.
+ *   LOWER    the lower dtype, unless the config keeps it in fp32
+ *   INPUT    that of its input, unless the config keeps it in fp32
+ *   FLOAT32  fp32 in any case, so it is no word of the config */
+#define AUTOCAST_SITES(X)                                  \
+    X(EMBEDDING, "embedding", FLOAT32)                     \
+    X(LAYERNORM, "layernorm", FLOAT32)                     \
+    X(QKV, "qkv", LOWER)                                   \
+    X(ATTENTION, "attention", LOWER)                       \
+    X(ATTENTION_PROJECTION, "attention_projection", LOWER) \
+    X(MLP_FC, "mlp_fc", LOWER)                             \
+    X(GELU, "gelu", INPUT)                                 \
+    X(MLP_PROJECTION, "mlp_projection", LOWER)             \
+    X(LM_HEAD, "lm_head", LOWER)                           \
+    X(CROSS_ENTROPY, "cross_entropy", FLOAT32)
+
+/* X(field, Hugging Face name, extent, site that reads it, decay, init, gradient)
+ *   extent: MATRIX, VECTOR or TABLE of model/architecture/parameters.h
+ *   decay: weight decay applies, as usual to matrices only
+ *   init: the standard deviation of a normal distribution, or INIT_ONE, or INIT_ZERO. Projections
+ *         onto the residual stream start smaller, by 1 / sqrt(2 layers) (Radford et al. 2019).
+ *   gradient: of a PRODUCT the first micro-batch of a step replaces it; else it is ADDED to */
+#define MODEL_PARAMETERS(X)                                                                     \
+    X(wte, "wte.weight", TABLE(s->padded_vocab, s->vocab_size, s->n_embd, "model.vocab_size"),  \
+      LM_HEAD, true, 0.02f, PRODUCT)                                                            \
+    X(wpe, "wpe.weight", TABLE(s->n_positions, s->n_positions, s->n_embd, "model.n_positions"), \
+      EMBEDDING, true, 0.02f, ADDED)                                                            \
+    X(lnf_weight, "ln_f.weight", VECTOR(s->n_embd), LAYERNORM, false, INIT_ONE, ADDED)          \
+    X(lnf_bias, "ln_f.bias", VECTOR(s->n_embd), LAYERNORM, false, INIT_ZERO, ADDED)
+
+/* The same for each layer; Hugging Face names follow "h.LAYER.". */
+#define LAYER_PARAMETERS(X)                                                                        \
+    X(ln1_weight, "ln_1.weight", VECTOR(s->n_embd), LAYERNORM, false, INIT_ONE, ADDED)             \
+    X(ln1_bias, "ln_1.bias", VECTOR(s->n_embd), LAYERNORM, false, INIT_ZERO, ADDED)                \
+    X(qkv_weight, "attn.c_attn.weight", MATRIX(s->n_embd, 3 * s->n_embd), QKV, true, 0.02f,        \
+      PRODUCT)                                                                                     \
+    X(qkv_bias, "attn.c_attn.bias", VECTOR(3 * s->n_embd), QKV, false, INIT_ZERO, ADDED)           \
+    X(attention_projection_weight, "attn.c_proj.weight", MATRIX(s->n_embd, s->n_embd),             \
+      ATTENTION_PROJECTION, true, 0.02f / sqrtf(2.0f * (float)s->n_layer), PRODUCT)                \
+    X(attention_projection_bias, "attn.c_proj.bias", VECTOR(s->n_embd), ATTENTION_PROJECTION,      \
+      false, INIT_ZERO, ADDED)                                                                     \
+    X(ln2_weight, "ln_2.weight", VECTOR(s->n_embd), LAYERNORM, false, INIT_ONE, ADDED)             \
+    X(ln2_bias, "ln_2.bias", VECTOR(s->n_embd), LAYERNORM, false, INIT_ZERO, ADDED)                \
+    X(mlp_fc_weight, "mlp.c_fc.weight", MATRIX(s->n_embd, 4 * s->n_embd), MLP_FC, true, 0.02f,     \
+      PRODUCT)                                                                                     \
+    X(mlp_fc_bias, "mlp.c_fc.bias", VECTOR(4 * s->n_embd), MLP_FC, false, INIT_ZERO, ADDED)        \
+    X(mlp_projection_weight, "mlp.c_proj.weight", MATRIX(4 * s->n_embd, s->n_embd),                \
+      MLP_PROJECTION, true, 0.02f / sqrtf(2.0f * (float)s->n_layer), PRODUCT)                      \
+    X(mlp_projection_bias, "mlp.c_proj.bias", VECTOR(s->n_embd), MLP_PROJECTION, false, INIT_ZERO, \
+      ADDED)
+
+/* X(field, name in an audit, dtype, rows, columns, memory, gradient), in the order of the forward
+ * pass. The gradient has the tensor's dtype and shape.
+ *   dtype: BETWEEN(site that writes it, site that reads it), or the RESIDUAL_STREAM's
+ *   memory: OWN(level), its own in each layer, or IN(scratch, level); from this level of sharing on
+ *           (enum sharing in model/architecture/activations.h) the layers take turns in one
+ *           tensor, and the backward pass computes it once more
+ *   gradient: GRADIENT_IN(scratch), GRADIENT_IN_PLACE, or NO_GRADIENT, which is never stored */
+#define LAYER_ACTIVATIONS(X)                                                                    \
+    X(residual_in, "residual", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(SHARE_ALL),             \
+      GRADIENT_IN(dresidual))                                                                   \
+    X(ln1_out, "ln1", BETWEEN(LAYERNORM, QKV), s->rows, s->n_embd, OWN(SHARE_LAYER),            \
+      GRADIENT_IN(dnorm))                                                                       \
+    X(qkv, "qkv", BETWEEN(QKV, ATTENTION), s->rows, 3 * s->n_embd, OWN(SHARE_LAYER),            \
+      GRADIENT_IN(dqkv))                                                                        \
+    X(attention_out, "attention", BETWEEN(ATTENTION, ATTENTION_PROJECTION), s->rows, s->n_embd, \
+      OWN(SHARE_LAYER), GRADIENT_IN(dnorm))                                                     \
+    X(attention_projection, "attention_projection", BETWEEN(ATTENTION_PROJECTION, LAYERNORM),   \
+      s->rows, s->n_embd, IN(branch, SHARE_LAYER), GRADIENT_IN(dbranch))                        \
+    X(residual_mid, "residual_mid", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(SHARE_LAYER),      \
+      GRADIENT_IN(dresidual))                                                                   \
+    X(ln2_out, "ln2", BETWEEN(LAYERNORM, MLP_FC), s->rows, s->n_embd, OWN(SHARE_LAYER),         \
+      GRADIENT_IN(dnorm))                                                                       \
+    X(mlp_fc, "mlp_fc", BETWEEN(MLP_FC, GELU), s->rows, 4 * s->n_embd, OWN(SHARE_LAYER),        \
+      GRADIENT_IN(dhidden))                                                                     \
+    X(mlp_gelu, "gelu", BETWEEN(GELU, MLP_PROJECTION), s->rows, 4 * s->n_embd, OWN(SHARE_GELU), \
+      NO_GRADIENT)                                                                              \
+    X(mlp_projection, "mlp_projection", BETWEEN(MLP_PROJECTION, LAYERNORM), s->rows, s->n_embd, \
+      IN(branch, SHARE_ALL), GRADIENT_IN(dbranch))
+
+/* The same, once per model. Logits exist for a chunk of rows at a time. */
+#define MODEL_ACTIVATIONS(X)                                                                     \
+    X(residual_final, "residual_final", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(SHARE_NOTHING), \
+      GRADIENT_IN(dresidual))                                                                    \
+    X(lnf_out, "ln_f", BETWEEN(LAYERNORM, LM_HEAD), s->rows, s->n_embd, OWN(SHARE_NOTHING),      \
+      GRADIENT_IN(dnorm))                                                                        \
+    X(logits, "lm_head", BETWEEN(LM_HEAD, CROSS_ENTROPY), s->logit_rows, s->padded_vocab,        \
+      OWN(SHARE_NOTHING), GRADIENT_IN_PLACE)
+
+/* X(field, elements, sharing): vectors of fp32 beside the activations of a layer, or of the model:
+ * means and reciprocal deviations of layer norms, log-sums of attention, losses of tokens. */
+#define LAYER_STATISTICS(X)                  \
+    X(ln1_mean, s->rows, SHARE_LAYER)        \
+    X(ln1_rstd, s->rows, SHARE_LAYER)        \
+    X(lse, s->rows * s->n_head, SHARE_LAYER) \
+    X(ln2_mean, s->rows, SHARE_LAYER)        \
+    X(ln2_rstd, s->rows, SHARE_LAYER)
+#define MODEL_STATISTICS(X)             \
+    X(lnf_mean, s->rows, SHARE_NOTHING) \
+    X(lnf_rstd, s->rows, SHARE_NOTHING) \
+    X(losses, s->rows, SHARE_NOTHING)
+
+/* Memory that tensors take turns in, as large as the largest of them. branch is what attention or
+ * MLP add to the residual stream; dbranch is dresidual itself where their dtypes agree. */
+#define SCRATCH(X) X(branch) X(dresidual) X(dbranch) X(dnorm) X(dhidden) X(dqkv)
+
+#endif

@@ -1,0 +1,30 @@
+/* The sites of autocast: where it decides on a dtype. */
+#ifndef MODEL_ARCHITECTURE_AUTOCAST_SITES_H
+#define MODEL_ARCHITECTURE_AUTOCAST_SITES_H
+
+#include <stdbool.h>
+
+#include "model/architecture/architecture.h"
+
+enum autocast_site {
+#define X(SITE, word, policy) SITE_##SITE,
+    AUTOCAST_SITES(X)
+#undef X
+        AUTOCAST_SITE_COUNT
+};
+
+enum autocast_policy { POLICY_LOWER, POLICY_INPUT, POLICY_FLOAT32 };
+
+const char *autocast_site_name(enum autocast_site site);
+enum autocast_policy autocast_site_policy(enum autocast_site site);
+
+/* Whether autocast.float32 takes its name: what is fp32 in any case is no choice. */
+bool autocast_site_is_choice(enum autocast_site site);
+
+/* The names of all that are a choice, ended by NULL. */
+#define X(SITE, word, policy) +(POLICY_##policy != POLICY_FLOAT32)
+enum { AUTOCAST_WORD_COUNT = AUTOCAST_SITES(X) };
+#undef X
+extern const char *const autocast_words[AUTOCAST_WORD_COUNT + 1];
+
+#endif

@@ -1,0 +1,93 @@
+/* The parameters of a model, listed from its sizes alone: names, shapes, and places in the flat
+ * arrays that hold them.
+ *
+ *     | decayed: wte wpe, matrices of layer 0, 1, ... | not decayed: biases and layer norms |
+ *     0                                          decayed                               count
+ *
+ * Each parameter starts at a multiple of PARAMETER_ALIGNMENT elements; the gaps stay zero. */
+#ifndef MODEL_ARCHITECTURE_PARAMETERS_H
+#define MODEL_ARCHITECTURE_PARAMETERS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/tensor.h"
+#include "model/architecture/autocast_sites.h"
+
+enum {
+    PARAMETER_ALIGNMENT = 128, /* elements: 256 bytes in 16 bit */
+    VOCAB_ALIGNMENT = 128,     /* rows that the embedding is padded to, inside only */
+};
+
+struct gpt_shape {
+#define X(size) int64_t size;
+    MODEL_SIZES(X)
+#undef X
+    int64_t padded_vocab;
+    int64_t batch, sequence_length; /* B, T of the activations in place */
+    int64_t rows;                   /* B * T */
+    int64_t logit_rows;             /* rows of logits that exist at a time */
+};
+
+/* The shape of a parameter. */
+struct extent {
+    int64_t rows, columns; /* in files; columns 0: a vector */
+    int64_t padded_rows;   /* in memory */
+    const char *rows_of;   /* the key of the config that the rows come from */
+};
+
+#define MATRIX(rows, columns)                 ((struct extent){rows, columns, rows, "model.n_embd"})
+#define VECTOR(count)                         MATRIX(count, 0)
+#define TABLE(padded, in_files, columns, key) ((struct extent){in_files, columns, padded, key})
+
+#define INIT_ZERO 0.0f
+#define INIT_ONE  (-1.0f)
+
+/* One tensor for each parameter. */
+#define X(field, ...) struct tensor field;
+struct layer_parameters {
+    LAYER_PARAMETERS(X)
+};
+struct parameters {
+    MODEL_PARAMETERS(X)
+    struct layer_parameters *layers; /* [n_layer] */
+};
+#undef X
+
+/* One parameter as checkpoints, initialization and the optimizer see it. */
+struct parameter {
+    char name[64];    /* Hugging Face name without "transformer." */
+    const char *kind; /* the same without "h.LAYER." */
+    int layer;        /* -1: of the whole model */
+    size_t field;     /* offset in struct layer_parameters, or struct parameters */
+    struct extent extent;
+    int64_t offset; /* first element in the flat arrays */
+    bool decay;
+    enum autocast_site site; /* that reads it */
+    float init;              /* standard deviation, or INIT_ONE, INIT_ZERO */
+    bool from_product;       /* its gradient is the result of a matrix product */
+};
+
+/* An stb_ds array in the order of the flat arrays. Stores how many elements a flat array has, and
+ * how many of them are decayed. Of the shape the sizes without the batch are read. */
+struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count, int64_t *decayed);
+
+/* The first of a list that the site reads. */
+const struct parameter *parameter_read_by(const struct parameter *list, enum autocast_site site);
+
+/* Elements that a parameter takes in a flat array, and those that it has in files. */
+int64_t parameter_elements(const struct parameter *parameter);
+int64_t parameter_count(const struct parameter *parameter);
+
+/* Where a parameter is kept: its field of `parameters`. */
+struct tensor *parameter_tensor(struct parameters *parameters, const struct parameter *parameter);
+
+/* Elements of all parameters as people count them, without padding. */
+int64_t shape_parameter_count(const struct gpt_shape *shape);
+
+/* Multiplications of the matrices of one layer that the site reads, for one row; of a layer's in
+ * all for AUTOCAST_SITE_COUNT. */
+int64_t shape_layer_products(const struct gpt_shape *shape, enum autocast_site site);
+
+#endif

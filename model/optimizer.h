@@ -1,0 +1,31 @@
+/* AdamW over all parameters, with the gradients' norm, the skipping of what is not finite, and the
+ * loss scale. Parameters are updated in groups: those that weight decay applies to, and the rest.
+ */
+#ifndef MODEL_OPTIMIZER_H
+#define MODEL_OPTIMIZER_H
+
+#include "model/config/config.h"
+#include "model/gpt.h"
+
+struct optimizer {
+    struct gpt *gpt;
+    const struct config *config;
+    struct step_state *state;       /* backend memory */
+    struct tensor moment1, moment2; /* [count] fp32, in the order of the flat arrays */
+    void *memory;                   /* NULL until optimizer_allocate */
+};
+
+/* Lays out the moments and adds them to the plan of gpt, an open model for training. Allocates the
+ * state alone. */
+int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct config *config,
+                   char *error);
+void optimizer_close(struct optimizer *optimizer);
+
+/* Allocates the moments, which become zero. */
+int optimizer_allocate(struct optimizer *optimizer, char *error);
+
+/* Ends the accumulation of gradients: their norm and found_inf, then, unless that is set, the
+ * update with the learning rate of that step (steps done before it), then the loss scale. */
+void optimizer_step(struct optimizer *optimizer, int64_t step);
+
+#endif

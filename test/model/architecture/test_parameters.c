@@ -1,0 +1,55 @@
+#include "model/config/config_check.h"
+#include "model/config/config_keys.h"
+#include "model/architecture/parameters.h"
+#include "model/config/config_shape.h"
+#include "kernels/arena.h"
+
+#include <criterion/criterion.h>
+
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+/* Every place follows the one before, decayed ones first, and nothing is missing. */
+Test(parameter_list, covers_the_flat_arrays) {
+    struct config config;
+    config_defaults(&config);
+    config.model.n_layer = 3;
+    config.model.n_embd = 36;
+    config.model.vocab_size = 1003;
+    int64_t count, decayed, offset = 0, numbers = 0;
+    struct gpt_shape shape = config_shape(&config);
+    cr_expect_eq(shape.padded_vocab, 1024);
+    struct parameter *list = parameter_list(&shape, &count, &decayed);
+    cr_assert_eq(arrlen(list), 4 + 12 * 3);
+    cr_expect_str_eq(list[0].name, "wte.weight");
+    cr_expect_eq(list[0].extent.rows, 1003, "files hold no padding");
+    for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+        const struct parameter *p = &list[i];
+        cr_expect_eq(p->offset, offset, "%s", p->name);
+        cr_expect_eq(p->offset % PARAMETER_ALIGNMENT, 0);
+        cr_expect_eq(p->decay, p->offset < decayed, "%s", p->name);
+        cr_expect_eq(p->decay, p->extent.columns > 0, "%s", p->name);
+        int64_t columns = p->extent.columns ? p->extent.columns : 1;
+        int64_t rows = i == 0 ? 1024 : p->extent.rows;
+        cr_expect_eq(p->extent.padded_rows, rows, "%s", p->name);
+        cr_expect_eq(parameter_elements(p), round_up(rows * columns, PARAMETER_ALIGNMENT));
+        offset += parameter_elements(p);
+        numbers += p->extent.rows * columns;
+        cr_expect_eq(parameter_count(p), p->extent.rows * columns);
+        for (ptrdiff_t k = 0; k < i; k++) cr_expect_str_neq(list[k].name, p->name);
+    }
+    cr_expect_eq(offset, count);
+    cr_expect_eq(numbers, config_parameter_count(&config));
+    arrfree(list);
+}
+
+/* Twelve squares of the width in a layer: three for qkv, one, four, and four. */
+Test(parameter_list, products_of_a_layer) {
+    struct gpt_shape shape = {.n_layer = 2, .n_head = 3, .n_embd = 36};
+    cr_expect_eq(shape_layer_products(&shape, AUTOCAST_SITE_COUNT), 12 * 36 * 36);
+    cr_expect_eq(shape_layer_products(&shape, SITE_QKV), 3 * 36 * 36);
+    cr_expect_eq(shape_layer_products(&shape, SITE_ATTENTION_PROJECTION), 36 * 36);
+    cr_expect_eq(shape_layer_products(&shape, SITE_ATTENTION), 0);
+    cr_expect_eq(shape_layer_products(&shape, SITE_LM_HEAD), 0, "it is no layer's");
+}
