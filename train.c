@@ -10,6 +10,7 @@
 #include "data/base/files.h"
 #include "data/base/version.h"
 #include "data/base/help.h"
+#include "data/base/printed.h"
 #include "kernels/backend.h"
 #include "kernels/backend_open.h"
 #include "model/files/checkpoint.h"
@@ -55,17 +56,14 @@ static int print_version(char *error) {
 }
 
 static int print_help(const char *program, char *error) {
-    char *text = NULL;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    if (!out) {
+    struct printed help;
+    if (printed_open(&help)) {
         fail(error, "no memory for a help text");
         return EXIT_FAILED;
     }
-    command_line_help(out);
-    fclose(out);
-    help_print(stdout, text, program);
-    free(text);
+    command_line_help(help.out);
+    if (printed_close(&help) == 0) help_print(stdout, help.text, program);
+    free(help.text);
     return EXIT_DONE;
 }
 
@@ -80,12 +78,9 @@ static int print(const struct command_line *line, char *error) {
 }
 
 static int export(const struct command_line *line, char *error) {
-    static const enum dtype dtypes[] = {[CONFIG_PRECISION_FP32] = DTYPE_F32,
-                                        [CONFIG_PRECISION_FP16] = DTYPE_F16,
-                                        [CONFIG_PRECISION_BF16] = DTYPE_BF16};
     char from[FILE_PATH_MAX];
     if (checkpoint_locate(from, line->from, stderr, error) ||
-        export_model(line->export_to, from, dtypes[line->export_dtype], error))
+        export_model(line->export_to, from, (enum dtype)line->export_dtype, error))
         return EXIT_FAILED;
     printf("exported %s to %s\n", from, line->export_to);
     return EXIT_DONE;

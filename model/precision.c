@@ -6,12 +6,7 @@
 #include "model/config/config_keys.h"
 
 static enum dtype choose_lower(const struct config *config, const struct backend *be, char *note) {
-    switch (config->precision) {
-    case CONFIG_PRECISION_FP16: return DTYPE_F16;
-    case CONFIG_PRECISION_BF16: return DTYPE_BF16;
-    case CONFIG_PRECISION_FP32: return DTYPE_F32;
-    case CONFIG_PRECISION_AUTO: break;
-    }
+    if (config->precision != CONFIG_PRECISION_AUTO) return (enum dtype)config->precision;
     enum dtype lower = be->native_bf16 ? DTYPE_BF16 : be->native_fp16 ? DTYPE_F16 : DTYPE_F32;
     snprintf(note, ERROR_MAX, "precision \"auto\": %s, because this %s has %s", dtype_name(lower),
              strcmp(be->name, "cuda") == 0 ? "GPU" : be->name,
@@ -75,10 +70,7 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
 
 enum config_precision precision_setting(const struct precision *precision,
                                         const struct config *config) {
-    static const enum config_precision settings[] = {[DTYPE_F32] = CONFIG_PRECISION_FP32,
-                                                     [DTYPE_F16] = CONFIG_PRECISION_FP16,
-                                                     [DTYPE_BF16] = CONFIG_PRECISION_BF16};
-    return config->precision == CONFIG_PRECISION_AUTO ? settings[precision->lower]
+    return config->precision == CONFIG_PRECISION_AUTO ? (enum config_precision)precision->lower
                                                       : config->precision;
 }
 

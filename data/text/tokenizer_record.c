@@ -12,6 +12,7 @@
 #include "data/base/error.h"
 #include "data/base/files.h"
 #include "data/base/json_escape.h"
+#include "data/base/printed.h"
 
 enum { FORMAT = 1, RECORD_BYTES_MAX = 64 << 10, NAME_SHOWN = 400 };
 
@@ -51,19 +52,14 @@ static void print_record(FILE *out, const struct tokenizer *tokenizer, const cha
 
 int tokenizer_record_stage(const char *prefix, const struct tokenizer *tokenizer,
                            const char *directory, char *error) {
-    char part[FILE_PATH_MAX], absolute[FILE_PATH_MAX] = "", *text = NULL;
-    size_t size;
+    char part[FILE_PATH_MAX], absolute[FILE_PATH_MAX] = "";
+    struct printed printed;
     if (record_path(prefix, ".part", part, error)) return -1;
     if (tokenizer->kind != TOKENIZER_BYTES && absolute_path(directory, absolute, error)) return -1;
-    FILE *out = open_memstream(&text, &size);
-    if (out) print_record(out, tokenizer, absolute);
-    if (!out || fclose(out)) {
-        free(text);
+    if (printed_open(&printed))
         return fail(error, "out of memory while writing %.*s", NAME_SHOWN, part);
-    }
-    const int status = file_write_whole(part, text, size, NULL, error);
-    free(text);
-    return status;
+    print_record(printed.out, tokenizer, absolute);
+    return printed_write(&printed, part, NULL, error);
 }
 
 /* The folder of PREFIX, to be synced. */

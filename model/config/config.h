@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "kernels/dtype.h"
 #include "model/architecture/architecture.h"
 
 enum {
@@ -26,11 +27,12 @@ enum {
     CONFIG_MICRO_TOKENS_MAX = 1 << 24, /* of a micro-batch */
 };
 
+/* A dtype by its number, or the choice of one. */
 enum config_precision {
-    CONFIG_PRECISION_FP32,
-    CONFIG_PRECISION_FP16,
-    CONFIG_PRECISION_BF16,
-    CONFIG_PRECISION_AUTO,
+    CONFIG_PRECISION_FP32 = DTYPE_F32,
+    CONFIG_PRECISION_FP16 = DTYPE_F16,
+    CONFIG_PRECISION_BF16 = DTYPE_BF16,
+    CONFIG_PRECISION_AUTO = DTYPE_COUNT,
 };
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA };
 enum config_preset {

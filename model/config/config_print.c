@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "data/base/json_escape.h"
+#include "data/base/printed.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_table.h"
 
@@ -86,16 +87,12 @@ void config_print_json(FILE *out, const struct config *config) {
 }
 
 char *config_json_text(const struct config *config, size_t *size) {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    if (out) config_print_json(out, config);
-    if (!out || fclose(out) != 0) {
-        free(text);
-        return NULL;
-    }
-    if (size) *size = bytes;
-    return text;
+    struct printed printed;
+    if (printed_open(&printed)) return NULL;
+    config_print_json(printed.out, config);
+    if (printed_close(&printed)) return NULL;
+    if (size) *size = printed.size;
+    return printed.text;
 }
 
 /* The default, as JSON. */

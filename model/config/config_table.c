@@ -6,7 +6,12 @@
 
 #include "model/architecture/autocast_sites.h"
 
-static const char *const precision_words[] = {"fp32", "fp16", "bf16", "auto", NULL};
+static const char *const precision_words[] = {
+#define X(NAME, name, ...) name,
+    DTYPES(X)
+#undef X
+        "auto",
+    NULL};
 static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
 static const char *const preset_words[] = {"",           "gpt2",    "gpt2-medium",
                                            "gpt2-large", "gpt2-xl", NULL};

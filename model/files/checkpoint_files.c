@@ -6,6 +6,7 @@
 
 #include "data/base/error.h"
 #include "data/base/files.h"
+#include "data/base/printed.h"
 #include "model/files/huggingface.h"
 
 /* Appends an entry of that name and stores its path. */
@@ -26,14 +27,20 @@ static int write_bytes(struct checkpoint_files *files, const char *directory, co
     return file_write_whole(path, bytes, size, file->sha256, error);
 }
 
-/* Closes a stream of open_memstream (NULL if that failed) and writes its text. */
-static int write_text(struct checkpoint_files *files, const char *directory, const char *name,
-                      FILE *out, char **text, const size_t *size, char *error) {
-    int status = out && fclose(out) == 0
-                     ? write_bytes(files, directory, name, *text, *size, error)
-                     : fail(error, "out of memory while writing %.400s/%s", directory, name);
-    free(*text);
-    *text = NULL;
+/* Begins a text file that is one of them; NULL with a message. */
+static struct checkpoint_file *begin_text(struct checkpoint_files *files, struct printed *printed,
+                                          char path[FILE_PATH_MAX], const char *directory,
+                                          const char *name, char *error) {
+    struct checkpoint_file *file = add(files, path, directory, name, error);
+    if (!file || printed_open(printed) == 0) return file;
+    fail(error, "out of memory while writing %.400s", path);
+    return NULL;
+}
+
+static int end_text(struct checkpoint_file *file, struct printed *printed, const char *path,
+                    char *error) {
+    int status = printed_write(printed, path, file->sha256, error);
+    file->bytes = printed->size;
     return status;
 }
 
@@ -41,29 +48,34 @@ static int write_configs(const struct trainer *trainer, struct checkpoint_files 
                          const char *directory, char *error) {
     const struct config *config = trainer->config;
     struct huggingface_tokens tokens = huggingface_tokens_of(config, trainer->tokenizer);
-    char *text = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&text, &size);
-    if (out) huggingface_print_config(out, config, &tokens, DTYPE_F32);
-    if (write_text(files, directory, checkpoint_config_name, out, &text, &size, error)) return -1;
-    out = open_memstream(&text, &size);
-    if (out) huggingface_print_generation_config(out, &tokens);
-    return write_text(files, directory, checkpoint_generation_name, out, &text, &size, error);
+    char path[FILE_PATH_MAX];
+    struct printed out;
+    struct checkpoint_file *file =
+        begin_text(files, &out, path, directory, checkpoint_config_name, error);
+    if (!file) return -1;
+    huggingface_print_config(out.out, config, &tokens, DTYPE_F32);
+    if (end_text(file, &out, path, error)) return -1;
+    file = begin_text(files, &out, path, directory, checkpoint_generation_name, error);
+    if (!file) return -1;
+    huggingface_print_generation_config(out.out, &tokens);
+    return end_text(file, &out, path, error);
 }
 
 static int write_tokenizer(const struct trainer *trainer, struct checkpoint_files *files,
                            const char *directory, char *error) {
     const struct tokenizer *tokenizer = trainer->tokenizer;
-    char *text = NULL;
-    size_t size = 0;
+    char path[FILE_PATH_MAX];
+    struct printed out;
     if (!tokenizer || tokenizer->file_count == 0) return 0;
     for (int i = 0; i < tokenizer->file_count; i++) {
         const struct tokenizer_file *file = &tokenizer->files[i];
         if (write_bytes(files, directory, file->name, file->bytes, file->size, error)) return -1;
     }
-    FILE *out = open_memstream(&text, &size);
-    if (out) huggingface_print_tokenizer_config(out, trainer->config, tokenizer);
-    return write_text(files, directory, "tokenizer_config.json", out, &text, &size, error);
+    struct checkpoint_file *file =
+        begin_text(files, &out, path, directory, "tokenizer_config.json", error);
+    if (!file) return -1;
+    huggingface_print_tokenizer_config(out.out, trainer->config, tokenizer);
+    return end_text(file, &out, path, error);
 }
 
 int checkpoint_write_files(const struct trainer *trainer, struct checkpoint_files *files,

@@ -11,6 +11,7 @@
 #include "data/base/json_escape.h"
 #include "model/config/config_read.h"
 #include "data/base/json_file.h"
+#include "data/base/printed.h"
 #include "data/base/version.h"
 #include "model/config/config_print.h"
 
@@ -97,19 +98,16 @@ static int print_body(FILE *out, const struct trainer *trainer,
 
 int checkpoint_write_manifest(const struct trainer *trainer, const struct checkpoint_files *files,
                               const char *path, char *error) {
-    char *body = NULL, seal[SEAL_BYTES + 1];
-    size_t size = 0;
-    FILE *out = open_memstream(&body, &size);
-    if (!out) return fail(error, "out of memory while writing %.400s", path);
-    int status = print_body(out, trainer, files, error);
-    if (status == 0 && fflush(out) == 0) {
-        make_seal(seal, body, size);
-        fputs(seal, out);
+    char seal[SEAL_BYTES + 1];
+    struct printed body;
+    if (printed_open(&body)) return fail(error, "out of memory while writing %.400s", path);
+    int status = print_body(body.out, trainer, files, error);
+    if (status == 0 && fflush(body.out) == 0) {
+        make_seal(seal, body.text, body.size);
+        fputs(seal, body.out);
     }
-    if (fclose(out) != 0 && status == 0)
-        status = fail(error, "out of memory while writing %.400s", path);
-    if (status == 0) status = file_write_whole(path, body, size, NULL, error);
-    free(body);
+    if (status == 0) return printed_write(&body, path, NULL, error);
+    if (printed_close(&body) == 0) free(body.text);
     return status;
 }
 

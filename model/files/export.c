@@ -13,6 +13,7 @@
 
 #include "data/base/error.h"
 #include "data/base/files.h"
+#include "data/base/printed.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_shape.h"
 #include "model/files/checkpoint.h"
@@ -129,33 +130,22 @@ static int copy_file(const struct job *job, const char *name) {
     return status;
 }
 
-/* Closes a stream of open_memstream (NULL if that failed) and writes its text. */
-static int write_text(const struct job *job, const char *name, FILE *out, char **text,
-                      const size_t *size) {
-    char path[FILE_PATH_MAX];
-    bool complete = out && fclose(out) == 0;
-    int status = file_path_join(path, job->directory, name, job->error);
-    if (status == 0 && !complete)
-        status = fail(job->error, "out of memory while writing %.400s", path);
-    if (status == 0) status = file_write_whole(path, *text, *size, NULL, job->error);
-    free(*text);
-    *text = NULL;
-    return status;
-}
-
 static int write_configs(const struct job *job) {
     struct huggingface_tokens tokens;
-    char *text = NULL;
-    size_t size = 0;
+    struct printed config, generation;
+    char path[FILE_PATH_MAX];
     if (huggingface_read_tokens(&tokens, &job->config, job->from, job->error)) return -1;
-    FILE *out = open_memstream(&text, &size);
-    if (out) huggingface_print_config(out, &job->config, &tokens, job->dtype);
-    if (write_text(job, checkpoint_config_name, out, &text, &size)) return -1;
+    if (file_path_join(path, job->directory, checkpoint_config_name, job->error)) return -1;
+    if (printed_open(&config)) return fail(job->error, "out of memory while writing %.400s", path);
+    huggingface_print_config(config.out, &job->config, &tokens, job->dtype);
+    if (printed_write(&config, path, NULL, job->error)) return -1;
     int copied = copy_file(job, checkpoint_generation_name);
     if (copied <= 0) return copied;
-    out = open_memstream(&text, &size);
-    if (out) huggingface_print_generation_config(out, &tokens);
-    return write_text(job, checkpoint_generation_name, out, &text, &size);
+    if (file_path_join(path, job->directory, checkpoint_generation_name, job->error)) return -1;
+    if (printed_open(&generation))
+        return fail(job->error, "out of memory while writing %.400s", path);
+    huggingface_print_generation_config(generation.out, &tokens);
+    return printed_write(&generation, path, NULL, job->error);
 }
 
 static int write_all(const struct job *job) {

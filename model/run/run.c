@@ -14,7 +14,7 @@
 #include "kernels/backend_open.h"
 #include "model/config/config_check.h"
 #include "model/files/checkpoint.h"
-#include "model/lab/memory/memory_report.h"
+#include "model/lab/memory/memory_text.h"
 #include "model/run/metrics.h"
 #include "model/run/report.h"
 #include "model/run/run_directory.h"
@@ -313,8 +313,8 @@ int run_dry(const struct config *config, const struct command_line *line, char *
     if (!failed) {
         struct memory_question question = memory_question(&run.config, &run.be, line->memory_gib);
         print_banner(&run);
-        failed = memory_report_run(stdout, &question, error) ||
-                 (line->sizes && memory_report_sizes(stdout, &question, error));
+        failed = memory_print_run(stdout, &question, error) ||
+                 (line->sizes && memory_print_sizes(stdout, &question, error));
     }
     run_close(&run);
     return failed ? EXIT_FAILED : EXIT_DONE;

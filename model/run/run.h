@@ -11,7 +11,7 @@
 int run_train(const struct config *config, const struct command_line *line, char *error);
 
 /* Prints the banner of the same run and tables of the memory that it and its variants need, with
- * line->sizes those of larger models too (model/lab/memory/memory_report.h), and trains nothing. */
+ * line->sizes those of larger models too (model/lab/memory/memory_text.h), and trains nothing. */
 int run_dry(const struct config *config, const struct command_line *line, char *error);
 
 #endif

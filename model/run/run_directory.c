@@ -11,6 +11,7 @@
 #include "data/base/error.h"
 #include "data/base/exit_status.h"
 #include "data/base/files.h"
+#include "data/base/printed.h"
 #include "model/config/config_print.h"
 #include "model/files/checkpoint.h"
 #include "model/files/checkpoint_directory.h"
@@ -77,12 +78,10 @@ int run_directory_start(char *from, const char *directory, const struct config *
 }
 
 int run_directory_write_config(const char *directory, const struct config *config, char *error) {
-    char path[FILE_PATH_MAX + 16];
-    size_t size = 0;
-    char *text = config_json_text(config, &size);
-    if (!text) return fail(error, "out of memory");
-    snprintf(path, sizeof path, "%s/config.json", directory);
-    int status = file_write_whole(path, text, size, NULL, error);
-    free(text);
-    return status;
+    char path[FILE_PATH_MAX];
+    struct printed printed;
+    if (file_path_join(path, directory, "config.json", error)) return -1;
+    if (printed_open(&printed)) return fail(error, "out of memory");
+    config_print_json(printed.out, config);
+    return printed_write(&printed, path, NULL, error);
 }

@@ -8,6 +8,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/base/printed.h"
 #include "model/lab/page/percent.h"
 
 #define TOLERANCE_OF_NOISE 0.1
@@ -264,13 +265,9 @@ void advice_print_config(FILE *out, const struct advice *advice, const struct au
 }
 
 char *advice_config_text(const struct advice *advice, const struct audit *audit, int format) {
-    char *text = NULL;
-    size_t size;
+    struct printed printed;
     if (!audit->formats[format].made || !audit->formats[format].usable) return NULL;
-    FILE *out = open_memstream(&text, &size);
-    if (!out) return NULL;
-    advice_print_config(out, advice, audit, format);
-    if (fclose(out) == 0) return text;
-    free(text);
-    return NULL;
+    if (printed_open(&printed)) return NULL;
+    advice_print_config(printed.out, advice, audit, format);
+    return printed_close(&printed) ? NULL : printed.text;
 }

@@ -202,7 +202,7 @@ int audit_format_run(struct audit_format *format, enum dtype dtype, struct subje
                      const struct audit_pass *reference, struct audit_progress *progress,
                      char *error) {
     *format = (struct audit_format){.made = true, .dtype = dtype, .config = subject->config};
-    format->config.precision = dtype == DTYPE_F16 ? CONFIG_PRECISION_FP16 : CONFIG_PRECISION_BF16;
+    format->config.precision = (enum config_precision)dtype;
     format->given = words_of_config(&subject->config);
     bool again = true;
     say(progress, format, "");

@@ -8,8 +8,11 @@
 #include "data/base/error.h"
 #include "data/base/exit_status.h"
 #include "data/base/files.h"
+#include "data/base/printed.h"
 #include "data/base/signals.h"
-#include "model/lab/audit/audit_report.h"
+#include "model/lab/audit/audit_html.h"
+#include "model/lab/audit/audit_json.h"
+#include "model/lab/audit/audit_text.h"
 #include "model/run/report.h"
 
 /* Says what is being done once it takes longer than people like to wait in silence. */
@@ -52,11 +55,28 @@ static int make_folder(const char *folder, char *error) {
                 folder, strerror(errno));
 }
 
+static int write_file(const char *folder, const char *name,
+                      void (*print)(FILE *, const struct audit *, const struct advice *),
+                      const struct audit *audit, const struct advice *advice, char *error) {
+    char path[FILE_PATH_MAX];
+    struct printed printed;
+    if (file_path_join(path, folder, name, error)) return -1;
+    if (printed_open(&printed)) return fail(error, "out of memory while writing %.400s", path);
+    print(printed.out, audit, advice);
+    return printed_write(&printed, path, NULL, error);
+}
+
+static int write_files(const struct audit *audit, const struct advice *advice, const char *folder,
+                       char *error) {
+    if (write_file(folder, "audit.json", audit_print_json, audit, advice, error)) return -1;
+    return write_file(folder, "audit.html", audit_print_html, audit, advice, error);
+}
+
 static int report(const struct audit *audit, const char *folder, char *error) {
     struct advice advice;
     advice_make(&advice, audit);
-    audit_print(stdout, audit, &advice);
-    int status = folder ? audit_write(audit, &advice, folder, error) : 0;
+    audit_print_text(stdout, audit, &advice);
+    int status = folder ? write_files(audit, &advice, folder, error) : 0;
     advice_free(&advice);
     return status;
 }

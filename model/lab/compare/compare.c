@@ -11,7 +11,11 @@
 #include "data/base/exit_status.h"
 #include "data/base/files.h"
 #include "data/base/help.h"
+#include "data/base/printed.h"
+#include "model/lab/compare/comparison_html.h"
+#include "model/lab/compare/comparison_json.h"
 #include "model/lab/compare/comparison_report.h"
+#include "model/lab/compare/comparison_text.h"
 
 struct options {
     const char **paths; /* stb_ds array, and the labels beside */
@@ -151,10 +155,9 @@ static int parse(struct options *options, int argc, char **argv, char *error) {
 
 /* The command line for a shell, so that the report says how it was made. */
 static char *quoted_command(int argc, char **argv) {
-    char *text = NULL;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    if (!out) abort();
+    struct printed printed;
+    if (printed_open(&printed)) abort();
+    FILE *out = printed.out;
     for (int i = 0; i < argc; i++) {
         bool plain = argv[i][0] && strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST"
                                                    "UVWXYZ0123456789_-./=,:+@%") == strlen(argv[i]);
@@ -169,8 +172,8 @@ static char *quoted_command(int argc, char **argv) {
             else fputc(*at, out);
         if (!plain) fputc('\'', out);
     }
-    fclose(out);
-    return text;
+    if (printed_close(&printed)) abort();
+    return printed.text;
 }
 
 /* ---- the report */
@@ -179,16 +182,12 @@ typedef void printer(FILE *out, const struct comparison_report *report);
 
 static int write_one(const char *folder, const char *name, printer *print,
                      const struct comparison_report *report, char *error) {
-    char path[FILE_PATH_MAX], *text = NULL;
-    size_t size;
+    char path[FILE_PATH_MAX];
+    struct printed printed;
     if (file_path_join(path, folder, name, error)) return -1;
-    FILE *out = open_memstream(&text, &size);
-    if (!out) return fail(error, "out of memory");
-    print(out, report);
-    int status = fclose(out) ? fail(error, "out of memory") : 0;
-    if (status == 0) status = file_write_whole(path, text, size, NULL, error);
-    free(text);
-    return status;
+    if (printed_open(&printed)) return fail(error, "out of memory");
+    print(printed.out, report);
+    return printed_write(&printed, path, NULL, error);
 }
 
 static int write_report(const char *folder, const struct comparison_report *report, char *error) {

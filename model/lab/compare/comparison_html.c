@@ -1,11 +1,13 @@
+#include "model/lab/compare/comparison_html.h"
+
 /* A report as one page, with charts. */
 #include <math.h>
 #include <stdlib.h>
 
 #include <stb/stb_ds.h>
 
+#include "data/base/printed.h"
 #include "model/lab/page/chart.h"
-#include "model/lab/compare/comparison_report.h"
 #include "model/lab/compare/comparison_tables.h"
 #include "model/lab/page/chart_print.h"
 #include "model/lab/page/page.h"
@@ -159,11 +161,10 @@ static void print_verdicts(FILE *out, const struct comparison_report *report) {
     for (int g = 0; g < arrlen(report->groups); g++) {
         const struct comparison *c = &report->comparisons[g];
         const struct verdict *verdict = &report->verdicts[g];
-        char *text = NULL;
-        size_t size;
+        struct printed printed;
         if (g == report->reference && verdict->pass) continue;
-        FILE *words = open_memstream(&text, &size);
-        if (!words) abort();
+        if (printed_open(&printed)) abort();
+        FILE *words = printed.out;
         fputs(report->groups[g].label, words);
         for (int i = 0; i < CHECKS; i++)
             if (verdict->checks[i].outcome == CHECK_FAIL)
@@ -176,10 +177,10 @@ static void print_verdicts(FILE *out, const struct comparison_report *report) {
             if (isfinite(c->memory_saving))
                 fprintf(words, ", %.1f %% less memory", c->memory_saving);
         }
-        fclose(words);
+        if (printed_close(&printed)) abort();
         page_verdict(out, verdict->pass ? PAGE_GOOD : PAGE_BAD, verdict->pass ? "pass" : "fail",
-                     text);
-        free(text);
+                     printed.text);
+        free(printed.text);
     }
 }
 
@@ -197,15 +198,13 @@ static void print_charts(FILE *out, const struct comparison_report *report) {
 }
 
 static char *title_of(const struct comparison_report *report) {
-    char *text = NULL;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    if (!out) abort();
+    struct printed printed;
+    if (printed_open(&printed)) abort();
     for (int g = 0; g < arrlen(report->groups); g++)
-        fprintf(out, "%s%s", g ? ", " : "", report->groups[g].label);
-    fputs(" compared", out);
-    fclose(out);
-    return text;
+        fprintf(printed.out, "%s%s", g ? ", " : "", report->groups[g].label);
+    fputs(" compared", printed.out);
+    if (printed_close(&printed)) abort();
+    return printed.text;
 }
 
 static void print_configs(FILE *out, const struct comparison_report *report) {

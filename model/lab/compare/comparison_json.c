@@ -1,3 +1,5 @@
+#include "model/lab/compare/comparison_json.h"
+
 /* A report for programs. */
 #include <inttypes.h>
 #include <math.h>
@@ -6,7 +8,6 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "model/lab/compare/comparison_report.h"
 #include "model/lab/compare/comparison_tables.h"
 
 /* What is not finite becomes null: cJSON sees to that. */

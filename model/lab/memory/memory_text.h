@@ -1,6 +1,6 @@
 /* What ./train --dry-run says about memory: tables of at most 80 columns. */
-#ifndef MODEL_LAB_MEMORY_MEMORY_REPORT_H
-#define MODEL_LAB_MEMORY_MEMORY_REPORT_H
+#ifndef MODEL_LAB_MEMORY_MEMORY_TEXT_H
+#define MODEL_LAB_MEMORY_MEMORY_TEXT_H
 
 #include <stdio.h>
 
@@ -19,9 +19,9 @@ struct memory_question memory_question(const struct config *config, struct backe
 
 /* The parts in each precision; what each option saves and costs; the largest micro-batches; and
  * whether it fits, or what to change. */
-int memory_report_run(FILE *out, const struct memory_question *question, char *error);
+int memory_print_run(FILE *out, const struct memory_question *question, char *error);
 
 /* The same question for models from 124M to 70B. */
-int memory_report_sizes(FILE *out, const struct memory_question *question, char *error);
+int memory_print_sizes(FILE *out, const struct memory_question *question, char *error);
 
 #endif

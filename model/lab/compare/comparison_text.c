@@ -1,9 +1,10 @@
+#include "model/lab/compare/comparison_text.h"
+
 /* A report for people who read text: on a terminal, or as Markdown. */
 #include <math.h>
 
 #include <stb/stb_ds.h>
 
-#include "model/lab/compare/comparison_report.h"
 #include "model/lab/compare/comparison_tables.h"
 #include "model/lab/page/wrap.h"
 

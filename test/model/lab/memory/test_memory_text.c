@@ -2,7 +2,7 @@
 #include "model/config/config_keys.h"
 #include "test/model/trainer_fixture.h"
 
-#include "model/lab/memory/memory_report.h"
+#include "model/lab/memory/memory_text.h"
 #include "test/match.h"
 
 enum { GIB_30 = 30 };
@@ -27,8 +27,8 @@ static char *print(struct rig *rig, double gib, bool sizes) {
     size_t size;
     FILE *out = open_memstream(&text, &size);
     struct memory_question question = memory_question(&rig->config, &rig->be, gib);
-    int failed = sizes ? memory_report_sizes(out, &question, rig->error)
-                       : memory_report_run(out, &question, rig->error);
+    int failed = sizes ? memory_print_sizes(out, &question, rig->error)
+                       : memory_print_run(out, &question, rig->error);
     fclose(out);
     cr_assert_eq(failed, 0, "%s", rig->error);
     for (const char *line = text; *line;) {
@@ -82,7 +82,7 @@ static const char *gib(size_t bytes) {
     return figure((double)bytes / 0x1p30, 2);
 }
 
-Test(memory_report, parts_in_each_precision) {
+Test(memory_text, parts_in_each_precision) {
     for (size_t own = 0; own < COUNT(rig_precisions); own++) {
         struct rig rig = {0};
         open_run(&rig, rig_precisions[own]);
@@ -121,7 +121,7 @@ static void expect_saving(struct rig *rig, const char *text, const char *label,
     cr_expect(found && found < end, "%s: no \"%s\" in %.*s", label, cost, (int)(end - line), line);
 }
 
-Test(memory_report, what_options_save) {
+Test(memory_text, what_options_save) {
     struct rig rig = {0};
     char cost[64];
     open_run(&rig, CONFIG_PRECISION_FP16);
@@ -159,7 +159,7 @@ Test(memory_report, what_options_save) {
 }
 
 /* Options that are in force, or cannot be, are not offered; what is added to one counts alone. */
-Test(memory_report, only_options_that_there_are) {
+Test(memory_text, only_options_that_there_are) {
     struct rig rig = {0};
     char cost[64];
     open_run(&rig, CONFIG_PRECISION_FP32);
@@ -195,7 +195,7 @@ static const char *largest(struct rig *rig, const struct config *config, double 
     return batch_text(batch);
 }
 
-Test(memory_report, largest_micro_batches) {
+Test(memory_text, largest_micro_batches) {
     static const double memories[] = {0.25, 0.03125, 0.0078125}; /* many, a few, none in 16 bit */
     for (size_t m = 0; m < COUNT(memories); m++) {
         struct rig rig = {0};
@@ -222,7 +222,7 @@ Test(memory_report, largest_micro_batches) {
 }
 
 /* Where a config's limits end the search, it is said that there would be room. */
-Test(memory_report, limits_of_a_config_are_marked) {
+Test(memory_text, limits_of_a_config_are_marked) {
     struct rig rig = {0};
     open_run(&rig, CONFIG_PRECISION_FP32);
     char *text = print(&rig, 1e30, false);
@@ -234,7 +234,7 @@ Test(memory_report, limits_of_a_config_are_marked) {
     backend_close(&rig.be);
 }
 
-Test(memory_report, fits_or_says_what_to_change) {
+Test(memory_text, fits_or_says_what_to_change) {
     struct rig rig = {0};
     char pattern[256];
     open_run(&rig, CONFIG_PRECISION_BF16);
@@ -286,7 +286,7 @@ Test(memory_report, fits_or_says_what_to_change) {
 }
 
 /* Without autocast the precision is a word without a meaning. */
-Test(memory_report, without_autocast_the_run_is_in_fp32) {
+Test(memory_text, without_autocast_the_run_is_in_fp32) {
     struct rig rig = {0};
     open_run(&rig, CONFIG_PRECISION_BF16);
     rig.config.autocast.enabled = false;
@@ -300,7 +300,7 @@ Test(memory_report, without_autocast_the_run_is_in_fp32) {
 }
 
 /* Without a number the question is about what is free. */
-Test(memory_report, asks_the_device) {
+Test(memory_text, asks_the_device) {
     struct rig rig = {0};
     open_run(&rig, CONFIG_PRECISION_FP32);
     struct memory_question question = memory_question(&rig.config, &rig.be, -1);
@@ -321,7 +321,7 @@ Test(memory_report, asks_the_device) {
 }
 
 /* A device that cannot compute in bf16 has no numbers for it. */
-Test(memory_report, without_bf16) {
+Test(memory_text, without_bf16) {
     struct rig rig = {0};
     open_run(&rig, CONFIG_PRECISION_FP16);
     rig.be.has_bf16 = false;
@@ -348,7 +348,7 @@ static struct config size_of(const struct rig *rig, int size, enum config_precis
     return config;
 }
 
-Test(memory_report, sizes) {
+Test(memory_text, sizes) {
     const double memory = 300;
     struct rig rig = {0};
     open_run(&rig, CONFIG_PRECISION_FP32);
@@ -392,7 +392,7 @@ Test(memory_report, sizes) {
 }
 
 /* Bytes in GiB where MiB would be long numbers, and nothing is wider than a terminal. */
-Test(memory_report, large_runs_stay_within_the_width) {
+Test(memory_text, large_runs_stay_within_the_width) {
     struct rig rig = {0};
     rig_config(&rig.config, CONFIG_PRECISION_BF16);
     rig.config.model.n_layer = 96;

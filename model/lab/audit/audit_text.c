@@ -1,14 +1,8 @@
-#include "model/lab/audit/audit_report.h"
-
-#include <stdlib.h>
+#include "model/lab/audit/audit_text.h"
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
-#include "data/base/files.h"
 #include "model/lab/audit/audit_head.h"
-#include "model/lab/audit/audit_json.h"
-#include "model/lab/audit/audit_page.h"
 #include "model/lab/audit/audit_tables.h"
 #include "model/lab/page/wrap.h"
 
@@ -57,7 +51,7 @@ static void print_advice(FILE *out, const struct audit *audit, const struct advi
     }
 }
 
-void audit_print(FILE *out, const struct audit *audit, const struct advice *advice) {
+void audit_print_text(FILE *out, const struct audit *audit, const struct advice *advice) {
     struct table forward = {0}, backward = {0}, parameters = {0}, words = {0};
     char note[AUDIT_NOTE_MAX];
     int scale = audit_scale_now(audit);
@@ -77,28 +71,4 @@ void audit_print(FILE *out, const struct audit *audit, const struct advice *advi
     audit_table_words(&words, audit);
     print_table(out, &words);
     print_advice(out, audit, advice);
-}
-
-/* Prints into memory with `print` and writes that as a file. */
-static int write_file(const char *folder, const char *name,
-                      void (*print)(FILE *, const struct audit *, const struct advice *),
-                      const struct audit *audit, const struct advice *advice, char *error) {
-    char path[FILE_PATH_MAX], *text = NULL;
-    size_t size;
-    if (file_path_join(path, folder, name, error)) return -1;
-    FILE *file = open_memstream(&text, &size);
-    if (!file) return fail(error, "out of memory for %.500s", path);
-    print(file, audit, advice);
-    bool complete = !ferror(file);
-    int status = -1;
-    if (fclose(file) || !complete) fail(error, "out of memory for %.500s", path);
-    else status = file_write_whole(path, text, size, NULL, error);
-    free(text);
-    return status;
-}
-
-int audit_write(const struct audit *audit, const struct advice *advice, const char *folder,
-                char *error) {
-    if (write_file(folder, "audit.json", audit_print_json, audit, advice, error)) return -1;
-    return write_file(folder, "audit.html", audit_print_page, audit, advice, error);
 }

@@ -1,4 +1,4 @@
-#include "model/lab/audit/audit_page.h"
+#include "model/lab/audit/audit_html.h"
 
 #include <stdlib.h>
 
@@ -135,7 +135,7 @@ static void print_head(FILE *out, const struct audit *audit) {
     print_table(out, &table);
 }
 
-void audit_print_page(FILE *out, const struct audit *audit, const struct advice *advice) {
+void audit_print_html(FILE *out, const struct audit *audit, const struct advice *advice) {
     char title[600], summary[200];
     int scale = audit_scale_now(audit);
     snprintf(title, sizeof title, "Precision audit of %s", audit->subject.config.name);

@@ -1,4 +1,4 @@
-#include "model/lab/memory/memory_report.h"
+#include "model/lab/memory/memory_text.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -277,7 +277,7 @@ static int print_advice(FILE *out, const struct memory_question *question, char 
     return 0;
 }
 
-int memory_report_run(FILE *out, const struct memory_question *question, char *error) {
+int memory_print_run(FILE *out, const struct memory_question *question, char *error) {
     struct config config = *question->config;
     struct memory_question other = *question;
     if (!config.autocast.enabled) { /* then a precision is a word without a meaning */
@@ -396,7 +396,7 @@ static int print_size_batches(FILE *out, const struct memory_question *question,
     return failed;
 }
 
-int memory_report_sizes(FILE *out, const struct memory_question *question, char *error) {
+int memory_print_sizes(FILE *out, const struct memory_question *question, char *error) {
     if (print_totals(out, question, error)) return -1;
     return print_size_batches(out, question, error);
 }

@@ -1,0 +1,29 @@
+#include "data/base/printed.h"
+
+#include <stdlib.h>
+
+#include "data/base/error.h"
+#include "data/base/files.h"
+
+int printed_open(struct printed *printed) {
+    *printed = (struct printed){0};
+    printed->out = open_memstream(&printed->text, &printed->size);
+    return printed->out ? 0 : -1;
+}
+
+int printed_close(struct printed *printed) {
+    bool complete = !ferror(printed->out);
+    if (fclose(printed->out) == 0 && complete) return 0;
+    free(printed->text);
+    printed->text = NULL;
+    return -1;
+}
+
+int printed_write(struct printed *printed, const char *path, char hex[SHA256_HEX_MAX],
+                  char *error) {
+    if (printed_close(printed)) return fail(error, "out of memory while writing %.400s", path);
+    int status = file_write_whole(path, printed->text, printed->size, hex, error);
+    free(printed->text);
+    printed->text = NULL;
+    return status;
+}

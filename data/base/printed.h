@@ -1,0 +1,27 @@
+/* Text that is printed into memory first, so that a file holds all of it or is not written. */
+#ifndef DATA_BASE_PRINTED_H
+#define DATA_BASE_PRINTED_H
+
+#include <stddef.h>
+#include <stdio.h>
+
+#include "data/base/sha256.h"
+
+struct printed {
+    FILE *out;  /* to print to */
+    char *text; /* [size] and a NUL, once it is closed */
+    size_t size;
+};
+
+/* Returns -1 if there is no memory. */
+int printed_open(struct printed *printed);
+
+/* Ends the printing. The text is the caller's to free; NULL, and -1 returned, if memory was short.
+ */
+int printed_close(struct printed *printed);
+
+/* Ends the printing and writes the text as a file, durably, into path. size and hex (optional)
+ * describe it afterwards. The text is freed. */
+int printed_write(struct printed *printed, const char *path, char hex[SHA256_HEX_MAX], char *error);
+
+#endif

@@ -1,0 +1,36 @@
+/* A comparison for programs. */
+#ifndef MODEL_LAB_COMPARE_COMPARISON_JSON_H
+#define MODEL_LAB_COMPARE_COMPARISON_JSON_H
+
+#include <stdio.h>
+
+#include "model/lab/compare/comparison_report.h"
+
+/* One object; what is not known is null.
+ *
+ *   {"pass": bool, "reference": label, "made_by", "command": text or null, "warnings": [text],
+ *    "limits": {"loss_percent", "curve_percent", "norm_percent", "correlation",
+ *               "skipped_percent", "partial": bool, "lower_is_fine": bool},
+ *    "groups": [{
+ *      "label", "verdict": "reference" | "pass" | "fail", "precision",
+ *      "runs": [{"path", "name", "seed", "steps", "planned_steps"}],
+ *      "steps": in common with the reference, "window": steps, "settled_after": step,
+ *      "training_loss": number, "training_difference": DIFFERENCE,
+ *      "validation_loss": number, "validation_step", "validation_difference": DIFFERENCE,
+ *      "curve": DIFFERENCE with "step",
+ *      "gradient_norm": DIFFERENCE of the median ratio from 1, with "steps", "zero", "not_finite",
+ *                       "correlation", "smoothed_correlation", "geometric_mean_ratio",
+ *      "skipped": {"steps", "of", "in_search"}, "not_finite": steps,
+ *      "loss_scale": {"first", "last", "smallest", "largest", "changes"} or null,
+ *      "tokens_per_s", "speed_up", "memory_bytes", "memory_saving_percent",
+ *      "profile": {"step_ms", "products_ms", "operations": {name: ms}} or null,
+ *      "checks": [{"name", "outcome": "pass" | "fail" | "noise" | "nothing", "value", "limit",
+ *                  "text"}]}],
+ *    "config_differences": [{"key", "weight": "expected" | "arithmetic" | "validation" |
+ *                            "training", "values": {label: value or null}}]}
+ *
+ *   DIFFERENCE: {"percent", "pairs", "scatter", "noise", "margin", "real": bool or null}, see
+ *   struct difference. */
+void comparison_print_json(FILE *out, const struct comparison_report *report);
+
+#endif
