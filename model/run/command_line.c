@@ -8,6 +8,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/base/error.h"
+#include "data/base/flags.h"
 #include "data/base/version.h"
 #include "model/config/config.h"
 #include "model/config/config_keys.h"
@@ -45,9 +46,7 @@ enum flag {
     FLAGS
 };
 
-static const struct {
-    const char *name, *value, *help;
-} flags[FLAGS] = {
+static const struct flag_row flags[FLAGS] = {
     [FLAG_CONFIG] = {"--config", "FILE", "train as FILE says; a bare name may be one of configs/"},
     [FLAG_SET] = {"--set", "KEY=VALUE", "override one key of the config; repeatable"},
     [FLAG_DEVICE] = {"--device", "NAME", "auto, cpu or cuda; short for --set device=NAME"},
@@ -78,16 +77,6 @@ static const struct {
     [FLAG_HELP] = {"--help", NULL, "this text"},
     [FLAG_VERSION] = {"--version", NULL, "print the version"},
 };
-
-static int find_flag(const char *argument, const char **value) {
-    for (int i = 0; i < FLAGS; i++) {
-        size_t length = strlen(flags[i].name);
-        if (strncmp(argument, flags[i].name, length) != 0) continue;
-        *value = argument[length] == '=' ? argument + length + 1 : NULL;
-        if (argument[length] == '=' || argument[length] == 0) return i;
-    }
-    return -1;
-}
 
 static int read_count(int64_t *out, const char *flag, const char *text, char *error) {
     char *end;
@@ -260,18 +249,11 @@ int command_line_parse(struct command_line *line, int argc, char **argv, char *e
                                   .memory_gib = -1,
                                   .export_dtype = CONFIG_PRECISION_AUTO};
     for (int i = 1; i < argc; i++) {
-        const char *given;
-        int flag = find_flag(argv[i], &given);
-        if (flag < 0)
+        char *value;
+        int flag = flags_read(flags, FLAGS, argc, argv, &i, &value, error);
+        if (flag == FLAG_WRONG) return -1;
+        if (flag == FLAG_UNKNOWN)
             return fail(error, "unknown argument \"%s\"; ./train --help lists them", argv[i]);
-        char *value = (char *)given;
-        bool optional = flags[flag].value && flags[flag].value[0] == '[';
-        if (value && !flags[flag].value) return fail(error, "%s takes no value", flags[flag].name);
-        if (!value && flags[flag].value && i + 1 < argc && !(optional && argv[i + 1][0] == '-'))
-            value = argv[++i];
-        if (!value && flags[flag].value && !optional)
-            return fail(error, "%s needs a value: %s %s", flags[flag].name, flags[flag].name,
-                        flags[flag].value);
         if (take(line, (enum flag)flag, value, error)) return -1;
         if (line->command == COMMAND_HELP || line->command == COMMAND_VERSION) return 0;
     }
@@ -293,13 +275,7 @@ void command_line_help(FILE *out) {
             "  ./train --export DIR --dtype bf16 --from runs/bf16\n"
             "  ./train --audit --config fp16.json --from runs/fp16\n\n",
             MANTISSA_VERSION);
-    for (int i = 0; i < FLAGS; i++) {
-        char left[32];
-        snprintf(left, sizeof left, "%s %s", flags[i].name, flags[i].value ? flags[i].value : "");
-        int first = (int)strcspn(flags[i].help, "\n");
-        fprintf(out, "  %-20s %.*s\n", left, first, flags[i].help);
-        if (flags[i].help[first]) fprintf(out, "  %-20s %s\n", "", flags[i].help + first + 1);
-    }
+    flags_print(out, flags, FLAGS, 23);
     fprintf(out,
             "\nExit status: 0 done, 1 failed, 2 wrong usage or config, 130 and 143 stopped by\n"
             "SIGINT and SIGTERM (training saves a checkpoint first).\n\n"

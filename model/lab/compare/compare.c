@@ -10,6 +10,7 @@
 #include "data/base/error.h"
 #include "data/base/exit_status.h"
 #include "data/base/files.h"
+#include "data/base/flags.h"
 #include "data/base/help.h"
 #include "data/base/printed.h"
 #include "model/lab/compare/comparison_html.h"
@@ -40,9 +41,7 @@ enum flag {
     FLAGS
 };
 
-static const struct {
-    const char *name, *value, *help;
-} flags[FLAGS] = {
+static const struct flag_row flags[FLAGS] = {
     [FLAG_OUT] = {"--out", "DIR", "write report.json, report.md and report.html there"},
     [FLAG_REFERENCE] = {"--reference", "LABEL", "what to measure against; default the first run"},
     [FLAG_LIMIT_LOSS] = {"--limit-loss", "PERCENT", "final losses; default 0.5"},
@@ -66,11 +65,7 @@ static void print_help(const char *program) {
                "  ./compare runs/fp32 runs/bf16 --out runs/report\n"
                "  ./compare before=runs/a after=runs/b\n\n",
                program);
-    for (int i = 0; i < FLAGS; i++) {
-        char left[40];
-        snprintf(left, sizeof left, "%s %s", flags[i].name, flags[i].value ? flags[i].value : "");
-        printf("  %-28s%s\n", left, flags[i].help);
-    }
+    flags_print(stdout, flags, FLAGS, 30);
     printf("\nExit status: 0 all pass, 1 some do not, or trouble, 2 wrong usage.\n");
 }
 
@@ -106,16 +101,6 @@ static int take_flag(struct options *options, enum flag flag, const char *value,
     return 0;
 }
 
-static enum flag find_flag(const char *argument, const char **value) {
-    for (int i = 0; i < FLAGS; i++) {
-        size_t length = strlen(flags[i].name);
-        if (strncmp(argument, flags[i].name, length) != 0) continue;
-        *value = argument[length] == '=' ? argument + length + 1 : NULL;
-        if (argument[length] == '=' || argument[length] == 0) return i;
-    }
-    return FLAGS;
-}
-
 /* A directory whose path has a '=' is a directory. */
 static int take_run(struct options *options, const char *argument, char *error) {
     const char *equals = strchr(argument, '=');
@@ -133,20 +118,16 @@ static int take_run(struct options *options, const char *argument, char *error) 
 
 static int parse(struct options *options, int argc, char **argv, char *error) {
     for (int i = 1; i < argc; i++) {
-        const char *value;
+        char *value;
         if (strncmp(argv[i], "--", 2) != 0) {
             if (take_run(options, argv[i], error)) return -1;
             continue;
         }
-        enum flag flag = find_flag(argv[i], &value);
-        if (flag == FLAGS) return fail(error, "%s: there is no such option, see --help", argv[i]);
-        if (!flags[flag].value && value) return fail(error, "%s takes no value", flags[flag].name);
-        if (flags[flag].value && !value) {
-            if (++i == argc)
-                return fail(error, "%s needs a value: %s", flags[flag].name, flags[flag].value);
-            value = argv[i];
-        }
-        if (take_flag(options, flag, value, error)) return -1;
+        int flag = flags_read(flags, FLAGS, argc, argv, &i, &value, error);
+        if (flag == FLAG_WRONG) return -1;
+        if (flag == FLAG_UNKNOWN)
+            return fail(error, "%s: there is no such option, see --help", argv[i]);
+        if (take_flag(options, (enum flag)flag, value, error)) return -1;
     }
     if (!options->help && arrlen(options->paths) < 2)
         return fail(error, "give two runs or more, such as runs/fp32 runs/bf16; see --help");
