@@ -30,7 +30,7 @@ int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loa
     double total = 0, weight = 0, batch_weight[BATCH_SLOTS];
     for (int64_t i = 0; i <= batches; i++) {
         int slot = (int)(i % BATCH_SLOTS), before = (int)((i + 1) % BATCH_SLOTS);
-        if (evaluator->stop && *evaluator->stop) return 1;
+        if (evaluator->stop && *evaluator->stop) return RESULT_STOPPED;
         if (i < batches) {
             int64_t left = sequences - i * batch, count = left < batch ? left : batch;
             gpt_set_batch(gpt, count, length);

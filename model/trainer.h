@@ -73,7 +73,7 @@ int trainer_begin_step(struct trainer *trainer, const struct loader *loader, cha
 int trainer_end_step(struct trainer *trainer, struct step_report *report, char *error);
 
 /* Mean loss over `batches` micro-batches from the first sequence on; the weights do not change.
- * Returns 1, without a loss, once trainer->stop asks for it. */
+ * Returns RESULT_STOPPED, without a loss, once trainer->stop asks for it. */
 int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,
                      int64_t batches, char *error);
 

@@ -100,7 +100,7 @@ static int skip_byte_order_mark(struct documents *documents, char *error) {
     return 0;
 }
 
-/* A piece of a text file; 1 at its end. */
+/* A piece of a text file; RESULT_NONE at its end. */
 static int next_of_text(struct documents *documents, struct document_piece *piece, char *error) {
     const size_t mark_size = sizeof MARK - 1;
     for (;;) {
@@ -124,12 +124,12 @@ static int next_of_text(struct documents *documents, struct document_piece *piec
             documents->at += size;
             return 0;
         }
-        if (documents->at_end) return 1;
+        if (documents->at_end) return RESULT_NONE;
         if (read_more(documents, error)) return -1;
     }
 }
 
-/* Finds the next line: *line, [*size], without its end. Returns 1 if there is none. */
+/* Finds the next line: *line, [*size], without its end. Returns RESULT_NONE if there is none. */
 static int next_line(struct documents *documents, char **line, size_t *size, char *error) {
     for (;;) {
         char *begin = documents->buffer + documents->at;
@@ -144,7 +144,7 @@ static int next_line(struct documents *documents, char **line, size_t *size, cha
             documents->searched = documents->at;
             if (*size <= documents->row_bytes_max) return 0;
         } else if (documents->at_end) {
-            return 1;
+            return RESULT_NONE;
         }
         if (left > documents->row_bytes_max)
             return fail(error,
@@ -178,7 +178,7 @@ static int bad_row(struct documents *documents, size_t column, char *error) {
     return 0;
 }
 
-/* A row of JSON Lines; 1 at the end of the file. */
+/* A row of JSON Lines; RESULT_NONE at the end of the file. */
 static int next_of_rows(struct documents *documents, struct document_piece *piece, char *error) {
     for (;; documents->line++) {
         char *line = NULL, *text;
@@ -199,7 +199,7 @@ static int next_of_rows(struct documents *documents, struct document_piece *piec
 int documents_next(struct documents *documents, struct document_piece *piece, char *error) {
     for (;;) {
         if (documents->fd < 0) {
-            if (documents->next_input == arrlenu(documents->inputs->list)) return 1;
+            if (documents->next_input == arrlenu(documents->inputs->list)) return RESULT_NONE;
             if (open_input(documents, error)) return -1;
             if ((documents->watch_marks || current(documents)->is_jsonl) &&
                 skip_byte_order_mark(documents, error))
@@ -207,7 +207,7 @@ int documents_next(struct documents *documents, struct document_piece *piece, ch
         }
         const int status = current(documents)->is_jsonl ? next_of_rows(documents, piece, error)
                                                         : next_of_text(documents, piece, error);
-        if (status <= 0) return status;
+        if (status != RESULT_NONE) return status;
         close_input(documents);
     }
 }

@@ -46,7 +46,7 @@ int documents_open(struct documents *documents, const struct inputs *inputs, con
                    char *error);
 void documents_close(struct documents *documents);
 
-/* The next piece. Returns 0, 1 when there is none any more, and -1 when an input cannot be read,
+/* The next piece. Returns 0, RESULT_NONE at the end, and -1 when an input cannot be read,
  * when a row is not as jsonl_row wants it or longer than DOCUMENT_ROW_BYTES_MAX, and after an
  * interrupt. A message about a row says the file, line and column. */
 int documents_next(struct documents *documents, struct document_piece *piece, char *error);

@@ -188,9 +188,9 @@ int tokenizer_record_of_shard(struct tokenizer_record *record, const char *shard
     char prefix[FILE_PATH_MAX], *text;
     size_t size;
     memset(record, 0, sizeof *record);
-    if (!prefix_of_shard(shard_path, prefix)) return 1;
+    if (!prefix_of_shard(shard_path, prefix)) return RESULT_NONE;
     if (record_path(prefix, "", record->path, error)) return -1;
-    if (!file_exists(record->path)) return 1;
+    if (!file_exists(record->path)) return RESULT_NONE;
     if (file_read_all(&text, &size, record->path, RECORD_BYTES_MAX, error)) return -1;
     cJSON *root = strlen(text) == size ? cJSON_ParseWithOpts(text, NULL, 1) : NULL;
     free(text);

@@ -50,7 +50,7 @@ int tokenizer_record_publish(const char *prefix, char *error);
 void tokenizer_record_unstage(const char *prefix);
 
 /* Reads the record that belongs to a shard, by the shard's path: the name without _train_NNNNNN.bin
- * or _val_NNNNNN.bin, and _tokenizer.json. Returns 0; 1 if there is none, as beside shards of other
+ * or _val_NNNNNN.bin, and _tokenizer.json. Returns 0; RESULT_NONE, as beside shards of other
  * programs; -1 with a message if it is malformed. */
 int tokenizer_record_of_shard(struct tokenizer_record *record, const char *shard_path, char *error);
 

@@ -39,7 +39,7 @@ int checkpoint_save(const struct trainer *trainer, const char *run_directory, ch
     }
     if (checkpoint_directory_publish(path, run_directory, step, error)) return -1;
     int64_t keep = trainer->config->checkpoint.keep;
-    return checkpoint_directory_prune(run_directory, step, keep, error) ? 1 : 0;
+    return checkpoint_directory_prune(run_directory, step, keep, error) ? RESULT_WARNED : 0;
 }
 
 /* Shapes do not show the number of heads. */
@@ -104,9 +104,9 @@ int checkpoint_locate(char *path, const char *given, FILE *warnings, char *error
     if (file_path_join(inside, given, "checkpoints", error)) return -1;
     snprintf(path, FILE_PATH_MAX, "%s", given); /* fits, since the longer one above did */
     if (!file_exists(inside)) return 0;
-    int none = checkpoint_newest(path, given, warnings, error);
-    if (none > 0) return fail(error, "%s holds no complete checkpoint", given);
-    return none;
+    int status = checkpoint_newest(path, given, warnings, error);
+    if (status > 0) return fail(error, "%s holds no complete checkpoint", given);
+    return status;
 }
 
 int checkpoint_load_weights(struct gpt *gpt, const char *directory, char *error) {

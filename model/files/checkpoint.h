@@ -25,8 +25,8 @@
  * in path (FILE_PATH_MAX bytes). A checkpoint of the same step is replaced. Afterwards only the
  * newest config->checkpoint.keep complete checkpoints up to this step stay; later ones, damaged
  * ones and what is not ours are neither counted nor removed.
- * Returns 0; 1 with a message if all was saved, but an older one could not be removed; -1 with a
- * message if nothing was saved, and what was there before still is. */
+ * Returns 0; RESULT_WARNED with a message if all was saved, but an older one could not be removed;
+ * -1 with a message if nothing was saved, and what was there before still is. */
 int checkpoint_save(const struct trainer *trainer, const char *run_directory, char *path,
                     char *error);
 

@@ -153,7 +153,7 @@ int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, cha
     arrfree(steps);
     if (status == 0) status = warn_of_unfinished(run_directory, found, warnings, error);
     if (status) return -1;
-    return found >= 0 ? 0 : any ? 2 : 1;
+    return found >= 0 ? 0 : any ? RESULT_DAMAGED : RESULT_NONE;
 }
 
 static void remove_leftovers(const char *run_directory, const char *ending) {

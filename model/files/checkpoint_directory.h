@@ -29,8 +29,8 @@ int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t 
 
 /* Finds the complete checkpoint of the highest step: trainer.json unchanged, each file it lists
  * with its size and SHA-256. Newer ones that are damaged or were never completed are named in
- * warnings, a line each, with the reason. Returns 0 with its path (FILE_PATH_MAX bytes), 1 if there
- * is none, 2 if there are only damaged ones, -1 with a message if the directory cannot be read. */
+ * warnings, a line each, with the reason. Returns 0 with its path (FILE_PATH_MAX bytes),
+ * RESULT_NONE, RESULT_DAMAGED, or -1 with a message if the directory cannot be read. */
 int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, char *error);
 
 /* Returns 0 if the checkpoint at path is complete in that sense, and of the step in its name;

@@ -117,13 +117,13 @@ static int write_weights(const struct job *job) {
     return status;
 }
 
-/* Copies a small file. Returns 1 if the source does not have it. */
+/* Copies a small file. Returns RESULT_NONE if the source does not have it. */
 static int copy_file(const struct job *job, const char *name) {
     char path[FILE_PATH_MAX], copy[FILE_PATH_MAX], *bytes;
     size_t size;
     if (file_path_join(path, job->from, name, job->error)) return -1;
     if (file_path_join(copy, job->directory, name, job->error)) return -1;
-    if (!file_exists(path)) return 1;
+    if (!file_exists(path)) return RESULT_NONE;
     if (file_read_all(&bytes, &size, path, COPIED_MAX_BYTES, job->error)) return -1;
     int status = file_write_whole(copy, bytes, size, NULL, job->error);
     free(bytes);
@@ -140,7 +140,7 @@ static int write_configs(const struct job *job) {
     huggingface_print_config(config.out, &job->config, &tokens, job->dtype);
     if (printed_write(&config, path, NULL, job->error)) return -1;
     int copied = copy_file(job, checkpoint_generation_name);
-    if (copied <= 0) return copied;
+    if (copied != RESULT_NONE) return copied;
     if (file_path_join(path, job->directory, checkpoint_generation_name, job->error)) return -1;
     if (printed_open(&generation))
         return fail(job->error, "out of memory while writing %.400s", path);

@@ -62,9 +62,9 @@ static int open_data(struct run *run, bool required, char *error) {
  * checkpoint to go on from, whose files are the run's own, or NULL. */
 static int open_tokenizer(struct run *run, const char *from, char *error) {
     const struct source *texts[] = {&run->train, &run->val};
-    int none = setup_tokenizer(&run->tokenizer, &run->config, from, texts, 2, error);
-    if (none == 0) run->trainer.tokenizer = &run->tokenizer;
-    if (none <= 0) return none;
+    int status = setup_tokenizer(&run->tokenizer, &run->config, from, texts, 2, error);
+    if (status == 0) run->trainer.tokenizer = &run->tokenizer;
+    if (status != RESULT_NONE) return status;
     print_notes("note", error);
     print_notes("note", "without it there are no samples, and none of its files in checkpoints");
     error[0] = 0;
@@ -142,7 +142,7 @@ static int save(struct run *run, char *error) {
     int status = checkpoint_save(&run->trainer, run->directory, path, error);
     if (status < 0) return -1;
     report_pause(&run->report);
-    if (status > 0) fprintf(stderr, "warning: %s\n", error);
+    if (status == RESULT_WARNED) fprintf(stderr, "warning: %s\n", error);
     printf("saved %s\n", path);
     fflush(stdout);
     return 0;
@@ -155,8 +155,8 @@ static int validate(struct run *run, char *error) {
     int64_t all = (int64_t)run->val.loader.sequence_count / config->train.micro_batch_size;
     /* No sequence counts twice but where there is less than a batch. */
     if (batches > all) batches = all > 0 ? all : 1;
-    int stopped = trainer_evaluate(&run->trainer, &loss, &run->val.loader, batches, error);
-    if (stopped) return stopped < 0 ? -1 : 0;
+    int status = trainer_evaluate(&run->trainer, &loss, &run->val.loader, batches, error);
+    if (status) return status == RESULT_STOPPED ? 0 : -1;
     report_validation(&run->report, step, loss);
     return metrics_validation(&run->metrics, step, loss, error);
 }

@@ -32,11 +32,11 @@ static bool same_place(const char *a, const char *b) {
 
 /* A path that the user names may come from elsewhere only if there is nothing here yet: steps of
  * two histories in one directory would be told apart by nobody. */
-static int start_from_path(char *from, const char *given, const char *newest, int none,
+static int start_from_path(char *from, const char *given, const char *newest, int found,
                            const char *directory, char *error) {
     char path[FILE_PATH_MAX];
     if (checkpoint_locate(path, given, stderr, error)) return EXIT_FAILED;
-    if (none == 0 && !same_place(path, newest)) {
+    if (found == RESULT_DONE && !same_place(path, newest)) {
         fail(error,
              "%s holds checkpoints, the newest being %s,\nso it cannot go on from %s: give the "
              "run another name with --set name=..., or resume without a path",
@@ -51,9 +51,9 @@ int run_directory_start(char *from, const char *directory, const struct config *
                         const struct command_line *line, char *error) {
     char newest[FILE_PATH_MAX];
     from[0] = 0;
-    int none = checkpoint_newest(newest, directory, stderr, error);
-    if (none < 0) return EXIT_FAILED;
-    if (none == 2) {
+    int found = checkpoint_newest(newest, directory, stderr, error);
+    if (found == RESULT_FAILED) return EXIT_FAILED;
+    if (found == RESULT_DAMAGED) {
         fail(error,
              "%s: all its checkpoints are damaged\nrestore one, or choose another name: --set "
              "name=...",
@@ -61,19 +61,19 @@ int run_directory_start(char *from, const char *directory, const struct config *
         return EXIT_FAILED;
     }
     if (line->resume && line->resume_path)
-        return start_from_path(from, line->resume_path, newest, none, directory, error);
-    if (none == 0 && !line->resume && config->checkpoint.resume != CONFIG_RESUME_AUTO) {
+        return start_from_path(from, line->resume_path, newest, found, directory, error);
+    if (found == RESULT_DONE && !line->resume && config->checkpoint.resume != CONFIG_RESUME_AUTO) {
         fail(error,
              "%s already holds checkpoints, up to %s\ngo on with --resume, or choose another "
              "name: --set name=...",
              directory, strrchr(newest, '/') + 1);
         return EXIT_USAGE;
     }
-    if (none == 1 && line->resume) {
+    if (found == RESULT_NONE && line->resume) {
         fail(error, "%s: no complete checkpoint to resume from\nstart without --resume", directory);
         return EXIT_FAILED;
     }
-    if (none == 0) snprintf(from, FILE_PATH_MAX, "%s", newest);
+    if (found == RESULT_DONE) snprintf(from, FILE_PATH_MAX, "%s", newest);
     return EXIT_DONE;
 }
 

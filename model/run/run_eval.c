@@ -94,7 +94,7 @@ static int load(struct gpt *gpt, const struct evaluation *evaluation, char *erro
     return checkpoint_load_weights(gpt, evaluation->from, error);
 }
 
-/* Returns 1 when stopped. */
+/* Returns RESULT_STOPPED when it was. */
 static int evaluate_precision(struct evaluation *evaluation, const struct config *config,
                               char *error) {
     struct precision precision;
@@ -124,10 +124,10 @@ static int open_text(struct evaluation *evaluation, const char *data, char *erro
                     config_tokenizer_name(kind));
     if (source_open(&evaluation->text, evaluation->config, data, true, error)) return -1;
     evaluation->sequences = (int64_t)evaluation->text.loader.sequence_count;
-    int none = setup_tokenizer(&evaluation->tokenizer, evaluation->config, evaluation->from, texts,
-                               1, error);
-    if (none < 0) return -1;
-    if (none > 0) print_notes("note", error);
+    int status = setup_tokenizer(&evaluation->tokenizer, evaluation->config, evaluation->from,
+                                 texts, 1, error);
+    if (status == RESULT_FAILED) return -1;
+    if (status == RESULT_NONE) print_notes("note", error);
     else if (count_bytes(evaluation, error)) return -1;
     error[0] = 0;
     return 0;
@@ -145,7 +145,7 @@ static int evaluate_all(struct evaluation *evaluation, const struct command_line
         if (count > 0) config.precision = line->precisions[i];
         status = evaluate_precision(evaluation, &config, error);
     }
-    if (status > 0) return EXIT_SIGNAL + *evaluation->stop;
+    if (status == RESULT_STOPPED) return EXIT_SIGNAL + *evaluation->stop;
     return status ? EXIT_FAILED : EXIT_DONE;
 }
 

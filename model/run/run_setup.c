@@ -60,20 +60,20 @@ int setup_backend(struct backend *be, const struct config *config, const char *c
 }
 
 /* Reads the records beside the shards of a text, and compares each with the tokenizer, unless that
- * is NULL; the last one is kept. Returns 1 if there is none. */
+ * is NULL; the last one is kept. Returns RESULT_NONE if there is none. */
 static int check_records(struct tokenizer_record *record, const struct source *text,
                          const struct tokenizer *tokenizer, char *error) {
-    int none = 1;
+    int result = RESULT_NONE;
     for (size_t i = 0; text->open && i < arrlenu(text->tokens.shards); i++) {
         struct tokenizer_record found;
         int status = tokenizer_record_of_shard(&found, text->tokens.shards[i].name, error);
-        if (status < 0) return -1;
-        if (status > 0) continue;
+        if (status == RESULT_FAILED) return -1;
+        if (status == RESULT_NONE) continue;
         if (tokenizer && tokenizer_record_check(&found, tokenizer, error)) return -1;
         *record = found;
-        none = 0;
+        result = RESULT_DONE;
     }
-    return none;
+    return result;
 }
 
 static int check_kind(const struct tokenizer_record *record, const struct config *config,
@@ -115,15 +115,15 @@ int setup_tokenizer(struct tokenizer *tokenizer, const struct config *config, co
     bool recorded = false;
     *tokenizer = (struct tokenizer){0};
     for (int i = 0; i < count; i++) {
-        int none = check_records(&record, texts[i], NULL, error);
-        if (none < 0 || (none == 0 && check_kind(&record, config, error))) return -1;
-        recorded = recorded || none == 0;
+        int status = check_records(&record, texts[i], NULL, error);
+        if (status < 0 || (status == 0 && check_kind(&record, config, error))) return -1;
+        recorded = recorded || status == 0;
     }
     const char *directory = bytes ? "" : find_directory(config, from, recorded ? &record : NULL);
     if (!directory) {
         fail(error, "no tokenizer: name the folder of vocab.json and merges.txt in "
                     "data.tokenizer_dir");
-        return 1;
+        return RESULT_NONE;
     }
     if (tokenizer_open(tokenizer, bytes ? TOKENIZER_BYTES : TOKENIZER_GPT2, directory, error))
         return -1;

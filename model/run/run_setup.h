@@ -35,9 +35,9 @@ int setup_backend(struct backend *be, const struct config *config, const char *c
 /* Opens the tokenizer of config->data.tokenizer and checks that the texts were made with it, as
  * far as ./prepare has left a record beside them. GPT-2's files are looked for in
  * this order: a data.tokenizer_dir of --set; `from` (optional, a model's directory); the config's
- * data.tokenizer_dir; model.init_from; where the record says they were. Returns 0; 1 with a message
- * in error if there are none, and nothing is open; -1 with a message if they are damaged or others
- * than the texts were made with.
+ * data.tokenizer_dir; model.init_from; where the record says they were. Returns 0; RESULT_NONE with
+ * a message in error if there are none, and nothing is open; -1 with a message if they are damaged
+ * or others than the texts were made with.
  */
 int setup_tokenizer(struct tokenizer *tokenizer, const struct config *config, const char *from,
                     const struct source *const *texts, int count, char *error);

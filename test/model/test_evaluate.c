@@ -100,7 +100,7 @@ Test(evaluate, stops_when_asked) {
     rig_open(&rig, 1);
     eval_open(&eval, &rig, 2, 4);
     eval.evaluator.stop = &stop;
-    cr_expect_eq(evaluate(&eval.evaluator, &loss, &rig.loader, 4, rig.error), 1);
+    cr_expect_eq(evaluate(&eval.evaluator, &loss, &rig.loader, 4, rig.error), RESULT_STOPPED);
     cr_expect_eq(loss, -1);
     eval_close(&eval, &rig);
     rig_close(&rig);

@@ -19,7 +19,7 @@ static int run_reference(struct audit *audit, struct trainer *trainer, char *err
                     "in fp32 too the loss (%g) or its gradients are not finite: there is nothing "
                     "to audit\nname an earlier checkpoint with --from",
                     audit->reference.loss);
-    if (status == 0 && *subject->stop) status = 1;
+    if (status == 0 && *subject->stop) status = RESULT_STOPPED;
     if (status == 0) status = audit_update_run(&audit->update, subject, trainer, error);
     return status;
 }

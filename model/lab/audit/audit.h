@@ -21,8 +21,8 @@ struct audit {
 };
 
 /* Looks at config from the weights at `from` (a checkpoint or a directory of Hugging Face; NULL:
- * initial ones, or model.init_from). wanted: which formats. Returns 1 when stop
- * asked for it. The audit is to be freed whatever comes back. */
+ * initial ones, or model.init_from). wanted: which formats. Returns
+ * RESULT_STOPPED when stop asked for it. The audit is to be freed whatever comes back. */
 int audit_run(struct audit *audit, const struct config *config, const char *from,
               const bool wanted[AUDIT_FORMATS], int repetitions, const volatile sig_atomic_t *stop,
               struct audit_progress *progress, char *error);

@@ -34,8 +34,8 @@ struct audit_progress {
     void (*say)(struct audit_progress *progress, const char *what);
 };
 
-/* Looks at dtype (bf16 or fp16) next to the reference. Returns 1 when stopped. The format is to be
- * freed whatever comes back. */
+/* Looks at dtype (bf16 or fp16) next to the reference. Returns RESULT_STOPPED when it was. The
+ * format is to be freed whatever comes back. */
 int audit_format_run(struct audit_format *format, enum dtype dtype, struct subject *subject,
                      const struct audit_pass *reference, struct audit_progress *progress,
                      char *error);

@@ -206,7 +206,8 @@ int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trai
     int status = 0;
     if (kind == PASS_TRACED) watch_weights(&watcher);
     for (; status == 0 && watcher.batch < batches; watcher.batch++)
-        status = *subject->stop ? 1 : run_batch(&watcher, subject, trainer, kind, error);
+        status =
+            *subject->stop ? RESULT_STOPPED : run_batch(&watcher, subject, trainer, kind, error);
     if (status == 0 && !reference) pass->gradient_noise = noise_of(pass, batches);
     arrfree(watcher.floats);
     arrfree(watcher.raw);
@@ -242,7 +243,7 @@ int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct t
     *outcome = PASS_FINITE;
     for (int i = 0; *outcome == PASS_FINITE && i < batches; i++) {
         if (i % accumulated == 0) gpt_clear_gradients(gpt);
-        status = *subject->stop ? 1 : subject_put(subject, trainer, i, error);
+        status = *subject->stop ? RESULT_STOPPED : subject_put(subject, trainer, i, error);
         if (status) break;
         gpt_forward(gpt);
         gpt_loss(gpt, &trainer->optimizer.state->loss_scale, subject_weight(subject));

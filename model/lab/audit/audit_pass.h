@@ -33,8 +33,8 @@ struct audit_pass {
 };
 
 /* Runs trainer, which has subject's weights, over the micro-batches, each from cleared gradients;
- * its weights stay. With reference, the pass in fp32, everything is compared with it. Returns 1
- * when subject->stop asked for it. The pass is to be freed whatever comes back. */
+ * its weights stay. With reference, the pass in fp32, everything is compared with it. Returns
+ * RESULT_STOPPED when subject->stop asked for it. The pass is to be freed whatever comes back. */
 int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trainer *trainer,
                    const struct audit_pass *reference, enum pass_kind kind, char *error);
 void audit_pass_free(struct audit_pass *pass);

@@ -94,7 +94,7 @@ int run_audit(const struct config *config, const char *from, const struct comman
         audit_run(&audit, config, from, wanted, repetitions, stop, &spoken.progress, error);
     if (status == 0) status = report(&audit, line->out, error);
     audit_free(&audit);
-    if (status > 0) {
+    if (status == RESULT_STOPPED) {
         fprintf(stderr, "stopped by signal %d\n", (int)*stop);
         return EXIT_SIGNAL + *stop;
     }

@@ -237,13 +237,13 @@ static void name_changes(struct memory_advice *advice, const struct config *from
         add_flag(flags, size, "autocast.residual", "lower");
 }
 
-/* Whether config fits, and if so the advice to take it. Returns 1 if not. */
+/* Whether config fits, and if so the advice to take it. Returns RESULT_NONE if not. */
 static int try_config(struct memory_advice *advice, const struct config *config, struct backend *be,
                       size_t memory, char *error) {
     if (measure_layout(&advice->plan, config, be, error)) return -1;
-    if (advice->plan.total > memory) return 1;
+    if (advice->plan.total > memory) return RESULT_NONE;
     if (memory_plan_of(&advice->plan, config, be, error)) return -1;
-    if (advice->plan.total > memory) return 1;
+    if (advice->plan.total > memory) return RESULT_NONE;
     advice->config = *config;
     return 0;
 }
@@ -258,10 +258,10 @@ static int try_batches(struct memory_advice *advice, const struct config *config
         for (int level = (int)config->train.recompute; level <= CONFIG_RECOMPUTE_LAYER; level++) {
             smaller.train.recompute = (enum config_recompute)level;
             int status = try_config(advice, &smaller, be, memory, error);
-            if (status <= 0) return status;
+            if (status != RESULT_NONE) return status;
         }
     }
-    return 1;
+    return RESULT_NONE;
 }
 
 /* What is less exact, each with what was before: 16 bit, its gradients, its residual stream. */
@@ -279,7 +279,7 @@ int memory_advise(struct memory_advice *advice, const struct config *config, str
     struct config other = *config;
     int status = try_batches(advice, &other, be, memory, error);
     bool less_exact = false;
-    for (int turn = 0; status > 0 && turn < 3; turn++) {
+    for (int turn = 0; status == RESULT_NONE && turn < 3; turn++) {
         if (!give_up_bits(&other, turn, be)) continue;
         less_exact = true;
         status = try_batches(advice, &other, be, memory, error);

@@ -58,8 +58,8 @@ struct memory_advice {
 };
 
 /* Tries recomputing first, then smaller micro-batches with it (of which a step has more, so that
- * it sees the same sequences), and what is less exact last. Returns 1 if nothing of it fits into
- * `memory` bytes, with the smallest plan that was tried; -1 with a message. */
+ * it sees the same sequences), and what is less exact last. Returns RESULT_NONE if nothing of it
+ * fits into `memory` bytes, with the smallest plan that was tried; -1 with a message. */
 int memory_advise(struct memory_advice *advice, const struct config *config, struct backend *be,
                   size_t memory, char *error);
 

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "data/base/error.h"
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
 #include "model/lab/page/table.h"
@@ -255,9 +256,9 @@ static int print_advice(FILE *out, const struct memory_question *question, char 
         return 0;
     }
     int status = memory_advise(&advice, question->config, question->be, question->memory, error);
-    if (status < 0) return -1;
+    if (status == RESULT_FAILED) return -1;
     fprintf(out, "\nThis run does not fit: it takes %s, and there are %s.\n", needed, memory);
-    if (status > 0) {
+    if (status == RESULT_NONE) {
         const struct memory_plan *least = &advice.plan;
         size_t state = least->master + least->lower + least->gradients + least->moments;
         fprintf(out, "No option makes it fit: the least is %s, of which weights, gradients\n",

@@ -195,8 +195,8 @@ Test(documents, rows_of_any_length_are_whole) {
         for (size_t j = 0; j < piece.size; j++) wrong += piece.text[j] != 'a' + (int)(j % 26);
         cr_assert_eq(wrong, 0);
     }
-    cr_assert_eq(documents_next(&reading->documents, &piece, error), 1);
-    cr_assert_eq(documents_next(&reading->documents, &piece, error), 1);
+    cr_assert_eq(documents_next(&reading->documents, &piece, error), RESULT_NONE);
+    cr_assert_eq(documents_next(&reading->documents, &piece, error), RESULT_NONE);
     close_reading(reading);
 }
 

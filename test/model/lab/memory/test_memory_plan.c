@@ -369,7 +369,7 @@ static void check_advice(struct rig *rig, enum config_recompute level) {
     }
     for (size_t i = 0; i < count; i++) least = totals[i] < least ? totals[i] : least;
     cr_expect_gt(advised, 5);
-    cr_expect_eq(memory_advise(&advice, &rig->config, &rig->be, least - 1, rig->error), 1);
+    cr_expect_eq(memory_advise(&advice, &rig->config, &rig->be, least - 1, rig->error), RESULT_NONE);
 }
 
 Test(memory_plan, advice_is_the_first_change_that_fits) {

@@ -271,7 +271,7 @@ Test(memory_text, fits_or_says_what_to_change) {
                        "  (.*\n)*  --set gradients.dtype=lower\n$");
     free(text);
     struct memory_advice advice;
-    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, 1, rig.error), 1);
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, 1, rig.error), RESULT_NONE);
     const struct memory_plan *least = &advice.plan;
     cr_expect_leq(least->total, less);
     text = print(&rig, 0, false);
