@@ -1,11 +1,12 @@
 #include "kernels/backend.h"
 
+#include <assert.h>
 #include <stdio.h>
 
-#define X(name)                                                                   \
-    static void none_##name(struct backend *be, const struct name##_args *args) { \
-        (void)be;                                                                 \
-        (void)args;                                                               \
+#define X(name)                                                            \
+    void none_##name(struct backend *be, const struct name##_args *args) { \
+        (void)be;                                                          \
+        (void)args;                                                        \
     }
 OPERATIONS(X)
 #undef X
@@ -23,6 +24,11 @@ void backend_close(struct backend *be) {
 
 void backend_reserve(struct backend *be, size_t bytes) {
     if (bytes > be->workspace_bytes) be->workspace_bytes = bytes;
+}
+
+void *backend_workspace(struct backend *be, size_t bytes) {
+    assert(be->op != be->plan && (be->workspace ? bytes <= be->workspace_bytes : bytes == 0));
+    return be->workspace;
 }
 
 void backend_plan_begin(struct backend *be) {

@@ -75,15 +75,22 @@ struct backend {
 
 void backend_close(struct backend *be);
 
-/* Called by operations of the plan table: the workspace will hold at least this many bytes. */
+/* Called while planning: the workspace will hold at least this many bytes. */
 void backend_reserve(struct backend *be, size_t bytes);
+
+/* The workspace, for an operation that runs and takes this many bytes of it. That they were
+ * reserved is asserted. */
+void *backend_workspace(struct backend *be, size_t bytes);
 
 /* Switches between walking and working. backend_plan_end allocates the workspace; returns -1 with
  * a message if there is no memory for it. */
 void backend_plan_begin(struct backend *be);
 int backend_plan_end(struct backend *be, char *error);
 
-/* The table whose operations do nothing: what plan tables start from. */
+/* Operations that do nothing, and the table of them: the plan of those without scratch. */
+#define X(name) void none_##name(struct backend *be, const struct name##_args *args);
+OPERATIONS(X)
+#undef X
 extern const struct operations operations_none;
 
 #ifdef __cplusplus

@@ -86,15 +86,6 @@ static int cpu_write_choices(struct backend *be, const char *path, char *error) 
 
 static void cpu_close(struct backend *be) {
     cpu_products_close(be->state);
-    free((void *)be->plan);
-}
-
-static struct operations *make_plan_table(const struct cpu_level *level) {
-    struct operations *plan = malloc(sizeof *plan);
-    if (!plan) return NULL;
-    *plan = operations_none;
-    level->operations->plan(plan);
-    return plan;
 }
 
 static int open_products(struct backend *be, const struct backend_options *options,
@@ -121,14 +112,8 @@ int cpu_backend_open(struct backend *be, const struct backend_options *options, 
     be->level = level->full_name;
     cpu_describe(be->description, sizeof be->description);
     if (open_products(be, options, level, forced, error)) return -1;
-    be->run = &level->operations->run;
-    be->plan = make_plan_table(level);
-    if (!be->plan) {
-        cpu_products_close(be->state);
-        snprintf(error, BACKEND_ERROR_MAX, "out of memory");
-        return -1;
-    }
-    be->op = be->run;
+    be->op = be->run = &level->operations->run;
+    be->plan = &level->operations->plan;
     be->chunk_bytes = (size_t)64 << 20;
     be->has_bf16 = true;
     be->gelu_of_stored = true;

@@ -26,10 +26,15 @@ static double block_squares(const struct tensor *gradients, int64_t first, int64
     return total;
 }
 
+size_t cpu_gradient_norm_scratch(struct backend *be, const struct gradient_norm_args *args) {
+    (void)be;
+    return (size_t)blocks_of(tensor_count(args->gradients), CPU_FLAT_BLOCK) * sizeof(double);
+}
+
 void cpu_gradient_norm(struct backend *be, const struct gradient_norm_args *args) {
     struct step_state *state = args->state;
     int64_t count = tensor_count(args->gradients), blocks = blocks_of(count, CPU_FLAT_BLOCK);
-    double *squares = be->workspace; /* [blocks] */
+    double *squares = backend_workspace(be, cpu_gradient_norm_scratch(be, args)); /* [blocks] */
     float unscale = (float)(1.0 / (double)state->loss_scale);
     int found_inf = 0;
 #pragma omp parallel for schedule(static) reduction(| : found_inf)
@@ -47,9 +52,4 @@ void cpu_gradient_norm(struct backend *be, const struct gradient_norm_args *args
     state->found_inf = found_inf || !isfinite(state->gradient_norm);
     float factor = args->grad_clip / (state->gradient_norm + 1e-6f);
     state->clip_factor = args->grad_clip > 0 && factor < 1 ? factor : 1;
-}
-
-void cpu_gradient_norm_plan(struct backend *be, const struct gradient_norm_args *args) {
-    int64_t blocks = blocks_of(tensor_count(args->gradients), CPU_FLAT_BLOCK);
-    backend_reserve(be, (size_t)blocks * sizeof(double));
 }

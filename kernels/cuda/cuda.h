@@ -45,17 +45,12 @@ bool cuda_failed(struct backend *be, cudaError_t status, const char *what);
 void cuda_launched(struct backend *be, const char *what);
 
 #define X(name) void cuda_##name(struct backend *be, const struct name##_args *args);
-OPERATIONS(X)
+#define S(name) \
+    X(name)     \
+    size_t cuda_##name##_scratch(struct backend *be, const struct name##_args *args);
+OPERATIONS_BY_SCRATCH(X, S)
 #undef X
-
-/* Plan functions of the operations that need workspace or prepare something. */
-void cuda_embedding_backward_plan(struct backend *be, const struct embedding_backward_args *args);
-void cuda_layernorm_backward_plan(struct backend *be, const struct layernorm_backward_args *args);
-void cuda_matmul_plan(struct backend *be, const struct matmul_args *args);
-void cuda_attention_forward_plan(struct backend *be, const struct attention_forward_args *args);
-void cuda_attention_decode_plan(struct backend *be, const struct attention_decode_args *args);
-void cuda_attention_backward_plan(struct backend *be, const struct attention_backward_args *args);
-void cuda_gradient_norm_plan(struct backend *be, const struct gradient_norm_args *args);
+#undef S
 
 /* += column sums of b [rows, N] over its rows, dbias [N]; the workspace from `scratch` on holds
  * cuda_column_sums_bytes. */

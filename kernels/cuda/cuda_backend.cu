@@ -7,10 +7,27 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/products.h"
 
-static const struct operations cuda_operations = {
+#define X(name)
+#define S(name)                                                                   \
+    static void plan_##name(struct backend *be, const struct name##_args *args) { \
+        backend_reserve(be, cuda_##name##_scratch(be, args));                     \
+    }
+OPERATIONS_BY_SCRATCH(X, S)
+#undef X
+#undef S
+
+static const struct operations run_operations = {
 #define X(name) cuda_##name,
     OPERATIONS(X)
 #undef X
+};
+
+static const struct operations plan_operations = {
+#define X(name) none_##name,
+#define S(name) plan_##name,
+    OPERATIONS_BY_SCRATCH(X, S)
+#undef X
+#undef S
 };
 
 bool cuda_failed(struct backend *be, cudaError_t status, const char *what) {
@@ -132,22 +149,7 @@ static void cuda_close(struct backend *be) {
     }
     if (cuda->copy) cudaStreamDestroy(cuda->copy);
     if (cuda->compute) cudaStreamDestroy(cuda->compute);
-    free((void *)be->plan);
     free(cuda);
-}
-
-static struct operations *make_plan_table(void) {
-    struct operations *plan = (struct operations *)malloc(sizeof *plan);
-    if (!plan) return NULL;
-    *plan = operations_none;
-    plan->embedding_backward = cuda_embedding_backward_plan;
-    plan->layernorm_backward = cuda_layernorm_backward_plan;
-    plan->matmul = cuda_matmul_plan;
-    plan->attention_forward = cuda_attention_forward_plan;
-    plan->attention_decode = cuda_attention_decode_plan;
-    plan->attention_backward = cuda_attention_backward_plan;
-    plan->gradient_norm = cuda_gradient_norm_plan;
-    return plan;
 }
 
 static void open_streams(struct backend *be) {
@@ -213,7 +215,8 @@ static void fill(struct backend *be) {
     be->native_fp16 = true;
     be->has_bf16 = be->native_bf16 = cuda_state(be)->major >= 8;
     be->steps_ahead = 1;
-    be->op = be->run = &cuda_operations;
+    be->op = be->run = &run_operations;
+    be->plan = &plan_operations;
     be->allocate = cuda_allocate;
     be->available = cuda_available;
     be->release = cuda_release;
@@ -233,11 +236,8 @@ static void fill(struct backend *be) {
 int cuda_backend_open(struct backend *be, const struct backend_options *options, char *error) {
     memset(be, 0, sizeof *be);
     be->state = calloc(1, sizeof(struct cuda_state));
-    be->plan = make_plan_table();
-    if (!be->state || !be->plan) {
+    if (!be->state) {
         snprintf(error, BACKEND_ERROR_MAX, "out of memory");
-        free(be->state);
-        free((void *)be->plan);
         return -1;
     }
     int failed = find_device(be, error);

@@ -99,15 +99,15 @@ static int64_t shares(const struct tensor *gradients) {
     return blocks;
 }
 
-void cuda_gradient_norm_plan(struct backend *be, const struct gradient_norm_args *args) {
-    backend_reserve(be, (size_t)shares(args->gradients) * sizeof(double));
+size_t cuda_gradient_norm_scratch(struct backend *be, const struct gradient_norm_args *args) {
+    (void)be;
+    return (size_t)shares(args->gradients) * sizeof(double);
 }
 
 void cuda_gradient_norm(struct backend *be, const struct gradient_norm_args *args) {
     const struct tensor *gradients = args->gradients;
     int64_t blocks = shares(gradients);
-    double *partial = (double *)be->workspace; /* [blocks] */
-    assert((size_t)blocks * sizeof *partial <= be->workspace_bytes);
+    double *partial = (double *)backend_workspace(be, cuda_gradient_norm_scratch(be, args));
     cudaStream_t stream = cuda_state(be)->compute;
     bool aligned = aligned_to(gradients->data, 16);
     if (blocks > 0)

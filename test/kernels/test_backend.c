@@ -1,7 +1,11 @@
 #include "kernels/backend.h"
 
 #include <criterion/criterion.h>
+#include <signal.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "kernels/arena.h"
 #include "kernels/backend_open.h"
@@ -65,6 +69,55 @@ Test(backend, planning_switches_the_table) {
     cr_assert_eq(backend_plan_end(&be, error), 0);
     memset(be.workspace, 1, 100000);
     backend_close(&be);
+}
+
+static void take_some(struct backend *be) {
+    memset(backend_workspace(be, 1000), 1, 1000);
+}
+
+static void take_too_much(struct backend *be) {
+    backend_workspace(be, 1001);
+}
+
+static void take_before_planning_ends(struct backend *be) {
+    backend_plan_begin(be);
+    backend_reserve(be, 2000);
+    take_too_much(be);
+}
+
+static void run_unplanned(struct backend *be) {
+    enum { N = 200, C = 8 };
+    static float table[C], sum[C], dout[N * C];
+    static const int32_t tokens[N] = {0};
+    OP(be, embedding_backward, .dtoken_table = &(struct tensor){table, DTYPE_F32, 2, {1, C}},
+       .dposition_table = &(struct tensor){sum, DTYPE_F32, 2, {1, C}},
+       .dout = &(struct tensor){dout, DTYPE_F32, 2, {N, C}}, .tokens = tokens,
+       .sequence_length = 1);
+}
+
+/* In a process of its own, with 1000 bytes planned. */
+static bool aborts(void (*body)(struct backend *be)) {
+    int status;
+    pid_t child = fork();
+    cr_assert_geq(child, 0);
+    if (child == 0) {
+        char error[BACKEND_ERROR_MAX];
+        struct backend be = open_cpu(1);
+        backend_reserve(&be, 1000);
+        if (backend_plan_end(&be, error) || !freopen("/dev/null", "w", stderr)) _exit(1);
+        body(&be);
+        _exit(0);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+Test(backend, scratch_that_was_not_planned_ends_the_program) {
+    cr_assert_not(aborts(take_some));
+    cr_assert(aborts(take_too_much));
+    cr_assert(aborts(take_before_planning_ends));
+    cr_assert(aborts(run_unplanned));
 }
 
 /* AddressSanitizer ends the program on absurd sizes before the allocator can refuse them. */
