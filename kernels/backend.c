@@ -18,8 +18,8 @@ const struct operations operations_none = {
 };
 
 void backend_close(struct backend *be) {
-    if (be->workspace) be->release(be, be->workspace);
-    be->close(be);
+    if (be->workspace) backend_release(be, be->workspace);
+    be->functions->close(be);
 }
 
 void backend_reserve(struct backend *be, size_t bytes) {
@@ -36,8 +36,8 @@ void backend_plan_begin(struct backend *be) {
 }
 
 int backend_plan_end(struct backend *be, char *error) {
-    if (be->workspace) be->release(be, be->workspace);
-    be->workspace = be->allocate(be, be->workspace_bytes);
+    if (be->workspace) backend_release(be, be->workspace);
+    be->workspace = backend_allocate(be, be->workspace_bytes);
     be->op = be->run;
     if (be->workspace) return 0;
     snprintf(error, BACKEND_ERROR_MAX, "out of memory: no %zu MiB for the workspace",

@@ -91,13 +91,13 @@ static void plan(struct trainer *trainer) {
     be->op = be->run;
     memory->workspace = be->workspace_bytes;
     memory->batches = batches_bytes(be, trainer->gpt.capacity.rows);
-    memory->library = be->library_bytes;
+    memory->library = be->device.library_bytes;
     memory->total += memory->workspace + memory->batches + memory->library;
 }
 
 static int allocate_traffic(struct trainer *trainer, char *error) {
     struct backend *be = trainer->be;
-    trainer->results = be->host_allocate(be, TRAINER_SLOTS * sizeof *trainer->results);
+    trainer->results = backend_host_allocate(be, BACKEND_SLOTS * sizeof *trainer->results);
     if (!trainer->results) return fail(error, "out of memory");
     return batches_open(&trainer->batches, be, trainer->gpt.capacity.rows, error);
 }
@@ -110,7 +110,7 @@ int trainer_open(struct trainer *trainer, const struct config *config,
     if (gpt_open(gpt, config, precision, be, GPT_TRAINING, error)) return -1;
     trainer->state.scaler.loss_scale =
         precision->scale_loss ? (float)config->loss_scale.init_scale : 1;
-    trainer->scaler = be->allocate(be, sizeof *trainer->scaler);
+    trainer->scaler = backend_allocate(be, sizeof *trainer->scaler);
     if (!trainer->scaler) return fail(error, "out of memory");
     plan(trainer);
     if (!allocate) return 0;
@@ -125,15 +125,14 @@ int trainer_open(struct trainer *trainer, const struct config *config,
 void trainer_close(struct trainer *trainer) {
     struct backend *be = trainer->be;
     batches_close(&trainer->batches);
-    if (trainer->results) be->host_release(be, trainer->results);
-    if (trainer->scaler) be->release(be, trainer->scaler);
+    if (trainer->results) backend_host_release(be, trainer->results);
+    if (trainer->scaler) backend_release(be, trainer->scaler);
     if (trainer->gpt.be) gpt_close(&trainer->gpt);
     memset(trainer, 0, sizeof *trainer);
 }
 
 void trainer_restore_scaler(struct trainer *trainer) {
-    trainer->be->upload(trainer->be, trainer->scaler, &trainer->state.scaler,
-                        sizeof *trainer->scaler);
+    backend_upload(trainer->be, trainer->scaler, &trainer->state.scaler, sizeof *trainer->scaler);
 }
 
 /* Infinite gradients are skipped, but not for ever. */
@@ -160,7 +159,7 @@ int trainer_begin_step(struct trainer *trainer, const struct loader *loader, cha
     struct backend *be = trainer->be;
     const struct config *config = trainer->config;
     int64_t batch = config->train.micro_batch_size, micro_steps = config->train.grad_accum_steps;
-    assert(trainer->unfinished < TRAINER_SLOTS);
+    assert(trainer->unfinished < BACKEND_SLOTS);
     gpt_set_batch(&trainer->gpt, batch, config->data.seq_len);
     begin_step(trainer);
     for (int64_t micro = 0; micro < micro_steps; micro++) {
@@ -172,9 +171,9 @@ int trainer_begin_step(struct trainer *trainer, const struct loader *loader, cha
     update(trainer);
     trainer->state.step++;
     trainer->state.tokens += step_tokens(trainer);
-    int slot = (trainer->first_queued + trainer->unfinished++) % TRAINER_SLOTS;
+    int slot = (trainer->first_queued + trainer->unfinished++) % BACKEND_SLOTS;
     trainer->queued[slot] = (struct queued_step){trainer->state.step, trainer->state.tokens, lr};
-    be->fetch(be, slot, &trainer->results[slot], trainer->scaler, sizeof *trainer->scaler);
+    backend_fetch(be, slot, &trainer->results[slot], trainer->scaler, sizeof *trainer->scaler);
     return 0;
 }
 
@@ -182,8 +181,8 @@ int trainer_end_step(struct trainer *trainer, struct step_report *report, char *
     struct backend *be = trainer->be;
     int slot = trainer->first_queued;
     assert(trainer->unfinished > 0);
-    be->fetched(be, slot);
-    trainer->first_queued = (slot + 1) % TRAINER_SLOTS;
+    backend_fetched(be, slot);
+    trainer->first_queued = (slot + 1) % BACKEND_SLOTS;
     trainer->unfinished--;
     if (be->failure[0]) return fail(error, "%s", be->failure);
     const struct queued_step *queued = &trainer->queued[slot];

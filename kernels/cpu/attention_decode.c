@@ -237,8 +237,8 @@ static void head_store(float *scratch, const struct sizes *sizes, const struct t
 /* By the whole length: later calls go further along the sequence. */
 size_t cpu_attention_decode_scratch(struct backend *be, const struct attention_decode_args *args) {
     struct sizes sizes = sizes_of(args);
-    int64_t floats =
-        sizes.batch * sizes.blocks_max * sizes.partial_floats + be->threads * sizes.buffer_floats;
+    int64_t floats = sizes.batch * sizes.blocks_max * sizes.partial_floats +
+                     be->device.threads * sizes.buffer_floats;
     return (size_t)floats * sizeof(float);
 }
 
@@ -248,7 +248,7 @@ void cpu_attention_decode(struct backend *be, const struct attention_decode_args
     int64_t keys = args->position + 1, blocks = blocks_of(keys, KEYS);
     float *scratch = backend_workspace(be, cpu_attention_decode_scratch(be, args));
     assert(args->position >= 0 && args->position < sizes.length);
-#pragma omp parallel num_threads(be->threads) if (sizes.batch * blocks > 1)
+#pragma omp parallel num_threads(be->device.threads) if (sizes.batch * blocks > 1)
     {
         struct buffers buffers = buffers_at(scratch, &sizes, omp_get_thread_num());
 #pragma omp for

@@ -166,14 +166,14 @@ size_t cpu_attention_forward_scratch(struct backend *be,
     struct sizes sizes = sizes_of(args);
     struct scratch scratch = {0};
     buffers_take(&scratch, &sizes);
-    return (size_t)be->threads * (size_t)scratch.used * sizeof(float);
+    return (size_t)be->device.threads * (size_t)scratch.used * sizeof(float);
 }
 
 void cpu_attention_forward(struct backend *be, const struct attention_forward_args *args) {
     struct sizes sizes = sizes_of(args);
     int64_t heads = sizes.batch * sizes.heads;
     float *all_buffers = backend_workspace(be, cpu_attention_forward_scratch(be, args));
-#pragma omp parallel num_threads(be->threads)
+#pragma omp parallel num_threads(be->device.threads)
     {
         struct scratch scratch = {0};
         buffers_take(&scratch, &sizes);

@@ -14,14 +14,12 @@ extern "C" {
 
 struct cuda_products;
 
-enum { CUDA_SLOTS = 2 };
-
 struct cuda_state {
     cudaStream_t compute, copy;
-    cudaEvent_t begun[CUDA_SLOTS];   /* compute got as far as where slot was last sent */
-    cudaEvent_t sent[CUDA_SLOTS];    /* the slot's copy to the device is done */
-    cudaEvent_t fetched[CUDA_SLOTS]; /* the slot's copy to the host is done */
-    int major, minor;                /* compute capability */
+    cudaEvent_t begun[BACKEND_SLOTS];   /* compute got as far as where slot was last sent */
+    cudaEvent_t sent[BACKEND_SLOTS];    /* the slot's copy to the device is done */
+    cudaEvent_t fetched[BACKEND_SLOTS]; /* the slot's copy to the host is done */
+    int major, minor;                   /* compute capability */
     int multiprocessors;
     size_t shared_bytes; /* of shared memory that a block can have */
     size_t free_at_open; /* bytes of device memory that were free before the first allocation */

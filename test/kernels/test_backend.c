@@ -22,13 +22,13 @@ static struct backend open_cpu(int threads) {
 
 Test(backend, cpu_is_described) {
     struct backend be = open_cpu(3);
-    cr_assert_str_eq(be.name, "cpu");
-    cr_assert_eq(be.threads, 3);
-    cr_assert(be.description[0]);
+    cr_assert_str_eq(be.device.name, "cpu");
+    cr_assert_eq(be.device.threads, 3);
+    cr_assert(be.device.description[0]);
     cr_assert_eq(be.failure[0], 0);
     backend_close(&be);
     be = open_cpu(0); /* all cores */
-    cr_assert_geq(be.threads, 1);
+    cr_assert_geq(be.device.threads, 1);
     backend_close(&be);
 }
 
@@ -129,8 +129,8 @@ Test(backend, too_much_memory_is_an_error) {
     backend_reserve(&be, SIZE_MAX / 4);
     cr_assert_eq(backend_plan_end(&be, error), -1);
     cr_assert(strstr(error, "memory"), "%s", error);
-    cr_assert_null(be.allocate(&be, SIZE_MAX / 4));
-    cr_assert_null(be.host_allocate(&be, SIZE_MAX / 4));
+    cr_assert_null(backend_allocate(&be, SIZE_MAX / 4));
+    cr_assert_null(backend_host_allocate(&be, SIZE_MAX / 4));
     cr_assert_str_eq(be.failure, "", "a refusal is the caller's to report");
     backend_close(&be);
 }
@@ -140,13 +140,13 @@ Test(backend, memory) {
     struct backend be = open_here();
     const char text[] = "there and back";
     char copy[sizeof text];
-    void *memory = be.allocate(&be, sizeof text);
+    void *memory = backend_allocate(&be, sizeof text);
     cr_assert_eq((uintptr_t)memory % ARENA_ALIGNMENT, 0);
-    be.upload(&be, memory, text, sizeof text);
-    be.download(&be, copy, memory, sizeof copy);
+    backend_upload(&be, memory, text, sizeof text);
+    backend_download(&be, copy, memory, sizeof copy);
     cr_assert_str_eq(copy, text);
-    cr_assert_geq(be.peak_bytes(&be), sizeof text);
-    be.release(&be, memory);
+    cr_assert_geq(backend_peak_bytes(&be), sizeof text);
+    backend_release(&be, memory);
     backend_close(&be);
 }
 

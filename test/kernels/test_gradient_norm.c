@@ -18,7 +18,7 @@ static struct step_state norm_of(struct check *c, const struct tensor *gradients
                                .at_floor = 11};
     struct step_state *place = check_memory(c, CHECK_WRITE, &state, sizeof state);
     CHECK_OP(c, gradient_norm, .state = place, .gradients = gradients, .grad_clip = grad_clip);
-    c->be.download(&c->be, &state, place, sizeof state);
+    backend_download(&c->be, &state, place, sizeof state);
     cr_assert(state.loss_scale == loss_scale && state.loss == 3 && state.growth_tracker == 7 &&
                   state.updates == 8 && state.skipped == 9 && state.skipped_in_row == 10 &&
                   state.at_floor == 11,

@@ -182,7 +182,7 @@ double memory_recomputed_part(const struct config *config, const struct backend 
     double step = 3 * (layers * products + vocabulary * width) + 3.5 * layers * attention;
     double again = 0; /* of each layer but the last, which is still there */
     if (config->train.recompute == CONFIG_RECOMPUTE_LAYER) again = 8 * width * width + attention;
-    else if (config->train.recompute == CONFIG_RECOMPUTE_GELU && !be->gelu_of_stored)
+    else if (config->train.recompute == CONFIG_RECOMPUTE_GELU && !be->device.gelu_of_stored)
         again = 4 * width * width;
     return (layers - 1) * again / step;
 }
@@ -253,7 +253,8 @@ static bool give_up_bits(struct config *config, int turn, const struct backend *
     if (turn == 1) return memory_apply(config, MEMORY_GRADIENTS, lower);
     if (turn == 2) return memory_apply(config, MEMORY_RESIDUAL, lower);
     if (lower || !config->autocast.enabled) return false;
-    config->precision = be->has_bf16 ? CONFIG_PRECISION_BF16 : CONFIG_PRECISION_FP16;
+    config->precision =
+        be->device.computes[DTYPE_BF16] ? CONFIG_PRECISION_BF16 : CONFIG_PRECISION_FP16;
     return true;
 }
 
