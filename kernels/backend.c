@@ -22,13 +22,11 @@ void backend_close(struct backend *be) {
     be->functions->close(be);
 }
 
-void backend_reserve(struct backend *be, size_t bytes) {
-    if (bytes > be->workspace_bytes) be->workspace_bytes = bytes;
-}
-
 void *backend_workspace(struct backend *be, size_t bytes) {
-    assert(be->op != be->plan && (be->workspace ? bytes <= be->workspace_bytes : bytes == 0));
-    return be->workspace;
+    bool planning = be->op == be->plan;
+    if (planning && bytes > be->workspace_bytes) be->workspace_bytes = bytes;
+    assert(planning || (be->workspace ? bytes <= be->workspace_bytes : bytes == 0));
+    return planning ? NULL : be->workspace;
 }
 
 void backend_plan_begin(struct backend *be) {

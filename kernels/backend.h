@@ -28,15 +28,16 @@ enum backend_kind { BACKEND_CPU, BACKEND_CUDA };
 /* What is known of a device once it is open. */
 struct backend_description {
     enum backend_kind kind;
-    bool host_memory;           /* its memory is the host's */
-    const char *name;           /* "cpu", "cuda" */
-    char description[256];      /* the device in words */
-    char use[64];               /* and what is used of it, "x86-64-v4, 2 threads"; "": all */
-    char library[64];           /* that computes matrix products, with its version */
-    int threads;                /* 0: not a CPU */
-    bool computes[DTYPE_COUNT]; /* by enum dtype: can compute in it at all */
-    bool native[DTYPE_COUNT];   /* products in it at more than fp32 speed */
-    bool gelu_of_stored;        /* gelu_forward of a matmul's gelu_in gives the bits of its out */
+    bool host_memory;                  /* its memory is the host's */
+    const char *name;                  /* "cpu", "cuda" */
+    char description[256];             /* the device in words */
+    char use[64];                      /* and what is used of it, "x86-64-v4, 2 threads"; "": all */
+    char library[64];                  /* that computes matrix products, with its version */
+    int threads;                       /* 0: not a CPU */
+    bool computes[DTYPE_COUNT];        /* by enum dtype: can compute in it at all */
+    bool native[DTYPE_COUNT];          /* products in it at more than fp32 speed */
+    int64_t square_share[DTYPE_COUNT]; /* gradients of a dtype behind one of gradient_squares */
+    bool gelu_of_stored;  /* gelu_forward of a matmul's gelu_in gives the bits of its out */
     int steps_ahead;      /* training steps worth queueing before the oldest one's result is read */
     size_t chunk_bytes;   /* about how much scratch a chunk of work should have to keep all busy */
     size_t library_bytes; /* that the library of products takes by itself: an estimate */
@@ -71,7 +72,7 @@ struct backend {
     struct backend_description device;
     void *state; /* the backend's own */
 
-    void *workspace;        /* one block shared by all operations, valid within one call */
+    void *workspace;        /* see backend_workspace */
     size_t workspace_bytes; /* grows while planning */
 
     char failure[BACKEND_ERROR_MAX]; /* not empty: an operation failed; results are undefined */
@@ -141,13 +142,17 @@ static inline int backend_write_choices(struct backend *be, const char *path, ch
     return be->functions->write_choices(be, path, error);
 }
 
+/* How many sums gradient_squares makes of these. */
+static inline int64_t backend_squares(const struct backend *be, const struct tensor *gradients) {
+    int64_t share = be->device.square_share[gradients->dtype];
+    return (tensor_count(gradients) + share - 1) / share;
+}
+
 void backend_close(struct backend *be);
 
-/* Called while planning: the workspace will hold at least this many bytes. */
-void backend_reserve(struct backend *be, size_t bytes);
-
-/* The workspace, for an operation that runs and takes this many bytes of it. That they were
- * reserved is asserted. */
+/* Scratch memory. While planning: notes that this many bytes will be wanted, and returns NULL.
+ * Later returns them; that they were planned is asserted. It is one block for all, good until the
+ * next operation with scratch. */
 void *backend_workspace(struct backend *be, size_t bytes);
 
 /* Switches between walking and working. backend_plan_end allocates the workspace; returns -1 with

@@ -40,7 +40,8 @@ extern "C" {
     X(cast)                         \
     X(clear)                        \
     X(loss_sum)                     \
-    S(gradient_norm)                \
+    X(gradient_squares)             \
+    X(gradient_norm)                \
     X(adamw)                        \
     X(loss_scale_update)
 
@@ -191,13 +192,22 @@ struct loss_sum_args {
     float weight;
 };
 
-/* Sets gradient_norm, found_inf and clip_factor of state. The inverse scale is computed in fp64
- * and rounded to fp32; finiteness is tested after unscaling, where PyTorch tests before. A norm
- * beyond fp32 counts as infinite too: it would clip every gradient to zero. */
+/* squares[i] = the sum of squares of the i-th share of the unscaled gradients, as if added in fp64.
+ * The inverse scale is computed in fp64 and rounded to fp32. The sum is not finite exactly if a
+ * gradient is not: after unscaling, where PyTorch tests before. */
+struct gradient_squares_args {
+    double *squares;                /* [backend_squares(be, gradients)] */
+    const struct tensor *gradients; /* [P], scaled */
+    const struct step_state *state; /* of which loss_scale is read */
+};
+
+/* Sets gradient_norm, found_inf and clip_factor of state from all squares, added in fixed order. A
+ * norm beyond fp32 counts as infinite too: it would clip every gradient to zero. */
 struct gradient_norm_args {
     struct step_state *state;
-    const struct tensor *gradients; /* [P], scaled */
-    float grad_clip;                /* 0: no clipping */
+    const double *squares; /* [count] */
+    int64_t count;
+    float grad_clip; /* 0: no clipping */
 };
 
 /* One AdamW step (Loshchilov, Hutter 2019; operation order of PyTorch) on `master`, unscaling and

@@ -59,7 +59,12 @@ static void update(struct trainer *trainer) {
     struct gpt *gpt = &trainer->gpt;
     const struct config *config = trainer->config;
     double lr = schedule_lr(config, trainer->state.step);
-    OP(trainer->be, gradient_norm, .state = trainer->scaler, .gradients = &gpt->gradients,
+    /* In scratch memory: neither operation wants any itself. */
+    int64_t count = backend_squares(trainer->be, &gpt->gradients);
+    double *squares = backend_workspace(trainer->be, (size_t)count * sizeof *squares);
+    OP(trainer->be, gradient_squares, .squares = squares, .gradients = &gpt->gradients,
+       .state = trainer->scaler);
+    OP(trainer->be, gradient_norm, .state = trainer->scaler, .squares = squares, .count = count,
        .grad_clip = (float)config->optimizer.grad_clip);
     update_part(trainer, 0, gpt->decayed, lr, config->optimizer.weight_decay);
     update_part(trainer, gpt->decayed, gpt->count - gpt->decayed, lr, 0);

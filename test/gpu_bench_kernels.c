@@ -221,7 +221,9 @@ static void adamw_body(const struct subject *s) {
 }
 
 static void gradient_norm_body(const struct subject *s) {
-    OP(s->be, gradient_norm, .state = s->state, .gradients = &s->t[4], .grad_clip = 1);
+    OP(s->be, gradient_squares, .squares = s->scratch, .gradients = &s->t[4], .state = s->state);
+    OP(s->be, gradient_norm, .state = s->state, .squares = s->scratch,
+       .count = backend_squares(s->be, &s->t[4]), .grad_clip = 1);
 }
 
 static void attention_decode_body(const struct subject *s) {
@@ -289,6 +291,7 @@ static double make_update(struct subject *s, int64_t N, int64_t C) {
     for (int i = 0; i < 4 && !norm; i++)
         make(s, i, i == 3 ? DTYPE_BF16 : DTYPE_F32, count, 0, i == 0 ? 0.02 : 0);
     make(s, 4, DTYPE_F32, count, 0, 1e-3);
+    if (norm) s->scratch = take(s, (size_t)backend_squares(s->be, &s->t[4]) * sizeof(double));
     make_state(s);
     return (double)count * (norm ? 4 : 3 * 8 + 4 + 2);
 }

@@ -121,6 +121,7 @@ int cpu_backend_open(struct backend *be, const struct backend_options *options, 
     if (!level) return -1;
     if (options->threads > 0) omp_set_num_threads(options->threads);
     int threads = options->threads > 0 ? options->threads : omp_get_max_threads();
+    int64_t share = level->operations->square_share;
     *be = (struct backend){
         .op = &level->operations->run,
         .run = &level->operations->run,
@@ -133,6 +134,7 @@ int cpu_backend_open(struct backend *be, const struct backend_options *options, 
                 .name = "cpu",
                 .threads = threads,
                 .computes = {[DTYPE_F32] = true, [DTYPE_F16] = true, [DTYPE_BF16] = true},
+                .square_share = {[DTYPE_F32] = share, [DTYPE_F16] = share, [DTYPE_BF16] = share},
                 .gelu_of_stored = true,
                 .chunk_bytes = (size_t)64 << 20,
             },

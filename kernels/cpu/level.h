@@ -26,6 +26,7 @@ struct cpu_operations {
     /* out (+)= a b (+ bias) by plain loops, for where there is no oneDNN */
     void (*plain_product)(const struct onednn_shape *shape, float *out, const float *a,
                           const float *b, const float *bias);
+    int64_t square_share; /* gradients behind one of gradient_squares */
 };
 
 struct cpu_level {

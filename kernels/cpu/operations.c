@@ -6,7 +6,7 @@
 #define X(name)
 #define S(name)                                                                   \
     static void plan_##name(struct backend *be, const struct name##_args *args) { \
-        backend_reserve(be, cpu_##name##_scratch(be, args));                      \
+        backend_workspace(be, cpu_##name##_scratch(be, args));                    \
     }
 OPERATIONS_BY_SCRATCH(X, S)
 #undef X
@@ -30,4 +30,5 @@ const struct cpu_operations cpu_operations = {
 #undef S
         },
     .plain_product = cpu_plain_product,
+    .square_share = CPU_FLAT_BLOCK,
 };

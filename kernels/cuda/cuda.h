@@ -50,6 +50,9 @@ OPERATIONS_BY_SCRATCH(X, S)
 #undef X
 #undef S
 
+/* How many gradients of this dtype one of gradient_squares covers. */
+int64_t cuda_square_share(enum dtype dtype);
+
 /* += column sums of b [rows, N] over its rows, dbias [N]; the workspace from `scratch` on holds
  * cuda_column_sums_bytes. */
 size_t cuda_column_sums_bytes(const struct backend *be, const struct tensor *b);

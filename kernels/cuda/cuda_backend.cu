@@ -10,7 +10,7 @@
 #define X(name)
 #define S(name)                                                                   \
     static void plan_##name(struct backend *be, const struct name##_args *args) { \
-        backend_reserve(be, cuda_##name##_scratch(be, args));                     \
+        backend_workspace(be, cuda_##name##_scratch(be, args));                   \
     }
 OPERATIONS_BY_SCRATCH(X, S)
 #undef X
@@ -233,6 +233,8 @@ static void fill(struct backend *be) {
     device->name = "cuda";
     device->computes[DTYPE_F32] = device->computes[DTYPE_F16] = device->native[DTYPE_F16] = true;
     device->computes[DTYPE_BF16] = device->native[DTYPE_BF16] = cuda_state(be)->major >= 8;
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+        device->square_share[dtype] = cuda_square_share((enum dtype)dtype);
     device->steps_ahead = 1;
     be->functions = &cuda_functions;
     be->op = be->run = &run_operations;
