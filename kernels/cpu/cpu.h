@@ -37,9 +37,9 @@ OPERATIONS_BY_SCRATCH(X, S)
 #undef S
 
 /* out (+)= a b (+ bias) in fp32, as shape says; bias may be NULL. */
-struct onednn_shape;
-void cpu_plain_product(const struct onednn_shape *shape, float *out, const float *a, const float *b,
-                       const float *bias);
+struct product_shape;
+void cpu_plain_product(const struct product_shape *shape, float *out, const float *a,
+                       const float *b, const float *bias);
 
 /* += column sums of b over its rows (bias gradient); b [rows, N], dbias [N]. */
 void cpu_column_sums(const struct tensor *dbias, const struct tensor *b);

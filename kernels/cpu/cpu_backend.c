@@ -111,7 +111,7 @@ static int open_products(struct backend *be, const struct backend_options *optio
     if (!be->state) return -1;
     device->native[DTYPE_BF16] = cpu_products_native_bf16(be->state);
     device->library_bytes = cpu_products_own_bytes(be->state, device->threads);
-    cpu_products_describe(device->library, sizeof device->library);
+    library_describe(device->library, sizeof device->library);
     return 0;
 }
 

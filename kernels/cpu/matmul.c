@@ -9,11 +9,11 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/products.h"
 
-static struct onednn_shape shape_of(const struct matmul_args *args) {
+static struct product_shape shape_of(const struct matmul_args *args) {
     int64_t a_rows = tensor_rows(args->a), a_columns = tensor_columns(args->a);
     int64_t b_rows = tensor_rows(args->b), b_columns = tensor_columns(args->b);
     const struct tensor *out = args->gelu_in ? args->gelu_in : args->out;
-    struct onednn_shape shape;
+    struct product_shape shape;
     memset(&shape, 0, sizeof shape);
     shape.m = args->transpose_a ? a_columns : a_rows;
     shape.k = args->transpose_a ? a_rows : a_columns;
@@ -33,8 +33,8 @@ static struct onednn_shape shape_of(const struct matmul_args *args) {
 /* What one product needs in the workspace: where the operands are as they are, only the library's
  * scratch; else fp32 copies of what is not fp32. All places are multiples of ARENA_ALIGNMENT. */
 struct layout {
-    struct onednn_product *product;
-    struct onednn_shape shape;
+    struct cpu_product *product;
+    struct product_shape shape;
     bool widens;
     float *a, *b, *bias, *out; /* NULL: used in place */
     void *scratch;
@@ -56,7 +56,7 @@ static void place(struct layout *layout, const struct matmul_args *args, void *m
         layout->out = copy_place(&arena, args->gelu_in ? args->gelu_in : args->out);
     }
     if (layout->product)
-        layout->scratch = arena_take(&arena, onednn_scratch_bytes(layout->product));
+        layout->scratch = arena_take(&arena, library_scratch_bytes(layout->product));
     layout->bytes = arena.used;
 }
 

@@ -72,7 +72,7 @@ enum { FUSE_BIAS = 1, FUSE_GELU = 2, FUSE_DGELU = 4, FUSE_DBIAS = 8 };
 
 struct recipe {
     unsigned fused;
-    const struct product *product;
+    const struct cuda_product *product;
     struct product_key key;
     struct tensor a, b, bias; /* as the library reads them: args' own, or copies in the workspace */
     struct tensor result;     /* what the library stores to: args' own, or fp32 in the workspace */

@@ -118,17 +118,17 @@ static int open_bench(struct bench *bench, const char *choices) {
     return 0;
 }
 
-static int implementations(char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX]) {
-    const struct onednn_shape shape = {M, N, K, DTYPE_F32, DTYPE_F32, -1, 0, 0, 0};
-    struct onednn *library = onednn_open(cpu_level_choose(NULL, error), false);
-    int count = onednn_implementations(names, library, &shape);
-    onednn_close(library);
+static int implementations(char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX]) {
+    const struct product_shape shape = {M, N, K, DTYPE_F32, DTYPE_F32, -1, 0, 0, 0};
+    struct product_library *library = library_open(cpu_level_choose(NULL, error), false);
+    int count = library_implementations(names, library, &shape);
+    library_close(library);
     return count;
 }
 
 Test(autotune, a_choice_is_kept) {
     static struct bench first, second;
-    char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX];
+    char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX];
     char text[4096], again[4096], path[4096];
     bool something = implementations(names) > 1; /* to choose from */
     snprintf(path, sizeof path, "%s", in_folder("products.txt"));
