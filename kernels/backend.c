@@ -11,12 +11,6 @@
 OPERATIONS(X)
 #undef X
 
-const struct operations operations_none = {
-#define X(name) .name = none_##name,
-    OPERATIONS(X)
-#undef X
-};
-
 void backend_close(struct backend *be) {
     if (be->workspace) backend_release(be, be->workspace);
     be->functions->close(be);

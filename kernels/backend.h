@@ -160,11 +160,10 @@ void *backend_workspace(struct backend *be, size_t bytes);
 void backend_plan_begin(struct backend *be);
 int backend_plan_end(struct backend *be, char *error);
 
-/* Operations that do nothing, and the table of them: the plan of those without scratch. */
+/* Operations that do nothing: the plan of those without scratch. */
 #define X(name) void none_##name(struct backend *be, const struct name##_args *args);
 OPERATIONS(X)
 #undef X
-extern const struct operations operations_none;
 
 #ifdef __cplusplus
 }

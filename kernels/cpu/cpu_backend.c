@@ -101,20 +101,6 @@ static const struct device_functions cpu_functions = {
     .close = cpu_close,
 };
 
-static int open_products(struct backend *be, const struct backend_options *options,
-                         const struct cpu_level *level, bool keep_to_level, char *error) {
-    struct backend_description *device = &be->device;
-    char machine[sizeof device->description + 64];
-    snprintf(machine, sizeof machine, "%s, %d threads, %s", level->full_name, device->threads,
-             device->description);
-    be->state = cpu_products_open(level, keep_to_level, machine, options, error);
-    if (!be->state) return -1;
-    device->native[DTYPE_BF16] = cpu_products_native_bf16(be->state);
-    device->library_bytes = cpu_products_own_bytes(be->state, device->threads);
-    library_describe(device->library, sizeof device->library);
-    return 0;
-}
-
 int cpu_backend_open(struct backend *be, const struct backend_options *options, char *error) {
     bool forced;
     const struct cpu_level *level = cpu_level_choose(&forced, error);
@@ -143,5 +129,6 @@ int cpu_backend_open(struct backend *be, const struct backend_options *options, 
     cpu_describe(device->description, sizeof device->description);
     snprintf(device->use, sizeof device->use, "%s, %d thread%s", level->full_name, threads,
              threads == 1 ? "" : "s");
-    return open_products(be, options, level, forced, error);
+    be->state = cpu_products_open(device, level, forced, options, error);
+    return be->state ? 0 : -1;
 }

@@ -17,9 +17,9 @@ struct product_entry {
 struct cpu_products {
     struct product_library *library;
     struct product_entry *prepared; /* stb_ds map */
-    bool native_bf16, autotune;
+    bool autotune;
     struct autotune_choice *choices; /* stb_ds array */
-    char machine[384];
+    char machine[384];               /* what choices depend on, in words */
 };
 
 static const char *chosen(const struct cpu_products *products, const struct product_shape *shape) {
@@ -63,9 +63,9 @@ static int read_choices(FILE *file, void *into) {
     return autotune_read(&products->choices, products->machine, file);
 }
 
-struct cpu_products *cpu_products_open(const struct cpu_level *level, bool keep_to_level,
-                                       const char *machine, const struct backend_options *options,
-                                       char *error) {
+struct cpu_products *cpu_products_open(struct backend_description *device,
+                                       const struct cpu_level *level, bool keep_to_level,
+                                       const struct backend_options *options, char *error) {
     struct cpu_products *products = calloc(1, sizeof *products);
     if (products) products->library = library_open(level, keep_to_level);
     if (!products || !products->library) {
@@ -73,9 +73,10 @@ struct cpu_products *cpu_products_open(const struct cpu_level *level, bool keep_
         free(products);
         return NULL;
     }
-    char library[64];
-    library_describe(library, sizeof library);
-    snprintf(products->machine, sizeof products->machine, "%s, %s", library, machine);
+    library_describe(device->library, sizeof device->library);
+    device->library_bytes = library_own_bytes(products->library, device->threads);
+    snprintf(products->machine, sizeof products->machine, "%s, %s, %d threads, %s", device->library,
+             level->full_name, device->threads, device->description);
     products->autotune = options->autotune;
     if (options->autotune && options->choices &&
         choices_read(options->choices, read_choices, products, error)) {
@@ -83,7 +84,7 @@ struct cpu_products *cpu_products_open(const struct cpu_level *level, bool keep_
         return NULL;
     }
     struct product_shape probe = {64, 64, 64, DTYPE_BF16, DTYPE_BF16, -1, 0, 0, 0};
-    products->native_bf16 = cpu_products_find(products, probe, false) != NULL;
+    device->native[DTYPE_BF16] = cpu_products_find(products, probe, false) != NULL;
     return products;
 }
 
@@ -94,14 +95,6 @@ void cpu_products_close(struct cpu_products *products) {
     arrfree(products->choices);
     library_close(products->library);
     free(products);
-}
-
-size_t cpu_products_own_bytes(const struct cpu_products *products, int threads) {
-    return library_own_bytes(products->library, threads);
-}
-
-bool cpu_products_native_bf16(const struct cpu_products *products) {
-    return products->native_bf16;
 }
 
 bool cpu_products_run(struct cpu_products *products, const struct cpu_product *product, void *out,

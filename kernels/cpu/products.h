@@ -8,15 +8,13 @@
 
 struct cpu_products;
 
-/* keep_to_level: see library_open. machine: what a choice of autotune depends on beside the
- * library, in words. On failure returns NULL with a message of at most BACKEND_ERROR_MAX bytes. */
-struct cpu_products *cpu_products_open(const struct cpu_level *level, bool keep_to_level,
-                                       const char *machine, const struct backend_options *options,
-                                       char *error);
+/* Fills in what the library says to the device's description, of which threads and the words are
+ * there already. keep_to_level: see library_open. On failure returns NULL with a message of at most
+ * BACKEND_ERROR_MAX bytes. */
+struct cpu_products *cpu_products_open(struct backend_description *device,
+                                       const struct cpu_level *level, bool keep_to_level,
+                                       const struct backend_options *options, char *error);
 void cpu_products_close(struct cpu_products *products);
-
-size_t cpu_products_own_bytes(const struct cpu_products *products, int threads); /* of it */
-bool cpu_products_native_bf16(const struct cpu_products *products);
 
 /* The product of this shape, prepared when it is asked for first; while planning, autotune times
  * the library's implementations then. NULL if the library has none that is faster than fp32

@@ -258,8 +258,8 @@ static void count_backward(struct backend *be, const struct attention_backward_a
 }
 
 static double count(struct rig *rig, const struct config *config) {
-    struct operations counting = operations_none;
     const struct operations *plan = rig->be.plan;
+    struct operations counting = *plan;
     counting.matmul = count_matmul;
     counting.attention_forward = count_forward;
     counting.attention_backward = count_backward;
