@@ -50,7 +50,7 @@ static int print_version(char *error) {
     printf("mantissa %s\n"
            "  cpu        %s (this program has %s)\n"
            "  products   %s\n",
-           MANTISSA_VERSION, level, levels, be.library);
+           MANTISSA_VERSION, level, levels, be.device.library);
     backend_close(&be);
     return EXIT_DONE;
 }

@@ -1,28 +1,26 @@
 #include "kernels/backend.h"
 
+#include <assert.h>
 #include <stdio.h>
 
-#define X(name)                                                                   \
-    static void none_##name(struct backend *be, const struct name##_args *args) { \
-        (void)be;                                                                 \
-        (void)args;                                                               \
+#define X(name)                                                            \
+    void none_##name(struct backend *be, const struct name##_args *args) { \
+        (void)be;                                                          \
+        (void)args;                                                        \
     }
 OPERATIONS(X)
 #undef X
 
-const struct operations operations_none = {
-#define X(name) .name = none_##name,
-    OPERATIONS(X)
-#undef X
-};
-
 void backend_close(struct backend *be) {
-    if (be->workspace) be->release(be, be->workspace);
-    be->close(be);
+    if (be->workspace) backend_release(be, be->workspace);
+    be->functions->close(be);
 }
 
-void backend_reserve(struct backend *be, size_t bytes) {
-    if (bytes > be->workspace_bytes) be->workspace_bytes = bytes;
+void *backend_workspace(struct backend *be, size_t bytes) {
+    bool planning = be->op == be->plan;
+    if (planning && bytes > be->workspace_bytes) be->workspace_bytes = bytes;
+    assert(planning || (be->workspace ? bytes <= be->workspace_bytes : bytes == 0));
+    return planning ? NULL : be->workspace;
 }
 
 void backend_plan_begin(struct backend *be) {
@@ -30,8 +28,8 @@ void backend_plan_begin(struct backend *be) {
 }
 
 int backend_plan_end(struct backend *be, char *error) {
-    if (be->workspace) be->release(be, be->workspace);
-    be->workspace = be->allocate(be, be->workspace_bytes);
+    if (be->workspace) backend_release(be, be->workspace);
+    be->workspace = backend_allocate(be, be->workspace_bytes);
     be->op = be->run;
     if (be->workspace) return 0;
     snprintf(error, BACKEND_ERROR_MAX, "out of memory: no %zu MiB for the workspace",

@@ -1,4 +1,4 @@
-/* A backend: a device, its memory, and its filled table of operations. */
+/* A backend: what is known of a device, what it can do, and its two tables of operations. */
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H
 
@@ -10,7 +10,10 @@ extern "C" {
 
 enum device { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 
-enum { BACKEND_ERROR_MAX = 1024 };
+enum {
+    BACKEND_ERROR_MAX = 1024,
+    BACKEND_SLOTS = 2 /* for traffic in which nobody waits, each way: they take turns */
+};
 
 struct backend_options {
     enum device device;
@@ -20,6 +23,44 @@ struct backend_options {
     const char *choices; /* optional file of algorithms chosen before, taken if autotune is set */
 };
 
+enum backend_kind { BACKEND_CPU, BACKEND_CUDA };
+
+/* What is known of a device once it is open. */
+struct backend_description {
+    enum backend_kind kind;
+    bool host_memory;                  /* its memory is the host's */
+    const char *name;                  /* "cpu", "cuda" */
+    char description[256];             /* the device in words */
+    char use[64];                      /* and what is used of it, "x86-64-v4, 2 threads"; "": all */
+    char library[64];                  /* that computes matrix products, with its version */
+    int threads;                       /* 0: not a CPU */
+    bool computes[DTYPE_COUNT];        /* by enum dtype: can compute in it at all */
+    bool native[DTYPE_COUNT];          /* products in it at more than fp32 speed */
+    int64_t square_share[DTYPE_COUNT]; /* gradients of a dtype behind one of gradient_squares */
+    bool gelu_of_stored;  /* gelu_forward of a matmul's gelu_in gives the bits of its out */
+    int steps_ahead;      /* training steps worth queueing before the oldest one's result is read */
+    size_t chunk_bytes;   /* about how much scratch a chunk of work should have to keep all busy */
+    size_t library_bytes; /* that the library of products takes by itself: an estimate */
+};
+
+/* What a device does, as the functions below say. */
+struct device_functions {
+    void *(*allocate)(struct backend *be, size_t bytes);
+    size_t (*available)(struct backend *be);
+    void (*release)(struct backend *be, void *memory);
+    void (*upload)(struct backend *be, void *to, const void *host, size_t bytes);
+    void (*download)(struct backend *be, void *host, const void *from, size_t bytes);
+    void *(*host_allocate)(struct backend *be, size_t bytes);
+    void (*host_release)(struct backend *be, void *memory);
+    void (*send)(struct backend *be, int slot, void *to, const void *host, size_t bytes);
+    void (*sent)(struct backend *be, int slot);
+    void (*fetch)(struct backend *be, int slot, void *host, const void *from, size_t bytes);
+    void (*fetched)(struct backend *be, int slot);
+    size_t (*peak_bytes)(struct backend *be);
+    int (*write_choices)(struct backend *be, const char *path, char *error);
+    void (*close)(struct backend *be);
+};
+
 struct backend {
     /* The table in force. Normally `run`; `plan` walks a step without touching data, so that each
      * operation can announce its workspace and prepare what it wants prepared before step 0. */
@@ -27,64 +68,102 @@ struct backend {
     const struct operations *run, *plan;
     struct observer *observer; /* NULL: nobody watches, see kernels/observer.h */
 
-    const char *name;      /* "cpu", "cuda" */
-    char description[256]; /* of the device */
-    const char *level;     /* of the processor's instructions, "x86-64-v3"; NULL if not a CPU */
-    char library[64];      /* that computes matrix products, with its version */
-    int threads;           /* 0: not a CPU */
-    bool has_bf16;         /* can compute in bf16 at all */
-    bool native_bf16;      /* bf16 products at more than fp32 speed */
-    bool native_fp16;
-    bool gelu_of_stored; /* gelu_forward of a matmul's gelu_in gives the bits of its out */
-    int steps_ahead;     /* training steps worth queueing before the oldest one's result is read */
-    size_t chunk_bytes;  /* about how much scratch a chunk of work should have to keep all busy */
+    const struct device_functions *functions;
+    struct backend_description device;
+    void *state; /* the backend's own */
 
-    size_t library_bytes; /* that the library of products takes by itself: an estimate */
-
-    void *workspace;        /* one block shared by all operations, valid within one call */
+    void *workspace;        /* see backend_workspace */
     size_t workspace_bytes; /* grows while planning */
 
     char failure[BACKEND_ERROR_MAX]; /* not empty: an operation failed; results are undefined */
-
-    void *(*allocate)(struct backend *be, size_t bytes); /* ARENA_ALIGNMENT; NULL if none left */
-    size_t (*available)(struct backend *be);             /* bytes that can still be had */
-    void (*release)(struct backend *be, void *memory);
-    void (*upload)(struct backend *be, void *to, const void *host, size_t bytes);
-    void (*download)(struct backend *be, void *host, const void *from, size_t bytes);
-
-    /* Traffic in which nobody waits: two slots take turns each way. The host side is memory of
-     * host_allocate. What is sent is there for operations called afterwards, and stays until the
-     * slot is sent again; sent() returns once the host memory may be filled anew. What is fetched
-     * is what operations called before have left; fetched() returns once it is there. */
-    void *(*host_allocate)(struct backend *be, size_t bytes);
-    void (*host_release)(struct backend *be, void *memory);
-    void (*send)(struct backend *be, int slot, void *to, const void *host, size_t bytes);
-    void (*sent)(struct backend *be, int slot);
-    void (*fetch)(struct backend *be, int slot, void *host, const void *from, size_t bytes);
-    void (*fetched)(struct backend *be, int slot);
-
-    size_t (*peak_bytes)(struct backend *be); /* of memory that this process has used so far */
-
-    /* Writes down what autotune chose, to be given as options.choices later. Returns -1 with a
-     * message. Does nothing where there is nothing to choose. */
-    int (*write_choices)(struct backend *be, const char *path, char *error);
-
-    void (*close)(struct backend *be);
-    void *state; /* the backend's own */
 };
+
+/* Memory of the backend, aligned to ARENA_ALIGNMENT; NULL if none is left. */
+static inline void *backend_allocate(struct backend *be, size_t bytes) {
+    return be->functions->allocate(be, bytes);
+}
+
+/* Bytes that can still be had. */
+static inline size_t backend_available(struct backend *be) {
+    return be->functions->available(be);
+}
+
+static inline void backend_release(struct backend *be, void *memory) {
+    be->functions->release(be, memory);
+}
+
+static inline void backend_upload(struct backend *be, void *to, const void *host, size_t bytes) {
+    be->functions->upload(be, to, host, bytes);
+}
+
+static inline void backend_download(struct backend *be, void *host, const void *from,
+                                    size_t bytes) {
+    be->functions->download(be, host, from, bytes);
+}
+
+/* Traffic in which nobody waits: BACKEND_SLOTS slots take turns each way. The host side is memory
+ * of backend_host_allocate. What is sent is there for operations called afterwards, and stays until
+ * the slot is sent again; backend_sent returns once the host memory may be filled anew. What is
+ * fetched is what operations called before have left; backend_fetched returns once it is there. */
+static inline void *backend_host_allocate(struct backend *be, size_t bytes) {
+    return be->functions->host_allocate(be, bytes);
+}
+
+static inline void backend_host_release(struct backend *be, void *memory) {
+    be->functions->host_release(be, memory);
+}
+
+static inline void backend_send(struct backend *be, int slot, void *to, const void *host,
+                                size_t bytes) {
+    be->functions->send(be, slot, to, host, bytes);
+}
+
+static inline void backend_sent(struct backend *be, int slot) {
+    be->functions->sent(be, slot);
+}
+
+static inline void backend_fetch(struct backend *be, int slot, void *host, const void *from,
+                                 size_t bytes) {
+    be->functions->fetch(be, slot, host, from, bytes);
+}
+
+static inline void backend_fetched(struct backend *be, int slot) {
+    be->functions->fetched(be, slot);
+}
+
+/* The most memory that this process has used so far, in bytes. */
+static inline size_t backend_peak_bytes(struct backend *be) {
+    return be->functions->peak_bytes(be);
+}
+
+/* Writes down what autotune chose, to be given as options.choices later. Returns -1 with a message.
+ * Does nothing where there is nothing to choose. */
+static inline int backend_write_choices(struct backend *be, const char *path, char *error) {
+    return be->functions->write_choices(be, path, error);
+}
+
+/* How many sums gradient_squares makes of these. */
+static inline int64_t backend_squares(const struct backend *be, const struct tensor *gradients) {
+    int64_t share = be->device.square_share[gradients->dtype];
+    return (tensor_count(gradients) + share - 1) / share;
+}
 
 void backend_close(struct backend *be);
 
-/* Called by operations of the plan table: the workspace will hold at least this many bytes. */
-void backend_reserve(struct backend *be, size_t bytes);
+/* Scratch memory. While planning: notes that this many bytes will be wanted, and returns NULL.
+ * Later returns them; that they were planned is asserted. It is one block for all, good until the
+ * next operation with scratch. */
+void *backend_workspace(struct backend *be, size_t bytes);
 
 /* Switches between walking and working. backend_plan_end allocates the workspace; returns -1 with
  * a message if there is no memory for it. */
 void backend_plan_begin(struct backend *be);
 int backend_plan_end(struct backend *be, char *error);
 
-/* The table whose operations do nothing: what plan tables start from. */
-extern const struct operations operations_none;
+/* Operations that do nothing: the plan of those without scratch. */
+#define X(name) void none_##name(struct backend *be, const struct name##_args *args);
+OPERATIONS(X)
+#undef X
 
 #ifdef __cplusplus
 }

@@ -1,7 +1,7 @@
 /* The one table of operations: everything a training step does to tensors, named once.
  *
- * OPERATIONS lists the names. From it come the struct of function pointers that a backend fills,
- * the prototypes cpu_NAME (and cuda_NAME), and loops over all operations (planning, profiling).
+ * OPERATIONS lists the names. From it come the struct of function pointers, the prototypes cpu_NAME
+ * and cuda_NAME, the tables of both backends, and loops over all operations (planning, profiling).
  * The contract of operation NAME is the comment and the fields of struct NAME_args: outputs come
  * first, "[N, C]" is a shape, "+=" marks an output that is added to. Unless a field says
  * otherwise, tensors may have any dtype; arithmetic is fp32 and results are rounded once, when
@@ -22,24 +22,30 @@
 extern "C" {
 #endif
 
-#define OPERATIONS(X)     \
-    X(embedding_forward)  \
-    X(embedding_backward) \
-    X(layernorm_forward)  \
-    X(layernorm_backward) \
-    X(matmul)             \
-    X(gelu_forward)       \
-    X(gelu_backward)      \
-    X(attention_forward)  \
-    X(attention_decode)   \
-    X(attention_backward) \
-    X(cross_entropy)      \
-    X(cast)               \
-    X(clear)              \
-    X(loss_sum)           \
-    X(gradient_norm)      \
-    X(adamw)              \
+/* X(NAME), or S(NAME) for an operation with a second function on each backend, NAME_scratch: asked
+ * while planning, with the same arguments, it returns the bytes of scratch that NAME will want
+ * (backend_workspace), and prepares what is to be prepared before step 0. */
+#define OPERATIONS_BY_SCRATCH(X, S) \
+    X(embedding_forward)            \
+    S(embedding_backward)           \
+    X(layernorm_forward)            \
+    S(layernorm_backward)           \
+    S(matmul)                       \
+    X(gelu_forward)                 \
+    X(gelu_backward)                \
+    S(attention_forward)            \
+    S(attention_decode)             \
+    S(attention_backward)           \
+    X(cross_entropy)                \
+    X(cast)                         \
+    X(clear)                        \
+    X(loss_sum)                     \
+    X(gradient_squares)             \
+    X(gradient_norm)                \
+    X(adamw)                        \
     X(loss_scale_update)
+
+#define OPERATIONS(X) OPERATIONS_BY_SCRATCH(X, X)
 
 struct backend;
 
@@ -186,13 +192,22 @@ struct loss_sum_args {
     float weight;
 };
 
-/* Sets gradient_norm, found_inf and clip_factor of state. The inverse scale is computed in fp64
- * and rounded to fp32; finiteness is tested after unscaling, where PyTorch tests before. A norm
- * beyond fp32 counts as infinite too: it would clip every gradient to zero. */
+/* squares[i] = the sum of squares of the i-th share of the unscaled gradients, as if added in fp64.
+ * The inverse scale is computed in fp64 and rounded to fp32. The sum is not finite exactly if a
+ * gradient is not: after unscaling, where PyTorch tests before. */
+struct gradient_squares_args {
+    double *squares;                /* [backend_squares(be, gradients)] */
+    const struct tensor *gradients; /* [P], scaled */
+    const struct step_state *state; /* of which loss_scale is read */
+};
+
+/* Sets gradient_norm, found_inf and clip_factor of state from all squares, added in fixed order. A
+ * norm beyond fp32 counts as infinite too: it would clip every gradient to zero. */
 struct gradient_norm_args {
     struct step_state *state;
-    const struct tensor *gradients; /* [P], scaled */
-    float grad_clip;                /* 0: no clipping */
+    const double *squares; /* [count] */
+    int64_t count;
+    float grad_clip; /* 0: no clipping */
 };
 
 /* One AdamW step (Loshchilov, Hutter 2019; operation order of PyTorch) on `master`, unscaling and

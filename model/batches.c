@@ -19,8 +19,7 @@ static size_t slot_bytes(int64_t rows) {
 
 size_t batches_bytes(const struct backend *be, int64_t rows) {
     struct arena measure = {0};
-    bool is_host = be->threads > 0;
-    for (int i = 0; i < (is_host ? 2 : 1) * BATCH_SLOTS; i++)
+    for (int i = 0; i < (be->device.host_memory ? 2 : 1) * BACKEND_SLOTS; i++)
         arena_take(&measure, slot_bytes(rows));
     return measure.used;
 }
@@ -29,9 +28,9 @@ int batches_open(struct batches *batches, struct backend *be, int64_t rows, char
     size_t bytes = slot_bytes(rows);
     bool complete = true;
     *batches = (struct batches){.be = be};
-    for (int slot = 0; slot < BATCH_SLOTS; slot++) {
-        batches->host[slot] = be->host_allocate(be, bytes);
-        batches->sent[slot] = be->allocate(be, bytes);
+    for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
+        batches->host[slot] = backend_host_allocate(be, bytes);
+        batches->sent[slot] = backend_allocate(be, bytes);
         complete = complete && batches->host[slot] && batches->sent[slot];
     }
     return complete ? 0 : fail(error, "out of memory for batches of %zu bytes", bytes);
@@ -39,9 +38,9 @@ int batches_open(struct batches *batches, struct backend *be, int64_t rows, char
 
 void batches_close(struct batches *batches) {
     struct backend *be = batches->be;
-    for (int slot = 0; slot < BATCH_SLOTS; slot++) {
-        if (batches->host[slot]) be->host_release(be, batches->host[slot]);
-        if (batches->sent[slot]) be->release(be, batches->sent[slot]);
+    for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
+        if (batches->host[slot]) backend_host_release(be, batches->host[slot]);
+        if (batches->sent[slot]) backend_release(be, batches->sent[slot]);
     }
     memset(batches, 0, sizeof *batches);
 }
@@ -53,13 +52,13 @@ int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *l
     int64_t rows = gpt->shape.rows;
     int32_t *host = batches->host[slot];
     assert(rows <= gpt->capacity.rows);
-    be->sent(be, slot);
+    backend_sent(be, slot);
     if (loader_fetch(loader, host, host + rows, (uint64_t)first_sample, (int)gpt->shape.batch,
                      error))
         return -1;
-    be->send(be, slot, batches->sent[slot], host, 2 * (size_t)rows * sizeof *host);
+    backend_send(be, slot, batches->sent[slot], host, 2 * (size_t)rows * sizeof *host);
     gpt->activations.tokens = batches->sent[slot];
     gpt->activations.targets = batches->sent[slot] + rows;
-    batches->slot = (slot + 1) % BATCH_SLOTS;
+    batches->slot = (slot + 1) % BACKEND_SLOTS;
     return 0;
 }

@@ -5,14 +5,11 @@
 #include "data/text/loader.h"
 #include "model/gpt.h"
 
-/* Host and backend take turns. */
-enum { BATCH_SLOTS = 2 };
-
 struct batches {
     struct backend *be;
-    int slot;                   /* that the next batch goes to */
-    int32_t *host[BATCH_SLOTS]; /* [2, B, T]: inputs, then targets */
-    int32_t *sent[BATCH_SLOTS]; /* the same in backend memory */
+    int slot;                     /* that the next batch goes to */
+    int32_t *host[BACKEND_SLOTS]; /* [2, B, T]: inputs, then targets */
+    int32_t *sent[BACKEND_SLOTS]; /* the same in backend memory */
 };
 
 /* What batches_open takes of the backend's memory; on a CPU the host's is the same. */

@@ -27,20 +27,20 @@ int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loa
     struct backend *be = gpt->be;
     int64_t batch = gpt->capacity.batch, length = gpt->capacity.sequence_length;
     int64_t batches = (sequences + batch - 1) / batch;
-    double total = 0, weight = 0, batch_weight[BATCH_SLOTS];
+    double total = 0, weight = 0, batch_weight[BACKEND_SLOTS];
     for (int64_t i = 0; i <= batches; i++) {
-        int slot = (int)(i % BATCH_SLOTS), before = (int)((i + 1) % BATCH_SLOTS);
+        int slot = (int)(i % BACKEND_SLOTS), before = (int)((i + 1) % BACKEND_SLOTS);
         if (evaluator->stop && *evaluator->stop) return RESULT_STOPPED;
         if (i < batches) {
             int64_t left = sequences - i * batch, count = left < batch ? left : batch;
             gpt_set_batch(gpt, count, length);
             if (batches_put(evaluator->batches, gpt, loader, i * batch, error)) return -1;
             batch_loss(evaluator);
-            be->fetch(be, slot, evaluator->results[slot], evaluator->sum, sizeof(float));
+            backend_fetch(be, slot, evaluator->results[slot], evaluator->sum, sizeof(float));
             batch_weight[slot] = (double)count / (double)batch;
         }
         if (i == 0) continue;
-        be->fetched(be, before);
+        backend_fetched(be, before);
         total += batch_weight[before] * (double)*evaluator->results[before];
         weight += batch_weight[before];
     }

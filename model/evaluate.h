@@ -10,7 +10,7 @@ struct evaluator {
     struct gpt *gpt;
     struct batches *batches;
     float *sum;                        /* backend memory for one value */
-    float *results[BATCH_SLOTS];       /* host memory of the backend, one value each */
+    float *results[BACKEND_SLOTS];     /* host memory of the backend, one value each */
     const volatile sig_atomic_t *stop; /* optional: not 0 asks to end early */
 };
 

@@ -178,7 +178,7 @@ void gpt_recompute(struct gpt *gpt, int64_t layer) {
         attention_block(&pass, layer);
         normalize_mid(&pass, layer);
         mlp_hidden(&pass, layer);
-    } else if (gpt->be->gelu_of_stored) {
+    } else if (gpt->be->device.gelu_of_stored) {
         OP(gpt->be, gelu_forward, .out = &a->mlp_gelu, .in = &a->mlp_fc);
     } else {
         mlp_hidden(&pass, layer);

@@ -159,7 +159,7 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     gpt->shape = config_shape(config);
     int64_t batch = use == GPT_SAMPLING ? 1 : config->train.micro_batch_size;
     set_batch(&gpt->shape, batch, config->data.seq_len, precision->activation[ACTIVATION_logits],
-              be->chunk_bytes);
+              be->device.chunk_bytes);
     if (use == GPT_SAMPLING) gpt->shape.logit_rows = 1;
     gpt->sharing = use == GPT_TRAINING ? (enum sharing)config->train.recompute : SHARE_ALL;
     gpt->has_cache =
@@ -191,7 +191,7 @@ int gpt_allocate(struct gpt *gpt, char *error) {
     struct backend *be = gpt->be;
     const struct memory_plan *m = &gpt->memory;
     size_t parameters = parameter_bytes(m), state = parameters + m->moments;
-    size_t available = be->available(be);
+    size_t available = backend_available(be);
     if (m->total > available)
         return fail(error,
                     "not enough memory: %zu MiB needed (%zu for parameters, gradients and moments, "
@@ -202,13 +202,13 @@ int gpt_allocate(struct gpt *gpt, char *error) {
                     gpt->use == GPT_TRAINING
                         ? "\n--dry-run names the smallest change with which the run fits"
                         : "");
-    gpt->parameter_memory = be->allocate(be, parameters);
+    gpt->parameter_memory = backend_allocate(be, parameters);
     if (!gpt->parameter_memory)
         return fail(error,
                     "out of memory: the parameters with their gradients and moments need %zu MiB\n"
                     "choose a smaller model",
                     state >> 20);
-    gpt->activation_memory = be->allocate(be, m->activations);
+    gpt->activation_memory = backend_allocate(be, m->activations);
     if (!gpt->activation_memory)
         return fail(error,
                     "out of memory: the activations need %zu MiB\n"
@@ -225,8 +225,8 @@ int gpt_allocate(struct gpt *gpt, char *error) {
 
 void gpt_close(struct gpt *gpt) {
     struct backend *be = gpt->be;
-    if (gpt->parameter_memory) be->release(be, gpt->parameter_memory);
-    if (gpt->activation_memory) be->release(be, gpt->activation_memory);
+    if (gpt->parameter_memory) backend_release(be, gpt->parameter_memory);
+    if (gpt->activation_memory) backend_release(be, gpt->activation_memory);
     arrfree(gpt->list);
     free(gpt->masters.layers);
     free(gpt->weights.layers);
@@ -239,7 +239,7 @@ void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
     assert(batch * sequence_length <= gpt->capacity.rows);
     if (batch == gpt->shape.batch && sequence_length == gpt->shape.sequence_length) return;
     set_batch(&gpt->shape, batch, sequence_length, gpt->precision.activation[ACTIVATION_logits],
-              gpt->be->chunk_bytes);
+              gpt->be->device.chunk_bytes);
     if (gpt->shape.logit_rows > gpt->capacity.logit_rows)
         gpt->shape.logit_rows = gpt->capacity.logit_rows;
     struct arena arena = {gpt->activation_memory, 0, gpt->memory.activations};
@@ -270,7 +270,7 @@ void gpt_initialize(struct gpt *gpt, uint64_t seed) {
         for (int64_t first = 0; first < total; first += PIECE) {
             int64_t count = total - first < PIECE ? total - first : PIECE;
             fill_initial(values, &gpt->list[i], seed, (uint64_t)i + 1, first, count);
-            be->upload(be, (float *)view.data + first, values, (size_t)count * sizeof *values);
+            backend_upload(be, (float *)view.data + first, values, (size_t)count * sizeof *values);
         }
     }
     gpt_refresh_lower(gpt);

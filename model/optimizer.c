@@ -17,14 +17,14 @@ int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct co
     carve(optimizer, &measure);
     gpt->memory.moments = measure.used;
     gpt->memory.total += measure.used;
-    optimizer->state = gpt->be->allocate(gpt->be, sizeof *optimizer->state);
+    optimizer->state = backend_allocate(gpt->be, sizeof *optimizer->state);
     return optimizer->state ? 0 : fail(error, "out of memory");
 }
 
 int optimizer_allocate(struct optimizer *optimizer, char *error) {
     struct backend *be = optimizer->gpt->be;
     size_t bytes = optimizer->gpt->memory.moments;
-    optimizer->memory = be->allocate(be, bytes);
+    optimizer->memory = backend_allocate(be, bytes);
     if (!optimizer->memory)
         return fail(error,
                     "out of memory: the optimizer's moments need %zu MiB\nchoose a smaller model",
@@ -37,8 +37,8 @@ int optimizer_allocate(struct optimizer *optimizer, char *error) {
 void optimizer_close(struct optimizer *optimizer) {
     if (!optimizer->gpt) return;
     struct backend *be = optimizer->gpt->be;
-    if (optimizer->memory) be->release(be, optimizer->memory);
-    if (optimizer->state) be->release(be, optimizer->state);
+    if (optimizer->memory) backend_release(be, optimizer->memory);
+    if (optimizer->state) backend_release(be, optimizer->state);
     memset(optimizer, 0, sizeof *optimizer);
 }
 
@@ -62,7 +62,12 @@ void optimizer_step(struct optimizer *optimizer, int64_t step) {
     struct gpt *gpt = optimizer->gpt;
     const struct config *config = optimizer->config;
     double lr = schedule_lr(config, step);
-    OP(gpt->be, gradient_norm, .state = optimizer->state, .gradients = &gpt->gradients,
+    /* In scratch memory: neither operation wants any itself. */
+    int64_t count = backend_squares(gpt->be, &gpt->gradients);
+    double *squares = backend_workspace(gpt->be, (size_t)count * sizeof *squares);
+    OP(gpt->be, gradient_squares, .squares = squares, .gradients = &gpt->gradients,
+       .state = optimizer->state);
+    OP(gpt->be, gradient_norm, .state = optimizer->state, .squares = squares, .count = count,
        .grad_clip = (float)config->optimizer.grad_clip);
     update_group(optimizer, 0, gpt->decayed, lr, config->optimizer.weight_decay);
     update_group(optimizer, gpt->decayed, gpt->count - gpt->decayed, lr, 0);

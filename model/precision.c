@@ -7,12 +7,13 @@
 
 static enum dtype choose_lower(const struct config *config, const struct backend *be, char *note) {
     if (config->precision != CONFIG_PRECISION_AUTO) return (enum dtype)config->precision;
-    enum dtype lower = be->native_bf16 ? DTYPE_BF16 : be->native_fp16 ? DTYPE_F16 : DTYPE_F32;
+    const bool *native = be->device.native;
+    enum dtype lower = native[DTYPE_BF16] ? DTYPE_BF16 : native[DTYPE_F16] ? DTYPE_F16 : DTYPE_F32;
     snprintf(note, ERROR_MAX, "precision \"auto\": %s, because this %s has %s", dtype_name(lower),
-             strcmp(be->name, "cuda") == 0 ? "GPU" : be->name,
-             be->native_bf16   ? "bf16 matrix products"
-             : be->native_fp16 ? "fp16 matrix products but no bf16"
-                               : "no fast 16-bit matrix products");
+             be->device.kind == BACKEND_CUDA ? "GPU" : be->device.name,
+             native[DTYPE_BF16]  ? "bf16 matrix products"
+             : native[DTYPE_F16] ? "fp16 matrix products but no bf16"
+                                 : "no fast 16-bit matrix products");
     return lower;
 }
 
@@ -55,11 +56,11 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
     memset(p, 0, sizeof *p);
     note[0] = 0;
     p->lower = config->autocast.enabled ? choose_lower(config, be, note) : DTYPE_F32;
-    if (p->lower == DTYPE_BF16 && !be->has_bf16)
+    if (p->lower == DTYPE_BF16 && !be->device.computes[DTYPE_BF16])
         return fail(error,
                     "precision \"bf16\": %s cannot compute in bf16\n"
                     "use \"precision\": \"fp16\", which scales the loss to make up for its range",
-                    be->description);
+                    be->device.description);
     resolve_sites(p, config);
     p->residual = config->autocast.residual == CONFIG_DTYPE_LOWER ? p->lower : DTYPE_F32;
     p->gradients = config->gradients.dtype == CONFIG_DTYPE_LOWER ? p->lower : DTYPE_F32;

@@ -150,8 +150,8 @@ static void read_context(struct sampler *sampler) {
     struct gpt *gpt = sampler->gpt;
     int64_t padded = padded_length(gpt, sampler->length);
     for (int64_t i = sampler->length; i < padded; i++) sampler->context[i] = 0;
-    gpt->be->upload(gpt->be, gpt->activations.tokens, sampler->context,
-                    (size_t)padded * sizeof *sampler->context);
+    backend_upload(gpt->be, gpt->activations.tokens, sampler->context,
+                   (size_t)padded * sizeof *sampler->context);
     gpt_prefill(gpt, padded);
 }
 
@@ -169,7 +169,7 @@ static void read_token(struct sampler *sampler, int token) {
     }
     int32_t *place = &sampler->context[sampler->length];
     *place = token;
-    gpt->be->upload(gpt->be, gpt->activations.tokens + sampler->length, place, sizeof *place);
+    backend_upload(gpt->be, gpt->activations.tokens + sampler->length, place, sizeof *place);
     gpt_decode(gpt, sampler->length++);
 }
 
@@ -179,7 +179,7 @@ static void predict(struct sampler *sampler) {
     size_t vocabulary = (size_t)gpt->shape.padded_vocab;
     const struct tensor *out = &gpt->activations.logits;
     gpt_logits(gpt, sampler->length - 1);
-    gpt->be->download(gpt->be, sampler->scratch, out->data, vocabulary * dtype_bytes(out->dtype));
+    backend_download(gpt->be, sampler->scratch, out->data, vocabulary * dtype_bytes(out->dtype));
     const float *wide = dtype_widen(sampler->logits, sampler->scratch, out->dtype, 0, vocabulary);
     if (wide != sampler->logits) memcpy(sampler->logits, wide, vocabulary * sizeof *wide);
 }

@@ -51,13 +51,13 @@ static void plan(struct trainer *trainer) {
     be->op = be->run;
     memory->workspace = be->workspace_bytes;
     memory->batches = batches_bytes(be, trainer->gpt.capacity.rows);
-    memory->library = be->library_bytes;
+    memory->library = be->device.library_bytes;
     memory->total += memory->workspace + memory->batches + memory->library;
 }
 
 static int allocate_traffic(struct trainer *trainer, char *error) {
     struct backend *be = trainer->be;
-    trainer->results = be->host_allocate(be, TRAINER_SLOTS * sizeof *trainer->results);
+    trainer->results = backend_host_allocate(be, BACKEND_SLOTS * sizeof *trainer->results);
     if (!trainer->results) return fail(error, "out of memory");
     return batches_open(&trainer->batches, be, trainer->gpt.capacity.rows, error);
 }
@@ -85,15 +85,15 @@ int trainer_open(struct trainer *trainer, const struct config *config,
 void trainer_close(struct trainer *trainer) {
     struct backend *be = trainer->be;
     batches_close(&trainer->batches);
-    if (trainer->results) be->host_release(be, trainer->results);
+    if (trainer->results) backend_host_release(be, trainer->results);
     optimizer_close(&trainer->optimizer);
     if (trainer->gpt.be) gpt_close(&trainer->gpt);
     memset(trainer, 0, sizeof *trainer);
 }
 
 void trainer_restore_scaler(struct trainer *trainer) {
-    trainer->be->upload(trainer->be, trainer->optimizer.state, &trainer->state.scaler,
-                        sizeof trainer->state.scaler);
+    backend_upload(trainer->be, trainer->optimizer.state, &trainer->state.scaler,
+                   sizeof trainer->state.scaler);
 }
 
 /* Infinite gradients are skipped, but not for ever. */
@@ -119,7 +119,7 @@ static int check_overflow(const struct trainer *trainer, int64_t at, char *error
 int trainer_begin_step(struct trainer *trainer, const struct loader *loader, char *error) {
     struct backend *be = trainer->be;
     const struct config *config = trainer->config;
-    assert(trainer->unfinished < TRAINER_SLOTS);
+    assert(trainer->unfinished < BACKEND_SLOTS);
     gpt_set_batch(&trainer->gpt, config->train.micro_batch_size, config->data.seq_len);
     begin_step(trainer);
     for (int64_t micro = 0; micro < config->train.grad_accum_steps; micro++) {
@@ -131,10 +131,10 @@ int trainer_begin_step(struct trainer *trainer, const struct loader *loader, cha
     optimizer_step(&trainer->optimizer, trainer->state.step);
     trainer->state.step++;
     trainer->state.tokens += batches_step_tokens(trainer->config);
-    int slot = (trainer->first_queued + trainer->unfinished++) % TRAINER_SLOTS;
+    int slot = (trainer->first_queued + trainer->unfinished++) % BACKEND_SLOTS;
     trainer->queued[slot] = (struct queued_step){trainer->state.step, trainer->state.tokens, lr};
-    be->fetch(be, slot, &trainer->results[slot], trainer->optimizer.state,
-              sizeof trainer->results[slot]);
+    backend_fetch(be, slot, &trainer->results[slot], trainer->optimizer.state,
+                  sizeof trainer->results[slot]);
     return 0;
 }
 
@@ -142,8 +142,8 @@ int trainer_end_step(struct trainer *trainer, struct step_report *report, char *
     struct backend *be = trainer->be;
     int slot = trainer->first_queued;
     assert(trainer->unfinished > 0);
-    be->fetched(be, slot);
-    trainer->first_queued = (slot + 1) % TRAINER_SLOTS;
+    backend_fetched(be, slot);
+    trainer->first_queued = (slot + 1) % BACKEND_SLOTS;
     trainer->unfinished--;
     if (be->failure[0]) return fail(error, "%s", be->failure);
     const struct queued_step *queued = &trainer->queued[slot];

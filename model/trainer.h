@@ -39,8 +39,6 @@ struct queued_step {
     double lr;
 };
 
-enum { TRAINER_SLOTS = BATCH_SLOTS }; /* steps queued at most */
-
 struct trainer {
     const struct config *config;
     struct backend *be;
@@ -49,8 +47,8 @@ struct trainer {
     struct training_state state; /* step, tokens: as begun; scaler: of the last step ended */
 
     struct batches batches;
-    struct step_state *results;               /* host, [TRAINER_SLOTS] */
-    struct queued_step queued[TRAINER_SLOTS]; /* of which `unfinished` are in use */
+    struct step_state *results;               /* host, [BACKEND_SLOTS] */
+    struct queued_step queued[BACKEND_SLOTS]; /* of which `unfinished` are in use */
     int first_queued, unfinished;
     /* Optional: not 0 asks long work that is no training step to end early. */
     const volatile sig_atomic_t *stop;
@@ -65,7 +63,7 @@ int trainer_open(struct trainer *trainer, const struct config *config,
 void trainer_close(struct trainer *trainer);
 
 /* Queues the next step on the loader's data. Fails on bad data; weights and state are then as
- * before. At most TRAINER_SLOTS steps can be unfinished; the state is settled when none is. */
+ * before. At most BACKEND_SLOTS steps can be unfinished; the state is settled when none is. */
 int trainer_begin_step(struct trainer *trainer, const struct loader *loader, char *error);
 
 /* Waits for the oldest unfinished step and reports it. Fails when an operation failed, and when

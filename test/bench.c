@@ -54,7 +54,7 @@ static void bench(struct config *config, const char *precision_name, int repetit
         precision_resolve(&precision, note, config, &be, error) ||
         trainer_open(&trainer, config, &precision, &be, true, error))
         die(error);
-    printf("%s, %d threads, %s\n", be.description, be.threads, precision_name);
+    printf("%s, %d threads, %s\n", be.device.description, be.device.threads, precision_name);
     measure(&trainer, &loader, repetitions, precision_name);
     trainer_close(&trainer);
     backend_close(&be);

@@ -12,14 +12,14 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/level.h"
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/product_library.h"
 
 enum { ROUNDS_MAX = 99, LAYERS = 12, VOCABULARY = 50304, HEAD_ROWS = 256 };
 
 /* One kind of product of a step, and how often a step has it. */
 struct kind {
     const char *name;
-    struct onednn_shape shape;
+    struct product_shape shape;
     int64_t times;
 };
 
@@ -44,29 +44,29 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static double run_ms(struct onednn *library, const struct onednn_product *product,
+static double run_ms(struct product_library *library, const struct cpu_product *product,
                      const struct operands *o, void *scratch) {
     double begin = omp_get_wtime();
-    if (!onednn_run(library, product, o->out, o->a, o->b, o->bias, scratch))
+    if (!library_run(library, product, o->out, o->a, o->b, o->bias, scratch))
         die("the library failed");
     return 1e3 * (omp_get_wtime() - begin);
 }
 
 /* Medians of all implementations, in turns. */
-static int measure(double ms[], char names[][ONEDNN_NAME_MAX], struct onednn *library,
-                   const struct onednn_shape *s, int rounds) {
-    struct onednn_product *products[ONEDNN_IMPLEMENTATIONS_MAX];
-    double times[ONEDNN_IMPLEMENTATIONS_MAX][ROUNDS_MAX];
-    void *scratch[ONEDNN_IMPLEMENTATIONS_MAX];
+static int measure(double ms[], char names[][IMPLEMENTATION_NAME_MAX],
+                   struct product_library *library, const struct product_shape *s, int rounds) {
+    struct cpu_product *products[IMPLEMENTATIONS_MAX];
+    double times[IMPLEMENTATIONS_MAX][ROUNDS_MAX];
+    void *scratch[IMPLEMENTATIONS_MAX];
     size_t in = dtype_bytes((enum dtype)s->in), out = dtype_bytes((enum dtype)s->out);
     struct operands operands = {filled((size_t)(s->m * s->n) * out),
                                 filled((size_t)(s->m * s->k) * in),
                                 filled((size_t)(s->k * s->n) * in), filled((size_t)s->n * 4)};
-    int count = onednn_implementations(names, library, s);
+    int count = library_implementations(names, library, s);
     for (int i = 0; i < count; i++) {
-        products[i] = onednn_prepare(library, s, names[i]);
+        products[i] = library_prepare(library, s, names[i]);
         if (!products[i]) die("the library has lost an implementation");
-        scratch[i] = filled(onednn_scratch_bytes(products[i]) + 1);
+        scratch[i] = filled(library_scratch_bytes(products[i]) + 1);
     }
     for (int round = -1; round < rounds; round++)
         for (int i = 0; i < count; i++) {
@@ -76,7 +76,7 @@ static int measure(double ms[], char names[][ONEDNN_NAME_MAX], struct onednn *li
     for (int i = 0; i < count; i++) {
         qsort(times[i], (size_t)rounds, sizeof **times, by_value);
         ms[i] = times[i][rounds / 2];
-        onednn_discard(products[i]);
+        library_discard(products[i]);
         free(scratch[i]);
     }
     void *const memory[] = {operands.out, operands.a, operands.b, operands.bias};
@@ -84,14 +84,14 @@ static int measure(double ms[], char names[][ONEDNN_NAME_MAX], struct onednn *li
     return count;
 }
 
-static int chosen_by_rule(char names[][ONEDNN_NAME_MAX], int count, struct onednn *library,
-                          const struct onednn_shape *shape) {
-    struct onednn_product *product = onednn_prepare(library, shape, NULL);
-    const char *name = onednn_implementation(product);
+static int chosen_by_rule(char names[][IMPLEMENTATION_NAME_MAX], int count,
+                          struct product_library *library, const struct product_shape *shape) {
+    struct cpu_product *product = library_prepare(library, shape, NULL);
+    const char *name = library_implementation(product);
     int found = 0;
     for (int i = 0; i < count; i++)
         if (strcmp(names[i], name) == 0) found = i;
-    onednn_discard(product);
+    library_discard(product);
     return found;
 }
 
@@ -99,11 +99,11 @@ struct totals {
     double first, rule, best;
 };
 
-static void bench(struct totals *totals, struct onednn *library, const struct kind *kind,
+static void bench(struct totals *totals, struct product_library *library, const struct kind *kind,
                   int rounds) {
-    char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX];
-    double ms[ONEDNN_IMPLEMENTATIONS_MAX];
-    const struct onednn_shape *s = &kind->shape;
+    char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX];
+    double ms[IMPLEMENTATIONS_MAX];
+    const struct product_shape *s = &kind->shape;
     int count = measure(ms, names, library, s, rounds);
     if (count == 0) die("the library has no such product: it would be widened to fp32");
     int rule = chosen_by_rule(names, count, library, s), best = 0;
@@ -120,8 +120,8 @@ static void bench(struct totals *totals, struct onednn *library, const struct ki
 }
 
 /* forward: out = in W + bias; gradient of in: dout W^T; gradient of W: in^T dout. */
-static void linear(struct totals *totals, struct onednn *library, const char *name, int64_t rows,
-                   int64_t in, int64_t out, enum dtype dtype, int rounds) {
+static void linear(struct totals *totals, struct product_library *library, const char *name,
+                   int64_t rows, int64_t in, int64_t out, enum dtype dtype, int rounds) {
     char text[32];
     struct kind forward = {name, {rows, out, in, dtype, dtype, dtype, 0, 0, 0}, LAYERS};
     struct kind input = {text, {rows, in, out, dtype, dtype, -1, 0, 1, 0}, LAYERS};
@@ -133,8 +133,8 @@ static void linear(struct totals *totals, struct onednn *library, const char *na
     bench(totals, library, &weight, rounds);
 }
 
-static void head(struct totals *totals, struct onednn *library, int64_t rows, int64_t width,
-                 enum dtype dtype, int rounds) {
+static void head(struct totals *totals, struct product_library *library, int64_t rows,
+                 int64_t width, enum dtype dtype, int rounds) {
     int64_t m = rows < HEAD_ROWS ? rows : HEAD_ROWS, v = VOCABULARY, times = rows / m;
     struct kind kinds[] = {
         {"head", {m, v, width, dtype, dtype, -1, 0, 1, 0}, times},
@@ -160,12 +160,12 @@ int main(int argc, char **argv) {
     }
     if (rows < 1 || width < 1 || rounds < 1 || rounds > ROUNDS_MAX) die("a number is out of range");
     const struct cpu_level *level = cpu_level_choose(&forced, error);
-    struct onednn *library = level ? onednn_open(level, forced) : NULL;
+    struct product_library *library = level ? library_open(level, forced) : NULL;
     if (!library) die(level ? "the library does not start" : error);
     struct totals totals = {0};
     cpu_describe(text, sizeof text);
     printf("%s, %s, %d threads, ", text, level->full_name, omp_get_max_threads());
-    onednn_describe(text, sizeof text);
+    library_describe(text, sizeof text);
     printf("%s, %s\n%-16s times    M      N      K   implementations, ms (* by rule)\n", text,
            dtype_name(dtype), "product");
     linear(&totals, library, "qkv", rows, width, 3 * width, dtype, rounds);
@@ -175,6 +175,6 @@ int main(int argc, char **argv) {
     head(&totals, library, rows, width, dtype, rounds);
     printf("all of a step: the library's first %.0f ms, by rule %.0f, by the clock %.0f\n",
            totals.first, totals.rule, totals.best);
-    onednn_close(library);
+    library_close(library);
     return 0;
 }

@@ -141,7 +141,7 @@ static int open_data(struct rig *rig) {
 static int steps(struct rig *rig, int count) {
     struct step_report report;
     for (int begun = 0, ended = 0; ended < count;) {
-        bool begin = begun < count && begun - ended < TRAINER_SLOTS;
+        bool begin = begun < count && begun - ended < BACKEND_SLOTS;
         if (begin ? trainer_begin_step(&rig->trainer, &rig->loader, rig->error)
                   : trainer_end_step(&rig->trainer, &report, rig->error))
             return -1;
@@ -158,11 +158,11 @@ static int open_training(struct rig *rig) {
     char note[ERROR_MAX];
     if (open_data(rig) || precision_resolve(&precision, note, &rig->config, &rig->be, rig->error))
         return -1;
-    size_t before = rig->be.available(&rig->be);
+    size_t before = backend_available(&rig->be);
     if (trainer_open(&rig->trainer, &rig->config, &precision, &rig->be, true, rig->error) ||
         steps(rig, WARM_UP))
         return -1;
-    size_t after = rig->be.available(&rig->be);
+    size_t after = backend_available(&rig->be);
     rig->measured_bytes = before > after ? before - after : 0;
     return 0;
 }
@@ -342,9 +342,9 @@ int main(int argc, char **argv) {
         printf("A rehearsal with tiny shapes: no figure below means anything\n");
     }
     if (!bench_open(&bench, &be, false)) return 1;
-    printf("%s\n", be.description);
+    printf("%s\n", be.device.description);
     if (bench.json)
-        fprintf(bench.json, "{\"device\": \"%s\", \"rehearsal\": %s", be.description,
+        fprintf(bench.json, "{\"device\": \"%s\", \"rehearsal\": %s", be.device.description,
                 bench.tiny ? "true" : "false");
     backend_close(&be);
     bench_ceilings(&bench);

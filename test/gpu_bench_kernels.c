@@ -28,7 +28,7 @@ struct subject {
 };
 
 static void *take(struct subject *s, size_t bytes) {
-    void *memory = s->be->allocate(s->be, bytes);
+    void *memory = backend_allocate(s->be, bytes);
     if (!memory) {
         snprintf(s->be->failure, sizeof s->be->failure, "out of memory: no %zu MiB", bytes >> 20);
         return NULL;
@@ -53,7 +53,7 @@ static void fill(struct subject *s, const struct tensor *tensor, double scale) {
     void *stored = malloc(PATTERN * size);
     for (int i = 0; i < PATTERN; i++) values[i] = (float)scale * random_pattern()[i];
     dtype_store(stored, tensor->dtype, 0, values, PATTERN);
-    s->be->upload(s->be, tensor->data, stored, first);
+    backend_upload(s->be, tensor->data, stored, first);
     for (size_t done = first; done < bytes; done *= 2)
         gpu_copy(s->be, (char *)tensor->data + done, tensor->data,
                  done < bytes - done ? done : bytes - done);
@@ -84,18 +84,18 @@ static void make_tokens(struct subject *s, int64_t count, int64_t limit) {
     for (int64_t i = 0; i < count; i++)
         host[i] = (int32_t)(random_bits(4, 1, (uint64_t)i) % (uint64_t)limit);
     s->tokens = take(s, bytes);
-    if (s->tokens) s->be->upload(s->be, s->tokens, host, bytes);
+    if (s->tokens) backend_upload(s->be, s->tokens, host, bytes);
     free(host);
 }
 
 static void make_state(struct subject *s) {
     struct step_state state = {.loss_scale = 1, .clip_factor = 1};
     s->state = take(s, sizeof state);
-    if (s->state) s->be->upload(s->be, s->state, &state, sizeof state);
+    if (s->state) backend_upload(s->be, s->state, &state, sizeof state);
 }
 
 static void release(struct subject *s) {
-    while (s->block_count) s->be->release(s->be, s->blocks[--s->block_count]);
+    while (s->block_count) backend_release(s->be, s->blocks[--s->block_count]);
 }
 
 static double timed(struct subject *s, int calls) {
@@ -221,7 +221,9 @@ static void adamw_body(const struct subject *s) {
 }
 
 static void gradient_norm_body(const struct subject *s) {
-    OP(s->be, gradient_norm, .state = s->state, .gradients = &s->t[4], .grad_clip = 1);
+    OP(s->be, gradient_squares, .squares = s->scratch, .gradients = &s->t[4], .state = s->state);
+    OP(s->be, gradient_norm, .state = s->state, .squares = s->scratch,
+       .count = backend_squares(s->be, &s->t[4]), .grad_clip = 1);
 }
 
 static void attention_decode_body(const struct subject *s) {
@@ -289,6 +291,7 @@ static double make_update(struct subject *s, int64_t N, int64_t C) {
     for (int i = 0; i < 4 && !norm; i++)
         make(s, i, i == 3 ? DTYPE_BF16 : DTYPE_F32, count, 0, i == 0 ? 0.02 : 0);
     make(s, 4, DTYPE_F32, count, 0, 1e-3);
+    if (norm) s->scratch = take(s, (size_t)backend_squares(s->be, &s->t[4]) * sizeof(double));
     make_state(s);
     return (double)count * (norm ? 4 : 3 * 8 + 4 + 2);
 }
@@ -459,7 +462,7 @@ void bench_attention(struct bench *bench) {
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         struct attention_case c = list[i];
         if (bench->tiny) c.batch = 1, c.heads = 2, c.length /= 64;
-        if (c.dtype == DTYPE_BF16 && !be.native_bf16) continue;
+        if (c.dtype == DTYPE_BF16 && !be.device.native[DTYPE_BF16]) continue;
         bench_attention_case(bench, &be, &c);
     }
     bench_json_end(bench);

@@ -48,11 +48,11 @@ static int write_sequence(struct rig *rig, int64_t sequence) {
     if (loader_fetch(&rig->text.loader, rig->tokens, rig->tokens + length, (uint64_t)sequence, 1,
                      rig->error))
         return -1;
-    be->upload(be, rig->gpt.activations.tokens, rig->tokens, (size_t)length * sizeof(int32_t));
+    backend_upload(be, rig->gpt.activations.tokens, rig->tokens, (size_t)length * sizeof(int32_t));
     gpt_forward(&rig->gpt);
     for (int64_t row = 0; row < length; row++) {
         gpt_logits(&rig->gpt, row);
-        be->download(be, rig->logits, logits->data, vocabulary * sizeof(float));
+        backend_download(be, rig->logits, logits->data, vocabulary * sizeof(float));
         if (fwrite(rig->logits, sizeof(float), vocabulary, rig->out) != vocabulary)
             return fail(rig->error, "the logits cannot be written");
     }

@@ -235,24 +235,25 @@ static void key_block_store(const struct sizes *sizes, float *sums, const struct
 }
 
 static int64_t key_sums_count(const struct backend *be, const struct sizes *sizes) {
-    return sizes->parts > 1 ? sizes->batch * sizes->heads * sizes->parts : be->threads;
+    return sizes->parts > 1 ? sizes->batch * sizes->heads * sizes->parts : be->device.threads;
 }
 
-void cpu_attention_backward_plan(struct backend *be, const struct attention_backward_args *args) {
+size_t cpu_attention_backward_scratch(struct backend *be,
+                                      const struct attention_backward_args *args) {
     struct sizes sizes = sizes_of(args);
     struct scratch scratch = {0};
     buffers_take(&scratch, &sizes);
     int64_t floats =
-        be->threads * scratch.used + key_sums_count(be, &sizes) * key_sums_floats(&sizes);
-    backend_reserve(be, (size_t)floats * sizeof(float));
+        be->device.threads * scratch.used + key_sums_count(be, &sizes) * key_sums_floats(&sizes);
+    return (size_t)floats * sizeof(float);
 }
 
 void cpu_attention_backward(struct backend *be, const struct attention_backward_args *args) {
     struct sizes sizes = sizes_of(args);
     int64_t heads = sizes.batch * sizes.heads;
-    float *all_sums = be->workspace;
+    float *all_sums = backend_workspace(be, cpu_attention_backward_scratch(be, args));
     float *all_buffers = all_sums + key_sums_count(be, &sizes) * key_sums_floats(&sizes);
-#pragma omp parallel num_threads(be->threads)
+#pragma omp parallel num_threads(be->device.threads)
     {
         struct scratch scratch = {0};
         buffers_take(&scratch, &sizes);

@@ -57,14 +57,14 @@ static struct sizes sizes_of(const struct attention_decode_args *args) {
     };
 }
 
-static struct partial partial_at(struct backend *be, const struct sizes *sizes, int64_t index) {
-    float *max = (float *)be->workspace + index * sizes->partial_floats;
+static struct partial partial_at(float *scratch, const struct sizes *sizes, int64_t index) {
+    float *max = scratch + index * sizes->partial_floats;
     return (struct partial){max, max + sizes->heads, max + 2 * sizes->heads};
 }
 
-static struct buffers buffers_at(struct backend *be, const struct sizes *sizes, int64_t thread) {
+static struct buffers buffers_at(float *scratch, const struct sizes *sizes, int64_t thread) {
     int64_t partials = sizes->batch * sizes->blocks_max * sizes->partial_floats;
-    float *q = (float *)be->workspace + partials + thread * sizes->buffer_floats;
+    float *q = scratch + partials + thread * sizes->buffer_floats;
     return (struct buffers){q, q + sizes->columns, q + (1 + ROWS) * sizes->columns};
 }
 
@@ -215,16 +215,16 @@ static void block_values(const struct sizes *sizes, const struct buffers *buffer
 }
 
 /* Merges the blocks of one head into the first, and stores it. */
-static void head_store(struct backend *be, const struct sizes *sizes, const struct tensor *to,
+static void head_store(float *scratch, const struct sizes *sizes, const struct tensor *to,
                        int64_t batch, int64_t head, int64_t blocks) {
     int64_t size = sizes->head_size, at = head * size, first = batch * sizes->blocks_max;
-    float *out = partial_at(be, sizes, first).out + at, max = -INFINITY, sum = 0;
+    float *out = partial_at(scratch, sizes, first).out + at, max = -INFINITY, sum = 0;
     for (int64_t i = 0; i < blocks; i++) {
-        float other = partial_at(be, sizes, first + i).max[head];
+        float other = partial_at(scratch, sizes, first + i).max[head];
         max = other > max ? other : max;
     }
     for (int64_t i = 0; i < blocks; i++) {
-        struct partial partial = partial_at(be, sizes, first + i);
+        struct partial partial = partial_at(scratch, sizes, first + i);
         float factor = exp2f((partial.max[head] - shift_for(max)) * sizes->exponent_scale);
         sum += factor * partial.sum[head];
         for (int64_t d = 0; d < size; d++)
@@ -235,26 +235,27 @@ static void head_store(struct backend *be, const struct sizes *sizes, const stru
 }
 
 /* By the whole length: later calls go further along the sequence. */
-void cpu_attention_decode_plan(struct backend *be, const struct attention_decode_args *args) {
+size_t cpu_attention_decode_scratch(struct backend *be, const struct attention_decode_args *args) {
     struct sizes sizes = sizes_of(args);
-    int64_t floats =
-        sizes.batch * sizes.blocks_max * sizes.partial_floats + be->threads * sizes.buffer_floats;
-    backend_reserve(be, (size_t)floats * sizeof(float));
+    int64_t floats = sizes.batch * sizes.blocks_max * sizes.partial_floats +
+                     be->device.threads * sizes.buffer_floats;
+    return (size_t)floats * sizeof(float);
 }
 
 void cpu_attention_decode(struct backend *be, const struct attention_decode_args *args) {
     const struct tensor *qkv = args->qkv;
     struct sizes sizes = sizes_of(args);
     int64_t keys = args->position + 1, blocks = blocks_of(keys, KEYS);
+    float *scratch = backend_workspace(be, cpu_attention_decode_scratch(be, args));
     assert(args->position >= 0 && args->position < sizes.length);
-#pragma omp parallel num_threads(be->threads) if (sizes.batch * blocks > 1)
+#pragma omp parallel num_threads(be->device.threads) if (sizes.batch * blocks > 1)
     {
-        struct buffers buffers = buffers_at(be, &sizes, omp_get_thread_num());
+        struct buffers buffers = buffers_at(scratch, &sizes, omp_get_thread_num());
 #pragma omp for
         for (int64_t task = 0; task < sizes.batch * blocks; task++) {
             int64_t batch = task / blocks, block = task % blocks, first = block * KEYS;
             int64_t row = batch * sizes.length, count = block_length(first, keys, KEYS);
-            struct partial partial = partial_at(be, &sizes, batch * sizes.blocks_max + block);
+            struct partial partial = partial_at(scratch, &sizes, batch * sizes.blocks_max + block);
             const float *q;
             widen_rows(&q, &sizes, qkv, buffers.q, row + args->position, 0, 1);
             block_scores(&sizes, &buffers, q, qkv, row + first, count);
@@ -263,6 +264,6 @@ void cpu_attention_decode(struct backend *be, const struct attention_decode_args
         }
 #pragma omp for
         for (int64_t i = 0; i < sizes.batch * sizes.heads; i++)
-            head_store(be, &sizes, args->out, i / sizes.heads, i % sizes.heads, blocks);
+            head_store(scratch, &sizes, args->out, i / sizes.heads, i % sizes.heads, blocks);
     }
 }

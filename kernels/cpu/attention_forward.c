@@ -161,22 +161,23 @@ static void group_attend(const struct sizes *sizes, const struct buffers *buffer
     group_store(sizes, buffers, out, args->lse + head_index * length, begin, queries, &state);
 }
 
-void cpu_attention_forward_plan(struct backend *be, const struct attention_forward_args *args) {
+size_t cpu_attention_forward_scratch(struct backend *be,
+                                     const struct attention_forward_args *args) {
     struct sizes sizes = sizes_of(args);
     struct scratch scratch = {0};
     buffers_take(&scratch, &sizes);
-    backend_reserve(be, (size_t)be->threads * (size_t)scratch.used * sizeof(float));
+    return (size_t)be->device.threads * (size_t)scratch.used * sizeof(float);
 }
 
 void cpu_attention_forward(struct backend *be, const struct attention_forward_args *args) {
     struct sizes sizes = sizes_of(args);
     int64_t heads = sizes.batch * sizes.heads;
-#pragma omp parallel num_threads(be->threads)
+    float *all_buffers = backend_workspace(be, cpu_attention_forward_scratch(be, args));
+#pragma omp parallel num_threads(be->device.threads)
     {
         struct scratch scratch = {0};
         buffers_take(&scratch, &sizes);
-        scratch =
-            (struct scratch){.base = (float *)be->workspace + omp_get_thread_num() * scratch.used};
+        scratch = (struct scratch){.base = all_buffers + omp_get_thread_num() * scratch.used};
         struct buffers buffers = buffers_take(&scratch, &sizes);
         /* The last groups see the most keys: they go first. */
 #pragma omp for schedule(dynamic, 1)

@@ -20,7 +20,7 @@ struct operands {
     void *out, *a, *b, *bias, *scratch;
 };
 
-static size_t place(struct operands *operands, const struct onednn_shape *shape,
+static size_t place(struct operands *operands, const struct product_shape *shape,
                     size_t scratch_bytes, void *memory) {
     struct arena arena = {memory, 0, SIZE_MAX};
     size_t in = dtype_bytes((enum dtype)shape->in), out = dtype_bytes((enum dtype)shape->out);
@@ -39,14 +39,14 @@ static int by_value(const void *a, const void *b) {
 
 /* All take turns, so that what else the machine does meets them alike; each one's median counts,
  * without its first run. */
-static int fastest(struct onednn *library, struct onednn_product *const *products, int count,
+static int fastest(struct product_library *library, struct cpu_product *const *products, int count,
                    const struct operands *o) {
-    double times[ONEDNN_IMPLEMENTATIONS_MAX][ROUNDS];
+    double times[IMPLEMENTATIONS_MAX][ROUNDS];
     for (int round = -1; round < ROUNDS; round++)
         for (int i = 0; i < count; i++) {
             double begin = omp_get_wtime();
             bool good = products[i] &&
-                        onednn_run(library, products[i], o->out, o->a, o->b, o->bias, o->scratch);
+                        library_run(library, products[i], o->out, o->a, o->b, o->bias, o->scratch);
             if (round >= 0) times[i][round] = good ? omp_get_wtime() - begin : INFINITY;
         }
     int best = 0;
@@ -57,16 +57,16 @@ static int fastest(struct onednn *library, struct onednn_product *const *product
     return best;
 }
 
-const char *autotune_fastest(char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX],
-                             struct onednn *library, const struct onednn_shape *shape) {
-    struct onednn_product *products[ONEDNN_IMPLEMENTATIONS_MAX];
+const char *autotune_fastest(char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX],
+                             struct product_library *library, const struct product_shape *shape) {
+    struct cpu_product *products[IMPLEMENTATIONS_MAX];
     struct operands operands;
-    int count = onednn_implementations(names, library, shape), best = -1;
+    int count = library_implementations(names, library, shape), best = -1;
     size_t scratch = 0;
     for (int i = 0; i < count; i++) {
-        products[i] = onednn_prepare(library, shape, names[i]);
-        if (products[i] && onednn_scratch_bytes(products[i]) > scratch)
-            scratch = onednn_scratch_bytes(products[i]);
+        products[i] = library_prepare(library, shape, names[i]);
+        if (products[i] && library_scratch_bytes(products[i]) > scratch)
+            scratch = library_scratch_bytes(products[i]);
     }
     size_t bytes = (size_t)round_up((int64_t)place(&operands, shape, scratch, NULL), 4096);
     void *memory = count > 1 ? aligned_alloc(4096, bytes) : NULL;
@@ -77,13 +77,13 @@ const char *autotune_fastest(char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_
         best = fastest(library, products, count, &operands);
     }
     free(memory);
-    for (int i = 0; i < count; i++) onednn_discard(products[i]);
+    for (int i = 0; i < count; i++) library_discard(products[i]);
     return best < 0 ? NULL : names[best];
 }
 
 /* ---- the file */
 
-static const char *bias_name(const struct onednn_shape *shape) {
+static const char *bias_name(const struct product_shape *shape) {
     return shape->bias < 0 ? "none" : dtype_name((enum dtype)shape->bias);
 }
 
@@ -91,7 +91,7 @@ void autotune_write(FILE *file, const char *machine, const struct autotune_choic
                     int count) {
     fprintf(file, "%s%d, %s\n", MAGIC, FORMAT, machine);
     for (int i = 0; i < count; i++) {
-        const struct onednn_shape *s = &choices[i].shape;
+        const struct product_shape *s = &choices[i].shape;
         fprintf(file,
                 "in=%s out=%s bias=%s m=%" PRId64 " n=%" PRId64 " k=%" PRId64
                 " transpose=%d%d accumulate=%d %s\n",
@@ -103,7 +103,7 @@ void autotune_write(FILE *file, const char *machine, const struct autotune_choic
 
 static bool read_choice(const char *line, struct autotune_choice *choice) {
     char in[8], out[8], bias[8];
-    struct onednn_shape *s = &choice->shape;
+    struct product_shape *s = &choice->shape;
     int end = -1;
     memset(choice, 0, sizeof *choice);
     int fields = sscanf(line,

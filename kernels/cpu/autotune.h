@@ -10,17 +10,17 @@
 
 #include <stdio.h>
 
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/product_library.h"
 
 struct autotune_choice {
-    struct onednn_shape shape;
-    char implementation[ONEDNN_NAME_MAX];
+    struct product_shape shape;
+    char implementation[IMPLEMENTATION_NAME_MAX];
 };
 
 /* The fastest implementation's name, timed on operands of its own; NULL if there is no memory for
  * them or nothing to choose. names is the place for it. */
-const char *autotune_fastest(char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX],
-                             struct onednn *library, const struct onednn_shape *shape);
+const char *autotune_fastest(char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX],
+                             struct product_library *library, const struct product_shape *shape);
 
 /* machine: what the choices depend on, a line without its end. */
 void autotune_write(FILE *file, const char *machine, const struct autotune_choice *choices,

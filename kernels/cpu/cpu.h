@@ -1,4 +1,4 @@
-/* What the CPU's operations share: prototypes, plan functions and blocks.
+/* What the CPU's operations share: prototypes and blocks.
  *
  * Every file that includes this is compiled once for each level of instructions (level.h), so it
  * is where the speed of the CPU is made; what decides, allocates or asks the system is elsewhere.
@@ -29,21 +29,17 @@ void cpu_accumulate(const struct tensor *tensor, int64_t offset, const float *va
                     int64_t count);
 
 #define X(name) void cpu_##name(struct backend *be, const struct name##_args *args);
-OPERATIONS(X)
+#define S(name) \
+    X(name)     \
+    size_t cpu_##name##_scratch(struct backend *be, const struct name##_args *args);
+OPERATIONS_BY_SCRATCH(X, S)
 #undef X
-
-void cpu_embedding_backward_plan(struct backend *be, const struct embedding_backward_args *args);
-void cpu_layernorm_backward_plan(struct backend *be, const struct layernorm_backward_args *args);
-void cpu_matmul_plan(struct backend *be, const struct matmul_args *args);
-void cpu_attention_forward_plan(struct backend *be, const struct attention_forward_args *args);
-void cpu_attention_decode_plan(struct backend *be, const struct attention_decode_args *args);
-void cpu_attention_backward_plan(struct backend *be, const struct attention_backward_args *args);
-void cpu_gradient_norm_plan(struct backend *be, const struct gradient_norm_args *args);
+#undef S
 
 /* out (+)= a b (+ bias) in fp32, as shape says; bias may be NULL. */
-struct onednn_shape;
-void cpu_plain_product(const struct onednn_shape *shape, float *out, const float *a, const float *b,
-                       const float *bias);
+struct product_shape;
+void cpu_plain_product(const struct product_shape *shape, float *out, const float *a,
+                       const float *b, const float *bias);
 
 /* += column sums of b over its rows (bias gradient); b [rows, N], dbias [N]. */
 void cpu_column_sums(const struct tensor *dbias, const struct tensor *b);

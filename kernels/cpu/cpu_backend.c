@@ -53,10 +53,6 @@ static void cpu_download(struct backend *be, void *host, const void *from, size_
     memcpy(host, from, bytes);
 }
 
-static void *cpu_host_allocate(struct backend *be, size_t bytes) {
-    return cpu_allocate(be, bytes);
-}
-
 static void cpu_send(struct backend *be, int slot, void *to, const void *host, size_t bytes) {
     (void)slot;
     cpu_upload(be, to, host, bytes);
@@ -86,65 +82,53 @@ static int cpu_write_choices(struct backend *be, const char *path, char *error) 
 
 static void cpu_close(struct backend *be) {
     cpu_products_close(be->state);
-    free((void *)be->plan);
 }
 
-static struct operations *make_plan_table(const struct cpu_level *level) {
-    struct operations *plan = malloc(sizeof *plan);
-    if (!plan) return NULL;
-    *plan = operations_none;
-    level->operations->plan(plan);
-    return plan;
-}
-
-static int open_products(struct backend *be, const struct backend_options *options,
-                         const struct cpu_level *level, bool keep_to_level, char *error) {
-    char machine[sizeof be->description + 64];
-    snprintf(machine, sizeof machine, "%s, %d threads, %s", level->full_name, be->threads,
-             be->description);
-    be->state = cpu_products_open(level, keep_to_level, machine, options, error);
-    if (!be->state) return -1;
-    be->native_bf16 = cpu_products_native_bf16(be->state);
-    be->library_bytes = cpu_products_own_bytes(be->state, be->threads);
-    cpu_products_describe(be->library, sizeof be->library);
-    return 0;
-}
+static const struct device_functions cpu_functions = {
+    .allocate = cpu_allocate,
+    .available = cpu_available,
+    .release = cpu_release,
+    .upload = cpu_upload,
+    .download = cpu_download,
+    .host_allocate = cpu_allocate,
+    .host_release = cpu_release,
+    .send = cpu_send,
+    .sent = cpu_arrived,
+    .fetch = cpu_fetch,
+    .fetched = cpu_arrived,
+    .peak_bytes = cpu_peak_bytes,
+    .write_choices = cpu_write_choices,
+    .close = cpu_close,
+};
 
 int cpu_backend_open(struct backend *be, const struct backend_options *options, char *error) {
-    memset(be, 0, sizeof *be);
     bool forced;
     const struct cpu_level *level = cpu_level_choose(&forced, error);
     if (!level) return -1;
     if (options->threads > 0) omp_set_num_threads(options->threads);
-    be->threads = options->threads > 0 ? options->threads : omp_get_max_threads();
-    be->name = "cpu";
-    be->level = level->full_name;
-    cpu_describe(be->description, sizeof be->description);
-    if (open_products(be, options, level, forced, error)) return -1;
-    be->run = &level->operations->run;
-    be->plan = make_plan_table(level);
-    if (!be->plan) {
-        cpu_products_close(be->state);
-        snprintf(error, BACKEND_ERROR_MAX, "out of memory");
-        return -1;
-    }
-    be->op = be->run;
-    be->chunk_bytes = (size_t)64 << 20;
-    be->has_bf16 = true;
-    be->gelu_of_stored = true;
-    be->allocate = cpu_allocate;
-    be->available = cpu_available;
-    be->release = cpu_release;
-    be->upload = cpu_upload;
-    be->download = cpu_download;
-    be->host_allocate = cpu_host_allocate;
-    be->host_release = cpu_release;
-    be->send = cpu_send;
-    be->sent = cpu_arrived;
-    be->fetch = cpu_fetch;
-    be->fetched = cpu_arrived;
-    be->peak_bytes = cpu_peak_bytes;
-    be->write_choices = cpu_write_choices;
-    be->close = cpu_close;
-    return 0;
+    int threads = options->threads > 0 ? options->threads : omp_get_max_threads();
+    int64_t share = level->operations->square_share;
+    *be = (struct backend){
+        .op = &level->operations->run,
+        .run = &level->operations->run,
+        .plan = &level->operations->plan,
+        .functions = &cpu_functions,
+        .device =
+            {
+                .kind = BACKEND_CPU,
+                .host_memory = true,
+                .name = "cpu",
+                .threads = threads,
+                .computes = {[DTYPE_F32] = true, [DTYPE_F16] = true, [DTYPE_BF16] = true},
+                .square_share = {[DTYPE_F32] = share, [DTYPE_F16] = share, [DTYPE_BF16] = share},
+                .gelu_of_stored = true,
+                .chunk_bytes = (size_t)64 << 20,
+            },
+    };
+    struct backend_description *device = &be->device;
+    cpu_describe(device->description, sizeof device->description);
+    snprintf(device->use, sizeof device->use, "%s, %d thread%s", level->full_name, threads,
+             threads == 1 ? "" : "s");
+    be->state = cpu_products_open(device, level, forced, options, error);
+    return be->state ? 0 : -1;
 }

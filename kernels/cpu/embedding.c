@@ -67,10 +67,16 @@ static void positions_backward(const struct embedding_backward_args *args, int64
     }
 }
 
+size_t cpu_embedding_backward_scratch(struct backend *be,
+                                      const struct embedding_backward_args *args) {
+    (void)be;
+    return (size_t)tensor_rows(args->dout) * sizeof(struct use);
+}
+
 /* Two rows may hold the same token, so threads share columns out, not rows. */
 void cpu_embedding_backward(struct backend *be, const struct embedding_backward_args *args) {
     int64_t rows = tensor_rows(args->dout), columns = tensor_columns(args->dout);
-    struct use *uses = be->workspace; /* [N] */
+    struct use *uses = backend_workspace(be, cpu_embedding_backward_scratch(be, args)); /* [N] */
     for (int64_t row = 0; row < rows; row++)
         uses[row] = (struct use){args->tokens[row], (int32_t)row};
     qsort(uses, (size_t)rows, sizeof *uses, by_token);
@@ -80,8 +86,4 @@ void cpu_embedding_backward(struct backend *be, const struct embedding_backward_
         tokens_backward(args, uses, c, n);
         positions_backward(args, c, n);
     }
-}
-
-void cpu_embedding_backward_plan(struct backend *be, const struct embedding_backward_args *args) {
-    backend_reserve(be, (size_t)tensor_rows(args->dout) * sizeof(struct use));
 }

@@ -139,11 +139,18 @@ static void add_partials(const struct tensor *out, const float *partials, int64_
     }
 }
 
+size_t cpu_layernorm_backward_scratch(struct backend *be,
+                                      const struct layernorm_backward_args *args) {
+    (void)be;
+    int64_t blocks = blocks_of(tensor_rows(args->din), CPU_ROW_BLOCK);
+    return (size_t)(blocks * 2 * tensor_columns(args->din)) * sizeof(float);
+}
+
 void cpu_layernorm_backward(struct backend *be, const struct layernorm_backward_args *args) {
     int64_t rows = tensor_rows(args->din), columns = tensor_columns(args->din);
     int64_t blocks = blocks_of(rows, CPU_ROW_BLOCK);
-    float *partials = be->workspace; /* [blocks, 2, C]: dweight, dbias of each row block */
-    assert(be->workspace_bytes >= (size_t)(blocks * 2 * columns) * sizeof(float));
+    /* [blocks, 2, C]: dweight, dbias of each row block */
+    float *partials = backend_workspace(be, cpu_layernorm_backward_scratch(be, args));
 #pragma omp parallel for schedule(static)
     for (int64_t block = 0; block < blocks; block++) {
         float *partial = partials + block * 2 * columns;
@@ -157,9 +164,4 @@ void cpu_layernorm_backward(struct backend *be, const struct layernorm_backward_
     }
     add_partials(args->dweight, partials, blocks, 2 * columns);
     add_partials(args->dbias, partials + columns, blocks, 2 * columns);
-}
-
-void cpu_layernorm_backward_plan(struct backend *be, const struct layernorm_backward_args *args) {
-    int64_t blocks = blocks_of(tensor_rows(args->din), CPU_ROW_BLOCK);
-    backend_reserve(be, (size_t)(blocks * 2 * tensor_columns(args->din)) * sizeof(float));
 }

@@ -18,15 +18,15 @@
 
 #include "kernels/backend.h"
 
-struct onednn_shape;
+struct product_shape;
 
 /* What a level exports (operations.c); its other symbols are its own. */
 struct cpu_operations {
-    struct operations run;
-    void (*plan)(struct operations *plan); /* puts in those that need planning */
+    struct operations run, plan;
     /* out (+)= a b (+ bias) by plain loops, for where there is no oneDNN */
-    void (*plain_product)(const struct onednn_shape *shape, float *out, const float *a,
+    void (*plain_product)(const struct product_shape *shape, float *out, const float *a,
                           const float *b, const float *bias);
+    int64_t square_share; /* gradients behind one of gradient_squares */
 };
 
 struct cpu_level {

@@ -9,11 +9,11 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/products.h"
 
-static struct onednn_shape shape_of(const struct matmul_args *args) {
+static struct product_shape shape_of(const struct matmul_args *args) {
     int64_t a_rows = tensor_rows(args->a), a_columns = tensor_columns(args->a);
     int64_t b_rows = tensor_rows(args->b), b_columns = tensor_columns(args->b);
     const struct tensor *out = args->gelu_in ? args->gelu_in : args->out;
-    struct onednn_shape shape;
+    struct product_shape shape;
     memset(&shape, 0, sizeof shape);
     shape.m = args->transpose_a ? a_columns : a_rows;
     shape.k = args->transpose_a ? a_rows : a_columns;
@@ -33,8 +33,9 @@ static struct onednn_shape shape_of(const struct matmul_args *args) {
 /* What one product needs in the workspace: where the operands are as they are, only the library's
  * scratch; else fp32 copies of what is not fp32. All places are multiples of ARENA_ALIGNMENT. */
 struct layout {
-    struct onednn_product *product;
-    struct onednn_shape shape;
+    struct cpu_product *product;
+    struct product_shape shape;
+    bool widens;
     float *a, *b, *bias, *out; /* NULL: used in place */
     void *scratch;
     size_t bytes;
@@ -45,23 +46,32 @@ static float *copy_place(struct arena *arena, const struct tensor *tensor) {
     return arena_take(arena, (size_t)tensor_count(tensor) * sizeof(float));
 }
 
-static struct layout lay_out(struct backend *be, const struct matmul_args *args, bool measuring) {
+/* The places in memory; without it, only the bytes. */
+static void place(struct layout *layout, const struct matmul_args *args, void *memory) {
+    struct arena arena = {memory, 0, layout->bytes};
+    if (layout->widens) {
+        layout->a = copy_place(&arena, args->a);
+        layout->b = copy_place(&arena, args->b);
+        layout->bias = copy_place(&arena, args->bias);
+        layout->out = copy_place(&arena, args->gelu_in ? args->gelu_in : args->out);
+    }
+    if (layout->product)
+        layout->scratch = arena_take(&arena, library_scratch_bytes(layout->product));
+    layout->bytes = arena.used;
+}
+
+static struct layout lay_out(struct backend *be, const struct matmul_args *args, bool planning) {
     struct cpu_products *products = be->state;
     struct layout layout = {.shape = shape_of(args)};
-    struct arena arena = {measuring ? NULL : be->workspace, 0, be->workspace_bytes};
     if (args->a->dtype == args->b->dtype)
-        layout.product = cpu_products_find(products, layout.shape, measuring);
-    if (!layout.product) {
+        layout.product = cpu_products_find(products, layout.shape, planning);
+    layout.widens = !layout.product;
+    if (layout.widens) {
         layout.shape.in = layout.shape.out = DTYPE_F32;
         if (args->bias) layout.shape.bias = DTYPE_F32;
-        layout.product = cpu_products_find(products, layout.shape, measuring);
-        layout.a = copy_place(&arena, args->a);
-        layout.b = copy_place(&arena, args->b);
-        layout.bias = copy_place(&arena, args->bias);
-        layout.out = copy_place(&arena, args->gelu_in ? args->gelu_in : args->out);
+        layout.product = cpu_products_find(products, layout.shape, planning);
     }
-    if (layout.product) layout.scratch = arena_take(&arena, onednn_scratch_bytes(layout.product));
-    layout.bytes = arena.used;
+    place(&layout, args, NULL);
     return layout;
 }
 
@@ -76,6 +86,7 @@ static const void *operand(struct backend *be, const struct tensor *tensor, floa
 
 static void multiply(struct backend *be, const struct matmul_args *args) {
     struct layout layout = lay_out(be, args, false);
+    place(&layout, args, backend_workspace(be, layout.bytes));
     const struct tensor *out = args->gelu_in ? args->gelu_in : args->out;
     const void *a = operand(be, args->a, layout.a), *b = operand(be, args->b, layout.b);
     const void *bias = operand(be, args->bias, layout.bias);
@@ -106,6 +117,6 @@ void cpu_matmul(struct backend *be, const struct matmul_args *args) {
     if (args->dbias) cpu_column_sums(args->dbias, args->b);
 }
 
-void cpu_matmul_plan(struct backend *be, const struct matmul_args *args) {
-    backend_reserve(be, lay_out(be, args, true).bytes);
+size_t cpu_matmul_scratch(struct backend *be, const struct matmul_args *args) {
+    return lay_out(be, args, true).bytes;
 }

@@ -1,4 +1,4 @@
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/product_library.h"
 
 #include <dnnl.h>
 #include <stdio.h>
@@ -7,21 +7,21 @@
 
 #include "kernels/cpu/level.h"
 
-struct onednn {
+struct product_library {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
 };
 
 enum operand { OPERAND_A, OPERAND_B, OPERAND_OUT, OPERAND_BIAS, OPERAND_SCRATCH, OPERANDS };
 
-struct onednn_product {
+struct cpu_product {
     dnnl_primitive_t primitive;
     dnnl_memory_t memory[OPERANDS]; /* bias is NULL if there is none */
     size_t scratch_bytes;
-    char implementation[ONEDNN_NAME_MAX];
+    char implementation[IMPLEMENTATION_NAME_MAX];
 };
 
-void onednn_describe(char *text, size_t size) {
+void library_describe(char *text, size_t size) {
     const dnnl_version_t *version = dnnl_version();
     snprintf(text, size, "oneDNN %d.%d.%d", version->major, version->minor, version->patch);
 }
@@ -39,7 +39,7 @@ static void limit(const struct cpu_level *level) {
 #endif
 }
 
-bool onednn_gains_from_bf16(const struct onednn *library) {
+bool library_gains_from_bf16(const struct product_library *library) {
     (void)library;
 #ifdef __x86_64__
     dnnl_cpu_isa_t isa = dnnl_get_effective_cpu_isa();
@@ -51,7 +51,7 @@ bool onednn_gains_from_bf16(const struct onednn *library) {
 #endif
 }
 
-size_t onednn_own_bytes(const struct onednn *library, int threads) {
+size_t library_own_bytes(const struct product_library *library, int threads) {
     size_t code = 0, buffers = 0; /* MiB, and MiB of a thread */
     (void)library;
 #ifdef __x86_64__
@@ -65,19 +65,19 @@ size_t onednn_own_bytes(const struct onednn *library, int threads) {
     return (code + buffers * (size_t)(threads < 8 ? threads : 8)) << 20;
 }
 
-struct onednn *onednn_open(const struct cpu_level *level, bool keep_to_level) {
+struct product_library *library_open(const struct cpu_level *level, bool keep_to_level) {
     if (keep_to_level) limit(level);
-    struct onednn *library = calloc(1, sizeof *library);
+    struct product_library *library = calloc(1, sizeof *library);
     if (!library) return NULL;
     if (dnnl_engine_create(&library->engine, dnnl_cpu, 0) == dnnl_success &&
         dnnl_stream_create(&library->stream, library->engine, dnnl_stream_default_flags) ==
             dnnl_success)
         return library;
-    onednn_close(library);
+    library_close(library);
     return NULL;
 }
 
-void onednn_close(struct onednn *library) {
+void library_close(struct product_library *library) {
     if (!library) return;
     if (library->stream) dnnl_stream_destroy(library->stream);
     if (library->engine) dnnl_engine_destroy(library->engine);
@@ -92,7 +92,7 @@ static dnnl_data_type_t data_type(int32_t dtype) {
 
 /* What a product of this shape needs to be described. */
 struct request {
-    const struct onednn_shape *shape;
+    const struct product_shape *shape;
     dnnl_memory_desc_t layouts[OPERAND_SCRATCH];
     dnnl_primitive_attr_t attributes;
 };
@@ -178,7 +178,7 @@ static void implementations_close(struct implementations *list) {
 }
 #endif
 
-static bool make_layouts(dnnl_memory_desc_t layouts[], const struct onednn_shape *s) {
+static bool make_layouts(dnnl_memory_desc_t layouts[], const struct product_shape *s) {
     const dnnl_dims_t a = {s->m, s->k}, b = {s->k, s->n}, out = {s->m, s->n}, bias = {1, s->n};
     const dnnl_dims_t a_strides = {s->transpose_a ? 1 : s->k, s->transpose_a ? s->m : 1};
     const dnnl_dims_t b_strides = {s->transpose_b ? 1 : s->n, s->transpose_b ? s->k : 1};
@@ -217,7 +217,7 @@ static bool is_reference(const struct implementations *list) {
 }
 
 /* For 16 bit, widening to fp32 is faster than that loop. */
-static bool counts(const struct implementations *list, const struct onednn_shape *shape) {
+static bool counts(const struct implementations *list, const struct product_shape *shape) {
     return shape->in == DTYPE_F32 || !is_reference(list);
 }
 
@@ -225,13 +225,13 @@ static bool counts(const struct implementations *list, const struct onednn_shape
  * loses by it where b is larger than the caches near the cores: "gemm", which copies b into panels,
  * takes down to half the time there, and up to a third more elsewhere. Measured in fp32 on two
  * kinds of Xeon with versions 2.6.3 and 3.2, see scripts/results/products.md. */
-static bool prefers_panels(const struct onednn_shape *shape, const char *favorite) {
+static bool prefers_panels(const struct product_shape *shape, const char *favorite) {
     const int64_t near = 1 << 20; /* floats */
     return shape->in == DTYPE_F32 && !shape->transpose_b && shape->k * shape->n > near &&
            strstr(favorite, "brg");
 }
 
-static bool request_open(struct request *request, const struct onednn_shape *shape) {
+static bool request_open(struct request *request, const struct product_shape *shape) {
     memset(request, 0, sizeof *request);
     request->shape = shape;
     request->attributes = make_attributes(shape->accumulate);
@@ -260,7 +260,7 @@ static bool choose(struct implementations *list, const struct request *request,
            find(list, request, engine, "gemm", 4) || find(list, request, engine, "", 0);
 }
 
-static bool build(struct onednn *library, struct onednn_product *product,
+static bool build(struct product_library *library, struct cpu_product *product,
                   dnnl_primitive_desc_t description, const dnnl_memory_desc_t layouts[],
                   bool bias) {
     dnnl_engine_t engine = library->engine;
@@ -276,46 +276,46 @@ static bool build(struct onednn *library, struct onednn_product *product,
                                       DNNL_MEMORY_NONE) == dnnl_success;
 }
 
-static bool listed(char names[][ONEDNN_NAME_MAX], int count, const char *name) {
+static bool listed(char names[][IMPLEMENTATION_NAME_MAX], int count, const char *name) {
     for (int i = 0; i < count; i++)
         if (strcmp(names[i], name) == 0) return true;
     return false;
 }
 
 /* Once it was used, the one in the library's cache is shown a second time on arm64. */
-int onednn_implementations(char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX],
-                           struct onednn *library, const struct onednn_shape *shape) {
+int library_implementations(char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX],
+                            struct product_library *library, const struct product_shape *shape) {
     struct request request;
     struct implementations list = {0};
     int count = 0;
     bool more =
         request_open(&request, shape) && implementations_open(&list, library->engine, &request);
-    for (; more && count < ONEDNN_IMPLEMENTATIONS_MAX; more = implementations_next(&list))
+    for (; more && count < IMPLEMENTATIONS_MAX; more = implementations_next(&list))
         if (counts(&list, shape) && (count == 0 || !is_reference(&list)) &&
             !listed(names, count, name_of(&list)))
-            snprintf(names[count++], ONEDNN_NAME_MAX, "%s", name_of(&list));
+            snprintf(names[count++], IMPLEMENTATION_NAME_MAX, "%s", name_of(&list));
     implementations_close(&list);
     request_close(&request);
     return count;
 }
 
-struct onednn_product *onednn_prepare(struct onednn *library, const struct onednn_shape *shape,
-                                      const char *implementation) {
+struct cpu_product *library_prepare(struct product_library *library,
+                                    const struct product_shape *shape, const char *implementation) {
     struct request request;
     struct implementations list = {0};
-    struct onednn_product *product = calloc(1, sizeof *product);
+    struct cpu_product *product = calloc(1, sizeof *product);
     bool good = product && request_open(&request, shape) &&
                 choose(&list, &request, library->engine, implementation) && counts(&list, shape) &&
                 build(library, product, list.description, request.layouts, shape->bias >= 0);
-    if (good) snprintf(product->implementation, ONEDNN_NAME_MAX, "%s", name_of(&list));
+    if (good) snprintf(product->implementation, IMPLEMENTATION_NAME_MAX, "%s", name_of(&list));
     implementations_close(&list);
     if (product) request_close(&request);
     if (good) return product;
-    onednn_discard(product);
+    library_discard(product);
     return NULL;
 }
 
-void onednn_discard(struct onednn_product *product) {
+void library_discard(struct cpu_product *product) {
     if (!product) return;
     if (product->primitive) dnnl_primitive_destroy(product->primitive);
     for (int i = 0; i < OPERANDS; i++)
@@ -323,16 +323,16 @@ void onednn_discard(struct onednn_product *product) {
     free(product);
 }
 
-const char *onednn_implementation(const struct onednn_product *product) {
+const char *library_implementation(const struct cpu_product *product) {
     return product->implementation;
 }
 
-size_t onednn_scratch_bytes(const struct onednn_product *product) {
+size_t library_scratch_bytes(const struct cpu_product *product) {
     return product->scratch_bytes;
 }
 
-bool onednn_run(struct onednn *library, const struct onednn_product *product, void *out,
-                const void *a, const void *b, const void *bias, void *scratch) {
+bool library_run(struct product_library *library, const struct cpu_product *product, void *out,
+                 const void *a, const void *b, const void *bias, void *scratch) {
     void *const places[OPERANDS] = {(void *)a, (void *)b, out, (void *)bias, scratch};
     static const int names[OPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS,
                                         DNNL_ARG_SCRATCHPAD};

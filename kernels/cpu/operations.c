@@ -3,15 +3,14 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/level.h"
 
-static void put_plans(struct operations *plan) {
-    plan->embedding_backward = cpu_embedding_backward_plan;
-    plan->layernorm_backward = cpu_layernorm_backward_plan;
-    plan->matmul = cpu_matmul_plan;
-    plan->attention_forward = cpu_attention_forward_plan;
-    plan->attention_decode = cpu_attention_decode_plan;
-    plan->attention_backward = cpu_attention_backward_plan;
-    plan->gradient_norm = cpu_gradient_norm_plan;
-}
+#define X(name)
+#define S(name)                                                                   \
+    static void plan_##name(struct backend *be, const struct name##_args *args) { \
+        backend_workspace(be, cpu_##name##_scratch(be, args));                    \
+    }
+OPERATIONS_BY_SCRATCH(X, S)
+#undef X
+#undef S
 
 extern const struct cpu_operations cpu_operations;
 
@@ -22,6 +21,14 @@ const struct cpu_operations cpu_operations = {
             OPERATIONS(X)
 #undef X
         },
-    .plan = put_plans,
+    .plan =
+        {
+#define X(name) .name = none_##name,
+#define S(name) .name = plan_##name,
+            OPERATIONS_BY_SCRATCH(X, S)
+#undef X
+#undef S
+        },
     .plain_product = cpu_plain_product,
+    .square_share = CPU_FLAT_BLOCK,
 };

@@ -1,7 +1,7 @@
 /* Matrix products by plain loops, for where oneDNN is not installed: right, deterministic for any
  * number of threads, and several times slower. */
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/product_library.h"
 
 /* A tile of out is computed by one thread: panels of a and b are copied so that both are read along
  * rows, and one row of sums stays in registers. */
@@ -22,7 +22,7 @@ static void copy_panel(float *panel, int panel_columns, const float *matrix, int
     }
 }
 
-static void tile(const struct onednn_shape *s, float *out, const float *a, const float *b,
+static void tile(const struct product_shape *s, float *out, const float *a, const float *b,
                  const float *bias, int64_t row, int64_t column) {
     float a_panel[TILE_ROWS * TILE_DEPTH], b_panel[TILE_DEPTH * TILE_COLUMNS];
     float sums[TILE_ROWS][TILE_COLUMNS] = {{0}};
@@ -50,8 +50,8 @@ static void tile(const struct onednn_shape *s, float *out, const float *a, const
         }
 }
 
-void cpu_plain_product(const struct onednn_shape *shape, float *out, const float *a, const float *b,
-                       const float *bias) {
+void cpu_plain_product(const struct product_shape *shape, float *out, const float *a,
+                       const float *b, const float *bias) {
 #pragma omp parallel for collapse(2) schedule(static)
     for (int64_t row = 0; row < shape->m; row += TILE_ROWS)
         for (int64_t column = 0; column < shape->n; column += TILE_COLUMNS)

@@ -10,27 +10,27 @@
 #include "kernels/cpu/autotune.h"
 
 struct product_entry {
-    struct onednn_shape key;
-    struct onednn_product *value; /* NULL: widen */
+    struct product_shape key;
+    struct cpu_product *value; /* NULL: widen */
 };
 
 struct cpu_products {
-    struct onednn *library;
+    struct product_library *library;
     struct product_entry *prepared; /* stb_ds map */
-    bool native_bf16, autotune;
+    bool autotune;
     struct autotune_choice *choices; /* stb_ds array */
-    char machine[384];
+    char machine[384];               /* what choices depend on, in words */
 };
 
-static const char *chosen(const struct cpu_products *products, const struct onednn_shape *shape) {
+static const char *chosen(const struct cpu_products *products, const struct product_shape *shape) {
     for (ptrdiff_t i = 0; i < arrlen(products->choices); i++)
         if (memcmp(&products->choices[i].shape, shape, sizeof *shape) == 0)
             return products->choices[i].implementation;
     return NULL;
 }
 
-static void tune(struct cpu_products *products, const struct onednn_shape *shape) {
-    char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX];
+static void tune(struct cpu_products *products, const struct product_shape *shape) {
+    char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX];
     const char *name = autotune_fastest(names, products->library, shape);
     struct autotune_choice choice = {.shape = *shape};
     if (!name) return;
@@ -38,22 +38,22 @@ static void tune(struct cpu_products *products, const struct onednn_shape *shape
     arrput(products->choices, choice);
 }
 
-static struct onednn_product *prepare(struct cpu_products *products,
-                                      const struct onednn_shape *shape, bool planning) {
+static struct cpu_product *prepare(struct cpu_products *products, const struct product_shape *shape,
+                                   bool planning) {
     /* Without instructions for bf16 the library emulates it with AVX-512, at a third of the speed
      * of fp32; where they are slow, at half of it. */
-    if (shape->in == DTYPE_BF16 && !onednn_gains_from_bf16(products->library)) return NULL;
+    if (shape->in == DTYPE_BF16 && !library_gains_from_bf16(products->library)) return NULL;
     if (products->autotune && planning && !chosen(products, shape)) tune(products, shape);
     const char *name = chosen(products, shape);
-    struct onednn_product *product = onednn_prepare(products->library, shape, name);
-    return product || !name ? product : onednn_prepare(products->library, shape, NULL);
+    struct cpu_product *product = library_prepare(products->library, shape, name);
+    return product || !name ? product : library_prepare(products->library, shape, NULL);
 }
 
-struct onednn_product *cpu_products_find(struct cpu_products *products, struct onednn_shape shape,
-                                         bool planning) {
+struct cpu_product *cpu_products_find(struct cpu_products *products, struct product_shape shape,
+                                      bool planning) {
     ptrdiff_t at = hmgeti(products->prepared, shape);
     if (at >= 0) return products->prepared[at].value;
-    struct onednn_product *product = prepare(products, &shape, planning);
+    struct cpu_product *product = prepare(products, &shape, planning);
     hmput(products->prepared, shape, product);
     return product;
 }
@@ -63,54 +63,43 @@ static int read_choices(FILE *file, void *into) {
     return autotune_read(&products->choices, products->machine, file);
 }
 
-struct cpu_products *cpu_products_open(const struct cpu_level *level, bool keep_to_level,
-                                       const char *machine, const struct backend_options *options,
-                                       char *error) {
+struct cpu_products *cpu_products_open(struct backend_description *device,
+                                       const struct cpu_level *level, bool keep_to_level,
+                                       const struct backend_options *options, char *error) {
     struct cpu_products *products = calloc(1, sizeof *products);
-    if (products) products->library = onednn_open(level, keep_to_level);
+    if (products) products->library = library_open(level, keep_to_level);
     if (!products || !products->library) {
         snprintf(error, BACKEND_ERROR_MAX, "oneDNN cannot be started on this processor");
         free(products);
         return NULL;
     }
-    char library[64];
-    cpu_products_describe(library, sizeof library);
-    snprintf(products->machine, sizeof products->machine, "%s, %s", library, machine);
+    library_describe(device->library, sizeof device->library);
+    device->library_bytes = library_own_bytes(products->library, device->threads);
+    snprintf(products->machine, sizeof products->machine, "%s, %s, %d threads, %s", device->library,
+             level->full_name, device->threads, device->description);
     products->autotune = options->autotune;
     if (options->autotune && options->choices &&
         choices_read(options->choices, read_choices, products, error)) {
         cpu_products_close(products);
         return NULL;
     }
-    struct onednn_shape probe = {64, 64, 64, DTYPE_BF16, DTYPE_BF16, -1, 0, 0, 0};
-    products->native_bf16 = cpu_products_find(products, probe, false) != NULL;
+    struct product_shape probe = {64, 64, 64, DTYPE_BF16, DTYPE_BF16, -1, 0, 0, 0};
+    device->native[DTYPE_BF16] = cpu_products_find(products, probe, false) != NULL;
     return products;
 }
 
 void cpu_products_close(struct cpu_products *products) {
     for (ptrdiff_t i = 0; i < hmlen(products->prepared); i++)
-        onednn_discard(products->prepared[i].value);
+        library_discard(products->prepared[i].value);
     hmfree(products->prepared);
     arrfree(products->choices);
-    onednn_close(products->library);
+    library_close(products->library);
     free(products);
 }
 
-void cpu_products_describe(char *text, size_t size) {
-    onednn_describe(text, size);
-}
-
-size_t cpu_products_own_bytes(const struct cpu_products *products, int threads) {
-    return onednn_own_bytes(products->library, threads);
-}
-
-bool cpu_products_native_bf16(const struct cpu_products *products) {
-    return products->native_bf16;
-}
-
-bool cpu_products_run(struct cpu_products *products, const struct onednn_product *product,
-                      void *out, const void *a, const void *b, const void *bias, void *scratch) {
-    return onednn_run(products->library, product, out, a, b, bias, scratch);
+bool cpu_products_run(struct cpu_products *products, const struct cpu_product *product, void *out,
+                      const void *a, const void *b, const void *bias, void *scratch) {
+    return library_run(products->library, product, out, a, b, bias, scratch);
 }
 
 static void write_choices(FILE *file, const void *from) {

@@ -4,29 +4,26 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/level.h"
-#include "kernels/cpu/onednn.h"
+#include "kernels/cpu/product_library.h"
 
 struct cpu_products;
 
-/* keep_to_level: see onednn_open. machine: what a choice of autotune depends on beside the library,
- * in words. On failure returns NULL with a message of at most BACKEND_ERROR_MAX bytes. */
-struct cpu_products *cpu_products_open(const struct cpu_level *level, bool keep_to_level,
-                                       const char *machine, const struct backend_options *options,
-                                       char *error);
+/* Fills in what the library says to the device's description, of which threads and the words are
+ * there already. keep_to_level: see library_open. On failure returns NULL with a message of at most
+ * BACKEND_ERROR_MAX bytes. */
+struct cpu_products *cpu_products_open(struct backend_description *device,
+                                       const struct cpu_level *level, bool keep_to_level,
+                                       const struct backend_options *options, char *error);
 void cpu_products_close(struct cpu_products *products);
-
-void cpu_products_describe(char *text, size_t size); /* the library behind them */
-size_t cpu_products_own_bytes(const struct cpu_products *products, int threads); /* of it */
-bool cpu_products_native_bf16(const struct cpu_products *products);
 
 /* The product of this shape, prepared when it is asked for first; while planning, autotune times
  * the library's implementations then. NULL if the library has none that is faster than fp32
  * products of widened operands. */
-struct onednn_product *cpu_products_find(struct cpu_products *products, struct onednn_shape shape,
-                                         bool planning);
+struct cpu_product *cpu_products_find(struct cpu_products *products, struct product_shape shape,
+                                      bool planning);
 
-bool cpu_products_run(struct cpu_products *products, const struct onednn_product *product,
-                      void *out, const void *a, const void *b, const void *bias, void *scratch);
+bool cpu_products_run(struct cpu_products *products, const struct cpu_product *product, void *out,
+                      const void *a, const void *b, const void *bias, void *scratch);
 
 /* What autotune has chosen, for options->choices of a later run. Returns -1 with a message. */
 int cpu_products_write(const struct cpu_products *products, const char *path, char *error);

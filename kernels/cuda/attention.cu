@@ -40,9 +40,11 @@ static bool backward_on_tensor_cores(const struct backend *be,
            attention_mma_supports(cuda_state(be), dtype, shape->width);
 }
 
-void cuda_attention_forward_plan(struct backend *be, const struct attention_forward_args *args) {
+size_t cuda_attention_forward_scratch(struct backend *be,
+                                      const struct attention_forward_args *args) {
     struct attention_shape shape = shape_of(args->out, args->heads);
-    refused(be, &shape);
+    refused(be, &shape); /* before step 0 already */
+    return 0;
 }
 
 void cuda_attention_forward(struct backend *be, const struct attention_forward_args *args) {
@@ -52,12 +54,12 @@ void cuda_attention_forward(struct backend *be, const struct attention_forward_a
     else attention_simt_forward(be, args, &shape);
 }
 
-void cuda_attention_backward_plan(struct backend *be, const struct attention_backward_args *args) {
+size_t cuda_attention_backward_scratch(struct backend *be,
+                                       const struct attention_backward_args *args) {
     struct attention_shape shape = shape_of(args->out, args->heads);
-    if (refused(be, &shape)) return;
-    backend_reserve(be, backward_on_tensor_cores(be, args, &shape)
-                            ? attention_mma_backward_bytes(be, &shape)
-                            : attention_simt_backward_bytes(be, &shape));
+    if (refused(be, &shape)) return 0;
+    return backward_on_tensor_cores(be, args, &shape) ? attention_mma_backward_bytes(&shape)
+                                                      : attention_simt_backward_bytes(&shape);
 }
 
 void cuda_attention_backward(struct backend *be, const struct attention_backward_args *args) {

@@ -296,12 +296,12 @@ static int64_t part_keys(const struct attention_shape *shape, enum dtype dtype) 
     return round * blocks_of(blocks_of(shape->sequence, round), PARTS_MAX);
 }
 
-void cuda_attention_decode_plan(struct backend *be, const struct attention_decode_args *args) {
+size_t cuda_attention_decode_scratch(struct backend *be, const struct attention_decode_args *args) {
     struct attention_shape shape = shape_of(args);
-    if (refused(be, &shape)) return;
+    if (refused(be, &shape)) return 0;
     int64_t parts = blocks_of(shape.sequence, part_keys(&shape, args->qkv->dtype));
-    backend_reserve(be, (size_t)(shape.batch * shape.heads * parts) *
-                            (sizeof(float2) + (size_t)shape.width * sizeof(float)));
+    return (size_t)(shape.batch * shape.heads * parts) *
+           (sizeof(float2) + (size_t)shape.width * sizeof(float));
 }
 
 template <typename T, int W>
@@ -337,7 +337,7 @@ void cuda_attention_decode(struct backend *be, const struct attention_decode_arg
     int64_t keys_of_part = part_keys(&shape, args->qkv->dtype);
     int64_t parts = blocks_of(keys, keys_of_part);
     problem.qkv = args->qkv->data;
-    problem.states = (float2 *)be->workspace;
+    problem.states = (float2 *)backend_workspace(be, cuda_attention_decode_scratch(be, args));
     problem.sums = (float *)(problem.states + all_heads * parts);
     problem.length = shape.sequence;
     problem.stride = tensor_columns(args->qkv);

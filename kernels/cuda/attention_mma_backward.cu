@@ -421,8 +421,7 @@ static int held_tiles(const struct attention_shape *shape) {
     return (int)blocks_of(shape->sequence, HELD_ROWS);
 }
 
-size_t attention_mma_backward_bytes(const struct backend *be, const struct attention_shape *shape) {
-    (void)be;
+size_t attention_mma_backward_bytes(const struct attention_shape *shape) {
     return (size_t)(shape->batch * shape->heads * held_tiles(shape) * HELD_ROWS) *
            sizeof(query_values);
 }
@@ -436,7 +435,7 @@ static void launch(struct backend *be, const struct attention_backward_args *arg
     b.qkv = (const T *)args->qkv->data;
     b.out = (const T *)args->out->data;
     b.lse = args->lse;
-    b.values = (query_values *)be->workspace;
+    b.values = (query_values *)backend_workspace(be, attention_mma_backward_bytes(shape));
     b.sequence = (int)shape->sequence;
     b.heads = (int)shape->heads;
     b.all_heads = (int)(shape->batch * shape->heads);
@@ -470,7 +469,6 @@ void attention_mma_backward(struct backend *be, const struct attention_backward_
                             const struct attention_shape *shape) {
     assert(shape->width == 64 || shape->width == 128);
     assert(args->dqkv->dtype == args->qkv->dtype && args->dout->dtype == args->qkv->dtype);
-    assert(be->workspace_bytes >= attention_mma_backward_bytes(be, shape));
     if (args->qkv->dtype == DTYPE_F16) {
         if (shape->width == 64) launch<__half, 64>(be, args, shape);
         else launch<__half, 128>(be, args, shape);

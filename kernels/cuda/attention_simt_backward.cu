@@ -198,9 +198,7 @@ static void run(struct backend *be, struct simt_problem problem, int64_t all_hea
     cuda_launched(be, what);
 }
 
-size_t attention_simt_backward_bytes(const struct backend *be,
-                                     const struct attention_shape *shape) {
-    (void)be;
+size_t attention_simt_backward_bytes(const struct attention_shape *shape) {
     return (size_t)(shape->batch * shape->heads * shape->sequence) * sizeof(float);
 }
 
@@ -213,7 +211,7 @@ void attention_simt_backward(struct backend *be, const struct attention_backward
     problem.dqkv = simt_tensor(args->dqkv, shape);
     problem.dout = simt_tensor(args->dout, shape);
     problem.lse = (float *)args->lse;
-    problem.delta = (float *)be->workspace;
+    problem.delta = (float *)backend_workspace(be, attention_simt_backward_bytes(shape));
     unsigned blocks = (unsigned)blocks_of(rows, DELTA_THREADS / DELTA_LANES);
     LAUNCH(delta_kernel, blocks, DELTA_THREADS, 0, cuda_state(be)->compute, problem, rows);
     size_t shared = cuda_state(be)->shared_bytes;

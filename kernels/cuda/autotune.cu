@@ -48,7 +48,7 @@ static int by_value(const void *a, const void *b) {
 }
 
 /* The median of some runs, in milliseconds; infinite if the algorithm fails. */
-static float time_product(const struct cuda_products *products, const struct product *product,
+static float time_product(const struct cuda_products *products, const struct cuda_product *product,
                           const struct operands *o, const cudaEvent_t event[2]) {
     float times[TIMED_RUNS];
     for (int run = -WARM_UPS; run < TIMED_RUNS; run++) {
@@ -62,7 +62,7 @@ static float time_product(const struct cuda_products *products, const struct pro
     return times[TIMED_RUNS / 2];
 }
 
-static int fastest(const struct cuda_products *products, struct product *product,
+static int fastest(const struct cuda_products *products, struct cuda_product *product,
                    const struct operands *operands,
                    const cublasLtMatmulHeuristicResult_t *algorithms, int count,
                    const cudaEvent_t event[2]) {
@@ -80,7 +80,7 @@ static int fastest(const struct cuda_products *products, struct product *product
     return best;
 }
 
-int product_tune(struct cuda_products *products, struct product *product,
+int product_tune(struct cuda_products *products, struct cuda_product *product,
                  const cublasLtMatmulHeuristicResult_t *algorithms, int count) {
     struct operands operands;
     size_t workspace_bytes = 0;
@@ -136,7 +136,7 @@ static void choose(struct cuda_products *products, const struct product_choice *
     *place = *chosen;
 }
 
-void product_choose(struct cuda_products *products, const struct product *product) {
+void product_choose(struct cuda_products *products, const struct cuda_product *product) {
     struct product_choice chosen = {product->key, product->algorithm};
     choose(products, &chosen);
 }

@@ -14,14 +14,12 @@ extern "C" {
 
 struct cuda_products;
 
-enum { CUDA_SLOTS = 2 };
-
 struct cuda_state {
     cudaStream_t compute, copy;
-    cudaEvent_t begun[CUDA_SLOTS];   /* compute got as far as where slot was last sent */
-    cudaEvent_t sent[CUDA_SLOTS];    /* the slot's copy to the device is done */
-    cudaEvent_t fetched[CUDA_SLOTS]; /* the slot's copy to the host is done */
-    int major, minor;                /* compute capability */
+    cudaEvent_t begun[BACKEND_SLOTS];   /* compute got as far as where slot was last sent */
+    cudaEvent_t sent[BACKEND_SLOTS];    /* the slot's copy to the device is done */
+    cudaEvent_t fetched[BACKEND_SLOTS]; /* the slot's copy to the host is done */
+    int major, minor;                   /* compute capability */
     int multiprocessors;
     size_t shared_bytes; /* of shared memory that a block can have */
     size_t free_at_open; /* bytes of device memory that were free before the first allocation */
@@ -45,17 +43,15 @@ bool cuda_failed(struct backend *be, cudaError_t status, const char *what);
 void cuda_launched(struct backend *be, const char *what);
 
 #define X(name) void cuda_##name(struct backend *be, const struct name##_args *args);
-OPERATIONS(X)
+#define S(name) \
+    X(name)     \
+    size_t cuda_##name##_scratch(struct backend *be, const struct name##_args *args);
+OPERATIONS_BY_SCRATCH(X, S)
 #undef X
+#undef S
 
-/* Plan functions of the operations that need workspace or prepare something. */
-void cuda_embedding_backward_plan(struct backend *be, const struct embedding_backward_args *args);
-void cuda_layernorm_backward_plan(struct backend *be, const struct layernorm_backward_args *args);
-void cuda_matmul_plan(struct backend *be, const struct matmul_args *args);
-void cuda_attention_forward_plan(struct backend *be, const struct attention_forward_args *args);
-void cuda_attention_decode_plan(struct backend *be, const struct attention_decode_args *args);
-void cuda_attention_backward_plan(struct backend *be, const struct attention_backward_args *args);
-void cuda_gradient_norm_plan(struct backend *be, const struct gradient_norm_args *args);
+/* How many gradients of this dtype one of gradient_squares covers. */
+int64_t cuda_square_share(enum dtype dtype);
 
 /* += column sums of b [rows, N] over its rows, dbias [N]; the workspace from `scratch` on holds
  * cuda_column_sums_bytes. */

@@ -7,10 +7,27 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/products.h"
 
-static const struct operations cuda_operations = {
+#define X(name)
+#define S(name)                                                                   \
+    static void plan_##name(struct backend *be, const struct name##_args *args) { \
+        backend_workspace(be, cuda_##name##_scratch(be, args));                   \
+    }
+OPERATIONS_BY_SCRATCH(X, S)
+#undef X
+#undef S
+
+static const struct operations run_operations = {
 #define X(name) cuda_##name,
     OPERATIONS(X)
 #undef X
+};
+
+static const struct operations plan_operations = {
+#define X(name) none_##name,
+#define S(name) plan_##name,
+    OPERATIONS_BY_SCRATCH(X, S)
+#undef X
+#undef S
 };
 
 bool cuda_failed(struct backend *be, cudaError_t status, const char *what) {
@@ -125,29 +142,14 @@ static int cuda_write_choices(struct backend *be, const char *path, char *error)
 static void cuda_close(struct backend *be) {
     struct cuda_state *cuda = cuda_state(be);
     if (cuda->products) cuda_products_close(cuda->products);
-    for (int slot = 0; slot < CUDA_SLOTS; slot++) {
+    for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
         if (cuda->begun[slot]) cudaEventDestroy(cuda->begun[slot]);
         if (cuda->sent[slot]) cudaEventDestroy(cuda->sent[slot]);
         if (cuda->fetched[slot]) cudaEventDestroy(cuda->fetched[slot]);
     }
     if (cuda->copy) cudaStreamDestroy(cuda->copy);
     if (cuda->compute) cudaStreamDestroy(cuda->compute);
-    free((void *)be->plan);
     free(cuda);
-}
-
-static struct operations *make_plan_table(void) {
-    struct operations *plan = (struct operations *)malloc(sizeof *plan);
-    if (!plan) return NULL;
-    *plan = operations_none;
-    plan->embedding_backward = cuda_embedding_backward_plan;
-    plan->layernorm_backward = cuda_layernorm_backward_plan;
-    plan->matmul = cuda_matmul_plan;
-    plan->attention_forward = cuda_attention_forward_plan;
-    plan->attention_decode = cuda_attention_decode_plan;
-    plan->attention_backward = cuda_attention_backward_plan;
-    plan->gradient_norm = cuda_gradient_norm_plan;
-    return plan;
 }
 
 static void open_streams(struct backend *be) {
@@ -156,7 +158,7 @@ static void open_streams(struct backend *be) {
     unsigned flags = cudaEventDisableTiming | cudaEventBlockingSync; /* a waiting host sleeps */
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->compute, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->copy, cudaStreamNonBlocking), what);
-    for (int slot = 0; slot < CUDA_SLOTS; slot++) {
+    for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
         cudaEvent_t *events[] = {&cuda->begun[slot], &cuda->sent[slot], &cuda->fetched[slot]};
         for (int i = 0; i < 3; i++)
             cuda_failed(be, cudaEventCreateWithFlags(events[i], flags), what);
@@ -195,49 +197,55 @@ static int find_device(struct backend *be, char *error) {
     cuda->minor = properties.minor;
     cuda->multiprocessors = properties.multiProcessorCount;
     cuda->shared_bytes = properties.sharedMemPerBlockOptin;
-    be->chunk_bytes = properties.totalGlobalMem / 128;
-    if (be->chunk_bytes > CHUNK_BYTES_MAX) be->chunk_bytes = CHUNK_BYTES_MAX;
-    snprintf(be->description, sizeof be->description, "%.200s (sm_%d%d, %zu GiB)", properties.name,
-             cuda->major, cuda->minor, properties.totalGlobalMem >> 30);
+    be->device.chunk_bytes = properties.totalGlobalMem / 128;
+    if (be->device.chunk_bytes > CHUNK_BYTES_MAX) be->device.chunk_bytes = CHUNK_BYTES_MAX;
+    snprintf(be->device.description, sizeof be->device.description, "%.200s (sm_%d%d, %zu GiB)",
+             properties.name, cuda->major, cuda->minor, properties.totalGlobalMem >> 30);
     if (cudaFuncGetAttributes(&attributes, probe_kernel) == cudaSuccess) return 0;
     cudaGetLastError();
     snprintf(error, BACKEND_ERROR_MAX,
              "device \"cuda\": this program was not built for %s\n"
              "rebuild it with make CUDA_ARCH=%d%d, or use --device cpu",
-             be->description, cuda->major, cuda->minor);
+             be->device.description, cuda->major, cuda->minor);
     return -1;
 }
 
+static const struct device_functions cuda_functions = {
+    .allocate = cuda_allocate,
+    .available = cuda_available,
+    .release = cuda_release,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .host_allocate = cuda_host_allocate,
+    .host_release = cuda_host_release,
+    .send = cuda_send,
+    .sent = cuda_sent,
+    .fetch = cuda_fetch,
+    .fetched = cuda_fetched,
+    .peak_bytes = cuda_peak_bytes,
+    .write_choices = cuda_write_choices,
+    .close = cuda_close,
+};
+
 static void fill(struct backend *be) {
-    be->name = "cuda";
-    be->native_fp16 = true;
-    be->has_bf16 = be->native_bf16 = cuda_state(be)->major >= 8;
-    be->steps_ahead = 1;
-    be->op = be->run = &cuda_operations;
-    be->allocate = cuda_allocate;
-    be->available = cuda_available;
-    be->release = cuda_release;
-    be->upload = cuda_upload;
-    be->download = cuda_download;
-    be->host_allocate = cuda_host_allocate;
-    be->host_release = cuda_host_release;
-    be->send = cuda_send;
-    be->sent = cuda_sent;
-    be->fetch = cuda_fetch;
-    be->fetched = cuda_fetched;
-    be->peak_bytes = cuda_peak_bytes;
-    be->write_choices = cuda_write_choices;
-    be->close = cuda_close;
+    struct backend_description *device = &be->device;
+    device->kind = BACKEND_CUDA;
+    device->name = "cuda";
+    device->computes[DTYPE_F32] = device->computes[DTYPE_F16] = device->native[DTYPE_F16] = true;
+    device->computes[DTYPE_BF16] = device->native[DTYPE_BF16] = cuda_state(be)->major >= 8;
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+        device->square_share[dtype] = cuda_square_share((enum dtype)dtype);
+    device->steps_ahead = 1;
+    be->functions = &cuda_functions;
+    be->op = be->run = &run_operations;
+    be->plan = &plan_operations;
 }
 
 int cuda_backend_open(struct backend *be, const struct backend_options *options, char *error) {
     memset(be, 0, sizeof *be);
     be->state = calloc(1, sizeof(struct cuda_state));
-    be->plan = make_plan_table();
-    if (!be->state || !be->plan) {
+    if (!be->state) {
         snprintf(error, BACKEND_ERROR_MAX, "out of memory");
-        free(be->state);
-        free((void *)be->plan);
         return -1;
     }
     int failed = find_device(be, error);
@@ -254,8 +262,9 @@ int cuda_backend_open(struct backend *be, const struct backend_options *options,
     }
     if (!failed) {
         const struct cuda_products *products = cuda_state(be)->products;
-        be->gelu_of_stored = !products->fuses;
-        snprintf(be->library, sizeof be->library, "cublasLt %zu", products->lt.GetVersion());
+        be->device.gelu_of_stored = !products->fuses;
+        snprintf(be->device.library, sizeof be->device.library, "cublasLt %zu",
+                 products->lt.GetVersion());
     }
     if (failed) cuda_close(be);
     return failed;

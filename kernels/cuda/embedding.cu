@@ -10,6 +10,7 @@
  * into chunks of equal length; a block adds up the runs of its chunk. A run that begins and ends
  * inside goes to the table at once. Others leave their sum in the workspace, and the block of the
  * chunk in which the run began adds these up: a frequent token is shared out among many blocks. */
+#include "kernels/arena.h"
 #include "kernels/cuda/columns.h"
 
 enum {
@@ -293,7 +294,7 @@ struct workspace {
     struct use *uses[2];
     int32_t *counts; /* [RADIX, chunks of the sort] */
     float *heads, *tails;
-    int64_t bytes;
+    size_t bytes;
 };
 
 static int64_t rows_per_chunk(int64_t rows, int64_t least, int64_t chunks_max) {
@@ -309,22 +310,25 @@ static int64_t sort_chunk_rows(int64_t rows) {
     return rows_per_chunk(rows, SORT_CHUNK_ROWS_MIN, SORT_CHUNKS_MAX);
 }
 
-static void *carve(struct workspace *w, char *base, int64_t bytes) {
-    void *place = base ? base + w->bytes : NULL;
-    w->bytes += blocks_of(bytes, 256) * 256;
-    return place;
+static struct workspace lay_out(const struct tensor *dout, void *memory) {
+    struct workspace w = {};
+    struct arena arena = {(char *)memory, 0, SIZE_MAX};
+    int64_t rows = tensor_rows(dout);
+    int64_t borders = blocks_of(rows, sum_chunk_rows(rows)) * tensor_columns(dout);
+    int64_t digits = blocks_of(rows, sort_chunk_rows(rows)) * RADIX;
+    for (int i = 0; i < 2; i++)
+        w.uses[i] = (struct use *)arena_take(&arena, rows * sizeof(struct use));
+    w.counts = (int32_t *)arena_take(&arena, digits * sizeof(int32_t));
+    w.heads = (float *)arena_take(&arena, borders * sizeof(float));
+    w.tails = (float *)arena_take(&arena, borders * sizeof(float));
+    w.bytes = arena.used;
+    return w;
 }
 
-static struct workspace lay_out(char *base, int64_t rows, int64_t columns) {
-    struct workspace w = {};
-    int64_t borders = blocks_of(rows, sum_chunk_rows(rows)) * columns * (int64_t)sizeof(float);
-    int64_t digits = blocks_of(rows, sort_chunk_rows(rows)) * RADIX * (int64_t)sizeof(int32_t);
-    for (int i = 0; i < 2; i++)
-        w.uses[i] = (struct use *)carve(&w, base, rows * (int64_t)sizeof(struct use));
-    w.counts = (int32_t *)carve(&w, base, digits);
-    w.heads = (float *)carve(&w, base, borders);
-    w.tails = (float *)carve(&w, base, borders);
-    return w;
+size_t cuda_embedding_backward_scratch(struct backend *be,
+                                       const struct embedding_backward_args *args) {
+    (void)be;
+    return lay_out(args->dout, NULL).bytes;
 }
 
 /* Returns the sorted uses. Bits above the vocabulary's highest are 0 and need no pass. */
@@ -356,7 +360,8 @@ static unsigned column_tiles(int64_t columns, unsigned threads) {
 static void tokens_backward(struct backend *be, const struct embedding_backward_args *args) {
     const struct tensor *dtable = args->dtoken_table, *dout = args->dout;
     int64_t rows = tensor_rows(dout), columns = tensor_columns(dout);
-    const struct workspace w = lay_out((char *)be->workspace, rows, columns);
+    const struct workspace w =
+        lay_out(dout, backend_workspace(be, cuda_embedding_backward_scratch(be, args)));
     struct sums a = {array_of(dtable),    w.heads, w.tails, dout->data, NULL, rows, columns,
                      sum_chunk_rows(rows)};
     a.uses = sort_by_token(be, &w, args->tokens, rows, tensor_rows(dtable));
@@ -396,9 +401,4 @@ void cuda_embedding_backward(struct backend *be, const struct embedding_backward
     tokens_backward(be, args);
     positions_backward(be, args);
     cuda_launched(be, "embedding_backward");
-}
-
-void cuda_embedding_backward_plan(struct backend *be, const struct embedding_backward_args *args) {
-    struct workspace w = lay_out(NULL, tensor_rows(args->dout), tensor_columns(args->dout));
-    backend_reserve(be, (size_t)w.bytes);
 }

@@ -92,30 +92,26 @@ static __global__ void __launch_bounds__(FINISH_THREADS)
     state->clip_factor = grad_clip > 0 && factor < 1 ? factor : 1;
 }
 
-static int64_t shares(const struct tensor *gradients) {
-    int64_t count = tensor_count(gradients), blocks = 0;
-    STORAGE_SWITCH(gradients->dtype, T,
-                   { blocks = blocks_of(count, iteration_values<T>() * ITERATIONS); });
-    return blocks;
+int64_t cuda_square_share(enum dtype dtype) {
+    int64_t share = 0;
+    STORAGE_SWITCH(dtype, T, { share = iteration_values<T>() * ITERATIONS; });
+    return share;
 }
 
-void cuda_gradient_norm_plan(struct backend *be, const struct gradient_norm_args *args) {
-    backend_reserve(be, (size_t)shares(args->gradients) * sizeof(double));
+void cuda_gradient_squares(struct backend *be, const struct gradient_squares_args *args) {
+    const struct tensor *gradients = args->gradients;
+    int64_t shares = backend_squares(be, gradients);
+    bool aligned = aligned_to(gradients->data, 16);
+    if (shares == 0) return;
+    STORAGE_SWITCH(gradients->dtype, T,
+                   LAUNCH((squares_kernel<T>), (unsigned)shares, SQUARES_THREADS, 0,
+                          cuda_state(be)->compute, args->squares, (const T *)gradients->data,
+                          tensor_count(gradients), args->state, aligned));
+    cuda_launched(be, "gradient_squares");
 }
 
 void cuda_gradient_norm(struct backend *be, const struct gradient_norm_args *args) {
-    const struct tensor *gradients = args->gradients;
-    int64_t blocks = shares(gradients);
-    double *partial = (double *)be->workspace; /* [blocks] */
-    assert((size_t)blocks * sizeof *partial <= be->workspace_bytes);
-    cudaStream_t stream = cuda_state(be)->compute;
-    bool aligned = aligned_to(gradients->data, 16);
-    if (blocks > 0)
-        STORAGE_SWITCH(gradients->dtype, T,
-                       LAUNCH((squares_kernel<T>), (unsigned)blocks, SQUARES_THREADS, 0, stream,
-                              partial, (const T *)gradients->data, tensor_count(gradients),
-                              args->state, aligned));
-    LAUNCH(finish_kernel, 1, FINISH_THREADS, 0, stream, args->state, partial, blocks,
-           args->grad_clip);
+    LAUNCH(finish_kernel, 1, FINISH_THREADS, 0, cuda_state(be)->compute, args->state, args->squares,
+           args->count, args->grad_clip);
     cuda_launched(be, "gradient_norm");
 }

@@ -204,6 +204,13 @@ static void launch_backward(struct backend *be, const struct backward *a, bool f
     else LAUNCH(general_backward_kernel, groups, GENERAL_THREADS, 0, cuda_state(be)->compute, *a);
 }
 
+size_t cuda_layernorm_backward_scratch(struct backend *be,
+                                       const struct layernorm_backward_args *args) {
+    (void)be;
+    int64_t floats = groups_of(tensor_rows(args->din)) * 2 * tensor_columns(args->din);
+    return (size_t)floats * sizeof(float);
+}
+
 void cuda_layernorm_backward(struct backend *be, const struct layernorm_backward_args *args) {
     const struct backward a = {
         .din = array_of(args->din),
@@ -211,7 +218,7 @@ void cuda_layernorm_backward(struct backend *be, const struct layernorm_backward
         .dout = array_of(args->dout),
         .in = array_of(args->in),
         .dresidual = array_of(args->dresidual),
-        .partials = (float *)be->workspace,
+        .partials = (float *)backend_workspace(be, cuda_layernorm_backward_scratch(be, args)),
         .mean = args->mean,
         .rstd = args->rstd,
         .weight = (const float *)args->weight->data,
@@ -229,9 +236,4 @@ void cuda_layernorm_backward(struct backend *be, const struct layernorm_backward
     launch_backward(be, &a, packed && stream && a.columns <= (int64_t)THREADS_MAX * PACK);
     add_partials(be, args->dweight, args->dbias, a.partials, groups_of(a.rows));
     cuda_launched(be, "layernorm_backward");
-}
-
-void cuda_layernorm_backward_plan(struct backend *be, const struct layernorm_backward_args *args) {
-    int64_t floats = groups_of(tensor_rows(args->din)) * 2 * tensor_columns(args->din);
-    backend_reserve(be, (size_t)floats * sizeof(float));
 }

@@ -72,7 +72,7 @@ enum { FUSE_BIAS = 1, FUSE_GELU = 2, FUSE_DGELU = 4, FUSE_DBIAS = 8 };
 
 struct recipe {
     unsigned fused;
-    const struct product *product;
+    const struct cuda_product *product;
     struct product_key key;
     struct tensor a, b, bias; /* as the library reads them: args' own, or copies in the workspace */
     struct tensor result;     /* what the library stores to: args' own, or fp32 in the workspace */
@@ -166,27 +166,34 @@ static struct tensor copy_place(struct arena *arena, const struct tensor *tensor
     return copy;
 }
 
-/* Everything but the library's part. Without a workspace only the bytes are right. */
+/* What is kept where in memory; without it, only the dtypes and bytes are right. */
+static void place(struct backend *be, const struct matmul_args *args, struct recipe *r,
+                  void *memory) {
+    struct arena arena = {(char *)memory, 0, r->bytes};
+    const struct tensor *sum = sum_of(args);
+    r->a = copy_place(&arena, args->a, (enum dtype)r->key.in);
+    r->b = copy_place(&arena, args->b, (enum dtype)r->key.in);
+    r->result = *(r->fused & FUSE_GELU ? args->out : sum);
+    bool bias_later = args->bias && !(r->fused & FUSE_BIAS);
+    if (!is_direct(args) || (bias_later && sum->dtype != DTYPE_F32))
+        r->result = copy_place(&arena, sum, DTYPE_F32);
+    if (r->fused & FUSE_BIAS) r->bias = copy_place(&arena, args->bias, sum->dtype);
+    if (r->fused & FUSE_DBIAS)
+        r->sums = arena_take(&arena, tensor_count(args->dbias) * sizeof(float));
+    else if (args->dbias) r->sums = arena_take(&arena, cuda_column_sums_bytes(be, args->b));
+    r->scratch = arena.base ? arena.base + arena.used : NULL;
+    if (!memory) r->bytes = arena.used;
+}
+
+/* Everything but the library's part. */
 static struct recipe lay_out(struct backend *be, const struct matmul_args *args, unsigned fused) {
     struct recipe r = {};
-    struct arena arena = {(char *)be->workspace, 0, SIZE_MAX};
-    const struct tensor *sum = sum_of(args);
     r.fused = fused;
     r.key = key_of(cuda_state(be)->products, args);
     r.key.epilogue = epilogue_of(fused);
-    r.a = copy_place(&arena, args->a, (enum dtype)r.key.in);
-    r.b = copy_place(&arena, args->b, (enum dtype)r.key.in);
-    r.result = *(fused & FUSE_GELU ? args->out : sum);
-    bool bias_later = args->bias && !(fused & FUSE_BIAS);
-    if (!is_direct(args) || (bias_later && sum->dtype != DTYPE_F32))
-        r.result = copy_place(&arena, sum, DTYPE_F32);
-    if (fused & FUSE_BIAS) r.bias = copy_place(&arena, args->bias, sum->dtype);
+    place(be, args, &r, NULL);
     r.key.out = (int16_t)r.result.dtype;
-    r.key.accumulate = args->accumulate && r.result.dtype == sum->dtype;
-    if (fused & FUSE_DBIAS) r.sums = arena_take(&arena, tensor_count(args->dbias) * sizeof(float));
-    else if (args->dbias) r.sums = arena_take(&arena, cuda_column_sums_bytes(be, args->b));
-    r.scratch = arena.base ? arena.base + arena.used : NULL;
-    r.bytes = arena.used;
+    r.key.accumulate = args->accumulate && r.result.dtype == sum_of(args)->dtype;
     return r;
 }
 
@@ -214,9 +221,9 @@ static bool find_recipe(struct backend *be, const struct matmul_args *args, stru
     return false;
 }
 
-void cuda_matmul_plan(struct backend *be, const struct matmul_args *args) {
+size_t cuda_matmul_scratch(struct backend *be, const struct matmul_args *args) {
     struct recipe r;
-    if (find_recipe(be, args, &r, true)) backend_reserve(be, r.bytes);
+    return find_recipe(be, args, &r, true) ? r.bytes : 0;
 }
 
 /* ---- running */
@@ -264,6 +271,7 @@ static void finish(struct backend *be, const struct matmul_args *args, const str
 void cuda_matmul(struct backend *be, const struct matmul_args *args) {
     struct recipe r;
     if (!find_recipe(be, args, &r, false)) return;
+    place(be, args, &r, backend_workspace(be, r.bytes));
     copy_in(be, &r.a, args->a);
     copy_in(be, &r.b, args->b);
     if (r.fused & FUSE_BIAS) copy_in(be, &r.bias, args->bias);

@@ -61,7 +61,7 @@ static bool has_aux(const struct product_key *key) {
 
 /* The heuristics read alignments off the pointers in the operation: the numbers put there promise
  * what product_run will keep. */
-static bool describe_epilogue(const struct cublaslt *lt, const struct product *product) {
+static bool describe_epilogue(const struct cublaslt *lt, const struct cuda_product *product) {
     const struct product_key *key = &product->key;
     cublasLtMatmulDesc_t operation = product->operation;
     uint32_t epilogue = epilogue_of(key);
@@ -84,7 +84,7 @@ static bool lay_out(const struct cublaslt *lt, cublasLtMatrixLayout_t *layout, i
                                   columns) == CUBLAS_STATUS_SUCCESS;
 }
 
-static bool describe(const struct cublaslt *lt, struct product *product) {
+static bool describe(const struct cublaslt *lt, struct cuda_product *product) {
     const struct product_key *key = &product->key;
     cublasComputeType_t compute = key->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     int32_t first = key->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -124,7 +124,7 @@ static bool prefer(const struct cublaslt *lt, cublasLtMatmulPreference_t prefere
 }
 
 /* Asks for up to `wanted` algorithms that fit; returns how many there are. */
-static int ask(const struct cuda_products *products, const struct product *product,
+static int ask(const struct cuda_products *products, const struct cuda_product *product,
                size_t workspace_bytes, cublasLtMatmulHeuristicResult_t *algorithms, int wanted) {
     const struct cublaslt *lt = &products->lt;
     cublasLtMatmulPreference_t preference;
@@ -144,7 +144,7 @@ static int ask(const struct cuda_products *products, const struct product *produ
 }
 
 /* Takes what an earlier run chose, if the library still agrees. */
-static bool take_chosen(const struct cuda_products *products, struct product *product,
+static bool take_chosen(const struct cuda_products *products, struct cuda_product *product,
                         size_t workspace_bytes) {
     const cublasLtMatmulAlgo_t *chosen = product_chosen(products, &product->key);
     cublasLtMatmulHeuristicResult_t result;
@@ -158,7 +158,7 @@ static bool take_chosen(const struct cuda_products *products, struct product *pr
     return true;
 }
 
-static bool take_algorithm(struct cuda_products *products, struct product *product,
+static bool take_algorithm(struct cuda_products *products, struct cuda_product *product,
                            size_t workspace_bytes, bool tune) {
     cublasLtMatmulHeuristicResult_t algorithms[TUNED_ALGORITHMS];
     if (products->autotune && take_chosen(products, product, workspace_bytes)) return true;
@@ -171,30 +171,31 @@ static bool take_algorithm(struct cuda_products *products, struct product *produ
     return true;
 }
 
-static void discard(const struct cublaslt *lt, struct product *product) {
+static void discard(const struct cublaslt *lt, struct cuda_product *product) {
     cublasLtMatrixLayout_t layouts[] = {product->a, product->b, product->out};
     for (int i = 0; i < 3; i++)
         if (layouts[i]) lt->MatrixLayoutDestroy(layouts[i]);
     if (product->operation) lt->MatmulDescDestroy(product->operation);
 }
 
-static struct product *append(struct cuda_products *products) {
+static struct cuda_product *append(struct cuda_products *products) {
     if (products->count == products->capacity) {
         int capacity = products->capacity ? 2 * products->capacity : 32;
-        struct product *grown =
-            (struct product *)realloc(products->prepared, (size_t)capacity * sizeof *grown);
+        struct cuda_product *grown =
+            (struct cuda_product *)realloc(products->prepared, (size_t)capacity * sizeof *grown);
         if (!grown) return NULL;
         products->prepared = grown;
         products->capacity = capacity;
     }
-    struct product *added = &products->prepared[products->count++];
+    struct cuda_product *added = &products->prepared[products->count++];
     memset(added, 0, sizeof *added);
     return added;
 }
 
-const struct product *product_find(struct cuda_products *products, const struct product_key *key,
-                                   size_t workspace_bytes, bool planning) {
-    struct product *product = NULL;
+const struct cuda_product *product_find(struct cuda_products *products,
+                                        const struct product_key *key, size_t workspace_bytes,
+                                        bool planning) {
+    struct cuda_product *product = NULL;
     for (int i = 0; i < products->count && !product; i++)
         if (!memcmp(&products->prepared[i].key, key, sizeof *key)) product = &products->prepared[i];
     if (!product) {
@@ -216,7 +217,7 @@ static bool is_aligned(const void *data, int dtype, int64_t columns) {
 
 /* The pointers of an epilogue live in the operation. Setting them is a store into host memory: the
  * library copies what it needs when the product is queued. */
-cublasStatus_t product_run(const struct cuda_products *products, const struct product *product,
+cublasStatus_t product_run(const struct cuda_products *products, const struct cuda_product *product,
                            void *out, const void *a, const void *b, void *vector, void *aux,
                            void *workspace) {
     const struct cublaslt *lt = &products->lt;

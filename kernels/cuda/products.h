@@ -33,7 +33,7 @@ struct product_key {
     int32_t epilogue;    /* enum product_epilogue */
 };
 
-struct product {
+struct cuda_product {
     struct product_key key;
     bool possible; /* the library has an algorithm */
     cublasLtMatmulDesc_t operation;
@@ -54,8 +54,8 @@ struct cuda_products {
     bool tf32, autotune;
     bool fuses; /* gelu and column sums are worth asking for on this GPU */
     int multiprocessors;
-    char name[256];           /* of the GPU */
-    struct product *prepared; /* fewer than a hundred: searched one by one */
+    char name[256];                /* of the GPU */
+    struct cuda_product *prepared; /* fewer than a hundred: searched one by one */
     int count, capacity;
     struct product_choice *choices; /* what was timed, now or by the run that left the file */
     int choice_count, choice_capacity;
@@ -73,21 +73,22 @@ size_t product_alignment(enum dtype dtype, int64_t columns);
 /* The product, prepared now if it was not before. NULL if the library has no algorithm for it that
  * needs at most workspace_bytes. With `planning`, algorithms may be timed (if autotune is set),
  * which takes device memory for a while. Good until the next call. */
-const struct product *product_find(struct cuda_products *products, const struct product_key *key,
-                                   size_t workspace_bytes, bool planning);
+const struct cuda_product *product_find(struct cuda_products *products,
+                                        const struct product_key *key, size_t workspace_bytes,
+                                        bool planning);
 
 /* Queues it. vector and aux are for epilogues that have them. */
-cublasStatus_t product_run(const struct cuda_products *products, const struct product *product,
+cublasStatus_t product_run(const struct cuda_products *products, const struct cuda_product *product,
                            void *out, const void *a, const void *b, void *vector, void *aux,
                            void *workspace);
 
 /* autotune.cu. Times the algorithms and returns the number of the fastest; 0 if it cannot. */
 enum { TUNED_ALGORITHMS = 8 };
-int product_tune(struct cuda_products *products, struct product *product,
+int product_tune(struct cuda_products *products, struct cuda_product *product,
                  const cublasLtMatmulHeuristicResult_t *algorithms, int count);
 
 /* Notes a choice. Finds one, or NULL. */
-void product_choose(struct cuda_products *products, const struct product *product);
+void product_choose(struct cuda_products *products, const struct cuda_product *product);
 const cublasLtMatmulAlgo_t *product_chosen(const struct cuda_products *products,
                                            const struct product_key *key);
 

@@ -21,7 +21,7 @@ static int write_flat(struct safetensors_writer *writer, const struct gpt *gpt,
         for (int64_t first = 0; first < total; first += PIECE) {
             int64_t count = total - first < PIECE ? total - first : PIECE;
             size_t bytes = (size_t)count * sizeof *buffer;
-            be->download(be, buffer, (const float *)view.data + first, bytes);
+            backend_download(be, buffer, (const float *)view.data + first, bytes);
             if (be->failure[0]) {
                 safetensors_write_abandon(writer);
                 return fail(error, "%s", be->failure);
@@ -77,8 +77,7 @@ static void read_tensor(struct gpt *gpt, const struct tensor *flat,
     for (int64_t first = 0; first < total; first += READ) {
         int64_t count = total - first < READ ? total - first : READ;
         checkpoint_widen(values, place->entry, first, count);
-        gpt->be->upload(gpt->be, (float *)view.data + first, values,
-                        (size_t)count * sizeof *values);
+        backend_upload(gpt->be, (float *)view.data + first, values, (size_t)count * sizeof *values);
     }
 }
 

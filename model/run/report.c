@@ -81,15 +81,12 @@ static void print_data(FILE *out, const char *label, const char *name,
 }
 
 /* "cpu: AMD EPYC, x86-64-v4, 2 threads"; processors with long names take two lines. */
-static void print_device(FILE *out, const struct backend *be) {
+static void print_device(FILE *out, const struct backend_description *device) {
     enum { ROOM = 67 };
-    char threads[64] = "";
-    if (be->threads > 0)
-        snprintf(threads, sizeof threads, "%s, %d thread%s", be->level, be->threads,
-                 be->threads == 1 ? "" : "s");
-    int used = fprintf(out, "%s: %s", be->name, be->description);
-    if (threads[0])
-        fprintf(out, ",%s%s", used + strlen(threads) + 2 > ROOM ? "\n             " : " ", threads);
+    int used = fprintf(out, "%s: %s", device->name, device->description);
+    size_t more = strlen(device->use);
+    if (more > 0)
+        fprintf(out, ",%s%s", used + more + 2 > ROOM ? "\n             " : " ", device->use);
 }
 
 void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,
@@ -98,7 +95,6 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
     const struct config *config = trainer->config;
     const struct gpt *gpt = &trainer->gpt;
     const struct gpt_shape *s = &gpt->capacity;
-    const struct backend *be = trainer->be;
     char text[32];
     fprintf(out, "mantissa: training %s\n", config->name);
     fprintf(out,
@@ -114,7 +110,7 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
                 trainer->state.scaler.loss_scale, config->loss_scale.growth_factor,
                 config->loss_scale.growth_interval, config->loss_scale.backoff_factor);
     fprintf(out, "\n  device     ");
-    print_device(out, be);
+    print_device(out, &trainer->be->device);
     fprintf(out, "\n  memory     ");
     report_memory(out, &gpt->memory);
     fputc('\n', out);

@@ -130,7 +130,7 @@ static int start(struct run *run, const struct command_line *line, char *error) 
     }
     if (run_directory_write_config(run->directory, config, error)) return EXIT_FAILED;
     choices_path(choices, run->directory);
-    if (config->autotune && run->be.write_choices(&run->be, choices, error)) return EXIT_FAILED;
+    if (config->autotune && backend_write_choices(&run->be, choices, error)) return EXIT_FAILED;
     if (config->log.metrics &&
         metrics_open(&run->metrics, run->directory, run->trainer.state.step, error))
         return EXIT_FAILED;
@@ -204,7 +204,7 @@ static int end_step(struct run *run, char *error) {
                 report.step);
     }
     return metrics_step(&run->metrics, &report, 1e3 * seconds, tokens / seconds,
-                        run->be.peak_bytes(&run->be), error);
+                        backend_peak_bytes(&run->be), error);
 }
 
 /* Ends all steps: what comes next needs the state as it is, or takes time of its own. */
@@ -218,7 +218,7 @@ static int settle(struct run *run, char *error) {
 static int step_once(struct run *run, char *error) {
     if (run->trainer.unfinished == 0) run->step_began = report_clock();
     if (trainer_begin_step(&run->trainer, &run->train.loader, error)) return -1;
-    while (run->trainer.unfinished > run->be.steps_ahead)
+    while (run->trainer.unfinished > run->be.device.steps_ahead)
         if (end_step(run, error)) return -1;
     return 0;
 }

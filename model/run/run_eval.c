@@ -70,16 +70,16 @@ static int evaluate_loaded(struct evaluation *evaluation, struct gpt *gpt, doubl
                            char *error) {
     struct backend *be = gpt->be;
     struct batches batches;
-    float *sum = be->allocate(be, sizeof *sum);
-    float *results = be->host_allocate(be, BATCH_SLOTS * sizeof *results);
+    float *sum = backend_allocate(be, sizeof *sum);
+    float *results = backend_host_allocate(be, BACKEND_SLOTS * sizeof *results);
     int status = batches_open(&batches, be, gpt->capacity.rows, error);
     if (status == 0 && (!sum || !results)) status = fail(error, "out of memory");
     struct evaluator evaluator = {gpt, &batches, sum, {results, results + 1}, evaluation->stop};
     if (status == 0)
         status = evaluate(&evaluator, loss, &evaluation->text.loader, evaluation->sequences, error);
     batches_close(&batches);
-    if (results) be->host_release(be, results);
-    if (sum) be->release(be, sum);
+    if (results) backend_host_release(be, results);
+    if (sum) backend_release(be, sum);
     return status;
 }
 

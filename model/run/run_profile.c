@@ -32,7 +32,7 @@ struct clock {
 /* A download comes back when all operations before it are done. */
 static void wait_for(const struct trainer *trainer) {
     float ignored;
-    trainer->be->download(trainer->be, &ignored, &trainer->optimizer.state->loss, sizeof ignored);
+    backend_download(trainer->be, &ignored, &trainer->optimizer.state->loss, sizeof ignored);
 }
 
 static void start_clock(struct observer *observer, enum operation_id id, const void *args) {
@@ -153,9 +153,9 @@ static int write_profile(const struct profile *profile, const struct trainer *tr
     if (file_path_join(path, folder, "profile.json", error)) return -1;
     cJSON *root = cJSON_CreateObject(), *parts = cJSON_CreateObject();
     cJSON_AddStringToObject(root, "precision", dtype_name(trainer->gpt.precision.lower));
-    cJSON_AddStringToObject(root, "device", be->description);
-    cJSON_AddNumberToObject(root, "threads", be->threads);
-    cJSON_AddStringToObject(root, "library", be->library);
+    cJSON_AddStringToObject(root, "device", be->device.description);
+    cJSON_AddNumberToObject(root, "threads", be->device.threads);
+    cJSON_AddStringToObject(root, "library", be->device.library);
     cJSON_AddStringToObject(root, "compiler", __VERSION__);
     cJSON_AddNumberToObject(root, "repetitions", profile->repetitions);
     cJSON_AddNumberToObject(root, "tokens_per_step", profile->tokens);

@@ -124,9 +124,9 @@ void *check_memory(struct check *c, enum check_use use, const void *host, size_t
     block->before = host_memory(guarded(block));
     poison(block->before, guarded(block));
     if (host) memcpy(block->before + GUARD_BYTES, host, bytes);
-    block->memory = c->be.allocate(&c->be, guarded(block));
+    block->memory = backend_allocate(&c->be, guarded(block));
     cr_assert(block->memory && (uintptr_t)block->memory % ARENA_ALIGNMENT == 0);
-    c->be.upload(&c->be, block->memory, block->before, guarded(block));
+    backend_upload(&c->be, block->memory, block->before, guarded(block));
     return block->memory + GUARD_BYTES;
 }
 
@@ -187,7 +187,7 @@ double *check_read(struct check *c, const struct tensor *tensor) {
     int64_t count = tensor_count(tensor);
     size_t size = dtype_bytes(tensor->dtype);
     char *raw = host_memory(tensor_bytes(tensor));
-    c->be.download(&c->be, raw, tensor->data, tensor_bytes(tensor));
+    backend_download(&c->be, raw, tensor->data, tensor_bytes(tensor));
     double *values = check_doubles(c, count);
     for (int64_t i = 0; i < count; i++) values[i] = decode(raw + (size_t)i * size, tensor->dtype);
     free(raw);
@@ -205,7 +205,7 @@ enum expect { NOTHING_CHANGED, OUTPUTS_CHANGED };
 static void inspect(struct check *c, const char *operation, enum expect expect) {
     for (struct check_block *block = c->blocks; block; block = block->next) {
         char *now = host_memory(guarded(block));
-        c->be.download(&c->be, now, block->memory, guarded(block));
+        backend_download(&c->be, now, block->memory, guarded(block));
         size_t after = GUARD_BYTES + block->bytes;
         cr_assert(!memcmp(now, block->before, GUARD_BYTES), "%s: wrote before a tensor", operation);
         cr_assert(!memcmp(now + after, block->before + after, GUARD_BYTES),
@@ -231,7 +231,7 @@ void check_plan_end(struct check *c, const char *operation) {
     cr_assert(backend_plan_end(&c->be, error) == 0, "%s", error);
     char *noise = host_memory(c->be.workspace_bytes);
     poison(noise, c->be.workspace_bytes);
-    c->be.upload(&c->be, c->be.workspace, noise, c->be.workspace_bytes);
+    backend_upload(&c->be, c->be.workspace, noise, c->be.workspace_bytes);
     free(noise);
     inspect(c, operation, NOTHING_CHANGED);
 }
@@ -245,7 +245,7 @@ static void release(struct check *c) {
     while (c->blocks) {
         struct check_block *block = c->blocks;
         c->blocks = block->next;
-        c->be.release(&c->be, block->memory);
+        backend_release(&c->be, block->memory);
         free(block->before);
         free(block);
     }

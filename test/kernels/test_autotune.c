@@ -118,22 +118,22 @@ static int open_bench(struct bench *bench, const char *choices) {
     return 0;
 }
 
-static int implementations(char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX]) {
-    const struct onednn_shape shape = {M, N, K, DTYPE_F32, DTYPE_F32, -1, 0, 0, 0};
-    struct onednn *library = onednn_open(cpu_level_choose(NULL, error), false);
-    int count = onednn_implementations(names, library, &shape);
-    onednn_close(library);
+static int implementations(char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX]) {
+    const struct product_shape shape = {M, N, K, DTYPE_F32, DTYPE_F32, -1, 0, 0, 0};
+    struct product_library *library = library_open(cpu_level_choose(NULL, error), false);
+    int count = library_implementations(names, library, &shape);
+    library_close(library);
     return count;
 }
 
 Test(autotune, a_choice_is_kept) {
     static struct bench first, second;
-    char names[ONEDNN_IMPLEMENTATIONS_MAX][ONEDNN_NAME_MAX];
+    char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX];
     char text[4096], again[4096], path[4096];
     bool something = implementations(names) > 1; /* to choose from */
     snprintf(path, sizeof path, "%s", in_folder("products.txt"));
     cr_assert_eq(open_bench(&first, path), 0, "%s", error); /* no file is no error */
-    cr_assert_eq(first.be.write_choices(&first.be, path, error), 0, "%s", error);
+    cr_assert_eq(backend_write_choices(&first.be, path, error), 0, "%s", error);
     backend_close(&first.be);
     read_text(text, path);
     cr_expect_eq(strstr(text, "m=40 n=24 k=72") != NULL, something, "%s", text);
@@ -146,7 +146,7 @@ Test(autotune, a_choice_is_kept) {
         write_text(path, text);
     }
     cr_assert_eq(open_bench(&second, path), 0, "%s", error);
-    cr_assert_eq(second.be.write_choices(&second.be, path, error), 0, "%s", error);
+    cr_assert_eq(backend_write_choices(&second.be, path, error), 0, "%s", error);
     backend_close(&second.be);
     read_text(again, path);
     cr_expect_str_eq(again, text);
@@ -163,7 +163,7 @@ Test(autotune, damaged_and_unwritable_files_are_errors) {
     cr_expect(strstr(error, path) && strstr(error, "line 1"), "%s", error);
     cr_assert_eq(open_bench(&bench, NULL), 0);
     path = in_folder("missing/products.txt");
-    cr_expect_eq(bench.be.write_choices(&bench.be, path, error), -1);
+    cr_expect_eq(backend_write_choices(&bench.be, path, error), -1);
     cr_expect(strstr(error, path) && strstr(error, "No such file"), "%s", error);
     backend_close(&bench.be);
 }
@@ -173,7 +173,7 @@ Test(autotune, an_implementation_that_is_no_more_is_no_error) {
     char text[4096], path[4096];
     snprintf(path, sizeof path, "%s", in_folder("products.txt"));
     cr_assert_eq(open_bench(&bench, NULL), 0);
-    cr_assert_eq(bench.be.write_choices(&bench.be, path, error), 0, "%s", error);
+    cr_assert_eq(backend_write_choices(&bench.be, path, error), 0, "%s", error);
     backend_close(&bench.be);
     read_text(text, path);
     *(strchr(text, '\n') + 1) = 0;

@@ -1,7 +1,11 @@
 #include "kernels/backend.h"
 
 #include <criterion/criterion.h>
+#include <signal.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "kernels/arena.h"
 #include "kernels/backend_open.h"
@@ -18,13 +22,13 @@ static struct backend open_cpu(int threads) {
 
 Test(backend, cpu_is_described) {
     struct backend be = open_cpu(3);
-    cr_assert_str_eq(be.name, "cpu");
-    cr_assert_eq(be.threads, 3);
-    cr_assert(be.description[0]);
+    cr_assert_str_eq(be.device.name, "cpu");
+    cr_assert_eq(be.device.threads, 3);
+    cr_assert(be.device.description[0]);
     cr_assert_eq(be.failure[0], 0);
     backend_close(&be);
     be = open_cpu(0); /* all cores */
-    cr_assert_geq(be.threads, 1);
+    cr_assert_geq(be.device.threads, 1);
     backend_close(&be);
 }
 
@@ -39,10 +43,9 @@ static struct backend open_here(void) {
 /* Every operation has a function in each table. */
 Test(backend, tables_are_full) {
     struct backend be = open_cpu(1);
-#define X(name)                      \
-    cr_assert(be.run->name, #name);  \
-    cr_assert(be.plan->name, #name); \
-    cr_assert(operations_none.name, #name);
+#define X(name)                     \
+    cr_assert(be.run->name, #name); \
+    cr_assert(be.plan->name, #name);
     OPERATIONS(X)
 #undef X
     backend_close(&be);
@@ -54,17 +57,60 @@ Test(backend, planning_switches_the_table) {
     cr_assert_eq(be.op, be.run);
     backend_plan_begin(&be);
     cr_assert_eq(be.op, be.plan);
-    backend_reserve(&be, 1000);
-    backend_reserve(&be, 100);
+    cr_assert_null(backend_workspace(&be, 1000));
+    cr_assert_null(backend_workspace(&be, 100));
     cr_assert_eq(backend_plan_end(&be, error), 0);
     cr_assert_eq(be.op, be.run);
     cr_assert_geq(be.workspace_bytes, 1000);
-    memset(be.workspace, 1, be.workspace_bytes);
+    memset(backend_workspace(&be, 1000), 1, be.workspace_bytes);
     backend_plan_begin(&be); /* a second walk, with more to do */
-    backend_reserve(&be, 100000);
+    backend_workspace(&be, 100000);
     cr_assert_eq(backend_plan_end(&be, error), 0);
-    memset(be.workspace, 1, 100000);
+    memset(backend_workspace(&be, 100000), 1, 100000);
     backend_close(&be);
+}
+
+static void take_some(struct backend *be) {
+    memset(backend_workspace(be, 1000), 1, 1000);
+}
+
+static void take_too_much(struct backend *be) {
+    backend_workspace(be, 1001);
+}
+
+static void run_unplanned(struct backend *be) {
+    enum { N = 200, C = 8 };
+    static float table[C], sum[C], dout[N * C];
+    static const int32_t tokens[N] = {0};
+    OP(be, embedding_backward, .dtoken_table = &(struct tensor){table, DTYPE_F32, 2, {1, C}},
+       .dposition_table = &(struct tensor){sum, DTYPE_F32, 2, {1, C}},
+       .dout = &(struct tensor){dout, DTYPE_F32, 2, {N, C}}, .tokens = tokens,
+       .sequence_length = 1);
+}
+
+/* In a process of its own, with 1000 bytes planned. */
+static bool aborts(void (*body)(struct backend *be)) {
+    int status;
+    pid_t child = fork();
+    cr_assert_geq(child, 0);
+    if (child == 0) {
+        char error[BACKEND_ERROR_MAX];
+        struct backend be = open_cpu(1);
+        backend_plan_begin(&be);
+        backend_workspace(&be, 1000);
+        if (backend_plan_end(&be, error) || !freopen("/dev/null", "w", stderr)) _exit(1);
+        body(&be);
+        _exit(0);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+Test(backend, scratch_that_was_not_planned_ends_the_program) {
+    cr_assert_not(aborts(take_some));
+    cr_assert(aborts(take_too_much));
+    cr_assert(aborts(run_unplanned));
 }
 
 /* AddressSanitizer ends the program on absurd sizes before the allocator can refuse them. */
@@ -73,11 +119,11 @@ Test(backend, too_much_memory_is_an_error) {
     struct backend be = open_here();
     char error[BACKEND_ERROR_MAX] = "";
     backend_plan_begin(&be);
-    backend_reserve(&be, SIZE_MAX / 4);
+    backend_workspace(&be, SIZE_MAX / 4);
     cr_assert_eq(backend_plan_end(&be, error), -1);
     cr_assert(strstr(error, "memory"), "%s", error);
-    cr_assert_null(be.allocate(&be, SIZE_MAX / 4));
-    cr_assert_null(be.host_allocate(&be, SIZE_MAX / 4));
+    cr_assert_null(backend_allocate(&be, SIZE_MAX / 4));
+    cr_assert_null(backend_host_allocate(&be, SIZE_MAX / 4));
     cr_assert_str_eq(be.failure, "", "a refusal is the caller's to report");
     backend_close(&be);
 }
@@ -87,13 +133,13 @@ Test(backend, memory) {
     struct backend be = open_here();
     const char text[] = "there and back";
     char copy[sizeof text];
-    void *memory = be.allocate(&be, sizeof text);
+    void *memory = backend_allocate(&be, sizeof text);
     cr_assert_eq((uintptr_t)memory % ARENA_ALIGNMENT, 0);
-    be.upload(&be, memory, text, sizeof text);
-    be.download(&be, copy, memory, sizeof copy);
+    backend_upload(&be, memory, text, sizeof text);
+    backend_download(&be, copy, memory, sizeof copy);
     cr_assert_str_eq(copy, text);
-    cr_assert_geq(be.peak_bytes(&be), sizeof text);
-    be.release(&be, memory);
+    cr_assert_geq(backend_peak_bytes(&be), sizeof text);
+    backend_release(&be, memory);
     backend_close(&be);
 }
 

@@ -41,9 +41,10 @@ static void column_sums(struct check *c, const void *given) {
     check_plan_begin(c);
     struct tensor unknown = b;
     unknown.data = NULL; /* as when a layout is measured */
-    backend_reserve(&c->be, cuda_column_sums_bytes(&c->be, &unknown));
+    size_t bytes = cuda_column_sums_bytes(&c->be, &unknown);
+    backend_workspace(&c->be, bytes);
     check_plan_end(c, "column_sums");
-    cuda_column_sums(&c->be, &dbias, &b, c->be.workspace);
+    cuda_column_sums(&c->be, &dbias, &b, backend_workspace(&c->be, bytes));
     check_finished(c, "column_sums");
     if (!c->verify) return;
     const double *values = check_read(c, &b);

@@ -67,7 +67,7 @@ static void clear(struct check *c, const void *given) {
     memset(noise, 0x5a, (size_t)*bytes);
     void *memory = check_memory(c, CHECK_WRITE, noise, (size_t)*bytes);
     CHECK_OP(c, clear, .data = memory, .bytes = (size_t)*bytes);
-    c->be.download(&c->be, noise, memory, (size_t)*bytes);
+    backend_download(&c->be, noise, memory, (size_t)*bytes);
     for (int64_t i = 0; i < *bytes; i++) cr_assert_eq(noise[i], 0, "byte %ld", (long)i);
 }
 

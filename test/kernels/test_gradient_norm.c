@@ -3,7 +3,7 @@
 
 #include "test/kernels/golden.h"
 
-/* Runs the operation on values of a dtype and returns the state that it leaves. */
+/* Runs both operations on gradients and returns the state that they leave. */
 static struct step_state norm_of(struct check *c, const struct tensor *gradients, float loss_scale,
                                  float grad_clip) {
     struct step_state state = {.loss_scale = loss_scale,
@@ -17,8 +17,12 @@ static struct step_state norm_of(struct check *c, const struct tensor *gradients
                                .skipped_in_row = 10,
                                .at_floor = 11};
     struct step_state *place = check_memory(c, CHECK_WRITE, &state, sizeof state);
-    CHECK_OP(c, gradient_norm, .state = place, .gradients = gradients, .grad_clip = grad_clip);
-    c->be.download(&c->be, &state, place, sizeof state);
+    int64_t count = backend_squares(&c->be, gradients);
+    double *squares = check_memory(c, CHECK_WRITE, NULL, (size_t)count * sizeof *squares);
+    CHECK_OP(c, gradient_squares, .squares = squares, .gradients = gradients, .state = place);
+    CHECK_OP(c, gradient_norm, .state = place, .squares = squares, .count = count,
+             .grad_clip = grad_clip);
+    backend_download(&c->be, &state, place, sizeof state);
     cr_assert(state.loss_scale == loss_scale && state.loss == 3 && state.growth_tracker == 7 &&
                   state.updates == 8 && state.skipped == 9 && state.skipped_in_row == 10 &&
                   state.at_floor == 11,

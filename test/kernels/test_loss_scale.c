@@ -21,7 +21,7 @@ static struct step_state update(struct check *c, struct step_state before, struc
     CHECK_OP(c, loss_scale_update, .state = place, .dynamic = rule.dynamic,
              .growth_factor = rule.growth, .backoff_factor = rule.backoff, .min_scale = rule.floor,
              .growth_interval = rule.interval);
-    c->be.download(&c->be, &after, place, sizeof after);
+    backend_download(&c->be, &after, place, sizeof after);
     cr_assert(after.loss == 3 && after.gradient_norm == 4 && after.clip_factor == 5 &&
               after.found_inf == before.found_inf);
     return after;

@@ -112,7 +112,7 @@ static void verify_gelu(struct check *c, const struct operands *o, const double 
     check_close(c, "matmul", &o->gelu_in, expected, size);
     double *x = check_read(c, &o->gelu_in), *out = check_doubles(c, tensor_count(&o->out));
     for (int64_t i = 0; i < tensor_count(&o->out); i++) out[i] = reference_gelu(x[i]);
-    const char *kind = strcmp(c->be.name, "cpu") ? "matmul_gelu" : "gelu_forward";
+    const char *kind = c->be.device.kind != BACKEND_CPU ? "matmul_gelu" : "gelu_forward";
     check_close(c, kind, &o->out, out, x);
 }
 

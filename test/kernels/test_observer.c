@@ -22,7 +22,7 @@ struct log {
 static void note(struct log *log, enum operation_id id, const void *args, bool after) {
     cr_assert_lt(log->count, 8);
     float value;
-    log->be->download(log->be, &value, log->watched, sizeof value);
+    backend_download(log->be, &value, log->watched, sizeof value);
     log->calls[log->count].id = id;
     log->calls[log->count].args = args;
     log->calls[log->count].after = after;
@@ -43,8 +43,8 @@ Test(observer, sees_each_operation_before_and_after) {
     cr_assert_eq(backend_open(&be, &(const struct backend_options){.device = test_device()}, error),
                  0, "%s", error);
     float host = 3;
-    float *data = be.allocate(&be, sizeof *data), *copy = be.allocate(&be, sizeof *copy);
-    be.upload(&be, data, &host, sizeof host);
+    float *data = backend_allocate(&be, sizeof *data), *copy = backend_allocate(&be, sizeof *copy);
+    backend_upload(&be, data, &host, sizeof host);
     struct tensor out = {copy, DTYPE_F32, 1, {1}}, in = {data, DTYPE_F32, 1, {1}};
     struct log log = {{before, after}, .be = &be, .watched = data};
     backend_observe(&be, &log.observer);
@@ -66,10 +66,10 @@ Test(observer, sees_each_operation_before_and_after) {
         cr_expect_eq(log.calls[i].value, values[i], "call %d", i);
     }
     cr_expect_eq(log.calls[0].args, log.calls[1].args);
-    be.download(&be, &host, copy, sizeof host);
+    backend_download(&be, &host, copy, sizeof host);
     cr_expect_eq(host, 3, "the operation itself was not called");
-    be.release(&be, data);
-    be.release(&be, copy);
+    backend_release(&be, data);
+    backend_release(&be, copy);
     backend_close(&be);
 }
 

@@ -26,8 +26,8 @@ static struct tensor make_tensor(struct bench *bench, int64_t rows, int64_t colu
     float *values = malloc(tensor_bytes(&tensor));
     for (int64_t i = 0; i < rows * columns; i++)
         values[i] = (float)random_normal(20, (uint64_t)rows, (uint64_t)i);
-    tensor.data = bench->be.allocate(&bench->be, tensor_bytes(&tensor));
-    bench->be.upload(&bench->be, tensor.data, values, tensor_bytes(&tensor));
+    tensor.data = backend_allocate(&bench->be, tensor_bytes(&tensor));
+    backend_upload(&bench->be, tensor.data, values, tensor_bytes(&tensor));
     free(values);
     return tensor;
 }
@@ -49,7 +49,7 @@ static void open_bench(struct bench *bench, const struct backend_options *option
 
 static void close_bench(struct bench *bench) {
     struct tensor *all[] = {&bench->a, &bench->b, &bench->out, &bench->long_a, &bench->long_b};
-    for (int i = 0; i < 5; i++) bench->be.release(&bench->be, all[i]->data);
+    for (int i = 0; i < 5; i++) backend_release(&bench->be, all[i]->data);
     backend_close(&bench->be);
 }
 
@@ -71,7 +71,7 @@ static uint64_t digest(struct bench *bench) {
     uint64_t sum = 0xcbf29ce484222325;
     run_products(bench);
     cr_assert_str_empty(bench->be.failure);
-    bench->be.download(&bench->be, values, bench->out.data, sizeof values);
+    backend_download(&bench->be, values, bench->out.data, sizeof values);
     for (size_t i = 0; i < sizeof values; i++)
         sum = (sum ^ ((unsigned char *)values)[i]) * 0x100000001b3;
     return sum;
@@ -124,8 +124,8 @@ static double worst_difference(struct bench *bench, bool tf32) {
     open_bench(&other, &options);
     OP(&bench->be, matmul, .out = &bench->out, .a = &bench->a, .b = &bench->b);
     OP(&other.be, matmul, .out = &other.out, .a = &other.a, .b = &other.b);
-    bench->be.download(&bench->be, exact, bench->out.data, sizeof exact);
-    other.be.download(&other.be, values, other.out.data, sizeof values);
+    backend_download(&bench->be, exact, bench->out.data, sizeof exact);
+    backend_download(&other.be, values, other.out.data, sizeof values);
     double worst = 0;
     for (int i = 0; i < M * N; i++) worst = fmax(worst, fabs(values[i] - exact[i]));
     close_bench(&other);
@@ -171,7 +171,7 @@ static uint64_t tune_and_write(const char *path, int slow) {
     open_bench(&bench, &options);
     plan(&bench);
     uint64_t bits = digest(&bench);
-    cr_assert_eq(bench.be.write_choices(&bench.be, path, message), 0, "%s", message);
+    cr_assert_eq(backend_write_choices(&bench.be, path, message), 0, "%s", message);
     close_bench(&bench);
     fake_cublaslt_slow(0);
     return bits;
@@ -270,7 +270,7 @@ Test(products, choices_that_cannot_be_written_are_an_error) {
     struct bench bench;
     open_bench(&bench, &options);
     const char *path = in_folder("missing/products.txt");
-    cr_assert_eq(bench.be.write_choices(&bench.be, path, message), -1);
+    cr_assert_eq(backend_write_choices(&bench.be, path, message), -1);
     cr_assert(strstr(message, path) && strstr(message, "No such file"), "%s", message);
     close_bench(&bench);
 }

@@ -13,7 +13,7 @@ enum { TEXT = 100, PROMPT = 5, GIVEN = 70 };
 static inline void sharpen(struct gpt *gpt, float factor) {
     float *weights = rig_floats(gpt->be, &gpt->master);
     for (int64_t i = 0; i < gpt->count; i++) weights[i] *= factor;
-    gpt->be->upload(gpt->be, gpt->master.data, weights, tensor_bytes(&gpt->master));
+    backend_upload(gpt->be, gpt->master.data, weights, tensor_bytes(&gpt->master));
     gpt_refresh_lower(gpt);
     free(weights);
 }

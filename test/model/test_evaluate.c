@@ -24,20 +24,20 @@ static void eval_open(struct eval_rig *eval, struct rig *rig, int64_t batch, int
     cr_assert_eq(backend_plan_end(be, rig->error), 0, "%s", rig->error);
     cr_assert_eq(gpt_allocate(gpt, rig->error), 0, "%s", rig->error);
     float *weights = rig_floats(be, &rig->trainer.gpt.master);
-    be->upload(be, gpt->master.data, weights, tensor_bytes(&gpt->master));
+    backend_upload(be, gpt->master.data, weights, tensor_bytes(&gpt->master));
     gpt_refresh_lower(gpt);
     free(weights);
     cr_assert_eq(batches_open(&eval->batches, be, gpt->capacity.rows, rig->error), 0);
-    eval->sum = be->allocate(be, sizeof *eval->sum);
-    eval->results = be->host_allocate(be, BATCH_SLOTS * sizeof *eval->results);
+    eval->sum = backend_allocate(be, sizeof *eval->sum);
+    eval->results = backend_host_allocate(be, BACKEND_SLOTS * sizeof *eval->results);
     eval->evaluator = (struct evaluator){
         gpt, &eval->batches, eval->sum, {eval->results, eval->results + 1}, NULL};
 }
 
 static void eval_close(struct eval_rig *eval, struct rig *rig) {
     batches_close(&eval->batches);
-    rig->be.host_release(&rig->be, eval->results);
-    rig->be.release(&rig->be, eval->sum);
+    backend_host_release(&rig->be, eval->results);
+    backend_release(&rig->be, eval->sum);
     gpt_close(&eval->gpt);
 }
 

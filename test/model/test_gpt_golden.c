@@ -121,7 +121,7 @@ static void open_setup(struct setup *s, const struct bounds *bounds) {
         char name[128];
         snprintf(name, sizeof name, "initial.transformer.%s", gpt->list[i].name);
         struct tensor view = gpt_parameter_view(&gpt->master, &gpt->list[i]);
-        s->be.upload(&s->be, view.data, floats(s, name), tensor_bytes(&view));
+        backend_upload(&s->be, view.data, floats(s, name), tensor_bytes(&view));
     }
     gpt_refresh_lower(gpt);
 }
@@ -155,7 +155,7 @@ static float *values_of(struct setup *s, const struct tensor *tensor) {
     size_t count = (size_t)tensor_count(tensor);
     void *raw = malloc(tensor_bytes(tensor));
     float *values = malloc(count * sizeof *values);
-    s->be.download(&s->be, raw, tensor->data, tensor_bytes(tensor));
+    backend_download(&s->be, raw, tensor->data, tensor_bytes(tensor));
     const float *wide = dtype_widen(values, raw, tensor->dtype, 0, count);
     if (wide != values) memcpy(values, wide, count * sizeof *values);
     free(raw);
@@ -235,7 +235,7 @@ static void check_logits(struct setup *s) {
     const float *expected = floats(s, "logits");
     int32_t inputs[BATCH * LENGTH], targets[BATCH * LENGTH];
     cr_assert_eq(loader_fetch(&s->loader, inputs, targets, 0, BATCH, s->error), 0);
-    s->be.upload(&s->be, gpt->activations.tokens, inputs, sizeof inputs);
+    backend_upload(&s->be, gpt->activations.tokens, inputs, sizeof inputs);
     gpt_forward(gpt);
     double worst = 0, largest = 0;
     for (int row = 0; row < BATCH * LENGTH; row++) {

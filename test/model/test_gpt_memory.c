@@ -189,8 +189,8 @@ Test(gpt_memory, steps_stay_within_the_planned_workspace) {
 static float *logits_of(struct gpt *gpt, const int32_t *tokens, int64_t batch, int64_t length,
                         int64_t row) {
     gpt_set_batch(gpt, batch, length);
-    gpt->be->upload(gpt->be, gpt->activations.tokens, tokens,
-                    (size_t)(batch * length) * sizeof *tokens);
+    backend_upload(gpt->be, gpt->activations.tokens, tokens,
+                   (size_t)(batch * length) * sizeof *tokens);
     gpt_forward(gpt);
     gpt_logits(gpt, row);
     struct tensor first = tensor_range(&gpt->activations.logits, 0, gpt->shape.padded_vocab);
@@ -286,8 +286,8 @@ Test(gpt_memory, chunks_of_logits) {
     struct gpt *gpt = &rig.trainer.gpt;
     cr_assert_lt(gpt->shape.logit_rows, ROWS, "the test needs more than one chunk");
     for (int i = 0; i < ROWS; i++) tokens[i] = targets[i] = i * 201 % 65536;
-    rig.be.upload(&rig.be, gpt->activations.tokens, tokens, sizeof tokens);
-    rig.be.upload(&rig.be, gpt->activations.targets, targets, sizeof targets);
+    backend_upload(&rig.be, gpt->activations.tokens, tokens, sizeof tokens);
+    backend_upload(&rig.be, gpt->activations.targets, targets, sizeof targets);
     gpt_forward(gpt);
     gpt_loss(gpt, NULL, 0);
     float *losses = rig_floats(&rig.be, &gpt->activations.losses);

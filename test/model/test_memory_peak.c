@@ -89,7 +89,7 @@ static void run(struct peak *peak, struct rig *rig) {
     peak->panels = peak->library > (size_t)8 << 20;
     peak->first = resident("VmHWM") - before;
     trainer_close(&rig->trainer);
-    rig->be.release(&rig->be, rig->be.workspace);
+    backend_release(&rig->be, rig->be.workspace);
     rig->be.workspace = NULL;
     malloc_trim(0);
     mallopt(M_MMAP_THRESHOLD, 1 << 16); /* large buffers leave no holes */

@@ -63,7 +63,7 @@ static struct precision resolve(const struct config *config, const struct backen
     return precision;
 }
 
-static const struct backend cpu = {.name = "cpu", .has_bf16 = true};
+static const struct backend cpu = {.device = {.name = "cpu", .computes = {[DTYPE_BF16] = true}}};
 
 static char letter(enum dtype dtype) {
     return "fhb"[dtype];
@@ -145,7 +145,9 @@ Test(precision, autocast_off_is_fp32_everywhere) {
     for (int i = 0; i < 4; i++) {
         struct config config;
         const struct backend able = {
-            .name = "cpu", .has_bf16 = true, .native_bf16 = true, .native_fp16 = true};
+            .device = {.name = "cpu",
+                       .computes = {[DTYPE_BF16] = true},
+                       .native = {[DTYPE_F16] = true, [DTYPE_BF16] = true}}};
         char note[ERROR_MAX], operations[20], tensors[20];
         config_defaults(&config);
         config.precision = (enum config_precision)i;
@@ -172,11 +174,11 @@ Test(precision, automatic_takes_what_the_device_is_good_at) {
                    {true, false, DTYPE_BF16},
                    {true, true, DTYPE_BF16}};
     for (int i = 0; i < 4; i++) {
-        struct backend be = {.name = "cpu", .has_bf16 = true};
+        struct backend be = {.device = {.name = "cpu", .computes = {[DTYPE_BF16] = true}}};
         struct config config;
         char note[ERROR_MAX];
-        be.native_bf16 = devices[i].bf16;
-        be.native_fp16 = devices[i].fp16;
+        be.device.native[DTYPE_BF16] = devices[i].bf16;
+        be.device.native[DTYPE_F16] = devices[i].fp16;
         config_defaults(&config);
         config.precision = CONFIG_PRECISION_AUTO;
         struct precision p = resolve(&config, &be, note);
@@ -192,7 +194,9 @@ Test(precision, automatic_takes_what_the_device_is_good_at) {
 Test(precision, explicit_choices_do_not_ask_the_device) {
     for (int i = 0; i < 3; i++) {
         const struct backend able = {
-            .name = "cpu", .has_bf16 = true, .native_bf16 = true, .native_fp16 = true};
+            .device = {.name = "cpu",
+                       .computes = {[DTYPE_BF16] = true},
+                       .native = {[DTYPE_F16] = true, [DTYPE_BF16] = true}}};
         struct config config;
         char note[ERROR_MAX];
         config_defaults(&config);
@@ -203,7 +207,10 @@ Test(precision, explicit_choices_do_not_ask_the_device) {
 }
 
 Test(precision, a_device_without_bf16_is_an_error_that_proposes_fp16) {
-    const struct backend old = {.name = "cuda", .description = "Turing", .native_fp16 = true};
+    const struct backend old = {.device = {.kind = BACKEND_CUDA,
+                                           .name = "cuda",
+                                           .description = "Turing",
+                                           .native = {[DTYPE_F16] = true}}};
     struct precision precision;
     struct config config;
     char note[ERROR_MAX], error[ERROR_MAX] = "";
@@ -273,7 +280,9 @@ Test(precision, printed_lines_fit_and_name_all_once) {
 static void expect_warnings(const char *path, char *const *overrides, int count, const char *text) {
     struct config config;
     struct precision precision;
-    struct backend be = {.name = "cpu", .has_bf16 = true, .native_bf16 = true};
+    struct backend be = {.device = {.name = "cpu",
+                                    .computes = {[DTYPE_BF16] = true},
+                                    .native = {[DTYPE_BF16] = true}}};
     char note[ERROR_MAX], error[ERROR_MAX] = "", warnings[ERROR_MAX];
     cr_assert_eq(config_load(&config, path, overrides, count, error), 0, "%s", error);
     cr_assert_eq(precision_resolve(&precision, note, &config, &be, error), 0);

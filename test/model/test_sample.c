@@ -115,7 +115,7 @@ static void expected_distribution(struct gpt *gpt, double *p, double temperature
     double total = 0;
     for (size_t i = 0; i < PROMPT; i++) tokens[i] = prompt[i];
     gpt_set_batch(gpt, 1, RIG_LENGTH);
-    gpt->be->upload(gpt->be, gpt->activations.tokens, tokens, sizeof tokens);
+    backend_upload(gpt->be, gpt->activations.tokens, tokens, sizeof tokens);
     gpt_forward(gpt);
     gpt_logits(gpt, PROMPT - 1);
     float *logits = rig_floats(gpt->be, &gpt->activations.logits);
@@ -281,7 +281,7 @@ static void check_inside_training(enum config_precision precision, int64_t micro
     alone.config = rig.config;
     open_sampler(&alone, &gpt);
     float *weights = rig_floats(&rig.be, &rig.trainer.gpt.master);
-    alone.be.upload(&alone.be, gpt.master.data, weights, tensor_bytes(&gpt.master));
+    backend_upload(&alone.be, gpt.master.data, weights, tensor_bytes(&gpt.master));
     gpt_refresh_lower(&gpt);
     free(weights);
     struct sample_options options = greedy();

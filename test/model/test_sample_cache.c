@@ -5,7 +5,7 @@
 /* The logits of row `row` of a context, by a pass over all of it. */
 static float *whole_logits(struct gpt *gpt, const int32_t *tokens, int64_t row) {
     gpt_set_batch(gpt, 1, RIG_LENGTH);
-    gpt->be->upload(gpt->be, gpt->activations.tokens, tokens, RIG_LENGTH * sizeof *tokens);
+    backend_upload(gpt->be, gpt->activations.tokens, tokens, RIG_LENGTH * sizeof *tokens);
     gpt_forward(gpt);
     gpt_logits(gpt, row);
     struct tensor first = tensor_range(&gpt->activations.logits, 0, gpt->shape.padded_vocab);
@@ -16,10 +16,10 @@ static float *whole_logits(struct gpt *gpt, const int32_t *tokens, int64_t row) 
 static float *decoded_logits(struct gpt *gpt, const int32_t *tokens, int64_t first, int64_t row) {
     struct backend *be = gpt->be;
     gpt_set_batch(gpt, 1, RIG_LENGTH);
-    be->upload(be, gpt->activations.tokens, tokens, (size_t)first * sizeof *tokens);
+    backend_upload(be, gpt->activations.tokens, tokens, (size_t)first * sizeof *tokens);
     gpt_prefill(gpt, first);
     for (int64_t i = first; i <= row; i++) {
-        be->upload(be, gpt->activations.tokens + i, tokens + i, sizeof *tokens);
+        backend_upload(be, gpt->activations.tokens + i, tokens + i, sizeof *tokens);
         gpt_decode(gpt, i);
     }
     gpt_logits(gpt, row);

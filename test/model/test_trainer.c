@@ -316,7 +316,7 @@ Test(trainer, backing_off_to_the_floor_does_not_stop) {
 
 static void poison(struct rig *rig, float value) {
     struct gpt *gpt = &rig->trainer.gpt;
-    rig->be.upload(&rig->be, (float *)gpt->master.data + 40, &value, sizeof value);
+    backend_upload(&rig->be, (float *)gpt->master.data + 40, &value, sizeof value);
     gpt_refresh_lower(gpt);
 }
 
@@ -465,7 +465,7 @@ static double first_move(double lr, int64_t warmup) {
     struct gpt *gpt = &rig.trainer.gpt;
     rig_step(&rig);
     float moved = 0;
-    rig.be.download(&rig.be, &moved, gpt->masters.lnf_bias.data, sizeof moved);
+    backend_download(&rig.be, &moved, gpt->masters.lnf_bias.data, sizeof moved);
     rig_close(&rig);
     return fabsf(moved);
 }
@@ -510,7 +510,9 @@ Test(trainer, memory_is_asked_for_before_any_is_taken) {
         struct rig rig = {0};
         rig_config(&rig.config, CONFIG_PRECISION_FP16);
         rig_open_backend(&rig, test_device(), 1);
-        rig.be.available = offer;
+        struct device_functions functions = *rig.be.functions;
+        functions.available = offer;
+        rig.be.functions = &functions;
         cr_assert_eq(
             trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, false, rig.error), 0);
         cr_expect_gt(rig.trainer.gpt.memory.batches, 0);

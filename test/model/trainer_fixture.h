@@ -110,7 +110,7 @@ static inline struct step_report rig_steps(struct rig *rig, int count) {
 /* A copy of backend memory on the host, to be freed. */
 static inline void *rig_copy(struct backend *be, const struct tensor *tensor) {
     void *copy = malloc(tensor_bytes(tensor) + 1);
-    be->download(be, copy, tensor->data, tensor_bytes(tensor));
+    backend_download(be, copy, tensor->data, tensor_bytes(tensor));
     return copy;
 }
 

@@ -52,8 +52,7 @@ static void choose_words(struct advice_format *advised, const struct audit_forma
 }
 
 static bool is_native(const struct audit *audit, int format) {
-    const struct backend *be = &audit->subject.be;
-    return format == AUDIT_BF16 ? be->native_bf16 : be->native_fp16;
+    return audit->subject.be.device.native[format == AUDIT_BF16 ? DTYPE_BF16 : DTYPE_F16];
 }
 
 static enum dtype choose_format(const struct advice *advice, const struct audit *audit) {
@@ -64,8 +63,7 @@ static enum dtype choose_format(const struct advice *advice, const struct audit 
 
 /* What has fast products or not, after "this". */
 static const char *device_word(const struct audit *audit) {
-    const char *name = audit->subject.be.name;
-    return strcmp(name, "cuda") == 0 ? "GPU" : strcmp(name, "cpu") == 0 ? "CPU" : name;
+    return audit->subject.be.device.kind == BACKEND_CUDA ? "GPU" : "CPU";
 }
 
 /* fp32, as nothing else will do, or nothing else is fast here. */

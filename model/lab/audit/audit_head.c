@@ -47,7 +47,7 @@ int audit_head(struct audit_fact facts[AUDIT_FACTS], const struct audit *audit) 
     fact->label = "looks at";
     audit_describe(fact++->text, AUDIT_FACT_MAX, audit);
     fact->label = "device";
-    snprintf(fact++->text, AUDIT_FACT_MAX, "%s", subject->be.description);
+    snprintf(fact++->text, AUDIT_FACT_MAX, "%s", subject->be.device.description);
     if (audit->formats[AUDIT_FP16].made) {
         fact->label = "loss scale";
         describe_scale(fact++->text, AUDIT_FACT_MAX, audit);

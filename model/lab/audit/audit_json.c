@@ -153,7 +153,7 @@ static void add_head(cJSON *root, const struct audit *audit) {
     number(root, "repetitions", subject->repetitions);
     number(root, "micro_batch_size", (double)subject->config.train.micro_batch_size);
     number(root, "seq_len", (double)subject->config.data.seq_len);
-    cJSON_AddStringToObject(root, "device", subject->be.description);
+    cJSON_AddStringToObject(root, "device", subject->be.device.description);
     number(root, "loss_scale", (double)subject->loss_scale);
     cJSON_AddBoolToObject(root, "loss_scale_of_run", subject->scale_of_run);
     number(root, "gradient_noise", audit->reference.gradient_noise);

@@ -29,7 +29,7 @@ static const float *fetch(struct watcher *watcher, const struct tensor *tensor) 
     size_t count = (size_t)tensor_count(tensor), bytes = tensor_bytes(tensor);
     arrsetlen(watcher->raw, bytes);
     arrsetlen(watcher->floats, count);
-    be->download(be, watcher->raw, tensor->data, bytes);
+    backend_download(be, watcher->raw, tensor->data, bytes);
     return dtype_widen(watcher->floats, watcher->raw, tensor->dtype, 0, count);
 }
 

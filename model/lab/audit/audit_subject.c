@@ -58,7 +58,7 @@ static int keep_masters(struct subject *subject, const struct gpt *gpt, char *er
     subject->count = gpt->count;
     subject->masters = malloc(bytes);
     if (!subject->masters) return fail(error, "out of memory for a copy of the weights");
-    gpt->be->download(gpt->be, subject->masters, gpt->master.data, bytes);
+    backend_download(gpt->be, subject->masters, gpt->master.data, bytes);
     return gpt->be->failure[0] ? fail(error, "%s", gpt->be->failure) : 0;
 }
 
@@ -106,8 +106,8 @@ int subject_trainer(struct subject *subject, struct trainer *trainer, const stru
                     float loss_scale, char *error) {
     struct backend *be = &subject->be;
     if (open_trainer(subject, trainer, config, error)) return -1;
-    be->upload(be, trainer->gpt.master.data, subject->masters,
-               (size_t)subject->count * sizeof *subject->masters);
+    backend_upload(be, trainer->gpt.master.data, subject->masters,
+                   (size_t)subject->count * sizeof *subject->masters);
     gpt_refresh_lower(&trainer->gpt);
     if (trainer->gpt.precision.scale_loss) trainer->state.scaler.loss_scale = loss_scale;
     trainer_restore_scaler(trainer);

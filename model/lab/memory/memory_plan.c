@@ -181,7 +181,7 @@ static int64_t products_again(const struct gpt_shape *shape, const struct config
                               const struct backend *be) {
     int64_t again = 0;
     if (config->train.recompute == CONFIG_RECOMPUTE_GELU)
-        return be->gelu_of_stored ? 0 : shape_layer_products(shape, SITE_MLP_FC);
+        return be->device.gelu_of_stored ? 0 : shape_layer_products(shape, SITE_MLP_FC);
     for (int i = 0; i < ACTIVATION_COUNT && config->train.recompute; i++) {
         const struct activation *a = &activation_table[i];
         if (a->layered && !a->residual && a->shared <= SHARE_LAYER)
@@ -270,7 +270,8 @@ static bool give_up_bits(struct config *config, int turn, const struct backend *
     if (turn == 1) return memory_apply(config, MEMORY_GRADIENTS, lower);
     if (turn == 2) return memory_apply(config, MEMORY_RESIDUAL, lower);
     if (lower || !config->autocast.enabled) return false;
-    config->precision = be->has_bf16 ? CONFIG_PRECISION_BF16 : CONFIG_PRECISION_FP16;
+    config->precision =
+        be->device.computes[DTYPE_BF16] ? CONFIG_PRECISION_BF16 : CONFIG_PRECISION_FP16;
     return true;
 }
 

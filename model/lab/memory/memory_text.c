@@ -17,7 +17,7 @@ static const enum config_precision precisions[PRECISIONS] = {
 struct memory_question memory_question(const struct config *config, struct backend *be,
                                        double gib) {
     struct memory_question question = {config, be, 0, gib < 0};
-    if (gib < 0) question.memory = be->available(be);
+    if (gib < 0) question.memory = backend_available(be);
     else question.memory = gib * 0x1p30 < 0x1p62 ? (size_t)(gib * 0x1p30) : (size_t)1 << 62;
     return question;
 }
@@ -55,7 +55,7 @@ static const char *memory_text(char text[64], const struct memory_question *ques
 }
 
 static bool can_compute(const struct backend *be, enum config_precision precision) {
-    return precision != CONFIG_PRECISION_BF16 || be->has_bf16;
+    return precision != CONFIG_PRECISION_BF16 || be->device.computes[DTYPE_BF16];
 }
 
 static bool in_16_bit(const struct config *config) {

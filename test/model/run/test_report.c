@@ -340,8 +340,9 @@ Test(report, banner_fits_in_80_columns) {
             rig.config.train.grad_accum_steps = 40;
         }
         open_plan(&rig);
-        snprintf(rig.be.description, sizeof rig.be.description, "%s", processors[i / 2]);
-        rig.be.threads = 128;
+        snprintf(rig.be.device.description, sizeof rig.be.device.description, "%s",
+                 processors[i / 2]);
+        strcpy(rig.be.device.use, "x86-64-v4, 128 threads");
         const char *text = banner(&rig, &screen, 1.2345);
         cr_expect_leq(widest(text), 80, "%d columns in\n%s", widest(text), text);
         rig_close(&rig);

@@ -23,6 +23,7 @@ Test(profile, parts_are_those_of_a_step) {
                                                ID_cross_entropy,
                                                ID_clear,
                                                ID_loss_sum,
+                                               ID_gradient_squares,
                                                ID_gradient_norm,
                                                ID_adamw};
     for (size_t i = 0; i < COUNT(called); i++)

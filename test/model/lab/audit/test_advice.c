@@ -18,6 +18,11 @@
 
 TestSuite(advice, .init = make_folder, .fini = remove_folder);
 
+static void set_native(struct audit *audit, bool bf16, bool fp16) {
+    audit->subject.be.device.native[DTYPE_BF16] = bf16;
+    audit->subject.be.device.native[DTYPE_F16] = fp16;
+}
+
 /* Both formats audited and usable, with these errors of the gradients, on a device with fast
  * products in both. Micro-batches differ by half. */
 static struct audit *make(double bf16, double fp16) {
@@ -25,8 +30,7 @@ static struct audit *make(double bf16, double fp16) {
     cr_assert_not_null(audit);
     config_defaults(&audit->subject.config);
     audit->subject.config.train.grad_accum_steps = 1;
-    audit->subject.be.name = "cpu";
-    audit->subject.be.native_bf16 = audit->subject.be.native_fp16 = true;
+    set_native(audit, true, true);
     audit->reference.gradient_noise = 0.5;
     const double errors[] = {[AUDIT_BF16] = bf16, [AUDIT_FP16] = fp16};
     const enum dtype dtypes[] = {[AUDIT_BF16] = DTYPE_BF16, [AUDIT_FP16] = DTYPE_F16};
@@ -74,8 +78,7 @@ Test(advice, names_the_format) {
     for (size_t i = 0; i < COUNT(cases); i++) {
         char text[4096], begin[32];
         struct audit *audit = make(cases[i].bf16, cases[i].fp16);
-        audit->subject.be.native_bf16 = cases[i].native_bf16;
-        audit->subject.be.native_fp16 = cases[i].native_fp16;
+        set_native(audit, cases[i].native_bf16, cases[i].native_fp16);
         struct advice advice = advise(audit, text);
         cr_expect_eq(advice.format, cases[i].expected, "case %zu: %s", i, text);
         snprintf(begin, sizeof begin, "Format: %s.", dtype_name(cases[i].expected));
@@ -85,15 +88,16 @@ Test(advice, names_the_format) {
 }
 
 Test(advice, devices_have_names_for_people) {
-    static const char *const names[][2] = {{"cpu", "This CPU has"}, {"cuda", "This GPU has"}};
-    for (size_t i = 0; i < COUNT(names); i++)
+    static const char *const texts[] = {
+        [BACKEND_CPU] = "This CPU has", [BACKEND_CUDA] = "This GPU has"};
+    for (int kind = 0; kind < 2; kind++)
         for (int native = 0; native <= 1; native++) {
             char text[4096];
             struct audit *audit = make(INFINITY, 0.001);
-            audit->subject.be.name = names[i][0];
-            audit->subject.be.native_bf16 = audit->subject.be.native_fp16 = native;
+            audit->subject.be.device.kind = kind;
+            set_native(audit, native, native);
             advise(audit, text);
-            expect_text(text, names[i][1]);
+            expect_text(text, texts[kind]);
             free(audit);
         }
 }
@@ -102,7 +106,7 @@ Test(advice, devices_have_names_for_people) {
 Test(advice, says_why_it_is_fp32) {
     char text[4096];
     struct audit *audit = make(0.01, 0.001);
-    audit->subject.be.native_bf16 = audit->subject.be.native_fp16 = false;
+    set_native(audit, false, false);
     advise(audit, text);
     expect_text(text, "to save memory, bf16 would do");
     free(audit);

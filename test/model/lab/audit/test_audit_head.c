@@ -13,7 +13,7 @@ static struct audit *make(void) {
     config_defaults(&subject->config);
     strcpy(subject->config.name, "small");
     strcpy(subject->from, "runs/small");
-    strcpy(subject->be.description, "a device");
+    strcpy(subject->be.device.description, "a device");
     subject->config.train.micro_batch_size = 8;
     subject->config.data.seq_len = 256;
     subject->step = 599;

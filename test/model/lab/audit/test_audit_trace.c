@@ -71,7 +71,7 @@ static void open_rig(struct rig *rig, size_t chunk_bytes) {
     rig->config.train.micro_batch_size = 5; /* 160 rows */
     rig_open_data(rig);
     rig_open_backend(rig, test_device(), 1);
-    if (chunk_bytes) rig->be.chunk_bytes = chunk_bytes;
+    if (chunk_bytes) rig->be.device.chunk_bytes = chunk_bytes;
     cr_assert_eq(
         trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, true, rig->error), 0,
         "%s", rig->error);

@@ -114,7 +114,8 @@ Test(memory_plan, bytes_of_a_tiny_model) {
         cr_expect_eq(plan.gradients, 4 * ELEMENTS);
         cr_expect_eq(plan.moments, 8 * ELEMENTS);
         cr_expect_eq(plan.activations, model_bytes(stream) + 2 * layer_bytes(stream, true));
-        if (rig.be.threads) /* inputs and targets, two slots each of the host and of the device */
+        if (rig.be.device
+                .host_memory) /* inputs and targets, two slots each of the host and of the device */
             cr_expect_eq(plan.batches, 2 * 2 * 2 * COLUMN);
         rig.config.train.recompute = CONFIG_RECOMPUTE_GELU;
         cr_expect_eq(plan_of(&rig, &rig.config).activations,
@@ -144,7 +145,7 @@ Test(memory_plan, largest_batch_fits_and_one_more_does_not) {
             open_tiny(&rig, rig_precisions[p]);
             rig.config.train.recompute = levels[level];
             for (size_t own = (size_t)10 << 20; own < (size_t)60 << 20; own = own * 5 / 3) {
-                size_t memory = own + rig.be.library_bytes;
+                size_t memory = own + rig.be.device.library_bytes;
                 int64_t batch = largest(&rig, memory);
                 cr_assert_gt(batch, 0);
                 cr_expect_leq(total_with_batch(&rig, batch), memory);
@@ -257,8 +258,8 @@ static void count_backward(struct backend *be, const struct attention_backward_a
 }
 
 static double count(struct rig *rig, const struct config *config) {
-    struct operations counting = operations_none;
     const struct operations *plan = rig->be.plan;
+    struct operations counting = *plan;
     counting.matmul = count_matmul;
     counting.attention_forward = count_forward;
     counting.attention_backward = count_backward;
@@ -281,7 +282,7 @@ Test(memory_plan, recomputed_part_is_what_a_walk_counts) {
             for (size_t level = 0; level < COUNT(levels); level++) {
                 struct config config = rig.config;
                 config.train.recompute = levels[level];
-                rig.be.gelu_of_stored = stored;
+                rig.be.device.gelu_of_stored = stored;
                 double again = count(&rig, &config) - all;
                 double part = memory_recomputed_part(&config, &rig.be);
                 cr_expect_lt(fabs(part - again / all), 1e-12, "%d %d %zu: %g, %g", variant, stored,
@@ -354,7 +355,7 @@ static void check_advice(struct rig *rig, enum config_recompute level) {
     struct memory_advice advice;
     size_t least = SIZE_MAX, advised = 0;
     rig->config.train.recompute = level;
-    size_t count = list_candidates(list, &rig->config, rig->be.has_bf16);
+    size_t count = list_candidates(list, &rig->config, rig->be.device.computes[DTYPE_BF16]);
     for (size_t i = 0; i < count; i++) totals[i] = total_of(rig, &list[i]);
     for (size_t i = 1; i < count; i++) {
         size_t first = 0;
@@ -434,12 +435,12 @@ Test(memory_plan, the_largest_size_takes_no_memory) {
     open_tiny(&rig, CONFIG_PRECISION_BF16);
     memory_size_config(&config, &memory_sizes[MEMORY_SIZES - 1], &rig.config);
     config.precision = CONFIG_PRECISION_BF16;
-    size_t before = rig.be.peak_bytes(&rig.be);
+    size_t before = backend_peak_bytes(&rig.be);
     struct memory_plan plan = plan_of(&rig, &config);
     cr_expect_gt(plan.total, (size_t)1 << 40);
     rig.config = config;
     int64_t batch = largest(&rig, plan.total + ((size_t)64 << 30));
     cr_expect_gt(batch, 1);
-    cr_expect_lt(rig.be.peak_bytes(&rig.be), before + ((size_t)256 << 20));
+    cr_expect_lt(backend_peak_bytes(&rig.be), before + ((size_t)256 << 20));
     backend_close(&rig.be);
 }

@@ -125,7 +125,7 @@ Test(memory_text, what_options_save) {
     struct rig rig = {0};
     char cost[64];
     open_run(&rig, CONFIG_PRECISION_FP16);
-    rig.be.gelu_of_stored = true;
+    rig.be.device.gelu_of_stored = true;
     char *text = print(&rig, GIB_30, false);
     struct config other = rig.config;
     other.train.recompute = CONFIG_RECOMPUTE_GELU;
@@ -147,7 +147,7 @@ Test(memory_text, what_options_save) {
     other.autocast.residual = CONFIG_DTYPE_LOWER;
     expect_saving(&rig, text, "autocast.residual=lower", &other, "residual stream in fp16");
     free(text);
-    rig.be.gelu_of_stored = false; /* as on a GPU: the product before it is made once more */
+    rig.be.device.gelu_of_stored = false; /* as on a GPU: the product before it is made once more */
     other = rig.config;
     other.train.recompute = CONFIG_RECOMPUTE_GELU;
     snprintf(cost, sizeof cost, "same bits; %.1f %% more",
@@ -165,7 +165,7 @@ Test(memory_text, only_options_that_there_are) {
     open_run(&rig, CONFIG_PRECISION_FP32);
     rig.config.train.micro_batch_size = 1;
     rig.config.train.recompute = CONFIG_RECOMPUTE_GELU;
-    rig.be.gelu_of_stored = false;
+    rig.be.device.gelu_of_stored = false;
     char *text = print(&rig, GIB_30, false);
     struct config layer = rig.config;
     layer.train.recompute = CONFIG_RECOMPUTE_LAYER;
@@ -306,7 +306,7 @@ Test(memory_text, asks_the_device) {
     struct memory_question question = memory_question(&rig.config, &rig.be, -1);
     cr_expect(question.free);
     cr_expect_gt(question.memory, (size_t)1 << 20);
-    cr_expect_lt(fabs((double)question.memory / (double)rig.be.available(&rig.be) - 1), 0.5);
+    cr_expect_lt(fabs((double)question.memory / (double)backend_available(&rig.be) - 1), 0.5);
     question = memory_question(&rig.config, &rig.be, 2.5);
     cr_expect_not(question.free);
     cr_expect_eq(question.memory, (size_t)5 << 29);
@@ -324,7 +324,7 @@ Test(memory_text, asks_the_device) {
 Test(memory_text, without_bf16) {
     struct rig rig = {0};
     open_run(&rig, CONFIG_PRECISION_FP16);
-    rig.be.has_bf16 = false;
+    rig.be.device.computes[DTYPE_BF16] = false;
     char *text = print(&rig, GIB_30, false);
     cr_expect_str_eq(cell(row(text, "total"), 1), "-");
     expect_match(text, "\nbf16 +- +- +-\n");

@@ -1,0 +1,60 @@
+/* The library of matrix products: oneDNN, the same under its versions 2 and 3 (onednn.c), or plain
+ * loops where it is not installed (plain_library.c, plain_products.c). */
+#ifndef KERNELS_CPU_PRODUCT_LIBRARY_H
+#define KERNELS_CPU_PRODUCT_LIBRARY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/dtype.h"
+
+/* What makes two products the same. No padding holes: it is compared byte by byte. */
+struct product_shape {
+    int64_t m, n, k;
+    int32_t in, out, bias; /* enum dtype; bias -1 for none */
+    int32_t transpose_a, transpose_b, accumulate;
+};
+
+struct product_library;
+struct cpu_product; /* a product that is prepared */
+
+/* The library's name and version, into text of size bytes. */
+void library_describe(char *text, size_t size);
+
+/* keep_to_level: use no instruction beyond the level's, unless ONEDNN_MAX_CPU_ISA in the
+ * environment says otherwise. NULL if the library refuses. */
+struct cpu_level;
+struct product_library *library_open(const struct cpu_level *level, bool keep_to_level);
+void library_close(struct product_library *library);
+
+/* Memory that the library takes by itself, beside scratch: code that it generates, and buffers into
+ * which its "gemm" copies operands, several times over where malloc finds no better place. An
+ * estimate, rounded from how the resident memory of trainings grew, with versions 2.6.3 and 3.2 and
+ * 1 to 8 threads. */
+size_t library_own_bytes(const struct product_library *library, int threads);
+
+/* Whether products in bf16 are faster than in fp32. */
+bool library_gains_from_bf16(const struct product_library *library);
+
+enum { IMPLEMENTATION_NAME_MAX = 40, IMPLEMENTATIONS_MAX = 8 };
+
+/* The names of the library's implementations of a product, its favorite first; returns how many.
+ * Its plain loop is among them only for fp32, and where it has nothing better. */
+int library_implementations(char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX],
+                            struct product_library *library, const struct product_shape *shape);
+
+/* implementation: one of those names, or NULL for the one that is best by a rule of ours. NULL if
+ * there is none. */
+struct cpu_product *library_prepare(struct product_library *library,
+                                    const struct product_shape *shape, const char *implementation);
+void library_discard(struct cpu_product *product);
+
+const char *library_implementation(const struct cpu_product *product);
+size_t library_scratch_bytes(const struct cpu_product *product);
+
+/* out (+)= a b (+ bias); returns false if the library reports a failure. */
+bool library_run(struct product_library *library, const struct cpu_product *product, void *out,
+                 const void *a, const void *b, const void *bias, void *scratch);
+
+#endif
