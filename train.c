@@ -27,7 +27,7 @@
 
 /* Fills config, and `from` (FILE_PATH_MAX bytes) with the checkpoint that line->from means. */
 static int load_config(struct config *config, char *from, const struct command_line *line,
-                       char *error) {
+                       struct error *error) {
     char path[FILE_PATH_MAX];
     int overrides = (int)arrlen(line->overrides);
     if (line->from) {
@@ -40,7 +40,7 @@ static int load_config(struct config *config, char *from, const struct command_l
     return config_load(config, path, line->overrides, overrides, error) ? EXIT_USAGE : EXIT_DONE;
 }
 
-static int print_version(char *error) {
+static int print_version(struct error *error) {
     struct backend be;
     char levels[64];
     const char *level = backend_cpu_level(levels, sizeof levels, error);
@@ -55,7 +55,7 @@ static int print_version(char *error) {
     return EXIT_DONE;
 }
 
-static int print_help(const char *program, char *error) {
+static int print_help(const char *program, struct error *error) {
     struct printed help;
     if (printed_open(&help)) {
         fail(error, "no memory for a help text");
@@ -67,7 +67,7 @@ static int print_help(const char *program, char *error) {
     return EXIT_DONE;
 }
 
-static int print(const struct command_line *line, char *error) {
+static int print(const struct command_line *line, struct error *error) {
     switch (line->command) {
     case COMMAND_HELP: return print_help(line->program, error);
     case COMMAND_VERSION: return print_version(error);
@@ -77,7 +77,7 @@ static int print(const struct command_line *line, char *error) {
     return EXIT_DONE;
 }
 
-static int export(const struct command_line *line, char *error) {
+static int export(const struct command_line *line, struct error *error) {
     char from[FILE_PATH_MAX];
     if (checkpoint_locate(from, line->from, stderr, error) ||
         export_model(line->export_to, from, (enum dtype)line->export_dtype, error))
@@ -87,7 +87,7 @@ static int export(const struct command_line *line, char *error) {
 }
 
 /* The config says how to train, --from at which weights to look. */
-static int audit(const struct command_line *line, char *error) {
+static int audit(const struct command_line *line, struct error *error) {
     struct config config;
     struct command_line of_config = *line;
     char from[FILE_PATH_MAX] = "";
@@ -98,7 +98,7 @@ static int audit(const struct command_line *line, char *error) {
     return run_audit(&config, from[0] ? from : NULL, line, error);
 }
 
-static int run(const struct command_line *line, char *error) {
+static int run(const struct command_line *line, struct error *error) {
     struct config config;
     char from[FILE_PATH_MAX], levels[64];
     if (line->command >= COMMAND_HELP) return print(line, error);
@@ -116,21 +116,21 @@ static int run(const struct command_line *line, char *error) {
 
 int main(int argc, char **argv) {
     struct command_line line;
-    char error[ERROR_MAX] = "";
+    struct error error = {0};
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error message, not a death */
     int status = EXIT_USAGE;
-    if (command_line_parse(&line, argc, argv, error) == 0) {
+    if (command_line_parse(&line, argc, argv, &error) == 0) {
         if (line.command < COMMAND_HELP) backend_prepare_process(argv);
-        status = run(&line, error);
+        status = run(&line, &error);
     }
     command_line_free(&line);
     if ((fflush(stdout) || ferror(stdout)) && status == EXIT_DONE) {
-        fail(error, "standard output could not be written in full");
+        fail(&error, "standard output could not be written in full");
         status = EXIT_FAILED;
     }
-    if (error[0] && (status == EXIT_FAILED || status == EXIT_USAGE)) {
+    if (error.text[0] && (status == EXIT_FAILED || status == EXIT_USAGE)) {
         fputs("train: ", stderr);
-        help_print(stderr, error, argv[0]);
+        help_print(stderr, error.text, argv[0]);
         fputc('\n', stderr);
     }
     return status;

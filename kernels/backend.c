@@ -27,12 +27,10 @@ void backend_plan_begin(struct backend *be) {
     be->op = be->plan;
 }
 
-int backend_plan_end(struct backend *be, char *error) {
+int backend_plan_end(struct backend *be, struct error *error) {
     if (be->workspace) backend_release(be, be->workspace);
     be->workspace = backend_allocate(be, be->workspace_bytes);
     be->op = be->run;
     if (be->workspace) return 0;
-    snprintf(error, BACKEND_ERROR_MAX, "out of memory: no %zu MiB for the workspace",
-             be->workspace_bytes >> 20);
-    return -1;
+    return fail(error, "out of memory: no %zu MiB for the workspace", be->workspace_bytes >> 20);
 }

@@ -2,6 +2,7 @@
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H
 
+#include "data/base/error.h"
 #include "kernels/kernels.h"
 
 #ifdef __cplusplus
@@ -11,7 +12,6 @@ extern "C" {
 enum device { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 
 enum {
-    BACKEND_ERROR_MAX = 1024,
     BACKEND_SLOTS = 2 /* for traffic in which nobody waits, each way: they take turns */
 };
 
@@ -57,7 +57,7 @@ struct device_functions {
     void (*fetch)(struct backend *be, int slot, void *host, const void *from, size_t bytes);
     void (*fetched)(struct backend *be, int slot);
     size_t (*peak_bytes)(struct backend *be);
-    int (*write_choices)(struct backend *be, const char *path, char *error);
+    int (*write_choices)(struct backend *be, const char *path, struct error *error);
     void (*close)(struct backend *be);
 };
 
@@ -75,7 +75,7 @@ struct backend {
     void *workspace;        /* see backend_workspace */
     size_t workspace_bytes; /* grows while planning */
 
-    char failure[BACKEND_ERROR_MAX]; /* not empty: an operation failed; results are undefined */
+    struct error failure; /* not empty: an operation failed; results are undefined */
 };
 
 /* Memory of the backend, aligned to ARENA_ALIGNMENT; NULL if none is left. */
@@ -138,7 +138,7 @@ static inline size_t backend_peak_bytes(struct backend *be) {
 
 /* Writes down what autotune chose, to be given as options.choices later. Returns -1 with a message.
  * Does nothing where there is nothing to choose. */
-static inline int backend_write_choices(struct backend *be, const char *path, char *error) {
+static inline int backend_write_choices(struct backend *be, const char *path, struct error *error) {
     return be->functions->write_choices(be, path, error);
 }
 
@@ -158,7 +158,7 @@ void *backend_workspace(struct backend *be, size_t bytes);
 /* Switches between walking and working. backend_plan_end allocates the workspace; returns -1 with
  * a message if there is no memory for it. */
 void backend_plan_begin(struct backend *be);
-int backend_plan_end(struct backend *be, char *error);
+int backend_plan_end(struct backend *be, struct error *error);
 
 /* Operations that do nothing: the plan of those without scratch. */
 #define X(name) void none_##name(struct backend *be, const struct name##_args *args);

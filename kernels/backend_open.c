@@ -11,12 +11,12 @@
 
 #ifndef WITH_CUDA
 static int cuda_backend_open(struct backend *be, const struct backend_options *options,
-                             char *error) {
+                             struct error *error) {
     (void)be;
     (void)options;
-    snprintf(error, BACKEND_ERROR_MAX,
-             "device \"cuda\": this program was built without CUDA; use --device cpu, or build it "
-             "where nvcc is");
+    fail(error,
+         "device \"cuda\": this program was built without CUDA; use --device cpu, or build it "
+         "where nvcc is");
     return 1;
 }
 #endif
@@ -25,13 +25,13 @@ void backend_prepare_process(char **argv) {
     cpu_wait_politely(argv);
 }
 
-const char *backend_cpu_level(char *names, size_t size, char *error) {
+const char *backend_cpu_level(char *names, size_t size, struct error *error) {
     const struct cpu_level *level = cpu_level_choose(NULL, error);
     cpu_level_names(names, size);
     return level ? level->full_name : NULL;
 }
 
-int backend_open(struct backend *be, const struct backend_options *options, char *error) {
+int backend_open(struct backend *be, const struct backend_options *options, struct error *error) {
     int status = 1; /* no GPU */
     if (options->device != DEVICE_CPU) status = cuda_backend_open(be, options, error);
     if (status > 0 && options->device != DEVICE_CUDA) status = cpu_backend_open(be, options, error);

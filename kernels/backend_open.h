@@ -2,6 +2,7 @@
 #ifndef KERNELS_BACKEND_OPEN_H
 #define KERNELS_BACKEND_OPEN_H
 
+#include "data/base/error.h"
 #include "kernels/backend.h"
 
 /* To be called first in a main() that opens a backend: may execute the program once more, see
@@ -9,12 +10,11 @@
 void backend_prepare_process(char **argv);
 
 /* The level of instructions that a CPU's operations take here, "x86-64-v3", and all that there are,
- * into names of size bytes: see kernels/cpu/level.h. Returns NULL with a message of at most
- * BACKEND_ERROR_MAX bytes where MANTISSA_CPU is wrong or the processor is too old. */
-const char *backend_cpu_level(char *names, size_t size, char *error);
+ * into names of size bytes: see kernels/cpu/level.h. Returns NULL with a message where MANTISSA_CPU
+ * is wrong or the processor is too old. */
+const char *backend_cpu_level(char *names, size_t size, struct error *error);
 
-/* Opens a device; DEVICE_AUTO takes a GPU if there is one. On failure returns -1 with a message of
- * at most BACKEND_ERROR_MAX bytes. */
-int backend_open(struct backend *be, const struct backend_options *options, char *error);
+/* Opens a device; DEVICE_AUTO takes a GPU if there is one. On failure returns -1 with a message. */
+int backend_open(struct backend *be, const struct backend_options *options, struct error *error);
 
 #endif

@@ -5,18 +5,21 @@
 
 #include <stdio.h>
 
+#include "data/base/error.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 /* write prints the file. It is written beside the old one first, so that there is always a whole
- * one. Returns -1 with a message of at most BACKEND_ERROR_MAX bytes. */
+ * one. Returns -1 with a message. */
 int choices_write(const char *path, void (*write)(FILE *file, const void *from), const void *from,
-                  char *error);
+                  struct error *error);
 
 /* read returns the number of the first line that is wrong, or 0. A file that is not there is no
  * error. Returns -1 with a message likewise. */
-int choices_read(const char *path, int (*read)(FILE *file, void *into), void *into, char *error);
+int choices_read(const char *path, int (*read)(FILE *file, void *into), void *into,
+                 struct error *error);
 
 #ifdef __cplusplus
 }

@@ -3,8 +3,6 @@
 #include <assert.h>
 #include <string.h>
 
-#include "data/base/error.h"
-
 int64_t batches_first_sample(const struct config *config, int64_t step, int64_t micro) {
     return (step * config->train.grad_accum_steps + micro) * config->train.micro_batch_size;
 }
@@ -24,7 +22,7 @@ size_t batches_bytes(const struct backend *be, int64_t rows) {
     return measure.used;
 }
 
-int batches_open(struct batches *batches, struct backend *be, int64_t rows, char *error) {
+int batches_open(struct batches *batches, struct backend *be, int64_t rows, struct error *error) {
     size_t bytes = slot_bytes(rows);
     bool complete = true;
     *batches = (struct batches){.be = be};
@@ -46,7 +44,7 @@ void batches_close(struct batches *batches) {
 }
 
 int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *loader,
-                int64_t first_sample, char *error) {
+                int64_t first_sample, struct error *error) {
     struct backend *be = batches->be;
     int slot = batches->slot;
     int64_t rows = gpt->shape.rows;

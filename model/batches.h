@@ -2,6 +2,7 @@
 #ifndef MODEL_BATCHES_H
 #define MODEL_BATCHES_H
 
+#include "data/base/error.h"
 #include "data/text/loader.h"
 #include "model/gpt.h"
 
@@ -16,7 +17,7 @@ struct batches {
 size_t batches_bytes(const struct backend *be, int64_t rows);
 
 /* Memory for batches of at most `rows` tokens. */
-int batches_open(struct batches *batches, struct backend *be, int64_t rows, char *error);
+int batches_open(struct batches *batches, struct backend *be, int64_t rows, struct error *error);
 void batches_close(struct batches *batches);
 
 /* The place of a micro-batch in the order of samples, and the tokens of a step: functions of the
@@ -27,6 +28,6 @@ int64_t batches_step_tokens(const struct config *config);
 /* Puts the samples from first_sample on in place as the model's batch, as many as its shape says,
  * without waiting for the operations that use the one before. Fails on bad data. */
 int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *loader,
-                int64_t first_sample, char *error);
+                int64_t first_sample, struct error *error);
 
 #endif

@@ -1,6 +1,5 @@
 #include "model/evaluate.h"
 
-#include "data/base/error.h"
 #include "model/forward.h"
 
 /* The mean loss of the batch in place, in evaluator->sum. */
@@ -22,7 +21,7 @@ void evaluate_plan(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
 }
 
 int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loader,
-             int64_t sequences, char *error) {
+             int64_t sequences, struct error *error) {
     struct gpt *gpt = evaluator->gpt;
     struct backend *be = gpt->be;
     int64_t batch = gpt->capacity.batch, length = gpt->capacity.sequence_length;
@@ -44,7 +43,7 @@ int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loa
         total += batch_weight[before] * (double)*evaluator->results[before];
         weight += batch_weight[before];
     }
-    if (be->failure[0]) return fail(error, "%s", be->failure);
+    if (be->failure.text[0]) return fail(error, "%s", be->failure.text);
     *loss = total / weight;
     return 0;
 }

@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include "data/base/error.h"
 #include "model/batches.h"
 
 struct evaluator {
@@ -19,9 +20,9 @@ struct evaluator {
 void evaluate_plan(struct gpt *gpt, int64_t batch, int64_t sequence_length);
 
 /* Mean loss in nats per token of the first `sequences` sequences of the loader, in batches of the
- * model's capacity; what is left over makes a smaller one. The weights do not change. Returns RESULT_STOPPED,
- * without a loss, once evaluator->stop asks for it. */
+ * model's capacity; what is left over makes a smaller one. The weights do not change. Returns
+ * RESULT_STOPPED, without a loss, once evaluator->stop asks for it. */
 int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loader,
-             int64_t sequences, char *error);
+             int64_t sequences, struct error *error);
 
 #endif

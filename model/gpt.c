@@ -6,7 +6,6 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
 #include "data/base/random.h"
 #include "model/config/config_shape.h"
 
@@ -151,7 +150,7 @@ static void carve_activations(struct gpt *gpt, struct arena *arena) {
 }
 
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
-             struct backend *be, enum gpt_use use, char *error) {
+             struct backend *be, enum gpt_use use, struct error *error) {
     memset(gpt, 0, sizeof *gpt);
     gpt->be = be;
     gpt->precision = *precision;
@@ -187,7 +186,7 @@ static size_t parameter_bytes(const struct memory_plan *m) {
     return m->master + m->lower + m->gradients;
 }
 
-int gpt_allocate(struct gpt *gpt, char *error) {
+int gpt_allocate(struct gpt *gpt, struct error *error) {
     struct backend *be = gpt->be;
     const struct memory_plan *m = &gpt->memory;
     size_t parameters = parameter_bytes(m), state = parameters + m->moments;

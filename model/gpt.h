@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "data/base/error.h"
 #include "kernels/arena.h"
 #include "kernels/backend.h"
 #include "model/config/config.h"
@@ -76,10 +77,10 @@ struct gpt {
  * have logits for one row. `be` stays the caller's. The plan lacks the workspace, which is known
  * after a walk with the backend's plan table, and the batches. */
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
-             struct backend *be, enum gpt_use use, char *error);
+             struct backend *be, enum gpt_use use, struct error *error);
 
 /* Allocates what was measured. On failure says how much of what there was no memory for. */
-int gpt_allocate(struct gpt *gpt, char *error);
+int gpt_allocate(struct gpt *gpt, struct error *error);
 void gpt_close(struct gpt *gpt);
 
 /* Puts a batch of another shape in place: at most the capacity in rows. Activations are carved

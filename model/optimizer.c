@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "data/base/error.h"
 #include "model/schedule.h"
 
 static void carve(struct optimizer *optimizer, struct arena *arena) {
@@ -11,7 +10,7 @@ static void carve(struct optimizer *optimizer, struct arena *arena) {
 }
 
 int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct config *config,
-                   char *error) {
+                   struct error *error) {
     struct arena measure = {0};
     *optimizer = (struct optimizer){.gpt = gpt, .config = config};
     carve(optimizer, &measure);
@@ -21,7 +20,7 @@ int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct co
     return optimizer->state ? 0 : fail(error, "out of memory");
 }
 
-int optimizer_allocate(struct optimizer *optimizer, char *error) {
+int optimizer_allocate(struct optimizer *optimizer, struct error *error) {
     struct backend *be = optimizer->gpt->be;
     size_t bytes = optimizer->gpt->memory.moments;
     optimizer->memory = backend_allocate(be, bytes);

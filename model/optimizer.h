@@ -4,6 +4,7 @@
 #ifndef MODEL_OPTIMIZER_H
 #define MODEL_OPTIMIZER_H
 
+#include "data/base/error.h"
 #include "model/config/config.h"
 #include "model/gpt.h"
 
@@ -18,11 +19,11 @@ struct optimizer {
 /* Lays out the moments and adds them to the plan of gpt, an open model for training. Allocates the
  * state alone. */
 int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct config *config,
-                   char *error);
+                   struct error *error);
 void optimizer_close(struct optimizer *optimizer);
 
 /* Allocates the moments, which become zero. */
-int optimizer_allocate(struct optimizer *optimizer, char *error);
+int optimizer_allocate(struct optimizer *optimizer, struct error *error);
 
 /* Ends the accumulation of gradients: their norm and found_inf, then, unless that is set, the
  * update with the learning rate of that step (steps done before it), then the loss scale. */

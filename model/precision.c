@@ -2,15 +2,14 @@
 
 #include <string.h>
 
-#include "data/base/error.h"
 #include "model/config/config_keys.h"
 
 static enum dtype choose_lower(const struct config *config, const struct backend *be, char *note) {
     if (config->precision != CONFIG_PRECISION_AUTO) return (enum dtype)config->precision;
     const bool *native = be->device.native;
     enum dtype lower = native[DTYPE_BF16] ? DTYPE_BF16 : native[DTYPE_F16] ? DTYPE_F16 : DTYPE_F32;
-    snprintf(note, ERROR_MAX, "precision \"auto\": %s, because this %s has %s", dtype_name(lower),
-             be->device.kind == BACKEND_CUDA ? "GPU" : be->device.name,
+    snprintf(note, PRECISION_NOTE_MAX, "precision \"auto\": %s, because this %s has %s",
+             dtype_name(lower), be->device.kind == BACKEND_CUDA ? "GPU" : be->device.name,
              native[DTYPE_BF16]  ? "bf16 matrix products"
              : native[DTYPE_F16] ? "fp16 matrix products but no bf16"
                                  : "no fast 16-bit matrix products");
@@ -51,7 +50,7 @@ static void resolve_sites(struct precision *p, const struct config *config) {
 }
 
 int precision_resolve(struct precision *precision, char *note, const struct config *config,
-                      const struct backend *be, char *error) {
+                      const struct backend *be, struct error *error) {
     struct precision *p = precision;
     memset(p, 0, sizeof *p);
     note[0] = 0;

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "data/base/error.h"
 #include "kernels/backend.h"
 #include "model/architecture/activations.h"
 #include "model/config/config.h"
@@ -26,9 +27,10 @@ struct precision {
 
 /* Resolves config->precision ("auto" by what the device can do) and the autocast block. Fails if
  * the device cannot compute in the dtype; a CPU can in all. A choice made for the user is explained
- * in note (ERROR_MAX bytes), which is "" otherwise. */
+ * in note, which is "" otherwise. */
+enum { PRECISION_NOTE_MAX = 256 };
 int precision_resolve(struct precision *precision, char *note, const struct config *config,
-                      const struct backend *be, char *error);
+                      const struct backend *be, struct error *error);
 
 /* The setting that names what was resolved: for "auto" what it came to. */
 enum config_precision precision_setting(const struct precision *precision,

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "data/base/error.h"
 #include "data/base/random.h"
 #include "model/forward.h"
 
@@ -185,7 +184,7 @@ static void predict(struct sampler *sampler) {
 }
 
 static int open_sampler(struct sampler *sampler, struct gpt *gpt,
-                        const struct sample_options *options, char *error) {
+                        const struct sample_options *options, struct error *error) {
     size_t vocabulary = (size_t)gpt->shape.padded_vocab;
     assert(options->prompt_length > 0);
     *sampler = (struct sampler){.gpt = gpt, .options = options};
@@ -224,14 +223,14 @@ static bool is_finite(const float *logits, int64_t count) {
     return true;
 }
 
-static int run(struct sampler *sampler, struct sample_result *result, char *error) {
+static int run(struct sampler *sampler, struct sample_result *result, struct error *error) {
     const struct sample_options *options = sampler->options;
     const struct backend *be = sampler->gpt->be;
     double began = seconds();
     read_context(sampler);
     predict(sampler);
     double read = seconds();
-    while (result->tokens < options->tokens && !be->failure[0]) {
+    while (result->tokens < options->tokens && !be->failure.text[0]) {
         if (options->stop && *options->stop) break;
         if (!is_finite(sampler->logits, sampler->vocabulary))
             return fail(error,
@@ -251,13 +250,13 @@ static int run(struct sampler *sampler, struct sample_result *result, char *erro
 }
 
 int sample_tokens(struct gpt *gpt, struct sample_result *result,
-                  const struct sample_options *options, char *error) {
+                  const struct sample_options *options, struct error *error) {
     struct sampler sampler;
     *result = (struct sample_result){0};
     gpt_set_batch(gpt, 1, gpt->capacity.sequence_length);
     int status = open_sampler(&sampler, gpt, options, error);
     if (status == 0) status = run(&sampler, result, error);
     close_sampler(&sampler);
-    if (status == 0 && gpt->be->failure[0]) status = fail(error, "%s", gpt->be->failure);
+    if (status == 0 && gpt->be->failure.text[0]) status = fail(error, "%s", gpt->be->failure.text);
     return status;
 }

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
 #include "model/gpt.h"
 
 struct sample_options {
@@ -41,6 +42,6 @@ void sample_plan(struct gpt *gpt);
  * depends on (seed, stream, number of tokens before it) and the prediction alone. Fails when the
  * prediction is not finite. */
 int sample_tokens(struct gpt *gpt, struct sample_result *result,
-                  const struct sample_options *options, char *error);
+                  const struct sample_options *options, struct error *error);
 
 #endif

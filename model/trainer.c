@@ -5,14 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/base/error.h"
 #include "model/backward.h"
 #include "model/evaluate.h"
 #include "model/forward.h"
 #include "model/sample.h"
 #include "model/schedule.h"
-
-_Static_assert((int)BACKEND_ERROR_MAX == (int)ERROR_MAX, "both rooms write into one buffer");
 
 enum {
     SKIPS_AT_FLOOR_MAX = 8,  /* infinite gradients in a row at the smallest loss scale */
@@ -55,7 +52,7 @@ static void plan(struct trainer *trainer) {
     memory->total += memory->workspace + memory->batches + memory->library;
 }
 
-static int allocate_traffic(struct trainer *trainer, char *error) {
+static int allocate_traffic(struct trainer *trainer, struct error *error) {
     struct backend *be = trainer->be;
     trainer->results = backend_host_allocate(be, BACKEND_SLOTS * sizeof *trainer->results);
     if (!trainer->results) return fail(error, "out of memory");
@@ -64,7 +61,7 @@ static int allocate_traffic(struct trainer *trainer, char *error) {
 
 int trainer_open(struct trainer *trainer, const struct config *config,
                  const struct precision *precision, struct backend *be, bool allocate,
-                 char *error) {
+                 struct error *error) {
     *trainer = (struct trainer){.config = config, .be = be};
     struct gpt *gpt = &trainer->gpt;
     if (gpt_open(gpt, config, precision, be, GPT_TRAINING, error)) return -1;
@@ -97,7 +94,7 @@ void trainer_restore_scaler(struct trainer *trainer) {
 }
 
 /* Infinite gradients are skipped, but not for ever. */
-static int check_overflow(const struct trainer *trainer, int64_t at, char *error) {
+static int check_overflow(const struct trainer *trainer, int64_t at, struct error *error) {
     const struct step_state *s = &trainer->state.scaler;
     long long step = (long long)at;
     if (trainer->gpt.precision.scale_loss && s->at_floor >= SKIPS_AT_FLOOR_MAX)
@@ -116,7 +113,7 @@ static int check_overflow(const struct trainer *trainer, int64_t at, char *error
     return 0;
 }
 
-int trainer_begin_step(struct trainer *trainer, const struct loader *loader, char *error) {
+int trainer_begin_step(struct trainer *trainer, const struct loader *loader, struct error *error) {
     struct backend *be = trainer->be;
     const struct config *config = trainer->config;
     assert(trainer->unfinished < BACKEND_SLOTS);
@@ -138,14 +135,14 @@ int trainer_begin_step(struct trainer *trainer, const struct loader *loader, cha
     return 0;
 }
 
-int trainer_end_step(struct trainer *trainer, struct step_report *report, char *error) {
+int trainer_end_step(struct trainer *trainer, struct step_report *report, struct error *error) {
     struct backend *be = trainer->be;
     int slot = trainer->first_queued;
     assert(trainer->unfinished > 0);
     backend_fetched(be, slot);
     trainer->first_queued = (slot + 1) % BACKEND_SLOTS;
     trainer->unfinished--;
-    if (be->failure[0]) return fail(error, "%s", be->failure);
+    if (be->failure.text[0]) return fail(error, "%s", be->failure.text);
     const struct queued_step *queued = &trainer->queued[slot];
     const struct step_state *result = &trainer->results[slot];
     *report = (struct step_report){
@@ -162,7 +159,7 @@ int trainer_end_step(struct trainer *trainer, struct step_report *report, char *
 }
 
 int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,
-                     int64_t batches, char *error) {
+                     int64_t batches, struct error *error) {
     assert(trainer->unfinished == 0);
     struct evaluator evaluator = {
         .gpt = &trainer->gpt,

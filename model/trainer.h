@@ -11,6 +11,7 @@
 
 #include <signal.h>
 
+#include "data/base/error.h"
 #include "data/text/loader.h"
 #include "data/text/tokenizer.h"
 #include "model/batches.h"
@@ -59,21 +60,22 @@ struct trainer {
  * complete. With allocate the memory is taken too and the model initialized from config->seed;
  * without, the trainer can only be asked for its plan. */
 int trainer_open(struct trainer *trainer, const struct config *config,
-                 const struct precision *precision, struct backend *be, bool allocate, char *error);
+                 const struct precision *precision, struct backend *be, bool allocate,
+                 struct error *error);
 void trainer_close(struct trainer *trainer);
 
 /* Queues the next step on the loader's data. Fails on bad data; weights and state are then as
  * before. At most BACKEND_SLOTS steps can be unfinished; the state is settled when none is. */
-int trainer_begin_step(struct trainer *trainer, const struct loader *loader, char *error);
+int trainer_begin_step(struct trainer *trainer, const struct loader *loader, struct error *error);
 
 /* Waits for the oldest unfinished step and reports it. Fails when an operation failed, and when
  * gradients stay infinite where backing off cannot help any more. */
-int trainer_end_step(struct trainer *trainer, struct step_report *report, char *error);
+int trainer_end_step(struct trainer *trainer, struct step_report *report, struct error *error);
 
 /* Mean loss over `batches` micro-batches from the first sequence on; the weights do not change.
  * Returns RESULT_STOPPED, without a loss, once trainer->stop asks for it. */
 int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,
-                     int64_t batches, char *error);
+                     int64_t batches, struct error *error);
 
 /* Puts the scaler of trainer->state in force, after a checkpoint was read. */
 void trainer_restore_scaler(struct trainer *trainer);

@@ -22,10 +22,10 @@ static void die(const char *error) {
 
 static void measure(struct trainer *trainer, const struct loader *loader, int repetitions,
                     const char *precision) {
-    char error[ERROR_MAX];
+    struct error error;
     struct profile profile;
     const struct config *config = trainer->config;
-    if (profile_trainer(&profile, trainer, loader, repetitions, error)) die(error);
+    if (profile_trainer(&profile, trainer, loader, repetitions, &error)) die(error.text);
     profile_print(stdout, &profile);
     printf("batch %lld T %lld %s tokens/s %.0f, ratio %.3f\n",
            (long long)config->train.micro_batch_size, (long long)config->data.seq_len, precision,
@@ -34,7 +34,8 @@ static void measure(struct trainer *trainer, const struct loader *loader, int re
 }
 
 static void bench(struct config *config, const char *precision_name, int repetitions) {
-    char error[ERROR_MAX] = "", note[ERROR_MAX];
+    char note[PRECISION_NOTE_MAX];
+    struct error error = {0};
     struct backend be;
     struct precision precision;
     struct trainer trainer;
@@ -46,14 +47,14 @@ static void bench(struct config *config, const char *precision_name, int repetit
         text[i] = (uint16_t)(random_bits(1, 1, i) % (uint64_t)config->model.vocab_size);
     struct loader_options options = {(int)config->data.seq_len, 1, true,
                                      (int)config->model.vocab_size};
-    if (tokens_from_memory(&tokens, text, count, "random tokens", error) ||
-        loader_open(&loader, &tokens, &options, error) ||
+    if (tokens_from_memory(&tokens, text, count, "random tokens", &error) ||
+        loader_open(&loader, &tokens, &options, &error) ||
         backend_open(&be,
                      &(const struct backend_options){DEVICE_AUTO, .threads = (int)config->threads},
-                     error) ||
-        precision_resolve(&precision, note, config, &be, error) ||
-        trainer_open(&trainer, config, &precision, &be, true, error))
-        die(error);
+                     &error) ||
+        precision_resolve(&precision, note, config, &be, &error) ||
+        trainer_open(&trainer, config, &precision, &be, true, &error))
+        die(error.text);
     printf("%s, %d threads, %s\n", be.device.description, be.device.threads, precision_name);
     measure(&trainer, &loader, repetitions, precision_name);
     trainer_close(&trainer);

@@ -149,7 +149,8 @@ int main(int argc, char **argv) {
     int rounds = 9;
     enum dtype dtype = DTYPE_F32;
     bool forced;
-    char error[BACKEND_ERROR_MAX], text[256];
+    char text[256];
+    struct error error;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--rows") == 0) rows = atoll(argv[i + 1]);
         else if (strcmp(argv[i], "--width") == 0) width = atoll(argv[i + 1]);
@@ -159,9 +160,9 @@ int main(int argc, char **argv) {
         else die("usage: bench_products [--rows N] [--width N] [--dtype D] [--rounds N]");
     }
     if (rows < 1 || width < 1 || rounds < 1 || rounds > ROUNDS_MAX) die("a number is out of range");
-    const struct cpu_level *level = cpu_level_choose(&forced, error);
+    const struct cpu_level *level = cpu_level_choose(&forced, &error);
     struct product_library *library = level ? library_open(level, forced) : NULL;
-    if (!library) die(level ? "the library does not start" : error);
+    if (!library) die(level ? "the library does not start" : error.text);
     struct totals totals = {0};
     cpu_describe(text, sizeof text);
     printf("%s, %s, %d threads, ", text, level->full_name, omp_get_max_threads());

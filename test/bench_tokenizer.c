@@ -22,7 +22,7 @@ static double seconds_of(struct tokenizer_encoder *encoder, uint16_t **tokens, c
     return cpu_seconds() - begin;
 }
 
-static int bench(const struct tokenizer *tokenizer, const char *path, char *error) {
+static int bench(const struct tokenizer *tokenizer, const char *path, struct error *error) {
     char *text;
     size_t size;
     uint16_t *tokens = NULL;
@@ -48,14 +48,14 @@ static int bench(const struct tokenizer *tokenizer, const char *path, char *erro
 
 int main(int argc, char **argv) {
     struct tokenizer tokenizer;
-    char error[ERROR_MAX];
+    struct error error;
     if (argc < 3) {
         fputs("usage: bench_tokenizer DIRECTORY FILE...\n", stderr);
         return 2;
     }
-    int status = tokenizer_open(&tokenizer, TOKENIZER_GPT2, argv[1], error);
-    for (int i = 2; i < argc && !status; i++) status = bench(&tokenizer, argv[i], error);
-    if (status) fprintf(stderr, "%s\n", error);
+    int status = tokenizer_open(&tokenizer, TOKENIZER_GPT2, argv[1], &error);
+    for (int i = 2; i < argc && !status; i++) status = bench(&tokenizer, argv[i], &error);
+    if (status) fprintf(stderr, "%s\n", error.text);
     else tokenizer_close(&tokenizer);
     return status ? 1 : 0;
 }

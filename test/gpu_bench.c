@@ -57,10 +57,10 @@ void bench_failed(struct bench *bench, const char *what, const char *why) {
 }
 
 bool bench_open(struct bench *bench, struct backend *be, bool tf32) {
-    char error[BACKEND_ERROR_MAX];
+    struct error error;
     struct backend_options options = {DEVICE_CUDA, .tf32 = tf32, .autotune = bench->autotune};
-    if (backend_open(be, &options, error) == 0) return true;
-    bench_failed(bench, "opening the GPU", error);
+    if (backend_open(be, &options, &error) == 0) return true;
+    bench_failed(bench, "opening the GPU", error.text);
     return false;
 }
 
@@ -104,7 +104,7 @@ struct rig {
     struct tokens tokens;
     struct loader loader;
     size_t measured_bytes; /* of device memory, taken from open to the first steps */
-    char error[ERROR_MAX];
+    struct error error;
 };
 
 static void make_config(struct config *config, const struct bench *bench,
@@ -129,12 +129,12 @@ static int open_data(struct rig *rig) {
     int vocabulary = (int)rig->config.model.vocab_size;
     uint64_t needed = (uint64_t)rig->config.data.seq_len * 4 + TOKENS;
     uint16_t *text = malloc(needed * sizeof *text); /* tokens_close frees it */
-    if (!text) return fail(rig->error, "out of memory");
+    if (!text) return fail(&rig->error, "out of memory");
     for (uint64_t i = 0; i < needed; i++)
         text[i] = (uint16_t)(random_bits(1, 1, i) % (uint64_t)vocabulary);
     struct loader_options options = {(int)rig->config.data.seq_len, 1, true, vocabulary};
-    if (tokens_from_memory(&rig->tokens, text, needed, "random tokens", rig->error)) return -1;
-    return loader_open(&rig->loader, &rig->tokens, &options, rig->error);
+    if (tokens_from_memory(&rig->tokens, text, needed, "random tokens", &rig->error)) return -1;
+    return loader_open(&rig->loader, &rig->tokens, &options, &rig->error);
 }
 
 /* As many steps are queued as can be, so that the GPU never waits for the host. */
@@ -142,24 +142,24 @@ static int steps(struct rig *rig, int count) {
     struct step_report report;
     for (int begun = 0, ended = 0; ended < count;) {
         bool begin = begun < count && begun - ended < BACKEND_SLOTS;
-        if (begin ? trainer_begin_step(&rig->trainer, &rig->loader, rig->error)
-                  : trainer_end_step(&rig->trainer, &report, rig->error))
+        if (begin ? trainer_begin_step(&rig->trainer, &rig->loader, &rig->error)
+                  : trainer_end_step(&rig->trainer, &report, &rig->error))
             return -1;
         if (begin) begun++;
         else ended++;
     }
     gpu_wait(&rig->be);
-    return rig->be.failure[0] ? fail(rig->error, "%s", rig->be.failure) : 0;
+    return rig->be.failure.text[0] ? fail(&rig->error, "%s", rig->be.failure.text) : 0;
 }
 
 /* The first steps are not timed: they load kernels. */
 static int open_training(struct rig *rig) {
     struct precision precision;
-    char note[ERROR_MAX];
-    if (open_data(rig) || precision_resolve(&precision, note, &rig->config, &rig->be, rig->error))
+    char note[PRECISION_NOTE_MAX];
+    if (open_data(rig) || precision_resolve(&precision, note, &rig->config, &rig->be, &rig->error))
         return -1;
     size_t before = backend_available(&rig->be);
-    if (trainer_open(&rig->trainer, &rig->config, &precision, &rig->be, true, rig->error) ||
+    if (trainer_open(&rig->trainer, &rig->config, &precision, &rig->be, true, &rig->error) ||
         steps(rig, WARM_UP))
         return -1;
     size_t after = backend_available(&rig->be);
@@ -212,7 +212,7 @@ struct figures {
 };
 
 static int measure(struct bench *bench, enum bench_precision precision, struct figures *figures,
-                   char *error) {
+                   struct error *error) {
     struct rig *rig = calloc(1, sizeof *rig);
     if (!rig) return fail(error, "out of memory");
     make_config(&rig->config, bench, precision);
@@ -222,7 +222,7 @@ static int measure(struct bench *bench, enum bench_precision precision, struct f
     }
     int failed = open_training(rig) || time_steps(rig, bench, &figures->step) ||
                  time_parts(rig, figures->parts);
-    if (failed) snprintf(error, ERROR_MAX, "%s", rig->error);
+    if (failed) fail(error, "%s", rig->error.text);
     const struct gpt *gpt = &rig->trainer.gpt;
     const struct gpt_shape *s = &gpt->shape;
     figures->plan = (double)gpt->memory.total;
@@ -279,16 +279,16 @@ static void print_parts(struct bench *bench, const struct figures all[], const b
 static void bench_training(struct bench *bench) {
     struct figures all[BENCH_PRECISIONS];
     bool done[BENCH_PRECISIONS] = {false};
-    char error[ERROR_MAX];
+    struct error error;
     memset(all, 0, sizeof all);
     printf("Training, %lld layers of %lld, batch %lld x %lld\n", (long long)bench->layers,
            (long long)bench->width, (long long)bench->batch, (long long)bench->seq);
     bench_json_begin(bench, "training");
     for (int p = 0; p < BENCH_PRECISIONS; p++) {
         if (!bench_wants(bench, p)) continue;
-        done[p] = measure(bench, p, &all[p], error) == 0;
+        done[p] = measure(bench, p, &all[p], &error) == 0;
         if (done[p]) print_figures(bench, p, &all[p]);
-        else bench_failed(bench, bench_precision_names[p], error);
+        else bench_failed(bench, bench_precision_names[p], error.text);
     }
     bench_json_end(bench);
     print_parts(bench, all, done);

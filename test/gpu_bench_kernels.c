@@ -30,7 +30,8 @@ struct subject {
 static void *take(struct subject *s, size_t bytes) {
     void *memory = backend_allocate(s->be, bytes);
     if (!memory) {
-        snprintf(s->be->failure, sizeof s->be->failure, "out of memory: no %zu MiB", bytes >> 20);
+        snprintf(s->be->failure.text, sizeof s->be->failure.text, "out of memory: no %zu MiB",
+                 bytes >> 20);
         return NULL;
     }
     s->blocks[s->block_count++] = memory;
@@ -109,21 +110,21 @@ static double timed(struct subject *s, int calls) {
 static double measure(struct subject *s, const char *what) {
     struct backend *be = s->be;
     double rounds[ROUNDS] = {0};
-    if (!be->failure[0]) {
+    if (!be->failure.text[0]) {
         backend_plan_begin(be);
         s->body(s);
-        if (backend_plan_end(be, be->failure) == 0) {
+        if (backend_plan_end(be, &be->failure) == 0) {
             timed(s, 1);
             double once = timed(s, 1), wanted = s->bench->seconds / ROUNDS;
             int calls = once * 200 < wanted ? 200 : 1 + (int)(wanted / once);
             if (s->bench->tiny) calls = 1;
-            for (int i = 0; i < ROUNDS && !be->failure[0]; i++) rounds[i] = timed(s, calls);
+            for (int i = 0; i < ROUNDS && !be->failure.text[0]; i++) rounds[i] = timed(s, calls);
         }
     }
     double seconds = median_of(rounds, ROUNDS);
-    if (be->failure[0]) {
-        bench_failed(s->bench, what, be->failure);
-        be->failure[0] = 0;
+    if (be->failure.text[0]) {
+        bench_failed(s->bench, what, be->failure.text);
+        be->failure.text[0] = 0;
         seconds = 0;
     }
     release(s);
@@ -417,10 +418,10 @@ static double attention_seconds(struct bench *bench, struct backend *be,
         s.t[i] = sequences(s.t[i], c);
     }
     s.a = make_vector(&s, rows * c->heads);
-    if (backward && !be->failure[0]) {
+    if (backward && !be->failure.text[0]) {
         backend_plan_begin(be);
         s.body(&s);
-        if (backend_plan_end(be, be->failure) == 0) s.body(&s);
+        if (backend_plan_end(be, &be->failure) == 0) s.body(&s);
         s.body = attention_backward_body;
     }
     return measure(&s, backward ? "attention_backward" : "attention_forward");

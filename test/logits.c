@@ -21,12 +21,13 @@ struct rig {
     int32_t *tokens; /* [2, LENGTH]: inputs, then targets, which nobody needs */
     float *logits;   /* [vocabulary] */
     FILE *out;
-    char error[ERROR_MAX];
+    struct error error;
 };
 
 static int open_model(struct rig *rig, const char *directory) {
     struct precision precision;
-    char note[ERROR_MAX], *error = rig->error;
+    char note[PRECISION_NOTE_MAX];
+    struct error *error = &rig->error;
     rig->config.precision = CONFIG_PRECISION_FP32;
     rig->config.train.micro_batch_size = 1;
     if (setup_backend(&rig->be, &rig->config, NULL, error) ||
@@ -46,7 +47,7 @@ static int write_sequence(struct rig *rig, int64_t sequence) {
     struct backend *be = &rig->be;
     const struct tensor *logits = &rig->gpt.activations.logits;
     if (loader_fetch(&rig->text.loader, rig->tokens, rig->tokens + length, (uint64_t)sequence, 1,
-                     rig->error))
+                     &rig->error))
         return -1;
     backend_upload(be, rig->gpt.activations.tokens, rig->tokens, (size_t)length * sizeof(int32_t));
     gpt_forward(&rig->gpt);
@@ -54,24 +55,24 @@ static int write_sequence(struct rig *rig, int64_t sequence) {
         gpt_logits(&rig->gpt, row);
         backend_download(be, rig->logits, logits->data, vocabulary * sizeof(float));
         if (fwrite(rig->logits, sizeof(float), vocabulary, rig->out) != vocabulary)
-            return fail(rig->error, "the logits cannot be written");
+            return fail(&rig->error, "the logits cannot be written");
     }
-    return be->failure[0] ? fail(rig->error, "%s", be->failure) : 0;
+    return be->failure.text[0] ? fail(&rig->error, "%s", be->failure.text) : 0;
 }
 
 static int run(struct rig *rig, char **arguments) {
-    if (checkpoint_config(&rig->config, arguments[0], rig->error)) return -1;
+    if (checkpoint_config(&rig->config, arguments[0], &rig->error)) return -1;
     rig->config.data.seq_len = atoi(arguments[2]);
-    if (source_open(&rig->text, &rig->config, arguments[1], true, rig->error) ||
+    if (source_open(&rig->text, &rig->config, arguments[1], true, &rig->error) ||
         open_model(rig, arguments[0]))
         return -1;
     rig->tokens = malloc(2 * (size_t)rig->config.data.seq_len * sizeof *rig->tokens);
     rig->logits = malloc((size_t)rig->gpt.shape.vocab_size * sizeof *rig->logits);
     rig->out = fopen(arguments[3], "wb");
-    if (!rig->tokens || !rig->logits || !rig->out) return fail(rig->error, "no memory or file");
+    if (!rig->tokens || !rig->logits || !rig->out) return fail(&rig->error, "no memory or file");
     for (uint64_t i = 0; i < rig->text.loader.sequence_count; i++)
         if (write_sequence(rig, (int64_t)i)) return -1;
-    return fclose(rig->out) ? fail(rig->error, "the logits cannot be written") : 0;
+    return fclose(rig->out) ? fail(&rig->error, "the logits cannot be written") : 0;
 }
 
 int main(int argc, char **argv) {
@@ -81,6 +82,6 @@ int main(int argc, char **argv) {
         return 2;
     }
     if (run(&rig, argv + 1) == 0) return 0;
-    fprintf(stderr, "logits: %s\n", rig.error);
+    fprintf(stderr, "logits: %s\n", rig.error.text);
     return 1;
 }

@@ -12,14 +12,14 @@
 #include "data/base/files.h"
 
 static char folder[] = "/tmp/mantissa-test-XXXXXX";
-static char error[ERROR_MAX];
+static struct error error;
 
 static inline void make_folder(void) {
     cr_assert_not_null(mkdtemp(folder));
 }
 
 static inline void remove_folder(void) {
-    cr_assert_eq(directory_remove(folder, error), 0, "%s", error);
+    cr_assert_eq(directory_remove(folder, &error), 0, "%s", error.text);
 }
 
 /* A path in the folder, in one of a few buffers that take turns. */

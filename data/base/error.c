@@ -3,10 +3,10 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-int fail(char *error, const char *format, ...) {
+int fail(struct error *error, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(error, ERROR_MAX, format, arguments);
+    vsnprintf(error->text, sizeof error->text, format, arguments);
     va_end(arguments);
     return -1;
 }

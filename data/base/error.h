@@ -1,12 +1,20 @@
-/* How functions of every room report what a user can cause: they return -1 and leave a message.
+/* How functions of every room report what a user can cause.
  *
- * A function that can fail takes `char *error`, a buffer of ERROR_MAX bytes owned by the caller,
- * returns 0 on success and -1 on failure. A message says what is wrong, where, and what to do;
- * it may hold line breaks, and ends without one. What only a programmer can cause is an assert. */
+ * A function that can fail takes a struct error of its caller's, returns 0 on success, and on
+ * failure -1 with a message there. It says what is wrong, where, and what to do; it may hold line
+ * breaks, and ends without one. What only a programmer can cause is an assert. */
 #ifndef DATA_BASE_ERROR_H
 #define DATA_BASE_ERROR_H
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { ERROR_MAX = 1024 };
+
+struct error {
+    char text[ERROR_MAX];
+};
 
 /* What functions return that can end in more ways than these two. */
 enum result_code {
@@ -18,7 +26,11 @@ enum result_code {
     RESULT_WARNED,  /* done, but for something that the message names */
 };
 
-/* Writes the message (cut to ERROR_MAX - 1 bytes) into error and returns -1. */
-int fail(char *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Writes the message (cut where the room ends) into error and returns -1. */
+int fail(struct error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

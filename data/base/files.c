@@ -10,8 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/base/error.h"
-
 /* Paths longer than this are cut in messages, so that the remedy after them is never lost. */
 enum { PATH_SHOWN = 600 };
 
@@ -34,7 +32,7 @@ static const char *remedy_for(int number) {
     }
 }
 
-static int fail_system(char *error, int number, const char *doing, const char *path) {
+static int fail_system(struct error *error, int number, const char *doing, const char *path) {
     if (number == ENOSPC || number == EDQUOT)
         return fail(error, "disk full: cannot %s %.*s: %s\nfree space or choose another place",
                     doing, PATH_SHOWN, path, strerror(number));
@@ -93,12 +91,13 @@ static void writer_close(struct file_writer *writer) {
     writer->buffered = 0;
 }
 
-static int writer_fail(struct file_writer *writer, int number, const char *doing, char *error) {
+static int writer_fail(struct file_writer *writer, int number, const char *doing,
+                       struct error *error) {
     file_writer_abandon(writer);
     return fail_system(error, number, doing, writer->path);
 }
 
-int file_writer_open(struct file_writer *writer, const char *path, char *error) {
+int file_writer_open(struct file_writer *writer, const char *path, struct error *error) {
     memset(writer, 0, sizeof(*writer));
     writer->fd = -1;
     const size_t length = strlen(path);
@@ -134,7 +133,8 @@ static int writer_flush(struct file_writer *writer) {
     return number;
 }
 
-int file_writer_put(struct file_writer *writer, const void *bytes, size_t size, char *error) {
+int file_writer_put(struct file_writer *writer, const void *bytes, size_t size,
+                    struct error *error) {
     assert(writer->buffer && "the writer is not open");
     if (size == 0) return 0;
     sha256_add(&writer->hash, bytes, size);
@@ -151,7 +151,7 @@ int file_writer_put(struct file_writer *writer, const void *bytes, size_t size, 
 }
 
 int file_writer_patch(struct file_writer *writer, uint64_t offset, const void *bytes, size_t size,
-                      char *error) {
+                      struct error *error) {
     assert(writer->buffer && "the writer is not open");
     assert(offset <= writer->size && size <= writer->size - offset);
     writer->patched = true;
@@ -160,7 +160,7 @@ int file_writer_patch(struct file_writer *writer, uint64_t offset, const void *b
     return number == 0 ? 0 : writer_fail(writer, number, "write", error);
 }
 
-static int writer_digest(struct file_writer *writer, char *error) {
+static int writer_digest(struct file_writer *writer, struct error *error) {
     if (writer->patched) return sha256_file(writer->hex, NULL, writer->temporary, error);
     uint8_t digest[SHA256_BYTES];
     sha256_end(&writer->hash, digest);
@@ -168,7 +168,7 @@ static int writer_digest(struct file_writer *writer, char *error) {
     return 0;
 }
 
-int file_writer_commit(struct file_writer *writer, char *error) {
+int file_writer_commit(struct file_writer *writer, struct error *error) {
     assert(writer->buffer && "the writer is not open");
     int number = writer_flush(writer);
     if (number == 0) number = sync_fully(writer->fd);
@@ -196,7 +196,7 @@ void file_writer_abandon(struct file_writer *writer) {
 }
 
 int file_write_whole(const char *path, const void *bytes, size_t size, char hex[SHA256_HEX_MAX],
-                     char *error) {
+                     struct error *error) {
     struct file_writer writer;
     if (file_writer_open(&writer, path, error) || file_writer_put(&writer, bytes, size, error) ||
         file_writer_commit(&writer, error))
@@ -226,7 +226,7 @@ static int read_growing(int fd, char **bytes, size_t *size, size_t capacity, siz
     }
 }
 
-int file_read_all(char **bytes, size_t *size, const char *path, size_t limit, char *error) {
+int file_read_all(char **bytes, size_t *size, const char *path, size_t limit, struct error *error) {
     *bytes = NULL;
     *size = 0;
     int fd;
@@ -262,7 +262,8 @@ int file_read_all(char **bytes, size_t *size, const char *path, size_t limit, ch
     return fail_system(error, number, "read", path);
 }
 
-int file_path_join(char path[FILE_PATH_MAX], const char *directory, const char *name, char *error) {
+int file_path_join(char path[FILE_PATH_MAX], const char *directory, const char *name,
+                   struct error *error) {
     int length = snprintf(path, FILE_PATH_MAX, "%s/%s", directory, name);
     if (length >= 0 && length < FILE_PATH_MAX) return 0;
     return fail(error, "the path %.400s... is too long\nchoose a shorter one", directory);
@@ -281,11 +282,12 @@ bool file_exists(const char *path) {
 }
 
 bool file_exists_in(const char *directory, const char *name) {
-    char path[FILE_PATH_MAX], ignored[ERROR_MAX];
-    return file_path_join(path, directory, name, ignored) == 0 && file_exists(path);
+    char path[FILE_PATH_MAX];
+    struct error ignored;
+    return file_path_join(path, directory, name, &ignored) == 0 && file_exists(path);
 }
 
-static int create_one(const char *path, char *error) {
+static int create_one(const char *path, struct error *error) {
     struct stat status;
     if (stat(path, &status) == 0) {
         if (S_ISDIR(status.st_mode)) return 0;
@@ -305,7 +307,7 @@ static int create_one(const char *path, char *error) {
     return directory_sync(parent, error);
 }
 
-int directory_create(const char *path, char *error) {
+int directory_create(const char *path, struct error *error) {
     char part[FILE_PATH_MAX];
     const size_t length = strlen(path);
     if (length == 0) return fail(error, "cannot create a directory without a name\ngive it a path");
@@ -321,7 +323,7 @@ int directory_create(const char *path, char *error) {
     return create_one(part, error);
 }
 
-int directory_sync(const char *path, char *error) {
+int directory_sync(const char *path, struct error *error) {
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0) return fail_system(error, errno, "open the directory", path);
     const int number = sync_fully(fd);
@@ -362,7 +364,7 @@ static int remove_inside(int fd) {
     return number;
 }
 
-int directory_remove(const char *path, char *error) {
+int directory_remove(const char *path, struct error *error) {
     char bare[FILE_PATH_MAX];
     size_t length = strlen(path);
     if (length >= sizeof(bare))

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
 #include "data/base/sha256.h"
 
 enum { FILE_PATH_MAX = 4096, FILE_WRITER_BUFFER_BYTES = 1 << 20 };
@@ -31,18 +32,19 @@ struct file_writer {
 
 /* Creates or empties PATH.tmp with mode 0644 (less the umask). The directory must exist, and PATH
  * may not be a directory. On failure there is nothing to abandon, though abandoning is harmless. */
-int file_writer_open(struct file_writer *writer, const char *path, char *error);
+int file_writer_open(struct file_writer *writer, const char *path, struct error *error);
 
 /* Appends. When this, patch or commit fails, the writer is abandoned already. */
-int file_writer_put(struct file_writer *writer, const void *bytes, size_t size, char *error);
+int file_writer_put(struct file_writer *writer, const void *bytes, size_t size,
+                    struct error *error);
 
 /* Overwrites bytes put before: offset + size may not exceed writer->size. The running hash cannot
  * follow, so the commit of a patched file reads it once more. */
 int file_writer_patch(struct file_writer *writer, uint64_t offset, const void *bytes, size_t size,
-                      char *error);
+                      struct error *error);
 
 /* Makes the file durable under its name, closes the writer, fills writer->hex. */
-int file_writer_commit(struct file_writer *writer, char *error);
+int file_writer_commit(struct file_writer *writer, struct error *error);
 
 /* Removes PATH.tmp and closes the writer; PATH stays as it was. Nothing happens when the writer is
  * not open: after a commit, a failure, or on a struct filled with zeros. */
@@ -50,15 +52,16 @@ void file_writer_abandon(struct file_writer *writer);
 
 /* Writes all of a file: open, put, commit. hex (optional) becomes the SHA-256 of the bytes. */
 int file_write_whole(const char *path, const void *bytes, size_t size, char hex[SHA256_HEX_MAX],
-                     char *error);
+                     struct error *error);
 
 /* Reads a whole file or pipe of at most `limit` bytes. *bytes is allocated by malloc and belongs to
  * the caller; a NUL follows its last byte, which *size does not count. On failure *bytes is NULL.
  * Fails for directories, for more than `limit` bytes, and when memory is short. */
-int file_read_all(char **bytes, size_t *size, const char *path, size_t limit, char *error);
+int file_read_all(char **bytes, size_t *size, const char *path, size_t limit, struct error *error);
 
 /* DIRECTORY/NAME. Fails when that is longer than a path can be. */
-int file_path_join(char path[FILE_PATH_MAX], const char *directory, const char *name, char *error);
+int file_path_join(char path[FILE_PATH_MAX], const char *directory, const char *name,
+                   struct error *error);
 
 /* The path for use in a message: without its beginning if it is long. Returns shown. */
 enum { FILE_SHOWN_MAX = 320 };
@@ -70,14 +73,14 @@ bool file_exists_in(const char *directory, const char *name);
 
 /* Creates the directory and all its missing parents (mode 0755 less the umask), durably. One that
  * exists is a success. */
-int directory_create(const char *path, char *error);
+int directory_create(const char *path, struct error *error);
 
 /* Makes creations, renames and removals inside the directory survive a loss of power. */
-int directory_sync(const char *path, char *error);
+int directory_sync(const char *path, struct error *error);
 
 /* Removes a directory with everything in it. Symbolic links inside are removed, never followed; a
  * path that is itself a link or a file is refused. One that does not exist is a success. Removal
  * takes many steps: whoever must never see a part of it renames the directory first. */
-int directory_remove(const char *path, char *error);
+int directory_remove(const char *path, struct error *error);
 
 #endif

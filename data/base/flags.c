@@ -3,8 +3,6 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "data/base/error.h"
-
 static int find(const struct flag_row *rows, int count, char *argument, char **value) {
     for (int i = 0; i < count; i++) {
         size_t length = strlen(rows[i].name);
@@ -16,7 +14,7 @@ static int find(const struct flag_row *rows, int count, char *argument, char **v
 }
 
 int flags_read(const struct flag_row *rows, int count, int argc, char **argv, int *at, char **value,
-               char *error) {
+               struct error *error) {
     int found = find(rows, count, argv[*at], value);
     if (found < 0) return found;
     const struct flag_row *row = &rows[found];

@@ -4,6 +4,8 @@
 
 #include <stdio.h>
 
+#include "data/base/error.h"
+
 struct flag_row {
     const char *name;  /* "--out" */
     const char *value; /* what it takes, "DIR"; "[PATH]" if it may be left out; NULL: nothing */
@@ -16,7 +18,7 @@ enum { FLAG_UNKNOWN = -1, FLAG_WRONG = -2 };
  * read. *value is NULL where there is none. Returns the number of its row, FLAG_UNKNOWN, or
  * FLAG_WRONG with a message about its value. */
 int flags_read(const struct flag_row *rows, int count, int argc, char **argv, int *at, char **value,
-               char *error);
+               struct error *error);
 
 /* For --help: a line for each, the text from `column` on. */
 void flags_print(FILE *out, const struct flag_row *rows, int count, int column);

@@ -6,11 +6,10 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
 #include "data/base/files.h"
 #include "data/base/json_text.h"
 
-int json_file_open(struct json_file *file, const char *path, char *error) {
+int json_file_open(struct json_file *file, const char *path, struct error *error) {
     char where[FILE_SHOWN_MAX];
     struct json_place *places = NULL;
     *file = (struct json_file){0};

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
+
 struct cJSON;
 
 enum { JSON_FILE_MAX_BYTES = 4 << 20 };
@@ -20,7 +22,7 @@ struct json_file {
 /* Reads a file that holds one JSON object, in UTF-8, and nothing else. A failure names the file,
  * and line and column where the text is not JSON; then there is nothing to close, though closing is
  * harmless. */
-int json_file_open(struct json_file *file, const char *path, char *error);
+int json_file_open(struct json_file *file, const char *path, struct error *error);
 void json_file_close(struct json_file *file);
 
 /* The member of that name; NULL when there is none or more than one, or when object is NULL or no

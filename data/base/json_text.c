@@ -1,6 +1,5 @@
 #include "data/base/json_text.h"
 
-#include "data/base/error.h"
 #include "data/base/utf8.h"
 
 #include <stb/stb_ds.h>
@@ -19,7 +18,7 @@ struct scanner {
     int depth;
     const char *file;
     struct json_place *places;
-    char *error;
+    struct error *error;
 };
 
 const char *json_text_excerpt(char excerpt[JSON_EXCERPT_MAX], const char *text, size_t length) {
@@ -327,7 +326,7 @@ static int scan_text(struct scanner *s) {
 }
 
 int json_text_scan(const char *text, size_t length, const char *file, struct json_place **places,
-                   char *error) {
+                   struct error *error) {
     struct scanner s = {
         .text = text, .length = length, .line = 1, .file = file, .places = *places, .error = error};
     int status = scan_text(&s);

@@ -6,6 +6,8 @@
 
 #include <stddef.h>
 
+#include "data/base/error.h"
+
 enum { JSON_DEPTH_MAX = 16, JSON_EXCERPT_MAX = 72 };
 
 /* One value of the text. */
@@ -20,7 +22,7 @@ struct json_place {
  * or array before its members: the order of a walk through cJSON's tree.
  * A failure's message begins with "FILE:LINE:COLUMN: ". */
 int json_text_scan(const char *text, size_t length, const char *file, struct json_place **places,
-                   char *error);
+                   struct error *error);
 
 /* Copies text[0..length) to excerpt for use in a message: cut at JSON_EXCERPT_MAX bytes with
  * "...", control characters as spaces, invalid UTF-8 as '?'. Returns excerpt. */

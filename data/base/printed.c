@@ -2,7 +2,6 @@
 
 #include <stdlib.h>
 
-#include "data/base/error.h"
 #include "data/base/files.h"
 
 int printed_open(struct printed *printed) {
@@ -20,7 +19,7 @@ int printed_close(struct printed *printed) {
 }
 
 int printed_write(struct printed *printed, const char *path, char hex[SHA256_HEX_MAX],
-                  char *error) {
+                  struct error *error) {
     if (printed_close(printed)) return fail(error, "out of memory while writing %.400s", path);
     int status = file_write_whole(path, printed->text, printed->size, hex, error);
     free(printed->text);

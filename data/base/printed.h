@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
+#include "data/base/error.h"
 #include "data/base/sha256.h"
 
 struct printed {
@@ -22,6 +23,7 @@ int printed_close(struct printed *printed);
 
 /* Ends the printing and writes the text as a file, durably, into path. size and hex (optional)
  * describe it afterwards. The text is freed. */
-int printed_write(struct printed *printed, const char *path, char hex[SHA256_HEX_MAX], char *error);
+int printed_write(struct printed *printed, const char *path, char hex[SHA256_HEX_MAX],
+                  struct error *error);
 
 #endif

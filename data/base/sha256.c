@@ -12,8 +12,6 @@
 #include <immintrin.h>
 #endif
 
-#include "data/base/error.h"
-
 /* FIPS 180-4, 4.2.2: the first 32 bits of the fractional parts of the cube roots of the first 64
  * primes. */
 static const uint32_t round_constants[64] __attribute__((aligned(16))) = {
@@ -169,7 +167,7 @@ void sha256_hex(char hex[SHA256_HEX_MAX], const uint8_t digest[SHA256_BYTES]) {
     hex[2 * SHA256_BYTES] = '\0';
 }
 
-int sha256_file(char hex[SHA256_HEX_MAX], uint64_t *size, const char *path, char *error) {
+int sha256_file(char hex[SHA256_HEX_MAX], uint64_t *size, const char *path, struct error *error) {
     enum { CHUNK_BYTES = 1 << 20 };
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)

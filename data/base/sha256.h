@@ -8,6 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
+
 enum { SHA256_BYTES = 32, SHA256_BLOCK_BYTES = 64, SHA256_HEX_MAX = 65 };
 
 /* The compression function over `count` consecutive blocks. */
@@ -31,7 +33,7 @@ void sha256_hex(char hex[SHA256_HEX_MAX], const uint8_t digest[SHA256_BYTES]);
 
 /* Hashes a whole file. Also stores its size in bytes where size is not NULL. Fails when the file
  * cannot be opened or read. */
-int sha256_file(char hex[SHA256_HEX_MAX], uint64_t *size, const char *path, char *error);
+int sha256_file(char hex[SHA256_HEX_MAX], uint64_t *size, const char *path, struct error *error);
 
 /* The one that this processor does fastest, and the one that any processor does. */
 sha256_compression *sha256_fastest(void);

@@ -6,7 +6,6 @@
 #include <stb/stb_ds.h>
 
 #include "data/text/cuts.h"
-#include "data/base/error.h"
 
 /* Parts are small against a block, so that all threads end at about the same time. */
 enum { PART_BYTES = 128 << 10, LONG_PART_BYTES = 512 << 10, KEPT_TOKENS_MAX = 1 << 20 };
@@ -19,7 +18,7 @@ struct block_part {
 };
 
 int block_encoder_open(struct block_encoder *encoder, const struct tokenizer *tokenizer,
-                       struct progress *progress, char *error) {
+                       struct progress *progress, struct error *error) {
     *encoder = (struct block_encoder){.tokenizer = tokenizer, .progress = progress};
     const int threads = omp_get_max_threads();
     encoder->encoders = calloc((size_t)threads, sizeof *encoder->encoders);
@@ -98,7 +97,7 @@ static void encode_part(const struct tokenizer *tokenizer, struct tokenizer_enco
 
 int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer, const char *block,
                       size_t begin, size_t end, size_t filled, const struct document_start *starts,
-                      size_t start_count, char *error) {
+                      size_t start_count, struct error *error) {
     const size_t count = divide(encoder, block, begin, end, starts, start_count);
     size_t done = 0;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(encoder->thread_count)

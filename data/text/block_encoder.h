@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
 #include "data/base/progress.h"
 #include "data/text/tokenizer.h"
 #include "data/text/tokens.h"
@@ -34,13 +35,13 @@ struct block_encoder {
 
 /* The tokenizer and progress must outlive it. On failure nothing is left to close. */
 int block_encoder_open(struct block_encoder *encoder, const struct tokenizer *tokenizer,
-                       struct progress *progress, char *error);
+                       struct progress *progress, struct error *error);
 void block_encoder_close(struct block_encoder *encoder);
 
 /* Puts the tokens of block[begin .. end) into writer, where `end` is at most `filled`, which only
  * the progress needs. starts [start_count]: those in begin .. end - 1, in order. */
 int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer, const char *block,
                       size_t begin, size_t end, size_t filled, const struct document_start *starts,
-                      size_t start_count, char *error);
+                      size_t start_count, struct error *error);
 
 #endif

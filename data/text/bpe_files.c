@@ -8,7 +8,6 @@
 #include <stb/stb_ds.h>
 
 #include "data/text/bpe_builder.h"
-#include "data/base/error.h"
 #include "data/base/utf8.h"
 
 /* Paths longer than this are cut in messages. */
@@ -35,7 +34,7 @@ static const char *skip_space(const char *text) {
     return text + strspn(text, " \t\r\n");
 }
 
-static int parse(cJSON **root, const struct bpe_file *file, char *error) {
+static int parse(cJSON **root, const struct bpe_file *file, struct error *error) {
     *root = NULL;
     if (*skip_space(file->bytes) == '\0' && strlen(file->bytes) == file->size)
         return fail(error, "%.*s is empty", PATH_SHOWN, file->path);
@@ -57,7 +56,7 @@ static int parse(cJSON **root, const struct bpe_file *file, char *error) {
 struct reader {
     const char *path;
     struct bpe_builder builder;
-    char *error;
+    struct error *error;
 };
 
 /* Stores the member of that name, or NULL where there is none or it is null. */
@@ -118,7 +117,7 @@ static const char *add_merge_line(struct bpe_builder *builder, char *line) {
 }
 
 static int read_merge_lines(struct bpe_builder *builder, const struct bpe_file *file, char *text,
-                            char *error) {
+                            struct error *error) {
     size_t number = 0, empty = 0;
     for (char *line = text, *next; line < text + file->size; line = next) {
         char *end = strchr(line, '\n');
@@ -136,7 +135,8 @@ static int read_merge_lines(struct bpe_builder *builder, const struct bpe_file *
     return 0;
 }
 
-static int read_merges(struct bpe_builder *builder, const struct bpe_file *file, char *error) {
+static int read_merges(struct bpe_builder *builder, const struct bpe_file *file,
+                       struct error *error) {
     if (file->size == 0) return fail(error, "%.*s is empty", PATH_SHOWN, file->path);
     const char *nul = memchr(file->bytes, '\0', file->size);
     if (nul || !utf8_valid(file->bytes, file->size))
@@ -326,7 +326,7 @@ static int finish(struct reader *reader, struct bpe *bpe, cJSON *root, int statu
     return status;
 }
 
-int bpe_read_tokenizer(struct bpe *bpe, const struct bpe_file *tokenizer, char *error) {
+int bpe_read_tokenizer(struct bpe *bpe, const struct bpe_file *tokenizer, struct error *error) {
     struct reader reader = {.path = tokenizer->path, .error = error};
     cJSON *root;
     bpe_builder_open(&reader.builder, bpe);
@@ -336,7 +336,7 @@ int bpe_read_tokenizer(struct bpe *bpe, const struct bpe_file *tokenizer, char *
 }
 
 int bpe_read_vocab_and_merges(struct bpe *bpe, const struct bpe_file *vocab,
-                              const struct bpe_file *merges, char *error) {
+                              const struct bpe_file *merges, struct error *error) {
     struct reader reader = {.path = vocab->path, .error = error};
     cJSON *root;
     bpe_builder_open(&reader.builder, bpe);
@@ -354,7 +354,7 @@ static bool same_token(const struct bpe *a, const struct bpe *b, int token) {
 }
 
 int bpe_compare(const struct bpe *a, const char *a_name, const struct bpe *b, const char *b_name,
-                char *error) {
+                struct error *error) {
     const char *const remedy = "keep the files of one tokenizer only";
     if (a->vocab_size != b->vocab_size)
         return fail(error, "%.*s has %d tokens, but %.*s has %d\n%s", PATH_SHOWN, a_name,

@@ -17,6 +17,7 @@
 #ifndef DATA_TEXT_BPE_FILES_H
 #define DATA_TEXT_BPE_FILES_H
 
+#include "data/base/error.h"
 #include "data/text/bpe.h"
 
 enum { BPE_FILE_MAX_BYTES = 64 << 20 };
@@ -30,12 +31,12 @@ struct bpe_file {
 
 /* Both fail with the file's path, the line or token and what is wrong; then *bpe is empty. */
 int bpe_read_vocab_and_merges(struct bpe *bpe, const struct bpe_file *vocab,
-                              const struct bpe_file *merges, char *error);
-int bpe_read_tokenizer(struct bpe *bpe, const struct bpe_file *tokenizer, char *error);
+                              const struct bpe_file *merges, struct error *error);
+int bpe_read_tokenizer(struct bpe *bpe, const struct bpe_file *tokenizer, struct error *error);
 
 /* Whether two encodings are the same; else fails with the first difference, naming them as a and
  * b. */
 int bpe_compare(const struct bpe *a, const char *a_name, const struct bpe *b, const char *b_name,
-                char *error);
+                struct error *error);
 
 #endif

@@ -11,7 +11,6 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
 #include "data/base/signals.h"
 #include "data/text/jsonl.h"
 
@@ -20,7 +19,7 @@ enum { BUFFER_BYTES = 1 << 20, NAME_SHOWN = 500 };
 static const char MARK[] = "<|endoftext|>", BYTE_ORDER_MARK[] = "\xef\xbb\xbf";
 
 int documents_open(struct documents *documents, const struct inputs *inputs, const char *field,
-                   char *error) {
+                   struct error *error) {
     *documents = (struct documents){.inputs = inputs, .field = field, .fd = -1};
     documents->capacity = BUFFER_BYTES;
     documents->row_bytes_max = DOCUMENT_ROW_BYTES_MAX;
@@ -49,7 +48,7 @@ static const char *input_name(const struct documents *documents) {
     return strcmp(name, "-") == 0 ? "the standard input" : name;
 }
 
-static int open_input(struct documents *documents, char *error) {
+static int open_input(struct documents *documents, struct error *error) {
     const char *name = documents->inputs->list[documents->next_input++].name;
     /* Without O_NONBLOCK, opening a named pipe would wait where no signal is seen. */
     documents->fd =
@@ -63,12 +62,12 @@ static int open_input(struct documents *documents, char *error) {
     return 0;
 }
 
-int documents_interrupted(char *error) {
+int documents_interrupted(struct error *error) {
     return fail(error, "interrupted: no shard was written or replaced");
 }
 
 /* Moves what is left to the front of the buffer and reads more behind it. */
-static int read_more(struct documents *documents, char *error) {
+static int read_more(struct documents *documents, struct error *error) {
     assert(!documents->at_end);
     documents->filled -= documents->at;
     documents->searched -=
@@ -92,7 +91,7 @@ static int read_more(struct documents *documents, char *error) {
 }
 
 /* Reads until the first bytes of an input are there, and skips a byte order mark. */
-static int skip_byte_order_mark(struct documents *documents, char *error) {
+static int skip_byte_order_mark(struct documents *documents, struct error *error) {
     while (documents->filled < 3 && !documents->at_end)
         if (read_more(documents, error)) return -1;
     if (documents->filled >= 3 && memcmp(documents->buffer, BYTE_ORDER_MARK, 3) == 0)
@@ -101,7 +100,8 @@ static int skip_byte_order_mark(struct documents *documents, char *error) {
 }
 
 /* A piece of a text file; RESULT_NONE at its end. */
-static int next_of_text(struct documents *documents, struct document_piece *piece, char *error) {
+static int next_of_text(struct documents *documents, struct document_piece *piece,
+                        struct error *error) {
     const size_t mark_size = sizeof MARK - 1;
     for (;;) {
         const char *text = documents->buffer + documents->at;
@@ -130,7 +130,7 @@ static int next_of_text(struct documents *documents, struct document_piece *piec
 }
 
 /* Finds the next line: *line, [*size], without its end. Returns RESULT_NONE if there is none. */
-static int next_line(struct documents *documents, char **line, size_t *size, char *error) {
+static int next_line(struct documents *documents, char **line, size_t *size, struct error *error) {
     for (;;) {
         char *begin = documents->buffer + documents->at;
         char *end = memchr(documents->buffer + documents->searched, '\n',
@@ -163,23 +163,24 @@ static int next_line(struct documents *documents, char **line, size_t *size, cha
 }
 
 /* Makes a message about a row complete; then the row is skipped, or is the end. */
-static int bad_row(struct documents *documents, size_t column, char *error) {
+static int bad_row(struct documents *documents, size_t column, struct error *error) {
     char what[400];
-    snprintf(what, sizeof what, "%.399s", error);
+    snprintf(what, sizeof what, "%.399s", error->text);
     fail(error,
          "%.*s, line %" PRIu64 ", column %zu: %s\neach line must be a JSON object with a string "
          "named \"%.100s\"; --field names another, --skip-bad-rows goes on without such rows",
          NAME_SHOWN, input_name(documents), documents->line, column, what, documents->field);
     if (!documents->skip_bad_rows) return -1;
     if (documents->bad_rows++ == 0) {
-        *strchr(error, '\n') = '\0';
-        documents->first_bad_row = strdup(error);
+        *strchr(error->text, '\n') = '\0';
+        documents->first_bad_row = strdup(error->text);
     }
     return 0;
 }
 
 /* A row of JSON Lines; RESULT_NONE at the end of the file. */
-static int next_of_rows(struct documents *documents, struct document_piece *piece, char *error) {
+static int next_of_rows(struct documents *documents, struct document_piece *piece,
+                        struct error *error) {
     for (;; documents->line++) {
         char *line = NULL, *text;
         size_t size = 0, text_size, column;
@@ -196,7 +197,7 @@ static int next_of_rows(struct documents *documents, struct document_piece *piec
     }
 }
 
-int documents_next(struct documents *documents, struct document_piece *piece, char *error) {
+int documents_next(struct documents *documents, struct document_piece *piece, struct error *error) {
     for (;;) {
         if (documents->fd < 0) {
             if (documents->next_input == arrlenu(documents->inputs->list)) return RESULT_NONE;

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
 #include "data/text/inputs.h"
 
 enum { DOCUMENT_ROW_BYTES_MAX = 256 << 20 };
@@ -43,15 +44,15 @@ struct documents {
 
 /* Sets up the reading of inputs, which must outlive it, as must field. */
 int documents_open(struct documents *documents, const struct inputs *inputs, const char *field,
-                   char *error);
+                   struct error *error);
 void documents_close(struct documents *documents);
 
 /* The next piece. Returns 0, RESULT_NONE at the end, and -1 when an input cannot be read,
  * when a row is not as jsonl_row wants it or longer than DOCUMENT_ROW_BYTES_MAX, and after an
  * interrupt. A message about a row says the file, line and column. */
-int documents_next(struct documents *documents, struct document_piece *piece, char *error);
+int documents_next(struct documents *documents, struct document_piece *piece, struct error *error);
 
 /* Fails with what to say after a signal (data/base/signals.h). */
-int documents_interrupted(char *error);
+int documents_interrupted(struct error *error);
 
 #endif

@@ -8,7 +8,6 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
 #include "data/base/random.h"
 
 static int find_rule(const struct grammar_rule *rules, int count, const char *name, size_t length) {
@@ -39,7 +38,7 @@ static int find_field(const char *fields, const char *name, size_t length) {
 /* {name:rule}: all of them are entered before any {name.field} is looked up, because a rule may
  * stand in the table before the one that remembers its names. */
 static int enter_variable(struct grammar *grammar, const char *name, size_t length, int rule,
-                          char *error) {
+                          struct error *error) {
     int variable = find_variable(grammar, name, length);
     if (variable < 0) {
         if (grammar->variable_count == GRAMMAR_VARIABLES_MAX ||
@@ -56,7 +55,8 @@ static int enter_variable(struct grammar *grammar, const char *name, size_t leng
 
 /* Reads what stands between two braces. */
 static int read_braces(struct grammar *grammar, const struct grammar_rule *rules, int count,
-                       const char *inside, size_t length, struct grammar_item *item, char *error) {
+                       const char *inside, size_t length, struct grammar_item *item,
+                       struct error *error) {
     *item = (struct grammar_item){.variable = -1};
     if (length && *inside == '^') {
         item->is_capital = 1;
@@ -93,7 +93,7 @@ static void append_letters(struct grammar_alternative *alternative, const char *
 }
 
 static int read_fields(struct grammar_alternative *alternative, const struct grammar_rule *rule,
-                       const char *text, char *error) {
+                       const char *text, struct error *error) {
     const char *whole = text, *start = text;
     for (;; text++) {
         if (*text != '|' && *text) continue;
@@ -122,7 +122,7 @@ static const char *read_weight(const char *text, int *weight) {
 }
 
 static int read_alternative(struct grammar *grammar, const struct grammar_rule *rules, int count,
-                            int rule, const char *text, char *error) {
+                            int rule, const char *text, struct error *error) {
     struct grammar_compiled_rule *compiled = &grammar->rules[rule];
     struct grammar_alternative blank = {0};
     text = read_weight(text, &blank.weight);
@@ -147,7 +147,7 @@ static int read_alternative(struct grammar *grammar, const struct grammar_rule *
 }
 
 static int enter_all_variables(struct grammar *grammar, const struct grammar_rule *rules, int count,
-                               char *error) {
+                               struct error *error) {
     for (int rule = 0; rule < count; rule++) {
         if (rules[rule].fields) continue;
         for (int i = 0; rules[rule].alternatives[i]; i++) {
@@ -184,7 +184,7 @@ static int contains_itself(const struct grammar *grammar, int rule, char *state)
 }
 
 static int compile(struct grammar *grammar, const struct grammar_rule *rules, int count,
-                   char *error) {
+                   struct error *error) {
     if (enter_all_variables(grammar, rules, count, error)) return -1;
     for (int rule = 0; rule < count; rule++) {
         struct grammar_compiled_rule blank = {.has_fields = rules[rule].fields != NULL};
@@ -205,7 +205,7 @@ static int compile(struct grammar *grammar, const struct grammar_rule *rules, in
 }
 
 int grammar_compile(struct grammar *grammar, const struct grammar_rule *rules, int count,
-                    char *error) {
+                    struct error *error) {
     assert(count > 0);
     memset(grammar, 0, sizeof *grammar);
     if (compile(grammar, rules, count, error) == 0) return 0;

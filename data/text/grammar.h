@@ -26,6 +26,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
+
 enum { GRAMMAR_ALTERNATIVES_MAX = 49, GRAMMAR_VARIABLES_MAX = 16, GRAMMAR_FIELDS_MAX = 8 };
 
 /* What a person writes. The list of alternatives ends with NULL. */
@@ -82,7 +84,7 @@ struct grammar_measure {
 /* Reads the table, whose strings must outlive the grammar. On failure, which only a mistake in the
  * table causes, nothing is left to release. */
 int grammar_compile(struct grammar *grammar, const struct grammar_rule *rules, int count,
-                    char *error);
+                    struct error *error);
 void grammar_free(struct grammar *grammar);
 
 /* Appends one text, a function of (seed, number) alone. */

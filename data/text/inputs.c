@@ -12,7 +12,6 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
 #include "data/base/files.h"
 
 enum { NAME_SHOWN = 400 };
@@ -54,7 +53,7 @@ static bool is_jsonl(const char *name) {
 }
 
 /* Files that would be read as text, but hold none. */
-static int check_ending(const char *name, bool all_jsonl, char *error) {
+static int check_ending(const char *name, bool all_jsonl, struct error *error) {
     for (size_t i = 0; i < sizeof PACKED / sizeof *PACKED; i++) {
         if (!ends_in(name, PACKED[i].ending)) continue;
         char bare[FILE_PATH_MAX];
@@ -70,7 +69,7 @@ static int check_ending(const char *name, bool all_jsonl, char *error) {
 }
 
 static int add_file(struct search *search, const char *name, const struct stat *status,
-                    char *error) {
+                    struct error *error) {
     struct inputs *inputs = search->inputs;
     if (check_ending(name, search->all_jsonl, error)) return -1;
     if (access(name, R_OK))
@@ -84,7 +83,7 @@ static int add_file(struct search *search, const char *name, const struct stat *
     return 0;
 }
 
-static int add_standard_input(struct search *search, char *error) {
+static int add_standard_input(struct search *search, struct error *error) {
     struct inputs *inputs = search->inputs;
     struct input input = {.name = strdup("-"), .is_jsonl = search->all_jsonl};
     if (!input.name) return fail(error, "out of memory while listing the files");
@@ -111,9 +110,9 @@ static int not_hidden(const struct dirent *entry) {
     return entry->d_name[0] != '.';
 }
 
-static int add_folder(struct search *search, const struct stat *status, char *error);
+static int add_folder(struct search *search, const struct stat *status, struct error *error);
 
-static int add_entry(struct search *search, const char *name, char *error) {
+static int add_entry(struct search *search, const char *name, struct error *error) {
     struct inputs *inputs = search->inputs;
     const size_t length = strlen(search->path);
     struct stat status;
@@ -132,7 +131,7 @@ static int add_entry(struct search *search, const char *name, char *error) {
 }
 
 /* Adds what is in the folder search->path. */
-static int add_folder(struct search *search, const struct stat *status, char *error) {
+static int add_folder(struct search *search, const struct stat *status, struct error *error) {
     struct folder_id id;
     memset(&id, 0, sizeof id);
     id.device = status->st_dev;
@@ -155,7 +154,7 @@ static int add_folder(struct search *search, const struct stat *status, char *er
 
 /* A folder that a person named: one without text is a mistake, one inside of it is not. */
 static int add_named_folder(struct search *search, const char *name, const struct stat *status,
-                            char *error) {
+                            struct error *error) {
     const size_t before = arrlenu(search->inputs->list);
     snprintf(search->path, sizeof search->path, "%s", name);
     if (add_folder(search, status, error)) return -1;
@@ -172,13 +171,13 @@ static int add_named_folder(struct search *search, const char *name, const struc
 }
 
 static int add_existing(struct search *search, const char *name, const struct stat *status,
-                        char *error) {
+                        struct error *error) {
     if (strlen(name) >= FILE_PATH_MAX) return fail(error, "%.60s...: the path is too long", name);
     return S_ISDIR(status->st_mode) ? add_named_folder(search, name, status, error)
                                     : add_file(search, name, status, error);
 }
 
-static int add_matches(struct search *search, const char *pattern, char *error) {
+static int add_matches(struct search *search, const char *pattern, struct error *error) {
     glob_t matches = {0};
     struct stat status;
     int result = glob(pattern, GLOB_TILDE, NULL, &matches);
@@ -197,7 +196,7 @@ static int add_matches(struct search *search, const char *pattern, char *error) 
     return result;
 }
 
-static int add_name(struct search *search, const char *name, char *error) {
+static int add_name(struct search *search, const char *name, struct error *error) {
     struct stat status;
     if (strcmp(name, "-") == 0) return add_standard_input(search, error);
     if (stat(name, &status) == 0) return add_existing(search, name, &status, error);
@@ -206,7 +205,8 @@ static int add_name(struct search *search, const char *name, char *error) {
     return fail(error, "cannot read %.*s: %s\ncheck the path", NAME_SHOWN, name, strerror(number));
 }
 
-int inputs_open(struct inputs *inputs, char **names, int count, bool all_jsonl, char *error) {
+int inputs_open(struct inputs *inputs, char **names, int count, bool all_jsonl,
+                struct error *error) {
     *inputs = (struct inputs){.bytes_known = true};
     struct search *search = calloc(1, sizeof *search);
     if (!search) return fail(error, "out of memory while listing the files");

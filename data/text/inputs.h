@@ -11,6 +11,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
+
 extern const char *const inputs_endings[]; /* ends with NULL */
 
 struct input {
@@ -30,7 +32,8 @@ struct inputs {
  * if all_jsonl. Fails when a name stands for nothing, when a file cannot be read, when the standard
  * input is named twice, and for compressed files, with the command that unpacks them. Afterwards
  * inputs_close, on failure too. */
-int inputs_open(struct inputs *inputs, char **names, int count, bool all_jsonl, char *error);
+int inputs_open(struct inputs *inputs, char **names, int count, bool all_jsonl,
+                struct error *error);
 void inputs_close(struct inputs *inputs);
 
 #endif

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/base/error.h"
 #include "data/base/json_escape.h"
 #include "data/base/utf8.h"
 
@@ -207,7 +206,7 @@ static size_t characters(const char *begin, const char *end) {
 }
 
 int jsonl_row(char *row, size_t size, const char *field, char **text, size_t *text_size,
-              size_t *column, char *error) {
+              size_t *column, struct error *error) {
     struct scan scan = {.at = row, .end = row + size};
     struct span value = {0};
     *column = 1;

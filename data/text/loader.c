@@ -6,11 +6,10 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
 #include "data/base/random.h"
 
 int loader_open(struct loader *loader, const struct tokens *tokens,
-                const struct loader_options *options, char *error) {
+                const struct loader_options *options, struct error *error) {
     assert(options->seq_len >= 1 && options->vocab_size >= 1);
     memset(loader, 0, sizeof *loader);
     loader->tokens = tokens;
@@ -56,7 +55,7 @@ static size_t shard_of_sequence(const struct loader *loader, uint64_t sequence) 
 }
 
 static int fail_outside(const struct token_shard *shard, uint64_t start, int vocab_size,
-                        char *error) {
+                        struct error *error) {
     uint64_t position = start;
     while (shard->tokens[position] < vocab_size) position++;
     return fail(error,
@@ -67,7 +66,7 @@ static int fail_outside(const struct token_shard *shard, uint64_t start, int voc
 }
 
 int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
-                 uint64_t first_sample, int count, char *error) {
+                 uint64_t first_sample, int count, struct error *error) {
     const size_t seq_len = (size_t)loader->options.seq_len;
     for (int row = 0; row < count; row++) {
         uint64_t sequence = sequence_of_sample(loader, first_sample + (uint64_t)row);

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
 #include "data/text/tokens.h"
 
 struct loader_options {
@@ -31,13 +32,13 @@ struct loader {
 
 /* Fails when no shard is long enough for one sequence. */
 int loader_open(struct loader *loader, const struct tokens *tokens,
-                const struct loader_options *options, char *error);
+                const struct loader_options *options, struct error *error);
 void loader_close(struct loader *loader);
 
 /* Samples first_sample .. first_sample + count - 1 as rows of inputs and targets, both
  * [count, seq_len]; targets[t] is the token after inputs[t]. Fails when a token of these samples is
  * not smaller than vocab_size. A pure function: threads may share a loader. */
 int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
-                 uint64_t first_sample, int count, char *error);
+                 uint64_t first_sample, int count, struct error *error);
 
 #endif

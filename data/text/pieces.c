@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/base/error.h"
 #include "data/base/utf8.h"
 
 /* PCRE2's own \s knows U+180E too, or, without PCRE2_UCP, ASCII alone. */
@@ -40,7 +39,7 @@ static const char pattern_text[] = " ?+(?:\\p{L}++|[" LATER_LETTERS "]++)++"
                                    "|[" SPACES "]+(?![^" SPACES "])"
                                    "|[" SPACES "]++";
 
-int pieces_open(struct pieces *pieces, char *error) {
+int pieces_open(struct pieces *pieces, struct error *error) {
     *pieces = (struct pieces){0};
     int code;
     PCRE2_SIZE place;

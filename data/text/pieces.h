@@ -19,6 +19,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
+
 /* One thread's cutter. */
 struct pieces {
     struct pcre2_real_code_8 *pattern;
@@ -33,7 +35,7 @@ struct pieces {
 
 /* Fails when memory is short or the PCRE2 of this machine lacks Unicode. On failure there is
  * nothing to close, though closing is harmless. */
-int pieces_open(struct pieces *pieces, char *error);
+int pieces_open(struct pieces *pieces, struct error *error);
 void pieces_close(struct pieces *pieces);
 
 /* Begins with a text, which must stay until its last piece is taken. */

@@ -96,7 +96,7 @@ struct run {
     char train[FILE_PATH_MAX], val[FILE_PATH_MAX];
 };
 
-static int read_tokenizer(struct options *options, const char *name, char *error) {
+static int read_tokenizer(struct options *options, const char *name, struct error *error) {
     if (strcmp(name, "bytes") == 0) return 0;
     if (strcmp(name, "gpt2") == 0 || strcmp(name, "gpt2:") == 0)
         return fail(error,
@@ -110,7 +110,7 @@ static int read_tokenizer(struct options *options, const char *name, char *error
     return 0;
 }
 
-static int read_fraction(const char *text, double *fraction, char *error) {
+static int read_fraction(const char *text, double *fraction, struct error *error) {
     char *end;
     *fraction = strtod(text, &end);
     if (end == text || *end || !(*fraction >= 0 && *fraction < 1))
@@ -119,7 +119,7 @@ static int read_fraction(const char *text, double *fraction, char *error) {
     return 0;
 }
 
-static int read_shard_tokens(const char *text, uint64_t *tokens, char *error) {
+static int read_shard_tokens(const char *text, uint64_t *tokens, struct error *error) {
     char *end;
     errno = 0;
     long long value = strtoll(text, &end, 10);
@@ -130,7 +130,7 @@ static int read_shard_tokens(const char *text, uint64_t *tokens, char *error) {
     return 0;
 }
 
-static int check_options(struct options *options, const char *tokenizer, char *error) {
+static int check_options(struct options *options, const char *tokenizer, struct error *error) {
     if (!tokenizer)
         return fail(error, "--tokenizer is missing: add --tokenizer bytes or --tokenizer gpt2:DIR");
     if (read_tokenizer(options, tokenizer, error)) return -1;
@@ -150,7 +150,7 @@ static int check_options(struct options *options, const char *tokenizer, char *e
     return 0;
 }
 
-static int read_options(struct options *options, int argc, char **argv, char *error) {
+static int read_options(struct options *options, int argc, char **argv, struct error *error) {
     enum { TOKENIZER = 1, OUT, VAL_FRACTION, SHARD_TOKENS, FIELD, JSONL, SKIP, FORCE, HELP_ASKED };
     static const struct option known[] = {
         {"tokenizer", required_argument, NULL, TOKENIZER},
@@ -191,7 +191,8 @@ static int read_options(struct options *options, int argc, char **argv, char *er
     return check_options(options, tokenizer, error);
 }
 
-static int check_existing(const struct run *run, const struct options *options, char *error) {
+static int check_existing(const struct run *run, const struct options *options,
+                          struct error *error) {
     uint64_t train, val;
     if (shards_existing(run->train, &train, error) || shards_existing(run->val, &val, error))
         return -1;
@@ -202,7 +203,7 @@ static int check_existing(const struct run *run, const struct options *options, 
                 train + val, options->prefix);
 }
 
-static int create_folder_of(const char *path, char *error) {
+static int create_folder_of(const char *path, struct error *error) {
     char folder[FILE_PATH_MAX];
     const char *slash = strrchr(path, '/');
     if (!slash || slash == path) return 0;
@@ -210,7 +211,7 @@ static int create_folder_of(const char *path, char *error) {
     return directory_create(folder, error);
 }
 
-static int open_tokenizer(struct run *run, const struct options *options, char *error) {
+static int open_tokenizer(struct run *run, const struct options *options, struct error *error) {
     if (tokenizer_open(&run->tokenizer, options->kind, options->tokenizer_directory, error))
         return -1;
     if (options->kind == TOKENIZER_BYTES || run->tokenizer.end_of_text >= 0) return 0;
@@ -221,7 +222,7 @@ static int open_tokenizer(struct run *run, const struct options *options, char *
 }
 
 /* What can be found wrong early is, before an hour of reading. */
-static int open_run(struct run *run, const struct options *options, char *error) {
+static int open_run(struct run *run, const struct options *options, struct error *error) {
     if (inputs_open(&run->inputs, options->names, options->name_count, options->jsonl, error))
         return -1;
     bool any_jsonl = false;
@@ -244,7 +245,7 @@ static int open_run(struct run *run, const struct options *options, char *error)
                          run->val, options->shard_tokens, &run->progress, error);
 }
 
-static int put_documents(struct run *run, const struct options *options, char *error) {
+static int put_documents(struct run *run, const struct options *options, struct error *error) {
     struct document_piece piece;
     int status;
     while ((status = documents_next(&run->documents, &piece, error)) == 0) {
@@ -260,7 +261,7 @@ static int put_documents(struct run *run, const struct options *options, char *e
 }
 
 /* Record and shards never contradict each other, whatever happens in between. */
-static int publish(struct run *run, const struct options *options, char *error) {
+static int publish(struct run *run, const struct options *options, struct error *error) {
     return tokenizer_record_stage(options->prefix, &run->tokenizer, options->tokenizer_directory,
                                   error) ||
                    tokenizer_record_remove(options->prefix, error) ||
@@ -313,11 +314,11 @@ static void close_run(struct run *run, const struct options *options) {
 }
 
 int main(int argc, char **argv) {
-    char error[ERROR_MAX];
+    struct error error;
     struct options options;
     static struct run run;
-    if (read_options(&options, argc, argv, error)) {
-        fprintf(stderr, "prepare: %s\n", error);
+    if (read_options(&options, argc, argv, &error)) {
+        fprintf(stderr, "prepare: %s\n", error.text);
         help_print(stderr, "./prepare --help shows the options\n", argv[0]);
         return EXIT_USAGE;
     }
@@ -329,11 +330,11 @@ int main(int argc, char **argv) {
     signals_hold();
     snprintf(run.train, sizeof run.train, "%s_train", options.prefix);
     snprintf(run.val, sizeof run.val, "%s_val", options.prefix);
-    int status = open_run(&run, &options, error);
-    if (status == 0) status = put_documents(&run, &options, error);
+    int status = open_run(&run, &options, &error);
+    if (status == 0) status = put_documents(&run, &options, &error);
     progress_erase(&run.progress);
-    if (status == 0) status = publish(&run, &options, error);
-    if (status) fprintf(stderr, "prepare: %s\n", error);
+    if (status == 0) status = publish(&run, &options, &error);
+    if (status) fprintf(stderr, "prepare: %s\n", error.text);
     else {
         print_notes(&run, &options);
         print_summary(&run);

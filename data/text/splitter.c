@@ -6,11 +6,10 @@
 #include <stb/stb_ds.h>
 
 #include "data/text/cuts.h"
-#include "data/base/error.h"
 
 int splitter_open(struct splitter *splitter, const struct tokenizer *tokenizer, double val_fraction,
                   const char *train, const char *val, uint64_t shard_tokens,
-                  struct progress *progress, char *error) {
+                  struct progress *progress, struct error *error) {
     *splitter = (struct splitter){.tokenizer = tokenizer,
                                   .val_fraction = val_fraction,
                                   .progress = progress,
@@ -75,7 +74,7 @@ static enum document_head head_of(const struct splitter *splitter, const struct 
 
 /* Puts block[begin .. end), with those of `starts` that are in it. Returns their number, or -1. */
 static ptrdiff_t put_side(struct splitter *splitter, struct splitter_side *side, size_t begin,
-                          size_t end, size_t first_start, char *error) {
+                          size_t end, size_t first_start, struct error *error) {
     struct document_start *starts = splitter->starts + first_start;
     size_t count = 0;
     if (begin == end) return 0;
@@ -95,7 +94,7 @@ static ptrdiff_t put_side(struct splitter *splitter, struct splitter_side *side,
     return (ptrdiff_t)count;
 }
 
-static int put_block(struct splitter *splitter, size_t end, char *error) {
+static int put_block(struct splitter *splitter, size_t end, struct error *error) {
     const size_t val = val_begin(splitter, end);
     const ptrdiff_t train_starts = put_side(splitter, &splitter->train, 0, val, 0, error);
     if (train_starts < 0) return -1;
@@ -110,7 +109,8 @@ static int put_block(struct splitter *splitter, size_t end, char *error) {
     return 0;
 }
 
-int splitter_put(struct splitter *splitter, const struct document_piece *piece, char *error) {
+int splitter_put(struct splitter *splitter, const struct document_piece *piece,
+                 struct error *error) {
     const char *text = piece->text;
     size_t left = piece->size;
     if (piece->begins) {
@@ -138,7 +138,7 @@ int splitter_put(struct splitter *splitter, const struct document_piece *piece, 
     return 0;
 }
 
-int splitter_finish(struct splitter *splitter, char *error) {
+int splitter_finish(struct splitter *splitter, struct error *error) {
     if (splitter->filled > 0 && put_block(splitter, splitter->filled, error)) return -1;
     return shard_writer_finish(&splitter->train.writer, error) ||
                    shard_writer_finish(&splitter->val.writer, error)
@@ -146,7 +146,7 @@ int splitter_finish(struct splitter *splitter, char *error) {
                : 0;
 }
 
-int splitter_publish(struct splitter *splitter, char *error) {
+int splitter_publish(struct splitter *splitter, struct error *error) {
     return shard_writer_publish(&splitter->train.writer, error) ||
                    shard_writer_publish(&splitter->val.writer, error)
                ? -1

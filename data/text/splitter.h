@@ -22,6 +22,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
 #include "data/text/block_encoder.h"
 #include "data/text/documents.h"
 #include "data/text/tokens.h"
@@ -53,14 +54,15 @@ struct splitter {
  * outlive the splitter. Afterwards splitter_close, on failure too. */
 int splitter_open(struct splitter *splitter, const struct tokenizer *tokenizer, double val_fraction,
                   const char *train, const char *val, uint64_t shard_tokens,
-                  struct progress *progress, char *error);
-int splitter_put(struct splitter *splitter, const struct document_piece *piece, char *error);
+                  struct progress *progress, struct error *error);
+int splitter_put(struct splitter *splitter, const struct document_piece *piece,
+                 struct error *error);
 
 /* Puts what is left and completes the last shards; none has its name yet. */
-int splitter_finish(struct splitter *splitter, char *error);
+int splitter_finish(struct splitter *splitter, struct error *error);
 
 /* Gives the shards their names, as shard_writer_publish does. */
-int splitter_publish(struct splitter *splitter, char *error);
+int splitter_publish(struct splitter *splitter, struct error *error);
 
 /* Releases everything and removes what is not published. */
 void splitter_close(struct splitter *splitter);

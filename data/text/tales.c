@@ -7,13 +7,12 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
 #include "data/text/tales_grammar.h"
 
 enum { RULES = sizeof TALES / sizeof TALES[0] };
 
 int tales_generate_measured(uint8_t **text, size_t *bytes, double *bits, uint64_t seed,
-                            size_t at_least_bytes, char *error) {
+                            size_t at_least_bytes, struct error *error) {
     struct grammar grammar;
     struct grammar_text story = {0};
     if (grammar_compile(&grammar, TALES, RULES, error)) return -1;
@@ -29,15 +28,15 @@ int tales_generate_measured(uint8_t **text, size_t *bytes, double *bits, uint64_
 }
 
 int tales_generate(uint8_t **text, size_t *bytes, uint64_t seed, size_t at_least_bytes,
-                   char *error) {
+                   struct error *error) {
     double bits;
     return tales_generate_measured(text, bytes, &bits, seed, at_least_bytes, error);
 }
 
 double tales_nats_per_byte(void) {
-    char error[ERROR_MAX];
+    struct error error;
     struct grammar grammar;
-    int status = grammar_compile(&grammar, TALES, RULES, error);
+    int status = grammar_compile(&grammar, TALES, RULES, &error);
     assert(status == 0 && "the table in data/text/tales_grammar.h is faulty");
     (void)status;
     struct grammar_measure mean = grammar_expect(&grammar);
@@ -45,7 +44,7 @@ double tales_nats_per_byte(void) {
     return mean.bits * log(2.0) / mean.bytes;
 }
 
-int tales_tokens(struct tokens *tokens, int is_validation, char *error) {
+int tales_tokens(struct tokens *tokens, int is_validation, struct error *error) {
     /* Two seeds and nothing more: a corpus that the run's own seed changed could not be compared
      * between runs. */
     uint64_t seed = is_validation ? 0x7a1e5eed : 0x7a1e5;

@@ -9,7 +9,6 @@
 #include "data/text/bpe.h"
 #include "data/text/bpe_builder.h"
 #include "data/text/bpe_files.h"
-#include "data/base/error.h"
 #include "data/base/files.h"
 #include "data/text/piece_cache.h"
 #include "data/text/pieces.h"
@@ -37,7 +36,7 @@ static void hash_file(struct tokenizer_file *file) {
 
 /* ---- bytes */
 
-static int open_bytes(struct tokenizer *tokenizer, char *error) {
+static int open_bytes(struct tokenizer *tokenizer, struct error *error) {
     struct tokenizer_file *file = &tokenizer->files[0];
     FILE *out = open_memstream(&file->bytes, &file->size);
     if (!out) return fail(error, "out of memory while opening a tokenizer");
@@ -72,7 +71,7 @@ static int open_bytes(struct tokenizer *tokenizer, char *error) {
 
 /* Reads a file and keeps it; its place in files, or -1. */
 static int keep_file(struct tokenizer *tokenizer, struct bpe_file *file, char path[FILE_PATH_MAX],
-                     const char *directory, const char *name, char *error) {
+                     const char *directory, const char *name, struct error *error) {
     struct tokenizer_file *kept = &tokenizer->files[tokenizer->file_count];
     if (file_path_join(path, directory, name, error) ||
         file_read_all(&kept->bytes, &kept->size, path, BPE_FILE_MAX_BYTES, error))
@@ -84,7 +83,7 @@ static int keep_file(struct tokenizer *tokenizer, struct bpe_file *file, char pa
     return 0;
 }
 
-static int check_directory(const char *directory, char *error) {
+static int check_directory(const char *directory, struct error *error) {
     if (tokenizer_in_directory(directory)) return 0;
     if (!file_exists(directory))
         return fail(error, "no such directory: %.600s\nname one that holds a tokenizer", directory);
@@ -100,7 +99,7 @@ static int check_directory(const char *directory, char *error) {
 
 /* tokenizer.json beside vocab.json and merges.txt has to say the same. */
 static int check_other(const struct bpe *bpe, const char *name, const struct bpe_file *file,
-                       char *error) {
+                       struct error *error) {
     struct bpe other;
     if (bpe_read_tokenizer(&other, file, error)) return -1;
     const int status = bpe_compare(bpe, name, &other, file->path, error);
@@ -108,7 +107,7 @@ static int check_other(const struct bpe *bpe, const char *name, const struct bpe
     return status;
 }
 
-static int read_files(struct tokenizer *tokenizer, const char *directory, char *error) {
+static int read_files(struct tokenizer *tokenizer, const char *directory, struct error *error) {
     struct bpe_file vocab, merges, whole;
     char paths[TOKENIZER_FILES_MAX][FILE_PATH_MAX];
     const bool has_two =
@@ -139,7 +138,7 @@ static void hash_tokens(struct tokenizer *tokenizer) {
     sha256_hex(tokenizer->sha256, digest);
 }
 
-static int open_gpt2(struct tokenizer *tokenizer, const char *directory, char *error) {
+static int open_gpt2(struct tokenizer *tokenizer, const char *directory, struct error *error) {
     struct pieces pieces;
     if (check_directory(directory, error) || pieces_open(&pieces, error)) return -1;
     pieces_close(&pieces);
@@ -153,7 +152,7 @@ static int open_gpt2(struct tokenizer *tokenizer, const char *directory, char *e
 }
 
 int tokenizer_open(struct tokenizer *tokenizer, enum tokenizer_kind kind, const char *directory,
-                   char *error) {
+                   struct error *error) {
     *tokenizer = (struct tokenizer){.kind = kind, .end_of_text = -1};
     const int status = kind == TOKENIZER_BYTES ? open_bytes(tokenizer, error)
                                                : open_gpt2(tokenizer, directory, error);
@@ -178,11 +177,11 @@ struct tokenizer_encoder {
 };
 
 struct tokenizer_encoder *tokenizer_encoder_open(const struct tokenizer *tokenizer) {
-    char error[ERROR_MAX];
+    struct error error;
     struct tokenizer_encoder *encoder = calloc(1, sizeof *encoder);
     if (!encoder) return NULL;
     encoder->tokenizer = tokenizer;
-    if (tokenizer->bpe && pieces_open(&encoder->pieces, error)) {
+    if (tokenizer->bpe && pieces_open(&encoder->pieces, &error)) {
         free(encoder);
         return NULL;
     }

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
 #include "data/base/sha256.h"
 
 enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_GPT2 };
@@ -51,7 +52,7 @@ struct tokenizer {
  * kind (data/text/bpe_files.h says what that is). On failure nothing is left to close, though
  * closing is harmless. */
 int tokenizer_open(struct tokenizer *tokenizer, enum tokenizer_kind kind, const char *directory,
-                   char *error);
+                   struct error *error);
 void tokenizer_close(struct tokenizer *tokenizer);
 
 /* Whether a directory holds files that tokenizer_open would read for gpt2. */

@@ -9,8 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/base/error.h"
-#include "data/base/files.h"
 #include "data/base/json_escape.h"
 #include "data/base/printed.h"
 
@@ -19,14 +17,14 @@ enum { FORMAT = 1, RECORD_BYTES_MAX = 64 << 10, NAME_SHOWN = 400 };
 static const char ENDING[] = "_tokenizer.json";
 
 static int record_path(const char *prefix, const char *suffix, char path[FILE_PATH_MAX],
-                       char *error) {
+                       struct error *error) {
     if (snprintf(path, FILE_PATH_MAX, "%s%s%s", prefix, ENDING, suffix) >= FILE_PATH_MAX)
         return fail(error, "the prefix %.60s... is too long\nchoose a shorter one", prefix);
     return 0;
 }
 
 /* The folder as a path that means the same from everywhere. */
-static int absolute_path(const char *directory, char path[FILE_PATH_MAX], char *error) {
+static int absolute_path(const char *directory, char path[FILE_PATH_MAX], struct error *error) {
     if (realpath(directory, path)) return 0;
     return fail(error, "cannot find %.*s: %s\ncheck the folder of the tokenizer", NAME_SHOWN,
                 directory, strerror(errno));
@@ -51,7 +49,7 @@ static void print_record(FILE *out, const struct tokenizer *tokenizer, const cha
 }
 
 int tokenizer_record_stage(const char *prefix, const struct tokenizer *tokenizer,
-                           const char *directory, char *error) {
+                           const char *directory, struct error *error) {
     char part[FILE_PATH_MAX], absolute[FILE_PATH_MAX] = "";
     struct printed printed;
     if (record_path(prefix, ".part", part, error)) return -1;
@@ -63,14 +61,14 @@ int tokenizer_record_stage(const char *prefix, const struct tokenizer *tokenizer
 }
 
 /* The folder of PREFIX, to be synced. */
-static int sync_folder(const char *prefix, char *error) {
+static int sync_folder(const char *prefix, struct error *error) {
     char folder[FILE_PATH_MAX] = ".";
     const char *slash = strrchr(prefix, '/');
     if (slash) snprintf(folder, sizeof folder, "%.*s", (int)(slash - prefix) + 1, prefix);
     return directory_sync(folder, error);
 }
 
-int tokenizer_record_remove(const char *prefix, char *error) {
+int tokenizer_record_remove(const char *prefix, struct error *error) {
     char path[FILE_PATH_MAX];
     if (record_path(prefix, "", path, error)) return -1;
     if (unlink(path) == 0) return sync_folder(prefix, error);
@@ -79,7 +77,7 @@ int tokenizer_record_remove(const char *prefix, char *error) {
                 strerror(errno));
 }
 
-int tokenizer_record_publish(const char *prefix, char *error) {
+int tokenizer_record_publish(const char *prefix, struct error *error) {
     char part[FILE_PATH_MAX], path[FILE_PATH_MAX];
     if (record_path(prefix, ".part", part, error) || record_path(prefix, "", path, error))
         return -1;
@@ -90,12 +88,13 @@ int tokenizer_record_publish(const char *prefix, char *error) {
 }
 
 void tokenizer_record_unstage(const char *prefix) {
-    char part[FILE_PATH_MAX], error[ERROR_MAX];
-    if (record_path(prefix, ".part", part, error) == 0) unlink(part);
+    char part[FILE_PATH_MAX];
+    struct error error;
+    if (record_path(prefix, ".part", part, &error) == 0) unlink(part);
 }
 
 int tokenizer_record_write(const char *prefix, const struct tokenizer *tokenizer,
-                           const char *directory, char *error) {
+                           const char *directory, struct error *error) {
     if (tokenizer_record_stage(prefix, tokenizer, directory, error) == 0 &&
         tokenizer_record_publish(prefix, error) == 0)
         return 0;
@@ -122,7 +121,8 @@ static bool prefix_of_shard(const char *path, char prefix[FILE_PATH_MAX]) {
     return false;
 }
 
-static int fail_malformed(const struct tokenizer_record *record, const char *what, char *error) {
+static int fail_malformed(const struct tokenizer_record *record, const char *what,
+                          struct error *error) {
     return fail(error, "%.*s: %s\nmake the shards again with ./prepare, or remove this file",
                 NAME_SHOWN, record->path, what);
 }
@@ -137,7 +137,7 @@ static bool is_sha256(const char *text) {
            strspn(text, "0123456789abcdef") == SHA256_HEX_MAX - 1;
 }
 
-static int read_files(struct tokenizer_record *record, const cJSON *files, char *error) {
+static int read_files(struct tokenizer_record *record, const cJSON *files, struct error *error) {
     const cJSON *item;
     if (!cJSON_IsObject(files)) return fail_malformed(record, "\"files\" is no object", error);
     cJSON_ArrayForEach(item, files) {
@@ -155,7 +155,7 @@ static int read_files(struct tokenizer_record *record, const cJSON *files, char 
     return 0;
 }
 
-static int read_members(struct tokenizer_record *record, const cJSON *root, char *error) {
+static int read_members(struct tokenizer_record *record, const cJSON *root, struct error *error) {
     const cJSON *format = cJSON_GetObjectItemCaseSensitive(root, "format");
     const cJSON *vocab_size = cJSON_GetObjectItemCaseSensitive(root, "vocab_size");
     const char *kind = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "kind"));
@@ -184,7 +184,7 @@ static int read_members(struct tokenizer_record *record, const cJSON *root, char
 }
 
 int tokenizer_record_of_shard(struct tokenizer_record *record, const char *shard_path,
-                              char *error) {
+                              struct error *error) {
     char prefix[FILE_PATH_MAX], *text;
     size_t size;
     memset(record, 0, sizeof *record);
@@ -201,7 +201,7 @@ int tokenizer_record_of_shard(struct tokenizer_record *record, const char *shard
 }
 
 int tokenizer_record_check(const struct tokenizer_record *record, const struct tokenizer *tokenizer,
-                           char *error) {
+                           struct error *error) {
     const char *again = "use the tokenizer of the shards, or make them again with ./prepare";
     if (record->kind != tokenizer->kind)
         return fail(error, "the shards of %.*s were made with tokenizer %s, not %s\n%s", NAME_SHOWN,

@@ -17,6 +17,7 @@
 
 #include <stdint.h>
 
+#include "data/base/error.h"
 #include "data/base/files.h"
 #include "data/text/tokenizer.h"
 
@@ -36,7 +37,7 @@ struct tokenizer_record {
 
 /* Writes PREFIX_tokenizer.json, durably. directory: as given by the person, made absolute here. */
 int tokenizer_record_write(const char *prefix, const struct tokenizer *tokenizer,
-                           const char *directory, char *error);
+                           const char *directory, struct error *error);
 
 /* The same in steps, for whoever replaces shards: stage writes PREFIX_tokenizer.json.part, so that
  * a full disk is noticed early; remove takes an old record away before the shards change; publish
@@ -44,19 +45,20 @@ int tokenizer_record_write(const char *prefix, const struct tokenizer *tokenizer
  * tokenizer, wherever the program is stopped; shards without a record may be what is left. unstage
  * removes what stage has written. Removing what is not there is a success. */
 int tokenizer_record_stage(const char *prefix, const struct tokenizer *tokenizer,
-                           const char *directory, char *error);
-int tokenizer_record_remove(const char *prefix, char *error);
-int tokenizer_record_publish(const char *prefix, char *error);
+                           const char *directory, struct error *error);
+int tokenizer_record_remove(const char *prefix, struct error *error);
+int tokenizer_record_publish(const char *prefix, struct error *error);
 void tokenizer_record_unstage(const char *prefix);
 
 /* Reads the record that belongs to a shard, by the shard's path: the name without _train_NNNNNN.bin
  * or _val_NNNNNN.bin, and _tokenizer.json. Returns 0; RESULT_NONE, as beside shards of other
  * programs; -1 with a message if it is malformed. */
-int tokenizer_record_of_shard(struct tokenizer_record *record, const char *shard_path, char *error);
+int tokenizer_record_of_shard(struct tokenizer_record *record, const char *shard_path,
+                              struct error *error);
 
 /* Whether the tokenizer is the one of the record: kind, vocabulary, tokens and merges. Returns -1
  * with a message that names the shards, the file and what to do. */
 int tokenizer_record_check(const struct tokenizer_record *record, const struct tokenizer *tokenizer,
-                           char *error);
+                           struct error *error);
 
 #endif

@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +15,6 @@
 #include <unistd.h>
 
 #include <stb/stb_ds.h>
-
-#include "data/base/error.h"
-#include "data/base/files.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are mapped as they are");
 
@@ -29,7 +25,7 @@ static bool is_named_bin(const char *path) {
     return length >= 4 && strcmp(path + length - 4, ".bin") == 0;
 }
 
-static int fail_no_shard(const char *path, uint64_t bytes, uint32_t first, char *error) {
+static int fail_no_shard(const char *path, uint64_t bytes, uint32_t first, struct error *error) {
     const char *make = "make shards from text with ./prepare --tokenizer bytes --out PREFIX FILE";
     if (bytes == 0)
         return fail(error, "%.*s: not a token shard: it is empty\n%s", NAME_SHOWN, path, make);
@@ -46,7 +42,7 @@ static int fail_no_shard(const char *path, uint64_t bytes, uint32_t first, char 
 
 /* A file that begins with the number of the format. */
 static int check_header(const char *path, const uint32_t *header, uint64_t file_bytes,
-                        uint64_t *count, char *error) {
+                        uint64_t *count, struct error *error) {
     const char *again = "write it again with ./prepare, or copy it again if it was copied";
     if (file_bytes < SHARD_HEADER_BYTES)
         return fail(error,
@@ -72,7 +68,7 @@ static int check_header(const char *path, const uint32_t *header, uint64_t file_
 }
 
 /* Finds the tokens in a mapped file of either format. */
-static int read_format(struct token_shard *shard, char *error) {
+static int read_format(struct token_shard *shard, struct error *error) {
     const uint64_t bytes = shard->mapping_bytes;
     uint32_t first = 0;
     memcpy(&first, shard->mapping, bytes < sizeof first ? bytes : sizeof first);
@@ -93,7 +89,7 @@ static int read_format(struct token_shard *shard, char *error) {
     return 0;
 }
 
-static int map_shard(struct token_shard *shard, int fd, const char *path, char *error) {
+static int map_shard(struct token_shard *shard, int fd, const char *path, struct error *error) {
     struct stat status;
     if (fstat(fd, &status))
         return fail(error, "cannot read %.*s: %s", NAME_SHOWN, path, strerror(errno));
@@ -115,7 +111,7 @@ static int map_shard(struct token_shard *shard, int fd, const char *path, char *
     return read_format(shard, error);
 }
 
-static int open_shard(struct tokens *tokens, const char *path, char *error) {
+static int open_shard(struct tokens *tokens, const char *path, struct error *error) {
     /* Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
@@ -133,7 +129,7 @@ static int open_shard(struct tokens *tokens, const char *path, char *error) {
     return status;
 }
 
-static int open_matches(struct tokens *tokens, const char *pattern, char *error) {
+static int open_matches(struct tokens *tokens, const char *pattern, struct error *error) {
     glob_t matches = {0};
     int status = glob(pattern, GLOB_TILDE, NULL, &matches);
     if (status == GLOB_NOMATCH) {
@@ -155,7 +151,7 @@ static int open_matches(struct tokens *tokens, const char *pattern, char *error)
     return status;
 }
 
-int tokens_open(struct tokens *tokens, const char *pattern, char *error) {
+int tokens_open(struct tokens *tokens, const char *pattern, struct error *error) {
     memset(tokens, 0, sizeof *tokens);
     if (!*pattern) return fail(error, "the name of the token shards is empty\ngive a path or glob");
     int status = file_exists(pattern) ? open_shard(tokens, pattern, error)
@@ -165,7 +161,7 @@ int tokens_open(struct tokens *tokens, const char *pattern, char *error) {
 }
 
 int tokens_from_memory(struct tokens *tokens, uint16_t *owned, uint64_t count, const char *name,
-                       char *error) {
+                       struct error *error) {
     memset(tokens, 0, sizeof *tokens);
     struct token_shard shard = {
         .name = strdup(name), .tokens = owned, .count = count, .owned = owned};
@@ -191,7 +187,7 @@ void tokens_close(struct tokens *tokens) {
 
 /* Splits a prefix into the directory it is in and the beginning of the files' names. */
 static int split_prefix(const char *prefix, char directory[FILE_PATH_MAX], const char **base,
-                        char *error) {
+                        struct error *error) {
     const char *slash = strrchr(prefix, '/');
     *base = slash ? slash + 1 : prefix;
     if (!**base)
@@ -217,7 +213,8 @@ static const char *after_shard_name(const char *name, const char *base) {
 
 /* Counts, and removes when asked, the files BASE_NNNNNN.bin (parts: what an unpublished writer
  * leaves instead). */
-static int visit_shards(const char *prefix, bool parts, bool remove, uint64_t *count, char *error) {
+static int visit_shards(const char *prefix, bool parts, bool remove, uint64_t *count,
+                        struct error *error) {
     char directory[FILE_PATH_MAX];
     const char *base;
     *count = 0;
@@ -242,7 +239,7 @@ static int visit_shards(const char *prefix, bool parts, bool remove, uint64_t *c
     return status;
 }
 
-int shards_existing(const char *prefix, uint64_t *count, char *error) {
+int shards_existing(const char *prefix, uint64_t *count, struct error *error) {
     return visit_shards(prefix, false, false, count, error);
 }
 
@@ -255,7 +252,7 @@ static void shard_path(const struct shard_writer *writer, uint64_t number, const
 }
 
 int shard_writer_open(struct shard_writer *writer, const char *prefix, uint64_t shard_tokens,
-                      char *error) {
+                      struct error *error) {
     assert(shard_tokens >= 1 && shard_tokens <= SHARD_TOKENS_MAX);
     memset(writer, 0, sizeof *writer);
     uint64_t leftovers;
@@ -266,7 +263,7 @@ int shard_writer_open(struct shard_writer *writer, const char *prefix, uint64_t 
     return 0;
 }
 
-static int begin_shard(struct shard_writer *writer, char *error) {
+static int begin_shard(struct shard_writer *writer, struct error *error) {
     char path[FILE_PATH_MAX];
     shard_path(writer, writer->shards, ".part", path);
     if (file_writer_open(&writer->file, path, error)) return -1;
@@ -275,7 +272,7 @@ static int begin_shard(struct shard_writer *writer, char *error) {
     return file_writer_put(&writer->file, header, sizeof header, error);
 }
 
-static int end_shard(struct shard_writer *writer, char *error) {
+static int end_shard(struct shard_writer *writer, struct error *error) {
     uint32_t count = (uint32_t)writer->tokens_in_shard;
     writer->tokens_in_shard = 0;
     if (count != writer->shard_tokens &&
@@ -287,7 +284,7 @@ static int end_shard(struct shard_writer *writer, char *error) {
 }
 
 int shard_writer_put(struct shard_writer *writer, const uint16_t *tokens, uint64_t count,
-                     char *error) {
+                     struct error *error) {
     while (count > 0) {
         if (writer->tokens_in_shard == 0 && begin_shard(writer, error)) return -1;
         uint64_t room = writer->shard_tokens - writer->tokens_in_shard;
@@ -302,11 +299,11 @@ int shard_writer_put(struct shard_writer *writer, const uint16_t *tokens, uint64
     return 0;
 }
 
-int shard_writer_finish(struct shard_writer *writer, char *error) {
+int shard_writer_finish(struct shard_writer *writer, struct error *error) {
     return writer->tokens_in_shard > 0 ? end_shard(writer, error) : 0;
 }
 
-int shard_writer_publish(struct shard_writer *writer, char *error) {
+int shard_writer_publish(struct shard_writer *writer, struct error *error) {
     assert(writer->prefix && writer->tokens_in_shard == 0);
     char part[FILE_PATH_MAX], path[FILE_PATH_MAX], directory[FILE_PATH_MAX];
     const char *base;

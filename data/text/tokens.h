@@ -19,6 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
 #include "data/base/files.h"
 
 enum {
@@ -51,12 +52,12 @@ struct tokens {
  *
  * Fails when nothing matches, and when any file is unreadable, no shard, or not as long as its
  * header says. On failure nothing is left to close. */
-int tokens_open(struct tokens *tokens, const char *pattern, char *error);
+int tokens_open(struct tokens *tokens, const char *pattern, struct error *error);
 
 /* A set of one shard made of `owned`, [count] and allocated by malloc, which belongs to the set
  * from now on, on failure too. `name` stands for a path in messages. */
 int tokens_from_memory(struct tokens *tokens, uint16_t *owned, uint64_t count, const char *name,
-                       char *error);
+                       struct error *error);
 
 /* Releases everything. Harmless on a set that failed to open or is closed already. */
 void tokens_close(struct tokens *tokens);
@@ -76,22 +77,22 @@ struct shard_writer {
 
 /* How many files PREFIX_NNNNNN.bin (six digits or more) there are. A missing directory holds none.
  */
-int shards_existing(const char *prefix, uint64_t *count, char *error);
+int shards_existing(const char *prefix, uint64_t *count, struct error *error);
 
 /* shard_tokens: tokens per shard, 1 .. SHARD_TOKENS_MAX. Removes what a killed writer of the same
  * prefix has left. The directory must exist. */
 int shard_writer_open(struct shard_writer *writer, const char *prefix, uint64_t shard_tokens,
-                      char *error);
+                      struct error *error);
 int shard_writer_put(struct shard_writer *writer, const uint16_t *tokens, uint64_t count,
-                     char *error);
+                     struct error *error);
 
 /* Completes the last shard. Afterwards only publish or abandon. */
-int shard_writer_finish(struct shard_writer *writer, char *error);
+int shard_writer_finish(struct shard_writer *writer, struct error *error);
 
 /* Gives the shards their names and closes the writer. Older shards of the prefix are removed first,
  * all of them: old and new ones never stand side by side, even if the machine stops in between.
  * A failure after that removal closes the writer too, and leaves the new ones as .part files. */
-int shard_writer_publish(struct shard_writer *writer, char *error);
+int shard_writer_publish(struct shard_writer *writer, struct error *error);
 
 /* Removes everything this writer has written. Harmless after publish and on a zeroed struct. To be
  * called after any failure above, that of shard_writer_open excepted, where nothing is left. */

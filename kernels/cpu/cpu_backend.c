@@ -76,7 +76,7 @@ static size_t cpu_peak_bytes(struct backend *be) {
     return (size_t)usage.ru_maxrss * 1024; /* Linux counts in KiB */
 }
 
-static int cpu_write_choices(struct backend *be, const char *path, char *error) {
+static int cpu_write_choices(struct backend *be, const char *path, struct error *error) {
     return cpu_products_write(be->state, path, error);
 }
 
@@ -101,7 +101,8 @@ static const struct device_functions cpu_functions = {
     .close = cpu_close,
 };
 
-int cpu_backend_open(struct backend *be, const struct backend_options *options, char *error) {
+int cpu_backend_open(struct backend *be, const struct backend_options *options,
+                     struct error *error) {
     bool forced;
     const struct cpu_level *level = cpu_level_choose(&forced, error);
     if (!level) return -1;

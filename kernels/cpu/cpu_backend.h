@@ -2,9 +2,11 @@
 #ifndef KERNELS_CPU_CPU_BACKEND_H
 #define KERNELS_CPU_CPU_BACKEND_H
 
+#include "data/base/error.h"
 #include "kernels/backend.h"
 
-/* Returns -1 with a message of at most BACKEND_ERROR_MAX bytes. */
-int cpu_backend_open(struct backend *be, const struct backend_options *options, char *error);
+/* Returns -1 with a message. */
+int cpu_backend_open(struct backend *be, const struct backend_options *options,
+                     struct error *error);
 
 #endif

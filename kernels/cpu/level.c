@@ -116,13 +116,12 @@ static int level_named(const char *name) {
     return i;
 }
 
-const struct cpu_level *cpu_level_pick(int here, const char *asked, char *error) {
+const struct cpu_level *cpu_level_pick(int here, const char *asked, struct error *error) {
     char names[64], processor[192];
     cpu_describe(processor, sizeof processor);
     if (here == 0) {
-        snprintf(error, BACKEND_ERROR_MAX,
-                 "this processor (%s) lacks instructions that mantissa needs: %s, the level %s",
-                 processor, levels[0].instructions, levels[0].full_name);
+        fail(error, "this processor (%s) lacks instructions that mantissa needs: %s, the level %s",
+             processor, levels[0].instructions, levels[0].full_name);
         return NULL;
     }
     if (!asked) return &levels[here - 1];
@@ -130,19 +129,19 @@ const struct cpu_level *cpu_level_pick(int here, const char *asked, char *error)
     if (level < here) return &levels[level];
     if (level == LEVELS) {
         cpu_level_names(names, sizeof names);
-        snprintf(error, BACKEND_ERROR_MAX,
-                 "MANTISSA_CPU=%.80s is no level: take one of %s, or leave it unset", asked, names);
+        fail(error, "MANTISSA_CPU=%.80s is no level: take one of %s, or leave it unset", asked,
+             names);
     } else {
-        snprintf(error, BACKEND_ERROR_MAX,
-                 "MANTISSA_CPU=%s needs %s, and this processor (%s) lacks some of that: take %s%s, "
-                 "or leave it unset",
-                 asked, levels[level].instructions, processor, levels[here - 1].name,
-                 here > 1 ? " or lower" : "");
+        fail(error,
+             "MANTISSA_CPU=%s needs %s, and this processor (%s) lacks some of that: take %s%s, "
+             "or leave it unset",
+             asked, levels[level].instructions, processor, levels[here - 1].name,
+             here > 1 ? " or lower" : "");
     }
     return NULL;
 }
 
-const struct cpu_level *cpu_level_choose(bool *forced, char *error) {
+const struct cpu_level *cpu_level_choose(bool *forced, struct error *error) {
     const char *asked = getenv("MANTISSA_CPU");
     if (asked && !asked[0]) asked = NULL;
     if (forced) *forced = asked != NULL;

@@ -16,6 +16,7 @@
 #ifndef KERNELS_CPU_LEVEL_H
 #define KERNELS_CPU_LEVEL_H
 
+#include "data/base/error.h"
 #include "kernels/backend.h"
 
 struct product_shape;
@@ -38,14 +39,14 @@ struct cpu_level {
 };
 
 /* The highest level that processor and MANTISSA_CPU allow. *forced (optional) is set to whether
- * MANTISSA_CPU names one. NULL with a message of at most BACKEND_ERROR_MAX bytes if it names a
+ * MANTISSA_CPU names one. NULL with a message if it names a
  * level that does not exist or that the processor lacks, and if the processor lacks even the lowest
  * one. */
-const struct cpu_level *cpu_level_choose(bool *forced, char *error);
+const struct cpu_level *cpu_level_choose(bool *forced, struct error *error);
 
 /* The same for a processor that has the lowest `here` levels; asked: NULL, or what MANTISSA_CPU
  * says. */
-const struct cpu_level *cpu_level_pick(int here, const char *asked, char *error);
+const struct cpu_level *cpu_level_pick(int here, const char *asked, struct error *error);
 
 /* The names of all levels of this program, separated by ", ". */
 void cpu_level_names(char *text, size_t size);

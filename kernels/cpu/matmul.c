@@ -95,7 +95,7 @@ static void multiply(struct backend *be, const struct matmul_args *args) {
     struct cpu_products *products = be->state;
     if (!layout.product ||
         !cpu_products_run(products, layout.product, result, a, b, bias, layout.scratch)) {
-        snprintf(be->failure, sizeof be->failure,
+        snprintf(be->failure.text, sizeof be->failure.text,
                  "oneDNN failed on a matrix product of %lld x %lld x %lld",
                  (long long)layout.shape.m, (long long)layout.shape.n, (long long)layout.shape.k);
         return;

@@ -65,11 +65,11 @@ static int read_choices(FILE *file, void *into) {
 
 struct cpu_products *cpu_products_open(struct backend_description *device,
                                        const struct cpu_level *level, bool keep_to_level,
-                                       const struct backend_options *options, char *error) {
+                                       const struct backend_options *options, struct error *error) {
     struct cpu_products *products = calloc(1, sizeof *products);
     if (products) products->library = library_open(level, keep_to_level);
     if (!products || !products->library) {
-        snprintf(error, BACKEND_ERROR_MAX, "oneDNN cannot be started on this processor");
+        fail(error, "oneDNN cannot be started on this processor");
         free(products);
         return NULL;
     }
@@ -107,6 +107,6 @@ static void write_choices(FILE *file, const void *from) {
     autotune_write(file, products->machine, products->choices, (int)arrlen(products->choices));
 }
 
-int cpu_products_write(const struct cpu_products *products, const char *path, char *error) {
+int cpu_products_write(const struct cpu_products *products, const char *path, struct error *error) {
     return choices_write(path, write_choices, products, error);
 }

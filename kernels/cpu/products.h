@@ -2,6 +2,7 @@
 #ifndef KERNELS_CPU_PRODUCTS_H
 #define KERNELS_CPU_PRODUCTS_H
 
+#include "data/base/error.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/product_library.h"
@@ -9,11 +10,10 @@
 struct cpu_products;
 
 /* Fills in what the library says to the device's description, of which threads and the words are
- * there already. keep_to_level: see library_open. On failure returns NULL with a message of at most
- * BACKEND_ERROR_MAX bytes. */
+ * there already. keep_to_level: see library_open. On failure returns NULL with a message. */
 struct cpu_products *cpu_products_open(struct backend_description *device,
                                        const struct cpu_level *level, bool keep_to_level,
-                                       const struct backend_options *options, char *error);
+                                       const struct backend_options *options, struct error *error);
 void cpu_products_close(struct cpu_products *products);
 
 /* The product of this shape, prepared when it is asked for first; while planning, autotune times
@@ -26,6 +26,6 @@ bool cpu_products_run(struct cpu_products *products, const struct cpu_product *p
                       const void *a, const void *b, const void *bias, void *scratch);
 
 /* What autotune has chosen, for options->choices of a later run. Returns -1 with a message. */
-int cpu_products_write(const struct cpu_products *products, const char *path, char *error);
+int cpu_products_write(const struct cpu_products *products, const char *path, struct error *error);
 
 #endif

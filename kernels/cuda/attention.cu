@@ -15,8 +15,8 @@ static struct attention_shape shape_of(const struct tensor *out, int heads) {
 
 /* Whether there is nothing to do: no rows, or heads too wide, which is a failure. */
 static bool refused(struct backend *be, const struct attention_shape *shape) {
-    if (shape->width > WIDTH_MAX && !be->failure[0])
-        snprintf(be->failure, sizeof be->failure,
+    if (shape->width > WIDTH_MAX && !be->failure.text[0])
+        snprintf(be->failure.text, sizeof be->failure.text,
                  "attention: a head has %lld values, and this GPU code goes up to %d; "
                  "use more heads (n_head) or a smaller n_embd",
                  (long long)shape->width, WIDTH_MAX);

@@ -169,7 +169,8 @@ static void write_lines(FILE *file, const void *from) {
     for (int i = 0; i < products->choice_count; i++) write_choice(file, &products->choices[i]);
 }
 
-int cuda_products_write(const struct cuda_products *products, const char *path, char *error) {
+int cuda_products_write(const struct cuda_products *products, const char *path,
+                        struct error *error) {
     return choices_write(path, write_lines, products, error);
 }
 
@@ -227,6 +228,6 @@ static int read_lines(FILE *file, void *into) {
     return 0;
 }
 
-int cuda_products_read(struct cuda_products *products, const char *path, char *error) {
+int cuda_products_read(struct cuda_products *products, const char *path, struct error *error) {
     return choices_read(path, read_lines, products, error);
 }

@@ -66,15 +66,14 @@ static bool load_from(struct cublaslt *lt, const char *path, char *reason) {
     return false;
 }
 
-int cublaslt_load(struct cublaslt *lt, char *error) {
+int cublaslt_load(struct cublaslt *lt, struct error *error) {
     char path[PATH_BYTES], first_reason[REASON_BYTES], reason[REASON_BYTES];
     for (int at = 0; candidate(path, at); at++)
         if (load_from(lt, path, at ? reason : first_reason)) return 0;
-    snprintf(error, BACKEND_ERROR_MAX,
-             "device \"cuda\": matrix products need cuBLAS " TEXT(
-                 CUBLAS_VER_MAJOR) ", but %.600s; install libcublas of the CUDA toolkit, or name "
-                                   "the folder of " FILE_NAME
-                                   " in LD_LIBRARY_PATH, or use --device cpu",
-             first_reason);
-    return -1;
+    return fail(
+        error,
+        "device \"cuda\": matrix products need cuBLAS " TEXT(
+            CUBLAS_VER_MAJOR) ", but %.600s; install libcublas of the CUDA toolkit, or name "
+                              "the folder of " FILE_NAME " in LD_LIBRARY_PATH, or use --device cpu",
+        first_reason);
 }

@@ -5,6 +5,8 @@
 
 #include <cublasLt.h>
 
+#include "data/base/error.h"
+
 #define CUBLASLT_FUNCTIONS(X)       \
     X(Create)                       \
     X(Destroy)                      \
@@ -28,8 +30,8 @@ struct cublaslt {
 #undef X
 };
 
-/* Fills the table. Returns -1 with a message of at most BACKEND_ERROR_MAX bytes. The library stays
+/* Fills the table. Returns -1 with a message. The library stays
  * in the process for good: opening it once more costs nothing then. */
-int cublaslt_load(struct cublaslt *lt, char *error);
+int cublaslt_load(struct cublaslt *lt, struct error *error);
 
 #endif

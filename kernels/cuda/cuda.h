@@ -5,6 +5,7 @@
 #ifndef KERNELS_CUDA_CUDA_H
 #define KERNELS_CUDA_CUDA_H
 
+#include "data/base/error.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/device.h"
 
@@ -36,7 +37,7 @@ static inline int64_t blocks_of(int64_t count, int64_t block) {
     return (count + block - 1) / block;
 }
 
-/* Notes the first failure in be->failure. Returns whether there is one. */
+/* Notes the first failure in be->failure.text. Returns whether there is one. */
 bool cuda_failed(struct backend *be, cudaError_t status, const char *what);
 
 /* After a launch: notes whether it was possible. */
@@ -61,13 +62,15 @@ void cuda_column_sums(struct backend *be, const struct tensor *dbias, const stru
 
 /* Matrix products: cuBLASLt and its prepared plans. NULL with a message on failure. */
 struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
-                                         const struct backend_options *options, char *error);
+                                         const struct backend_options *options,
+                                         struct error *error);
 void cuda_products_close(struct cuda_products *products);
 
 /* The algorithms chosen by timing, one product a line, so that a resumed run takes the same.
- * Return -1 with a message (BACKEND_ERROR_MAX bytes). A file that is not there is no error. */
-int cuda_products_read(struct cuda_products *products, const char *path, char *error);
-int cuda_products_write(const struct cuda_products *products, const char *path, char *error);
+ * Return -1 with a message. A file that is not there is no error. */
+int cuda_products_read(struct cuda_products *products, const char *path, struct error *error);
+int cuda_products_write(const struct cuda_products *products, const char *path,
+                        struct error *error);
 
 #ifdef __cplusplus
 }

@@ -31,9 +31,10 @@ static const struct operations plan_operations = {
 };
 
 bool cuda_failed(struct backend *be, cudaError_t status, const char *what) {
-    if (status != cudaSuccess && !be->failure[0])
-        snprintf(be->failure, sizeof be->failure, "CUDA: %s: %s", what, cudaGetErrorString(status));
-    return be->failure[0] != 0;
+    if (status != cudaSuccess && !be->failure.text[0])
+        snprintf(be->failure.text, sizeof be->failure.text, "CUDA: %s: %s", what,
+                 cudaGetErrorString(status));
+    return be->failure.text[0] != 0;
 }
 
 void cuda_launched(struct backend *be, const char *what) {
@@ -135,7 +136,7 @@ static void cuda_fetched(struct backend *be, int slot) {
 /* Logits of a 50k vocabulary in 16 bit: rows enough for some hundred tiles of a product. */
 static const size_t CHUNK_BYTES_MAX = (size_t)512 << 20;
 
-static int cuda_write_choices(struct backend *be, const char *path, char *error) {
+static int cuda_write_choices(struct backend *be, const char *path, struct error *error) {
     return cuda_products_write(cuda_state(be)->products, path, error);
 }
 
@@ -178,7 +179,7 @@ static const char *why_no_device(cudaError_t status) {
 /* Is there machine code for the device? It takes part in no training. */
 static __global__ void probe_kernel(void) {}
 
-static int find_device(struct backend *be, char *error) {
+static int find_device(struct backend *be, struct error *error) {
     struct cuda_state *cuda = cuda_state(be);
     cudaDeviceProp properties;
     cudaFuncAttributes attributes;
@@ -188,8 +189,7 @@ static int find_device(struct backend *be, char *error) {
     if (found) status = cudaSetDevice(0);
     if (found && status == cudaSuccess) status = cudaGetDeviceProperties(&properties, 0);
     if (!found || status != cudaSuccess) {
-        snprintf(error, BACKEND_ERROR_MAX, "device \"cuda\": %s\nuse --device cpu",
-                 why_no_device(status));
+        fail(error, "device \"cuda\": %s\nuse --device cpu", why_no_device(status));
         cudaGetLastError();
         return found ? -1 : 1;
     }
@@ -203,11 +203,10 @@ static int find_device(struct backend *be, char *error) {
              properties.name, cuda->major, cuda->minor, properties.totalGlobalMem >> 30);
     if (cudaFuncGetAttributes(&attributes, probe_kernel) == cudaSuccess) return 0;
     cudaGetLastError();
-    snprintf(error, BACKEND_ERROR_MAX,
-             "device \"cuda\": this program was not built for %s\n"
-             "rebuild it with make CUDA_ARCH=%d%d, or use --device cpu",
-             be->device.description, cuda->major, cuda->minor);
-    return -1;
+    return fail(error,
+                "device \"cuda\": this program was not built for %s\n"
+                "rebuild it with make CUDA_ARCH=%d%d, or use --device cpu",
+                be->device.description, cuda->major, cuda->minor);
 }
 
 static const struct device_functions cuda_functions = {
@@ -241,20 +240,20 @@ static void fill(struct backend *be) {
     be->plan = &plan_operations;
 }
 
-int cuda_backend_open(struct backend *be, const struct backend_options *options, char *error) {
+int cuda_backend_open(struct backend *be, const struct backend_options *options,
+                      struct error *error) {
     memset(be, 0, sizeof *be);
     be->state = calloc(1, sizeof(struct cuda_state));
     if (!be->state) {
-        snprintf(error, BACKEND_ERROR_MAX, "out of memory");
-        return -1;
+        return fail(error, "out of memory");
     }
     int failed = find_device(be, error);
     if (!failed) {
         fill(be);
         open_streams(be);
         cuda_state(be)->free_at_open = cuda_available(be);
-        failed = be->failure[0] ? -1 : 0;
-        if (failed) snprintf(error, BACKEND_ERROR_MAX, "%s", be->failure);
+        failed = be->failure.text[0] ? -1 : 0;
+        if (failed) fail(error, "%s", be->failure.text);
     }
     if (!failed) {
         cuda_state(be)->products = cuda_products_open(cuda_state(be), options, error);

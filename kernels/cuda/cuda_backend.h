@@ -2,6 +2,7 @@
 #ifndef KERNELS_CUDA_CUDA_BACKEND_H
 #define KERNELS_CUDA_CUDA_BACKEND_H
 
+#include "data/base/error.h"
 #include "kernels/backend.h"
 
 #ifdef __cplusplus
@@ -10,7 +11,8 @@ extern "C" {
 
 /* Opens device 0 (CUDA_VISIBLE_DEVICES chooses). Returns 1 with a message if there is no GPU, or
  * none that the driver can use; -1 with a message if there is one that cannot be opened. */
-int cuda_backend_open(struct backend *be, const struct backend_options *options, char *error);
+int cuda_backend_open(struct backend *be, const struct backend_options *options,
+                      struct error *error);
 
 #ifdef __cplusplus
 }

@@ -197,7 +197,7 @@ static struct recipe lay_out(struct backend *be, const struct matmul_args *args,
     return r;
 }
 
-/* Finds the recipe that fuses most. Returns false with be->failure set if there is none. */
+/* Finds the recipe that fuses most. Returns false with be->failure.text set if there is none. */
 static bool find_recipe(struct backend *be, const struct matmul_args *args, struct recipe *r,
                         bool planning) {
     struct cuda_products *products = cuda_state(be)->products;
@@ -211,8 +211,8 @@ static bool find_recipe(struct backend *be, const struct matmul_args *args, stru
     }
     if (r->product) r->bytes += r->product->workspace_bytes;
     if (r->product && (planning || r->bytes <= be->workspace_bytes)) return true;
-    if (!be->failure[0])
-        snprintf(be->failure, sizeof be->failure,
+    if (!be->failure.text[0])
+        snprintf(be->failure.text, sizeof be->failure.text,
                  "CUDA: a matrix product of %lld x %lld x %lld, %s to %s: %s", (long long)r->key.m,
                  (long long)r->key.n, (long long)r->key.k, dtype_name((enum dtype)r->key.in),
                  dtype_name((enum dtype)r->key.out),
@@ -239,8 +239,8 @@ static bool multiply(struct backend *be, const struct matmul_args *args, const s
     const struct tensor *aux = args->gelu_in ? args->gelu_in : args->dgelu_in;
     cublasStatus_t status = product_run(products, r->product, r->result.data, r->a.data, r->b.data,
                                         vector, aux ? aux->data : NULL, r->scratch);
-    if (status && !be->failure[0])
-        snprintf(be->failure, sizeof be->failure,
+    if (status && !be->failure.text[0])
+        snprintf(be->failure.text, sizeof be->failure.text,
                  "CUDA: cuBLASLt failed on a matrix product of %lld x %lld x %lld: %s",
                  (long long)r->key.m, (long long)r->key.n, (long long)r->key.k,
                  products->lt.GetStatusString(status));

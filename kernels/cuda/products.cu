@@ -245,15 +245,14 @@ cublasStatus_t product_run(const struct cuda_products *products, const struct cu
 
 /* ---- opening and closing */
 
-static int open_library(struct cuda_products *products, char *error) {
+static int open_library(struct cuda_products *products, struct error *error) {
     cudaDeviceProp properties;
     if (cublaslt_load(&products->lt, error)) return -1;
     cublasStatus_t status = products->lt.Create(&products->handle);
     if (status) {
         products->handle = NULL;
-        snprintf(error, BACKEND_ERROR_MAX, "device \"cuda\": cuBLASLt cannot be started: %s",
-                 products->lt.GetStatusString(status));
-        return -1;
+        return fail(error, "device \"cuda\": cuBLASLt cannot be started: %s",
+                    products->lt.GetStatusString(status));
     }
     if (cudaGetDeviceProperties(&properties, 0) == cudaSuccess)
         snprintf(products->name, sizeof products->name, "%s", properties.name);
@@ -263,10 +262,11 @@ static int open_library(struct cuda_products *products, char *error) {
 /* Epilogues beyond a bias pay from Hopper on; before, the library's are slower than a product and a
  * pass of our own. */
 struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
-                                         const struct backend_options *options, char *error) {
+                                         const struct backend_options *options,
+                                         struct error *error) {
     struct cuda_products *products = (struct cuda_products *)calloc(1, sizeof *products);
     if (!products) {
-        snprintf(error, BACKEND_ERROR_MAX, "out of memory");
+        fail(error, "out of memory");
         return NULL;
     }
     products->stream = cuda->compute;

@@ -1,6 +1,5 @@
 #include "model/config/config_check.h"
 
-#include "data/base/error.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_shape.h"
 
@@ -67,7 +66,7 @@ int64_t config_parameter_count(const struct config *config) {
 struct check {
     const struct config *config;
     const struct config_origins *origins;
-    char *error;
+    struct error *error;
 };
 
 /* The message begins with where the key got its value. */
@@ -207,7 +206,8 @@ static int check_optimizer(const struct check *check) {
     return 0;
 }
 
-int config_check(const struct config *config, const struct config_origins *origins, char *error) {
+int config_check(const struct config *config, const struct config_origins *origins,
+                 struct error *error) {
     struct check check = {config, origins, error};
     if (check_name(&check)) return -1;
     if (check_model(&check)) return -1;

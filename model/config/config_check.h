@@ -3,13 +3,15 @@
 #ifndef MODEL_CONFIG_CONFIG_CHECK_H
 #define MODEL_CONFIG_CONFIG_CHECK_H
 
+#include "data/base/error.h"
 #include "model/config/config_read.h"
 
 /* Fills the keys that nobody gave and whose default depends on others. */
 void config_resolve(struct config *config);
 
 /* Checks what must hold between values; a message names where each of them comes from. */
-int config_check(const struct config *config, const struct config_origins *origins, char *error);
+int config_check(const struct config *config, const struct config_origins *origins,
+                 struct error *error);
 
 /* Writes settings that are valid and have no effect, or hardly can be meant, one a line, each line
  * ended by a line break, into text (of size bytes, cut there). Returns their number. */

@@ -1,7 +1,5 @@
 #include "model/config/config_read.h"
 
-#include "data/base/error.h"
-#include "data/base/files.h"
 #include "data/base/utf8.h"
 #include "data/base/json_text.h"
 #include "model/config/config_nearest.h"
@@ -19,7 +17,7 @@ struct candidate {
     const char *raw;   /* the text of the value, as the user wrote it */
     size_t raw_length;
     struct config *config;
-    char *error;
+    struct error *error;
 };
 
 static const char *flag_where(char where[CONFIG_WHERE_MAX], const char *flag) {
@@ -158,7 +156,7 @@ struct walk {
     const struct json_place *places;
     size_t next;
     size_t block_lines[CONFIG_OPTION_LIMIT]; /* 0: not met yet */
-    char *error;
+    struct error *error;
 };
 
 static void list_names(char *text, size_t size, int block) {
@@ -174,7 +172,8 @@ static void list_names(char *text, size_t size, int block) {
 
 /* An unknown name in a block, or at the top level (-1). Blocks are wanted where an object stands.
  */
-static int refuse_name(const char *where, int block, const char *name, bool object, char *error) {
+static int refuse_name(const char *where, int block, const char *name, bool object,
+                       struct error *error) {
     char excerpt[JSON_EXCERPT_MAX], names[320], full[CONFIG_STRING_MAX];
     size_t length =
         (size_t)snprintf(full, sizeof full, "%s%s%s", block >= 0 ? config_blocks[block].name : "",
@@ -277,7 +276,7 @@ static int read_root(struct walk *w, const cJSON *root) {
 }
 
 int config_read_text(struct config *config, struct config_origins *origins, const char *text,
-                     size_t length, char *error) {
+                     size_t length, struct error *error) {
     char path[CONFIG_WHERE_MAX];
     struct json_place *places = NULL;
     cJSON *root = NULL;
@@ -318,10 +317,10 @@ static cJSON *split_list(const char *text) {
 
 /* The value of a flag: JSON if it is JSON of a kind that the key takes, else a bare text. */
 static cJSON *parse_flag_value(const struct config_option *option, const char *text) {
-    char ignored[ERROR_MAX];
+    struct error ignored;
     struct json_place *places = NULL;
     cJSON *json = NULL;
-    if (json_text_scan(text, strlen(text), "", &places, ignored) == 0)
+    if (json_text_scan(text, strlen(text), "", &places, &ignored) == 0)
         json = cJSON_ParseWithLength(text, strlen(text));
     arrfree(places);
     bool textual = option->type == CONFIG_STRING || option->type == CONFIG_ENUM;
@@ -333,7 +332,7 @@ static cJSON *parse_flag_value(const struct config_option *option, const char *t
     return json ? json : cJSON_CreateString(text);
 }
 
-static int refuse_flag_key(const char *where, const char *key, size_t length, char *error) {
+static int refuse_flag_key(const char *where, const char *key, size_t length, struct error *error) {
     char name[CONFIG_STRING_MAX];
     snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1),
              key);
@@ -346,7 +345,7 @@ static int refuse_flag_key(const char *where, const char *key, size_t length, ch
 }
 
 int config_read_flag(struct config *config, struct config_origins *origins, const char *flag,
-                     char *error) {
+                     struct error *error) {
     char where[CONFIG_WHERE_MAX];
     flag_where(where, flag);
     const char *equals = strchr(flag, '=');

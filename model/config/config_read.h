@@ -3,6 +3,7 @@
 #ifndef MODEL_CONFIG_CONFIG_READ_H
 #define MODEL_CONFIG_CONFIG_READ_H
 
+#include "data/base/error.h"
 #include "data/base/files.h"
 #include "model/config/config_table.h"
 
@@ -20,10 +21,10 @@ const char *config_where(char where[CONFIG_WHERE_MAX], const struct config_origi
                          int row);
 /* Sets the keys that the JSON text (of the file origins->path) has; the others stay. */
 int config_read_text(struct config *config, struct config_origins *origins, const char *text,
-                     size_t length, char *error);
+                     size_t length, struct error *error);
 
 /* Sets the key of one "key.path=value". */
 int config_read_flag(struct config *config, struct config_origins *origins, const char *flag,
-                     char *error);
+                     struct error *error);
 
 #endif

@@ -6,8 +6,6 @@
 
 #include <cjson/cJSON.h>
 
-#include "data/base/error.h"
-#include "data/base/files.h"
 #include "model/files/checkpoint_directory.h"
 #include "model/files/checkpoint_files.h"
 #include "model/files/checkpoint_manifest.h"
@@ -20,7 +18,7 @@
 #include "model/config/config_print.h"
 #include "model/files/config_file.h"
 
-static int write_files(const struct trainer *trainer, const char *directory, char *error) {
+static int write_files(const struct trainer *trainer, const char *directory, struct error *error) {
     char path[FILE_PATH_MAX];
     struct checkpoint_files files;
     if (checkpoint_write_files(trainer, &files, directory, error)) return -1;
@@ -29,12 +27,12 @@ static int write_files(const struct trainer *trainer, const char *directory, cha
 }
 
 int checkpoint_save(const struct trainer *trainer, const char *run_directory, char *path,
-                    char *error) {
-    char ignored[ERROR_MAX];
+                    struct error *error) {
+    struct error ignored;
     int64_t step = trainer->state.step;
     if (checkpoint_directory_begin(path, run_directory, step, error)) return -1;
     if (write_files(trainer, path, error)) {
-        directory_remove(path, ignored); /* on a full disk the rest of it is in the way */
+        directory_remove(path, &ignored); /* on a full disk the rest of it is in the way */
         return -1;
     }
     if (checkpoint_directory_publish(path, run_directory, step, error)) return -1;
@@ -43,7 +41,7 @@ int checkpoint_save(const struct trainer *trainer, const char *run_directory, ch
 }
 
 /* Shapes do not show the number of heads. */
-static int check_heads(const struct gpt *gpt, const char *directory, char *error) {
+static int check_heads(const struct gpt *gpt, const char *directory, struct error *error) {
     char path[FILE_PATH_MAX];
     struct config saved;
     if (file_path_join(path, directory, checkpoint_config_name, error)) return -1;
@@ -60,7 +58,7 @@ static int check_heads(const struct gpt *gpt, const char *directory, char *error
 /* Opens the weights of a directory and checks them against the model. Nothing is open after a
  * failure. */
 static int open_weights(struct tensor_files *files, const struct gpt *gpt, const char *directory,
-                        char *error) {
+                        struct error *error) {
     if (tensor_files_open_directory(files, directory, error)) return -1;
     if (checkpoint_check_weights(gpt->list, files, error) == 0 &&
         check_heads(gpt, directory, error) == 0)
@@ -70,7 +68,7 @@ static int open_weights(struct tensor_files *files, const struct gpt *gpt, const
 }
 
 static int open_moments(struct tensor_files *files, const struct gpt *gpt, const char *directory,
-                        char *error) {
+                        struct error *error) {
     char path[FILE_PATH_MAX];
     if (file_path_join(path, directory, checkpoint_optimizer_name, error)) return -1;
     if (tensor_files_open(files, path, error)) return -1;
@@ -79,12 +77,12 @@ static int open_moments(struct tensor_files *files, const struct gpt *gpt, const
     return -1;
 }
 
-static int finish_upload(struct gpt *gpt, char *error) {
+static int finish_upload(struct gpt *gpt, struct error *error) {
     gpt_refresh_lower(gpt);
-    return gpt->be->failure[0] ? fail(error, "%s", gpt->be->failure) : 0;
+    return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
 }
 
-static int load_tensors(struct trainer *trainer, const char *directory, char *error) {
+static int load_tensors(struct trainer *trainer, const char *directory, struct error *error) {
     struct gpt *gpt = &trainer->gpt;
     struct tensor_files weights, moments;
     if (open_weights(&weights, gpt, directory, error)) return -1;
@@ -99,7 +97,7 @@ static int load_tensors(struct trainer *trainer, const char *directory, char *er
     return status;
 }
 
-int checkpoint_locate(char *path, const char *given, FILE *warnings, char *error) {
+int checkpoint_locate(char *path, const char *given, FILE *warnings, struct error *error) {
     char inside[FILE_PATH_MAX];
     if (file_path_join(inside, given, "checkpoints", error)) return -1;
     snprintf(path, FILE_PATH_MAX, "%s", given); /* fits, since the longer one above did */
@@ -109,7 +107,7 @@ int checkpoint_locate(char *path, const char *given, FILE *warnings, char *error
     return status;
 }
 
-int checkpoint_load_weights(struct gpt *gpt, const char *directory, char *error) {
+int checkpoint_load_weights(struct gpt *gpt, const char *directory, struct error *error) {
     struct tensor_files weights;
     char manifest[FILE_PATH_MAX];
     if (file_path_join(manifest, directory, checkpoint_manifest_name, error)) return -1;
@@ -211,7 +209,7 @@ static void note_settings(const struct trainer *trainer, const struct checkpoint
     cJSON_Delete(now);
 }
 
-int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, char *error) {
+int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, struct error *error) {
     char manifest_path[FILE_PATH_MAX];
     struct checkpoint_manifest manifest;
     if (checkpoint_verify(path, error)) return -1;
@@ -229,7 +227,7 @@ int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, char
 
 /* What config_load does, for a text that is not a file. */
 static int config_from_text(struct config *config, const char *text, const char *path,
-                            char *error) {
+                            struct error *error) {
     struct config_origins origins = {.path = path};
     config_defaults(config);
     if (config_read_text(config, &origins, text, strlen(text), error)) return -1;
@@ -237,7 +235,7 @@ static int config_from_text(struct config *config, const char *text, const char 
     return config_check(config, &origins, error);
 }
 
-static int config_of_model(struct config *config, const char *directory, char *error) {
+static int config_of_model(struct config *config, const char *directory, struct error *error) {
     struct config_origins origins = {.path = directory};
     config_defaults(config);
     snprintf(config->name, sizeof config->name, "model");
@@ -251,7 +249,7 @@ static int config_of_model(struct config *config, const char *directory, char *e
     return config_check(config, &origins, error);
 }
 
-int checkpoint_config(struct config *config, const char *path, char *error) {
+int checkpoint_config(struct config *config, const char *path, struct error *error) {
     char manifest_path[FILE_PATH_MAX], model_path[FILE_PATH_MAX];
     struct checkpoint_manifest manifest;
     if (file_path_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;

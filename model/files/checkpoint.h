@@ -18,6 +18,7 @@
 
 #include <stdio.h>
 
+#include "data/base/error.h"
 #include "data/base/files.h"
 #include "model/trainer.h"
 
@@ -28,11 +29,11 @@
  * Returns 0; RESULT_WARNED with a message if all was saved, but an older one could not be removed;
  * -1 with a message if nothing was saved, and what was there before still is. */
 int checkpoint_save(const struct trainer *trainer, const char *run_directory, char *path,
-                    char *error);
+                    struct error *error);
 
 /* Turns what a person names into a checkpoint's path (FILE_PATH_MAX bytes): a run directory means
  * its newest complete checkpoint, as above; anything else is taken as it is. */
-int checkpoint_locate(char *path, const char *given, FILE *warnings, char *error);
+int checkpoint_locate(char *path, const char *given, FILE *warnings, struct error *error);
 
 /* Puts an open, allocated trainer in the state of a checkpoint, after verifying it: weights,
  * moments, step, tokens, scaler. Fails, changing nothing, when it is damaged or its shapes are not
@@ -44,17 +45,17 @@ int checkpoint_locate(char *path, const char *given, FILE *warnings, char *error
  * loss_scale.init_scale; fp32 and bf16 have the scale 1.
  * Settings that differ from the checkpoint's, as far as they change training, and what follows from
  * that, are printed to notes, a line each. */
-int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, char *error);
+int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, struct error *error);
 
 /* Fills the weights alone, of an allocated gpt, from a directory: a checkpoint, or a model of
  * Hugging Face in one file or in shards (tensor_files.h says which files are read,
  * checkpoint_match.h what they may hold). Where a config.json stands beside them, the number of
  * heads must agree; where a trainer.json does, the hashes. Changes nothing when it fails. */
-int checkpoint_load_weights(struct gpt *gpt, const char *directory, char *error);
+int checkpoint_load_weights(struct gpt *gpt, const char *directory, struct error *error);
 
 /* The config of the run that made a checkpoint. From a directory that has no trainer.json, a model
  * of Hugging Face, the defaults with that model's sizes, the tokenizer that fits its vocabulary,
  * sequences as long as its positions, and no data. */
-int checkpoint_config(struct config *config, const char *path, char *error);
+int checkpoint_config(struct config *config, const char *path, struct error *error);
 
 #endif

@@ -4,15 +4,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
-#include "data/base/files.h"
 #include "model/files/checkpoint_manifest.h"
 
 enum { STEP_NAME_MAX = 48 };
@@ -24,7 +21,7 @@ static void step_name(char name[STEP_NAME_MAX], int64_t step, const char *ending
 }
 
 static int step_path(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
-                     const char *ending, char *error) {
+                     const char *ending, struct error *error) {
     char name[STEP_NAME_MAX + sizeof "checkpoints/"] = "checkpoints/";
     step_name(name + strlen(name), step, ending);
     return file_path_join(path, run_directory, name, error);
@@ -48,7 +45,8 @@ static int compare_steps(const void *a, const void *b) {
 
 /* Appends the steps of all names with that ending, highest first, to *steps (an stb_ds array). A
  * directory that does not exist holds none. */
-static int list_steps(int64_t **steps, const char *run_directory, const char *ending, char *error) {
+static int list_steps(int64_t **steps, const char *run_directory, const char *ending,
+                      struct error *error) {
     char path[FILE_PATH_MAX];
     if (file_path_join(path, run_directory, "checkpoints", error)) return -1;
     DIR *stream = opendir(path);
@@ -71,7 +69,7 @@ static int list_steps(int64_t **steps, const char *run_directory, const char *en
 }
 
 static int check_file(const char *directory, const struct checkpoint_file *expected, bool hash,
-                      char *error) {
+                      struct error *error) {
     char path[FILE_PATH_MAX], hex[SHA256_HEX_MAX];
     struct stat status;
     if (file_path_join(path, directory, expected->name, error)) return -1;
@@ -93,7 +91,7 @@ static int check_file(const char *directory, const struct checkpoint_file *expec
 }
 
 /* A directory of another name, a copy perhaps, may hold any step. */
-static int check_name(const char *directory, int64_t step, char *error) {
+static int check_name(const char *directory, int64_t step, struct error *error) {
     size_t end = strlen(directory);
     while (end > 0 && directory[end - 1] == '/') end--;
     size_t begin = end;
@@ -109,7 +107,7 @@ static int check_name(const char *directory, int64_t step, char *error) {
                 directory, named, step);
 }
 
-static int check(const char *directory, bool hash, char *error) {
+static int check(const char *directory, bool hash, struct error *error) {
     char path[FILE_PATH_MAX];
     struct checkpoint_manifest manifest;
     if (file_path_join(path, directory, checkpoint_manifest_name, error)) return -1;
@@ -121,13 +119,13 @@ static int check(const char *directory, bool hash, char *error) {
     return status;
 }
 
-int checkpoint_verify(const char *path, char *error) {
+int checkpoint_verify(const char *path, struct error *error) {
     return check(path, true, error);
 }
 
 /* The unfinished ones that are newer than `found`. */
 static int warn_of_unfinished(const char *run_directory, int64_t found, FILE *warnings,
-                              char *error) {
+                              struct error *error) {
     int64_t *steps = NULL;
     int status = list_steps(&steps, run_directory, unfinished, error);
     for (ptrdiff_t i = 0; status == 0 && i < arrlen(steps) && steps[i] > found; i++)
@@ -139,16 +137,17 @@ static int warn_of_unfinished(const char *run_directory, int64_t found, FILE *wa
     return status;
 }
 
-int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, char *error) {
-    char reason[ERROR_MAX];
+int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, struct error *error) {
+    struct error reason;
     int64_t *steps = NULL, found = -1;
     int status = list_steps(&steps, run_directory, "", error);
     bool any = arrlen(steps) > 0;
     for (ptrdiff_t i = 0; status == 0 && found < 0 && i < arrlen(steps); i++) {
         status = step_path(path, run_directory, steps[i], "", error);
-        if (status == 0 && check(path, true, reason) == 0) found = steps[i];
+        if (status == 0 && check(path, true, &reason) == 0) found = steps[i];
         else if (status == 0)
-            fprintf(warnings, "checkpoint skipped: %.*s\n", (int)strcspn(reason, "\n"), reason);
+            fprintf(warnings, "checkpoint skipped: %.*s\n", (int)strcspn(reason.text, "\n"),
+                    reason.text);
     }
     arrfree(steps);
     if (status == 0) status = warn_of_unfinished(run_directory, found, warnings, error);
@@ -157,17 +156,18 @@ int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, cha
 }
 
 static void remove_leftovers(const char *run_directory, const char *ending) {
-    char path[FILE_PATH_MAX], ignored[ERROR_MAX];
+    char path[FILE_PATH_MAX];
+    struct error ignored;
     int64_t *steps = NULL;
-    int status = list_steps(&steps, run_directory, ending, ignored);
+    int status = list_steps(&steps, run_directory, ending, &ignored);
     for (ptrdiff_t i = 0; status == 0 && i < arrlen(steps); i++)
-        if (step_path(path, run_directory, steps[i], ending, ignored) == 0)
-            directory_remove(path, ignored);
+        if (step_path(path, run_directory, steps[i], ending, &ignored) == 0)
+            directory_remove(path, &ignored);
     arrfree(steps);
 }
 
 int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
-                               char *error) {
+                               struct error *error) {
     if (file_path_join(path, run_directory, "checkpoints", error)) return -1;
     if (directory_create(path, error)) return -1;
     /* Those of other steps only take up room: if one cannot be removed, training goes on. */
@@ -180,7 +180,7 @@ int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directo
 
 /* The name for a checkpoint on its way out: one half removed must never look like a whole one, not
  * even after a loss of power, hence the sync before the removal. */
-static int retire(const char *run_directory, int64_t step, char *error) {
+static int retire(const char *run_directory, int64_t step, struct error *error) {
     char path[FILE_PATH_MAX], away[FILE_PATH_MAX], parent[FILE_PATH_MAX];
     if (file_path_join(parent, run_directory, "checkpoints", error)) return -1;
     if (step_path(path, run_directory, step, "", error)) return -1;
@@ -195,7 +195,7 @@ static int retire(const char *run_directory, int64_t step, char *error) {
     return directory_remove(away, error);
 }
 
-static int rename_failed(const char *from, int number, char *error) {
+static int rename_failed(const char *from, int number, struct error *error) {
     return fail(error,
                 "cannot rename %.400s to its final name: %s\ncheck the permissions of the "
                 "directory around it",
@@ -203,8 +203,9 @@ static int rename_failed(const char *from, int number, char *error) {
 }
 
 int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
-                                 char *error) {
-    char from[FILE_PATH_MAX], parent[FILE_PATH_MAX], ignored[ERROR_MAX];
+                                 struct error *error) {
+    char from[FILE_PATH_MAX], parent[FILE_PATH_MAX];
+    struct error ignored;
     if (file_path_join(parent, run_directory, "checkpoints", error)) return -1;
     if (step_path(from, run_directory, step, unfinished, error)) return -1;
     if (step_path(path, run_directory, step, "", error)) return -1;
@@ -213,7 +214,7 @@ int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_direc
     if (renameat2(AT_FDCWD, from, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
         if (directory_sync(parent, error)) return -1;
         /* If the replaced one stays, the next save tries to remove it again. */
-        directory_remove(from, ignored);
+        directory_remove(from, &ignored);
         return 0;
     }
     /* Some network file systems cannot exchange. Between retirement and rename the step is absent;
@@ -223,14 +224,16 @@ int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_direc
     return directory_sync(parent, error);
 }
 
-int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t keep, char *error) {
-    char path[FILE_PATH_MAX], ignored[ERROR_MAX];
+int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t keep,
+                               struct error *error) {
+    char path[FILE_PATH_MAX];
+    struct error ignored;
     int64_t *steps = NULL, kept = 1;
     int status = list_steps(&steps, run_directory, "", error);
     for (ptrdiff_t i = 0; status == 0 && i < arrlen(steps); i++) {
         if (steps[i] >= step) continue;
         status = step_path(path, run_directory, steps[i], "", error);
-        if (status || check(path, false, ignored)) continue;
+        if (status || check(path, false, &ignored)) continue;
         if (kept < keep) kept++;
         else status = retire(run_directory, steps[i], error);
     }

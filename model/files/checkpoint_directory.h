@@ -11,30 +11,32 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "data/base/error.h"
 #include "data/base/files.h"
 
 /* RUN/checkpoints/.step-STEP.tmp, made anew and empty; leftovers of killed writers are removed. */
 int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
-                               char *error);
+                               struct error *error);
 
 /* Gives the directory made by _begin its final name, which it stores in path, durably. A checkpoint
  * of the same step that stands there is replaced. */
 int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
-                                 char *error);
+                                 struct error *error);
 
 /* Removes the checkpoints before `step` but for the newest keep - 1 (>= 0). Only what is a whole
  * checkpoint (by trainer.json and the sizes of the files; hashing them all at every save would cost
  * more than it is worth) is counted or removed. */
-int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t keep, char *error);
+int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t keep,
+                               struct error *error);
 
 /* Finds the complete checkpoint of the highest step: trainer.json unchanged, each file it lists
  * with its size and SHA-256. Newer ones that are damaged or were never completed are named in
  * warnings, a line each, with the reason. Returns 0 with its path (FILE_PATH_MAX bytes),
  * RESULT_NONE, RESULT_DAMAGED, or -1 with a message if the directory cannot be read. */
-int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, char *error);
+int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, struct error *error);
 
 /* Returns 0 if the checkpoint at path is complete in that sense, and of the step in its name;
  * else -1 with the reason. */
-int checkpoint_verify(const char *path, char *error);
+int checkpoint_verify(const char *path, struct error *error);
 
 #endif

@@ -4,14 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/base/error.h"
 #include "data/base/files.h"
 #include "data/base/printed.h"
 #include "model/files/huggingface.h"
 
 /* Appends an entry of that name and stores its path. */
 static struct checkpoint_file *add(struct checkpoint_files *files, char path[FILE_PATH_MAX],
-                                   const char *directory, const char *name, char *error) {
+                                   const char *directory, const char *name, struct error *error) {
     assert(files->count < CHECKPOINT_FILES_MAX && strlen(name) < CHECKPOINT_FILE_NAME_MAX);
     struct checkpoint_file *file = &files->list[files->count++];
     snprintf(file->name, sizeof file->name, "%s", name);
@@ -19,7 +18,7 @@ static struct checkpoint_file *add(struct checkpoint_files *files, char path[FIL
 }
 
 static int write_bytes(struct checkpoint_files *files, const char *directory, const char *name,
-                       const void *bytes, size_t size, char *error) {
+                       const void *bytes, size_t size, struct error *error) {
     char path[FILE_PATH_MAX];
     struct checkpoint_file *file = add(files, path, directory, name, error);
     if (!file) return -1;
@@ -30,7 +29,7 @@ static int write_bytes(struct checkpoint_files *files, const char *directory, co
 /* Begins a text file that is one of them; NULL with a message. */
 static struct checkpoint_file *begin_text(struct checkpoint_files *files, struct printed *printed,
                                           char path[FILE_PATH_MAX], const char *directory,
-                                          const char *name, char *error) {
+                                          const char *name, struct error *error) {
     struct checkpoint_file *file = add(files, path, directory, name, error);
     if (!file || printed_open(printed) == 0) return file;
     fail(error, "out of memory while writing %.400s", path);
@@ -38,14 +37,14 @@ static struct checkpoint_file *begin_text(struct checkpoint_files *files, struct
 }
 
 static int end_text(struct checkpoint_file *file, struct printed *printed, const char *path,
-                    char *error) {
+                    struct error *error) {
     int status = printed_write(printed, path, file->sha256, error);
     file->bytes = printed->size;
     return status;
 }
 
 static int write_configs(const struct trainer *trainer, struct checkpoint_files *files,
-                         const char *directory, char *error) {
+                         const char *directory, struct error *error) {
     const struct config *config = trainer->config;
     struct huggingface_tokens tokens = huggingface_tokens_of(config, trainer->tokenizer);
     char path[FILE_PATH_MAX];
@@ -62,7 +61,7 @@ static int write_configs(const struct trainer *trainer, struct checkpoint_files 
 }
 
 static int write_tokenizer(const struct trainer *trainer, struct checkpoint_files *files,
-                           const char *directory, char *error) {
+                           const char *directory, struct error *error) {
     const struct tokenizer *tokenizer = trainer->tokenizer;
     char path[FILE_PATH_MAX];
     struct printed out;
@@ -79,7 +78,7 @@ static int write_tokenizer(const struct trainer *trainer, struct checkpoint_file
 }
 
 int checkpoint_write_files(const struct trainer *trainer, struct checkpoint_files *files,
-                           const char *directory, char *error) {
+                           const char *directory, struct error *error) {
     char path[FILE_PATH_MAX];
     files->count = 0;
     struct checkpoint_file *file = add(files, path, directory, checkpoint_model_name, error);

@@ -7,10 +7,11 @@
 #ifndef MODEL_FILES_CHECKPOINT_FILES_H
 #define MODEL_FILES_CHECKPOINT_FILES_H
 
+#include "data/base/error.h"
 #include "model/files/checkpoint_manifest.h"
 
 /* Writes them into an existing directory and lists them in *files. */
 int checkpoint_write_files(const struct trainer *trainer, struct checkpoint_files *files,
-                           const char *directory, char *error);
+                           const char *directory, struct error *error);
 
 #endif

@@ -6,14 +6,12 @@
 
 #include <cjson/cJSON.h>
 
-#include "data/base/error.h"
 #include "data/base/files.h"
 #include "data/base/json_escape.h"
 #include "model/config/config_read.h"
 #include "data/base/json_file.h"
 #include "data/base/printed.h"
 #include "data/base/version.h"
-#include "model/config/config_print.h"
 
 #define WHOLE_MAX (INT64_C(1) << 53)
 
@@ -53,7 +51,7 @@ static void print_scaler(FILE *out, const struct step_state *scaler) {
 }
 
 /* The config's own text, two columns further right. */
-static int print_config(FILE *out, const struct config *config, char *error) {
+static int print_config(FILE *out, const struct config *config, struct error *error) {
     size_t size = 0;
     char *text = config_json_text(config, &size);
     if (!text) return fail(error, "out of memory while writing %s", checkpoint_manifest_name);
@@ -69,7 +67,7 @@ static int print_config(FILE *out, const struct config *config, char *error) {
 }
 
 static int print_body(FILE *out, const struct trainer *trainer,
-                      const struct checkpoint_files *files, char *error) {
+                      const struct checkpoint_files *files, struct error *error) {
     const struct config *config = trainer->config;
     const struct training_state *state = &trainer->state;
     fprintf(out,
@@ -97,7 +95,7 @@ static int print_body(FILE *out, const struct trainer *trainer,
 }
 
 int checkpoint_write_manifest(const struct trainer *trainer, const struct checkpoint_files *files,
-                              const char *path, char *error) {
+                              const char *path, struct error *error) {
     char seal[SEAL_BYTES + 1];
     struct printed body;
     if (printed_open(&body)) return fail(error, "out of memory while writing %.400s", path);
@@ -115,7 +113,7 @@ int checkpoint_write_manifest(const struct trainer *trainer, const struct checkp
 struct source {
     const cJSON *root;
     const char *where;
-    char *error;
+    struct error *error;
 };
 
 static int lacks(const struct source *source, const char *key) {
@@ -227,7 +225,8 @@ static int read_config(const struct source *source, struct checkpoint_manifest *
     return fail(source->error, "out of memory while reading %s", source->where);
 }
 
-int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *path, char *error) {
+int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *path,
+                             struct error *error) {
     char where[FILE_SHOWN_MAX];
     struct json_file file;
     *manifest = (struct checkpoint_manifest){0};

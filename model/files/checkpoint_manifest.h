@@ -18,6 +18,7 @@
 #ifndef MODEL_FILES_CHECKPOINT_MANIFEST_H
 #define MODEL_FILES_CHECKPOINT_MANIFEST_H
 
+#include "data/base/error.h"
 #include "model/config/config_print.h"
 #include "model/files/checkpoint_tensors.h"
 #include "model/trainer.h"
@@ -45,11 +46,12 @@ struct checkpoint_manifest {
 };
 
 int checkpoint_write_manifest(const struct trainer *trainer, const struct checkpoint_files *files,
-                              const char *path, char *error);
+                              const char *path, struct error *error);
 
 /* Fails when the file is missing, no JSON, of another format, or not as it was written; then there
  * is nothing to close, though closing is harmless. */
-int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *path, char *error);
+int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *path,
+                             struct error *error);
 void checkpoint_manifest_close(struct checkpoint_manifest *manifest);
 
 #endif

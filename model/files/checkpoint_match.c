@@ -8,7 +8,6 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
 #include "data/base/json_text.h"
 
 enum {
@@ -60,7 +59,7 @@ static int64_t layer_of(const char *name) {
 
 /* Files of fewer or more layers are told as that, by the first tensor it shows in. */
 static int check_layers(const struct parameter *list, const struct tensor_files *files,
-                        char *error) {
+                        struct error *error) {
     int64_t wanted = 0, found = 0;
     const struct tensor_place *surplus = NULL;
     for (ptrdiff_t i = 0; i < arrlen(list); i++)
@@ -98,7 +97,7 @@ static const char *key_of_shape(const struct extent *extent,
 }
 
 static int check_tensor(const struct parameter *parameter, const struct tensor_place *place,
-                        char *error) {
+                        struct error *error) {
     const struct safetensors_entry *entry = place->entry;
     const struct extent *extent = &parameter->extent;
     const uint64_t wanted[] = {(uint64_t)extent->rows, (uint64_t)extent->columns};
@@ -121,7 +120,7 @@ static int check_tensor(const struct parameter *parameter, const struct tensor_p
 }
 
 static int missing_tensor(const struct tensor_files *files, const char *prefix, const char *name,
-                          char *error) {
+                          struct error *error) {
     return fail(error,
                 "%.400s: tensor %s%s is missing\nit is not a GPT-2 like the config's: use "
                 "another file",
@@ -165,7 +164,8 @@ static bool same_values(const struct safetensors_entry *a, const struct safetens
     return true;
 }
 
-static int check_head(const struct parameter *list, const struct tensor_files *files, char *error) {
+static int check_head(const struct parameter *list, const struct tensor_files *files,
+                      struct error *error) {
     const struct tensor_place *head = tensor_files_find(files, "lm_head.weight");
     const struct parameter *wte = parameter_read_by(list, SITE_LM_HEAD);
     if (!head) return 0;
@@ -188,7 +188,8 @@ static bool is_extra(const char *name) {
 }
 
 /* matched[i] says that tensor i is a weight of the model. */
-static int check_surplus(const struct tensor_files *files, const bool *matched, char *error) {
+static int check_surplus(const struct tensor_files *files, const bool *matched,
+                         struct error *error) {
     for (int i = 0; i < files->count; i++) {
         const struct tensor_place *place = &files->places[i];
         if (!matched[i] && !is_extra(place->entry->name))
@@ -199,7 +200,7 @@ static int check_surplus(const struct tensor_files *files, const bool *matched, 
 }
 
 static int match_weights(const struct parameter *list, const struct tensor_files *files,
-                         bool *matched, char *error) {
+                         bool *matched, struct error *error) {
     for (ptrdiff_t i = 0; i < arrlen(list); i++) {
         const struct tensor_place *place = checkpoint_find_weight(files, list[i].name);
         if (!place) return missing_tensor(files, checkpoint_weight_prefix, list[i].name, error);
@@ -210,7 +211,7 @@ static int match_weights(const struct parameter *list, const struct tensor_files
 }
 
 int checkpoint_check_weights(const struct parameter *list, const struct tensor_files *files,
-                             char *error) {
+                             struct error *error) {
     if (check_layers(list, files, error)) return -1;
     bool *matched = calloc((size_t)files->count + 1, sizeof *matched);
     if (!matched) return fail(error, "out of memory while reading %.400s", files->where);
@@ -220,7 +221,7 @@ int checkpoint_check_weights(const struct parameter *list, const struct tensor_f
 }
 
 int checkpoint_check_moments(const struct parameter *list, const struct tensor_files *files,
-                             char *error) {
+                             struct error *error) {
     for (int moment = 0; moment < 2; moment++) {
         for (ptrdiff_t i = 0; i < arrlen(list); i++) {
             const char *name = list[i].name;

@@ -6,6 +6,7 @@
 #ifndef MODEL_FILES_CHECKPOINT_MATCH_H
 #define MODEL_FILES_CHECKPOINT_MATCH_H
 
+#include "data/base/error.h"
 #include "model/architecture/parameters.h"
 #include "model/files/tensor_files.h"
 
@@ -20,9 +21,9 @@ extern const char *const checkpoint_moment_prefixes[2]; /* with "transformer." a
  * files also hold: buffers (*.attn.bias, *.attn.masked_bias) and a lm_head.weight that is the token
  * embedding. */
 int checkpoint_check_weights(const struct parameter *list, const struct tensor_files *files,
-                             char *error);
+                             struct error *error);
 int checkpoint_check_moments(const struct parameter *list, const struct tensor_files *files,
-                             char *error);
+                             struct error *error);
 
 /* A weight by its name without "transformer.", or a moment (0 or 1) of it; NULL where there is
  * none. */

@@ -6,14 +6,13 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
 #include "model/files/safetensors_write.h"
 
 enum { PIECE = 1 << 18 }; /* elements that pass through the host at a time */
 
 /* Appends one flat array, parameter by parameter. The writer is abandoned after a failure. */
 static int write_flat(struct safetensors_writer *writer, const struct gpt *gpt,
-                      const struct tensor *flat, float *buffer, char *error) {
+                      const struct tensor *flat, float *buffer, struct error *error) {
     struct backend *be = gpt->be;
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
         struct tensor view = gpt_parameter_view(flat, &gpt->list[i]);
@@ -22,9 +21,9 @@ static int write_flat(struct safetensors_writer *writer, const struct gpt *gpt,
             int64_t count = total - first < PIECE ? total - first : PIECE;
             size_t bytes = (size_t)count * sizeof *buffer;
             backend_download(be, buffer, (const float *)view.data + first, bytes);
-            if (be->failure[0]) {
+            if (be->failure.text[0]) {
                 safetensors_write_abandon(writer);
-                return fail(error, "%s", be->failure);
+                return fail(error, "%s", be->failure.text);
             }
             if (safetensors_write_data(writer, buffer, bytes, error)) return -1;
         }
@@ -34,7 +33,7 @@ static int write_flat(struct safetensors_writer *writer, const struct gpt *gpt,
 
 static int write_arrays(const struct gpt *gpt, const struct tensor *const *arrays,
                         const char *const *prefixes, int count, const char *path,
-                        struct checkpoint_file *file, char *error) {
+                        struct checkpoint_file *file, struct error *error) {
     struct safetensors_entry *entries = NULL;
     struct safetensors_writer writer;
     float *buffer = malloc(PIECE * sizeof *buffer);
@@ -56,14 +55,14 @@ static int write_arrays(const struct gpt *gpt, const struct tensor *const *array
 }
 
 int checkpoint_write_weights(const struct gpt *gpt, const char *path, struct checkpoint_file *file,
-                             char *error) {
+                             struct error *error) {
     const char *prefix = checkpoint_weight_prefix;
     const struct tensor *array = &gpt->master;
     return write_arrays(gpt, &array, &prefix, 1, path, file, error);
 }
 
 int checkpoint_write_moments(const struct optimizer *optimizer, const char *path,
-                             struct checkpoint_file *file, char *error) {
+                             struct checkpoint_file *file, struct error *error) {
     const struct tensor *const arrays[] = {&optimizer->moment1, &optimizer->moment2};
     return write_arrays(optimizer->gpt, arrays, checkpoint_moment_prefixes, 2, path, file, error);
 }

@@ -4,6 +4,7 @@
 #ifndef MODEL_FILES_CHECKPOINT_TENSORS_H
 #define MODEL_FILES_CHECKPOINT_TENSORS_H
 
+#include "data/base/error.h"
 #include "data/base/sha256.h"
 #include "model/files/checkpoint_match.h"
 #include "model/gpt.h"
@@ -20,9 +21,9 @@ struct checkpoint_file {
 
 /* Write the fp32 masters, or both moments, durably, and fill all of *file but its name. */
 int checkpoint_write_weights(const struct gpt *gpt, const char *path, struct checkpoint_file *file,
-                             char *error);
+                             struct error *error);
 int checkpoint_write_moments(const struct optimizer *optimizer, const char *path,
-                             struct checkpoint_file *file, char *error);
+                             struct checkpoint_file *file, struct error *error);
 
 /* Fill the masters, or the moments, from files that passed their check. */
 void checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files);

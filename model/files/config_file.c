@@ -1,6 +1,5 @@
 #include "model/files/config_file.h"
 
-#include "data/base/error.h"
 #include "data/base/files.h"
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
@@ -19,7 +18,8 @@
 enum { PATH_LENGTH_MAX = 4096 };
 
 /* The whole file in *text, freed by the caller. Not by its size first: it may be a pipe. */
-static int read_stream(FILE *file, const char *where, char **text, size_t *length, char *error) {
+static int read_stream(FILE *file, const char *where, char **text, size_t *length,
+                       struct error *error) {
     *text = malloc(CONFIG_FILE_MAX + 1);
     if (!*text) return fail(error, "%s: not enough memory to read it.", where);
     *length = fread(*text, 1, CONFIG_FILE_MAX + 1, file);
@@ -29,7 +29,7 @@ static int read_stream(FILE *file, const char *where, char **text, size_t *lengt
     return 0;
 }
 
-static int read_file(const char *path, char **text, size_t *length, char *error) {
+static int read_file(const char *path, char **text, size_t *length, struct error *error) {
     char where[FILE_SHOWN_MAX];
     file_path_shown(where, path);
     FILE *file = fopen(path, "rb");
@@ -56,7 +56,7 @@ static void name_from_path(char name[CONFIG_STRING_MAX], const char *path) {
 
 /* Applies --set texts, then what follows from all that is known, and checks the whole. */
 static int finish(struct config *config, struct config_origins *origins, char *const *overrides,
-                  int override_count, char *error) {
+                  int override_count, struct error *error) {
     for (int i = 0; i < override_count; i++)
         if (config_read_flag(config, origins, overrides[i], error)) return -1;
     if (config->name[0] == '\0') name_from_path(config->name, origins->path);
@@ -66,13 +66,13 @@ static int finish(struct config *config, struct config_origins *origins, char *c
 }
 
 int config_override(struct config *config, const char *path, char *const *overrides,
-                    int override_count, char *error) {
+                    int override_count, struct error *error) {
     struct config_origins origins = {.path = path};
     return finish(config, &origins, overrides, override_count, error);
 }
 
 int config_load(struct config *config, const char *path, char *const *overrides, int override_count,
-                char *error) {
+                struct error *error) {
     struct config_origins origins = {.path = path};
     char *text = NULL;
     size_t length = 0;
@@ -113,7 +113,7 @@ static void hint_nearest_file(char *hint, size_t size, const char *folder, const
     arrfree(names);
 }
 
-static int refuse_unfound(const char *name, const char *folder, char *error) {
+static int refuse_unfound(const char *name, const char *folder, struct error *error) {
     char hint[320], shown_name[FILE_SHOWN_MAX], shown_folder[FILE_SHOWN_MAX];
     hint_nearest_file(hint, sizeof hint, folder, name);
     if (!hint[0]) hint_nearest_file(hint, sizeof hint, "configs", name);
@@ -122,7 +122,7 @@ static int refuse_unfound(const char *name, const char *folder, char *error) {
                 file_path_shown(shown_folder, folder), hint);
 }
 
-int config_find(char *path, size_t size, const char *name, char *error) {
+int config_find(char *path, size_t size, const char *name, struct error *error) {
     char folder[PATH_LENGTH_MAX], candidate[2 * PATH_LENGTH_MAX];
     if (name[0] == '\0') return fail(error, "--config takes the name of a file.");
     shipped_folder(folder);

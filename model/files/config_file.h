@@ -2,6 +2,7 @@
 #ifndef MODEL_FILES_CONFIG_FILE_H
 #define MODEL_FILES_CONFIG_FILE_H
 
+#include "data/base/error.h"
 #include "model/config/config.h"
 
 /* Reads the file at path, then applies overrides ("key.path=value", the texts of --set, in order;
@@ -9,16 +10,16 @@
  * what must hold between values. On success *config is complete and valid. On failure returns -1
  * with the file and line, or the --set text, in error, and *config is undefined. */
 int config_load(struct config *config, const char *path, char *const *overrides, int override_count,
-                char *error);
+                struct error *error);
 
 /* Applies more overrides to a config loaded before, and checks it again; path names its origin in
  * messages. */
 int config_override(struct config *config, const char *path, char *const *overrides,
-                    int override_count, char *error);
+                    int override_count, struct error *error);
 
 /* Finds the config file that a user names. A name with a '/', or of something in the current
  * folder, is itself the path; another one is looked up in configs/ beside the executable, then in
  * ./configs. Fails when it is in none of them, or when the path does not fit in size bytes. */
-int config_find(char *path, size_t size, const char *name, char *error);
+int config_find(char *path, size_t size, const char *name, struct error *error);
 
 #endif

@@ -3,7 +3,6 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "data/base/error.h"
 #include "data/base/files.h"
 #include "data/text/tokenizer.h"
 #include "model/config/config_keys.h"
@@ -22,21 +21,22 @@ enum config_tokenizer config_tokenizer_of_model(int64_t vocab_size, const char *
 }
 
 /* The message begins with where model.init_from got its value. */
-__attribute__((format(printf, 3, 4))) static int refuse(const struct config_origins *origins,
-                                                        char *error, const char *format, ...) {
-    char where[CONFIG_WHERE_MAX], message[ERROR_MAX];
+__attribute__((format(printf, 3, 4))) static int
+refuse(const struct config_origins *origins, struct error *error, const char *format, ...) {
+    char where[CONFIG_WHERE_MAX];
+    struct error message;
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(message, sizeof message, format, arguments);
+    vsnprintf(message.text, sizeof message.text, format, arguments);
     va_end(arguments);
     config_where(where, origins, config_option_index("model.init_from", strlen("model.init_from")));
-    return fail(error, "%s: %s", where, message);
+    return fail(error, "%s: %s", where, message.text);
 }
 
-int config_init(struct config *config, const struct config_origins *origins, char *error) {
+int config_init(struct config *config, const struct config_origins *origins, struct error *error) {
     const char *directory = config->model.init_from;
     struct config read = *config;
-    char reason[ERROR_MAX];
+    struct error reason;
     if (!directory[0] || is_complete(config)) return 0;
     if (!file_exists(directory) && !config_given(config, "model.n_layer"))
         return refuse(origins, error,
@@ -51,8 +51,8 @@ int config_init(struct config *config, const struct config_origins *origins, cha
             "such as %.300s/checkpoints/step-00001000",
             directory, directory);
     if (!file_exists_in(directory, "config.json")) return 0;
-    if (huggingface_read_config(&read, directory, reason))
-        return refuse(origins, error, "model.init_from: %s", reason);
+    if (huggingface_read_config(&read, directory, &reason))
+        return refuse(origins, error, "model.init_from: %s", reason.text);
 #define X(size)                                                                              \
     if (config->model.preset == CONFIG_PRESET_NONE && !config_given(config, "model." #size)) \
         config->model.size = read.model.size;

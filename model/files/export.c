@@ -11,7 +11,6 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
 #include "data/base/files.h"
 #include "data/base/printed.h"
 #include "model/config/config_keys.h"
@@ -39,7 +38,7 @@ static const char *const tokenizer_files[] = {
 
 /* Stores elements first .. first + count of a tensor in buffer, in dtype. */
 static int convert(void *buffer, float *values, const struct tensor_place *place, int64_t first,
-                   int64_t count, enum dtype dtype, char *error) {
+                   int64_t count, enum dtype dtype, struct error *error) {
     const struct safetensors_entry *entry = place->entry;
     if (checkpoint_dtype(entry) == dtype) {
         size_t size = dtype_bytes(dtype);
@@ -62,7 +61,7 @@ static int convert(void *buffer, float *values, const struct tensor_place *place
 }
 
 static int write_tensor(struct safetensors_writer *writer, const struct tensor_place *place,
-                        enum dtype dtype, float *values, void *buffer, char *error) {
+                        enum dtype dtype, float *values, void *buffer, struct error *error) {
     int64_t total = (int64_t)(place->entry->bytes / dtype_bytes(checkpoint_dtype(place->entry)));
     for (int64_t first = 0; first < total; first += PIECE) {
         int64_t count = total - first < PIECE ? total - first : PIECE;
@@ -77,7 +76,7 @@ static int write_tensor(struct safetensors_writer *writer, const struct tensor_p
 }
 
 static int write_tensors(const char *path, const struct parameter *list,
-                         const struct tensor_files *files, enum dtype dtype, char *error) {
+                         const struct tensor_files *files, enum dtype dtype, struct error *error) {
     struct safetensors_entry *entries = NULL;
     struct safetensors_writer writer;
     float *values = malloc(2 * PIECE * sizeof *values);
@@ -99,7 +98,7 @@ struct job {
     const char *from, *directory; /* the one that is being written */
     enum dtype dtype;
     struct config config; /* its sizes */
-    char *error;
+    struct error *error;
 };
 
 static int write_weights(const struct job *job) {
@@ -172,7 +171,7 @@ struct places {
 };
 
 /* An empty directory that stands there is taken, through links too. */
-static int take_existing(struct places *places, char *error) {
+static int take_existing(struct places *places, struct error *error) {
     if (!is_empty(places->final))
         return fail(error,
                     "%.400s is there already, and is no empty directory\nexport to another one, or "
@@ -186,7 +185,7 @@ static int take_existing(struct places *places, char *error) {
     return fail(error, "%.400s cannot be replaced\nexport to another directory", places->final);
 }
 
-static int find_places(struct places *places, const char *to, char *error) {
+static int find_places(struct places *places, const char *to, struct error *error) {
     struct stat status;
     size_t length = strlen(to);
     while (length > 1 && to[length - 1] == '/') length--;
@@ -208,17 +207,18 @@ static int find_places(struct places *places, const char *to, char *error) {
 }
 
 /* Gives what was written its final name. An empty directory that stands there is replaced. */
-static int publish(const struct places *places, char *error) {
+static int publish(const struct places *places, struct error *error) {
     if (rename(places->unfinished, places->final) != 0)
         return fail(error, "cannot rename %.400s to %.400s: %s\nexport to another directory",
                     places->unfinished, places->final, strerror(errno));
     return directory_sync(places->parent, error);
 }
 
-int export_model(const char *to, const char *from, enum dtype dtype, char *error) {
+int export_model(const char *to, const char *from, enum dtype dtype, struct error *error) {
     struct places places;
     struct job job = {from, places.unfinished, dtype, .error = error};
-    char manifest[FILE_PATH_MAX], ignored[ERROR_MAX];
+    char manifest[FILE_PATH_MAX];
+    struct error ignored;
     if (file_path_join(manifest, from, checkpoint_manifest_name, error)) return -1;
     if (file_exists(manifest) && checkpoint_verify(from, error)) return -1;
     config_defaults(&job.config);
@@ -229,6 +229,6 @@ int export_model(const char *to, const char *from, enum dtype dtype, char *error
     if (directory_create(places.unfinished, error)) return -1;
     int status = write_all(&job);
     if (status == 0) status = publish(&places, error);
-    if (status) directory_remove(places.unfinished, ignored);
+    if (status) directory_remove(places.unfinished, &ignored);
     return status;
 }

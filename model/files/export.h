@@ -12,6 +12,7 @@
 #ifndef MODEL_FILES_EXPORT_H
 #define MODEL_FILES_EXPORT_H
 
+#include "data/base/error.h"
 #include "kernels/dtype.h"
 
 /* Exports the checkpoint, or the model of Hugging Face (with shards too), in the directory `from`
@@ -20,6 +21,6 @@
  * same dtype they keep their bits. Infinities and NaN stay what they are; a finite value that
  * dtype cannot hold is a failure that names it. Memory needed does not depend on the model's
  * size. */
-int export_model(const char *to, const char *from, enum dtype dtype, char *error);
+int export_model(const char *to, const char *from, enum dtype dtype, struct error *error);
 
 #endif

@@ -7,7 +7,6 @@
 
 #include <cjson/cJSON.h>
 
-#include "data/base/error.h"
 #include "data/base/files.h"
 #include "model/config/config_read.h"
 #include "data/base/json_file.h"
@@ -109,7 +108,7 @@ void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
 struct source {
     const cJSON *root;
     const char *where;
-    char *error;
+    struct error *error;
 };
 
 static int refuse(const struct source *source, const char *key, const char *wanted) {
@@ -190,14 +189,14 @@ static int read_sizes(const struct source *source, struct config *config) {
 }
 
 static int open_config(struct json_file *file, char where[FILE_SHOWN_MAX], const char *directory,
-                       char *error) {
+                       struct error *error) {
     char path[FILE_PATH_MAX];
     if (file_path_join(path, directory, "config.json", error)) return -1;
     file_path_shown(where, path);
     return json_file_open(file, path, error);
 }
 
-int huggingface_read_config(struct config *config, const char *directory, char *error) {
+int huggingface_read_config(struct config *config, const char *directory, struct error *error) {
     char where[FILE_SHOWN_MAX];
     struct json_file file;
     if (open_config(&file, where, directory, error)) return -1;
@@ -222,7 +221,7 @@ static int64_t read_token(const cJSON *root, const char *key, int64_t absent,
 }
 
 int huggingface_read_tokens(struct huggingface_tokens *tokens, const struct config *config,
-                            const char *directory, char *error) {
+                            const char *directory, struct error *error) {
     char where[FILE_SHOWN_MAX];
     struct json_file file;
     if (open_config(&file, where, directory, error)) return -1;

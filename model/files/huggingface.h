@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 
+#include "data/base/error.h"
 #include "data/text/tokenizer.h"
 #include "kernels/dtype.h"
 #include "model/config/config.h"
@@ -36,11 +37,11 @@ void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
  * n_ctx. Fails when the file is
  * missing or malformed, and when it describes a model other than ours: another model_type,
  * activation, layer_norm_epsilon, width of the MLP, or scaling of attention. */
-int huggingface_read_config(struct config *config, const char *directory, char *error);
+int huggingface_read_config(struct config *config, const char *directory, struct error *error);
 
 /* Reads the tokens from DIRECTORY/config.json, which was read before. What is no token of the
  * vocabulary is none; of several that end texts, the first is taken. */
 int huggingface_read_tokens(struct huggingface_tokens *tokens, const struct config *config,
-                            const char *directory, char *error);
+                            const char *directory, struct error *error);
 
 #endif

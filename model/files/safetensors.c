@@ -13,13 +13,12 @@
 
 #include <cjson/cJSON.h>
 
-#include "data/base/error.h"
 #include "data/base/utf8.h"
 #include "data/base/json_file.h"
 
 /* Fails with a reason about the file. Names in it come from the file: what a terminal would obey is
  * masked. */
-__attribute__((format(printf, 3, 4))) static int damaged(char *error, const char *path,
+__attribute__((format(printf, 3, 4))) static int damaged(struct error *error, const char *path,
                                                          const char *format, ...) {
     char reason[400];
     va_list arguments;
@@ -44,7 +43,7 @@ static bool read_count(uint64_t *count, const cJSON *item) {
 }
 
 static int read_dtype(struct safetensors_entry *entry, const cJSON *item, const char *path,
-                      char *error) {
+                      struct error *error) {
     if (!cJSON_IsString(item))
         return damaged(error, path, "tensor %.150s needs one \"dtype\", a string", entry->name);
     for (int i = 0; i < SAFETENSORS_DTYPE_COUNT; i++) {
@@ -58,7 +57,7 @@ static int read_dtype(struct safetensors_entry *entry, const cJSON *item, const 
 }
 
 static int read_shape(struct safetensors_entry *entry, const cJSON *item, const char *path,
-                      char *error) {
+                      struct error *error) {
     if (!cJSON_IsArray(item))
         return damaged(error, path, "tensor %.150s needs one \"shape\", a list", entry->name);
     const cJSON *dimension;
@@ -76,7 +75,7 @@ static int read_shape(struct safetensors_entry *entry, const cJSON *item, const 
 }
 
 static int read_offsets(struct safetensors_entry *entry, const cJSON *item, uint64_t data_bytes,
-                        const char *path, char *error) {
+                        const char *path, struct error *error) {
     uint64_t begin = 0, end = 0, expected = 0;
     if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 2 || !read_count(&begin, item->child) ||
         !read_count(&end, item->child->next))
@@ -106,7 +105,7 @@ static int read_offsets(struct safetensors_entry *entry, const cJSON *item, uint
 }
 
 static int read_entry(struct safetensors_entry *entry, const cJSON *item, uint64_t data_bytes,
-                      const char *path, char *error) {
+                      const char *path, struct error *error) {
     *entry = (struct safetensors_entry){.name = item->string};
     if (!cJSON_IsObject(item))
         return damaged(error, path, "tensor %.150s is not described by an object", entry->name);
@@ -127,7 +126,7 @@ static int compare_place(const void *a, const void *b) {
     return strcmp(left->name, right->name);
 }
 
-static int check_metadata(const cJSON *metadata, const char *path, char *error) {
+static int check_metadata(const cJSON *metadata, const char *path, struct error *error) {
     if (!cJSON_IsObject(metadata))
         return damaged(error, path, "its \"%s\" is not an object", SAFETENSORS_METADATA_KEY);
     const size_t count = (size_t)cJSON_GetArraySize(metadata);
@@ -150,7 +149,7 @@ static int check_metadata(const cJSON *metadata, const char *path, char *error) 
 
 /* Checks that the entries, sorted by offset, fill the data section. */
 static int check_places(const struct safetensors *file, uint64_t data_bytes, const char *path,
-                        char *error) {
+                        struct error *error) {
     uint64_t end = 0;
     for (int i = 0; i < file->count; i++) {
         const struct safetensors_entry *entry = &file->entries[i];
@@ -168,7 +167,7 @@ static int check_places(const struct safetensors *file, uint64_t data_bytes, con
     return 0;
 }
 
-static int index_names(struct safetensors *file, const char *path, char *error) {
+static int index_names(struct safetensors *file, const char *path, struct error *error) {
     for (int i = 0; i < file->count; i++) file->by_name[i] = &file->entries[i];
     if (file->count > 1)
         qsort(file->by_name, (size_t)file->count, sizeof(*file->by_name), compare_name);
@@ -180,7 +179,7 @@ static int index_names(struct safetensors *file, const char *path, char *error) 
 }
 
 static int read_entries(struct safetensors *file, const uint8_t *data, uint64_t data_bytes,
-                        const char *path, char *error) {
+                        const char *path, struct error *error) {
     const size_t members = (size_t)cJSON_GetArraySize(file->header);
     file->entries = malloc((members + 1) * sizeof(*file->entries));
     file->by_name = malloc((members + 1) * sizeof(*file->by_name));
@@ -207,7 +206,7 @@ static int read_entries(struct safetensors *file, const uint8_t *data, uint64_t 
 
 /* Parses `size` bytes of header text, which a NUL follows. */
 static int parse_header(struct safetensors *file, const char *text, size_t size, const char *path,
-                        char *error) {
+                        struct error *error) {
     if (text[0] != '{') return damaged(error, path, "its header does not begin with '{'");
     if (!utf8_valid(text, size)) return damaged(error, path, "its header is not UTF-8 text");
     for (size_t i = 0; i < size; i++) {
@@ -228,7 +227,7 @@ static int parse_header(struct safetensors *file, const char *text, size_t size,
     return 0;
 }
 
-static int read_header(struct safetensors *file, const char *path, char *error) {
+static int read_header(struct safetensors *file, const char *path, struct error *error) {
     const uint8_t *bytes = file->map;
     uint64_t header_bytes = 0;
     for (int i = 0; i < SAFETENSORS_LENGTH_BYTES; i++)
@@ -252,7 +251,7 @@ static int read_header(struct safetensors *file, const char *path, char *error) 
     return read_entries(file, bytes + data_start, file->map_bytes - data_start, path, error);
 }
 
-static int map_file(struct safetensors *file, const char *path, char *error) {
+static int map_file(struct safetensors *file, const char *path, struct error *error) {
     /* O_NONBLOCK: opening a pipe that nobody writes to must not hang. */
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
@@ -285,7 +284,7 @@ static int map_file(struct safetensors *file, const char *path, char *error) {
     return result;
 }
 
-int safetensors_open(struct safetensors *file, const char *path, char *error) {
+int safetensors_open(struct safetensors *file, const char *path, struct error *error) {
     memset(file, 0, sizeof(*file));
     if (map_file(file, path, error) != 0) return -1;
     if (read_header(file, path, error) == 0) return 0;

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
 #include "model/files/safetensors_format.h"
 
 struct cJSON;
@@ -33,7 +34,7 @@ struct safetensors {
  * stay valid until the close. Fails on anything that the format does not allow, on more than
  * SAFETENSORS_RANK_MAX dimensions, and when the file cannot be read; then there is nothing to
  * close, though closing is harmless. The file may not be cut short while it is open. */
-int safetensors_open(struct safetensors *file, const char *path, char *error);
+int safetensors_open(struct safetensors *file, const char *path, struct error *error);
 
 /* The tensor of that name, or NULL. Any number of threads may ask at once. */
 const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);

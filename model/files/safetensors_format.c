@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/base/error.h"
-
 static const struct {
     const char *name;
     int bits;
@@ -32,7 +30,7 @@ bool safetensors_entry_bytes(uint64_t *bytes, const struct safetensors_entry *en
     return bits % 8 == 0;
 }
 
-int safetensors_out_of_memory(char *error, const char *path) {
+int safetensors_out_of_memory(struct error *error, const char *path) {
     return fail(error, "out of memory for the header of %.480s\nfree memory and try again", path);
 }
 

@@ -7,17 +7,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
+
 enum { SAFETENSORS_RANK_MAX = 8, SAFETENSORS_HEADER_MAX_BYTES = 100000000 };
 
 /* X(NAME in the file, bits of an element), those of a width together. */
-#define SAFETENSORS_DTYPES(X)                                                           \
-    X(BOOL, 8)                                                                          \
-    X(F4, 4)                                                                            \
-    X(F6_E2M3, 6)                                                                       \
-    X(F6_E3M2, 6)                                                                       \
-    X(U8, 8)                                                                            \
-    X(I8, 8) X(F8_E5M2, 8) X(F8_E4M3, 8) X(F8_E8M0, 8) X(I16, 16) X(U16, 16) X(F16, 16) \
-        X(BF16, 16) X(I32, 32) X(U32, 32) X(F32, 32) X(C64, 64) X(F64, 64) X(I64, 64) X(U64, 64)
+#define SAFETENSORS_DTYPES(X)                                                                   \
+    X(BOOL, 8)                                                                                  \
+    X(F4, 4)                                                                                    \
+    X(F6_E2M3, 6)                                                                               \
+    X(F6_E3M2, 6)                                                                               \
+    X(U8, 8)                                                                                    \
+    X(I8, 8)                                                                                    \
+    X(F8_E5M2, 8)                                                                               \
+    X(F8_E4M3, 8)                                                                               \
+    X(F8_E8M0, 8) X(I16, 16) X(U16, 16) X(F16, 16) X(BF16, 16) X(I32, 32) X(U32, 32) X(F32, 32) \
+        X(C64, 64) X(F64, 64) X(I64, 64) X(U64, 64)
 
 enum safetensors_dtype {
 #define X(NAME, bits) SAFETENSORS_##NAME,
@@ -54,6 +59,6 @@ bool safetensors_entry_bytes(uint64_t *bytes, const struct safetensors_entry *en
 /* Returns a text that occurs twice, or NULL. Sorts the list. */
 const char *safetensors_repeated(const char **texts, size_t count);
 
-int safetensors_out_of_memory(char *error, const char *path);
+int safetensors_out_of_memory(struct error *error, const char *path);
 
 #endif

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/base/error.h"
 #include "data/base/json_escape.h"
 #include "data/base/utf8.h"
 #include "model/files/safetensors_format.h"
@@ -21,7 +20,7 @@ static void print_entry(FILE *out, const struct safetensors_entry *entry, uint64
 
 /* Fails when one of the texts is not UTF-8, is `reserved`, or repeats. */
 static int check_texts(const char **texts, size_t count, const char *reserved, const char *path,
-                       char *error) {
+                       struct error *error) {
     const char *wrong = NULL;
     for (size_t i = 0; i < count; i++) {
         if (!utf8_valid(texts[i], strlen(texts[i])))
@@ -41,7 +40,7 @@ static int check_texts(const char **texts, size_t count, const char *reserved, c
 
 static int check_request(const struct safetensors_entry *entries, size_t count,
                          const struct safetensors_pair *pairs, size_t pair_count, const char *path,
-                         char *error) {
+                         struct error *error) {
     const char **texts = malloc((count + pair_count + 1) * sizeof(*texts));
     if (!texts) return safetensors_out_of_memory(error, path);
     for (size_t i = 0; i < count; i++) texts[i] = entries[i].name;
@@ -60,7 +59,7 @@ static int check_request(const struct safetensors_entry *entries, size_t count,
 /* Prints length and header. Stores the size of all data. */
 static int print_header(FILE *out, uint64_t *data_bytes, const struct safetensors_entry *entries,
                         int count, const struct safetensors_pair *pairs, int pair_count,
-                        const char *path, char *error) {
+                        const char *path, struct error *error) {
     fprintf(out, "%*s{\"%s\":{\"format\":\"pt\"", SAFETENSORS_LENGTH_BYTES, "",
             SAFETENSORS_METADATA_KEY);
     for (int i = 0; i < pair_count; i++) {
@@ -90,7 +89,7 @@ static int print_header(FILE *out, uint64_t *data_bytes, const struct safetensor
 }
 
 static int write_header(struct safetensors_writer *writer, char *header, size_t size,
-                        const char *path, char *error) {
+                        const char *path, struct error *error) {
     const uint64_t length = size - SAFETENSORS_LENGTH_BYTES;
     if (length > SAFETENSORS_HEADER_MAX_BYTES)
         return fail(error,
@@ -104,7 +103,8 @@ static int write_header(struct safetensors_writer *writer, char *header, size_t 
 
 int safetensors_write_begin(struct safetensors_writer *writer, const char *path,
                             const struct safetensors_entry *entries, int count,
-                            const struct safetensors_pair *pairs, int pair_count, char *error) {
+                            const struct safetensors_pair *pairs, int pair_count,
+                            struct error *error) {
     memset(writer, 0, sizeof(*writer));
     if (check_request(entries, (size_t)count, pairs, (size_t)pair_count, path, error) != 0)
         return -1;
@@ -123,7 +123,7 @@ int safetensors_write_begin(struct safetensors_writer *writer, const char *path,
 }
 
 int safetensors_write_data(struct safetensors_writer *writer, const void *bytes, size_t size,
-                           char *error) {
+                           struct error *error) {
     if (size > writer->announced - writer->received) {
         safetensors_write_abandon(writer);
         return fail(error,
@@ -135,7 +135,7 @@ int safetensors_write_data(struct safetensors_writer *writer, const void *bytes,
     return file_writer_put(&writer->file, bytes, size, error);
 }
 
-int safetensors_write_end(struct safetensors_writer *writer, char *error) {
+int safetensors_write_end(struct safetensors_writer *writer, struct error *error) {
     if (writer->received != writer->announced) {
         safetensors_write_abandon(writer);
         return fail(error,

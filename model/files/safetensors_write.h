@@ -2,6 +2,7 @@
 #ifndef MODEL_FILES_SAFETENSORS_WRITE_H
 #define MODEL_FILES_SAFETENSORS_WRITE_H
 
+#include "data/base/error.h"
 #include "data/base/files.h"
 #include "model/files/safetensors.h"
 
@@ -24,14 +25,15 @@ struct safetensors_writer {
  * nothing is left to abandon. */
 int safetensors_write_begin(struct safetensors_writer *writer, const char *path,
                             const struct safetensors_entry *entries, int count,
-                            const struct safetensors_pair *pairs, int pair_count, char *error);
+                            const struct safetensors_pair *pairs, int pair_count,
+                            struct error *error);
 
 /* Appends to the data of all tensors, which follow each other; the pieces may have any size. */
 int safetensors_write_data(struct safetensors_writer *writer, const void *bytes, size_t size,
-                           char *error);
+                           struct error *error);
 
 /* Makes the file durable under its name. Fails when less was written than announced. */
-int safetensors_write_end(struct safetensors_writer *writer, char *error);
+int safetensors_write_end(struct safetensors_writer *writer, struct error *error);
 
 /* Gives up: removes what was written; the file that had this name before stays. Nothing happens
  * when the writer is not open. */

@@ -6,7 +6,6 @@
 
 #include <cjson/cJSON.h>
 
-#include "data/base/error.h"
 #include "data/base/files.h"
 #include "data/base/json_text.h"
 #include "data/base/json_file.h"
@@ -18,10 +17,10 @@ static const char index_name[] = "model.safetensors.index.json";
 struct source {
     const char *directory;
     const char *where;
-    char *error;
+    struct error *error;
 };
 
-static int out_of_memory(const char *path, char *error) {
+static int out_of_memory(const char *path, struct error *error) {
     return fail(error, "out of memory for the tensors of %.400s\nfree memory and try again", path);
 }
 
@@ -31,7 +30,7 @@ static int compare_places(const void *a, const void *b) {
 }
 
 /* Lists the tensors of all files by name. Within a file names are known to differ. */
-static int list_places(struct tensor_files *files, char *error) {
+static int list_places(struct tensor_files *files, struct error *error) {
     size_t count = 0, next = 0;
     for (int i = 0; i < files->file_count; i++) count += (size_t)files->files[i].safetensors.count;
     files->places = malloc((count + 1) * sizeof *files->places);
@@ -56,13 +55,13 @@ static int list_places(struct tensor_files *files, char *error) {
 }
 
 /* Opens the files whose paths stand in files->files. */
-static int open_all(struct tensor_files *files, char *error) {
+static int open_all(struct tensor_files *files, struct error *error) {
     for (int i = 0; i < files->file_count; i++)
         if (safetensors_open(&files->files[i].safetensors, files->files[i].path, error)) return -1;
     return list_places(files, error);
 }
 
-static int open_one(struct tensor_files *files, const char *path, char *error) {
+static int open_one(struct tensor_files *files, const char *path, struct error *error) {
     files->where = strdup(path);
     files->files = calloc(1, sizeof *files->files);
     if (!files->where || !files->files) return out_of_memory(path, error);
@@ -72,7 +71,7 @@ static int open_one(struct tensor_files *files, const char *path, char *error) {
     return open_all(files, error);
 }
 
-int tensor_files_open(struct tensor_files *files, const char *path, char *error) {
+int tensor_files_open(struct tensor_files *files, const char *path, struct error *error) {
     *files = (struct tensor_files){0};
     if (open_one(files, path, error) == 0) return 0;
     tensor_files_close(files);
@@ -167,7 +166,7 @@ static int open_shards(struct tensor_files *files, const struct source *source, 
 }
 
 static int open_index(struct tensor_files *files, const char *directory, const char *path,
-                      char *error) {
+                      struct error *error) {
     struct json_file index;
     struct source source = {directory, path, error};
     files->where = strdup(path);
@@ -179,7 +178,7 @@ static int open_index(struct tensor_files *files, const char *directory, const c
 }
 
 /* Neither file is there. */
-static int no_weights(const char *directory, char *error) {
+static int no_weights(const char *directory, struct error *error) {
     static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
     char path[FILE_PATH_MAX];
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -197,7 +196,8 @@ static int no_weights(const char *directory, char *error) {
                 directory, single_name, index_name);
 }
 
-int tensor_files_open_directory(struct tensor_files *files, const char *directory, char *error) {
+int tensor_files_open_directory(struct tensor_files *files, const char *directory,
+                                struct error *error) {
     char single[FILE_PATH_MAX], index[FILE_PATH_MAX];
     int status;
     *files = (struct tensor_files){0};

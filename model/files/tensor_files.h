@@ -9,6 +9,7 @@
 #ifndef MODEL_FILES_TENSOR_FILES_H
 #define MODEL_FILES_TENSOR_FILES_H
 
+#include "data/base/error.h"
 #include "model/files/safetensors.h"
 
 enum { TENSOR_FILES_MAX = 1000 };
@@ -33,13 +34,14 @@ struct tensor_files {
 
 /* Opens one safetensors file. After a failure of this or of the next there is nothing to close,
  * though closing is harmless. */
-int tensor_files_open(struct tensor_files *files, const char *path, char *error);
+int tensor_files_open(struct tensor_files *files, const char *path, struct error *error);
 
 /* Opens the weights in a directory. Fails when there are none (and says so of weights in PyTorch's
  * own format), when index and shards contradict each other, when a tensor is in two shards, and
  * when any of the files is damaged. A tensor that the index does not mention is found all the
  * same, as transformers does. */
-int tensor_files_open_directory(struct tensor_files *files, const char *directory, char *error);
+int tensor_files_open_directory(struct tensor_files *files, const char *directory,
+                                struct error *error);
 
 /* The tensor of that name, or NULL. */
 const struct tensor_place *tensor_files_find(const struct tensor_files *files, const char *name);

@@ -7,10 +7,8 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
 #include "data/base/flags.h"
 #include "data/base/version.h"
-#include "model/config/config.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_print.h"
 
@@ -78,7 +76,7 @@ static const struct flag_row flags[FLAGS] = {
     [FLAG_VERSION] = {"--version", NULL, "print the version"},
 };
 
-static int read_count(int64_t *out, const char *flag, const char *text, char *error) {
+static int read_count(int64_t *out, const char *flag, const char *text, struct error *error) {
     char *end;
     errno = 0;
     long long value = strtoll(text, &end, 10);
@@ -89,7 +87,7 @@ static int read_count(int64_t *out, const char *flag, const char *text, char *er
 }
 
 static int read_number(double *out, double maximum, const char *flag, const char *text,
-                       char *error) {
+                       struct error *error) {
     char *end;
     double value = strtod(text, &end);
     bool valid = end != text && !*end && isfinite(value) && value >= 0 && value <= maximum;
@@ -101,7 +99,7 @@ static int read_number(double *out, double maximum, const char *flag, const char
 }
 
 static int read_precision(enum config_precision *out, const char *flag, const char *text,
-                          size_t length, char *error) {
+                          size_t length, struct error *error) {
     for (*out = 0; *out < CONFIG_PRECISION_AUTO; (*out)++) {
         const char *name = config_precision_name(*out);
         if (strlen(name) == length && strncmp(name, text, length) == 0) return 0;
@@ -109,7 +107,7 @@ static int read_precision(enum config_precision *out, const char *flag, const ch
     return fail(error, "%s: \"%.*s\" is none of fp32, fp16, bf16", flag, (int)length, text);
 }
 
-static int read_precisions(struct command_line *line, const char *text, char *error) {
+static int read_precisions(struct command_line *line, const char *text, struct error *error) {
     const int most = sizeof line->precisions / sizeof *line->precisions;
     for (line->precision_count = 0;; text++) {
         size_t length = strcspn(text, ",");
@@ -123,7 +121,8 @@ static int read_precisions(struct command_line *line, const char *text, char *er
 }
 
 /* Of the flags that say what to do there can be one. */
-static int choose(struct command_line *line, enum command command, const char *name, char *error) {
+static int choose(struct command_line *line, enum command command, const char *name,
+                  struct error *error) {
     if (line->command != COMMAND_TRAIN && line->command != command)
         return fail(error,
                     "%s: --dry-run, --sample, --eval, --export, --audit and --profile exclude "
@@ -133,7 +132,7 @@ static int choose(struct command_line *line, enum command command, const char *n
     return 0;
 }
 
-static int set_device(struct command_line *line, const char *value, char *error) {
+static int set_device(struct command_line *line, const char *value, struct error *error) {
     static char *const overrides[] = {"device=auto", "device=cpu", "device=cuda"};
     for (int i = 0; i < 3; i++)
         if (strcmp(overrides[i] + strlen("device="), value) == 0) {
@@ -143,7 +142,7 @@ static int set_device(struct command_line *line, const char *value, char *error)
     return fail(error, "--device: \"%s\" is none of auto, cpu, cuda", value);
 }
 
-static int take(struct command_line *line, enum flag flag, char *value, char *error) {
+static int take(struct command_line *line, enum flag flag, char *value, struct error *error) {
     const char *name = flags[flag].name;
     switch (flag) {
     case FLAG_CONFIG: line->config = value; return 0;
@@ -184,7 +183,7 @@ static int take(struct command_line *line, enum flag flag, char *value, char *er
     return 0;
 }
 
-static int check_flags_of(const struct command_line *line, char *error) {
+static int check_flags_of(const struct command_line *line, struct error *error) {
     bool samples = line->tokens >= 0 || line->top_k >= 0 || line->top_p >= 0 || line->seed >= 0 ||
                    line->temperature >= 0;
     if (samples && line->command != COMMAND_SAMPLE)
@@ -205,7 +204,7 @@ static int check_flags_of(const struct command_line *line, char *error) {
     return 0;
 }
 
-static int check(const struct command_line *line, char *error) {
+static int check(const struct command_line *line, struct error *error) {
     static const char *const names[] = {
         [COMMAND_SAMPLE] = "--sample", [COMMAND_EVAL] = "--eval", [COMMAND_EXPORT] = "--export"};
     bool audits = line->command == COMMAND_AUDIT;
@@ -238,7 +237,7 @@ static int check(const struct command_line *line, char *error) {
     return 0;
 }
 
-int command_line_parse(struct command_line *line, int argc, char **argv, char *error) {
+int command_line_parse(struct command_line *line, int argc, char **argv, struct error *error) {
     *line = (struct command_line){.program = argv[0],
                                   .temperature = -1,
                                   .top_k = -1,

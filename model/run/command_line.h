@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "data/base/error.h"
 #include "model/config/config.h"
 
 enum command {
@@ -45,7 +46,7 @@ struct command_line {
 };
 
 /* Returns -1 with a message for a usage error. The strings are argv's. */
-int command_line_parse(struct command_line *line, int argc, char **argv, char *error);
+int command_line_parse(struct command_line *line, int argc, char **argv, struct error *error);
 void command_line_free(struct command_line *line);
 
 void command_line_help(FILE *out);

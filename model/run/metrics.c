@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/base/error.h"
 #include "data/base/files.h"
 
 /* Finds how much of the file belongs to steps up to `step`: whole lines only. */
@@ -23,7 +22,8 @@ static long kept_length(struct metrics *metrics, int64_t step) {
     return kept;
 }
 
-int metrics_open(struct metrics *metrics, const char *run_directory, int64_t step, char *error) {
+int metrics_open(struct metrics *metrics, const char *run_directory, int64_t step,
+                 struct error *error) {
     char path[FILE_PATH_MAX];
     snprintf(path, sizeof path, "%s/metrics.jsonl", run_directory);
     metrics->last_validation = -1;
@@ -37,7 +37,7 @@ int metrics_open(struct metrics *metrics, const char *run_directory, int64_t ste
     return 0;
 }
 
-static int finish_line(struct metrics *metrics, char *error) {
+static int finish_line(struct metrics *metrics, struct error *error) {
     if (fflush(metrics->file) == 0 && !ferror(metrics->file)) return 0;
     return fail(error,
                 "metrics.jsonl: %s\nfree space, or choose another run_dir, or switch it off with "
@@ -51,7 +51,7 @@ static void print_number(FILE *file, const char *key, double value, int digits) 
 }
 
 int metrics_step(struct metrics *metrics, const struct step_report *report, double step_ms,
-                 double tokens_per_s, uint64_t memory_bytes, char *error) {
+                 double tokens_per_s, uint64_t memory_bytes, struct error *error) {
     FILE *file = metrics->file;
     if (!file) return 0;
     fprintf(file, "{\"step\": %" PRId64 ", \"tokens\": %" PRId64, report->step, report->tokens);
@@ -66,7 +66,8 @@ int metrics_step(struct metrics *metrics, const struct step_report *report, doub
     return finish_line(metrics, error);
 }
 
-int metrics_validation(struct metrics *metrics, int64_t step, double val_loss, char *error) {
+int metrics_validation(struct metrics *metrics, int64_t step, double val_loss,
+                       struct error *error) {
     FILE *file = metrics->file;
     metrics->last_validation = step;
     if (!file) return 0;
@@ -76,7 +77,7 @@ int metrics_validation(struct metrics *metrics, int64_t step, double val_loss, c
     return finish_line(metrics, error);
 }
 
-int metrics_close(struct metrics *metrics, char *error) {
+int metrics_close(struct metrics *metrics, struct error *error) {
     FILE *file = metrics->file;
     metrics->file = NULL;
     if (file && fclose(file)) return fail(error, "metrics.jsonl: %s", strerror(errno));

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "data/base/error.h"
 #include "model/trainer.h"
 
 struct metrics {
@@ -20,12 +21,13 @@ struct metrics {
 
 /* Opens RUN/metrics.jsonl. Lines of steps after `step` (of a run that was killed after its last
  * checkpoint) are cut off, so that the file tells one story; step 0 starts it anew. */
-int metrics_open(struct metrics *metrics, const char *run_directory, int64_t step, char *error);
-int metrics_close(struct metrics *metrics, char *error);
+int metrics_open(struct metrics *metrics, const char *run_directory, int64_t step,
+                 struct error *error);
+int metrics_close(struct metrics *metrics, struct error *error);
 
 /* Each line is flushed, so that a reader or a crash finds whole lines. */
 int metrics_step(struct metrics *metrics, const struct step_report *report, double step_ms,
-                 double tokens_per_s, uint64_t memory_bytes, char *error);
-int metrics_validation(struct metrics *metrics, int64_t step, double val_loss, char *error);
+                 double tokens_per_s, uint64_t memory_bytes, struct error *error);
+int metrics_validation(struct metrics *metrics, int64_t step, double val_loss, struct error *error);
 
 #endif

@@ -6,8 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/base/error.h"
-#include "data/base/exit_status.h"
 #include "data/base/files.h"
 #include "data/base/signals.h"
 #include "data/text/tales.h"
@@ -47,33 +45,34 @@ static void choices_path(char *path, const char *run_directory) {
 }
 
 /* A plan can be made before the data are there; a run cannot. */
-static int open_data(struct run *run, bool required, char *error) {
+static int open_data(struct run *run, bool required, struct error *error) {
     const struct config *config = &run->config;
     int failed = source_open(&run->train, config, config->data.train, false, error);
     if (!failed && config->data.val[0])
         failed = source_open(&run->val, config, config->data.val, true, error);
     if (!failed || required) return failed;
-    print_notes("note", error);
-    error[0] = 0;
+    print_notes("note", error->text);
+    error->text[0] = 0;
     return 0;
 }
 
 /* Training needs no tokenizer, only samples and those who open the checkpoints do. from: the
  * checkpoint to go on from, whose files are the run's own, or NULL. */
-static int open_tokenizer(struct run *run, const char *from, char *error) {
+static int open_tokenizer(struct run *run, const char *from, struct error *error) {
     const struct source *texts[] = {&run->train, &run->val};
     int status = setup_tokenizer(&run->tokenizer, &run->config, from, texts, 2, error);
     if (status == 0) run->trainer.tokenizer = &run->tokenizer;
     if (status != RESULT_NONE) return status;
-    print_notes("note", error);
+    print_notes("note", error->text);
     print_notes("note", "without it there are no samples, and none of its files in checkpoints");
-    error[0] = 0;
+    error->text[0] = 0;
     return 0;
 }
 
 /* Opens device, precision, data and trainer, in this order, and says what was decided. */
-static int run_open(struct run *run, const struct config *config, bool allocate, char *error) {
-    char note[ERROR_MAX], warnings[4 * ERROR_MAX], choices[CHOICES_PATH_MAX];
+static int run_open(struct run *run, const struct config *config, bool allocate,
+                    struct error *error) {
+    char note[PRECISION_NOTE_MAX], warnings[4 * ERROR_MAX], choices[CHOICES_PATH_MAX];
     memset(run, 0, sizeof *run);
     run->began = report_clock();
     run->config = *config;
@@ -91,15 +90,16 @@ static int run_open(struct run *run, const struct config *config, bool allocate,
     print_notes("warning", warnings);
     /* What is kept with the run is what was done, also when a sample is drawn elsewhere. */
     run->config.precision = precision_setting(&run->precision, config);
-    if (run->precision.lower != DTYPE_F32 && config_dimension_notes(config, note, sizeof note))
-        print_notes("note", note);
+    if (run->precision.lower != DTYPE_F32 &&
+        config_dimension_notes(config, warnings, sizeof warnings))
+        print_notes("note", warnings);
     if (open_data(run, allocate, error)) return -1;
     return trainer_open(&run->trainer, &run->config, &run->precision, &run->be, allocate, error);
 }
 
 static void run_close(struct run *run) {
-    char ignored[ERROR_MAX];
-    metrics_close(&run->metrics, ignored);
+    struct error ignored;
+    metrics_close(&run->metrics, &ignored);
     if (run->trainer.config) trainer_close(&run->trainer);
     source_close(&run->train);
     source_close(&run->val);
@@ -114,7 +114,7 @@ static double loss_floor(const struct config *config) {
 }
 
 /* Begins anew, from other weights, or from a checkpoint. Returns an exit status. */
-static int start(struct run *run, const struct command_line *line, char *error) {
+static int start(struct run *run, const struct command_line *line, struct error *error) {
     char from[FILE_PATH_MAX], choices[CHOICES_PATH_MAX];
     const struct config *config = &run->config;
     if (run_directory_lock(&run->lock, run->directory, error)) return EXIT_FAILED;
@@ -137,18 +137,18 @@ static int start(struct run *run, const struct command_line *line, char *error) 
     return EXIT_DONE;
 }
 
-static int save(struct run *run, char *error) {
+static int save(struct run *run, struct error *error) {
     char path[FILE_PATH_MAX];
     int status = checkpoint_save(&run->trainer, run->directory, path, error);
     if (status < 0) return -1;
     report_pause(&run->report);
-    if (status == RESULT_WARNED) fprintf(stderr, "warning: %s\n", error);
+    if (status == RESULT_WARNED) fprintf(stderr, "warning: %s\n", error->text);
     printf("saved %s\n", path);
     fflush(stdout);
     return 0;
 }
 
-static int validate(struct run *run, char *error) {
+static int validate(struct run *run, struct error *error) {
     double loss;
     const struct config *config = &run->config;
     int64_t step = run->trainer.state.step, batches = config->eval.batches;
@@ -161,7 +161,7 @@ static int validate(struct run *run, char *error) {
     return metrics_validation(&run->metrics, step, loss, error);
 }
 
-static int sample_now(struct run *run, char *error) {
+static int sample_now(struct run *run, struct error *error) {
     const struct config *config = &run->config;
     struct sample_result ignored;
     struct sample_options options = {
@@ -179,15 +179,15 @@ static int sample_now(struct run *run, char *error) {
                               config->sample.prompt, &options, error);
     printf("---\n");
     fflush(stdout);
-    if (!failed || run->be.failure[0]) return failed;
+    if (!failed || run->be.failure.text[0]) return failed;
     /* Whether a model that predicts nothing finite may go on is decided by its gradients. */
-    print_notes("warning", error);
-    error[0] = 0;
+    print_notes("warning", error->text);
+    error->text[0] = 0;
     return 0;
 }
 
 /* The oldest unfinished step, from the end of the one before. */
-static int end_step(struct run *run, char *error) {
+static int end_step(struct run *run, struct error *error) {
     struct step_report report;
     if (trainer_end_step(&run->trainer, &report, error)) return -1;
     double now = report_clock(), seconds = now - run->step_began;
@@ -208,14 +208,14 @@ static int end_step(struct run *run, char *error) {
 }
 
 /* Ends all steps: what comes next needs the state as it is, or takes time of its own. */
-static int settle(struct run *run, char *error) {
+static int settle(struct run *run, struct error *error) {
     while (run->trainer.unfinished > 0)
         if (end_step(run, error)) return -1;
     return 0;
 }
 
 /* Begins a step, and ends those that the device need not run ahead of. */
-static int step_once(struct run *run, char *error) {
+static int step_once(struct run *run, struct error *error) {
     if (run->trainer.unfinished == 0) run->step_began = report_clock();
     if (trainer_begin_step(&run->trainer, &run->train.loader, error)) return -1;
     while (run->trainer.unfinished > run->be.device.steps_ahead)
@@ -228,17 +228,17 @@ static bool due(int64_t step, int64_t every, int64_t steps) {
 }
 
 /* A step that could not begin has left everything as the step before did. */
-static int step_or_save(struct run *run, int64_t saved, char *error) {
-    char ignored[ERROR_MAX];
+static int step_or_save(struct run *run, int64_t saved, struct error *error) {
+    struct error ignored;
     int64_t step = run->trainer.state.step;
     if (step_once(run, error) == 0) return 0;
-    bool intact = run->trainer.state.step == step && settle(run, ignored) == 0;
-    if (intact && step > saved) save(run, ignored);
+    bool intact = run->trainer.state.step == step && settle(run, &ignored) == 0;
+    if (intact && step > saved) save(run, &ignored);
     return -1;
 }
 
 /* What is due after a step, in this order: validation, sample, checkpoint. */
-static int after_step(struct run *run, int64_t *saved, char *error) {
+static int after_step(struct run *run, int64_t *saved, struct error *error) {
     const struct config *config = &run->config;
     int64_t step = run->trainer.state.step, steps = config->train.steps;
     bool can_sample = run->tokenizer.vocab_size > 0;
@@ -253,7 +253,7 @@ static int after_step(struct run *run, int64_t *saved, char *error) {
     return save(run, error);
 }
 
-static int train(struct run *run, char *error) {
+static int train(struct run *run, struct error *error) {
     const struct config *config = &run->config;
     int64_t *step = &run->trainer.state.step, steps = config->train.steps;
     int64_t saved = *step;
@@ -288,7 +288,7 @@ static int stopped_early(const struct run *run) {
     return EXIT_DONE;
 }
 
-int run_train(const struct config *config, const struct command_line *line, char *error) {
+int run_train(const struct config *config, const struct command_line *line, struct error *error) {
     struct run run;
     int status = EXIT_FAILED;
     if (run_open(&run, config, true, error) == 0) status = start(&run, line, error);
@@ -307,7 +307,7 @@ int run_train(const struct config *config, const struct command_line *line, char
     return status;
 }
 
-int run_dry(const struct config *config, const struct command_line *line, char *error) {
+int run_dry(const struct config *config, const struct command_line *line, struct error *error) {
     struct run run;
     int failed = run_open(&run, config, false, error) || open_tokenizer(&run, NULL, error);
     if (!failed) {

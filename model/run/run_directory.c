@@ -8,7 +8,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-#include "data/base/error.h"
 #include "data/base/exit_status.h"
 #include "data/base/files.h"
 #include "data/base/printed.h"
@@ -16,7 +15,7 @@
 #include "model/files/checkpoint.h"
 #include "model/files/checkpoint_directory.h"
 
-int run_directory_lock(int *lock, const char *directory, char *error) {
+int run_directory_lock(int *lock, const char *directory, struct error *error) {
     if (directory_create(directory, error)) return -1;
     *lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*lock < 0) return fail(error, "%s: %s", directory, strerror(errno));
@@ -33,7 +32,7 @@ static bool same_place(const char *a, const char *b) {
 /* A path that the user names may come from elsewhere only if there is nothing here yet: steps of
  * two histories in one directory would be told apart by nobody. */
 static int start_from_path(char *from, const char *given, const char *newest, int found,
-                           const char *directory, char *error) {
+                           const char *directory, struct error *error) {
     char path[FILE_PATH_MAX];
     if (checkpoint_locate(path, given, stderr, error)) return EXIT_FAILED;
     if (found == RESULT_DONE && !same_place(path, newest)) {
@@ -48,7 +47,7 @@ static int start_from_path(char *from, const char *given, const char *newest, in
 }
 
 int run_directory_start(char *from, const char *directory, const struct config *config,
-                        const struct command_line *line, char *error) {
+                        const struct command_line *line, struct error *error) {
     char newest[FILE_PATH_MAX];
     from[0] = 0;
     int found = checkpoint_newest(newest, directory, stderr, error);
@@ -77,7 +76,8 @@ int run_directory_start(char *from, const char *directory, const struct config *
     return EXIT_DONE;
 }
 
-int run_directory_write_config(const char *directory, const struct config *config, char *error) {
+int run_directory_write_config(const char *directory, const struct config *config,
+                               struct error *error) {
     char path[FILE_PATH_MAX];
     struct printed printed;
     if (file_path_join(path, directory, "config.json", error)) return -1;

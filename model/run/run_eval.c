@@ -7,7 +7,6 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
 #include "data/base/exit_status.h"
 #include "data/base/signals.h"
 #include "model/config/config_keys.h"
@@ -30,7 +29,7 @@ struct evaluation {
 };
 
 /* Bytes that the targets stand for, over their number. <|endoftext|> stands for none. */
-static int count_bytes(struct evaluation *evaluation, char *error) {
+static int count_bytes(struct evaluation *evaluation, struct error *error) {
     const struct loader *loader = &evaluation->text.loader;
     const struct tokenizer *tokenizer = &evaluation->tokenizer;
     int64_t length = loader->options.seq_len;
@@ -67,7 +66,7 @@ static void print_line(struct evaluation *evaluation, const char *precision, dou
 }
 
 static int evaluate_loaded(struct evaluation *evaluation, struct gpt *gpt, double *loss,
-                           char *error) {
+                           struct error *error) {
     struct backend *be = gpt->be;
     struct batches batches;
     float *sum = backend_allocate(be, sizeof *sum);
@@ -84,7 +83,7 @@ static int evaluate_loaded(struct evaluation *evaluation, struct gpt *gpt, doubl
 }
 
 /* The batch of most sequences, and the smaller one at the end if there is one. */
-static int load(struct gpt *gpt, const struct evaluation *evaluation, char *error) {
+static int load(struct gpt *gpt, const struct evaluation *evaluation, struct error *error) {
     int64_t batch = gpt->capacity.batch, length = gpt->capacity.sequence_length;
     int64_t rest = evaluation->sequences % batch;
     backend_plan_begin(gpt->be);
@@ -96,10 +95,10 @@ static int load(struct gpt *gpt, const struct evaluation *evaluation, char *erro
 
 /* Returns RESULT_STOPPED when it was. */
 static int evaluate_precision(struct evaluation *evaluation, const struct config *config,
-                              char *error) {
+                              struct error *error) {
     struct precision precision;
     struct gpt gpt;
-    char note[ERROR_MAX];
+    char note[PRECISION_NOTE_MAX];
     double loss, began;
     if (precision_resolve(&precision, note, config, &evaluation->be, error)) return -1;
     print_notes("note", note);
@@ -114,7 +113,7 @@ static int evaluate_precision(struct evaluation *evaluation, const struct config
     return status;
 }
 
-static int open_text(struct evaluation *evaluation, const char *data, char *error) {
+static int open_text(struct evaluation *evaluation, const char *data, struct error *error) {
     const struct source *texts[] = {&evaluation->text};
     enum config_tokenizer kind = evaluation->config->data.tokenizer;
     if (strcmp(data, "tales") == 0 && kind != CONFIG_TOKENIZER_BYTES)
@@ -127,14 +126,14 @@ static int open_text(struct evaluation *evaluation, const char *data, char *erro
     int status = setup_tokenizer(&evaluation->tokenizer, evaluation->config, evaluation->from,
                                  texts, 1, error);
     if (status == RESULT_FAILED) return -1;
-    if (status == RESULT_NONE) print_notes("note", error);
+    if (status == RESULT_NONE) print_notes("note", error->text);
     else if (count_bytes(evaluation, error)) return -1;
-    error[0] = 0;
+    error->text[0] = 0;
     return 0;
 }
 
 static int evaluate_all(struct evaluation *evaluation, const struct command_line *line,
-                        char *error) {
+                        struct error *error) {
     struct config config = *evaluation->config;
     int count = line->precision_count, status = 0;
     printf("text       %s: %" PRId64 " sequences of %" PRId64 " tokens\n", line->data,
@@ -150,7 +149,7 @@ static int evaluate_all(struct evaluation *evaluation, const struct command_line
 }
 
 int run_eval(const struct config *config, const char *from, const struct command_line *line,
-             char *error) {
+             struct error *error) {
     struct evaluation evaluation = {.config = config, .from = from, .stop = signals_catch()};
     int status = EXIT_FAILED;
     if (open_text(&evaluation, line->data, error) == 0 &&

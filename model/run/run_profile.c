@@ -6,7 +6,6 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
 #include "data/base/exit_status.h"
 #include "data/base/files.h"
 #include "data/base/statistics.h"
@@ -61,7 +60,7 @@ static void record(struct observer *observer, enum operation_id id, const void *
     arrput(clock->products, product);
 }
 
-static int step(struct trainer *trainer, const struct loader *loader, char *error) {
+static int step(struct trainer *trainer, const struct loader *loader, struct error *error) {
     struct step_report report;
     if (trainer_begin_step(trainer, loader, error)) return -1;
     return trainer_end_step(trainer, &report, error);
@@ -76,7 +75,7 @@ static void replay(struct backend *be, const struct product *products) {
     }
 }
 
-static int prepare(struct backend *be, struct clock *clock, char *error) {
+static int prepare(struct backend *be, struct clock *clock, struct error *error) {
     backend_plan_begin(be);
     replay(be, clock->products);
     return backend_plan_end(be, error);
@@ -84,7 +83,7 @@ static int prepare(struct backend *be, struct clock *clock, char *error) {
 
 /* One round: a step as it is, a step with clocks, the products alone. */
 static int measure(struct profile *profile, struct clock *clock, const struct loader *loader,
-                   int round, double *steps, double *products, double *parts, char *error) {
+                   int round, double *steps, double *products, double *parts, struct error *error) {
     struct trainer *trainer = clock->trainer;
     double began = report_clock();
     if (step(trainer, loader, error)) return -1;
@@ -101,10 +100,10 @@ static int measure(struct profile *profile, struct clock *clock, const struct lo
     replay(trainer->be, clock->products);
     wait_for(trainer);
     products[round] = report_clock() - began;
-    return trainer->be->failure[0] ? fail(error, "%s", trainer->be->failure) : 0;
+    return trainer->be->failure.text[0] ? fail(error, "%s", trainer->be->failure.text) : 0;
 }
 
-static int warm_up(struct clock *clock, const struct loader *loader, char *error) {
+static int warm_up(struct clock *clock, const struct loader *loader, struct error *error) {
     struct backend *be = clock->trainer->be;
     clock->observer = (struct observer){.after = record};
     backend_observe(be, &clock->observer);
@@ -114,7 +113,7 @@ static int warm_up(struct clock *clock, const struct loader *loader, char *error
 }
 
 int profile_trainer(struct profile *profile, struct trainer *trainer, const struct loader *loader,
-                    int repetitions, char *error) {
+                    int repetitions, struct error *error) {
     struct clock clock = {.trainer = trainer};
     const struct config *config = trainer->config;
     size_t count = (size_t)repetitions;
@@ -147,7 +146,7 @@ void profile_print(FILE *out, const struct profile *profile) {
 }
 
 static int write_profile(const struct profile *profile, const struct trainer *trainer,
-                         const char *folder, char *error) {
+                         const char *folder, struct error *error) {
     char path[FILE_PATH_MAX];
     const struct backend *be = trainer->be;
     if (file_path_join(path, folder, "profile.json", error)) return -1;
@@ -177,7 +176,8 @@ static int write_profile(const struct profile *profile, const struct trainer *tr
 }
 
 static int profile_run(const struct config *config, struct trainer *trainer,
-                       const struct loader *loader, const struct command_line *line, char *error) {
+                       const struct loader *loader, const struct command_line *line,
+                       struct error *error) {
     struct profile profile;
     int repetitions = line->repetitions > 0 ? (int)line->repetitions : REPETITIONS_DEFAULT;
     if (profile_trainer(&profile, trainer, loader, repetitions, error)) return -1;
@@ -189,8 +189,8 @@ static int profile_run(const struct config *config, struct trainer *trainer,
     return line->out ? write_profile(&profile, trainer, line->out, error) : 0;
 }
 
-int run_profile(const struct config *config, const struct command_line *line, char *error) {
-    char note[ERROR_MAX];
+int run_profile(const struct config *config, const struct command_line *line, struct error *error) {
+    char note[PRECISION_NOTE_MAX];
     struct backend be;
     struct precision precision;
     struct source text = {0};

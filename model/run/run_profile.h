@@ -3,6 +3,7 @@
 #ifndef MODEL_RUN_RUN_PROFILE_H
 #define MODEL_RUN_RUN_PROFILE_H
 
+#include "data/base/error.h"
 #include "kernels/observer.h"
 #include "model/run/command_line.h"
 #include "model/trainer.h"
@@ -19,7 +20,7 @@ struct profile {
 /* Takes `repetitions` steps, each measured in three ways in turn, after one to warm up. The model
  * is trained on the way. */
 int profile_trainer(struct profile *profile, struct trainer *trainer, const struct loader *loader,
-                    int repetitions, char *error);
+                    int repetitions, struct error *error);
 
 /* The table of --profile and of make bench: parts of at least 0.05 ms. */
 void profile_print(FILE *out, const struct profile *profile);
@@ -30,6 +31,6 @@ void profile_print(FILE *out, const struct profile *profile);
  *    "step_ms", "tokens_per_s", "products_ms", "ratio", "operations": {"matmul": ms, ...}}
  *
  * where ratio is step_ms / products_ms. Returns an exit status. */
-int run_profile(const struct config *config, const struct command_line *line, char *error);
+int run_profile(const struct config *config, const struct command_line *line, struct error *error);
 
 #endif

@@ -6,7 +6,6 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
 #include "data/base/exit_status.h"
 #include "data/base/signals.h"
 #include "model/files/checkpoint.h"
@@ -15,7 +14,7 @@
 
 /* What a text begins with where nothing is said: the token between texts, or a line break. */
 static int encode_prompt(uint16_t **tokens, const struct tokenizer *tokenizer, const char *prompt,
-                         char *error) {
+                         struct error *error) {
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
     if (!encoder) return fail(error, "out of memory for the prompt");
     if (prompt[0]) tokenizer_encode(encoder, tokens, prompt, strlen(prompt), true);
@@ -27,7 +26,7 @@ static int encode_prompt(uint16_t **tokens, const struct tokenizer *tokenizer, c
 
 int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
                  const struct tokenizer *tokenizer, const char *prompt,
-                 const struct sample_options *options, char *error) {
+                 const struct sample_options *options, struct error *error) {
     struct text_stream stream = {.out = out, .tokenizer = tokenizer};
     struct sample_options all = *options;
     uint16_t *tokens = NULL;
@@ -51,7 +50,7 @@ int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
     return status;
 }
 
-static int load(struct gpt *gpt, const char *from, char *error) {
+static int load(struct gpt *gpt, const char *from, struct error *error) {
     backend_plan_begin(gpt->be);
     sample_plan(gpt);
     if (backend_plan_end(gpt->be, error) || gpt_allocate(gpt, error)) return -1;
@@ -81,7 +80,7 @@ static struct sample_options options_of(const struct config *config,
 
 static int print_samples(struct gpt *gpt, const struct tokenizer *tokenizer,
                          const struct config *config, const struct command_line *line,
-                         char *error) {
+                         struct error *error) {
     struct sample_options options = options_of(config, line);
     for (ptrdiff_t i = 0; i < arrlen(line->prompts) && !*options.stop; i++) {
         struct sample_result result;
@@ -96,10 +95,11 @@ static int print_samples(struct gpt *gpt, const struct tokenizer *tokenizer,
 }
 
 static int sample(struct backend *be, const struct config *config, const char *from,
-                  const struct tokenizer *tokenizer, const struct command_line *line, char *error) {
+                  const struct tokenizer *tokenizer, const struct command_line *line,
+                  struct error *error) {
     struct precision precision;
     struct gpt gpt;
-    char note[ERROR_MAX];
+    char note[PRECISION_NOTE_MAX];
     if (precision_resolve(&precision, note, config, be, error)) return EXIT_FAILED;
     print_notes("note", note);
     int status = EXIT_FAILED;
@@ -111,7 +111,7 @@ static int sample(struct backend *be, const struct config *config, const char *f
 }
 
 int run_sample(const struct config *config, const char *from, const struct command_line *line,
-               char *error) {
+               struct error *error) {
     struct backend be;
     struct tokenizer tokenizer;
     if (setup_tokenizer(&tokenizer, config, from, NULL, 0, error)) return EXIT_FAILED;

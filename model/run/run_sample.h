@@ -2,6 +2,7 @@
 #ifndef MODEL_RUN_RUN_SAMPLE_H
 #define MODEL_RUN_RUN_SAMPLE_H
 
+#include "data/base/error.h"
 #include "model/run/command_line.h"
 #include "model/sample.h"
 #include "model/run/text_stream.h"
@@ -11,11 +12,11 @@
  * and context are filled in here. */
 int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
                  const struct tokenizer *tokenizer, const char *prompt,
-                 const struct sample_options *options, char *error);
+                 const struct sample_options *options, struct error *error);
 
 /* Prints text from the model at `from`, a checkpoint or a directory of Hugging Face, for each
  * prompt of the line; config comes from it. */
 int run_sample(const struct config *config, const char *from, const struct command_line *line,
-               char *error);
+               struct error *error);
 
 #endif

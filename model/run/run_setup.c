@@ -6,7 +6,6 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
 #include "data/base/random.h"
 #include "data/text/tales.h"
 #include "data/text/tokenizer_record.h"
@@ -19,7 +18,7 @@ uint64_t derive_seed(int64_t seed, enum seed_use use) {
 }
 
 int source_open(struct source *source, const struct config *config, const char *what,
-                bool validation, char *error) {
+                bool validation, struct error *error) {
     struct loader_options options = {
         .seq_len = (int)config->data.seq_len,
         .seed = derive_seed(config->seed, SEED_DATA),
@@ -45,7 +44,7 @@ void source_close(struct source *source) {
 }
 
 int setup_backend(struct backend *be, const struct config *config, const char *choices,
-                  char *error) {
+                  struct error *error) {
     static const enum device devices[] = {[CONFIG_DEVICE_AUTO] = DEVICE_AUTO,
                                           [CONFIG_DEVICE_CPU] = DEVICE_CPU,
                                           [CONFIG_DEVICE_CUDA] = DEVICE_CUDA};
@@ -62,7 +61,7 @@ int setup_backend(struct backend *be, const struct config *config, const char *c
 /* Reads the records beside the shards of a text, and compares each with the tokenizer, unless that
  * is NULL; the last one is kept. Returns RESULT_NONE if there is none. */
 static int check_records(struct tokenizer_record *record, const struct source *text,
-                         const struct tokenizer *tokenizer, char *error) {
+                         const struct tokenizer *tokenizer, struct error *error) {
     int result = RESULT_NONE;
     for (size_t i = 0; text->open && i < arrlenu(text->tokens.shards); i++) {
         struct tokenizer_record found;
@@ -77,7 +76,7 @@ static int check_records(struct tokenizer_record *record, const struct source *t
 }
 
 static int check_kind(const struct tokenizer_record *record, const struct config *config,
-                      char *error) {
+                      struct error *error) {
     bool bytes = config->data.tokenizer == CONFIG_TOKENIZER_BYTES;
     if (bytes == (record->kind == TOKENIZER_BYTES)) return 0;
     const char *kind = tokenizer_kind_name(record->kind);
@@ -100,7 +99,7 @@ static const char *find_directory(const struct config *config, const char *from,
 }
 
 static int check_vocabulary(const struct tokenizer *tokenizer, const struct config *config,
-                            const char *directory, char *error) {
+                            const char *directory, struct error *error) {
     if (tokenizer->vocab_size <= config->model.vocab_size) return 0;
     return fail(error,
                 "the tokenizer in %.500s has %d tokens, but model.vocab_size is %" PRId64
@@ -109,7 +108,7 @@ static int check_vocabulary(const struct tokenizer *tokenizer, const struct conf
 }
 
 int setup_tokenizer(struct tokenizer *tokenizer, const struct config *config, const char *from,
-                    const struct source *const *texts, int count, char *error) {
+                    const struct source *const *texts, int count, struct error *error) {
     bool bytes = config->data.tokenizer == CONFIG_TOKENIZER_BYTES;
     struct tokenizer_record record;
     bool recorded = false;

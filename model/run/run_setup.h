@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
 #include "data/text/loader.h"
 #include "data/text/tokenizer.h"
 #include "kernels/backend.h"
@@ -25,12 +26,12 @@ uint64_t derive_seed(int64_t seed, enum seed_use use);
 /* Opens "tales" or a glob of shards, in sequences of config->data.seq_len; validation is not
  * shuffled. */
 int source_open(struct source *source, const struct config *config, const char *what,
-                bool validation, char *error);
+                bool validation, struct error *error);
 void source_close(struct source *source);
 
 /* The device, threads and options of the config. choices (optional): see backend_options. */
 int setup_backend(struct backend *be, const struct config *config, const char *choices,
-                  char *error);
+                  struct error *error);
 
 /* Opens the tokenizer of config->data.tokenizer and checks that the texts were made with it, as
  * far as ./prepare has left a record beside them. GPT-2's files are looked for in
@@ -40,7 +41,7 @@ int setup_backend(struct backend *be, const struct config *config, const char *c
  * or others than the texts were made with.
  */
 int setup_tokenizer(struct tokenizer *tokenizer, const struct config *config, const char *from,
-                    const struct source *const *texts, int count, char *error);
+                    const struct source *const *texts, int count, struct error *error);
 
 /* Prints each line of text as "PREFIX: LINE" to standard error. */
 void print_notes(const char *prefix, const char *text);

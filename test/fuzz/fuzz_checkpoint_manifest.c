@@ -22,12 +22,13 @@ static size_t seal(uint8_t *image, const uint8_t *bytes, size_t size) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
-    char path[64], error[ERROR_MAX] = "";
+    char path[64];
+    struct error error = {0};
     uint8_t *image = malloc(size + 128);
     require(image != NULL);
     const int fd = fuzz_file(path, image, seal(image, bytes, size));
     struct checkpoint_manifest manifest;
-    if (checkpoint_manifest_open(&manifest, path, error) == 0) {
+    if (checkpoint_manifest_open(&manifest, path, &error) == 0) {
         struct config config;
         struct config_origins origins = {.path = path};
         const struct training_state *state = &manifest.state;
@@ -40,10 +41,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
             require(file->name[0] && !strchr(file->name, '/') && strcmp(file->name, "..") != 0);
         }
         config_defaults(&config);
-        config_read_text(&config, &origins, manifest.config, strlen(manifest.config), error);
+        config_read_text(&config, &origins, manifest.config, strlen(manifest.config), &error);
         checkpoint_manifest_close(&manifest);
     } else {
-        require(strstr(error, path) != NULL);
+        require(strstr(error.text, path) != NULL);
     }
     close(fd);
     free(image);

@@ -7,14 +7,15 @@
 #include "test/fuzz/fuzz.h"
 
 static void print_and_read_back(const struct config *config) {
-    char path[64], error[ERROR_MAX] = "";
+    char path[64];
+    struct error error = {0};
     struct config again;
     size_t size, size_again;
     char *text = config_json_text(config, &size);
     require(text != NULL);
     const int fd = fuzz_file(path, text, size);
-    if (config_load(&again, path, NULL, 0, error) != 0) {
-        fprintf(stderr, "%s\nin: %s\n", error, text);
+    if (config_load(&again, path, NULL, 0, &error) != 0) {
+        fprintf(stderr, "%s\nin: %s\n", error.text, text);
         abort();
     }
     char *text_again = config_json_text(&again, &size_again);
@@ -26,7 +27,8 @@ static void print_and_read_back(const struct config *config) {
 
 /* A first byte below 8 makes the first line, less that byte, a --set text. */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
-    char path[64], error[ERROR_MAX] = "", warnings[4096], *flag = NULL;
+    char path[64], warnings[4096], *flag = NULL;
+    struct error error = {0};
     struct config config;
     const uint8_t *file = bytes, *end = bytes + size;
     if (size > 0 && bytes[0] < 8) {
@@ -36,13 +38,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     }
     const int fd = flag && file == end ? fuzz_file(path, "{}", 2)
                                        : fuzz_file(path, file, (size_t)(end - file));
-    if (config_load(&config, path, &flag, flag != NULL, error) == 0) {
+    if (config_load(&config, path, &flag, flag != NULL, &error) == 0) {
         config_warnings(&config, warnings, sizeof warnings);
         config_dimension_notes(&config, warnings, sizeof warnings);
         require(config_parameter_count(&config) > 0);
         print_and_read_back(&config);
     } else {
-        require(strstr(error, path) != NULL || (flag && strstr(error, "--set") != NULL));
+        require(strstr(error.text, path) != NULL || (flag && strstr(error.text, "--set") != NULL));
     }
     close(fd);
     free(flag);

@@ -33,7 +33,8 @@ static void compare(const char *row, size_t size, const char *text, size_t text_
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
-    char error[ERROR_MAX] = "", *text;
+    char *text;
+    struct error error = {0};
     size_t text_size, column = 0;
     char *built = malloc(size + 64);
     require(built != NULL);
@@ -42,12 +43,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     char *row = malloc(row_size + !row_size);
     require(row != NULL);
     memcpy(row, built, row_size);
-    if (jsonl_row(row, row_size, "text", &text, &text_size, &column, error) == 0) {
+    if (jsonl_row(row, row_size, "text", &text, &text_size, &column, &error) == 0) {
         require(text >= row && text + text_size <= row + row_size);
         require(utf8_valid(text, text_size) && !jsonl_is_blank(built, row_size));
         compare(built, row_size, text, text_size);
     } else {
-        require(*error && column >= 1 && column <= row_size + 1);
+        require(error.text[0] && column >= 1 && column <= row_size + 1);
         require(memcmp(row, built, row_size) == 0);
     }
     free(row);

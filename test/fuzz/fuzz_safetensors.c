@@ -30,16 +30,17 @@ static size_t build(uint8_t *image, const uint8_t *bytes, size_t size) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
-    char path[64], error[ERROR_MAX] = "";
+    char path[64];
+    struct error error = {0};
     uint8_t *image = malloc(size + 8);
     require(image != NULL);
     const int fd = fuzz_file(path, image, build(image, bytes, size));
     struct safetensors file;
-    if (safetensors_open(&file, path, error) == 0) {
+    if (safetensors_open(&file, path, &error) == 0) {
         read_everything(&file);
         safetensors_close(&file);
     } else {
-        require(error[0] != '\0' && strstr(error, path) != NULL);
+        require(error.text[0] != '\0' && strstr(error.text, path) != NULL);
     }
     close(fd);
     free(image);

@@ -56,18 +56,18 @@ static void read_everything(const struct tensor_files *files) {
 
 /* What follows a byte 0xff, which JSON cannot hold, is the third shard. */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
-    char error[ERROR_MAX] = "";
+    struct error error = {0};
     struct tensor_files files;
     make_folder();
     const uint8_t *mark = size ? memchr(bytes, 0xff, size) : NULL;
     const size_t index_bytes = mark ? (size_t)(mark - bytes) : size;
     put("model.safetensors.index.json", bytes, index_bytes);
     put("c", mark ? mark + 1 : bytes, mark ? size - index_bytes - 1 : 0);
-    if (tensor_files_open_directory(&files, folder, error) == 0) {
+    if (tensor_files_open_directory(&files, folder, &error) == 0) {
         read_everything(&files);
         tensor_files_close(&files);
     } else {
-        require(strstr(error, folder) != NULL);
+        require(strstr(error.text, folder) != NULL);
     }
     return 0;
 }

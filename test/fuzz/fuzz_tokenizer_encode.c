@@ -41,13 +41,13 @@ static struct pieces pieces;
 static struct tokenizer_encoder *encoder;
 
 static void begin(void) {
-    char error[ERROR_MAX];
+    struct error error;
     small_bpe(&bpe, merges, sizeof merges / sizeof *merges);
     tokenizer = (struct tokenizer){.kind = TOKENIZER_GPT2,
                                    .vocab_size = bpe.vocab_size,
                                    .end_of_text = bpe.end_of_text,
                                    .bpe = &bpe};
-    require(pieces_open(&pieces, error) == 0);
+    require(pieces_open(&pieces, &error) == 0);
     encoder = tokenizer_encoder_open(&tokenizer);
     require(encoder != NULL);
 }

@@ -22,7 +22,7 @@ static void begin(void) {
 
 static void require_whole(struct bpe *bpe) {
     static const uint8_t text[] = "The the <|endoftext|> \xff\xc3\xa4 aaaa\n";
-    char error[ERROR_MAX];
+    struct error error;
     size_t at = 0, length;
     uint16_t *tokens = NULL;
     const struct tokenizer tokenizer = {.kind = TOKENIZER_GPT2,
@@ -30,7 +30,7 @@ static void require_whole(struct bpe *bpe) {
                                         .end_of_text = bpe->end_of_text,
                                         .bpe = bpe};
     require(bpe->vocab_size >= 256 && bpe->vocab_size <= TOKENIZER_VOCAB_MAX);
-    require(bpe_compare(bpe, "a", bpe, "b", error) == 0);
+    require(bpe_compare(bpe, "a", bpe, "b", &error) == 0);
     for (size_t i = 0; i < arrlenu(bpe->merges); i++) {
         const uint32_t *starts = bpe->starts;
         const struct bpe_merge merge = bpe->merges[i];
@@ -71,16 +71,16 @@ static struct bpe_file file_of(const char *path, const char *before, const uint8
 
 static void read_pair(struct bpe_file vocab, struct bpe_file merges) {
     struct bpe bpe;
-    char error[ERROR_MAX] = "";
-    finish(&bpe, bpe_read_vocab_and_merges(&bpe, &vocab, &merges, error), error);
+    struct error error = {0};
+    finish(&bpe, bpe_read_vocab_and_merges(&bpe, &vocab, &merges, &error), error.text);
     free((char *)vocab.bytes);
     free((char *)merges.bytes);
 }
 
 static void read_whole(struct bpe_file file) {
     struct bpe bpe;
-    char error[ERROR_MAX] = "";
-    finish(&bpe, bpe_read_tokenizer(&bpe, &file, error), error);
+    struct error error = {0};
+    finish(&bpe, bpe_read_tokenizer(&bpe, &file, &error), error.text);
     free((char *)file.bytes);
 }
 

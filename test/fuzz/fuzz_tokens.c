@@ -20,10 +20,10 @@ static size_t build(uint8_t *image, const uint8_t *bytes, size_t size) {
 }
 
 static void check(const char *path, bool is_named_bin, const uint8_t *image, size_t size) {
-    char error[ERROR_MAX] = "";
+    struct error error = {0};
     struct tokens tokens;
-    if (tokens_open(&tokens, path, error)) {
-        require(strstr(error, path) != NULL);
+    if (tokens_open(&tokens, path, &error)) {
+        require(strstr(error.text, path) != NULL);
         return;
     }
     const struct token_shard *shard = &tokens.shards[0];

@@ -227,8 +227,8 @@ void check_plan_begin(struct check *c) {
 }
 
 void check_plan_end(struct check *c, const char *operation) {
-    char error[BACKEND_ERROR_MAX];
-    cr_assert(backend_plan_end(&c->be, error) == 0, "%s", error);
+    struct error error;
+    cr_assert(backend_plan_end(&c->be, &error) == 0, "%s", error.text);
     char *noise = host_memory(c->be.workspace_bytes);
     poison(noise, c->be.workspace_bytes);
     backend_upload(&c->be, c->be.workspace, noise, c->be.workspace_bytes);
@@ -237,7 +237,7 @@ void check_plan_end(struct check *c, const char *operation) {
 }
 
 void check_finished(struct check *c, const char *operation) {
-    cr_assert(!c->be.failure[0], "%s: %s", operation, c->be.failure);
+    cr_assert(!c->be.failure.text[0], "%s: %s", operation, c->be.failure.text);
     inspect(c, operation, OUTPUTS_CHANGED);
 }
 
@@ -270,11 +270,11 @@ static void cuda_emulator_schedule(unsigned seed) {
 static uint64_t run_once(void (*body)(struct check *c, const void *given), const void *given,
                          int threads, bool verify) {
     struct check c = {.verify = verify, .digest = 0xcbf29ce484222325};
-    char error[BACKEND_ERROR_MAX];
+    struct error error;
     cr_assert(backend_open(&c.be,
                            &(const struct backend_options){test_device(), .threads = threads},
-                           error) == 0,
-              "%s", error);
+                           &error) == 0,
+              "%s", error.text);
     cuda_emulator_schedule((unsigned)threads - 1);
     body(&c, given);
     uint64_t digest = c.digest;

@@ -10,8 +10,8 @@ static const char path[] = "test/golden/ops.safetensors"; /* tests run in the ro
 
 static struct safetensors_entry find(struct safetensors *file, const char *name,
                                      enum safetensors_dtype dtype) {
-    char error[ERROR_MAX];
-    cr_assert(safetensors_open(file, path, error) == 0, "%s", error);
+    struct error error;
+    cr_assert(safetensors_open(file, path, &error) == 0, "%s", error.text);
     const struct safetensors_entry *entry = safetensors_find(file, name);
     cr_assert(entry && entry->dtype == dtype, "no %s in %s", name, path);
     return *entry;

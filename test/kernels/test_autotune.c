@@ -109,18 +109,18 @@ static int open_bench(struct bench *bench, const char *choices) {
         .device = DEVICE_CPU, .threads = 2, .autotune = true, .choices = choices};
     for (int i = 0; i < M * K; i++) bench->a[i] = (float)random_normal(1, 1, (uint64_t)i);
     for (int i = 0; i < K * N; i++) bench->b[i] = (float)random_normal(1, 2, (uint64_t)i);
-    if (backend_open(&bench->be, &options, error)) return -1;
+    if (backend_open(&bench->be, &options, &error)) return -1;
     backend_plan_begin(&bench->be);
     multiply(bench);
-    cr_assert_eq(backend_plan_end(&bench->be, error), 0);
+    cr_assert_eq(backend_plan_end(&bench->be, &error), 0);
     multiply(bench);
-    cr_assert_str_eq(bench->be.failure, "");
+    cr_assert_str_eq(bench->be.failure.text, "");
     return 0;
 }
 
 static int implementations(char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX]) {
     const struct product_shape shape = {M, N, K, DTYPE_F32, DTYPE_F32, -1, 0, 0, 0};
-    struct product_library *library = library_open(cpu_level_choose(NULL, error), false);
+    struct product_library *library = library_open(cpu_level_choose(NULL, &error), false);
     int count = library_implementations(names, library, &shape);
     library_close(library);
     return count;
@@ -132,8 +132,8 @@ Test(autotune, a_choice_is_kept) {
     char text[4096], again[4096], path[4096];
     bool something = implementations(names) > 1; /* to choose from */
     snprintf(path, sizeof path, "%s", in_folder("products.txt"));
-    cr_assert_eq(open_bench(&first, path), 0, "%s", error); /* no file is no error */
-    cr_assert_eq(backend_write_choices(&first.be, path, error), 0, "%s", error);
+    cr_assert_eq(open_bench(&first, path), 0, "%s", error.text); /* no file is no error */
+    cr_assert_eq(backend_write_choices(&first.be, path, &error), 0, "%s", error.text);
     backend_close(&first.be);
     read_text(text, path);
     cr_expect_eq(strstr(text, "m=40 n=24 k=72") != NULL, something, "%s", text);
@@ -145,8 +145,8 @@ Test(autotune, a_choice_is_kept) {
         snprintf(at, sizeof text - (size_t)(at - text), "%s\n", other);
         write_text(path, text);
     }
-    cr_assert_eq(open_bench(&second, path), 0, "%s", error);
-    cr_assert_eq(backend_write_choices(&second.be, path, error), 0, "%s", error);
+    cr_assert_eq(open_bench(&second, path), 0, "%s", error.text);
+    cr_assert_eq(backend_write_choices(&second.be, path, &error), 0, "%s", error.text);
     backend_close(&second.be);
     read_text(again, path);
     cr_expect_str_eq(again, text);
@@ -160,11 +160,11 @@ Test(autotune, damaged_and_unwritable_files_are_errors) {
     const char *path = in_folder("products.txt");
     write_text(path, "what is this?\n");
     cr_expect_eq(open_bench(&bench, path), -1);
-    cr_expect(strstr(error, path) && strstr(error, "line 1"), "%s", error);
+    cr_expect(strstr(error.text, path) && strstr(error.text, "line 1"), "%s", error.text);
     cr_assert_eq(open_bench(&bench, NULL), 0);
     path = in_folder("missing/products.txt");
-    cr_expect_eq(backend_write_choices(&bench.be, path, error), -1);
-    cr_expect(strstr(error, path) && strstr(error, "No such file"), "%s", error);
+    cr_expect_eq(backend_write_choices(&bench.be, path, &error), -1);
+    cr_expect(strstr(error.text, path) && strstr(error.text, "No such file"), "%s", error.text);
     backend_close(&bench.be);
 }
 
@@ -173,12 +173,12 @@ Test(autotune, an_implementation_that_is_no_more_is_no_error) {
     char text[4096], path[4096];
     snprintf(path, sizeof path, "%s", in_folder("products.txt"));
     cr_assert_eq(open_bench(&bench, NULL), 0);
-    cr_assert_eq(backend_write_choices(&bench.be, path, error), 0, "%s", error);
+    cr_assert_eq(backend_write_choices(&bench.be, path, &error), 0, "%s", error.text);
     backend_close(&bench.be);
     read_text(text, path);
     *(strchr(text, '\n') + 1) = 0;
     strcat(text, "in=fp32 out=fp32 bias=none m=40 n=24 k=72 transpose=00 accumulate=0 lost\n");
     write_text(path, text);
-    cr_assert_eq(open_bench(&bench, path), 0, "%s", error);
+    cr_assert_eq(open_bench(&bench, path), 0, "%s", error.text);
     backend_close(&bench.be);
 }

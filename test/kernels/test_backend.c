@@ -13,10 +13,10 @@
 
 static struct backend open_cpu(int threads) {
     struct backend be;
-    char error[BACKEND_ERROR_MAX];
+    struct error error;
     cr_assert_eq(
-        backend_open(&be, &(const struct backend_options){DEVICE_CPU, .threads = threads}, error),
-        0, "%s", error);
+        backend_open(&be, &(const struct backend_options){DEVICE_CPU, .threads = threads}, &error),
+        0, "%s", error.text);
     return be;
 }
 
@@ -25,7 +25,7 @@ Test(backend, cpu_is_described) {
     cr_assert_str_eq(be.device.name, "cpu");
     cr_assert_eq(be.device.threads, 3);
     cr_assert(be.device.description[0]);
-    cr_assert_eq(be.failure[0], 0);
+    cr_assert_eq(be.failure.text[0], 0);
     backend_close(&be);
     be = open_cpu(0); /* all cores */
     cr_assert_geq(be.device.threads, 1);
@@ -34,9 +34,10 @@ Test(backend, cpu_is_described) {
 
 static struct backend open_here(void) {
     struct backend be;
-    char error[BACKEND_ERROR_MAX];
-    cr_assert_eq(backend_open(&be, &(const struct backend_options){.device = test_device()}, error),
-                 0, "%s", error);
+    struct error error;
+    cr_assert_eq(
+        backend_open(&be, &(const struct backend_options){.device = test_device()}, &error), 0,
+        "%s", error.text);
     return be;
 }
 
@@ -53,19 +54,19 @@ Test(backend, tables_are_full) {
 
 Test(backend, planning_switches_the_table) {
     struct backend be = open_cpu(1);
-    char error[BACKEND_ERROR_MAX];
+    struct error error;
     cr_assert_eq(be.op, be.run);
     backend_plan_begin(&be);
     cr_assert_eq(be.op, be.plan);
     cr_assert_null(backend_workspace(&be, 1000));
     cr_assert_null(backend_workspace(&be, 100));
-    cr_assert_eq(backend_plan_end(&be, error), 0);
+    cr_assert_eq(backend_plan_end(&be, &error), 0);
     cr_assert_eq(be.op, be.run);
     cr_assert_geq(be.workspace_bytes, 1000);
     memset(backend_workspace(&be, 1000), 1, be.workspace_bytes);
     backend_plan_begin(&be); /* a second walk, with more to do */
     backend_workspace(&be, 100000);
-    cr_assert_eq(backend_plan_end(&be, error), 0);
+    cr_assert_eq(backend_plan_end(&be, &error), 0);
     memset(backend_workspace(&be, 100000), 1, 100000);
     backend_close(&be);
 }
@@ -94,11 +95,11 @@ static bool aborts(void (*body)(struct backend *be)) {
     pid_t child = fork();
     cr_assert_geq(child, 0);
     if (child == 0) {
-        char error[BACKEND_ERROR_MAX];
+        struct error error;
         struct backend be = open_cpu(1);
         backend_plan_begin(&be);
         backend_workspace(&be, 1000);
-        if (backend_plan_end(&be, error) || !freopen("/dev/null", "w", stderr)) _exit(1);
+        if (backend_plan_end(&be, &error) || !freopen("/dev/null", "w", stderr)) _exit(1);
         body(&be);
         _exit(0);
     }
@@ -117,14 +118,14 @@ Test(backend, scratch_that_was_not_planned_ends_the_program) {
 #ifndef __SANITIZE_ADDRESS__
 Test(backend, too_much_memory_is_an_error) {
     struct backend be = open_here();
-    char error[BACKEND_ERROR_MAX] = "";
+    struct error error = {0};
     backend_plan_begin(&be);
     backend_workspace(&be, SIZE_MAX / 4);
-    cr_assert_eq(backend_plan_end(&be, error), -1);
-    cr_assert(strstr(error, "memory"), "%s", error);
+    cr_assert_eq(backend_plan_end(&be, &error), -1);
+    cr_assert(strstr(error.text, "memory"), "%s", error.text);
     cr_assert_null(backend_allocate(&be, SIZE_MAX / 4));
     cr_assert_null(backend_host_allocate(&be, SIZE_MAX / 4));
-    cr_assert_str_eq(be.failure, "", "a refusal is the caller's to report");
+    cr_assert_str_eq(be.failure.text, "", "a refusal is the caller's to report");
     backend_close(&be);
 }
 #endif
@@ -145,8 +146,8 @@ Test(backend, memory) {
 
 Test(backend, a_device_that_is_not_there_is_an_error) {
     struct backend be;
-    char error[BACKEND_ERROR_MAX] = "";
-    if (backend_open(&be, &(const struct backend_options){.device = DEVICE_CUDA}, error) == 0)
+    struct error error = {0};
+    if (backend_open(&be, &(const struct backend_options){.device = DEVICE_CUDA}, &error) == 0)
         backend_close(&be);
-    else cr_assert(strstr(error, "cuda") || strstr(error, "CUDA"), "%s", error);
+    else cr_assert(strstr(error.text, "cuda") || strstr(error.text, "CUDA"), "%s", error.text);
 }

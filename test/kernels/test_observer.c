@@ -38,10 +38,11 @@ static void after(struct observer *observer, enum operation_id id, const void *a
 }
 
 Test(observer, sees_each_operation_before_and_after) {
-    char error[BACKEND_ERROR_MAX];
+    struct error error;
     struct backend be;
-    cr_assert_eq(backend_open(&be, &(const struct backend_options){.device = test_device()}, error),
-                 0, "%s", error);
+    cr_assert_eq(
+        backend_open(&be, &(const struct backend_options){.device = test_device()}, &error), 0,
+        "%s", error.text);
     float host = 3;
     float *data = backend_allocate(&be, sizeof *data), *copy = backend_allocate(&be, sizeof *copy);
     backend_upload(&be, data, &host, sizeof host);

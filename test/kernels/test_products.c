@@ -32,7 +32,8 @@ static struct tensor make_tensor(struct bench *bench, int64_t rows, int64_t colu
     return tensor;
 }
 
-static int try_open(struct bench *bench, const struct backend_options *options, char *message) {
+static int try_open(struct bench *bench, const struct backend_options *options,
+                    struct error *message) {
     if (backend_open(&bench->be, options, message)) return -1;
     bench->a = make_tensor(bench, M, K);
     bench->b = make_tensor(bench, K, N);
@@ -43,8 +44,8 @@ static int try_open(struct bench *bench, const struct backend_options *options, 
 }
 
 static void open_bench(struct bench *bench, const struct backend_options *options) {
-    char message[BACKEND_ERROR_MAX];
-    cr_assert_eq(try_open(bench, options, message), 0, "%s", message);
+    struct error message;
+    cr_assert_eq(try_open(bench, options, &message), 0, "%s", message.text);
 }
 
 static void close_bench(struct bench *bench) {
@@ -60,17 +61,17 @@ static void run_products(struct bench *bench) {
 }
 
 static void plan(struct bench *bench) {
-    char message[BACKEND_ERROR_MAX];
+    struct error message;
     backend_plan_begin(&bench->be);
     run_products(bench);
-    cr_assert_eq(backend_plan_end(&bench->be, message), 0, "%s", message);
+    cr_assert_eq(backend_plan_end(&bench->be, &message), 0, "%s", message.text);
 }
 
 static uint64_t digest(struct bench *bench) {
     static float values[M * N];
     uint64_t sum = 0xcbf29ce484222325;
     run_products(bench);
-    cr_assert_str_empty(bench->be.failure);
+    cr_assert_str_empty(bench->be.failure.text);
     backend_download(&bench->be, values, bench->out.data, sizeof values);
     for (size_t i = 0; i < sizeof values; i++)
         sum = (sum ^ ((unsigned char *)values)[i]) * 0x100000001b3;
@@ -100,11 +101,11 @@ Test(products, unplanned_ones_work_or_say_why_not) {
     struct bench bench;
     open_bench(&bench, &plain);
     run_products(&bench);
-    cr_assert_str_empty(bench.be.failure);
+    cr_assert_str_empty(bench.be.failure.text);
     cr_assert_eq(fake_cublaslt_counts()->algorithm, FAKE_DIRECT, "there is no workspace");
     struct tensor lower = tensor_as(&bench.a, DTYPE_BF16);
     OP(&bench.be, matmul, .out = &bench.out, .a = &lower, .b = &bench.b);
-    cr_assert(strstr(bench.be.failure, "not planned"), "%s", bench.be.failure);
+    cr_assert(strstr(bench.be.failure.text, "not planned"), "%s", bench.be.failure.text);
     close_bench(&bench);
 }
 
@@ -113,7 +114,7 @@ Test(products, without_an_algorithm_say_so) {
     fake_cublaslt_refuse(FAKE_DEFAULT);
     open_bench(&bench, &plain);
     plan(&bench);
-    cr_assert(strstr(bench.be.failure, "24 x 40 x 72"), "%s", bench.be.failure);
+    cr_assert(strstr(bench.be.failure.text, "24 x 40 x 72"), "%s", bench.be.failure.text);
     close_bench(&bench);
 }
 
@@ -164,14 +165,14 @@ Test(products, autotune_takes_the_fastest) {
 
 /* Writes the file with one algorithm being slow; returns the bits that the run gave. */
 static uint64_t tune_and_write(const char *path, int slow) {
-    char message[BACKEND_ERROR_MAX];
+    struct error message;
     struct backend_options options = tuned(path);
     struct bench bench;
     fake_cublaslt_slow(slow);
     open_bench(&bench, &options);
     plan(&bench);
     uint64_t bits = digest(&bench);
-    cr_assert_eq(backend_write_choices(&bench.be, path, message), 0, "%s", message);
+    cr_assert_eq(backend_write_choices(&bench.be, path, &message), 0, "%s", message.text);
     close_bench(&bench);
     fake_cublaslt_slow(0);
     return bits;
@@ -215,7 +216,7 @@ static void edit_file(const char *path, const char *from, const char *to) {
 
 /* What an edited file does: 0 read and used, 1 timed anew, -1 an error that names the line. */
 static int outcome(const char *from, const char *to, const char *place) {
-    char message[BACKEND_ERROR_MAX];
+    struct error message;
     const char *path = in_folder("products.txt");
     remove(path); /* of the outcome before */
     tune_and_write(path, 0);
@@ -223,8 +224,8 @@ static int outcome(const char *from, const char *to, const char *place) {
     struct backend_options options = tuned(path);
     struct bench bench;
     long queries = fake_cublaslt_counts()->queries;
-    if (try_open(&bench, &options, message)) {
-        cr_assert(strstr(message, place) && strstr(message, path), "%s", message);
+    if (try_open(&bench, &options, &message)) {
+        cr_assert(strstr(message.text, place) && strstr(message.text, path), "%s", message.text);
         return -1;
     }
     plan(&bench);
@@ -265,13 +266,14 @@ Test(products, malformed_files_are_errors) {
 }
 
 Test(products, choices_that_cannot_be_written_are_an_error) {
-    char message[BACKEND_ERROR_MAX];
+    struct error message;
     struct backend_options options = tuned(NULL);
     struct bench bench;
     open_bench(&bench, &options);
     const char *path = in_folder("missing/products.txt");
-    cr_assert_eq(backend_write_choices(&bench.be, path, message), -1);
-    cr_assert(strstr(message, path) && strstr(message, "No such file"), "%s", message);
+    cr_assert_eq(backend_write_choices(&bench.be, path, &message), -1);
+    cr_assert(strstr(message.text, path) && strstr(message.text, "No such file"), "%s",
+              message.text);
     close_bench(&bench);
 }
 #endif

@@ -2,6 +2,7 @@
 #ifndef TEST_MODEL_SAMPLE_FIXTURE_H
 #define TEST_MODEL_SAMPLE_FIXTURE_H
 
+#include "data/base/error.h"
 #include "test/model/trainer_fixture.h"
 
 #include "model/forward.h"
@@ -21,12 +22,12 @@ static inline void sharpen(struct gpt *gpt, float factor) {
 /* A gpt without a trainer, as --sample has. */
 static inline void open_sampler(struct rig *rig, struct gpt *gpt) {
     rig_open_backend(rig, test_device(), 1);
-    cr_assert_eq(gpt_open(gpt, &rig->config, &rig->precision, &rig->be, GPT_SAMPLING, rig->error),
-                 0, "%s", rig->error);
+    cr_assert_eq(gpt_open(gpt, &rig->config, &rig->precision, &rig->be, GPT_SAMPLING, &rig->error),
+                 0, "%s", rig->error.text);
     backend_plan_begin(&rig->be);
     sample_plan(gpt);
-    cr_assert_eq(backend_plan_end(&rig->be, rig->error), 0, "%s", rig->error);
-    cr_assert_eq(gpt_allocate(gpt, rig->error), 0, "%s", rig->error);
+    cr_assert_eq(backend_plan_end(&rig->be, &rig->error), 0, "%s", rig->error.text);
+    cr_assert_eq(gpt_allocate(gpt, &rig->error), 0, "%s", rig->error.text);
     gpt_initialize(gpt, 3);
     sharpen(gpt, 8);
 }
@@ -60,14 +61,14 @@ static inline void collect(void *context, int token) {
 /* Returns the length of prompt and continuation. */
 static inline int64_t sample_some(struct gpt *gpt, uint16_t *text,
                                   const struct sample_options *options) {
-    char error[ERROR_MAX] = "";
+    struct error error = {0};
     struct sample_result result;
     struct collector collector = {text, options->prompt_length};
     struct sample_options all = *options;
     memcpy(text, options->prompt, (size_t)options->prompt_length * sizeof *text);
     all.emit = collect;
     all.context = &collector;
-    cr_assert_eq(sample_tokens(gpt, &result, &all, error), 0, "%s", error);
+    cr_assert_eq(sample_tokens(gpt, &result, &all, &error), 0, "%s", error.text);
     bool ended = result.tokens > collector.length - options->prompt_length;
     cr_expect_eq(result.tokens, collector.length - options->prompt_length + ended);
     return collector.length;

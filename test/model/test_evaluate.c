@@ -17,17 +17,17 @@ static void eval_open(struct eval_rig *eval, struct rig *rig, int64_t batch, int
     struct backend *be = &rig->be;
     struct gpt *gpt = &eval->gpt;
     config.train.micro_batch_size = batch;
-    cr_assert_eq(gpt_open(gpt, &config, &rig->precision, be, GPT_EVALUATION, rig->error), 0);
+    cr_assert_eq(gpt_open(gpt, &config, &rig->precision, be, GPT_EVALUATION, &rig->error), 0);
     backend_plan_begin(be);
     if (sequences >= batch) evaluate_plan(gpt, batch, RIG_LENGTH);
     if (sequences % batch > 0) evaluate_plan(gpt, sequences % batch, RIG_LENGTH);
-    cr_assert_eq(backend_plan_end(be, rig->error), 0, "%s", rig->error);
-    cr_assert_eq(gpt_allocate(gpt, rig->error), 0, "%s", rig->error);
+    cr_assert_eq(backend_plan_end(be, &rig->error), 0, "%s", rig->error.text);
+    cr_assert_eq(gpt_allocate(gpt, &rig->error), 0, "%s", rig->error.text);
     float *weights = rig_floats(be, &rig->trainer.gpt.master);
     backend_upload(be, gpt->master.data, weights, tensor_bytes(&gpt->master));
     gpt_refresh_lower(gpt);
     free(weights);
-    cr_assert_eq(batches_open(&eval->batches, be, gpt->capacity.rows, rig->error), 0);
+    cr_assert_eq(batches_open(&eval->batches, be, gpt->capacity.rows, &rig->error), 0);
     eval->sum = backend_allocate(be, sizeof *eval->sum);
     eval->results = backend_host_allocate(be, BACKEND_SLOTS * sizeof *eval->results);
     eval->evaluator = (struct evaluator){
@@ -45,8 +45,8 @@ static double eval_loss(struct rig *rig, int64_t batch, int64_t sequences) {
     struct eval_rig eval;
     double loss = -1;
     eval_open(&eval, rig, batch, sequences);
-    cr_assert_eq(evaluate(&eval.evaluator, &loss, &rig->loader, sequences, rig->error), 0, "%s",
-                 rig->error);
+    cr_assert_eq(evaluate(&eval.evaluator, &loss, &rig->loader, sequences, &rig->error), 0, "%s",
+                 rig->error.text);
     eval_close(&eval, rig);
     return loss;
 }
@@ -60,10 +60,10 @@ Test(evaluate, the_loss_of_training_without_its_memory) {
         rig_config(&rig.config, rig_precisions[p]);
         rig_open(&rig, 1);
         rig_steps(&rig, 3);
-        cr_assert_eq(trainer_evaluate(&rig.trainer, &expected, &rig.loader, 6, rig.error), 0);
+        cr_assert_eq(trainer_evaluate(&rig.trainer, &expected, &rig.loader, 6, &rig.error), 0);
         eval_open(&eval, &rig, 2, 12);
         cr_expect_lt(eval.gpt.memory.total, rig.trainer.gpt.memory.total / 2);
-        cr_assert_eq(evaluate(&eval.evaluator, &loss, &rig.loader, 12, rig.error), 0);
+        cr_assert_eq(evaluate(&eval.evaluator, &loss, &rig.loader, 12, &rig.error), 0);
         cr_expect_eq(loss, expected, "%s: %.17g, in training %.17g",
                      config_precision_name(rig_precisions[p]), loss, expected);
         eval_close(&eval, &rig);
@@ -100,7 +100,7 @@ Test(evaluate, stops_when_asked) {
     rig_open(&rig, 1);
     eval_open(&eval, &rig, 2, 4);
     eval.evaluator.stop = &stop;
-    cr_expect_eq(evaluate(&eval.evaluator, &loss, &rig.loader, 4, rig.error), RESULT_STOPPED);
+    cr_expect_eq(evaluate(&eval.evaluator, &loss, &rig.loader, 4, &rig.error), RESULT_STOPPED);
     cr_expect_eq(loss, -1);
     eval_close(&eval, &rig);
     rig_close(&rig);
@@ -116,8 +116,8 @@ Test(evaluate, bad_data_is_an_error) {
     rig.loader.options.shuffle = false;
     ((uint16_t *)rig.tokens.shards[0].tokens)[2 * RIG_LENGTH + 5] = RIG_VOCABULARY;
     eval_open(&eval, &rig, 2, 4);
-    cr_expect_eq(evaluate(&eval.evaluator, &loss, &rig.loader, 4, rig.error), -1);
-    cr_expect_not_null(strstr(rig.error, "outside the vocabulary"), "%s", rig.error);
+    cr_expect_eq(evaluate(&eval.evaluator, &loss, &rig.loader, 4, &rig.error), -1);
+    cr_expect_not_null(strstr(rig.error.text, "outside the vocabulary"), "%s", rig.error.text);
     eval_close(&eval, &rig);
     rig_close(&rig);
 }

@@ -4,15 +4,15 @@
 
 static void open_laid_out(struct rig *rig, struct gpt *gpt) {
     rig_open_backend(rig, test_device(), 1);
-    cr_assert_eq(gpt_open(gpt, &rig->config, &rig->precision, &rig->be, GPT_TRAINING, rig->error),
-                 0, "%s", rig->error);
+    cr_assert_eq(gpt_open(gpt, &rig->config, &rig->precision, &rig->be, GPT_TRAINING, &rig->error),
+                 0, "%s", rig->error.text);
 }
 
 static void open_allocated(struct rig *rig, struct gpt *gpt) {
     open_laid_out(rig, gpt);
     backend_plan_begin(&rig->be);
-    cr_assert_eq(backend_plan_end(&rig->be, rig->error), 0, "%s", rig->error);
-    cr_assert_eq(gpt_allocate(gpt, rig->error), 0, "%s", rig->error);
+    cr_assert_eq(backend_plan_end(&rig->be, &rig->error), 0, "%s", rig->error.text);
+    cr_assert_eq(gpt_allocate(gpt, &rig->error), 0, "%s", rig->error.text);
 }
 
 static void close_gpt(struct rig *rig, struct gpt *gpt) {
@@ -253,9 +253,9 @@ static struct digest initial_digest(uint64_t seed, int threads) {
     struct gpt gpt;
     rig_config(&rig.config, CONFIG_PRECISION_BF16);
     rig_open_backend(&rig, test_device(), threads);
-    cr_assert_eq(gpt_open(&gpt, &rig.config, &rig.precision, &rig.be, GPT_TRAINING, rig.error), 0,
-                 "%s", rig.error);
-    cr_assert_eq(gpt_allocate(&gpt, rig.error), 0, "%s", rig.error);
+    cr_assert_eq(gpt_open(&gpt, &rig.config, &rig.precision, &rig.be, GPT_TRAINING, &rig.error), 0,
+                 "%s", rig.error.text);
+    cr_assert_eq(gpt_allocate(&gpt, &rig.error), 0, "%s", rig.error.text);
     memset(gpt.parameter_memory, 0x7f, 1000);
     gpt_initialize(&gpt, seed);
     struct digest digest = digest_of(&gpt);

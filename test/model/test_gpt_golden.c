@@ -50,7 +50,7 @@ struct setup {
     struct tokens tokens;
     struct loader loader;
     struct trainer trainer;
-    char error[ERROR_MAX];
+    struct error error;
 };
 
 static const float *floats(struct setup *s, const char *name) {
@@ -102,20 +102,20 @@ static void make_config(struct config *config, enum config_precision precision) 
 
 static void open_setup(struct setup *s, const struct bounds *bounds) {
     struct precision precision;
-    char note[ERROR_MAX];
+    char note[PRECISION_NOTE_MAX];
     memset(s, 0, sizeof *s);
     s->bounds = bounds;
-    cr_assert_eq(safetensors_open(&s->file, bounds->fixture, s->error), 0, "%s", s->error);
+    cr_assert_eq(safetensors_open(&s->file, bounds->fixture, &s->error), 0, "%s", s->error.text);
     make_tokens(s);
     make_config(&s->config, bounds->precision);
     struct loader_options options = {LENGTH, 0, false, VOCABULARY};
-    cr_assert_eq(loader_open(&s->loader, &s->tokens, &options, s->error), 0, "%s", s->error);
+    cr_assert_eq(loader_open(&s->loader, &s->tokens, &options, &s->error), 0, "%s", s->error.text);
     cr_assert_eq(backend_open(&s->be, &(const struct backend_options){test_device(), .threads = 2},
-                              s->error),
-                 0, "%s", s->error);
-    cr_assert_eq(precision_resolve(&precision, note, &s->config, &s->be, s->error), 0);
-    cr_assert_eq(trainer_open(&s->trainer, &s->config, &precision, &s->be, true, s->error), 0, "%s",
-                 s->error);
+                              &s->error),
+                 0, "%s", s->error.text);
+    cr_assert_eq(precision_resolve(&precision, note, &s->config, &s->be, &s->error), 0);
+    cr_assert_eq(trainer_open(&s->trainer, &s->config, &precision, &s->be, true, &s->error), 0,
+                 "%s", s->error.text);
     struct gpt *gpt = &s->trainer.gpt;
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
         char name[128];
@@ -218,8 +218,9 @@ static void check_steps(struct setup *s) {
     const int32_t *skipped = safetensors_find(&s->file, "skipped")->data;
     for (int step = 0; step < STEPS; step++) {
         struct step_report report;
-        cr_assert_eq(trainer_begin_step(&s->trainer, &s->loader, s->error), 0, "%s", s->error);
-        cr_assert_eq(trainer_end_step(&s->trainer, &report, s->error), 0, "%s", s->error);
+        cr_assert_eq(trainer_begin_step(&s->trainer, &s->loader, &s->error), 0, "%s",
+                     s->error.text);
+        cr_assert_eq(trainer_end_step(&s->trainer, &report, &s->error), 0, "%s", s->error.text);
         if (step == 0) check_gradients(s, report.loss_scale);
         expect_within(s, "loss", fabs(report.loss - losses[step]), s->bounds->loss);
         cr_expect_eq(report.skipped, skipped[step], "step %d", step);
@@ -234,7 +235,7 @@ static void check_logits(struct setup *s) {
     struct gpt *gpt = &s->trainer.gpt;
     const float *expected = floats(s, "logits");
     int32_t inputs[BATCH * LENGTH], targets[BATCH * LENGTH];
-    cr_assert_eq(loader_fetch(&s->loader, inputs, targets, 0, BATCH, s->error), 0);
+    cr_assert_eq(loader_fetch(&s->loader, inputs, targets, 0, BATCH, &s->error), 0);
     backend_upload(&s->be, gpt->activations.tokens, inputs, sizeof inputs);
     gpt_forward(gpt);
     double worst = 0, largest = 0;

@@ -153,7 +153,7 @@ Test(gpt_memory, plan_without_memory_is_the_plan_with_memory) {
         rig_open(&wet, 1);
         rig_open_backend(&dry, test_device(), 1);
         cr_assert_eq(
-            trainer_open(&dry.trainer, &dry.config, &dry.precision, &dry.be, false, dry.error), 0);
+            trainer_open(&dry.trainer, &dry.config, &dry.precision, &dry.be, false, &dry.error), 0);
         cr_expect_arr_eq(&dry.trainer.gpt.memory, &wet.trainer.gpt.memory,
                          sizeof(struct memory_plan));
         cr_expect_null(dry.trainer.gpt.parameter_memory);
@@ -179,8 +179,8 @@ Test(gpt_memory, steps_stay_within_the_planned_workspace) {
             size_t planned = rig.be.workspace_bytes;
             rig_steps(&rig, 1);
             double loss;
-            cr_expect_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 1, rig.error), 0);
-            cr_expect_str_eq(rig.be.failure, "");
+            cr_expect_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 1, &rig.error), 0);
+            cr_expect_str_eq(rig.be.failure.text, "");
             cr_expect_eq(rig.be.workspace_bytes, planned);
             rig_close(&rig);
         }
@@ -208,12 +208,12 @@ Test(gpt_memory, inference_gives_the_logits_of_training) {
         other.config = rig.config;
         rig_open_backend(&other, test_device(), 1);
         cr_assert_eq(gpt_open(&inference, &other.config, &other.precision, &other.be, GPT_SAMPLING,
-                              other.error),
-                     0, "%s", other.error);
+                              &other.error),
+                     0, "%s", other.error.text);
         backend_plan_begin(&other.be);
         sample_plan(&inference);
-        cr_assert_eq(backend_plan_end(&other.be, other.error), 0);
-        cr_assert_eq(gpt_allocate(&inference, other.error), 0, "%s", other.error);
+        cr_assert_eq(backend_plan_end(&other.be, &other.error), 0);
+        cr_assert_eq(gpt_allocate(&inference, &other.error), 0, "%s", other.error.text);
         gpt_initialize(&inference, (uint64_t)rig.config.seed);
         cr_expect_lt(inference.memory.total, rig.trainer.gpt.memory.total);
         for (int i = 0; i < RIG_LENGTH; i++) tokens[i] = i * 5 % RIG_VOCABULARY;
@@ -268,7 +268,7 @@ Test(gpt_memory, set_batch_takes_any_shape_that_fits) {
             check_plan(&rig.trainer);
         }
     cr_expect_eq(gpt->capacity.rows, 2 * RIG_LENGTH);
-    cr_expect_str_eq(rig.be.failure, "");
+    cr_expect_str_eq(rig.be.failure.text, "");
     rig_close(&rig);
 }
 

@@ -62,21 +62,21 @@ static bool sample(struct rig *rig) {
                                      .temperature = 1,
                                      .top_p = 1,
                                      .end_of_text = -1};
-    return sample_tokens(&rig->trainer.gpt, &result, &options, rig->error) == 0;
+    return sample_tokens(&rig->trainer.gpt, &result, &options, &rig->error) == 0;
 }
 
 static bool take_step(struct rig *rig) {
     struct step_report report;
-    return trainer_begin_step(&rig->trainer, &rig->loader, rig->error) == 0 &&
-           trainer_end_step(&rig->trainer, &report, rig->error) == 0;
+    return trainer_begin_step(&rig->trainer, &rig->loader, &rig->error) == 0 &&
+           trainer_end_step(&rig->trainer, &report, &rig->error) == 0;
 }
 
 static bool train(struct rig *rig) {
-    if (trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, true, rig->error))
+    if (trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, true, &rig->error))
         return false;
     for (int step = 0; step < STEPS; step++)
         if (!take_step(rig)) return false;
-    return (rig->config.sample.every == 0 || sample(rig)) && rig->be.failure[0] == 0;
+    return (rig->config.sample.every == 0 || sample(rig)) && rig->be.failure.text[0] == 0;
 }
 
 static void run(struct peak *peak, struct rig *rig) {

@@ -56,10 +56,10 @@ static void set_words(struct config_words *words, char *text) {
 }
 
 static struct precision resolve(const struct config *config, const struct backend *be, char *note) {
-    char error[ERROR_MAX] = "";
+    struct error error = {0};
     struct precision precision;
     memset(&precision, 0xff, sizeof precision);
-    cr_assert_eq(precision_resolve(&precision, note, config, be, error), 0, "%s", error);
+    cr_assert_eq(precision_resolve(&precision, note, config, be, &error), 0, "%s", error.text);
     return precision;
 }
 
@@ -88,7 +88,7 @@ Test(precision, every_operation_and_tensor) {
     for (size_t i = 0; i < sizeof expectations / sizeof *expectations; i++) {
         const struct expectation *e = &expectations[i];
         struct config config;
-        char words[200], note[ERROR_MAX], operations[20], tensors[20];
+        char words[200], note[PRECISION_NOTE_MAX], operations[20], tensors[20];
         config_defaults(&config);
         config.precision = e->precision;
         snprintf(words, sizeof words, "%s", e->float32);
@@ -111,7 +111,7 @@ Test(precision, residual_and_gradients_lower) {
     for (int i = 0; i < 3; i++)
         for (int bits = 0; bits < 4; bits++) {
             struct config config;
-            char note[ERROR_MAX];
+            char note[PRECISION_NOTE_MAX];
             config_defaults(&config);
             config.precision = (enum config_precision)i;
             if (bits & 1) config.autocast.residual = CONFIG_DTYPE_LOWER;
@@ -127,7 +127,7 @@ Test(precision, residual_and_gradients_lower) {
 
 Test(precision, branches_share_the_residual_gradient_only_if_all_dtypes_agree) {
     struct config config;
-    char note[ERROR_MAX];
+    char note[PRECISION_NOTE_MAX];
     config_defaults(&config);
     config.precision = BF16;
     config.autocast.float32 = (struct config_words){1, {"attention_projection"}};
@@ -148,7 +148,7 @@ Test(precision, autocast_off_is_fp32_everywhere) {
             .device = {.name = "cpu",
                        .computes = {[DTYPE_BF16] = true},
                        .native = {[DTYPE_F16] = true, [DTYPE_BF16] = true}}};
-        char note[ERROR_MAX], operations[20], tensors[20];
+        char note[PRECISION_NOTE_MAX], operations[20], tensors[20];
         config_defaults(&config);
         config.precision = (enum config_precision)i;
         config.autocast.enabled = false;
@@ -176,7 +176,7 @@ Test(precision, automatic_takes_what_the_device_is_good_at) {
     for (int i = 0; i < 4; i++) {
         struct backend be = {.device = {.name = "cpu", .computes = {[DTYPE_BF16] = true}}};
         struct config config;
-        char note[ERROR_MAX];
+        char note[PRECISION_NOTE_MAX];
         be.device.native[DTYPE_BF16] = devices[i].bf16;
         be.device.native[DTYPE_F16] = devices[i].fp16;
         config_defaults(&config);
@@ -198,7 +198,7 @@ Test(precision, explicit_choices_do_not_ask_the_device) {
                        .computes = {[DTYPE_BF16] = true},
                        .native = {[DTYPE_F16] = true, [DTYPE_BF16] = true}}};
         struct config config;
-        char note[ERROR_MAX];
+        char note[PRECISION_NOTE_MAX];
         config_defaults(&config);
         config.precision = (enum config_precision)i;
         cr_expect_eq(resolve(&config, &cpu, note).lower, resolve(&config, &able, note).lower);
@@ -213,13 +213,14 @@ Test(precision, a_device_without_bf16_is_an_error_that_proposes_fp16) {
                                            .native = {[DTYPE_F16] = true}}};
     struct precision precision;
     struct config config;
-    char note[ERROR_MAX], error[ERROR_MAX] = "";
+    char note[PRECISION_NOTE_MAX];
+    struct error error = {0};
     config_defaults(&config);
     config.precision = CONFIG_PRECISION_BF16;
-    cr_expect_eq(precision_resolve(&precision, note, &config, &old, error), -1);
-    cr_expect(strstr(error, "Turing") && strstr(error, "\"fp16\""), "%s", error);
+    cr_expect_eq(precision_resolve(&precision, note, &config, &old, &error), -1);
+    cr_expect(strstr(error.text, "Turing") && strstr(error.text, "\"fp16\""), "%s", error.text);
     config.autocast.enabled = false; /* then nothing runs in bf16 */
-    cr_expect_eq(precision_resolve(&precision, note, &config, &old, error), 0);
+    cr_expect_eq(precision_resolve(&precision, note, &config, &old, &error), 0);
     config.autocast.enabled = true;
     config.precision = CONFIG_PRECISION_AUTO;
     cr_expect_eq(resolve(&config, &old, note).lower, DTYPE_F16);
@@ -261,7 +262,7 @@ static void check_printed(const struct precision *p) {
 Test(precision, printed_lines_fit_and_name_all_once) {
     for (int i = 0; i < 4; i++) {
         struct config config;
-        char note[ERROR_MAX];
+        char note[PRECISION_NOTE_MAX];
         config_defaults(&config);
         config.precision = i & 1 ? BF16 : FP16;
         if (i & 2) config.autocast.residual = config.gradients.dtype = CONFIG_DTYPE_LOWER;
@@ -283,9 +284,10 @@ static void expect_warnings(const char *path, char *const *overrides, int count,
     struct backend be = {.device = {.name = "cpu",
                                     .computes = {[DTYPE_BF16] = true},
                                     .native = {[DTYPE_BF16] = true}}};
-    char note[ERROR_MAX], error[ERROR_MAX] = "", warnings[ERROR_MAX];
-    cr_assert_eq(config_load(&config, path, overrides, count, error), 0, "%s", error);
-    cr_assert_eq(precision_resolve(&precision, note, &config, &be, error), 0);
+    char note[PRECISION_NOTE_MAX], warnings[ERROR_MAX];
+    struct error error = {0};
+    cr_assert_eq(config_load(&config, path, overrides, count, &error), 0, "%s", error.text);
+    cr_assert_eq(precision_resolve(&precision, note, &config, &be, &error), 0);
     precision_warnings(&precision, &config, warnings, sizeof warnings);
     if (text) cr_assert(strstr(warnings, text), "no \"%s\" in: %s", text, warnings);
     else cr_assert_str_eq(warnings, "");

@@ -25,9 +25,9 @@ static struct digest train(const struct config *config, int threads, size_t *act
     double loss;
     rig_open(&rig, threads);
     rig_steps(&rig, STEPS);
-    cr_expect_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 2, rig.error), 0);
+    cr_expect_eq(trainer_evaluate(&rig.trainer, &loss, &rig.loader, 2, &rig.error), 0);
     rig_step(&rig);
-    cr_expect_str_eq(rig.be.failure, "");
+    cr_expect_str_eq(rig.be.failure.text, "");
     *activations = rig.trainer.gpt.memory.activations;
     struct digest digest = rig_digest(&rig);
     rig_close(&rig);
@@ -87,8 +87,8 @@ Test(recompute, a_model_that_samples_in_training_predicts_the_same) {
         rig.config.sample.every = 1;
         rig_open(&rig, 1);
         rig_steps(&rig, 2);
-        cr_assert_eq(sample_tokens(&rig.trainer.gpt, &result, &options, rig.error), 0, "%s",
-                     rig.error);
+        cr_assert_eq(sample_tokens(&rig.trainer.gpt, &result, &options, &rig.error), 0, "%s",
+                     rig.error.text);
         cr_expect_eq(result.tokens, options.tokens);
         struct tensor row = tensor_range(&rig.trainer.gpt.activations.logits, 0, RIG_VOCABULARY);
         logits[level] = rig_floats(&rig.be, &row);

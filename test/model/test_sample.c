@@ -337,7 +337,7 @@ Test(sample, stops_at_the_end_of_text) {
     options.end_of_text = text[at];
     cr_expect_eq(sample_some(&gpt, ended, &options), at);
     cr_expect_arr_eq(text, ended, (size_t)at * sizeof *text);
-    cr_assert_eq(sample_tokens(&gpt, &result, &options, rig.error), 0);
+    cr_assert_eq(sample_tokens(&gpt, &result, &options, &rig.error), 0);
     cr_expect_eq(result.tokens, at - PROMPT + 1);
     close_sampler(&rig, &gpt);
 }
@@ -351,8 +351,8 @@ Test(sample, predictions_that_are_not_finite_are_an_error) {
     open_sampler(&rig, &gpt);
     sharpen(&gpt, NAN);
     struct sample_options options = greedy();
-    cr_expect_eq(sample_tokens(&gpt, &result, &options, rig.error), -1);
-    cr_expect_not_null(strstr(rig.error, "not finite"), "%s", rig.error);
+    cr_expect_eq(sample_tokens(&gpt, &result, &options, &rig.error), -1);
+    cr_expect_not_null(strstr(rig.error.text, "not finite"), "%s", rig.error.text);
     close_sampler(&rig, &gpt);
 }
 

@@ -177,7 +177,7 @@ static float loss_with(enum config_precision precision, struct config_words word
     rig.config.autocast.residual = residual;
     rig_open(&rig, 1);
     float loss = rig_steps(&rig, AUTOCAST_STEPS).loss;
-    cr_expect_str_eq(rig.be.failure, "");
+    cr_expect_str_eq(rig.be.failure.text, "");
     rig_close(&rig);
     return loss;
 }
@@ -280,8 +280,8 @@ Test(trainer, skipped_steps_do_not_count_for_adam) {
 static int steps_until_failure(struct rig *rig, int most) {
     struct step_report report;
     for (int step = 1; step <= most; step++)
-        if (trainer_begin_step(&rig->trainer, &rig->loader, rig->error) ||
-            trainer_end_step(&rig->trainer, &report, rig->error))
+        if (trainer_begin_step(&rig->trainer, &rig->loader, &rig->error) ||
+            trainer_end_step(&rig->trainer, &report, &rig->error))
             return step;
     return 0;
 }
@@ -294,7 +294,7 @@ Test(trainer, overflow_at_the_floor_stops) {
     cr_expect_eq(failed, 8, "step %d", failed);
     static const char *const parts[] = {"step 8", "loss_scale.min_scale", "bf16", "optimizer.lr"};
     for (size_t i = 0; i < COUNT(parts); i++)
-        cr_expect_not_null(strstr(rig.error, parts[i]), "%s", rig.error);
+        cr_expect_not_null(strstr(rig.error.text, parts[i]), "%s", rig.error.text);
     expect_same_digest(before, rig_digest(&rig), "skipped steps");
     cr_expect_eq(rig.trainer.state.scaler.loss_scale, 0x1p32f);
     rig_close(&rig);
@@ -308,7 +308,7 @@ Test(trainer, backing_off_to_the_floor_does_not_stop) {
     rig.config.loss_scale.min_scale = 16;
     rig.config.loss_scale.backoff_factor = 0.5;
     rig_open(&rig, 1);
-    cr_expect_eq(steps_until_failure(&rig, 40), 0, "%s", rig.error);
+    cr_expect_eq(steps_until_failure(&rig, 40), 0, "%s", rig.error.text);
     cr_expect_gt(rig.trainer.state.scaler.skipped, 8);
     cr_expect_gt(rig.trainer.state.scaler.updates, 5);
     rig_close(&rig);
@@ -329,9 +329,9 @@ static void check_divergence(enum config_precision precision, float value) {
     struct digest before = rig_digest(&rig);
     int failed = steps_until_failure(&rig, 50);
     cr_expect_eq(failed, 10, "%s: step %d", name_of(&rig), failed);
-    cr_expect_not_null(strstr(rig.error, "step 13"), "%s", rig.error);
-    cr_expect_not_null(strstr(rig.error, "diverged"), "%s", rig.error);
-    cr_expect_not_null(strstr(rig.error, "optimizer.lr"), "%s", rig.error);
+    cr_expect_not_null(strstr(rig.error.text, "step 13"), "%s", rig.error.text);
+    cr_expect_not_null(strstr(rig.error.text, "diverged"), "%s", rig.error.text);
+    cr_expect_not_null(strstr(rig.error.text, "optimizer.lr"), "%s", rig.error.text);
     expect_same_digest(before, rig_digest(&rig), "skipped steps");
     cr_expect_eq(rig.trainer.state.scaler.updates, 3);
     cr_expect_eq(rig.trainer.state.scaler.loss_scale, 1);
@@ -367,10 +367,10 @@ Test(trainer, evaluation_changes_nothing_and_repeats) {
         rig_steps(&plain, 2);
         struct training_state state = rig.trainer.state;
         struct digest before = rig_digest(&rig);
-        cr_assert_eq(trainer_evaluate(&rig.trainer, &first, &rig.loader, 5, rig.error), 0);
-        cr_assert_eq(trainer_evaluate(&rig.trainer, &second, &rig.loader, 5, rig.error), 0);
+        cr_assert_eq(trainer_evaluate(&rig.trainer, &first, &rig.loader, 5, &rig.error), 0);
+        cr_assert_eq(trainer_evaluate(&rig.trainer, &second, &rig.loader, 5, &rig.error), 0);
         cr_expect_eq(first, second);
-        cr_assert_eq(trainer_evaluate(&rig.trainer, &one, &rig.loader, 1, rig.error), 0);
+        cr_assert_eq(trainer_evaluate(&rig.trainer, &one, &rig.loader, 1, &rig.error), 0);
         cr_expect_neq(one, first);
         cr_expect_eq(memcmp(&state, &rig.trainer.state, sizeof state), 0);
         expect_same_digest(before, rig_digest(&rig), "evaluation");
@@ -390,8 +390,8 @@ Test(trainer, evaluation_is_the_mean_of_its_batches) {
     rig_open(&rig, 1);
     rig.loader.options.shuffle = false;
     int64_t batches = (int64_t)rig.loader.sequence_count / 2;
-    cr_assert_eq(trainer_evaluate(&rig.trainer, &all, &rig.loader, batches, rig.error), 0);
-    cr_assert_eq(trainer_evaluate(&rig.trainer, &total, &rig.loader, 2 * batches, rig.error), 0);
+    cr_assert_eq(trainer_evaluate(&rig.trainer, &all, &rig.loader, batches, &rig.error), 0);
+    cr_assert_eq(trainer_evaluate(&rig.trainer, &total, &rig.loader, 2 * batches, &rig.error), 0);
     cr_expect_lt(fabs(total - all), 1e-12);
     cr_expect_lt(fabs(all - log(RIG_VOCABULARY)), 0.1);
     rig_close(&rig);
@@ -414,7 +414,7 @@ Test(trainer, sampling_changes_nothing) {
                                          .top_p = 1,
                                          .end_of_text = -1};
         for (int step = 0; step < 3; step++) {
-            cr_assert_eq(sample_tokens(&rig.trainer.gpt, &result, &options, rig.error), 0);
+            cr_assert_eq(sample_tokens(&rig.trainer.gpt, &result, &options, &rig.error), 0);
             cr_expect_eq(result.tokens, 90);
             cr_expect_eq(rig_step(&rig).loss, rig_step(&plain).loss);
         }
@@ -430,9 +430,9 @@ Test(trainer, a_token_outside_the_vocabulary_stops_before_the_update) {
     rig_open(&rig, 1);
     struct digest before = rig_digest(&rig);
     for (int i = 0; i < RIG_TOKENS; i += 20) rig.tokens.shards[0].owned[i] = 61;
-    cr_expect_eq(trainer_begin_step(&rig.trainer, &rig.loader, rig.error), -1);
-    cr_expect_not_null(strstr(rig.error, "token 61"), "%s", rig.error);
-    cr_expect_not_null(strstr(rig.error, "model.vocab_size"), "%s", rig.error);
+    cr_expect_eq(trainer_begin_step(&rig.trainer, &rig.loader, &rig.error), -1);
+    cr_expect_not_null(strstr(rig.error.text, "token 61"), "%s", rig.error.text);
+    cr_expect_not_null(strstr(rig.error.text, "model.vocab_size"), "%s", rig.error.text);
     cr_expect_eq(rig.trainer.state.step, 0);
     expect_same_digest(before, rig_digest(&rig), "a failed step");
     rig_close(&rig);
@@ -514,16 +514,16 @@ Test(trainer, memory_is_asked_for_before_any_is_taken) {
         functions.available = offer;
         rig.be.functions = &functions;
         cr_assert_eq(
-            trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, false, rig.error), 0);
+            trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, false, &rig.error), 0);
         cr_expect_gt(rig.trainer.gpt.memory.batches, 0);
         offered = rig.trainer.gpt.memory.total - (variant ? 1 : 0);
         trainer_close(&rig.trainer);
         int status =
-            trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, true, rig.error);
+            trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, true, &rig.error);
         cr_expect_eq(status, variant ? -1 : 0);
         if (variant) {
-            cr_expect_not_null(strstr(rig.error, "not enough memory"), "%s", rig.error);
-            cr_expect_not_null(strstr(rig.error, "--dry-run"), "%s", rig.error);
+            cr_expect_not_null(strstr(rig.error.text, "not enough memory"), "%s", rig.error.text);
+            cr_expect_not_null(strstr(rig.error.text, "--dry-run"), "%s", rig.error.text);
             cr_expect_null(rig.be.workspace);
             cr_expect_null(rig.trainer.results);
         }

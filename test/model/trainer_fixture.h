@@ -30,7 +30,7 @@ struct rig {
     struct tokens tokens;
     struct loader loader;
     struct trainer trainer;
-    char error[ERROR_MAX];
+    struct error error;
 };
 
 static inline void rig_config(struct config *config, enum config_precision precision) {
@@ -60,18 +60,18 @@ static inline void rig_open_data(struct rig *rig) {
         tokens[i] = (uint16_t)last;
     }
     struct loader_options options = {(int)rig->config.data.seq_len, 5, true, vocabulary};
-    cr_assert_eq(tokens_from_memory(&rig->tokens, tokens, RIG_TOKENS, "rig", rig->error), 0, "%s",
-                 rig->error);
-    cr_assert_eq(loader_open(&rig->loader, &rig->tokens, &options, rig->error), 0, "%s",
-                 rig->error);
+    cr_assert_eq(tokens_from_memory(&rig->tokens, tokens, RIG_TOKENS, "rig", &rig->error), 0, "%s",
+                 rig->error.text);
+    cr_assert_eq(loader_open(&rig->loader, &rig->tokens, &options, &rig->error), 0, "%s",
+                 rig->error.text);
 }
 
 static inline void rig_open_backend(struct rig *rig, enum device device, int threads) {
-    char note[ERROR_MAX];
+    char note[PRECISION_NOTE_MAX];
     struct backend_options options = {.device = device, .threads = threads};
-    cr_assert_eq(backend_open(&rig->be, &options, rig->error), 0, "%s", rig->error);
-    cr_assert_eq(precision_resolve(&rig->precision, note, &rig->config, &rig->be, rig->error), 0,
-                 "%s", rig->error);
+    cr_assert_eq(backend_open(&rig->be, &options, &rig->error), 0, "%s", rig->error.text);
+    cr_assert_eq(precision_resolve(&rig->precision, note, &rig->config, &rig->be, &rig->error), 0,
+                 "%s", rig->error.text);
 }
 
 /* Opens what rig->config asks for. */
@@ -79,8 +79,8 @@ static inline void rig_open_on(struct rig *rig, enum device device, int threads)
     rig_open_data(rig);
     rig_open_backend(rig, device, threads);
     cr_assert_eq(
-        trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, true, rig->error), 0,
-        "%s", rig->error);
+        trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, true, &rig->error), 0,
+        "%s", rig->error.text);
 }
 
 static inline void rig_open(struct rig *rig, int threads) {
@@ -96,8 +96,9 @@ static inline void rig_close(struct rig *rig) {
 
 static inline struct step_report rig_step(struct rig *rig) {
     struct step_report report;
-    cr_assert_eq(trainer_begin_step(&rig->trainer, &rig->loader, rig->error), 0, "%s", rig->error);
-    cr_assert_eq(trainer_end_step(&rig->trainer, &report, rig->error), 0, "%s", rig->error);
+    cr_assert_eq(trainer_begin_step(&rig->trainer, &rig->loader, &rig->error), 0, "%s",
+                 rig->error.text);
+    cr_assert_eq(trainer_end_step(&rig->trainer, &report, &rig->error), 0, "%s", rig->error.text);
     return report;
 }
 

@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#include "data/base/error.h"
-
 static const enum dtype dtypes[] = {[AUDIT_BF16] = DTYPE_BF16, [AUDIT_FP16] = DTYPE_F16};
 
 const char *audit_name(int format) {
@@ -11,7 +9,7 @@ const char *audit_name(int format) {
 }
 
 /* The reference in fp32, and one step of it. */
-static int run_reference(struct audit *audit, struct trainer *trainer, char *error) {
+static int run_reference(struct audit *audit, struct trainer *trainer, struct error *error) {
     struct subject *subject = &audit->subject;
     int status = audit_pass_run(&audit->reference, subject, trainer, NULL, PASS_TRACED, error);
     if (status == 0 && !audit->reference.finite)
@@ -26,7 +24,7 @@ static int run_reference(struct audit *audit, struct trainer *trainer, char *err
 
 int audit_run(struct audit *audit, const struct config *config, const char *from,
               const bool wanted[AUDIT_FORMATS], int repetitions, const volatile sig_atomic_t *stop,
-              struct audit_progress *progress, char *error) {
+              struct audit_progress *progress, struct error *error) {
     struct trainer trainer;
     memset(audit, 0, sizeof *audit);
     audit->subject.stop = stop;

@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include "data/base/error.h"
 #include "model/lab/audit/audit_format.h"
 #include "model/lab/audit/audit_update.h"
 
@@ -25,7 +26,7 @@ struct audit {
  * RESULT_STOPPED when stop asked for it. The audit is to be freed whatever comes back. */
 int audit_run(struct audit *audit, const struct config *config, const char *from,
               const bool wanted[AUDIT_FORMATS], int repetitions, const volatile sig_atomic_t *stop,
-              struct audit_progress *progress, char *error);
+              struct audit_progress *progress, struct error *error);
 void audit_free(struct audit *audit);
 
 #endif

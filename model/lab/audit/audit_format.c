@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/base/error.h"
-
 enum {
     SCALE_LOW = -14, /* where a search goes down to whatever loss_scale.min_scale is */
     SCALE_MAX = 120, /* the scale itself is an fp32 number */
@@ -31,8 +29,8 @@ static int layers_of(const struct audit_pass *pass, int place) {
 }
 
 static int resolve(struct precision *precision, const struct audit_format *format,
-                   const struct subject *subject, char *error) {
-    char note[ERROR_MAX];
+                   const struct subject *subject, struct error *error) {
+    char note[PRECISION_NOTE_MAX];
     return precision_resolve(precision, note, &format->config, &subject->be, error);
 }
 
@@ -97,14 +95,14 @@ static bool need(struct audit_format *format, unsigned words) {
 
 /* Runs at the scale 2^exponent; status as audit_pass_try. */
 static int try_scale(enum pass_outcome *outcome, struct subject *subject, struct trainer *trainer,
-                     int exponent, char *error) {
+                     int exponent, struct error *error) {
     return audit_pass_try(outcome, subject, trainer, ldexpf(1, exponent), error);
 }
 
 /* The largest power of two that stays finite, from the predicted one down or up. Sets *found; where
  * the loss itself is infinite no scale is tried any more. */
 static int search_scale(struct audit_format *format, bool *found, struct subject *subject,
-                        struct trainer *trainer, char *error) {
+                        struct trainer *trainer, struct error *error) {
     int exponent = format->predicted_scale, smallest = scale_min(format);
     enum pass_outcome outcome = PASS_GRADIENTS_INFINITE;
     int status = try_scale(&outcome, subject, trainer, exponent, error);
@@ -136,7 +134,7 @@ static void predict_scale(struct audit_format *format, const struct subject *sub
 /* One attempt with the words needed so far: a pass at the best scale. Where there is none, adds the
  * what keeps in float32 what was infinite first, and sets *again. */
 static int attempt(struct audit_format *format, bool *again, struct subject *subject,
-                   const struct audit_pass *reference, char *error) {
+                   const struct audit_pass *reference, struct error *error) {
     struct trainer trainer;
     bool found = true;
     bool scales = format->dtype == DTYPE_F16;
@@ -167,10 +165,11 @@ static int attempt(struct audit_format *format, bool *again, struct subject *sub
 /* Whether another config keeps any tensor in another dtype; rounding happens nowhere else. */
 static bool changes_storage(const struct audit_format *format, const struct config *config,
                             const struct subject *subject) {
-    char note[ERROR_MAX], ignored[ERROR_MAX];
+    char note[PRECISION_NOTE_MAX];
+    struct error ignored;
     const struct precision *before = &format->pass.precision;
     struct precision after;
-    if (precision_resolve(&after, note, config, &subject->be, ignored)) return true;
+    if (precision_resolve(&after, note, config, &subject->be, &ignored)) return true;
     for (int place = 0; place < PLACES; place++)
         if (place_dtype(place, before) != place_dtype(place, &after)) return true;
     for (int i = 0; i < format->pass.parameter_count; i++)
@@ -180,7 +179,8 @@ static bool changes_storage(const struct audit_format *format, const struct conf
 }
 
 static int run_trial(struct audit_format *format, enum autocast_site operation,
-                     struct subject *subject, const struct audit_pass *reference, char *error) {
+                     struct subject *subject, const struct audit_pass *reference,
+                     struct error *error) {
     struct config config = format->config;
     struct trainer trainer;
     struct audit_pass pass;
@@ -200,7 +200,7 @@ static int run_trial(struct audit_format *format, enum autocast_site operation,
 
 int audit_format_run(struct audit_format *format, enum dtype dtype, struct subject *subject,
                      const struct audit_pass *reference, struct audit_progress *progress,
-                     char *error) {
+                     struct error *error) {
     *format = (struct audit_format){.made = true, .dtype = dtype, .config = subject->config};
     format->config.precision = (enum config_precision)dtype;
     format->given = words_of_config(&subject->config);

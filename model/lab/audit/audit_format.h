@@ -2,6 +2,7 @@
 #ifndef MODEL_LAB_AUDIT_AUDIT_FORMAT_H
 #define MODEL_LAB_AUDIT_AUDIT_FORMAT_H
 
+#include "data/base/error.h"
 #include "model/lab/audit/audit_pass.h"
 #include "model/lab/audit/words.h"
 
@@ -38,7 +39,7 @@ struct audit_progress {
  * format is to be freed whatever comes back. */
 int audit_format_run(struct audit_format *format, enum dtype dtype, struct subject *subject,
                      const struct audit_pass *reference, struct audit_progress *progress,
-                     char *error);
+                     struct error *error);
 void audit_format_free(struct audit_format *format);
 
 /* The magnitudes, in fp32, of the gradients that the format would store in 16 bit. */

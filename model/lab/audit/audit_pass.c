@@ -7,7 +7,6 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
 #include "model/backward.h"
 #include "model/forward.h"
 
@@ -97,7 +96,7 @@ static double mean_loss(struct watcher *watcher) {
     return total / (double)count;
 }
 
-static int allocate(struct audit_pass *pass, const struct gpt *gpt, char *error) {
+static int allocate(struct audit_pass *pass, const struct gpt *gpt, struct error *error) {
     size_t parameters = (size_t)pass->parameter_count;
     bool complete = true;
     for (int place = 0; place < PLACES; place++) {
@@ -162,7 +161,7 @@ static double error_so_far(const struct audit_pass *pass) {
 }
 
 static int run_batch(struct watcher *watcher, struct subject *subject, struct trainer *trainer,
-                     enum pass_kind kind, char *error) {
+                     enum pass_kind kind, struct error *error) {
     struct gpt *gpt = &trainer->gpt;
     gpt_clear_gradients(gpt);
     if (subject_put(subject, trainer, watcher->batch, error)) return -1;
@@ -177,12 +176,12 @@ static int run_batch(struct watcher *watcher, struct subject *subject, struct tr
     watcher->pass->gradient_error = error_so_far(watcher->pass);
     if (watcher->batch < PASS_TRIAL_BATCHES)
         watcher->pass->first_error = watcher->pass->gradient_error;
-    if (gpt->be->failure[0]) return fail(error, "%s", gpt->be->failure);
+    if (gpt->be->failure.text[0]) return fail(error, "%s", gpt->be->failure.text);
     return watcher->out_of_memory ? fail(error, "out of memory for samples of an audit") : 0;
 }
 
 int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trainer *trainer,
-                   const struct audit_pass *reference, enum pass_kind kind, char *error) {
+                   const struct audit_pass *reference, enum pass_kind kind, struct error *error) {
     struct gpt *gpt = &trainer->gpt;
     int batches = subject->repetitions;
     if (kind == PASS_TRIAL && batches > PASS_TRIAL_BATCHES) batches = PASS_TRIAL_BATCHES;
@@ -232,7 +231,7 @@ int audit_pass_tried(const struct subject *subject, const struct precision *prec
 }
 
 int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct trainer *trainer,
-                   float loss_scale, char *error) {
+                   float loss_scale, struct error *error) {
     struct gpt *gpt = &trainer->gpt;
     struct watcher watcher = {.gpt = gpt};
     int accumulated = (int)subject->config.train.grad_accum_steps, status = 0;
@@ -250,7 +249,7 @@ int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct t
         gpt_backward(gpt);
         gpt->accumulate = true;
         *outcome = outcome_of(&watcher);
-        if (gpt->be->failure[0]) status = fail(error, "%s", gpt->be->failure);
+        if (gpt->be->failure.text[0]) status = fail(error, "%s", gpt->be->failure.text);
         if (status) break;
     }
     arrfree(watcher.floats);

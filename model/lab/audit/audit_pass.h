@@ -2,6 +2,7 @@
 #ifndef MODEL_LAB_AUDIT_AUDIT_PASS_H
 #define MODEL_LAB_AUDIT_AUDIT_PASS_H
 
+#include "data/base/error.h"
 #include "model/lab/audit/audit_record.h"
 #include "model/lab/audit/audit_subject.h"
 #include "model/lab/audit/audit_trace.h"
@@ -36,7 +37,7 @@ struct audit_pass {
  * its weights stay. With reference, the pass in fp32, everything is compared with it. Returns
  * RESULT_STOPPED when subject->stop asked for it. The pass is to be freed whatever comes back. */
 int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trainer *trainer,
-                   const struct audit_pass *reference, enum pass_kind kind, char *error);
+                   const struct audit_pass *reference, enum pass_kind kind, struct error *error);
 void audit_pass_free(struct audit_pass *pass);
 
 enum pass_outcome { PASS_FINITE, PASS_GRADIENTS_INFINITE, PASS_LOSS_INFINITE };
@@ -48,6 +49,6 @@ int audit_pass_tried(const struct subject *subject, const struct precision *prec
 /* Whether loss and gradients of these micro-batches are finite at this loss scale, with gradients
  * summed up as training does. Ends at the first that is not. Returns as above. */
 int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct trainer *trainer,
-                   float loss_scale, char *error);
+                   float loss_scale, struct error *error);
 
 #endif

@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/base/error.h"
 #include "data/base/files.h"
 #include "model/files/checkpoint.h"
 #include "model/files/checkpoint_manifest.h"
@@ -17,8 +16,8 @@ static void set_config(struct config *own, const struct config *config) {
 }
 
 static int open_trainer(struct subject *subject, struct trainer *trainer,
-                        const struct config *config, char *error) {
-    char note[ERROR_MAX];
+                        const struct config *config, struct error *error) {
+    char note[PRECISION_NOTE_MAX];
     struct precision precision;
     if (precision_resolve(&precision, note, config, &subject->be, error)) return -1;
     if (trainer_open(trainer, config, &precision, &subject->be, true, error)) {
@@ -29,7 +28,8 @@ static int open_trainer(struct subject *subject, struct trainer *trainer,
 }
 
 /* Step, loss scale and moments of a run; where there are only weights these. */
-static int load(struct subject *subject, struct trainer *trainer, const char *from, char *error) {
+static int load(struct subject *subject, struct trainer *trainer, const char *from,
+                struct error *error) {
     char path[FILE_PATH_MAX], *notes = NULL;
     size_t size;
     struct checkpoint_manifest manifest;
@@ -53,17 +53,17 @@ static int load(struct subject *subject, struct trainer *trainer, const char *fr
     return status;
 }
 
-static int keep_masters(struct subject *subject, const struct gpt *gpt, char *error) {
+static int keep_masters(struct subject *subject, const struct gpt *gpt, struct error *error) {
     size_t bytes = (size_t)gpt->count * sizeof *subject->masters;
     subject->count = gpt->count;
     subject->masters = malloc(bytes);
     if (!subject->masters) return fail(error, "out of memory for a copy of the weights");
     backend_download(gpt->be, subject->masters, gpt->master.data, bytes);
-    return gpt->be->failure[0] ? fail(error, "%s", gpt->be->failure) : 0;
+    return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
 }
 
 static int open_reference(struct subject *subject, struct trainer *reference, const char *from,
-                          char *error) {
+                          struct error *error) {
     const char *init_from = subject->config.model.init_from;
     if (open_trainer(subject, reference, &subject->config, error)) return -1;
     int status = 0;
@@ -75,7 +75,7 @@ static int open_reference(struct subject *subject, struct trainer *reference, co
 }
 
 int subject_open(struct subject *subject, struct trainer *reference, const struct config *config,
-                 const char *from, char *error) {
+                 const char *from, struct error *error) {
     set_config(&subject->config, config);
     const char *init_from = config->model.init_from;
     snprintf(subject->from, sizeof subject->from, "%s",
@@ -103,7 +103,7 @@ void subject_close(struct subject *subject) {
 }
 
 int subject_trainer(struct subject *subject, struct trainer *trainer, const struct config *config,
-                    float loss_scale, char *error) {
+                    float loss_scale, struct error *error) {
     struct backend *be = &subject->be;
     if (open_trainer(subject, trainer, config, error)) return -1;
     backend_upload(be, trainer->gpt.master.data, subject->masters,
@@ -114,7 +114,7 @@ int subject_trainer(struct subject *subject, struct trainer *trainer, const stru
     return 0;
 }
 
-int subject_put(struct subject *subject, struct trainer *trainer, int i, char *error) {
+int subject_put(struct subject *subject, struct trainer *trainer, int i, struct error *error) {
     int64_t first = batches_first_sample(&subject->config, subject->step, i);
     return batches_put(&trainer->batches, &trainer->gpt, &subject->text.loader, first, error);
 }

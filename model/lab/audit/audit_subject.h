@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include "data/base/error.h"
 #include "model/config/config.h"
 #include "model/run/run_setup.h"
 #include "model/trainer.h"
@@ -30,16 +31,16 @@ struct subject {
  * config->model.init_from and the seed have it if that is NULL. The trainer is to be closed before
  * the subject, and is open only if this succeeds. */
 int subject_open(struct subject *subject, struct trainer *reference, const struct config *config,
-                 const char *from, char *error);
+                 const char *from, struct error *error);
 void subject_close(struct subject *subject);
 
 /* Opens a trainer for other settings of precision: config is a copy of subject->config, changed,
  * and must stay. It has the same weights, no moments, and this loss scale if it scales. */
 int subject_trainer(struct subject *subject, struct trainer *trainer, const struct config *config,
-                    float loss_scale, char *error);
+                    float loss_scale, struct error *error);
 
 /* Puts micro-batch i in place: those from subject->step on, as the run would take them. */
-int subject_put(struct subject *subject, struct trainer *trainer, int i, char *error);
+int subject_put(struct subject *subject, struct trainer *trainer, int i, struct error *error);
 
 /* What the loss of each token of a micro-batch counts in its step. */
 float subject_weight(const struct subject *subject);

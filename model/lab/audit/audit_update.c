@@ -6,8 +6,6 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
-
 static float rounded(float value, enum master_format format) {
     return format == MASTER_BF16 ? f32_from_bf16(bf16_from_f32(value))
                                  : f32_from_f16(f16_from_f32(value));
@@ -48,7 +46,7 @@ double update_decibel(const struct update *update, enum master_format format) {
 }
 
 static int measure(struct audit_update *update, const struct subject *subject,
-                   const struct gpt *gpt, char *error) {
+                   const struct gpt *gpt, struct error *error) {
     size_t parameters = (size_t)arrlen(gpt->list);
     float *after = malloc((size_t)gpt->count * sizeof *after);
     update->parameters = calloc(parameters, sizeof *update->parameters);
@@ -69,7 +67,7 @@ static int measure(struct audit_update *update, const struct subject *subject,
 }
 
 int audit_update_run(struct audit_update *update, struct subject *subject,
-                     struct trainer *reference, char *error) {
+                     struct trainer *reference, struct error *error) {
     struct step_report report;
     *update = (struct audit_update){.made = true};
     if (trainer_begin_step(reference, &subject->text.loader, error)) return -1;

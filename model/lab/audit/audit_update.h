@@ -2,6 +2,7 @@
 #ifndef MODEL_LAB_AUDIT_AUDIT_UPDATE_H
 #define MODEL_LAB_AUDIT_AUDIT_UPDATE_H
 
+#include "data/base/error.h"
 #include "model/lab/audit/audit_subject.h"
 
 enum master_format { MASTER_BF16, MASTER_FP16, MASTER_FORMATS };
@@ -33,7 +34,7 @@ struct audit_update {
 };
 
 int audit_update_run(struct audit_update *update, struct subject *subject,
-                     struct trainer *reference, char *error);
+                     struct trainer *reference, struct error *error);
 void audit_update_free(struct audit_update *update);
 
 #endif

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/base/error.h"
 #include "data/base/exit_status.h"
 #include "data/base/files.h"
 #include "data/base/printed.h"
@@ -34,7 +33,7 @@ static void say(struct audit_progress *progress, const char *what) {
 enum { REPETITIONS_MAX = 1000 };
 
 static int choose_formats(bool wanted[AUDIT_FORMATS], const struct command_line *line,
-                          char *error) {
+                          struct error *error) {
     if (line->repetitions > REPETITIONS_MAX)
         return fail(error, "--repetitions: at most %d for --audit", REPETITIONS_MAX);
     for (int i = 0; i < AUDIT_FORMATS; i++) wanted[i] = line->precision_count == 0;
@@ -48,7 +47,7 @@ static int choose_formats(bool wanted[AUDIT_FORMATS], const struct command_line 
 }
 
 /* What cannot be written to is said before the work, which takes long. */
-static int make_folder(const char *folder, char *error) {
+static int make_folder(const char *folder, struct error *error) {
     if (directory_create(folder, error)) return -1;
     if (access(folder, W_OK | X_OK) == 0) return 0;
     return fail(error, "cannot write to the directory %.500s: %s\nname another one with --out",
@@ -57,7 +56,7 @@ static int make_folder(const char *folder, char *error) {
 
 static int write_file(const char *folder, const char *name,
                       void (*print)(FILE *, const struct audit *, const struct advice *),
-                      const struct audit *audit, const struct advice *advice, char *error) {
+                      const struct audit *audit, const struct advice *advice, struct error *error) {
     char path[FILE_PATH_MAX];
     struct printed printed;
     if (file_path_join(path, folder, name, error)) return -1;
@@ -67,12 +66,12 @@ static int write_file(const char *folder, const char *name,
 }
 
 static int write_files(const struct audit *audit, const struct advice *advice, const char *folder,
-                       char *error) {
+                       struct error *error) {
     if (write_file(folder, "audit.json", audit_print_json, audit, advice, error)) return -1;
     return write_file(folder, "audit.html", audit_print_html, audit, advice, error);
 }
 
-static int report(const struct audit *audit, const char *folder, char *error) {
+static int report(const struct audit *audit, const char *folder, struct error *error) {
     struct advice advice;
     advice_make(&advice, audit);
     audit_print_text(stdout, audit, &advice);
@@ -82,7 +81,7 @@ static int report(const struct audit *audit, const char *folder, char *error) {
 }
 
 int run_audit(const struct config *config, const char *from, const struct command_line *line,
-              char *error) {
+              struct error *error) {
     bool wanted[AUDIT_FORMATS];
     struct audit audit;
     struct spoken_progress spoken = {{say}, report_clock()};

@@ -2,6 +2,7 @@
 #ifndef MODEL_LAB_AUDIT_RUN_AUDIT_H
 #define MODEL_LAB_AUDIT_RUN_AUDIT_H
 
+#include "data/base/error.h"
 #include "model/run/command_line.h"
 
 /* Looks at config from the weights at `from` (a checkpoint or a directory of Hugging Face; NULL:
@@ -9,6 +10,6 @@
  * audit.html into line->out if given, a folder that is made before the work begins. Returns an exit
  * status. */
 int run_audit(const struct config *config, const char *from, const struct command_line *line,
-              char *error);
+              struct error *error);
 
 #endif

@@ -72,7 +72,7 @@ static void print_help(const char *program) {
 /* ---- the command line */
 
 static int read_limit(double *limit, double lowest, const char *name, const char *text,
-                      char *error) {
+                      struct error *error) {
     char *end;
     double value = strtod(text, &end);
     if (end == text || *end || !isfinite(value) || value < lowest)
@@ -81,7 +81,8 @@ static int read_limit(double *limit, double lowest, const char *name, const char
     return 0;
 }
 
-static int take_flag(struct options *options, enum flag flag, const char *value, char *error) {
+static int take_flag(struct options *options, enum flag flag, const char *value,
+                     struct error *error) {
     struct limits *limits = &options->limits;
     const char *name = flags[flag].name;
     switch (flag) {
@@ -102,7 +103,7 @@ static int take_flag(struct options *options, enum flag flag, const char *value,
 }
 
 /* A directory whose path has a '=' is a directory. */
-static int take_run(struct options *options, const char *argument, char *error) {
+static int take_run(struct options *options, const char *argument, struct error *error) {
     const char *equals = strchr(argument, '=');
     char *label = NULL;
     if (equals && !file_exists(argument)) {
@@ -116,7 +117,7 @@ static int take_run(struct options *options, const char *argument, char *error) 
     return 0;
 }
 
-static int parse(struct options *options, int argc, char **argv, char *error) {
+static int parse(struct options *options, int argc, char **argv, struct error *error) {
     for (int i = 1; i < argc; i++) {
         char *value;
         if (strncmp(argv[i], "--", 2) != 0) {
@@ -162,7 +163,7 @@ static char *quoted_command(int argc, char **argv) {
 typedef void printer(FILE *out, const struct comparison_report *report);
 
 static int write_one(const char *folder, const char *name, printer *print,
-                     const struct comparison_report *report, char *error) {
+                     const struct comparison_report *report, struct error *error) {
     char path[FILE_PATH_MAX];
     struct printed printed;
     if (file_path_join(path, folder, name, error)) return -1;
@@ -171,7 +172,8 @@ static int write_one(const char *folder, const char *name, printer *print,
     return printed_write(&printed, path, NULL, error);
 }
 
-static int write_report(const char *folder, const struct comparison_report *report, char *error) {
+static int write_report(const char *folder, const struct comparison_report *report,
+                        struct error *error) {
     if (write_one(folder, "report.json", comparison_print_json, report, error) ||
         write_one(folder, "report.md", comparison_print_markdown, report, error) ||
         write_one(folder, "report.html", comparison_print_html, report, error))
@@ -181,7 +183,7 @@ static int write_report(const char *folder, const struct comparison_report *repo
 }
 
 static int compare(const struct run_record *runs, const struct options *options,
-                   const char *command, char *error) {
+                   const char *command, struct error *error) {
     struct comparison_report report;
     int count = (int)arrlen(options->paths), status = EXIT_FAILED;
     if (comparison_report_make(&report, runs, options->labels, count, options->reference,
@@ -196,7 +198,8 @@ static int compare(const struct run_record *runs, const struct options *options,
     return status;
 }
 
-static int read_and_compare(const struct options *options, const char *command, char *error) {
+static int read_and_compare(const struct options *options, const char *command,
+                            struct error *error) {
     struct run_record *runs = NULL;
     int status = EXIT_DONE;
     /* First, so that a folder that cannot be is said before the work, not after it. */
@@ -214,19 +217,20 @@ static int read_and_compare(const struct options *options, const char *command, 
 
 int main(int argc, char **argv) {
     struct options options = {.limits = LIMITS_DEFAULT};
-    char error[ERROR_MAX] = "", *command = quoted_command(argc, argv);
+    char *command = quoted_command(argc, argv);
+    struct error error = {0};
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error message, not a death */
     int status = EXIT_USAGE;
-    if (parse(&options, argc, argv, error) == 0) {
+    if (parse(&options, argc, argv, &error) == 0) {
         status = EXIT_DONE;
         if (options.help) print_help(argv[0]);
-        else status = read_and_compare(&options, command, error);
+        else status = read_and_compare(&options, command, &error);
     }
     if ((fflush(stdout) || ferror(stdout)) && status == EXIT_DONE) {
-        fail(error, "standard output could not be written in full");
+        fail(&error, "standard output could not be written in full");
         status = EXIT_FAILED;
     }
-    if (error[0]) fprintf(stderr, "compare: %s\n", error);
+    if (error.text[0]) fprintf(stderr, "compare: %s\n", error.text);
     for (int i = 0; i < arrlen(options.labels); i++) free(options.labels[i]);
     arrfree(options.labels);
     arrfree(options.paths);

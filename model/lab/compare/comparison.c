@@ -7,8 +7,6 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
-
 enum { WINDOW_LEAST = 10, WARM_STEPS = 10 };
 
 /* ---- which runs, which steps */
@@ -343,7 +341,7 @@ static double settled_after(const struct comparison *c) {
 }
 
 int comparison_make(struct comparison *c, const struct run_group *reference,
-                    const struct run_group *group, char *error) {
+                    const struct run_group *group, struct error *error) {
     *c = (struct comparison){.reference = reference, .group = group};
     pair_runs(c);
     align(c);

@@ -17,6 +17,7 @@
 #ifndef MODEL_LAB_COMPARE_COMPARISON_H
 #define MODEL_LAB_COMPARE_COMPARISON_H
 
+#include "data/base/error.h"
 #include "model/lab/compare/run_groups.h"
 #include "data/base/statistics.h"
 
@@ -91,7 +92,7 @@ struct comparison {
 
 /* group may be the reference itself. Fails when the two have no step in common. */
 int comparison_make(struct comparison *comparison, const struct run_group *reference,
-                    const struct run_group *group, char *error);
+                    const struct run_group *group, struct error *error);
 void comparison_free(struct comparison *comparison);
 
 #endif

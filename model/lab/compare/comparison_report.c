@@ -7,8 +7,6 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
-
 __attribute__((format(printf, 2, 3))) static void warn(struct comparison_report *report,
                                                        const char *format, ...) {
     char *text = NULL;
@@ -82,7 +80,7 @@ static void warn_of_pairs(struct comparison_report *report) {
 }
 
 static int find_reference(struct comparison_report *report, const struct run_record *first,
-                          const char *label, char *error) {
+                          const char *label, struct error *error) {
     for (int g = 0; g < arrlen(report->groups); g++) {
         const struct run_group *group = &report->groups[g];
         bool found = label && strcmp(group->label, label) == 0;
@@ -92,14 +90,16 @@ static int find_reference(struct comparison_report *report, const struct run_rec
         report->reference = g;
         return 0;
     }
-    size_t length = (size_t)snprintf(error, ERROR_MAX, "--reference %s: the groups are", label);
-    for (int g = 0; g < arrlen(report->groups) && length < ERROR_MAX; g++)
-        length += (size_t)snprintf(error + length, ERROR_MAX - length, "%s %s", g ? "," : "",
-                                   report->groups[g].label);
-    return -1;
+    char labels[ERROR_MAX] = "";
+    for (int g = 0; g < arrlen(report->groups); g++) {
+        size_t used = strlen(labels);
+        snprintf(labels + used, sizeof labels - used, "%s %s", g ? "," : "",
+                 report->groups[g].label);
+    }
+    return fail(error, "--reference %s: the groups are%s", label, labels);
 }
 
-static int compare_all(struct comparison_report *report, char *error) {
+static int compare_all(struct comparison_report *report, struct error *error) {
     const struct run_group *reference = &report->groups[report->reference];
     for (int g = 0; g < arrlen(report->groups); g++) {
         struct comparison comparison;
@@ -113,7 +113,7 @@ static int compare_all(struct comparison_report *report, char *error) {
 }
 
 static int make(struct comparison_report *report, const struct run_record *runs,
-                char *const *labels, int count, const char *reference, char *error) {
+                char *const *labels, int count, const char *reference, struct error *error) {
     if (run_groups_make(&report->groups, runs, labels, count, error)) return -1;
     if (arrlen(report->groups) < 2)
         return fail(error, "all runs differ in their seed only: there is nothing to compare\n"
@@ -130,7 +130,7 @@ static int make(struct comparison_report *report, const struct run_record *runs,
 
 int comparison_report_make(struct comparison_report *report, const struct run_record *runs,
                            char *const *labels, int count, const char *reference,
-                           const struct limits *limits, char *error) {
+                           const struct limits *limits, struct error *error) {
     *report = (struct comparison_report){.limits = *limits};
     if (make(report, runs, labels, count, reference, error) == 0) return 0;
     comparison_report_free(report);

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "data/base/error.h"
 #include "model/lab/compare/comparison.h"
 #include "model/lab/compare/run_groups.h"
 #include "model/lab/compare/verdict.h"
@@ -25,7 +26,7 @@ struct comparison_report {
  * there is but one group, or no group of that label. */
 int comparison_report_make(struct comparison_report *report, const struct run_record *runs,
                            char *const *labels, int count, const char *reference,
-                           const struct limits *limits, char *error);
+                           const struct limits *limits, struct error *error);
 void comparison_report_free(struct comparison_report *report);
 
 bool comparison_report_passes(const struct comparison_report *report);

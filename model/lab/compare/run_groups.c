@@ -7,8 +7,6 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
-
 /* stb_ds ends the program when memory is short, and so does what depends on it. */
 static char *copy_text(const char *text) {
     char *copy = strdup(text);
@@ -107,7 +105,7 @@ static bool fits(const struct run_group *group, const struct run_record *run) {
 
 /* Whether the run may be in the group that its label names. */
 static int check_labelled(const struct run_group *group, const struct run_record *run,
-                          char *error) {
+                          struct error *error) {
     const struct run_record *first = group->runs[0];
     if (has_seed(group, run->seed))
         return fail(error, "%s: \"%s\" has a run of seed %lld already\ngive it another label",
@@ -122,7 +120,7 @@ static int check_labelled(const struct run_group *group, const struct run_record
 
 /* The group for a run, or -1 for a new one; -2 for a failure. */
 static int find_group(const struct run_group *groups, const struct run_record *run,
-                      const char *label, char *error) {
+                      const char *label, struct error *error) {
     for (int i = 0; i < arrlen(groups); i++) {
         const struct run_group *group = &groups[i];
         if (!label && fits(group, run)) return i;
@@ -170,7 +168,7 @@ static void make_labels(struct run_group *groups) {
 }
 
 int run_groups_make(struct run_group **groups, const struct run_record *runs, char *const *labels,
-                    int count, char *error) {
+                    int count, struct error *error) {
     *groups = NULL;
     for (int i = 0; i < count; i++) {
         int at = find_group(*groups, &runs[i], labels[i], error);

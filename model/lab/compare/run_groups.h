@@ -2,6 +2,7 @@
 #ifndef MODEL_LAB_COMPARE_RUN_GROUPS_H
 #define MODEL_LAB_COMPARE_RUN_GROUPS_H
 
+#include "data/base/error.h"
 #include "model/lab/compare/run_record.h"
 
 enum { RUN_GROUPS_MAX = 8 }; /* as many as a chart has colours */
@@ -22,7 +23,7 @@ struct run_group {
  *
  * *groups is an stb_ds array for run_groups_free, after a failure too. */
 int run_groups_make(struct run_group **groups, const struct run_record *runs, char *const *labels,
-                    int count, char *error);
+                    int count, struct error *error);
 void run_groups_free(struct run_group *groups);
 
 enum config_weight {

@@ -10,7 +10,6 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
 #include "data/base/files.h"
 
 enum { EXACT = 53 }; /* bits of a whole number that a double holds */
@@ -45,7 +44,7 @@ static bool take_line(struct run_record *run, const cJSON *line) {
     return true;
 }
 
-static int read_lines(struct run_record *run, FILE *file, const char *path, char *error) {
+static int read_lines(struct run_record *run, FILE *file, const char *path, struct error *error) {
     char *text = NULL;
     size_t room = 0;
     ssize_t length;
@@ -68,7 +67,7 @@ static int read_lines(struct run_record *run, FILE *file, const char *path, char
     return status;
 }
 
-static int read_metrics(struct run_record *run, char *error) {
+static int read_metrics(struct run_record *run, struct error *error) {
     char path[FILE_PATH_MAX];
     if (file_path_join(path, run->path, "metrics.jsonl", error)) return -1;
     FILE *file = fopen(path, "r");
@@ -82,7 +81,7 @@ static int read_metrics(struct run_record *run, char *error) {
     return status;
 }
 
-static int read_config(struct run_record *run, char *error) {
+static int read_config(struct run_record *run, struct error *error) {
     char path[FILE_PATH_MAX];
     if (file_path_join(path, run->path, "config.json", error)) return -1;
     if (!file_exists(path))
@@ -105,7 +104,7 @@ static int read_config(struct run_record *run, char *error) {
     return 0;
 }
 
-static int read_profile(struct run_record *run, char *error) {
+static int read_profile(struct run_record *run, struct error *error) {
     char path[FILE_PATH_MAX];
     struct json_file file;
     const cJSON *part;
@@ -123,7 +122,7 @@ static int read_profile(struct run_record *run, char *error) {
     return 0;
 }
 
-int run_record_read(struct run_record *run, const char *path, char *error) {
+int run_record_read(struct run_record *run, const char *path, struct error *error) {
     *run = (struct run_record){.profile_step_ms = NAN, .profile_products_ms = NAN};
     run->path = strdup(path);
     if (!run->path) return fail(error, "out of memory");

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
 #include "data/base/json_file.h"
 
 /* A number that is null or missing in the file is NaN. */
@@ -41,7 +42,7 @@ struct run_record {
 /* A run that is still going on, or was killed, is read as far as it came. Fails, with nothing to
  * close (though closing is harmless), when there is no config.json or metrics.jsonl, when no step
  * is in it, and where a file is not what ./train writes. */
-int run_record_read(struct run_record *run, const char *path, char *error);
+int run_record_read(struct run_record *run, const char *path, struct error *error);
 void run_record_close(struct run_record *run);
 
 int64_t run_record_last_step(const struct run_record *run);

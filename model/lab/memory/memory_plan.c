@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "data/base/error.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_shape.h"
 #include "model/config/config_table.h"
@@ -21,13 +20,13 @@ static double maximum_of(const char *key) {
 }
 
 static int resolve(struct precision *precision, const struct config *config,
-                   const struct backend *be, char *error) {
-    char note[ERROR_MAX];
+                   const struct backend *be, struct error *error) {
+    char note[PRECISION_NOTE_MAX];
     return precision_resolve(precision, note, config, be, error);
 }
 
 int memory_plan_of(struct memory_plan *plan, const struct config *config, struct backend *be,
-                   char *error) {
+                   struct error *error) {
     struct precision precision;
     struct trainer trainer;
     size_t workspace = be->workspace_bytes;
@@ -42,7 +41,7 @@ int memory_plan_of(struct memory_plan *plan, const struct config *config, struct
 
 /* The plan without what only a walk knows, which takes longer. */
 static int measure_layout(struct memory_plan *plan, const struct config *config, struct backend *be,
-                          char *error) {
+                          struct error *error) {
     struct precision precision;
     struct gpt gpt;
     if (resolve(&precision, config, be, error)) return -1;
@@ -67,7 +66,7 @@ bool memory_batch_allowed(const struct config *config, int64_t batch) {
 }
 
 typedef int measurer(struct memory_plan *plan, const struct config *config, struct backend *be,
-                     char *error);
+                     struct error *error);
 
 /* One question asked for many micro-batches. */
 struct search {
@@ -75,7 +74,7 @@ struct search {
     struct backend *be;
     size_t memory;
     size_t beside; /* what is expected beside a layout that is measured alone */
-    char *error;
+    struct error *error;
     int failed;
 };
 
@@ -113,7 +112,7 @@ static int64_t descend(struct search *search, int64_t high, measurer *measure) {
 }
 
 int memory_largest_batch(int64_t *batch, const struct config *config, struct backend *be,
-                         size_t memory, char *error) {
+                         size_t memory, struct error *error) {
     struct search search = {.config = *config, .be = be, .memory = memory, .error = error};
     struct memory_plan layout, plan;
     search.config.train.micro_batch_size = 1;
@@ -239,7 +238,7 @@ static void name_changes(struct memory_advice *advice, const struct config *from
 
 /* Whether config fits, and if so the advice to take it. Returns RESULT_NONE if not. */
 static int try_config(struct memory_advice *advice, const struct config *config, struct backend *be,
-                      size_t memory, char *error) {
+                      size_t memory, struct error *error) {
     if (measure_layout(&advice->plan, config, be, error)) return -1;
     if (advice->plan.total > memory) return RESULT_NONE;
     if (memory_plan_of(&advice->plan, config, be, error)) return -1;
@@ -250,7 +249,7 @@ static int try_config(struct memory_advice *advice, const struct config *config,
 
 /* Micro-batches from config's down, each with all levels of recomputing from config's up. */
 static int try_batches(struct memory_advice *advice, const struct config *config,
-                       struct backend *be, size_t memory, char *error) {
+                       struct backend *be, size_t memory, struct error *error) {
     int64_t batch = config->train.micro_batch_size;
     for (int64_t divisor = 1; divisor <= batch; divisor++) {
         struct config smaller = *config;
@@ -276,7 +275,7 @@ static bool give_up_bits(struct config *config, int turn, const struct backend *
 }
 
 int memory_advise(struct memory_advice *advice, const struct config *config, struct backend *be,
-                  size_t memory, char *error) {
+                  size_t memory, struct error *error) {
     struct config other = *config;
     int status = try_batches(advice, &other, be, memory, error);
     bool less_exact = false;

@@ -6,12 +6,13 @@
 #ifndef MODEL_LAB_MEMORY_MEMORY_PLAN_H
 #define MODEL_LAB_MEMORY_MEMORY_PLAN_H
 
+#include "data/base/error.h"
 #include "model/gpt.h"
 
 /* The plan of a training run of config: that of trainer_open. Fails with a message where be cannot
  * compute in config's precision. */
 int memory_plan_of(struct memory_plan *plan, const struct config *config, struct backend *be,
-                   char *error);
+                   struct error *error);
 
 /* The largest micro-batch, whatever config's, with which the plan is at most `memory` bytes and
  * that a config may have; 0 if that of one sequence is more, MEMORY_NO_STATE if weights,
@@ -19,7 +20,7 @@ int memory_plan_of(struct memory_plan *plan, const struct config *config, struct
  * in chunks of equal size, there may be for several more. */
 enum { MEMORY_NO_STATE = -1 };
 int memory_largest_batch(int64_t *batch, const struct config *config, struct backend *be,
-                         size_t memory, char *error);
+                         size_t memory, struct error *error);
 
 /* Whether a run of config may have micro-batches of that size at all. */
 bool memory_batch_allowed(const struct config *config, int64_t batch);
@@ -61,7 +62,7 @@ struct memory_advice {
  * it sees the same sequences), and what is less exact last. Returns RESULT_NONE if nothing of it
  * fits into `memory` bytes, with the smallest plan that was tried; -1 with a message. */
 int memory_advise(struct memory_advice *advice, const struct config *config, struct backend *be,
-                  size_t memory, char *error);
+                  size_t memory, struct error *error);
 
 /* Models of well-known sizes. */
 enum { MEMORY_SIZES = 8 };

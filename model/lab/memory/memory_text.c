@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "data/base/error.h"
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
 #include "model/lab/page/table.h"
@@ -81,7 +80,7 @@ static void part_row(struct table *table, const struct unit *unit, const char *n
         else table_cell(table, "-");
 }
 
-static int print_parts(FILE *out, const struct memory_question *question, char *error) {
+static int print_parts(FILE *out, const struct memory_question *question, struct error *error) {
     static const struct {
         const char *name;
         size_t offset;
@@ -145,7 +144,7 @@ static void cost_text(char text[64], enum memory_option option, const struct con
     else snprintf(text, 64, "same bits; GELU once more");
 }
 
-static int print_savings(FILE *out, const struct memory_question *question, char *error) {
+static int print_savings(FILE *out, const struct memory_question *question, struct error *error) {
     const struct config *config = question->config;
     struct memory_plan own, plan;
     struct table table = {0};
@@ -189,7 +188,7 @@ struct signs {
 
 static int batch_cell(struct table *table, struct signs *signs,
                       const struct memory_question *question, const struct config *config,
-                      char *error) {
+                      struct error *error) {
     int64_t batch = MEMORY_NO_STATE;
     bool possible = can_compute(question->be, config->precision);
     if (possible && memory_largest_batch(&batch, config, question->be, question->memory, error))
@@ -211,7 +210,7 @@ static void explain(FILE *out, const struct signs *signs) {
         fprintf(out, "+: there may be room for more, but a config can ask for no more\n");
 }
 
-static int print_batches(FILE *out, const struct memory_question *question, char *error) {
+static int print_batches(FILE *out, const struct memory_question *question, struct error *error) {
     static const char *const headings[LEVELS] = {"recompute none", "gelu", "layer"};
     struct table table = {0};
     char text[64];
@@ -239,7 +238,7 @@ static int print_batches(FILE *out, const struct memory_question *question, char
 
 /* ---- whether it fits */
 
-static int print_advice(FILE *out, const struct memory_question *question, char *error) {
+static int print_advice(FILE *out, const struct memory_question *question, struct error *error) {
     static const char *const effects[] = {
         [MEMORY_SAME_BITS] = "with the same bits",
         [MEMORY_OTHER_ORDER] = "with the same steps but for the order of sums",
@@ -278,7 +277,7 @@ static int print_advice(FILE *out, const struct memory_question *question, char 
     return 0;
 }
 
-int memory_print_run(FILE *out, const struct memory_question *question, char *error) {
+int memory_print_run(FILE *out, const struct memory_question *question, struct error *error) {
     struct config config = *question->config;
     struct memory_question other = *question;
     if (!config.autocast.enabled) { /* then a precision is a word without a meaning */
@@ -321,7 +320,7 @@ static void begin_sizes(struct table *table, const struct variant variants[], bo
     for (int i = 0; i < VARIANTS; i++) table_column(table, variants[i].heading, TABLE_RIGHT);
 }
 
-static int print_totals(FILE *out, const struct memory_question *question, char *error) {
+static int print_totals(FILE *out, const struct memory_question *question, struct error *error) {
     static const struct variant variants[VARIANTS] = {
         {"fp32", CONFIG_PRECISION_FP32, CONFIG_RECOMPUTE_NONE, CONFIG_DTYPE_FLOAT32},
         {"bf16", CONFIG_PRECISION_BF16, CONFIG_RECOMPUTE_NONE, CONFIG_DTYPE_FLOAT32},
@@ -366,7 +365,8 @@ static int print_totals(FILE *out, const struct memory_question *question, char 
     return failed;
 }
 
-static int print_size_batches(FILE *out, const struct memory_question *question, char *error) {
+static int print_size_batches(FILE *out, const struct memory_question *question,
+                              struct error *error) {
     static const struct variant variants[VARIANTS] = {
         {"fp32", CONFIG_PRECISION_FP32, CONFIG_RECOMPUTE_NONE, CONFIG_DTYPE_FLOAT32},
         {"fp32 layer", CONFIG_PRECISION_FP32, CONFIG_RECOMPUTE_LAYER, CONFIG_DTYPE_FLOAT32},
@@ -397,7 +397,7 @@ static int print_size_batches(FILE *out, const struct memory_question *question,
     return failed;
 }
 
-int memory_print_sizes(FILE *out, const struct memory_question *question, char *error) {
+int memory_print_sizes(FILE *out, const struct memory_question *question, struct error *error) {
     if (print_totals(out, question, error)) return -1;
     return print_size_batches(out, question, error);
 }

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "data/base/error.h"
 #include "model/lab/memory/memory_plan.h"
 
 /* What is asked: about a run of config, its precision resolved. */
@@ -19,9 +20,9 @@ struct memory_question memory_question(const struct config *config, struct backe
 
 /* The parts in each precision; what each option saves and costs; the largest micro-batches; and
  * whether it fits, or what to change. */
-int memory_print_run(FILE *out, const struct memory_question *question, char *error);
+int memory_print_run(FILE *out, const struct memory_question *question, struct error *error);
 
 /* The same question for models from 124M to 70B. */
-int memory_print_sizes(FILE *out, const struct memory_question *question, char *error);
+int memory_print_sizes(FILE *out, const struct memory_question *question, struct error *error);
 
 #endif

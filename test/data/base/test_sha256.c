@@ -110,19 +110,20 @@ Test(sha256, portable_path_gives_the_same_state) {
 }
 
 Test(sha256, file) {
-    char path[] = "/tmp/sha256_XXXXXX", error[ERROR_MAX] = "", hex[SHA256_HEX_MAX];
+    char path[] = "/tmp/sha256_XXXXXX", hex[SHA256_HEX_MAX];
+    struct error error = {0};
     const int fd = mkstemp(path);
     cr_assert_geq(fd, 0);
     cr_assert_eq(write(fd, "abc", 3), 3);
     close(fd);
     uint64_t size = 0;
-    cr_expect_eq(sha256_file(hex, &size, path, error), 0, "%s", error);
+    cr_expect_eq(sha256_file(hex, &size, path, &error), 0, "%s", error.text);
     cr_expect_str_eq(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     cr_expect_eq(size, 3);
-    cr_expect_eq(sha256_file(hex, NULL, path, error), 0);
+    cr_expect_eq(sha256_file(hex, NULL, path, &error), 0);
     unlink(path);
-    cr_expect_eq(sha256_file(hex, &size, path, error), -1);
-    cr_expect_not_null(strstr(error, path), "%s", error);
-    cr_expect_eq(sha256_file(hex, &size, "/tmp", error), -1);
-    cr_expect_not_null(strstr(error, "directory"), "%s", error);
+    cr_expect_eq(sha256_file(hex, &size, path, &error), -1);
+    cr_expect_not_null(strstr(error.text, path), "%s", error.text);
+    cr_expect_eq(sha256_file(hex, &size, "/tmp", &error), -1);
+    cr_expect_not_null(strstr(error.text, "directory"), "%s", error.text);
 }

@@ -39,8 +39,8 @@ static inline void write_text(const char *name, const char *text) {
 static inline void read_text(const char *name, char *text, size_t size) {
     char *bytes;
     size_t length;
-    cr_assert_eq(file_read_all(&bytes, &length, in_folder("%s", name), size - 1, error), 0, "%s",
-                 error);
+    cr_assert_eq(file_read_all(&bytes, &length, in_folder("%s", name), size - 1, &error), 0, "%s",
+                 error.text);
     memcpy(text, bytes, length + 1);
     free(bytes);
 }
@@ -90,7 +90,7 @@ static inline int exists(const char *name) {
 static inline char *tokens_text(const char *pattern) {
     struct tokens tokens;
     char *text = NULL;
-    cr_assert_eq(tokens_open(&tokens, in_folder("%s", pattern), error), 0, "%s", error);
+    cr_assert_eq(tokens_open(&tokens, in_folder("%s", pattern), &error), 0, "%s", error.text);
     for (int s = 0; s < (int)arrlen(tokens.shards); s++)
         for (uint64_t i = 0; i < tokens.shards[s].count; i++) {
             cr_assert_lt(tokens.shards[s].tokens[i], 256);

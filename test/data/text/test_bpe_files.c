@@ -12,7 +12,7 @@
 #include "data/base/error.h"
 
 static struct bpe bpe;
-static char error[ERROR_MAX];
+static struct error error;
 
 static void end(void) {
     bpe_free(&bpe);
@@ -59,13 +59,13 @@ static int read_pair(const char *vocab, const char *merges) {
     const struct bpe_file files[] = {file_of("dir/vocab.json", vocab),
                                      file_of("dir/merges.txt", merges)};
     bpe_free(&bpe);
-    return bpe_read_vocab_and_merges(&bpe, &files[0], &files[1], error);
+    return bpe_read_vocab_and_merges(&bpe, &files[0], &files[1], &error);
 }
 
 static int read_whole(const char *text) {
     const struct bpe_file file = file_of("dir/tokenizer.json", text);
     bpe_free(&bpe);
-    return bpe_read_tokenizer(&bpe, &file, error);
+    return bpe_read_tokenizer(&bpe, &file, &error);
 }
 
 static void expect_usual(void) {
@@ -80,13 +80,14 @@ static void expect_usual(void) {
 
 static void expect_failure(int status, const char *message) {
     cr_assert_eq(status, -1, "expected: %s", message);
-    cr_expect_not_null(strstr(error, message), "\"%s\" is not in: %s", message, error);
+    cr_expect_not_null(strstr(error.text, message), "\"%s\" is not in: %s", message, error.text);
     cr_expect_eq(bpe.vocab_size, 0);
     cr_expect_null(bpe.bytes);
 }
 
 Test(bpe_files, vocabulary_and_merges) {
-    cr_assert_eq(read_pair(text_of("{%s}", vocabulary(more_tokens)), usual_merges), 0, "%s", error);
+    cr_assert_eq(read_pair(text_of("{%s}", vocabulary(more_tokens)), usual_merges), 0, "%s",
+                 error.text);
     expect_usual();
 }
 
@@ -98,7 +99,7 @@ Test(bpe_files, lines_of_merges_may_end_in_any_way) {
     };
     const char *vocab = text_of("\n {%s} \t\r\n", vocabulary(more_tokens));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        cr_assert_eq(read_pair(vocab, texts[i]), 0, "%s", error);
+        cr_assert_eq(read_pair(vocab, texts[i]), 0, "%s", error.text);
         expect_usual();
     }
 }
@@ -108,7 +109,7 @@ Test(bpe_files, only_the_version_is_a_comment) {
     const char *vocab = text_of("{%s}", vocabulary(", \"##\": 256, \"#ver\": 258, \"ver\": 257"));
     expect_failure(read_pair(vocab, "# #\n# ver\nv er\n"),
                    "line 3: \"er\" is not in the vocabulary");
-    cr_assert_eq(read_pair(vocab, "# #\n# ver\n"), 0, "%s", error);
+    cr_assert_eq(read_pair(vocab, "# #\n# ver\n"), 0, "%s", error.text);
     cr_expect_eq(arrlen(bpe.merges), 2);
     cr_expect_eq(bpe.end_of_text, -1);
 }
@@ -134,7 +135,7 @@ Test(bpe_files, wrong_merges_are_named_by_line) {
         expect_failure(read_pair(vocab, rows[i].merges), rows[i].message);
     const struct bpe_file files[] = {file_of("dir/vocab.json", vocab),
                                      {.path = "m", .bytes = "t h\n\0", .size = 5}};
-    expect_failure(bpe_read_vocab_and_merges(&bpe, &files[0], &files[1], error),
+    expect_failure(bpe_read_vocab_and_merges(&bpe, &files[0], &files[1], &error),
                    "m is not UTF-8 text");
 }
 
@@ -166,7 +167,7 @@ Test(bpe_files, wrong_vocabularies_are_named) {
             read_pair(text_of("%s%s%s", rows[i].before, vocabulary(rows[i].more), rows[i].after),
                       "#version\n");
         if (rows[i].message) expect_failure(status, rows[i].message);
-        else cr_expect_eq(status, 0, "%s", error);
+        else cr_expect_eq(status, 0, "%s", error.text);
     }
     expect_failure(read_pair("", "#version\n"), "dir/vocab.json is empty");
     expect_failure(read_pair(" \n", "#version\n"), "dir/vocab.json is empty");
@@ -174,7 +175,7 @@ Test(bpe_files, wrong_vocabularies_are_named) {
                    "there is no token \"\xc4\x80\" for the byte 0x00");
     const struct bpe_file files[] = {{.path = "v", .bytes = "{}\0\n", .size = 4},
                                      file_of("m", "t h\n")};
-    expect_failure(bpe_read_vocab_and_merges(&bpe, &files[0], &files[1], error),
+    expect_failure(bpe_read_vocab_and_merges(&bpe, &files[0], &files[1], &error),
                    "v, line 1: a character NUL");
 }
 
@@ -199,10 +200,10 @@ static int read_parts(struct parts parts) {
 }
 
 Test(bpe_files, merges_of_tokenizer_json_are_words_or_pairs) {
-    cr_assert_eq(read_parts((struct parts){0}), 0, "%s", error);
+    cr_assert_eq(read_parts((struct parts){0}), 0, "%s", error.text);
     expect_usual();
     const char *pairs = "[[\"t\", \"h\"], [\"th\", \"e\"], [\"\\u0120\", \"the\"]]";
-    cr_assert_eq(read_parts((struct parts){.merges = pairs}), 0, "%s", error);
+    cr_assert_eq(read_parts((struct parts){.merges = pairs}), 0, "%s", error.text);
     expect_usual();
 }
 
@@ -226,7 +227,7 @@ Test(bpe_files, tokenizers_of_gpt2s_kind_are_read) {
          .more = ", \"th\": 256, \"the\": 257, \"\\u0120the\": 258"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        cr_assert_eq(read_parts(rows[i]), 0, "row %zu: %s", i, error);
+        cr_assert_eq(read_parts(rows[i]), 0, "row %zu: %s", i, error.text);
         expect_usual();
     }
 }
@@ -234,7 +235,7 @@ Test(bpe_files, tokenizers_of_gpt2s_kind_are_read) {
 Test(bpe_files, without_the_pattern_the_text_is_one_piece) {
     cr_assert_eq(read_parts((struct parts){.pre = "{\"type\": \"ByteLevel\", \"add_prefix_space\": "
                                                   "false, \"use_regex\": false}"}),
-                 0, "%s", error);
+                 0, "%s", error.text);
     cr_expect(bpe.whole_text);
 }
 
@@ -297,7 +298,7 @@ Test(bpe_files, other_tokenizers_are_refused_by_what_differs) {
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         expect_failure(read_parts(rows[i].parts), rows[i].message);
-        cr_expect_not_null(strstr(error, "dir/tokenizer.json: "), "%s", error);
+        cr_expect_not_null(strstr(error.text, "dir/tokenizer.json: "), "%s", error.text);
     }
     expect_failure(read_whole("[]"), "it holds no JSON object");
     expect_failure(read_whole("{}"), "it has no model");
@@ -310,7 +311,7 @@ Test(bpe_files, truncated_files_are_refused) {
     for (size_t size = 0; size < strlen(vocab); size += 7) {
         char *part = text_of("%.*s", (int)size, vocab);
         cr_expect_eq(read_pair(part, usual_merges), -1);
-        cr_expect_not_null(strstr(error, "dir/vocab.json"), "%s", error);
+        cr_expect_not_null(strstr(error.text, "dir/vocab.json"), "%s", error.text);
     }
 }
 
@@ -328,14 +329,14 @@ Test(bpe_files, encodings_that_differ_are_told) {
         {{.pre = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": false}"},
          "disagree on the merges"},
     };
-    cr_assert_eq(read_parts((struct parts){0}), 0, "%s", error);
+    cr_assert_eq(read_parts((struct parts){0}), 0, "%s", error.text);
     struct bpe usual = bpe;
     bpe = (struct bpe){0};
-    cr_expect_eq(bpe_compare(&usual, "A", &usual, "B", error), 0);
+    cr_expect_eq(bpe_compare(&usual, "A", &usual, "B", &error), 0);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        cr_assert_eq(read_parts(rows[i].parts), 0, "%s", error);
-        cr_expect_eq(bpe_compare(&usual, "A", &bpe, "B", error), -1);
-        cr_expect_not_null(strstr(error, rows[i].message), "%s", error);
+        cr_assert_eq(read_parts(rows[i].parts), 0, "%s", error.text);
+        cr_expect_eq(bpe_compare(&usual, "A", &bpe, "B", &error), -1);
+        cr_expect_not_null(strstr(error.text, rows[i].message), "%s", error.text);
     }
     bpe_free(&usual);
 }

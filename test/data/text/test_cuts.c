@@ -9,7 +9,7 @@
 #include "data/base/random.h"
 #include "data/text/tokenizer.h"
 
-static char error[ERROR_MAX];
+static struct error error;
 
 static bool safe(const char *left, const char *right) {
     char text[100];
@@ -78,8 +78,8 @@ Test(cuts, keep_the_tokens) {
     struct tokenizer tokenizer;
     char text[100];
     int cuts = 0;
-    cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_GPT2, "test/golden/tokenizer/small", error),
-                 0, "%s", error);
+    cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_GPT2, "test/golden/tokenizer/small", &error),
+                 0, "%s", error.text);
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(&tokenizer);
     uint16_t *whole = NULL, *parts = NULL;
     for (uint64_t number = 0; number < 20000; number++) {

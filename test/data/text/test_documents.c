@@ -33,9 +33,9 @@ struct reading {
 };
 
 static void open_reading(struct reading *reading, bool watch_marks) {
-    cr_assert_eq(inputs_open(&reading->inputs, reading->names, reading->count, false, error), 0,
-                 "%s", error);
-    cr_assert_eq(documents_open(&reading->documents, &reading->inputs, "text", error), 0);
+    cr_assert_eq(inputs_open(&reading->inputs, reading->names, reading->count, false, &error), 0,
+                 "%s", error.text);
+    cr_assert_eq(documents_open(&reading->documents, &reading->inputs, "text", &error), 0);
     reading->documents.watch_marks = watch_marks;
 }
 
@@ -60,7 +60,7 @@ static void put_text(const char *name, const char *text) {
 static char *read_all(struct reading *reading, int *status) {
     struct document_piece piece;
     char *all = NULL;
-    while ((*status = documents_next(&reading->documents, &piece, error)) == 0) {
+    while ((*status = documents_next(&reading->documents, &piece, &error)) == 0) {
         cr_assert(piece.size > 0 || piece.is_row);
         if (piece.begins) arrput(all, piece.is_row ? '[' : '{');
         if (piece.size > 0) memcpy(arraddnptr(all, piece.size), piece.text, piece.size);
@@ -73,7 +73,7 @@ static void expect_read(struct reading *reading, bool watch_marks, const char *e
     int status;
     open_reading(reading, watch_marks);
     char *all = read_all(reading, &status);
-    cr_expect_eq(status, 1, "%s", error);
+    cr_expect_eq(status, 1, "%s", error.text);
     cr_expect_str_eq(all, expected);
     arrfree(all);
     close_reading(reading);
@@ -130,7 +130,7 @@ Test(documents, marks_are_found_wherever_a_read_ends) {
         size_t sizes[2] = {0};
         int count = 0;
         open_reading(reading, true);
-        while (documents_next(&reading->documents, &piece, error) == 0) {
+        while (documents_next(&reading->documents, &piece, &error) == 0) {
             count += piece.begins;
             cr_assert(count >= 1 && count <= 2, "%d", at);
             sizes[count - 1] += piece.size;
@@ -165,7 +165,7 @@ Test(documents, odd_pieces_give_the_same_documents) {
         struct reading *reading = READING("-");
         open_reading(reading, true);
         char *all = read_all(reading, &status);
-        cr_assert_eq(status, 1, "%s", error);
+        cr_assert_eq(status, 1, "%s", error.text);
         cr_assert_str_eq(all, "{first{second <|endof{third", "steps of %zu", step);
         cr_assert_eq(reading->documents.bytes_read, sizeof text - 1);
         arrfree(all);
@@ -189,14 +189,14 @@ Test(documents, rows_of_any_length_are_whole) {
     struct document_piece piece;
     open_reading(reading, true);
     for (int i = 0; i < 8; i++) {
-        cr_assert_eq(documents_next(&reading->documents, &piece, error), 0, "%s", error);
+        cr_assert_eq(documents_next(&reading->documents, &piece, &error), 0, "%s", error.text);
         cr_assert_eq(piece.size, sizes[i], "row %d", i);
         size_t wrong = 0;
         for (size_t j = 0; j < piece.size; j++) wrong += piece.text[j] != 'a' + (int)(j % 26);
         cr_assert_eq(wrong, 0);
     }
-    cr_assert_eq(documents_next(&reading->documents, &piece, error), RESULT_NONE);
-    cr_assert_eq(documents_next(&reading->documents, &piece, error), RESULT_NONE);
+    cr_assert_eq(documents_next(&reading->documents, &piece, &error), RESULT_NONE);
+    cr_assert_eq(documents_next(&reading->documents, &piece, &error), RESULT_NONE);
     close_reading(reading);
 }
 
@@ -214,8 +214,8 @@ Test(documents, a_row_without_end_is_an_error) {
         char *all = read_all(reading, &status);
         cr_assert_eq(status, -1);
         cr_assert_str_eq(all, "[fine");
-        cr_assert_not_null(strstr(error, "a.jsonl, line 2: the row is longer than 2 MiB"), "%s",
-                           error);
+        cr_assert_not_null(strstr(error.text, "a.jsonl, line 2: the row is longer than 2 MiB"),
+                           "%s", error.text);
         arrfree(all);
         close_reading(reading);
         cr_assert_eq(truncate("a.jsonl", 16 + (2 << 20) + 1), 0);
@@ -230,9 +230,9 @@ Test(documents, bad_rows_stop_or_are_counted) {
     char *all = read_all(reading, &status);
     cr_assert_eq(status, -1);
     cr_assert_str_eq(all, "[one");
-    cr_assert_not_null(strstr(error, "a.jsonl, line 3, column 9: the member is no string"), "%s",
-                       error);
-    cr_assert_not_null(strstr(error, "--skip-bad-rows"), "%s", error);
+    cr_assert_not_null(strstr(error.text, "a.jsonl, line 3, column 9: the member is no string"),
+                       "%s", error.text);
+    cr_assert_not_null(strstr(error.text, "--skip-bad-rows"), "%s", error.text);
     arrfree(all);
     close_reading(reading);
 
@@ -240,7 +240,7 @@ Test(documents, bad_rows_stop_or_are_counted) {
     open_reading(reading, true);
     reading->documents.skip_bad_rows = true;
     all = read_all(reading, &status);
-    cr_assert_eq(status, 1, "%s", error);
+    cr_assert_eq(status, 1, "%s", error.text);
     cr_assert_str_eq(all, "[one[two");
     cr_assert_eq(reading->documents.bad_rows, 2);
     cr_assert_str_eq(reading->documents.first_bad_row,
@@ -255,10 +255,10 @@ Test(documents, an_input_that_vanishes_is_named) {
     put_text("b.txt", "b");
     struct reading *reading = READING("a.txt", "b.txt");
     open_reading(reading, true);
-    cr_assert_eq(documents_next(&reading->documents, &piece, error), 0);
+    cr_assert_eq(documents_next(&reading->documents, &piece, &error), 0);
     unlink("b.txt");
-    cr_assert_eq(documents_next(&reading->documents, &piece, error), -1);
-    cr_assert_not_null(strstr(error, "b.txt"), "%s", error);
+    cr_assert_eq(documents_next(&reading->documents, &piece, &error), -1);
+    cr_assert_not_null(strstr(error.text, "b.txt"), "%s", error.text);
     close_reading(reading);
 }
 
@@ -268,8 +268,8 @@ Test(documents, an_interrupt_ends_the_reading) {
     struct reading *reading = READING("a.txt");
     open_reading(reading, true);
     raise(SIGTERM);
-    cr_assert_eq(documents_next(&reading->documents, &piece, error), -1);
-    cr_assert_not_null(strstr(error, "interrupted"), "%s", error);
+    cr_assert_eq(documents_next(&reading->documents, &piece, &error), -1);
+    cr_assert_not_null(strstr(error.text, "interrupted"), "%s", error.text);
     cr_assert_eq(signals_wait(-1), SIGTERM);
     close_reading(reading);
 }

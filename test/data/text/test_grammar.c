@@ -10,9 +10,9 @@
 #include "data/base/error.h"
 
 static struct grammar compiled(const struct grammar_rule *rules, int count) {
-    char error[ERROR_MAX] = "";
+    struct error error = {0};
     struct grammar grammar;
-    cr_assert_eq(grammar_compile(&grammar, rules, count, error), 0, "%s", error);
+    cr_assert_eq(grammar_compile(&grammar, rules, count, &error), 0, "%s", error.text);
     return grammar;
 }
 
@@ -116,9 +116,9 @@ Test(grammar, refuses_a_faulty_table) {
         {{"s", NULL, {"{}"}}, {"b", NULL, {"x"}}, {"c", "p q", {"x|y"}}},
     };
     for (size_t i = 0; i < sizeof tables / sizeof tables[0]; i++) {
-        char error[ERROR_MAX] = "";
+        struct error error = {0};
         struct grammar grammar;
-        cr_expect_eq(grammar_compile(&grammar, tables[i], 3, error), -1, "table %zu", i);
-        cr_expect(strstr(error, "grammar: ") == error, "table %zu: %s", i, error);
+        cr_expect_eq(grammar_compile(&grammar, tables[i], 3, &error), -1, "table %zu", i);
+        cr_expect(strstr(error.text, "grammar: ") == error.text, "table %zu: %s", i, error.text);
     }
 }

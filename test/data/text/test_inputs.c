@@ -37,14 +37,14 @@ static const char *listed(const struct inputs *inputs) {
 
 #define OPEN(inputs, ...)                        \
     inputs_open(inputs, (char *[]){__VA_ARGS__}, \
-                (int)(sizeof((char *[]){__VA_ARGS__}) / sizeof(char *)), false, error)
+                (int)(sizeof((char *[]){__VA_ARGS__}) / sizeof(char *)), false, &error)
 
 static void expect_refusal(char *name, const char *what, const char *remedy) {
     struct inputs inputs;
-    error[0] = '\0';
+    error.text[0] = '\0';
     cr_expect_eq(OPEN(&inputs, name), -1, "%s", name);
-    cr_expect_not_null(strstr(error, what), "%s", error);
-    cr_expect_not_null(strstr(error, remedy), "%s", error);
+    cr_expect_not_null(strstr(error.text, what), "%s", error.text);
+    cr_expect_not_null(strstr(error.text, remedy), "%s", error.text);
     inputs_close(&inputs);
 }
 
@@ -55,7 +55,7 @@ Test(inputs, files_keep_their_order_and_any_name) {
     put("x[1]*.txt", 1);
     put(".hidden", 2);
     cr_assert_eq(OPEN(&inputs, "b.log", "a.JSONL", "x[1]*.txt", ".hidden", "b.log"), 0, "%s",
-                 error);
+                 error.text);
     cr_assert_str_eq(listed(&inputs), "b.log a.JSONL* x[1]*.txt .hidden b.log");
     cr_assert(inputs.bytes_known);
     cr_assert_eq(inputs.bytes, 28);
@@ -68,7 +68,7 @@ Test(inputs, all_can_be_json_lines) {
     struct inputs inputs;
     put("rows", 3);
     char *names[] = {"rows", "-"};
-    cr_assert_eq(inputs_open(&inputs, names, 2, true, error), 0);
+    cr_assert_eq(inputs_open(&inputs, names, 2, true, &error), 0);
     cr_assert_str_eq(listed(&inputs), "rows* -*");
     inputs_close(&inputs);
 }
@@ -86,14 +86,14 @@ Test(inputs, of_a_folder_text_counts_in_the_order_of_names) {
     for (int i = 0; i < 7; i++) put(passed[i], 2);
     cr_assert_eq(symlink("nowhere", "d/dangling.txt"), 0);
     mkfifo("d/pipe.txt", 0644);
-    cr_assert_eq(OPEN(&inputs, "d"), 0, "%s", error);
+    cr_assert_eq(OPEN(&inputs, "d"), 0, "%s", error.text);
     cr_assert_str_eq(listed(&inputs), "d/B.TXT d/a.txt d/c.ndjson* d/sub/x.md d/z.rst");
     cr_assert_eq(inputs.bytes, 10);
     cr_assert(inputs.bytes_known);
     cr_assert_eq(inputs.passed_by, 6, "atxt dangling.txt k.txt.gz m.c pipe.txt txt");
     cr_assert_str_eq(inputs.passed_by_one, "d/atxt");
     inputs_close(&inputs);
-    cr_assert_eq(OPEN(&inputs, "d/"), 0, "%s", error);
+    cr_assert_eq(OPEN(&inputs, "d/"), 0, "%s", error.text);
     cr_assert_str_eq(listed(&inputs), "d/B.TXT d/a.txt d/c.ndjson* d/sub/x.md d/z.rst");
     inputs_close(&inputs);
 }
@@ -109,10 +109,10 @@ Test(inputs, links_are_followed_but_not_in_circles) {
     cr_assert_eq(symlink("../e", "d/l"), 0);
     cr_assert_eq(symlink("../d", "e/back"), 0);
     cr_assert_eq(symlink("../e/e.txt", "d/file.txt"), 0);
-    cr_assert_eq(OPEN(&inputs, "d"), 0, "%s", error);
+    cr_assert_eq(OPEN(&inputs, "d"), 0, "%s", error.text);
     cr_assert_str_eq(listed(&inputs), "d/d.txt d/file.txt d/k/e.txt");
     inputs_close(&inputs);
-    cr_assert_eq(OPEN(&inputs, "d/k", "d/k"), 0, "%s", error);
+    cr_assert_eq(OPEN(&inputs, "d/k", "d/k"), 0, "%s", error.text);
     cr_assert_str_eq(listed(&inputs),
                      "d/k/back/d.txt d/k/back/file.txt d/k/e.txt "
                      "d/k/back/d.txt d/k/back/file.txt d/k/e.txt",
@@ -128,14 +128,14 @@ Test(inputs, patterns_are_spelled_out) {
     put("d1/a.c", 1);
     put("d2/c.txt", 1);
     put("d2/x.c", 1);
-    cr_assert_eq(OPEN(&inputs, "d?/*.c"), 0, "%s", error);
+    cr_assert_eq(OPEN(&inputs, "d?/*.c"), 0, "%s", error.text);
     cr_assert_str_eq(listed(&inputs), "d1/a.c d1/b.c d2/x.c");
     inputs_close(&inputs);
-    cr_assert_eq(OPEN(&inputs, "d[2]"), 0, "%s", error);
+    cr_assert_eq(OPEN(&inputs, "d[2]"), 0, "%s", error.text);
     cr_assert_str_eq(listed(&inputs), "d2/c.txt", "a folder that matches");
     inputs_close(&inputs);
     cr_assert_eq(setenv("HOME", folder, 1), 0);
-    cr_assert_eq(OPEN(&inputs, "~/d1/a.c"), 0, "%s", error);
+    cr_assert_eq(OPEN(&inputs, "~/d1/a.c"), 0, "%s", error.text);
     cr_assert_eq(arrlen(inputs.list), 1);
     inputs_close(&inputs);
 }
@@ -167,13 +167,13 @@ Test(inputs, permissions_are_checked_before_anything_is_read) {
 Test(inputs, the_size_of_pipes_is_not_known) {
     struct inputs inputs;
     mkfifo("pipe", 0644);
-    cr_assert_eq(OPEN(&inputs, "pipe"), 0, "%s", error);
+    cr_assert_eq(OPEN(&inputs, "pipe"), 0, "%s", error.text);
     cr_assert_not(inputs.bytes_known);
     inputs_close(&inputs);
     put("a.txt", 100);
     cr_assert_not_null(freopen("a.txt", "r", stdin));
     lseek(STDIN_FILENO, 30, SEEK_SET);
-    cr_assert_eq(OPEN(&inputs, "-"), 0, "%s", error);
+    cr_assert_eq(OPEN(&inputs, "-"), 0, "%s", error.text);
     cr_assert(inputs.bytes_known);
     cr_assert_eq(inputs.bytes, 70, "what is left of it");
     inputs_close(&inputs);

@@ -7,22 +7,22 @@
 
 #include "data/base/error.h"
 
-static char error[ERROR_MAX];
+static struct error error;
 
 /* The row is in memory of just its size, so that a sanitizer sees every byte read too far. */
 static int read_row(const char *row, size_t size, const char *field, char **copy, char **text,
                     size_t *text_size, size_t *column) {
     *copy = malloc(size ? size : 1);
     memcpy(*copy, row, size);
-    error[0] = '\0';
-    return jsonl_row(*copy, size, field, text, text_size, column, error);
+    error.text[0] = '\0';
+    return jsonl_row(*copy, size, field, text, text_size, column, &error);
 }
 
 static void expect_text(const char *row, const char *expected, size_t expected_size) {
     char *copy, *text;
     size_t size, column;
     const int status = read_row(row, strlen(row), "text", &copy, &text, &size, &column);
-    cr_expect_eq(status, 0, "%s: %s", row, error);
+    cr_expect_eq(status, 0, "%s: %s", row, error.text);
     if (status == 0) {
         cr_expect_eq(size, expected_size, "%s: %zu bytes", row, size);
         cr_expect(size == expected_size && memcmp(text, expected, size) == 0, "%s", row);
@@ -35,8 +35,8 @@ static void expect_wrong(const char *row, size_t expected_column, const char *wh
     size_t size, column;
     const size_t length = strlen(row);
     cr_expect_eq(read_row(row, length, "text", &copy, &text, &size, &column), -1, "%s", row);
-    cr_expect_eq(column, expected_column, "%s: column %zu: %s", row, column, error);
-    cr_expect_not_null(strstr(error, what), "%s: %s", row, error);
+    cr_expect_eq(column, expected_column, "%s: column %zu: %s", row, column, error.text);
+    cr_expect_not_null(strstr(error.text, what), "%s: %s", row, error.text);
     cr_expect(memcmp(copy, row, length) == 0, "%s: the row has changed", row);
     free(copy);
 }

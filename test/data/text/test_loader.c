@@ -10,7 +10,7 @@
 #include "data/base/error.h"
 #include "data/base/random.h"
 
-static char error[ERROR_MAX];
+static struct error error;
 
 /* Shards of the given sizes; token t of shard s is 1000 * s + t. */
 static struct tokens made_of(const uint64_t *counts, int shards) {
@@ -21,7 +21,7 @@ static struct tokens made_of(const uint64_t *counts, int shards) {
         struct tokens one;
         char name[32];
         snprintf(name, sizeof name, "shard %d", s);
-        cr_assert_eq(tokens_from_memory(&one, owned, counts[s], name, error), 0);
+        cr_assert_eq(tokens_from_memory(&one, owned, counts[s], name, &error), 0);
         arrput(all.shards, one.shards[0]);
         all.count += counts[s];
         arrfree(one.shards);
@@ -33,7 +33,7 @@ static struct loader opened(const struct tokens *tokens, int seq_len, bool shuff
     struct loader loader;
     struct loader_options options = {
         .seq_len = seq_len, .seed = 42, .shuffle = shuffle, .vocab_size = 65536};
-    cr_assert_eq(loader_open(&loader, tokens, &options, error), 0, "%s", error);
+    cr_assert_eq(loader_open(&loader, tokens, &options, &error), 0, "%s", error.text);
     return loader;
 }
 
@@ -45,7 +45,7 @@ Test(loader, cuts_sequences_inside_shards) {
     cr_assert_eq(loader.sequence_count, 6);
     const int starts[] = {0, 4, 4000, 5000, 5004, 5008};
     int32_t inputs[6 * 4], targets[6 * 4];
-    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 6, error), 0, "%s", error);
+    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 6, &error), 0, "%s", error.text);
     for (int row = 0; row < 6; row++)
         for (int t = 0; t < 4; t++) {
             cr_expect_eq(inputs[row * 4 + t], starts[row] + t, "row %d", row);
@@ -61,8 +61,8 @@ Test(loader, without_shuffling_starts_again_at_the_end) {
     struct loader loader = opened(&tokens, 4, false);
     int32_t inputs[4], targets[4], again[4];
     for (uint64_t k = 0; k < 5; k++) {
-        cr_assert_eq(loader_fetch(&loader, inputs, targets, k, 1, error), 0);
-        cr_assert_eq(loader_fetch(&loader, again, targets, k + UINT64_C(5000000035), 1, error), 0);
+        cr_assert_eq(loader_fetch(&loader, inputs, targets, k, 1, &error), 0);
+        cr_assert_eq(loader_fetch(&loader, again, targets, k + UINT64_C(5000000035), 1, &error), 0);
         cr_assert_arr_eq(inputs, again, sizeof inputs);
     }
     loader_close(&loader);
@@ -79,7 +79,7 @@ Test(loader, each_epoch_shows_each_sequence_once_in_its_own_order) {
     for (uint64_t epoch = 0; epoch < 3; epoch++) {
         char seen[65536] = {0};
         cr_assert_eq(
-            loader_fetch(&loader, inputs[epoch], targets, epoch * SEQUENCES, SEQUENCES, error), 0);
+            loader_fetch(&loader, inputs[epoch], targets, epoch * SEQUENCES, SEQUENCES, &error), 0);
         for (int row = 0; row < SEQUENCES; row++) {
             int first = inputs[epoch][row * LENGTH];
             cr_assert_not(seen[first]);
@@ -103,7 +103,7 @@ Test(loader, the_order_is_the_documented_one) {
     const uint64_t samples[] = {0, 1, 99, 100, 12345, UINT64_C(1) << 40};
     for (int i = 0; i < 6; i++) {
         uint64_t sequence = random_permute(42, samples[i] / 100, samples[i] % 100, 100);
-        cr_assert_eq(loader_fetch(&loader, inputs, targets, samples[i], 1, error), 0);
+        cr_assert_eq(loader_fetch(&loader, inputs, targets, samples[i], 1, &error), 0);
         cr_assert_eq(inputs[0], (int32_t)(5 * sequence));
     }
     loader_close(&loader);
@@ -116,13 +116,13 @@ Test(loader, a_batch_does_not_depend_on_how_it_is_asked_for) {
     struct loader loader = opened(&tokens, 7, true), other = opened(&tokens, 7, true);
     enum { ROWS = 150 };
     static int32_t whole[2][ROWS * 7], inputs[7], targets[7];
-    cr_assert_eq(loader_fetch(&loader, whole[0], whole[1], 1000, ROWS, error), 0);
+    cr_assert_eq(loader_fetch(&loader, whole[0], whole[1], 1000, ROWS, &error), 0);
     for (int row = ROWS - 1; row >= 0; row--) {
-        cr_assert_eq(loader_fetch(&other, inputs, targets, 1000 + (uint64_t)row, 1, error), 0);
+        cr_assert_eq(loader_fetch(&other, inputs, targets, 1000 + (uint64_t)row, 1, &error), 0);
         cr_assert_arr_eq(inputs, whole[0] + row * 7, sizeof inputs);
         cr_assert_arr_eq(targets, whole[1] + row * 7, sizeof targets);
     }
-    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 0, error), 0);
+    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 0, &error), 0);
     loader_close(&loader);
     loader_close(&other);
     tokens_close(&tokens);
@@ -134,17 +134,17 @@ Test(loader, names_a_token_outside_the_vocabulary) {
     struct loader loader;
     struct loader_options options = {.seq_len = 4, .vocab_size = 1008};
     int32_t inputs[16], targets[16];
-    cr_assert_eq(loader_open(&loader, &tokens, &options, error), 0);
-    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 3, error), 0, "%s", error);
+    cr_assert_eq(loader_open(&loader, &tokens, &options, &error), 0);
+    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 3, &error), 0, "%s", error.text);
     /* Only the very last target is outside. */
-    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 4, error), -1);
-    cr_assert_not_null(strstr(error, "shard 1: token 1008 at position 8"), "%s", error);
-    cr_assert_not_null(strstr(error, "model.vocab_size to 1009"), "%s", error);
+    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 4, &error), -1);
+    cr_assert_not_null(strstr(error.text, "shard 1: token 1008 at position 8"), "%s", error.text);
+    cr_assert_not_null(strstr(error.text, "model.vocab_size to 1009"), "%s", error.text);
     loader_close(&loader);
     options.vocab_size = 3;
-    cr_assert_eq(loader_open(&loader, &tokens, &options, error), 0);
-    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 1, error), -1);
-    cr_assert_not_null(strstr(error, "shard 0: token 3 at position 3"), "%s", error);
+    cr_assert_eq(loader_open(&loader, &tokens, &options, &error), 0);
+    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 1, &error), -1);
+    cr_assert_not_null(strstr(error.text, "shard 0: token 3 at position 3"), "%s", error.text);
     loader_close(&loader);
     tokens_close(&tokens);
 }
@@ -156,10 +156,10 @@ Test(loader, checks_the_first_input_too) {
     struct loader_options options = {.seq_len = 4, .vocab_size = 7};
     int32_t inputs[4], targets[4];
     owned[0] = 7;
-    cr_assert_eq(tokens_from_memory(&tokens, owned, 5, "mine", error), 0);
-    cr_assert_eq(loader_open(&loader, &tokens, &options, error), 0);
-    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 1, error), -1);
-    cr_assert_not_null(strstr(error, "mine: token 7 at position 0"), "%s", error);
+    cr_assert_eq(tokens_from_memory(&tokens, owned, 5, "mine", &error), 0);
+    cr_assert_eq(loader_open(&loader, &tokens, &options, &error), 0);
+    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 1, &error), -1);
+    cr_assert_not_null(strstr(error.text, "mine: token 7 at position 0"), "%s", error.text);
     loader_close(&loader);
     tokens_close(&tokens);
 }
@@ -169,16 +169,16 @@ Test(loader, refuses_tokens_too_few_for_one_sequence) {
     struct tokens tokens = made_of(counts, 3), none = {0};
     struct loader loader;
     struct loader_options options = {.seq_len = 4, .vocab_size = 65536};
-    cr_assert_eq(loader_open(&loader, &tokens, &options, error), -1);
-    cr_assert_not_null(strstr(error, "4 there, 5 needed"), "%s", error);
-    cr_assert_not_null(strstr(error, "shard 0"), "%s", error);
-    cr_assert_eq(loader_open(&loader, &none, &options, error), -1);
+    cr_assert_eq(loader_open(&loader, &tokens, &options, &error), -1);
+    cr_assert_not_null(strstr(error.text, "4 there, 5 needed"), "%s", error.text);
+    cr_assert_not_null(strstr(error.text, "shard 0"), "%s", error.text);
+    cr_assert_eq(loader_open(&loader, &none, &options, &error), -1);
     options.seq_len = 3;
-    cr_assert_eq(loader_open(&loader, &tokens, &options, error), 0, "%s", error);
+    cr_assert_eq(loader_open(&loader, &tokens, &options, &error), 0, "%s", error.text);
     cr_assert_eq(loader.sequence_count, 1);
     loader_close(&loader);
     options.seq_len = 2147483647;
-    cr_assert_eq(loader_open(&loader, &tokens, &options, error), -1);
-    cr_assert_not_null(strstr(error, "2147483648 needed"), "%s", error);
+    cr_assert_eq(loader_open(&loader, &tokens, &options, &error), -1);
+    cr_assert_not_null(strstr(error.text, "2147483648 needed"), "%s", error.text);
     tokens_close(&tokens);
 }

@@ -16,10 +16,10 @@
 #include "test/cpu_time.h"
 
 static struct pieces pieces;
-static char error[ERROR_MAX];
+static struct error error;
 
 static void begin(void) {
-    cr_assert_eq(pieces_open(&pieces, error), 0, "%s", error);
+    cr_assert_eq(pieces_open(&pieces, &error), 0, "%s", error.text);
 }
 
 static void end(void) {

@@ -69,8 +69,8 @@ Test(prepare, a_long_text_is_split_block_by_block) {
     write_bytes("a.bin", bytes, size);
     cr_assert_eq(run("--tokenizer bytes --val-fraction 0.25 --out set a.bin"), 0, "%s", error_text);
     struct tokens train, val;
-    cr_assert_eq(tokens_open(&train, in_folder("set_train_*"), error), 0, "%s", error);
-    cr_assert_eq(tokens_open(&val, in_folder("set_val_*"), error), 0, "%s", error);
+    cr_assert_eq(tokens_open(&train, in_folder("set_train_*"), &error), 0, "%s", error.text);
+    cr_assert_eq(tokens_open(&val, in_folder("set_val_*"), &error), 0, "%s", error.text);
     cr_assert_eq(val.count, val_first + val_second);
     cr_assert_eq(train.count + val.count, size);
     const uint16_t *t = train.shards[0].tokens, *v = val.shards[0].tokens;

@@ -13,7 +13,7 @@ static struct tokenizer tokenizer;
 static void set_up(void) {
     make_folder();
     cr_assert_not_null(realpath("test/golden/tokenizer/small", small));
-    cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_GPT2, small, error), 0, "%s", error);
+    cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_GPT2, small, &error), 0, "%s", error.text);
 }
 
 static void tear_down(void) {
@@ -34,7 +34,7 @@ static const char *gpt2(const char *rest) {
 static char *decoded(const char *pattern) {
     struct tokens tokens;
     char *text = NULL;
-    cr_assert_eq(tokens_open(&tokens, in_folder("%s", pattern), error), 0, "%s", error);
+    cr_assert_eq(tokens_open(&tokens, in_folder("%s", pattern), &error), 0, "%s", error.text);
     for (size_t s = 0; s < arrlenu(tokens.shards); s++)
         for (uint64_t i = 0; i < tokens.shards[s].count; i++) {
             const uint16_t token = tokens.shards[s].tokens[i];
@@ -61,7 +61,7 @@ Test(prepare_gpt2, the_special_token_stands_before_each_document) {
     write_text("c.txt", "Last");
     cr_assert_eq(run(gpt2("--val-fraction 0 --out set a.txt b.jsonl c.txt")), 0, "%s", error_text);
     struct tokens tokens;
-    cr_assert_eq(tokens_open(&tokens, in_folder("set_train_*"), error), 0);
+    cr_assert_eq(tokens_open(&tokens, in_folder("set_train_*"), &error), 0);
     cr_assert_eq(tokens.shards[0].tokens[0], tokenizer.end_of_text);
     size_t special = 0, zeros = 0;
     for (uint64_t i = 0; i < tokens.count; i++) {
@@ -110,9 +110,9 @@ static void expect_same_shards(const char *a, const char *b, const char *what) {
     char *left, *right;
     size_t left_size, right_size;
     const size_t limit = 1 << 28;
-    cr_assert_eq(file_read_all(&left, &left_size, in_folder("%s", a), limit, error), 0, "%s",
-                 error);
-    cr_assert_eq(file_read_all(&right, &right_size, in_folder("%s", b), limit, error), 0);
+    cr_assert_eq(file_read_all(&left, &left_size, in_folder("%s", a), limit, &error), 0, "%s",
+                 error.text);
+    cr_assert_eq(file_read_all(&right, &right_size, in_folder("%s", b), limit, &error), 0);
     cr_assert(left_size == right_size && memcmp(left, right, left_size) == 0, "%s", what);
     free(left);
     free(right);
@@ -163,7 +163,7 @@ Test(prepare_gpt2, a_text_of_several_blocks_is_one_text) {
     arrput(expected, (uint16_t)tokenizer.end_of_text);
     tokenizer_encode(encoder, &expected, text, size, false);
     struct tokens tokens;
-    cr_assert_eq(tokens_open(&tokens, in_folder("all_train_*"), error), 0, "%s", error);
+    cr_assert_eq(tokens_open(&tokens, in_folder("all_train_*"), &error), 0, "%s", error.text);
     cr_assert_eq(tokens.count, arrlenu(expected));
     cr_assert(memcmp(tokens.shards[0].tokens, expected, 2 * tokens.count) == 0);
     tokens_close(&tokens);
@@ -198,7 +198,7 @@ Test(prepare_gpt2, threads_do_not_change_the_order_of_rows) {
 }
 
 static int read_record(struct tokenizer_record *record) {
-    return tokenizer_record_of_shard(record, in_folder("set_train_000000.bin"), error);
+    return tokenizer_record_of_shard(record, in_folder("set_train_000000.bin"), &error);
 }
 
 Test(prepare_gpt2, the_record_belongs_to_the_shards) {
@@ -206,8 +206,8 @@ Test(prepare_gpt2, the_record_belongs_to_the_shards) {
     write_text("a.txt", "some text");
     write_text("empty.txt", "");
     cr_assert_eq(run(gpt2("--out set a.txt")), 0, "%s", error_text);
-    cr_assert_eq(read_record(&record), 0, "%s", error);
-    cr_assert_eq(tokenizer_record_check(&record, &tokenizer, error), 0, "%s", error);
+    cr_assert_eq(read_record(&record), 0, "%s", error.text);
+    cr_assert_eq(tokenizer_record_check(&record, &tokenizer, &error), 0, "%s", error.text);
     cr_assert_str_eq(record.directory, small);
     cr_assert_eq(run("--tokenizer bytes --force --out set empty.txt"), 1);
     cr_assert_eq(read_record(&record), 0);
@@ -224,7 +224,7 @@ Test(prepare_gpt2, a_vocabulary_needs_the_special_token) {
     const char *names[] = {"vocab.json", "merges.txt"};
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", small, names[i]);
-        cr_assert_eq(file_read_all(&text, &size, path, 1 << 20, error), 0, "%s", error);
+        cr_assert_eq(file_read_all(&text, &size, path, 1 << 20, &error), 0, "%s", error.text);
         char *special = strstr(text, ", \"<|endoftext|>\": 1199");
         cr_assert((special != NULL) == (i == 0));
         if (special) memset(special, ' ', strlen(", \"<|endoftext|>\": 1199"));

@@ -23,22 +23,22 @@ struct split {
 static void open_split(struct split *split, enum tokenizer_kind kind, double fraction,
                        size_t block_bytes) {
     *split = (struct split){0};
-    cr_assert_eq(tokenizer_open(&split->tokenizer, kind, "test/golden/tokenizer/small", error), 0,
-                 "%s", error);
+    cr_assert_eq(tokenizer_open(&split->tokenizer, kind, "test/golden/tokenizer/small", &error), 0,
+                 "%s", error.text);
     cr_assert_eq(splitter_open(&split->splitter, &split->tokenizer, fraction, in_folder("train"),
-                               in_folder("val"), 1 << 30, &split->progress, error),
-                 0, "%s", error);
+                               in_folder("val"), 1 << 30, &split->progress, &error),
+                 0, "%s", error.text);
     split->splitter.block_bytes = block_bytes;
 }
 
 static void put(struct split *split, const char *text, size_t size, bool begins, bool is_row) {
     const struct document_piece piece = {text, size, begins, is_row};
-    cr_assert_eq(splitter_put(&split->splitter, &piece, error), 0, "%s", error);
+    cr_assert_eq(splitter_put(&split->splitter, &piece, &error), 0, "%s", error.text);
 }
 
 static void close_split(struct split *split) {
-    cr_assert_eq(splitter_finish(&split->splitter, error), 0, "%s", error);
-    cr_assert_eq(splitter_publish(&split->splitter, error), 0, "%s", error);
+    cr_assert_eq(splitter_finish(&split->splitter, &error), 0, "%s", error.text);
+    cr_assert_eq(splitter_publish(&split->splitter, &error), 0, "%s", error.text);
     splitter_close(&split->splitter);
     splitter_close(&split->splitter);
     tokenizer_close(&split->tokenizer);
@@ -49,7 +49,7 @@ static uint16_t *tokens_of(const char *side) {
     struct tokens tokens;
     uint16_t *all = NULL;
     if (!file_exists(in_folder("%s_000000.bin", side))) return NULL;
-    cr_assert_eq(tokens_open(&tokens, in_folder("%s_*.bin", side), error), 0, "%s", error);
+    cr_assert_eq(tokens_open(&tokens, in_folder("%s_*.bin", side), &error), 0, "%s", error.text);
     cr_assert_eq(arrlen(tokens.shards), 1);
     memcpy(arraddnptr(all, tokens.count), tokens.shards[0].tokens, 2 * tokens.count);
     tokens_close(&tokens);

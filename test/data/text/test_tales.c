@@ -15,9 +15,9 @@
 enum { RULES = sizeof TALES / sizeof TALES[0] };
 
 static struct grammar tales_grammar(void) {
-    char error[ERROR_MAX] = "";
+    struct error error = {0};
     struct grammar grammar;
-    cr_assert_eq(grammar_compile(&grammar, TALES, RULES, error), 0, "%s", error);
+    cr_assert_eq(grammar_compile(&grammar, TALES, RULES, &error), 0, "%s", error.text);
     return grammar;
 }
 
@@ -175,10 +175,10 @@ Test(tales, the_check_for_confusion_finds_some) {
         int count, confusions;
     } cases[] = {{prefixes, 2, 1}, {nested, 3, 1}, {fine, 3, 0}};
     for (int i = 0; i < 3; i++) {
-        char error[ERROR_MAX] = "";
+        struct error error = {0};
         struct grammar grammar;
-        cr_assert_eq(grammar_compile(&grammar, cases[i].rules, cases[i].count, error), 0, "%s",
-                     error);
+        cr_assert_eq(grammar_compile(&grammar, cases[i].rules, cases[i].count, &error), 0, "%s",
+                     error.text);
         cr_expect_eq(confusions(&grammar, cases[i].rules), cases[i].confusions, "case %d", i);
         grammar_free(&grammar);
     }
@@ -232,12 +232,12 @@ Test(tales, sample_agrees_with_the_exact_expectation) {
 }
 
 Test(tales, text_is_a_function_of_the_seed) {
-    char error[ERROR_MAX] = "";
+    struct error error = {0};
     uint8_t *a, *b, *c;
     size_t a_bytes, b_bytes, c_bytes;
-    cr_assert_eq(tales_generate(&a, &a_bytes, 1, 5000, error), 0, "%s", error);
-    cr_assert_eq(tales_generate(&b, &b_bytes, 1, 20000, error), 0, "%s", error);
-    cr_assert_eq(tales_generate(&c, &c_bytes, 2, 5000, error), 0, "%s", error);
+    cr_assert_eq(tales_generate(&a, &a_bytes, 1, 5000, &error), 0, "%s", error.text);
+    cr_assert_eq(tales_generate(&b, &b_bytes, 1, 20000, &error), 0, "%s", error.text);
+    cr_assert_eq(tales_generate(&c, &c_bytes, 2, 5000, &error), 0, "%s", error.text);
     cr_assert_geq(a_bytes, 5000);
     cr_assert_leq(a_bytes, 5000 + 2000);
     cr_assert_arr_eq(a, b, a_bytes, "a larger size only adds stories");
@@ -246,16 +246,16 @@ Test(tales, text_is_a_function_of_the_seed) {
     free(a);
     free(b);
     free(c);
-    cr_assert_eq(tales_generate(&a, &a_bytes, 1, 0, error), 0);
+    cr_assert_eq(tales_generate(&a, &a_bytes, 1, 0, &error), 0);
     cr_assert_eq(a_bytes, 0);
     free(a);
 }
 
 Test(tales, is_plain_ascii_and_ends_every_story_alike) {
-    char error[ERROR_MAX] = "";
+    struct error error = {0};
     uint8_t *text;
     size_t bytes, stories = 0;
-    cr_assert_eq(tales_generate(&text, &bytes, 11, 300000, error), 0, "%s", error);
+    cr_assert_eq(tales_generate(&text, &bytes, 11, 300000, &error), 0, "%s", error.text);
     for (size_t i = 0; i < bytes; i++) {
         cr_assert(text[i] == '\n' || (text[i] >= ' ' && text[i] < 127), "byte %d", text[i]);
         if (text[i] != '\n') continue;
@@ -269,10 +269,10 @@ Test(tales, is_plain_ascii_and_ends_every_story_alike) {
 }
 
 Test(tales, the_corpus_is_as_large_and_as_rich_as_promised) {
-    char error[ERROR_MAX] = "";
+    struct error error = {0};
     struct tokens train, val;
-    cr_assert_eq(tales_tokens(&train, 0, error), 0, "%s", error);
-    cr_assert_eq(tales_tokens(&val, 1, error), 0, "%s", error);
+    cr_assert_eq(tales_tokens(&train, 0, &error), 0, "%s", error.text);
+    cr_assert_eq(tales_tokens(&val, 1, &error), 0, "%s", error.text);
     cr_assert_geq(train.count, 2000000);
     cr_assert_lt(train.count, 2003000);
     cr_assert_geq(val.count, 200000);

@@ -18,7 +18,7 @@
 TestSuite(tokenizer, .init = make_folder, .fini = remove_folder);
 
 static void open_tokenizer(struct tokenizer *tokenizer, const char *directory) {
-    cr_assert_eq(tokenizer_open(tokenizer, TOKENIZER_GPT2, directory, error), 0, "%s", error);
+    cr_assert_eq(tokenizer_open(tokenizer, TOKENIZER_GPT2, directory, &error), 0, "%s", error.text);
 }
 
 /* An stb_ds array of the tokens of a text, by an encoder of its own. */
@@ -132,7 +132,7 @@ static bool expect_shakespeare(const struct tokenizer *tokenizer, const char *vo
     char *text;
     size_t size;
     if (!path) return false;
-    cr_assert_eq(file_read_all(&text, &size, path, 2 << 20, error), 0, "%s", error);
+    cr_assert_eq(file_read_all(&text, &size, path, 2 << 20, &error), 0, "%s", error.text);
     const bool found = expect_hash(tokenizer, vocabulary, line, "tinyshakespeare", text, size);
     free(text);
     return found;
@@ -146,8 +146,8 @@ static void expect_cases(const char *directory, const char *vocabulary) {
     int plain_count = 0, special_count = 0, hash_count = 0;
     snprintf(special_name, sizeof special_name, "%s-special", vocabulary);
     open_tokenizer(&tokenizer, directory);
-    cr_assert_eq(file_read_all(&file, &file_size, GOLDEN "cases.txt", 1 << 20, error), 0, "%s",
-                 error);
+    cr_assert_eq(file_read_all(&file, &file_size, GOLDEN "cases.txt", 1 << 20, &error), 0, "%s",
+                 error.text);
     for (char *line = file, *next; *line; line = next) {
         next = line + strcspn(line, "\n");
         if (*next) *next++ = '\0';
@@ -322,7 +322,7 @@ Test(tokenizer, bytes_are_tokens) {
     uint8_t text[256 + 13];
     for (int i = 0; i < 256; i++) text[i] = (uint8_t)i;
     memcpy(text + 256, "<|endoftext|>", 13);
-    cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_BYTES, "no such folder", error), 0);
+    cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_BYTES, "no such folder", &error), 0);
     cr_expect_eq(tokenizer.vocab_size, 256);
     cr_expect_eq(tokenizer.end_of_text, -1);
     cr_expect_null(tokenizer.bpe);
@@ -338,11 +338,11 @@ Test(tokenizer, bytes_have_a_file_that_reads_as_the_same_tokens) {
     struct tokenizer bytes, same;
     uint8_t text[512];
     for (int i = 0; i < 512; i++) text[i] = (uint8_t)(i * 7 + i / 256);
-    cr_assert_eq(tokenizer_open(&bytes, TOKENIZER_BYTES, NULL, error), 0);
+    cr_assert_eq(tokenizer_open(&bytes, TOKENIZER_BYTES, NULL, &error), 0);
     cr_assert_eq(bytes.file_count, 1);
     cr_assert_str_eq(bytes.files[0].name, "tokenizer.json");
     cr_assert_eq(file_write_whole(in_folder("tokenizer.json"), bytes.files[0].bytes,
-                                  bytes.files[0].size, NULL, error),
+                                  bytes.files[0].size, NULL, &error),
                  0);
     open_tokenizer(&same, folder);
     cr_expect_eq(same.vocab_size, 256);
@@ -361,20 +361,21 @@ Test(tokenizer, bytes_have_a_file_that_reads_as_the_same_tokens) {
 static void copy_file(const char *from, const char *name) {
     char *bytes;
     size_t size;
-    cr_assert_eq(file_read_all(&bytes, &size, from, 1 << 20, error), 0, "%s", error);
-    cr_assert_eq(file_write_whole(in_folder("%s", name), bytes, size, NULL, error), 0, "%s", error);
+    cr_assert_eq(file_read_all(&bytes, &size, from, 1 << 20, &error), 0, "%s", error.text);
+    cr_assert_eq(file_write_whole(in_folder("%s", name), bytes, size, NULL, &error), 0, "%s",
+                 error.text);
     free(bytes);
 }
 
 static void write_file(const char *name, const char *text) {
-    cr_assert_eq(file_write_whole(in_folder("%s", name), text, strlen(text), NULL, error), 0);
+    cr_assert_eq(file_write_whole(in_folder("%s", name), text, strlen(text), NULL, &error), 0);
 }
 
 static void expect_refused(const char *directory, const char *message) {
     struct tokenizer tokenizer;
-    cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_GPT2, directory, error), -1, "expected: %s",
+    cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_GPT2, directory, &error), -1, "expected: %s",
                  message);
-    cr_expect_not_null(strstr(error, message), "\"%s\" is not in: %s", message, error);
+    cr_expect_not_null(strstr(error.text, message), "\"%s\" is not in: %s", message, error.text);
     cr_expect_null(tokenizer.bpe);
     tokenizer_close(&tokenizer);
 }
@@ -391,7 +392,7 @@ Test(tokenizer, files_are_kept_with_their_hashes) {
         char hex[SHA256_HEX_MAX];
         uint64_t size;
         cr_assert_str_eq(tokenizer.files[i].name, names[i]);
-        cr_assert_eq(sha256_file(hex, &size, in_folder("%s", names[i]), error), 0);
+        cr_assert_eq(sha256_file(hex, &size, in_folder("%s", names[i]), &error), 0);
         cr_expect_str_eq(tokenizer.files[i].sha256, hex);
         cr_assert_eq(tokenizer.files[i].size, size);
         hash_of(hex, tokenizer.files[i].bytes, size);
@@ -415,7 +416,7 @@ Test(tokenizer, a_folder_without_the_files_is_refused) {
     cr_assert_eq(remove(in_folder("merges.txt")), 0);
     expect_refused(folder, "has no merges.txt");
     cr_expect_not(tokenizer_in_directory(folder));
-    cr_assert_eq(directory_create(in_folder("merges.txt"), error), 0);
+    cr_assert_eq(directory_create(in_folder("merges.txt"), &error), 0);
     expect_refused(folder, "merges.txt: it is a directory");
 }
 
@@ -434,10 +435,10 @@ Test(tokenizer, files_that_contradict_each_other_are_refused) {
     struct tokenizer bytes;
     copy_file(GOLDEN "small/vocab.json", "vocab.json");
     copy_file(GOLDEN "small/merges.txt", "merges.txt");
-    cr_assert_eq(tokenizer_open(&bytes, TOKENIZER_BYTES, NULL, error), 0);
+    cr_assert_eq(tokenizer_open(&bytes, TOKENIZER_BYTES, NULL, &error), 0);
     write_file("tokenizer.json", bytes.files[0].bytes);
     expect_refused(folder, "vocab.json has 1200 tokens, but ");
-    cr_expect_not_null(strstr(error, "tokenizer.json has 256"), "%s", error);
+    cr_expect_not_null(strstr(error.text, "tokenizer.json has 256"), "%s", error.text);
     tokenizer_close(&bytes);
     write_file("tokenizer.json", "{");
     expect_refused(folder, "tokenizer.json, line 1: this is not JSON");

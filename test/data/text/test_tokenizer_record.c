@@ -15,28 +15,28 @@ TestSuite(tokenizer_record, .init = make_folder, .fini = remove_folder);
 static const char SMALL[] = "test/golden/tokenizer/small";
 
 static void open_small(struct tokenizer *tokenizer) {
-    cr_assert_eq(tokenizer_open(tokenizer, TOKENIZER_GPT2, SMALL, error), 0, "%s", error);
+    cr_assert_eq(tokenizer_open(tokenizer, TOKENIZER_GPT2, SMALL, &error), 0, "%s", error.text);
 }
 
 static void open_bytes(struct tokenizer *tokenizer) {
-    cr_assert_eq(tokenizer_open(tokenizer, TOKENIZER_BYTES, NULL, error), 0, "%s", error);
+    cr_assert_eq(tokenizer_open(tokenizer, TOKENIZER_BYTES, NULL, &error), 0, "%s", error.text);
 }
 
 static void write_small(const char *name) {
     struct tokenizer tokenizer;
     open_small(&tokenizer);
-    cr_assert_eq(tokenizer_record_write(in_folder("%s", name), &tokenizer, SMALL, error), 0, "%s",
-                 error);
+    cr_assert_eq(tokenizer_record_write(in_folder("%s", name), &tokenizer, SMALL, &error), 0, "%s",
+                 error.text);
     tokenizer_close(&tokenizer);
 }
 
 static int read_record(struct tokenizer_record *record, const char *shard) {
-    error[0] = '\0';
-    return tokenizer_record_of_shard(record, in_folder("%s", shard), error);
+    error.text[0] = '\0';
+    return tokenizer_record_of_shard(record, in_folder("%s", shard), &error);
 }
 
 static void write_text(const char *name, const char *text) {
-    cr_assert_eq(file_write_whole(in_folder("%s", name), text, strlen(text), NULL, error), 0);
+    cr_assert_eq(file_write_whole(in_folder("%s", name), text, strlen(text), NULL, &error), 0);
 }
 
 Test(tokenizer_record, what_is_written_is_read_back) {
@@ -45,7 +45,7 @@ Test(tokenizer_record, what_is_written_is_read_back) {
     char absolute[FILE_PATH_MAX];
     write_small("set");
     cr_assert_not(file_exists(in_folder("set_tokenizer.json.part")));
-    cr_assert_eq(read_record(&record, "set_train_000000.bin"), 0, "%s", error);
+    cr_assert_eq(read_record(&record, "set_train_000000.bin"), 0, "%s", error.text);
     cr_assert_eq(record.kind, TOKENIZER_GPT2);
     cr_assert_eq(record.vocab_size, 1200);
     cr_assert_str_eq(record.directory, realpath(SMALL, absolute));
@@ -57,7 +57,7 @@ Test(tokenizer_record, what_is_written_is_read_back) {
         cr_expect_eq(record.files[i].bytes, tokenizer.files[i].size);
         cr_expect_str_eq(record.files[i].sha256, tokenizer.files[i].sha256);
     }
-    cr_assert_eq(tokenizer_record_check(&record, &tokenizer, error), 0, "%s", error);
+    cr_assert_eq(tokenizer_record_check(&record, &tokenizer, &error), 0, "%s", error.text);
     tokenizer_close(&tokenizer);
 }
 
@@ -67,18 +67,19 @@ Test(tokenizer_record, bytes_have_no_folder_and_no_files) {
     char *text;
     size_t size;
     open_bytes(&tokenizer);
-    cr_assert_eq(tokenizer_record_write(in_folder("set"), &tokenizer, NULL, error), 0, "%s", error);
-    cr_assert_eq(file_read_all(&text, &size, in_folder("set_tokenizer.json"), 1000, error), 0);
+    cr_assert_eq(tokenizer_record_write(in_folder("set"), &tokenizer, NULL, &error), 0, "%s",
+                 error.text);
+    cr_assert_eq(file_read_all(&text, &size, in_folder("set_tokenizer.json"), 1000, &error), 0);
     cr_assert_str_eq(text, "{\n  \"format\": 1,\n  \"kind\": \"bytes\",\n  \"vocab_size\": 256,\n"
                            "  \"sha256\": null,\n"
                            "  \"directory\": null,\n  \"files\": {}\n}\n");
     free(text);
-    cr_assert_eq(read_record(&record, "set_val_000012.bin"), 0, "%s", error);
+    cr_assert_eq(read_record(&record, "set_val_000012.bin"), 0, "%s", error.text);
     cr_assert_eq(record.kind, TOKENIZER_BYTES);
     cr_assert_eq(record.vocab_size, 256);
     cr_assert_str_empty(record.directory);
     cr_assert_eq(record.file_count, 0);
-    cr_assert_eq(tokenizer_record_check(&record, &tokenizer, error), 0, "%s", error);
+    cr_assert_eq(tokenizer_record_check(&record, &tokenizer, &error), 0, "%s", error.text);
     tokenizer_close(&tokenizer);
 }
 
@@ -86,8 +87,8 @@ Test(tokenizer_record, is_found_by_the_name_of_a_shard) {
     struct tokenizer_record record;
     mkdir(in_folder("d"), 0755);
     write_small("d/a_train_b_val");
-    cr_expect_eq(read_record(&record, "d/a_train_b_val_train_000000.bin"), 0, "%s", error);
-    cr_expect_eq(read_record(&record, "d/a_train_b_val_val_1000000.bin"), 0, "%s", error);
+    cr_expect_eq(read_record(&record, "d/a_train_b_val_train_000000.bin"), 0, "%s", error.text);
+    cr_expect_eq(read_record(&record, "d/a_train_b_val_val_1000000.bin"), 0, "%s", error.text);
     cr_expect_eq(read_record(&record, "d/a_train_b_val_test_000000.bin"), 1);
     cr_expect_eq(read_record(&record, "d/a_train_b_val_train_00000.bin"), 1);
     cr_expect_eq(read_record(&record, "d/a_train_b_val_train_000000.bin.part"), 1);
@@ -100,9 +101,9 @@ Test(tokenizer_record, is_found_by_the_name_of_a_shard) {
     cr_expect_eq(read_record(&record, ".bin"), 1);
     cr_expect_eq(read_record(&record, ""), 1);
     cr_assert_eq(chdir(in_folder("d")), 0);
-    cr_expect_eq(tokenizer_record_of_shard(&record, "a_train_b_val_val_000000.bin", error), 0, "%s",
-                 error);
-    cr_expect_eq(tokenizer_record_of_shard(&record, "_train_000000.bin", error), RESULT_NONE);
+    cr_expect_eq(tokenizer_record_of_shard(&record, "a_train_b_val_val_000000.bin", &error), 0,
+                 "%s", error.text);
+    cr_expect_eq(tokenizer_record_of_shard(&record, "_train_000000.bin", &error), RESULT_NONE);
 }
 
 Test(tokenizer_record, folders_of_any_name_survive) {
@@ -114,15 +115,15 @@ Test(tokenizer_record, folders_of_any_name_survive) {
         char absolute[FILE_PATH_MAX];
         mkdir(in_folder("%s", names[i]), 0755);
         cr_assert_eq(
-            tokenizer_record_write(in_folder("set"), &tokenizer, in_folder("%s", names[i]), error),
-            0, "%s", error);
-        cr_assert_eq(read_record(&record, "set_train_000000.bin"), 0, "%s", error);
+            tokenizer_record_write(in_folder("set"), &tokenizer, in_folder("%s", names[i]), &error),
+            0, "%s", error.text);
+        cr_assert_eq(read_record(&record, "set_train_000000.bin"), 0, "%s", error.text);
         cr_assert_str_eq(record.directory, realpath(in_folder("%s", names[i]), absolute));
     }
-    cr_assert_eq(tokenizer_record_write(in_folder("set"), &tokenizer, in_folder("gone"), error),
+    cr_assert_eq(tokenizer_record_write(in_folder("set"), &tokenizer, in_folder("gone"), &error),
                  -1);
-    cr_assert_not_null(strstr(error, "gone"), "%s", error);
-    cr_assert_eq(tokenizer_record_write(in_folder("no/set"), &tokenizer, SMALL, error), -1);
+    cr_assert_not_null(strstr(error.text, "gone"), "%s", error.text);
+    cr_assert_eq(tokenizer_record_write(in_folder("no/set"), &tokenizer, SMALL, &error), -1);
     tokenizer_close(&tokenizer);
 }
 
@@ -130,8 +131,8 @@ static void expect_malformed(const char *text, const char *what) {
     struct tokenizer_record record;
     write_text("set_tokenizer.json", text);
     cr_expect_eq(read_record(&record, "set_train_000000.bin"), -1, "%s", text);
-    cr_expect_not_null(strstr(error, "set_tokenizer.json: "), "%s", error);
-    cr_expect_not_null(strstr(error, what), "%s: %s", text, error);
+    cr_expect_not_null(strstr(error.text, "set_tokenizer.json: "), "%s", error.text);
+    cr_expect_not_null(strstr(error.text, what), "%s: %s", text, error.text);
 }
 
 #define HASH "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -142,7 +143,7 @@ static void expect_malformed(const char *text, const char *what) {
 Test(tokenizer_record, what_is_malformed_is_refused) {
     struct tokenizer_record record;
     write_text("set_tokenizer.json", HEAD "{\"a\":{\"bytes\":1,\"sha256\":\"" HASH "\"}}}");
-    cr_assert_eq(read_record(&record, "set_train_000000.bin"), 0, "%s", error);
+    cr_assert_eq(read_record(&record, "set_train_000000.bin"), 0, "%s", error.text);
     expect_malformed("", "JSON");
     expect_malformed("{", "JSON");
     expect_malformed(HEAD "{}} x", "JSON");
@@ -174,10 +175,10 @@ Test(tokenizer_record, what_is_malformed_is_refused) {
 
 static void expect_mismatch(const struct tokenizer_record *record,
                             const struct tokenizer *tokenizer, const char *what) {
-    cr_expect_eq(tokenizer_record_check(record, tokenizer, error), -1, "%s", what);
-    cr_expect_not_null(strstr(error, what), "%s", error);
-    cr_expect_not_null(strstr(error, "set_tokenizer.json"), "%s", error);
-    cr_expect_not_null(strstr(error, "./prepare"), "%s", error);
+    cr_expect_eq(tokenizer_record_check(record, tokenizer, &error), -1, "%s", what);
+    cr_expect_not_null(strstr(error.text, what), "%s", error.text);
+    cr_expect_not_null(strstr(error.text, "set_tokenizer.json"), "%s", error.text);
+    cr_expect_not_null(strstr(error.text, "./prepare"), "%s", error.text);
 }
 
 Test(tokenizer_record, differences_are_named) {
@@ -193,8 +194,8 @@ Test(tokenizer_record, differences_are_named) {
     expect_mismatch(&changed, &tokenizer, "50257 tokens, not 1200");
     changed = record;
     changed.files[1].sha256[5] ^= 1;
-    cr_expect_eq(tokenizer_record_check(&changed, &tokenizer, error), 0,
-                 "the same tokens and merges in a file of other bytes: %s", error);
+    cr_expect_eq(tokenizer_record_check(&changed, &tokenizer, &error), 0,
+                 "the same tokens and merges in a file of other bytes: %s", error.text);
     changed.sha256[5] ^= 1;
     expect_mismatch(&changed, &tokenizer, "its merges.txt differ");
     strcpy(changed.files[1].name, "tokenizer.json");
@@ -206,18 +207,18 @@ Test(tokenizer_record, differences_are_named) {
 Test(tokenizer_record, steps_can_be_undone) {
     struct tokenizer tokenizer;
     open_small(&tokenizer);
-    cr_assert_eq(tokenizer_record_stage(in_folder("set"), &tokenizer, SMALL, error), 0);
+    cr_assert_eq(tokenizer_record_stage(in_folder("set"), &tokenizer, SMALL, &error), 0);
     cr_assert(file_exists(in_folder("set_tokenizer.json.part")));
     cr_assert_not(file_exists(in_folder("set_tokenizer.json")));
     tokenizer_record_unstage(in_folder("set"));
     tokenizer_record_unstage(in_folder("set"));
     cr_assert_not(file_exists(in_folder("set_tokenizer.json.part")));
-    cr_assert_eq(tokenizer_record_publish(in_folder("set"), error), -1);
-    cr_assert_eq(tokenizer_record_remove(in_folder("set"), error), 0);
+    cr_assert_eq(tokenizer_record_publish(in_folder("set"), &error), -1);
+    cr_assert_eq(tokenizer_record_remove(in_folder("set"), &error), 0);
     write_small("set");
-    cr_assert_eq(tokenizer_record_remove(in_folder("set"), error), 0);
+    cr_assert_eq(tokenizer_record_remove(in_folder("set"), &error), 0);
     cr_assert_not(file_exists(in_folder("set_tokenizer.json")));
     mkdir(in_folder("set_tokenizer.json"), 0755);
-    cr_assert_eq(tokenizer_record_remove(in_folder("set"), error), -1);
+    cr_assert_eq(tokenizer_record_remove(in_folder("set"), &error), -1);
     tokenizer_close(&tokenizer);
 }

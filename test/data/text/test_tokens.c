@@ -36,24 +36,24 @@ static void write_good(const char *name, uint16_t first, uint32_t count) {
 }
 
 static int open_in_folder(struct tokens *tokens, const char *pattern) {
-    error[0] = '\0';
-    return tokens_open(tokens, in_folder("%s", pattern), error);
+    error.text[0] = '\0';
+    return tokens_open(tokens, in_folder("%s", pattern), &error);
 }
 
 /* The message names the file and holds both texts. */
 static void expect_refusal(const char *name, const char *what, const char *remedy) {
     struct tokens tokens;
     cr_expect_eq(open_in_folder(&tokens, name), -1, "%s", name);
-    cr_expect_not_null(strstr(error, name), "%s", error);
-    cr_expect_not_null(strstr(error, what), "%s", error);
-    cr_expect_not_null(strstr(error, remedy), "%s", error);
+    cr_expect_not_null(strstr(error.text, name), "%s", error.text);
+    cr_expect_not_null(strstr(error.text, what), "%s", error.text);
+    cr_expect_not_null(strstr(error.text, remedy), "%s", error.text);
     tokens_close(&tokens);
 }
 
 Test(tokens, opens_one_path) {
     struct tokens tokens;
     write_good("a.bin", 65000, 1000);
-    cr_assert_eq(open_in_folder(&tokens, "a.bin"), 0, "%s", error);
+    cr_assert_eq(open_in_folder(&tokens, "a.bin"), 0, "%s", error.text);
     cr_assert_eq(arrlen(tokens.shards), 1);
     cr_assert_eq(tokens.count, 1000);
     for (int i = 0; i < 1000; i++) cr_assert_eq(tokens.shards[0].tokens[i], (uint16_t)(65000 + i));
@@ -67,7 +67,7 @@ Test(tokens, opens_a_glob_in_the_order_of_the_names) {
     write_good("t_000002.bin", 2, 5);
     write_good("t_000000.bin", 0, 0);
     write_good("v_000001.bin", 9, 9);
-    cr_assert_eq(open_in_folder(&tokens, "t_*.bin"), 0, "%s", error);
+    cr_assert_eq(open_in_folder(&tokens, "t_*.bin"), 0, "%s", error.text);
     cr_assert_eq(arrlen(tokens.shards), 3);
     cr_assert_eq(tokens.count, 8);
     cr_assert_eq(tokens.shards[0].count, 0);
@@ -80,7 +80,7 @@ Test(tokens, opens_a_glob_in_the_order_of_the_names) {
 Test(tokens, takes_an_existing_name_as_it_is) {
     struct tokens tokens;
     write_good("odd[1]*.bin", 7, 2);
-    cr_assert_eq(open_in_folder(&tokens, "odd[1]*.bin"), 0, "%s", error);
+    cr_assert_eq(open_in_folder(&tokens, "odd[1]*.bin"), 0, "%s", error.text);
     cr_assert_eq(tokens.count, 2);
     tokens_close(&tokens);
 }
@@ -118,25 +118,26 @@ Test(tokens, refuses_what_is_no_shard_and_says_what_to_do) {
     expect_refusal("folder", "directory", "*_train_*.bin");
     mkfifo(in_folder("pipe"), 0644);
     expect_refusal("pipe", "not a regular file", "name the shards");
-    cr_expect_eq(tokens_open(&tokens, "", error), -1);
+    cr_expect_eq(tokens_open(&tokens, "", &error), -1);
 }
 
 /* Writes a file of nothing but these bytes. */
 static void write_plain(const char *name, const void *bytes, size_t size) {
-    cr_assert_eq(file_write_whole(in_folder("%s", name), bytes, size, NULL, error), 0, "%s", error);
+    cr_assert_eq(file_write_whole(in_folder("%s", name), bytes, size, NULL, &error), 0, "%s",
+                 error.text);
 }
 
 Test(tokens, raw_files_of_nanogpt_are_tokens_to_the_end) {
     const uint16_t few[] = {50256, 1, 0, 65535, 7};
     struct tokens tokens;
     write_plain("train.bin", few, sizeof few);
-    cr_assert_eq(open_in_folder(&tokens, "train.bin"), 0, "%s", error);
+    cr_assert_eq(open_in_folder(&tokens, "train.bin"), 0, "%s", error.text);
     cr_assert_eq(tokens.count, 5);
     cr_assert(tokens.shards[0].raw);
     cr_assert_arr_eq(tokens.shards[0].tokens, few, sizeof few);
     tokens_close(&tokens);
     write_plain("one.bin", few, 2);
-    cr_assert_eq(open_in_folder(&tokens, "one.bin"), 0, "%s", error);
+    cr_assert_eq(open_in_folder(&tokens, "one.bin"), 0, "%s", error.text);
     cr_assert_eq(tokens.count, 1);
     cr_assert_eq(tokens.shards[0].tokens[0], 50256);
     tokens_close(&tokens);
@@ -147,7 +148,7 @@ Test(tokens, raw_files_and_shards_may_be_mixed) {
     struct tokens tokens;
     write_plain("m_a.bin", few, sizeof few);
     write_good("m_b.bin", 100, 4);
-    cr_assert_eq(open_in_folder(&tokens, "m_*.bin"), 0, "%s", error);
+    cr_assert_eq(open_in_folder(&tokens, "m_*.bin"), 0, "%s", error.text);
     cr_assert_eq(tokens.count, 7);
     cr_assert(tokens.shards[0].raw);
     cr_assert_not(tokens.shards[1].raw);
@@ -179,7 +180,7 @@ Test(tokens, one_bad_shard_spoils_the_set_and_is_named) {
     write_good("s_000002.bin", 1, 10);
     struct tokens tokens;
     cr_assert_eq(open_in_folder(&tokens, "s_*.bin"), -1);
-    cr_assert_not_null(strstr(error, "s_000001.bin: truncated"), "%s", error);
+    cr_assert_not_null(strstr(error.text, "s_000001.bin: truncated"), "%s", error.text);
 }
 
 /* A hole of ten gigabytes costs nothing on the disk. */
@@ -195,7 +196,7 @@ Test(tokens, counts_beyond_32_bits) {
         cr_skip("the file system has no room for a sparse file of 10 GB");
     }
     close(fd);
-    cr_assert_eq(open_in_folder(&tokens, "huge.bin"), 0, "%s", error);
+    cr_assert_eq(open_in_folder(&tokens, "huge.bin"), 0, "%s", error.text);
     cr_assert_eq(tokens.count, count);
     cr_assert_eq(tokens.shards[0].tokens[0], 0);
     cr_assert_eq(tokens.shards[0].tokens[count - 1], 4321);
@@ -206,7 +207,7 @@ Test(tokens, can_be_made_in_memory) {
     uint16_t *owned = malloc(3 * sizeof *owned);
     owned[2] = 77;
     struct tokens tokens;
-    cr_assert_eq(tokens_from_memory(&tokens, owned, 3, "mine", error), 0);
+    cr_assert_eq(tokens_from_memory(&tokens, owned, 3, "mine", &error), 0);
     cr_assert_eq(tokens.count, 3);
     cr_assert_eq(tokens.shards[0].tokens[2], 77);
     cr_assert_str_eq(tokens.shards[0].name, "mine");
@@ -218,8 +219,8 @@ static int exists(const char *name) {
 }
 
 static void open_writer(struct shard_writer *writer, const char *name, uint64_t shard_tokens) {
-    cr_assert_eq(shard_writer_open(writer, in_folder("%s", name), shard_tokens, error), 0, "%s",
-                 error);
+    cr_assert_eq(shard_writer_open(writer, in_folder("%s", name), shard_tokens, &error), 0, "%s",
+                 error.text);
 }
 
 static void write_set(const char *name, uint64_t shard_tokens, uint64_t count, uint64_t part) {
@@ -229,12 +230,12 @@ static void write_set(const char *name, uint64_t shard_tokens, uint64_t count, u
     for (uint64_t i = 0; i < count; i += part) {
         uint64_t here = count - i < part ? count - i : part;
         for (uint64_t j = 0; j < here; j++) tokens[j] = (uint16_t)(i + j);
-        cr_assert_eq(shard_writer_put(&writer, tokens, here, error), 0, "%s", error);
+        cr_assert_eq(shard_writer_put(&writer, tokens, here, &error), 0, "%s", error.text);
     }
     cr_assert_eq(writer.tokens, count);
-    cr_assert_eq(shard_writer_finish(&writer, error), 0, "%s", error);
+    cr_assert_eq(shard_writer_finish(&writer, &error), 0, "%s", error.text);
     cr_assert_eq(writer.shards, (count + shard_tokens - 1) / shard_tokens);
-    cr_assert_eq(shard_writer_publish(&writer, error), 0, "%s", error);
+    cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
     shard_writer_abandon(&writer);
 }
 
@@ -246,7 +247,7 @@ Test(tokens, what_is_written_is_read_back_whatever_the_sizes) {
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         struct tokens tokens;
         write_set("set", cases[c].shard_tokens, cases[c].count, cases[c].part);
-        cr_assert_eq(open_in_folder(&tokens, "set_*"), 0, "%s", error);
+        cr_assert_eq(open_in_folder(&tokens, "set_*"), 0, "%s", error.text);
         cr_assert_eq(tokens.count, cases[c].count, "case %zu", c);
         uint64_t position = 0;
         for (int s = 0; s < (int)arrlen(tokens.shards); s++) {
@@ -262,7 +263,7 @@ Test(tokens, the_bytes_on_the_disk_are_those_of_the_format) {
     write_set("set", 100, 3, 3);
     char *bytes;
     size_t size;
-    cr_assert_eq(file_read_all(&bytes, &size, in_folder("set_000000.bin"), 5000, error), 0);
+    cr_assert_eq(file_read_all(&bytes, &size, in_folder("set_000000.bin"), 5000, &error), 0);
     cr_assert_eq(size, 1024 + 6);
     /* 20240520 = 0x0134d888 */
     const unsigned char start[] = {0x88, 0xd8, 0x34, 0x01, 1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0};
@@ -277,14 +278,14 @@ Test(tokens, nothing_has_its_final_name_before_publish) {
     uint16_t tokens[25] = {0};
     uint64_t count;
     open_writer(&writer, "set", 10);
-    cr_assert_eq(shard_writer_put(&writer, tokens, 25, error), 0);
+    cr_assert_eq(shard_writer_put(&writer, tokens, 25, &error), 0);
     cr_assert_not(exists("set_000000.bin"));
     cr_assert(exists("set_000000.bin.part"));
-    cr_assert_eq(shard_writer_finish(&writer, error), 0);
-    cr_assert_eq(shards_existing(in_folder("set"), &count, error), 0);
+    cr_assert_eq(shard_writer_finish(&writer, &error), 0);
+    cr_assert_eq(shards_existing(in_folder("set"), &count, &error), 0);
     cr_assert_eq(count, 0);
-    cr_assert_eq(shard_writer_publish(&writer, error), 0);
-    cr_assert_eq(shards_existing(in_folder("set"), &count, error), 0);
+    cr_assert_eq(shard_writer_publish(&writer, &error), 0);
+    cr_assert_eq(shards_existing(in_folder("set"), &count, &error), 0);
     cr_assert_eq(count, 3);
     cr_assert_not(exists("set_000000.bin.part"));
 }
@@ -295,7 +296,7 @@ Test(tokens, abandon_leaves_the_disk_as_it_was) {
     struct tokens old;
     write_set("set", 10, 15, 5);
     open_writer(&writer, "set", 10);
-    cr_assert_eq(shard_writer_put(&writer, tokens, 25, error), 0);
+    cr_assert_eq(shard_writer_put(&writer, tokens, 25, &error), 0);
     shard_writer_abandon(&writer);
     shard_writer_abandon(&writer);
     for (int i = 0; i < 3; i++) {
@@ -305,7 +306,7 @@ Test(tokens, abandon_leaves_the_disk_as_it_was) {
         snprintf(name, sizeof name, "set_%06d.bin.part.tmp", i);
         cr_assert_not(exists(name));
     }
-    cr_assert_eq(open_in_folder(&old, "set_*"), 0, "%s", error);
+    cr_assert_eq(open_in_folder(&old, "set_*"), 0, "%s", error.text);
     cr_assert_eq(old.count, 15);
     cr_assert_eq(old.shards[0].tokens[3], 3);
     tokens_close(&old);
@@ -326,8 +327,8 @@ Test(tokens, a_smaller_set_removes_the_shards_of_a_larger_one) {
     cr_assert(exists("set_000001.bin.txt"), "not the name of a shard");
     struct shard_writer writer;
     open_writer(&writer, "set", 10);
-    cr_assert_eq(shard_writer_finish(&writer, error), 0);
-    cr_assert_eq(shard_writer_publish(&writer, error), 0);
+    cr_assert_eq(shard_writer_finish(&writer, &error), 0);
+    cr_assert_eq(shard_writer_publish(&writer, &error), 0);
     cr_assert_not(exists("set_000000.bin"), "an empty set replaces a set as well");
 }
 
@@ -350,11 +351,11 @@ Test(tokens, a_full_disk_is_an_error_that_leaves_nothing) {
     open_writer(&writer, "set", 1 << 19);
     signal(SIGXFSZ, SIG_IGN);
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    int status = shard_writer_put(&writer, tokens, 1 << 20, error);
+    int status = shard_writer_put(&writer, tokens, 1 << 20, &error);
     limit.rlim_cur = RLIM_INFINITY;
     setrlimit(RLIMIT_FSIZE, &limit);
     cr_assert_eq(status, -1);
-    cr_assert_not_null(strstr(error, "set_000000.bin"), "%s", error);
+    cr_assert_not_null(strstr(error.text, "set_000000.bin"), "%s", error.text);
     shard_writer_abandon(&writer);
     cr_assert_not(exists("set_000000.bin.part"));
     cr_assert_not(exists("set_000000.bin.part.tmp"));
@@ -364,15 +365,15 @@ Test(tokens, a_writer_refuses_an_impossible_prefix) {
     struct shard_writer writer;
     char long_prefix[5000];
     uint64_t count;
-    cr_assert_eq(shard_writer_open(&writer, in_folder("%s", ""), 10, error), -1);
+    cr_assert_eq(shard_writer_open(&writer, in_folder("%s", ""), 10, &error), -1);
     memset(long_prefix, 'x', sizeof long_prefix - 1);
     long_prefix[sizeof long_prefix - 1] = '\0';
-    cr_assert_eq(shard_writer_open(&writer, long_prefix, 10, error), -1);
-    cr_assert_eq(shards_existing(in_folder("no/such/folder"), &count, error), 0);
+    cr_assert_eq(shard_writer_open(&writer, long_prefix, 10, &error), -1);
+    cr_assert_eq(shards_existing(in_folder("no/such/folder"), &count, &error), 0);
     cr_assert_eq(count, 0);
     uint16_t token = 1;
-    cr_assert_eq(shard_writer_open(&writer, in_folder("no/such/folder"), 10, error), 0);
-    cr_assert_eq(shard_writer_put(&writer, &token, 1, error), -1);
-    cr_assert_not_null(strstr(error, "no/such/folder"), "%s", error);
+    cr_assert_eq(shard_writer_open(&writer, in_folder("no/such/folder"), 10, &error), 0);
+    cr_assert_eq(shard_writer_put(&writer, &token, 1, &error), -1);
+    cr_assert_not_null(strstr(error.text, "no/such/folder"), "%s", error.text);
     shard_writer_abandon(&writer);
 }

@@ -41,7 +41,7 @@ static inline void write_bytes(const char *path, const void *bytes, size_t lengt
 }
 
 static inline int load(const struct fixture *fixture, struct config *config, const char *text,
-                       const char *flag, char *error) {
+                       const char *flag, struct error *error) {
     char copy[1024] = "";
     if (flag) snprintf(copy, sizeof copy, "%s", flag);
     char *const flags[] = {copy};
@@ -52,9 +52,9 @@ static inline int load(const struct fixture *fixture, struct config *config, con
 /* The same where failure is not expected. */
 static inline void load_well(const struct fixture *fixture, struct config *config, const char *text,
                              const char *flag) {
-    char error[ERROR_MAX] = "";
-    cr_assert_eq(load(fixture, config, text, flag, error), 0, "%s %s: %s", text, flag ? flag : "",
-                 error);
+    struct error error = {0};
+    cr_assert_eq(load(fixture, config, text, flag, &error), 0, "%s %s: %s", text, flag ? flag : "",
+                 error.text);
 }
 
 static inline char *dump(const struct config *config) {

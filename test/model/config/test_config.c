@@ -111,11 +111,11 @@ Test(config, flags) {
 Test(config, last_flag_wins) {
     struct fixture fixture;
     struct config config;
-    char error[ERROR_MAX] = "";
+    struct error error = {0};
     char *flags[] = {"train.steps=5", "seed=2", "train.steps=7"};
     fixture_open(&fixture);
     write_bytes(fixture.path, "{\"train\": {\"steps\": 3}}", 23);
-    cr_assert_eq(config_load(&config, fixture.path, flags, 3, error), 0, "%s", error);
+    cr_assert_eq(config_load(&config, fixture.path, flags, 3, &error), 0, "%s", error.text);
     cr_assert_eq(config.train.steps, 7);
     cr_assert_eq(config.seed, 2);
     fixture_close(&fixture);
@@ -243,27 +243,28 @@ Test(config, sizes_come_from_the_model_to_begin_with) {
 Test(config, models_that_are_none_are_refused) {
     struct fixture fixture;
     struct config config;
-    char model[200], text[400], error[ERROR_MAX] = "";
+    char model[200], text[400];
+    struct error error = {0};
     fixture_open(&fixture);
     write_model(fixture.folder, model, "{\"model_type\": \"llama\"}");
     snprintf(text, sizeof text, "{\"model\": {\"init_from\": \"%s\"}}", fixture.folder);
     write_bytes(fixture.path, text, strlen(text));
-    cr_expect_eq(config_load(&config, fixture.path, NULL, 0, error), -1);
-    cr_expect_not_null(strstr(error, "llama"), "%s", error);
+    cr_expect_eq(config_load(&config, fixture.path, NULL, 0, &error), -1);
+    cr_expect_not_null(strstr(error.text, "llama"), "%s", error.text);
     unlink(model);
     snprintf(model, sizeof model, "%s/checkpoints", fixture.folder);
     cr_assert_eq(mkdir(model, 0755), 0);
-    cr_expect_eq(config_load(&config, fixture.path, NULL, 0, error), -1);
-    cr_expect_not_null(strstr(error, "folder of a run"), "%s", error);
+    cr_expect_eq(config_load(&config, fixture.path, NULL, 0, &error), -1);
+    cr_expect_not_null(strstr(error.text, "folder of a run"), "%s", error.text);
     rmdir(model);
     snprintf(text, sizeof text, "{\"model\": {\"init_from\": \"%s/none\"}}", fixture.folder);
     write_bytes(fixture.path, text, strlen(text));
-    cr_expect_eq(config_load(&config, fixture.path, NULL, 0, error), -1);
-    cr_expect_not_null(strstr(error, "/none"), "%s", error);
-    cr_expect_not_null(strstr(error, "get_gpt2.sh"), "%s", error);
+    cr_expect_eq(config_load(&config, fixture.path, NULL, 0, &error), -1);
+    cr_expect_not_null(strstr(error.text, "/none"), "%s", error.text);
+    cr_expect_not_null(strstr(error.text, "get_gpt2.sh"), "%s", error.text);
     /* A run that has all sizes does not need it any more. */
     char *all[] = {"model.n_layer=2"};
-    cr_expect_eq(config_load(&config, fixture.path, all, 1, error), 0, "%s", error);
+    cr_expect_eq(config_load(&config, fixture.path, all, 1, &error), 0, "%s", error.text);
     fixture_close(&fixture);
 }
 
@@ -286,26 +287,28 @@ Test(config, dimension_notes) {
 
 Test(config, find_looks_here_and_in_configs) {
     struct fixture fixture;
-    char path[4096], small[8], error[ERROR_MAX] = "";
+    char path[4096], small[8];
+    struct error error = {0};
     fixture_open(&fixture);
     write_bytes(fixture.path, "{}", 2);
-    cr_assert_eq(config_find(path, sizeof path, "a/b.json", error), 0);
+    cr_assert_eq(config_find(path, sizeof path, "a/b.json", &error), 0);
     cr_assert_str_eq(path, "a/b.json", "a path is taken as it is");
 
     cr_assert_eq(chdir(fixture.folder), 0);
     cr_assert_eq(mkdir("configs", 0700), 0);
     write_bytes("configs/other.json", "{}", 2);
     write_bytes("configs/run.json", "{}", 2);
-    cr_assert_eq(config_find(path, sizeof path, "run.json", error), 0);
+    cr_assert_eq(config_find(path, sizeof path, "run.json", &error), 0);
     cr_assert_str_eq(path, "run.json", "the current folder comes first");
-    cr_assert_eq(config_find(path, sizeof path, "other.json", error), 0, "%s", error);
+    cr_assert_eq(config_find(path, sizeof path, "other.json", &error), 0, "%s", error.text);
     cr_assert_str_eq(path, "configs/other.json");
 
-    cr_assert_eq(config_find(path, sizeof path, "othr.json", error), -1);
-    cr_assert(strstr(error, "\"othr.json\"") && strstr(error, "mean \"other.json\"?"), "%s", error);
-    cr_assert_eq(config_find(path, sizeof path, "", error), -1);
-    cr_assert_eq(config_find(small, sizeof small, "other.json", error), -1);
-    cr_assert_eq(config_find(small, sizeof small, "run.json", error), -1);
+    cr_assert_eq(config_find(path, sizeof path, "othr.json", &error), -1);
+    cr_assert(strstr(error.text, "\"othr.json\"") && strstr(error.text, "mean \"other.json\"?"),
+              "%s", error.text);
+    cr_assert_eq(config_find(path, sizeof path, "", &error), -1);
+    cr_assert_eq(config_find(small, sizeof small, "other.json", &error), -1);
+    cr_assert_eq(config_find(small, sizeof small, "run.json", &error), -1);
     unlink("configs/other.json");
     unlink("configs/run.json");
     cr_assert_eq(rmdir("configs"), 0);

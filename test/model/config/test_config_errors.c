@@ -20,17 +20,17 @@ static void expect_errors(const struct error_case *cases, size_t count) {
         const struct error_case *test = &cases[i];
 
         struct config config;
-        char error[ERROR_MAX] = "";
+        struct error error = {0};
         const char *text = test->text ? test->text : "{}";
-        cr_expect_eq(load(&fixture, &config, text, test->flag, error), -1, "accepted: %.80s %s",
+        cr_expect_eq(load(&fixture, &config, text, test->flag, &error), -1, "accepted: %.80s %s",
                      text, test->flag ? test->flag : "");
         for (int w = 0; w < 4 && test->words[w]; w++)
-            cr_expect_not_null(strstr(error, test->words[w]),
+            cr_expect_not_null(strstr(error.text, test->words[w]),
                                "no \"%s\" in the message for %s %s:\n%s", test->words[w], text,
-                               test->flag ? test->flag : "", error);
-        cr_expect_not_null(strstr(error, test->flag ? "--set " : "run.json"), "no place in: %s",
-                           error);
-        cr_expect_neq(error[strlen(error) - 1], '\n');
+                               test->flag ? test->flag : "", error.text);
+        cr_expect_not_null(strstr(error.text, test->flag ? "--set " : "run.json"),
+                           "no place in: %s", error.text);
+        cr_expect_neq(error.text[strlen(error.text) - 1], '\n');
     }
     fixture_close(&fixture);
 }
@@ -229,52 +229,56 @@ Test(config_errors, errors_between_values) {
 Test(config_errors, strings_fit_or_are_refused) {
     struct fixture fixture;
     struct config config;
-    char text[700], error[ERROR_MAX] = "";
+    char text[700];
+    struct error error = {0};
     fixture_open(&fixture);
     for (int length = 510; length <= 513; length++) {
         int used = snprintf(text, sizeof text, "{\"run_dir\": \"%0*d\"}", length, 0);
         cr_assert_lt(used, (int)sizeof text);
-        int status = load(&fixture, &config, text, NULL, error);
+        int status = load(&fixture, &config, text, NULL, &error);
         cr_assert_eq(status, length < CONFIG_STRING_MAX ? 0 : -1, "%d", length);
         if (status == 0) cr_assert_eq(strlen(config.run_dir), (size_t)length);
-        if (status != 0) cr_assert_not_null(strstr(error, "at most 511"), "%s", error);
+        if (status != 0) cr_assert_not_null(strstr(error.text, "at most 511"), "%s", error.text);
     }
     char flag[300];
     snprintf(flag, sizeof flag, "name=%0201d", 0);
-    cr_assert_eq(load(&fixture, &config, "{}", flag, error), -1);
-    cr_assert_not_null(strstr(error, "201 bytes, but must have 1 to 200"), "%s", error);
+    cr_assert_eq(load(&fixture, &config, "{}", flag, &error), -1);
+    cr_assert_not_null(strstr(error.text, "201 bytes, but must have 1 to 200"), "%s", error.text);
     fixture_close(&fixture);
 }
 
 Test(config_errors, errors_of_files) {
     struct fixture fixture;
     struct config config;
-    char error[ERROR_MAX] = "";
+    struct error error = {0};
     fixture_open(&fixture);
-    cr_assert_eq(config_load(&config, fixture.path, NULL, 0, error), -1);
-    cr_assert(strstr(error, "run.json") && strstr(error, "No such file"), "%s", error);
-    cr_assert_eq(config_load(&config, fixture.folder, NULL, 0, error), -1);
-    cr_assert_not_null(strstr(error, "is a folder"), "%s", error);
+    cr_assert_eq(config_load(&config, fixture.path, NULL, 0, &error), -1);
+    cr_assert(strstr(error.text, "run.json") && strstr(error.text, "No such file"), "%s",
+              error.text);
+    cr_assert_eq(config_load(&config, fixture.folder, NULL, 0, &error), -1);
+    cr_assert_not_null(strstr(error.text, "is a folder"), "%s", error.text);
 
     write_bytes(fixture.path, "{\"seed\": 1\0}", 12);
-    cr_assert_eq(config_load(&config, fixture.path, NULL, 0, error), -1);
-    cr_assert(strstr(error, "run.json:1:11: ") && strstr(error, "NUL byte"), "%s", error);
+    cr_assert_eq(config_load(&config, fixture.path, NULL, 0, &error), -1);
+    cr_assert(strstr(error.text, "run.json:1:11: ") && strstr(error.text, "NUL byte"), "%s",
+              error.text);
 
     char *large = malloc(CONFIG_FILE_MAX + 1);
     memset(large, ' ', CONFIG_FILE_MAX + 1);
     memcpy(large, "{}", 2);
     write_bytes(fixture.path, large, CONFIG_FILE_MAX);
-    cr_assert_eq(config_load(&config, fixture.path, NULL, 0, error), 0, "%s", error);
+    cr_assert_eq(config_load(&config, fixture.path, NULL, 0, &error), 0, "%s", error.text);
     write_bytes(fixture.path, large, CONFIG_FILE_MAX + 1);
-    cr_assert_eq(config_load(&config, fixture.path, NULL, 0, error), -1);
-    cr_assert_not_null(strstr(error, "larger than 1 MiB"), "%s", error);
+    cr_assert_eq(config_load(&config, fixture.path, NULL, 0, &error), -1);
+    cr_assert_not_null(strstr(error.text, "larger than 1 MiB"), "%s", error.text);
     free(large);
 
     char long_path[3000];
     memset(long_path, 'x', sizeof long_path);
     strcpy(long_path + sizeof long_path - 10, "/end.json");
-    cr_assert_eq(config_load(&config, long_path, NULL, 0, error), -1);
-    cr_assert_not_null(strstr(error, "/end.json: "), "the end of a long path is shown: %s", error);
+    cr_assert_eq(config_load(&config, long_path, NULL, 0, &error), -1);
+    cr_assert_not_null(strstr(error.text, "/end.json: "), "the end of a long path is shown: %s",
+                       error.text);
     fixture_close(&fixture);
 }
 
@@ -296,10 +300,10 @@ Test(config_errors, mangled_files_never_crash) {
         if (round % 5 == 0) length = random_bits(4, round, 0) % length;
         struct config config;
         struct config_origins origins = {.path = "mangled"};
-        char error[ERROR_MAX] = "";
+        struct error error = {0};
         config_defaults(&config);
-        bool accepted = config_read_text(&config, &origins, text, length, error) == 0;
-        cr_assert_neq(accepted, error[0] != '\0', "round %" PRIu64, round);
+        bool accepted = config_read_text(&config, &origins, text, length, &error) == 0;
+        cr_assert_neq(accepted, error.text[0] != '\0', "round %" PRIu64, round);
         loaded += accepted;
         free(text);
     }

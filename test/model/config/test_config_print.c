@@ -100,7 +100,8 @@ static bool schema_allows(const cJSON *schema, const cJSON *value) {
 /* Both ways to judge one value of one key, without what must hold between keys. */
 static void expect_agreement(const cJSON *schema, const struct config_option *option,
                              const char *value) {
-    char text[512], error[ERROR_MAX] = "";
+    char text[512];
+    struct error error = {0};
     const char *dot = strchr(option->key, '.');
     snprintf(text, sizeof text, dot ? "{\"%.*s\": {\"%s\": %s}}" : "{\"%.*s%s\": %s}",
              dot ? (int)(dot - option->key) : 0, option->key, config_option_name(option), value);
@@ -109,9 +110,9 @@ static void expect_agreement(const cJSON *schema, const struct config_option *op
     config_defaults(&config);
     cJSON *json = cJSON_Parse(text);
     cr_assert_not_null(json, "%s", text);
-    bool accepted = config_read_text(&config, &origins, text, strlen(text), error) == 0;
+    bool accepted = config_read_text(&config, &origins, text, strlen(text), &error) == 0;
     cr_expect_eq(accepted, schema_allows(schema, json), "the schema disagrees on %s %s", text,
-                 error);
+                 error.text);
     cJSON_Delete(json);
 }
 
@@ -176,10 +177,11 @@ Test(config_print, shipped_configs_load) {
     char *schema_text = printed(config_print_schema);
     cJSON *schema = cJSON_Parse(schema_text);
     for (size_t i = 0; i < COUNT(names); i++) {
-        char path[128], error[ERROR_MAX] = "", notes[1024];
+        char path[128], notes[1024];
+        struct error error = {0};
         struct config config;
         snprintf(path, sizeof path, "configs/%s.json", names[i]);
-        cr_assert_eq(config_load(&config, path, NULL, 0, error), 0, "%s", error);
+        cr_assert_eq(config_load(&config, path, NULL, 0, &error), 0, "%s", error.text);
         cr_assert_str_eq(config.name, names[i]);
         cr_assert_eq(config_warnings(&config, notes, sizeof notes), 0, "%s: %s", path, notes);
         cr_assert_eq(config_dimension_notes(&config, notes, sizeof notes), 0, "%s: %s", path,

@@ -11,6 +11,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/base/error.h"
 #include "data/base/files.h"
 #include "data/base/random.h"
 #include "kernels/backend_open.h"
@@ -45,16 +46,17 @@ static inline void subject_config(struct config *config, enum config_precision p
 
 /* Opens what subject->config asks for. */
 static inline void subject_open(struct subject *subject) {
-    char reason[ERROR_MAX] = "", note[ERROR_MAX];
+    char note[PRECISION_NOTE_MAX];
+    struct error reason = {0};
     cr_assert_eq(backend_open(&subject->be,
-                              &(const struct backend_options){DEVICE_CPU, .threads = 1}, reason),
-                 0, "%s", reason);
+                              &(const struct backend_options){DEVICE_CPU, .threads = 1}, &reason),
+                 0, "%s", reason.text);
     cr_assert_eq(
-        precision_resolve(&subject->precision, note, &subject->config, &subject->be, reason), 0,
-        "%s", reason);
+        precision_resolve(&subject->precision, note, &subject->config, &subject->be, &reason), 0,
+        "%s", reason.text);
     cr_assert_eq(trainer_open(&subject->trainer, &subject->config, &subject->precision,
-                              &subject->be, true, reason),
-                 0, "%s", reason);
+                              &subject->be, true, &reason),
+                 0, "%s", reason.text);
 }
 
 static inline void subject_open_tiny(struct subject *subject, enum config_precision precision) {
@@ -140,10 +142,10 @@ static inline const struct tokenizer *toy_tokenizer(void) {
 }
 
 static inline void save_step(struct subject *subject, const char *run, int64_t step, char *path) {
-    char reason[ERROR_MAX] = "";
+    struct error reason = {0};
     subject_fill(subject, step);
     gpt_refresh_lower(&subject->trainer.gpt);
-    cr_assert_eq(checkpoint_save(&subject->trainer, run, path, reason), 0, "%s", reason);
+    cr_assert_eq(checkpoint_save(&subject->trainer, run, path, &reason), 0, "%s", reason.text);
 }
 
 /* "RUN/checkpoints/NAME" in one of a few buffers that take turns. */
@@ -159,18 +161,19 @@ static inline const char *in_checkpoints(const char *run, const char *name) {
 static inline char *read_text(const char *path, const char *name, size_t *size) {
     char *text, file[FILE_PATH_MAX + 64];
     snprintf(file, sizeof file, "%s/%s", path, name);
-    cr_assert_eq(file_read_all(&text, size, file, 1 << 20, error), 0, "%s", error);
+    cr_assert_eq(file_read_all(&text, size, file, 1 << 20, &error), 0, "%s", error.text);
     return text;
 }
 
 /* The step of the newest checkpoint, -1 for none; warnings as text, to be freed. */
 static inline int64_t newest_step(const char *run, char **warnings) {
-    char path[FILE_PATH_MAX], reason[ERROR_MAX] = "";
+    char path[FILE_PATH_MAX];
+    struct error reason = {0};
     size_t size;
     FILE *out = open_memstream(warnings, &size);
-    int status = checkpoint_newest(path, run, out, reason);
+    int status = checkpoint_newest(path, run, out, &reason);
     fclose(out);
-    cr_assert_neq(status, -1, "%s", reason);
+    cr_assert_neq(status, -1, "%s", reason.text);
     return status ? -1 : strtoll(strrchr(path, '-') + 1, NULL, 10);
 }
 

@@ -59,8 +59,8 @@ static inline void put_values(struct safetensors_writer *writer,
         uint32_t stored = 0;
         float value = value_of(tensor->id, (int64_t)k);
         dtype_store(&stored, dtype, 0, &value, 1);
-        cr_assert_eq(safetensors_write_data(writer, &stored, dtype_bytes(dtype), error), 0, "%s",
-                     error);
+        cr_assert_eq(safetensors_write_data(writer, &stored, dtype_bytes(dtype), &error), 0, "%s",
+                     error.text);
     }
 }
 
@@ -99,10 +99,10 @@ static inline void put_shard(const struct foreign_tensor *tensors, int count, in
     int used = 0;
     for (int i = shard; i < count; i += shards) entries[used++] = tensors[i].entry;
     cr_assert_eq(
-        safetensors_write_begin(&writer, in_folder("%s", name), entries, used, NULL, 0, error), 0,
-        "%s", error);
+        safetensors_write_begin(&writer, in_folder("%s", name), entries, used, NULL, 0, &error), 0,
+        "%s", error.text);
     for (int i = shard; i < count; i += shards) put_values(&writer, &tensors[i]);
-    cr_assert_eq(safetensors_write_end(&writer, error), 0, "%s", error);
+    cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
 }
 
 static inline void put_index(const struct foreign_tensor *tensors, int count,

@@ -22,7 +22,7 @@ static char *load_noting(struct subject *subject, const char *from) {
     char *notes = NULL;
     size_t size;
     FILE *out = open_memstream(&notes, &size);
-    cr_assert_eq(checkpoint_load(&subject->trainer, from, out, error), 0, "%s", error);
+    cr_assert_eq(checkpoint_load(&subject->trainer, from, out, &error), 0, "%s", error.text);
     fclose(out);
     return notes;
 }
@@ -49,8 +49,8 @@ Test(checkpoint, is_a_model_of_hugging_face) {
     save_step(&subject, folder, 7, path);
     cr_expect_str_eq(path, in_checkpoints(folder, "step-00000007"));
     cr_assert_eq(
-        safetensors_open(&file, in_checkpoints(folder, "step-00000007/model.safetensors"), error),
-        0, "%s", error);
+        safetensors_open(&file, in_checkpoints(folder, "step-00000007/model.safetensors"), &error),
+        0, "%s", error.text);
     cr_expect_eq(file.count, 4 + 12 * 2);
     cr_expect_str_eq(safetensors_metadata(&file, "format"), "pt");
     const struct safetensors_entry *wte = safetensors_find(&file, "transformer.wte.weight");
@@ -63,8 +63,8 @@ Test(checkpoint, is_a_model_of_hugging_face) {
     cr_expect(bias->rank == 1 && bias->shape[0] == 72);
     safetensors_close(&file);
     cr_assert_eq(safetensors_open(
-                     &file, in_checkpoints(folder, "step-00000007/optimizer.safetensors"), error),
-                 0, "%s", error);
+                     &file, in_checkpoints(folder, "step-00000007/optimizer.safetensors"), &error),
+                 0, "%s", error.text);
     cr_expect_eq(file.count, 2 * (4 + 12 * 2));
     cr_expect_not_null(safetensors_find(&file, "exp_avg_sq.transformer.h.0.mlp.c_fc.weight"));
     safetensors_close(&file);
@@ -100,8 +100,8 @@ Test(checkpoint, has_the_files_of_the_tokenizer) {
     expect_text(text, "\"bos_token_id\": 299,");
     free(text);
     cr_assert_eq(checkpoint_manifest_open(
-                     &manifest, in_checkpoints(folder, "step-00000007/trainer.json"), error),
-                 0, "%s", error);
+                     &manifest, in_checkpoints(folder, "step-00000007/trainer.json"), &error),
+                 0, "%s", error.text);
     cr_expect_eq(manifest.files.count, 7);
     checkpoint_manifest_close(&manifest);
     free(load_noting(&loaded, path));
@@ -114,20 +114,20 @@ Test(checkpoint, has_the_files_of_the_tokenizer) {
 static void open_data(struct tokens *tokens, struct loader *loader) {
     uint8_t *text;
     size_t bytes;
-    cr_assert_eq(tales_generate(&text, &bytes, 5, 4000, error), 0, "%s", error);
+    cr_assert_eq(tales_generate(&text, &bytes, 5, 4000, &error), 0, "%s", error.text);
     uint16_t *values = malloc(bytes * sizeof *values);
     for (size_t i = 0; i < bytes; i++) values[i] = text[i];
     free(text);
-    cr_assert_eq(tokens_from_memory(tokens, values, bytes, "tales", error), 0, "%s", error);
+    cr_assert_eq(tokens_from_memory(tokens, values, bytes, "tales", &error), 0, "%s", error.text);
     struct loader_options options = {13, 1, true, 300};
-    cr_assert_eq(loader_open(loader, tokens, &options, error), 0, "%s", error);
+    cr_assert_eq(loader_open(loader, tokens, &options, &error), 0, "%s", error.text);
 }
 
 static void train(struct subject *subject, const struct loader *loader, int steps) {
     struct step_report report;
     for (int i = 0; i < steps; i++) {
-        cr_assert_eq(trainer_begin_step(&subject->trainer, loader, error), 0, "%s", error);
-        cr_assert_eq(trainer_end_step(&subject->trainer, &report, error), 0, "%s", error);
+        cr_assert_eq(trainer_begin_step(&subject->trainer, loader, &error), 0, "%s", error.text);
+        cr_assert_eq(trainer_end_step(&subject->trainer, &report, &error), 0, "%s", error.text);
     }
 }
 
@@ -151,7 +151,7 @@ Test(checkpoint, continuing_gives_the_bits_of_a_run_never_stopped) {
         open_restless(&second, precisions[i]);
         train(&whole, &loader, 12);
         train(&first, &loader, 7);
-        cr_assert_eq(checkpoint_save(&first.trainer, folder, path, error), 0, "%s", error);
+        cr_assert_eq(checkpoint_save(&first.trainer, folder, path, &error), 0, "%s", error.text);
         train(&second, &loader, 1); /* what it held before must not matter */
         char *notes = load_noting(&second, path);
         cr_expect_str_eq(notes, "");
@@ -238,13 +238,13 @@ static void expect_refused(const struct config *config, const char *first, const
     size_t bytes = tensor_bytes(&subject.trainer.gpt.master);
     void *before = malloc(bytes);
     memcpy(before, subject.trainer.gpt.master.data, bytes);
-    error[0] = '\0';
-    cr_expect_eq(checkpoint_load(&subject.trainer, path, stderr, error), -1, "loaded: %s", first);
-    expect_text(error, first);
-    expect_text(error, second);
-    expect_text(error, third);
-    cr_expect_eq(checkpoint_load_weights(&subject.trainer.gpt, path, error), -1);
-    expect_text(error, first);
+    error.text[0] = '\0';
+    cr_expect_eq(checkpoint_load(&subject.trainer, path, stderr, &error), -1, "loaded: %s", first);
+    expect_text(error.text, first);
+    expect_text(error.text, second);
+    expect_text(error.text, third);
+    cr_expect_eq(checkpoint_load_weights(&subject.trainer.gpt, path, &error), -1);
+    expect_text(error.text, first);
     cr_expect_eq(memcmp(before, subject.trainer.gpt.master.data, bytes), 0);
     cr_expect_eq(subject.trainer.state.step, 0);
     free(before);
@@ -289,7 +289,7 @@ Test(checkpoint, keeps_the_config_to_the_last_bit) {
     strcpy(subject.config.sample.prompt, "\n  \"config\": }\n  },\t\"\\ \x01 \xc3\xa9");
     subject_open(&subject);
     save_step(&subject, folder, 5, path);
-    cr_assert_eq(checkpoint_config(&config, path, error), 0, "%s", error);
+    cr_assert_eq(checkpoint_config(&config, path, &error), 0, "%s", error.text);
     char *before = config_json_text(&subject.config, NULL);
     char *after = config_json_text(&config, NULL);
     cr_expect_str_eq(before, after);

@@ -30,10 +30,10 @@ static void put_bytes(const char *file, const void *bytes, size_t size) {
 }
 
 static void expect_damaged(const char *name, const char *reason) {
-    error[0] = '\0';
-    cr_expect_eq(checkpoint_verify(path, error), -1, "%s: damage unseen", name);
-    expect_text(error, name);
-    expect_text(error, reason);
+    error.text[0] = '\0';
+    cr_expect_eq(checkpoint_verify(path, &error), -1, "%s: damage unseen", name);
+    expect_text(error.text, name);
+    expect_text(error.text, reason);
 }
 
 /* Inverts one bit, twice to restore it. */
@@ -61,7 +61,7 @@ Test(checkpoint_damage, any_changed_byte_shows) {
             flip(file, at);
         }
         close(file);
-        cr_assert_eq(checkpoint_verify(path, error), 0, "%s", error);
+        cr_assert_eq(checkpoint_verify(path, &error), 0, "%s", error.text);
     }
     subject_close(&subject);
 }
@@ -135,7 +135,7 @@ Test(checkpoint_damage, the_step_in_the_name_must_be_that_inside) {
     free(warnings);
     cr_assert_eq(rename(in_checkpoints(folder, "step-00000011"), in_checkpoints(folder, "best")),
                  0);
-    cr_expect_eq(checkpoint_verify(in_checkpoints(folder, "best"), error), 0, "%s", error);
+    cr_expect_eq(checkpoint_verify(in_checkpoints(folder, "best"), &error), 0, "%s", error.text);
     subject_close(&subject);
 }
 
@@ -168,8 +168,8 @@ Test(checkpoint_damage, odd_texts_are_refused) {
     for (size_t i = 0; i < COUNT(odd); i++) {
         put_bytes(file_of("trainer.json"), odd[i].text, odd[i].size);
         expect_damaged("trainer.json", odd[i].reason);
-        cr_expect_eq(checkpoint_load(&subject.trainer, path, stderr, error), -1);
-        cr_expect_eq(checkpoint_config(&config, path, error), -1);
+        cr_expect_eq(checkpoint_load(&subject.trainer, path, stderr, &error), -1);
+        cr_expect_eq(checkpoint_config(&config, path, &error), -1);
     }
     subject_close(&subject);
 }
@@ -185,12 +185,12 @@ Test(checkpoint_damage, a_full_disk_costs_nothing_but_the_new_one) {
     for (rlim_t limit = 0; limit < 200000; limit += 29989) {
         struct rlimit few = {limit, RLIM_INFINITY}, any = {RLIM_INFINITY, RLIM_INFINITY};
         subject_fill(&subject, 20);
-        error[0] = '\0';
+        error.text[0] = '\0';
         setrlimit(RLIMIT_FSIZE, &few);
-        int status = checkpoint_save(&subject.trainer, folder, path, error);
+        int status = checkpoint_save(&subject.trainer, folder, path, &error);
         setrlimit(RLIMIT_FSIZE, &any);
         cr_expect_eq(status, -1, "saved in %lu bytes a file", (unsigned long)limit);
-        expect_text(error, "disk full");
+        expect_text(error.text, "disk full");
         cr_expect_not(file_exists(in_checkpoints(folder, ".step-00000020.tmp")));
         cr_expect_eq(newest_step(folder, &warnings), 10);
         cr_expect_str_eq(warnings, "");
@@ -205,25 +205,26 @@ Test(checkpoint_damage, places_that_cannot_be_written_are_named) {
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
     subject_fill(&subject, 1);
     put_bytes(place, "", 0);
-    cr_expect_eq(checkpoint_save(&subject.trainer, place, path, error), -1);
-    expect_text(error, place);
-    cr_expect_eq(checkpoint_save(&subject.trainer, "/proc/mantissa", path, error), -1);
-    expect_text(error, "/proc/mantissa");
+    cr_expect_eq(checkpoint_save(&subject.trainer, place, path, &error), -1);
+    expect_text(error.text, place);
+    cr_expect_eq(checkpoint_save(&subject.trainer, "/proc/mantissa", path, &error), -1);
+    expect_text(error.text, "/proc/mantissa");
     char *deep = malloc(FILE_PATH_MAX);
     memset(deep, 'x', FILE_PATH_MAX - 1);
     deep[FILE_PATH_MAX - 1] = '\0';
-    cr_expect_eq(checkpoint_save(&subject.trainer, deep, path, error), -1);
+    cr_expect_eq(checkpoint_save(&subject.trainer, deep, path, &error), -1);
     free(deep);
-    cr_expect_eq(checkpoint_newest(path, place, stderr, error), -1);
+    cr_expect_eq(checkpoint_newest(path, place, stderr, &error), -1);
     subject_close(&subject);
 }
 
 /* Saves for ever, and reports each step that is safe. */
 static void save_until_killed(struct subject *subject, int64_t step, int report) {
-    char saved[FILE_PATH_MAX], reason[ERROR_MAX];
+    char saved[FILE_PATH_MAX];
+    struct error reason;
     for (;; step++) {
         subject_fill(subject, step);
-        if (checkpoint_save(&subject->trainer, folder, saved, reason)) _exit(1);
+        if (checkpoint_save(&subject->trainer, folder, saved, &reason)) _exit(1);
         if (write(report, &step, sizeof step) != sizeof step) _exit(1);
     }
 }
@@ -259,8 +260,8 @@ static int64_t check_after_kill(struct subject *expected, struct subject *loaded
     free(warnings);
     if (found < 0) return found;
     snprintf(name, sizeof name, "step-%08lld", (long long)found);
-    cr_assert_eq(checkpoint_load(&loaded->trainer, in_checkpoints(folder, name), stderr, error), 0,
-                 "%s", error);
+    cr_assert_eq(checkpoint_load(&loaded->trainer, in_checkpoints(folder, name), stderr, &error), 0,
+                 "%s", error.text);
     subject_fill(expected, found);
     gpt_refresh_lower(&expected->trainer.gpt);
     expect_same(expected, loaded);

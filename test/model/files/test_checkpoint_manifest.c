@@ -28,7 +28,7 @@ static void put_files(const char *list) {
     free(text);
     cr_assert_gt(asprintf(&text, "%s,\n  \"sha256\": \"%s\"\n}\n", body, hex), 0);
     snprintf(file, sizeof file, "%s/trainer.json", path);
-    cr_assert_eq(file_write_whole(file, text, strlen(text), NULL, error), 0, "%s", error);
+    cr_assert_eq(file_write_whole(file, text, strlen(text), NULL, &error), 0, "%s", error.text);
     free(text);
     free(body);
 }
@@ -44,7 +44,7 @@ static char *list_of(const char *const *names, size_t count, const char *more) {
         char file[FILE_PATH_MAX + 64];
         uint64_t bytes;
         snprintf(file, sizeof file, "%s/%s", path, names[i]);
-        cr_assert_eq(sha256_file(hex, &bytes, file, error), 0, "%s", error);
+        cr_assert_eq(sha256_file(hex, &bytes, file, &error), 0, "%s", error.text);
         fprintf(out, "%s\"%s\": {\"bytes\": %llu, \"sha256\": \"%s\"}", i ? ", " : "", names[i],
                 (unsigned long long)bytes, hex);
     }
@@ -63,12 +63,12 @@ Test(checkpoint_manifest, of_three_files_resume) {
     subject_open_tiny(&loaded, CONFIG_PRECISION_FP32);
     save_step(&subject, folder, 7, path);
     unlink(in_checkpoints(folder, "step-00000007/generation_config.json"));
-    cr_expect_eq(checkpoint_verify(path, error), -1);
-    expect_text(error, "generation_config.json: it is missing");
+    cr_expect_eq(checkpoint_verify(path, &error), -1);
+    expect_text(error.text, "generation_config.json: it is missing");
     char *list = list_of(three, COUNT(three), "");
     put_files(list);
-    cr_expect_eq(checkpoint_verify(path, error), 0, "%s", error);
-    cr_assert_eq(checkpoint_load(&loaded.trainer, path, stderr, error), 0, "%s", error);
+    cr_expect_eq(checkpoint_verify(path, &error), 0, "%s", error.text);
+    cr_assert_eq(checkpoint_load(&loaded.trainer, path, stderr, &error), 0, "%s", error.text);
     expect_same(&subject, &loaded);
     cr_expect_eq(newest_step(folder, &warnings), 7);
     cr_expect_str_eq(warnings, "");
@@ -116,16 +116,16 @@ Test(checkpoint_manifest, lists_of_files_are_checked) {
     for (size_t i = 0; i < COUNT(cases); i++) {
         char *list = list_of(three, cases[i].count, cases[i].count ? cases[i].more : "");
         put_files(list);
-        error[0] = '\0';
-        cr_expect_eq(checkpoint_verify(path, error), -1, "%s", list);
-        expect_text(error, cases[i].reason);
+        error.text[0] = '\0';
+        cr_expect_eq(checkpoint_verify(path, &error), -1, "%s", list);
+        expect_text(error.text, cases[i].reason);
         free(list);
     }
     char *list = list_of(three, 3, FILE_OF("empty"));
     put_files(list);
     cr_assert_eq(
-        file_write_whole(in_checkpoints(folder, "step-00000007/empty"), "", 0, NULL, error), 0);
-    cr_expect_eq(checkpoint_verify(path, error), 0, "%s", error);
+        file_write_whole(in_checkpoints(folder, "step-00000007/empty"), "", 0, NULL, &error), 0);
+    cr_expect_eq(checkpoint_verify(path, &error), 0, "%s", error.text);
     free(list);
     subject_close(&subject);
 }

@@ -45,7 +45,7 @@ Test(checkpoint_match, weights_of_others_are_read) {
         struct gpt *gpt = &subject.trainer.gpt;
         unlink(in_folder("model.safetensors"));
         put_weights(gpt->list, &well[i]);
-        cr_assert_eq(checkpoint_load_weights(gpt, folder, error), 0, "%zu: %s", i, error);
+        cr_assert_eq(checkpoint_load_weights(gpt, folder, &error), 0, "%zu: %s", i, error.text);
         expect_values(gpt);
         subject_close(&subject);
     }
@@ -61,16 +61,16 @@ Test(checkpoint_match, nan_and_infinities_pass) {
         struct safetensors_entry *entries = NULL;
         checkpoint_list_entries(&entries, gpt->list, "", wide ? DTYPE_F32 : DTYPE_BF16);
         cr_assert_eq(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
-                                             (int)arrlen(entries), NULL, 0, error),
-                     0, "%s", error);
+                                             (int)arrlen(entries), NULL, 0, &error),
+                     0, "%s", error.text);
         size_t size = wide ? 4 : 2;
         for (uint64_t k = 0; k < writer.announced / size; k++) {
             uint64_t bits = random_bits(5, 0, k);
-            cr_assert_eq(safetensors_write_data(&writer, &bits, size, error), 0);
+            cr_assert_eq(safetensors_write_data(&writer, &bits, size, &error), 0);
         }
         uint64_t next = 0;
-        cr_assert_eq(safetensors_write_end(&writer, error), 0, "%s", error);
-        cr_assert_eq(checkpoint_load_weights(gpt, folder, error), 0, "%s", error);
+        cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
+        cr_assert_eq(checkpoint_load_weights(gpt, folder, &error), 0, "%s", error.text);
         for (ptrdiff_t p = 0; p < arrlen(gpt->list); p++) {
             size_t bytes;
             const uint32_t *values = view_bytes(&gpt->master, &gpt->list[p], &bytes);
@@ -86,13 +86,13 @@ Test(checkpoint_match, nan_and_infinities_pass) {
 
 /* Loading must fail with these parts in the message, and change nothing. */
 static void expect_refused(struct gpt *gpt, const char *reason, const char *file) {
-    error[0] = '\0';
+    error.text[0] = '\0';
     size_t bytes = tensor_bytes(&gpt->master);
     void *before = malloc(bytes);
     memcpy(before, gpt->master.data, bytes);
-    cr_expect_eq(checkpoint_load_weights(gpt, folder, error), -1, "loaded: %s", reason);
-    expect_text(error, reason);
-    expect_text(error, in_folder("%s", file));
+    cr_expect_eq(checkpoint_load_weights(gpt, folder, &error), -1, "loaded: %s", reason);
+    expect_text(error.text, reason);
+    expect_text(error.text, in_folder("%s", file));
     cr_expect_eq(memcmp(before, gpt->master.data, bytes), 0, "%s: weights changed", reason);
     free(before);
 }
@@ -171,11 +171,11 @@ Test(checkpoint_match, other_dtypes_are_refused) {
     checkpoint_list_entries(&entries, gpt->list, "transformer.", DTYPE_F32);
     entries[3].dtype = SAFETENSORS_I32;
     cr_assert_eq(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
-                                         (int)arrlen(entries), NULL, 0, error),
-                 0, "%s", error);
+                                         (int)arrlen(entries), NULL, 0, &error),
+                 0, "%s", error.text);
     char *zeros = calloc(1, writer.announced);
-    cr_assert_eq(safetensors_write_data(&writer, zeros, writer.announced, error), 0);
-    cr_assert_eq(safetensors_write_end(&writer, error), 0, "%s", error);
+    cr_assert_eq(safetensors_write_data(&writer, zeros, writer.announced, &error), 0);
+    cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
     char reason[200];
     snprintf(reason, sizeof reason, "tensor %s is I32, but only F32, F16 and BF16",
              entries[3].name);
@@ -196,7 +196,7 @@ Test(checkpoint_match, cut_shards_are_refused) {
     const char *name = shard_name(&sharded, 1);
     char *bytes;
     size_t size;
-    cr_assert_eq(file_read_all(&bytes, &size, in_folder("%s", name), 1 << 24, error), 0);
+    cr_assert_eq(file_read_all(&bytes, &size, in_folder("%s", name), 1 << 24, &error), 0);
     free(bytes);
     static const char *const reasons[] = {"too few", "cut short", "cut short", "ends at byte"};
     const size_t sizes[] = {0, 100, size / 2, size - 1};

@@ -22,15 +22,15 @@ TestSuite(export, .init = make_folder, .fini = remove_folder);
 
 static void expect_same_file(const char *a, const char *b) {
     char left[SHA256_HEX_MAX], right[SHA256_HEX_MAX];
-    cr_assert_eq(sha256_file(left, NULL, a, error), 0, "%s", error);
-    cr_assert_eq(sha256_file(right, NULL, b, error), 0, "%s", error);
+    cr_assert_eq(sha256_file(left, NULL, a, &error), 0, "%s", error.text);
+    cr_assert_eq(sha256_file(right, NULL, b, &error), 0, "%s", error.text);
     cr_expect_str_eq(left, right, "%s and %s differ", a, b);
 }
 
 static void export_well(const char *to, const char *from, enum dtype dtype) {
     char source[FILE_PATH_MAX];
     snprintf(source, sizeof source, "%s/%s", folder, from);
-    cr_assert_eq(export_model(in_folder("%s", to), source, dtype, error), 0, "%s", error);
+    cr_assert_eq(export_model(in_folder("%s", to), source, dtype, &error), 0, "%s", error.text);
 }
 
 /* The names in a directory of the folder, sorted, a space after each. */
@@ -52,9 +52,9 @@ static const char *names_in(const char *directory) {
 }
 
 static void expect_refused(const char *to, const char *from, const char *reason) {
-    error[0] = '\0';
-    cr_expect_eq(export_model(to, from, DTYPE_F16, error), -1, "exported: %s", reason);
-    expect_text(error, reason);
+    error.text[0] = '\0';
+    cr_expect_eq(export_model(to, from, DTYPE_F16, &error), -1, "exported: %s", reason);
+    expect_text(error.text, reason);
 }
 
 /* A model of Hugging Face in the folder, with the sizes of the tiny one. Returns its parameters. */
@@ -88,8 +88,8 @@ static void put_plain_model(void) {
 static void expect_values(const char *directory, const struct parameter *list, enum dtype dtype) {
     static const char *const names[] = {"F32", "F16", "BF16"};
     struct safetensors file;
-    cr_assert_eq(safetensors_open(&file, in_folder("%s/model.safetensors", directory), error), 0,
-                 "%s", error);
+    cr_assert_eq(safetensors_open(&file, in_folder("%s/model.safetensors", directory), &error), 0,
+                 "%s", error.text);
     cr_assert_eq(file.count, arrlen(list));
     cr_expect_str_eq(safetensors_metadata(&file, "format"), "pt");
     for (ptrdiff_t i = 0; i < arrlen(list); i++) {
@@ -145,12 +145,13 @@ Test(export, gives_every_dtype) {
         export_well(to, "", dtypes[i % 3]);
         expect_values(to, list, dtypes[i % 3]);
         cr_expect_str_eq(names_in(to), "config.json generation_config.json model.safetensors ");
-        cr_assert_eq(file_read_all(&text, &size, in_folder("%s/config.json", to), 10000, error), 0);
+        cr_assert_eq(file_read_all(&text, &size, in_folder("%s/config.json", to), 10000, &error),
+                     0);
         expect_text(text, names[i % 3]);
         expect_text(text, "\"eos_token_id\": 2,");
         free(text);
         cr_assert_eq(
-            file_read_all(&text, &size, in_folder("%s/generation_config.json", to), 10000, error),
+            file_read_all(&text, &size, in_folder("%s/generation_config.json", to), 10000, &error),
             0);
         expect_text(text, "\"bos_token_id\": 1,");
         free(text);
@@ -170,7 +171,7 @@ Test(export, keeps_or_rounds_every_bit) {
         float *value = (float *)gpt->master.data + i;
         if (isfinite(*value) && fabsf(*value) >= 0x1p15f) *value = ldexpf(*value, -130);
     }
-    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, error), 0, "%s", error);
+    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, &error), 0, "%s", error.text);
     for (int i = 1; i < 3; i++) {
         struct safetensors file;
         char back[24], first[24];
@@ -181,7 +182,7 @@ Test(export, keeps_or_rounds_every_bit) {
         expect_same_file(in_folder("%s/model.safetensors", first),
                          in_folder("%s/model.safetensors", back));
         expect_same_file(in_folder("%s/config.json", first), in_folder("%s/config.json", back));
-        cr_assert_eq(safetensors_open(&file, in_folder("%s/model.safetensors", first), error), 0);
+        cr_assert_eq(safetensors_open(&file, in_folder("%s/model.safetensors", first), &error), 0);
         for (int t = 0; t < file.count; t++) {
             size_t bytes;
             const float *values = view_bytes(&gpt->master, &gpt->list[t], &bytes);
@@ -204,13 +205,13 @@ Test(export, keeps_the_bits_of_16_bit) {
         struct safetensors_writer writer;
         checkpoint_list_entries(&entries, list, "transformer.", dtypes[i]);
         cr_assert_eq(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
-                                             (int)arrlen(entries), NULL, 0, error),
-                     0, "%s", error);
+                                             (int)arrlen(entries), NULL, 0, &error),
+                     0, "%s", error.text);
         for (uint64_t k = 0; k < writer.announced / 2; k++) {
             uint64_t bits = random_bits(5, 0, k);
-            cr_assert_eq(safetensors_write_data(&writer, &bits, 2, error), 0);
+            cr_assert_eq(safetensors_write_data(&writer, &bits, 2, &error), 0);
         }
-        cr_assert_eq(safetensors_write_end(&writer, error), 0, "%s", error);
+        cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
         char to[24];
         snprintf(to, sizeof to, "out%d", i);
         export_well(to, "", dtypes[i]);
@@ -235,20 +236,21 @@ Test(export, values_too_large_are_named) {
     gpt_initialize(&subject.trainer.gpt, 1);
     set_weight(&subject, "h.1.mlp.c_fc.bias", 3, 65519.996f); /* rounds down to 65504 */
     set_weight(&subject, "h.1.mlp.c_fc.bias", 4, INFINITY);
-    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, error), 0, "%s", error);
+    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, &error), 0, "%s", error.text);
     export_well("fits", "checkpoints/step-00000000", DTYPE_F16);
 
     set_weight(&subject, "h.1.mlp.c_fc.bias", 5, -65520);
-    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, error), 0, "%s", error);
+    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, &error), 0, "%s", error.text);
     expect_refused(in_folder("out"), path,
                    "transformer.h.1.mlp.c_fc.bias: element 5 is -65520, too large for fp16\n"
                    "export as bf16 or fp32");
     export_well("bf16", "checkpoints/step-00000000", DTYPE_BF16);
 
     set_weight(&subject, "wte.weight", 7199, 3.4e38f);
-    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, error), 0, "%s", error);
-    cr_expect_eq(export_model(in_folder("out"), path, DTYPE_BF16, error), -1);
-    expect_text(error, "wte.weight: element 7199 is 3.4e+38, too large for bf16\nexport as fp32");
+    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, &error), 0, "%s", error.text);
+    cr_expect_eq(export_model(in_folder("out"), path, DTYPE_BF16, &error), -1);
+    expect_text(error.text,
+                "wte.weight: element 7199 is 3.4e+38, too large for bf16\nexport as fp32");
     export_well("fp32", "checkpoints/step-00000000", DTYPE_F32);
     cr_expect_str_eq(names_in(""), "bf16 checkpoints fits fp32 ");
     subject_close(&subject);
@@ -297,7 +299,7 @@ Test(export, goes_to_a_new_or_empty_directory) {
     cr_expect(file_exists(in_folder("link/model.safetensors")), "the link was replaced");
     expect_refused(in_folder("empty"), folder, "is there already");
     cr_assert_eq(chdir(folder), 0);
-    cr_assert_eq(export_model("here", ".", DTYPE_F16, error), 0, "%s", error);
+    cr_assert_eq(export_model("here", ".", DTYPE_F16, &error), 0, "%s", error.text);
     expect_same_file(in_folder("here/model.safetensors"), in_folder("empty/model.safetensors"));
     char *deep = calloc(1, FILE_PATH_MAX + 1);
     memset(deep, 'x', FILE_PATH_MAX);
@@ -342,11 +344,11 @@ Test(export, a_full_disk_leaves_nothing) {
     for (rlim_t limit = 0; limit < 90000; limit += 9973) {
         struct rlimit few = {limit, RLIM_INFINITY}, any = {RLIM_INFINITY, RLIM_INFINITY};
         setrlimit(RLIMIT_FSIZE, &few);
-        error[0] = '\0';
-        int status = export_model(in_folder("out"), folder, DTYPE_F32, error);
+        error.text[0] = '\0';
+        int status = export_model(in_folder("out"), folder, DTYPE_F32, &error);
         setrlimit(RLIMIT_FSIZE, &any);
         cr_expect_eq(status, -1, "exported in %lu bytes a file", (unsigned long)limit);
-        expect_text(error, "disk full");
+        expect_text(error.text, "disk full");
         cr_expect_str_eq(names_in(""), "config.json merges.txt model.safetensors ");
     }
     export_well("out", "", DTYPE_F32);
@@ -357,8 +359,8 @@ static void export_and_kill(useconds_t microseconds) {
     pid_t child = fork();
     cr_assert_geq(child, 0);
     if (child == 0) {
-        char reason[ERROR_MAX];
-        _exit(export_model(in_folder("out"), folder, DTYPE_BF16, reason) ? 1 : 0);
+        struct error reason;
+        _exit(export_model(in_folder("out"), folder, DTYPE_BF16, &reason) ? 1 : 0);
     }
     usleep(microseconds);
     kill(child, SIGKILL);
@@ -383,7 +385,7 @@ Test(export, a_kill_leaves_no_half_export, .timeout = 120) {
         cr_expect_str_eq(names_in("out"),
                          "config.json generation_config.json merges.txt model.safetensors ");
         expect_values("out", list, DTYPE_BF16);
-        cr_assert_eq(directory_remove(in_folder("out"), error), 0);
+        cr_assert_eq(directory_remove(in_folder("out"), &error), 0);
     }
     cr_expect_geq(finished, 6);
     cr_expect_geq(interrupted, 10);

@@ -35,7 +35,7 @@ Test(huggingface, what_is_printed_is_read_back) {
     put_config(text);
     free(text);
     config_defaults(&read);
-    cr_assert_eq(huggingface_read_config(&read, folder, error), 0, "%s", error);
+    cr_assert_eq(huggingface_read_config(&read, folder, &error), 0, "%s", error.text);
     cr_expect_eq(memcmp(&read.model, &config.model, sizeof read.model), 0);
     cr_expect(config_given(&read, "model.n_layer"));
 }
@@ -133,12 +133,14 @@ Test(huggingface, tokens_of_others_are_read) {
         config.model.vocab_size = 50257;
         snprintf(text, sizeof text, "{\"model_type\":\"gpt2\"%s}", cases[i].members);
         put_config(text);
-        cr_assert_eq(huggingface_read_tokens(&tokens, &config, folder, error), 0, "%s", error);
+        cr_assert_eq(huggingface_read_tokens(&tokens, &config, folder, &error), 0, "%s",
+                     error.text);
         cr_expect_eq(tokens.begin, cases[i].begin, "%s", text);
         cr_expect_eq(tokens.end, cases[i].end, "%s", text);
         cr_expect_eq(tokens.pad, cases[i].pad, "%s", text);
         config.model.vocab_size = 300;
-        cr_assert_eq(huggingface_read_tokens(&tokens, &config, folder, error), 0, "%s", error);
+        cr_assert_eq(huggingface_read_tokens(&tokens, &config, folder, &error), 0, "%s",
+                     error.text);
         cr_expect(tokens.begin < 300 && tokens.end < 300 && tokens.pad < 300);
     }
 }
@@ -157,7 +159,7 @@ Test(huggingface, what_others_write_is_read) {
     for (size_t i = 0; i < COUNT(texts); i++) {
         config_defaults(&config);
         put_config(texts[i]);
-        cr_assert_eq(huggingface_read_config(&config, folder, error), 0, "%s", error);
+        cr_assert_eq(huggingface_read_config(&config, folder, &error), 0, "%s", error.text);
         cr_expect_eq(config.model.vocab_size, 300);
         cr_expect_eq(config.model.n_head, 3);
         cr_expect_eq(config.model.n_positions, 16);
@@ -192,42 +194,42 @@ Test(huggingface, other_models_are_refused) {
     before = config;
     for (size_t i = 0; i < COUNT(cases); i++) {
         put_config(cases[i].text);
-        error[0] = '\0';
-        cr_expect_eq(huggingface_read_config(&config, folder, error), -1, "%s", cases[i].text);
-        expect_text(error, cases[i].reason);
-        expect_text(error, folder);
+        error.text[0] = '\0';
+        cr_expect_eq(huggingface_read_config(&config, folder, &error), -1, "%s", cases[i].text);
+        expect_text(error.text, cases[i].reason);
+        expect_text(error.text, folder);
         cr_expect_eq(memcmp(&config, &before, sizeof config), 0, "a refused file left traces");
     }
 }
 
 Test(huggingface, a_directory_of_theirs_gives_a_config) {
     struct config config;
-    cr_expect_eq(checkpoint_config(&config, folder, error), -1);
-    expect_text(error, "neither trainer.json nor config.json");
+    cr_expect_eq(checkpoint_config(&config, folder, &error), -1);
+    expect_text(error.text, "neither trainer.json nor config.json");
     put_config("{\"model_type\":\"gpt2\"," SIZES "}");
-    cr_assert_eq(checkpoint_config(&config, folder, error), 0, "%s", error);
+    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
     cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_BYTES);
     cr_expect_eq(config.data.seq_len, 16);
     put_config("{\"model_type\":\"gpt2\",\"n_layer\":12,\"n_head\":12,\"n_embd\":768,"
                "\"n_positions\":1024,\"vocab_size\":50257}");
-    cr_assert_eq(checkpoint_config(&config, folder, error), 0, "%s", error);
+    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
     cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_GPT2);
     cr_expect_eq(config.model.vocab_size, 50257);
     cr_expect_eq(config.data.seq_len, 1024);
     /* A small vocabulary is GPT-2's kind if its files are there, unless it is that of bytes. */
     char path[FILE_PATH_MAX];
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    cr_assert_eq(file_write_whole(path, "{}", 2, NULL, error), 0, "%s", error);
+    cr_assert_eq(file_write_whole(path, "{}", 2, NULL, &error), 0, "%s", error.text);
     put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":24,"
                "\"n_positions\":16,\"vocab_size\":1003}");
-    cr_assert_eq(checkpoint_config(&config, folder, error), 0, "%s", error);
+    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
     cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_GPT2);
     put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":24,"
                "\"n_positions\":16,\"vocab_size\":256}");
-    cr_assert_eq(checkpoint_config(&config, folder, error), 0, "%s", error);
+    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
     cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_BYTES);
     put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":5,\"n_embd\":24,"
                "\"n_positions\":16,\"vocab_size\":300}");
-    cr_expect_eq(checkpoint_config(&config, folder, error), -1);
-    expect_text(error, "n_head");
+    cr_expect_eq(checkpoint_config(&config, folder, &error), -1);
+    expect_text(error.text, "n_head");
 }

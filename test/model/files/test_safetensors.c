@@ -22,7 +22,7 @@ static void set_up(void) {
 TestSuite(safetensors, .init = set_up, .fini = remove_folder);
 
 static void put_file(const void *bytes, size_t size) {
-    cr_assert_eq(file_write_whole(path, bytes, size, NULL, error), 0, "%s", error);
+    cr_assert_eq(file_write_whole(path, bytes, size, NULL, &error), 0, "%s", error.text);
 }
 
 /* A file with this length field, header, and as many bytes of data, which count up from 1. */
@@ -44,11 +44,11 @@ static void put_header(const char *header, size_t data_bytes) {
 /* Opening must fail with a message that names the file and holds `part`. */
 static void expect_refused(const char *part) {
     struct safetensors file;
-    strcpy(error, "");
-    const int result = safetensors_open(&file, path, error);
+    strcpy(error.text, "");
+    const int result = safetensors_open(&file, path, &error);
     cr_expect_eq(result, -1, "opened, though it should say \"%s\"", part);
-    cr_expect_not_null(strstr(error, part), "\"%s\" is not in: %s", part, error);
-    cr_expect_not_null(strstr(error, path), "the file is not named: %s", error);
+    cr_expect_not_null(strstr(error.text, part), "\"%s\" is not in: %s", part, error.text);
+    cr_expect_not_null(strstr(error.text, path), "the file is not named: %s", error.text);
     safetensors_close(&file);
 }
 
@@ -70,20 +70,20 @@ Test(safetensors, writes_the_golden_bytes) {
     struct safetensors_writer writer;
     const float scale = 1.5f;
     const uint16_t weight[3] = {0x3f80, 0xc000, 0x4040};
-    cr_assert_eq(safetensors_write_begin(&writer, path, golden_entries, 2, NULL, 0, error), 0, "%s",
-                 error);
-    cr_assert_eq(safetensors_write_data(&writer, &scale, 3, error), 0);
-    cr_assert_eq(safetensors_write_data(&writer, (const char *)&scale + 3, 1, error), 0);
-    cr_assert_eq(safetensors_write_data(&writer, weight, sizeof(weight), error), 0);
-    cr_assert_eq(safetensors_write_end(&writer, error), 0, "%s", error);
+    cr_assert_eq(safetensors_write_begin(&writer, path, golden_entries, 2, NULL, 0, &error), 0,
+                 "%s", error.text);
+    cr_assert_eq(safetensors_write_data(&writer, &scale, 3, &error), 0);
+    cr_assert_eq(safetensors_write_data(&writer, (const char *)&scale + 3, 1, &error), 0);
+    cr_assert_eq(safetensors_write_data(&writer, weight, sizeof(weight), &error), 0);
+    cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
 
     char *bytes, hex[SHA256_HEX_MAX];
     size_t size;
-    cr_assert_eq(file_read_all(&bytes, &size, path, 1000, error), 0, "%s", error);
+    cr_assert_eq(file_read_all(&bytes, &size, path, 1000, &error), 0, "%s", error.text);
     cr_assert_eq(size, sizeof(golden) - 1);
     cr_expect_eq(memcmp(bytes, golden, size), 0);
     free(bytes);
-    cr_assert_eq(sha256_file(hex, NULL, path, error), 0);
+    cr_assert_eq(sha256_file(hex, NULL, path, &error), 0);
     cr_expect_str_eq(writer.file.hex, hex);
     cr_expect_eq(writer.file.size, size);
 }
@@ -91,7 +91,7 @@ Test(safetensors, writes_the_golden_bytes) {
 Test(safetensors, reads_the_golden_bytes) {
     put_file(golden, sizeof(golden) - 1);
     struct safetensors file;
-    cr_assert_eq(safetensors_open(&file, path, error), 0, "%s", error);
+    cr_assert_eq(safetensors_open(&file, path, &error), 0, "%s", error.text);
     cr_expect_eq(file.count, 2);
     cr_expect_str_eq(safetensors_metadata(&file, "format"), "pt");
     cr_expect_null(safetensors_metadata(&file, "Format"));
@@ -141,13 +141,13 @@ Test(safetensors, round_trip_of_every_dtype_and_of_awkward_names) {
     for (size_t i = 0; i < total; i++) data[i] = (uint8_t)(i * 7 + 1);
     const struct safetensors_pair pairs[] = {{"step", "12"}, {"note", "a \"b\"\n\xe2\x82\xac"}};
     struct safetensors_writer writer;
-    cr_assert_eq(safetensors_write_begin(&writer, path, entries, count, pairs, 2, error), 0, "%s",
-                 error);
-    cr_assert_eq(safetensors_write_data(&writer, data, total, error), 0, "%s", error);
-    cr_assert_eq(safetensors_write_end(&writer, error), 0, "%s", error);
+    cr_assert_eq(safetensors_write_begin(&writer, path, entries, count, pairs, 2, &error), 0, "%s",
+                 error.text);
+    cr_assert_eq(safetensors_write_data(&writer, data, total, &error), 0, "%s", error.text);
+    cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
 
     struct safetensors file;
-    cr_assert_eq(safetensors_open(&file, path, error), 0, "%s", error);
+    cr_assert_eq(safetensors_open(&file, path, &error), 0, "%s", error.text);
     cr_assert_eq(file.count, count);
     cr_expect_str_eq(safetensors_metadata(&file, "step"), pairs[0].value);
     cr_expect_str_eq(safetensors_metadata(&file, "note"), pairs[1].value);
@@ -175,7 +175,7 @@ Test(safetensors, foreign_files_open) {
                "\"\\u00e9\":{\"shape\":[1],\"dtype\":\"U8\",\"data_offsets\":[9,10]}} \t\n ",
                10);
     struct safetensors file;
-    cr_assert_eq(safetensors_open(&file, path, error), 0, "%s", error);
+    cr_assert_eq(safetensors_open(&file, path, &error), 0, "%s", error.text);
     cr_assert_eq(file.count, 4);
     cr_expect_str_eq(file.entries[0].name, "h.0.attn.bias");
     cr_expect_str_eq(file.entries[1].name, "b");
@@ -185,7 +185,7 @@ Test(safetensors, foreign_files_open) {
     safetensors_close(&file);
 
     put_header("{}", 0);
-    cr_assert_eq(safetensors_open(&file, path, error), 0, "%s", error);
+    cr_assert_eq(safetensors_open(&file, path, &error), 0, "%s", error.text);
     cr_expect_eq(file.count, 0);
     cr_expect_null(safetensors_find(&file, "a"));
     safetensors_close(&file);
@@ -322,15 +322,15 @@ Test(safetensors, messages_fit_and_obey_no_terminal) {
     strcat(header, "\":1}");
     put_header(header, 0);
     expect_refused("tensor ?[31mxxx");
-    cr_expect_not_null(strstr(error, "copy or download it again"), "%s", error);
+    cr_expect_not_null(strstr(error.text, "copy or download it again"), "%s", error.text);
 }
 
 Test(safetensors, what_is_no_file) {
     struct safetensors file;
-    cr_expect_eq(safetensors_open(&file, path, error), -1);
-    cr_expect_not_null(strstr(error, "No such file"), "%s", error);
-    cr_expect_eq(safetensors_open(&file, folder, error), -1);
-    cr_expect_not_null(strstr(error, "not a regular file"), "%s", error);
+    cr_expect_eq(safetensors_open(&file, path, &error), -1);
+    cr_expect_not_null(strstr(error.text, "No such file"), "%s", error.text);
+    cr_expect_eq(safetensors_open(&file, folder, &error), -1);
+    cr_expect_not_null(strstr(error.text, "not a regular file"), "%s", error.text);
     cr_assert_eq(mkfifo(path, 0600), 0);
     expect_refused("not a regular file");
 }
@@ -339,10 +339,10 @@ static void expect_unwritable(const struct safetensors_entry *entries, int count
                               const struct safetensors_pair *pairs, int pair_count,
                               const char *part) {
     struct safetensors_writer writer;
-    strcpy(error, "");
-    cr_expect_eq(safetensors_write_begin(&writer, path, entries, count, pairs, pair_count, error),
+    strcpy(error.text, "");
+    cr_expect_eq(safetensors_write_begin(&writer, path, entries, count, pairs, pair_count, &error),
                  -1);
-    cr_expect_not_null(strstr(error, part), "\"%s\" is not in: %s", part, error);
+    cr_expect_not_null(strstr(error.text, part), "\"%s\" is not in: %s", part, error.text);
     safetensors_write_abandon(&writer);
     cr_expect_not(file_exists(path));
 }
@@ -371,12 +371,12 @@ Test(safetensors, data_must_match_the_announcement) {
     const struct safetensors_entry a = {"a", SAFETENSORS_F32, 1, {2}, 0, 0, NULL};
     for (size_t size = 7; size <= 9; size += 2) {
         struct safetensors_writer writer;
-        cr_assert_eq(safetensors_write_begin(&writer, path, &a, 1, NULL, 0, error), 0);
-        int result = safetensors_write_data(&writer, "123456789", size, error);
+        cr_assert_eq(safetensors_write_begin(&writer, path, &a, 1, NULL, 0, &error), 0);
+        int result = safetensors_write_data(&writer, "123456789", size, &error);
         cr_expect_eq(result, size > 8 ? -1 : 0);
-        if (result == 0) result = safetensors_write_end(&writer, error);
+        if (result == 0) result = safetensors_write_end(&writer, &error);
         cr_expect_eq(result, -1);
-        cr_expect_not_null(strstr(error, "announces"), "%s", error);
+        cr_expect_not_null(strstr(error.text, "announces"), "%s", error.text);
         cr_expect_not(file_exists(path));
         cr_expect_eq(rmdir(folder), 0, "the temporary file must be gone");
         cr_assert_eq(mkdir(folder, 0700), 0);
@@ -393,13 +393,13 @@ Test(safetensors, thousands_of_tensors) {
         entries[i] = (struct safetensors_entry){names[i], SAFETENSORS_I32, 1, {1}, 0, 0, NULL};
     }
     struct safetensors_writer writer;
-    cr_assert_eq(safetensors_write_begin(&writer, path, entries, COUNT, NULL, 0, error), 0, "%s",
-                 error);
+    cr_assert_eq(safetensors_write_begin(&writer, path, entries, COUNT, NULL, 0, &error), 0, "%s",
+                 error.text);
     for (int i = 0; i < COUNT; i++)
-        cr_assert_eq(safetensors_write_data(&writer, &i, sizeof(i), error), 0);
-    cr_assert_eq(safetensors_write_end(&writer, error), 0, "%s", error);
+        cr_assert_eq(safetensors_write_data(&writer, &i, sizeof(i), &error), 0);
+    cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
     struct safetensors file;
-    cr_assert_eq(safetensors_open(&file, path, error), 0, "%s", error);
+    cr_assert_eq(safetensors_open(&file, path, &error), 0, "%s", error.text);
     for (int i = 0; i < COUNT; i++) {
         const struct safetensors_entry *entry = safetensors_find(&file, names[i]);
         cr_assert_not_null(entry);

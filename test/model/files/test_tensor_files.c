@@ -16,8 +16,8 @@
 TestSuite(tensor_files, .init = make_folder, .fini = remove_folder);
 
 static void put_text(const char *name, const char *text) {
-    cr_assert_eq(file_write_whole(in_folder("%s", name), text, strlen(text), NULL, error), 0, "%s",
-                 error);
+    cr_assert_eq(file_write_whole(in_folder("%s", name), text, strlen(text), NULL, &error), 0, "%s",
+                 error.text);
 }
 
 /* A file of one-byte tensors: names, separated by spaces, whose first letters are their values. */
@@ -31,11 +31,11 @@ static void put_file(const char *name, const char *tensors) {
         entries[count++] =
             (struct safetensors_entry){.name = word, .dtype = SAFETENSORS_U8, .rank = 0};
     cr_assert_eq(
-        safetensors_write_begin(&writer, in_folder("%s", name), entries, count, NULL, 0, error), 0,
-        "%s", error);
+        safetensors_write_begin(&writer, in_folder("%s", name), entries, count, NULL, 0, &error), 0,
+        "%s", error.text);
     for (int i = 0; i < count; i++)
-        cr_assert_eq(safetensors_write_data(&writer, entries[i].name, 1, error), 0);
-    cr_assert_eq(safetensors_write_end(&writer, error), 0, "%s", error);
+        cr_assert_eq(safetensors_write_data(&writer, entries[i].name, 1, &error), 0);
+    cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
 }
 
 /* The value of a tensor, '\0' if there is none. */
@@ -45,17 +45,17 @@ static char value(const struct tensor_files *files, const char *name) {
 }
 
 static void open_well(struct tensor_files *files) {
-    cr_assert_eq(tensor_files_open_directory(files, folder, error), 0, "%s", error);
+    cr_assert_eq(tensor_files_open_directory(files, folder, &error), 0, "%s", error.text);
 }
 
 static void expect_refused(const char *reason, const char *file) {
     struct tensor_files files;
-    error[0] = '\0';
-    cr_expect_eq(tensor_files_open_directory(&files, folder, error), -1, "opened: %s", reason);
-    cr_expect_not_null(strstr(error, reason), "\"%s\" is not in: %s", reason, error);
-    cr_expect_not_null(strstr(error, file), "\"%s\" is not in: %s", file, error);
-    cr_expect_not_null(strstr(error, folder), "no path in: %s", error);
-    for (const char *c = error; *c; c++) cr_expect(*c == '\n' || (unsigned char)*c >= 0x20);
+    error.text[0] = '\0';
+    cr_expect_eq(tensor_files_open_directory(&files, folder, &error), -1, "opened: %s", reason);
+    cr_expect_not_null(strstr(error.text, reason), "\"%s\" is not in: %s", reason, error.text);
+    cr_expect_not_null(strstr(error.text, file), "\"%s\" is not in: %s", file, error.text);
+    cr_expect_not_null(strstr(error.text, folder), "no path in: %s", error.text);
+    for (const char *c = error.text; *c; c++) cr_expect(*c == '\n' || (unsigned char)*c >= 0x20);
     tensor_files_close(&files);
 }
 
@@ -73,10 +73,10 @@ Test(tensor_files, one_file) {
     cr_expect_str_eq(files.places[1].file->path, files.where);
     tensor_files_close(&files);
     tensor_files_close(&files);
-    cr_assert_eq(tensor_files_open(&files, in_folder("model.safetensors"), error), 0);
+    cr_assert_eq(tensor_files_open(&files, in_folder("model.safetensors"), &error), 0);
     cr_expect_eq(value(&files, "b"), 'b');
     tensor_files_close(&files);
-    cr_expect_eq(tensor_files_open(&files, in_folder("other.safetensors"), error), -1);
+    cr_expect_eq(tensor_files_open(&files, in_folder("other.safetensors"), &error), -1);
     tensor_files_close(&files);
 }
 
@@ -187,10 +187,10 @@ Test(tensor_files, no_weights) {
     struct tensor_files files;
     open_well(&files);
     tensor_files_close(&files);
-    cr_expect_eq(tensor_files_open_directory(&files, in_folder("absent"), error), -1);
-    cr_expect_not_null(strstr(error, "absent"));
+    cr_expect_eq(tensor_files_open_directory(&files, in_folder("absent"), &error), -1);
+    cr_expect_not_null(strstr(error.text, "absent"));
     char *deep = calloc(1, FILE_PATH_MAX);
     memset(deep, 'x', FILE_PATH_MAX - 1);
-    cr_expect_eq(tensor_files_open_directory(&files, deep, error), -1);
+    cr_expect_eq(tensor_files_open_directory(&files, deep, &error), -1);
     free(deep);
 }

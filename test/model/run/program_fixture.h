@@ -56,16 +56,16 @@ static inline void write_shard(const char *prefix, int count, uint16_t foreign) 
     struct shard_writer writer;
     char path[FILE_PATH_MAX];
     snprintf(path, sizeof path, "%s", in_folder("%s", prefix));
-    cr_assert_eq(shard_writer_open(&writer, path, 1 << 20, error), 0, "%s", error);
+    cr_assert_eq(shard_writer_open(&writer, path, 1 << 20, &error), 0, "%s", error.text);
     for (int i = 0; i < count;) {
         const char *word = words[random_bits(1, 0, (uint64_t)i) % 5];
         for (; *word; word++, i++) {
             uint16_t token = foreign && i == count / 2 ? foreign : (uint16_t)*word;
-            cr_assert_eq(shard_writer_put(&writer, &token, 1, error), 0, "%s", error);
+            cr_assert_eq(shard_writer_put(&writer, &token, 1, &error), 0, "%s", error.text);
         }
     }
-    cr_assert_eq(shard_writer_finish(&writer, error), 0, "%s", error);
-    cr_assert_eq(shard_writer_publish(&writer, error), 0, "%s", error);
+    cr_assert_eq(shard_writer_finish(&writer, &error), 0, "%s", error.text);
+    cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
 }
 
 static inline void set_up(void) {
@@ -116,7 +116,7 @@ static inline void read_output(char *text, const char *name) {
     char *bytes;
     size_t size;
     text[0] = 0;
-    if (file_read_all(&bytes, &size, in_folder("%s", name), PROGRAM_OUTPUT_MAX - 1, error)) return;
+    if (file_read_all(&bytes, &size, in_folder("%s", name), PROGRAM_OUTPUT_MAX - 1, &error)) return;
     memcpy(text, bytes, size);
     text[size] = 0;
     free(bytes);
@@ -209,8 +209,8 @@ static inline const char *names_in(const char *name, const char *begin) {
 
 static inline char *read_whole(const char *name, size_t *size) {
     char *bytes;
-    cr_assert_eq(file_read_all(&bytes, size, in_folder("%s", name), 1 << 24, error), 0, "%s",
-                 error);
+    cr_assert_eq(file_read_all(&bytes, size, in_folder("%s", name), 1 << 24, &error), 0, "%s",
+                 error.text);
     return bytes;
 }
 

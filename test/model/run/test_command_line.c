@@ -11,31 +11,32 @@
 enum { ARGUMENTS_MAX = 24 };
 
 /* Arguments are separated by |. */
-static int parse(struct command_line *line, const char *arguments, char *error) {
+static int parse(struct command_line *line, const char *arguments, struct error *error) {
     static char text[8][400];
     static int turn;
     char *argv[ARGUMENTS_MAX] = {"./train"}, *copy = text[turn++ % 8];
     int argc = 1;
     snprintf(copy, sizeof *text, "%s", arguments);
     for (char *rest = copy, *word; *arguments && (word = strsep(&rest, "|"));) argv[argc++] = word;
-    error[0] = 0;
+    error->text[0] = 0;
     return command_line_parse(line, argc, argv, error);
 }
 
 static struct command_line accept(const char *arguments) {
     struct command_line line;
-    char error[ERROR_MAX];
-    cr_assert_eq(parse(&line, arguments, error), 0, "%s: %s", arguments, error);
+    struct error error;
+    cr_assert_eq(parse(&line, arguments, &error), 0, "%s: %s", arguments, error.text);
     return line;
 }
 
 /* The message must have the part that helps. */
 static void refuse(const char *arguments, const char *part) {
     struct command_line line;
-    char error[ERROR_MAX];
-    cr_expect_eq(parse(&line, arguments, error), -1, "accepted: %s", arguments);
-    cr_expect_not_null(strstr(error, part), "%s: \"%s\" is not in: %s", arguments, part, error);
-    cr_expect(error[0] == 0 || error[strlen(error) - 1] != '\n');
+    struct error error;
+    cr_expect_eq(parse(&line, arguments, &error), -1, "accepted: %s", arguments);
+    cr_expect_not_null(strstr(error.text, part), "%s: \"%s\" is not in: %s", arguments, part,
+                       error.text);
+    cr_expect(error.text[0] == 0 || error.text[strlen(error.text) - 1] != '\n');
     command_line_free(&line);
 }
 

@@ -24,12 +24,12 @@ TestSuite(metrics, .init = set_up, .fini = remove_folder);
 
 static struct metrics begin(int64_t step) {
     struct metrics metrics;
-    cr_assert_eq(metrics_open(&metrics, folder, step, error), 0, "%s", error);
+    cr_assert_eq(metrics_open(&metrics, folder, step, &error), 0, "%s", error.text);
     return metrics;
 }
 
 static void end(struct metrics *metrics) {
-    cr_assert_eq(metrics_close(metrics, error), 0, "%s", error);
+    cr_assert_eq(metrics_close(metrics, &error), 0, "%s", error.text);
     cr_expect_null(metrics->file);
 }
 
@@ -45,17 +45,17 @@ static struct step_report report_of(int64_t step) {
 
 static void put_step(struct metrics *metrics, int64_t step) {
     struct step_report report = report_of(step);
-    cr_assert_eq(metrics_step(metrics, &report, 12.5, 5120, 1 << 20, error), 0, "%s", error);
+    cr_assert_eq(metrics_step(metrics, &report, 12.5, 5120, 1 << 20, &error), 0, "%s", error.text);
 }
 
 static void put_validation(struct metrics *metrics, int64_t step) {
-    cr_assert_eq(metrics_validation(metrics, step, 2.5, error), 0, "%s", error);
+    cr_assert_eq(metrics_validation(metrics, step, 2.5, &error), 0, "%s", error.text);
 }
 
 static char *content(void) {
     char *text;
     size_t size;
-    cr_assert_eq(file_read_all(&text, &size, path, 1 << 20, error), 0, "%s", error);
+    cr_assert_eq(file_read_all(&text, &size, path, 1 << 20, &error), 0, "%s", error.text);
     cr_assert_eq(strlen(text), size, "a NUL in the file");
     return text;
 }
@@ -186,8 +186,8 @@ Test(metrics, what_is_not_finite_is_null) {
     report.gradient_norm = INFINITY;
     report.loss_scale = -INFINITY;
     report.lr = (double)NAN;
-    cr_expect_eq(metrics_step(&metrics, &report, (double)INFINITY, (double)NAN, 5, error), 0);
-    cr_expect_eq(metrics_validation(&metrics, 2, (double)-INFINITY, error), 0);
+    cr_expect_eq(metrics_step(&metrics, &report, (double)INFINITY, (double)NAN, 5, &error), 0);
+    cr_expect_eq(metrics_validation(&metrics, 2, (double)-INFINITY, &error), 0);
     end(&metrics);
     expect_content("{\"step\": 2, \"tokens\": 128, \"loss\": null, \"lr\": null, \"grad_norm\": "
                    "null, \"loss_scale\": null, \"skipped\": false, \"step_ms\": null, "
@@ -219,7 +219,7 @@ Test(metrics, digits_tell_any_two_floats_apart) {
         report.loss = random_float(1, i);
         report.gradient_norm = random_float(2, i);
         report.loss_scale = ldexpf(1, (int)(i % 48) - 16);
-        cr_assert_eq(metrics_step(&metrics, &report, 1e9, 1e-9, UINT64_MAX >> 12, error), 0);
+        cr_assert_eq(metrics_step(&metrics, &report, 1e9, 1e-9, UINT64_MAX >> 12, &error), 0);
         end(&metrics);
         char *text = content();
         cJSON *line = cJSON_Parse(text);
@@ -237,28 +237,28 @@ Test(metrics, digits_tell_any_two_floats_apart) {
 Test(metrics, switched_off_writes_nothing) {
     struct metrics metrics = {0};
     struct step_report report = report_of(1);
-    cr_expect_eq(metrics_step(&metrics, &report, 1, 1, 1, error), 0);
-    cr_expect_eq(metrics_validation(&metrics, 1, 1, error), 0);
-    cr_expect_eq(metrics_close(&metrics, error), 0);
+    cr_expect_eq(metrics_step(&metrics, &report, 1, 1, 1, &error), 0);
+    cr_expect_eq(metrics_validation(&metrics, 1, 1, &error), 0);
+    cr_expect_eq(metrics_close(&metrics, &error), 0);
     cr_expect_neq(access(path, F_OK), 0);
 }
 
 static void expect_remedy(const char *reason) {
-    cr_expect_not_null(strstr(error, "metrics.jsonl"), "%s", error);
-    cr_expect_not_null(strstr(error, reason), "%s", error);
-    cr_expect_not_null(strstr(error, "log.metrics"), "%s", error);
+    cr_expect_not_null(strstr(error.text, "metrics.jsonl"), "%s", error.text);
+    cr_expect_not_null(strstr(error.text, reason), "%s", error.text);
+    cr_expect_not_null(strstr(error.text, "log.metrics"), "%s", error.text);
 }
 
 Test(metrics, full_disk) {
     cr_assert_eq(symlink("/dev/full", path), 0);
     struct metrics metrics = begin(0);
     struct step_report report = report_of(1);
-    cr_expect_eq(metrics_step(&metrics, &report, 1, 1, 1, error), -1);
+    cr_expect_eq(metrics_step(&metrics, &report, 1, 1, 1, &error), -1);
     expect_remedy("No space left");
-    error[0] = 0;
-    cr_expect_eq(metrics_validation(&metrics, 1, 1, error), -1);
+    error.text[0] = 0;
+    cr_expect_eq(metrics_validation(&metrics, 1, 1, &error), -1);
     expect_remedy("No space left");
-    metrics_close(&metrics, error);
+    metrics_close(&metrics, &error);
 }
 
 /* The half line that fitted is cut when the run goes on. */
@@ -269,9 +269,9 @@ Test(metrics, file_size_limit) {
     put_step(&metrics, 1);
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     struct step_report report = report_of(2);
-    cr_expect_eq(metrics_step(&metrics, &report, 12.5, 5120, 1 << 20, error), -1);
+    cr_expect_eq(metrics_step(&metrics, &report, 12.5, 5120, 1 << 20, &error), -1);
     expect_remedy("File too large");
-    metrics_close(&metrics, error);
+    metrics_close(&metrics, &error);
     limit.rlim_cur = RLIM_INFINITY;
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     metrics = begin(1);
@@ -284,7 +284,7 @@ Test(metrics, no_directory) {
     struct metrics metrics;
     const char *missing = in_folder("none");
     for (int64_t step = 0; step < 2; step++) {
-        cr_expect_eq(metrics_open(&metrics, missing, step, error), -1);
-        cr_expect_not_null(strstr(error, missing), "%s", error);
+        cr_expect_eq(metrics_open(&metrics, missing, step, &error), -1);
+        cr_expect_not_null(strstr(error.text, missing), "%s", error.text);
     }
 }

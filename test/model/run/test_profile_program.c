@@ -24,7 +24,8 @@ Test(profile_program, prints_the_parts_and_writes_them) {
     struct json_file file;
     expect_exit("--profile|--config|tiny.json|--repetitions|2|--out|new/p|--set|precision=bf16", 0);
     cr_expect_not_null(strstr(out_text, "a step of run in bf16, medians of 2:"), "%s", out_text);
-    cr_assert_eq(json_file_open(&file, in_folder("new/p/profile.json"), error), 0, "%s", error);
+    cr_assert_eq(json_file_open(&file, in_folder("new/p/profile.json"), &error), 0, "%s",
+                 error.text);
     cr_expect_str_eq(json_member(file.root, "precision")->valuestring, "bf16");
     cr_expect_eq(number_of(file.root, "repetitions"), 2);
     cr_expect_eq(number_of(file.root, "tokens_per_step"), 2 * 2 * 32);

@@ -287,7 +287,7 @@ Test(program, trains_on_tokens_of_gpt2) {
     expect_error(TOKENS "|--resume|--set|data.tokenizer=bytes", 1,
                  "set data.tokenizer to \"gpt2\"");
     /* Where the tokenizer came from is gone. */
-    cr_assert_eq(directory_remove(in_folder("words"), error), 0, "%s", error);
+    cr_assert_eq(directory_remove(in_folder("words"), &error), 0, "%s", error.text);
     expect_exit(TOKENS "|--resume|--set|train.steps=16|--set|sample.every=8", 0);
     expect_text(out_text, "sample at step 16");
     cr_expect(exists("a/words/checkpoints/step-00000016/merges.txt"));
@@ -340,7 +340,7 @@ static void copy_program(void) {
     size_t size;
     struct stat status;
     char *bytes = NULL;
-    cr_assert_eq(file_read_all(&bytes, &size, program, 1 << 28, error), 0, "%s", error);
+    cr_assert_eq(file_read_all(&bytes, &size, program, 1 << 28, &error), 0, "%s", error.text);
     int file = open(in_folder("train"), O_CREAT | O_WRONLY, 0755);
     cr_assert_eq(write(file, bytes, size), (ssize_t)size);
     cr_assert(fstat(file, &status) == 0 && close(file) == 0);

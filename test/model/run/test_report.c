@@ -17,8 +17,8 @@ static void open_plan(struct rig *rig) {
     rig_open_data(rig);
     rig_open_backend(rig, test_device(), 1);
     cr_assert_eq(
-        trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, false, rig->error), 0,
-        "%s", rig->error);
+        trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, false, &rig->error), 0,
+        "%s", rig->error.text);
 }
 
 /* A place to print to, and what arrived there. */
@@ -365,8 +365,8 @@ Test(report, banner_of_a_large_model) {
     rig_open_backend(&rig, test_device(), 1);
     rig.trainer = (struct trainer){.config = &rig.config, .be = &rig.be};
     cr_assert_eq(
-        gpt_open(&rig.trainer.gpt, &rig.config, &rig.precision, &rig.be, GPT_TRAINING, rig.error),
-        0, "%s", rig.error);
+        gpt_open(&rig.trainer.gpt, &rig.config, &rig.precision, &rig.be, GPT_TRAINING, &rig.error),
+        0, "%s", rig.error.text);
     const char *text = banner(&rig, &screen, 0);
     cr_expect_leq(widest(text), 80, "%d columns in\n%s", widest(text), text);
     expect_match(text, "48 layers, 25 heads, 1600 wide: 1\\.6 G parameters");

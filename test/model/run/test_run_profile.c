@@ -8,8 +8,8 @@ Test(profile, parts_are_those_of_a_step) {
     struct profile profile;
     rig_config(&rig.config, CONFIG_PRECISION_BF16);
     rig_open(&rig, 1);
-    cr_assert_eq(profile_trainer(&profile, &rig.trainer, &rig.loader, 3, rig.error), 0, "%s",
-                 rig.error);
+    cr_assert_eq(profile_trainer(&profile, &rig.trainer, &rig.loader, 3, &rig.error), 0, "%s",
+                 rig.error.text);
     cr_expect_eq(profile.repetitions, 3);
     cr_expect_eq(profile.tokens, 2 * 2 * RIG_LENGTH);
     cr_expect_eq(rig.trainer.state.step, 7, "one step to warm up, and two a repetition");
@@ -43,7 +43,8 @@ Test(profile, watching_changes_no_bit) {
     plain.config = watched.config;
     rig_open(&watched, 1);
     rig_open(&plain, 1);
-    cr_assert_eq(profile_trainer(&profile, &watched.trainer, &watched.loader, 2, watched.error), 0);
+    cr_assert_eq(profile_trainer(&profile, &watched.trainer, &watched.loader, 2, &watched.error),
+                 0);
     rig_steps(&plain, 5);
     expect_same_digest(rig_digest(&watched), rig_digest(&plain), "five steps");
     rig_close(&watched);

@@ -21,12 +21,13 @@ static void write_text(const char *prefix, enum tokenizer_kind kind, const char 
     char path[FILE_PATH_MAX];
     for (int i = 0; i < 1000; i++) tokens[i] = 65;
     snprintf(path, sizeof path, "%s_train", prefix);
-    cr_assert_eq(shard_writer_open(&writer, path, 1000, error), 0, "%s", error);
-    cr_assert_eq(shard_writer_put(&writer, tokens, 1000, error), 0, "%s", error);
-    cr_assert_eq(shard_writer_finish(&writer, error), 0, "%s", error);
-    cr_assert_eq(shard_writer_publish(&writer, error), 0, "%s", error);
-    cr_assert_eq(tokenizer_open(&tokenizer, kind, directory, error), 0, "%s", error);
-    cr_assert_eq(tokenizer_record_write(prefix, &tokenizer, directory, error), 0, "%s", error);
+    cr_assert_eq(shard_writer_open(&writer, path, 1000, &error), 0, "%s", error.text);
+    cr_assert_eq(shard_writer_put(&writer, tokens, 1000, &error), 0, "%s", error.text);
+    cr_assert_eq(shard_writer_finish(&writer, &error), 0, "%s", error.text);
+    cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
+    cr_assert_eq(tokenizer_open(&tokenizer, kind, directory, &error), 0, "%s", error.text);
+    cr_assert_eq(tokenizer_record_write(prefix, &tokenizer, directory, &error), 0, "%s",
+                 error.text);
     tokenizer_close(&tokenizer);
 }
 
@@ -40,20 +41,20 @@ static void text_config(struct config *config, enum config_tokenizer tokenizer) 
 static void open_text(struct source *source, const struct config *config, const char *prefix) {
     char pattern[FILE_PATH_MAX + 16];
     snprintf(pattern, sizeof pattern, "%s_train_*.bin", prefix);
-    cr_assert_eq(source_open(source, config, pattern, false, error), 0, "%s", error);
+    cr_assert_eq(source_open(source, config, pattern, false, &error), 0, "%s", error.text);
 }
 
 static int setup(struct tokenizer *tokenizer, const struct config *config, const char *from,
                  const struct source *text) {
-    error[0] = 0;
-    return setup_tokenizer(tokenizer, config, from, &text, text ? 1 : 0, error);
+    error.text[0] = 0;
+    return setup_tokenizer(tokenizer, config, from, &text, text ? 1 : 0, &error);
 }
 
 static void expect_refused(const struct config *config, const struct source *text,
                            const char *part) {
     struct tokenizer tokenizer;
     cr_expect_eq(setup(&tokenizer, config, NULL, text), -1);
-    cr_expect_not_null(strstr(error, part), "no \"%s\" in: %s", part, error);
+    cr_expect_not_null(strstr(error.text, part), "no \"%s\" in: %s", part, error.text);
     cr_expect_eq(tokenizer.vocab_size, 0, "something is open");
 }
 
@@ -61,7 +62,7 @@ Test(run_setup, bytes_need_no_files) {
     struct tokenizer tokenizer;
     struct config config;
     text_config(&config, CONFIG_TOKENIZER_BYTES);
-    cr_assert_eq(setup(&tokenizer, &config, NULL, NULL), 0, "%s", error);
+    cr_assert_eq(setup(&tokenizer, &config, NULL, NULL), 0, "%s", error.text);
     cr_expect_eq(tokenizer.kind, TOKENIZER_BYTES);
     cr_expect_eq(tokenizer.vocab_size, 256);
     tokenizer_close(&tokenizer);
@@ -74,19 +75,19 @@ Test(run_setup, finds_the_files_of_gpt2) {
     char prefix[FILE_PATH_MAX];
     text_config(&config, CONFIG_TOKENIZER_GPT2);
     cr_expect_eq(setup(&tokenizer, &config, NULL, NULL), 1, "found without being named");
-    cr_expect_not_null(strstr(error, "data.tokenizer_dir"), "%s", error);
+    cr_expect_not_null(strstr(error.text, "data.tokenizer_dir"), "%s", error.text);
     cr_expect_eq(setup(&tokenizer, &config, folder, NULL), 1, "the folder holds none");
-    cr_expect_eq(setup(&tokenizer, &config, small, NULL), 0, "%s", error);
+    cr_expect_eq(setup(&tokenizer, &config, small, NULL), 0, "%s", error.text);
     tokenizer_close(&tokenizer);
     strcpy(config.model.init_from, small);
-    cr_expect_eq(setup(&tokenizer, &config, NULL, NULL), 0, "%s", error);
+    cr_expect_eq(setup(&tokenizer, &config, NULL, NULL), 0, "%s", error.text);
     tokenizer_close(&tokenizer);
     config.model.init_from[0] = 0;
     /* Where the record of the shards says they were. */
     snprintf(prefix, sizeof prefix, "%s/text", folder);
     write_text(prefix, TOKENIZER_GPT2, small);
     open_text(&text, &config, prefix);
-    cr_expect_eq(setup(&tokenizer, &config, NULL, &text), 0, "%s", error);
+    cr_expect_eq(setup(&tokenizer, &config, NULL, &text), 0, "%s", error.text);
     cr_expect_gt(tokenizer.vocab_size, 256);
     tokenizer_close(&tokenizer);
     /* A folder that is named must have them. */
@@ -144,7 +145,7 @@ Test(run_setup, texts_without_a_record) {
     snprintf(path, sizeof path, "%s_tokenizer.json", prefix);
     cr_assert_eq(remove(path), 0);
     open_text(&text, &config, prefix);
-    cr_expect_eq(setup(&tokenizer, &config, NULL, &text), 0, "%s", error);
+    cr_expect_eq(setup(&tokenizer, &config, NULL, &text), 0, "%s", error.text);
     tokenizer_close(&tokenizer);
     source_close(&text);
 }

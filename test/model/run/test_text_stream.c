@@ -137,9 +137,10 @@ Test(text_stream, pieces_make_no_difference) {
 
 Test(text_stream, tokens_are_their_bytes) {
     struct tokenizer tokenizer;
-    char error[ERROR_MAX] = "", *text = NULL;
+    char *text = NULL;
+    struct error error = {0};
     size_t size;
-    cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_BYTES, NULL, error), 0, "%s", error);
+    cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_BYTES, NULL, &error), 0, "%s", error.text);
     FILE *out = open_memstream(&text, &size);
     struct text_stream stream = {.out = out, .tokenizer = &tokenizer};
     text_stream_token(&stream, 'h');

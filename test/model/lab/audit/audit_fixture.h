@@ -52,14 +52,16 @@ struct run {
 };
 
 static inline void open_run(struct run *run, const struct config *config) {
-    char note[ERROR_MAX];
+    char note[PRECISION_NOTE_MAX];
     struct precision precision;
     run->config = *config;
-    cr_assert_eq(setup_backend(&run->be, config, NULL, error), 0, "%s", error);
-    cr_assert_eq(precision_resolve(&precision, note, config, &run->be, error), 0, "%s", error);
-    cr_assert_eq(source_open(&run->text, config, config->data.train, false, error), 0, "%s", error);
-    cr_assert_eq(trainer_open(&run->trainer, &run->config, &precision, &run->be, true, error), 0,
-                 "%s", error);
+    cr_assert_eq(setup_backend(&run->be, config, NULL, &error), 0, "%s", error.text);
+    cr_assert_eq(precision_resolve(&precision, note, config, &run->be, &error), 0, "%s",
+                 error.text);
+    cr_assert_eq(source_open(&run->text, config, config->data.train, false, &error), 0, "%s",
+                 error.text);
+    cr_assert_eq(trainer_open(&run->trainer, &run->config, &precision, &run->be, true, &error), 0,
+                 "%s", error.text);
 }
 
 static inline void close_run(struct run *run) {
@@ -70,13 +72,14 @@ static inline void close_run(struct run *run) {
 
 static inline struct step_report step(struct run *run) {
     struct step_report report;
-    cr_assert_eq(trainer_begin_step(&run->trainer, &run->text.loader, error), 0, "%s", error);
-    cr_assert_eq(trainer_end_step(&run->trainer, &report, error), 0, "%s", error);
+    cr_assert_eq(trainer_begin_step(&run->trainer, &run->text.loader, &error), 0, "%s", error.text);
+    cr_assert_eq(trainer_end_step(&run->trainer, &report, &error), 0, "%s", error.text);
     return report;
 }
 
 static inline void save(struct run *run, char path[FILE_PATH_MAX]) {
-    cr_assert_eq(checkpoint_save(&run->trainer, in_folder("run"), path, error), 0, "%s", error);
+    cr_assert_eq(checkpoint_save(&run->trainer, in_folder("run"), path, &error), 0, "%s",
+                 error.text);
 }
 
 struct setting {
@@ -113,8 +116,8 @@ static inline struct audit *audit_of(const struct config *config, const char *fr
                                      const bool wanted[AUDIT_FORMATS], int repetitions) {
     struct audit *audit = calloc(1, sizeof *audit);
     cr_assert_not_null(audit);
-    cr_assert_eq(audit_run(audit, config, from, wanted, repetitions, &not_stopped, NULL, error), 0,
-                 "%s", error);
+    cr_assert_eq(audit_run(audit, config, from, wanted, repetitions, &not_stopped, NULL, &error), 0,
+                 "%s", error.text);
     return audit;
 }
 

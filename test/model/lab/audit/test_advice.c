@@ -171,7 +171,8 @@ static void expect_config(const struct advice *advice, const struct audit *audit
     cr_assert_not_null(file);
     advice_print_config(file, advice, audit, format);
     cr_assert_eq(fclose(file), 0);
-    cr_assert_eq(config_load(&config, path, sets, format == AUDIT_FP16, error), 0, "%s", error);
+    cr_assert_eq(config_load(&config, path, sets, format == AUDIT_FP16, &error), 0, "%s",
+                 error.text);
     cr_expect_eq(words_of_config(&config), words);
     cr_expect_eq(config.precision,
                  format == AUDIT_BF16 ? CONFIG_PRECISION_BF16 : CONFIG_PRECISION_FP16);

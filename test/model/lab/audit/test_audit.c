@@ -9,11 +9,11 @@ Test(audit, the_same_precision_twice_differs_in_nothing) {
     struct trainer first, second;
     struct audit_pass reference, again;
     tiny_config(&config);
-    cr_assert_eq(subject_open(&subject, &first, &config, NULL, error), 0, "%s", error);
-    cr_assert_eq(audit_pass_run(&reference, &subject, &first, NULL, PASS_TRACED, error), 0);
+    cr_assert_eq(subject_open(&subject, &first, &config, NULL, &error), 0, "%s", error.text);
+    cr_assert_eq(audit_pass_run(&reference, &subject, &first, NULL, PASS_TRACED, &error), 0);
     trainer_close(&first);
-    cr_assert_eq(subject_trainer(&subject, &second, &subject.config, 1, error), 0);
-    cr_assert_eq(audit_pass_run(&again, &subject, &second, &reference, PASS_TRACED, error), 0);
+    cr_assert_eq(subject_trainer(&subject, &second, &subject.config, 1, &error), 0);
+    cr_assert_eq(audit_pass_run(&again, &subject, &second, &reference, PASS_TRACED, &error), 0);
     cr_expect_eq(again.loss, reference.loss);
     cr_expect_eq(again.gradient_error, 0);
     for (int place = 0; place < PLACES; place++)
@@ -37,11 +37,11 @@ Test(audit, each_micro_batch_stands_alone) {
     struct trainer trainer;
     struct audit_pass two, one;
     tiny_config(&config);
-    cr_assert_eq(subject_open(&subject, &trainer, &config, NULL, error), 0, "%s", error);
-    cr_assert_eq(audit_pass_run(&two, &subject, &trainer, NULL, PASS_TRACED, error), 0);
+    cr_assert_eq(subject_open(&subject, &trainer, &config, NULL, &error), 0, "%s", error.text);
+    cr_assert_eq(audit_pass_run(&two, &subject, &trainer, NULL, PASS_TRACED, &error), 0);
     subject.step = 1;
     subject.repetitions = 1;
-    cr_assert_eq(audit_pass_run(&one, &subject, &trainer, NULL, PASS_TRACED, error), 0);
+    cr_assert_eq(audit_pass_run(&one, &subject, &trainer, NULL, PASS_TRACED, &error), 0);
     for (int i = 0; i < one.parameter_count; i++) {
         const struct record *record = &two.parameters[i];
         cr_expect_arr_eq(one.parameters[i].samples, record->samples + record->sample_count,
@@ -72,7 +72,7 @@ Test(audit, looks_at_the_step_that_the_run_would_take) {
     config.precision = CONFIG_PRECISION_FP32;
     open_run(&run, &config);
     FILE *ignored = fopen("/dev/null", "w");
-    cr_assert_eq(checkpoint_load(&run.trainer, path, ignored, error), 0, "%s", error);
+    cr_assert_eq(checkpoint_load(&run.trainer, path, ignored, &error), 0, "%s", error.text);
     fclose(ignored);
     float before = ((float *)run.trainer.gpt.master.data)[3];
     struct step_report report = step(&run);
@@ -166,7 +166,7 @@ Test(audit, stops_when_asked) {
     struct audit audit;
     const volatile sig_atomic_t stopped = 2;
     tiny_config(&config);
-    cr_expect_eq(audit_run(&audit, &config, NULL, both, 2, &stopped, NULL, error), RESULT_STOPPED);
+    cr_expect_eq(audit_run(&audit, &config, NULL, both, 2, &stopped, NULL, &error), RESULT_STOPPED);
     cr_expect_not(audit.update.made);
     cr_expect_not(audit.reference.parameters[0].seen, "not even one micro-batch");
     audit_free(&audit);
@@ -210,8 +210,8 @@ Test(audit, a_model_of_other_sizes_is_an_error) {
     tiny_config(&config);
     make_checkpoint(path, &config, 1, NULL, 0);
     config.model.n_layer = 3;
-    cr_expect_eq(audit_run(&audit, &config, path, both, 1, &not_stopped, NULL, error), -1);
-    cr_expect_not_null(strstr(error, "n_layer"), "%s", error);
+    cr_expect_eq(audit_run(&audit, &config, path, both, 1, &not_stopped, NULL, &error), -1);
+    cr_expect_not_null(strstr(error.text, "n_layer"), "%s", error.text);
     audit_free(&audit);
 }
 
@@ -222,7 +222,7 @@ Test(audit, a_model_that_is_broken_in_fp32_is_an_error) {
     tiny_config(&config);
     make_checkpoint(path, &config, 1,
                     &(const struct setting){"h.0.mlp.c_fc.bias", .value = INFINITY}, 1);
-    cr_expect_eq(audit_run(&audit, &config, path, both, 1, &not_stopped, NULL, error), -1);
-    cr_expect_not_null(strstr(error, "in fp32 too"), "%s", error);
+    cr_expect_eq(audit_run(&audit, &config, path, both, 1, &not_stopped, NULL, &error), -1);
+    cr_expect_not_null(strstr(error.text, "in fp32 too"), "%s", error.text);
     audit_free(&audit);
 }

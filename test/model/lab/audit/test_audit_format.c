@@ -9,7 +9,7 @@ static void expect_largest(const struct config *config, const char *path, int sa
         struct run run;
         open_run(&run, config);
         FILE *ignored = fopen("/dev/null", "w");
-        cr_assert_eq(checkpoint_load(&run.trainer, path, ignored, error), 0, "%s", error);
+        cr_assert_eq(checkpoint_load(&run.trainer, path, ignored, &error), 0, "%s", error.text);
         fclose(ignored);
         run.trainer.state.scaler.loss_scale = ldexpf(1, safe + more);
         trainer_restore_scaler(&run.trainer);
@@ -136,14 +136,15 @@ Test(audit_format, the_first_infinite_place_is_found) {
     config.precision = CONFIG_PRECISION_FP32;
     make_checkpoint(path, &config, 1, &(const struct setting){"h.1.mlp.c_fc.bias", .value = 7e4f},
                     1);
-    cr_assert_eq(subject_open(&subject, &reference_trainer, &config, path, error), 0, "%s", error);
-    cr_assert_eq(audit_pass_run(&reference, &subject, &reference_trainer, NULL, PASS_TRACED, error),
-                 0);
+    cr_assert_eq(subject_open(&subject, &reference_trainer, &config, path, &error), 0, "%s",
+                 error.text);
+    cr_assert_eq(
+        audit_pass_run(&reference, &subject, &reference_trainer, NULL, PASS_TRACED, &error), 0);
     trainer_close(&reference_trainer);
     struct config fp16 = subject.config;
     fp16.precision = CONFIG_PRECISION_FP16;
-    cr_assert_eq(subject_trainer(&subject, &trainer, &fp16, 1, error), 0);
-    cr_assert_eq(audit_pass_run(&pass, &subject, &trainer, &reference, PASS_TRACED, error), 0);
+    cr_assert_eq(subject_trainer(&subject, &trainer, &fp16, 1, &error), 0);
+    cr_assert_eq(audit_pass_run(&pass, &subject, &trainer, &reference, PASS_TRACED, &error), 0);
     cr_expect_eq(pass.first_infinite, ACTIVATION_mlp_fc);
     cr_expect_not(pass.finite);
     cr_expect_eq(pass.gradient_error, INFINITY);

@@ -38,7 +38,7 @@ static void expect_narrow(const char *text) {
 
 static struct json_file read_json(const char *name) {
     struct json_file file;
-    cr_assert_eq(json_file_open(&file, in_folder("%s", name), error), 0, "%s", error);
+    cr_assert_eq(json_file_open(&file, in_folder("%s", name), &error), 0, "%s", error.text);
     return file;
 }
 

@@ -73,8 +73,8 @@ static void open_rig(struct rig *rig, size_t chunk_bytes) {
     rig_open_backend(rig, test_device(), 1);
     if (chunk_bytes) rig->be.device.chunk_bytes = chunk_bytes;
     cr_assert_eq(
-        trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, true, rig->error), 0,
-        "%s", rig->error);
+        trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, true, &rig->error), 0,
+        "%s", rig->error.text);
 }
 
 static void open(struct rig *rig, enum config_precision precision, int layers, const char *word,
@@ -102,7 +102,7 @@ static struct collector *run(struct rig *rig) {
     collector->observer.after = collect;
     collector->gpt = gpt;
     gpt_clear_gradients(gpt);
-    cr_assert_eq(batches_put(&rig->trainer.batches, gpt, &rig->loader, 0, rig->error), 0);
+    cr_assert_eq(batches_put(&rig->trainer.batches, gpt, &rig->loader, 0, &rig->error), 0);
     backend_observe(&rig->be, &collector->observer);
     gpt_forward(gpt);
     gpt_loss(gpt, &rig->trainer.optimizer.state->loss_scale, 1);
@@ -262,7 +262,7 @@ Test(audit_trace, names_belong_to_the_tensors_of_the_model) {
 
 Test(audit_trace, words_keep_their_place_in_float32) {
     struct rig rig;
-    char note[ERROR_MAX];
+    char note[PRECISION_NOTE_MAX];
     rig_config(&rig.config, CONFIG_PRECISION_FP16);
     rig_open_backend(&rig, DEVICE_CPU, 1);
     for (int place = 0; place < PLACES; place++) {
@@ -277,13 +277,13 @@ Test(audit_trace, words_keep_their_place_in_float32) {
         for (int i = 0; i < AUTOCAST_SITE_COUNT; i++)
             if (words & (1u << i))
                 config.autocast.float32.items[config.autocast.float32.count++] = names[i];
-        cr_assert_eq(precision_resolve(&precision, note, &config, &rig.be, rig.error), 0);
+        cr_assert_eq(precision_resolve(&precision, note, &config, &rig.be, &rig.error), 0);
         cr_expect_eq(place_dtype(place, &precision), DTYPE_F32, "%s", place_text(place));
         for (int i = 0; i < config.autocast.float32.count; i++) { /* none of them is too much */
             struct config fewer = config;
             fewer.autocast.float32.items[i] =
                 fewer.autocast.float32.items[--fewer.autocast.float32.count];
-            cr_assert_eq(precision_resolve(&precision, note, &fewer, &rig.be, rig.error), 0);
+            cr_assert_eq(precision_resolve(&precision, note, &fewer, &rig.be, &rig.error), 0);
             cr_expect_eq(place_dtype(place, &precision), DTYPE_F16, "%s", place_text(place));
         }
     }

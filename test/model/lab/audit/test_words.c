@@ -24,14 +24,15 @@ Test(words, go_into_a_config_and_come_back) {
 Test(words, choices_are_those_of_the_config) {
     int choices = 0;
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        char text[200], error[1024];
+        char text[200];
+        struct error error;
         struct config config;
         enum autocast_site operation = (enum autocast_site)i;
         snprintf(text, sizeof text, "autocast.float32=%s", autocast_site_name(operation));
         char *overrides[] = {text};
         config_defaults(&config);
         strcpy(config.name, "x");
-        bool taken = config_override(&config, "x.json", overrides, 1, error) == 0;
+        bool taken = config_override(&config, "x.json", overrides, 1, &error) == 0;
         cr_expect_eq(taken, autocast_site_is_choice(operation), "%s", text);
         choices += taken;
     }

@@ -110,7 +110,7 @@ static inline const char *make_run(struct run_recipe r) {
     char name[300];
     if (!r.name) r.name = "run";
     if (!r.steps) r.steps = 100;
-    cr_assert_eq(directory_create(in_folder("%s", r.name), error), 0, "%s", error);
+    cr_assert_eq(directory_create(in_folder("%s", r.name), &error), 0, "%s", error.text);
     snprintf(name, sizeof name, "%s/config.json", r.name);
     FILE *config = open_in_folder(name, "w");
     fixture_config(config, &r);
@@ -124,7 +124,7 @@ static inline const char *make_run(struct run_recipe r) {
 
 static inline struct run_record read_run(const char *path) {
     struct run_record run;
-    cr_assert_eq(run_record_read(&run, path, error), 0, "%s", error);
+    cr_assert_eq(run_record_read(&run, path, &error), 0, "%s", error.text);
     return run;
 }
 
@@ -138,7 +138,7 @@ static inline void expect_close(double found, double expected, double tolerance,
 }
 
 static inline void expect_said(const char *part) {
-    cr_expect_not_null(strstr(error, part), "\"%s\" is not in: %s", part, error);
+    cr_expect_not_null(strstr(error.text, part), "\"%s\" is not in: %s", part, error.text);
 }
 
 #endif

@@ -82,7 +82,7 @@ static void expect_80_columns(const char *text) {
 static void copy_biased(const char *from, const char *to, double percent) {
     char name[200];
     size_t size;
-    cr_assert_eq(directory_create(in_folder("%s", to), error), 0, "%s", error);
+    cr_assert_eq(directory_create(in_folder("%s", to), &error), 0, "%s", error.text);
     snprintf(name, sizeof name, "%s/config.json", from);
     char *config = read_whole(name, &size);
     snprintf(name, sizeof name, "%s/config.json", to);

@@ -23,7 +23,7 @@ static void add(int side, struct run_recipe recipe) {
 }
 
 static void compare_them(void) {
-    cr_assert_eq(comparison_make(&comparison, &sides[0], &sides[1], error), 0, "%s", error);
+    cr_assert_eq(comparison_make(&comparison, &sides[0], &sides[1], &error), 0, "%s", error.text);
 }
 
 static void compare_two(struct run_recipe a, struct run_recipe b) {
@@ -44,7 +44,7 @@ static void finish(void) {
 
 Test(comparison, with_itself_is_nothing) {
     add(0, PLAIN);
-    cr_assert_eq(comparison_make(&comparison, &sides[0], &sides[0], error), 0, "%s", error);
+    cr_assert_eq(comparison_make(&comparison, &sides[0], &sides[0], &error), 0, "%s", error.text);
     cr_expect_eq(comparison.steps, 100);
     cr_expect(comparison.same_seeds && arrlen(comparison.pairs) == 1);
     cr_expect(comparison.training.mean == 0 && comparison.validation.mean == 0);
@@ -277,7 +277,7 @@ Test(comparison, nothing_in_common) {
     add(1, PLAIN);
     arrdeln(records[0][0].steps, 0, 50);
     arrdeln(records[1][0].steps, 50, 50);
-    cr_expect_eq(comparison_make(&comparison, &sides[0], &sides[1], error), -1);
+    cr_expect_eq(comparison_make(&comparison, &sides[0], &sides[1], &error), -1);
     expect_said("a and b have no step in common");
     finish();
 }

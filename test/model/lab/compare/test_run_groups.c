@@ -27,7 +27,7 @@ static void add(struct run_recipe recipe, const char *label) {
 }
 
 static void group_them(void) {
-    cr_assert_eq(run_groups_make(&groups, runs, labels, count, error), 0, "%s", error);
+    cr_assert_eq(run_groups_make(&groups, runs, labels, count, &error), 0, "%s", error.text);
 }
 
 static void finish(void) {
@@ -121,18 +121,18 @@ Test(run_groups, labels) {
 Test(run_groups, labels_that_cannot_be) {
     add((struct run_recipe){.seed = 1}, "one");
     add((struct run_recipe){.seed = 2, .more = ", \"threads\": 3"}, "one");
-    cr_expect_eq(run_groups_make(&groups, runs, labels, count, error), -1);
+    cr_expect_eq(run_groups_make(&groups, runs, labels, count, &error), -1);
     expect_said("threads");
     run_groups_free(groups);
     runs[1].seed = 1;
-    cr_expect_eq(run_groups_make(&groups, runs, labels, count, error), -1);
+    cr_expect_eq(run_groups_make(&groups, runs, labels, count, &error), -1);
     expect_said("seed 1");
     finish();
 }
 
 Test(run_groups, too_many) {
     for (int i = 0; i <= RUN_GROUPS_MAX; i++) add((struct run_recipe){.seed = 1}, NULL);
-    cr_expect_eq(run_groups_make(&groups, runs, labels, count, error), -1);
+    cr_expect_eq(run_groups_make(&groups, runs, labels, count, &error), -1);
     expect_said("at most 8");
     finish();
 }

@@ -10,8 +10,8 @@ TestSuite(run_record, .init = make_folder, .fini = remove_folder);
 
 static void expect_refused(const char *path, const char *part) {
     struct run_record run;
-    error[0] = 0;
-    cr_expect_eq(run_record_read(&run, path, error), -1, "%s is read", path);
+    error.text[0] = 0;
+    cr_expect_eq(run_record_read(&run, path, &error), -1, "%s is read", path);
     expect_said(part);
     cr_expect_null(run.steps);
     run_record_close(&run);
@@ -51,10 +51,10 @@ Test(run_record, reads_what_metrics_writes) {
     struct step_report report = {
         .step = 3, .tokens = 9, .loss = 1.25f, .gradient_norm = 0.5f, .loss_scale = 2, .lr = 0.125};
     make_run((struct run_recipe){.name = "x"});
-    cr_assert_eq(metrics_open(&metrics, in_folder("x"), 0, error), 0, "%s", error);
-    cr_assert_eq(metrics_step(&metrics, &report, 5, 250, 77, error), 0);
-    cr_assert_eq(metrics_validation(&metrics, 3, 1.5, error), 0);
-    cr_assert_eq(metrics_close(&metrics, error), 0);
+    cr_assert_eq(metrics_open(&metrics, in_folder("x"), 0, &error), 0, "%s", error.text);
+    cr_assert_eq(metrics_step(&metrics, &report, 5, 250, 77, &error), 0);
+    cr_assert_eq(metrics_validation(&metrics, 3, 1.5, &error), 0);
+    cr_assert_eq(metrics_close(&metrics, &error), 0);
     struct run_record run = read_run(in_folder("x"));
     cr_assert(arrlen(run.steps) == 1 && arrlen(run.validations) == 1);
     struct run_step step = run.steps[0];

@@ -26,7 +26,7 @@ static struct verdict judge_seeds(struct run_recipe recipe, int seeds, const dou
         if (zero_step) records[1][i].steps[zero_step - 1].gradient_norm = 0;
         for (int side = 0; side < 2; side++) arrput(sides[side].runs, &records[side][i]);
     }
-    cr_assert_eq(comparison_make(&comparison, &sides[0], &sides[1], error), 0, "%s", error);
+    cr_assert_eq(comparison_make(&comparison, &sides[0], &sides[1], &error), 0, "%s", error.text);
     verdict_make(&verdict, &comparison, &limits);
     for (int i = 0; i < CHECKS; i++) {
         cr_expect_gt(strlen(verdict.checks[i].text), 0, "%s: no words", check_name(i));

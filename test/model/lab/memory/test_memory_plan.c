@@ -23,7 +23,7 @@ static void open_tiny(struct rig *rig, enum config_precision precision) {
 
 static struct memory_plan plan_of(struct rig *rig, const struct config *config) {
     struct memory_plan plan;
-    cr_assert_eq(memory_plan_of(&plan, config, &rig->be, rig->error), 0, "%s", rig->error);
+    cr_assert_eq(memory_plan_of(&plan, config, &rig->be, &rig->error), 0, "%s", rig->error.text);
     return plan;
 }
 
@@ -66,7 +66,7 @@ Test(memory_plan, is_the_plan_of_a_run) {
             rig.be.workspace_bytes = 0;
             rig_open_data(&rig);
             cr_assert_eq(
-                trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, true, rig.error),
+                trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, true, &rig.error),
                 0);
             cr_expect_arr_eq(&plan, &rig.trainer.gpt.memory, sizeof plan);
             cr_expect_eq(plan.total, plan.master + plan.lower + plan.gradients + plan.moments +
@@ -133,8 +133,8 @@ Test(memory_plan, bytes_of_a_tiny_model) {
 
 static int64_t largest(struct rig *rig, size_t memory) {
     int64_t batch = -7;
-    cr_assert_eq(memory_largest_batch(&batch, &rig->config, &rig->be, memory, rig->error), 0, "%s",
-                 rig->error);
+    cr_assert_eq(memory_largest_batch(&batch, &rig->config, &rig->be, memory, &rig->error), 0, "%s",
+                 rig->error.text);
     return batch;
 }
 
@@ -186,8 +186,8 @@ Test(memory_plan, largest_batch_is_one_that_a_config_may_have) {
             struct config config = rig.config;
             char text[64], *overrides[] = {text};
             snprintf(text, sizeof text, "train.micro_batch_size=%d", (int)batch + more);
-            cr_expect_eq(config_override(&config, "tiny", overrides, 1, rig.error), -more, "%s: %s",
-                         text, rig.error);
+            cr_expect_eq(config_override(&config, "tiny", overrides, 1, &rig.error), -more,
+                         "%s: %s", text, rig.error.text);
         }
     }
     cr_expect_not(memory_batch_allowed(&rig.config, 0));
@@ -336,8 +336,8 @@ static void expect_flags(struct rig *rig, const struct memory_advice *advice) {
     for (char *word = strtok(text, " "); word; word = strtok(NULL, " "))
         if (strcmp(word, "--set") != 0) overrides[count++] = word;
     cr_expect_gt(count, 0);
-    cr_assert_eq(config_override(&config, "tiny", overrides, count, rig->error), 0, "%s",
-                 rig->error);
+    cr_assert_eq(config_override(&config, "tiny", overrides, count, &rig->error), 0, "%s",
+                 rig->error.text);
     expect_config(&config, &advice->config);
 }
 
@@ -361,7 +361,7 @@ static void check_advice(struct rig *rig, enum config_recompute level) {
         size_t first = 0;
         while (totals[first] > totals[i]) first++;
         if (first == 0) continue; /* nothing needs to be changed */
-        cr_assert_eq(memory_advise(&advice, &rig->config, &rig->be, totals[i], rig->error), 0);
+        cr_assert_eq(memory_advise(&advice, &rig->config, &rig->be, totals[i], &rig->error), 0);
         expect_config(&advice.config, &list[first]);
         cr_expect_eq(advice.plan.total, totals[first]);
         cr_expect_eq(advice.bits, bits_between(&rig->config, &list[first]));
@@ -370,7 +370,8 @@ static void check_advice(struct rig *rig, enum config_recompute level) {
     }
     for (size_t i = 0; i < count; i++) least = totals[i] < least ? totals[i] : least;
     cr_expect_gt(advised, 5);
-    cr_expect_eq(memory_advise(&advice, &rig->config, &rig->be, least - 1, rig->error), RESULT_NONE);
+    cr_expect_eq(memory_advise(&advice, &rig->config, &rig->be, least - 1, &rig->error),
+                 RESULT_NONE);
 }
 
 Test(memory_plan, advice_is_the_first_change_that_fits) {
@@ -391,17 +392,17 @@ Test(memory_plan, advice_in_flags) {
     rig.config.train.micro_batch_size = 8;
     struct config config = rig.config;
     config.train.recompute = CONFIG_RECOMPUTE_GELU;
-    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, total_of(&rig, &config), rig.error),
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, total_of(&rig, &config), &rig.error),
                  0);
     cr_expect_str_eq(advice.flags, "--set train.recompute=gelu");
     config = rig.config;
     config.train.recompute = CONFIG_RECOMPUTE_LAYER;
-    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, total_of(&rig, &config), rig.error),
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, total_of(&rig, &config), &rig.error),
                  0);
     cr_expect_str_eq(advice.flags, "--set train.recompute=layer");
     config.train.recompute = CONFIG_RECOMPUTE_GELU;
     config.train.micro_batch_size = 4;
-    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, total_of(&rig, &config), rig.error),
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, total_of(&rig, &config), &rig.error),
                  0);
     cr_expect_str_eq(advice.flags, "--set train.recompute=gelu --set train.micro_batch_size=4 "
                                    "--set train.grad_accum_steps=2");
@@ -414,13 +415,13 @@ Test(memory_plan, sizes_are_what_their_names_say) {
     static const double millions[MEMORY_SIZES] = {124, 355, 774, 1558, 6650, 12800, 29950, 64900};
     for (int i = 0; i < MEMORY_SIZES; i++) {
         struct config run, config;
-        char message[ERROR_MAX] = "";
+        struct error message = {0};
         rig_config(&run, CONFIG_PRECISION_FP16);
         run.data.seq_len = i % 2 ? 4096 : 512;
         memory_size_config(&config, &memory_sizes[i], &run);
         double count = (double)config_parameter_count(&config) / 1e6;
         cr_expect_lt(fabs(count / millions[i] - 1), 0.01, "%s: %g", memory_sizes[i].name, count);
-        cr_expect_eq(config_override(&config, "size", NULL, 0, message), 0, "%s", message);
+        cr_expect_eq(config_override(&config, "size", NULL, 0, &message), 0, "%s", message.text);
         cr_expect_eq(config.model.n_positions, i % 2 ? 4096 : 1024);
         cr_expect_eq(config.data.seq_len, run.data.seq_len);
         cr_expect_eq(config.train.micro_batch_size, 1);

@@ -17,7 +17,7 @@ static void open_run(struct rig *rig, enum config_precision precision) {
 
 static size_t total_of(struct rig *rig, const struct config *config) {
     struct memory_plan plan;
-    cr_assert_eq(memory_plan_of(&plan, config, &rig->be, rig->error), 0, "%s", rig->error);
+    cr_assert_eq(memory_plan_of(&plan, config, &rig->be, &rig->error), 0, "%s", rig->error.text);
     return plan.total;
 }
 
@@ -27,10 +27,10 @@ static char *print(struct rig *rig, double gib, bool sizes) {
     size_t size;
     FILE *out = open_memstream(&text, &size);
     struct memory_question question = memory_question(&rig->config, &rig->be, gib);
-    int failed = sizes ? memory_print_sizes(out, &question, rig->error)
-                       : memory_print_run(out, &question, rig->error);
+    int failed = sizes ? memory_print_sizes(out, &question, &rig->error)
+                       : memory_print_run(out, &question, &rig->error);
     fclose(out);
-    cr_assert_eq(failed, 0, "%s", rig->error);
+    cr_assert_eq(failed, 0, "%s", rig->error.text);
     for (const char *line = text; *line;) {
         size_t length = strcspn(line, "\n");
         cr_expect_leq(length, 80, "%.*s", (int)length, line);
@@ -93,7 +93,7 @@ Test(memory_text, parts_in_each_precision) {
             struct config config = rig.config;
             struct memory_plan plan;
             config.precision = rig_precisions[p];
-            cr_assert_eq(memory_plan_of(&plan, &config, &rig.be, rig.error), 0);
+            cr_assert_eq(memory_plan_of(&plan, &config, &rig.be, &rig.error), 0);
             cr_expect_str_eq(cell(row(text, "fp32 weights"), p), mib(plan.master));
             cr_expect_str_eq(cell(row(text, "16-bit copy"), p), mib(plan.lower));
             cr_expect_str_eq(cell(row(text, "gradients"), p), mib(plan.gradients));
@@ -191,7 +191,7 @@ static const char *batch_text(int64_t batch) {
 static const char *largest(struct rig *rig, const struct config *config, double gibs) {
     int64_t batch;
     size_t memory = memory_question(config, &rig->be, gibs).memory;
-    cr_assert_eq(memory_largest_batch(&batch, config, &rig->be, memory, rig->error), 0);
+    cr_assert_eq(memory_largest_batch(&batch, config, &rig->be, memory, &rig->error), 0);
     return batch_text(batch);
 }
 
@@ -271,7 +271,7 @@ Test(memory_text, fits_or_says_what_to_change) {
                        "  (.*\n)*  --set gradients.dtype=lower\n$");
     free(text);
     struct memory_advice advice;
-    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, 1, rig.error), RESULT_NONE);
+    cr_assert_eq(memory_advise(&advice, &rig.config, &rig.be, 1, &rig.error), RESULT_NONE);
     const struct memory_plan *least = &advice.plan;
     cr_expect_leq(least->total, less);
     text = print(&rig, 0, false);
@@ -405,7 +405,7 @@ Test(memory_text, large_runs_stay_within_the_width) {
     rig_open_backend(&rig, test_device(), 2);
     char *text = print(&rig, 80, false);
     struct memory_plan plan;
-    cr_assert_eq(memory_plan_of(&plan, &rig.config, &rig.be, rig.error), 0);
+    cr_assert_eq(memory_plan_of(&plan, &rig.config, &rig.be, &rig.error), 0);
     cr_expect_str_eq(cell(row(text, "moments"), 1), gib(plan.moments));
     cr_expect_str_eq(cell(row(text, "total"), 1), gib(plan.total));
     expect_match(text, "\nbf16 \\* +- +- +-\n");
