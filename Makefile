@@ -328,6 +328,7 @@ check-mutants:
 check: $(PROGRAMS)
 	scripts/check_floors.sh
 	test/scripts/test_floors.sh
+	test/scripts/test_links.sh
 	scripts/check_instructions.sh $(OUT)
 	$(USE_PROGRAMS) scripts/generate.sh --check
 	test/plain_criterion/check.sh
