@@ -328,6 +328,7 @@ check-mutants:
 check: $(PROGRAMS)
 	scripts/check_floors.sh
 	test/scripts/test_floors.sh
+	test/scripts/test_links.sh
 	scripts/check_instructions.sh $(OUT)
 	$(USE_PROGRAMS) scripts/generate.sh --check
 	test/plain_criterion/check.sh
@@ -343,7 +344,7 @@ ifeq ($(BUILD),fast)
 	MAKE="$(MAKE)" test/scripts/test_install.sh
 endif
 
-# Refreshes what is generated from the option table: configs/schema.json, the README's reference.
+# Refreshes what comes from the option table: configs/schema.json, the keys in configs/README.md.
 generate: $(PROGRAMS)
 	$(USE_PROGRAMS) scripts/generate.sh
 
@@ -416,7 +417,7 @@ help:
 	@echo "make cuda-report    registers, spills, tensor-core instructions of each CUDA kernel"
 	@echo "make cuda-coverage  lines of CUDA code that no test reaches"
 	@echo "make check-mutants  plants faults in the CUDA kernels, shows which tests notice"
-	@echo "make generate       refresh configs/schema.json and the README's config reference"
+	@echo "make generate       refresh configs/schema.json and the keys in configs/README.md"
 	@echo "make fuzz           fuzz the readers of files (clang), FUZZ_SECONDS=60 each"
 	@echo "make install        programs, configs and man pages under PREFIX=/usr/local; uninstall"
 	@echo "make dist           the committed sources as build/mantissa-VERSION.tar.gz"

@@ -1,0 +1,201 @@
+#!/usr/bin/env bash
+# Do the links of our Markdown lead somewhere? Reads every *.md of the project and names file:line
+# of each link that does not: a relative one must name a file or folder that is committed, with an
+# #anchor a heading of that file, by GitHub's rule; one to the web must be well formed, and nothing
+# is fetched. Each room of the plan in scripts/check_floors.sh must have a README.md that says the
+# same of what it may include, and the README.md of the project stays short.
+# Before that it plants faults in a small copy of the house, to see that they are noticed.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+here=$PWD
+lines_max=200
+house=$(mktemp -d)
+trap 'rm -rf "$house"' EXIT
+
+# The files of the project in the current folder: those of git and new ones, or all that were not
+# built.
+project_files() {
+    if [ "$(git rev-parse --show-toplevel 2>/dev/null)" = "$(pwd -P)" ]; then
+        git -c core.quotepath=off ls-files --cached --others --exclude-standard
+    else
+        find . -type f ! -path './.git/*' ! -path './build/*' ! -path './runs/*' \
+            ! -path './datasets/*' | sed 's/^\.\///'
+    fi | sort -u | while IFS= read -r file; do
+        if [ -e "$file" ]; then printf '%s\n' "$file"; fi
+    done
+}
+
+# The names of rooms that its README.md says a room may include: those in backticks, up to the end
+# of the sentence.
+said_of_room() {
+    awk '/^May include / { on = 1 } /^$/ { on = 0 } on' "$1/README.md" | tr '\n' ' ' |
+        sed 's/\..*//' | tr '`' '\n' | awk 'NR % 2 == 0' | sort | paste -sd' '
+}
+
+check_rooms() {
+    local plan room allowed said
+    plan=$(sed -n "/^plan='/,/^'/p" scripts/check_floors.sh | sed '1d;$d')
+    [ -n "$plan" ] || echo "scripts/check_floors.sh: there is no plan in it"
+    while read -r room allowed; do
+        if [ -z "$room" ] || [ "$room" = . ]; then continue; fi
+        if [ ! -e "$room/README.md" ]; then
+            echo "$room/README.md: is missing, though $room/ is a room of scripts/check_floors.sh"
+        elif ! grep -q '^May include ' "$room/README.md"; then
+            echo "$room/README.md: does not say what the room may know (May include ...)"
+        else
+            said=$(said_of_room "$room")
+            allowed=$(printf '%s\n' "$allowed" | tr ' ' '\n' | sort | paste -sd' ')
+            [ "$said" = "$allowed" ] ||
+                echo "$room/README.md: may include \"$said\"; scripts/check_floors.sh: \"$allowed\""
+        fi
+    done <<<"$plan"
+}
+
+# check FOLDER: prints what is wrong in it, or how much was seen. Exit status 1 if anything is.
+check() (
+    cd "$1"
+    found=$(project_files | LC_ALL=C awk -f "$here/test/scripts/links.awk")
+    seen=${found##*$'\n'}
+    wrong=${found%"$seen"}
+    wrong+=$(check_rooms)
+    lines=$(wc -l <README.md)
+    if [ "$lines" -gt "$lines_max" ]; then
+        wrong+=$'\n'"README.md:$lines: more than $lines_max lines; what a newcomer does not need"
+        wrong+=" belongs into the README.md of a room"
+    fi
+    printf '%s\n' "${wrong:-$seen}"
+    [ -z "$wrong" ]
+)
+
+# ---- planted faults
+
+build() { # a small house in which all is well, with links of every kind
+    rm -rf "${house:?}"/*
+    mkdir -p "$house"/{a/b,build,scripts}
+    printf '%s\n' "plan='" 'a' 'a/b          a' '.            a a/b' "'" \
+        >"$house/scripts/check_floors.sh"
+    echo built >"$house/build/made.md"
+    touch "$house/a/picture.png"
+    cat >"$house/README.md" <<'TEXT'
+# The `house`, of 1_2 things!
+
+[A room](a/README.md), [its part](a/b/README.md#two-words-and-code), [a folder](a), [a/](a/b/../)
+and ![a
+picture](<a/picture.png> "its title"), [over
+lines](
+a/README.md), [of the web](https://example.org/x_(y)?z#w) or <https://example.org>, or
+https://example.org/end. [By name][Label], [here](#the-house-of-1_2-things), [`code`](#two-1),
+[![picture](a/picture.png)](a/README.md).
+No links: `[x](nowhere)`, ``[`x`](nowhere)``, \[x](nowhere), [x] (nowhere), x](nowhere).
+
+[label]: a/README.md#two-words "a title"
+
+    [in code](nowhere)
+
+- a list
+  of [more](a/README.md)
+
+      [code in a list](nowhere)
+
+  <img src="a/picture.png"> <!-- [a comment](nowhere) -->
+
+<!-- [a comment
+of](nowhere) two lines -->
+
+```sh
+# No heading
+[x](nowhere)
+```
+
+| a table | [`in a row`](a) |
+|---|---|
+
+## Two
+## Two
+TEXT
+    printf '# Room\n\nMay include nothing.\n\n## Two words\n' >"$house/a/README.md"
+    cat >"$house/a/b/README.md" <<'TEXT'
+# Part
+
+All it needs.
+
+May include the rooms
+`a`. Not `c`.
+
+## [Two](../README.md) words, and `code`
+TEXT
+}
+
+cases=0 failed=0
+expect() { # STATUS WORDS: what the check says of the house as it stands
+    local said status=0
+    cases=$((cases + 1))
+    said=$(check "$house" 2>&1) || status=$?
+    if [ "$status" != "$1" ] || [[ $said != *"$2"* ]]; then
+        printf 'expected status %s and "%s", got %s:\n%s\n' "$1" "$2" "$status" "$said" >&2
+        failed=1
+    fi
+}
+
+plant() { # TEXT WORDS: the last line of a/b/README.md, and the only one that is wrong
+    build
+    printf '\n%s\n' "$1" >>"$house/a/b/README.md"
+    expect 1 "a/b/README.md:$(wc -l <"$house/a/b/README.md"): $2"
+}
+
+build
+expect 0 "19 links in 3 files"
+plant '[x](nowhere.md)' "nowhere.md is not there"
+plant '![x](../picture.jpg)' "../picture.jpg is not there"
+plant '[x](../readme.md)' "../readme.md is not there"
+plant '[x](../README.md/)' "../README.md/ is not there"
+plant '[x](../../build/made.md)' "../../build/made.md is not there"
+plant '[x](../../../house)' "../../../house leads out of the project"
+plant '[x](/a/README.md)' "(/a/README.md) is neither"
+plant '[x](ftp://example.org)' "(ftp://example.org) is neither"
+plant '[x]()' "() is neither"
+plant '[x](../README.md' "the link (../README.md does not end"
+plant '[x](https:/example.org)' "https:/example.org is no well-formed address"
+plant '<https://>' "https:// is no well-formed address"
+plant 'See https://example..org.' "https://example..org is no well-formed address"
+plant '[x](#three)' "#three: no heading of a/b/README.md has that anchor"
+plant '[x](../README.md#Two-words)' "../README.md#Two-words: no heading"
+plant '[x](../../README.md#two-2)' "../../README.md#two-2: no heading"
+plant '[x](../../README.md#no-heading)' "../../README.md#no-heading: no heading"
+plant '[x](../picture.png#x)' "../picture.png#x: only *.md have anchors"
+plant '[x](../#two-words)' "../#two-words: only *.md have anchors"
+plant '[x][nobody]' "[nobody] is defined nowhere"
+plant '[somebody]: nowhere.md' "nowhere.md is not there"
+plant '<img src="nowhere.png">' "nowhere.png is not there"
+plant '| a | [row](nowhere.md) |' "nowhere.md is not there"
+plant '### [x](nowhere.md)' "nowhere.md is not there"
+plant $'- a list\n  of `more\n  than`\n  [this\n  one](../README.md) or [that](\n  nowhere.md)' \
+    "nowhere.md is not there"
+plant $'<!-- a\ncomment --> [x](nowhere.md)' "nowhere.md is not there"
+plant $'~~~\n```\n~~~\n[x](nowhere.md)' "nowhere.md is not there"
+build
+rm "$house/a/b/README.md"
+expect 1 "a/b/README.md: is missing, though a/b/ is a room"
+build
+sed -i 's/^.a.\./nothing./' "$house/a/b/README.md"
+expect 1 'a/b/README.md: may include ""; scripts/check_floors.sh: "a"'
+build
+sed -i '/May include/d' "$house/a/README.md"
+expect 1 "a/README.md: does not say what the room may know"
+build
+echo >"$house/scripts/check_floors.sh"
+expect 1 "scripts/check_floors.sh: there is no plan"
+build
+lines=$(wc -l <"$house/README.md")
+for ((; lines <= lines_max; lines++)); do echo; done >>"$house/README.md"
+expect 1 "README.md:201: more than 200 lines"
+
+# ---- the project
+
+if said=$(check .); then
+    [ "$failed" = 0 ] && echo "test_links.sh: $said, $cases cases: ok"
+else
+    printf '%s\n' "$said" >&2
+    failed=1
+fi
+exit "$failed"
