@@ -30,11 +30,11 @@ struct run {
     struct trainer trainer;
     struct report report;
     struct metrics metrics;
-    char directory[FILE_PATH_MAX];     /* run_dir/name */
-    double began;                      /* report_clock() at the start of the program */
-    double step_began;                 /* report_clock() when the oldest unfinished step began */
+    char directory[FILE_PATH_MAX]; /* run_dir/name */
+    double began;                  /* report_clock() at the start of the program */
+    double step_began;             /* report_clock() when the oldest unfinished step began */
     const volatile sig_atomic_t *stop; /* the signal that asked for the end, or 0 */
-    int lock;                          /* descriptor that holds the directory's lock, or -1 */
+    int lock;                      /* descriptor that holds the directory's lock, or -1 */
 };
 
 enum { CHOICES_PATH_MAX = FILE_PATH_MAX + 16 };

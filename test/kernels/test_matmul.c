@@ -1,6 +1,5 @@
 #include <criterion/criterion.h>
 #include <math.h>
-#include <string.h>
 
 #include "test/device.h"
 #include "test/kernels/golden.h"
