@@ -1,9 +1,8 @@
-/* Rows of tables, and their gradients.
+/* The gradients of tables.
  *
- * Forward, bytes per element: a table row read (4 in fp32; the position's comes from cache), the
- * sum written. Backward: dout read once for each table, and of the token table as many rows read
- * and written as there are distinct tokens. The limit is memory bandwidth; the sort moves 8 bytes a
- * row, little against C columns, but is a chain of short kernels (a few microseconds each).
+ * dout is read once for each table, and of the token table as many rows read and written as there
+ * are distinct tokens. The limit is memory bandwidth; the sort moves 8 bytes a row, little against
+ * C columns, but is a chain of short kernels (a few microseconds each).
  *
  * Rows with the same token must be added in a fixed order. They are sorted by token with a stable
  * radix sort, so that each token's rows stand together in ascending order. The sorted rows are cut
@@ -14,7 +13,6 @@
 #include "kernels/cuda/columns.h"
 
 enum {
-    FORWARD_WARPS = 8, /* a warp per row */
     SUM_THREADS_MAX = 256,
     ROWS_AT_ONCE = 4, /* loads that a thread has in flight */
     RADIX_BITS = 8,
@@ -25,47 +23,6 @@ enum {
     SORT_CHUNK_ROWS_MIN = 512,
     SCAN_THREADS = 1024,
 };
-
-/* ---- forward */
-
-template <typename Out, typename Token>
-static __global__ void __launch_bounds__(FORWARD_WARPS *WARP)
-    embedding_kernel(struct array out, const int32_t *__restrict__ tokens, struct array token_table,
-                     struct array position_table, int64_t rows, int64_t columns,
-                     int64_t sequence_length) {
-    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    int64_t row = (int64_t)blockIdx.x * FORWARD_WARPS + warp;
-    if (row >= rows) return;
-    bool packed = out.packed && token_table.packed;
-    Out *to = (Out *)out.data + row * columns;
-    const Token *token = (const Token *)token_table.data + tokens[row] * columns;
-    int64_t position = row % sequence_length * columns;
-    for (int64_t c = lane * PACK; c < columns; c += WARP * PACK) {
-        float values[PACK], more[PACK];
-        int count = columns_from(c, columns);
-        load_array(more, position_table, position + c, count);
-        if (packed) load_pack(values, token + c);
-        else load_some(values, token + c, count);
-        for (int i = 0; i < PACK; i++) values[i] += more[i];
-        if (packed) store_pack(to + c, values);
-        else store_some(to + c, values, count);
-    }
-}
-
-void cuda_embedding_forward(struct backend *be, const struct embedding_forward_args *args) {
-    const struct tensor *out = args->out, *token = args->token_table, *place = args->position_table;
-    int64_t rows = tensor_rows(out), columns = tensor_columns(out);
-    assert(tensor_columns(token) == columns && tensor_columns(place) == columns);
-    if (rows == 0) return;
-    unsigned blocks = (unsigned)blocks_of(rows, FORWARD_WARPS);
-    STORAGE_SWITCH(
-        out->dtype, Out,
-        STORAGE_SWITCH(token->dtype, Token,
-                       LAUNCH((embedding_kernel<Out, Token>), blocks, FORWARD_WARPS * WARP, 0,
-                              cuda_state(be)->compute, array_of(out), args->tokens, array_of(token),
-                              array_of(place), rows, columns, args->sequence_length)));
-    cuda_launched(be, "embedding_forward");
-}
 
 /* ---- sorting rows by token: passes over 8 bits of the token each, the lowest first, each stable
  */

@@ -1,0 +1,193 @@
+/* What both kernels of attention's gradient do with tiles on tensor cores: hold some, stream others
+ * by, multiply, mask, sum and store. Why there are two is said in attention_mma_backward.cu. */
+#ifndef KERNELS_CUDA_ATTENTION_MMA_BACKWARD_H
+#define KERNELS_CUDA_ATTENTION_MMA_BACKWARD_H
+
+#include "kernels/cuda/attention_mma.h"
+
+enum {
+    HELD_ROWS = 128,  /* that a block sums gradients for */
+    STREAM_ROWS = 64, /* of a tile that comes by */
+    STEP = 16,        /* of these that are worked on at once */
+    STAGES = 3,       /* one tile is read, two are on the way: one barrier a tile is enough */
+};
+
+template <int D> struct backward_tiles {
+    enum {
+        BANDS = 128 / D, /* of 16 held rows that a warp has */
+        ROWS = 16 * BANDS,
+        THREADS = HELD_ROWS / ROWS * WARP,
+        BLOCKS = 256 / THREADS,       /* a multiprocessor has registers for, 255 a thread */
+        STAGE = 2 * STREAM_ROWS * D,  /* values: two streamed tiles or one held tile */
+        SECOND = STREAM_ROWS * D * 2, /* bytes to the second streamed tile */
+    };
+};
+
+/* What the keys need to know of a query. */
+typedef float2 query_values; /* x: -lse log2(e), and -infinity beyond the end; y: delta */
+
+template <typename T> struct backward {
+    T *dqkv;
+    const T *dout, *qkv, *out;
+    const float *lse;
+    query_values *values; /* [B, H, tiles * HELD_ROWS] */
+    int sequence, heads, all_heads, tiles, group;
+    int stride, out_stride; /* between rows of qkv and dqkv, of out and dout */
+    float scale, factor;    /* 1 / sqrt(D); the same times log2(e) */
+};
+
+/* What a block holds: rows tile * HELD_ROWS and on of a head. */
+struct held {
+    int batch, head, tile;
+};
+/* Where row `row` of a head is in qkv and dqkv (its q; k and v come out_stride and twice that
+ * later), and in out and dout. */
+template <typename T, int D>
+static __device__ __forceinline__ int64_t qkv_place(const struct backward<T> &b, struct held of,
+                                                    int row) {
+    return (int64_t)(of.batch * b.sequence + row) * b.stride + of.head * D;
+}
+template <typename T, int D>
+static __device__ __forceinline__ int64_t out_place(const struct backward<T> &b, struct held of,
+                                                    int row) {
+    return (int64_t)(of.batch * b.sequence + row) * b.out_stride + of.head * D;
+}
+template <typename T>
+static __device__ __forceinline__ int64_t values_place(const struct backward<T> &b, struct held of,
+                                                       int row) {
+    return (int64_t)(of.batch * b.heads + of.head) * (b.tiles * HELD_ROWS) + row;
+}
+
+/* The warp's rows of a held tile, as A fragments. */
+template <typename T, int D>
+static __device__ __forceinline__ void hold(uint32_t a[][D / 16][4], const T *tile) {
+    int first = (int)threadIdx.x / WARP * backward_tiles<D>::ROWS;
+#pragma unroll
+    for (int band = 0; band < backward_tiles<D>::BANDS; band++)
+#pragma unroll
+        for (int k = 0; k < D / 16; k++)
+            fragment_a<T, D>(a[band][k], tile, first + band * 16, k * 16);
+}
+
+/* Where in stage 0 this lane's rows for ldmatrix are: of the first 16 x 16 values of a streamed
+ * tile, the four 8 x 8 matrices in the order of fragments_b, and of fragments_b_trans. Further
+ * columns are an exclusive or away, because chunks are placed by one and rows are whole multiples
+ * of 128 bytes: two registers do where a table of places takes eight. */
+struct stream_lanes {
+    shared_place along, down;
+};
+template <int D, typename T>
+static __device__ __forceinline__ struct stream_lanes stream_lanes(const T *stages) {
+    struct stream_lanes lanes = {right_then_down<D>(stages).at[0],
+                                 down_then_right<D>(stages).at[0]};
+    return lanes;
+}
+static __device__ __forceinline__ shared_place column_from(shared_place place, int column) {
+    return (shared_place)((uintptr_t)place ^ (uintptr_t)(column % 64 * 2)) + column / 64 * 128;
+}
+
+/* s = a A': the warp's held rows times STEP streamed rows. */
+template <typename T, int D>
+static __device__ __forceinline__ void product(float s[][2][4], const uint32_t a[][D / 16][4],
+                                               shared_place rows) {
+    const int bands = backward_tiles<D>::BANDS;
+#pragma unroll
+    for (int i = 0; i < bands * 8; i++) s[i / 8][i / 4 % 2][i % 4] = 0;
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t streamed[4];
+        ldmatrix_x4(streamed, column_from(rows, k * 16));
+#pragma unroll
+        for (int i = 0; i < bands * 2; i++)
+            multiply_add(s[i / 2][i % 2], a[i / 2][k], streamed + i % 2 * 2, T());
+    }
+}
+
+/* sum += P A, with P [held rows, STEP] rounded to 16 bits, and STEP rows of a streamed tile. */
+template <typename T, int D>
+static __device__ __forceinline__ void accumulate(float sum[][D / 8][4], const float p[][2][4],
+                                                  shared_place rows) {
+    const int bands = backward_tiles<D>::BANDS;
+    uint32_t a[bands][4];
+#pragma unroll
+    for (int band = 0; band < bands; band++) rounded_fragment<T>(a[band], p[band][0], p[band][1]);
+#pragma unroll
+    for (int n = 0; n < D / 8; n += 2) {
+        uint32_t streamed[4];
+        ldmatrix_x4_trans(streamed, column_from(rows, n * 8));
+#pragma unroll
+        for (int i = 0; i < bands * 2; i++)
+            multiply_add(sum[i / 2][n + i % 2], a[i / 2], streamed + i % 2 * 2, T());
+    }
+}
+
+/* Takes out the scores of keys after the query. The first of the warp's queries is `ahead` after
+ * the first of its keys; keys are down the rows, or queries. */
+template <int D, bool KEYS_DOWN>
+static __device__ __forceinline__ void mask(float s[][2][4], int ahead) {
+    int lane = (int)threadIdx.x % WARP, down = lane / 4, right = lane % 4 * 2;
+    int after = (KEYS_DOWN ? down - right : right - down) - ahead;
+#pragma unroll
+    for (int i = 0; i < backward_tiles<D>::BANDS * 8; i++) {
+        int band = i / 8, n = i / 4 % 2, at = i % 4;
+        int step = band * 16 + at / 2 * 8 - n * 8 - at % 2; /* rows down less columns right */
+        if (after + (KEYS_DOWN ? step : -step) > 0) s[band][n][at] = -INFINITY;
+    }
+}
+
+/* Rounds the warp's sums times factor and stores them: through shared memory (its own rows of
+ * `staging`), because an accumulator is 8 bytes of a row, and a sector of memory has 32. */
+template <typename T, int D>
+static __device__ __forceinline__ void store_sums(T *to, int64_t stride, int valid, T *staging,
+                                                  const float sum[][D / 8][4], float factor) {
+    const int rows = backward_tiles<D>::ROWS, chunks = D / PACK;
+    int thread = thread_index_again(), lane = thread % WARP, first = thread / WARP * rows;
+    staging += first * D;
+#pragma unroll
+    for (int i = 0; i < rows / 8 * chunks; i++) {
+        int n = i % chunks, half = i / chunks;
+        const float *pair = sum[half / 2][n] + half % 2 * 2;
+        uint32_t bits = rounded_pair(pair[0] * factor, pair[1] * factor, T());
+        T *at = staging + tile_offset<D>(half * 8 + lane / 4, n) + lane % 4 * 2;
+        *(uint32_t *)at = bits;
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < rows * chunks; i += WARP) {
+        int row = (i + lane) / chunks, chunk = (i + lane) % chunks;
+        if (first + row < valid)
+            *(uint4 *)(to + (first + row) * stride + chunk * PACK) =
+                *(const uint4 *)(staging + tile_offset<D>(row, chunk));
+    }
+}
+
+/* What is needed once a streamed tile is kept in shared memory and read anew each time: registers
+ * are for the sums. */
+static __device__ __forceinline__ struct held again(const volatile struct held *kept) {
+    struct held of = {kept->batch, kept->head, kept->tile};
+    return of;
+}
+
+/* Starts to copy rows from `at` on of keys and values, or queries and dout, to a stage. */
+template <typename T, int D, bool KEYS>
+static __device__ __forceinline__ void fetch(T *stages, int stage, const struct backward<T> &b,
+                                             struct held of, int at) {
+    const int chunks = D / PACK, rows_at_once = backward_tiles<D>::THREADS / chunks;
+    int thread = thread_index_again(), row = thread / chunks, chunk = thread % chunks;
+    const T *from = b.qkv + (qkv_place<T, D>(b, of, at + row) + chunk * PACK);
+    const T *other = b.dout + (out_place<T, D>(b, of, at + row) + chunk * PACK);
+    int stride = KEYS ? b.stride : b.out_stride;
+    if (KEYS) from += b.out_stride, other = from + b.out_stride;
+    shared_place to =
+        place_in_shared(stages + tile_offset<D>(row, chunk)) + stage * backward_tiles<D>::STAGE * 2;
+#pragma unroll
+    for (int i = 0; i < STREAM_ROWS; i += rows_at_once) {
+        bool exists = at + row + i < b.sequence;
+        cp_async_16(to + i * D * 2, from, exists);
+        cp_async_16(to + i * D * 2 + backward_tiles<D>::SECOND, other, exists);
+        from += (int64_t)rows_at_once * b.stride;
+        other += (int64_t)rows_at_once * stride;
+    }
+}
+
+#endif
