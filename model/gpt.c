@@ -92,34 +92,23 @@ static void carve_scratch(const struct gpt *gpt, struct arena *arena,
     if (precision_branch_is_residual(p)) scratch[SCRATCH_dbranch] = scratch[SCRATCH_dresidual];
 }
 
-/* Whether this layer has memory of its own for what is shared from a level on. */
-static bool owns(const struct gpt *gpt, bool layered, int64_t layer, enum sharing shared) {
-    return layered ? layer == 0 || (layer > 0 && gpt->sharing < shared) : layer < 0;
-}
-
 /* One layer's tensors, or those of the model (layer -1). */
 static void carve_layer(struct gpt *gpt, struct arena *arena, void *const *scratch, int64_t layer) {
     struct activations *all = &gpt->activations;
     char *owner = layer < 0 ? (char *)all : (char *)&all->layers[layer];
-    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+    for (int i = 0; i < ACTIVATIONS_AND_STATISTICS; i++) {
         const struct activation *a = &activation_table[i];
+        if (a->layered != (layer >= 0)) continue;
         struct tensor *tensor = (struct tensor *)(owner + a->field);
         struct extent extent = activation_extent((enum activation_id)i, &gpt->shape);
-        if (a->layered != (layer >= 0)) continue;
-        *tensor = (struct tensor){
-            scratch[a->memory], gpt->precision.activation[i], 2, {extent.rows, extent.columns}};
-        if (a->memory == SCRATCH_NONE && owns(gpt, a->layered, layer, a->shared))
+        *tensor = (struct tensor){scratch[a->memory],
+                                  gpt->precision.activation[i],
+                                  extent.columns ? 2 : 1,
+                                  {extent.rows, extent.columns}};
+        if (a->memory != SCRATCH_NONE) continue;
+        if (layer <= 0 || gpt->sharing < a->shared)
             tensor->data = arena_take(arena, tensor_bytes(tensor));
-        else if (a->memory == SCRATCH_NONE)
-            tensor->data = ((struct tensor *)((char *)all->layers + a->field))->data;
-    }
-    for (int i = 0; i < STATISTIC_COUNT; i++) {
-        const struct statistic *v = &statistic_table[i];
-        struct tensor *tensor = (struct tensor *)(owner + v->field);
-        if (v->layered != (layer >= 0)) continue;
-        if (owns(gpt, v->layered, layer, v->shared))
-            *tensor = arena_tensor(arena, DTYPE_F32, statistic_elements(i, &gpt->shape), 0);
-        else *tensor = *(struct tensor *)((char *)all->layers + v->field);
+        else tensor->data = ((struct tensor *)((char *)all->layers + a->field))->data;
     }
 }
 

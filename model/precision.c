@@ -29,10 +29,11 @@ static enum dtype narrower(enum dtype a, enum dtype b) {
 /* The casts that autocast would insert are part of the store: a tensor is kept in the narrower of
  * what its writer gives and its reader takes. */
 static void resolve_activations(struct precision *p) {
-    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+    for (int i = 0; i < ACTIVATIONS_AND_STATISTICS; i++) {
         const struct activation *a = &activation_table[i];
-        p->activation[i] =
-            a->residual ? p->residual : narrower(p->site[a->writer], p->site[a->reader]);
+        p->activation[i] = a->statistic  ? DTYPE_F32
+                           : a->residual ? p->residual
+                                         : narrower(p->site[a->writer], p->site[a->reader]);
     }
 }
 

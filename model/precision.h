@@ -17,12 +17,12 @@
 #include "model/config/config.h"
 
 struct precision {
-    enum dtype lower;                        /* DTYPE_F32: nothing runs in 16 bit */
-    enum dtype site[AUTOCAST_SITE_COUNT];    /* what each computes from and gives */
-    enum dtype residual;                     /* the residual stream and its gradient */
-    enum dtype gradients;                    /* of parameters */
-    bool scale_loss;                         /* fp16 only */
-    enum dtype activation[ACTIVATION_COUNT]; /* and of its gradient */
+    enum dtype lower;                                  /* DTYPE_F32: nothing runs in 16 bit */
+    enum dtype site[AUTOCAST_SITE_COUNT];              /* what each computes from and gives */
+    enum dtype residual;                               /* the residual stream and its gradient */
+    enum dtype gradients;                              /* of parameters */
+    bool scale_loss;                                   /* fp16 only */
+    enum dtype activation[ACTIVATIONS_AND_STATISTICS]; /* and of its gradient */
 };
 
 /* Resolves config->precision ("auto" by what the device can do) and the autocast block. Fails if

@@ -8,7 +8,7 @@
 #define GRADIENT_IN_PLACE       .gradient_in_place = true
 #define NO_GRADIENT             .gradient = SCRATCH_NONE
 
-const struct activation activation_table[ACTIVATION_COUNT] = {
+const struct activation activation_table[] = {
 #define X(member, title, dtype, rows, columns, memory_, gradient_) \
     {.name = title,                                                \
      .layered = true,                                              \
@@ -28,34 +28,28 @@ const struct activation activation_table[ACTIVATION_COUNT] = {
      .gradient_field = offsetof(struct activation_gradients, member)},
         MODEL_ACTIVATIONS(X)
 #undef X
+#define X(member, elements, level) \
+    {.layered = true,              \
+     .statistic = true,            \
+     .shared = level,              \
+     .field = offsetof(struct layer_activations, member)},
+            LAYER_STATISTICS(X)
+#undef X
+#define X(member, elements, level) \
+    {.statistic = true, .shared = level, .field = offsetof(struct activations, member)},
+                MODEL_STATISTICS(X)
+#undef X
 };
 
 struct extent activation_extent(enum activation_id id, const struct gpt_shape *shape) {
     const struct gpt_shape *s = shape;
-    switch (id) {
-#define X(field, name, dtype, rows, columns, ...) \
-    case ACTIVATION_##field: return MATRIX(rows, columns);
-        LAYER_ACTIVATIONS(X)
-        MODEL_ACTIVATIONS(X)
+    const struct extent extents[] = {
+#define X(field, name, dtype, rows, columns, ...) MATRIX(rows, columns),
+        LAYER_ACTIVATIONS(X) MODEL_ACTIVATIONS(X)
 #undef X
-    case ACTIVATION_COUNT: break;
-    }
-    return (struct extent){0};
-}
-
-const struct statistic statistic_table[STATISTIC_COUNT] = {
-#define X(member, elements, level) {true, level, offsetof(struct layer_activations, member)},
-    LAYER_STATISTICS(X)
+#define X(field, elements, level) VECTOR(elements),
+            LAYER_STATISTICS(X) MODEL_STATISTICS(X)
 #undef X
-#define X(member, elements, level) {false, level, offsetof(struct activations, member)},
-        MODEL_STATISTICS(X)
-#undef X
-};
-
-int64_t statistic_elements(int statistic, const struct gpt_shape *shape) {
-    const struct gpt_shape *s = shape;
-#define X(field, elements, level) elements,
-    const int64_t all[] = {LAYER_STATISTICS(X) MODEL_STATISTICS(X)};
-#undef X
-    return all[statistic];
+    };
+    return extents[id];
 }

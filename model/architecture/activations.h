@@ -16,12 +16,13 @@
  * pass, to the same bits. The last is for models that have no backward pass. */
 enum sharing { SHARE_NOTHING, SHARE_GELU, SHARE_LAYER /* all but its input */, SHARE_ALL };
 
-/* In the order of the forward pass. */
+/* Activations in the order of the forward pass, then the statistics beside them. */
 enum activation_id {
 #define X(field, ...) ACTIVATION_##field,
-    LAYER_ACTIVATIONS(X) MODEL_ACTIVATIONS(X)
+    LAYER_ACTIVATIONS(X) MODEL_ACTIVATIONS(X) ACTIVATION_COUNT,
+    ACTIVATION_LAST = ACTIVATION_COUNT - 1,
+    LAYER_STATISTICS(X) MODEL_STATISTICS(X) ACTIVATIONS_AND_STATISTICS
 #undef X
-        ACTIVATION_COUNT
 };
 
 enum scratch {
@@ -56,6 +57,7 @@ struct activations {
 struct activation {
     const char *name; /* in an audit */
     bool layered;     /* one in each layer */
+    bool statistic;   /* a vector of fp32 */
     bool residual;    /* of the residual stream; else writer and reader decide on the dtype */
     enum autocast_site writer, reader;
     enum sharing shared;           /* from this level on */
@@ -65,23 +67,9 @@ struct activation {
     size_t gradient_field; /* offset in struct activation_gradients */
 };
 
-extern const struct activation activation_table[ACTIVATION_COUNT];
+extern const struct activation activation_table[ACTIVATIONS_AND_STATISTICS];
 
 /* Rows and columns for the batch in place. */
 struct extent activation_extent(enum activation_id id, const struct gpt_shape *shape);
-
-/* Vectors of fp32, likewise. */
-struct statistic {
-    bool layered;
-    enum sharing shared;
-    size_t field;
-};
-
-#define X(...) +1
-enum { STATISTIC_COUNT = LAYER_STATISTICS(X) + MODEL_STATISTICS(X) };
-#undef X
-
-extern const struct statistic statistic_table[STATISTIC_COUNT];
-int64_t statistic_elements(int statistic, const struct gpt_shape *shape);
 
 #endif

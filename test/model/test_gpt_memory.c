@@ -102,13 +102,10 @@ static void check_plan(const struct trainer *trainer) {
     check_spans(spans, optimizer->memory, m->moments);
     spans = NULL;
     add_scratch(&spans, gpt);
-    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+    for (int i = 0; i < ACTIVATIONS_AND_STATISTICS; i++) {
         const struct activation *a = &activation_table[i];
-        if (!a->memory) add_own(&spans, gpt, a->name, a->layered, a->field, a->shared);
-    }
-    for (int i = 0; i < STATISTIC_COUNT; i++) {
-        const struct statistic *v = &statistic_table[i];
-        add_own(&spans, gpt, "statistics", v->layered, v->field, v->shared);
+        if (!a->memory)
+            add_own(&spans, gpt, a->name ? a->name : "statistics", a->layered, a->field, a->shared);
     }
     size_t used = 0;
     for (ptrdiff_t i = 0; i < arrlen(spans); i++) used += (size_t)(spans[i].end - spans[i].begin);
