@@ -11,10 +11,6 @@
 
 #include "kernels/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { ARENA_ALIGNMENT = 256 }; /* bytes; what cuBLASLt and TMA like, a multiple of a cache line */
 
 struct arena {
@@ -33,9 +29,5 @@ void *arena_take(struct arena *arena, size_t bytes);
 
 /* A tensor of rank 1 or 2; columns == 0 asks for rank 1. */
 struct tensor arena_tensor(struct arena *arena, enum dtype dtype, int64_t rows, int64_t columns);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

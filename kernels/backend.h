@@ -5,10 +5,6 @@
 #include "data/base/error.h"
 #include "kernels/kernels.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum device { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 
 enum {
@@ -164,9 +160,5 @@ int backend_plan_end(struct backend *be, struct error *error);
 #define X(name) void none_##name(struct backend *be, const struct name##_args *args);
 OPERATIONS(X)
 #undef X
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -7,10 +7,6 @@
 
 #include "data/base/error.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* write prints the file. It is written beside the old one first, so that there is always a whole
  * one. Returns -1 with a message. */
 int choices_write(const char *path, void (*write)(FILE *file, const void *from), const void *from,
@@ -20,9 +16,5 @@ int choices_write(const char *path, void (*write)(FILE *file, const void *from),
  * error. Returns -1 with a message likewise. */
 int choices_read(const char *path, int (*read)(FILE *file, void *into), void *into,
                  struct error *error);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

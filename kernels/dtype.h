@@ -9,10 +9,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Each dtype, once: X(NAME, the field's name, bytes, the name in config.json of Hugging Face's
  * models, that of cuBLAS). Safetensors calls it NAME. */
 #define DTYPES(X)                            \
@@ -51,9 +47,5 @@ const float *dtype_widen(float *buffer, const void *data, enum dtype dtype, size
 
 /* Stores count fp32 values at element `offset` of data, rounding to its dtype. */
 void dtype_store(void *data, enum dtype dtype, size_t offset, const float *values, size_t count);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

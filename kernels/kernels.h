@@ -18,10 +18,6 @@
 
 #include "kernels/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* X(NAME), or S(NAME) for an operation with a second function on each backend, NAME_scratch: asked
  * while planning, with the same arguments, it returns the bytes of scratch that NAME will want
  * (backend_workspace), and prepares what is to be prepared before step 0. */
@@ -240,9 +236,5 @@ struct operations {
 };
 
 #define OP(be, name, ...) (be)->op->name((be), &(const struct name##_args){__VA_ARGS__})
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -8,10 +8,6 @@
 
 #include "kernels/backend.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum operation_id {
 #define X(name) ID_##name,
     OPERATIONS(X)
@@ -30,9 +26,5 @@ struct observer {
 
 /* From now on operations of be are watched, until observer is NULL. Not while planning. */
 void backend_observe(struct backend *be, struct observer *observer);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

@@ -9,10 +9,6 @@
 
 #include "kernels/dtype.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { TENSOR_RANK_MAX = 4 };
 
 struct tensor {
@@ -43,9 +39,5 @@ struct tensor tensor_view(const struct tensor *tensor, int64_t rows, int64_t col
 
 /* A tensor seen as rows x columns, its rows split: [first, second, columns]. */
 struct tensor tensor_split(const struct tensor *tensor, int64_t first, int64_t second);
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

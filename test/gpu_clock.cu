@@ -1,6 +1,5 @@
-#include "test/gpu_clock.h"
-
 #include "kernels/cuda/cuda.h"
+#include "test/gpu_clock.h"
 
 static cudaEvent_t events[GPU_MARKS]; /* one benchmark at a time; made when first used */
 

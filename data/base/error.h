@@ -6,10 +6,6 @@
 #ifndef DATA_BASE_ERROR_H
 #define DATA_BASE_ERROR_H
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { ERROR_MAX = 1024 };
 
 struct error {
@@ -28,9 +24,5 @@ enum result_code {
 
 /* Writes the message (cut where the room ends) into error and returns -1. */
 int fail(struct error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-#ifdef __cplusplus
-}
-#endif
 
 #endif

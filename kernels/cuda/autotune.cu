@@ -5,6 +5,7 @@
  *     in=bf16 out=bf16 m=1024 n=768 k=3072 transpose=00 accumulate=0 tf32=0 epilogue=bias
  *         algorithm=(128 digits, on the same line)
  */
+#include "kernels/cuda/plain_c.h"
 #include "kernels/cuda/products.h"
 
 #include <inttypes.h>
@@ -12,9 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "kernels/arena.h"
-#include "kernels/choices.h"
 
 enum { WARM_UPS = 2, TIMED_RUNS = 5, FORMAT = 1, LINE_BYTES = 512 };
 enum { ALGORITHM_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "kernels/cuda/device.h"
-#include "kernels/backend.h"
+#include "kernels/cuda/plain_c.h"
 
 #define TEXT_OF(number) #number
 #define TEXT(macro)     TEXT_OF(macro)

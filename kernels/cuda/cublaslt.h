@@ -5,7 +5,7 @@
 
 #include <cublasLt.h>
 
-#include "data/base/error.h"
+#include "kernels/cuda/plain_c.h"
 
 #define CUBLASLT_FUNCTIONS(X)       \
     X(Create)                       \

@@ -5,13 +5,10 @@
 #ifndef KERNELS_CUDA_CUDA_H
 #define KERNELS_CUDA_CUDA_H
 
-#include "data/base/error.h"
-#include "kernels/backend.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/plain_c.h"
 
-#ifdef __cplusplus
 extern "C" {
-#endif
 
 struct cuda_products;
 
@@ -71,9 +68,6 @@ void cuda_products_close(struct cuda_products *products);
 int cuda_products_read(struct cuda_products *products, const char *path, struct error *error);
 int cuda_products_write(const struct cuda_products *products, const char *path,
                         struct error *error);
-
-#ifdef __cplusplus
 }
-#endif
 
 #endif

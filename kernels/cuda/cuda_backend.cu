@@ -1,4 +1,3 @@
-#include "kernels/cuda/cuda_backend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,6 +5,9 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/products.h"
+extern "C" {
+#include "kernels/cuda/cuda_backend.h"
+}
 
 #define X(name)
 #define S(name)                                                                   \

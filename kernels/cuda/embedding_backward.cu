@@ -9,8 +9,8 @@
  * into chunks of equal length; a block adds up the runs of its chunk. A run that begins and ends
  * inside goes to the table at once. Others leave their sum in the workspace, and the block of the
  * chunk in which the run began adds these up: a frequent token is shared out among many blocks. */
-#include "kernels/arena.h"
 #include "kernels/cuda/columns.h"
+#include "kernels/cuda/plain_c.h"
 
 enum {
     SUM_THREADS_MAX = 256,

@@ -16,7 +16,7 @@
 #include <assert.h>
 #include <stdio.h>
 
-#include "kernels/arena.h"
+#include "kernels/cuda/plain_c.h"
 #include "kernels/cuda/products.h"
 #include "kernels/cuda/storage.h"
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/arena.h"
+#include "kernels/cuda/plain_c.h"
 
 /* Splits of k may be added up in fp32, in a pass of their own: the order is fixed, and nothing is
  * rounded to 16 bits on the way, as the two other schemes might. With an epilogue k is not split:

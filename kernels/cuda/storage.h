@@ -12,7 +12,7 @@
 #include <stddef.h>
 
 #include "kernels/cuda/device.h"
-#include "kernels/tensor.h"
+#include "kernels/cuda/plain_c.h"
 
 enum { PACK = 8 };
 

@@ -1,0 +1,17 @@
+/* The headers in plain C that the CUDA sources read. */
+#ifndef KERNELS_CUDA_PLAIN_C_H
+#define KERNELS_CUDA_PLAIN_C_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+extern "C" {
+#include "data/base/error.h"
+#include "kernels/arena.h"
+#include "kernels/backend.h"
+#include "kernels/choices.h"
+}
+
+#endif
