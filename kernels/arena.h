@@ -6,8 +6,7 @@
  * A layout function takes tensors from an arena. Run on a measuring arena (base == NULL) it only
  * adds up sizes; run again on a block of that size it hands out memory. So the memory plan that
  * is printed and the memory that is used come from the same lines of code. */
-#ifndef KERNELS_ARENA_H
-#define KERNELS_ARENA_H
+#pragma once
 
 #include "kernels/tensor.h"
 
@@ -29,5 +28,3 @@ void *arena_take(struct arena *arena, size_t bytes);
 
 /* A tensor of rank 1 or 2; columns == 0 asks for rank 1. */
 struct tensor arena_tensor(struct arena *arena, enum dtype dtype, int64_t rows, int64_t columns);
-
-#endif

@@ -1,6 +1,5 @@
 /* A backend: what is known of a device, what it can do, and its two tables of operations. */
-#ifndef KERNELS_BACKEND_H
-#define KERNELS_BACKEND_H
+#pragma once
 
 #include "data/base/error.h"
 #include "kernels/kernels.h"
@@ -160,5 +159,3 @@ int backend_plan_end(struct backend *be, struct error *error);
 #define X(name) void none_##name(struct backend *be, const struct name##_args *args);
 OPERATIONS(X)
 #undef X
-
-#endif

@@ -1,6 +1,5 @@
 /* The one door to the devices: only this pair of files knows which there are. */
-#ifndef KERNELS_BACKEND_OPEN_H
-#define KERNELS_BACKEND_OPEN_H
+#pragma once
 
 #include "data/base/error.h"
 #include "kernels/backend.h"
@@ -16,5 +15,3 @@ const char *backend_cpu_level(char *names, size_t size, struct error *error);
 
 /* Opens a device; DEVICE_AUTO takes a GPU if there is one. On failure returns -1 with a message. */
 int backend_open(struct backend *be, const struct backend_options *options, struct error *error);
-
-#endif

@@ -1,7 +1,6 @@
 /* The file in which a backend keeps what autotune has chosen, beside a run: reading and writing it
  * whole. What is in it is the backend's own. */
-#ifndef KERNELS_CHOICES_H
-#define KERNELS_CHOICES_H
+#pragma once
 
 #include <stdio.h>
 
@@ -16,5 +15,3 @@ int choices_write(const char *path, void (*write)(FILE *file, const void *from),
  * error. Returns -1 with a message likewise. */
 int choices_read(const char *path, int (*read)(FILE *file, void *into), void *into,
                  struct error *error);
-
-#endif

@@ -3,8 +3,7 @@
  * Arithmetic is fp32 everywhere; fp16 and bf16 exist in memory only. A 16-bit value is widened
  * exactly on load and rounded to nearest, ties to even, on store; overflow rounds to infinity,
  * subnormals are kept, NaN stays NaN (quiet, its payload cut). */
-#ifndef KERNELS_DTYPE_H
-#define KERNELS_DTYPE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -47,5 +46,3 @@ const float *dtype_widen(float *buffer, const void *data, enum dtype dtype, size
 
 /* Stores count fp32 values at element `offset` of data, rounding to its dtype. */
 void dtype_store(void *data, enum dtype dtype, size_t offset, const float *values, size_t count);
-
-#endif

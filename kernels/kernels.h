@@ -10,8 +10,7 @@
  * Model code calls   OP(be, layernorm_backward, .din = &d, .dout = &e, ...);
  *
  * Every operation gives the same bits for the same arguments and thread count. */
-#ifndef KERNELS_KERNELS_H
-#define KERNELS_KERNELS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -236,5 +235,3 @@ struct operations {
 };
 
 #define OP(be, name, ...) (be)->op->name((be), &(const struct name##_args){__VA_ARGS__})
-
-#endif

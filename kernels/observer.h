@@ -3,8 +3,7 @@
  * What a profile and an audit have in common. Operations run as they always do, on the same
  * arguments, so what is computed has the same bits. On a GPU `after` finds the operation queued; a
  * download waits for it. */
-#ifndef KERNELS_OBSERVER_H
-#define KERNELS_OBSERVER_H
+#pragma once
 
 #include "kernels/backend.h"
 
@@ -26,5 +25,3 @@ struct observer {
 
 /* From now on operations of be are watched, until observer is NULL. Not while planning. */
 void backend_observe(struct backend *be, struct observer *observer);
-
-#endif

@@ -2,8 +2,7 @@
  *
  * data is memory of the backend in use (for CUDA: device memory) or NULL while a layout is only
  * being measured. Unused trailing dimensions are absent: rank says how many of shape count. */
-#ifndef KERNELS_TENSOR_H
-#define KERNELS_TENSOR_H
+#pragma once
 
 #include <stdint.h>
 
@@ -39,5 +38,3 @@ struct tensor tensor_view(const struct tensor *tensor, int64_t rows, int64_t col
 
 /* A tensor seen as rows x columns, its rows split: [first, second, columns]. */
 struct tensor tensor_split(const struct tensor *tensor, int64_t first, int64_t second);
-
-#endif

@@ -1,6 +1,5 @@
 /* Batches on their way to the backend: while one is used by operations, the next is filled. */
-#ifndef MODEL_BATCHES_H
-#define MODEL_BATCHES_H
+#pragma once
 
 #include "data/base/error.h"
 #include "data/text/loader.h"
@@ -29,5 +28,3 @@ int64_t batches_step_tokens(const struct config *config);
  * without waiting for the operations that use the one before. Fails on bad data. */
 int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *loader,
                 int64_t first_sample, struct error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* The mean loss over text, in training and for --eval. */
-#ifndef MODEL_EVALUATE_H
-#define MODEL_EVALUATE_H
+#pragma once
 
 #include <signal.h>
 
@@ -24,5 +23,3 @@ void evaluate_plan(struct gpt *gpt, int64_t batch, int64_t sequence_length);
  * RESULT_STOPPED, without a loss, once evaluator->stop asks for it. */
 int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loader,
              int64_t sequences, struct error *error);
-
-#endif

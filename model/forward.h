@@ -4,8 +4,7 @@
  *     x += attention_projection(attention(qkv(layernorm(x))))
  *     x += mlp_projection(gelu(mlp_fc(layernorm(x))))
  * and each addition happens inside the layer norm that follows it. */
-#ifndef MODEL_FORWARD_H
-#define MODEL_FORWARD_H
+#pragma once
 
 #include "model/gpt.h"
 
@@ -34,5 +33,3 @@ void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight);
 
 /* After any of these: the logits of one row, in row 0 of activations.logits. */
 void gpt_logits(struct gpt *gpt, int64_t row);
-
-#endif

@@ -3,8 +3,7 @@
  * Parameters lie in flat arrays of one layout (model/architecture/parameters.h): fp32 masters,
  * gradients, and the 16-bit copy that the lower operations read. Element i of each belongs
  * together, so a pass over all parameters is a pass over arrays. */
-#ifndef MODEL_GPT_H
-#define MODEL_GPT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -100,5 +99,3 @@ void gpt_refresh_lower(struct gpt *gpt);
 
 /* What a parameter occupies in a flat array, without padding rows. */
 struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter);
-
-#endif

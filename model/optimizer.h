@@ -1,8 +1,7 @@
 /* AdamW over all parameters, with the gradients' norm, the skipping of what is not finite, and the
  * loss scale. Parameters are updated in groups: those that weight decay applies to, and the rest.
  */
-#ifndef MODEL_OPTIMIZER_H
-#define MODEL_OPTIMIZER_H
+#pragma once
 
 #include "data/base/error.h"
 #include "model/config/config.h"
@@ -28,5 +27,3 @@ int optimizer_allocate(struct optimizer *optimizer, struct error *error);
 /* Ends the accumulation of gradients: their norm and found_inf, then, unless that is set, the
  * update with the learning rate of that step (steps done before it), then the loss scale. */
 void optimizer_step(struct optimizer *optimizer, int64_t step);
-
-#endif

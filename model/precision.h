@@ -5,8 +5,7 @@
  * whatever its input has; the residual stream is fp32 (or lower, if the config says so). A tensor
  * between two operations is kept in the narrower of what its producer gives and its consumer
  * reads, so that the casts autocast would insert are part of the store. */
-#ifndef MODEL_PRECISION_H
-#define MODEL_PRECISION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -48,5 +47,3 @@ bool precision_branch_is_residual(const struct precision *precision);
 /* For the banner, behind a label of 12 columns: which operations run in which dtype. Lines of at
  * most 79 columns, the last one not ended. */
 void precision_print(FILE *out, const struct precision *precision);
-
-#endif

@@ -3,8 +3,7 @@
  * Keys and values of what was read stay in the layers' activations, so a new token costs one row
  * through the model. When the context is full, its older half is dropped and the rest is read once
  * more, since positions are absolute. */
-#ifndef MODEL_SAMPLE_H
-#define MODEL_SAMPLE_H
+#pragma once
 
 #include <signal.h>
 #include <stdint.h>
@@ -43,5 +42,3 @@ void sample_plan(struct gpt *gpt);
  * prediction is not finite. */
 int sample_tokens(struct gpt *gpt, struct sample_result *result,
                   const struct sample_options *options, struct error *error);
-
-#endif

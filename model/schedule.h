@@ -1,6 +1,5 @@
 /* Learning rate as a function of the step. */
-#ifndef MODEL_SCHEDULE_H
-#define MODEL_SCHEDULE_H
+#pragma once
 
 #include "model/config/config.h"
 
@@ -15,5 +14,3 @@
  *
  * The decays arrive at min_lr in the last step. Skipped steps count. */
 double schedule_lr(const struct config *config, int64_t step);
-
-#endif

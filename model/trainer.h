@@ -6,8 +6,7 @@
  *     loss scale: back off or grow                    (fp16 only)
  *
  * The batch of step s is a function of (seed, s) alone, so a run can stop and go on anywhere. */
-#ifndef MODEL_TRAINER_H
-#define MODEL_TRAINER_H
+#pragma once
 
 #include <signal.h>
 
@@ -79,5 +78,3 @@ int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader 
 
 /* Puts the scaler of trainer->state in force, after a checkpoint was read. */
 void trainer_restore_scaler(struct trainer *trainer);
-
-#endif

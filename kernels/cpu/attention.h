@@ -3,8 +3,7 @@
  * Both passes keep scores transposed, [key][query], with queries along the lanes of a vector. The
  * softmax then never reduces across lanes, and K and V, read one number at a time and broadcast,
  * need no transposition. Internal to kernels/cpu/attention_*.c. */
-#ifndef KERNELS_CPU_ATTENTION_H
-#define KERNELS_CPU_ATTENTION_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -297,5 +296,3 @@ static inline float *scratch_take(struct scratch *scratch, int64_t floats) {
     scratch->used += round_up(floats, ALIGNMENT_FLOATS);
     return part;
 }
-
-#endif

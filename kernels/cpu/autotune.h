@@ -5,8 +5,7 @@
  *     mantissa implementations, format 1, oneDNN 2.6.3, x86-64-v4, 2 threads, AMD EPYC
  *     in=fp32 out=fp32 bias=none m=1024 n=768 k=3072 transpose=00 accumulate=0 brg:avx512_core
  *         (on one line) */
-#ifndef KERNELS_CPU_AUTOTUNE_H
-#define KERNELS_CPU_AUTOTUNE_H
+#pragma once
 
 #include <stdio.h>
 
@@ -29,5 +28,3 @@ void autotune_write(FILE *file, const char *machine, const struct autotune_choic
 /* Appends what the file holds to *choices, an stb_ds array; nothing if it is of another machine.
  * Returns the number of a line that autotune_write does not write, or 0. */
 int autotune_read(struct autotune_choice **choices, const char *machine, FILE *file);
-
-#endif

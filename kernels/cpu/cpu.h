@@ -5,8 +5,7 @@
  *
  * Threads take blocks of a size fixed by the shapes, never by the thread count, and partial sums
  * are added in block order: the same bits for any number of threads. */
-#ifndef KERNELS_CPU_CPU_H
-#define KERNELS_CPU_CPU_H
+#pragma once
 
 #include "kernels/backend.h"
 
@@ -43,5 +42,3 @@ void cpu_plain_product(const struct product_shape *shape, float *out, const floa
 
 /* += column sums of b over its rows (bias gradient); b [rows, N], dbias [N]. */
 void cpu_column_sums(const struct tensor *dbias, const struct tensor *b);
-
-#endif

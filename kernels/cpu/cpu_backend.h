@@ -1,6 +1,5 @@
 /* The backend that computes on the processor. */
-#ifndef KERNELS_CPU_CPU_BACKEND_H
-#define KERNELS_CPU_CPU_BACKEND_H
+#pragma once
 
 #include "data/base/error.h"
 #include "kernels/backend.h"
@@ -8,5 +7,3 @@
 /* Returns -1 with a message. */
 int cpu_backend_open(struct backend *be, const struct backend_options *options,
                      struct error *error);
-
-#endif

@@ -13,8 +13,7 @@
  * One level gives the same bits on any processor that has it, as far as the libraries go: oneDNN
  * may divide products by the sizes of caches and the number of threads, and glibc takes other code
  * for logarithms and powers where there is FMA. */
-#ifndef KERNELS_CPU_LEVEL_H
-#define KERNELS_CPU_LEVEL_H
+#pragma once
 
 #include "data/base/error.h"
 #include "kernels/backend.h"
@@ -58,5 +57,3 @@ bool cpu_bf16_at_half_rate(void);
 
 /* The processor's name, as the kernel gives it. */
 void cpu_describe(char *text, size_t size);
-
-#endif

@@ -1,7 +1,6 @@
 /* The library of matrix products: oneDNN, the same under its versions 2 and 3 (onednn.c), or plain
  * loops where it is not installed (plain_library.c, plain_products.c). */
-#ifndef KERNELS_CPU_PRODUCT_LIBRARY_H
-#define KERNELS_CPU_PRODUCT_LIBRARY_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -56,5 +55,3 @@ size_t library_scratch_bytes(const struct cpu_product *product);
 /* out (+)= a b (+ bias); returns false if the library reports a failure. */
 bool library_run(struct product_library *library, const struct cpu_product *product, void *out,
                  const void *a, const void *b, const void *bias, void *scratch);
-
-#endif

@@ -1,6 +1,5 @@
 /* The matrix products that were prepared, one per distinct shape and dtypes. */
-#ifndef KERNELS_CPU_PRODUCTS_H
-#define KERNELS_CPU_PRODUCTS_H
+#pragma once
 
 #include "data/base/error.h"
 #include "kernels/backend.h"
@@ -27,5 +26,3 @@ bool cpu_products_run(struct cpu_products *products, const struct cpu_product *p
 
 /* What autotune has chosen, for options->choices of a later run. Returns -1 with a message. */
 int cpu_products_write(const struct cpu_products *products, const char *path, struct error *error);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * Both follow Cody and Waite, "Software Manual for the Elementary Functions" (1980): the argument
  * is n ln 2 + r with |r| <= ln 2 / 2; a minimax polynomial gives e^r - 1 (relative error 2^-26). */
-#ifndef KERNELS_CPU_VECTOR_H
-#define KERNELS_CPU_VECTOR_H
+#pragma once
 
 #include <stdint.h>
 #include <string.h>
@@ -81,5 +80,3 @@ static inline float tanh_f32(float x) {
     float t = fma_f32(power, p, power - 1.0f);
     return f32_of_bits(f32_bits(t / (t + 2.0f)) | sign);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* How threads wait for each other. */
-#ifndef KERNELS_CPU_WAITING_H
-#define KERNELS_CPU_WAITING_H
+#pragma once
 
 /* Has threads that wait spin for 50 microseconds and then sleep, so that a program on the same
  * cores costs a run its share of them and no more. GNU OpenMP by itself spins for many
@@ -12,5 +11,3 @@
  *
  * To be called first in main(). */
 void cpu_wait_politely(char **argv);
-
-#endif

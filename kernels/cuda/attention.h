@@ -7,8 +7,7 @@
  * alone has wgmma (a warpgroup multiplies straight from shared memory) and TMA (one thread fetches
  * a tile); an attention_wgmma_forward.cu for sm_90a can stand beside these files with the same
  * prototypes, and attention.cu asks attention_wgmma_supports first. */
-#ifndef KERNELS_CUDA_ATTENTION_H
-#define KERNELS_CUDA_ATTENTION_H
+#pragma once
 
 #include "kernels/cuda/cuda.h"
 
@@ -34,5 +33,3 @@ size_t attention_simt_backward_bytes(const struct attention_shape *shape);
 /* exp(x) = exp2(x log2(e)): the GPU has exp2 in hardware. */
 #define LOG2_OF_E 1.4426950408889634f
 #define LN_OF_2   0.6931471805599453f
-
-#endif

@@ -9,8 +9,7 @@
  *     d[0], d[1]: row l / 4,     columns l % 4 * 2, + 1
  *     d[2], d[3]: row l / 4 + 8, the same columns
  * so that two accumulators side by side, rounded to 16 bits in pairs, are an A fragment. */
-#ifndef KERNELS_CUDA_ATTENTION_MMA_H
-#define KERNELS_CUDA_ATTENTION_MMA_H
+#pragma once
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/ptx.h"
@@ -177,5 +176,3 @@ static inline int attention_group(const struct attention_shape *shape) {
     if (fitting > heads) fitting = heads;
     return fitting < 1 ? 1 : (int)fitting;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* What both kernels of attention's gradient do with tiles on tensor cores: hold some, stream others
  * by, multiply, mask, sum and store. Why there are two is said in attention_mma_backward.cu. */
-#ifndef KERNELS_CUDA_ATTENTION_MMA_BACKWARD_H
-#define KERNELS_CUDA_ATTENTION_MMA_BACKWARD_H
+#pragma once
 
 #include "kernels/cuda/attention_mma.h"
 
@@ -189,5 +188,3 @@ static __device__ __forceinline__ void fetch(T *stages, int stage, const struct 
         other += (int64_t)rows_at_once * stride;
     }
 }
-
-#endif

@@ -18,8 +18,7 @@
  *
  * The rows of a row group are read and written by one warp only: what goes through p needs no
  * barrier wider than a warp. */
-#ifndef KERNELS_CUDA_ATTENTION_SIMT_H
-#define KERNELS_CUDA_ATTENTION_SIMT_H
+#pragma once
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/storage.h"
@@ -267,5 +266,3 @@ static inline struct simt_problem simt_problem(const struct attention_shape *sha
     problem.exponent_scale = (float)(1.4426950408889634 / sqrt((double)shape->width));
     return problem;
 }
-
-#endif

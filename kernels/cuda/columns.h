@@ -4,8 +4,7 @@
  * whose loads must be in flight together are template parameters; the others (gradients that are
  * added to once, second copies, rare shapes) are passed as struct array and pay one uniform
  * branch per access. */
-#ifndef KERNELS_CUDA_COLUMNS_H
-#define KERNELS_CUDA_COLUMNS_H
+#pragma once
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/storage.h"
@@ -69,5 +68,3 @@ static __device__ __forceinline__ void add_to_array(const struct array &to, int6
     for (int i = 0; i < PACK; i++) sums[i] += values[i];
     store_array(to, at, sums, count);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* The functions of cuBLASLt that we call, found at run time: the program links nothing of it, so
  * that it starts on machines without CUDA, and half a gigabyte is mapped only where a GPU is. */
-#ifndef KERNELS_CUDA_CUBLASLT_H
-#define KERNELS_CUDA_CUBLASLT_H
+#pragma once
 
 #include <cublasLt.h>
 
@@ -33,5 +32,3 @@ struct cublaslt {
 /* Fills the table. Returns -1 with a message. The library stays
  * in the process for good: opening it once more costs nothing then. */
 int cublaslt_load(struct cublaslt *lt, struct error *error);
-
-#endif

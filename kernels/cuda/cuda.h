@@ -2,8 +2,7 @@
  *
  * All work of a step is queued on one stream and nothing waits for the host. Sums are added in an
  * order fixed by the shapes, without atomics on floats: the same bits every time. */
-#ifndef KERNELS_CUDA_CUDA_H
-#define KERNELS_CUDA_CUDA_H
+#pragma once
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/plain_c.h"
@@ -69,5 +68,3 @@ int cuda_products_read(struct cuda_products *products, const char *path, struct 
 int cuda_products_write(const struct cuda_products *products, const char *path,
                         struct error *error);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The door to the CUDA backend, for plain C. */
-#ifndef KERNELS_CUDA_CUDA_BACKEND_H
-#define KERNELS_CUDA_CUDA_BACKEND_H
+#pragma once
 
 #include "data/base/error.h"
 #include "kernels/backend.h"
@@ -9,5 +8,3 @@
  * none that the driver can use; -1 with a message if there is one that cannot be opened. */
 int cuda_backend_open(struct backend *be, const struct backend_options *options,
                       struct error *error);
-
-#endif

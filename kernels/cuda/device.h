@@ -3,8 +3,7 @@
  *
  * Rules that keep both possible: a __global__ function is static; launches go through LAUNCH;
  * inline PTX stands in ptx.h alone; no thread leaves before a block-wide barrier. */
-#ifndef KERNELS_CUDA_DEVICE_H
-#define KERNELS_CUDA_DEVICE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -23,5 +22,3 @@
 #endif
 
 enum { WARP = 32 };
-
-#endif

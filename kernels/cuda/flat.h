@@ -9,8 +9,7 @@
  * A block whose elements are all there, at aligned addresses, is WHOLE and moves chunks; others
  * (the last one, and all if a pointer is not aligned) go element by element through the same
  * code. */
-#ifndef KERNELS_CUDA_FLAT_H
-#define KERNELS_CUDA_FLAT_H
+#pragma once
 
 #include "kernels/cuda/storage.h"
 
@@ -75,5 +74,3 @@ static constexpr __host__ __device__ int chunk_values(size_t bytes1, size_t byte
 static inline bool aligned_to(const void *address, size_t bytes) {
     return (uintptr_t)address % bytes == 0;
 }
-
-#endif

@@ -7,8 +7,7 @@
  * want of digits: for negative x nothing cancels as it does in 1 + tanh z, and where s is near 1
  * its relative error is (1 - s) times that of e. Bandwidth wants it: a bf16 pass over memory leaves
  * an H200 about 24 instructions per value, and tanhf alone takes more. */
-#ifndef KERNELS_CUDA_GELU_H
-#define KERNELS_CUDA_GELU_H
+#pragma once
 
 #include "kernels/cuda/ptx.h"
 
@@ -32,5 +31,3 @@ static __device__ __forceinline__ float gelu_derivative(float x) {
     float bell = s * (fminf(e, 0x1p126f) * s);
     return s + x * bell * (GELU_C + GELU_D * square);
 }
-
-#endif

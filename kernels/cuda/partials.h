@@ -2,8 +2,7 @@
  *
  * The first half splits the rows into groups by the shape alone, never by the number of
  * multiprocessors, so that the same sums come out on every GPU. */
-#ifndef KERNELS_CUDA_PARTIALS_H
-#define KERNELS_CUDA_PARTIALS_H
+#pragma once
 
 #include "kernels/cuda/columns.h"
 
@@ -44,5 +43,3 @@ static void add_partials(struct backend *be, const struct tensor *first,
            cuda_state(be)->compute, array_of(first), array_of(second), partials, (int)groups,
            columns, stride);
 }
-
-#endif

@@ -1,6 +1,5 @@
 /* The headers in plain C that the CUDA sources read. */
-#ifndef KERNELS_CUDA_PLAIN_C_H
-#define KERNELS_CUDA_PLAIN_C_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,5 +12,3 @@ extern "C" {
 #include "kernels/backend.h"
 #include "kernels/choices.h"
 }
-
-#endif

@@ -5,8 +5,7 @@
  * untouched in memory, a column-major [columns, rows] one: its transpose. So out = A B is asked for
  * as out^T = B^T A^T: the library's first operand is our b, its second our a, and the vector that
  * it adds to each column of out^T is our bias, which goes to each row of out. */
-#ifndef KERNELS_CUDA_PRODUCTS_H
-#define KERNELS_CUDA_PRODUCTS_H
+#pragma once
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/cublaslt.h"
@@ -91,5 +90,3 @@ int product_tune(struct cuda_products *products, struct cuda_product *product,
 void product_choose(struct cuda_products *products, const struct cuda_product *product);
 const cublasLtMatmulAlgo_t *product_chosen(const struct cuda_products *products,
                                            const struct product_key *key);
-
-#endif

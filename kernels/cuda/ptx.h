@@ -1,7 +1,6 @@
 /* Warp-level PTX that CUDA C++ has no function for; the only place with inline assembly. The tests
  * run test/cuda_emulator/ptx_emulated.h in its place: keep both in step. */
-#ifndef KERNELS_CUDA_PTX_H
-#define KERNELS_CUDA_PTX_H
+#pragma once
 
 #include "kernels/cuda/device.h"
 
@@ -103,7 +102,5 @@ static __device__ __forceinline__ int thread_index_again() {
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
     return x;
 }
-
-#endif
 
 #endif

@@ -1,6 +1,5 @@
 /* Sums and maxima over the threads of a warp or block, in a fixed order. */
-#ifndef KERNELS_CUDA_REDUCE_H
-#define KERNELS_CUDA_REDUCE_H
+#pragma once
 
 #include "kernels/cuda/device.h"
 
@@ -40,5 +39,3 @@ template <int THREADS> static __device__ float block_max(float value) {
     __syncthreads();
     return value;
 }
-
-#endif

@@ -5,8 +5,7 @@
  *     STORAGE_SWITCH(out->dtype, T, LAUNCH(cast_kernel<T>, ...));
  *
  * Memory moves in packs of 8 values: one access of 16 bytes in 16 bit, two in fp32. */
-#ifndef KERNELS_CUDA_STORAGE_H
-#define KERNELS_CUDA_STORAGE_H
+#pragma once
 
 #include <assert.h>
 #include <stddef.h>
@@ -114,5 +113,3 @@ static __device__ __forceinline__ void store_some(T *to, const float *values, in
 static inline bool rows_are_packed(const struct tensor *tensor) {
     return (uintptr_t)tensor->data % 16 == 0 && tensor_columns(tensor) % PACK == 0;
 }
-
-#endif

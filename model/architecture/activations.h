@@ -1,7 +1,6 @@
 /* The activations of a model as tables: what each is called, who writes and reads it, and where it
  * lives. */
-#ifndef MODEL_ARCHITECTURE_ACTIVATIONS_H
-#define MODEL_ARCHITECTURE_ACTIVATIONS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -71,5 +70,3 @@ extern const struct activation activation_table[ACTIVATIONS_AND_STATISTICS];
 
 /* Rows and columns for the batch in place. */
 struct extent activation_extent(enum activation_id id, const struct gpt_shape *shape);
-
-#endif

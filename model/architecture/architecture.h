@@ -6,8 +6,7 @@
  *
  * Shapes are written with a struct gpt_shape in scope as `s`:
  *   s->padded_vocab  V   s->n_embd  C   s->rows  N = B * T   s->n_head  H */
-#ifndef MODEL_ARCHITECTURE_ARCHITECTURE_H
-#define MODEL_ARCHITECTURE_ARCHITECTURE_H
+#pragma once
 
 /* X(size): the keys of the config's block "model", and of Hugging Face's config.json. */
 #define MODEL_SIZES(X) X(n_layer) X(n_head) X(n_embd) X(n_positions) X(vocab_size)
@@ -117,5 +116,3 @@
 /* Memory that tensors take turns in, as large as the largest of them. branch is what attention or
  * MLP add to the residual stream; dbranch is dresidual itself where their dtypes agree. */
 #define SCRATCH(X) X(branch) X(dresidual) X(dbranch) X(dnorm) X(dhidden) X(dqkv)
-
-#endif

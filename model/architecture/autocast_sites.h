@@ -1,6 +1,5 @@
 /* The sites of autocast: where it decides on a dtype. */
-#ifndef MODEL_ARCHITECTURE_AUTOCAST_SITES_H
-#define MODEL_ARCHITECTURE_AUTOCAST_SITES_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -26,5 +25,3 @@ bool autocast_site_is_choice(enum autocast_site site);
 enum { AUTOCAST_WORD_COUNT = AUTOCAST_SITES(X) };
 #undef X
 extern const char *const autocast_words[AUTOCAST_WORD_COUNT + 1];
-
-#endif

@@ -5,8 +5,7 @@
  *     0                                          decayed                               count
  *
  * Each parameter starts at a multiple of PARAMETER_ALIGNMENT elements; the gaps stay zero. */
-#ifndef MODEL_ARCHITECTURE_PARAMETERS_H
-#define MODEL_ARCHITECTURE_PARAMETERS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -89,5 +88,3 @@ int64_t shape_parameter_count(const struct gpt_shape *shape);
 /* Multiplications of the matrices of one layer that the site reads, for one row; of a layer's in
  * all for AUTOCAST_SITE_COUNT. */
 int64_t shape_layer_products(const struct gpt_shape *shape, enum autocast_site site);
-
-#endif
