@@ -76,9 +76,7 @@ void audit_table_forward(struct table *table, const struct audit *audit, enum au
     table_column(table, "forward", TABLE_LEFT);
     add_error_columns(table, audit);
     if (audit->formats[AUDIT_FP16].made) {
-        table_column(table, "zero", TABLE_RIGHT);
-        table_column(table, "subnormal", TABLE_RIGHT);
-        table_column(table, "room", TABLE_RIGHT);
+        table_columns(table, TABLE_RIGHT, "zero", "subnormal", "room", NULL);
     }
     for (int place = 0; place < PLACES; place++)
         if (!place_is_gradient(place)) add_place(table, audit, place, rows, 0);
@@ -158,10 +156,7 @@ void audit_table_parameters(struct table *table, const struct audit *audit, enum
         snprintf(zero, sizeof zero, "zero x2^%d", audit_scale_now(audit));
         table_column(table, zero, TABLE_RIGHT);
     }
-    table_column(table, "lost bf16", TABLE_RIGHT);
-    table_column(table, "fp16", TABLE_RIGHT);
-    table_column(table, "dB bf16", TABLE_RIGHT);
-    table_column(table, "fp16", TABLE_RIGHT);
+    table_columns(table, TABLE_RIGHT, "lost bf16", "fp16", "dB bf16", "fp16", NULL);
     for (int i = 0; i < pass->parameter_count; i++) {
         struct parameter_row row = {0};
         const char *label = pass->list[i].name, *kind = pass->list[i].kind;

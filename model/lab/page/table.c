@@ -24,6 +24,14 @@ void table_column(struct table *table, const char *heading, enum table_align ali
     arrput(table->columns, head);
 }
 
+void table_columns(struct table *table, enum table_align align, ...) {
+    va_list headings;
+    va_start(headings, align);
+    for (const char *heading; (heading = va_arg(headings, const char *));)
+        table_column(table, heading, align);
+    va_end(headings);
+}
+
 void table_cell(struct table *table, const char *format, ...) {
     assert(column_count(table) > 0);
     char *text;
