@@ -24,10 +24,6 @@ static void say(struct audit_progress *progress, const struct audit_format *form
     if (progress) progress->say(progress, text);
 }
 
-static int layers_of(const struct audit_pass *pass, int place) {
-    return place_is_layered(place) ? pass->layers : 1;
-}
-
 static int resolve(struct precision *precision, const struct audit_format *format,
                    const struct subject *subject, struct error *error) {
     char note[PRECISION_NOTE_MAX];
@@ -40,7 +36,7 @@ void audit_format_gradients(struct magnitudes *magnitudes, const struct audit_fo
     *magnitudes = (struct magnitudes){0};
     for (int place = 0; place < PLACES; place++) {
         if (!place_is_gradient(place) || place_dtype(place, precision) == DTYPE_F32) continue;
-        for (int layer = 0; layer < layers_of(reference, place); layer++)
+        for (int layer = 0; layer < audit_pass_layers(reference, place); layer++)
             magnitudes_merge(magnitudes, &reference->places[place][layer].magnitudes);
     }
     for (int i = 0; precision->gradients != DTYPE_F32 && i < reference->parameter_count; i++)
@@ -58,7 +54,7 @@ static unsigned overflowing(const struct precision *precision, const struct audi
     unsigned words = 0;
     for (int place = 0; place < PLACES; place++) {
         if (place_is_gradient(place) || place_dtype(place, precision) != DTYPE_F16) continue;
-        for (int layer = 0; layer < layers_of(reference, place); layer++)
+        for (int layer = 0; layer < audit_pass_layers(reference, place); layer++)
             if ((double)reference->places[place][layer].magnitudes.largest >= FP16_OVERFLOW)
                 words |= keeps(place);
     }

@@ -1,4 +1,4 @@
-#include "model/lab/audit/audit_html.h"
+#include "model/lab/audit/audit_print.h"
 
 #include <stdlib.h>
 
@@ -49,8 +49,7 @@ static void print_histogram(FILE *out, const char *what, const struct magnitudes
 static void pool(struct magnitudes *all, const struct audit *audit, bool gradients) {
     *all = (struct magnitudes){0};
     for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < (place_is_layered(place) ? audit->reference.layers : 1);
-             layer++)
+        for (int layer = 0; layer < audit_pass_layers(&audit->reference, place); layer++)
             if (place_is_gradient(place) == gradients)
                 magnitudes_merge(all, &audit->reference.places[place][layer].magnitudes);
 }
@@ -76,37 +75,32 @@ static void print_histograms(FILE *out, const struct audit *audit, int scale) {
     page_charts_end(out);
 }
 
-static void print_table(FILE *out, struct table *table) {
-    table_print_html(out, table);
-    table_free(table);
+static void print_table(FILE *out, struct table table) {
+    table_print_html(out, &table);
+    table_free(&table);
 }
 
 static void print_tables(FILE *out, const struct audit *audit, int scale) {
-    struct table forward = {0}, backward = {0}, parameters = {0}, words = {0};
     char text[AUDIT_NOTE_MAX];
     page_heading(out, "One operation more in float32");
     page_paragraph(out, "%s, and the part of it that goes away.", audit_note_words(text, audit));
-    audit_table_words(&words, audit);
-    print_table(out, &words);
+    print_table(out, audit_table_words(audit));
     page_heading(out, "Forward pass");
     page_paragraph(out, "Errors: root mean square of the difference from fp32, relative to fp32. "
                         "Of what fp16 stores: the share that becomes zero (at most 2^-25), the "
                         "share below 2^-14, which loses bits, and how often the largest value can "
                         "be doubled (room). \"-\": kept in fp32.");
-    audit_table_forward(&forward, audit, AUDIT_EVERY);
-    print_table(out, &forward);
+    print_table(out, audit_table_forward(audit, AUDIT_EVERY));
     page_heading(out, "Backward pass");
     page_paragraph(out,
                    "The same for gradients of activations, at scale 1 and at 2^%d; room is at "
                    "that scale.",
                    scale);
-    audit_table_backward(&backward, audit, AUDIT_EVERY, scale);
-    print_table(out, &backward);
+    print_table(out, audit_table_backward(audit, AUDIT_EVERY, scale));
     page_heading(out, "Parameters");
     page_paragraph(out, "Errors of gradients; and, for one step, what masters of 16 bit would lose "
                         "of the updates, and the signal to noise of what they would keep.");
-    audit_table_parameters(&parameters, audit, AUDIT_EVERY);
-    print_table(out, &parameters);
+    print_table(out, audit_table_parameters(audit, AUDIT_EVERY));
 }
 
 static void print_advice(FILE *out, const struct audit *audit, const struct advice *advice) {
@@ -132,7 +126,7 @@ static void print_head(FILE *out, const struct audit *audit) {
         table_cell(&table, "%s", facts[i].label);
         table_cell(&table, "%s", facts[i].text);
     }
-    print_table(out, &table);
+    print_table(out, table);
 }
 
 void audit_print_html(FILE *out, const struct audit *audit, const struct advice *advice) {

@@ -1,5 +1,6 @@
-#include "model/lab/audit/audit_json.h"
+#include "model/lab/audit/audit_print.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include <cjson/cJSON.h>
@@ -54,10 +55,8 @@ static void add_format(cJSON *formats, const struct audit_format *format,
     add_words(object, "needed", format->needed);
     add_words(object, "advised", advised->words);
     if (format->dtype == DTYPE_F16) {
-        if (format->predicts) number(object, "predicted_scale", format->predicted_scale);
-        else cJSON_AddNullToObject(object, "predicted_scale");
-        if (format->usable) number(object, "safe_scale", format->safe_scale);
-        else cJSON_AddNullToObject(object, "safe_scale");
+        number(object, "predicted_scale", format->predicts ? format->predicted_scale : (double)NAN);
+        number(object, "safe_scale", format->usable ? format->safe_scale : (double)NAN);
     }
     cJSON *trials = cJSON_AddObjectToObject(object, "trials");
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
@@ -76,8 +75,7 @@ static void add_tensor(cJSON *tensors, const struct audit *audit, int place, int
     place_label(name, sizeof name, place, layer);
     cJSON_AddStringToObject(object, "name", name);
     cJSON_AddStringToObject(object, "tensor", place_name(tensor, place));
-    if (place_is_layered(place)) number(object, "layer", layer);
-    else cJSON_AddNullToObject(object, "layer");
+    number(object, "layer", place_is_layered(place) ? layer : (double)NAN);
     cJSON_AddBoolToObject(object, "gradient", place_is_gradient(place));
     cJSON *stored = cJSON_AddObjectToObject(object, "stored");
     cJSON *errors = cJSON_AddObjectToObject(object, "error");
@@ -95,8 +93,7 @@ static void add_tensor(cJSON *tensors, const struct audit *audit, int place, int
 static void add_tensors(cJSON *root, const struct audit *audit) {
     cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
     for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < (place_is_layered(place) ? audit->reference.layers : 1);
-             layer++)
+        for (int layer = 0; layer < audit_pass_layers(&audit->reference, place); layer++)
             add_tensor(tensors, audit, place, layer);
 }
 

@@ -40,6 +40,9 @@ int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trai
                    const struct audit_pass *reference, enum pass_kind kind, struct error *error);
 void audit_pass_free(struct audit_pass *pass);
 
+/* How many layers have the place; 1 for those of the whole model. */
+int audit_pass_layers(const struct audit_pass *pass, int place);
+
 enum pass_outcome { PASS_FINITE, PASS_GRADIENTS_INFINITE, PASS_LOSS_INFINITE };
 
 /* How many micro-batches audit_pass_try takes: the repetitions, but at least a whole step of

@@ -53,11 +53,10 @@ static void add_row(struct table *table, const struct audit *audit, const char *
 
 static void add_place(struct table *table, const struct audit *audit, int place,
                       enum audit_rows rows, int scale) {
-    int layers = place_is_layered(place) ? audit->reference.layers : 1;
     int scales = place_is_gradient(place) ? 2 : 1;
     struct row row = {.headroom = INFINITY};
     char label[80], name[PLACE_NAME_MAX];
-    for (int layer = 0; layer < layers; layer++) {
+    for (int layer = 0; layer < audit_pass_layers(&audit->reference, place); layer++) {
         find_row(&row, audit, place, layer, scale);
         if (rows == AUDIT_WORST) continue;
         place_label(label, sizeof label, place, layer);
@@ -72,31 +71,34 @@ static void add_error_columns(struct table *table, const struct audit *audit) {
         if (audit->formats[i].made) table_column(table, audit_name(i), TABLE_RIGHT);
 }
 
-void audit_table_forward(struct table *table, const struct audit *audit, enum audit_rows rows) {
-    table_column(table, "forward", TABLE_LEFT);
-    add_error_columns(table, audit);
+struct table audit_table_forward(const struct audit *audit, enum audit_rows rows) {
+    struct table table = {0};
+    table_column(&table, "forward", TABLE_LEFT);
+    add_error_columns(&table, audit);
     if (audit->formats[AUDIT_FP16].made) {
-        table_columns(table, TABLE_RIGHT, "zero", "subnormal", "room", NULL);
+        table_columns(&table, TABLE_RIGHT, "zero", "subnormal", "room", NULL);
     }
     for (int place = 0; place < PLACES; place++)
-        if (!place_is_gradient(place)) add_place(table, audit, place, rows, 0);
+        if (!place_is_gradient(place)) add_place(&table, audit, place, rows, 0);
+    return table;
 }
 
-void audit_table_backward(struct table *table, const struct audit *audit, enum audit_rows rows,
-                          int scale) {
+struct table audit_table_backward(const struct audit *audit, enum audit_rows rows, int scale) {
+    struct table table = {0};
     char at[4][20];
-    table_column(table, "backward", TABLE_LEFT);
-    add_error_columns(table, audit);
+    table_column(&table, "backward", TABLE_LEFT);
+    add_error_columns(&table, audit);
     if (audit->formats[AUDIT_FP16].made) {
         snprintf(at[0], sizeof *at, "zero x1");
         snprintf(at[1], sizeof *at, "x2^%d", scale);
         snprintf(at[2], sizeof *at, "subn x1");
         snprintf(at[3], sizeof *at, "x2^%d", scale);
-        for (int i = 0; i < 4; i++) table_column(table, at[i], TABLE_RIGHT);
-        table_column(table, "room", TABLE_RIGHT);
+        for (int i = 0; i < 4; i++) table_column(&table, at[i], TABLE_RIGHT);
+        table_column(&table, "room", TABLE_RIGHT);
     }
     for (int place = 0; place < PLACES; place++)
-        if (place_is_gradient(place)) add_place(table, audit, place, rows, scale);
+        if (place_is_gradient(place)) add_place(&table, audit, place, rows, scale);
+    return table;
 }
 
 /* Errors and updates of one parameter, or of all layers' parameters of a kind. */
@@ -146,17 +148,18 @@ static bool is_known(const struct audit_pass *pass, int parameter) {
     return false;
 }
 
-void audit_table_parameters(struct table *table, const struct audit *audit, enum audit_rows rows) {
+struct table audit_table_parameters(const struct audit *audit, enum audit_rows rows) {
+    struct table table = {0};
     const struct audit_pass *pass = &audit->reference;
     double worst = 0;
-    table_column(table, "gradient of", TABLE_LEFT);
-    add_error_columns(table, audit);
+    table_column(&table, "gradient of", TABLE_LEFT);
+    add_error_columns(&table, audit);
     if (stores_gradients(audit)) {
         char zero[20];
         snprintf(zero, sizeof zero, "zero x2^%d", audit_scale_now(audit));
-        table_column(table, zero, TABLE_RIGHT);
+        table_column(&table, zero, TABLE_RIGHT);
     }
-    table_columns(table, TABLE_RIGHT, "lost bf16", "fp16", "dB bf16", "fp16", NULL);
+    table_columns(&table, TABLE_RIGHT, "lost bf16", "fp16", "dB bf16", "fp16", NULL);
     for (int i = 0; i < pass->parameter_count; i++) {
         struct parameter_row row = {0};
         const char *label = pass->list[i].name, *kind = pass->list[i].kind;
@@ -164,12 +167,13 @@ void audit_table_parameters(struct table *table, const struct audit *audit, enum
         if (rows == AUDIT_WORST) label = kind;
         for (int k = i; k < (rows == AUDIT_WORST ? pass->parameter_count : i + 1); k++)
             if (k == i || strcmp(pass->list[k].kind, kind) == 0) find_parameter(&row, audit, k);
-        add_parameter_row(table, audit, label, &row);
+        add_parameter_row(&table, audit, label, &row);
         worst = fmax(worst, row.lost);
     }
     struct parameter_row all = {.lost = worst, .update = audit->update.all};
     for (int i = 0; i < AUDIT_FORMATS; i++) all.errors[i] = audit->formats[i].pass.gradient_error;
-    add_parameter_row(table, audit, "all", &all);
+    add_parameter_row(&table, audit, "all", &all);
+    return table;
 }
 
 const char *audit_note_words(char text[AUDIT_NOTE_MAX], const struct audit *audit) {
@@ -182,31 +186,33 @@ const char *audit_note_words(char text[AUDIT_NOTE_MAX], const struct audit *audi
     return text;
 }
 
-void audit_table_words(struct table *table, const struct audit *audit) {
-    table_column(table, "one more in float32", TABLE_LEFT);
+struct table audit_table_words(const struct audit *audit) {
+    struct table table = {0};
+    table_column(&table, "one more in float32", TABLE_LEFT);
     for (int i = 0; i < AUDIT_FORMATS; i++) {
         if (!audit->formats[i].made) continue;
-        table_column(table, audit_name(i), TABLE_RIGHT);
-        table_column(table, "removes", TABLE_RIGHT);
+        table_column(&table, audit_name(i), TABLE_RIGHT);
+        table_column(&table, "removes", TABLE_RIGHT);
     }
     for (int word = -1; word < AUTOCAST_SITE_COUNT; word++) {
         enum autocast_site operation = (enum autocast_site)word;
         if (word >= 0 && !autocast_site_is_choice(operation)) continue;
-        table_cell(table, "%s", word < 0 ? "(none)" : autocast_site_name(operation));
+        table_cell(&table, "%s", word < 0 ? "(none)" : autocast_site_name(operation));
         for (int i = 0; i < AUDIT_FORMATS; i++) {
             const struct audit_format *format = &audit->formats[i];
             if (!format->made) continue;
             if (word < 0) {
-                add_percent(table, format->pass.first_error);
-                table_cell(table, "-");
+                add_percent(&table, format->pass.first_error);
+                table_cell(&table, "-");
             } else if (format->trials[word].made) {
-                add_percent(table, format->trials[word].gradient_error);
-                add_percent(table, audit_format_removed(format, operation));
+                add_percent(&table, format->trials[word].gradient_error);
+                add_percent(&table, audit_format_removed(format, operation));
             } else {
                 bool kept = (format->given | format->needed) & (1u << word);
-                table_cell(table, kept ? "kept" : "-");
-                table_cell(table, "-");
+                table_cell(&table, kept ? "kept" : "-");
+                table_cell(&table, "-");
             }
         }
     }
+    return table;
 }

@@ -11,16 +11,15 @@ enum audit_rows { AUDIT_WORST, AUDIT_EVERY };
 /* Errors in each format, and of fp16 the shares of its values that it stores as zero or subnormal
  * and the room up to overflow in powers of two: of gradients at scale 1 and at `scale` (an
  * exponent). What a format keeps in fp32 has "-" there. The caller frees all tables. */
-void audit_table_forward(struct table *table, const struct audit *audit, enum audit_rows rows);
-void audit_table_backward(struct table *table, const struct audit *audit, enum audit_rows rows,
-                          int scale);
+struct table audit_table_forward(const struct audit *audit, enum audit_rows rows);
+struct table audit_table_backward(const struct audit *audit, enum audit_rows rows, int scale);
 
 /* Gradients of parameters: errors; where fp16 stores them, the share that becomes zero; and what a
  * 16-bit master would lose of their updates. */
-void audit_table_parameters(struct table *table, const struct audit *audit, enum audit_rows rows);
+struct table audit_table_parameters(const struct audit *audit, enum audit_rows rows);
 
 /* The error of all gradients with one operation more in float32. */
-void audit_table_words(struct table *table, const struct audit *audit);
+struct table audit_table_words(const struct audit *audit);
 
 /* What that table shows, and over which micro-batches; returns text. */
 enum { AUDIT_NOTE_MAX = 160 };

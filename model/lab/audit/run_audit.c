@@ -9,9 +9,7 @@
 #include "data/base/files.h"
 #include "data/base/printed.h"
 #include "data/base/signals.h"
-#include "model/lab/audit/audit_html.h"
-#include "model/lab/audit/audit_json.h"
-#include "model/lab/audit/audit_text.h"
+#include "model/lab/audit/audit_print.h"
 #include "model/run/report.h"
 
 /* Says what is being done once it takes longer than people like to wait in silence. */

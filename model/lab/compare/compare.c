@@ -13,10 +13,7 @@
 #include "data/base/flags.h"
 #include "data/base/help.h"
 #include "data/base/printed.h"
-#include "model/lab/compare/comparison_html.h"
-#include "model/lab/compare/comparison_json.h"
-#include "model/lab/compare/comparison_report.h"
-#include "model/lab/compare/comparison_text.h"
+#include "model/lab/compare/comparison_print.h"
 
 struct options {
     const char **paths; /* stb_ds array, and the labels beside */

@@ -1,4 +1,4 @@
-#include "model/lab/compare/comparison_html.h"
+#include "model/lab/compare/comparison_print.h"
 
 /* A report as one page, with charts. */
 #include <math.h>

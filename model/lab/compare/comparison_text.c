@@ -1,4 +1,4 @@
-#include "model/lab/compare/comparison_text.h"
+#include "model/lab/compare/comparison_print.h"
 
 /* A report for people who read text: on a terminal, or as Markdown. */
 #include <math.h>
