@@ -6,7 +6,6 @@
 
 #include "model/lab/audit/audit_head.h"
 #include "model/lab/audit/audit_tables.h"
-#include "model/lab/page/chart.h"
 #include "model/lab/page/chart_print.h"
 #include "model/lab/page/page.h"
 #include "model/lab/page/percent.h"

@@ -7,9 +7,8 @@
 #include <stb/stb_ds.h>
 
 #include "data/base/printed.h"
-#include "model/lab/page/chart.h"
-#include "model/lab/compare/comparison_tables.h"
 #include "model/lab/page/chart_print.h"
+#include "model/lab/compare/comparison_tables.h"
 #include "model/lab/page/page.h"
 
 _Static_assert((int)RUN_GROUPS_MAX <= (int)CHART_SERIES_MAX, "each group has a colour");
