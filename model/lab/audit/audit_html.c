@@ -4,7 +4,6 @@
 
 #include <stb/stb_ds.h>
 
-#include "model/lab/audit/audit_head.h"
 #include "model/lab/audit/audit_tables.h"
 #include "model/lab/page/chart_print.h"
 #include "model/lab/page/page.h"

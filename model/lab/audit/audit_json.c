@@ -6,7 +6,7 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "model/lab/audit/audit_head.h"
+#include "model/lab/audit/audit_tables.h"
 
 /* cJSON prints what is not finite as null. */
 static void number(cJSON *object, const char *key, double value) {
@@ -17,8 +17,7 @@ static void add_words(cJSON *object, const char *key, unsigned words) {
     cJSON *list = cJSON_AddArrayToObject(object, key);
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++)
         if (words & (1u << i))
-            cJSON_AddItemToArray(list,
-                                 cJSON_CreateString(autocast_site_name((enum autocast_site)i)));
+            cJSON_AddItemToArray(list, cJSON_CreateString(autocast_site_name(i)));
 }
 
 static void add_in_fp16(cJSON *object, const char *key, const struct magnitudes *m, int scale) {
@@ -60,11 +59,10 @@ static void add_format(cJSON *formats, const struct audit_format *format,
     }
     cJSON *trials = cJSON_AddObjectToObject(object, "trials");
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        enum autocast_site operation = (enum autocast_site)i;
         if (!format->trials[i].made) continue;
-        cJSON *trial = cJSON_AddObjectToObject(trials, autocast_site_name(operation));
+        cJSON *trial = cJSON_AddObjectToObject(trials, autocast_site_name(i));
         number(trial, "gradient_error", format->trials[i].gradient_error);
-        number(trial, "removes", audit_format_removed(format, operation));
+        number(trial, "removes", audit_format_removed(format, i));
     }
 }
 
@@ -102,10 +100,9 @@ static void add_update(cJSON *object, const struct update *update) {
     cJSON *lost = cJSON_AddObjectToObject(object, "lost");
     cJSON *decibel = cJSON_AddObjectToObject(object, "decibel");
     for (int i = 0; i < MASTER_FORMATS; i++) {
-        enum master_format format = (enum master_format)i;
-        const char *name = dtype_name(format == MASTER_BF16 ? DTYPE_BF16 : DTYPE_F16);
-        number(lost, name, update_lost(update, format));
-        number(decibel, name, update_decibel(update, format));
+        const char *name = dtype_name(i == MASTER_BF16 ? DTYPE_BF16 : DTYPE_F16);
+        number(lost, name, update_lost(update, i));
+        number(decibel, name, update_decibel(update, i));
     }
 }
 

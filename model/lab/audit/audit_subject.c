@@ -48,7 +48,6 @@ static int load(struct subject *subject, struct trainer *trainer, const char *fr
     fclose(ignored);
     free(notes);
     subject->step = trainer->state.step;
-    subject->tokens = trainer->state.tokens;
     subject->fresh = trainer->state.scaler.updates == 0;
     return status;
 }

@@ -1,10 +1,68 @@
 #include "model/lab/audit/audit_tables.h"
 
+#include <assert.h>
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-#include "model/lab/audit/audit_head.h"
 #include "model/lab/page/percent.h"
+
+/* ---- what it is of */
+
+int audit_scale_now(const struct audit *audit) {
+    return (int)ceil(log2((double)audit->subject.loss_scale));
+}
+
+void audit_describe(char *text, size_t size, const struct audit *audit) {
+    const struct subject *subject = &audit->subject;
+    const struct config *config = &subject->config;
+    snprintf(text, size,
+             "%d micro-batch%s of %" PRId64 " x %" PRId64 " tokens from step %" PRId64 " on",
+             subject->repetitions, subject->repetitions == 1 ? "" : "es",
+             config->train.micro_batch_size, config->data.seq_len, subject->step + 1);
+}
+
+static void describe_scale(char *text, size_t size, const struct audit *audit) {
+    const struct subject *subject = &audit->subject;
+    double scale = (double)subject->loss_scale;
+    char rounded[80] = "";
+    if (scale != ldexp(1, audit_scale_now(audit)))
+        snprintf(rounded, sizeof rounded, "; the figures are at 2^%d", audit_scale_now(audit));
+    snprintf(text, size, "%.12g, %s%s", scale,
+             subject->scale_of_run ? "that of the fp16 run at this step" : "loss_scale.init_scale",
+             rounded);
+}
+
+static void describe_losses(char *text, size_t size, const struct audit *audit) {
+    size_t used = (size_t)snprintf(text, size, "fp32 %.6f", audit->reference.loss);
+    for (int i = 0; i < AUDIT_FORMATS; i++)
+        if (audit->formats[i].made)
+            used += (size_t)snprintf(text + used, size - used, ", %s %.6f", audit_name(i),
+                                     audit->formats[i].pass.loss);
+}
+
+int audit_head(struct audit_fact facts[AUDIT_FACTS], const struct audit *audit) {
+    const struct subject *subject = &audit->subject;
+    struct audit_fact *fact = facts;
+    fact->label = "audit of";
+    snprintf(fact++->text, AUDIT_FACT_MAX, "%s", subject->config.name);
+    fact->label = "weights";
+    snprintf(fact++->text, AUDIT_FACT_MAX, "%s", subject->from);
+    fact->label = "looks at";
+    audit_describe(fact++->text, AUDIT_FACT_MAX, audit);
+    fact->label = "device";
+    snprintf(fact++->text, AUDIT_FACT_MAX, "%s", subject->be.device.description);
+    if (audit->formats[AUDIT_FP16].made) {
+        fact->label = "loss scale";
+        describe_scale(fact++->text, AUDIT_FACT_MAX, audit);
+    }
+    fact->label = "loss";
+    describe_losses(fact++->text, AUDIT_FACT_MAX, audit);
+    assert(fact - facts <= AUDIT_FACTS);
+    return (int)(fact - facts);
+}
+
+/* ---- tables */
 
 static void add_percent(struct table *table, double share) {
     char text[PERCENT_MAX];
@@ -122,12 +180,11 @@ static void add_parameter_row(struct table *table, const struct audit *audit, co
     if (stores_gradients(audit)) add_percent(table, row->lost);
     for (int i = 0; i < MASTER_FORMATS; i++) {
         if (row->update.changed == 0) table_cell(table, "-");
-        else add_percent(table, update_lost(&row->update, (enum master_format)i));
+        else add_percent(table, update_lost(&row->update, i));
     }
     for (int i = 0; i < MASTER_FORMATS; i++) {
-        double decibel = update_decibel(&row->update, (enum master_format)i);
         if (row->update.changed == 0) table_cell(table, "-");
-        else table_cell(table, "%.1f", decibel);
+        else table_cell(table, "%.1f", update_decibel(&row->update, i));
     }
 }
 
@@ -195,9 +252,8 @@ struct table audit_table_words(const struct audit *audit) {
         table_column(&table, "removes", TABLE_RIGHT);
     }
     for (int word = -1; word < AUTOCAST_SITE_COUNT; word++) {
-        enum autocast_site operation = (enum autocast_site)word;
-        if (word >= 0 && !autocast_site_is_choice(operation)) continue;
-        table_cell(&table, "%s", word < 0 ? "(none)" : autocast_site_name(operation));
+        if (word >= 0 && !autocast_site_is_choice(word)) continue;
+        table_cell(&table, "%s", word < 0 ? "(none)" : autocast_site_name(word));
         for (int i = 0; i < AUDIT_FORMATS; i++) {
             const struct audit_format *format = &audit->formats[i];
             if (!format->made) continue;
@@ -206,7 +262,7 @@ struct table audit_table_words(const struct audit *audit) {
                 table_cell(&table, "-");
             } else if (format->trials[word].made) {
                 add_percent(&table, format->trials[word].gradient_error);
-                add_percent(&table, audit_format_removed(format, operation));
+                add_percent(&table, audit_format_removed(format, word));
             } else {
                 bool kept = (format->given | format->needed) & (1u << word);
                 table_cell(&table, kept ? "kept" : "-");

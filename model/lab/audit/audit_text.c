@@ -2,7 +2,6 @@
 
 #include <stb/stb_ds.h>
 
-#include "model/lab/audit/audit_head.h"
 #include "model/lab/audit/audit_tables.h"
 #include "model/lab/page/wrap.h"
 
