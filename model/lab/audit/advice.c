@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <stb/stb_ds.h>
 
@@ -199,7 +198,7 @@ static void write_words(struct advice *advice, const struct audit *audit, int fo
 static void write_masters(struct advice *advice, const struct audit *audit) {
     const struct audit_update *update = &audit->update;
     char lost[MASTER_FORMATS][PERCENT_MAX];
-    if (!update->made || update->skipped || update->all.changed == 0) return;
+    if (update->skipped || update->all.changed == 0) return;
     add_text(advice,
              "Master weights in fp32, as they always are here: of the updates of step "
              "%" PRId64 " (lr %.3g) a bf16 master would lose %s, an fp16 one %s.%s",

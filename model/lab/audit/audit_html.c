@@ -44,32 +44,30 @@ static void print_histogram(FILE *out, const char *what, const struct magnitudes
     arrfree(y);
 }
 
-static void pool(struct magnitudes *all, const struct audit *audit, bool gradients) {
-    *all = (struct magnitudes){0};
+static struct magnitudes pooled(const struct audit *audit, bool gradients) {
+    struct magnitudes all = {0};
     for (int place = 0; place < PLACES; place++)
         for (int layer = 0; layer < audit_pass_layers(&audit->reference, place); layer++)
             if (place_is_gradient(place) == gradients)
-                magnitudes_merge(all, &audit->reference.places[place][layer].magnitudes);
+                magnitudes_merge(&all, &audit->reference.places[place][layer].magnitudes);
+    return all;
 }
 
 static void print_histograms(FILE *out, const struct audit *audit, int scale) {
     char title[80];
-    struct magnitudes all;
+    struct magnitudes activations = pooled(audit, false), gradients = pooled(audit, true);
+    struct magnitudes weights = {0}, weight_gradients = {0};
+    for (int i = 0; i < audit->reference.parameter_count; i++) {
+        magnitudes_merge(&weights, &audit->reference.weights[i]);
+        magnitudes_merge(&weight_gradients, &audit->reference.parameters[i].magnitudes);
+    }
     page_charts_begin(out);
-    pool(&all, audit, true);
-    print_histogram(out, "Gradients of activations", &all, 0);
+    print_histogram(out, "Gradients of activations", &gradients, 0);
     snprintf(title, sizeof title, "Gradients of activations times 2^%d", scale);
-    print_histogram(out, title, &all, scale);
-    pool(&all, audit, false);
-    print_histogram(out, "Activations", &all, 0);
-    all = (struct magnitudes){0};
-    for (int i = 0; i < audit->reference.parameter_count; i++)
-        magnitudes_merge(&all, &audit->reference.weights[i]);
-    print_histogram(out, "Weights", &all, 0);
-    all = (struct magnitudes){0};
-    for (int i = 0; i < audit->reference.parameter_count; i++)
-        magnitudes_merge(&all, &audit->reference.parameters[i].magnitudes);
-    print_histogram(out, "Gradients of weights", &all, 0);
+    print_histogram(out, title, &gradients, scale);
+    print_histogram(out, "Activations", &activations, 0);
+    print_histogram(out, "Weights", &weights, 0);
+    print_histogram(out, "Gradients of weights", &weight_gradients, 0);
     page_charts_end(out);
 }
 

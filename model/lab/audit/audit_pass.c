@@ -189,7 +189,6 @@ int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trai
     int batches = subject->repetitions;
     if (kind == PASS_TRIAL && batches > PASS_TRIAL_BATCHES) batches = PASS_TRIAL_BATCHES;
     *pass = (struct audit_pass){
-        .made = true,
         .precision = gpt->precision,
         .loss_scale = trainer->state.scaler.loss_scale,
         .layers = (int)gpt->shape.n_layer,

@@ -15,7 +15,6 @@ enum { PASS_TRIAL_BATCHES = 2 };
 enum pass_kind { PASS_TRACED, PASS_TRIAL };
 
 struct audit_pass {
-    bool made;
     struct precision precision;
     float loss_scale;
     int layers, parameter_count;

@@ -1,7 +1,6 @@
 #include "model/lab/audit/audit_subject.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "data/base/files.h"
 #include "model/files/checkpoint.h"

@@ -69,7 +69,7 @@ static int measure(struct audit_update *update, const struct subject *subject,
 int audit_update_run(struct audit_update *update, struct subject *subject,
                      struct trainer *reference, struct error *error) {
     struct step_report report;
-    *update = (struct audit_update){.made = true};
+    *update = (struct audit_update){0};
     if (trainer_begin_step(reference, &subject->text.loader, error)) return -1;
     if (trainer_end_step(reference, &report, error)) return -1;
     update->skipped = report.skipped;

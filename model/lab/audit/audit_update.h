@@ -26,7 +26,6 @@ double update_decibel(const struct update *update, int format);
 
 /* One real step of the reference in fp32. */
 struct audit_update {
-    bool made;
     bool skipped; /* its gradients were not finite: nothing was updated */
     int64_t step; /* counted from 1 */
     double lr;

@@ -1,5 +1,4 @@
 /* ./compare: how runs differ from one of them, and whether they may stand for it. */
-#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -1,10 +1,7 @@
 #include "model/lab/compare/comparison.h"
 
-#include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 
-#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
 enum { WINDOW_LEAST = 10, WARM_STEPS = 10 };

@@ -1,7 +1,6 @@
 #include "model/lab/compare/comparison_print.h"
 
 /* A report for programs. */
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,7 +1,6 @@
 #include "model/lab/compare/run_record.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <stb/stb_ds.h>
 
@@ -57,8 +56,8 @@ static bool make_axes(struct chart_area *area, const struct chart *chart) {
     if (y.from > y.to) return false;
     if (chart->zero_y || bars) include(&y, 0);
     double beside = bars ? 0.5 : 0;
-    axis_make(&area->x, AXIS_LINEAR, x.from - beside, x.to + beside, 6, true, whole);
-    axis_make(&area->y, kind, y.from, y.to, 6, false, false);
+    axis_make(&area->x, AXIS_LINEAR, x.from - beside, x.to + beside, true, whole);
+    axis_make(&area->y, kind, y.from, y.to, false, false);
     return true;
 }
 

@@ -1,6 +1,5 @@
 #include "model/lab/page/chart_series.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
