@@ -16,10 +16,8 @@
 #define TOLERANCE_UNKNOWN  0.02
 #define WORD_REMOVES       0.25 /* of the error, to be worth its time */
 
-static void add_text(struct advice *advice, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static void add_text(struct advice *advice, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void add_text(struct advice *advice,
+                                                           const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     char *text = *arraddnptr(advice->texts, 1);
@@ -44,7 +42,7 @@ static void choose_words(struct advice_format *advised, const struct audit_forma
     advised->error = found->usable ? found->pass.gradient_error : INFINITY;
     if (advised->error <= tolerance || !found->usable) return;
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        if (audit_format_removed(found, (enum autocast_site)i) < WORD_REMOVES) continue;
+        if (audit_format_removed(found, i) < WORD_REMOVES) continue;
         advised->words |= 1u << i;
         advised->error = fmin(advised->error, found->trials[i].gradient_error);
     }
@@ -160,10 +158,8 @@ static void write_scale(struct advice *advice, const struct audit *audit) {
 static int best_word(const struct audit_format *found) {
     int best = -1;
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        double removed = audit_format_removed(found, (enum autocast_site)i);
-        if (removed > 0 &&
-            (best < 0 || removed > audit_format_removed(found, (enum autocast_site)best)))
-            best = i;
+        double removed = audit_format_removed(found, i);
+        if (removed > (best < 0 ? 0 : audit_format_removed(found, best))) best = i;
     }
     return best;
 }
@@ -188,22 +184,21 @@ static void write_words(struct advice *advice, const struct audit *audit, int fo
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++)
         if (more & (1u << i))
             add_text(advice, "Keep %s in float32 in %s: that alone removes %s of the error.",
-                     autocast_site_name((enum autocast_site)i), audit_name(format),
-                     percent(removed, audit_format_removed(found, (enum autocast_site)i)));
+                     autocast_site_name(i), audit_name(format),
+                     percent(removed, audit_format_removed(found, i)));
     int best = best_word(found);
     if (more || best < 0) return;
     add_text(advice,
              "Nothing %shas to stay in float32 in %s: %s, the best choice, would remove %s "
              "of the error.",
              found->needed || found->given ? "else " : "", audit_name(format),
-             autocast_site_name((enum autocast_site)best),
-             percent(removed, audit_format_removed(found, (enum autocast_site)best)));
+             autocast_site_name(best), percent(removed, audit_format_removed(found, best)));
 }
 
 static void write_masters(struct advice *advice, const struct audit *audit) {
     const struct audit_update *update = &audit->update;
     char lost[MASTER_FORMATS][PERCENT_MAX];
-    if (!update->made || update->skipped || update->all.changed == 0) return;
+    if (update->skipped || update->all.changed == 0) return;
     add_text(advice,
              "Master weights in fp32, as they always are here: of the updates of step "
              "%" PRId64 " (lr %.3g) a bf16 master would lose %s, an fp16 one %s.%s",

@@ -24,14 +24,10 @@ static void say(struct audit_progress *progress, const struct audit_format *form
     if (progress) progress->say(progress, text);
 }
 
-static int layers_of(const struct audit_pass *pass, int place) {
-    return place_is_layered(place) ? pass->layers : 1;
-}
-
-static int resolve(struct precision *precision, const struct audit_format *format,
+static int resolve(struct precision *precision, const struct config *config,
                    const struct subject *subject, struct error *error) {
     char note[PRECISION_NOTE_MAX];
-    return precision_resolve(precision, note, &format->config, &subject->be, error);
+    return precision_resolve(precision, note, config, &subject->be, error);
 }
 
 void audit_format_gradients(struct magnitudes *magnitudes, const struct audit_format *format,
@@ -40,7 +36,7 @@ void audit_format_gradients(struct magnitudes *magnitudes, const struct audit_fo
     *magnitudes = (struct magnitudes){0};
     for (int place = 0; place < PLACES; place++) {
         if (!place_is_gradient(place) || place_dtype(place, precision) == DTYPE_F32) continue;
-        for (int layer = 0; layer < layers_of(reference, place); layer++)
+        for (int layer = 0; layer < audit_pass_layers(reference, place); layer++)
             magnitudes_merge(magnitudes, &reference->places[place][layer].magnitudes);
     }
     for (int i = 0; precision->gradients != DTYPE_F32 && i < reference->parameter_count; i++)
@@ -58,7 +54,7 @@ static unsigned overflowing(const struct precision *precision, const struct audi
     unsigned words = 0;
     for (int place = 0; place < PLACES; place++) {
         if (place_is_gradient(place) || place_dtype(place, precision) != DTYPE_F16) continue;
-        for (int layer = 0; layer < layers_of(reference, place); layer++)
+        for (int layer = 0; layer < audit_pass_layers(reference, place); layer++)
             if ((double)reference->places[place][layer].magnitudes.largest >= FP16_OVERFLOW)
                 words |= keeps(place);
     }
@@ -140,9 +136,9 @@ static int attempt(struct audit_format *format, bool *again, struct subject *sub
     bool scales = format->dtype == DTYPE_F16;
     *again = false;
     audit_pass_free(&format->pass);
-    if (resolve(&format->pass.precision, format, subject, error)) return -1;
+    if (resolve(&format->pass.precision, &format->config, subject, error)) return -1;
     if (scales && need(format, overflowing(&format->pass.precision, reference)) &&
-        resolve(&format->pass.precision, format, subject, error))
+        resolve(&format->pass.precision, &format->config, subject, error))
         return -1;
     if (scales) predict_scale(format, subject, reference);
     if (subject_trainer(subject, &trainer, &format->config, 1, error)) return -1;
@@ -165,11 +161,10 @@ static int attempt(struct audit_format *format, bool *again, struct subject *sub
 /* Whether another config keeps any tensor in another dtype; rounding happens nowhere else. */
 static bool changes_storage(const struct audit_format *format, const struct config *config,
                             const struct subject *subject) {
-    char note[PRECISION_NOTE_MAX];
     struct error ignored;
     const struct precision *before = &format->pass.precision;
     struct precision after;
-    if (precision_resolve(&after, note, config, &subject->be, &ignored)) return true;
+    if (resolve(&after, config, subject, &ignored)) return true;
     for (int place = 0; place < PLACES; place++)
         if (place_dtype(place, before) != place_dtype(place, &after)) return true;
     for (int i = 0; i < format->pass.parameter_count; i++)
@@ -186,13 +181,12 @@ static int run_trial(struct audit_format *format, enum autocast_site operation,
     struct audit_pass pass;
     words_set(&config, format->given | format->needed | 1u << operation);
     if (!changes_storage(format, &config, subject)) {
-        format->trials[operation] =
-            (struct audit_trial){true, format->pass.loss, format->pass.first_error};
+        format->trials[operation] = (struct audit_trial){true, format->pass.first_error};
         return 0;
     }
     if (subject_trainer(subject, &trainer, &config, format->pass.loss_scale, error)) return -1;
     int status = audit_pass_run(&pass, subject, &trainer, reference, PASS_TRIAL, error);
-    format->trials[operation] = (struct audit_trial){status == 0, pass.loss, pass.gradient_error};
+    format->trials[operation] = (struct audit_trial){status == 0, pass.gradient_error};
     audit_pass_free(&pass);
     trainer_close(&trainer);
     return status;
@@ -212,13 +206,11 @@ int audit_format_run(struct audit_format *format, enum dtype dtype, struct subje
     }
     if (!format->usable) return 0;
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        enum autocast_site operation = (enum autocast_site)i;
         char what[80];
-        if (!autocast_site_is_choice(operation) || (format->given | format->needed) & (1u << i))
-            continue;
-        snprintf(what, sizeof what, " with %s in float32", autocast_site_name(operation));
+        if (!autocast_site_is_choice(i) || (format->given | format->needed) & (1u << i)) continue;
+        snprintf(what, sizeof what, " with %s in float32", autocast_site_name(i));
         say(progress, format, what);
-        int status = run_trial(format, operation, subject, reference, error);
+        int status = run_trial(format, i, subject, reference, error);
         if (status) return status;
     }
     return 0;

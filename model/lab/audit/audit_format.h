@@ -11,7 +11,7 @@
  * operation stay as they are, the figures are those without it. */
 struct audit_trial {
     bool made;
-    double loss, gradient_error;
+    double gradient_error;
 };
 
 struct audit_format {

@@ -1,12 +1,10 @@
-#include "model/lab/audit/audit_html.h"
+#include "model/lab/audit/audit_print.h"
 
 #include <stdlib.h>
 
 #include <stb/stb_ds.h>
 
-#include "model/lab/audit/audit_head.h"
 #include "model/lab/audit/audit_tables.h"
-#include "model/lab/page/chart.h"
 #include "model/lab/page/chart_print.h"
 #include "model/lab/page/page.h"
 #include "model/lab/page/percent.h"
@@ -46,67 +44,59 @@ static void print_histogram(FILE *out, const char *what, const struct magnitudes
     arrfree(y);
 }
 
-static void pool(struct magnitudes *all, const struct audit *audit, bool gradients) {
-    *all = (struct magnitudes){0};
+static struct magnitudes pooled(const struct audit *audit, bool gradients) {
+    struct magnitudes all = {0};
     for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < (place_is_layered(place) ? audit->reference.layers : 1);
-             layer++)
+        for (int layer = 0; layer < audit_pass_layers(&audit->reference, place); layer++)
             if (place_is_gradient(place) == gradients)
-                magnitudes_merge(all, &audit->reference.places[place][layer].magnitudes);
+                magnitudes_merge(&all, &audit->reference.places[place][layer].magnitudes);
+    return all;
 }
 
 static void print_histograms(FILE *out, const struct audit *audit, int scale) {
     char title[80];
-    struct magnitudes all;
+    struct magnitudes activations = pooled(audit, false), gradients = pooled(audit, true);
+    struct magnitudes weights = {0}, weight_gradients = {0};
+    for (int i = 0; i < audit->reference.parameter_count; i++) {
+        magnitudes_merge(&weights, &audit->reference.weights[i]);
+        magnitudes_merge(&weight_gradients, &audit->reference.parameters[i].magnitudes);
+    }
     page_charts_begin(out);
-    pool(&all, audit, true);
-    print_histogram(out, "Gradients of activations", &all, 0);
+    print_histogram(out, "Gradients of activations", &gradients, 0);
     snprintf(title, sizeof title, "Gradients of activations times 2^%d", scale);
-    print_histogram(out, title, &all, scale);
-    pool(&all, audit, false);
-    print_histogram(out, "Activations", &all, 0);
-    all = (struct magnitudes){0};
-    for (int i = 0; i < audit->reference.parameter_count; i++)
-        magnitudes_merge(&all, &audit->reference.weights[i]);
-    print_histogram(out, "Weights", &all, 0);
-    all = (struct magnitudes){0};
-    for (int i = 0; i < audit->reference.parameter_count; i++)
-        magnitudes_merge(&all, &audit->reference.parameters[i].magnitudes);
-    print_histogram(out, "Gradients of weights", &all, 0);
+    print_histogram(out, title, &gradients, scale);
+    print_histogram(out, "Activations", &activations, 0);
+    print_histogram(out, "Weights", &weights, 0);
+    print_histogram(out, "Gradients of weights", &weight_gradients, 0);
     page_charts_end(out);
 }
 
-static void print_table(FILE *out, struct table *table) {
-    table_print_html(out, table);
-    table_free(table);
+static void print_table(FILE *out, struct table table) {
+    table_print_html(out, &table);
+    table_free(&table);
 }
 
 static void print_tables(FILE *out, const struct audit *audit, int scale) {
-    struct table forward = {0}, backward = {0}, parameters = {0}, words = {0};
     char text[AUDIT_NOTE_MAX];
     page_heading(out, "One operation more in float32");
     page_paragraph(out, "%s, and the part of it that goes away.", audit_note_words(text, audit));
-    audit_table_words(&words, audit);
-    print_table(out, &words);
+    print_table(out, audit_table_words(audit));
     page_heading(out, "Forward pass");
     page_paragraph(out, "Errors: root mean square of the difference from fp32, relative to fp32. "
                         "Of what fp16 stores: the share that becomes zero (at most 2^-25), the "
                         "share below 2^-14, which loses bits, and how often the largest value can "
                         "be doubled (room). \"-\": kept in fp32.");
-    audit_table_forward(&forward, audit, AUDIT_EVERY);
-    print_table(out, &forward);
+    print_table(out, audit_table_forward(audit, AUDIT_EVERY));
     page_heading(out, "Backward pass");
     page_paragraph(out,
                    "The same for gradients of activations, at scale 1 and at 2^%d; room is at "
                    "that scale.",
                    scale);
-    audit_table_backward(&backward, audit, AUDIT_EVERY, scale);
-    print_table(out, &backward);
+    print_table(out, audit_table_backward(audit, AUDIT_EVERY, scale));
     page_heading(out, "Parameters");
     page_paragraph(out, "Errors of gradients; and, for one step, what masters of 16 bit would lose "
                         "of the updates, and the signal to noise of what they would keep.");
-    audit_table_parameters(&parameters, audit, AUDIT_EVERY);
-    print_table(out, &parameters);
+    print_table(out, audit_table_parameters(audit, AUDIT_EVERY));
 }
 
 static void print_advice(FILE *out, const struct audit *audit, const struct advice *advice) {
@@ -132,7 +122,7 @@ static void print_head(FILE *out, const struct audit *audit) {
         table_cell(&table, "%s", facts[i].label);
         table_cell(&table, "%s", facts[i].text);
     }
-    print_table(out, &table);
+    print_table(out, table);
 }
 
 void audit_print_html(FILE *out, const struct audit *audit, const struct advice *advice) {

@@ -1,11 +1,12 @@
-#include "model/lab/audit/audit_json.h"
+#include "model/lab/audit/audit_print.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "model/lab/audit/audit_head.h"
+#include "model/lab/audit/audit_tables.h"
 
 /* cJSON prints what is not finite as null. */
 static void number(cJSON *object, const char *key, double value) {
@@ -16,8 +17,7 @@ static void add_words(cJSON *object, const char *key, unsigned words) {
     cJSON *list = cJSON_AddArrayToObject(object, key);
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++)
         if (words & (1u << i))
-            cJSON_AddItemToArray(list,
-                                 cJSON_CreateString(autocast_site_name((enum autocast_site)i)));
+            cJSON_AddItemToArray(list, cJSON_CreateString(autocast_site_name(i)));
 }
 
 static void add_in_fp16(cJSON *object, const char *key, const struct magnitudes *m, int scale) {
@@ -54,18 +54,15 @@ static void add_format(cJSON *formats, const struct audit_format *format,
     add_words(object, "needed", format->needed);
     add_words(object, "advised", advised->words);
     if (format->dtype == DTYPE_F16) {
-        if (format->predicts) number(object, "predicted_scale", format->predicted_scale);
-        else cJSON_AddNullToObject(object, "predicted_scale");
-        if (format->usable) number(object, "safe_scale", format->safe_scale);
-        else cJSON_AddNullToObject(object, "safe_scale");
+        number(object, "predicted_scale", format->predicts ? format->predicted_scale : (double)NAN);
+        number(object, "safe_scale", format->usable ? format->safe_scale : (double)NAN);
     }
     cJSON *trials = cJSON_AddObjectToObject(object, "trials");
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        enum autocast_site operation = (enum autocast_site)i;
         if (!format->trials[i].made) continue;
-        cJSON *trial = cJSON_AddObjectToObject(trials, autocast_site_name(operation));
+        cJSON *trial = cJSON_AddObjectToObject(trials, autocast_site_name(i));
         number(trial, "gradient_error", format->trials[i].gradient_error);
-        number(trial, "removes", audit_format_removed(format, operation));
+        number(trial, "removes", audit_format_removed(format, i));
     }
 }
 
@@ -76,8 +73,7 @@ static void add_tensor(cJSON *tensors, const struct audit *audit, int place, int
     place_label(name, sizeof name, place, layer);
     cJSON_AddStringToObject(object, "name", name);
     cJSON_AddStringToObject(object, "tensor", place_name(tensor, place));
-    if (place_is_layered(place)) number(object, "layer", layer);
-    else cJSON_AddNullToObject(object, "layer");
+    number(object, "layer", place_is_layered(place) ? layer : (double)NAN);
     cJSON_AddBoolToObject(object, "gradient", place_is_gradient(place));
     cJSON *stored = cJSON_AddObjectToObject(object, "stored");
     cJSON *errors = cJSON_AddObjectToObject(object, "error");
@@ -95,8 +91,7 @@ static void add_tensor(cJSON *tensors, const struct audit *audit, int place, int
 static void add_tensors(cJSON *root, const struct audit *audit) {
     cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
     for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < (place_is_layered(place) ? audit->reference.layers : 1);
-             layer++)
+        for (int layer = 0; layer < audit_pass_layers(&audit->reference, place); layer++)
             add_tensor(tensors, audit, place, layer);
 }
 
@@ -105,10 +100,9 @@ static void add_update(cJSON *object, const struct update *update) {
     cJSON *lost = cJSON_AddObjectToObject(object, "lost");
     cJSON *decibel = cJSON_AddObjectToObject(object, "decibel");
     for (int i = 0; i < MASTER_FORMATS; i++) {
-        enum master_format format = (enum master_format)i;
-        const char *name = dtype_name(format == MASTER_BF16 ? DTYPE_BF16 : DTYPE_F16);
-        number(lost, name, update_lost(update, format));
-        number(decibel, name, update_decibel(update, format));
+        const char *name = dtype_name(i == MASTER_BF16 ? DTYPE_BF16 : DTYPE_F16);
+        number(lost, name, update_lost(update, i));
+        number(decibel, name, update_decibel(update, i));
     }
 }
 

@@ -96,11 +96,15 @@ static double mean_loss(struct watcher *watcher) {
     return total / (double)count;
 }
 
+int audit_pass_layers(const struct audit_pass *pass, int place) {
+    return place_is_layered(place) ? pass->layers : 1;
+}
+
 static int allocate(struct audit_pass *pass, const struct gpt *gpt, struct error *error) {
     size_t parameters = (size_t)pass->parameter_count;
     bool complete = true;
     for (int place = 0; place < PLACES; place++) {
-        size_t layers = place_is_layered(place) ? (size_t)pass->layers : 1;
+        size_t layers = (size_t)audit_pass_layers(pass, place);
         pass->places[place] = calloc(layers, sizeof *pass->places[place]);
         complete = complete && pass->places[place];
     }
@@ -115,9 +119,8 @@ static int allocate(struct audit_pass *pass, const struct gpt *gpt, struct error
 
 void audit_pass_free(struct audit_pass *pass) {
     for (int place = 0; place < PLACES; place++) {
-        int layers = place_is_layered(place) ? pass->layers : 1;
-        for (int layer = 0; pass->places[place] && layer < layers; layer++)
-            free(pass->places[place][layer].samples);
+        for (int i = 0; pass->places[place] && i < audit_pass_layers(pass, place); i++)
+            free(pass->places[place][i].samples);
         free(pass->places[place]);
     }
     for (int i = 0; pass->parameters && i < pass->parameter_count; i++)
@@ -186,7 +189,6 @@ int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trai
     int batches = subject->repetitions;
     if (kind == PASS_TRIAL && batches > PASS_TRIAL_BATCHES) batches = PASS_TRIAL_BATCHES;
     *pass = (struct audit_pass){
-        .made = true,
         .precision = gpt->precision,
         .loss_scale = trainer->state.scaler.loss_scale,
         .layers = (int)gpt->shape.n_layer,

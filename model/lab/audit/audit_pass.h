@@ -15,7 +15,6 @@ enum { PASS_TRIAL_BATCHES = 2 };
 enum pass_kind { PASS_TRACED, PASS_TRIAL };
 
 struct audit_pass {
-    bool made;
     struct precision precision;
     float loss_scale;
     int layers, parameter_count;
@@ -39,6 +38,9 @@ struct audit_pass {
 int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trainer *trainer,
                    const struct audit_pass *reference, enum pass_kind kind, struct error *error);
 void audit_pass_free(struct audit_pass *pass);
+
+/* How many layers have the place; 1 for those of the whole model. */
+int audit_pass_layers(const struct audit_pass *pass, int place);
 
 enum pass_outcome { PASS_FINITE, PASS_GRADIENTS_INFINITE, PASS_LOSS_INFINITE };
 

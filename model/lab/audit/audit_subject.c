@@ -1,7 +1,6 @@
 #include "model/lab/audit/audit_subject.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "data/base/files.h"
 #include "model/files/checkpoint.h"
@@ -48,7 +47,6 @@ static int load(struct subject *subject, struct trainer *trainer, const char *fr
     fclose(ignored);
     free(notes);
     subject->step = trainer->state.step;
-    subject->tokens = trainer->state.tokens;
     subject->fresh = trainer->state.scaler.updates == 0;
     return status;
 }

@@ -15,10 +15,10 @@ struct subject {
     struct config config; /* the user's, but for what an audit sets itself */
     struct backend be;
     struct source text;
-    char from[512];       /* where the weights are from, for people */
-    int64_t step, tokens; /* the state of the run */
-    bool fresh;           /* no moments: the next update is Adam's first */
-    bool scale_of_run;    /* loss_scale is that of an fp16 run, else loss_scale.init_scale */
+    char from[512];    /* where the weights are from, for people */
+    int64_t step;      /* the state of the run */
+    bool fresh;        /* no moments: the next update is Adam's first */
+    bool scale_of_run; /* loss_scale is that of an fp16 run, else loss_scale.init_scale */
     float loss_scale;
     float *masters; /* [count] of gpt->master, on the host */
     int64_t count;

@@ -1,15 +1,14 @@
-#include "model/lab/audit/audit_text.h"
+#include "model/lab/audit/audit_print.h"
 
 #include <stb/stb_ds.h>
 
-#include "model/lab/audit/audit_head.h"
 #include "model/lab/audit/audit_tables.h"
 #include "model/lab/page/wrap.h"
 
-static void print_table(FILE *out, struct table *table) {
+static void print_table(FILE *out, struct table table) {
     fprintf(out, "\n");
-    table_print_text(out, table, WRAP_WIDTH);
-    table_free(table);
+    table_print_text(out, &table, WRAP_WIDTH);
+    table_free(&table);
 }
 
 static void print_head(FILE *out, const struct audit *audit) {
@@ -52,23 +51,18 @@ static void print_advice(FILE *out, const struct audit *audit, const struct advi
 }
 
 void audit_print_text(FILE *out, const struct audit *audit, const struct advice *advice) {
-    struct table forward = {0}, backward = {0}, parameters = {0}, words = {0};
     char note[AUDIT_NOTE_MAX];
     int scale = audit_scale_now(audit);
     print_head(out, audit);
     print_legend(out, audit, scale);
-    audit_table_forward(&forward, audit, AUDIT_WORST);
-    print_table(out, &forward);
-    audit_table_backward(&backward, audit, AUDIT_WORST, scale);
-    print_table(out, &backward);
+    print_table(out, audit_table_forward(audit, AUDIT_WORST));
+    print_table(out, audit_table_backward(audit, AUDIT_WORST, scale));
     fprintf(out, "\n");
     print_paragraph(out, "Gradients of parameters; and, if the master weights were 16 bit: updates "
                          "lost, and signal to noise of the update in decibels.");
-    audit_table_parameters(&parameters, audit, AUDIT_WORST);
-    print_table(out, &parameters);
+    print_table(out, audit_table_parameters(audit, AUDIT_WORST));
     fprintf(out, "\n");
     print_paragraph(out, audit_note_words(note, audit));
-    audit_table_words(&words, audit);
-    print_table(out, &words);
+    print_table(out, audit_table_words(audit));
     print_advice(out, audit, advice);
 }

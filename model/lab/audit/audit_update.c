@@ -6,7 +6,7 @@
 
 #include <stb/stb_ds.h>
 
-static float rounded(float value, enum master_format format) {
+static float rounded(float value, int format) {
     return format == MASTER_BF16 ? f32_from_bf16(bf16_from_f32(value))
                                  : f32_from_f16(f16_from_f32(value));
 }
@@ -36,11 +36,11 @@ void update_merge(struct update *update, const struct update *other) {
     }
 }
 
-double update_lost(const struct update *update, enum master_format format) {
+double update_lost(const struct update *update, int format) {
     return update->changed ? (double)update->lost[format] / (double)update->changed : 0;
 }
 
-double update_decibel(const struct update *update, enum master_format format) {
+double update_decibel(const struct update *update, int format) {
     if (update->noise[format] == 0) return INFINITY;
     return 10 * log10(update->signal / update->noise[format]);
 }
@@ -69,7 +69,7 @@ static int measure(struct audit_update *update, const struct subject *subject,
 int audit_update_run(struct audit_update *update, struct subject *subject,
                      struct trainer *reference, struct error *error) {
     struct step_report report;
-    *update = (struct audit_update){.made = true};
+    *update = (struct audit_update){0};
     if (trainer_begin_step(reference, &subject->text.loader, error)) return -1;
     if (trainer_end_step(reference, &report, error)) return -1;
     update->skipped = report.skipped;

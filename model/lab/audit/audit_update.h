@@ -5,7 +5,7 @@
 #include "data/base/error.h"
 #include "model/lab/audit/audit_subject.h"
 
-enum master_format { MASTER_BF16, MASTER_FP16, MASTER_FORMATS };
+enum { MASTER_BF16, MASTER_FP16, MASTER_FORMATS };
 
 /* Of one parameter, or of all. An update is what the step adds to the fp32 master. A master of 16
  * bits holds the weight rounded, and rounds once more after the update was added. */
@@ -19,14 +19,13 @@ struct update {
 void update_add(struct update *update, const float *before, const float *after, size_t count);
 void update_merge(struct update *update, const struct update *other);
 
-double update_lost(const struct update *update, enum master_format format); /* a share */
+double update_lost(const struct update *update, int format); /* a share */
 
 /* 10 log10(signal / noise); INFINITY without noise, and where nothing changed. */
-double update_decibel(const struct update *update, enum master_format format);
+double update_decibel(const struct update *update, int format);
 
 /* One real step of the reference in fp32. */
 struct audit_update {
-    bool made;
     bool skipped; /* its gradients were not finite: nothing was updated */
     int64_t step; /* counted from 1 */
     double lr;

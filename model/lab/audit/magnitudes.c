@@ -55,9 +55,10 @@ static uint64_t below(const struct magnitudes *magnitudes, int exponent) {
     return total;
 }
 
-static uint64_t powers_at(const struct magnitudes *magnitudes, int exponent) {
+/* One of bins or powers. */
+static uint64_t count_at(const uint64_t counts[MAGNITUDE_BINS], int exponent) {
     bool exists = exponent >= MAGNITUDE_MIN && exponent <= MAGNITUDE_MAX;
-    return exists ? magnitudes->powers[exponent - MAGNITUDE_MIN] : 0;
+    return exists ? counts[exponent - MAGNITUDE_MIN] : 0;
 }
 
 static double share(const struct magnitudes *magnitudes, uint64_t part) {
@@ -66,7 +67,7 @@ static double share(const struct magnitudes *magnitudes, uint64_t part) {
 }
 
 static uint64_t lost(const struct magnitudes *magnitudes, int scale) {
-    return below(magnitudes, FP16_ZERO - scale) + powers_at(magnitudes, FP16_ZERO - scale);
+    return below(magnitudes, FP16_ZERO - scale) + count_at(magnitudes->powers, FP16_ZERO - scale);
 }
 
 double magnitudes_lost(const struct magnitudes *magnitudes, int scale) {
@@ -104,7 +105,6 @@ bool magnitudes_range(const struct magnitudes *magnitudes, int *lowest, int *hig
 }
 
 double magnitudes_share(const struct magnitudes *magnitudes, int exponent) {
-    bool exists = exponent >= MAGNITUDE_MIN && exponent <= MAGNITUDE_MAX;
-    if (!exists || magnitudes->count == 0) return 0;
-    return (double)magnitudes->bins[exponent - MAGNITUDE_MIN] / (double)magnitudes->count;
+    if (magnitudes->count == 0) return 0;
+    return (double)count_at(magnitudes->bins, exponent) / (double)magnitudes->count;
 }

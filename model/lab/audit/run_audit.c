@@ -9,9 +9,7 @@
 #include "data/base/files.h"
 #include "data/base/printed.h"
 #include "data/base/signals.h"
-#include "model/lab/audit/audit_html.h"
-#include "model/lab/audit/audit_json.h"
-#include "model/lab/audit/audit_text.h"
+#include "model/lab/audit/audit_print.h"
 #include "model/run/report.h"
 
 /* Says what is being done once it takes longer than people like to wait in silence. */
@@ -65,17 +63,14 @@ static int write_file(const char *folder, const char *name,
     return printed_write(&printed, path, NULL, error);
 }
 
-static int write_files(const struct audit *audit, const struct advice *advice, const char *folder,
-                       struct error *error) {
-    if (write_file(folder, "audit.json", audit_print_json, audit, advice, error)) return -1;
-    return write_file(folder, "audit.html", audit_print_html, audit, advice, error);
-}
-
 static int report(const struct audit *audit, const char *folder, struct error *error) {
     struct advice advice;
     advice_make(&advice, audit);
     audit_print_text(stdout, audit, &advice);
-    int status = folder ? write_files(audit, &advice, folder, error) : 0;
+    int status = 0;
+    if (folder && (write_file(folder, "audit.json", audit_print_json, audit, &advice, error) ||
+                   write_file(folder, "audit.html", audit_print_html, audit, &advice, error)))
+        status = -1;
     advice_free(&advice);
     return status;
 }

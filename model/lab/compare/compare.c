@@ -1,5 +1,4 @@
 /* ./compare: how runs differ from one of them, and whether they may stand for it. */
-#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -13,10 +12,7 @@
 #include "data/base/flags.h"
 #include "data/base/help.h"
 #include "data/base/printed.h"
-#include "model/lab/compare/comparison_html.h"
-#include "model/lab/compare/comparison_json.h"
-#include "model/lab/compare/comparison_report.h"
-#include "model/lab/compare/comparison_text.h"
+#include "model/lab/compare/comparison_print.h"
 
 struct options {
     const char **paths; /* stb_ds array, and the labels beside */

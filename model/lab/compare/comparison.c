@@ -1,10 +1,7 @@
 #include "model/lab/compare/comparison.h"
 
-#include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 
-#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
 enum { WINDOW_LEAST = 10, WARM_STEPS = 10 };
@@ -95,142 +92,136 @@ static double final_mean(const double *values, int count, int window) {
     return 2 * finite >= window ? mean_of(values + count - window, window) : NAN;
 }
 
-static void compare_final(struct comparison *c) {
-    double *percent = NULL, *losses[COMPARE_SIDES] = {NULL, NULL};
+/* A figure of one run of a pair, at a place that the figure is about. */
+typedef double pair_figure(const struct comparison *c, const struct run_pair *pair, int side,
+                           int at);
+
+/* Returns the difference of the pairs, and sets the means of both sides. */
+static struct difference compare_pairs(double means[COMPARE_SIDES], const struct comparison *c,
+                                       pair_figure *figure, int at) {
+    double *percent = NULL, *figures[COMPARE_SIDES] = {NULL, NULL};
     int pairs = (int)arrlen(c->pairs);
     for (int p = 0; p < pairs; p++) {
         for (int side = 0; side < COMPARE_SIDES; side++)
-            arrput(losses[side], final_mean(c->pairs[p].loss[side], c->steps, c->window));
-        arrput(percent, percent_of(losses[COMPARE_OTHER][p], losses[COMPARE_REFERENCE][p]));
+            arrput(figures[side], figure(c, &c->pairs[p], side, at));
+        arrput(percent, percent_of(figures[COMPARE_OTHER][p], figures[COMPARE_REFERENCE][p]));
     }
-    c->training = difference_of(percent, losses[COMPARE_REFERENCE], pairs);
+    struct difference difference = difference_of(percent, figures[COMPARE_REFERENCE], pairs);
     for (int side = 0; side < COMPARE_SIDES; side++) {
-        c->training_loss[side] = mean_of(losses[side], pairs);
-        arrfree(losses[side]);
+        means[side] = mean_of(figures[side], pairs);
+        arrfree(figures[side]);
     }
     arrfree(percent);
+    return difference;
 }
 
-/* The loss of the validation after a step; false when there was none. */
-static bool validation_at(double *loss, const struct run_record *run, int64_t step) {
-    for (ptrdiff_t i = arrlen(run->validations) - 1; i >= 0; i--)
-        if (run->validations[i].step == step) {
-            *loss = run->validations[i].loss;
-            return true;
-        }
-    return false;
+static double final_loss(const struct comparison *c, const struct run_pair *pair, int side,
+                         int at) {
+    (void)at;
+    return final_mean(pair->loss[side], c->steps, c->window);
+}
+
+/* The validation after a step, or NULL. */
+static const struct run_validation *find_validation(const struct run_record *run, int64_t step) {
+    for (int i = 0; i < arrlen(run->validations); i++)
+        if (run->validations[i].step == step) return &run->validations[i];
+    return NULL;
+}
+
+static double validation_loss(const struct comparison *c, const struct run_pair *pair, int side,
+                              int at) {
+    (void)at;
+    const struct run_validation *found = find_validation(pair->runs[side], c->validation_step);
+    return found ? found->loss : NAN;
 }
 
 static bool all_validated(const struct comparison *c, int64_t step) {
-    double ignored;
     for (int p = 0; p < arrlen(c->pairs); p++)
         for (int side = 0; side < COMPARE_SIDES; side++)
-            if (!validation_at(&ignored, c->pairs[p].runs[side], step)) return false;
+            if (!find_validation(c->pairs[p].runs[side], step)) return false;
     return true;
 }
 
-static void compare_validation(struct comparison *c) {
+static int64_t last_common_validation(const struct comparison *c) {
     const struct run_record *first = c->pairs[0].runs[COMPARE_REFERENCE];
-    double *percent = NULL, *losses[COMPARE_SIDES] = {NULL, NULL};
-    int pairs = (int)arrlen(c->pairs);
-    c->validation_step = -1;
-    for (ptrdiff_t i = arrlen(first->validations) - 1; i >= 0 && c->validation_step < 0; i--)
-        if (all_validated(c, first->validations[i].step))
-            c->validation_step = first->validations[i].step;
-    for (int p = 0; p < pairs; p++) {
-        double both[COMPARE_SIDES] = {NAN, NAN};
-        for (int side = 0; side < COMPARE_SIDES; side++) {
-            validation_at(&both[side], c->pairs[p].runs[side], c->validation_step);
-            arrput(losses[side], both[side]);
-        }
-        arrput(percent, percent_of(both[COMPARE_OTHER], both[COMPARE_REFERENCE]));
-    }
-    c->validation = difference_of(percent, losses[COMPARE_REFERENCE], pairs);
-    for (int side = 0; side < COMPARE_SIDES; side++) {
-        c->validation_loss[side] = mean_of(losses[side], pairs);
-        arrfree(losses[side]);
-    }
-    arrfree(percent);
+    for (ptrdiff_t i = arrlen(first->validations) - 1; i >= 0; i--)
+        if (all_validated(c, first->validations[i].step)) return first->validations[i].step;
+    return -1;
 }
 
 /* ---- curves */
 
-static void smooth_pair(struct run_pair *pair, int steps, int window) {
-    for (int side = 0; side < COMPARE_SIDES; side++) {
-        arrsetlen(pair->smoothed[side], (size_t)steps);
-        smooth(pair->smoothed[side], pair->loss[side], steps, window);
-    }
-    for (int i = 0; i < steps; i++)
-        arrput(pair->percent,
-               percent_of(pair->smoothed[COMPARE_OTHER][i], pair->smoothed[COMPARE_REFERENCE][i]));
+/* at -1: there is no such step. */
+static double smoothed_loss(const struct comparison *c, const struct run_pair *pair, int side,
+                            int at) {
+    (void)c;
+    return at < 0 ? NAN : pair->smoothed[side][at];
 }
 
 /* The mean of all pairs where all have a value, so that the curve has no jumps. */
-static double mean_over_pairs(const struct comparison *c, int i, int what) {
-    double sum = 0;
+static void add_means(struct comparison *c, int i) {
+    double sums[COMPARE_SIDES] = {0, 0}, percent = 0, pairs = (double)arrlen(c->pairs);
     for (int p = 0; p < arrlen(c->pairs); p++) {
-        const struct run_pair *pair = &c->pairs[p];
-        sum += what < COMPARE_SIDES ? pair->smoothed[what][i] : pair->percent[i];
+        double *const *smoothed = c->pairs[p].smoothed;
+        for (int side = 0; side < COMPARE_SIDES; side++) sums[side] += smoothed[side][i];
+        percent += percent_of(smoothed[COMPARE_OTHER][i], smoothed[COMPARE_REFERENCE][i]);
     }
-    return sum / (double)arrlen(c->pairs);
+    for (int side = 0; side < COMPARE_SIDES; side++) arrput(c->smoothed[side], sums[side] / pairs);
+    arrput(c->percent, percent / pairs);
 }
 
-/* at -1: there is no such step. */
-static struct difference difference_at(const struct comparison *c, int at) {
-    double *percent = NULL, *reference = NULL;
-    int pairs = (int)arrlen(c->pairs);
-    for (int p = 0; p < pairs; p++) {
-        arrput(percent, at < 0 ? NAN : c->pairs[p].percent[at]);
-        arrput(reference, at < 0 ? NAN : c->pairs[p].smoothed[COMPARE_REFERENCE][at]);
-    }
-    struct difference difference = difference_of(percent, reference, pairs);
-    arrfree(percent);
-    arrfree(reference);
-    return difference;
+static double *smoothed_of(const double *values, int count, int window) {
+    double *smoothed = NULL;
+    arrsetlen(smoothed, (size_t)count);
+    smooth(smoothed, values, count, window);
+    return smoothed;
 }
 
 static void compare_curves(struct comparison *c) {
     int farthest = -1, highest = -1;
-    for (int p = 0; p < arrlen(c->pairs); p++) smooth_pair(&c->pairs[p], c->steps, c->window);
-    for (int i = 0; i < c->steps; i++) {
+    double ignored[COMPARE_SIDES];
+    for (int p = 0; p < arrlen(c->pairs); p++)
         for (int side = 0; side < COMPARE_SIDES; side++)
-            arrput(c->smoothed[side], mean_over_pairs(c, i, side));
-        arrput(c->percent, mean_over_pairs(c, i, COMPARE_SIDES));
+            c->pairs[p].smoothed[side] = smoothed_of(c->pairs[p].loss[side], c->steps, c->window);
+    for (int i = 0; i < c->steps; i++) {
+        add_means(c, i);
         if (c->step[i] <= c->settled || !isfinite(c->percent[i])) continue;
         if (farthest < 0 || fabs(c->percent[i]) > fabs(c->percent[farthest])) farthest = i;
         if (highest < 0 || c->percent[i] > c->percent[highest]) highest = i;
     }
-    c->curve = difference_at(c, farthest);
-    c->curve_highest = difference_at(c, highest);
+    c->curve = compare_pairs(ignored, c, smoothed_loss, farthest);
+    c->curve_highest = compare_pairs(ignored, c, smoothed_loss, highest);
     c->curve_step = farthest < 0 ? NAN : c->step[farthest];
     c->curve_highest_step = highest < 0 ? NAN : c->step[highest];
 }
 
 /* ---- gradient norms */
 
-struct norm_figures {
-    int steps;
-    double correlation, smoothed_correlation, median, geometric, reference_level;
+enum norm_figure {
+    NORM_CORRELATION,
+    NORM_SMOOTHED_CORRELATION,
+    NORM_MEDIAN, /* of the ratios, as a difference from 1 in % */
+    NORM_LOG_RATIO,
+    NORM_LEVEL, /* geometric mean of the reference's norms */
+    NORM_FIGURES
 };
 
 static double smoothed_correlation(double *const logarithms[COMPARE_SIDES], int steps, int window) {
-    double *smoothed[COMPARE_SIDES] = {NULL, NULL};
     if (steps < COMPARE_WINDOWS_LEAST * window) return NAN;
-    for (int side = 0; side < COMPARE_SIDES; side++) {
-        arrsetlen(smoothed[side], (size_t)steps);
-        smooth(smoothed[side], logarithms[side], steps, window);
-    }
-    double correlation = correlation_of(smoothed[0], smoothed[1], steps);
-    arrfree(smoothed[0]);
-    arrfree(smoothed[1]);
+    double *a = smoothed_of(logarithms[0], steps, window);
+    double *b = smoothed_of(logarithms[1], steps, window);
+    double correlation = correlation_of(a, b, steps);
+    arrfree(a);
+    arrfree(b);
     return correlation;
 }
 
-static struct norm_figures norm_figures_of(const struct run_pair *pair, int steps, int window) {
+/* Puts the figures of a pair at the ends of stb_ds arrays. */
+static void add_norm_figures(double *figures[NORM_FIGURES], const struct run_pair *pair, int steps,
+                             int window) {
     const double *a = pair->norm[COMPARE_REFERENCE], *b = pair->norm[COMPARE_OTHER];
-    double *ratios = NULL, *changes = NULL, *logarithms[COMPARE_SIDES] = {NULL, NULL};
-    double *levels = NULL;
-    struct norm_figures figures = {.correlation = correlation_of(a, b, steps)};
+    double *ratios = NULL, *changes = NULL, *levels = NULL;
+    double *logarithms[COMPARE_SIDES] = {NULL, NULL};
     for (int i = 0; i < steps; i++) {
         bool zero = b[i] == 0; /* has no logarithm; left out in both, as what is missing is */
         arrput(ratios, b[i] / a[i]);
@@ -238,65 +229,56 @@ static struct norm_figures norm_figures_of(const struct run_pair *pair, int step
         arrput(changes, zero ? NAN : log(b[i] / a[i]));
         for (int side = 0; side < COMPARE_SIDES; side++)
             arrput(logarithms[side], zero ? NAN : log(pair->norm[side][i]));
-        figures.steps += isfinite(a[i]) != 0;
     }
-    figures.smoothed_correlation = smoothed_correlation(logarithms, steps, window);
-    figures.median = median_of(ratios, steps);
-    figures.geometric = exp(mean_of(changes, steps));
-    figures.reference_level = exp(mean_of(levels, steps));
+    double geometric = exp(mean_of(changes, steps));
+    arrput(figures[NORM_CORRELATION], correlation_of(a, b, steps));
+    arrput(figures[NORM_SMOOTHED_CORRELATION], smoothed_correlation(logarithms, steps, window));
+    arrput(figures[NORM_MEDIAN], percent_of(median_of(ratios, steps), 1));
+    arrput(figures[NORM_LOG_RATIO], log(geometric));
+    arrput(figures[NORM_LEVEL], exp(mean_of(levels, steps)));
     arrfree(levels);
     arrfree(ratios);
     arrfree(changes);
     arrfree(logarithms[0]);
     arrfree(logarithms[1]);
-    return figures;
 }
 
 static void compare_norms(struct comparison *c) {
-    double *correlations = NULL, *smoothed = NULL, *ratios = NULL, *percent = NULL, *levels = NULL;
+    double *figures[NORM_FIGURES] = {NULL};
     int pairs = (int)arrlen(c->pairs);
     for (int p = 0; p < pairs; p++) {
-        struct norm_figures figures = norm_figures_of(&c->pairs[p], c->steps, c->window);
-        c->norm_steps += figures.steps;
-        c->norms_lost += c->pairs[p].norms_lost;
-        c->norms_zero += c->pairs[p].norms_zero;
-        arrput(correlations, figures.correlation);
-        arrput(smoothed, figures.smoothed_correlation);
-        arrput(ratios, log(figures.geometric));
-        arrput(percent, percent_of(figures.median, 1));
-        arrput(levels, figures.reference_level);
+        const struct run_pair *pair = &c->pairs[p];
+        for (int i = 0; i < c->steps; i++)
+            c->norm_steps += isfinite(pair->norm[COMPARE_REFERENCE][i]) != 0;
+        c->norms_lost += pair->norms_lost;
+        c->norms_zero += pair->norms_zero;
+        add_norm_figures(figures, pair, c->steps, c->window);
     }
-    c->norm_correlation = mean_of(correlations, pairs);
-    c->norm_smoothed_correlation = mean_of(smoothed, pairs);
-    c->norm_ratio = exp(mean_of(ratios, pairs));
-    c->norm = difference_of(percent, levels, pairs);
-    arrfree(correlations);
-    arrfree(smoothed);
-    arrfree(ratios);
-    arrfree(percent);
-    arrfree(levels);
+    c->norm_correlation = mean_of(figures[NORM_CORRELATION], pairs);
+    c->norm_smoothed_correlation = mean_of(figures[NORM_SMOOTHED_CORRELATION], pairs);
+    c->norm_ratio = exp(mean_of(figures[NORM_LOG_RATIO], pairs));
+    c->norm = difference_of(figures[NORM_MEDIAN], figures[NORM_LEVEL], pairs);
+    for (int i = 0; i < NORM_FIGURES; i++) arrfree(figures[i]);
 }
 
 /* ---- a group by itself */
 
+static bool scales(const struct run_record *run) {
+    for (int i = 0; i < arrlen(run->steps); i++)
+        if (isfinite(run->steps[i].loss_scale) && run->steps[i].loss_scale != 1) return true;
+    return false;
+}
+
 static void add_scale_path(struct group_figures *figures, const struct run_record *run) {
-    double last = NAN;
-    bool scaled = false;
-    figures->scale_first = figures->scale_last = NAN;
-    figures->scale_smallest = figures->scale_largest = NAN;
     for (int i = 0; i < arrlen(run->steps); i++) {
         double scale = run->steps[i].loss_scale;
         if (!isfinite(scale)) continue;
-        scaled = scaled || scale != 1;
-        figures->scale_changes += isfinite(last) && scale != last;
-        if (isnan(last)) figures->scale_first = scale;
+        if (isnan(figures->scale_first)) figures->scale_first = figures->scale_last = scale;
+        figures->scale_changes += scale != figures->scale_last;
         figures->scale_smallest = fmin(figures->scale_smallest, scale);
         figures->scale_largest = fmax(figures->scale_largest, scale);
-        figures->scale_last = last = scale;
+        figures->scale_last = scale;
     }
-    if (scaled) return;
-    figures->scale_first = figures->scale_last = NAN;
-    figures->scale_smallest = figures->scale_largest = NAN;
 }
 
 static void add_run(struct group_figures *figures, const struct run_record *run) {
@@ -317,7 +299,11 @@ static void add_run(struct group_figures *figures, const struct run_record *run)
 }
 
 static struct group_figures group_figures_of(const struct run_group *group) {
-    struct group_figures figures = {.memory_bytes = NAN};
+    struct group_figures figures = {.memory_bytes = NAN,
+                                    .scale_first = NAN,
+                                    .scale_last = NAN,
+                                    .scale_smallest = NAN,
+                                    .scale_largest = NAN};
     double *speeds = NULL;
     for (int r = 0; r < arrlen(group->runs); r++) {
         const struct run_record *run = group->runs[r];
@@ -325,7 +311,7 @@ static struct group_figures group_figures_of(const struct run_group *group) {
         int count = (int)arrlen(run->steps), warm = count > 2 * WARM_STEPS ? WARM_STEPS : count / 2;
         for (int i = warm; i < count; i++) arrput(speeds, run->steps[i].tokens_per_s);
     }
-    add_scale_path(&figures, group->runs[0]);
+    if (scales(group->runs[0])) add_scale_path(&figures, group->runs[0]);
     figures.tokens_per_s = median_of(speeds, (int)arrlen(speeds));
     arrfree(speeds);
     return figures;
@@ -351,8 +337,9 @@ int comparison_make(struct comparison *c, const struct run_group *reference,
     }
     c->window = c->steps / 20 > WINDOW_LEAST ? c->steps / 20 : WINDOW_LEAST;
     c->settled = settled_after(c);
-    compare_final(c);
-    compare_validation(c);
+    c->training = compare_pairs(c->training_loss, c, final_loss, 0);
+    c->validation_step = last_common_validation(c);
+    c->validation = compare_pairs(c->validation_loss, c, validation_loss, 0);
     compare_curves(c);
     compare_norms(c);
     struct group_figures base = group_figures_of(reference);
@@ -369,7 +356,6 @@ void comparison_free(struct comparison *c) {
             arrfree(c->pairs[p].norm[side]);
             arrfree(c->pairs[p].smoothed[side]);
         }
-        arrfree(c->pairs[p].percent);
     }
     arrfree(c->pairs);
     for (int side = 0; side < COMPARE_SIDES; side++) arrfree(c->smoothed[side]);

@@ -46,8 +46,8 @@ struct run_pair {
     const struct run_record *runs[COMPARE_SIDES];
     /* [steps] each; NaN in both where either is missing. */
     double *loss[COMPARE_SIDES], *norm[COMPARE_SIDES];
-    int norms_lost, norms_zero;                /* as in struct comparison */
-    double *smoothed[COMPARE_SIDES], *percent; /* of the smoothed loss: other against reference */
+    int norms_lost, norms_zero; /* as in struct comparison */
+    double *smoothed[COMPARE_SIDES];
 };
 
 struct comparison {

@@ -1,4 +1,4 @@
-#include "model/lab/compare/comparison_html.h"
+#include "model/lab/compare/comparison_print.h"
 
 /* A report as one page, with charts. */
 #include <math.h>
@@ -7,9 +7,8 @@
 #include <stb/stb_ds.h>
 
 #include "data/base/printed.h"
-#include "model/lab/page/chart.h"
-#include "model/lab/compare/comparison_tables.h"
 #include "model/lab/page/chart_print.h"
+#include "model/lab/compare/comparison_tables.h"
 #include "model/lab/page/page.h"
 
 _Static_assert((int)RUN_GROUPS_MAX <= (int)CHART_SERIES_MAX, "each group has a colour");
@@ -31,10 +30,19 @@ static void draw(FILE *out, struct drawing *drawing) {
     }
 }
 
-static struct chart_series *add_series(struct drawing *drawing, const char *label, int colour) {
+static struct chart_series *add_series(struct drawing *drawing,
+                                       const struct comparison_report *report, int g,
+                                       const double *x, const double *y, int count) {
     struct chart_series *series = &drawing->series[drawing->chart.series_count++];
-    *series = (struct chart_series){.label = label, .colour = colour};
+    *series = (struct chart_series){
+        .label = report->groups[g].label, .x = x, .y = y, .count = count, .colour = g};
     return series;
+}
+
+/* The points of the group that the drawing owns. */
+static struct chart_series *add_own(struct drawing *drawing, const struct comparison_report *report,
+                                    int g) {
+    return add_series(drawing, report, g, drawing->x[g], drawing->y[g], (int)arrlen(drawing->x[g]));
 }
 
 static void loss_chart(FILE *out, const struct comparison_report *report) {
@@ -42,10 +50,7 @@ static void loss_chart(FILE *out, const struct comparison_report *report) {
         .chart = {.title = "Training loss, smoothed", .y_label = "nats per token"}};
     for (int g = 0; g < arrlen(report->groups); g++) {
         const struct comparison *c = &report->comparisons[g];
-        struct chart_series *series = add_series(&drawing, report->groups[g].label, g);
-        series->x = c->step;
-        series->y = c->smoothed[COMPARE_OTHER];
-        series->count = c->steps;
+        add_series(&drawing, report, g, c->step, c->smoothed[COMPARE_OTHER], c->steps);
     }
     draw(out, &drawing);
 }
@@ -59,10 +64,7 @@ static void difference_chart(FILE *out, const struct comparison_report *report) 
     struct chart_mark mark = {report->comparisons[0].step[0], settled, "not judged"};
     for (int g = 0; g < arrlen(report->groups); g++) {
         const struct comparison *c = &report->comparisons[g];
-        struct chart_series *series = add_series(&drawing, report->groups[g].label, g);
-        series->x = c->step;
-        series->y = c->percent;
-        series->count = c->steps;
+        add_series(&drawing, report, g, c->step, c->percent, c->steps);
     }
     if (mark.to > mark.from) {
         drawing.chart.marks = &mark;
@@ -81,55 +83,26 @@ static void validation_chart(FILE *out, const struct comparison_report *report) 
             arrput(drawing.y[g], run->validations[i].loss);
             any = true;
         }
-        struct chart_series *series = add_series(&drawing, report->groups[g].label, g);
-        series->x = drawing.x[g];
-        series->y = drawing.y[g];
-        series->count = (int)arrlen(drawing.x[g]);
+        add_own(&drawing, report, g);
     }
     if (any) draw(out, &drawing);
 }
 
-typedef double step_value(const struct run_step *step);
-
-static double norm_of(const struct run_step *step) {
-    return step->gradient_norm;
-}
-
-static double speed_of(const struct run_step *step) {
-    return step->tokens_per_s;
-}
-
-/* Means of a value over the window of steps, in the groups' first runs. */
-static void add_smoothed(struct drawing *drawing, const struct comparison_report *report, int g,
-                         step_value *value) {
+/* A value of the steps of the groups' first runs, as means over `window` of them. */
+static struct chart_series *add_steps(struct drawing *drawing,
+                                      const struct comparison_report *report, int g, size_t offset,
+                                      int window) {
     const struct run_record *run = report->groups[g].runs[0];
-    int count = (int)arrlen(run->steps), window = report->comparisons[g].window;
+    int count = (int)arrlen(run->steps);
     double *values = NULL;
     for (int i = 0; i < count; i++) {
         arrput(drawing->x[g], (double)run->steps[i].step);
-        arrput(values, value(&run->steps[i]));
+        arrput(values, *(const double *)((const char *)&run->steps[i] + offset));
     }
     arrsetlen(drawing->y[g], (size_t)count);
     smooth(drawing->y[g], values, count, count > window ? window : 1);
     arrfree(values);
-    struct chart_series *series = add_series(drawing, report->groups[g].label, g);
-    series->x = drawing->x[g];
-    series->y = drawing->y[g];
-    series->count = count;
-}
-
-/* As it was, step by step. */
-static void add_scale(struct drawing *drawing, const struct comparison_report *report, int g) {
-    const struct run_record *run = report->groups[g].runs[0];
-    for (int i = 0; i < arrlen(run->steps); i++) {
-        arrput(drawing->x[g], (double)run->steps[i].step);
-        arrput(drawing->y[g], run->steps[i].loss_scale);
-    }
-    struct chart_series *series = add_series(drawing, report->groups[g].label, g);
-    series->x = drawing->x[g];
-    series->y = drawing->y[g];
-    series->count = (int)arrlen(drawing->x[g]);
-    series->style = CHART_STEPS;
+    return add_own(drawing, report, g);
 }
 
 static void steps_charts(FILE *out, const struct comparison_report *report) {
@@ -139,22 +112,23 @@ static void steps_charts(FILE *out, const struct comparison_report *report) {
     struct drawing speed = {
         .chart = {.title = "Speed, smoothed", .y_label = "tokens per second", .zero_y = true}};
     for (int g = 0; g < arrlen(report->groups); g++) {
-        add_smoothed(&norm, report, g, norm_of);
-        add_smoothed(&speed, report, g, speed_of);
-        if (isfinite(report->comparisons[g].figures.scale_first)) add_scale(&scale, report, g);
+        const struct comparison *c = &report->comparisons[g];
+        add_steps(&norm, report, g, offsetof(struct run_step, gradient_norm), c->window);
+        add_steps(&speed, report, g, offsetof(struct run_step, tokens_per_s), c->window);
+        if (isfinite(c->figures.scale_first))
+            add_steps(&scale, report, g, offsetof(struct run_step, loss_scale), 1)->style =
+                CHART_STEPS;
     }
     draw(out, &norm);
     if (scale.chart.series_count > 0) draw(out, &scale);
     draw(out, &speed);
 }
 
-static void print_section(FILE *out, struct table table, const char *heading, const char *text) {
-    if (table_rows(&table) > 0) {
-        page_heading(out, heading);
-        table_print_html(out, &table);
-        if (text) page_paragraph(out, "%s", text);
-    }
-    table_free(&table);
+static void print_section(FILE *out, const char *heading, const struct table *table,
+                          const char *note) {
+    page_heading(out, heading);
+    table_print_html(out, table);
+    if (note) page_paragraph(out, "%s", note);
 }
 
 static void print_verdicts(FILE *out, const struct comparison_report *report) {
@@ -218,8 +192,7 @@ static void print_configs(FILE *out, const struct comparison_report *report) {
 }
 
 void comparison_print_html(FILE *out, const struct comparison_report *report) {
-    char summary[300], extent[COMPARISON_EXTENT_MAX], note[COMPARISON_NOTE_MAX],
-        *title = title_of(report);
+    char summary[300], extent[COMPARISON_EXTENT_MAX], *title = title_of(report);
     snprintf(summary, sizeof summary, "%s, measured against %s", comparison_extent(extent, report),
              report->groups[report->reference].label);
     page_begin(out, title, summary);
@@ -227,17 +200,9 @@ void comparison_print_html(FILE *out, const struct comparison_report *report) {
     print_verdicts(out, report);
     for (int i = 0; i < arrlen(report->warnings); i++)
         page_verdict(out, PAGE_NEUTRAL, "warning", report->warnings[i]);
-    print_section(out, comparison_table_losses(report), "Losses",
-                  comparison_note_losses(note, report));
+    comparison_print_sections(out, report, COMPARISON_LOSSES, COMPARISON_LOSSES, print_section);
     print_charts(out, report);
-    print_section(out, comparison_table_gradients(report), "Gradient norms", NULL);
-    print_section(out, comparison_table_scale(report), "Loss scale", NULL);
-    print_section(out, comparison_table_speed(report), "Speed and memory", NULL);
-    print_section(out, comparison_table_profile(report), "Where the time goes", NULL);
-    print_section(out, comparison_table_noise(report), "Noise",
-                  comparison_note_noise(note, report));
-    print_section(out, comparison_table_checks(report), "Checks", NULL);
-    print_section(out, comparison_table_limits(report), "Limits", NULL);
+    comparison_print_sections(out, report, COMPARISON_GRADIENTS, COMPARISON_LIMITS, print_section);
     print_configs(out, report);
     page_end(out);
 }

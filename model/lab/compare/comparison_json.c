@@ -1,7 +1,6 @@
-#include "model/lab/compare/comparison_json.h"
+#include "model/lab/compare/comparison_print.h"
 
 /* A report for programs. */
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -18,6 +17,12 @@ static void number(cJSON *object, const char *key, double value) {
 static void text(cJSON *object, const char *key, const char *value) {
     if (value) cJSON_AddStringToObject(object, key, value);
     else cJSON_AddNullToObject(object, key);
+}
+
+static cJSON *add_item(cJSON *array) {
+    cJSON *item = cJSON_CreateObject();
+    cJSON_AddItemToArray(array, item);
+    return item;
 }
 
 static cJSON *difference(cJSON *object, const char *key, const struct difference *d) {
@@ -47,8 +52,7 @@ static void add_runs(cJSON *object, const struct run_group *group) {
     cJSON *runs = cJSON_AddArrayToObject(object, "runs");
     for (int i = 0; i < arrlen(group->runs); i++) {
         const struct run_record *run = group->runs[i];
-        cJSON *item = cJSON_CreateObject();
-        cJSON_AddItemToArray(runs, item);
+        cJSON *item = add_item(runs);
         text(item, "path", run->path);
         text(item, "name", run->name);
         number(item, "seed", (double)run->seed);
@@ -115,8 +119,7 @@ static void add_checks(cJSON *object, const struct verdict *verdict) {
     cJSON *checks = cJSON_AddArrayToObject(object, "checks");
     for (int i = 0; i < CHECKS; i++) {
         const struct check *check = &verdict->checks[i];
-        cJSON *item = cJSON_CreateObject();
-        cJSON_AddItemToArray(checks, item);
+        cJSON *item = add_item(checks);
         text(item, "name", check_name(i));
         text(item, "outcome", outcomes[check->outcome]);
         number(item, "value", check->value);
@@ -125,11 +128,11 @@ static void add_checks(cJSON *object, const struct verdict *verdict) {
     }
 }
 
-static cJSON *group_object(const struct comparison_report *report, int g) {
+static void add_group(cJSON *groups, const struct comparison_report *report, int g) {
     const struct run_group *group = &report->groups[g];
     const struct comparison *c = &report->comparisons[g];
     const struct verdict *verdict = &report->verdicts[g];
-    cJSON *object = cJSON_CreateObject();
+    cJSON *object = add_item(groups);
     text(object, "label", group->label);
     text(object, "verdict", verdict->pass ? comparison_report_word(report, g) : "fail");
     text(object, "precision", group->runs[0]->precision);
@@ -141,7 +144,6 @@ static cJSON *group_object(const struct comparison_report *report, int g) {
     add_figures(object, c);
     add_profile(object, profiled_run(group));
     add_checks(object, verdict);
-    return object;
 }
 
 static void add_config_differences(cJSON *root, const struct comparison_report *report) {
@@ -149,8 +151,7 @@ static void add_config_differences(cJSON *root, const struct comparison_report *
     cJSON *array = cJSON_AddArrayToObject(root, "config_differences");
     for (int i = 0; i < arrlen(report->differences); i++) {
         const struct config_difference *found = &report->differences[i];
-        cJSON *item = cJSON_CreateObject();
-        cJSON_AddItemToArray(array, item);
+        cJSON *item = add_item(array);
         text(item, "key", found->key);
         text(item, "weight", weights[found->weight]);
         cJSON *values = cJSON_AddObjectToObject(item, "values");
@@ -173,8 +174,7 @@ void comparison_print_json(FILE *out, const struct comparison_report *report) {
         cJSON_AddItemToArray(warnings, cJSON_CreateString(report->warnings[i]));
     add_limits(root, &report->limits);
     cJSON *groups = cJSON_AddArrayToObject(root, "groups");
-    for (int g = 0; g < arrlen(report->groups); g++)
-        cJSON_AddItemToArray(groups, group_object(report, g));
+    for (int g = 0; g < arrlen(report->groups); g++) add_group(groups, report, g);
     add_config_differences(root, report);
     char *printed = cJSON_Print(root);
     if (!printed) abort(); /* as stb_ds does when memory is short */

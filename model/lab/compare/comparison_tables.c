@@ -3,9 +3,12 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <stb/stb_ds.h>
+
+#include "data/base/printed.h"
 
 #define GIB (1024.0 * 1024 * 1024)
 #define MIB (1024.0 * 1024)
@@ -39,15 +42,11 @@ static void percent_cell(struct table *table, const struct comparison_report *re
     else NUMBER_CELL(table, "%+.3f %%", percent);
 }
 
-struct table comparison_table_losses(const struct comparison_report *report) {
+static struct table losses_table(const struct comparison_report *report) {
     struct table table = {0};
-    table_column(&table, "run", TABLE_LEFT);
-    table_column(&table, "verdict", TABLE_LEFT);
-    table_column(&table, "train loss", TABLE_RIGHT);
-    table_column(&table, "difference", TABLE_RIGHT);
-    table_column(&table, "val loss", TABLE_RIGHT);
-    table_column(&table, "difference", TABLE_RIGHT);
-    table_column(&table, "curve", TABLE_RIGHT);
+    table_columns(&table, TABLE_LEFT, "run", "verdict", NULL);
+    table_columns(&table, TABLE_RIGHT, "train loss", "difference", "val loss", "difference",
+                  "curve", NULL);
     for (int g = 0; g < arrlen(report->groups); g++) {
         const struct comparison *c = &report->comparisons[g];
         table_cell(&table, "%s", report->groups[g].label);
@@ -61,13 +60,11 @@ struct table comparison_table_losses(const struct comparison_report *report) {
     return table;
 }
 
-struct table comparison_table_gradients(const struct comparison_report *report) {
+static struct table gradients_table(const struct comparison_report *report) {
     struct table table = {0};
     table_column(&table, "gradient norms", TABLE_LEFT);
-    table_column(&table, "median ratio", TABLE_RIGHT);
-    table_column(&table, "mean ratio", TABLE_RIGHT);
-    table_column(&table, "correlation", TABLE_RIGHT);
-    table_column(&table, "smoothed", TABLE_RIGHT);
+    table_columns(&table, TABLE_RIGHT, "median ratio", "mean ratio", "correlation", "smoothed",
+                  NULL);
     for (int g = 0; g < arrlen(report->groups); g++) {
         const struct comparison *c = &report->comparisons[g];
         if (g == report->reference) continue;
@@ -87,16 +84,12 @@ static void skipped_cell(struct table *table, const struct group_figures *figure
     else table_cell(table, "0");
 }
 
-struct table comparison_table_scale(const struct comparison_report *report) {
+static struct table scale_table(const struct comparison_report *report) {
     char text[SCALE_TEXT_MAX];
     struct table table = {0};
     table_column(&table, "loss scale", TABLE_LEFT);
-    table_column(&table, "steps skipped", TABLE_RIGHT);
-    table_column(&table, "first", TABLE_RIGHT);
-    table_column(&table, "last", TABLE_RIGHT);
-    table_column(&table, "least", TABLE_RIGHT);
-    table_column(&table, "most", TABLE_RIGHT);
-    table_column(&table, "changes", TABLE_RIGHT);
+    table_columns(&table, TABLE_RIGHT, "steps skipped", "first", "last", "least", "most", "changes",
+                  NULL);
     for (int g = 0; g < arrlen(report->groups); g++) {
         const struct group_figures *f = &report->comparisons[g].figures;
         if (isnan(f->scale_first) && f->skipped == 0) continue;
@@ -116,13 +109,10 @@ static void memory_cell(struct table *table, double bytes) {
     else NUMBER_CELL(table, "%.1f MiB", bytes / MIB);
 }
 
-struct table comparison_table_speed(const struct comparison_report *report) {
+static struct table speed_table(const struct comparison_report *report) {
     struct table table = {0};
     table_column(&table, "run", TABLE_LEFT);
-    table_column(&table, "tokens/s", TABLE_RIGHT);
-    table_column(&table, "speed", TABLE_RIGHT);
-    table_column(&table, "peak memory", TABLE_RIGHT);
-    table_column(&table, "saved", TABLE_RIGHT);
+    table_columns(&table, TABLE_RIGHT, "tokens/s", "speed", "peak memory", "saved", NULL);
     for (int g = 0; g < arrlen(report->groups); g++) {
         const struct comparison *c = &report->comparisons[g];
         bool other = g != report->reference;
@@ -152,15 +142,10 @@ static void noise_row(struct table *table, const char *label, const char *figure
     table_cell(table, "%s", d->real ? "real" : "within noise");
 }
 
-struct table comparison_table_noise(const struct comparison_report *report) {
+static struct table noise_table(const struct comparison_report *report) {
     struct table table = {0};
-    table_column(&table, "run", TABLE_LEFT);
-    table_column(&table, "difference of", TABLE_LEFT);
-    table_column(&table, "seeds", TABLE_RIGHT);
-    table_column(&table, "mean", TABLE_RIGHT);
-    table_column(&table, "scatter", TABLE_RIGHT);
-    table_column(&table, "noise", TABLE_RIGHT);
-    table_column(&table, "margin", TABLE_RIGHT);
+    table_columns(&table, TABLE_LEFT, "run", "difference of", NULL);
+    table_columns(&table, TABLE_RIGHT, "seeds", "mean", "scatter", "noise", "margin", NULL);
     table_column(&table, "it is", TABLE_LEFT);
     for (int g = 0; g < arrlen(report->groups); g++) {
         const struct comparison *c = &report->comparisons[g];
@@ -191,7 +176,7 @@ static void profile_row(struct table *table, const struct comparison_report *rep
         NUMBER_CELL(table, "%.1f ms", part_ms(profiled_run(&report->groups[g]), name));
 }
 
-struct table comparison_table_profile(const struct comparison_report *report) {
+static struct table profile_table(const struct comparison_report *report) {
     const struct run_record *named = NULL;
     struct table table = {0};
     table_column(&table, "of a step", TABLE_LEFT);
@@ -215,12 +200,9 @@ struct table comparison_table_profile(const struct comparison_report *report) {
     return table;
 }
 
-struct table comparison_table_checks(const struct comparison_report *report) {
+static struct table checks_table(const struct comparison_report *report) {
     struct table table = {0};
-    table_column(&table, "run", TABLE_LEFT);
-    table_column(&table, "check", TABLE_LEFT);
-    table_column(&table, "outcome", TABLE_LEFT);
-    table_column(&table, "found", TABLE_LEFT);
+    table_columns(&table, TABLE_LEFT, "run", "check", "outcome", "found", NULL);
     for (int g = 0; g < arrlen(report->groups); g++) {
         if (g == report->reference && report->verdicts[g].pass) continue;
         for (int i = 0; i < CHECKS; i++) {
@@ -234,11 +216,10 @@ struct table comparison_table_checks(const struct comparison_report *report) {
     return table;
 }
 
-struct table comparison_table_limits(const struct comparison_report *report) {
+static struct table limits_table(const struct comparison_report *report) {
     char rule[CHECK_TEXT_MAX];
     struct table table = {0};
-    table_column(&table, "check", TABLE_LEFT);
-    table_column(&table, "passes if", TABLE_LEFT);
+    table_columns(&table, TABLE_LEFT, "check", "passes if", NULL);
     for (int i = 0; i < CHECKS; i++) {
         table_cell(&table, "%s", check_name(i));
         table_cell(&table, "%s", check_rule(rule, i, &report->limits));
@@ -292,17 +273,15 @@ const char *comparison_extent(char text[COMPARISON_EXTENT_MAX],
     return text;
 }
 
-const char *comparison_note_losses(char text[COMPARISON_NOTE_MAX],
-                                   const struct comparison_report *report) {
+static void losses_note(FILE *out, const struct comparison_report *report) {
     const struct comparison *c = &report->comparisons[report->reference];
     for (int g = 0; g < arrlen(report->groups); g++) /* the shortest */
         if (report->comparisons[g].steps < c->steps) c = &report->comparisons[g];
-    snprintf(text, COMPARISON_NOTE_MAX,
-             "The training loss is the mean of the last %d steps; the curve is that of means over "
-             "%d steps, where it is farthest from the reference after step %.0f. Runs of one seed "
-             "begin with the same weights and read the same batches.",
-             c->window, c->window, c->settled);
-    return text;
+    fprintf(out,
+            "The training loss is the mean of the last %d steps; the curve is that of means over "
+            "%d steps, where it is farthest from the reference after step %.0f. Runs of one seed "
+            "begin with the same weights and read the same batches.",
+            c->window, c->window, c->settled);
 }
 
 /* The numbers of pairs in the rows of the table of noise, each once, ascending. */
@@ -322,26 +301,48 @@ static int noise_counts(int counts[RUN_GROUPS_MAX], const struct comparison_repo
     return kinds;
 }
 
-const char *comparison_note_noise(char text[COMPARISON_NOTE_MAX],
-                                  const struct comparison_report *report) {
-    int counts[RUN_GROUPS_MAX], kinds = noise_counts(counts, report), length;
-    text[0] = 0;
-    if (kinds == 0) return text;
-    length = snprintf(text, COMPARISON_NOTE_MAX,
-                      "Scatter: standard deviation of the differences over the seeds. Noise: that "
-                      "of the reference itself. A difference is real beyond its margin, the "
-                      "smaller of");
-    for (int i = 0; i < kinds && length < COMPARISON_NOTE_MAX; i++) {
-        length += snprintf(text + length, COMPARISON_NOTE_MAX - (size_t)length,
-                           "%s %.2f scatters%s and %.2f noises", i ? "," : "",
-                           student_95(counts[i] - 1) / sqrt(counts[i]),
-                           i ? "" : " (95 %, Student's t)", 2 * sqrt(2.0 / counts[i]));
-        if (kinds > 1 && length < COMPARISON_NOTE_MAX)
-            length += snprintf(text + length, COMPARISON_NOTE_MAX - (size_t)length,
-                               " with %d seeds", counts[i]);
+static void noise_note(FILE *out, const struct comparison_report *report) {
+    int counts[RUN_GROUPS_MAX], kinds = noise_counts(counts, report);
+    fprintf(out, "Scatter: standard deviation of the differences over the seeds. Noise: that of "
+                 "the reference itself. A difference is real beyond its margin, the smaller of");
+    for (int i = 0; i < kinds; i++) {
+        fprintf(out, "%s %.2f scatters%s and %.2f noises", i ? "," : "",
+                student_95(counts[i] - 1) / sqrt(counts[i]), i ? "" : " (95 %, Student's t)",
+                2 * sqrt(2.0 / counts[i]));
+        if (kinds > 1) fprintf(out, " with %d seeds", counts[i]);
     }
-    if (length < COMPARISON_NOTE_MAX)
-        snprintf(text + length, COMPARISON_NOTE_MAX - (size_t)length, ".%s",
-                 counts[0] < 4 ? " With so few seeds both are known roughly only." : "");
-    return text;
+    fprintf(out, ".%s", counts[0] < 4 ? " With so few seeds both are known roughly only." : "");
+}
+
+void comparison_print_sections(FILE *out, const struct comparison_report *report,
+                               enum comparison_section first, enum comparison_section last,
+                               section_printer *print) {
+    static const struct {
+        const char *heading;
+        struct table (*table)(const struct comparison_report *report);
+        void (*note)(FILE *out, const struct comparison_report *report);
+    } sections[] = {
+        [COMPARISON_LOSSES] = {"Losses", losses_table, losses_note},
+        [COMPARISON_GRADIENTS] = {"Gradient norms", gradients_table, NULL},
+        [COMPARISON_SCALE] = {"Loss scale", scale_table, NULL},
+        [COMPARISON_SPEED] = {"Speed and memory", speed_table, NULL},
+        [COMPARISON_PROFILE] = {"Where the time goes", profile_table, NULL},
+        [COMPARISON_NOISE] = {"Noise", noise_table, noise_note},
+        [COMPARISON_CHECKS] = {"Checks", checks_table, NULL},
+        [COMPARISON_LIMITS] = {"Limits", limits_table, NULL},
+    };
+    for (int i = (int)first; i <= (int)last; i++) {
+        struct table table = sections[i].table(report);
+        struct printed note = {0};
+        if (table_rows(&table) > 0) {
+            if (sections[i].note) {
+                if (printed_open(&note)) abort();
+                sections[i].note(note.out, report);
+                if (printed_close(&note)) abort();
+            }
+            print(out, sections[i].heading, &table, note.text);
+            free(note.text);
+        }
+        table_free(&table);
+    }
 }

@@ -1,31 +1,34 @@
-/* The tables of a report, the same for terminal, Markdown and page. Each is to be freed with
- * table_free, and may be without rows where there is nothing to say. */
+/* What a report says, the same for terminal, Markdown and page. */
 #ifndef MODEL_LAB_COMPARE_COMPARISON_TABLES_H
 #define MODEL_LAB_COMPARE_COMPARISON_TABLES_H
 
 #include "model/lab/compare/comparison_report.h"
 #include "model/lab/page/table.h"
 
-struct table comparison_table_losses(const struct comparison_report *report);
-struct table comparison_table_gradients(const struct comparison_report *report);
-struct table comparison_table_scale(const struct comparison_report *report); /* fp16, or skips */
-struct table comparison_table_speed(const struct comparison_report *report);
-struct table comparison_table_noise(const struct comparison_report *report);   /* several seeds */
-struct table comparison_table_profile(const struct comparison_report *report); /* profile.json */
-struct table comparison_table_checks(const struct comparison_report *report);
-struct table comparison_table_limits(const struct comparison_report *report);
+/* Tables, most with a row for each group. Some have no rows where there is nothing to say. */
+enum comparison_section {
+    COMPARISON_LOSSES,
+    COMPARISON_GRADIENTS,
+    COMPARISON_SCALE, /* fp16, or skips */
+    COMPARISON_SPEED,
+    COMPARISON_PROFILE, /* profile.json */
+    COMPARISON_NOISE,   /* several seeds */
+    COMPARISON_CHECKS,
+    COMPARISON_LIMITS
+};
 
-/* What the configs differ by; without rows where that is nothing but the precision. */
+/* note: how the figures are meant, as sentences, or NULL. */
+typedef void section_printer(FILE *out, const char *heading, const struct table *table,
+                             const char *note);
+
+/* Prints the sections first .. last, but for tables without rows. */
+void comparison_print_sections(FILE *out, const struct comparison_report *report,
+                               enum comparison_section first, enum comparison_section last,
+                               section_printer *print);
+
+/* What the configs differ by, to be freed; without rows where that is only the precision. */
 struct table comparison_table_configs(const struct comparison_report *report);
 const char *comparison_config_sentence(const struct comparison_report *report);
-
-/* How the figures are meant, as sentences; returns text. */
-enum { COMPARISON_NOTE_MAX = 800 };
-const char *comparison_note_losses(char text[COMPARISON_NOTE_MAX],
-                                   const struct comparison_report *report);
-/* "" where no comparison has a noise, which takes two pairs. */
-const char *comparison_note_noise(char text[COMPARISON_NOTE_MAX],
-                                  const struct comparison_report *report);
 
 /* "600 steps, 3 seeds": what the comparison with the fewest of them really used; returns text. */
 enum { COMPARISON_EXTENT_MAX = 80 };

@@ -1,4 +1,4 @@
-#include "model/lab/compare/comparison_text.h"
+#include "model/lab/compare/comparison_print.h"
 
 /* A report for people who read text: on a terminal, or as Markdown. */
 #include <math.h>
@@ -36,12 +36,12 @@ static void print_reasons(FILE *out, const struct comparison_report *report) {
         }
 }
 
-static void print_table(FILE *out, struct table table) {
-    if (table_rows(&table) > 0) {
-        fputc('\n', out);
-        table_print_text(out, &table, WRAP_WIDTH);
-    }
-    table_free(&table);
+static void print_text_section(FILE *out, const char *heading, const struct table *table,
+                               const char *note) {
+    (void)heading; /* the first column says it */
+    fputc('\n', out);
+    table_print_text(out, table, WRAP_WIDTH);
+    if (note) print_wrapped(out, note, 0, 0);
 }
 
 /* What one seed cannot tell. */
@@ -61,32 +61,27 @@ static void print_advice(FILE *out, const struct comparison_report *report) {
 }
 
 void comparison_print_text(FILE *out, const struct comparison_report *report) {
-    char note[COMPARISON_NOTE_MAX];
+    struct table configs = comparison_table_configs(report);
     print_title(out, report);
     fputc('\n', out);
     print_wrapped(out, comparison_config_sentence(report), 0, 0);
-    print_table(out, comparison_table_configs(report));
+    if (table_rows(&configs) > 0) print_text_section(out, "Configs", &configs, NULL);
+    table_free(&configs);
     for (int i = 0; i < arrlen(report->warnings); i++)
         print_labelled(out, "warning", report->warnings[i]);
-    print_table(out, comparison_table_losses(report));
-    print_wrapped(out, comparison_note_losses(note, report), 0, 0);
+    comparison_print_sections(out, report, COMPARISON_LOSSES, COMPARISON_LOSSES,
+                              print_text_section);
     print_reasons(out, report);
     print_advice(out, report);
-    print_table(out, comparison_table_gradients(report));
-    print_table(out, comparison_table_scale(report));
-    print_table(out, comparison_table_speed(report));
-    print_table(out, comparison_table_profile(report));
-    print_table(out, comparison_table_noise(report));
-    if (comparison_note_noise(note, report)[0]) print_wrapped(out, note, 0, 0);
+    comparison_print_sections(out, report, COMPARISON_GRADIENTS, COMPARISON_NOISE,
+                              print_text_section);
 }
 
-static void print_section(FILE *out, struct table table, const char *heading, const char *text) {
-    if (table_rows(&table) > 0) {
-        fprintf(out, "\n## %s\n\n", heading);
-        table_print_markdown(out, &table);
-        if (text) fprintf(out, "\n%s\n", text);
-    }
-    table_free(&table);
+static void print_markdown_section(FILE *out, const char *heading, const struct table *table,
+                                   const char *note) {
+    fprintf(out, "\n## %s\n\n", heading);
+    table_print_markdown(out, table);
+    if (note) fprintf(out, "\n%s\n", note);
 }
 
 static void print_code(FILE *out, const char *text) {
@@ -94,7 +89,7 @@ static void print_code(FILE *out, const char *text) {
 }
 
 void comparison_print_markdown(FILE *out, const struct comparison_report *report) {
-    char note[COMPARISON_NOTE_MAX];
+    section_printer *print = print_markdown_section;
     bool passes = comparison_report_passes(report);
     fputs("# ", out);
     print_title(out, report);
@@ -108,16 +103,10 @@ void comparison_print_markdown(FILE *out, const struct comparison_report *report
     table_free(&configs);
     for (int i = 0; i < arrlen(report->warnings); i++)
         fprintf(out, "\nWarning: %s.\n", report->warnings[i]);
-    print_section(out, comparison_table_losses(report), "Losses",
-                  comparison_note_losses(note, report));
-    print_section(out, comparison_table_checks(report), "Checks", NULL);
-    print_section(out, comparison_table_gradients(report), "Gradient norms", NULL);
-    print_section(out, comparison_table_scale(report), "Loss scale", NULL);
-    print_section(out, comparison_table_speed(report), "Speed and memory", NULL);
-    print_section(out, comparison_table_profile(report), "Where the time goes", NULL);
-    print_section(out, comparison_table_noise(report), "Noise",
-                  comparison_note_noise(note, report));
-    print_section(out, comparison_table_limits(report), "Limits", NULL);
+    comparison_print_sections(out, report, COMPARISON_LOSSES, COMPARISON_LOSSES, print);
+    comparison_print_sections(out, report, COMPARISON_CHECKS, COMPARISON_CHECKS, print);
+    comparison_print_sections(out, report, COMPARISON_GRADIENTS, COMPARISON_NOISE, print);
+    comparison_print_sections(out, report, COMPARISON_LIMITS, COMPARISON_LIMITS, print);
     if (report->made_by || report->command) fputs("\n## Commands\n", out);
     print_code(out, report->made_by);
     print_code(out, report->command);

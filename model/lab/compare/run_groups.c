@@ -7,6 +7,8 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
+enum { KEY_MAX = 256 };
+
 /* stb_ds ends the program when memory is short, and so does what depends on it. */
 static char *copy_text(const char *text) {
     char *copy = strdup(text);
@@ -30,7 +32,7 @@ static bool has_influence(const char *key) {
 static void add_keys(char ***keys, const cJSON *object, const char *prefix) {
     const cJSON *member;
     cJSON_ArrayForEach(member, object) {
-        char key[256];
+        char key[KEY_MAX];
         int known = 0;
         snprintf(key, sizeof key, "%s%s%s", prefix, prefix[0] ? "." : "", member->string);
         if (cJSON_IsObject(member)) {
@@ -56,7 +58,7 @@ static void free_texts(char **texts) {
 
 static const cJSON *value_at(const struct run_record *run, const char *key) {
     const cJSON *object = run->config.root;
-    char part[256];
+    char part[KEY_MAX];
     for (;;) {
         size_t length = strcspn(key, ".");
         snprintf(part, sizeof part, "%.*s", (int)length, key);
@@ -72,12 +74,15 @@ static bool same_value(const struct run_record *a, const struct run_record *b, c
     return left && right ? cJSON_Compare(left, right, true) : left == right;
 }
 
-/* The first key with influence that two runs differ in, or NULL, to be freed. */
-static char *first_difference(const struct run_record *a, const struct run_record *b) {
+/* Whether two runs differ in a key with influence; key becomes the first such key. */
+static bool differ(char key[KEY_MAX], const struct run_record *a, const struct run_record *b) {
     const struct run_record *both[] = {a, b};
-    char **keys = all_keys(both, 2), *found = NULL;
-    for (int i = 0; i < arrlen(keys) && !found; i++)
-        if (!same_value(a, b, keys[i])) found = copy_text(keys[i]);
+    char **keys = all_keys(both, 2);
+    bool found = false;
+    for (int i = 0; i < arrlen(keys) && !found; i++) {
+        found = !same_value(a, b, keys[i]);
+        snprintf(key, KEY_MAX, "%s", keys[i]);
+    }
     free_texts(keys);
     return found;
 }
@@ -97,25 +102,21 @@ static void add_run(struct run_group *group, const struct run_record *run) {
 }
 
 static bool fits(const struct run_group *group, const struct run_record *run) {
-    if (group->label || has_seed(group, run->seed)) return false;
-    char *key = first_difference(group->runs[0], run);
-    free(key);
-    return !key;
+    char key[KEY_MAX];
+    return !group->label && !has_seed(group, run->seed) && !differ(key, group->runs[0], run);
 }
 
 /* Whether the run may be in the group that its label names. */
 static int check_labelled(const struct run_group *group, const struct run_record *run,
                           struct error *error) {
-    const struct run_record *first = group->runs[0];
+    char key[KEY_MAX];
     if (has_seed(group, run->seed))
         return fail(error, "%s: \"%s\" has a run of seed %lld already\ngive it another label",
                     run->path, group->label, (long long)run->seed);
-    char *key = first_difference(first, run);
-    if (!key) return 0;
-    fail(error, "%s and %s are both to be \"%s\", but differ in %s\ngive them different labels",
-         first->path, run->path, group->label, key);
-    free(key);
-    return -1;
+    if (!differ(key, group->runs[0], run)) return 0;
+    return fail(error,
+                "%s and %s are both to be \"%s\", but differ in %s\ngive them different labels",
+                group->runs[0]->path, run->path, group->label, key);
 }
 
 /* The group for a run, or -1 for a new one; -2 for a failure. */

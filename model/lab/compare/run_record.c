@@ -1,7 +1,6 @@
 #include "model/lab/compare/run_record.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +32,6 @@ static bool take_line(struct run_record *run, const cJSON *line) {
     struct run_step values = {
         .step = step,
         .loss = number_in(line, "loss"),
-        .learning_rate = number_in(line, "lr"),
         .gradient_norm = number_in(line, "grad_norm"),
         .loss_scale = number_in(line, "loss_scale"),
         .tokens_per_s = number_in(line, "tokens_per_s"),

@@ -11,7 +11,7 @@
 /* A number that is null or missing in the file is NaN. */
 struct run_step {
     int64_t step;
-    double loss, learning_rate, gradient_norm, loss_scale, tokens_per_s, memory_bytes;
+    double loss, gradient_norm, loss_scale, tokens_per_s, memory_bytes;
     bool skipped;
 };
 

@@ -9,22 +9,6 @@
 
 #include <stb/stb_ds.h>
 
-static const char *const names[CHECKS] = {
-    [CHECK_FORMAT] = "format",
-    [CHECK_FINISHED] = "finished",
-    [CHECK_FINITE] = "finite",
-    [CHECK_TRAINING_LOSS] = "training loss",
-    [CHECK_VALIDATION_LOSS] = "validation loss",
-    [CHECK_CURVE] = "loss curve",
-    [CHECK_NORM] = "gradient norms",
-    [CHECK_CORRELATION] = "their correlation",
-    [CHECK_SKIPPED] = "skipped steps",
-};
-
-const char *check_name(enum check_id id) {
-    return names[id];
-}
-
 const char *check_outcome_name(enum check_outcome outcome) {
     static const char *const words[] = {"pass", "FAIL", "noise", "-"};
     return words[outcome];
@@ -109,7 +93,9 @@ bool verdict_only_named(const struct run_group *group) {
 }
 
 /* What computed in fp32 agrees with it, and says nothing of 16 bit. */
-static void check_format(struct check *check, const struct comparison *c) {
+static void check_format(struct check *check, const struct comparison *c,
+                         const struct limits *limits) {
+    (void)limits;
     if (verdict_only_named(c->group))
         set(check, CHECK_FAIL, NAN, NAN, "fp32 everywhere, for autocast.enabled is false");
     else set(check, CHECK_PASS, NAN, NAN, "%s", c->group->runs[0]->precision);
@@ -124,7 +110,9 @@ static void check_finished(struct check *check, const struct comparison *c,
         figures->planned_steps, done ? "" : " only");
 }
 
-static void check_finite(struct check *check, const struct comparison *c) {
+static void check_finite(struct check *check, const struct comparison *c,
+                         const struct limits *limits) {
+    (void)limits;
     int64_t lost = c->figures.lost;
     set(check, lost ? CHECK_FAIL : CHECK_PASS, (double)lost, 0,
         "%" PRId64 " step%s whose loss or gradient norm is not finite", lost, lost == 1 ? "" : "s");
@@ -229,19 +217,30 @@ static void check_skipped(struct check *check, const struct comparison *c,
         "%" PRId64 " of %" PRId64 " steps%s", f->skipped, f->steps, search);
 }
 
+static const struct {
+    const char *name;
+    void (*make)(struct check *check, const struct comparison *c, const struct limits *limits);
+} kinds[CHECKS] = {
+    [CHECK_FORMAT] = {"format", check_format},
+    [CHECK_FINISHED] = {"finished", check_finished},
+    [CHECK_FINITE] = {"finite", check_finite},
+    [CHECK_TRAINING_LOSS] = {"training loss", check_training},
+    [CHECK_VALIDATION_LOSS] = {"validation loss", check_validation},
+    [CHECK_CURVE] = {"loss curve", check_curve},
+    [CHECK_NORM] = {"gradient norms", check_norm},
+    [CHECK_CORRELATION] = {"their correlation", check_correlation},
+    [CHECK_SKIPPED] = {"skipped steps", check_skipped},
+};
+
+const char *check_name(enum check_id id) {
+    return kinds[id].name;
+}
+
 void verdict_make(struct verdict *verdict, const struct comparison *c,
                   const struct limits *limits) {
-    struct check *checks = verdict->checks;
-    check_format(&checks[CHECK_FORMAT], c);
-    check_finished(&checks[CHECK_FINISHED], c, limits);
-    check_finite(&checks[CHECK_FINITE], c);
-    check_training(&checks[CHECK_TRAINING_LOSS], c, limits);
-    check_validation(&checks[CHECK_VALIDATION_LOSS], c, limits);
-    check_curve(&checks[CHECK_CURVE], c, limits);
-    check_norm(&checks[CHECK_NORM], c, limits);
-    check_correlation(&checks[CHECK_CORRELATION], c, limits);
-    check_skipped(&checks[CHECK_SKIPPED], c, limits);
     verdict->pass = true;
-    for (int i = 0; i < CHECKS; i++)
-        if (checks[i].outcome == CHECK_FAIL) verdict->pass = false;
+    for (int i = 0; i < CHECKS; i++) {
+        kinds[i].make(&verdict->checks[i], c, limits);
+        if (verdict->checks[i].outcome == CHECK_FAIL) verdict->pass = false;
+    }
 }

@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdarg.h>
 #include <string.h>
 
 #include "model/config/config_keys.h"
@@ -205,35 +206,31 @@ double memory_recomputed_part(const struct config *config, const struct backend 
 
 /* ---- advice */
 
-static void add_flag(char *flags, size_t size, const char *key, const char *value) {
-    size_t used = strlen(flags);
-    snprintf(flags + used, size - used, "%s--set %s=%s", used ? " " : "", key, value);
-    assert(strlen(flags) + 1 < size);
-}
-
-static void add_number(char *flags, size_t size, const char *key, int64_t value) {
-    char text[32];
-    snprintf(text, sizeof text, "%" PRId64, value);
-    add_flag(flags, size, key, text);
+__attribute__((format(printf, 2, 3))) static void add_flag(struct memory_advice *advice,
+                                                           const char *format, ...) {
+    va_list arguments;
+    size_t used = strlen(advice->flags), size = sizeof advice->flags;
+    used += (size_t)snprintf(advice->flags + used, size - used, "%s--set ", used ? " " : "");
+    va_start(arguments, format);
+    used += (size_t)vsnprintf(advice->flags + used, size - used, format, arguments);
+    va_end(arguments);
+    assert(used < size);
 }
 
 static void name_changes(struct memory_advice *advice, const struct config *from) {
     const struct config *to = &advice->config;
-    const size_t size = sizeof advice->flags;
-    char *flags = advice->flags;
-    flags[0] = 0;
+    advice->flags[0] = 0;
     if (to->precision != from->precision)
-        add_flag(flags, size, "precision", config_precision_name(to->precision));
+        add_flag(advice, "precision=%s", config_precision_name(to->precision));
     if (to->train.recompute != from->train.recompute)
-        add_flag(flags, size, "train.recompute", config_recompute_name(to->train.recompute));
+        add_flag(advice, "train.recompute=%s", config_recompute_name(to->train.recompute));
     if (to->train.micro_batch_size != from->train.micro_batch_size) {
-        add_number(flags, size, "train.micro_batch_size", to->train.micro_batch_size);
-        add_number(flags, size, "train.grad_accum_steps", to->train.grad_accum_steps);
+        add_flag(advice, "train.micro_batch_size=%" PRId64, to->train.micro_batch_size);
+        add_flag(advice, "train.grad_accum_steps=%" PRId64, to->train.grad_accum_steps);
     }
-    if (to->gradients.dtype != from->gradients.dtype)
-        add_flag(flags, size, "gradients.dtype", "lower");
+    if (to->gradients.dtype != from->gradients.dtype) add_flag(advice, "gradients.dtype=lower");
     if (to->autocast.residual != from->autocast.residual)
-        add_flag(flags, size, "autocast.residual", "lower");
+        add_flag(advice, "autocast.residual=lower");
 }
 
 /* Whether config fits, and if so the advice to take it. Returns RESULT_NONE if not. */

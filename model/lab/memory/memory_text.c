@@ -71,15 +71,6 @@ static const char *precision_text(char text[16], enum config_precision precision
 
 /* ---- the parts of a plan in each precision */
 
-static void part_row(struct table *table, const struct unit *unit, const char *name,
-                     const struct memory_plan plans[], size_t offset, const struct backend *be) {
-    table_cell(table, "%s", name);
-    for (int i = 0; i < PRECISIONS; i++)
-        if (can_compute(be, precisions[i]))
-            bytes_cell(table, unit, *(const size_t *)((const char *)&plans[i] + offset));
-        else table_cell(table, "-");
-}
-
 static int print_parts(FILE *out, const struct memory_question *question, struct error *error) {
     static const struct {
         const char *name;
@@ -111,8 +102,14 @@ static int print_parts(FILE *out, const struct memory_question *question, struct
         char name[16];
         table_column(&table, precision_text(name, precisions[i], question->config), TABLE_RIGHT);
     }
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        part_row(&table, &unit, parts[i].name, plans, parts[i].offset, question->be);
+    for (size_t part = 0; part < sizeof parts / sizeof *parts; part++) {
+        table_cell(&table, "%s", parts[part].name);
+        for (int i = 0; i < PRECISIONS; i++) {
+            const char *plan = (const char *)&plans[i];
+            if (!can_compute(question->be, precisions[i])) table_cell(&table, "-");
+            else bytes_cell(&table, &unit, *(const size_t *)(plan + parts[part].offset));
+        }
+    }
     fprintf(out, "\nMemory of this run in each precision (* as configured)\n\n");
     table_print_text(out, &table, WIDTH);
     table_free(&table);
@@ -157,17 +154,17 @@ static int print_savings(FILE *out, const struct memory_question *question, stru
     table_column(&table, "%", TABLE_RIGHT);
     table_column(&table, "costs", TABLE_LEFT);
     int failed = 0;
-    for (int option = 0; !failed && option < MEMORY_OPTIONS; option++) {
+    for (enum memory_option option = 0; !failed && option < MEMORY_OPTIONS; option++) {
         struct config other = *config;
         char text[64];
-        if (!memory_apply(&other, (enum memory_option)option, in_16_bit(config))) continue;
+        if (!memory_apply(&other, option, in_16_bit(config))) continue;
         failed = memory_plan_of(&plan, &other, question->be, error);
         double saved = (double)own.total - (double)plan.total;
-        option_text(text, (enum memory_option)option, &other);
+        option_text(text, option, &other);
         table_cell(&table, "%s", text);
         table_cell(&table, "%.*f", unit.digits, saved / unit.bytes);
         table_cell(&table, "%.1f", 100 * saved / (double)own.total);
-        cost_text(text, (enum memory_option)option, config, &other, question->be);
+        cost_text(text, option, config, &other, question->be);
         table_cell(&table, "%s", text);
     }
     if (!failed && table_rows(&table) > 0) {
@@ -314,12 +311,6 @@ static struct config variant_of(const struct variant *variant, int size,
     return other;
 }
 
-static void begin_sizes(struct table *table, const struct variant variants[], bool parameters) {
-    table_column(table, "model", TABLE_LEFT);
-    if (parameters) table_column(table, "parameters", TABLE_RIGHT);
-    for (int i = 0; i < VARIANTS; i++) table_column(table, variants[i].heading, TABLE_RIGHT);
-}
-
 static int print_totals(FILE *out, const struct memory_question *question, struct error *error) {
     static const struct variant variants[VARIANTS] = {
         {"fp32", CONFIG_PRECISION_FP32, CONFIG_RECOMPUTE_NONE, CONFIG_DTYPE_FLOAT32},
@@ -330,7 +321,9 @@ static int print_totals(FILE *out, const struct memory_question *question, struc
     const struct unit gib = {"GiB", 0x1p30, 2};
     struct table table = {0};
     int failed = 0;
-    begin_sizes(&table, variants, true);
+    table_column(&table, "model", TABLE_LEFT);
+    table_column(&table, "parameters", TABLE_RIGHT);
+    for (int i = 0; i < VARIANTS; i++) table_column(&table, variants[i].heading, TABLE_RIGHT);
     for (int size = 0; size < MEMORY_SIZES; size++) {
         for (int i = 0; !failed && i < VARIANTS; i++) {
             struct config config = variant_of(&variants[i], size, question->config);
@@ -377,7 +370,8 @@ static int print_size_batches(FILE *out, const struct memory_question *question,
     char text[64];
     struct signs signs = {false, false};
     int failed = 0;
-    begin_sizes(&table, variants, false);
+    table_column(&table, "model", TABLE_LEFT);
+    for (int i = 0; i < VARIANTS; i++) table_column(&table, variants[i].heading, TABLE_RIGHT);
     for (int size = 0; !failed && size < MEMORY_SIZES; size++) {
         table_cell(&table, "%s", memory_sizes[size].name);
         for (int i = 0; !failed && i < VARIANTS; i++) {

@@ -6,14 +6,14 @@
 
 enum { CHART_SERIES_MAX = 8 };
 
-enum chart_style { CHART_LINE, CHART_DASHED, CHART_POINTS, CHART_STEPS, CHART_BARS };
+enum chart_style { CHART_LINE, CHART_STEPS, CHART_BARS };
 
-/* count points; a y that is not finite breaks the line, an x must be finite. x ascends. Bars stand
- * on the axis, each as wide as the smallest distance of two x; those of several series are drawn
- * side by side. More points than the picture has columns are thinned out to the smallest and the
- * largest y of each column, so that no spike is lost. */
+/* count points; a y that is not finite breaks the line, an x must be finite. x ascends. Bars are
+ * the only series of their chart, without a label, stand on 0 of a linear axis and are 1 wide. More
+ * points than the picture has columns are thinned out to the smallest and the largest y of each
+ * column, so that no spike is lost. */
 struct chart_series {
-    const char *label; /* NULL: not in the legend */
+    const char *label; /* in the legend */
     const double *x, *y;
     int count;
     enum chart_style style;
@@ -21,11 +21,11 @@ struct chart_series {
                  * chart */
 };
 
-/* A place on the x axis worth a word: a vertical line with a label, or, if to > from, a shaded
- * stretch. What lies beyond the axis is left out; labels stand above the plot, in rows. */
+/* A stretch of the x axis worth a word, from < to: it is shaded. What lies beyond the axis is left
+ * out; labels stand above the plot, in rows. */
 struct chart_mark {
     double from, to;
-    const char *label; /* optional */
+    const char *label;
 };
 
 struct chart {
@@ -37,7 +37,7 @@ struct chart {
     int mark_count;
     bool log_y;          /* logarithmic, base 10; y that is not above 0 breaks the line */
     bool power_of_two_y; /* logarithmic, base 2, ticks written 2^k: for loss scales */
-    bool zero_y;         /* the y axis includes 0 */
+    bool zero_y;         /* the y axis, a linear one, includes 0 */
 };
 
 #endif

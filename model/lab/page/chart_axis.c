@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { WANTED = 6 }; /* ticks, about */
+
 /* Beyond, a difference of two values might overflow. */
 static const double LARGEST = 1e300;
 /* Closer together, relative to their size, values are one value. */
@@ -96,8 +98,8 @@ static double round_step(double least) {
     }
 }
 
-static void make_linear(struct axis *axis, int wanted, bool snug, bool whole) {
-    double step = round_step((axis->to - axis->from) / wanted);
+static void make_linear(struct axis *axis, bool snug, bool whole) {
+    double step = round_step((axis->to - axis->from) / WANTED);
     if (whole && step < 1) step = 1;
     double first = ceil(axis->from / step - SAME), last = floor(axis->to / step + SAME);
     if (!snug) {
@@ -113,20 +115,16 @@ static void make_linear(struct axis *axis, int wanted, bool snug, bool whole) {
 
 /* ---- logarithmic */
 
-static void make_powers_of_two(struct axis *axis, int wanted, bool snug) {
+static void make_powers_of_two(struct axis *axis) {
     int first = (int)floor(log2(axis->from) + SAME), last = (int)ceil(log2(axis->to) - SAME);
     int step = 1;
-    while ((last - first) / step > wanted) step *= 2;
+    while ((last - first) / step > WANTED) step *= 2;
     first = (int)floor((double)first / step) * step;
     last = (int)ceil((double)last / step) * step;
-    if (!snug) {
-        axis->from = ldexp(1, first);
-        axis->to = ldexp(1, last);
-    }
+    axis->from = ldexp(1, first);
+    axis->to = ldexp(1, last);
     for (int power = first; power <= last; power += step) {
-        double value = ldexp(1, power);
-        if (value < axis->from || value > axis->to) continue;
-        struct axis_tick *tick = add_tick(axis, value);
+        struct axis_tick *tick = add_tick(axis, ldexp(1, power));
         snprintf(tick->label, sizeof tick->label, "2");
         snprintf(tick->power, sizeof tick->power, "%d", power);
         use_minus(tick->power, sizeof tick->power);
@@ -140,27 +138,25 @@ static void label_decade(struct axis_tick *tick, const struct axis *axis) {
 }
 
 /* One or two decades have ticks between powers of ten; less is too short even for those. */
-static void make_decades(struct axis *axis, int wanted, bool snug) {
+static void make_decades(struct axis *axis) {
     static const int all[] = {1, 2, 5};
     int first = (int)floor(log10(axis->from) + SAME), last = (int)ceil(log10(axis->to) - SAME);
     int digits = axis->to <= axis->from * 100 * (1 + SAME) ? 3 : 1;
     int step =
-        last - first > wanted && digits == 1 ? (int)round_step((double)(last - first) / wanted) : 1;
+        last - first > WANTED && digits == 1 ? (int)round_step((double)(last - first) / WANTED) : 1;
     if (axis->to < axis->from * 5) {
-        make_linear(axis, wanted, snug, false);
+        make_linear(axis, false, false);
         return;
     }
     first = (int)floor((double)first / step) * step;
     last = (int)ceil((double)last / step) * step;
-    if (!snug) {
-        double from = axis->from, to = axis->to;
-        axis->from = pow(10, first);
-        axis->to = pow(10, last);
-        for (int i = 0; i < digits; i++) {
-            double low = all[i] * pow(10, first), high = all[digits - 1 - i] * pow(10, last - 1);
-            if (low <= from * (1 + SAME)) axis->from = low;
-            if (high >= to * (1 - SAME)) axis->to = high;
-        }
+    double from = axis->from, to = axis->to;
+    axis->from = pow(10, first);
+    axis->to = pow(10, last);
+    for (int i = 0; i < digits; i++) {
+        double low = all[i] * pow(10, first), high = all[digits - 1 - i] * pow(10, last - 1);
+        if (low <= from * (1 + SAME)) axis->from = low;
+        if (high >= to * (1 - SAME)) axis->to = high;
     }
     for (int power = first; power <= last; power += step)
         for (int i = 0; i < digits; i++) {
@@ -185,16 +181,16 @@ static void widen(struct axis *axis) {
     }
 }
 
-void axis_make(struct axis *axis, enum axis_kind kind, double smallest, double largest, int wanted,
-               bool snug, bool whole) {
-    assert(isfinite(smallest) && isfinite(largest) && smallest <= largest && wanted >= 2);
-    assert(kind == AXIS_LINEAR || smallest > 0);
+void axis_make(struct axis *axis, enum axis_kind kind, double smallest, double largest, bool snug,
+               bool whole) {
+    assert(isfinite(smallest) && isfinite(largest) && smallest <= largest);
+    assert(kind == AXIS_LINEAR || (smallest > 0 && !snug && !whole));
     *axis = (struct axis){
         .kind = kind, .from = clamped_to(kind, smallest), .to = clamped_to(kind, largest)};
     widen(axis);
     switch (kind) {
-    case AXIS_LINEAR: make_linear(axis, wanted, snug, whole); break;
-    case AXIS_DECADES: make_decades(axis, wanted, snug); break;
-    case AXIS_POWERS_OF_TWO: make_powers_of_two(axis, wanted, snug); break;
+    case AXIS_LINEAR: make_linear(axis, snug, whole); break;
+    case AXIS_DECADES: make_decades(axis); break;
+    case AXIS_POWERS_OF_TWO: make_powers_of_two(axis); break;
     }
 }

@@ -21,12 +21,12 @@ struct axis {
     struct axis_tick ticks[AXIS_TICKS_MAX]; /* ascending, from .. to */
 };
 
-/* An axis that shows smallest .. largest (finite; above 0 unless linear) with about `wanted` ticks
- * at round values: 1, 2 or 5 times a power of ten; on logarithmic axes, powers, as far apart as
- * needed. Both may be the same value. `snug`: the axis ends where the values do, instead of at a
- * tick. `whole`: no ticks between integers. */
-void axis_make(struct axis *axis, enum axis_kind kind, double smallest, double largest, int wanted,
-               bool snug, bool whole);
+/* An axis that shows smallest .. largest (finite; above 0 unless linear) with about six ticks at
+ * round values: 1, 2 or 5 times a power of ten; on logarithmic axes, powers, as far apart as
+ * needed. Both may be the same value. A linear axis may be `snug`, and end where the values do
+ * instead of at a tick, and `whole`, without ticks between integers. */
+void axis_make(struct axis *axis, enum axis_kind kind, double smallest, double largest, bool snug,
+               bool whole);
 
 /* 0 at its beginning, 1 at its end; beyond for values beyond. */
 double axis_place(const struct axis *axis, double value);

@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <stb/stb_ds.h>
 
@@ -55,10 +54,10 @@ static bool make_axes(struct chart_area *area, const struct chart *chart) {
         }
     }
     if (y.from > y.to) return false;
-    if ((chart->zero_y || bars) && kind == AXIS_LINEAR) include(&y, 0);
-    double beside = bars ? chart_bar_distance(chart) / 2 : 0;
-    axis_make(&area->x, AXIS_LINEAR, x.from - beside, x.to + beside, 6, true, whole);
-    axis_make(&area->y, kind, y.from, y.to, 6, false, false);
+    if (chart->zero_y || bars) include(&y, 0);
+    double beside = bars ? 0.5 : 0;
+    axis_make(&area->x, AXIS_LINEAR, x.from - beside, x.to + beside, true, whole);
+    axis_make(&area->y, kind, y.from, y.to, false, false);
     return true;
 }
 
@@ -103,7 +102,7 @@ struct mark_label {
 };
 
 static bool is_visible(const struct chart_mark *mark, const struct axis *x) {
-    return mark->from <= x->to && fmax(mark->to, mark->from) >= x->from;
+    return mark->from <= x->to && mark->to >= x->from;
 }
 
 static double inside(double value, double from, double to) {
@@ -121,10 +120,10 @@ static struct mark_label *place_labels(const struct chart *chart, const struct c
     *rows = 0;
     for (int i = 0; i < chart->mark_count; i++) {
         const struct chart_mark *mark = &chart->marks[i];
-        if (!mark->label || !is_visible(mark, &area->x)) continue;
+        if (!is_visible(mark, &area->x)) continue;
         struct mark_label label = {mark, 0, LETTER * letters(mark->label), 0};
         double from = fmax(mark->from, area->x.from), to = fmin(mark->to, area->x.to);
-        label.middle = chart_x(area, to > from ? (from + to) / 2 : from);
+        label.middle = chart_x(area, (from + to) / 2);
         label.middle = inside(label.middle, label.width / 2, WIDTH - label.width / 2);
         for (int j = 0; j < (int)arrlen(labels); j++)
             if (overlap(&label, &labels[j])) {
@@ -143,13 +142,9 @@ static void print_marks(FILE *out, const struct chart *chart, const struct chart
         if (!is_visible(mark, &area->x)) continue;
         double from = chart_x(area, fmax(mark->from, area->x.from));
         double to = chart_x(area, fmin(mark->to, area->x.to)), top = area->top - 4;
-        if (mark->to > mark->from)
-            fprintf(out,
-                    "<rect class=\"band\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" "
-                    "height=\"%.1f\"/>\n",
-                    from, top, to - from, area->bottom - top);
-        else
-            fprintf(out, "<path class=\"mark\" d=\"M%.1f %.1fV%.1f\"/>\n", from, top, area->bottom);
+        fprintf(out,
+                "<rect class=\"band\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n",
+                from, top, to - from, area->bottom - top);
     }
 }
 
@@ -200,12 +195,9 @@ static void print_svg(FILE *out, const struct chart *chart, struct chart_area *a
 }
 
 static void print_legend(FILE *out, const struct chart *chart) {
-    bool any = false;
-    for (int i = 0; i < chart->series_count; i++) any = any || chart->series[i].label;
-    if (!any) return;
+    if (chart->series[0].style == CHART_BARS) return;
     fprintf(out, "<ul class=\"legend\">\n");
     for (int i = 0; i < chart->series_count; i++) {
-        if (!chart->series[i].label) continue;
         fprintf(out, "<li>");
         chart_print_swatch(out, chart, &chart->series[i]);
         fprintf(out, "<span>");

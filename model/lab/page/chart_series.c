@@ -1,6 +1,5 @@
 #include "model/lab/page/chart_series.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -85,32 +84,17 @@ static void print_marker(FILE *out, int colour, double x, double y) {
             shapes[colour]);
 }
 
-static bool is_line(const struct chart_series *series) {
-    return series->style != CHART_POINTS && series->style != CHART_BARS;
-}
-
-static bool is_named_line(const struct chart_series *series) {
-    return is_line(series) && series->label;
-}
-
 /* Lines of several colours carry a few markers. */
-static bool has_markers(const struct chart *chart, const struct chart_series *series) {
-    for (int i = 0; i < chart->series_count && is_named_line(series); i++)
-        if (is_named_line(&chart->series[i]) && chart->series[i].colour != series->colour)
-            return true;
-    return false;
+static bool has_markers(const struct chart *chart) {
+    return chart->series_count > 1;
 }
 
 /* About MARKERS of the points, others in each series: where lines are equal, all are seen. */
 static void print_markers(FILE *out, const struct chart *chart, const struct chart_series *series,
                           const struct point *points) {
     enum { MARKERS = 5 };
-    int lines = 0, nth = 0, count = (int)arrlen(points);
-    for (int i = 0; i < chart->series_count; i++) {
-        if (&chart->series[i] == series) nth = lines;
-        lines += is_named_line(&chart->series[i]);
-    }
-    int apart = count / MARKERS > lines ? count / MARKERS : lines;
+    int lines = chart->series_count, nth = (int)(series - chart->series);
+    int count = (int)arrlen(points), apart = count / MARKERS > lines ? count / MARKERS : lines;
     for (int i = nth * apart / lines; i < count; i += apart)
         if (!isnan(points[i].y)) print_marker(out, series->colour, points[i].x, points[i].y);
 }
@@ -127,9 +111,7 @@ static bool is_busy(const struct point *points, const struct chart_area *area) {
 }
 
 static void print_line(FILE *out, const struct point *points, enum chart_style style, bool busy) {
-    static const char *const classes[] = {
-        [CHART_LINE] = "line", [CHART_DASHED] = "line dashed", [CHART_STEPS] = "line"};
-    fprintf(out, "<path class=\"%s%s\" d=\"", classes[style], busy ? " busy" : "");
+    fprintf(out, "<path class=\"line%s\" d=\"", busy ? " busy" : "");
     for (int i = 0; i < (int)arrlen(points); i++) {
         if (isnan(points[i].y)) continue;
         if (i == 0 || isnan(points[i - 1].y)) fprintf(out, "M%.1f %.1f", points[i].x, points[i].y);
@@ -150,40 +132,14 @@ static void print_lonely(FILE *out, const struct point *points, int colour) {
 
 /* ---- bars */
 
-double chart_bar_distance(const struct chart *chart) {
-    double distance = INFINITY;
-    for (int i = 0; i < chart->series_count; i++) {
-        const struct chart_series *series = &chart->series[i];
-        for (int j = 1; series->style == CHART_BARS && j < series->count; j++)
-            if (series->x[j] > series->x[j - 1])
-                distance = fmin(distance, series->x[j] - series->x[j - 1]);
-    }
-    return isfinite(distance) ? distance : 1;
-}
-
-static void print_bars(FILE *out, const struct chart *chart, const struct chart_area *area,
-                       const struct chart_series *series, const struct point *points) {
-    int all = 0, nth = 0;
-    for (int i = 0; i < chart->series_count; i++) {
-        if (&chart->series[i] == series) nth = all;
-        all += chart->series[i].style == CHART_BARS;
-    }
-    double distance = chart_bar_distance(chart);
-    double width = chart_x(area, area->x.from + distance) - area->left, each = 0.9 * width / all;
-    double ground = area->y.kind == AXIS_LINEAR ? chart_y(area, 0) : area->bottom;
-    for (int i = 0; i < (int)arrlen(points); i++) {
-        double y = points[i].y;
-        if (isnan(y)) continue;
-        fprintf(out,
-                "<rect class=\"bar%s\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"/>\n",
-                series->colour % 2 ? " pale" : "", points[i].x - 0.45 * width + nth * each,
-                fmin(y, ground), fmax(each, 0.5), fabs(ground - y));
-    }
-}
-
-static void print_points(FILE *out, const struct point *points, int colour) {
+static void print_bars(FILE *out, const struct chart_area *area, const struct point *points) {
+    double width = chart_x(area, area->x.from + 1) - area->left, ground = chart_y(area, 0);
     for (int i = 0; i < (int)arrlen(points); i++)
-        if (!isnan(points[i].y)) print_marker(out, colour, points[i].x, points[i].y);
+        if (!isnan(points[i].y))
+            fprintf(out,
+                    "<rect class=\"bar\" x=\"%.2f\" y=\"%.2f\" width=\"%.2f\" height=\"%.2f\"/>\n",
+                    points[i].x - 0.45 * width, points[i].y, fmax(0.9 * width, 0.5),
+                    ground - points[i].y);
 }
 
 void chart_print_series(FILE *out, const struct chart *chart, const struct chart_area *area) {
@@ -192,17 +148,16 @@ void chart_print_series(FILE *out, const struct chart *chart, const struct chart
         const struct chart_series *series = &chart->series[i];
         points[i] = place(series, area);
         fprintf(out, "<g class=\"s%d\">\n", series->colour);
-        if (series->style == CHART_BARS) print_bars(out, chart, area, series, points[i]);
-        if (is_line(series)) print_line(out, points[i], series->style, is_busy(points[i], area));
+        if (series->style == CHART_BARS) print_bars(out, area, points[i]);
+        else print_line(out, points[i], series->style, is_busy(points[i], area));
         fprintf(out, "</g>\n");
     }
     /* Over all the lines. */
     for (int i = 0; i < chart->series_count; i++) {
         const struct chart_series *series = &chart->series[i];
         fprintf(out, "<g class=\"s%d\">\n", series->colour);
-        if (series->style == CHART_POINTS) print_points(out, points[i], series->colour);
-        if (is_line(series)) print_lonely(out, points[i], series->colour);
-        if (has_markers(chart, series)) print_markers(out, chart, series, points[i]);
+        if (series->style != CHART_BARS) print_lonely(out, points[i], series->colour);
+        if (has_markers(chart)) print_markers(out, chart, series, points[i]);
         fprintf(out, "</g>\n");
         arrfree(points[i]);
     }
@@ -210,13 +165,7 @@ void chart_print_series(FILE *out, const struct chart *chart, const struct chart
 
 void chart_print_swatch(FILE *out, const struct chart *chart, const struct chart_series *series) {
     fprintf(out, "<svg class=\"s%d\" viewBox=\"0 0 28 12\" aria-hidden=\"true\">", series->colour);
-    if (series->style == CHART_BARS)
-        fprintf(out, "<rect class=\"bar%s\" x=\"7\" y=\"1\" width=\"14\" height=\"10\"/>",
-                series->colour % 2 ? " pale" : "");
-    if (is_line(series))
-        fprintf(out, "<path class=\"line%s\" d=\"M1 6H27\"/>",
-                series->style == CHART_DASHED ? " dashed" : "");
-    if (series->style == CHART_POINTS || has_markers(chart, series))
-        print_marker(out, series->colour, 14, 6);
+    fprintf(out, "<path class=\"line\" d=\"M1 6H27\"/>");
+    if (has_markers(chart)) print_marker(out, series->colour, 14, 6);
     fprintf(out, "</svg>");
 }

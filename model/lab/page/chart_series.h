@@ -20,12 +20,9 @@ double chart_y(const struct chart_area *area, double y);
 /* Whether y has a place on such an axis. */
 bool chart_shows(enum axis_kind kind, double y);
 
-/* The smallest distance of two x of a series of bars in the chart; 1 if there are no two. */
-double chart_bar_distance(const struct chart *chart);
-
 void chart_print_series(FILE *out, const struct chart *chart, const struct chart_area *area);
 
-/* The small picture of a series in the legend. */
+/* The small picture of a line in the legend. */
 void chart_print_swatch(FILE *out, const struct chart *chart, const struct chart_series *series);
 
 #endif

@@ -100,10 +100,11 @@ void page_text(FILE *out, const char *text) {
     }
 }
 
+/* A tag with its attributes, if any, begins with its name. */
 static void element(FILE *out, const char *tag, const char *text) {
     fprintf(out, "<%s>", tag);
     page_text(out, text);
-    fprintf(out, "</%s>\n", tag);
+    fprintf(out, "</%.*s>\n", (int)strcspn(tag, " "), tag);
 }
 
 void page_begin(FILE *out, const char *title, const char *summary) {
@@ -116,10 +117,7 @@ void page_begin(FILE *out, const char *title, const char *summary) {
     fprintf(out, "<style>\n%s%s%s</style>\n</head>\n<body>\n<main>\n", colours, text_style,
             chart_style);
     element(out, "h1", title);
-    if (!summary) return;
-    fprintf(out, "<p class=\"summary\">");
-    page_text(out, summary);
-    fprintf(out, "</p>\n");
+    element(out, "p class=\"summary\"", summary);
 }
 
 void page_end(FILE *out) {

@@ -5,7 +5,7 @@
 
 #include <stdio.h>
 
-/* The page up to its heading; `summary` (optional) is the line below the title. */
+/* The page up to its heading; `summary` is the line below the title. */
 void page_begin(FILE *out, const char *title, const char *summary);
 
 void page_heading(FILE *out, const char *text);

@@ -24,6 +24,14 @@ void table_column(struct table *table, const char *heading, enum table_align ali
     arrput(table->columns, head);
 }
 
+void table_columns(struct table *table, enum table_align align, ...) {
+    va_list headings;
+    va_start(headings, align);
+    for (const char *heading; (heading = va_arg(headings, const char *));)
+        table_column(table, heading, align);
+    va_end(headings);
+}
+
 void table_cell(struct table *table, const char *format, ...) {
     assert(column_count(table) > 0);
     char *text;
@@ -130,12 +138,6 @@ static void print_rule(FILE *out, const struct block *block) {
     putc('\n', out);
 }
 
-static void print_block(FILE *out, const struct block *block) {
-    print_row(out, block, -1);
-    print_rule(out, block);
-    for (int row = 0; row < table_rows(block->table); row++) print_row(out, block, row);
-}
-
 /* What is too wide even alone beside the first column is broken into several lines. */
 static void choose_widths(int *widths, const struct table *table, int width) {
     int count = column_count(table);
@@ -158,7 +160,9 @@ void table_print_text(FILE *out, const struct table *table, int width) {
         while (block.to < count && used + GAP + widths[block.to] <= width)
             used += GAP + widths[block.to++];
         if (block.from > 1) putc('\n', out);
-        print_block(out, &block);
+        print_row(out, &block, -1);
+        print_rule(out, &block);
+        for (int row = 0; row < table_rows(table); row++) print_row(out, &block, row);
     } while (block.to < count);
 }
 

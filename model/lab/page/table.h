@@ -27,6 +27,9 @@ struct table {
 /* All columns before the first cell. The text is copied. */
 void table_column(struct table *table, const char *heading, enum table_align align);
 
+/* Several, all aligned alike; a NULL ends them. */
+void table_columns(struct table *table, enum table_align align, ...) __attribute__((sentinel));
+
 /* The next cell of the row, printed like printf does. */
 void table_cell(struct table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

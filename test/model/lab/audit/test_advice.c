@@ -45,7 +45,7 @@ static struct audit *make(double bf16, double fp16) {
 }
 
 static void try_word(struct audit *audit, int format, enum autocast_site operation, double wrong) {
-    audit->formats[format].trials[operation] = (struct audit_trial){true, 1, wrong};
+    audit->formats[format].trials[operation] = (struct audit_trial){true, wrong};
 }
 
 /* Makes the advice and frees the audit; the texts become one. */

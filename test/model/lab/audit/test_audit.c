@@ -167,7 +167,7 @@ Test(audit, stops_when_asked) {
     const volatile sig_atomic_t stopped = 2;
     tiny_config(&config);
     cr_expect_eq(audit_run(&audit, &config, NULL, both, 2, &stopped, NULL, &error), RESULT_STOPPED);
-    cr_expect_not(audit.update.made);
+    cr_expect_null(audit.update.parameters);
     cr_expect_not(audit.reference.parameters[0].seen, "not even one micro-batch");
     audit_free(&audit);
 }

@@ -1,5 +1,5 @@
 #include "model/config/config_keys.h"
-#include "model/lab/audit/audit_head.h"
+#include "model/lab/audit/audit_tables.h"
 
 #include <criterion/criterion.h>
 

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "model/lab/page/chart.h"
 #include "model/lab/page/chart_print.h"
 #include "test/model/lab/page/markup.h"
 
@@ -103,7 +102,6 @@ Test(chart, a_line_goes_where_its_numbers_say) {
 Test(chart, words) {
     double x[] = {1, 2}, y[] = {3, 4};
     add("a <b> & \"c\"", x, y, 2, CHART_LINE);
-    add(NULL, x, y, 2, CHART_DASHED);
     chart.title = "<title> & more";
     chart.x_label = "steps < 5";
     chart.y_label = "loss & co";
@@ -114,13 +112,12 @@ Test(chart, words) {
     cr_expect_eq(count_of(">steps &lt; 5</text>"), 1);
     cr_expect_eq(count_of(">loss &amp; co</text>"), 1);
     cr_expect_eq(count_of("<span>a &lt;b&gt; &amp; &quot;c&quot;</span>"), 1);
-    cr_expect_eq(count_of("<li>"), 1, "a series without a label is not in the legend");
-    cr_expect_eq(count_of("line dashed"), 1);
+    cr_expect_eq(count_of("<li>"), 1);
 }
 
-Test(chart, no_legend_without_labels) {
+Test(chart, bars_have_no_legend) {
     double x[] = {1, 2}, y[] = {3, 4};
-    add(NULL, x, y, 2, CHART_LINE);
+    add(NULL, x, y, 2, CHART_BARS);
     print();
     cr_expect_eq(count_of("legend"), 0);
 }
@@ -326,51 +323,30 @@ static struct bar bar(int nth) {
     return bar;
 }
 
-Test(chart, bars_stand_on_the_axis_side_by_side) {
-    double x[] = {-2, 0, 1}, y[] = {4, 10, NAN}, z[] = {5, 0, 2};
-    add("a", x, y, 3, CHART_BARS);
-    add("b", x, z, 3, CHART_BARS);
+Test(chart, bars_stand_on_the_axis) {
+    double x[] = {-2, 0, 1}, y[] = {4, 10, NAN};
+    add(NULL, x, y, 3, CHART_BARS);
     print();
     struct plot p = plot();
     double unit = (p.right - p.left) / 4; /* from -2.5 to 1.5 */
-    cr_expect_eq(count_of("<rect class=\"bar"), 2 + 5, "in the legend, and five");
-    for (int i = 0; i < 5; i++) {
+    cr_expect_eq(count_of("<rect class=\"bar"), 2);
+    for (int i = 0; i < 2; i++) {
         struct bar one = bar(i);
         cr_expect_float_eq(one.y + one.height, p.bottom, 0.03);
-        cr_expect_float_eq(one.width, 0.45 * unit, 0.02);
+        cr_expect_float_eq(one.width, 0.9 * unit, 0.02);
     }
     cr_expect_float_eq(bar(0).height, 0.4 * (p.bottom - p.top), 0.1);
     cr_expect_float_eq(bar(1).y, p.top, 0.1);
-    cr_expect_float_eq(bar(0).x + bar(0).width, p.left + unit / 2, 0.1, "left of the middle");
-    cr_expect_float_eq(bar(2).x, p.left + unit / 2, 0.1, "right of it");
-    cr_expect_float_eq(bar(3).x - bar(2).x, 2 * unit, 0.1);
-}
-
-Test(chart, bars_hang_from_zero) {
-    double x[] = {0, 1}, y[] = {10, -10};
-    add("a", x, y, 2, CHART_BARS);
-    print();
-    struct plot p = plot();
-    cr_expect_float_eq(bar(1).y, (p.top + p.bottom) / 2, 0.1);
-    cr_expect_float_eq(bar(1).height, (p.bottom - p.top) / 2, 0.1);
-}
-
-Test(chart, logarithmic_bars) {
-    double x[] = {0, 1, 2}, y[] = {10, 1000, 0};
-    add("a", x, y, 3, CHART_BARS);
-    chart.log_y = true;
-    print();
-    struct plot p = plot();
-    cr_expect_eq(count_of("<rect class=\"bar"), 1 + 2);
-    cr_expect_float_eq(bar(1).height, p.bottom - p.top, 0.1);
+    cr_expect_float_eq(bar(0).x, p.left + 0.05 * unit, 0.1);
+    cr_expect_float_eq(bar(1).x - bar(0).x, 2 * unit, 0.1);
 }
 
 Test(chart, a_histogram_of_exponents) {
     double x[57], y[57];
     for (int i = 0; i < 57; i++) x[i] = i - 40, y[i] = 1;
-    add("a", x, y, 57, CHART_BARS);
+    add(NULL, x, y, 57, CHART_BARS);
     print();
-    cr_expect_eq(count_of("<rect class=\"bar"), 1 + 57);
+    cr_expect_eq(count_of("<rect class=\"bar"), 57);
     cr_expect_eq(count_of("\">\u221240</text>"), 1);
     cr_expect_eq(count_of("\">10</text>"), 1);
 }
@@ -378,12 +354,12 @@ Test(chart, a_histogram_of_exponents) {
 /* ---- marks */
 
 Test(chart, marks) {
-    double x[] = {0, 100}, y[] = {0, 1}, from, width, at;
+    double x[] = {0, 100}, y[] = {0, 1}, from, width;
     struct chart_mark marks[] = {
-        {20, 40, "a <band>"}, {50, 50, "a line"}, {80, 300, NULL}, {200, 300, "beyond"}};
+        {20, 40, "a <band>"}, {80, 300, "to the end"}, {200, 300, "beyond"}};
     add("one", x, y, 2, CHART_LINE);
     chart.marks = marks;
-    chart.mark_count = 4;
+    chart.mark_count = 3;
     print();
     struct plot p = plot();
     double unit = (p.right - p.left) / 100;
@@ -396,12 +372,8 @@ Test(chart, marks) {
     cr_assert_eq(
         sscanf(band, "<rect class=\"band\" x=\"%lf\" y=\"%*f\" width=\"%lf\"", &from, &width), 2);
     cr_expect_float_eq(from + width, p.right, 0.1, "cut off at the end of the axis");
-    cr_assert_eq(sscanf(strstr(printed, "class=\"mark\""), "class=\"mark\" d=\"M%lf", &at), 1);
-    cr_expect_float_eq(at, p.left + 50 * unit, 0.1);
     cr_expect_eq(count_of("\"band\""), 2);
-    cr_expect_eq(count_of("\"mark\""), 1);
     cr_expect_eq(count_of(">a &lt;band&gt;</text>"), 1);
-    cr_expect_eq(count_of(">a line</text>"), 1);
     cr_expect_eq(count_of("beyond"), 0);
 }
 
@@ -411,7 +383,7 @@ Test(chart, labels_of_marks_do_not_overlap) {
     double x[] = {0, 100}, y[] = {0, 1};
     struct chart_mark marks[MARKS];
     for (int i = 0; i < MARKS; i++)
-        marks[i] = (struct chart_mark){i * i * 0.8, i * i * 0.8, "a label of some width"};
+        marks[i] = (struct chart_mark){i * i * 0.8, i * i * 0.8 + 1, "a label of some width"};
     add("one", x, y, 2, CHART_LINE);
     chart.y_label = "y";
     chart.marks = marks;

@@ -21,12 +21,12 @@ static const char *ticks(void) {
 }
 
 static const char *loose(enum axis_kind kind, double from, double to) {
-    axis_make(&axis, kind, from, to, 6, false, false);
+    axis_make(&axis, kind, from, to, false, false);
     return ticks();
 }
 
 static const char *snug(double from, double to, bool whole) {
-    axis_make(&axis, AXIS_LINEAR, from, to, 6, true, whole);
+    axis_make(&axis, AXIS_LINEAR, from, to, true, whole);
     cr_expect_eq(axis.from, from);
     cr_expect_eq(axis.to, to);
     return ticks();
@@ -109,7 +109,7 @@ Test(chart_axis, powers_of_two) {
 
 /* Whatever the values: they are on it, ticks ascend, are neither few nor many, and differ. */
 static void check_axis(enum axis_kind kind, double from, double to, bool is_snug) {
-    axis_make(&axis, kind, from, to, 6, is_snug, false);
+    axis_make(&axis, kind, from, to, is_snug, false);
     cr_assert(axis.from < axis.to, "%g %g", from, to);
     cr_expect(axis_place(&axis, from) > -1e-6 && axis_place(&axis, to) < 1 + 1e-6, "%g %g", from,
               to);

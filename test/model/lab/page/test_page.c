@@ -67,16 +67,6 @@ Test(page, well_formed) {
     cr_expect_eq(occurrences(printed, "\"verdict neutral\"><strong>NOTE</strong> fp32"), 1);
 }
 
-Test(page, without_a_summary) {
-    FILE *out = printed_begin();
-    page_begin(out, "title", NULL);
-    page_end(out);
-    printed_end(out);
-    cut_style();
-    expect_well_formed(printed);
-    cr_expect_eq(occurrences(printed, "summary"), 0);
-}
-
 Test(page, loads_nothing) {
     print_page();
     static const char *const loaders[] = {"http:",    "https:",  "src=",   "url(",    "@import",

@@ -1,10 +1,17 @@
-/* A comparison for programs. */
-#ifndef MODEL_LAB_COMPARE_COMPARISON_JSON_H
-#define MODEL_LAB_COMPARE_COMPARISON_JSON_H
+/* A comparison for readers: on the terminal, as Markdown and as a page; and for programs. */
+#ifndef MODEL_LAB_COMPARE_COMPARISON_PRINT_H
+#define MODEL_LAB_COMPARE_COMPARISON_PRINT_H
 
 #include <stdio.h>
 
 #include "model/lab/compare/comparison_report.h"
+
+/* 80 columns. */
+void comparison_print_text(FILE *out, const struct comparison_report *report);
+void comparison_print_markdown(FILE *out, const struct comparison_report *report);
+
+/* One page that needs nothing else, with charts. */
+void comparison_print_html(FILE *out, const struct comparison_report *report);
 
 /* One object; what is not known is null.
  *

@@ -1,4 +1,19 @@
-/* audit.json: all that an audit found, every layer.
+/* What an audit found: on the terminal, as a page and as JSON. */
+#ifndef MODEL_LAB_AUDIT_AUDIT_PRINT_H
+#define MODEL_LAB_AUDIT_AUDIT_PRINT_H
+
+#include <stdio.h>
+
+#include "model/lab/audit/advice.h"
+
+/* Tables with the worst layer of each kind, then the advice, within 80 columns. */
+void audit_print_text(FILE *out, const struct audit *audit, const struct advice *advice);
+
+/* audit.html: every layer, and the histograms of exponents (the picture of Micikevicius et al.
+ * 2018). */
+void audit_print_html(FILE *out, const struct audit *audit, const struct advice *advice);
+
+/* Prints audit.json: all that an audit found, every layer.
  *
  *     {
  *       "config", "from", "step", "repetitions", "micro_batch_size", "seq_len", "device",
@@ -26,15 +41,8 @@
  * values have 2^(e+i) <= |v| < 2^(e+i+1); and what fp16 would make of them, as shares of what is
  * neither zero nor infinite, at scale 1 and, for gradients, at the smallest power of two that is
  * not below the scale in force: "unscaled" and "scaled": {"zero", "subnormal", "room"}. Shares and
- * errors are parts of 1; null is infinite. */
-#ifndef MODEL_LAB_AUDIT_AUDIT_JSON_H
-#define MODEL_LAB_AUDIT_AUDIT_JSON_H
-
-#include <stdio.h>
-
-#include "model/lab/audit/advice.h"
-
-/* Prints nothing but an error into `out` (ferror) when there is no memory. */
+ * errors are parts of 1; null is infinite. Prints nothing but an error
+ * into `out` (ferror) when there is no memory. */
 void audit_print_json(FILE *out, const struct audit *audit, const struct advice *advice);
 
 #endif
