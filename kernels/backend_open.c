@@ -17,7 +17,7 @@ static int cuda_backend_open(struct backend *be, const struct backend_options *o
     fail(error,
          "device \"cuda\": this program was built without CUDA; use --device cpu, or build it "
          "where nvcc is");
-    return 1;
+    return RESULT_NONE;
 }
 #endif
 
@@ -32,8 +32,9 @@ const char *backend_cpu_level(char *names, size_t size, struct error *error) {
 }
 
 int backend_open(struct backend *be, const struct backend_options *options, struct error *error) {
-    int status = 1; /* no GPU */
+    int status = RESULT_NONE; /* no GPU */
     if (options->device != DEVICE_CPU) status = cuda_backend_open(be, options, error);
-    if (status > 0 && options->device != DEVICE_CUDA) status = cpu_backend_open(be, options, error);
+    if (status == RESULT_NONE && options->device != DEVICE_CUDA)
+        status = cpu_backend_open(be, options, error);
     return status ? -1 : 0;
 }

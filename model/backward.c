@@ -4,7 +4,7 @@
 
 /* The next operation writes the gradient of an activation. */
 static void tell(struct gpt *gpt, enum activation_id id, int64_t layer) {
-    gpt->written = (struct written){1, true, {{id, (int)layer}}, 0};
+    gpt->written = (struct written){1, true, {{id, (int)layer}}, 0, gpt->shape.rows};
 }
 
 /* The norm of layer l's `id`, an activation of the residual stream: its gradient, and with it that

@@ -3,14 +3,6 @@
 #include <assert.h>
 #include <string.h>
 
-int64_t batches_first_sample(const struct config *config, int64_t step, int64_t micro) {
-    return (step * config->train.grad_accum_steps + micro) * config->train.micro_batch_size;
-}
-
-int64_t batches_step_tokens(const struct config *config) {
-    return batches_first_sample(config, 1, 0) * config->data.seq_len;
-}
-
 static size_t slot_bytes(int64_t rows) {
     return 2 * (size_t)rows * sizeof(int32_t);
 }

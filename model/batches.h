@@ -21,8 +21,14 @@ void batches_close(struct batches *batches);
 
 /* The place of a micro-batch in the order of samples, and the tokens of a step: functions of the
  * config and the number of steps before it alone, so a run can stop and go on anywhere. */
-int64_t batches_first_sample(const struct config *config, int64_t step, int64_t micro);
-int64_t batches_step_tokens(const struct config *config);
+static inline int64_t batches_first_sample(const struct config *config, int64_t step,
+                                           int64_t micro) {
+    return (step * config->train.grad_accum_steps + micro) * config->train.micro_batch_size;
+}
+
+static inline int64_t batches_step_tokens(const struct config *config) {
+    return batches_first_sample(config, 1, 0) * config->data.seq_len;
+}
 
 /* Puts the samples from first_sample on in place as the model's batch, as many as its shape says,
  * without waiting for the operations that use the one before. Fails on bad data. */

@@ -12,6 +12,7 @@ struct pass {
 
 static void tell(const struct pass *pass, struct written written) {
     written.first_row = pass->first;
+    written.rows = pass->rows;
     pass->gpt->written = pass->again ? (struct written){0} : written;
 }
 
@@ -200,8 +201,9 @@ void gpt_decode(struct gpt *gpt, int64_t row) {
 }
 
 /* The next operation writes rows of an activation of the model, or of its gradient. */
-static void tell_rows(struct gpt *gpt, enum activation_id id, bool gradient, int64_t first) {
-    gpt->written = (struct written){1, gradient, {{id, 0}}, first};
+static void tell_rows(struct gpt *gpt, enum activation_id id, bool gradient, int64_t first,
+                      int64_t rows) {
+    gpt->written = (struct written){1, gradient, {{id, 0}}, first, rows};
 }
 
 /* The head's part of gradients: of lnf_out, rows from first on, and of wte. */
@@ -209,7 +211,7 @@ static void loss_backward(struct gpt *gpt, const struct tensor *logits, const st
                           int64_t first) {
     struct tensor din =
         tensor_slice(&gpt->activations.gradients.lnf_out, first, tensor_rows(logits));
-    tell_rows(gpt, ACTIVATION_lnf_out, true, first);
+    tell_rows(gpt, ACTIVATION_lnf_out, true, first, tensor_rows(logits));
     OP(gpt->be, matmul, .out = &din, .a = logits, .b = &gpt->weights.wte);
     OP(gpt->be, matmul, .out = &gpt->dweights.wte, .a = logits, .transpose_a = true, .b = in,
        .accumulate = gpt->accumulate || first > 0);
@@ -224,9 +226,9 @@ void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight) {
         struct tensor in = tensor_slice(&a->lnf_out, first, rows);
         struct tensor logits = tensor_slice(&a->logits, 0, rows);
         struct tensor losses = tensor_range(&a->losses, first, rows);
-        tell_rows(gpt, ACTIVATION_logits, false, first);
+        tell_rows(gpt, ACTIVATION_logits, false, first, rows);
         OP(be, matmul, .out = &logits, .a = &in, .b = &gpt->weights.wte, .transpose_b = true);
-        if (loss_scale) tell_rows(gpt, ACTIVATION_logits, true, first);
+        if (loss_scale) tell_rows(gpt, ACTIVATION_logits, true, first, rows);
         OP(be, cross_entropy, .losses = losses.data, .logits = &logits,
            .targets = a->targets ? a->targets + first : NULL, .loss_scale = loss_scale,
            .weight = weight, .vocab_size = s->vocab_size);

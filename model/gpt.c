@@ -68,8 +68,9 @@ static void carve_parameters(struct gpt *gpt, struct arena *arena) {
 /* The memory is there for any batch, since the plan must not depend on the one in place. */
 static void carve_cache(struct gpt *gpt, struct arena *arena, struct tensor *qkv) {
     const struct gpt_shape *s = &gpt->shape;
-    struct tensor cache = arena_tensor(arena, gpt->precision.activation[ACTIVATION_qkv],
-                                       gpt->capacity.sequence_length, 3 * s->n_embd);
+    struct tensor cache =
+        arena_tensor(arena, gpt->precision.activation[ACTIVATION_qkv],
+                     gpt->capacity.sequence_length, activation_extent(ACTIVATION_qkv, s).columns);
     if (s->batch == 1 && s->rows <= gpt->capacity.sequence_length)
         *qkv = tensor_slice(&cache, 0, s->rows);
 }
@@ -95,12 +96,11 @@ static void carve_scratch(const struct gpt *gpt, struct arena *arena,
 /* One layer's tensors, or those of the model (layer -1). */
 static void carve_layer(struct gpt *gpt, struct arena *arena, void *const *scratch, int64_t layer) {
     struct activations *all = &gpt->activations;
-    char *owner = layer < 0 ? (char *)all : (char *)&all->layers[layer];
-    for (int i = 0; i < ACTIVATIONS_AND_STATISTICS; i++) {
+    for (enum activation_id i = 0; i < ACTIVATIONS_AND_STATISTICS; i++) {
         const struct activation *a = &activation_table[i];
         if (a->layered != (layer >= 0)) continue;
-        struct tensor *tensor = (struct tensor *)(owner + a->field);
-        struct extent extent = activation_extent((enum activation_id)i, &gpt->shape);
+        struct tensor *tensor = activation_tensor(all, i, layer);
+        struct extent extent = activation_extent(i, &gpt->shape);
         *tensor = (struct tensor){scratch[a->memory],
                                   gpt->precision.activation[i],
                                   extent.columns ? 2 : 1,
@@ -108,19 +108,18 @@ static void carve_layer(struct gpt *gpt, struct arena *arena, void *const *scrat
         if (a->memory != SCRATCH_NONE) continue;
         if (layer <= 0 || gpt->sharing < a->shared)
             tensor->data = arena_take(arena, tensor_bytes(tensor));
-        else tensor->data = ((struct tensor *)((char *)all->layers + a->field))->data;
+        else tensor->data = activation_tensor(all, i, 0)->data;
     }
 }
 
 /* Gradients have the shapes and dtypes of their tensors. */
 static void place_gradients(struct gpt *gpt, void *const *scratch) {
     struct activations *all = &gpt->activations;
-    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+    for (enum activation_id i = 0; i < ACTIVATION_COUNT; i++) {
         const struct activation *a = &activation_table[i];
-        const char *owner = a->layered ? (const char *)all->layers : (const char *)all;
-        struct tensor gradient = *(const struct tensor *)(owner + a->field);
-        if (!a->gradient_in_place) gradient.data = scratch[a->gradient];
-        *(struct tensor *)((char *)&all->gradients + a->gradient_field) = gradient;
+        struct tensor *gradient = activation_gradient(all, i);
+        *gradient = *activation_tensor(all, i, 0);
+        if (!a->gradient_in_place) gradient->data = scratch[a->gradient];
     }
 }
 

@@ -33,7 +33,7 @@ enum gpt_use {
 };
 
 /* What the next operation writes, told to those who watch operations (kernels/observer.h): up to
- * two activations, or their gradients, in the order of the operation's arguments. */
+ * two activations, or their gradients, and which of their rows. */
 struct written {
     int count;
     bool gradient; /* of them */
@@ -41,7 +41,7 @@ struct written {
         enum activation_id id;
         int layer; /* 0 for those of the model */
     } tensors[2];
-    int64_t first_row; /* where the operation's rows begin */
+    int64_t first_row, rows;
 };
 
 struct gpt {
@@ -73,12 +73,15 @@ struct gpt {
 
 /* Lays the model out and measures it; allocates only bookkeeping. The largest batch is
  * config->train.micro_batch_size (1 for sampling) times config->data.seq_len; models for sampling
- * have logits for one row. `be` stays the caller's. The plan lacks the workspace, which is known
- * after a walk with the backend's plan table, and the batches. */
+ * have logits for one row. `be` stays the caller's. The plan lacks the moments, which
+ * optimizer_open adds, the workspace, which is known after a walk with the backend's plan table,
+ * and the batches.
+ */
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
              struct backend *be, enum gpt_use use, struct error *error);
 
-/* Allocates what was measured. On failure says how much of what there was no memory for. */
+/* Allocates what was measured, once the plan is complete. On failure says how much of what there
+ * was no memory for. */
 int gpt_allocate(struct gpt *gpt, struct error *error);
 void gpt_close(struct gpt *gpt);
 

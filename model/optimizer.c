@@ -4,6 +4,14 @@
 
 #include "model/schedule.h"
 
+/* The partial sums of the norm lie in the workspace from one operation to the next. */
+#define X(name) SCRATCH_OF_##name = 0,
+#define S(name) SCRATCH_OF_##name = 1,
+enum { OPERATIONS_BY_SCRATCH(X, S) };
+#undef X
+#undef S
+_Static_assert(!SCRATCH_OF_gradient_squares && !SCRATCH_OF_gradient_norm, "they would be lost");
+
 static void carve(struct optimizer *optimizer, struct arena *arena) {
     optimizer->moment1 = arena_tensor(arena, DTYPE_F32, optimizer->gpt->count, 0);
     optimizer->moment2 = arena_tensor(arena, DTYPE_F32, optimizer->gpt->count, 0);
@@ -61,7 +69,6 @@ void optimizer_step(struct optimizer *optimizer, int64_t step) {
     struct gpt *gpt = optimizer->gpt;
     const struct config *config = optimizer->config;
     double lr = schedule_lr(config, step);
-    /* In scratch memory: neither operation wants any itself. */
     int64_t count = backend_squares(gpt->be, &gpt->gradients);
     double *squares = backend_workspace(gpt->be, (size_t)count * sizeof *squares);
     OP(gpt->be, gradient_squares, .squares = squares, .gradients = &gpt->gradients,

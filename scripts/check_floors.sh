@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Who may include whom. A room is a folder; each line of the plan names a room and the rooms that
-# it may know beside itself. Includes point up this list only, and between pairs of files (x.c with
-# x.h) there are no circles.
+# it may know beside itself. The plan begins at the ground floor and a room may know those before it
+# only: includes point down. Between pairs of files (x.c with x.h) there are no circles.
 #   scripts/check_floors.sh [FOLDER]    the sources in FOLDER, by default the project
 set -euo pipefail
 cd "${1:-"$(dirname "$0")/.."}"
@@ -42,7 +42,12 @@ printf '%s\n' "$includes" | awk -v plan="$plan" -v exceptions="$exceptions" '
             words = split(lines[i], word, " ")
             if (words == 0) continue
             known[word[1]] = 1
-            for (j = 1; j <= words; j++) allowed[word[1], word[j]] = 1
+            for (j = 1; j <= words; j++) {
+                allowed[word[1], word[j]] = 1
+                if (word[j] in known) continue
+                print "the plan: " word[1] " names " word[j] ", which does not come before it"
+                failed = 1
+            }
         }
         count = split(exceptions, lines, "\n")
         for (i = 1; i <= count; i++) allowed_pair[lines[i]] = 1

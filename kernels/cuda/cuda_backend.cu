@@ -193,7 +193,7 @@ static int find_device(struct backend *be, struct error *error) {
     if (!found || status != cudaSuccess) {
         fail(error, "device \"cuda\": %s\nuse --device cpu", why_no_device(status));
         cudaGetLastError();
-        return found ? -1 : 1;
+        return found ? RESULT_FAILED : RESULT_NONE;
     }
     cuda->major = properties.major;
     cuda->minor = properties.minor;

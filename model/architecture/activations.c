@@ -41,6 +41,16 @@ const struct activation activation_table[] = {
 #undef X
 };
 
+struct tensor *activation_tensor(struct activations *all, enum activation_id id, int64_t layer) {
+    const struct activation *a = &activation_table[id];
+    char *owner = a->layered ? (char *)&all->layers[layer] : (char *)all;
+    return (struct tensor *)(owner + a->field);
+}
+
+struct tensor *activation_gradient(struct activations *all, enum activation_id id) {
+    return (struct tensor *)((char *)&all->gradients + activation_table[id].gradient_field);
+}
+
 struct extent activation_extent(enum activation_id id, const struct gpt_shape *shape) {
     const struct gpt_shape *s = shape;
     const struct extent extents[] = {

@@ -68,5 +68,9 @@ struct activation {
 
 extern const struct activation activation_table[ACTIVATIONS_AND_STATISTICS];
 
+/* Where one is kept, in a layer of those that are layered; and its gradient. */
+struct tensor *activation_tensor(struct activations *all, enum activation_id id, int64_t layer);
+struct tensor *activation_gradient(struct activations *all, enum activation_id id);
+
 /* Rows and columns for the batch in place. */
 struct extent activation_extent(enum activation_id id, const struct gpt_shape *shape);

@@ -60,55 +60,21 @@ void place_label(char *label, size_t size, int place, int layer) {
     else snprintf(label, size, "%s", name);
 }
 
-/* The activations and gradients of them that an operation writes, in the order in which the pass
- * tells them. */
-static void list_outputs(const struct tensor *outputs[TRACED_MAX], enum operation_id id,
-                         const void *all_args) {
-    const struct layernorm_forward_args *norm = all_args;
-    const struct layernorm_backward_args *norm_backward = all_args;
-    const struct matmul_args *matmul = all_args;
-    switch (id) {
-    case ID_embedding_forward:
-        outputs[0] = ((const struct embedding_forward_args *)all_args)->out;
-        break;
-    case ID_layernorm_forward:
-        outputs[0] = norm->sum ? norm->sum : norm->out;
-        outputs[1] = norm->out;
-        break;
-    case ID_layernorm_backward: /* the branch's is the same, or a rounded copy */
-        outputs[0] = norm_backward->din;
-        outputs[1] = norm_backward->din_lower ? norm_backward->din_lower : norm_backward->din;
-        break;
-    case ID_matmul:
-        outputs[0] = matmul->gelu_in ? matmul->gelu_in : matmul->out;
-        outputs[1] = matmul->out;
-        break;
-    case ID_attention_forward:
-        outputs[0] = ((const struct attention_forward_args *)all_args)->out;
-        break;
-    case ID_attention_backward:
-        outputs[0] = ((const struct attention_backward_args *)all_args)->dqkv;
-        break;
-    case ID_cross_entropy:
-        outputs[0] = ((const struct cross_entropy_args *)all_args)->logits;
-        break;
-    default: break;
-    }
-}
-
-int trace_operation(struct traced traced[TRACED_MAX], const struct gpt *gpt, enum operation_id id,
-                    const void *args) {
-    const struct tensor *outputs[TRACED_MAX] = {0};
+int trace_operation(struct traced traced[TRACED_MAX], struct gpt *gpt) {
     const struct written *written = &gpt->written;
-    if (written->count) list_outputs(outputs, id, args);
     for (int i = 0; i < written->count; i++) {
-        enum activation_id activation = written->tensors[i].id;
-        assert(outputs[i]);
-        int64_t columns = tensor_columns(outputs[i]);
+        enum activation_id id = written->tensors[i].id;
+        int layer = written->tensors[i].layer;
+        const struct tensor *whole = written->gradient && !activation_table[id].gradient_in_place
+                                         ? activation_gradient(&gpt->activations, id)
+                                         : activation_tensor(&gpt->activations, id, layer);
+        int64_t columns = tensor_columns(whole);
+        /* Of logits there is a chunk at a time, from row 0 on. */
+        bool chunk = tensor_rows(whole) < gpt->shape.rows;
         traced[i] = (struct traced){
-            .place = written->gradient ? place_of_gradient(activation) : (int)activation,
-            .layer = written->tensors[i].layer,
-            .tensor = *outputs[i],
+            .place = written->gradient ? place_of_gradient(id) : (int)id,
+            .layer = layer,
+            .tensor = tensor_slice(whole, chunk ? 0 : written->first_row, written->rows),
             .first = written->first_row * columns,
             .total = gpt->shape.rows * columns,
         };

@@ -45,9 +45,8 @@ struct traced {
 
 enum { TRACED_MAX = 2 };
 
-/* Fills traced with what operation id has written, as gpt->written tells, for these arguments, and
+/* Fills traced with what the operation that just ran has written, as gpt->written tells, and
  * returns how many: all activations and gradients of them that a training step writes. */
-int trace_operation(struct traced traced[TRACED_MAX], const struct gpt *gpt, enum operation_id id,
-                    const void *args);
+int trace_operation(struct traced traced[TRACED_MAX], struct gpt *gpt);
 
 #endif

@@ -176,18 +176,22 @@ bool memory_apply(struct config *config, enum memory_option option, bool lower) 
     return false;
 }
 
-/* Multiplications that a layer does once more, of its products for one row. */
+/* Multiplications that a layer does once more, for one row: of the sites that write what is shared.
+ * The GELU's input is there, but a library's GELU may be that of the unrounded one. */
 static int64_t products_again(const struct gpt_shape *shape, const struct config *config,
                               const struct backend *be) {
-    int64_t again = 0;
-    if (config->train.recompute == CONFIG_RECOMPUTE_GELU)
-        return be->device.gelu_of_stored ? 0 : shape_layer_products(shape, SITE_MLP_FC);
+    bool again[AUTOCAST_SITE_COUNT] = {false};
+    int64_t total = 0;
     for (int i = 0; i < ACTIVATION_COUNT && config->train.recompute; i++) {
         const struct activation *a = &activation_table[i];
-        if (a->layered && !a->residual && a->shared <= SHARE_LAYER)
-            again += shape_layer_products(shape, a->writer);
+        if (!a->layered || a->residual || (int)a->shared > (int)config->train.recompute) continue;
+        again[a->writer] = true;
+        if (a->shared == SHARE_GELU && !be->device.gelu_of_stored)
+            again[activation_table[i - 1].writer] = true;
     }
-    return again;
+    for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
+        if (again[i]) total += shape_layer_products(shape, i);
+    return total;
 }
 
 double memory_recomputed_part(const struct config *config, const struct backend *be) {

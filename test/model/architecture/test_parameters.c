@@ -40,6 +40,7 @@ Test(parameter_list, covers_the_flat_arrays) {
         for (ptrdiff_t k = 0; k < i; k++) cr_expect_str_neq(list[k].name, p->name);
     }
     cr_expect_eq(offset, count);
+    cr_expect_eq(numbers, (1003 + shape.n_positions) * 36 + 3 * (12 * 36 * 36 + 13 * 36) + 2 * 36);
     cr_expect_eq(numbers, config_parameter_count(&config));
     arrfree(list);
 }

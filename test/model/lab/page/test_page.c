@@ -89,7 +89,7 @@ Test(page, light_and_dark) {
         char name[40] = {0};
         at += 4;
         snprintf(name, sizeof name, "%.*s:#", (int)strcspn(at, ")"), at);
-        if (strcmp(name, "--c:#") == 0) continue; /* of a series, see chart.c */
+        if (strcmp(name, "--c:#") == 0) continue; /* of a series, see chart_print.c */
         cr_expect_eq(occurrences(printed, name), 2, "%s", name);
         cr_expect_eq(occurrences(dark, name), 1, "%s", name);
     }
