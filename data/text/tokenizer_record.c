@@ -93,15 +93,6 @@ void tokenizer_record_unstage(const char *prefix) {
     if (record_path(prefix, ".part", part, &error) == 0) unlink(part);
 }
 
-int tokenizer_record_write(const char *prefix, const struct tokenizer *tokenizer,
-                           const char *directory, struct error *error) {
-    if (tokenizer_record_stage(prefix, tokenizer, directory, error) == 0 &&
-        tokenizer_record_publish(prefix, error) == 0)
-        return 0;
-    tokenizer_record_unstage(prefix);
-    return -1;
-}
-
 /* The prefix of a shard PREFIX_train_NNNNNN.bin or PREFIX_val_NNNNNN.bin; false for other names. */
 static bool prefix_of_shard(const char *path, char prefix[FILE_PATH_MAX]) {
     static const char *const parts[] = {"_train_", "_val_"};

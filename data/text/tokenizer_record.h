@@ -35,12 +35,9 @@ struct tokenizer_record {
     char path[FILE_PATH_MAX]; /* of the record itself, for messages */
 };
 
-/* Writes PREFIX_tokenizer.json, durably. directory: as given by the person, made absolute here. */
-int tokenizer_record_write(const char *prefix, const struct tokenizer *tokenizer,
-                           const char *directory, struct error *error);
-
-/* The same in steps, for whoever replaces shards: stage writes PREFIX_tokenizer.json.part, so that
- * a full disk is noticed early; remove takes an old record away before the shards change; publish
+/* Write PREFIX_tokenizer.json, durably, in steps for whoever replaces shards: stage writes
+ * PREFIX_tokenizer.json.part, so that a full disk is noticed early (directory: as given by the
+ * person, made absolute here); remove takes an old record away before the shards change; publish
  * gives the new one its name after them. So a record never stands beside shards of another
  * tokenizer, wherever the program is stopped; shards without a record may be what is left. unstage
  * removes what stage has written. Removing what is not there is a success. */

@@ -53,10 +53,6 @@ const char *config_recompute_name(enum config_recompute recompute) {
     return word_of("train.recompute", recompute);
 }
 
-const char *config_preset_name(enum config_preset preset) {
-    return word_of("model.preset", preset);
-}
-
 const char *config_tokenizer_name(enum config_tokenizer tokenizer) {
     return word_of("data.tokenizer", tokenizer);
 }

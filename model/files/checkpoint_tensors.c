@@ -40,8 +40,7 @@ static int write_arrays(const struct gpt *gpt, const struct tensor *const *array
     if (!buffer) return fail(error, "out of memory while writing %.400s", path);
     for (int i = 0; i < count; i++)
         checkpoint_list_entries(&entries, gpt->list, prefixes[i], DTYPE_F32);
-    int status =
-        safetensors_write_begin(&writer, path, entries, (int)arrlen(entries), NULL, 0, error);
+    int status = safetensors_write_begin(&writer, path, entries, (int)arrlen(entries), error);
     for (int i = 0; status == 0 && i < count; i++)
         status = write_flat(&writer, gpt, arrays[i], buffer, error);
     if (status == 0) status = safetensors_write_end(&writer, error);

@@ -21,9 +21,6 @@ struct huggingface_tokens {
 struct huggingface_tokens huggingface_tokens_of(const struct config *config,
                                                 const struct tokenizer *tokenizer);
 
-/* "float32", "float16", "bfloat16". */
-const char *huggingface_dtype_name(enum dtype dtype);
-
 /* Print config.json, generation_config.json and tokenizer_config.json; dtype is that of the
  * weights. The caller checks ferror(out). */
 void huggingface_print_config(FILE *out, const struct config *config,

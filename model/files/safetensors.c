@@ -16,6 +16,45 @@
 #include "data/base/utf8.h"
 #include "data/base/json_file.h"
 
+static const struct {
+    const char *name;
+    int bits;
+} dtypes[] = {
+#define X(NAME, bits) {#NAME, bits},
+    SAFETENSORS_DTYPES(X)
+#undef X
+};
+
+const char *safetensors_dtype_name(enum safetensors_dtype dtype) {
+    return dtypes[dtype].name;
+}
+
+bool safetensors_entry_bytes(uint64_t *bytes, const struct safetensors_entry *entry) {
+    uint64_t bits = 1;
+    for (int i = 0; i < entry->rank; i++) {
+        if (__builtin_mul_overflow(bits, entry->shape[i], &bits)) return false;
+    }
+    if (__builtin_mul_overflow(bits, (uint64_t)dtypes[entry->dtype].bits, &bits)) return false;
+    *bytes = bits / 8;
+    return bits % 8 == 0;
+}
+
+int safetensors_out_of_memory(struct error *error, const char *path) {
+    return fail(error, "out of memory for the header of %.480s\nfree memory and try again", path);
+}
+
+static int compare_text(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+const char *safetensors_repeated(const char **texts, size_t count) {
+    if (count > 1) qsort(texts, count, sizeof(*texts), compare_text);
+    for (size_t i = 1; i < count; i++) {
+        if (strcmp(texts[i - 1], texts[i]) == 0) return texts[i];
+    }
+    return NULL;
+}
+
 /* Fails with a reason about the file. Names in it come from the file: what a terminal would obey is
  * masked. */
 __attribute__((format(printf, 3, 4))) static int damaged(struct error *error, const char *path,
@@ -114,11 +153,6 @@ static int read_entry(struct safetensors_entry *entry, const cJSON *item, uint64
     return read_offsets(entry, json_member(item, "data_offsets"), data_bytes, path, error);
 }
 
-static int compare_name(const void *a, const void *b) {
-    return strcmp((*(const struct safetensors_entry *const *)a)->name,
-                  (*(const struct safetensors_entry *const *)b)->name);
-}
-
 static int compare_place(const void *a, const void *b) {
     const struct safetensors_entry *left = a, *right = b;
     if (left->offset != right->offset) return left->offset < right->offset ? -1 : 1;
@@ -167,30 +201,28 @@ static int check_places(const struct safetensors *file, uint64_t data_bytes, con
     return 0;
 }
 
-static int index_names(struct safetensors *file, const char *path, struct error *error) {
-    for (int i = 0; i < file->count; i++) file->by_name[i] = &file->entries[i];
-    if (file->count > 1)
-        qsort(file->by_name, (size_t)file->count, sizeof(*file->by_name), compare_name);
-    for (int i = 1; i < file->count; i++) {
-        if (strcmp(file->by_name[i - 1]->name, file->by_name[i]->name) == 0)
-            return damaged(error, path, "tensor %.150s is described twice", file->by_name[i]->name);
-    }
-    return 0;
+static int check_names(const struct safetensors *file, const char *path, struct error *error) {
+    const char **names = malloc(((size_t)file->count + 1) * sizeof(*names));
+    if (!names) return safetensors_out_of_memory(error, path);
+    for (int i = 0; i < file->count; i++) names[i] = file->entries[i].name;
+    const char *twice = safetensors_repeated(names, (size_t)file->count);
+    free(names);
+    return twice ? damaged(error, path, "tensor %.150s is described twice", twice) : 0;
 }
 
 static int read_entries(struct safetensors *file, const uint8_t *data, uint64_t data_bytes,
                         const char *path, struct error *error) {
     const size_t members = (size_t)cJSON_GetArraySize(file->header);
     file->entries = malloc((members + 1) * sizeof(*file->entries));
-    file->by_name = malloc((members + 1) * sizeof(*file->by_name));
-    if (!file->entries || !file->by_name) return safetensors_out_of_memory(error, path);
+    if (!file->entries) return safetensors_out_of_memory(error, path);
+    bool has_metadata = false;
     const cJSON *item;
     cJSON_ArrayForEach(item, file->header) {
         if (strcmp(item->string, SAFETENSORS_METADATA_KEY) == 0) {
-            if (file->metadata)
+            if (has_metadata)
                 return damaged(error, path, "\"%s\" is given twice", SAFETENSORS_METADATA_KEY);
             if (check_metadata(item, path, error) != 0) return -1;
-            file->metadata = item;
+            has_metadata = true;
             continue;
         }
         struct safetensors_entry *entry = &file->entries[file->count];
@@ -200,7 +232,7 @@ static int read_entries(struct safetensors *file, const uint8_t *data, uint64_t 
     }
     if (file->count > 1)
         qsort(file->entries, (size_t)file->count, sizeof(*file->entries), compare_place);
-    if (index_names(file, path, error) != 0) return -1;
+    if (check_names(file, path, error) != 0) return -1;
     return check_places(file, data_bytes, path, error);
 }
 
@@ -292,23 +324,9 @@ int safetensors_open(struct safetensors *file, const char *path, struct error *e
     return -1;
 }
 
-const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name) {
-    if (file->count == 0) return NULL;
-    const struct safetensors_entry wanted = {.name = name}, *key = &wanted;
-    const struct safetensors_entry *const *found =
-        bsearch(&key, file->by_name, (size_t)file->count, sizeof(*file->by_name), compare_name);
-    return found ? *found : NULL;
-}
-
-const char *safetensors_metadata(const struct safetensors *file, const char *key) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(file->metadata, key);
-    return item ? item->valuestring : NULL;
-}
-
 void safetensors_close(struct safetensors *file) {
     if (file->map) munmap(file->map, file->map_bytes);
     cJSON_Delete(file->header);
     free(file->entries);
-    free(file->by_name);
     memset(file, 0, sizeof(*file));
 }

@@ -98,9 +98,8 @@ static inline void put_shard(const struct foreign_tensor *tensors, int count, in
     struct safetensors_writer writer;
     int used = 0;
     for (int i = shard; i < count; i += shards) entries[used++] = tensors[i].entry;
-    cr_assert_eq(
-        safetensors_write_begin(&writer, in_folder("%s", name), entries, used, NULL, 0, &error), 0,
-        "%s", error.text);
+    cr_assert_eq(safetensors_write_begin(&writer, in_folder("%s", name), entries, used, &error), 0,
+                 "%s", error.text);
     for (int i = shard; i < count; i += shards) put_values(&writer, &tensors[i]);
     cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
 }
