@@ -6,10 +6,8 @@
 #include <stb/stb_ds.h>
 
 #include "data/base/error.h"
-#include "data/base/exit_status.h"
+#include "data/base/program.h"
 #include "data/base/files.h"
-#include "data/base/version.h"
-#include "data/base/help.h"
 #include "data/base/printed.h"
 #include "kernels/backend.h"
 #include "kernels/backend_open.h"
@@ -22,7 +20,6 @@
 #include "model/lab/audit/run_audit.h"
 #include "model/run/run_profile.h"
 #include "model/run/run.h"
-#include "model/run/run_eval.h"
 #include "model/run/run_sample.h"
 
 /* Fills config, and `from` (FILE_PATH_MAX bytes) with the checkpoint that line->from means. */

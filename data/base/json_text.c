@@ -1,5 +1,6 @@
 #include "data/base/json_text.h"
 
+#include "data/base/json_escape.h"
 #include "data/base/utf8.h"
 
 #include <stb/stb_ds.h>
@@ -93,18 +94,11 @@ static int refuse_unexpected(const struct scanner *s, const char *expected) {
     }
 }
 
-static int hex_value(int c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
 /* The four digits after \u; -1 if they are not there. */
 static int scan_unicode(struct scanner *s) {
     int code = 0;
     for (int i = 0; i < 4; i++) {
-        int digit = hex_value(peek(s));
+        int digit = json_hex_digit((char)peek(s));
         if (digit < 0) return -1;
         code = code * 16 + digit;
         s->at++;
@@ -233,32 +227,17 @@ static int scan_member(struct scanner *s) {
     return scan_value(s, line);
 }
 
-static int scan_object(struct scanner *s) {
-    s->at++;
+/* An object or an array, behind its first byte up to the one that closes it. */
+static int scan_members(struct scanner *s, char close) {
     skip_space(s);
-    if (peek(s) == '}') {
+    if (peek(s) == close) {
         s->at++;
         return 0;
     }
     int more = 1;
     while (more == 1) {
-        if (scan_member(s)) return -1;
-        more = scan_comma(s, '}');
-    }
-    return more;
-}
-
-static int scan_array(struct scanner *s) {
-    s->at++;
-    skip_space(s);
-    if (peek(s) == ']') {
-        s->at++;
-        return 0;
-    }
-    int more = 1;
-    while (more == 1) {
-        if (scan_value(s, s->line)) return -1;
-        more = scan_comma(s, ']');
+        if (close == '}' ? scan_member(s) : scan_value(s, s->line)) return -1;
+        more = scan_comma(s, close);
     }
     return more;
 }
@@ -274,7 +253,8 @@ static int scan_value(struct scanner *s, size_t line) {
             return refuse(s, "nested more than %d deep; a config has no such depth.",
                           (int)JSON_DEPTH_MAX);
         s->depth++;
-        status = c == '{' ? scan_object(s) : scan_array(s);
+        s->at++;
+        status = scan_members(s, c == '{' ? '}' : ']');
         s->depth--;
     } else if (c == '"') {
         status = scan_string(s);

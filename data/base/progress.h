@@ -22,7 +22,14 @@ struct progress {
     double started, drawn; /* seconds of progress_clock */
 };
 
+/* Seconds of a clock that never goes back. */
 double progress_clock(void);
+
+/* Whether out is a terminal on which a line can be redrawn; how wide it is, 80 if that is not
+ * known.
+ */
+bool progress_terminal(FILE *out);
+int progress_columns(FILE *out);
 
 /* Draws on out if that is a terminal. */
 void progress_open(struct progress *progress, FILE *out, uint64_t total);
@@ -36,6 +43,9 @@ void progress_erase(struct progress *progress);
 /* The line itself, at most `width` columns and less than PROGRESS_LINE_MAX. */
 void progress_line(char line[PROGRESS_LINE_MAX], int width, uint64_t done, uint64_t total,
                    double seconds);
+
+/* "2m 10s", "3d 04h". */
+void progress_duration(char text[32], double seconds);
 
 /* "41 MB", "3.5 GB". */
 const char *progress_bytes(char text[16], double bytes);

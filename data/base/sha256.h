@@ -31,6 +31,9 @@ void sha256_end(struct sha256 *hash, uint8_t digest[SHA256_BYTES]);
 /* The digest as 64 lower-case hexadecimal digits and a NUL. */
 void sha256_hex(char hex[SHA256_HEX_MAX], const uint8_t digest[SHA256_BYTES]);
 
+/* Hashes `size` bytes. */
+void sha256_of(char hex[SHA256_HEX_MAX], const void *bytes, size_t size);
+
 /* Hashes a whole file. Also stores its size in bytes where size is not NULL. Fails when the file
  * cannot be opened or read. */
 int sha256_file(char hex[SHA256_HEX_MAX], uint64_t *size, const char *path, struct error *error);

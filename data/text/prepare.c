@@ -11,9 +11,8 @@
 
 #include "data/text/documents.h"
 #include "data/base/error.h"
-#include "data/base/exit_status.h"
+#include "data/base/program.h"
 #include "data/base/files.h"
-#include "data/base/help.h"
 #include "data/text/inputs.h"
 #include "data/base/signals.h"
 #include "data/base/progress.h"

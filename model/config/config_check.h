@@ -9,6 +9,17 @@
 /* Fills the keys that nobody gave and whose default depends on others. */
 void config_resolve(struct config *config);
 
+/* A config while it is checked. */
+struct config_check {
+    const struct config *config;
+    const struct config_origins *origins;
+    struct error *error;
+};
+
+/* Fails with a message that begins with where the key got its value. */
+int config_refuse(const struct config_check *check, const char *key, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* Checks what must hold between values; a message names where each of them comes from. */
 int config_check(const struct config *config, const struct config_origins *origins,
                  struct error *error);

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "kernels/arena.h"
 #include "model/config/config_table.h"
 
 static void set_default(struct config *config, const struct config_option *option) {
@@ -35,6 +36,15 @@ bool config_given(const struct config *config, const char *name) {
             config->sources[i] != CONFIG_SOURCE_DEFAULT)
             return true;
     return false;
+}
+
+struct gpt_shape config_shape(const struct config *config) {
+    return (struct gpt_shape){
+#define X(size) .size = config->model.size,
+        MODEL_SIZES(X)
+#undef X
+            .padded_vocab = round_up(config->model.vocab_size, VOCAB_ALIGNMENT),
+    };
 }
 
 static const char *word_of(const char *key, unsigned value) {

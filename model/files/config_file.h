@@ -6,7 +6,8 @@
 #include "model/config/config.h"
 
 /* Reads the file at path, then applies overrides ("key.path=value", the texts of --set, in order;
- * the last one for a key wins), the preset and the computed defaults, and checks every value and
+ * the last one for a key wins), what model.init_from
+ * says, the preset and the computed defaults, and checks every value and
  * what must hold between values. On success *config is complete and valid. On failure returns -1
  * with the file and line, or the --set text, in error, and *config is undefined. */
 int config_load(struct config *config, const char *path, char *const *overrides, int override_count,
@@ -16,6 +17,10 @@ int config_load(struct config *config, const char *path, char *const *overrides,
  * messages. */
 int config_override(struct config *config, const char *path, char *const *overrides,
                     int override_count, struct error *error);
+
+/* The tokenizer of a model of Hugging Face: GPT-2's kind if its vocabulary is as large as GPT-2's,
+ * or if the directory has such files; but 256 tokens are bytes. */
+enum config_tokenizer config_tokenizer_of_model(int64_t vocab_size, const char *directory);
 
 /* Finds the config file that a user names. A name with a '/', or of something in the current
  * folder, is itself the path; another one is looked up in configs/ beside the executable, then in

@@ -14,7 +14,6 @@
 #include "data/base/files.h"
 #include "data/base/printed.h"
 #include "model/config/config_keys.h"
-#include "model/config/config_shape.h"
 #include "model/files/checkpoint.h"
 #include "model/files/checkpoint_directory.h"
 #include "model/files/checkpoint_manifest.h"

@@ -31,8 +31,8 @@ struct run {
     struct report report;
     struct metrics metrics;
     char directory[FILE_PATH_MAX];     /* run_dir/name */
-    double began;                      /* report_clock() at the start of the program */
-    double step_began;                 /* report_clock() when the oldest unfinished step began */
+    double began;                      /* progress_clock() at the start of the program */
+    double step_began;                 /* progress_clock() when the oldest unfinished step began */
     const volatile sig_atomic_t *stop; /* the signal that asked for the end, or 0 */
     int lock;                          /* descriptor that holds the directory's lock, or -1 */
 };
@@ -74,7 +74,7 @@ static int run_open(struct run *run, const struct config *config, bool allocate,
                     struct error *error) {
     char note[PRECISION_NOTE_MAX], warnings[4 * ERROR_MAX], choices[CHOICES_PATH_MAX];
     memset(run, 0, sizeof *run);
-    run->began = report_clock();
+    run->began = progress_clock();
     run->config = *config;
     run->lock = -1;
     run->metrics.last_validation = -1;
@@ -190,7 +190,7 @@ static int sample_now(struct run *run, struct error *error) {
 static int end_step(struct run *run, struct error *error) {
     struct step_report report;
     if (trainer_end_step(&run->trainer, &report, error)) return -1;
-    double now = report_clock(), seconds = now - run->step_began;
+    double now = progress_clock(), seconds = now - run->step_began;
     run->step_began = now;
     const struct config *config = &run->config;
     double tokens = (double)batches_step_tokens(config);
@@ -216,7 +216,7 @@ static int settle(struct run *run, struct error *error) {
 
 /* Begins a step, and ends those that the device need not run ahead of. */
 static int step_once(struct run *run, struct error *error) {
-    if (run->trainer.unfinished == 0) run->step_began = report_clock();
+    if (run->trainer.unfinished == 0) run->step_began = progress_clock();
     if (trainer_begin_step(&run->trainer, &run->train.loader, error)) return -1;
     while (run->trainer.unfinished > run->be.device.steps_ahead)
         if (end_step(run, error)) return -1;

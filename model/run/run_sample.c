@@ -6,7 +6,7 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/exit_status.h"
+#include "data/base/program.h"
 #include "data/base/signals.h"
 #include "model/files/checkpoint.h"
 #include "model/precision.h"

@@ -1,5 +1,5 @@
 #include "data/base/files.h"
-#include "model/config/config_shape.h"
+#include "model/config/config_keys.h"
 #include "test/model/files/checkpoint_fixture.h"
 
 #include <dirent.h>

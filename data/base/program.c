@@ -1,4 +1,4 @@
-#include "data/base/help.h"
+#include "data/base/program.h"
 
 #include <stdbool.h>
 #include <string.h>
