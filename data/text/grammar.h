@@ -23,7 +23,6 @@
 #ifndef DATA_TEXT_GRAMMAR_H
 #define DATA_TEXT_GRAMMAR_H
 
-#include <stddef.h>
 #include <stdint.h>
 
 #include "data/base/error.h"

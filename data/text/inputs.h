@@ -8,7 +8,6 @@
 #define DATA_TEXT_INPUTS_H
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "data/base/error.h"

@@ -1,7 +1,6 @@
 #include "model/config/config_print.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "data/base/json_escape.h"
@@ -16,12 +15,6 @@ static void print_words(FILE *out, const char *const *words, int count) {
         json_print_string(out, words[i]);
     }
     fputc(']', out);
-}
-
-static int word_count(const char *const *words) {
-    int count = 0;
-    while (words[count]) count++;
-    return count;
 }
 
 static void print_number(FILE *out, double value) {
@@ -121,11 +114,11 @@ static void print_constraints(FILE *out, const struct config_option *option, int
         fprintf(out, "%*s\"maxLength\": %.0f,\n", indent, "", option->maximum);
     } else if (option->type == CONFIG_ENUM) {
         fprintf(out, "%*s\"enum\": ", indent, "");
-        print_words(out, option->words, word_count(option->words));
+        print_words(out, option->words, config_word_count(option));
         fputs(",\n", out);
     } else if (option->type == CONFIG_LIST) {
         fprintf(out, "%*s\"items\": {\"enum\": ", indent, "");
-        print_words(out, option->words, word_count(option->words));
+        print_words(out, option->words, config_word_count(option));
         fprintf(out, "},\n%*s\"uniqueItems\": true,\n", indent, "");
     } else if (option->type != CONFIG_BOOLEAN) {
         fprintf(out, "%*s\"%s\": ", indent, "",

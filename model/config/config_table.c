@@ -239,6 +239,12 @@ const char *config_option_name(const struct config_option *option) {
     return dot ? dot + 1 : option->key;
 }
 
+int config_word_count(const struct config_option *option) {
+    int count = 0;
+    while (option->words[count]) count++;
+    return count;
+}
+
 const char *config_format_number(char text[CONFIG_NUMBER_MAX], double value) {
     for (int digits = 1; digits <= 17; digits++) {
         /* %g turns to exponents at `digits` figures; plain digits read better up to 2^53. */

@@ -47,6 +47,9 @@ int config_block_index(const char *name, size_t length);
 int config_option_block(const struct config_option *option);
 const char *config_option_name(const struct config_option *option);
 
+/* How many words an enum or a list has. */
+int config_word_count(const struct config_option *option);
+
 /* What the row allows, such as "a whole number from 1 to 1024" or "true or false". */
 void config_describe_allowed(const struct config_option *option, char *text, size_t size);
 

@@ -12,7 +12,7 @@
 #include "model/files/checkpoint_tensors.h"
 #include "model/config/config_check.h"
 #include "model/files/huggingface.h"
-#include "data/base/json_file.h"
+#include "data/base/json.h"
 #include "data/base/printed.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_print.h"
@@ -185,9 +185,8 @@ int checkpoint_locate(char *path, const char *given, FILE *warnings, struct erro
 
 int checkpoint_load_weights(struct gpt *gpt, const char *directory, struct error *error) {
     struct tensor_files weights;
-    char manifest[FILE_PATH_MAX];
-    if (file_path_join(manifest, directory, checkpoint_manifest_name, error)) return -1;
-    if (file_exists(manifest) && checkpoint_verify(directory, error)) return -1;
+    if (file_exists_in(directory, checkpoint_manifest_name) && checkpoint_verify(directory, error))
+        return -1;
     if (open_weights(&weights, gpt, directory, error)) return -1;
     checkpoint_read_weights(gpt, &weights);
     tensor_files_close(&weights);
@@ -326,11 +325,10 @@ static int config_of_model(struct config *config, const char *directory, struct 
 }
 
 int checkpoint_config(struct config *config, const char *path, struct error *error) {
-    char manifest_path[FILE_PATH_MAX], model_path[FILE_PATH_MAX];
+    char manifest_path[FILE_PATH_MAX];
     struct checkpoint_manifest manifest;
     if (file_path_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
-    if (file_path_join(model_path, path, checkpoint_config_name, error)) return -1;
-    if (!file_exists(manifest_path) && !file_exists(model_path))
+    if (!file_exists(manifest_path) && !file_exists_in(path, checkpoint_config_name))
         return fail(error,
                     "%.400s holds neither trainer.json nor config.json, so it is no checkpoint\n"
                     "name a directory such as runs/NAME/checkpoints/step-00001000",

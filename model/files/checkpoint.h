@@ -49,7 +49,7 @@ int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, stru
 
 /* Fills the weights alone, of an allocated gpt, from a directory: a checkpoint, or a model of
  * Hugging Face in one file or in shards (tensor_files.h says which files are read,
- * checkpoint_match.h what they may hold). Where a config.json stands beside them, the number of
+ * checkpoint_tensors.h what they may hold). Where a config.json stands beside them, the number of
  * heads must agree; where a trainer.json does, the hashes. Changes nothing when it fails. */
 int checkpoint_load_weights(struct gpt *gpt, const char *directory, struct error *error);
 

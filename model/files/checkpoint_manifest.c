@@ -9,7 +9,7 @@
 #include "data/base/files.h"
 #include "data/base/json_escape.h"
 #include "model/config/config_read.h"
-#include "data/base/json_file.h"
+#include "data/base/json.h"
 #include "data/base/printed.h"
 #include "data/base/program.h"
 

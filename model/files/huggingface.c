@@ -9,7 +9,7 @@
 
 #include "data/base/files.h"
 #include "model/config/config_read.h"
-#include "data/base/json_file.h"
+#include "data/base/json.h"
 
 enum { GPT2_END_OF_TEXT = 50256, SHOWN_MAX = 80 };
 

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <stb/stb_ds.h>
-
 #include "data/base/program.h"
 #include "data/base/signals.h"
 #include "model/config/config_keys.h"

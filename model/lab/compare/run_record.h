@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "data/base/error.h"
-#include "data/base/json_file.h"
+#include "data/base/json.h"
 
 /* A number that is null or missing in the file is NaN. */
 struct run_step {

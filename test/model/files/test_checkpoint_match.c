@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include "model/files/checkpoint_match.h"
+#include "model/files/checkpoint_tensors.h"
 #include "model/files/safetensors_write.h"
 #include "test/model/files/foreign_weights.h"
 

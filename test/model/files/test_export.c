@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "model/files/checkpoint_match.h"
+#include "model/files/checkpoint_tensors.h"
 #include "model/files/export.h"
 #include "model/files/huggingface.h"
 #include "model/files/safetensors_write.h"
