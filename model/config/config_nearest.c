@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "model/config/config_table.h"
+#include "model/config/config_keys.h"
 
 /* Longer names are not typing mistakes, and the table of the distance has this width. */
 enum { NAME_LIMIT = 64, NOT_CLOSE = 1000 };

@@ -6,7 +6,6 @@
 #include "data/base/json_escape.h"
 #include "data/base/printed.h"
 #include "model/config/config_keys.h"
-#include "model/config/config_table.h"
 
 static void print_words(FILE *out, const char *const *words, int count) {
     fputc('[', out);

@@ -5,7 +5,7 @@
 
 #include "data/base/error.h"
 #include "data/base/files.h"
-#include "model/config/config_table.h"
+#include "model/config/config_keys.h"
 
 /* Where each row got its value, for messages. Points to the caller's path and --set texts. */
 struct config_origins {

@@ -6,10 +6,10 @@
 #include "model/config/config.h"
 
 /* Reads the file at path, then applies overrides ("key.path=value", the texts of --set, in order;
- * the last one for a key wins), what model.init_from
- * says, the preset and the computed defaults, and checks every value and
- * what must hold between values. On success *config is complete and valid. On failure returns -1
- * with the file and line, or the --set text, in error, and *config is undefined. */
+ * the last one for a key wins), what model.init_from says, the preset and the computed
+ * defaults, and checks every value and what must hold between values. On success *config is
+ * complete and valid. On failure returns -1 with the file and line, or the --set text, in error,
+ * and *config is undefined. */
 int config_load(struct config *config, const char *path, char *const *overrides, int override_count,
                 struct error *error);
 

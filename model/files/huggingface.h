@@ -31,9 +31,9 @@ void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
 
 /* Fills the sizes in config->model (n_layer, n_head, n_embd, n_positions, vocab_size) from
  * DIRECTORY/config.json and marks them as given; nothing else changes. Old files call n_positions
- * n_ctx. Fails when the file is
- * missing or malformed, and when it describes a model other than ours: another model_type,
- * activation, layer_norm_epsilon, width of the MLP, or scaling of attention. */
+ * n_ctx. Fails when the file is missing or malformed, and when it describes a model other than
+ * ours: another model_type, activation, layer_norm_epsilon, width of the MLP, or scaling of
+ * attention. */
 int huggingface_read_config(struct config *config, const char *directory, struct error *error);
 
 /* Reads the tokens from DIRECTORY/config.json, which was read before. What is no token of the

@@ -3,8 +3,7 @@
  * A file is an unsigned 64-bit little-endian length N; N bytes of JSON, {"name": {"dtype": "F32",
  * "shape": [2, 3], "data_offsets": [begin, end]}, ...}, padded with spaces; then the tensors,
  * little endian, in C order, without holes. Offsets count from the end of the header. The optional
- * key
- * "__metadata__" maps strings to strings. Source: the format section of the README of
+ * key "__metadata__" maps strings to strings. Source: the format section of the README of
  * huggingface/safetensors, and the checks of its reader.
  *
  * This host is taken to be little-endian, as every machine with an x86 or ARM system is. */

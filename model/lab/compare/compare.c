@@ -10,7 +10,6 @@
 #include "data/base/error.h"
 #include "data/base/program.h"
 #include "data/base/files.h"
-#include "data/base/flags.h"
 #include "data/base/printed.h"
 #include "model/lab/compare/comparison_html.h"
 #include "model/lab/compare/comparison_json.h"
