@@ -376,7 +376,7 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 HOME_OF_PROGRAMS = $(DESTDIR)$(PREFIX)/lib/mantissa
 MAN     = $(DESTDIR)$(PREFIX)/share/man/man1
-VERSION = $(shell sed -n 's/.*MANTISSA_VERSION "\(.*\)"/\1/p' data/base/version.h)
+VERSION = $(shell sed -n 's/.*MANTISSA_VERSION "\(.*\)"/\1/p' data/base/program.h)
 
 # Installs what was built, with whatever options: as root, another compiler may be on the path.
 install:

@@ -6,10 +6,8 @@
 #include <stb/stb_ds.h>
 
 #include "data/base/error.h"
-#include "data/base/exit_status.h"
+#include "data/base/program.h"
 #include "data/base/files.h"
-#include "data/base/version.h"
-#include "data/base/help.h"
 #include "data/base/printed.h"
 #include "kernels/backend.h"
 #include "kernels/backend_open.h"
@@ -22,7 +20,6 @@
 #include "model/lab/audit/run_audit.h"
 #include "model/run/run_profile.h"
 #include "model/run/run.h"
-#include "model/run/run_eval.h"
 #include "model/run/run_sample.h"
 
 /* Fills config, and `from` (FILE_PATH_MAX bytes) with the checkpoint that line->from means. */
@@ -57,12 +54,16 @@ static int print_version(struct error *error) {
 
 static int print_help(const char *program, struct error *error) {
     struct printed help;
-    if (printed_open(&help)) {
+    int status = printed_open(&help);
+    if (status == 0) {
+        command_line_help(help.out);
+        status = printed_close(&help);
+    }
+    if (status) {
         fail(error, "no memory for a help text");
         return EXIT_FAILED;
     }
-    command_line_help(help.out);
-    if (printed_close(&help) == 0) help_print(stdout, help.text, program);
+    help_print(stdout, help.text, program);
     free(help.text);
     return EXIT_DONE;
 }

@@ -1,6 +1,5 @@
 #include "kernels/dtype.h"
 
-#include <assert.h>
 #include <string.h>
 #ifdef __F16C__
 #include <immintrin.h>
@@ -27,11 +26,6 @@ int dtype_named(const char *name) {
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         if (strcmp(name, dtypes[dtype].name) == 0) return dtype;
     return -1;
-}
-
-enum dtype dtype_wider(enum dtype a, enum dtype b) {
-    assert(a == b || a == DTYPE_F32 || b == DTYPE_F32);
-    return a == DTYPE_F32 ? a : b;
 }
 
 static uint32_t bits_of(float value) {

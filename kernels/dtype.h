@@ -31,9 +31,6 @@ const char *dtype_name(enum dtype dtype); /* "fp32", "fp16", "bf16" */
 /* The dtype of this name, or -1. */
 int dtype_named(const char *name);
 
-/* fp32 if either is fp32; else a, which must be b. */
-enum dtype dtype_wider(enum dtype a, enum dtype b);
-
 float f32_from_f16(uint16_t bits);
 float f32_from_bf16(uint16_t bits);
 uint16_t f16_from_f32(float value);

@@ -43,13 +43,6 @@ struct tensor tensor_view(const struct tensor *tensor, int64_t rows, int64_t col
     return (struct tensor){tensor->data, tensor->dtype, 2, {rows, columns}};
 }
 
-struct tensor tensor_as(const struct tensor *tensor, enum dtype dtype) {
-    assert(dtype_bytes(dtype) <= dtype_bytes(tensor->dtype));
-    struct tensor other = *tensor;
-    other.dtype = dtype;
-    return other;
-}
-
 struct tensor tensor_split(const struct tensor *tensor, int64_t first, int64_t second) {
     int64_t columns = tensor_columns(tensor);
     assert(first * second == tensor_rows(tensor));

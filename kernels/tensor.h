@@ -27,9 +27,6 @@ int64_t tensor_rows(const struct tensor *tensor);
 /* Rows first..first+rows of a tensor seen as rows x columns: a rank-2 view of the same memory. */
 struct tensor tensor_slice(const struct tensor *tensor, int64_t first, int64_t rows);
 
-/* The same place and shape with another dtype, at most as wide: scratch put to another use. */
-struct tensor tensor_as(const struct tensor *tensor, enum dtype dtype);
-
 /* Elements first..first+count as a rank-1 view. */
 struct tensor tensor_range(const struct tensor *tensor, int64_t first, int64_t count);
 

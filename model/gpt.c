@@ -7,7 +7,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/base/random.h"
-#include "model/config/config_shape.h"
+#include "model/config/config_keys.h"
 
 /* As many rows of logits as fit in chunk_bytes, in equal chunks, in multiples of 64 so that matrix
  * units are full. */

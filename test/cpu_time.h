@@ -1,7 +1,6 @@
 /* Whether time grows with size as it should, in processor time: other programs on the machine do
  * not count as they would by a clock, though they still slow memory down. */
-#ifndef TEST_CPU_TIME_H
-#define TEST_CPU_TIME_H
+#pragma once
 
 #include <stdbool.h>
 #include <time.h>
@@ -25,5 +24,3 @@ static inline bool grows_in_proportion(void (*work)(const void *argument, size_t
     }
     return false;
 }
-
-#endif

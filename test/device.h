@@ -1,7 +1,6 @@
 /* The device that the tests of kernels and models run on: the emulated GPU in emulated builds, else
  * the CPU, or a real GPU if TEST_DEVICE=cuda is in the environment. */
-#ifndef TEST_DEVICE_H
-#define TEST_DEVICE_H
+#pragma once
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,5 +15,3 @@ static inline enum device test_device(void) {
     return name && strcmp(name, "cuda") == 0 ? DEVICE_CUDA : DEVICE_CPU;
 #endif
 }
-
-#endif

@@ -177,14 +177,14 @@ static void close_rig(struct rig *rig) {
 
 /* Seconds of a step: the median over rounds of several steps, between which nobody waits. */
 static int time_steps(struct rig *rig, const struct bench *bench, double *seconds) {
-    double rounds[ROUNDS], start = report_clock();
+    double rounds[ROUNDS], start = progress_clock();
     if (steps(rig, 1)) return -1;
-    double once = report_clock() - start, wanted = 20 * bench->seconds / ROUNDS;
+    double once = progress_clock() - start, wanted = 20 * bench->seconds / ROUNDS;
     int count = bench->tiny || once > wanted ? 1 : (int)(wanted / once);
     for (int i = 0; i < ROUNDS; i++) {
-        start = report_clock();
+        start = progress_clock();
         if (steps(rig, count)) return -1;
-        rounds[i] = (report_clock() - start) / count;
+        rounds[i] = (progress_clock() - start) / count;
     }
     *seconds = median_of(rounds, ROUNDS);
     return 0;

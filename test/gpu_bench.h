@@ -1,6 +1,5 @@
 /* What the two halves of gpu_bench share: training as a whole, and kernels one by one. */
-#ifndef TEST_GPU_BENCH_H
-#define TEST_GPU_BENCH_H
+#pragma once
 
 #include <stdio.h>
 
@@ -44,5 +43,3 @@ bool bench_open(struct bench *bench, struct backend *be, bool tf32);
 void bench_ceilings(struct bench *bench);
 void bench_kernels(struct bench *bench);
 void bench_attention(struct bench *bench);
-
-#endif

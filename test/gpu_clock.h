@@ -1,6 +1,5 @@
 /* For gpu_bench: time as the GPU counts it, and what the table of operations has no name for. */
-#ifndef TEST_GPU_CLOCK_H
-#define TEST_GPU_CLOCK_H
+#pragma once
 
 #include "kernels/backend.h"
 
@@ -31,6 +30,4 @@ void gpu_clock_close(void);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif

@@ -1,6 +1,5 @@
 /* Whether a text has a part of a form: POSIX extended regular expressions. */
-#ifndef TEST_MATCH_H
-#define TEST_MATCH_H
+#pragma once
 
 #include <criterion/criterion.h>
 #include <regex.h>
@@ -17,5 +16,3 @@ static inline bool matches(const char *text, const char *pattern) {
 static inline void expect_match(const char *text, const char *pattern) {
     cr_expect(matches(text, pattern), "no \"%s\" in: %s", pattern, text);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* A folder for the files of one test, which runs in a process of its own:
  * TestSuite(name, .init = make_folder, .fini = remove_folder). */
-#ifndef TEST_SCRATCH_H
-#define TEST_SCRATCH_H
+#pragma once
 
 #include <criterion/criterion.h>
 #include <stdarg.h>
@@ -34,5 +33,3 @@ __attribute__((format(printf, 1, 2))) static inline const char *in_folder(const 
     va_end(arguments);
     return path;
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Byte-pair encodings made in memory, for tests and fuzzers: 256 bytes, whose token is the byte's
  * value, and merges. */
-#ifndef TEST_SMALL_BPE_H
-#define TEST_SMALL_BPE_H
+#pragma once
 
 #include <stdlib.h>
 #include <string.h>
@@ -72,5 +71,3 @@ static inline void naive_merge(const struct bpe *bpe, uint16_t **tokens, const u
     for (size_t i = 0; i < arrlenu(all); i++) arrput(*tokens, all[i]);
     arrfree(all);
 }
-
-#endif

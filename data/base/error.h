@@ -3,8 +3,7 @@
  * A function that can fail takes a struct error of its caller's, returns 0 on success, and on
  * failure -1 with a message there. It says what is wrong, where, and what to do; it may hold line
  * breaks, and ends without one. What only a programmer can cause is an assert. */
-#ifndef DATA_BASE_ERROR_H
-#define DATA_BASE_ERROR_H
+#pragma once
 
 enum { ERROR_MAX = 1024 };
 
@@ -24,5 +23,3 @@ enum result_code {
 
 /* Writes the message (cut where the room ends) into error and returns -1. */
 int fail(struct error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-#endif

@@ -6,8 +6,7 @@
  *
  * A process that wants "file too large" (ulimit -f) as a message, not as a deadly signal, ignores
  * SIGXFSZ. */
-#ifndef DATA_BASE_FILES_H
-#define DATA_BASE_FILES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -82,5 +81,3 @@ int directory_sync(const char *path, struct error *error);
  * path that is itself a link or a file is refused. One that does not exist is a success. Removal
  * takes many steps: whoever must never see a part of it renames the directory first. */
 int directory_remove(const char *path, struct error *error);
-
-#endif

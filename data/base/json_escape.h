@@ -1,7 +1,6 @@
 /* The escapes of JSON strings, done and undone. What is to be undone is known to be a valid
  * string. */
-#ifndef DATA_BASE_JSON_ESCAPE_H
-#define DATA_BASE_JSON_ESCAPE_H
+#pragma once
 
 #include <stddef.h>
 #include <stdio.h>
@@ -19,5 +18,3 @@ size_t json_unescape_all(char *string, size_t size);
 
 /* Prints text in the quotes and escapes of JSON. */
 void json_print_string(FILE *out, const char *text);
-
-#endif

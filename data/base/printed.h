@@ -1,6 +1,5 @@
 /* Text that is printed into memory first, so that a file holds all of it or is not written. */
-#ifndef DATA_BASE_PRINTED_H
-#define DATA_BASE_PRINTED_H
+#pragma once
 
 #include <stddef.h>
 #include <stdio.h>
@@ -25,5 +24,3 @@ int printed_close(struct printed *printed);
  * describe it afterwards. The text is freed. */
 int printed_write(struct printed *printed, const char *path, char hex[SHA256_HEX_MAX],
                   struct error *error);
-
-#endif

@@ -14,12 +14,20 @@ double progress_clock(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-void progress_open(struct progress *progress, FILE *out, uint64_t total) {
+bool progress_terminal(FILE *out) {
     const char *kind = getenv("TERM");
-    const bool terminal = isatty(fileno(out)) && kind && strcmp(kind, "dumb") != 0;
+    return isatty(fileno(out)) && kind && strcmp(kind, "dumb") != 0;
+}
+
+int progress_columns(FILE *out) {
+    struct winsize size;
+    return ioctl(fileno(out), TIOCGWINSZ, &size) || size.ws_col < 20 ? 80 : size.ws_col;
+}
+
+void progress_open(struct progress *progress, FILE *out, uint64_t total) {
     const double now = progress_clock();
     *progress = (struct progress){
-        .out = terminal ? out : NULL, .total = total, .started = now, .drawn = now};
+        .out = progress_terminal(out) ? out : NULL, .total = total, .started = now, .drawn = now};
 }
 
 const char *progress_bytes(char text[16], double bytes) {
@@ -30,8 +38,8 @@ const char *progress_bytes(char text[16], double bytes) {
     return text;
 }
 
-static void duration_text(char text[32], double seconds) {
-    const long total = seconds < 1e7 ? (long)(seconds + 0.5) : 9999999;
+void progress_duration(char text[32], double seconds) {
+    const long total = (long)(seconds + 0.5);
     if (total >= 86400) snprintf(text, 32, "%ldd %02ldh", total / 86400, total / 3600 % 24);
     else if (total >= 3600) snprintf(text, 32, "%ldh %02ldm", total / 3600, total / 60 % 60);
     else if (total >= 60) snprintf(text, 32, "%ldm %02lds", total / 60, total % 60);
@@ -53,7 +61,8 @@ void progress_line(char line[PROGRESS_LINE_MAX], int width, uint64_t done, uint6
     /* A file may grow while it is read. */
     if (done > total) done = total;
     const double part = (double)done / (double)total;
-    duration_text(left, rate > 0 ? (double)(total - done) / rate : 0);
+    const double seconds_left = rate > 0 ? (double)(total - done) / rate : 0;
+    progress_duration(left, seconds_left < 1e7 ? seconds_left : 9999999);
     const int length =
         snprintf(figures, sizeof figures, "%.0f %% | %s of %s | %s/s | %s left", 100 * part, of_all,
                  progress_bytes(all, (double)total), speed, left);
@@ -71,11 +80,9 @@ void progress_show(struct progress *progress, double part) {
     if (!progress->out) return;
     const double now = progress_clock();
     if (now - progress->drawn < SECONDS_BETWEEN) return;
-    struct winsize size;
     char line[PROGRESS_LINE_MAX];
-    const bool unknown = ioctl(fileno(progress->out), TIOCGWINSZ, &size) || size.ws_col < 20;
     const double in_work = (double)(progress->read - progress->finished);
-    progress_line(line, unknown ? 79 : size.ws_col - 1,
+    progress_line(line, progress_columns(progress->out) - 1,
                   progress->finished + (uint64_t)(part * in_work), progress->total,
                   now - progress->started);
     fprintf(progress->out, "\r%s\033[K", line);

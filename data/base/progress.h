@@ -4,8 +4,7 @@
  *
  * or, when the length of the input is not known, 1.2 GB | 41 MB/s. Nothing where there is no
  * terminal. */
-#ifndef DATA_BASE_PROGRESS_H
-#define DATA_BASE_PROGRESS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -22,7 +21,14 @@ struct progress {
     double started, drawn; /* seconds of progress_clock */
 };
 
+/* Seconds of a clock that never goes back. */
 double progress_clock(void);
+
+/* Whether out is a terminal on which a line can be redrawn; how wide it is, 80 if that is not
+ * known.
+ */
+bool progress_terminal(FILE *out);
+int progress_columns(FILE *out);
 
 /* Draws on out if that is a terminal. */
 void progress_open(struct progress *progress, FILE *out, uint64_t total);
@@ -37,7 +43,8 @@ void progress_erase(struct progress *progress);
 void progress_line(char line[PROGRESS_LINE_MAX], int width, uint64_t done, uint64_t total,
                    double seconds);
 
+/* "2m 10s", "3d 04h". */
+void progress_duration(char text[32], double seconds);
+
 /* "41 MB", "3.5 GB". */
 const char *progress_bytes(char text[16], double bytes);
-
-#endif

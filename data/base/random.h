@@ -3,8 +3,7 @@
  * Nothing is carried from one call to the next, so there is no generator state to save in a
  * checkpoint, and any thread may ask for any value in any order. A stream separates uses that
  * share a seed (weights of one tensor, one epoch's order, the samples of one step). */
-#ifndef DATA_BASE_RANDOM_H
-#define DATA_BASE_RANDOM_H
+#pragma once
 
 #include <stdint.h>
 
@@ -20,5 +19,3 @@ double random_normal(uint64_t seed, uint64_t stream, uint64_t counter);
 /* The place of `index` in a random order of 0..count-1: a bijection for every (seed, stream),
  * found without a table. Requires index < count. */
 uint64_t random_permute(uint64_t seed, uint64_t stream, uint64_t index, uint64_t count);
-
-#endif

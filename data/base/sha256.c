@@ -167,6 +167,15 @@ void sha256_hex(char hex[SHA256_HEX_MAX], const uint8_t digest[SHA256_BYTES]) {
     hex[2 * SHA256_BYTES] = '\0';
 }
 
+void sha256_of(char hex[SHA256_HEX_MAX], const void *bytes, size_t size) {
+    struct sha256 hash;
+    uint8_t digest[SHA256_BYTES];
+    sha256_begin(&hash);
+    sha256_add(&hash, bytes, size);
+    sha256_end(&hash, digest);
+    sha256_hex(hex, digest);
+}
+
 int sha256_file(char hex[SHA256_HEX_MAX], uint64_t *size, const char *path, struct error *error) {
     enum { CHUNK_BYTES = 1 << 20 };
     const int fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -2,8 +2,7 @@
  *
  * Adding bytes in one call or in many gives the same digest. Where the processor has the x86 SHA
  * extensions they do the work (well above 1 GB/s), with the same bits as the portable code. */
-#ifndef DATA_BASE_SHA256_H
-#define DATA_BASE_SHA256_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -31,6 +30,9 @@ void sha256_end(struct sha256 *hash, uint8_t digest[SHA256_BYTES]);
 /* The digest as 64 lower-case hexadecimal digits and a NUL. */
 void sha256_hex(char hex[SHA256_HEX_MAX], const uint8_t digest[SHA256_BYTES]);
 
+/* Hashes `size` bytes. */
+void sha256_of(char hex[SHA256_HEX_MAX], const void *bytes, size_t size);
+
 /* Hashes a whole file. Also stores its size in bytes where size is not NULL. Fails when the file
  * cannot be opened or read. */
 int sha256_file(char hex[SHA256_HEX_MAX], uint64_t *size, const char *path, struct error *error);
@@ -38,5 +40,3 @@ int sha256_file(char hex[SHA256_HEX_MAX], uint64_t *size, const char *path, stru
 /* The one that this processor does fastest, and the one that any processor does. */
 sha256_compression *sha256_fastest(void);
 sha256_compression sha256_portable;
-
-#endif

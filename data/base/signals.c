@@ -23,7 +23,7 @@ const volatile sig_atomic_t *signals_catch(void) {
     return &caught;
 }
 
-void signals_hold(void) {
+const volatile sig_atomic_t *signals_hold(void) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
     sigset_t set;
     sigemptyset(&set);
@@ -32,6 +32,7 @@ void signals_hold(void) {
         catch_signal(numbers[i]);
     }
     sigprocmask(SIG_BLOCK, &set, NULL);
+    return &caught;
 }
 
 /* A poll lets signals in while it lasts; input that is there already would keep them out, so the
@@ -44,7 +45,7 @@ int signals_wait(int fd) {
     sigdelset(&set, SIGINT);
     sigdelset(&set, SIGTERM);
     sigdelset(&set, SIGHUP);
-    ppoll(NULL, 0, &none, &set);
+    if (!caught) ppoll(NULL, 0, &none, &set);
     if (!caught && fd >= 0) ppoll(&input, 1, NULL, &set);
     return caught;
 }

@@ -1,7 +1,6 @@
 /* Figures of series of numbers, and what a difference between two groups of runs is worth. What is
  * not finite counts as missing; NaN is the answer where there is none. */
-#ifndef DATA_BASE_STATISTICS_H
-#define DATA_BASE_STATISTICS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -44,5 +43,3 @@ struct difference {
 
 /* percent[i] is the difference of pair i, reference[i] the figure of its reference run. */
 struct difference difference_of(const double *percent, const double *reference, int count);
-
-#endif

@@ -1,7 +1,6 @@
 /* UTF-8, strictly: no overlong forms, no UTF-16 surrogates, nothing above U+10FFFF (The Unicode
  * Standard, table 3-7). */
-#ifndef DATA_BASE_UTF8_H
-#define DATA_BASE_UTF8_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,5 +11,3 @@ size_t utf8_character(const void *text, size_t size);
 
 /* Whether the bytes are characters and nothing else; true for size 0. */
 bool utf8_valid(const void *text, size_t size);
-
-#endif

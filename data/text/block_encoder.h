@@ -2,8 +2,7 @@
  *
  * The block is divided at places that do not change its tokens, and the parts are encoded in any
  * order but put in theirs, so the tokens do not depend on the number of threads. */
-#ifndef DATA_TEXT_BLOCK_ENCODER_H
-#define DATA_TEXT_BLOCK_ENCODER_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -43,5 +42,3 @@ void block_encoder_close(struct block_encoder *encoder);
 int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer, const char *block,
                       size_t begin, size_t end, size_t filled, const struct document_start *starts,
                       size_t start_count, struct error *error);
-
-#endif

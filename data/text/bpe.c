@@ -1,7 +1,6 @@
 #include "data/text/bpe.h"
 
 #include <assert.h>
-#include <string.h>
 
 #include <stb/stb_ds.h>
 

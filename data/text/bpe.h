@@ -1,8 +1,7 @@
 /* Byte-pair encoding of one piece of text (Sennrich et al. 2016): its bytes are the first tokens;
  * of all neighbouring pairs that a merge is known for, the one of the lowest rank (the leftmost of
  * several) becomes one token, until there is none. */
-#ifndef DATA_TEXT_BPE_H
-#define DATA_TEXT_BPE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -48,5 +47,3 @@ void bpe_scratch_free(struct bpe_scratch *scratch);
  * while it runs about 40 bytes of memory for each byte of a long piece. */
 void bpe_merge(const struct bpe *bpe, struct bpe_scratch *scratch, uint16_t **tokens,
                const uint8_t *piece, size_t size);
-
-#endif

@@ -3,8 +3,7 @@
  *
  * What these functions refuse is what a file says, so they return the reason ("it is empty"), or
  * NULL; who reads the file adds its name and the place. */
-#ifndef DATA_TEXT_BPE_BUILDER_H
-#define DATA_TEXT_BPE_BUILDER_H
+#pragma once
 
 #include "data/text/bpe.h"
 #include "data/text/byte_alphabet.h"
@@ -42,5 +41,3 @@ const char *bpe_builder_finish_tokens(struct bpe_builder *builder);
 
 /* In the order of their ranks. Both parts, and both together, must be tokens. */
 const char *bpe_builder_add_merge(struct bpe_builder *builder, const char *left, const char *right);
-
-#endif

@@ -14,8 +14,7 @@
  *
  * Strict: numbers are 0, 1, 2 ... without holes, every byte is a token, what merges name is in the
  * vocabulary, nothing stands there twice. <|endoftext|> may be missing. */
-#ifndef DATA_TEXT_BPE_FILES_H
-#define DATA_TEXT_BPE_FILES_H
+#pragma once
 
 #include "data/base/error.h"
 #include "data/text/bpe.h"
@@ -38,5 +37,3 @@ int bpe_read_tokenizer(struct bpe *bpe, const struct bpe_file *tokenizer, struct
  * b. */
 int bpe_compare(const struct bpe *a, const char *a_name, const struct bpe *b, const char *b_name,
                 struct error *error);
-
-#endif

@@ -2,8 +2,7 @@
  * each of the 256 bytes has a printable character of its own. Bytes that are printable in Latin-1
  * are written as themselves (! to ~, U+00A1 to U+00AC, U+00AE to U+00FF); the other 68 are, in
  * their order, U+0100 to U+0143. A space is thus U+0120, a line feed U+010A. */
-#ifndef DATA_TEXT_BYTE_ALPHABET_H
-#define DATA_TEXT_BYTE_ALPHABET_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -25,5 +24,3 @@ void byte_alphabet_write(const struct byte_alphabet *alphabet, char text[BYTE_AL
  * there are (at most strlen(text)), or -1 when a character is no letter of the alphabet. */
 ptrdiff_t byte_alphabet_read(const struct byte_alphabet *alphabet, uint8_t *bytes,
                              const char *text);
-
-#endif

@@ -4,8 +4,7 @@
  * behind white space, so no piece goes from a character that is no white space into one that is,
  * and none depends on what lies beyond: there is a cut. Taken are those before a space, tab or line
  * break, behind a character that is certainly no white space in any edition of Unicode. */
-#ifndef DATA_TEXT_CUTS_H
-#define DATA_TEXT_CUTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,5 +23,3 @@ size_t cut_first(const char *text, size_t size, size_t low, size_t high);
 /* The last place in 1 .. at that does not tear a UTF-8 character; at itself if there is none near,
  * which is so in what is no UTF-8. */
 size_t cut_between_characters(const char *text, size_t size, size_t at);
-
-#endif

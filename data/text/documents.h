@@ -6,8 +6,7 @@
  * A text file is one document. If marks are watched, the characters <|endoftext|> end a document
  * and begin another, and belong to neither; and a byte order mark at the beginning of a file is
  * skipped. Apart from that no byte is changed. */
-#ifndef DATA_TEXT_DOCUMENTS_H
-#define DATA_TEXT_DOCUMENTS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -54,5 +53,3 @@ int documents_next(struct documents *documents, struct document_piece *piece, st
 
 /* Fails with what to say after a signal (data/base/signals.h). */
 int documents_interrupted(struct error *error);
-
-#endif

@@ -20,10 +20,8 @@
  * The information in a text is the sum of -log2(probability) of the choices made. It is the text's
  * own information content, with nothing counted twice, if no text has two derivations; the test of
  * a grammar has to show that. */
-#ifndef DATA_TEXT_GRAMMAR_H
-#define DATA_TEXT_GRAMMAR_H
+#pragma once
 
-#include <stddef.h>
 #include <stdint.h>
 
 #include "data/base/error.h"
@@ -95,5 +93,3 @@ void grammar_expand(const struct grammar *grammar, uint64_t seed, uint64_t numbe
  * plus the mean of its alternatives' bits; bytes likewise. A remembered choice is independent of
  * every other choice, so the mean length of a field is its mean over that rule's alternatives. */
 struct grammar_measure grammar_expect(const struct grammar *grammar);
-
-#endif

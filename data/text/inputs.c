@@ -68,6 +68,13 @@ static int check_ending(const char *name, bool all_jsonl, struct error *error) {
     return 0;
 }
 
+static int append(struct search *search, const char *name, bool is_jsonl, struct error *error) {
+    struct input input = {.name = strdup(name), .is_jsonl = search->all_jsonl || is_jsonl};
+    if (!input.name) return fail(error, "out of memory while listing the files");
+    arrput(search->inputs->list, input);
+    return 0;
+}
+
 static int add_file(struct search *search, const char *name, const struct stat *status,
                     struct error *error) {
     struct inputs *inputs = search->inputs;
@@ -75,9 +82,7 @@ static int add_file(struct search *search, const char *name, const struct stat *
     if (access(name, R_OK))
         return fail(error, "cannot read %.*s: %s\ncheck its permissions", NAME_SHOWN, name,
                     strerror(errno));
-    struct input input = {.name = strdup(name), .is_jsonl = search->all_jsonl || is_jsonl(name)};
-    if (!input.name) return fail(error, "out of memory while listing the files");
-    arrput(inputs->list, input);
+    if (append(search, name, is_jsonl(name), error)) return -1;
     if (S_ISREG(status->st_mode)) inputs->bytes += (uint64_t)status->st_size;
     else inputs->bytes_known = false;
     return 0;
@@ -85,9 +90,7 @@ static int add_file(struct search *search, const char *name, const struct stat *
 
 static int add_standard_input(struct search *search, struct error *error) {
     struct inputs *inputs = search->inputs;
-    struct input input = {.name = strdup("-"), .is_jsonl = search->all_jsonl};
-    if (!input.name) return fail(error, "out of memory while listing the files");
-    arrput(inputs->list, input);
+    if (append(search, "-", false, error)) return -1;
     struct stat status;
     const off_t at = lseek(STDIN_FILENO, 0, SEEK_CUR);
     if (at >= 0 && fstat(STDIN_FILENO, &status) == 0 && S_ISREG(status.st_mode))

@@ -4,11 +4,9 @@
  * name that exists is never taken for a pattern. Of a folder, and of folders in it, those files are
  * taken whose names end in one of inputs_endings (in capitals too) and do not begin with a dot, in
  * the order of their names. Links are followed, into each folder once. */
-#ifndef DATA_TEXT_INPUTS_H
-#define DATA_TEXT_INPUTS_H
+#pragma once
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 #include "data/base/error.h"
@@ -35,5 +33,3 @@ struct inputs {
 int inputs_open(struct inputs *inputs, char **names, int count, bool all_jsonl,
                 struct error *error);
 void inputs_close(struct inputs *inputs);
-
-#endif

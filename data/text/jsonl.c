@@ -1,6 +1,5 @@
 #include "data/text/jsonl.h"
 
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 

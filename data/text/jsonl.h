@@ -4,8 +4,7 @@
  * bytes in strings, at most 256 objects and arrays inside each other. Escapes are undone exactly,
  * \u0000 and surrogate pairs included; half of a surrogate pair, which is no character, becomes
  * U+FFFD. */
-#ifndef DATA_TEXT_JSONL_H
-#define DATA_TEXT_JSONL_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,5 +20,3 @@ int jsonl_row(char *row, size_t size, const char *field, char **text, size_t *te
 
 /* Whether there is nothing but white space. */
 bool jsonl_is_blank(const char *row, size_t size);
-
-#endif

@@ -7,8 +7,7 @@
  * Sample k of a training run, counted over the whole run, belongs to epoch k / n, where n is the
  * number of sequences; it is sequence random_permute(seed, epoch, k % n, n), so that each epoch
  * shows each sequence once, in an order of its own. Without shuffling it is sequence k % n. */
-#ifndef DATA_TEXT_LOADER_H
-#define DATA_TEXT_LOADER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -40,5 +39,3 @@ void loader_close(struct loader *loader);
  * not smaller than vocab_size. A pure function: threads may share a loader. */
 int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
                  uint64_t first_sample, int count, struct error *error);
-
-#endif

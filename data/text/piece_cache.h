@@ -1,7 +1,6 @@
 /* Pieces that were encoded before and their tokens: text repeats its words. A table of fixed size,
  * 2 MiB, in which a new piece takes the place of an older one. */
-#ifndef DATA_TEXT_PIECE_CACHE_H
-#define DATA_TEXT_PIECE_CACHE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,5 +33,3 @@ bool piece_cache_holds(const struct piece_cache_entry *entry, const uint8_t *pie
 /* Puts a piece there, in place of what was there, unless it has too many tokens. */
 void piece_cache_put(struct piece_cache_entry *entry, const uint8_t *piece, size_t size,
                      const uint16_t *tokens, size_t count);
-
-#endif

@@ -12,8 +12,7 @@
  *
  * Bytes that are no characters of UTF-8 cut the text: a longest run of them is one piece, and what
  * lies between two runs is cut as if it stood alone. All pieces together are the text. */
-#ifndef DATA_TEXT_PIECES_H
-#define DATA_TEXT_PIECES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -44,5 +43,3 @@ void pieces_begin(struct pieces *pieces, const void *text, size_t size);
 /* The next piece: text[*begin] up to text[*end - 1]. Returns false at the end of the text. Takes
  * time in proportion to the text over all its pieces. Memory shortage ends the program. */
 bool pieces_next(struct pieces *pieces, size_t *begin, size_t *end);
-
-#endif

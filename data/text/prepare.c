@@ -11,9 +11,8 @@
 
 #include "data/text/documents.h"
 #include "data/base/error.h"
-#include "data/base/exit_status.h"
+#include "data/base/program.h"
 #include "data/base/files.h"
-#include "data/base/help.h"
 #include "data/text/inputs.h"
 #include "data/base/signals.h"
 #include "data/base/progress.h"
@@ -93,6 +92,7 @@ struct run {
     struct documents documents;
     struct splitter splitter;
     struct progress progress;
+    const volatile sig_atomic_t *stop; /* NULL: signals end the program */
     char train[FILE_PATH_MAX], val[FILE_PATH_MAX];
 };
 
@@ -234,8 +234,10 @@ static int open_run(struct run *run, const struct options *options, struct error
                     "that is what they hold, or leave it out",
                     options->field ? "--field" : "--skip-bad-rows");
     if (check_existing(run, options, error) || open_tokenizer(run, options, error) ||
-        create_folder_of(options->prefix, error) ||
-        documents_open(&run->documents, &run->inputs, options->field ? options->field : "text",
+        create_folder_of(options->prefix, error))
+        return -1;
+    run->stop = signals_hold();
+    if (documents_open(&run->documents, &run->inputs, options->field ? options->field : "text",
                        error))
         return -1;
     run->documents.watch_marks = options->kind == TOKENIZER_GPT2;
@@ -254,8 +256,8 @@ static int put_documents(struct run *run, const struct options *options, struct 
         if (splitter_put(&run->splitter, &piece, error)) return -1;
     }
     if (status < 0 || splitter_finish(&run->splitter, error)) return -1;
-    if (signals_wait(-1)) return documents_interrupted(error);
-    if (run->splitter.train.writer.tokens > 0) return 0;
+    if (run->splitter.train.writer.tokens > 0)
+        return signals_wait(-1) ? documents_interrupted(error) : 0;
     return fail(error, "there is no text: %.600s%s empty\nno shard was written", options->names[0],
                 arrlenu(run->inputs.list) > 1 ? " and the others are" : " is");
 }
@@ -327,7 +329,6 @@ int main(int argc, char **argv) {
         return EXIT_DONE;
     }
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error message, not a death */
-    signals_hold();
     snprintf(run.train, sizeof run.train, "%s_train", options.prefix);
     snprintf(run.val, sizeof run.val, "%s_val", options.prefix);
     int status = open_run(&run, &options, &error);
@@ -339,7 +340,7 @@ int main(int argc, char **argv) {
         print_notes(&run, &options);
         print_summary(&run);
     }
-    const int caught = signals_wait(-1);
+    const int caught = run.stop ? *run.stop : 0; /* while it read; what comes later is too late */
     close_run(&run, &options);
     if (caught) return EXIT_SIGNAL + caught;
     return status || fflush(stdout) ? EXIT_FAILED : EXIT_DONE;

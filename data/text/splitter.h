@@ -15,8 +15,7 @@
  * With GPT-2's tokenizer the token <|endoftext|> stands before each document. Bytes have no such
  * token: text files are joined as they are, and rows of JSON Lines are set apart by two line
  * feeds. Empty documents leave nothing. */
-#ifndef DATA_TEXT_SPLITTER_H
-#define DATA_TEXT_SPLITTER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -66,5 +65,3 @@ int splitter_publish(struct splitter *splitter, struct error *error);
 
 /* Releases everything and removes what is not published. */
 void splitter_close(struct splitter *splitter);
-
-#endif

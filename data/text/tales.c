@@ -11,8 +11,8 @@
 
 enum { RULES = sizeof TALES / sizeof TALES[0] };
 
-int tales_generate_measured(uint8_t **text, size_t *bytes, double *bits, uint64_t seed,
-                            size_t at_least_bytes, struct error *error) {
+int tales_generate(uint8_t **text, size_t *bytes, uint64_t seed, size_t at_least_bytes,
+                   struct error *error) {
     struct grammar grammar;
     struct grammar_text story = {0};
     if (grammar_compile(&grammar, TALES, RULES, error)) return -1;
@@ -20,17 +20,10 @@ int tales_generate_measured(uint8_t **text, size_t *bytes, double *bits, uint64_
         grammar_expand(&grammar, seed, number, &story);
     grammar_free(&grammar);
     *bytes = (size_t)arrlen(story.bytes);
-    *bits = story.bits;
     *text = malloc(*bytes ? *bytes : 1);
     if (*text && *bytes) memcpy(*text, story.bytes, *bytes);
     arrfree(story.bytes);
     return *text ? 0 : fail(error, "tales: no memory for %zu bytes of text", *bytes);
-}
-
-int tales_generate(uint8_t **text, size_t *bytes, uint64_t seed, size_t at_least_bytes,
-                   struct error *error) {
-    double bits;
-    return tales_generate_measured(text, bytes, &bits, seed, at_least_bytes, error);
 }
 
 double tales_nats_per_byte(void) {

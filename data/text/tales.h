@@ -5,8 +5,7 @@
  * reach a mean loss of tales_nats_per_byte() and nothing could reach less. A training window that
  * starts in the middle of a story lacks the names said before it, so the loss of even a perfect
  * model lies above that floor, the more so the shorter the window. */
-#ifndef DATA_TEXT_TALES_H
-#define DATA_TEXT_TALES_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -14,25 +13,17 @@
 #include "data/base/error.h"
 #include "data/text/tokens.h"
 
-/* Tokens are the bytes of the text. */
-enum { TALES_VOCABULARY = 256 };
-
 /* Stories until there are at least at_least_bytes, ending with a whole one; each ends with an empty
  * line ("\n\n"), which belongs to it. A function of seed alone: a larger size only adds stories.
  * *text (plain ASCII, no terminating zero) is the caller's to free(). */
 int tales_generate(uint8_t **text, size_t *bytes, uint64_t seed, size_t at_least_bytes,
                    struct error *error);
 
-/* The same, and the information in exactly this text, in bits. */
-int tales_generate_measured(uint8_t **text, size_t *bytes, double *bits, uint64_t seed,
-                            size_t at_least_bytes, struct error *error);
-
 /* The entropy rate, computed from the grammar and not from a sample: expected nats per story over
  * expected bytes per story. */
 double tales_nats_per_byte(void);
 
 /* The corpus that the config calls "tales": about 2 MB for training, or about 200 KB of other
- * stories for validation, as one shard in memory. Released with tokens_close. */
+ * stories for validation, as one shard in memory, whose tokens are the bytes of the text. Released
+ * with tokens_close. */
 int tales_tokens(struct tokens *tokens, int is_validation, struct error *error);
-
-#endif

@@ -10,8 +10,7 @@
  * its choices cost. That is why no word here is the beginning of another of its list, and why
  * optional sentences are two alternatives of the rule that goes on. test/data/text/test_tales.c
  * proves it rule by rule. */
-#ifndef DATA_TEXT_TALES_GRAMMAR_H
-#define DATA_TEXT_TALES_GRAMMAR_H
+#pragma once
 
 #include "data/text/grammar.h"
 
@@ -229,5 +228,3 @@ static const struct grammar_rule TALES[] = {
 
 #include "data/text/tales_words.inc"
 };
-
-#endif

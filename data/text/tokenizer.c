@@ -25,15 +25,6 @@ bool tokenizer_in_directory(const char *directory) {
            file_exists_in(directory, tokenizer_name);
 }
 
-static void hash_file(struct tokenizer_file *file) {
-    struct sha256 hash;
-    uint8_t digest[SHA256_BYTES];
-    sha256_begin(&hash);
-    sha256_add(&hash, file->bytes, file->size);
-    sha256_end(&hash, digest);
-    sha256_hex(file->sha256, digest);
-}
-
 /* ---- bytes */
 
 static int open_bytes(struct tokenizer *tokenizer, struct error *error) {
@@ -61,7 +52,7 @@ static int open_bytes(struct tokenizer *tokenizer, struct error *error) {
     fputs("\n    },\n    \"merges\": []\n  }\n}\n", out);
     if (fclose(out) != 0) return fail(error, "out of memory while opening a tokenizer");
     file->name = tokenizer_name;
-    hash_file(file);
+    sha256_of(file->sha256, file->bytes, file->size);
     tokenizer->file_count = 1;
     tokenizer->vocab_size = 256;
     return 0;
@@ -78,7 +69,7 @@ static int keep_file(struct tokenizer *tokenizer, struct bpe_file *file, char pa
         return -1;
     tokenizer->file_count++;
     kept->name = name;
-    hash_file(kept);
+    sha256_of(kept->sha256, kept->bytes, kept->size);
     *file = (struct bpe_file){.path = path, .bytes = kept->bytes, .size = kept->size};
     return 0;
 }

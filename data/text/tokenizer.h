@@ -8,8 +8,7 @@
  *
  * A tokenizer is read-only once open and may be shared by threads; each thread encodes with an
  * encoder of its own. */
-#ifndef DATA_TEXT_TOKENIZER_H
-#define DATA_TEXT_TOKENIZER_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -76,5 +75,3 @@ void tokenizer_encode(struct tokenizer_encoder *encoder, uint16_t **tokens, cons
 /* The bytes of one token; *size is 0 for what is no token of the vocabulary. The special token
  * gives its name, <|endoftext|>. They belong to the tokenizer. */
 const uint8_t *tokenizer_bytes(const struct tokenizer *tokenizer, int token, size_t *size);
-
-#endif

@@ -3,7 +3,6 @@
 #include <cjson/cJSON.h>
 #include <ctype.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -91,15 +90,6 @@ void tokenizer_record_unstage(const char *prefix) {
     char part[FILE_PATH_MAX];
     struct error error;
     if (record_path(prefix, ".part", part, &error) == 0) unlink(part);
-}
-
-int tokenizer_record_write(const char *prefix, const struct tokenizer *tokenizer,
-                           const char *directory, struct error *error) {
-    if (tokenizer_record_stage(prefix, tokenizer, directory, error) == 0 &&
-        tokenizer_record_publish(prefix, error) == 0)
-        return 0;
-    tokenizer_record_unstage(prefix);
-    return -1;
 }
 
 /* The prefix of a shard PREFIX_train_NNNNNN.bin or PREFIX_val_NNNNNN.bin; false for other names. */

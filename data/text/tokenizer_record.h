@@ -12,8 +12,7 @@
  * directory is where the files were, an absolute path; for bytes it is null, and files is empty. It
  * stands beside the shards, so that training, sampling and export use the same tokenizer or say why
  * not. */
-#ifndef DATA_TEXT_TOKENIZER_RECORD_H
-#define DATA_TEXT_TOKENIZER_RECORD_H
+#pragma once
 
 #include <stdint.h>
 
@@ -35,12 +34,9 @@ struct tokenizer_record {
     char path[FILE_PATH_MAX]; /* of the record itself, for messages */
 };
 
-/* Writes PREFIX_tokenizer.json, durably. directory: as given by the person, made absolute here. */
-int tokenizer_record_write(const char *prefix, const struct tokenizer *tokenizer,
-                           const char *directory, struct error *error);
-
-/* The same in steps, for whoever replaces shards: stage writes PREFIX_tokenizer.json.part, so that
- * a full disk is noticed early; remove takes an old record away before the shards change; publish
+/* Write PREFIX_tokenizer.json, durably, in steps for whoever replaces shards: stage writes
+ * PREFIX_tokenizer.json.part, so that a full disk is noticed early (directory: as given by the
+ * person, made absolute here); remove takes an old record away before the shards change; publish
  * gives the new one its name after them. So a record never stands beside shards of another
  * tokenizer, wherever the program is stopped; shards without a record may be what is left. unstage
  * removes what stage has written. Removing what is not there is a success. */
@@ -60,5 +56,3 @@ int tokenizer_record_of_shard(struct tokenizer_record *record, const char *shard
  * with a message that names the shards, the file and what to do. */
 int tokenizer_record_check(const struct tokenizer_record *record, const struct tokenizer *tokenizer,
                            struct error *error);
-
-#endif

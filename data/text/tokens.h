@@ -12,8 +12,7 @@
  * with neither of the two numbers above; as tokens these would begin with 55432 or 55713, beyond
  * the vocabulary of GPT-2. Nothing tells a raw file from a text that was renamed to .bin, except
  * tokens outside of the vocabulary. */
-#ifndef DATA_TEXT_TOKENS_H
-#define DATA_TEXT_TOKENS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -97,5 +96,3 @@ int shard_writer_publish(struct shard_writer *writer, struct error *error);
 /* Removes everything this writer has written. Harmless after publish and on a zeroed struct. To be
  * called after any failure above, that of shard_writer_open excepted, where nothing is left. */
 void shard_writer_abandon(struct shard_writer *writer);
-
-#endif

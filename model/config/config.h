@@ -1,14 +1,12 @@
 /* The configuration of a run: what a JSON file, --set flags and defaults resolve to.
  *
- * Every key is one row of the table in config_table.c, which drives the parser, the defaults, the
- * ranges, --help, the resolved dump, the JSON Schema and the reference in configs/README.md. A key path
- * such as "optimizer.lr" is also the path of its field in struct config.
+ * Every key is one row of the table in config_keys.c, which drives the parser, the defaults, the
+ * ranges, --help, the resolved dump, the JSON Schema and the reference in configs/README.md. A key
+ * path such as "optimizer.lr" is also the path of its field in struct config.
  *
  * Order of precedence, later wins: default, model.init_from, model.preset, config file, --set. A
- * preset named by
- * --set also beats sizes named in the file, never sizes named by --set. */
-#ifndef MODEL_CONFIG_CONFIG_H
-#define MODEL_CONFIG_CONFIG_H
+ * preset named by --set also beats sizes named in the file, never sizes named by --set. */
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -135,5 +133,3 @@ struct config {
     /* enum config_source of each row of the table; ask config_given(). */
     unsigned char sources[CONFIG_OPTION_LIMIT];
 };
-
-#endif

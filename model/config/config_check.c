@@ -1,7 +1,6 @@
 #include "model/config/config_check.h"
 
 #include "model/config/config_keys.h"
-#include "model/config/config_shape.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -63,152 +62,152 @@ int64_t config_parameter_count(const struct config *config) {
     return shape_parameter_count(&shape);
 }
 
-struct check {
-    const struct config *config;
-    const struct config_origins *origins;
-    struct error *error;
-};
-
-/* The message begins with where the key got its value. */
-__attribute__((format(printf, 3, 4))) static int refuse(const struct check *check, const char *key,
-                                                        const char *format, ...) {
-    char where[CONFIG_WHERE_MAX], message[512];
+int config_refuse(const struct config_check *check, const char *key, const char *format, ...) {
+    char where[CONFIG_WHERE_MAX];
+    struct error message;
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(message, sizeof message, format, arguments);
+    vsnprintf(message.text, sizeof message.text, format, arguments);
     va_end(arguments);
     config_where(where, check->origins, row_of(key));
-    return fail(check->error, "%s: %s", where, message);
+    return fail(check->error, "%s: %s", where, message.text);
 }
 
 /* Of two keys that do not fit each other, the one that a user gave last, to point at. */
-static const char *blame(const struct check *check, const char *a, const char *b) {
+static const char *blame(const struct config_check *check, const char *a, const char *b) {
     return source_of(check->config, b) > source_of(check->config, a) ? b : a;
 }
 
-static int check_name(const struct check *check) {
+static int check_name(const struct config_check *check) {
     const char *name = check->config->name;
     size_t length = strlen(name);
     const char *hint = "it names the run's folder; give another one with the key name.";
     if (length == 0 || length > NAME_BYTES_MAX)
-        return refuse(check, "name", "the run's name has %zu bytes, but must have 1 to %d:\n%s",
-                      length, (int)NAME_BYTES_MAX, hint);
+        return config_refuse(check, "name",
+                             "the run's name has %zu bytes, but must have 1 to %d:\n%s", length,
+                             (int)NAME_BYTES_MAX, hint);
     if (name[0] == '.' || strchr(name, '/'))
-        return refuse(check, "name",
-                      "the run's name \"%.80s\" must not begin with a dot or hold a /:\n%s", name,
-                      hint);
+        return config_refuse(check, "name",
+                             "the run's name \"%.80s\" must not begin with a dot or hold a /:\n%s",
+                             name, hint);
     for (size_t i = 0; i < length; i++)
         if ((unsigned char)name[i] < ' ' || name[i] == 0x7f)
-            return refuse(check, "name", "the run's name holds a control character:\n%s", hint);
+            return config_refuse(check, "name", "the run's name holds a control character:\n%s",
+                                 hint);
     return 0;
 }
 
-static int check_model(const struct check *check) {
+static int check_model(const struct config_check *check) {
     const struct config *c = check->config;
     int64_t width = c->model.n_embd, heads = c->model.n_head, vocabulary = c->model.vocab_size;
     if (width % heads != 0)
-        return refuse(
+        return config_refuse(
             check, blame(check, "model.n_embd", "model.n_head"),
             "model.n_embd is %" PRId64 " and model.n_head is %" PRId64
             ":\nn_embd must be a multiple of n_head, since each head takes an equal part.",
             width, heads);
     if (width / heads > CONFIG_HEAD_MAX)
-        return refuse(check, blame(check, "model.n_embd", "model.n_head"),
-                      "the head size, model.n_embd / model.n_head, is %" PRId64
-                      ";\nattention handles at most %d. Raise n_head, to at least %" PRId64 ".",
-                      width / heads, (int)CONFIG_HEAD_MAX,
-                      (width + CONFIG_HEAD_MAX - 1) / CONFIG_HEAD_MAX);
+        return config_refuse(
+            check, blame(check, "model.n_embd", "model.n_head"),
+            "the head size, model.n_embd / model.n_head, is %" PRId64
+            ";\nattention handles at most %d. Raise n_head, to at least %" PRId64 ".",
+            width / heads, (int)CONFIG_HEAD_MAX, (width + CONFIG_HEAD_MAX - 1) / CONFIG_HEAD_MAX);
     if (c->data.seq_len > c->model.n_positions)
-        return refuse(check, blame(check, "data.seq_len", "model.n_positions"),
-                      "data.seq_len is %" PRId64 ", but the model has only model.n_positions = "
-                      "%" PRId64 "\nposition embeddings. Lower the one or raise the other.",
-                      c->data.seq_len, c->model.n_positions);
+        return config_refuse(check, blame(check, "data.seq_len", "model.n_positions"),
+                             "data.seq_len is %" PRId64
+                             ", but the model has only model.n_positions = "
+                             "%" PRId64 "\nposition embeddings. Lower the one or raise the other.",
+                             c->data.seq_len, c->model.n_positions);
     /* Each byte is a token of either kind; how many more there are the tokenizer's files say. */
     const int64_t needed = 256;
     if (vocabulary < needed)
-        return refuse(check, blame(check, "model.vocab_size", "data.tokenizer"),
-                      "model.vocab_size is %" PRId64 ", but data.tokenizer \"%s\" makes tokens up "
-                      "to %" PRId64 ":\nvocab_size must be at least %" PRId64 ".",
-                      vocabulary, config_tokenizer_name(c->data.tokenizer), needed - 1, needed);
+        return config_refuse(
+            check, blame(check, "model.vocab_size", "data.tokenizer"),
+            "model.vocab_size is %" PRId64 ", but data.tokenizer \"%s\" makes tokens up "
+            "to %" PRId64 ":\nvocab_size must be at least %" PRId64 ".",
+            vocabulary, config_tokenizer_name(c->data.tokenizer), needed - 1, needed);
     if ((double)config_parameter_count(c) > PARAMETERS_MAX)
-        return refuse(check, blame(check, "model.n_embd", "model.n_layer"),
-                      "the model would have %.3g parameters; at most %.3g make sense here.\n"
-                      "Look at model.n_layer (%" PRId64 ") and model.n_embd (%" PRId64 ").",
-                      (double)config_parameter_count(c), PARAMETERS_MAX, c->model.n_layer, width);
+        return config_refuse(check, blame(check, "model.n_embd", "model.n_layer"),
+                             "the model would have %.3g parameters; at most %.3g make sense here.\n"
+                             "Look at model.n_layer (%" PRId64 ") and model.n_embd (%" PRId64 ").",
+                             (double)config_parameter_count(c), PARAMETERS_MAX, c->model.n_layer,
+                             width);
     return 0;
 }
 
-static int check_data(const struct check *check) {
+static int check_data(const struct config_check *check) {
     const struct config *c = check->config;
     bool tales_train = strcmp(c->data.train, "tales") == 0;
     bool tales_val = strcmp(c->data.val, "tales") == 0;
     if (c->data.tokenizer != CONFIG_TOKENIZER_BYTES && (tales_train || tales_val)) {
         const char *key = tales_train ? "data.train" : "data.val";
-        return refuse(check, blame(check, "data.tokenizer", key),
-                      "%s is \"tales\", a corpus of bytes, but data.tokenizer is \"%s\".\n"
-                      "Set data.tokenizer to \"bytes\", or name token shards.",
-                      key, config_tokenizer_name(c->data.tokenizer));
+        return config_refuse(check, blame(check, "data.tokenizer", key),
+                             "%s is \"tales\", a corpus of bytes, but data.tokenizer is \"%s\".\n"
+                             "Set data.tokenizer to \"bytes\", or name token shards.",
+                             key, config_tokenizer_name(c->data.tokenizer));
     }
     if (c->eval.every > 0 && c->data.val[0] == '\0')
-        return refuse(check, blame(check, "eval.every", "data.val"),
-                      "eval.every is %" PRId64 ", but there is no validation text.\n"
-                      "Name it in data.val, or set eval.every to 0.",
-                      c->eval.every);
+        return config_refuse(check, blame(check, "eval.every", "data.val"),
+                             "eval.every is %" PRId64 ", but there is no validation text.\n"
+                             "Name it in data.val, or set eval.every to 0.",
+                             c->eval.every);
     int64_t micro = c->train.micro_batch_size * c->data.seq_len;
     if (micro > CONFIG_MICRO_TOKENS_MAX)
-        return refuse(check, blame(check, "train.micro_batch_size", "data.seq_len"),
-                      "train.micro_batch_size * data.seq_len is %" PRId64
-                      " tokens; at most %" PRId64
-                      " fit in one pass.\nLower it and raise train.grad_accum_steps.",
-                      micro, (int64_t)CONFIG_MICRO_TOKENS_MAX);
+        return config_refuse(check, blame(check, "train.micro_batch_size", "data.seq_len"),
+                             "train.micro_batch_size * data.seq_len is %" PRId64
+                             " tokens; at most %" PRId64
+                             " fit in one pass.\nLower it and raise train.grad_accum_steps.",
+                             micro, (int64_t)CONFIG_MICRO_TOKENS_MAX);
     double tokens = (double)micro * (double)c->train.grad_accum_steps * (double)c->train.steps;
     if (tokens > RUN_TOKENS_MAX)
-        return refuse(check, "train.steps",
-                      "the run would read %.3g tokens; more than 2^53 cannot be counted.\n"
-                      "Look at train.steps and train.grad_accum_steps.",
-                      tokens);
+        return config_refuse(check, "train.steps",
+                             "the run would read %.3g tokens; more than 2^53 cannot be counted.\n"
+                             "Look at train.steps and train.grad_accum_steps.",
+                             tokens);
     return 0;
 }
 
-static int check_optimizer(const struct check *check) {
+static int check_optimizer(const struct config_check *check) {
     const struct config *c = check->config;
     char low[CONFIG_NUMBER_MAX], high[CONFIG_NUMBER_MAX];
     if (c->optimizer.min_lr > c->optimizer.lr)
-        return refuse(check, blame(check, "optimizer.min_lr", "optimizer.lr"),
-                      "optimizer.min_lr is %s, more than optimizer.lr, %s:\n"
-                      "the rate falls from lr to min_lr, so min_lr must not be larger.",
-                      config_format_number(low, c->optimizer.min_lr),
-                      config_format_number(high, c->optimizer.lr));
+        return config_refuse(check, blame(check, "optimizer.min_lr", "optimizer.lr"),
+                             "optimizer.min_lr is %s, more than optimizer.lr, %s:\n"
+                             "the rate falls from lr to min_lr, so min_lr must not be larger.",
+                             config_format_number(low, c->optimizer.min_lr),
+                             config_format_number(high, c->optimizer.lr));
     if (c->optimizer.warmup_steps > c->train.steps)
-        return refuse(check, blame(check, "optimizer.warmup_steps", "train.steps"),
-                      "optimizer.warmup_steps is %" PRId64 ", more than train.steps, %" PRId64
-                      ":\nthe run would end before the warmup does. Lower optimizer.warmup_steps.",
-                      c->optimizer.warmup_steps, c->train.steps);
+        return config_refuse(
+            check, blame(check, "optimizer.warmup_steps", "train.steps"),
+            "optimizer.warmup_steps is %" PRId64 ", more than train.steps, %" PRId64
+            ":\nthe run would end before the warmup does. Lower optimizer.warmup_steps.",
+            c->optimizer.warmup_steps, c->train.steps);
     if (c->optimizer.grad_clip > 0 && c->optimizer.grad_clip < 1e-30)
-        return refuse(check, "optimizer.grad_clip",
-                      "optimizer.grad_clip is %s, which is nothing in fp32.\n"
-                      "Set it to 0 for no clipping, or to 1e-30 at least.",
-                      config_format_number(low, c->optimizer.grad_clip));
+        return config_refuse(check, "optimizer.grad_clip",
+                             "optimizer.grad_clip is %s, which is nothing in fp32.\n"
+                             "Set it to 0 for no clipping, or to 1e-30 at least.",
+                             config_format_number(low, c->optimizer.grad_clip));
     double decay = c->optimizer.decay_fraction * (double)c->train.steps;
     if (c->optimizer.schedule == CONFIG_SCHEDULE_WSD &&
         (double)c->optimizer.warmup_steps + decay > (double)c->train.steps)
-        return refuse(check, blame(check, "optimizer.decay_fraction", "optimizer.warmup_steps"),
-                      "optimizer.warmup_steps (%" PRId64 ") and optimizer.decay_fraction (%s of "
-                      "%" PRId64 " steps) overlap:\nlower one of them.",
-                      c->optimizer.warmup_steps,
-                      config_format_number(low, c->optimizer.decay_fraction), c->train.steps);
+        return config_refuse(
+            check, blame(check, "optimizer.decay_fraction", "optimizer.warmup_steps"),
+            "optimizer.warmup_steps (%" PRId64 ") and optimizer.decay_fraction (%s of "
+            "%" PRId64 " steps) overlap:\nlower one of them.",
+            c->optimizer.warmup_steps, config_format_number(low, c->optimizer.decay_fraction),
+            c->train.steps);
     if (c->loss_scale.min_scale > c->loss_scale.init_scale)
-        return refuse(check, blame(check, "loss_scale.min_scale", "loss_scale.init_scale"),
-                      "loss_scale.min_scale is %s, more than loss_scale.init_scale, %s:\n"
-                      "the scale starts at init_scale and never falls below min_scale.",
-                      config_format_number(low, c->loss_scale.min_scale),
-                      config_format_number(high, c->loss_scale.init_scale));
+        return config_refuse(check, blame(check, "loss_scale.min_scale", "loss_scale.init_scale"),
+                             "loss_scale.min_scale is %s, more than loss_scale.init_scale, %s:\n"
+                             "the scale starts at init_scale and never falls below min_scale.",
+                             config_format_number(low, c->loss_scale.min_scale),
+                             config_format_number(high, c->loss_scale.init_scale));
     return 0;
 }
 
 int config_check(const struct config *config, const struct config_origins *origins,
                  struct error *error) {
-    struct check check = {config, origins, error};
+    struct config_check check = {config, origins, error};
     if (check_name(&check)) return -1;
     if (check_model(&check)) return -1;
     if (check_data(&check)) return -1;

@@ -1,13 +1,23 @@
 /* What a config means beyond its single values: the preset, the computed defaults, and what must
  * hold between values. */
-#ifndef MODEL_CONFIG_CONFIG_CHECK_H
-#define MODEL_CONFIG_CONFIG_CHECK_H
+#pragma once
 
 #include "data/base/error.h"
 #include "model/config/config_read.h"
 
 /* Fills the keys that nobody gave and whose default depends on others. */
 void config_resolve(struct config *config);
+
+/* A config while it is checked. */
+struct config_check {
+    const struct config *config;
+    const struct config_origins *origins;
+    struct error *error;
+};
+
+/* Fails with a message that begins with where the key got its value. */
+int config_refuse(const struct config_check *check, const char *key, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* Checks what must hold between values; a message names where each of them comes from. */
 int config_check(const struct config *config, const struct config_origins *origins,
@@ -24,5 +34,3 @@ int config_dimension_notes(const struct config *config, char *text, size_t size)
 /* Number of parameters of the model: token and position embeddings (the head is tied), n_layer
  * blocks with biases, the final layer norm. */
 int64_t config_parameter_count(const struct config *config);
-
-#endif

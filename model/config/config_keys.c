@@ -1,9 +1,306 @@
 #include "model/config/config_keys.h"
 
 #include <assert.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-#include "model/config/config_table.h"
+#include "kernels/arena.h"
+#include "model/architecture/autocast_sites.h"
+
+static const char *const precision_words[] = {
+#define X(NAME, name, ...) name,
+    DTYPES(X)
+#undef X
+        "auto",
+    NULL};
+static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
+static const char *const preset_words[] = {"",           "gpt2",    "gpt2-medium",
+                                           "gpt2-large", "gpt2-xl", NULL};
+static const char *const tokenizer_words[] = {"bytes", "gpt2", NULL};
+static const char *const schedule_words[] = {"cosine", "linear", "constant", "wsd", NULL};
+static const char *const dtype_words[] = {"float32", "lower", NULL};
+static const char *const recompute_words[] = {"none", "gelu", "layer", NULL};
+static const char *const resume_words[] = {"never", "auto", NULL};
+
+/* The key is spelled once: it is the path of the field as well, and a row whose field has another
+ * type than the row says does not compile. */
+#define FIELD_OF(type_, field_) \
+    _Generic(((struct config *)0)->field_, type_ : offsetof(struct config, field_))
+
+#define INTEGER(field_, initial_, minimum_, maximum_, ...)                               \
+    {                                                                                    \
+        .key = #field_, .type = CONFIG_INTEGER, .offset = FIELD_OF(int64_t, field_),     \
+        .initial = (initial_), .minimum = (minimum_), .maximum = (maximum_), __VA_ARGS__ \
+    }
+#define NUMBER(field_, initial_, minimum_, maximum_, ...)                                \
+    {                                                                                    \
+        .key = #field_, .type = CONFIG_NUMBER, .offset = FIELD_OF(double, field_),       \
+        .initial = (initial_), .minimum = (minimum_), .maximum = (maximum_), __VA_ARGS__ \
+    }
+#define BOOLEAN(field_, initial_, ...)                                            \
+    {                                                                             \
+        .key = #field_, .type = CONFIG_BOOLEAN, .offset = FIELD_OF(bool, field_), \
+        .initial = (initial_), .maximum = 1, __VA_ARGS__                          \
+    }
+#define STRING(field_, initial_, least_length_, ...)                                      \
+    {                                                                                     \
+        .key = #field_, .type = CONFIG_STRING, .offset = FIELD_OF(char *, field_),        \
+        .text = (initial_), .minimum = (least_length_), .maximum = CONFIG_STRING_MAX - 1, \
+        __VA_ARGS__                                                                       \
+    }
+/* gcc and clang give an enum without negative values the type unsigned int. */
+#define ENUM(field_, initial_, words_, ...)                                        \
+    {                                                                              \
+        .key = #field_, .type = CONFIG_ENUM, .offset = FIELD_OF(unsigned, field_), \
+        .initial = (initial_), .words = (words_), __VA_ARGS__                      \
+    }
+#define LIST(field_, words_, ...)                                                             \
+    {                                                                                         \
+        .key = #field_, .type = CONFIG_LIST, .offset = FIELD_OF(struct config_words, field_), \
+        .words = (words_), __VA_ARGS__                                                        \
+    }
+#define HELP(text_)     .help = text_
+#define COMPUTED(rule_) .computed = rule_
+#define ABOVE_MINIMUM   .above_minimum = true
+#define BELOW_MAXIMUM   .below_maximum = true
+
+_Static_assert((int)AUTOCAST_WORD_COUNT <= (int)CONFIG_WORDS_MAX,
+               "struct config_words must hold every site");
+
+#define PRESET_RULE "or the preset's, or init_from's"
+
+const struct config_option config_options[] = {
+    STRING(name, "", 0, COMPUTED("the config file's name without .json"),
+           HELP("Name of the run, and of its folder in run_dir.")),
+    ENUM(
+        precision, CONFIG_PRECISION_AUTO, precision_words,
+        HELP(
+            "Arithmetic of the run. auto takes bf16 where that is faster than fp32, else fp32 on a "
+            "CPU and fp16 on a GPU.")),
+    ENUM(device, CONFIG_DEVICE_AUTO, device_words,
+         HELP("Where to train. auto takes the GPU if there is one.")),
+    INTEGER(seed, 1, 0, 9007199254740991.0,
+            HELP("Seed of initialization, data order and sampling.")),
+    INTEGER(threads, 0, 0, 4096, HELP("CPU threads; 0 = all cores.")),
+    BOOLEAN(tf32, false,
+            HELP("GPU only: fp32 matrix products may round what they read to 10 bits of fraction, "
+                 "several times as fast.")),
+    BOOLEAN(autotune, false,
+            HELP("Time the algorithms of each matrix product before the first step. The "
+                 "choice is kept in the run's folder, so that a resumed run computes the same.")),
+    STRING(run_dir, "runs", 1, HELP("Folder in which the run makes its own folder.")),
+
+    ENUM(model.preset, CONFIG_PRESET_NONE, preset_words,
+         HELP("Sizes of a GPT-2 model. Sizes that are given beside it win.")),
+    INTEGER(model.n_layer, 4, 1, 1024, COMPUTED(PRESET_RULE), HELP("Transformer blocks.")),
+    INTEGER(model.n_head, 4, 1, 1024, COMPUTED(PRESET_RULE),
+            HELP("Attention heads; n_embd / n_head is the head size, at most 256.")),
+    INTEGER(model.n_embd, 256, 1, 65536, COMPUTED(PRESET_RULE),
+            HELP("Width of the residual stream; a multiple of n_head.")),
+    INTEGER(model.n_positions, 256, 1, 1048576, COMPUTED(PRESET_RULE),
+            HELP("Longest context in tokens; learned position embeddings.")),
+    INTEGER(model.vocab_size, 256, 2, 65536,
+            COMPUTED(PRESET_RULE ", or 50257 with data.tokenizer gpt2"),
+            HELP("Number of different tokens.")),
+    STRING(model.init_from, "", 0,
+           HELP("Folder whose weights the run starts from: a checkpoint, or any GPT-2 of Hugging "
+                "Face; \"\" = random weights.")),
+
+    STRING(data.train, "tales", 1,
+           HELP("Training text: a glob of token shards, or tales, the built-in corpus.")),
+    STRING(data.val, "tales", 0, COMPUTED("or \"\" when data.train is not tales"),
+           HELP("Validation text, like data.train; \"\" = none.")),
+    INTEGER(data.seq_len, 256, 1, 1048576, HELP("Tokens per sequence; at most model.n_positions.")),
+    ENUM(data.tokenizer, CONFIG_TOKENIZER_BYTES, tokenizer_words,
+         COMPUTED("or gpt2 if init_from has its vocabulary or its files"),
+         HELP("How text became tokens: needed for samples, prompts and checkpoints.")),
+    STRING(data.tokenizer_dir, "", 0,
+           COMPUTED("the folder of init_from, or where ./prepare found the tokenizer"),
+           HELP("gpt2 only: folder with vocab.json and merges.txt, or tokenizer.json.")),
+
+    INTEGER(train.steps, 600, 1, 1e9, HELP("Optimizer steps of the whole run.")),
+    NUMBER(train.minutes, 0, 0, 1e7,
+           HELP("Minutes after which the program finishes its step, saves and ends; --resume goes "
+                "on. 0 = no limit.")),
+    INTEGER(train.micro_batch_size, 8, 1, 65536,
+            HELP("Sequences per forward and backward pass; memory grows with it.")),
+    INTEGER(train.grad_accum_steps, 1, 1, 65536,
+            HELP("Micro-batches whose gradients add up to one step.")),
+    ENUM(train.recompute, CONFIG_RECOMPUTE_NONE, recompute_words,
+         HELP("What the backward pass computes once more instead of keeping it: less memory, the "
+              "same bits. gelu: each layer's GELU; layer: all of a layer but its input.")),
+
+    NUMBER(optimizer.lr, 1e-3, 0, 10, HELP("Learning rate at its peak.")),
+    NUMBER(optimizer.min_lr, 0, 0, 10, HELP("Learning rate at the end of the decay.")),
+    INTEGER(optimizer.warmup_steps, 0, 0, 1e9,
+            HELP("Steps in which the learning rate rises from 0 to lr.")),
+    ENUM(optimizer.schedule, CONFIG_SCHEDULE_COSINE, schedule_words,
+         HELP("Decay after the warmup. wsd stays at lr, then falls linearly at the end.")),
+    NUMBER(optimizer.decay_fraction, 0.2, 0, 1,
+           HELP("wsd only: the part of all steps that the final decay takes.")),
+    NUMBER(optimizer.beta1, 0.9, 0, 1, BELOW_MAXIMUM, HELP("AdamW, decay of the first moment.")),
+    NUMBER(optimizer.beta2, 0.95, 0, 1, BELOW_MAXIMUM, HELP("AdamW, decay of the second moment.")),
+    NUMBER(optimizer.eps, 1e-8, 1e-30, 1, HELP("AdamW, added to the root of the second moment.")),
+    NUMBER(optimizer.weight_decay, 0.1, 0, 10,
+           HELP("AdamW, decoupled decay of matrices and embeddings.")),
+    NUMBER(optimizer.grad_clip, 1, 0, 1e6,
+           HELP("Largest global norm of the gradients; 0 = no clipping.")),
+
+    BOOLEAN(autocast.enabled, true,
+            HELP("false computes in float32 everywhere, whatever the precision.")),
+    LIST(autocast.float32, autocast_words,
+         HELP("Operations that stay in float32 in a 16-bit run.")),
+    ENUM(autocast.residual, CONFIG_DTYPE_FLOAT32, dtype_words,
+         HELP("Storage of the residual stream; lower = the 16-bit type of the run.")),
+
+    ENUM(gradients.dtype, CONFIG_DTYPE_FLOAT32, dtype_words,
+         HELP("Storage of weight gradients; lower = the 16-bit type of the run.")),
+
+    NUMBER(loss_scale.init_scale, 65536, 1e-6, 0x1p32, HELP("First loss scale.")),
+    NUMBER(loss_scale.growth_factor, 2, 1.001, 1024,
+           HELP("Factor after growth_interval steps without an overflow.")),
+    NUMBER(loss_scale.backoff_factor, 0.5, 0.001, 0.999,
+           HELP("Factor after a step whose gradients overflowed.")),
+    INTEGER(loss_scale.growth_interval, 2000, 1, 1e9,
+            HELP("Steps in a row without an overflow before the scale grows.")),
+    /* 2^-14 is the smallest normal fp16 number: unscaled gradients of 65504 * 2^14, about 1e9,
+     * still pass there. A run that overflows even so is diverging, and scaling lower cannot help
+     * it. */
+    NUMBER(loss_scale.min_scale, 0x1p-14, 1e-6, 0x1p32,
+           HELP("Floor of the scale, best a power of two. Overflow that persists there stops the "
+                "run; a scale below 1 already means that training is in trouble.")),
+
+    INTEGER(eval.every, 100, 0, 1e9, COMPUTED("or 0 without data.val"),
+            HELP("Steps between validations; 0 = never.")),
+    INTEGER(eval.batches, 20, 1, 1e6,
+            HELP("Micro-batches per validation, fewer if the text ends before.")),
+
+    INTEGER(checkpoint.every, 0, 0, 1e9,
+            HELP("Steps between checkpoints; 0 = only at the end of the run.")),
+    INTEGER(checkpoint.keep, 2, 1, 1e6, HELP("Newest checkpoints that stay on disk.")),
+    ENUM(checkpoint.resume, CONFIG_RESUME_NEVER, resume_words,
+         HELP("auto continues from the newest checkpoint in the run's folder if there is one.")),
+
+    INTEGER(sample.every, 0, 0, 1e9, HELP("Steps between samples of text; 0 = never.")),
+    STRING(sample.prompt, "Once upon a time", 1, HELP("Text that a sample continues.")),
+    INTEGER(sample.tokens, 200, 1, 1048576, HELP("Tokens per sample.")),
+    NUMBER(sample.temperature, 0.8, 0, 100,
+           HELP("Randomness of a sample; 0 = always the likeliest token.")),
+    INTEGER(sample.top_k, 0, 0, 65536,
+            HELP("Draw only among the k likeliest tokens; 0 = among all.")),
+    NUMBER(
+        sample.top_p, 1, 0, 1,
+        HELP("Then draw only among the likeliest that together have this probability; 1 = all.")),
+
+    INTEGER(log.every, 1, 1, 1e9, HELP("Steps between lines on the console.")),
+    BOOLEAN(log.metrics, true, HELP("Whether to write metrics.jsonl in the run's folder.")),
+};
+const int config_option_count = sizeof config_options / sizeof *config_options;
+_Static_assert(sizeof config_options / sizeof *config_options <= CONFIG_OPTION_LIMIT,
+               "raise CONFIG_OPTION_LIMIT");
+
+const struct config_block config_blocks[] = {
+    {"model", "The transformer's sizes and where its weights come from."},
+    {"data", "What is read."},
+    {"train", "How long, and how much per step."},
+    {"optimizer", "AdamW and its learning rate."},
+    {"autocast", "What runs in 16 bit when precision is fp16 or bf16."},
+    {"gradients", "How gradients are stored."},
+    {"loss_scale", "Dynamic loss scaling; used with fp16 only."},
+    {"eval", "Validation during training."},
+    {"checkpoint", "What is saved, and whether to continue from it."},
+    {"sample", "Text from the model during training."},
+    {"log", "What is reported."},
+};
+const int config_block_count = sizeof config_blocks / sizeof *config_blocks;
+
+static bool text_is(const char *text, const char *name, size_t length) {
+    return strlen(text) == length && memcmp(text, name, length) == 0;
+}
+
+int config_option_index(const char *name, size_t length) {
+    for (int i = 0; i < config_option_count; i++)
+        if (text_is(config_options[i].key, name, length)) return i;
+    return -1;
+}
+
+int config_block_index(const char *name, size_t length) {
+    for (int i = 0; i < config_block_count; i++)
+        if (text_is(config_blocks[i].name, name, length)) return i;
+    return -1;
+}
+
+int config_option_block(const struct config_option *option) {
+    const char *dot = strchr(option->key, '.');
+    return dot ? config_block_index(option->key, (size_t)(dot - option->key)) : -1;
+}
+
+const char *config_option_name(const struct config_option *option) {
+    const char *dot = strchr(option->key, '.');
+    return dot ? dot + 1 : option->key;
+}
+
+int config_word_count(const struct config_option *option) {
+    int count = 0;
+    while (option->words[count]) count++;
+    return count;
+}
+
+const char *config_format_number(char text[CONFIG_NUMBER_MAX], double value) {
+    for (int digits = 1; digits <= 17; digits++) {
+        /* %g turns to exponents at `digits` figures; plain digits read better up to 2^53. */
+        if (value == floor(value) && fabs(value) < 0x1p53)
+            snprintf(text, CONFIG_NUMBER_MAX, "%.0f", value);
+        else snprintf(text, CONFIG_NUMBER_MAX, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) break;
+    }
+    return text;
+}
+
+static void append(char *text, size_t size, const char *addition) {
+    size_t length = strlen(text);
+    if (length < size) snprintf(text + length, size - length, "%s", addition);
+}
+
+static void append_words(char *text, size_t size, const char *const *words) {
+    for (int i = 0; words[i]; i++) {
+        append(text, size, i ? ", \"" : "\"");
+        append(text, size, words[i]);
+        append(text, size, "\"");
+    }
+}
+
+void config_describe_allowed(const struct config_option *option, char *text, size_t size) {
+    char low[CONFIG_NUMBER_MAX], high[CONFIG_NUMBER_MAX];
+    config_format_number(low, option->minimum);
+    config_format_number(high, option->maximum);
+    switch (option->type) {
+    case CONFIG_STRING:
+        snprintf(text, size, "a string of %s%s bytes", option->minimum > 0 ? "1 to " : "at most ",
+                 high);
+        break;
+    case CONFIG_ENUM:
+        snprintf(text, size, "one of ");
+        append_words(text, size, option->words);
+        break;
+    case CONFIG_INTEGER: snprintf(text, size, "a whole number from %s to %s", low, high); break;
+    case CONFIG_NUMBER:
+        snprintf(text, size, "a number %s %s %s %s", option->above_minimum ? "above" : "from", low,
+                 option->below_maximum   ? "and below"
+                 : option->above_minimum ? "and up to"
+                                         : "to",
+                 high);
+        if (option->below_maximum && !option->above_minimum)
+            snprintf(text, size, "a number from %s to below %s", low, high);
+        break;
+    case CONFIG_BOOLEAN: snprintf(text, size, "true or false"); break;
+    case CONFIG_LIST:
+        snprintf(text, size, "a list of some of ");
+        append_words(text, size, option->words);
+        break;
+    }
+}
 
 static void set_default(struct config *config, const struct config_option *option) {
     char *field = (char *)config + option->offset;
@@ -37,6 +334,15 @@ bool config_given(const struct config *config, const char *name) {
     return false;
 }
 
+struct gpt_shape config_shape(const struct config *config) {
+    return (struct gpt_shape){
+#define X(size) .size = config->model.size,
+        MODEL_SIZES(X)
+#undef X
+            .padded_vocab = round_up(config->model.vocab_size, VOCAB_ALIGNMENT),
+    };
+}
+
 static const char *word_of(const char *key, unsigned value) {
     return config_options[config_option_index(key, strlen(key))].words[value];
 }
@@ -51,10 +357,6 @@ const char *config_schedule_name(enum config_schedule schedule) {
 
 const char *config_recompute_name(enum config_recompute recompute) {
     return word_of("train.recompute", recompute);
-}
-
-const char *config_preset_name(enum config_preset preset) {
-    return word_of("model.preset", preset);
 }
 
 const char *config_tokenizer_name(enum config_tokenizer tokenizer) {

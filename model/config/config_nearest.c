@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "model/config/config_table.h"
+#include "model/config/config_keys.h"
 
 /* Longer names are not typing mistakes, and the table of the distance has this width. */
 enum { NAME_LIMIT = 64, NOT_CLOSE = 1000 };
@@ -62,7 +62,6 @@ int config_nearest_option(const char *name, size_t length, int block) {
     int best = -1, best_score = 2 * NOT_CLOSE;
     for (int i = 0; i < config_option_count; i++) {
         const struct config_option *option = &config_options[i];
-
         int whole = distance_if_close(name, length, option->key);
         int last = distance_if_close(name + part, length - part, config_option_name(option));
         int distance = least(whole, last);
@@ -77,15 +76,9 @@ int config_nearest_option(const char *name, size_t length, int block) {
 }
 
 int config_nearest_block(const char *name, size_t length) {
-    int best = -1, best_distance = NOT_CLOSE;
-    for (int i = 0; i < config_block_count; i++) {
-        int distance = distance_if_close(name, length, config_blocks[i].name);
-        if (distance < best_distance) {
-            best = i;
-            best_distance = distance;
-        }
-    }
-    return best;
+    const char *names[CONFIG_OPTION_LIMIT];
+    for (int i = 0; i < config_block_count; i++) names[i] = config_blocks[i].name;
+    return config_nearest_text(names, config_block_count, name, length);
 }
 
 int config_nearest_text(const char *const *texts, int count, const char *name, size_t length) {

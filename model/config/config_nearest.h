@@ -1,6 +1,5 @@
 /* What a mistyped key or name was meant to be. */
-#ifndef MODEL_CONFIG_CONFIG_NEAREST_H
-#define MODEL_CONFIG_CONFIG_NEAREST_H
+#pragma once
 
 #include <stddef.h>
 
@@ -11,5 +10,3 @@ int config_nearest_block(const char *name, size_t length);
 
 /* The most similar of count texts, -1 if none is close to name[0..length). */
 int config_nearest_text(const char *const *texts, int count, const char *name, size_t length);
-
-#endif

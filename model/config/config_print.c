@@ -1,13 +1,11 @@
 #include "model/config/config_print.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "data/base/json_escape.h"
 #include "data/base/printed.h"
 #include "model/config/config_keys.h"
-#include "model/config/config_table.h"
 
 static void print_words(FILE *out, const char *const *words, int count) {
     fputc('[', out);
@@ -16,12 +14,6 @@ static void print_words(FILE *out, const char *const *words, int count) {
         json_print_string(out, words[i]);
     }
     fputc(']', out);
-}
-
-static int word_count(const char *const *words) {
-    int count = 0;
-    while (words[count]) count++;
-    return count;
 }
 
 static void print_number(FILE *out, double value) {
@@ -70,7 +62,6 @@ void config_print_json(FILE *out, const struct config *config) {
     fputs("{", out);
     for (int i = 0; i < config_option_count; i++) {
         const struct config_option *option = &config_options[i];
-
         int block = config_option_block(option);
         if (block >= 0 && left_out(config, block)) continue;
         if (block != open) {
@@ -102,31 +93,16 @@ static void print_default(FILE *out, const struct config_option *option) {
     print_value(out, &config, option);
 }
 
-/* A default as text; the rule of a computed one stands beside it. */
+/* A default as text; the rule of a computed one stands beside it, or instead of an empty text. */
 static void describe_default(const struct config_option *option, char *text, size_t size) {
-    char number[CONFIG_NUMBER_MAX];
-    const char *value = "";
-    bool quoted = false;
-    switch (option->type) {
-    case CONFIG_STRING:
-        value = option->text;
-        quoted = true;
-        break;
-    case CONFIG_ENUM:
-        value = option->words[(int)option->initial];
-        quoted = true;
-        break;
-    case CONFIG_INTEGER:
-    case CONFIG_NUMBER: value = config_format_number(number, option->initial); break;
-    case CONFIG_BOOLEAN: value = option->initial != 0 ? "true" : "false"; break;
-    case CONFIG_LIST: value = "[]"; break;
-    }
-    const char *quote = quoted ? "\"" : "";
-    if (option->computed && quoted && value[0] == '\0')
-        snprintf(text, size, "%s", option->computed);
-    else
-        snprintf(text, size, "%s%s%s%s%s", quote, value, quote, option->computed ? ", " : "",
-                 option->computed ? option->computed : "");
+    FILE *out = fmemopen(text, size, "w");
+    text[0] = '\0';
+    if (!out) return;
+    print_default(out, option);
+    fclose(out);
+    if (!option->computed) return;
+    size_t length = strcmp(text, "\"\"") == 0 ? 0 : strlen(text);
+    snprintf(text + length, size - length, "%s%s", length ? ", " : "", option->computed);
 }
 
 /* The lines of a property that say which values are allowed. */
@@ -137,11 +113,11 @@ static void print_constraints(FILE *out, const struct config_option *option, int
         fprintf(out, "%*s\"maxLength\": %.0f,\n", indent, "", option->maximum);
     } else if (option->type == CONFIG_ENUM) {
         fprintf(out, "%*s\"enum\": ", indent, "");
-        print_words(out, option->words, word_count(option->words));
+        print_words(out, option->words, config_word_count(option));
         fputs(",\n", out);
     } else if (option->type == CONFIG_LIST) {
         fprintf(out, "%*s\"items\": {\"enum\": ", indent, "");
-        print_words(out, option->words, word_count(option->words));
+        print_words(out, option->words, config_word_count(option));
         fprintf(out, "},\n%*s\"uniqueItems\": true,\n", indent, "");
     } else if (option->type != CONFIG_BOOLEAN) {
         fprintf(out, "%*s\"%s\": ", indent, "",
@@ -190,7 +166,6 @@ void config_print_schema(FILE *out) {
           out);
     for (int i = 0; i < config_option_count; i++) {
         const struct config_option *option = &config_options[i];
-
         int block = config_option_block(option);
         if (block != open) {
             if (open >= 0) fputs("\n      }\n    }", out);
@@ -229,7 +204,6 @@ void config_print_help(FILE *out) {
     int open = -1;
     for (int i = 0; i < config_option_count; i++) {
         const struct config_option *option = &config_options[i];
-
         char allowed[320], initial[160], text[512];
         int block = config_option_block(option);
         if (block != open) {
@@ -254,7 +228,6 @@ void config_print_reference(FILE *out) {
     fputs(head, out);
     for (int i = 0; i < config_option_count; i++) {
         const struct config_option *option = &config_options[i];
-
         char allowed[320], initial[160];
         int block = config_option_block(option);
         if (block != open)

@@ -1,6 +1,5 @@
 /* A config as JSON, and the option table as schema, help and reference. */
-#ifndef MODEL_CONFIG_CONFIG_PRINT_H
-#define MODEL_CONFIG_CONFIG_PRINT_H
+#pragma once
 
 #include "model/config/config.h"
 
@@ -20,5 +19,3 @@ void config_print_reference(FILE *out);
 /* What config_print_json prints, *size (optional) bytes and a NUL, to be freed. NULL when memory is
  * short. */
 char *config_json_text(const struct config *config, size_t *size);
-
-#endif

@@ -1,7 +1,7 @@
 #include "model/config/config_read.h"
 
 #include "data/base/utf8.h"
-#include "data/base/json_text.h"
+#include "data/base/json.h"
 #include "model/config/config_nearest.h"
 
 #include <cjson/cJSON.h>
@@ -93,8 +93,7 @@ static int find_word(const struct config_option *option, const char *text) {
 
 static int refuse_word(const struct candidate *c, const char *text) {
     char found[JSON_EXCERPT_MAX], allowed[320], hint[64] = "";
-    int count = 0;
-    while (c->option->words[count]) count++;
+    int count = config_word_count(c->option);
     int nearest = config_nearest_text(c->option->words, count, text, strlen(text));
     if (nearest >= 0)
         snprintf(hint, sizeof hint, " Did you mean \"%s\"?", c->option->words[nearest]);

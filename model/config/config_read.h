@@ -1,11 +1,10 @@
 /* From JSON text and --set texts to the fields of struct config, each value checked by its row of
  * the table. What must hold between values is in config_check.h. */
-#ifndef MODEL_CONFIG_CONFIG_READ_H
-#define MODEL_CONFIG_CONFIG_READ_H
+#pragma once
 
 #include "data/base/error.h"
 #include "data/base/files.h"
-#include "model/config/config_table.h"
+#include "model/config/config_keys.h"
 
 /* Where each row got its value, for messages. Points to the caller's path and --set texts. */
 struct config_origins {
@@ -26,5 +25,3 @@ int config_read_text(struct config *config, struct config_origins *origins, cons
 /* Sets the key of one "key.path=value". */
 int config_read_flag(struct config *config, struct config_origins *origins, const char *flag,
                      struct error *error);
-
-#endif

@@ -13,8 +13,7 @@
  * the new one whole or not at all. Precision and device are no part of it: one trained in fp16
  * resumes in bf16 or fp32. A directory loads with AutoModelForCausalLM.from_pretrained and, with a
  * tokenizer, AutoTokenizer.from_pretrained. */
-#ifndef MODEL_FILES_CHECKPOINT_H
-#define MODEL_FILES_CHECKPOINT_H
+#pragma once
 
 #include <stdio.h>
 
@@ -49,7 +48,7 @@ int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, stru
 
 /* Fills the weights alone, of an allocated gpt, from a directory: a checkpoint, or a model of
  * Hugging Face in one file or in shards (tensor_files.h says which files are read,
- * checkpoint_match.h what they may hold). Where a config.json stands beside them, the number of
+ * checkpoint_tensors.h what they may hold). Where a config.json stands beside them, the number of
  * heads must agree; where a trainer.json does, the hashes. Changes nothing when it fails. */
 int checkpoint_load_weights(struct gpt *gpt, const char *directory, struct error *error);
 
@@ -57,5 +56,3 @@ int checkpoint_load_weights(struct gpt *gpt, const char *directory, struct error
  * of Hugging Face, the defaults with that model's sizes, the tokenizer that fits its vocabulary,
  * sequences as long as its positions, and no data. */
 int checkpoint_config(struct config *config, const char *path, struct error *error);
-
-#endif

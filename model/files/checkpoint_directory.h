@@ -5,8 +5,7 @@
  *     .step-00000800.old   being removed, likewise
  *
  * Anything else is not ours and stays untouched. */
-#ifndef MODEL_FILES_CHECKPOINT_DIRECTORY_H
-#define MODEL_FILES_CHECKPOINT_DIRECTORY_H
+#pragma once
 
 #include <stdint.h>
 #include <stdio.h>
@@ -38,5 +37,3 @@ int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, str
 /* Returns 0 if the checkpoint at path is complete in that sense, and of the step in its name;
  * else -1 with the reason. */
 int checkpoint_verify(const char *path, struct error *error);
-
-#endif

@@ -9,9 +9,9 @@
 #include "data/base/files.h"
 #include "data/base/json_escape.h"
 #include "model/config/config_read.h"
-#include "data/base/json_file.h"
+#include "data/base/json.h"
 #include "data/base/printed.h"
-#include "data/base/version.h"
+#include "data/base/program.h"
 
 #define WHOLE_MAX (INT64_C(1) << 53)
 
@@ -30,13 +30,8 @@ enum { SEAL_BYTES = sizeof seal_format - 3 + SHA256_HEX_MAX - 1 };
 
 /* The text that ends a file with this body. */
 static void make_seal(char seal[SEAL_BYTES + 1], const char *body, size_t size) {
-    struct sha256 hash;
-    uint8_t digest[SHA256_BYTES];
     char hex[SHA256_HEX_MAX];
-    sha256_begin(&hash);
-    sha256_add(&hash, body, size);
-    sha256_end(&hash, digest);
-    sha256_hex(hex, digest);
+    sha256_of(hex, body, size);
     snprintf(seal, SEAL_BYTES + 1, seal_format, hex);
 }
 

@@ -15,8 +15,7 @@
  *
  * so that any byte changed in any file shows. Which files there are beside the three that every
  * checkpoint has is up to the list. */
-#ifndef MODEL_FILES_CHECKPOINT_MANIFEST_H
-#define MODEL_FILES_CHECKPOINT_MANIFEST_H
+#pragma once
 
 #include "data/base/error.h"
 #include "model/config/config_print.h"
@@ -53,5 +52,3 @@ int checkpoint_write_manifest(const struct trainer *trainer, const struct checkp
 int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *path,
                              struct error *error);
 void checkpoint_manifest_close(struct checkpoint_manifest *manifest);
-
-#endif

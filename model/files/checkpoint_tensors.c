@@ -1,14 +1,259 @@
 #include "model/files/checkpoint_tensors.h"
 
+#include <assert.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <stb/stb_ds.h>
 
+#include "data/base/json.h"
 #include "model/files/safetensors_write.h"
 
-enum { PIECE = 1 << 18 }; /* elements that pass through the host at a time */
+enum {
+    NAME_MAX_BYTES = 128,
+    SHAPE_TEXT_MAX = 64,
+    CHUNK = 4096,    /* elements that are widened or compared at a time */
+    PIECE = 1 << 18, /* elements that pass through the host at a time */
+};
+
+static const enum safetensors_dtype stored[DTYPE_COUNT] = {
+#define X(NAME, ...) SAFETENSORS_##NAME,
+    DTYPES(X)
+#undef X
+};
+
+/* An enum dtype, or -1 for what cannot be read. */
+static int dtype_of_entry(const struct safetensors_entry *entry) {
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+        if (stored[dtype] == entry->dtype) return dtype;
+    return -1;
+}
+
+const char checkpoint_weight_prefix[] = "transformer.";
+static const char *const moment_prefixes[2] = {"exp_avg.transformer.", "exp_avg_sq.transformer."};
+
+const struct tensor_place *checkpoint_find_weight(const struct tensor_files *files,
+                                                  const char *name) {
+    char full[NAME_MAX_BYTES];
+    snprintf(full, sizeof full, "%s%s", checkpoint_weight_prefix, name);
+    const struct tensor_place *place = tensor_files_find(files, full);
+    return place ? place : tensor_files_find(files, name);
+}
+
+static const struct tensor_place *find_moment(const struct tensor_files *files, int moment,
+                                              const char *name) {
+    char full[NAME_MAX_BYTES];
+    snprintf(full, sizeof full, "%s%s", moment_prefixes[moment], name);
+    return tensor_files_find(files, full);
+}
+
+/* The layer in a name such as "transformer.h.3.ln_1.weight", or -1. */
+static int64_t layer_of(const char *name) {
+    const char *at = strncmp(name, "h.", 2) == 0 ? name : strstr(name, ".h.");
+    if (!at) return -1;
+    char *end;
+    long long layer = strtoll(strchr(at, 'h') + 2, &end, 10);
+    return *end == '.' && layer >= 0 && layer < INT32_MAX ? (int64_t)layer : -1;
+}
+
+/* Files of fewer or more layers are told as that, by the first tensor it shows in. */
+static int check_layers(const struct parameter *list, const struct tensor_files *files,
+                        struct error *error) {
+    int64_t wanted = 0, found = 0;
+    const struct tensor_place *surplus = NULL;
+    for (ptrdiff_t i = 0; i < arrlen(list); i++)
+        if (list[i].layer >= wanted) wanted = list[i].layer + 1;
+    for (int i = 0; i < files->count; i++) {
+        int64_t layer = layer_of(files->places[i].entry->name);
+        if (layer >= found) found = layer + 1;
+        if (layer >= wanted && !surplus) surplus = &files->places[i];
+    }
+    if (found == wanted) return 0;
+    char missing[64];
+    snprintf(missing, sizeof missing, "transformer.h.%" PRId64 ".ln_1.weight", found);
+    return fail(error,
+                "%.400s: it has %" PRId64 " layers, but model.n_layer is %" PRId64
+                ": tensor %s is %s\nset model.n_layer to %" PRId64 ", or use another file",
+                surplus ? surplus->file->path : files->where, found, wanted,
+                surplus ? json_text_shown(surplus->entry->name).text : missing,
+                surplus ? "one too many" : "missing", found);
+}
+
+static const char *shape_text(char text[SHAPE_TEXT_MAX], const uint64_t *shape, int rank) {
+    size_t used = (size_t)snprintf(text, SHAPE_TEXT_MAX, "[");
+    for (int i = 0; i < rank && used < SHAPE_TEXT_MAX - 24; i++)
+        used += (size_t)snprintf(text + used, SHAPE_TEXT_MAX - used, "%s%" PRIu64, i ? ", " : "",
+                                 shape[i]);
+    snprintf(text + used, SHAPE_TEXT_MAX - used, "]");
+    return text;
+}
+
+/* The key of the config that the first differing dimension comes from. */
+static const char *key_of_shape(const struct extent *extent,
+                                const struct safetensors_entry *entry) {
+    bool rows_differ = entry->rank < 1 || entry->shape[0] != (uint64_t)extent->rows;
+    return rows_differ ? extent->rows_of : "model.n_embd";
+}
+
+static int check_tensor(const struct parameter *parameter, const struct tensor_place *place,
+                        struct error *error) {
+    const struct safetensors_entry *entry = place->entry;
+    const struct extent *extent = &parameter->extent;
+    const uint64_t wanted[] = {(uint64_t)extent->rows, (uint64_t)extent->columns};
+    int rank = extent->columns ? 2 : 1;
+    char found_text[SHAPE_TEXT_MAX], wanted_text[SHAPE_TEXT_MAX];
+    if (entry->rank != rank || memcmp(entry->shape, wanted, (size_t)rank * sizeof *wanted) != 0) {
+        return fail(error,
+                    "%.400s: tensor %s is %s, but the config wants %s\nset %s as the file has "
+                    "it, or use another file",
+                    place->file->path, json_text_shown(place->entry->name).text,
+                    shape_text(found_text, entry->shape, entry->rank),
+                    shape_text(wanted_text, wanted, rank), key_of_shape(extent, entry));
+    }
+    if (dtype_of_entry(entry) >= 0) return 0;
+    return fail(error,
+                "%.400s: tensor %s is %s, but only F32, F16 and BF16 can be read\nconvert the "
+                "file to F32",
+                place->file->path, json_text_shown(place->entry->name).text,
+                safetensors_dtype_name(entry->dtype));
+}
+
+static int missing_tensor(const struct tensor_files *files, const char *prefix, const char *name,
+                          struct error *error) {
+    return fail(error,
+                "%.400s: tensor %s%s is missing\nit is not a GPT-2 like the config's: use "
+                "another file",
+                files->where, prefix, name);
+}
+
+enum dtype checkpoint_dtype(const struct safetensors_entry *entry) {
+    int dtype = dtype_of_entry(entry);
+    assert(dtype >= 0);
+    return (enum dtype)dtype;
+}
+
+/* Files may align their data to single bytes, so 16-bit values are copied before they are read. */
+void checkpoint_widen(float *values, const struct safetensors_entry *entry, int64_t first,
+                      int64_t count) {
+    uint16_t halves[CHUNK];
+    enum dtype dtype = checkpoint_dtype(entry);
+    size_t size = dtype_bytes(dtype);
+    const char *data = (const char *)entry->data + (size_t)first * size;
+    if (dtype == DTYPE_F32) {
+        memcpy(values, data, (size_t)count * size);
+        return;
+    }
+    for (int64_t done = 0; done < count; done += CHUNK) {
+        size_t part = (size_t)(count - done < CHUNK ? count - done : CHUNK);
+        memcpy(halves, data + (size_t)done * size, part * size);
+        dtype_widen(values + done, halves, dtype, 0, part);
+    }
+}
+
+/* Whether two tensors of one shape hold the same numbers, bit for bit after widening. */
+static bool same_values(const struct safetensors_entry *a, const struct safetensors_entry *b) {
+    float left[CHUNK], right[CHUNK];
+    int64_t total = (int64_t)(a->bytes / dtype_bytes(checkpoint_dtype(a)));
+    for (int64_t first = 0; first < total; first += CHUNK) {
+        int64_t count = total - first < CHUNK ? total - first : CHUNK;
+        checkpoint_widen(left, a, first, count);
+        checkpoint_widen(right, b, first, count);
+        if (memcmp(left, right, (size_t)count * sizeof *left) != 0) return false;
+    }
+    return true;
+}
+
+static int check_head(const struct parameter *list, const struct tensor_files *files,
+                      struct error *error) {
+    const struct tensor_place *head = tensor_files_find(files, "lm_head.weight");
+    const struct parameter *wte = parameter_read_by(list, SITE_LM_HEAD);
+    if (!head) return 0;
+    if (check_tensor(wte, head, error)) return -1;
+    if (same_values(head->entry, checkpoint_find_weight(files, wte->name)->entry)) return 0;
+    return fail(error,
+                "%.400s: lm_head.weight differs from the token embedding, but our models share the "
+                "two\nuse a file with tied embeddings",
+                head->file->path);
+}
+
+static bool ends_with(const char *text, const char *end) {
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+static bool is_extra(const char *name) {
+    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
+           strcmp(name, "lm_head.weight") == 0;
+}
+
+/* matched[i] says that tensor i is a weight of the model. */
+static int check_surplus(const struct tensor_files *files, const bool *matched,
+                         struct error *error) {
+    for (int i = 0; i < files->count; i++) {
+        const struct tensor_place *place = &files->places[i];
+        if (!matched[i] && !is_extra(place->entry->name))
+            return fail(error, "%.400s: tensor %s is no part of a GPT-2\nuse another file",
+                        place->file->path, json_text_shown(place->entry->name).text);
+    }
+    return 0;
+}
+
+static int match_weights(const struct parameter *list, const struct tensor_files *files,
+                         bool *matched, struct error *error) {
+    for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+        const struct tensor_place *place = checkpoint_find_weight(files, list[i].name);
+        if (!place) return missing_tensor(files, checkpoint_weight_prefix, list[i].name, error);
+        if (check_tensor(&list[i], place, error)) return -1;
+        matched[place - files->places] = true;
+    }
+    return check_surplus(files, matched, error);
+}
+
+int checkpoint_check_weights(const struct parameter *list, const struct tensor_files *files,
+                             struct error *error) {
+    if (check_layers(list, files, error)) return -1;
+    bool *matched = calloc((size_t)files->count + 1, sizeof *matched);
+    if (!matched) return fail(error, "out of memory while reading %.400s", files->where);
+    int status = match_weights(list, files, matched, error);
+    free(matched);
+    return status ? -1 : check_head(list, files, error);
+}
+
+int checkpoint_check_moments(const struct parameter *list, const struct tensor_files *files,
+                             struct error *error) {
+    for (int moment = 0; moment < 2; moment++) {
+        for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+            const char *name = list[i].name;
+            const struct tensor_place *place = find_moment(files, moment, name);
+            if (!place) return missing_tensor(files, moment_prefixes[moment], name, error);
+            if (check_tensor(&list[i], place, error)) return -1;
+        }
+    }
+    return 0;
+}
+
+void checkpoint_list_entries(struct safetensors_entry **entries, const struct parameter *list,
+                             const char *prefix, enum dtype dtype) {
+    for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+        const struct parameter *parameter = &list[i];
+        char name[NAME_MAX_BYTES];
+        snprintf(name, sizeof name, "%s%s", prefix, parameter->name);
+        struct safetensors_entry entry = {
+            .name = strdup(name),
+            .dtype = stored[dtype],
+            .rank = parameter->extent.columns ? 2 : 1,
+            .shape = {(uint64_t)parameter->extent.rows, (uint64_t)parameter->extent.columns},
+        };
+        arrput(*entries, entry);
+    }
+}
+
+void checkpoint_free_entries(struct safetensors_entry *entries) {
+    for (ptrdiff_t i = 0; i < arrlen(entries); i++) free((char *)entries[i].name);
+    arrfree(entries);
+}
 
 /* Appends one flat array, parameter by parameter. The writer is abandoned after a failure. */
 static int write_flat(struct safetensors_writer *writer, const struct gpt *gpt,
@@ -40,8 +285,7 @@ static int write_arrays(const struct gpt *gpt, const struct tensor *const *array
     if (!buffer) return fail(error, "out of memory while writing %.400s", path);
     for (int i = 0; i < count; i++)
         checkpoint_list_entries(&entries, gpt->list, prefixes[i], DTYPE_F32);
-    int status =
-        safetensors_write_begin(&writer, path, entries, (int)arrlen(entries), NULL, 0, error);
+    int status = safetensors_write_begin(&writer, path, entries, (int)arrlen(entries), error);
     for (int i = 0; status == 0 && i < count; i++)
         status = write_flat(&writer, gpt, arrays[i], buffer, error);
     if (status == 0) status = safetensors_write_end(&writer, error);
@@ -64,7 +308,7 @@ int checkpoint_write_weights(const struct gpt *gpt, const char *path, struct che
 int checkpoint_write_moments(const struct optimizer *optimizer, const char *path,
                              struct checkpoint_file *file, struct error *error) {
     const struct tensor *const arrays[] = {&optimizer->moment1, &optimizer->moment2};
-    return write_arrays(optimizer->gpt, arrays, checkpoint_moment_prefixes, 2, path, file, error);
+    return write_arrays(optimizer->gpt, arrays, moment_prefixes, 2, path, file, error);
 }
 
 static void read_tensor(struct gpt *gpt, const struct tensor *flat,
@@ -92,5 +336,5 @@ void checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_fi
     for (int moment = 0; moment < 2; moment++)
         for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++)
             read_tensor(gpt, arrays[moment], &gpt->list[i],
-                        checkpoint_find_moment(files, moment, gpt->list[i].name));
+                        find_moment(files, moment, gpt->list[i].name));
 }

@@ -1,10 +1,11 @@
 #include "model/files/config_file.h"
 
 #include "data/base/files.h"
+#include "data/text/tokenizer.h"
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_nearest.h"
-#include "model/files/config_init.h"
+#include "model/files/huggingface.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,9 +14,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-/* Room for a path name. */
-enum { PATH_LENGTH_MAX = 4096 };
 
 /* The whole file in *text, freed by the caller. Not by its size first: it may be a pipe. */
 static int read_stream(FILE *file, const char *where, char **text, size_t *length,
@@ -54,13 +52,62 @@ static void name_from_path(char name[CONFIG_STRING_MAX], const char *path) {
     name[length] = '\0';
 }
 
+/* Whether nothing is left that the model could say. */
+static bool is_complete(const struct config *config) {
+#define X(size) config_given(config, "model." #size) &&
+    return MODEL_SIZES(X) config_given(config, "data.tokenizer");
+#undef X
+}
+
+enum config_tokenizer config_tokenizer_of_model(int64_t vocab_size, const char *directory) {
+    bool has_files = vocab_size != 256 && tokenizer_in_directory(directory);
+    return has_files || vocab_size >= 50257 ? CONFIG_TOKENIZER_GPT2 : CONFIG_TOKENIZER_BYTES;
+}
+
+/* Fills the sizes, and the tokenizer, that neither a key nor a preset gave from
+ * model.init_from/config.json, if there is one. Fails when it is no config.json of a GPT-2, and
+ * when the directory itself is missing though it is needed. */
+static int take_from_model(struct config *config, const struct config_origins *origins,
+                           struct error *error) {
+    static const char key[] = "model.init_from";
+    const struct config_check check = {config, origins, error};
+    const char *directory = config->model.init_from;
+    struct config read = *config;
+    struct error reason;
+    if (!directory[0] || is_complete(config)) return 0;
+    if (!file_exists(directory) && !config_given(config, "model.n_layer"))
+        return config_refuse(
+            &check, key,
+            "there is no %.400s (from the current folder)\nfetch it, for instance with "
+            "scripts/get_gpt2.sh; a run that began with it resumes\nwithout it by "
+            "--config runs/NAME/config.json --resume",
+            directory);
+    if (file_exists_in(directory, "checkpoints"))
+        return config_refuse(
+            &check, key,
+            "model.init_from: %.300s is the folder of a run\nname one of its checkpoints, "
+            "such as %.300s/checkpoints/step-00001000",
+            directory, directory);
+    if (!file_exists_in(directory, "config.json")) return 0;
+    if (huggingface_read_config(&read, directory, &reason))
+        return config_refuse(&check, key, "model.init_from: %s", reason.text);
+#define X(size)                                                                              \
+    if (config->model.preset == CONFIG_PRESET_NONE && !config_given(config, "model." #size)) \
+        config->model.size = read.model.size;
+    MODEL_SIZES(X)
+#undef X
+    if (!config_given(config, "data.tokenizer"))
+        config->data.tokenizer = config_tokenizer_of_model(read.model.vocab_size, directory);
+    return 0;
+}
+
 /* Applies --set texts, then what follows from all that is known, and checks the whole. */
 static int finish(struct config *config, struct config_origins *origins, char *const *overrides,
                   int override_count, struct error *error) {
     for (int i = 0; i < override_count; i++)
         if (config_read_flag(config, origins, overrides[i], error)) return -1;
     if (config->name[0] == '\0') name_from_path(config->name, origins->path);
-    if (config_init(config, origins, error)) return -1;
+    if (take_from_model(config, origins, error)) return -1;
     config_resolve(config);
     return config_check(config, origins, error);
 }
@@ -83,17 +130,13 @@ int config_load(struct config *config, const char *path, char *const *overrides,
     return status ? -1 : finish(config, &origins, overrides, override_count, error);
 }
 
-static bool exists(const char *path) {
-    return access(path, F_OK) == 0;
-}
-
 /* The folder configs/ beside the executable; "" if that cannot be told. */
-static void shipped_folder(char folder[PATH_LENGTH_MAX]) {
-    ssize_t length = readlink("/proc/self/exe", folder, PATH_LENGTH_MAX - 1);
+static void shipped_folder(char folder[FILE_PATH_MAX]) {
+    ssize_t length = readlink("/proc/self/exe", folder, FILE_PATH_MAX - 1);
     folder[length < 0 ? 0 : length] = '\0';
     char *slash = strrchr(folder, '/');
     size_t used = slash ? (size_t)(slash - folder) + 1 : 0;
-    if (used == 0 || used + sizeof "configs" > PATH_LENGTH_MAX) folder[0] = '\0';
+    if (used == 0 || used + sizeof "configs" > FILE_PATH_MAX) folder[0] = '\0';
     else memcpy(folder + used, "configs", sizeof "configs");
 }
 
@@ -123,17 +166,17 @@ static int refuse_unfound(const char *name, const char *folder, struct error *er
 }
 
 int config_find(char *path, size_t size, const char *name, struct error *error) {
-    char folder[PATH_LENGTH_MAX], candidate[2 * PATH_LENGTH_MAX];
+    char folder[FILE_PATH_MAX], candidate[2 * FILE_PATH_MAX];
     if (name[0] == '\0') return fail(error, "--config takes the name of a file.");
     shipped_folder(folder);
-    if (strlen(name) >= PATH_LENGTH_MAX || strlen(name) >= size)
+    if (strlen(name) >= FILE_PATH_MAX || strlen(name) >= size)
         return fail(error, "the name of the config is longer than a path can be.");
     snprintf(candidate, sizeof candidate, "%s", name);
-    if (!strchr(name, '/') && !exists(name)) {
+    if (!strchr(name, '/') && !file_exists(name)) {
         snprintf(candidate, sizeof candidate, "%s/%s", folder, name);
-        if (!folder[0] || !exists(candidate))
+        if (!folder[0] || !file_exists(candidate))
             snprintf(candidate, sizeof candidate, "configs/%s", name);
-        if (!exists(candidate)) return refuse_unfound(name, folder, error);
+        if (!file_exists(candidate)) return refuse_unfound(name, folder, error);
     }
     if (strlen(candidate) >= size)
         return fail(error, "the path of the config is longer than %zu bytes.", size - 1);

@@ -14,11 +14,10 @@
 #include "data/base/files.h"
 #include "data/base/printed.h"
 #include "model/config/config_keys.h"
-#include "model/config/config_shape.h"
 #include "model/files/checkpoint.h"
 #include "model/files/checkpoint_directory.h"
 #include "model/files/checkpoint_manifest.h"
-#include "model/files/checkpoint_match.h"
+#include "model/files/checkpoint_tensors.h"
 #include "model/files/huggingface.h"
 #include "model/files/safetensors_write.h"
 
@@ -82,8 +81,7 @@ static int write_tensors(const char *path, const struct parameter *list,
     float *values = malloc(2 * PIECE * sizeof *values);
     if (!values) return fail(error, "out of memory while writing %.400s", path);
     checkpoint_list_entries(&entries, list, checkpoint_weight_prefix, dtype);
-    int status =
-        safetensors_write_begin(&writer, path, entries, (int)arrlen(entries), NULL, 0, error);
+    int status = safetensors_write_begin(&writer, path, entries, (int)arrlen(entries), error);
     for (ptrdiff_t i = 0; status == 0 && i < arrlen(list); i++)
         status = write_tensor(&writer, checkpoint_find_weight(files, list[i].name), dtype, values,
                               values + PIECE, error);
@@ -129,22 +127,26 @@ static int copy_file(const struct job *job, const char *name) {
     return status;
 }
 
+static int begin_text(const struct job *job, struct printed *text, char path[FILE_PATH_MAX],
+                      const char *name) {
+    if (file_path_join(path, job->directory, name, job->error)) return -1;
+    if (printed_open(text) == 0) return 0;
+    return fail(job->error, "out of memory while writing %.400s", path);
+}
+
 static int write_configs(const struct job *job) {
     struct huggingface_tokens tokens;
-    struct printed config, generation;
+    struct printed text;
     char path[FILE_PATH_MAX];
     if (huggingface_read_tokens(&tokens, &job->config, job->from, job->error)) return -1;
-    if (file_path_join(path, job->directory, checkpoint_config_name, job->error)) return -1;
-    if (printed_open(&config)) return fail(job->error, "out of memory while writing %.400s", path);
-    huggingface_print_config(config.out, &job->config, &tokens, job->dtype);
-    if (printed_write(&config, path, NULL, job->error)) return -1;
+    if (begin_text(job, &text, path, checkpoint_config_name)) return -1;
+    huggingface_print_config(text.out, &job->config, &tokens, job->dtype);
+    if (printed_write(&text, path, NULL, job->error)) return -1;
     int copied = copy_file(job, checkpoint_generation_name);
     if (copied != RESULT_NONE) return copied;
-    if (file_path_join(path, job->directory, checkpoint_generation_name, job->error)) return -1;
-    if (printed_open(&generation))
-        return fail(job->error, "out of memory while writing %.400s", path);
-    huggingface_print_generation_config(generation.out, &tokens);
-    return printed_write(&generation, path, NULL, job->error);
+    if (begin_text(job, &text, path, checkpoint_generation_name)) return -1;
+    huggingface_print_generation_config(text.out, &tokens);
+    return printed_write(&text, path, NULL, job->error);
 }
 
 static int write_all(const struct job *job) {

@@ -9,8 +9,7 @@
  *
  * It is written as .NAME.tmp beside TO, every file made durable, and then renamed: TO is there
  * whole or not at all. What an interrupted export left under that name is removed by the next. */
-#ifndef MODEL_FILES_EXPORT_H
-#define MODEL_FILES_EXPORT_H
+#pragma once
 
 #include "data/base/error.h"
 #include "kernels/dtype.h"
@@ -22,5 +21,3 @@
  * dtype cannot hold is a failure that names it. Memory needed does not depend on the model's
  * size. */
 int export_model(const char *to, const char *from, enum dtype dtype, struct error *error);
-
-#endif

@@ -9,7 +9,7 @@
 
 #include "data/base/files.h"
 #include "model/config/config_read.h"
-#include "data/base/json_file.h"
+#include "data/base/json.h"
 
 enum { GPT2_END_OF_TEXT = 50256, SHOWN_MAX = 80 };
 
@@ -25,7 +25,8 @@ struct huggingface_tokens huggingface_tokens_of(const struct config *config,
     return (struct huggingface_tokens){known, known, -1};
 }
 
-const char *huggingface_dtype_name(enum dtype dtype) {
+/* "float32", "float16", "bfloat16". */
+static const char *dtype_name_of(enum dtype dtype) {
     static const char *const names[DTYPE_COUNT] = {
 #define X(NAME, name, bytes, huggingface, ...) huggingface,
         DTYPES(X)
@@ -70,7 +71,7 @@ void huggingface_print_config(FILE *out, const struct config *config,
             "  \"vocab_size\": %" PRId64 "\n"
             "}\n",
             config->model.n_positions, config->model.n_embd, config->model.n_head,
-            config->model.n_layer, config->model.n_positions, huggingface_dtype_name(dtype),
+            config->model.n_layer, config->model.n_positions, dtype_name_of(dtype),
             config->model.vocab_size);
 }
 

@@ -1,8 +1,7 @@
 /* Hugging Face's JSON files beside the weights of a GPT-2: they tell transformers (and us) the
  * shape, how texts end, and which tokenizer it is. Sources: GPT2Config, GenerationConfig and
  * AutoTokenizer of huggingface/transformers. */
-#ifndef MODEL_FILES_HUGGINGFACE_H
-#define MODEL_FILES_HUGGINGFACE_H
+#pragma once
 
 #include <stdio.h>
 
@@ -21,9 +20,6 @@ struct huggingface_tokens {
 struct huggingface_tokens huggingface_tokens_of(const struct config *config,
                                                 const struct tokenizer *tokenizer);
 
-/* "float32", "float16", "bfloat16". */
-const char *huggingface_dtype_name(enum dtype dtype);
-
 /* Print config.json, generation_config.json and tokenizer_config.json; dtype is that of the
  * weights. The caller checks ferror(out). */
 void huggingface_print_config(FILE *out, const struct config *config,
@@ -34,14 +30,12 @@ void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
 
 /* Fills the sizes in config->model (n_layer, n_head, n_embd, n_positions, vocab_size) from
  * DIRECTORY/config.json and marks them as given; nothing else changes. Old files call n_positions
- * n_ctx. Fails when the file is
- * missing or malformed, and when it describes a model other than ours: another model_type,
- * activation, layer_norm_epsilon, width of the MLP, or scaling of attention. */
+ * n_ctx. Fails when the file is missing or malformed, and when it describes a model other than
+ * ours: another model_type, activation, layer_norm_epsilon, width of the MLP, or scaling of
+ * attention. */
 int huggingface_read_config(struct config *config, const char *directory, struct error *error);
 
 /* Reads the tokens from DIRECTORY/config.json, which was read before. What is no token of the
  * vocabulary is none; of several that end texts, the first is taken. */
 int huggingface_read_tokens(struct huggingface_tokens *tokens, const struct config *config,
                             const char *directory, struct error *error);
-
-#endif

@@ -14,11 +14,56 @@
 #include <cjson/cJSON.h>
 
 #include "data/base/utf8.h"
-#include "data/base/json_file.h"
+#include "data/base/json.h"
+
+static const struct {
+    const char *name;
+    int bits;
+} dtypes[] = {
+#define X(NAME, bits) {#NAME, bits},
+    SAFETENSORS_DTYPES(X)
+#undef X
+};
+
+const char *safetensors_dtype_name(enum safetensors_dtype dtype) {
+    return dtypes[dtype].name;
+}
+
+bool safetensors_entry_bytes(uint64_t *bytes, const struct safetensors_entry *entry) {
+    uint64_t bits = 1;
+    for (int i = 0; i < entry->rank; i++) {
+        if (__builtin_mul_overflow(bits, entry->shape[i], &bits)) return false;
+    }
+    if (__builtin_mul_overflow(bits, (uint64_t)dtypes[entry->dtype].bits, &bits)) return false;
+    *bytes = bits / 8;
+    return bits % 8 == 0;
+}
+
+int safetensors_out_of_memory(struct error *error, const char *path) {
+    return fail(error, "out of memory for the header of %.480s\nfree memory and try again", path);
+}
+
+static int compare_text(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+const char *safetensors_repeated(const char **texts, size_t count) {
+    if (count > 1) qsort(texts, count, sizeof(*texts), compare_text);
+    for (size_t i = 1; i < count; i++) {
+        if (strcmp(texts[i - 1], texts[i]) == 0) return texts[i];
+    }
+    return NULL;
+}
+
+/* A file being read, for messages. */
+struct reader {
+    const char *path;
+    struct error *error;
+};
 
 /* Fails with a reason about the file. Names in it come from the file: what a terminal would obey is
  * masked. */
-__attribute__((format(printf, 3, 4))) static int damaged(struct error *error, const char *path,
+__attribute__((format(printf, 2, 3))) static int damaged(const struct reader *reader,
                                                          const char *format, ...) {
     char reason[400];
     va_list arguments;
@@ -28,10 +73,10 @@ __attribute__((format(printf, 3, 4))) static int damaged(struct error *error, co
     for (char *c = reason; *c; c++) {
         if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
     }
-    return fail(error,
+    return fail(reader->error,
                 "%.480s: %s\nit is damaged, cut short or not a safetensors file: copy or download "
                 "it again, or use another one",
-                path, reason);
+                reader->path, reason);
 }
 
 static bool read_count(uint64_t *count, const cJSON *item) {
@@ -42,31 +87,31 @@ static bool read_count(uint64_t *count, const cJSON *item) {
     return (double)*count == value;
 }
 
-static int read_dtype(struct safetensors_entry *entry, const cJSON *item, const char *path,
-                      struct error *error) {
+static int read_dtype(struct safetensors_entry *entry, const cJSON *item,
+                      const struct reader *reader) {
     if (!cJSON_IsString(item))
-        return damaged(error, path, "tensor %.150s needs one \"dtype\", a string", entry->name);
+        return damaged(reader, "tensor %.150s needs one \"dtype\", a string", entry->name);
     for (int i = 0; i < SAFETENSORS_DTYPE_COUNT; i++) {
         if (strcmp(safetensors_dtype_name((enum safetensors_dtype)i), item->valuestring) != 0)
             continue;
         entry->dtype = (enum safetensors_dtype)i;
         return 0;
     }
-    return damaged(error, path, "tensor %.150s has the unknown dtype \"%.50s\"", entry->name,
+    return damaged(reader, "tensor %.150s has the unknown dtype \"%.50s\"", entry->name,
                    item->valuestring);
 }
 
-static int read_shape(struct safetensors_entry *entry, const cJSON *item, const char *path,
-                      struct error *error) {
+static int read_shape(struct safetensors_entry *entry, const cJSON *item,
+                      const struct reader *reader) {
     if (!cJSON_IsArray(item))
-        return damaged(error, path, "tensor %.150s needs one \"shape\", a list", entry->name);
+        return damaged(reader, "tensor %.150s needs one \"shape\", a list", entry->name);
     const cJSON *dimension;
     cJSON_ArrayForEach(dimension, item) {
         if (entry->rank == SAFETENSORS_RANK_MAX)
-            return damaged(error, path, "tensor %.150s has more than %d dimensions", entry->name,
+            return damaged(reader, "tensor %.150s has more than %d dimensions", entry->name,
                            SAFETENSORS_RANK_MAX);
         if (!read_count(&entry->shape[entry->rank++], dimension))
-            return damaged(error, path,
+            return damaged(reader,
                            "tensor %.150s: dimension %d of its shape is not a whole number from 0 "
                            "to 2^53 - 1",
                            entry->name, entry->rank - 1);
@@ -75,27 +120,26 @@ static int read_shape(struct safetensors_entry *entry, const cJSON *item, const 
 }
 
 static int read_offsets(struct safetensors_entry *entry, const cJSON *item, uint64_t data_bytes,
-                        const char *path, struct error *error) {
+                        const struct reader *reader) {
     uint64_t begin = 0, end = 0, expected = 0;
     if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 2 || !read_count(&begin, item->child) ||
         !read_count(&end, item->child->next))
-        return damaged(error, path,
+        return damaged(reader,
                        "tensor %.150s needs one \"data_offsets\", two whole numbers below 2^53",
                        entry->name);
     if (begin > end)
-        return damaged(error, path,
-                       "tensor %.150s begins at byte %" PRIu64 " but ends at byte %" PRIu64,
+        return damaged(reader, "tensor %.150s begins at byte %" PRIu64 " but ends at byte %" PRIu64,
                        entry->name, begin, end);
     if (end > data_bytes)
-        return damaged(error, path,
+        return damaged(reader,
                        "tensor %.150s ends at byte %" PRIu64
                        " of the data, of which the file holds %" PRIu64 " bytes",
                        entry->name, end, data_bytes);
     if (!safetensors_entry_bytes(&expected, entry))
-        return damaged(error, path, "tensor %.150s has a shape whose size is not representable",
+        return damaged(reader, "tensor %.150s has a shape whose size is not representable",
                        entry->name);
     if (expected != end - begin)
-        return damaged(error, path,
+        return damaged(reader,
                        "tensor %.150s needs %" PRIu64
                        " bytes by shape and dtype, but its offsets span %" PRIu64,
                        entry->name, expected, end - begin);
@@ -105,18 +149,13 @@ static int read_offsets(struct safetensors_entry *entry, const cJSON *item, uint
 }
 
 static int read_entry(struct safetensors_entry *entry, const cJSON *item, uint64_t data_bytes,
-                      const char *path, struct error *error) {
+                      const struct reader *reader) {
     *entry = (struct safetensors_entry){.name = item->string};
     if (!cJSON_IsObject(item))
-        return damaged(error, path, "tensor %.150s is not described by an object", entry->name);
-    if (read_dtype(entry, json_member(item, "dtype"), path, error) != 0) return -1;
-    if (read_shape(entry, json_member(item, "shape"), path, error) != 0) return -1;
-    return read_offsets(entry, json_member(item, "data_offsets"), data_bytes, path, error);
-}
-
-static int compare_name(const void *a, const void *b) {
-    return strcmp((*(const struct safetensors_entry *const *)a)->name,
-                  (*(const struct safetensors_entry *const *)b)->name);
+        return damaged(reader, "tensor %.150s is not described by an object", entry->name);
+    if (read_dtype(entry, json_member(item, "dtype"), reader) != 0) return -1;
+    if (read_shape(entry, json_member(item, "shape"), reader) != 0) return -1;
+    return read_offsets(entry, json_member(item, "data_offsets"), data_bytes, reader);
 }
 
 static int compare_place(const void *a, const void *b) {
@@ -126,155 +165,153 @@ static int compare_place(const void *a, const void *b) {
     return strcmp(left->name, right->name);
 }
 
-static int check_metadata(const cJSON *metadata, const char *path, struct error *error) {
+static int check_metadata(const cJSON *metadata, const struct reader *reader) {
     if (!cJSON_IsObject(metadata))
-        return damaged(error, path, "its \"%s\" is not an object", SAFETENSORS_METADATA_KEY);
+        return damaged(reader, "its \"%s\" is not an object", SAFETENSORS_METADATA_KEY);
     const size_t count = (size_t)cJSON_GetArraySize(metadata);
     const char **keys = malloc((count + 1) * sizeof(*keys));
-    if (!keys) return safetensors_out_of_memory(error, path);
+    if (!keys) return safetensors_out_of_memory(reader->error, reader->path);
     int result = 0;
     size_t known = 0;
     const cJSON *item;
     cJSON_ArrayForEach(item, metadata) {
         keys[known++] = item->string;
         if (result == 0 && !cJSON_IsString(item))
-            result = damaged(error, path, "the value of metadata key \"%.150s\" is not a string",
+            result = damaged(reader, "the value of metadata key \"%.150s\" is not a string",
                              item->string);
     }
     const char *twice = result == 0 ? safetensors_repeated(keys, count) : NULL;
-    if (twice) result = damaged(error, path, "metadata key \"%.150s\" is given twice", twice);
+    if (twice) result = damaged(reader, "metadata key \"%.150s\" is given twice", twice);
     free(keys);
     return result;
 }
 
 /* Checks that the entries, sorted by offset, fill the data section. */
-static int check_places(const struct safetensors *file, uint64_t data_bytes, const char *path,
-                        struct error *error) {
+static int check_places(const struct safetensors *file, uint64_t data_bytes,
+                        const struct reader *reader) {
     uint64_t end = 0;
     for (int i = 0; i < file->count; i++) {
         const struct safetensors_entry *entry = &file->entries[i];
         if (entry->offset > end)
-            return damaged(error, path, "a hole of %" PRIu64 " bytes lies before tensor %.150s",
+            return damaged(reader, "a hole of %" PRIu64 " bytes lies before tensor %.150s",
                            entry->offset - end, entry->name);
         if (entry->offset < end)
-            return damaged(error, path, "tensor %.150s overlaps tensor %.150s", entry->name,
+            return damaged(reader, "tensor %.150s overlaps tensor %.150s", entry->name,
                            file->entries[i - 1].name);
         end += entry->bytes;
     }
     if (end != data_bytes)
-        return damaged(error, path, "%" PRIu64 " bytes that belong to no tensor follow the last",
+        return damaged(reader, "%" PRIu64 " bytes that belong to no tensor follow the last",
                        data_bytes - end);
     return 0;
 }
 
-static int index_names(struct safetensors *file, const char *path, struct error *error) {
-    for (int i = 0; i < file->count; i++) file->by_name[i] = &file->entries[i];
-    if (file->count > 1)
-        qsort(file->by_name, (size_t)file->count, sizeof(*file->by_name), compare_name);
-    for (int i = 1; i < file->count; i++) {
-        if (strcmp(file->by_name[i - 1]->name, file->by_name[i]->name) == 0)
-            return damaged(error, path, "tensor %.150s is described twice", file->by_name[i]->name);
-    }
-    return 0;
+static int check_names(const struct safetensors *file, const struct reader *reader) {
+    const char **names = malloc(((size_t)file->count + 1) * sizeof(*names));
+    if (!names) return safetensors_out_of_memory(reader->error, reader->path);
+    for (int i = 0; i < file->count; i++) names[i] = file->entries[i].name;
+    const char *twice = safetensors_repeated(names, (size_t)file->count);
+    free(names);
+    return twice ? damaged(reader, "tensor %.150s is described twice", twice) : 0;
 }
 
 static int read_entries(struct safetensors *file, const uint8_t *data, uint64_t data_bytes,
-                        const char *path, struct error *error) {
+                        const struct reader *reader) {
     const size_t members = (size_t)cJSON_GetArraySize(file->header);
     file->entries = malloc((members + 1) * sizeof(*file->entries));
-    file->by_name = malloc((members + 1) * sizeof(*file->by_name));
-    if (!file->entries || !file->by_name) return safetensors_out_of_memory(error, path);
+    if (!file->entries) return safetensors_out_of_memory(reader->error, reader->path);
+    bool has_metadata = false;
     const cJSON *item;
     cJSON_ArrayForEach(item, file->header) {
         if (strcmp(item->string, SAFETENSORS_METADATA_KEY) == 0) {
-            if (file->metadata)
-                return damaged(error, path, "\"%s\" is given twice", SAFETENSORS_METADATA_KEY);
-            if (check_metadata(item, path, error) != 0) return -1;
-            file->metadata = item;
+            if (has_metadata)
+                return damaged(reader, "\"%s\" is given twice", SAFETENSORS_METADATA_KEY);
+            if (check_metadata(item, reader) != 0) return -1;
+            has_metadata = true;
             continue;
         }
         struct safetensors_entry *entry = &file->entries[file->count];
-        if (read_entry(entry, item, data_bytes, path, error) != 0) return -1;
+        if (read_entry(entry, item, data_bytes, reader) != 0) return -1;
         entry->data = data + entry->offset;
         file->count++;
     }
     if (file->count > 1)
         qsort(file->entries, (size_t)file->count, sizeof(*file->entries), compare_place);
-    if (index_names(file, path, error) != 0) return -1;
-    return check_places(file, data_bytes, path, error);
+    if (check_names(file, reader) != 0) return -1;
+    return check_places(file, data_bytes, reader);
 }
 
 /* Parses `size` bytes of header text, which a NUL follows. */
-static int parse_header(struct safetensors *file, const char *text, size_t size, const char *path,
-                        struct error *error) {
-    if (text[0] != '{') return damaged(error, path, "its header does not begin with '{'");
-    if (!utf8_valid(text, size)) return damaged(error, path, "its header is not UTF-8 text");
+static int parse_header(struct safetensors *file, const char *text, size_t size,
+                        const struct reader *reader) {
+    if (text[0] != '{') return damaged(reader, "its header does not begin with '{'");
+    if (!utf8_valid(text, size)) return damaged(reader, "its header is not UTF-8 text");
     for (size_t i = 0; i < size; i++) {
         const unsigned char c = (unsigned char)text[i];
         if (c < 0x20 && c != '\t' && c != '\n' && c != '\r')
-            return damaged(error, path, "byte %zu of its header is a control character", i);
+            return damaged(reader, "byte %zu of its header is a control character", i);
     }
     /* The parser would cut a name there, and two names could become one. */
-    if (strstr(text, "\\u0000")) return damaged(error, path, "a name in its header holds a NUL");
+    if (strstr(text, "\\u0000")) return damaged(reader, "a name in its header holds a NUL");
 
     const char *end = NULL;
     file->header = cJSON_ParseWithLengthOpts(text, size + 1, &end, false);
     if (!file->header)
-        return damaged(error, path, "its header is not valid JSON near byte %td of it",
+        return damaged(reader, "its header is not valid JSON near byte %td of it",
                        end ? end - text : 0);
     end += strspn(end, " \t\r\n");
-    if (*end) return damaged(error, path, "text follows the JSON of its header");
+    if (*end) return damaged(reader, "text follows the JSON of its header");
     return 0;
 }
 
-static int read_header(struct safetensors *file, const char *path, struct error *error) {
+static int read_header(struct safetensors *file, const struct reader *reader) {
     const uint8_t *bytes = file->map;
     uint64_t header_bytes = 0;
     for (int i = 0; i < SAFETENSORS_LENGTH_BYTES; i++)
         header_bytes |= (uint64_t)bytes[i] << (8 * i);
     if (header_bytes == 0 || header_bytes > SAFETENSORS_HEADER_MAX_BYTES)
-        return damaged(error, path, "its header claims %" PRIu64 " bytes (allowed: 1 to %d)",
+        return damaged(reader, "its header claims %" PRIu64 " bytes (allowed: 1 to %d)",
                        header_bytes, SAFETENSORS_HEADER_MAX_BYTES);
     if (header_bytes > file->map_bytes - SAFETENSORS_LENGTH_BYTES)
-        return damaged(error, path,
-                       "its header claims %" PRIu64 " bytes, but the file has %" PRIu64,
+        return damaged(reader, "its header claims %" PRIu64 " bytes, but the file has %" PRIu64,
                        header_bytes, file->map_bytes);
     /* A copy that ends in NUL: some releases of the parser look one byte past the length. */
     char *text = malloc(header_bytes + 1);
-    if (!text) return safetensors_out_of_memory(error, path);
+    if (!text) return safetensors_out_of_memory(reader->error, reader->path);
     memcpy(text, bytes + SAFETENSORS_LENGTH_BYTES, header_bytes);
     text[header_bytes] = '\0';
-    const int result = parse_header(file, text, header_bytes, path, error);
+    const int result = parse_header(file, text, header_bytes, reader);
     free(text);
     if (result != 0) return -1;
     const uint64_t data_start = SAFETENSORS_LENGTH_BYTES + header_bytes;
-    return read_entries(file, bytes + data_start, file->map_bytes - data_start, path, error);
+    return read_entries(file, bytes + data_start, file->map_bytes - data_start, reader);
 }
 
-static int map_file(struct safetensors *file, const char *path, struct error *error) {
+static int map_file(struct safetensors *file, const struct reader *reader) {
     /* O_NONBLOCK: opening a pipe that nobody writes to must not hang. */
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int fd = open(reader->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return fail(error, "cannot open %.480s: %s\ncheck the path and its permissions", path,
-                    strerror(errno));
+        return fail(reader->error, "cannot open %.480s: %s\ncheck the path and its permissions",
+                    reader->path, strerror(errno));
     struct stat status;
     int result = 0;
     if (fstat(fd, &status) != 0)
-        result = fail(error, "cannot read %.480s: %s\ncheck the path and the disk it is on", path,
-                      strerror(errno));
+        result = fail(reader->error, "cannot read %.480s: %s\ncheck the path and the disk it is on",
+                      reader->path, strerror(errno));
     else if (!S_ISREG(status.st_mode))
-        result = fail(
-            error, "cannot read %.480s: it is not a regular file\nname a safetensors file", path);
+        result = fail(reader->error,
+                      "cannot read %.480s: it is not a regular file\nname a safetensors file",
+                      reader->path);
     else if (status.st_size < SAFETENSORS_LENGTH_BYTES)
-        result = damaged(error, path, "its %lld bytes are too few for a header",
-                         (long long)status.st_size);
+        result =
+            damaged(reader, "its %lld bytes are too few for a header", (long long)status.st_size);
     if (result == 0) {
         void *map = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (map == MAP_FAILED) {
-            result = fail(error,
+            result = fail(reader->error,
                           "cannot map %.480s into memory: %s\nfree memory, or raise its limit "
                           "(ulimit -v)",
-                          path, strerror(errno));
+                          reader->path, strerror(errno));
         } else {
             file->map = map;
             file->map_bytes = (uint64_t)status.st_size;
@@ -285,30 +322,17 @@ static int map_file(struct safetensors *file, const char *path, struct error *er
 }
 
 int safetensors_open(struct safetensors *file, const char *path, struct error *error) {
+    const struct reader reader = {path, error};
     memset(file, 0, sizeof(*file));
-    if (map_file(file, path, error) != 0) return -1;
-    if (read_header(file, path, error) == 0) return 0;
+    if (map_file(file, &reader) != 0) return -1;
+    if (read_header(file, &reader) == 0) return 0;
     safetensors_close(file);
     return -1;
-}
-
-const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name) {
-    if (file->count == 0) return NULL;
-    const struct safetensors_entry wanted = {.name = name}, *key = &wanted;
-    const struct safetensors_entry *const *found =
-        bsearch(&key, file->by_name, (size_t)file->count, sizeof(*file->by_name), compare_name);
-    return found ? *found : NULL;
-}
-
-const char *safetensors_metadata(const struct safetensors *file, const char *key) {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(file->metadata, key);
-    return item ? item->valuestring : NULL;
 }
 
 void safetensors_close(struct safetensors *file) {
     if (file->map) munmap(file->map, file->map_bytes);
     cJSON_Delete(file->header);
     free(file->entries);
-    free(file->by_name);
     memset(file, 0, sizeof(*file));
 }

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "data/base/json_escape.h"
+#include "data/base/printed.h"
 #include "data/base/utf8.h"
-#include "model/files/safetensors_format.h"
 
 static void print_entry(FILE *out, const struct safetensors_entry *entry, uint64_t begin,
                         uint64_t end) {
@@ -18,19 +18,23 @@ static void print_entry(FILE *out, const struct safetensors_entry *entry, uint64
     fprintf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", begin, end);
 }
 
-/* Fails when one of the texts is not UTF-8, is `reserved`, or repeats. */
-static int check_texts(const char **texts, size_t count, const char *reserved, const char *path,
+/* Fails when a name is not UTF-8, is reserved, or repeats. */
+static int check_names(const struct safetensors_entry *entries, int count, const char *path,
                        struct error *error) {
     const char *wrong = NULL;
-    for (size_t i = 0; i < count; i++) {
-        if (!utf8_valid(texts[i], strlen(texts[i])))
+    for (int i = 0; i < count; i++) {
+        if (!utf8_valid(entries[i].name, strlen(entries[i].name)))
             return fail(error,
                         "cannot write %.480s: the name of a tensor or metadata key is not "
                         "UTF-8 text\nchoose other names",
                         path);
-        if (strcmp(texts[i], reserved) == 0) wrong = texts[i];
+        if (strcmp(entries[i].name, SAFETENSORS_METADATA_KEY) == 0) wrong = entries[i].name;
     }
-    if (!wrong) wrong = safetensors_repeated(texts, count);
+    const char **names = malloc(((size_t)count + 1) * sizeof(*names));
+    if (!names) return safetensors_out_of_memory(error, path);
+    for (int i = 0; i < count; i++) names[i] = entries[i].name;
+    if (!wrong) wrong = safetensors_repeated(names, (size_t)count);
+    free(names);
     if (!wrong) return 0;
     return fail(error,
                 "cannot write %.480s: the name \"%.150s\" is reserved or used twice\nchoose "
@@ -38,37 +42,11 @@ static int check_texts(const char **texts, size_t count, const char *reserved, c
                 path, wrong);
 }
 
-static int check_request(const struct safetensors_entry *entries, size_t count,
-                         const struct safetensors_pair *pairs, size_t pair_count, const char *path,
-                         struct error *error) {
-    const char **texts = malloc((count + pair_count + 1) * sizeof(*texts));
-    if (!texts) return safetensors_out_of_memory(error, path);
-    for (size_t i = 0; i < count; i++) texts[i] = entries[i].name;
-    int result = check_texts(texts, count, SAFETENSORS_METADATA_KEY, path, error);
-    for (size_t i = 0; i < pair_count; i++) texts[i] = pairs[i].key;
-    if (result == 0) result = check_texts(texts, pair_count, "format", path, error);
-    for (size_t i = 0; i < pair_count && result == 0; i++) {
-        if (!utf8_valid(pairs[i].value, strlen(pairs[i].value)))
-            result = fail(error, "cannot write %.480s: the metadata \"%.150s\" are not UTF-8 text",
-                          path, pairs[i].key);
-    }
-    free(texts);
-    return result;
-}
-
 /* Prints length and header. Stores the size of all data. */
 static int print_header(FILE *out, uint64_t *data_bytes, const struct safetensors_entry *entries,
-                        int count, const struct safetensors_pair *pairs, int pair_count,
-                        const char *path, struct error *error) {
-    fprintf(out, "%*s{\"%s\":{\"format\":\"pt\"", SAFETENSORS_LENGTH_BYTES, "",
+                        int count, const char *path, struct error *error) {
+    fprintf(out, "%*s{\"%s\":{\"format\":\"pt\"}", SAFETENSORS_LENGTH_BYTES, "",
             SAFETENSORS_METADATA_KEY);
-    for (int i = 0; i < pair_count; i++) {
-        fputc(',', out);
-        json_print_string(out, pairs[i].key);
-        fputc(':', out);
-        json_print_string(out, pairs[i].value);
-    }
-    fputc('}', out);
     uint64_t begin = 0;
     for (int i = 0; i < count; i++) {
         uint64_t bytes = 0;
@@ -103,22 +81,15 @@ static int write_header(struct safetensors_writer *writer, char *header, size_t 
 
 int safetensors_write_begin(struct safetensors_writer *writer, const char *path,
                             const struct safetensors_entry *entries, int count,
-                            const struct safetensors_pair *pairs, int pair_count,
                             struct error *error) {
     memset(writer, 0, sizeof(*writer));
-    if (check_request(entries, (size_t)count, pairs, (size_t)pair_count, path, error) != 0)
-        return -1;
-    char *header = NULL;
-    size_t size = 0;
-    FILE *out = open_memstream(&header, &size);
-    if (!out) return safetensors_out_of_memory(error, path);
-    int result =
-        print_header(out, &writer->announced, entries, count, pairs, pair_count, path, error);
-    const bool incomplete = ferror(out) != 0;
-    if ((fclose(out) != 0 || incomplete) && result == 0)
-        result = safetensors_out_of_memory(error, path);
-    if (result == 0) result = write_header(writer, header, size, path, error);
-    free(header);
+    if (check_names(entries, count, path, error) != 0) return -1;
+    struct printed header;
+    if (printed_open(&header)) return safetensors_out_of_memory(error, path);
+    int result = print_header(header.out, &writer->announced, entries, count, path, error);
+    if (printed_close(&header) && result == 0) result = safetensors_out_of_memory(error, path);
+    if (result == 0) result = write_header(writer, header.text, header.size, path, error);
+    free(header.text);
     return result;
 }
 

@@ -1,15 +1,9 @@
 /* Writing safetensors files, the data in pieces. */
-#ifndef MODEL_FILES_SAFETENSORS_WRITE_H
-#define MODEL_FILES_SAFETENSORS_WRITE_H
+#pragma once
 
 #include "data/base/error.h"
 #include "data/base/files.h"
 #include "model/files/safetensors.h"
-
-struct safetensors_pair {
-    const char *key;
-    const char *value;
-};
 
 struct safetensors_writer {
     struct file_writer file; /* its size and hex describe the file after safetensors_write_end */
@@ -19,13 +13,11 @@ struct safetensors_writer {
 
 /* Starts a file with the given tensors, in the given order (name, dtype, rank and shape count; wide
  * dtypes first keeps all data aligned). The metadata are {"format": "pt"}, which Hugging Face
- * transformers requires, followed by `pairs`. Fails on names or keys that repeat or are reserved
- * ("__metadata__", "format"), on text that is not UTF-8, on sizes that do not fit in 2^53 bytes or
- * in whole bytes, and as file_writer_open does. After a failure of this or of the following two
- * nothing is left to abandon. */
+ * transformers requires. Fails on names that repeat, are reserved ("__metadata__") or not UTF-8, on
+ * sizes that do not fit in 2^53 bytes or in whole bytes, and as file_writer_open does. After a
+ * failure of this or of the following two nothing is left to abandon. */
 int safetensors_write_begin(struct safetensors_writer *writer, const char *path,
                             const struct safetensors_entry *entries, int count,
-                            const struct safetensors_pair *pairs, int pair_count,
                             struct error *error);
 
 /* Appends to the data of all tensors, which follow each other; the pieces may have any size. */
@@ -38,5 +30,3 @@ int safetensors_write_end(struct safetensors_writer *writer, struct error *error
 /* Gives up: removes what was written; the file that had this name before stays. Nothing happens
  * when the writer is not open. */
 void safetensors_write_abandon(struct safetensors_writer *writer);
-
-#endif

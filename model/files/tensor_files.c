@@ -7,8 +7,7 @@
 #include <cjson/cJSON.h>
 
 #include "data/base/files.h"
-#include "data/base/json_text.h"
-#include "data/base/json_file.h"
+#include "data/base/json.h"
 
 static const char single_name[] = "model.safetensors";
 static const char index_name[] = "model.safetensors.index.json";

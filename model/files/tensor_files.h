@@ -6,8 +6,7 @@
  *     DIRECTORY/model-00001-of-00002...                "model-00001-of-00002.safetensors", ...}}
  *
  * Shards lie beside their index: a name in it that leads elsewhere is refused. */
-#ifndef MODEL_FILES_TENSOR_FILES_H
-#define MODEL_FILES_TENSOR_FILES_H
+#pragma once
 
 #include "data/base/error.h"
 #include "model/files/safetensors.h"
@@ -47,5 +46,3 @@ int tensor_files_open_directory(struct tensor_files *files, const char *director
 const struct tensor_place *tensor_files_find(const struct tensor_files *files, const char *name);
 
 void tensor_files_close(struct tensor_files *files);
-
-#endif

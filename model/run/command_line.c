@@ -7,8 +7,7 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/flags.h"
-#include "data/base/version.h"
+#include "data/base/program.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_print.h"
 

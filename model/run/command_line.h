@@ -1,6 +1,5 @@
 /* The flags of ./train. */
-#ifndef MODEL_RUN_COMMAND_LINE_H
-#define MODEL_RUN_COMMAND_LINE_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -50,5 +49,3 @@ int command_line_parse(struct command_line *line, int argc, char **argv, struct 
 void command_line_free(struct command_line *line);
 
 void command_line_help(FILE *out);
-
-#endif

@@ -5,8 +5,7 @@
  *   {"step", "val_loss"}               after each validation
  *
  * fp32 values carry nine digits, enough to tell any two apart; what is not finite is null. */
-#ifndef MODEL_RUN_METRICS_H
-#define MODEL_RUN_METRICS_H
+#pragma once
 
 #include <stdint.h>
 #include <stdio.h>
@@ -29,5 +28,3 @@ int metrics_close(struct metrics *metrics, struct error *error);
 int metrics_step(struct metrics *metrics, const struct step_report *report, double step_ms,
                  double tokens_per_s, uint64_t memory_bytes, struct error *error);
 int metrics_validation(struct metrics *metrics, int64_t step, double val_loss, struct error *error);
-
-#endif

@@ -2,33 +2,22 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <time.h>
-#include <unistd.h>
 
 #include <stb/stb_ds.h>
 
 #include "model/config/config_keys.h"
 
-double report_clock(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 void report_open(struct report *report, FILE *out, const struct trainer *trainer, double began,
                  double floor) {
-    const char *kind = getenv("TERM");
     double minutes = trainer->config->train.minutes;
     *report = (struct report){
         .out = out,
-        .terminal = isatty(fileno(out)) && kind && strcmp(kind, "dumb") != 0,
+        .terminal = progress_terminal(out),
         .first_step = trainer->state.step,
         .steps = trainer->config->train.steps,
         .every = trainer->config->log.every,
-        .started = report_clock(),
+        .started = progress_clock(),
         .deadline = minutes > 0 ? began + 60 * minutes : 0,
         .scale_loss = trainer->gpt.precision.scale_loss,
         .floor = floor,
@@ -133,20 +122,6 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
     fflush(out);
 }
 
-static int terminal_width(const struct report *report) {
-    struct winsize size;
-    if (ioctl(fileno(report->out), TIOCGWINSZ, &size) || size.ws_col < 20) return 80;
-    return size.ws_col;
-}
-
-static void duration_text(char text[32], double seconds) {
-    long total = (long)(seconds + 0.5);
-    if (total >= 86400) snprintf(text, 32, "%ldd %02ldh", total / 86400, total / 3600 % 24);
-    else if (total >= 3600) snprintf(text, 32, "%ldh %02ldm", total / 3600, total / 60 % 60);
-    else if (total >= 60) snprintf(text, 32, "%ldm %02lds", total / 60, total % 60);
-    else snprintf(text, 32, "%lds", total);
-}
-
 /* " | scale 2^16", " | skipped", or nothing. */
 static void scale_text(const struct report *report, char text[48], const struct step_report *step) {
     int used = 0;
@@ -175,12 +150,12 @@ static void print_line(const struct report *report, const struct step_report *st
 static int bar_text(const struct report *report, char line[256], const struct step_report *step,
                     double tokens_per_s, bool with_norm) {
     char scale[48], speed[32], left[32], norm[32] = "";
-    double now = report_clock();
+    double now = progress_clock();
     int64_t done = step->step - report->first_step, rest = report->steps - step->step;
     double seconds = done > 0 ? (now - report->started) / (double)done * (double)rest : 0;
     if (report->deadline > 0 && now + seconds > report->deadline)
         seconds = report->deadline > now ? report->deadline - now : 0;
-    duration_text(left, seconds);
+    progress_duration(left, seconds);
     scale_text(report, scale, step);
     if (with_norm) snprintf(norm, sizeof norm, " | norm %.2f", step->gradient_norm);
     return snprintf(line, 256, " %" PRId64 "/%" PRId64 " | loss %.4f%s%s | %s tok/s | %s left",
@@ -193,7 +168,7 @@ static int bar_text(const struct report *report, char line[256], const struct st
 static void draw_bar(struct report *report, const struct step_report *step, double tokens_per_s) {
     enum { BAR_MAX = 40, BAR_MIN = 5 };
     char line[256];
-    int width = terminal_width(report) - 1;
+    int width = progress_columns(report->out) - 1;
     int bar = width - bar_text(report, line, step, tokens_per_s, true);
     if (bar < BAR_MIN) bar = width - bar_text(report, line, step, tokens_per_s, false);
     if (bar > BAR_MAX) bar = BAR_MAX;
@@ -228,7 +203,7 @@ void report_validation(struct report *report, int64_t step, double loss) {
 }
 
 bool report_out_of_time(const struct report *report) {
-    return report->deadline > 0 && report_clock() >= report->deadline;
+    return report->deadline > 0 && progress_clock() >= report->deadline;
 }
 
 void report_pause(struct report *report) {

@@ -1,10 +1,10 @@
 /* What a person sees of a run: the banner, a line or a progress bar for the steps, the end. */
-#ifndef MODEL_RUN_REPORT_H
-#define MODEL_RUN_REPORT_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "data/base/progress.h"
 #include "data/text/loader.h"
 #include "model/trainer.h"
 
@@ -14,13 +14,13 @@ struct report {
     bool bar_visible;     /* the cursor stands behind it */
     int64_t first_step;   /* of this process, for the ETA */
     int64_t steps, every; /* of the config */
-    double started;       /* on report_clock() */
+    double started;       /* on progress_clock() */
     double deadline;      /* likewise, by train.minutes; 0: none */
     bool scale_loss;
     double floor; /* nats per token that no model can beat; 0: unknown */
 };
 
-/* began: when the program did, on report_clock(). */
+/* began: when the program did, on progress_clock(). */
 void report_open(struct report *report, FILE *out, const struct trainer *trainer, double began,
                  double floor);
 
@@ -40,8 +40,3 @@ bool report_out_of_time(const struct report *report);
 
 /* Makes room for text of others: ends or wipes the bar. */
 void report_pause(struct report *report);
-
-/* Seconds of a clock that never goes back. */
-double report_clock(void);
-
-#endif

@@ -2,7 +2,6 @@
 
 #include <inttypes.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -30,11 +29,11 @@ struct run {
     struct trainer trainer;
     struct report report;
     struct metrics metrics;
-    char directory[FILE_PATH_MAX]; /* run_dir/name */
-    double began;                  /* report_clock() at the start of the program */
-    double step_began;             /* report_clock() when the oldest unfinished step began */
+    char directory[FILE_PATH_MAX];     /* run_dir/name */
+    double began;                      /* progress_clock() at the start of the program */
+    double step_began;                 /* progress_clock() when the oldest unfinished step began */
     const volatile sig_atomic_t *stop; /* the signal that asked for the end, or 0 */
-    int lock;                      /* descriptor that holds the directory's lock, or -1 */
+    int lock;                          /* descriptor that holds the directory's lock, or -1 */
 };
 
 enum { CHOICES_PATH_MAX = FILE_PATH_MAX + 16 };
@@ -74,7 +73,7 @@ static int run_open(struct run *run, const struct config *config, bool allocate,
                     struct error *error) {
     char note[PRECISION_NOTE_MAX], warnings[4 * ERROR_MAX], choices[CHOICES_PATH_MAX];
     memset(run, 0, sizeof *run);
-    run->began = report_clock();
+    run->began = progress_clock();
     run->config = *config;
     run->lock = -1;
     run->metrics.last_validation = -1;
@@ -190,7 +189,7 @@ static int sample_now(struct run *run, struct error *error) {
 static int end_step(struct run *run, struct error *error) {
     struct step_report report;
     if (trainer_end_step(&run->trainer, &report, error)) return -1;
-    double now = report_clock(), seconds = now - run->step_began;
+    double now = progress_clock(), seconds = now - run->step_began;
     run->step_began = now;
     const struct config *config = &run->config;
     double tokens = (double)batches_step_tokens(config);
@@ -216,7 +215,7 @@ static int settle(struct run *run, struct error *error) {
 
 /* Begins a step, and ends those that the device need not run ahead of. */
 static int step_once(struct run *run, struct error *error) {
-    if (run->trainer.unfinished == 0) run->step_began = report_clock();
+    if (run->trainer.unfinished == 0) run->step_began = progress_clock();
     if (trainer_begin_step(&run->trainer, &run->train.loader, error)) return -1;
     while (run->trainer.unfinished > run->be.device.steps_ahead)
         if (end_step(run, error)) return -1;

@@ -1,9 +1,9 @@
-/* A run: everything between a config and its run directory. */
-#ifndef MODEL_RUN_RUN_H
-#define MODEL_RUN_RUN_H
+/* Commands of ./train: a run, everything between a config and its run directory; and --eval, how
+ * well a model predicts a text, in one precision or several. */
+#pragma once
 
 #include "data/base/error.h"
-#include "data/base/exit_status.h"
+#include "data/base/program.h"
 #include "model/run/command_line.h"
 #include "model/config/config.h"
 
@@ -15,4 +15,7 @@ int run_train(const struct config *config, const struct command_line *line, stru
  * line->sizes those of larger models too (model/lab/memory/memory_text.h), and trains nothing. */
 int run_dry(const struct config *config, const struct command_line *line, struct error *error);
 
-#endif
+/* Prints loss, perplexity and bits per byte of the model at `from` on the text line->data, for each
+ * precision of the line, or that of the config. */
+int run_eval(const struct config *config, const char *from, const struct command_line *line,
+             struct error *error);

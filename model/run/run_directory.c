@@ -6,9 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <unistd.h>
 
-#include "data/base/exit_status.h"
+#include "data/base/program.h"
 #include "data/base/files.h"
 #include "data/base/printed.h"
 #include "model/config/config_print.h"

@@ -1,6 +1,5 @@
 /* The directory of a run, RUN_DIR/NAME: who may write there, and where a run begins in it. */
-#ifndef MODEL_RUN_RUN_DIRECTORY_H
-#define MODEL_RUN_RUN_DIRECTORY_H
+#pragma once
 
 #include "data/base/error.h"
 #include "model/run/command_line.h"
@@ -20,5 +19,3 @@ int run_directory_start(char *from, const char *directory, const struct config *
 /* Writes DIRECTORY/config.json. */
 int run_directory_write_config(const char *directory, const struct config *config,
                                struct error *error);
-
-#endif

@@ -1,13 +1,11 @@
-#include "model/run/run_eval.h"
+#include "model/run/run.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <stb/stb_ds.h>
-
-#include "data/base/exit_status.h"
+#include "data/base/program.h"
 #include "data/base/signals.h"
 #include "model/config/config_keys.h"
 #include "model/files/checkpoint.h"
@@ -104,11 +102,11 @@ static int evaluate_precision(struct evaluation *evaluation, const struct config
     print_notes("note", note);
     int status = gpt_open(&gpt, config, &precision, &evaluation->be, GPT_EVALUATION, error);
     if (status == 0) status = load(&gpt, evaluation, error);
-    began = report_clock();
+    began = progress_clock();
     if (status == 0) status = evaluate_loaded(evaluation, &gpt, &loss, error);
     if (status == 0)
         print_line(evaluation, config_precision_name(precision_setting(&precision, config)), loss,
-                   report_clock() - began);
+                   progress_clock() - began);
     gpt_close(&gpt);
     return status;
 }

@@ -6,7 +6,7 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "data/base/exit_status.h"
+#include "data/base/program.h"
 #include "data/base/files.h"
 #include "data/base/statistics.h"
 #include "model/run/report.h"
@@ -37,14 +37,14 @@ static void wait_for(const struct trainer *trainer) {
 static void start_clock(struct observer *observer, enum operation_id id, const void *args) {
     (void)id;
     (void)args;
-    ((struct clock *)observer)->began = report_clock();
+    ((struct clock *)observer)->began = progress_clock();
 }
 
 static void stop_clock(struct observer *observer, enum operation_id id, const void *args) {
     struct clock *clock = (struct clock *)observer;
     (void)args;
     wait_for(clock->trainer);
-    clock->seconds[id] += report_clock() - clock->began;
+    clock->seconds[id] += progress_clock() - clock->began;
 }
 
 static void record(struct observer *observer, enum operation_id id, const void *all_args) {
@@ -85,9 +85,9 @@ static int prepare(struct backend *be, struct clock *clock, struct error *error)
 static int measure(struct profile *profile, struct clock *clock, const struct loader *loader,
                    int round, double *steps, double *products, double *parts, struct error *error) {
     struct trainer *trainer = clock->trainer;
-    double began = report_clock();
+    double began = progress_clock();
     if (step(trainer, loader, error)) return -1;
-    steps[round] = report_clock() - began;
+    steps[round] = progress_clock() - began;
     memset(clock->seconds, 0, sizeof clock->seconds);
     clock->observer = (struct observer){start_clock, stop_clock};
     backend_observe(trainer->be, &clock->observer);
@@ -96,10 +96,10 @@ static int measure(struct profile *profile, struct clock *clock, const struct lo
     if (failed) return -1;
     for (int i = 0; i < OPERATION_IDS; i++)
         parts[i * profile->repetitions + round] = clock->seconds[i];
-    began = report_clock();
+    began = progress_clock();
     replay(trainer->be, clock->products);
     wait_for(trainer);
-    products[round] = report_clock() - began;
+    products[round] = progress_clock() - began;
     return trainer->be->failure.text[0] ? fail(error, "%s", trainer->be->failure.text) : 0;
 }
 

@@ -1,7 +1,6 @@
 /* ./train --profile: where the time of a training step goes, and how near it comes to its bare
  * matrix products. */
-#ifndef MODEL_RUN_RUN_PROFILE_H
-#define MODEL_RUN_RUN_PROFILE_H
+#pragma once
 
 #include "data/base/error.h"
 #include "kernels/observer.h"
@@ -32,5 +31,3 @@ void profile_print(FILE *out, const struct profile *profile);
  *
  * where ratio is step_ms / products_ms. Returns an exit status. */
 int run_profile(const struct config *config, const struct command_line *line, struct error *error);
-
-#endif

@@ -1,11 +1,32 @@
-/* Text from a model, printed as it comes. */
-#ifndef MODEL_RUN_RUN_SAMPLE_H
-#define MODEL_RUN_RUN_SAMPLE_H
+/* Text from a model, printed as it comes: tokens in, whole characters out as soon as they are
+ * whole. */
+#pragma once
+
+#include <stdint.h>
+#include <stdio.h>
 
 #include "data/base/error.h"
+#include "data/text/tokenizer.h"
 #include "model/run/command_line.h"
 #include "model/sample.h"
-#include "model/run/text_stream.h"
+
+struct text_stream {
+    FILE *out;
+    const struct tokenizer *tokenizer;
+    uint8_t held[4]; /* the beginning of a character */
+    size_t held_size;
+};
+
+/* Prints the bytes as a terminal may show them: what is neither printable, a line break, a tab nor
+ * valid UTF-8 becomes U+FFFD. The beginning of a character at the end waits for the rest. */
+void text_stream_put(struct text_stream *stream, const void *bytes, size_t size);
+
+/* The same for a token's bytes, and flushes. For sample_options.emit, with the stream as context.
+ */
+void text_stream_token(void *stream, int token);
+
+/* Prints U+FFFD for a character that never became whole, and flushes. */
+void text_stream_end(struct text_stream *stream);
 
 /* Prints prompt and continuation to out, character by character, and a line break. An empty prompt
  * stands for the beginning of a text. options: prompt, prompt_length, vocabulary, end_of_text, emit
@@ -18,5 +39,3 @@ int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
  * prompt of the line; config comes from it. */
 int run_sample(const struct config *config, const char *from, const struct command_line *line,
                struct error *error);
-
-#endif

@@ -11,7 +11,6 @@
 #include "data/text/tokenizer_record.h"
 #include "kernels/backend_open.h"
 #include "model/config/config_keys.h"
-#include "model/config/config_table.h"
 
 uint64_t derive_seed(int64_t seed, enum seed_use use) {
     return random_bits((uint64_t)seed, use, 0);

@@ -1,6 +1,5 @@
 /* What every command that uses a model opens: device, text, tokenizer. */
-#ifndef MODEL_RUN_RUN_SETUP_H
-#define MODEL_RUN_RUN_SETUP_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -45,5 +44,3 @@ int setup_tokenizer(struct tokenizer *tokenizer, const struct config *config, co
 
 /* Prints each line of text as "PREFIX: LINE" to standard error. */
 void print_notes(const char *prefix, const char *text);
-
-#endif

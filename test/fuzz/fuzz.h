@@ -1,7 +1,6 @@
 /* What the fuzzers share. Each is one file, fuzz_CONCEPT.c, that libFuzzer calls with any bytes;
  * `make fuzz` builds and runs them all. */
-#ifndef TEST_FUZZ_FUZZ_H
-#define TEST_FUZZ_FUZZ_H
+#pragma once
 
 #include <stddef.h>
 #include <stdint.h>
@@ -26,5 +25,3 @@ static inline int fuzz_file(char path[64], const void *bytes, size_t size) {
     snprintf(path, 64, "/proc/self/fd/%d", fd);
     return fd;
 }
-
-#endif

@@ -5,14 +5,11 @@
 static void read_everything(const struct safetensors *file) {
     for (int i = 0; i < file->count; i++) {
         const struct safetensors_entry *entry = &file->entries[i];
-        require(safetensors_find(file, entry->name) == entry);
+        require(strcmp(entry->name, "__metadata__") != 0);
         require(entry->rank >= 0 && entry->rank <= SAFETENSORS_RANK_MAX);
         const volatile uint8_t *data = entry->data;
         for (uint64_t k = 0; k < entry->bytes; k++) (void)data[k];
     }
-    require(safetensors_find(file, "__metadata__") == NULL);
-    const char *format = safetensors_metadata(file, "format");
-    require(!format || strlen(format) < file->map_bytes);
 }
 
 /* Two thirds of the inputs get their length field set to what follows: the header parser, not the

@@ -18,8 +18,7 @@
  * that is a NaN in all dtypes. CHECK_OP makes sure that planning touches nothing, that inputs and
  * guards keep their bits, and that the workspace asked for while planning is enough (and not taken
  * for zeros). */
-#ifndef TEST_KERNELS_CHECK_H
-#define TEST_KERNELS_CHECK_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -126,5 +125,3 @@ struct tolerance {
     double roundings;     /* to the dtype of the output, the final one included */
 };
 const struct tolerance *tolerance_of(const char *kind);
-
-#endif

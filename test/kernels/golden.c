@@ -5,6 +5,7 @@
 
 #include "data/base/error.h"
 #include "model/files/safetensors.h"
+#include "test/safetensors_find.h"
 
 static const char path[] = "test/golden/ops.safetensors"; /* tests run in the root */
 

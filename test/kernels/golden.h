@@ -1,6 +1,5 @@
 /* The tensors of test/golden/ops.safetensors, for use on the bench of check.h. */
-#ifndef TEST_KERNELS_GOLDEN_H
-#define TEST_KERNELS_GOLDEN_H
+#pragma once
 
 #include "test/kernels/check.h"
 
@@ -17,5 +16,3 @@ const int32_t *golden_tokens(struct check *c, const char *name, const int32_t **
 /* Compares with the tensor of that name, with a tolerance of tolerances.c. */
 void golden_close(struct check *c, const char *kind, const struct tensor *got, const char *name,
                   const double *magnitude);
-
-#endif

@@ -1,6 +1,5 @@
 /* Scalar functions in fp64 that several tests compare with. */
-#ifndef TEST_KERNELS_REFERENCE_H
-#define TEST_KERNELS_REFERENCE_H
+#pragma once
 
 /* The tanh form of kernels.h, and its derivative. */
 double reference_gelu(double x);
@@ -9,5 +8,3 @@ double reference_gelu_derivative(double x);
 /* How much gelu' moves when tanh, 1 - tanh^2 and the argument of tanh are each off by one fp32
  * rounding, in such roundings: the magnitude of gelu' for check_close. */
 double reference_gelu_sensitivity(double x);
-
-#endif

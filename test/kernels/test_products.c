@@ -103,7 +103,8 @@ Test(products, unplanned_ones_work_or_say_why_not) {
     run_products(&bench);
     cr_assert_str_empty(bench.be.failure.text);
     cr_assert_eq(fake_cublaslt_counts()->algorithm, FAKE_DIRECT, "there is no workspace");
-    struct tensor lower = tensor_as(&bench.a, DTYPE_BF16);
+    struct tensor lower = bench.a;
+    lower.dtype = DTYPE_BF16;
     OP(&bench.be, matmul, .out = &bench.out, .a = &lower, .b = &bench.b);
     cr_assert(strstr(bench.be.failure.text, "not planned"), "%s", bench.be.failure.text);
     close_bench(&bench);

@@ -1,6 +1,5 @@
 /* Shared by the tests of sampling: a small model opened for it, and a text collected. */
-#ifndef TEST_MODEL_SAMPLE_FIXTURE_H
-#define TEST_MODEL_SAMPLE_FIXTURE_H
+#pragma once
 
 #include "data/base/error.h"
 #include "test/model/trainer_fixture.h"
@@ -78,5 +77,3 @@ static inline void sample(struct gpt *gpt, uint16_t *text, const struct sample_o
     memset(text, 0xee, TEXT * sizeof *text);
     cr_expect_eq(sample_some(gpt, text, options), options->prompt_length + options->tokens);
 }
-
-#endif

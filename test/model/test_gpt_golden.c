@@ -12,6 +12,7 @@
 #include "model/config/config_keys.h"
 #include "model/forward.h"
 #include "model/files/safetensors.h"
+#include "test/safetensors_find.h"
 #include "model/trainer.h"
 #include "test/device.h"
 

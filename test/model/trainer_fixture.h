@@ -1,7 +1,6 @@
 /* Shared by the tests of gpt, sample, trainer and report: a tiny model on tokens made in memory.
  * Its vocabulary is padded inside; its tokens have a pattern, so that training lowers the loss. */
-#ifndef TEST_MODEL_TRAINER_FIXTURE_H
-#define TEST_MODEL_TRAINER_FIXTURE_H
+#pragma once
 
 #include <criterion/criterion.h>
 
@@ -159,5 +158,3 @@ static inline void expect_same_digest(struct digest a, struct digest b, const ch
 
 static const enum config_precision rig_precisions[] = {CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16,
                                                        CONFIG_PRECISION_FP16};
-
-#endif

@@ -12,8 +12,7 @@
  * Format: a 16-bit one is fit if it is finite and its error, with these words, within the
  * tolerance. Of the fit ones that the device has fast products for, bf16 goes before fp16: its
  * range is that of fp32, so there is no loss scale to go wrong. Else fp32. */
-#ifndef MODEL_LAB_AUDIT_ADVICE_H
-#define MODEL_LAB_AUDIT_ADVICE_H
+#pragma once
 
 #include <stdio.h>
 
@@ -51,5 +50,3 @@ void advice_print_config(FILE *out, const struct advice *advice, const struct au
 
 /* The same as a text to be freed; NULL for a format that was not audited or cannot be used. */
 char *advice_config_text(const struct advice *advice, const struct audit *audit, int format);
-
-#endif

@@ -1,6 +1,5 @@
 /* What fp16 and bf16 do to a run, operation by operation. */
-#ifndef MODEL_LAB_AUDIT_AUDIT_H
-#define MODEL_LAB_AUDIT_AUDIT_H
+#pragma once
 
 #include <signal.h>
 
@@ -28,5 +27,3 @@ int audit_run(struct audit *audit, const struct config *config, const char *from
               const bool wanted[AUDIT_FORMATS], int repetitions, const volatile sig_atomic_t *stop,
               struct audit_progress *progress, struct error *error);
 void audit_free(struct audit *audit);
-
-#endif

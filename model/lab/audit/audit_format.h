@@ -1,6 +1,5 @@
 /* A 16-bit format under audit: what it needs to work at all, and what it costs in exactness. */
-#ifndef MODEL_LAB_AUDIT_AUDIT_FORMAT_H
-#define MODEL_LAB_AUDIT_AUDIT_FORMAT_H
+#pragma once
 
 #include "data/base/error.h"
 #include "model/lab/audit/audit_pass.h"
@@ -49,5 +48,3 @@ void audit_format_gradients(struct magnitudes *magnitudes, const struct audit_fo
 /* The part of the gradients' error that the trial removes, 0..1; below 0 if it adds. 0 if the trial
  * was not made. */
 double audit_format_removed(const struct audit_format *format, enum autocast_site operation);
-
-#endif

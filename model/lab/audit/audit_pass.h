@@ -1,6 +1,5 @@
 /* A pass of an audit: the micro-batches once, forward and backward, in one precision. */
-#ifndef MODEL_LAB_AUDIT_AUDIT_PASS_H
-#define MODEL_LAB_AUDIT_AUDIT_PASS_H
+#pragma once
 
 #include "data/base/error.h"
 #include "model/lab/audit/audit_record.h"
@@ -52,5 +51,3 @@ int audit_pass_tried(const struct subject *subject, const struct precision *prec
  * summed up as training does. Ends at the first that is not. Returns as above. */
 int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct trainer *trainer,
                    float loss_scale, struct error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* What an audit found: on the terminal, as a page and as JSON. */
-#ifndef MODEL_LAB_AUDIT_AUDIT_PRINT_H
-#define MODEL_LAB_AUDIT_AUDIT_PRINT_H
+#pragma once
 
 #include <stdio.h>
 
@@ -44,5 +43,3 @@ void audit_print_html(FILE *out, const struct audit *audit, const struct advice 
  * errors are parts of 1; null is infinite. Prints nothing but an error
  * into `out` (ferror) when there is no memory. */
 void audit_print_json(FILE *out, const struct audit *audit, const struct advice *advice);
-
-#endif

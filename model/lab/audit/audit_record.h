@@ -2,8 +2,7 @@
  *
  * Magnitudes are of all values. The distance is taken from at most RECORD_SAMPLES of them, evenly
  * spaced, which is all that is kept of the fp32 values. */
-#ifndef MODEL_LAB_AUDIT_AUDIT_RECORD_H
-#define MODEL_LAB_AUDIT_AUDIT_RECORD_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -42,5 +41,3 @@ double record_error(const struct record *record);
 
 /* The same for sums of several. */
 double relative_error(double difference, double reference);
-
-#endif

@@ -1,6 +1,5 @@
 /* What an audit looks at: a model's weights, the batches it would see next, and the device. */
-#ifndef MODEL_LAB_AUDIT_AUDIT_SUBJECT_H
-#define MODEL_LAB_AUDIT_AUDIT_SUBJECT_H
+#pragma once
 
 #include <signal.h>
 
@@ -44,5 +43,3 @@ int subject_put(struct subject *subject, struct trainer *trainer, int i, struct 
 
 /* What the loss of each token of a micro-batch counts in its step. */
 float subject_weight(const struct subject *subject);
-
-#endif

@@ -1,6 +1,5 @@
 /* What an audit is of, and its tables: for the terminal and for the page. */
-#ifndef MODEL_LAB_AUDIT_AUDIT_TABLES_H
-#define MODEL_LAB_AUDIT_AUDIT_TABLES_H
+#pragma once
 
 #include "model/lab/audit/audit.h"
 #include "model/lab/page/table.h"
@@ -42,5 +41,3 @@ struct table audit_table_words(const struct audit *audit);
 /* What that table shows, and over which micro-batches; returns text. */
 enum { AUDIT_NOTE_MAX = 160 };
 const char *audit_note_words(char text[AUDIT_NOTE_MAX], const struct audit *audit);
-
-#endif

@@ -4,8 +4,7 @@
  * A place is one of them by number: the activations in the order of the forward pass, by enum
  * activation_id, then the gradients in the order of the backward pass, the other way around. "d(x)"
  * is the gradient of x. */
-#ifndef MODEL_LAB_AUDIT_AUDIT_TRACE_H
-#define MODEL_LAB_AUDIT_AUDIT_TRACE_H
+#pragma once
 
 #include "kernels/observer.h"
 #include "model/gpt.h"
@@ -48,5 +47,3 @@ enum { TRACED_MAX = 2 };
 /* Fills traced with what the operation that just ran has written, as gpt->written tells, and
  * returns how many: all activations and gradients of them that a training step writes. */
 int trace_operation(struct traced traced[TRACED_MAX], struct gpt *gpt);
-
-#endif

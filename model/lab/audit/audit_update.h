@@ -1,6 +1,5 @@
 /* What a 16-bit master would make of one step: how much of each weight's update would be left. */
-#ifndef MODEL_LAB_AUDIT_AUDIT_UPDATE_H
-#define MODEL_LAB_AUDIT_AUDIT_UPDATE_H
+#pragma once
 
 #include "data/base/error.h"
 #include "model/lab/audit/audit_subject.h"
@@ -35,5 +34,3 @@ struct audit_update {
 int audit_update_run(struct audit_update *update, struct subject *subject,
                      struct trainer *reference, struct error *error);
 void audit_update_free(struct audit_update *update);
-
-#endif

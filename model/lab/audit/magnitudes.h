@@ -3,8 +3,7 @@
  *
  * Bin e counts the values with 2^e <= |v| < 2^(e+1). Powers of two themselves are counted apart as
  * well, since a border of a format is one: every share below is exact. Scales are powers of two. */
-#ifndef MODEL_LAB_AUDIT_MAGNITUDES_H
-#define MODEL_LAB_AUDIT_MAGNITUDES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -54,5 +53,3 @@ bool magnitudes_range(const struct magnitudes *magnitudes, int *lowest, int *hig
 
 /* The share of bin `exponent` in all values, zeros included. */
 double magnitudes_share(const struct magnitudes *magnitudes, int exponent);
-
-#endif

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/base/exit_status.h"
+#include "data/base/program.h"
 #include "data/base/files.h"
 #include "data/base/printed.h"
 #include "data/base/signals.h"
@@ -21,7 +21,7 @@ struct spoken_progress {
 static void say(struct audit_progress *progress, const char *what) {
     enum { SILENCE_SECONDS = 4 };
     struct spoken_progress *spoken = (struct spoken_progress *)progress;
-    double now = report_clock();
+    double now = progress_clock();
     if (now - spoken->last < SILENCE_SECONDS) return;
     fprintf(stderr, "audit: %s ...\n", what);
     spoken->last = now;
@@ -79,7 +79,7 @@ int run_audit(const struct config *config, const char *from, const struct comman
               struct error *error) {
     bool wanted[AUDIT_FORMATS];
     struct audit audit;
-    struct spoken_progress spoken = {{say}, report_clock()};
+    struct spoken_progress spoken = {{say}, progress_clock()};
     const volatile sig_atomic_t *stop = signals_catch();
     if (choose_formats(wanted, line, error)) return EXIT_USAGE;
     if (line->out && make_folder(line->out, error)) return EXIT_FAILED;

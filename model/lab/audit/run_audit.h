@@ -1,6 +1,5 @@
 /* ./train --audit: the command. */
-#ifndef MODEL_LAB_AUDIT_RUN_AUDIT_H
-#define MODEL_LAB_AUDIT_RUN_AUDIT_H
+#pragma once
 
 #include "data/base/error.h"
 #include "model/run/command_line.h"
@@ -11,5 +10,3 @@
  * status. */
 int run_audit(const struct config *config, const char *from, const struct command_line *line,
               struct error *error);
-
-#endif

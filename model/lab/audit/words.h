@@ -1,6 +1,5 @@
 /* The words of autocast.float32 as sets of bits, by enum autocast_site. */
-#ifndef MODEL_LAB_AUDIT_WORDS_H
-#define MODEL_LAB_AUDIT_WORDS_H
+#pragma once
 
 #include "model/precision.h"
 
@@ -11,5 +10,3 @@ void words_set(struct config *config, unsigned words);
 
 /* "mlp_fc", "qkv", in quotes and separated by commas. */
 void words_text(char text[WORDS_TEXT_MAX], unsigned words);
-
-#endif

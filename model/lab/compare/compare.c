@@ -7,10 +7,8 @@
 #include <stb/stb_ds.h>
 
 #include "data/base/error.h"
-#include "data/base/exit_status.h"
+#include "data/base/program.h"
 #include "data/base/files.h"
-#include "data/base/flags.h"
-#include "data/base/help.h"
 #include "data/base/printed.h"
 #include "model/lab/compare/comparison_print.h"
 

@@ -14,8 +14,7 @@
  *                shifts the curve by a few %.
  *
  * A step whose loss is not finite in one of the two runs is left out in both. */
-#ifndef MODEL_LAB_COMPARE_COMPARISON_H
-#define MODEL_LAB_COMPARE_COMPARISON_H
+#pragma once
 
 #include "data/base/error.h"
 #include "model/lab/compare/run_groups.h"
@@ -94,5 +93,3 @@ struct comparison {
 int comparison_make(struct comparison *comparison, const struct run_group *reference,
                     const struct run_group *group, struct error *error);
 void comparison_free(struct comparison *comparison);
-
-#endif

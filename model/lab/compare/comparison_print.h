@@ -1,6 +1,5 @@
 /* A comparison for readers: on the terminal, as Markdown and as a page; and for programs. */
-#ifndef MODEL_LAB_COMPARE_COMPARISON_PRINT_H
-#define MODEL_LAB_COMPARE_COMPARISON_PRINT_H
+#pragma once
 
 #include <stdio.h>
 
@@ -39,5 +38,3 @@ void comparison_print_html(FILE *out, const struct comparison_report *report);
  *   DIFFERENCE: {"percent", "pairs", "scatter", "noise", "margin", "real": bool or null}, see
  *   struct difference. */
 void comparison_print_json(FILE *out, const struct comparison_report *report);
-
-#endif

@@ -1,6 +1,5 @@
 /* Groups of runs against one of them, and in which words that is told. */
-#ifndef MODEL_LAB_COMPARE_COMPARISON_REPORT_H
-#define MODEL_LAB_COMPARE_COMPARISON_REPORT_H
+#pragma once
 
 #include <stdio.h>
 
@@ -33,5 +32,3 @@ bool comparison_report_passes(const struct comparison_report *report);
 
 /* "reference", "pass" or "FAIL". A reference with troubles of its own is a failure. */
 const char *comparison_report_word(const struct comparison_report *report, int group);
-
-#endif

@@ -1,6 +1,5 @@
 /* What a report says, the same for terminal, Markdown and page. */
-#ifndef MODEL_LAB_COMPARE_COMPARISON_TABLES_H
-#define MODEL_LAB_COMPARE_COMPARISON_TABLES_H
+#pragma once
 
 #include "model/lab/compare/comparison_report.h"
 #include "model/lab/page/table.h"
@@ -41,5 +40,3 @@ const char *scale_text(char text[SCALE_TEXT_MAX], double scale);
 
 /* The first run of a group that has a profile.json, or NULL. */
 const struct run_record *profiled_run(const struct run_group *group);
-
-#endif

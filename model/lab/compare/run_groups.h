@@ -1,6 +1,5 @@
 /* Runs that differ in nothing but their seed, as groups, and what the groups' configs differ by. */
-#ifndef MODEL_LAB_COMPARE_RUN_GROUPS_H
-#define MODEL_LAB_COMPARE_RUN_GROUPS_H
+#pragma once
 
 #include "data/base/error.h"
 #include "model/lab/compare/run_record.h"
@@ -43,5 +42,3 @@ struct config_difference {
  * that a config leaves out, because its precision has none, is no difference. */
 struct config_difference *config_differences(const struct run_group *groups);
 void config_differences_free(struct config_difference *differences);
-
-#endif

@@ -1,12 +1,11 @@
 /* What a run left behind in its directory: config.json, metrics.jsonl, perhaps profile.json. */
-#ifndef MODEL_LAB_COMPARE_RUN_RECORD_H
-#define MODEL_LAB_COMPARE_RUN_RECORD_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "data/base/error.h"
-#include "data/base/json_file.h"
+#include "data/base/json.h"
 
 /* A number that is null or missing in the file is NaN. */
 struct run_step {
@@ -46,5 +45,3 @@ int run_record_read(struct run_record *run, const char *path, struct error *erro
 void run_record_close(struct run_record *run);
 
 int64_t run_record_last_step(const struct run_record *run);
-
-#endif

@@ -1,6 +1,5 @@
 /* May a group of runs stand for the reference? The validation protocol as checks with limits. */
-#ifndef MODEL_LAB_COMPARE_VERDICT_H
-#define MODEL_LAB_COMPARE_VERDICT_H
+#pragma once
 
 #include "model/lab/compare/comparison.h"
 
@@ -84,5 +83,3 @@ const char *check_outcome_name(enum check_outcome outcome); /* "pass", "FAIL", .
 
 /* What a check asks for, as a sentence without its full stop; returns text. */
 const char *check_rule(char text[CHECK_TEXT_MAX], enum check_id id, const struct limits *limits);
-
-#endif

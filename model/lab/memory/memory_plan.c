@@ -6,8 +6,6 @@
 #include <string.h>
 
 #include "model/config/config_keys.h"
-#include "model/config/config_shape.h"
-#include "model/config/config_table.h"
 #include "model/trainer.h"
 
 const struct memory_size memory_sizes[MEMORY_SIZES] = {

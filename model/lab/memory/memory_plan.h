@@ -3,8 +3,7 @@
  * reads (some 20 MiB). Nothing of the models' memory is taken. `be` is an open backend between two
  * runs of operations; products that a plan walks through are prepared and stay so until it is
  * closed. */
-#ifndef MODEL_LAB_MEMORY_MEMORY_PLAN_H
-#define MODEL_LAB_MEMORY_MEMORY_PLAN_H
+#pragma once
 
 #include "data/base/error.h"
 #include "model/gpt.h"
@@ -77,5 +76,3 @@ enum { MEMORY_SIZES_VOCABULARY = 50257 }; /* GPT-2's */
 /* A run of that model with defaults, one sequence of config's seq_len at a time. */
 void memory_size_config(struct config *out, const struct memory_size *size,
                         const struct config *config);
-
-#endif

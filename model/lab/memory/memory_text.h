@@ -1,6 +1,5 @@
 /* What ./train --dry-run says about memory: tables of at most 80 columns. */
-#ifndef MODEL_LAB_MEMORY_MEMORY_TEXT_H
-#define MODEL_LAB_MEMORY_MEMORY_TEXT_H
+#pragma once
 
 #include <stdio.h>
 
@@ -24,5 +23,3 @@ int memory_print_run(FILE *out, const struct memory_question *question, struct e
 
 /* The same question for models from 124M to 70B. */
 int memory_print_sizes(FILE *out, const struct memory_question *question, struct error *error);
-
-#endif

@@ -1,6 +1,5 @@
 /* A chart as data: series of points, marks, and what the axes are. */
-#ifndef MODEL_LAB_PAGE_CHART_H
-#define MODEL_LAB_PAGE_CHART_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -39,5 +38,3 @@ struct chart {
     bool power_of_two_y; /* logarithmic, base 2, ticks written 2^k: for loss scales */
     bool zero_y;         /* the y axis, a linear one, includes 0 */
 };
-
-#endif

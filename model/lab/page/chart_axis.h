@@ -1,6 +1,5 @@
 /* Axes of charts: which stretch of values one shows, where its ticks stand and what they say. */
-#ifndef MODEL_LAB_PAGE_CHART_AXIS_H
-#define MODEL_LAB_PAGE_CHART_AXIS_H
+#pragma once
 
 #include <stdbool.h>
 
@@ -30,5 +29,3 @@ void axis_make(struct axis *axis, enum axis_kind kind, double smallest, double l
 
 /* 0 at its beginning, 1 at its end; beyond for values beyond. */
 double axis_place(const struct axis *axis, double value);
-
-#endif

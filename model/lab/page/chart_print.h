@@ -1,7 +1,6 @@
 /* Charts as inline SVG for a page (model/lab/page/page.h), which gives them their colours, light
  * and dark. Nothing but text: no scripts, no fonts, no network. */
-#ifndef MODEL_LAB_PAGE_CHART_PRINT_H
-#define MODEL_LAB_PAGE_CHART_PRINT_H
+#pragma once
 
 #include <stdio.h>
 
@@ -9,5 +8,3 @@
 
 /* Writes a <figure> with an <svg> and its legend. Without a finite point a sentence says so. */
 void chart_print(FILE *out, const struct chart *chart);
-
-#endif

@@ -1,6 +1,5 @@
 /* What is drawn between the axes of a chart. */
-#ifndef MODEL_LAB_PAGE_CHART_SERIES_H
-#define MODEL_LAB_PAGE_CHART_SERIES_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdio.h>
@@ -24,5 +23,3 @@ void chart_print_series(FILE *out, const struct chart *chart, const struct chart
 
 /* The small picture of a line in the legend. */
 void chart_print_swatch(FILE *out, const struct chart *chart, const struct chart_series *series);
-
-#endif

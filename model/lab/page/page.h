@@ -1,7 +1,6 @@
 /* One self-contained HTML page: style inline, no scripts, nothing loaded. Readable on a phone and
  * on paper, light and dark by the reader's setting. */
-#ifndef MODEL_LAB_PAGE_PAGE_H
-#define MODEL_LAB_PAGE_PAGE_H
+#pragma once
 
 #include <stdio.h>
 
@@ -25,5 +24,3 @@ void page_end(FILE *out);
 /* Text as HTML: & < > " are escaped; bytes that are no UTF-8, and control characters other than tab
  * and line breaks, become U+FFFD. */
 void page_text(FILE *out, const char *text);
-
-#endif

@@ -1,6 +1,5 @@
 /* Shares as percent, in few characters. */
-#ifndef MODEL_LAB_PAGE_PERCENT_H
-#define MODEL_LAB_PAGE_PERCENT_H
+#pragma once
 
 enum { PERCENT_MAX = 24 };
 
@@ -10,5 +9,3 @@ const char *percent(char text[PERCENT_MAX], double share);
 
 /* For tables: "1.23%", "<.001%", "inf". At most 6 characters up to 100 %. */
 const char *percent_short(char text[PERCENT_MAX], double share);
-
-#endif

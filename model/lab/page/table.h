@@ -9,8 +9,7 @@
  *   table_free(&table);
  *
  * Cells are plain UTF-8 text; what has a meaning in Markdown or HTML is escaped when printed. */
-#ifndef MODEL_LAB_PAGE_TABLE_H
-#define MODEL_LAB_PAGE_TABLE_H
+#pragma once
 
 #include <stdio.h>
 
@@ -44,5 +43,3 @@ void table_print_markdown(FILE *out, const struct table *table);
 void table_print_html(FILE *out, const struct table *table); /* can be scrolled sideways */
 
 void table_free(struct table *table);
-
-#endif

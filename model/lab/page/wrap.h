@@ -1,6 +1,5 @@
 /* Text in lines of a terminal's width. */
-#ifndef MODEL_LAB_PAGE_WRAP_H
-#define MODEL_LAB_PAGE_WRAP_H
+#pragma once
 
 #include <stdio.h>
 
@@ -10,5 +9,3 @@ enum { WRAP_WIDTH = 80 };
  * is longer stands alone. Lines after the first begin with `indent` spaces. What stands in the
  * first line already takes `column` columns. */
 void print_wrapped(FILE *out, const char *text, int column, int indent);
-
-#endif

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "data/base/help.h"
+#include "data/base/program.h"
 
 static void expect_help(const char *program, const char *text, const char *expected) {
     char *printed = NULL;

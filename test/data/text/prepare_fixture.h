@@ -1,6 +1,5 @@
 /* Shared by the tests of the program ./prepare, or $PREPARE, in a folder of its own. */
-#ifndef TEST_DATA_TEXT_PREPARE_FIXTURE_H
-#define TEST_DATA_TEXT_PREPARE_FIXTURE_H
+#pragma once
 
 #include <criterion/criterion.h>
 #include <fcntl.h>
@@ -106,5 +105,3 @@ static inline void expect_tokens(const char *pattern, const char *expected) {
     cr_assert_str_eq(text, expected, "%s", pattern);
     arrfree(text);
 }
-
-#endif

@@ -22,11 +22,18 @@ static void open_bytes(struct tokenizer *tokenizer) {
     cr_assert_eq(tokenizer_open(tokenizer, TOKENIZER_BYTES, NULL, &error), 0, "%s", error.text);
 }
 
+static int write_record(const char *prefix, const struct tokenizer *tokenizer,
+                        const char *directory) {
+    return tokenizer_record_stage(prefix, tokenizer, directory, &error) ||
+                   tokenizer_record_publish(prefix, &error)
+               ? -1
+               : 0;
+}
+
 static void write_small(const char *name) {
     struct tokenizer tokenizer;
     open_small(&tokenizer);
-    cr_assert_eq(tokenizer_record_write(in_folder("%s", name), &tokenizer, SMALL, &error), 0, "%s",
-                 error.text);
+    cr_assert_eq(write_record(in_folder("%s", name), &tokenizer, SMALL), 0, "%s", error.text);
     tokenizer_close(&tokenizer);
 }
 
@@ -67,8 +74,7 @@ Test(tokenizer_record, bytes_have_no_folder_and_no_files) {
     char *text;
     size_t size;
     open_bytes(&tokenizer);
-    cr_assert_eq(tokenizer_record_write(in_folder("set"), &tokenizer, NULL, &error), 0, "%s",
-                 error.text);
+    cr_assert_eq(write_record(in_folder("set"), &tokenizer, NULL), 0, "%s", error.text);
     cr_assert_eq(file_read_all(&text, &size, in_folder("set_tokenizer.json"), 1000, &error), 0);
     cr_assert_str_eq(text, "{\n  \"format\": 1,\n  \"kind\": \"bytes\",\n  \"vocab_size\": 256,\n"
                            "  \"sha256\": null,\n"
@@ -114,16 +120,14 @@ Test(tokenizer_record, folders_of_any_name_survive) {
     for (int i = 0; i < 3; i++) {
         char absolute[FILE_PATH_MAX];
         mkdir(in_folder("%s", names[i]), 0755);
-        cr_assert_eq(
-            tokenizer_record_write(in_folder("set"), &tokenizer, in_folder("%s", names[i]), &error),
-            0, "%s", error.text);
+        cr_assert_eq(write_record(in_folder("set"), &tokenizer, in_folder("%s", names[i])), 0, "%s",
+                     error.text);
         cr_assert_eq(read_record(&record, "set_train_000000.bin"), 0, "%s", error.text);
         cr_assert_str_eq(record.directory, realpath(in_folder("%s", names[i]), absolute));
     }
-    cr_assert_eq(tokenizer_record_write(in_folder("set"), &tokenizer, in_folder("gone"), &error),
-                 -1);
+    cr_assert_eq(write_record(in_folder("set"), &tokenizer, in_folder("gone")), -1);
     cr_assert_not_null(strstr(error.text, "gone"), "%s", error.text);
-    cr_assert_eq(tokenizer_record_write(in_folder("no/set"), &tokenizer, SMALL, &error), -1);
+    cr_assert_eq(write_record(in_folder("no/set"), &tokenizer, SMALL), -1);
     tokenizer_close(&tokenizer);
 }
 

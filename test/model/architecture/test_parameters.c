@@ -1,7 +1,6 @@
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
 #include "model/architecture/parameters.h"
-#include "model/config/config_shape.h"
 #include "kernels/arena.h"
 
 #include <criterion/criterion.h>

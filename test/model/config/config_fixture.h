@@ -1,6 +1,5 @@
 /* Shared by the tests of model/config: a folder with one config file, and printed texts. */
-#ifndef TEST_MODEL_CONFIG_CONFIG_FIXTURE_H
-#define TEST_MODEL_CONFIG_CONFIG_FIXTURE_H
+#pragma once
 
 #include "data/base/error.h"
 #include "model/config/config_print.h"
@@ -81,5 +80,3 @@ static inline char *read_whole(const char *path) {
     fclose(file);
     return text;
 }
-
-#endif

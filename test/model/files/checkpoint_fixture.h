@@ -1,7 +1,6 @@
 /* Shared by the tests of model/checkpoint: a run directory and a trainer of a tiny model. Its
  * vocabulary is padded inside, and its sizes are odd where they may be. */
-#ifndef TEST_MODEL_FILES_CHECKPOINT_FIXTURE_H
-#define TEST_MODEL_FILES_CHECKPOINT_FIXTURE_H
+#pragma once
 
 #include <criterion/criterion.h>
 
@@ -180,5 +179,3 @@ static inline int64_t newest_step(const char *run, char **warnings) {
 static inline void expect_text(const char *text, const char *part) {
     cr_expect_not_null(strstr(text, part), "\"%s\" is not in: %s", part, text);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* Shared by the tests of imports and exports: weights in the manners of other programs, in the
  * test's folder. Needs test/model/files/checkpoint_fixture.h before it. */
-#ifndef TEST_MODEL_FILES_FOREIGN_WEIGHTS_H
-#define TEST_MODEL_FILES_FOREIGN_WEIGHTS_H
+#pragma once
 
 #include "model/architecture/parameters.h"
 #include "model/files/safetensors.h"
@@ -98,9 +97,8 @@ static inline void put_shard(const struct foreign_tensor *tensors, int count, in
     struct safetensors_writer writer;
     int used = 0;
     for (int i = shard; i < count; i += shards) entries[used++] = tensors[i].entry;
-    cr_assert_eq(
-        safetensors_write_begin(&writer, in_folder("%s", name), entries, used, NULL, 0, &error), 0,
-        "%s", error.text);
+    cr_assert_eq(safetensors_write_begin(&writer, in_folder("%s", name), entries, used, &error), 0,
+                 "%s", error.text);
     for (int i = shard; i < count; i += shards) put_values(&writer, &tensors[i]);
     cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
 }
@@ -126,5 +124,3 @@ static inline void put_weights(const struct parameter *list, const struct manner
         put_shard(tensors, count, shard, shards, shard_name(manners, shard));
     if (manners->shards) put_index(tensors, count, manners);
 }
-
-#endif

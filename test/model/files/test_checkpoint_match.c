@@ -2,7 +2,7 @@
 
 #include <unistd.h>
 
-#include "model/files/checkpoint_match.h"
+#include "model/files/checkpoint_tensors.h"
 #include "model/files/safetensors_write.h"
 #include "test/model/files/foreign_weights.h"
 
@@ -61,7 +61,7 @@ Test(checkpoint_match, nan_and_infinities_pass) {
         struct safetensors_entry *entries = NULL;
         checkpoint_list_entries(&entries, gpt->list, "", wide ? DTYPE_F32 : DTYPE_BF16);
         cr_assert_eq(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
-                                             (int)arrlen(entries), NULL, 0, &error),
+                                             (int)arrlen(entries), &error),
                      0, "%s", error.text);
         size_t size = wide ? 4 : 2;
         for (uint64_t k = 0; k < writer.announced / size; k++) {
@@ -171,7 +171,7 @@ Test(checkpoint_match, other_dtypes_are_refused) {
     checkpoint_list_entries(&entries, gpt->list, "transformer.", DTYPE_F32);
     entries[3].dtype = SAFETENSORS_I32;
     cr_assert_eq(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
-                                         (int)arrlen(entries), NULL, 0, &error),
+                                         (int)arrlen(entries), &error),
                  0, "%s", error.text);
     char *zeros = calloc(1, writer.announced);
     cr_assert_eq(safetensors_write_data(&writer, zeros, writer.announced, &error), 0);

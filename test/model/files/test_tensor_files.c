@@ -30,9 +30,8 @@ static void put_file(const char *name, const char *tensors) {
     for (char *word = strtok(words, " "); word; word = strtok(NULL, " "))
         entries[count++] =
             (struct safetensors_entry){.name = word, .dtype = SAFETENSORS_U8, .rank = 0};
-    cr_assert_eq(
-        safetensors_write_begin(&writer, in_folder("%s", name), entries, count, NULL, 0, &error), 0,
-        "%s", error.text);
+    cr_assert_eq(safetensors_write_begin(&writer, in_folder("%s", name), entries, count, &error), 0,
+                 "%s", error.text);
     for (int i = 0; i < count; i++)
         cr_assert_eq(safetensors_write_data(&writer, entries[i].name, 1, &error), 0);
     cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);

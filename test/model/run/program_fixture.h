@@ -1,7 +1,6 @@
 /* Shared by the tests of the program itself: ./train, or $TRAIN, in a folder of its own that holds
  * a tiny config and shards of tokens. */
-#ifndef TEST_MODEL_RUN_PROGRAM_FIXTURE_H
-#define TEST_MODEL_RUN_PROGRAM_FIXTURE_H
+#pragma once
 
 #include <criterion/criterion.h>
 
@@ -234,5 +233,3 @@ static inline void damage(const char *name) {
     fputc(byte ^ 1, file);
     cr_assert_eq(fclose(file), 0);
 }
-
-#endif

@@ -5,7 +5,7 @@
 
 #include <cjson/cJSON.h>
 
-#include "data/base/json_file.h"
+#include "data/base/json.h"
 
 TestSuite(profile_program, .init = set_up, .fini = remove_folder);
 

@@ -101,7 +101,7 @@ Test(report, lines_on_a_pipe) {
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     open_plan(&rig);
     open_pipe(&screen);
-    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
     cr_expect_not(report.terminal);
     for (int step = 1; step <= 20; step++) show_step(&report, step);
     const char *text = finish(&screen);
@@ -125,7 +125,7 @@ Test(report, every_so_many_steps_and_the_last) {
     rig.config.log.every = 7;
     open_plan(&rig);
     open_pipe(&screen);
-    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
     for (int step = 1; step <= 20; step++) show_step(&report, step);
     expect_match(finish(&screen), "^step   7[^\n]*\nstep  14[^\n]*\nstep  20[^\n]*\n$");
     rig_close(&rig);
@@ -142,7 +142,7 @@ Test(report, loss_scale_and_skips) {
     rig_config(&rig.config, CONFIG_PRECISION_FP16);
     open_plan(&rig);
     open_pipe(&screen);
-    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
     show_step(&report, 1);
     report_step(&report, &skipped, 1, 1);
     report.scale_loss = false;
@@ -160,7 +160,7 @@ Test(report, validation_and_the_floor) {
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     open_plan(&rig);
     open_pipe(&screen);
-    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
     report_validation(&report, 5, 1.5);
     report.floor = 0.9;
     report_validation(&report, 10, 1.5);
@@ -178,13 +178,13 @@ Test(report, a_dumb_terminal_is_a_pipe) {
     open_plan(&rig);
     open_terminal(&screen, 80);
     setenv("TERM", "dumb", 1);
-    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
     cr_expect_not(report.terminal);
     unsetenv("TERM");
-    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
     cr_expect_not(report.terminal);
     setenv("TERM", "xterm", 1);
-    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
     cr_expect(report.terminal);
     finish(&screen);
     rig_close(&rig);
@@ -200,7 +200,7 @@ static void check_bar(enum config_precision precision, int columns, int64_t step
     rig.config.train.steps = steps;
     open_plan(&rig);
     open_terminal(&screen, columns);
-    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
     cr_assert(report.terminal);
     for (int64_t step = 1; step <= 5; step++) {
         struct step_report now = report_of(steps / 6 * step + 1);
@@ -237,7 +237,7 @@ Test(report, bar_without_a_width) {
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     open_plan(&rig);
     open_terminal(&screen, 0);
-    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
     show_step(&report, 1);
     cr_expect_lt(widest(finish(&screen)), 80);
     rig_close(&rig);
@@ -252,7 +252,7 @@ Test(report, bar_fills_from_left_to_right) {
     int last = -1;
     for (int64_t step = 1; step <= 20; step++) {
         open_terminal(&screen, 150);
-        report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
+        report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
         show_step(&report, step);
         const char *drawn = last_drawn(finish(&screen));
         int full = (int)strspn(drawn, "#");
@@ -270,7 +270,7 @@ static void check_eta(struct rig *rig, int64_t first, int64_t step, int64_t step
     rig->config.train.steps = steps;
     rig->trainer.state.step = first;
     open_terminal(&screen, 200);
-    report_open(&report, screen.out, &rig->trainer, report_clock(), 0);
+    report_open(&report, screen.out, &rig->trainer, progress_clock(), 0);
     report.started -= seconds;
     show_step(&report, step);
     expect_match(last_drawn(finish(&screen)), expected);
@@ -301,7 +301,7 @@ Test(report, pause_ends_the_bar) {
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     open_plan(&rig);
     open_terminal(&screen, 80);
-    report_open(&report, screen.out, &rig.trainer, report_clock(), 0);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
     report_pause(&report);
     show_step(&report, 1);
     report_pause(&report);
@@ -317,7 +317,7 @@ Test(report, pause_ends_the_bar) {
 static const char *banner(struct rig *rig, struct screen *screen, double floor) {
     struct report report;
     open_pipe(screen);
-    report_open(&report, screen->out, &rig->trainer, report_clock(), floor);
+    report_open(&report, screen->out, &rig->trainer, progress_clock(), floor);
     report_banner(&report, &rig->trainer, &rig->loader, &rig->loader, "runs/rig");
     return finish(screen);
 }
@@ -443,8 +443,8 @@ Test(report, memory_adds_up) {
 }
 
 Test(report, clock_goes_forward) {
-    double before = report_clock();
+    double before = progress_clock();
     usleep(2000);
-    double passed = report_clock() - before;
+    double passed = progress_clock() - before;
     cr_expect(passed >= 0.002 && passed < 5, "%g", passed);
 }

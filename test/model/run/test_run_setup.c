@@ -26,8 +26,9 @@ static void write_text(const char *prefix, enum tokenizer_kind kind, const char 
     cr_assert_eq(shard_writer_finish(&writer, &error), 0, "%s", error.text);
     cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
     cr_assert_eq(tokenizer_open(&tokenizer, kind, directory, &error), 0, "%s", error.text);
-    cr_assert_eq(tokenizer_record_write(prefix, &tokenizer, directory, &error), 0, "%s",
+    cr_assert_eq(tokenizer_record_stage(prefix, &tokenizer, directory, &error), 0, "%s",
                  error.text);
+    cr_assert_eq(tokenizer_record_publish(prefix, &error), 0, "%s", error.text);
     tokenizer_close(&tokenizer);
 }
 

@@ -5,7 +5,7 @@
 
 #include "data/base/error.h"
 #include "data/base/random.h"
-#include "model/run/text_stream.h"
+#include "model/run/run_sample.h"
 
 static void show(FILE *out, const void *bytes, size_t size) {
     struct text_stream stream = {.out = out};

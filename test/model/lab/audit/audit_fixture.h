@@ -1,6 +1,5 @@
 /* Shared by the tests of ./train --audit: a tiny model and its runs. */
-#ifndef TEST_MODEL_LAB_AUDIT_AUDIT_FIXTURE_H
-#define TEST_MODEL_LAB_AUDIT_AUDIT_FIXTURE_H
+#pragma once
 
 #include <criterion/criterion.h>
 
@@ -131,5 +130,3 @@ static inline const char *place_text(int place) {
     static char name[PLACE_NAME_MAX];
     return place_name(name, place);
 }
-
-#endif

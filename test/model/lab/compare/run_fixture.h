@@ -1,6 +1,5 @@
 /* Shared by the tests of ./compare: run directories made by hand, with known answers. */
-#ifndef TEST_MODEL_LAB_COMPARE_RUN_FIXTURE_H
-#define TEST_MODEL_LAB_COMPARE_RUN_FIXTURE_H
+#pragma once
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -140,5 +139,3 @@ static inline void expect_close(double found, double expected, double tolerance,
 static inline void expect_said(const char *part) {
     cr_expect_not_null(strstr(error.text, part), "\"%s\" is not in: %s", part, error.text);
 }
-
-#endif

@@ -1,7 +1,6 @@
 /* What was printed into memory, and whether it is well-formed: every element closed in its order,
  * attributes in quotes, no bare & or <. */
-#ifndef TEST_MODEL_LAB_PAGE_MARKUP_H
-#define TEST_MODEL_LAB_PAGE_MARKUP_H
+#pragma once
 
 #include <criterion/criterion.h>
 #include <ctype.h>
@@ -87,5 +86,3 @@ static inline void expect_well_formed(const char *text) {
     }
     cr_assert_eq(depth, 0, "%.20s is not closed", depth ? open[depth - 1].name : "");
 }
-
-#endif

@@ -1,10 +1,17 @@
-/* Flags of a command line, "--name", "--name VALUE" or "--name=VALUE", described in a table. */
-#ifndef DATA_BASE_FLAGS_H
-#define DATA_BASE_FLAGS_H
+/* What all programs share: their version, how they end, their flags ("--name", "--name VALUE" or
+ * "--name=VALUE", described in a table), and the text of --help. */
+#pragma once
 
 #include <stdio.h>
 
 #include "data/base/error.h"
+
+/* Of all programs, and of what they write. */
+#define MANTISSA_VERSION "0.1.0"
+
+/* Exit statuses, which functions that are a whole command return too; 130 and 143 follow the
+ * shell's 128 + signal. */
+enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_SIGNAL = 128 };
 
 struct flag_row {
     const char *name;  /* "--out" */
@@ -23,4 +30,7 @@ int flags_read(const struct flag_row *rows, int count, int argc, char **argv, in
 /* For --help: a line for each, the text from `column` on. */
 void flags_print(FILE *out, const struct flag_row *rows, int count, int column);
 
-#endif
+/* Prints text, which names the programs as they stand where they were built: ./train, ./prepare,
+ * ./compare. If program, an argv[0] or NULL, says that it was installed (its last part begins with
+ * "mantissa-"), they are called mantissa-train and so on. */
+void help_print(FILE *out, const char *text, const char *program);

@@ -1,11 +1,14 @@
-#include "data/base/json_text.h"
+#include "data/base/json.h"
 
+#include "data/base/files.h"
+#include "data/base/json_escape.h"
 #include "data/base/utf8.h"
 
+#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* cJSON copies a number into 64 bytes and would cut a longer one. */
@@ -93,18 +96,11 @@ static int refuse_unexpected(const struct scanner *s, const char *expected) {
     }
 }
 
-static int hex_value(int c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
 /* The four digits after \u; -1 if they are not there. */
 static int scan_unicode(struct scanner *s) {
     int code = 0;
     for (int i = 0; i < 4; i++) {
-        int digit = hex_value(peek(s));
+        int digit = json_hex_digit((char)peek(s));
         if (digit < 0) return -1;
         code = code * 16 + digit;
         s->at++;
@@ -233,32 +229,17 @@ static int scan_member(struct scanner *s) {
     return scan_value(s, line);
 }
 
-static int scan_object(struct scanner *s) {
-    s->at++;
+/* An object or an array, behind its first byte up to the one that closes it. */
+static int scan_members(struct scanner *s, char close) {
     skip_space(s);
-    if (peek(s) == '}') {
+    if (peek(s) == close) {
         s->at++;
         return 0;
     }
     int more = 1;
     while (more == 1) {
-        if (scan_member(s)) return -1;
-        more = scan_comma(s, '}');
-    }
-    return more;
-}
-
-static int scan_array(struct scanner *s) {
-    s->at++;
-    skip_space(s);
-    if (peek(s) == ']') {
-        s->at++;
-        return 0;
-    }
-    int more = 1;
-    while (more == 1) {
-        if (scan_value(s, s->line)) return -1;
-        more = scan_comma(s, ']');
+        if (close == '}' ? scan_member(s) : scan_value(s, s->line)) return -1;
+        more = scan_comma(s, close);
     }
     return more;
 }
@@ -274,7 +255,8 @@ static int scan_value(struct scanner *s, size_t line) {
             return refuse(s, "nested more than %d deep; a config has no such depth.",
                           (int)JSON_DEPTH_MAX);
         s->depth++;
-        status = c == '{' ? scan_object(s) : scan_array(s);
+        s->at++;
+        status = scan_members(s, c == '{' ? '}' : ']');
         s->depth--;
     } else if (c == '"') {
         status = scan_string(s);
@@ -332,4 +314,50 @@ int json_text_scan(const char *text, size_t length, const char *file, struct jso
     int status = scan_text(&s);
     *places = s.places;
     return status;
+}
+
+int json_file_open(struct json_file *file, const char *path, struct error *error) {
+    char where[FILE_SHOWN_MAX];
+    struct json_place *places = NULL;
+    *file = (struct json_file){0};
+    if (file_read_all(&file->text, &file->size, path, JSON_FILE_MAX_BYTES, error)) return -1;
+    file_path_shown(where, path);
+    /* The scan of config files is strict where cJSON is not, and knows the place of an error. */
+    int status = json_text_scan(file->text, file->size, where, &places, error);
+    arrfree(places);
+    if (status == 0) {
+        file->root = cJSON_ParseWithLength(file->text, file->size);
+        if (!file->root) status = fail(error, "out of memory while reading %s", where);
+        else if (!cJSON_IsObject(file->root))
+            status = fail(error, "%s: it holds no JSON object, {...}", where);
+    }
+    if (status) json_file_close(file);
+    return status;
+}
+
+void json_file_close(struct json_file *file) {
+    free(file->text);
+    cJSON_Delete(file->root);
+    *file = (struct json_file){0};
+}
+
+const struct cJSON *json_member(const struct cJSON *object, const char *key) {
+    const cJSON *found = NULL, *member;
+    if (!cJSON_IsObject(object)) return NULL;
+    cJSON_ArrayForEach(member, object) {
+        if (strcmp(member->string, key) != 0) continue;
+        if (found) return NULL;
+        found = member;
+    }
+    return found;
+}
+
+bool json_whole(int64_t *value, const struct cJSON *object, const char *key, int64_t minimum,
+                int64_t maximum) {
+    const cJSON *member = json_member(object, key);
+    if (!cJSON_IsNumber(member)) return false;
+    double number = member->valuedouble;
+    if (!(number >= (double)minimum && number <= (double)maximum)) return false;
+    *value = (int64_t)number;
+    return (double)*value == number;
 }
