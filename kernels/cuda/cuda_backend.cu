@@ -246,9 +246,7 @@ int cuda_backend_open(struct backend *be, const struct backend_options *options,
                       struct error *error) {
     memset(be, 0, sizeof *be);
     be->state = calloc(1, sizeof(struct cuda_state));
-    if (!be->state) {
-        return fail(error, "out of memory");
-    }
+    if (!be->state) return fail(error, "out of memory");
     int failed = find_device(be, error);
     if (!failed) {
         fill(be);
