@@ -131,7 +131,7 @@ LIBRARY_SOURCES := $(DATA_SOURCES) $(wildcard kernels/*.c) \
                    $(filter-out model/lab/compare/compare.c,$(call sources_in,$(MODEL_ROOMS))) \
                    $(addprefix kernels/cpu/,autotune.c cpu_backend.c level.c products.c waiting.c \
                      $(if $(filter 1,$(ONEDNN)),onednn.c,plain_library.c))
-LEVEL_SOURCES   := kernels/dtype.c $(filter-out $(LIBRARY_SOURCES) %/onednn.c %/plain_library.c,\
+LEVEL_SOURCES   := kernels/dtype.c kernels/rounding.c $(filter-out $(LIBRARY_SOURCES) %/onednn.c %/plain_library.c,\
                      $(wildcard kernels/cpu/*.c))
 TEST_RUNNER     := $(if $(filter 1,$(CRITERION)),,test/plain_criterion/runner.c)
 TEST_SOURCES    := $(wildcard test/kernels/*.c) \

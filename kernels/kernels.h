@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/rounding.h"
 #include "kernels/tensor.h"
 
 /* X(NAME), or S(NAME) for an operation with a second function on each backend, NAME_scratch: asked
@@ -44,11 +45,13 @@
 
 struct backend;
 
-/* out[i] = token_table[tokens[i]] + position_table[i % sequence_length], for N = B * T rows. */
+/* out[i] = token_table[tokens[i]] + position_table[i % sequence_length], for N = B * T rows. With a
+ * remainder the token table is that of split masters (kernels/rounding.h). */
 struct embedding_forward_args {
     const struct tensor *out;            /* [N, C] */
     const int32_t *tokens;               /* [N], each in 0..V-1 */
-    const struct tensor *token_table;    /* [V, C] */
+    const struct tensor *token_table;    /* [V, C]; bf16 if token_remainder is given */
+    const int16_t *token_remainder;      /* optional [V, C] */
     const struct tensor *position_table; /* [T or more, C] */
     int64_t sequence_length;             /* T */
 };
@@ -154,9 +157,11 @@ struct cross_entropy_args {
     int64_t vocab_size;
 };
 
-/* out = in, rounded to out's dtype; same count. */
+/* out = in, rounded to out's dtype, as masters are copied (kernels/rounding.h) if the flag says so;
+ * same count. */
 struct cast_args {
     const struct tensor *out, *in;
+    bool masters;
 };
 
 /* Zero bytes. */
@@ -205,15 +210,19 @@ struct gradient_norm_args {
     float grad_clip; /* 0: no clipping */
 };
 
-/* One AdamW step (Loshchilov, Hutter 2019; operation order of PyTorch) on `master`, unscaling and
- * clipping the gradient on the way, and writing the rounded copy. Nothing changes if
- * state->found_inf. The bias correction uses t = state->updates + 1. */
+/* One AdamW step (Loshchilov, Hutter 2019; operation order of PyTorch) on the masters, unscaling
+ * and clipping the gradient on the way, and writing their copy. Nothing changes if
+ * state->found_inf. The bias correction uses t = state->updates + 1. Arithmetic is fp32 whatever
+ * the forms; masters are split, copied and moments rounded as kernels/rounding.h says. */
 struct adamw_args {
-    const struct tensor *master;            /* [P] fp32 */
-    const struct tensor *moment1, *moment2; /* [P] fp32 */
-    const struct tensor *lower;             /* optional [P], master rounded */
+    const struct tensor *master;            /* [P] fp32; bf16, the upper halves of split masters */
+    int16_t *remainder;                     /* [P], given exactly when masters are split */
+    const struct tensor *moment1, *moment2; /* [P] both fp32 or both bf16 */
+    const struct tensor *copy;              /* optional [P] 16 bit, of fp32 masters */
     const struct tensor *gradients;         /* [P], scaled */
     const struct step_state *state;
+    struct rounding_key key; /* for moments in bf16 */
+    int64_t first;           /* index of element 0 in what the random bits are drawn for */
     double lr, beta1, beta2, epsilon, weight_decay;
 };
 

@@ -94,6 +94,7 @@ void gpt_backward(struct gpt *gpt) {
     for (int64_t l = last; l >= 0; l--) {
         struct layer_activations *a = &all->layers[l];
         const struct layer_parameters *lw = &w->layers[l], *ldw = &dw->layers[l];
+        masters_cast(&gpt->masters, gpt->be, l);
         gpt_recompute(gpt, l);
         mlp_backward(gpt, l);
         tell_norm(gpt, ACTIVATION_residual_mid, l, ACTIVATION_attention_projection, l);

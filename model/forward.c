@@ -124,11 +124,12 @@ static void embed(const struct pass *pass) {
     struct tensor residual = rows_of(pass, &gpt->activations.layers[0].residual_in);
     int64_t length =
         pass->rows < gpt->shape.sequence_length ? pass->rows : gpt->shape.sequence_length;
-    struct tensor positions = tensor_slice(&gpt->masters.wpe, pass->first, length);
+    struct tensor positions = tensor_slice(&gpt->weights.wpe, pass->first, length);
     tell_one(pass, ACTIVATION_residual_in, 0);
     OP(gpt->be, embedding_forward, .out = &residual,
        .tokens = gpt->activations.tokens ? gpt->activations.tokens + pass->first : NULL,
-       .token_table = &gpt->masters.wte, .position_table = &positions, .sequence_length = length);
+       .token_table = &gpt->token_table, .token_remainder = gpt->token_remainder,
+       .position_table = &positions, .sequence_length = length);
     normalize_in(pass, 0);
 }
 
@@ -162,6 +163,7 @@ static void normalize_out(const struct pass *pass, int64_t l) {
 static void run(const struct pass *pass) {
     embed(pass);
     for (int64_t l = 0; l < pass->gpt->shape.n_layer; l++) {
+        masters_cast(&pass->gpt->masters, pass->gpt->be, l);
         attention_block(pass, l);
         normalize_mid(pass, l);
         mlp_block(pass, l);
@@ -221,6 +223,7 @@ void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight) {
     struct backend *be = gpt->be;
     struct activations *a = &gpt->activations;
     const struct gpt_shape *s = &gpt->shape;
+    masters_cast(&gpt->masters, be, -1);
     for (int64_t first = 0; first < s->rows; first += s->logit_rows) {
         int64_t rows = s->rows - first < s->logit_rows ? s->rows - first : s->logit_rows;
         struct tensor in = tensor_slice(&a->lnf_out, first, rows);
@@ -239,5 +242,6 @@ void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight) {
 void gpt_logits(struct gpt *gpt, int64_t row) {
     struct tensor in = tensor_slice(&gpt->activations.lnf_out, row, 1);
     struct tensor logits = tensor_slice(&gpt->activations.logits, 0, 1);
+    masters_cast(&gpt->masters, gpt->be, -1);
     OP(gpt->be, matmul, .out = &logits, .a = &in, .b = &gpt->weights.wte, .transpose_b = true);
 }

@@ -34,35 +34,25 @@ static struct tensor place(const struct tensor *flat, int64_t offset, int64_t ro
     return tensor;
 }
 
-/* Cuts a flat array into the named tensors. `other` gives the place of parameters whose site
- * computes in fp32; pass flat itself where that makes no difference. */
-static void place_parameters(struct gpt *gpt, struct parameters *out, const struct tensor *flat,
-                             const struct tensor *other) {
-    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
-        const struct parameter *p = &gpt->list[i];
-        bool float32 = gpt->precision.site[p->site] == DTYPE_F32;
-        *parameter_tensor(out, p) =
-            place(float32 ? other : flat, p->offset, p->extent.padded_rows, p->extent.columns);
-    }
-}
-
 /* The layout of all parameter memory; run once to measure and once to carve. */
 static void carve_parameters(struct gpt *gpt, struct arena *arena) {
     struct memory_plan *m = &gpt->memory;
-    bool lower = gpt->precision.lower != DTYPE_F32;
-    size_t before = arena->used;
-#define TAKE(field, part, dtype, condition)                                \
-    if (condition) gpt->field = arena_tensor(arena, dtype, gpt->count, 0); \
-    m->part = arena->used - before;                                        \
-    before = arena->used;
-    TAKE(master, master, DTYPE_F32, true)
-    TAKE(lower, lower, gpt->precision.lower, lower)
-    TAKE(gradients, gradients, gpt->precision.gradients, gpt->use == GPT_TRAINING)
-#undef TAKE
-    place_parameters(gpt, &gpt->masters, &gpt->master, &gpt->master);
-    place_parameters(gpt, &gpt->weights, lower ? &gpt->lower : &gpt->master, &gpt->master);
+    masters_carve(&gpt->masters, arena);
+    m->master = arena->used;
+    masters_carve_copies(&gpt->masters, arena);
+    m->lower = arena->used - m->master;
     if (gpt->use == GPT_TRAINING)
-        place_parameters(gpt, &gpt->dweights, &gpt->gradients, &gpt->gradients);
+        gpt->gradients = arena_tensor(arena, gpt->precision.gradients, gpt->count, 0);
+    m->gradients = arena->used - m->master - m->lower;
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+        const struct parameter *p = &gpt->list[i];
+        *parameter_tensor(&gpt->weights, p) = masters_read_place(&gpt->masters, p);
+        if (gpt->use == GPT_TRAINING)
+            *parameter_tensor(&gpt->dweights, p) =
+                place(&gpt->gradients, p->offset, p->extent.padded_rows, p->extent.columns);
+    }
+    gpt->token_table = masters_place(&gpt->masters, parameter_read_by(gpt->list, SITE_LM_HEAD),
+                                     &gpt->token_remainder);
 }
 
 /* The memory is there for any batch, since the plan must not depend on the one in place. */
@@ -152,14 +142,16 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     gpt->has_cache =
         use == GPT_SAMPLING || (gpt->sharing == SHARE_LAYER && config->sample.every > 0);
     gpt->capacity = gpt->shape;
+    /* A token at a time needs all weights each time: casting them would cost more than it saves. */
+    if (use == GPT_SAMPLING && gpt->precision.masters == MASTERS_CAST)
+        gpt->precision.masters = MASTERS_KEPT;
     gpt->list = parameter_list(&gpt->shape, &gpt->count, &gpt->decayed);
+    masters_open(&gpt->masters, gpt->list, &gpt->precision);
     size_t layers = (size_t)gpt->shape.n_layer;
-    gpt->masters.layers = calloc(layers, sizeof *gpt->masters.layers);
     gpt->weights.layers = calloc(layers, sizeof *gpt->weights.layers);
     gpt->dweights.layers = calloc(layers, sizeof *gpt->dweights.layers);
     gpt->activations.layers = calloc(layers, sizeof *gpt->activations.layers);
-    if (!gpt->masters.layers || !gpt->weights.layers || !gpt->dweights.layers ||
-        !gpt->activations.layers)
+    if (!gpt->weights.layers || !gpt->dweights.layers || !gpt->activations.layers)
         return fail(error, "out of memory for the bookkeeping of %zu layers", layers);
     struct arena measure = {0};
     carve_parameters(gpt, &measure);
@@ -215,7 +207,7 @@ void gpt_close(struct gpt *gpt) {
     if (gpt->parameter_memory) backend_release(be, gpt->parameter_memory);
     if (gpt->activation_memory) backend_release(be, gpt->activation_memory);
     arrfree(gpt->list);
-    free(gpt->masters.layers);
+    masters_close(&gpt->masters);
     free(gpt->weights.layers);
     free(gpt->dweights.layers);
     free(gpt->activations.layers);
@@ -252,15 +244,14 @@ void gpt_initialize(struct gpt *gpt, uint64_t seed) {
     const struct memory_plan *m = &gpt->memory;
     OP(be, clear, .data = gpt->parameter_memory, .bytes = parameter_bytes(m));
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
-        struct tensor view = gpt_parameter_view(&gpt->master, &gpt->list[i]);
-        int64_t total = tensor_count(&view);
+        int64_t total = parameter_count(&gpt->list[i]);
         for (int64_t first = 0; first < total; first += PIECE) {
             int64_t count = total - first < PIECE ? total - first : PIECE;
             fill_initial(values, &gpt->list[i], seed, (uint64_t)i + 1, first, count);
-            backend_upload(be, (float *)view.data + first, values, (size_t)count * sizeof *values);
+            masters_upload(&gpt->masters, be, values, gpt->list[i].offset + first, count);
         }
     }
-    gpt_refresh_lower(gpt);
+    masters_refresh(&gpt->masters, be);
 }
 
 static void clear_gradients(struct gpt *gpt, int64_t first, int64_t end) {
@@ -282,11 +273,6 @@ void gpt_clear_gradients(struct gpt *gpt) {
     }
     clear_gradients(gpt, first, end);
     gpt->accumulate = false;
-}
-
-void gpt_refresh_lower(struct gpt *gpt) {
-    if (gpt->precision.lower != DTYPE_F32)
-        OP(gpt->be, cast, .out = &gpt->lower, .in = &gpt->master);
 }
 
 struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter) {

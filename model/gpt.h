@@ -1,8 +1,8 @@
 /* The model: its shape, its parameters, its activations, and the memory they live in.
  *
- * Parameters lie in flat arrays of one layout (model/architecture/parameters.h): fp32 masters,
- * gradients, and the 16-bit copy that the lower operations read. Element i of each belongs
- * together, so a pass over all parameters is a pass over arrays. */
+ * Parameters have one flat order (model/architecture/parameters.h), in which gradients, masters
+ * (model/masters.h) and moments lie: element i of each belongs together, so a pass over all
+ * parameters is a pass over arrays. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,11 +15,14 @@
 #include "model/config/config.h"
 #include "model/architecture/activations.h"
 #include "model/architecture/parameters.h"
+#include "model/masters.h"
 #include "model/precision.h"
 
 /* Bytes of each part of memory. */
 struct memory_plan {
-    size_t master, lower, gradients, moments, activations;
+    size_t master; /* with the remainders of split ones */
+    size_t lower;  /* 16-bit weights beside them */
+    size_t gradients, moments, activations;
     size_t batches, workspace; /* of a trainer; those of other uses are not planned */
     size_t library;            /* of the library of products itself; an estimate */
     size_t total;
@@ -61,10 +64,12 @@ struct gpt {
     struct parameter *list; /* stb_ds array, in the order of the flat arrays */
     int64_t count, decayed; /* elements of a flat array, and of its decayed part */
 
-    struct tensor master, lower, gradients; /* [count]; lower only in 16 bit */
-    struct parameters weights;  /* what operations read: lower, or master for fp32 operations */
-    struct parameters masters;  /* the fp32 truth */
+    struct masters masters;
+    struct tensor gradients;    /* [count] */
+    struct parameters weights;  /* what operations read */
     struct parameters dweights; /* gradients */
+    struct tensor token_table;  /* wte's masters, which the embedding reads, and what belongs to */
+    int16_t *token_remainder;   /* them if they are split, else NULL */
     struct activations activations;
 
     struct memory_plan memory;
@@ -89,16 +94,13 @@ void gpt_close(struct gpt *gpt);
  * anew from the same memory, so what they held is lost. */
 void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length);
 
-/* Fills masters with the initial weights of GPT-2, a pure function of the seed, and refreshes the
- * lower copy. Gradients become zero. */
+/* Fills masters with the initial weights of GPT-2, a pure function of the seed. Gradients become
+ * zero. */
 void gpt_initialize(struct gpt *gpt, uint64_t seed);
 
 /* Begins a step's gradients: clears those that are only ever added to, and has the next backward
  * pass replace those of matrices, which saves writing and reading them once. */
 void gpt_clear_gradients(struct gpt *gpt);
-
-/* Rounds the masters into the lower copy; after anyone else wrote them. */
-void gpt_refresh_lower(struct gpt *gpt);
 
 /* What a parameter occupies in a flat array, without padding rows. */
 struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter);

@@ -10,9 +10,9 @@
 struct optimizer {
     struct gpt *gpt;
     const struct config *config;
-    struct step_state *state;       /* backend memory */
-    struct tensor moment1, moment2; /* [count] fp32, in the order of the flat arrays */
-    void *memory;                   /* NULL until optimizer_allocate */
+    struct step_state *state; /* backend memory */
+    struct tensor moments[2]; /* [count] fp32 or bf16, in the order of the flat arrays */
+    void *memory;             /* NULL until optimizer_allocate */
 };
 
 /* Lays out the moments and adds them to the plan of gpt, an open model for training. Allocates the
@@ -23,6 +23,13 @@ void optimizer_close(struct optimizer *optimizer);
 
 /* Allocates the moments, which become zero. */
 int optimizer_allocate(struct optimizer *optimizer, struct error *error);
+
+/* Elements first .. first + count of moment 0 or 1, between steps. They are downloaded in their
+ * dtype, and uploaded from fp32, rounded to nearest. */
+void optimizer_download(const struct optimizer *optimizer, int moment, void *values, int64_t first,
+                        int64_t count);
+void optimizer_upload(struct optimizer *optimizer, int moment, const float *values, int64_t first,
+                      int64_t count);
 
 /* Ends the accumulation of gradients: their norm and found_inf, then, unless that is set, the
  * update with the learning rate of that step (steps done before it), then the loss scale. */

@@ -50,6 +50,15 @@ static void resolve_sites(struct precision *p, const struct config *config) {
     }
 }
 
+/* Upper halves of fp32 are bf16, not fp16. */
+static enum master_form resolve_masters(const struct precision *p, const struct config *config) {
+    enum config_copy copy = config->weights.copy;
+    if (p->lower == DTYPE_F32) return MASTERS_FLOAT32;
+    if (copy == CONFIG_COPY_CAST) return MASTERS_CAST;
+    if (p->lower == DTYPE_BF16 && copy != CONFIG_COPY_KEPT) return MASTERS_SPLIT;
+    return MASTERS_KEPT;
+}
+
 int precision_resolve(struct precision *precision, char *note, const struct config *config,
                       const struct backend *be, struct error *error) {
     struct precision *p = precision;
@@ -64,6 +73,8 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
     resolve_sites(p, config);
     p->residual = config->autocast.residual == CONFIG_DTYPE_LOWER ? p->lower : DTYPE_F32;
     p->gradients = config->gradients.dtype == CONFIG_DTYPE_LOWER ? p->lower : DTYPE_F32;
+    p->moments = config->optimizer.moments == CONFIG_MOMENTS_BFLOAT16 ? DTYPE_BF16 : DTYPE_F32;
+    p->masters = resolve_masters(p, config);
     p->scale_loss = p->lower == DTYPE_F16;
     resolve_activations(p);
     return 0;
@@ -92,12 +103,17 @@ void precision_warnings(const struct precision *precision, const struct config *
         {"autocast.float32", config->autocast.float32.count > 0},
         {"autocast.residual", config->autocast.residual == CONFIG_DTYPE_LOWER},
         {"gradients.dtype", config->gradients.dtype == CONFIG_DTYPE_LOWER},
+        {"weights.copy", config->weights.copy != CONFIG_COPY_AUTO},
     };
     for (size_t i = 0; precision->lower == DTYPE_F32 && i < sizeof lowered / sizeof *lowered; i++)
         if (lowered[i].set && used < size)
             used += (size_t)snprintf(text + used, size - used,
                                      "%s has no effect: this run computes in fp32 everywhere\n",
                                      lowered[i].key);
+    if (precision->lower == DTYPE_F16 && config->weights.copy == CONFIG_COPY_SPLIT && used < size)
+        snprintf(text + used, size - used,
+                 "weights.copy \"split\" has no effect: the upper half of fp32 is bf16, and this "
+                 "run computes in fp16, with a copy that is kept\n");
 }
 
 bool precision_branch_is_residual(const struct precision *precision) {

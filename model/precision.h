@@ -15,11 +15,16 @@
 #include "model/architecture/activations.h"
 #include "model/config/config.h"
 
+/* How masters of matrices that are read in 16 bit are kept: see model/masters.h. */
+enum master_form { MASTERS_FLOAT32, MASTERS_SPLIT, MASTERS_KEPT, MASTERS_CAST };
+
 struct precision {
     enum dtype lower;                                  /* DTYPE_F32: nothing runs in 16 bit */
     enum dtype site[AUTOCAST_SITE_COUNT];              /* what each computes from and gives */
     enum dtype residual;                               /* the residual stream and its gradient */
     enum dtype gradients;                              /* of parameters */
+    enum dtype moments;                                /* of the optimizer: fp32 or bf16 */
+    enum master_form masters;                          /* FLOAT32 if nothing runs in 16 bit */
     bool scale_loss;                                   /* fp16 only */
     enum dtype activation[ACTIVATIONS_AND_STATISTICS]; /* and of its gradient */
 };

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/vector.h"
 
 /* The scalars of one step, as PyTorch computes them: in fp64, then rounded once. */
 struct scalars {
@@ -30,13 +31,63 @@ static struct scalars step_scalars(const struct adamw_args *a) {
     };
 }
 
+/* A block of the arrays in fp32: in place where they are, else in the buffers. */
+struct block {
+    float *master, *moment1, *moment2;
+    float buffers[3][CPU_BLOCK];
+};
+
+static float *widen(float *buffer, const struct tensor *tensor, int64_t first, int64_t n) {
+    if (tensor->dtype == DTYPE_F32) return (float *)tensor->data + first;
+    dtype_widen(buffer, tensor->data, tensor->dtype, (size_t)first, (size_t)n);
+    return buffer;
+}
+
+static void load(struct block *block, const struct adamw_args *a, int64_t first, int64_t n) {
+    block->moment1 = widen(block->buffers[0], a->moment1, first, n);
+    block->moment2 = widen(block->buffers[1], a->moment2, first, n);
+    if (!a->remainder) {
+        block->master = (float *)a->master->data + first;
+        return;
+    }
+    block->master = block->buffers[2];
+    join_masters(block->master, (const uint16_t *)a->master->data + first, a->remainder + first,
+                 (size_t)n);
+}
+
+/* One draw of 32 bits rounds both moments of an element. */
+static void store_moments(const struct block *block, const struct adamw_args *a, int64_t first,
+                          int64_t n) {
+    uint16_t *restrict moment1 = (uint16_t *)a->moment1->data + first;
+    uint16_t *restrict moment2 = (uint16_t *)a->moment2->data + first;
+    const float *restrict values1 = block->moment1, *restrict values2 = block->moment2;
+    const struct rounding_key key = a->key;
+    uint32_t at = (uint32_t)(a->first + first);
+#pragma omp simd
+    for (int32_t i = 0; i < (int32_t)n; i++) {
+        uint32_t random = rounding_bits(key, at + (uint32_t)i);
+        moment1[i] = (uint16_t)bf16_stochastic(f32_bits(values1[i]), random & 0xffff);
+        moment2[i] = (uint16_t)bf16_stochastic(f32_bits(values2[i]), random >> 16);
+    }
+}
+
+static void store(const struct block *block, const struct adamw_args *a, int64_t first, int64_t n) {
+    if (a->moment1->dtype == DTYPE_BF16) store_moments(block, a, first, n);
+    if (a->remainder)
+        split_masters((uint16_t *)a->master->data + first, a->remainder + first, block->master,
+                      (size_t)n);
+    if (a->copy)
+        copy_masters(a->copy->data, a->copy->dtype, (size_t)first, block->master, (size_t)n);
+}
+
 static void update(const struct adamw_args *a, const struct scalars *s, int64_t first, int64_t n) {
     float buffer[CPU_BLOCK];
+    struct block block;
     const struct tensor *gradients = a->gradients;
     const float *gradient = dtype_widen(buffer, gradients->data, gradients->dtype, first, n);
-    float *restrict master = (float *)a->master->data + first;
-    float *restrict moment1 = (float *)a->moment1->data + first;
-    float *restrict moment2 = (float *)a->moment2->data + first;
+    load(&block, a, first, n);
+    float *restrict master = block.master, *restrict moment1 = block.moment1;
+    float *restrict moment2 = block.moment2;
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
         float g = gradient[i] * s->unscale * s->clip;
@@ -47,14 +98,23 @@ static void update(const struct adamw_args *a, const struct scalars *s, int64_t 
         moment1[i] = m;
         moment2[i] = v;
     }
-    if (a->lower) dtype_store(a->lower->data, a->lower->dtype, first, master, n);
+    store(&block, a, first, n);
+}
+
+/* What the forms of the arrays have to agree on. */
+static void check_forms(const struct adamw_args *a) {
+    int64_t count = tensor_count(a->master);
+    assert(a->master->dtype == (a->remainder ? DTYPE_BF16 : DTYPE_F32));
+    assert(a->moment1->dtype == a->moment2->dtype && a->moment1->dtype != DTYPE_F16);
+    assert(!(a->copy && a->remainder) && tensor_count(a->gradients) == count);
+    (void)a, (void)count;
 }
 
 void cpu_adamw(struct backend *be, const struct adamw_args *args) {
     (void)be;
     if (args->state->found_inf) return;
     int64_t count = tensor_count(args->master);
-    assert(args->master->dtype == DTYPE_F32 && tensor_count(args->gradients) == count);
+    check_forms(args);
     struct scalars scalars = step_scalars(args);
 #pragma omp parallel for schedule(static)
     for (int64_t block = 0; block < blocks_of(count, CPU_BLOCK); block++) {

@@ -41,7 +41,8 @@ void cpu_cast(struct backend *be, const struct cast_args *args) {
         float buffer[CPU_BLOCK];
         int64_t first = block * CPU_BLOCK, n = block_length(first, count, CPU_BLOCK);
         const float *x = dtype_widen(buffer, in->data, in->dtype, first, n);
-        dtype_store(out->data, out->dtype, first, x, n);
+        if (args->masters) copy_masters(out->data, out->dtype, first, x, n);
+        else dtype_store(out->data, out->dtype, first, x, n);
     }
 }
 

@@ -5,11 +5,20 @@
 
 enum { COLUMN_BLOCK = 64 }; /* columns of the tables that one thread owns in the backward pass */
 
+static const float *token_values(float *buffer, const struct embedding_forward_args *args,
+                                 int64_t at, int64_t count) {
+    const struct tensor *table = args->token_table;
+    if (!args->token_remainder) return dtype_widen(buffer, table->data, table->dtype, at, count);
+    join_masters(buffer, (const uint16_t *)table->data + at, args->token_remainder + at, count);
+    return buffer;
+}
+
 void cpu_embedding_forward(struct backend *be, const struct embedding_forward_args *args) {
     (void)be;
     const struct tensor *out = args->out, *token = args->token_table, *place = args->position_table;
     int64_t rows = tensor_rows(out), columns = tensor_columns(out);
     assert(tensor_columns(token) == columns && tensor_columns(place) == columns);
+    assert(!args->token_remainder || token->dtype == DTYPE_BF16);
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
         float token_buffer[CPU_BLOCK], place_buffer[CPU_BLOCK], sum[CPU_BLOCK];
@@ -17,7 +26,7 @@ void cpu_embedding_forward(struct backend *be, const struct embedding_forward_ar
         int64_t place_at = row % args->sequence_length * columns;
         for (int64_t c = 0; c < columns; c += CPU_BLOCK) {
             int64_t n = block_length(c, columns, CPU_BLOCK);
-            const float *t = dtype_widen(token_buffer, token->data, token->dtype, token_at + c, n);
+            const float *t = token_values(token_buffer, args, token_at + c, n);
             const float *p = dtype_widen(place_buffer, place->data, place->dtype, place_at + c, n);
             for (int64_t i = 0; i < n; i++) sum[i] = t[i] + p[i];
             dtype_store(out->data, out->dtype, row * columns + c, sum, n);

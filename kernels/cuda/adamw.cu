@@ -1,13 +1,15 @@
-/* AdamW in one pass: reads gradient, weight and both moments, writes the last three and the rounded
- * weight; 30 bytes for each parameter with fp32 gradients and a 16-bit copy.
+/* AdamW in one pass: reads gradient, weight and both moments, writes the last three. With fp32
+ * gradients and moments it moves 28 bytes for each parameter, 30 with a 16-bit copy of the weight;
+ * with split masters, 16-bit gradients and moments 18.
  *
  * Whether to do it at all, the scale, the clipping and the number of the step stand in device
  * memory. So each block works out for itself what depends on them, in fp64, as PyTorch does. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
+#include "kernels/cuda/rounding.h"
 
 /* A thread has one chunk of four arrays in flight, which is as many bytes as four chunks of one. */
-enum { THREADS = 256, VALUES = 4, ITERATIONS = 4, STEP = THREADS * VALUES };
+enum { THREADS = 256, ITERATIONS = 4 };
 
 struct scalars {
     float keep;              /* 1 - lr * weight_decay */
@@ -52,34 +54,95 @@ static __device__ __forceinline__ void update(float *master, float *moment1, flo
     *moment2 = v;
 }
 
-template <typename Gradient, typename Lower> struct arrays {
-    float *master, *moment1, *moment2;
-    Lower *lower; /* NULL: none */
+/* Master is float or struct upper_half. */
+template <typename Gradient, typename Master, typename Copy, typename Moment> struct arrays {
+    Master *master;
+    uint16_t *remainder; /* of split masters */
+    Moment *moment1, *moment2;
+    Copy *copy; /* NULL: none */
     const Gradient *gradients;
+    struct rounding_key key;
+    uint32_t first;
 };
 
-/* One chunk at `at`. */
-template <bool WHOLE, typename Gradient, typename Lower>
-static __device__ __forceinline__ void update_chunk(const struct arrays<Gradient, Lower> *a,
-                                                    int64_t at, int64_t left,
-                                                    const struct scalars *s) {
-    float gradient[VALUES], master[VALUES], moment1[VALUES], moment2[VALUES];
-    load_flat<WHOLE, VALUES>(gradient, a->gradients + at, left);
-    load_flat<WHOLE, VALUES>(master, a->master + at, left);
-    load_flat<WHOLE, VALUES>(moment1, a->moment1 + at, left);
-    load_flat<WHOLE, VALUES>(moment2, a->moment2 + at, left);
-    for (int i = 0; i < VALUES; i++) update(&master[i], &moment1[i], &moment2[i], gradient[i], s);
-    store_flat<WHOLE, VALUES>(a->master + at, master, left);
-    store_flat<WHOLE, VALUES>(a->moment1 + at, moment1, left);
-    store_flat<WHOLE, VALUES>(a->moment2 + at, moment2, left);
-    if (a->lower) store_flat<WHOLE, VALUES>(a->lower + at, master, left);
+template <bool WHOLE, int N>
+static __device__ __forceinline__ void load_masters(float *values, const float *master,
+                                                    const uint16_t *, int64_t at, int64_t left) {
+    load_flat<WHOLE, N>(values, master + at, left);
 }
 
-template <typename Gradient, typename Lower>
+template <bool WHOLE, int N>
+static __device__ __forceinline__ void load_masters(float *values, const struct upper_half *master,
+                                                    const uint16_t *remainder, int64_t at,
+                                                    int64_t left) {
+    uint32_t upper[N], lower[N];
+    load_bits<WHOLE, N>(upper, &master[at].bits, left);
+    load_bits<WHOLE, N>(lower, remainder + at, left);
+    for (int i = 0; i < N; i++) values[i] = __uint_as_float(joined(upper[i], lower[i]));
+}
+
+template <bool WHOLE, int N>
+static __device__ __forceinline__ void store_masters(const float *values, float *master, uint16_t *,
+                                                     int64_t at, int64_t left) {
+    store_flat<WHOLE, N>(master + at, values, left);
+}
+
+template <bool WHOLE, int N>
+static __device__ __forceinline__ void store_masters(const float *values, struct upper_half *master,
+                                                     uint16_t *remainder, int64_t at,
+                                                     int64_t left) {
+    uint32_t upper[N], lower[N];
+    for (int i = 0; i < N; i++) split(&upper[i], &lower[i], values[i]);
+    store_bits<WHOLE, N>(&master[at].bits, upper, left);
+    store_bits<WHOLE, N>(remainder + at, lower, left);
+}
+
+template <bool WHOLE, int N>
+static __device__ __forceinline__ void store_moments(const float *values1, const float *values2,
+                                                     float *moment1, float *moment2, int64_t left,
+                                                     struct rounding_key, uint32_t) {
+    store_flat<WHOLE, N>(moment1, values1, left);
+    store_flat<WHOLE, N>(moment2, values2, left);
+}
+
+/* One draw of 32 bits rounds both moments of an element. */
+template <bool WHOLE, int N>
+static __device__ __forceinline__ void
+store_moments(const float *values1, const float *values2, __nv_bfloat16 *moment1,
+              __nv_bfloat16 *moment2, int64_t left, struct rounding_key key, uint32_t index) {
+    uint32_t bits1[N], bits2[N];
+    for (int i = 0; i < N; i++) {
+        uint32_t random = rounding_bits(key, index + (uint32_t)i);
+        bits1[i] = bf16_stochastic(__float_as_uint(values1[i]), random & 0xffff);
+        bits2[i] = bf16_stochastic(__float_as_uint(values2[i]), random >> 16);
+    }
+    store_bits<WHOLE, N>((uint16_t *)moment1, bits1, left);
+    store_bits<WHOLE, N>((uint16_t *)moment2, bits2, left);
+}
+
+/* One chunk at `at`. */
+template <bool WHOLE, int N, typename Arrays>
+static __device__ __forceinline__ void update_chunk(const Arrays *a, int64_t at, int64_t left,
+                                                    const struct scalars *s) {
+    float gradient[N], master[N], moment1[N], moment2[N];
+    load_flat<WHOLE, N>(gradient, a->gradients + at, left);
+    load_masters<WHOLE, N>(master, a->master, a->remainder, at, left);
+    load_flat<WHOLE, N>(moment1, a->moment1 + at, left);
+    load_flat<WHOLE, N>(moment2, a->moment2 + at, left);
+    for (int i = 0; i < N; i++) update(&master[i], &moment1[i], &moment2[i], gradient[i], s);
+    store_masters<WHOLE, N>(master, a->master, a->remainder, at, left);
+    if (a->copy) store_flat<WHOLE, N>(a->copy + at, master, left);
+    store_moments<WHOLE, N>(moment1, moment2, a->moment1 + at, a->moment2 + at, left, a->key,
+                            a->first + (uint32_t)at);
+}
+
+template <typename Gradient, typename Master, typename Copy, typename Moment>
 static __global__ void __launch_bounds__(THREADS)
-    adamw_kernel(struct arrays<Gradient, Lower> arrays, int64_t count, bool aligned,
+    adamw_kernel(struct arrays<Gradient, Master, Copy, Moment> arrays, int64_t count, bool aligned,
                  const struct step_state *__restrict__ state, struct scalars given, double lr,
                  double beta1, double beta2) {
+    constexpr int N = chunk_values(sizeof(Gradient), sizeof(Master), sizeof(Moment));
+    constexpr int STEP = THREADS * N;
     __shared__ struct scalars shared;
     if (state->found_inf) return; /* so do all threads of all blocks */
     if (threadIdx.x == 0) {
@@ -91,18 +154,21 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll 1
     for (int i = 0; i < ITERATIONS; i++) {
         int64_t first = ((int64_t)blockIdx.x * ITERATIONS + i) * STEP;
-        int64_t at = first + (int64_t)threadIdx.x * VALUES;
-        if (aligned && first + STEP <= count) update_chunk<true>(&arrays, at, count - at, &scalars);
-        else update_chunk<false>(&arrays, at, count - at, &scalars);
+        int64_t at = first + (int64_t)threadIdx.x * N;
+        if (aligned && first + STEP <= count)
+            update_chunk<true, N>(&arrays, at, count - at, &scalars);
+        else update_chunk<false, N>(&arrays, at, count - at, &scalars);
     }
 }
 
-template <typename Gradient, typename Lower>
+template <typename Gradient, typename Master, typename Copy, typename Moment>
 static void launch(struct backend *be, const struct adamw_args *a) {
-    Lower *lower = a->lower ? (Lower *)a->lower->data : NULL;
-    struct arrays<Gradient, Lower> arrays = {
-        (float *)a->master->data, (float *)a->moment1->data, (float *)a->moment2->data, lower,
-            (const Gradient *)a->gradients->data
+    constexpr int N = chunk_values(sizeof(Gradient), sizeof(Master), sizeof(Moment));
+    Copy *copy = a->copy ? (Copy *)a->copy->data : NULL;
+    struct arrays<Gradient, Master, Copy, Moment> arrays = {
+        (Master *)a->master->data, (uint16_t *)a->remainder, (Moment *)a->moment1->data,
+            (Moment *)a->moment2->data, copy, (const Gradient *)a->gradients->data, a->key,
+            (uint32_t)a->first
     };
     struct scalars given = {};
     given.keep = (float)(1.0 - a->lr * a->weight_decay);
@@ -111,24 +177,36 @@ static void launch(struct backend *be, const struct adamw_args *a) {
     given.beta2_rest = (float)(1.0 - a->beta2);
     given.epsilon = (float)a->epsilon;
     int64_t count = tensor_count(a->master);
-    bool aligned = aligned_to(arrays.master, VALUES * sizeof(float)) &&
-                   aligned_to(arrays.moment1, VALUES * sizeof(float)) &&
-                   aligned_to(arrays.moment2, VALUES * sizeof(float)) &&
-                   aligned_to(arrays.gradients, VALUES * sizeof(Gradient)) &&
-                   aligned_to(lower, VALUES * sizeof(Lower));
-    LAUNCH((adamw_kernel<Gradient, Lower>), (unsigned)blocks_of(count, STEP * ITERATIONS), THREADS,
-           0, cuda_state(be)->compute, arrays, count, aligned, a->state, given, a->lr, a->beta1,
+    bool aligned = aligned_to(arrays.master, N * sizeof(Master)) &&
+                   aligned_to(arrays.remainder, N * sizeof(uint16_t)) &&
+                   aligned_to(arrays.moment1, N * sizeof(Moment)) &&
+                   aligned_to(arrays.moment2, N * sizeof(Moment)) &&
+                   aligned_to(arrays.gradients, N * sizeof(Gradient)) &&
+                   aligned_to(copy, N * sizeof(Copy));
+    LAUNCH((adamw_kernel<Gradient, Master, Copy, Moment>),
+           (unsigned)blocks_of(count, (int64_t)THREADS * N * ITERATIONS), THREADS, 0,
+           cuda_state(be)->compute, arrays, count, aligned, a->state, given, a->lr, a->beta1,
            a->beta2);
+}
+
+template <typename Gradient, typename Moment>
+static void choose(struct backend *be, const struct adamw_args *a) {
+    bool half_copy = a->copy && a->copy->dtype == DTYPE_F16;
+    if (a->remainder) launch<Gradient, struct upper_half, struct bf16_copy, Moment>(be, a);
+    else if (half_copy) launch<Gradient, float, __half, Moment>(be, a);
+    else launch<Gradient, float, struct bf16_copy, Moment>(be, a);
 }
 
 void cuda_adamw(struct backend *be, const struct adamw_args *args) {
     int64_t count = tensor_count(args->master);
-    assert(args->master->dtype == DTYPE_F32 && args->moment1->dtype == DTYPE_F32 &&
-           args->moment2->dtype == DTYPE_F32);
-    assert(tensor_count(args->gradients) == count);
+    enum dtype moments = args->moment1->dtype;
+    assert(args->master->dtype == (args->remainder ? DTYPE_BF16 : DTYPE_F32));
+    assert(moments == args->moment2->dtype && moments != DTYPE_F16);
+    assert(!(args->copy && args->remainder) && tensor_count(args->gradients) == count);
     if (count == 0) return;
-    enum dtype lower = args->lower ? args->lower->dtype : DTYPE_F32;
-    STORAGE_SWITCH(args->gradients->dtype, Gradient,
-                   STORAGE_SWITCH(lower, Lower, (launch<Gradient, Lower>(be, args))));
+    STORAGE_SWITCH(args->gradients->dtype, Gradient, {
+        if (moments == DTYPE_BF16) choose<Gradient, __nv_bfloat16>(be, args);
+        else choose<Gradient, float>(be, args);
+    });
     cuda_launched(be, "adamw");
 }

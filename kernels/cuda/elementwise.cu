@@ -1,6 +1,7 @@
 /* Passes over arrays without structure: casts, zeros, and the mean loss. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
+#include "kernels/cuda/rounding.h"
 #include "kernels/cuda/reduce.h"
 
 enum { CAST_THREADS = 256, CAST_CHUNKS = 4, SUM_THREADS = 1024 };
@@ -43,9 +44,14 @@ static void cast(struct backend *be, const struct tensor *out, const struct tens
 void cuda_cast(struct backend *be, const struct cast_args *args) {
     assert(tensor_count(args->in) == tensor_count(args->out));
     if (tensor_count(args->out) == 0) return;
-    STORAGE_SWITCH(
-        args->out->dtype, To,
-        STORAGE_SWITCH(args->in->dtype, From, (cast<To, From>(be, args->out, args->in))));
+    if (args->masters && args->out->dtype == DTYPE_BF16) {
+        assert(args->in->dtype == DTYPE_F32);
+        cast<struct bf16_copy, float>(be, args->out, args->in);
+    } else {
+        STORAGE_SWITCH(
+            args->out->dtype, To,
+            STORAGE_SWITCH(args->in->dtype, From, (cast<To, From>(be, args->out, args->in))));
+    }
     cuda_launched(be, "cast");
 }
 

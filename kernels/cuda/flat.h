@@ -65,6 +65,35 @@ static __device__ __forceinline__ void store_flat(T *to, const float *values, in
     }
 }
 
+/* The same for N patterns of 16 bits, each in the lower half of a word. */
+template <bool WHOLE, int N>
+static __device__ __forceinline__ void load_bits(uint32_t *bits, const uint16_t *from,
+                                                 int64_t left) {
+    if (WHOLE) {
+        struct chunk<uint16_t, N> moved = load_chunk<N>(from);
+        uint16_t at[N];
+        memcpy((void *)at, &moved.bits, sizeof at);
+        for (int i = 0; i < N; i++) bits[i] = at[i];
+    } else {
+        for (int i = 0; i < N; i++) bits[i] = i < left ? from[i] : 0;
+    }
+}
+
+template <bool WHOLE, int N>
+static __device__ __forceinline__ void store_bits(uint16_t *to, const uint32_t *bits,
+                                                  int64_t left) {
+    if (WHOLE) {
+        struct chunk<uint16_t, N> moved;
+        uint16_t at[N];
+        for (int i = 0; i < N; i++) at[i] = (uint16_t)bits[i];
+        memcpy(&moved.bits, (const void *)at, sizeof at);
+        *(struct chunk<uint16_t, N> *)to = moved;
+    } else {
+        for (int i = 0; i < N; i++)
+            if (i < left) to[i] = (uint16_t)bits[i];
+    }
+}
+
 /* How many values make 16 bytes of the widest type. */
 static constexpr __host__ __device__ int chunk_values(size_t bytes1, size_t bytes2 = 2,
                                                       size_t bytes3 = 2) {

@@ -48,6 +48,8 @@ enum config_schedule {
     CONFIG_SCHEDULE_WSD,
 };
 enum config_dtype { CONFIG_DTYPE_FLOAT32, CONFIG_DTYPE_LOWER };
+enum config_moments { CONFIG_MOMENTS_FLOAT32, CONFIG_MOMENTS_BFLOAT16 };
+enum config_copy { CONFIG_COPY_AUTO, CONFIG_COPY_SPLIT, CONFIG_COPY_KEPT, CONFIG_COPY_CAST };
 enum config_recompute { CONFIG_RECOMPUTE_NONE, CONFIG_RECOMPUTE_GELU, CONFIG_RECOMPUTE_LAYER };
 enum config_resume { CONFIG_RESUME_NEVER, CONFIG_RESUME_AUTO };
 
@@ -96,6 +98,7 @@ struct config {
         double decay_fraction; /* wsd only: part of the steps in the final decay */
         double beta1, beta2, eps, weight_decay;
         double grad_clip; /* 0: off */
+        enum config_moments moments;
     } optimizer;
     struct {
         bool enabled;
@@ -105,6 +108,9 @@ struct config {
     struct {
         enum config_dtype dtype;
     } gradients;
+    struct {
+        enum config_copy copy;
+    } weights;
     struct {
         double init_scale, growth_factor, backoff_factor;
         int64_t growth_interval;

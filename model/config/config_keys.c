@@ -20,6 +20,8 @@ static const char *const preset_words[] = {"",           "gpt2",    "gpt2-medium
 static const char *const tokenizer_words[] = {"bytes", "gpt2", NULL};
 static const char *const schedule_words[] = {"cosine", "linear", "constant", "wsd", NULL};
 static const char *const dtype_words[] = {"float32", "lower", NULL};
+static const char *const moments_words[] = {"float32", "bfloat16", NULL};
+static const char *const copy_words[] = {"auto", "split", "kept", "cast", NULL};
 static const char *const recompute_words[] = {"none", "gelu", "layer", NULL};
 static const char *const resume_words[] = {"never", "auto", NULL};
 
@@ -146,6 +148,9 @@ const struct config_option config_options[] = {
            HELP("AdamW, decoupled decay of matrices and embeddings.")),
     NUMBER(optimizer.grad_clip, 1, 0, 1e6,
            HELP("Largest global norm of the gradients; 0 = no clipping.")),
+    ENUM(optimizer.moments, CONFIG_MOMENTS_FLOAT32, moments_words,
+         HELP("Storage of AdamW's moments; bfloat16, rounded stochastically, takes half the "
+              "memory.")),
 
     BOOLEAN(autocast.enabled, true,
             HELP("false computes in float32 everywhere, whatever the precision.")),
@@ -156,6 +161,13 @@ const struct config_option config_options[] = {
 
     ENUM(gradients.dtype, CONFIG_DTYPE_FLOAT32, dtype_words,
          HELP("Storage of weight gradients; lower = the 16-bit type of the run.")),
+
+    ENUM(
+        weights.copy, CONFIG_COPY_AUTO, copy_words,
+        HELP(
+            "Where 16-bit weights come from, to the same bits. split: they are the upper halves of "
+            "the masters, bf16 only; kept: a copy beside the masters; cast: copied a layer at a "
+            "time when needed, less memory and slower. auto: split in bf16, kept in fp16.")),
 
     NUMBER(loss_scale.init_scale, 65536, 1e-6, 0x1p32, HELP("First loss scale.")),
     NUMBER(loss_scale.growth_factor, 2, 1.001, 1024,
@@ -207,6 +219,7 @@ const struct config_block config_blocks[] = {
     {"optimizer", "AdamW and its learning rate."},
     {"autocast", "What runs in 16 bit when precision is fp16 or bf16."},
     {"gradients", "How gradients are stored."},
+    {"weights", "How 16-bit weights are stored."},
     {"loss_scale", "Dynamic loss scaling; used with fp16 only."},
     {"eval", "Validation during training."},
     {"checkpoint", "What is saved, and whether to continue from it."},

@@ -154,7 +154,7 @@ static int open_moments(struct tensor_files *files, const struct gpt *gpt, const
 }
 
 static int finish_upload(struct gpt *gpt, struct error *error) {
-    gpt_refresh_lower(gpt);
+    masters_refresh(&gpt->masters, gpt->be);
     return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
 }
 

@@ -255,39 +255,51 @@ void checkpoint_free_entries(struct safetensors_entry *entries) {
     arrfree(entries);
 }
 
+/* One of the flat arrays that files hold: the masters, or a moment. */
+struct array {
+    const char *prefix;
+    enum dtype dtype; /* in files */
+    const struct gpt *gpt;
+    const struct optimizer *optimizer; /* NULL: the masters */
+    int moment;
+};
+
+static void download(const struct array *array, void *values, int64_t first, int64_t count) {
+    if (array->optimizer) optimizer_download(array->optimizer, array->moment, values, first, count);
+    else masters_download(&array->gpt->masters, array->gpt->be, values, first, count);
+}
+
 /* Appends one flat array, parameter by parameter. The writer is abandoned after a failure. */
-static int write_flat(struct safetensors_writer *writer, const struct gpt *gpt,
-                      const struct tensor *flat, float *buffer, struct error *error) {
-    struct backend *be = gpt->be;
+static int write_flat(struct safetensors_writer *writer, const struct array *array, void *buffer,
+                      struct error *error) {
+    const struct gpt *gpt = array->gpt;
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
-        struct tensor view = gpt_parameter_view(flat, &gpt->list[i]);
-        int64_t total = tensor_count(&view);
+        int64_t total = parameter_count(&gpt->list[i]);
         for (int64_t first = 0; first < total; first += PIECE) {
             int64_t count = total - first < PIECE ? total - first : PIECE;
-            size_t bytes = (size_t)count * sizeof *buffer;
-            backend_download(be, buffer, (const float *)view.data + first, bytes);
-            if (be->failure.text[0]) {
+            download(array, buffer, gpt->list[i].offset + first, count);
+            if (gpt->be->failure.text[0]) {
                 safetensors_write_abandon(writer);
-                return fail(error, "%s", be->failure.text);
+                return fail(error, "%s", gpt->be->failure.text);
             }
+            size_t bytes = (size_t)count * dtype_bytes(array->dtype);
             if (safetensors_write_data(writer, buffer, bytes, error)) return -1;
         }
     }
     return 0;
 }
 
-static int write_arrays(const struct gpt *gpt, const struct tensor *const *arrays,
-                        const char *const *prefixes, int count, const char *path,
+static int write_arrays(const struct array *arrays, int count, const char *path,
                         struct checkpoint_file *file, struct error *error) {
     struct safetensors_entry *entries = NULL;
     struct safetensors_writer writer;
     float *buffer = malloc(PIECE * sizeof *buffer);
     if (!buffer) return fail(error, "out of memory while writing %.400s", path);
     for (int i = 0; i < count; i++)
-        checkpoint_list_entries(&entries, gpt->list, prefixes[i], DTYPE_F32);
+        checkpoint_list_entries(&entries, arrays[i].gpt->list, arrays[i].prefix, arrays[i].dtype);
     int status = safetensors_write_begin(&writer, path, entries, (int)arrlen(entries), error);
     for (int i = 0; status == 0 && i < count; i++)
-        status = write_flat(&writer, gpt, arrays[i], buffer, error);
+        status = write_flat(&writer, &arrays[i], buffer, error);
     if (status == 0) status = safetensors_write_end(&writer, error);
     if (status == 0) {
         file->bytes = writer.file.size;
@@ -300,41 +312,47 @@ static int write_arrays(const struct gpt *gpt, const struct tensor *const *array
 
 int checkpoint_write_weights(const struct gpt *gpt, const char *path, struct checkpoint_file *file,
                              struct error *error) {
-    const char *prefix = checkpoint_weight_prefix;
-    const struct tensor *array = &gpt->master;
-    return write_arrays(gpt, &array, &prefix, 1, path, file, error);
+    const struct array masters = {checkpoint_weight_prefix, DTYPE_F32, gpt, NULL, 0};
+    return write_arrays(&masters, 1, path, file, error);
 }
 
 int checkpoint_write_moments(const struct optimizer *optimizer, const char *path,
                              struct checkpoint_file *file, struct error *error) {
-    const struct tensor *const arrays[] = {&optimizer->moment1, &optimizer->moment2};
-    return write_arrays(optimizer->gpt, arrays, moment_prefixes, 2, path, file, error);
+    const struct gpt *gpt = optimizer->gpt;
+    struct array arrays[2];
+    for (int i = 0; i < 2; i++)
+        arrays[i] = (struct array){moment_prefixes[i], gpt->precision.moments, gpt, optimizer, i};
+    return write_arrays(arrays, 2, path, file, error);
 }
 
-static void read_tensor(struct gpt *gpt, const struct tensor *flat,
-                        const struct parameter *parameter, const struct tensor_place *place) {
-    enum { READ = 16384 };
+enum { READ = 16384 };
+
+void checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files) {
     float values[READ];
-    struct tensor view = gpt_parameter_view(flat, parameter);
-    int64_t total = tensor_count(&view);
-    for (int64_t first = 0; first < total; first += READ) {
-        int64_t count = total - first < READ ? total - first : READ;
-        checkpoint_widen(values, place->entry, first, count);
-        backend_upload(gpt->be, (float *)view.data + first, values, (size_t)count * sizeof *values);
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+        const struct parameter *p = &gpt->list[i];
+        const struct tensor_place *place = checkpoint_find_weight(files, p->name);
+        for (int64_t first = 0, total = parameter_count(p); first < total; first += READ) {
+            int64_t count = total - first < READ ? total - first : READ;
+            checkpoint_widen(values, place->entry, first, count);
+            masters_upload(&gpt->masters, gpt->be, values, p->offset + first, count);
+        }
     }
 }
 
-void checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files) {
-    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++)
-        read_tensor(gpt, &gpt->master, &gpt->list[i],
-                    checkpoint_find_weight(files, gpt->list[i].name));
+static void read_moment(struct optimizer *optimizer, int moment, const struct parameter *p,
+                        const struct tensor_place *place) {
+    float values[READ];
+    for (int64_t first = 0, total = parameter_count(p); first < total; first += READ) {
+        int64_t count = total - first < READ ? total - first : READ;
+        checkpoint_widen(values, place->entry, first, count);
+        optimizer_upload(optimizer, moment, values, p->offset + first, count);
+    }
 }
 
 void checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_files *files) {
-    const struct tensor *const arrays[] = {&optimizer->moment1, &optimizer->moment2};
-    struct gpt *gpt = optimizer->gpt;
+    const struct parameter *list = optimizer->gpt->list;
     for (int moment = 0; moment < 2; moment++)
-        for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++)
-            read_tensor(gpt, arrays[moment], &gpt->list[i],
-                        find_moment(files, moment, gpt->list[i].name));
+        for (ptrdiff_t i = 0; i < arrlen(list); i++)
+            read_moment(optimizer, moment, &list[i], find_moment(files, moment, list[i].name));
 }

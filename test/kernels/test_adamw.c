@@ -1,34 +1,39 @@
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "test/kernels/golden.h"
 
-enum lower { LOWER_NONE, LOWER_F16, LOWER_BF16 };
+enum form { PLAIN, COPY_F16, COPY_BF16, SPLIT };
 
 struct given {
     int64_t count;
     enum dtype gradients;
-    enum lower lower;
+    enum form form;
     float loss_scale, clip, lr, weight_decay, epsilon;
     int32_t updates; /* taken before this one */
 };
 
 static const struct given cases[] = {
-    {1, DTYPE_F32, LOWER_NONE, 1, 1, 1e-3f, 0.1f, 1e-8f, 0},
-    {77, DTYPE_F32, LOWER_BF16, 1, 0.25f, 1e-3f, 0.1f, 1e-8f, 0},
-    {513, DTYPE_F32, LOWER_F16, 65536, 1, 6e-4f, 0, 1e-8f, 9},
-    {20011, DTYPE_F32, LOWER_BF16, 1, 0.5f, 1e-2f, 0.1f, 1e-8f, 1000},
-    {1025, DTYPE_BF16, LOWER_BF16, 1, 1, 1e-3f, 0.1f, 1e-5f, 1},
-    {1025, DTYPE_F16, LOWER_F16, 1024, 0.75f, 1e-3f, 0.01f, 1e-8f, 100000},
-    {129, DTYPE_F32, LOWER_NONE, 3, 1, 1.0f, 0.5f, 1e-2f, 2},
+    {1, DTYPE_F32, PLAIN, 1, 1, 1e-3f, 0.1f, 1e-8f, 0},
+    {77, DTYPE_F32, COPY_BF16, 1, 0.25f, 1e-3f, 0.1f, 1e-8f, 0},
+    {513, DTYPE_F32, COPY_F16, 65536, 1, 6e-4f, 0, 1e-8f, 9},
+    {20011, DTYPE_F32, COPY_BF16, 1, 0.5f, 1e-2f, 0.1f, 1e-8f, 1000},
+    {1025, DTYPE_BF16, COPY_BF16, 1, 1, 1e-3f, 0.1f, 1e-5f, 1},
+    {1025, DTYPE_F16, COPY_F16, 1024, 0.75f, 1e-3f, 0.01f, 1e-8f, 100000},
+    {129, DTYPE_F32, PLAIN, 3, 1, 1.0f, 0.5f, 1e-2f, 2},
+    {1, DTYPE_F32, SPLIT, 1, 1, 1e-3f, 0.1f, 1e-8f, 0},
+    {20011, DTYPE_F32, SPLIT, 1, 0.5f, 1e-2f, 0.1f, 1e-8f, 1000},
+    {1025, DTYPE_BF16, SPLIT, 1, 1, 1e-3f, 0.1f, 1e-5f, 1},
 };
 #define EACH_CASE(i) (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
 
 static const float BETA1 = 0.9f, BETA2 = 0.95f;
 
 struct tensors {
-    struct tensor master, moment1, moment2, lower, gradients;
+    struct tensor master, moment1, moment2, copy, gradients;
+    struct tensor remainder; /* of split masters; its bits are integers */
     const struct step_state *state;
     double *master_before, *moment1_before, *moment2_before;
 };
@@ -38,6 +43,43 @@ static struct tensor positive(struct check *c, int64_t count) {
     double *values = check_read(c, &random);
     for (int64_t i = 0; i < count; i++) values[i] *= values[i];
     return check_tensor(c, CHECK_WRITE, DTYPE_F32, count, 0, values);
+}
+
+/* The bits of a tensor of 16 bit. */
+static uint16_t *read_bits(struct check *c, const struct tensor *tensor) {
+    uint16_t *bits = (uint16_t *)check_doubles(c, tensor_count(tensor));
+    backend_download(&c->be, bits, tensor->data, tensor_bytes(tensor));
+    return bits;
+}
+
+static double *read_masters(struct check *c, const struct tensors *t) {
+    if (!t->remainder.data) return check_read(c, &t->master);
+    int64_t count = tensor_count(&t->master);
+    double *values = check_doubles(c, count);
+    const uint16_t *upper = read_bits(c, &t->master), *remainder = read_bits(c, &t->remainder);
+    for (int64_t i = 0; i < count; i++) {
+        float value;
+        join_masters(&value, &upper[i], (const int16_t *)&remainder[i], 1);
+        values[i] = value;
+    }
+    return values;
+}
+
+/* The same masters as two tensors of 16 bit. */
+static void split(struct check *c, struct tensors *t) {
+    int64_t count = tensor_count(&t->master);
+    double *values = check_read(c, &t->master);
+    uint16_t *upper = (uint16_t *)check_doubles(c, count);
+    int16_t *remainder = (int16_t *)check_doubles(c, count);
+    for (int64_t i = 0; i < count; i++) {
+        float value = (float)values[i];
+        split_masters(&upper[i], &remainder[i], &value, 1);
+    }
+    size_t bytes = (size_t)count * sizeof *upper;
+    t->master.dtype = DTYPE_BF16;
+    t->master.data = check_memory(c, CHECK_WRITE, upper, bytes);
+    t->remainder = t->master;
+    t->remainder.data = check_memory(c, CHECK_WRITE, remainder, bytes);
 }
 
 static struct tensors make(struct check *c, const struct given *g, int32_t found_inf) {
@@ -52,26 +94,29 @@ static struct tensors make(struct check *c, const struct given *g, int32_t found
         .gradients = check_normal(c, g->gradients, g->count, 0, 0.3 * (double)g->loss_scale),
         .state = check_memory(c, CHECK_READ, &state, sizeof state),
     };
-    enum dtype lower = g->lower == LOWER_F16 ? DTYPE_F16 : DTYPE_BF16;
-    if (g->lower != LOWER_NONE) t.lower = check_output(c, lower, g->count, 0);
-    t.master_before = check_read(c, &t.master);
+    enum dtype copy = g->form == COPY_F16 ? DTYPE_F16 : DTYPE_BF16;
+    if (g->form == COPY_F16 || g->form == COPY_BF16) t.copy = check_output(c, copy, g->count, 0);
+    if (g->form == SPLIT) split(c, &t);
+    t.master_before = read_masters(c, &t);
     t.moment1_before = check_read(c, &t.moment1);
     t.moment2_before = check_read(c, &t.moment2);
     return t;
 }
 
 static void run(struct check *c, const struct given *g, const struct tensors *t) {
-    CHECK_OP(c, adamw, .master = &t->master, .moment1 = &t->moment1, .moment2 = &t->moment2,
-             .lower = t->lower.data ? &t->lower : NULL, .gradients = &t->gradients,
-             .state = t->state, .lr = g->lr, .beta1 = BETA1, .beta2 = BETA2, .epsilon = g->epsilon,
+    CHECK_OP(c, adamw, .master = &t->master, .remainder = t->remainder.data, .moment1 = &t->moment1,
+             .moment2 = &t->moment2, .copy = t->copy.data ? &t->copy : NULL,
+             .gradients = &t->gradients, .state = t->state, .key = {0x12345678, 0x9abcdef0},
+             .lr = g->lr, .beta1 = BETA1, .beta2 = BETA2, .epsilon = g->epsilon,
              .weight_decay = g->weight_decay);
 }
 
-static void verify_lower(struct check *c, const struct tensors *t) {
+/* bf16 rounds masters' ties away from zero. Those of the cases are none. */
+static void verify_copy(struct check *c, const struct tensors *t) {
     double *master = check_read(c, &t->master);
     for (int64_t i = 0; i < tensor_count(&t->master); i++)
-        master[i] = check_round(master[i], t->lower.dtype);
-    check_equal(c, "lower", &t->lower, master);
+        master[i] = check_round(master[i], t->copy.dtype);
+    check_equal(c, "copy", &t->copy, master);
 }
 
 /* The update as published (Loshchilov and Hutter, algorithm 2), in fp64. */
@@ -92,8 +137,9 @@ static void verify(struct check *c, const struct given *g, const struct tensors 
     }
     check_close(c, "adamw_moment", &t->moment1, m, m_size);
     check_close(c, "adamw_moment", &t->moment2, v, v);
-    check_close(c, "adamw_master", &t->master, master, size);
-    if (t->lower.data) verify_lower(c, t);
+    struct tensor now = check_tensor(c, CHECK_READ, DTYPE_F32, g->count, 0, read_masters(c, t));
+    check_close(c, "adamw_master", &now, master, size);
+    if (t->copy.data) verify_copy(c, t);
 }
 
 static void body(struct check *c, const void *given) {
@@ -120,27 +166,30 @@ static struct tensor part_of(struct check *c, struct tensor *whole, const double
 static void odd_place(struct check *c, const void *given) {
     struct given g = *(const struct given *)given;
     struct tensors all = make(c, &g, 0), t = all;
-    double *lower_before = check_read(c, &all.lower), *master_before = check_read(c, &all.master);
-    t.master = part_of(c, &all.master, NULL);
-    t.moment1 = part_of(c, &all.moment1, NULL);
-    t.moment2 = part_of(c, &all.moment2, NULL);
-    t.lower = part_of(c, &all.lower, NULL);
-    t.gradients = part_of(c, &all.gradients, NULL);
-    t.master_before = check_read(c, &t.master);
+    struct tensor *const wholes[] = {&all.master,  &all.remainder, &all.moment1,
+                                     &all.moment2, &all.copy,      &all.gradients};
+    struct tensor *const parts[] = {&t.master,  &t.remainder, &t.moment1,
+                                    &t.moment2, &t.copy,      &t.gradients};
+    double *before[6] = {NULL};
+    for (int i = 0; i < 6; i++) {
+        if (!wholes[i]->data) continue;
+        before[i] = check_read(c, wholes[i]);
+        *parts[i] = part_of(c, wholes[i], NULL);
+    }
+    t.master_before = read_masters(c, &t);
     t.moment1_before = check_read(c, &t.moment1);
     t.moment2_before = check_read(c, &t.moment2);
     g.count = tensor_count(&t.master);
     run(c, &g, &t);
-    part_of(c, &all.master, master_before);
-    part_of(c, &all.moment1, all.moment1_before);
-    part_of(c, &all.moment2, all.moment2_before);
-    part_of(c, &all.lower, lower_before);
+    for (int i = 0; i < 6; i++)
+        if (wholes[i]->data) part_of(c, wholes[i], before[i]);
     if (c->verify) verify(c, &g, &t);
 }
 
 Test(adamw, odd_place) {
     check_everywhere(odd_place, &cases[3]);
     check_everywhere(odd_place, &cases[5]);
+    check_everywhere(odd_place, &cases[8]);
 }
 
 /* Nothing may change, whatever the gradients hold, and the copy is not touched either. */
@@ -150,17 +199,166 @@ static void skip(struct check *c, const void *given) {
     double *bad = check_doubles(c, g->count);
     for (int64_t i = 0; i < g->count; i++) bad[i] = i % 2 ? NAN : INFINITY;
     t.gradients = check_tensor(c, CHECK_READ, g->gradients, g->count, 0, bad);
+    uint16_t *upper = t.remainder.data ? read_bits(c, &t.master) : NULL, *now;
     run(c, g, &t);
-    check_equal(c, "master", &t.master, t.master_before);
+    if (upper) {
+        now = read_bits(c, &t.master);
+        cr_assert_eq(memcmp(upper, now, (size_t)g->count * sizeof *now), 0, "upper half written");
+    }
+    struct tensor master = check_tensor(c, CHECK_READ, DTYPE_F32, g->count, 0, read_masters(c, &t));
+    check_equal(c, "master", &master, t.master_before);
     check_equal(c, "moment1", &t.moment1, t.moment1_before);
     check_equal(c, "moment2", &t.moment2, t.moment2_before);
-    double *lower = t.lower.data ? check_read(c, &t.lower) : NULL;
-    for (int64_t i = 0; lower && i < g->count; i++) cr_assert(isnan(lower[i]), "copy written");
+    double *copy = t.copy.data ? check_read(c, &t.copy) : NULL;
+    for (int64_t i = 0; copy && i < g->count; i++) cr_assert(isnan(copy[i]), "copy written");
 }
 
 Test(adamw, skipped_step_changes_nothing) {
     for
         EACH_CASE(i) check_everywhere(skip, &cases[i]);
+}
+
+/* ---- forms against each other: the same bits */
+
+/* Masters at every exponent, ties of the copy and numbers beside them, both signs, subnormals, and
+ * what the copy rounds to infinity; gradients from nothing to what makes the update infinite. */
+static double hostile_master(int64_t i) {
+    static const uint32_t lows[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x1234, 0xfedc};
+    uint32_t bits = (uint32_t)(i % 0x7f80) << 16 | lows[i / 7 % 8] | (uint32_t)(i & 1) << 31;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void make_hostile(struct check *c, const struct given *g, struct tensors *t) {
+    *t = make(c, g, 0);
+    double *values = check_doubles(c, g->count), *gradients = check_doubles(c, g->count);
+    for (int64_t i = 0; i < g->count; i++) {
+        values[i] = hostile_master(i);
+        gradients[i] = ldexp(i % 3 ? 1 : -1, (int)(i % 61) - 40);
+    }
+    t->master = check_tensor(c, CHECK_WRITE, DTYPE_F32, g->count, 0, values);
+    t->gradients = check_tensor(c, CHECK_READ, g->gradients, g->count, 0, gradients);
+}
+
+/* Steps in a row, each form from what it left itself. */
+static void forms_agree(struct check *c, const void *given) {
+    enum { STEPS = 3 };
+    struct given g = *(const struct given *)given;
+    struct tensors kept, halves;
+    make_hostile(c, &g, &kept);
+    make_hostile(c, &g, &halves);
+    halves.moment1 = check_tensor(c, CHECK_WRITE, DTYPE_F32, g.count, 0, kept.moment1_before);
+    halves.moment2 = check_tensor(c, CHECK_WRITE, DTYPE_F32, g.count, 0, kept.moment2_before);
+    halves.copy = (struct tensor){0};
+    split(c, &halves);
+    for (int step = 0; step < STEPS; step++) {
+        run(c, &g, &kept);
+        run(c, &g, &halves);
+        if (!c->verify) continue;
+        double *a = read_masters(c, &kept), *b = read_masters(c, &halves);
+        uint16_t *copy = read_bits(c, &kept.copy), *upper = read_bits(c, &halves.master);
+        for (int64_t i = 0; i < g.count; i++) {
+            cr_assert(memcmp(&a[i], &b[i], sizeof *a) == 0 || (isnan(a[i]) && isnan(b[i])),
+                      "master %d is %a kept and %a split", (int)i, a[i], b[i]);
+            cr_assert_eq(copy[i], upper[i], "copy %d of %a is %04x kept and %04x split", (int)i,
+                         a[i], copy[i], upper[i]);
+        }
+    }
+}
+
+Test(adamw, split_masters_are_those_with_a_copy) {
+    static const struct given hostile[] = {
+        {65536, DTYPE_F32, COPY_BF16, 1, 1, 1e-3f, 0.1f, 1e-8f, 0},
+        {65536, DTYPE_BF16, COPY_BF16, 1, 0.25f, 0.5f, 0, 1e-8f, 7},
+    };
+    for (int i = 0; i < 2; i++) check_everywhere(forms_agree, &hostile[i]);
+}
+
+/* ---- moments in bf16 */
+
+static struct tensors with_bf16_moments(struct check *c, const struct given *g) {
+    struct tensors t = make(c, g, 0);
+    for (int64_t i = 0; i < g->count; i++) {
+        t.moment1_before[i] = check_round(t.moment1_before[i], DTYPE_BF16);
+        t.moment2_before[i] = check_round(t.moment2_before[i], DTYPE_BF16);
+    }
+    t.moment1 = check_tensor(c, CHECK_WRITE, DTYPE_BF16, g->count, 0, t.moment1_before);
+    t.moment2 = check_tensor(c, CHECK_WRITE, DTYPE_BF16, g->count, 0, t.moment2_before);
+    return t;
+}
+
+/* What fp32 moments would be, rounded up or down. */
+static void expect_neighbors(struct check *c, const struct tensor *rounded,
+                             const struct tensor *exact) {
+    int64_t up = 0, inexact = 0;
+    uint16_t *got = read_bits(c, rounded);
+    double *wanted = check_read(c, exact);
+    for (int64_t i = 0; i < tensor_count(rounded); i++) {
+        float value = (float)wanted[i];
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        uint16_t below = (uint16_t)(bits >> 16);
+        bool is_exact = (bits & 0xffff) == 0;
+        cr_assert(got[i] == below || (!is_exact && got[i] == below + 1),
+                  "%04x is no neighbor of %a", got[i], wanted[i]);
+        up += got[i] != below;
+        inexact += !is_exact;
+    }
+    double share = inexact ? (double)up / (double)inexact : 0.5;
+    if (inexact > 1000)
+        cr_assert(fabs(share - 0.5) < 2.5 / sqrt((double)inexact), "%g are rounded up", share);
+}
+
+static void bf16_moments(struct check *c, const void *given) {
+    const struct given *g = given;
+    struct tensors t = with_bf16_moments(c, g), wide = t;
+    wide.master = check_tensor(c, CHECK_WRITE, DTYPE_F32, g->count, 0, t.master_before);
+    wide.copy = wide.remainder = (struct tensor){0};
+    wide.moment1 = check_tensor(c, CHECK_WRITE, DTYPE_F32, g->count, 0, t.moment1_before);
+    wide.moment2 = check_tensor(c, CHECK_WRITE, DTYPE_F32, g->count, 0, t.moment2_before);
+    run(c, g, &t);
+    run(c, g, &wide);
+    if (!c->verify) return;
+    expect_neighbors(c, &t.moment1, &wide.moment1);
+    expect_neighbors(c, &t.moment2, &wide.moment2);
+    /* The update takes the moments before they are rounded. */
+    struct tensor now = check_tensor(c, CHECK_READ, DTYPE_F32, g->count, 0, read_masters(c, &t));
+    check_equal(c, "master", &now, check_read(c, &wide.master));
+}
+
+Test(adamw, bf16_moments_are_neighbors) {
+    for
+        EACH_CASE(i) check_everywhere(bf16_moments, &cases[i]);
+}
+
+/* In one piece or in three, from anywhere in the flat order: an element's bits are its own. */
+static void parts_agree(struct check *c, const void *given) {
+    const struct given *g = given;
+    struct tensors whole = with_bf16_moments(c, g), t = whole;
+    t.master = check_tensor(c, CHECK_WRITE, DTYPE_F32, g->count, 0, whole.master_before);
+    t.moment1 = check_tensor(c, CHECK_WRITE, DTYPE_BF16, g->count, 0, whole.moment1_before);
+    t.moment2 = check_tensor(c, CHECK_WRITE, DTYPE_BF16, g->count, 0, whole.moment2_before);
+    run(c, g, &whole);
+    const int64_t borders[] = {0, 1000, 1512, g->count};
+    for (int part = 0; part < 3; part++) {
+        int64_t first = borders[part], count = borders[part + 1] - first;
+        struct tensor master = tensor_range(&t.master, first, count);
+        struct tensor moment1 = tensor_range(&t.moment1, first, count);
+        struct tensor moment2 = tensor_range(&t.moment2, first, count);
+        struct tensor gradients = tensor_range(&t.gradients, first, count);
+        CHECK_OP(c, adamw, .master = &master, .moment1 = &moment1, .moment2 = &moment2,
+                 .gradients = &gradients, .state = t.state, .key = {0x12345678, 0x9abcdef0},
+                 .first = first, .lr = g->lr, .beta1 = BETA1, .beta2 = BETA2, .epsilon = g->epsilon,
+                 .weight_decay = g->weight_decay);
+    }
+    check_equal(c, "moment1", &t.moment1, check_read(c, &whole.moment1));
+    check_equal(c, "moment2", &t.moment2, check_read(c, &whole.moment2));
+}
+
+Test(adamw, parts_draw_the_bits_of_the_whole) {
+    check_everywhere(parts_agree,
+                     &(const struct given){20011, DTYPE_F32, PLAIN, 1, 1, 1e-3f, 0.1f, 1e-8f, 5});
 }
 
 /* Several steps in a row, where the updates counter matters. */

@@ -11,10 +11,9 @@ enum { TEXT = 100, PROMPT = 5, GIVEN = 70 };
 
 /* Weights large enough that predictions are far from uniform. */
 static inline void sharpen(struct gpt *gpt, float factor) {
-    float *weights = rig_floats(gpt->be, &gpt->master);
+    float *weights = masters_values(gpt);
     for (int64_t i = 0; i < gpt->count; i++) weights[i] *= factor;
-    backend_upload(gpt->be, gpt->master.data, weights, tensor_bytes(&gpt->master));
-    gpt_refresh_lower(gpt);
+    masters_put(gpt, weights);
     free(weights);
 }
 

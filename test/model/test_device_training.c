@@ -51,9 +51,9 @@ static struct result train_on(enum device device, const struct config *config) {
     rig.config = *config;
     rig_open_on(&rig, device, 1);
     struct gpt *gpt = &rig.trainer.gpt;
-    result.initial = rig_floats(&rig.be, &gpt->master);
+    result.initial = masters_values(gpt);
     for (int step = 0; step < STEPS; step++) result.reports[step] = rig_step(&rig);
-    result.final = rig_floats(&rig.be, &gpt->master);
+    result.final = masters_values(gpt);
     result.count = gpt->count;
     result.digest = rig_digest(&rig);
     rig_close(&rig);

@@ -23,9 +23,8 @@ static void eval_open(struct eval_rig *eval, struct rig *rig, int64_t batch, int
     if (sequences % batch > 0) evaluate_plan(gpt, sequences % batch, RIG_LENGTH);
     cr_assert_eq(backend_plan_end(be, &rig->error), 0, "%s", rig->error.text);
     cr_assert_eq(gpt_allocate(gpt, &rig->error), 0, "%s", rig->error.text);
-    float *weights = rig_floats(be, &rig->trainer.gpt.master);
-    backend_upload(be, gpt->master.data, weights, tensor_bytes(&gpt->master));
-    gpt_refresh_lower(gpt);
+    float *weights = masters_values(&rig->trainer.gpt);
+    masters_put(gpt, weights);
     free(weights);
     cr_assert_eq(batches_open(&eval->batches, be, gpt->capacity.rows, &rig->error), 0);
     eval->sum = backend_allocate(be, sizeof *eval->sum);

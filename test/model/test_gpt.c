@@ -106,62 +106,136 @@ Test(gpt, offsets_are_aligned_dense_and_grouped_by_decay) {
     }
 }
 
-static void expect_place(const struct tensor *tensor, const struct tensor *flat, const char *name,
-                         const struct gpt *gpt, const char *what) {
-    const struct parameter *p = find(gpt, name);
-    cr_expect_eq((char *)tensor->data,
-                 (char *)flat->data + (size_t)p->offset * dtype_bytes(flat->dtype), "%s of %s",
-                 what, name);
-    cr_expect_eq(tensor->dtype, flat->dtype, "%s of %s", what, name);
-    cr_expect_eq(tensor_count(tensor), extent(gpt, p), "%s of %s", what, name);
-    cr_expect_eq(tensor_columns(tensor), p->extent.columns ? p->extent.columns : p->extent.rows,
-                 "%s of %s", what, name);
+/* A value for each element of the flat order, none of which is exact in 16 bit. */
+static float value_at(int64_t element) {
+    return 1.0f + (float)(element % 8000 + 1) * 0x1p-20f + (float)(element % 7);
 }
 
-/* Operations kept in fp32 read the masters, the others the 16-bit copy. */
-static void check_places(const char *kept, bool lower_gradients) {
+static float rounded(float value, enum dtype dtype) {
+    switch (dtype) {
+    case DTYPE_F32: break;
+    case DTYPE_F16: return f32_from_f16(f16_from_f32(value));
+    case DTYPE_BF16: return f32_from_bf16(bf16_from_master(value));
+    }
+    return value;
+}
+
+/* The tensor that operations read holds the parameter's masters, rounded to the site's dtype. */
+static void expect_read(const struct tensor *tensor, const char *name, enum autocast_site site,
+                        struct gpt *gpt) {
+    const struct parameter *p = find(gpt, name);
+    cr_expect_eq(tensor->dtype, gpt->precision.site[site], "%s", name);
+    cr_expect_eq(tensor_count(tensor), extent(gpt, p), "%s", name);
+    cr_expect_eq(tensor_columns(tensor), p->extent.columns ? p->extent.columns : p->extent.rows,
+                 "%s", name);
+    masters_cast(&gpt->masters, gpt->be, p->layer);
+    float *values = rig_floats(gpt->be, tensor);
+    for (int64_t i = 0; i < tensor_count(tensor); i++)
+        cr_assert_eq(values[i], rounded(value_at(p->offset + i), tensor->dtype), "%s[%d]", name,
+                     (int)i);
+    free(values);
+}
+
+static void expect_gradient(const struct tensor *tensor, const char *name, const struct gpt *gpt) {
+    const struct parameter *p = find(gpt, name);
+    cr_expect_eq((char *)tensor->data,
+                 (char *)gpt->gradients.data +
+                     (size_t)p->offset * dtype_bytes(gpt->gradients.dtype),
+                 "gradient of %s", name);
+    cr_expect_eq(tensor_count(tensor), extent(gpt, p), "gradient of %s", name);
+}
+
+/* The embedding adds up masters: split ones with their remainders. */
+static void expect_token_table(const struct gpt *gpt) {
+    const struct parameter *wte = find(gpt, "wte.weight");
+    const struct tensor *table = &gpt->token_table;
+    for (int64_t i = 0; i < tensor_count(table); i++) {
+        float value = value_at(wte->offset + i), found;
+        if (gpt->token_remainder)
+            join_masters(&found, (uint16_t *)table->data + i, gpt->token_remainder + i, 1);
+        else found = ((float *)table->data)[i];
+        cr_assert_eq(found, value);
+    }
+}
+
+/* Operations kept in fp32 read the masters, the others their copies, in every form. */
+static void check_places(enum config_precision precision, enum config_copy copy, const char *kept,
+                         bool lower_gradients) {
     struct rig rig = {0};
     struct gpt gpt;
-    rig_config(&rig.config, CONFIG_PRECISION_FP16);
+    rig_config(&rig.config, precision);
+    rig.config.weights.copy = copy;
     if (kept) rig.config.autocast.float32 = (struct config_words){1, {kept}};
     if (lower_gradients) rig.config.gradients.dtype = CONFIG_DTYPE_LOWER;
     open_allocated(&rig, &gpt);
+    float *values = malloc((size_t)gpt.count * sizeof *values);
+    for (int64_t i = 0; i < gpt.count; i++) values[i] = value_at(i);
+    masters_put(&gpt, values);
+    free(values);
     for (int layer = 0; layer < 2; layer++) {
-#define X(field, hugging_face, shape, id, ...)                                                   \
-    {                                                                                            \
-        char name[64];                                                                           \
-        bool float32 = gpt.precision.site[SITE_##id] == DTYPE_F32;                               \
-        snprintf(name, sizeof name, "h.%d.%s", layer, hugging_face);                             \
-        expect_place(&gpt.masters.layers[layer].field, &gpt.master, name, &gpt, "master");       \
-        expect_place(&gpt.weights.layers[layer].field, float32 ? &gpt.master : &gpt.lower, name, \
-                     &gpt, "weight");                                                            \
-        expect_place(&gpt.dweights.layers[layer].field, &gpt.gradients, name, &gpt, "gradient"); \
+#define X(field, hugging_face, shape, id, ...)                                \
+    {                                                                         \
+        char name[64];                                                        \
+        snprintf(name, sizeof name, "h.%d.%s", layer, hugging_face);          \
+        expect_read(&gpt.weights.layers[layer].field, name, SITE_##id, &gpt); \
+        expect_gradient(&gpt.dweights.layers[layer].field, name, &gpt);       \
     }
         LAYER_PARAMETERS(X)
 #undef X
     }
-#define X(field, name, shape, id, ...)                                                        \
-    expect_place(&gpt.masters.field, &gpt.master, name, &gpt, "master");                      \
-    expect_place(&gpt.weights.field,                                                          \
-                 gpt.precision.site[SITE_##id] == DTYPE_F32 ? &gpt.master : &gpt.lower, name, \
-                 &gpt, "weight");                                                             \
-    expect_place(&gpt.dweights.field, &gpt.gradients, name, &gpt, "gradient");
+#define X(field, name, shape, id, ...)                      \
+    expect_read(&gpt.weights.field, name, SITE_##id, &gpt); \
+    expect_gradient(&gpt.dweights.field, name, &gpt);
     MODEL_PARAMETERS(X)
 #undef X
-    cr_expect_eq(gpt.gradients.dtype, lower_gradients ? DTYPE_F16 : DTYPE_F32);
+    expect_token_table(&gpt);
+    cr_expect_eq(gpt.gradients.dtype, lower_gradients ? gpt.precision.lower : DTYPE_F32);
     close_gpt(&rig, &gpt);
 }
 
-Test(gpt, structs_and_list_agree) {
-    check_places(NULL, false);
-    check_places("lm_head", true);
-    check_places("mlp_fc", false);
+Test(gpt, operations_read_rounded_masters) {
+    for (int p = 0; p < 3; p++)
+        for (int copy = CONFIG_COPY_AUTO; copy <= CONFIG_COPY_CAST; copy++) {
+            check_places(rig_precisions[p], (enum config_copy)copy, NULL, false);
+            check_places(rig_precisions[p], (enum config_copy)copy, "lm_head", true);
+            check_places(rig_precisions[p], (enum config_copy)copy, "mlp_fc", false);
+        }
+}
+
+/* Parts of the flat order that begin and end anywhere, across groups. */
+Test(gpt, masters_are_read_and_written_in_parts) {
+    for (int p = 0; p < 3; p++) {
+        struct rig rig = {0};
+        struct gpt gpt;
+        rig_config(&rig.config, rig_precisions[p]);
+        rig.config.autocast.float32 = (struct config_words){1, {"mlp_fc"}};
+        open_allocated(&rig, &gpt);
+        float *wanted = calloc((size_t)gpt.count, sizeof *wanted);
+        for (uint64_t part = 0; part < 50; part++) {
+            int64_t first = (int64_t)(random_bits(1, 0, part) % (uint64_t)gpt.count);
+            int64_t count = (int64_t)(random_bits(1, 1, part) % (uint64_t)(gpt.count - first + 1));
+            for (int64_t i = first; i < first + count; i++)
+                wanted[i] = (float)random_normal(1, part + 2, (uint64_t)i);
+            masters_upload(&gpt.masters, &rig.be, wanted + first, first, count);
+            float *found = malloc((size_t)count * sizeof *found + 1);
+            masters_download(&gpt.masters, &rig.be, found, first, count);
+            cr_expect_eq(memcmp(found, wanted + first, (size_t)count * sizeof *found), 0);
+            free(found);
+        }
+        float *all = masters_values(&gpt);
+        cr_expect_eq(memcmp(all, wanted, (size_t)gpt.count * sizeof *all), 0);
+        free(all);
+        free(wanted);
+        close_gpt(&rig, &gpt);
+    }
 }
 
 static float *values_of(struct gpt *gpt, const char *name, int64_t *count) {
-    struct tensor view = gpt_parameter_view(&gpt->master, find(gpt, name));
-    *count = tensor_count(&view);
-    return rig_floats(gpt->be, &view);
+    const struct parameter *p = find(gpt, name);
+    *count = parameter_count(p);
+    float *values = malloc((size_t)*count * sizeof *values);
+    masters_download(&gpt->masters, gpt->be, values, p->offset, *count);
+    return values;
 }
 
 /* Mean and deviation within five standard errors, and the share beyond two sigmas as a normal
@@ -242,8 +316,7 @@ static struct digest digest_of(struct gpt *gpt) {
     struct sha256 hash;
     uint8_t bytes[SHA256_BYTES];
     sha256_begin(&hash);
-    rig_hash(&hash, gpt->be, &gpt->master);
-    rig_hash(&hash, gpt->be, &gpt->lower);
+    rig_hash_masters(&hash, gpt);
     sha256_end(&hash, bytes);
     sha256_hex(digest.hex, bytes);
     return digest;
@@ -271,31 +344,11 @@ Test(gpt, initial_weights_are_a_function_of_the_seed) {
     cr_expect_str_neq(first.hex, initial_digest(UINT64_C(1) << 40, 1).hex);
 }
 
-Test(gpt, refresh_rounds_the_masters) {
-    for (size_t p = 1; p < COUNT(rig_precisions); p++) {
-        struct rig rig = {0};
-        struct gpt gpt;
-        rig_config(&rig.config, rig_precisions[p]);
-        open_allocated(&rig, &gpt);
-        gpt_initialize(&gpt, 1);
-        const float *master = gpt.master.data;
-        const uint16_t *lower = gpt.lower.data;
-        for (int64_t i = 0; i < gpt.count; i++)
-            cr_assert_eq(lower[i], gpt.lower.dtype == DTYPE_BF16 ? bf16_from_f32(master[i])
-                                                                 : f16_from_f32(master[i]));
-        close_gpt(&rig, &gpt);
-    }
-}
-
 /* Everything that is no parameter: gaps between them, and rows beyond the vocabulary. */
-static void expect_padding_zero(struct rig *rig, const struct tensor *flat, const char *what) {
-    struct gpt *gpt = &rig->trainer.gpt;
-    if (!flat->data) return;
-    float *values = rig_floats(&rig->be, flat);
-    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
-        struct tensor view = gpt_parameter_view(flat, &gpt->list[i]);
-        memset(values + gpt->list[i].offset, 0, (size_t)tensor_count(&view) * sizeof *values);
-    }
+static void expect_padding_zero(const struct gpt *gpt, float *values, const char *what) {
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++)
+        memset(values + gpt->list[i].offset, 0,
+               (size_t)parameter_count(&gpt->list[i]) * sizeof *values);
     for (int64_t i = 0; i < gpt->count; i++)
         cr_assert_eq(values[i], 0, "%s[%d] is %g", what, (int)i, values[i]);
     free(values);
@@ -313,11 +366,11 @@ static void check_padding(enum config_precision precision, int64_t vocabulary, i
     cr_expect_geq(gpt->shape.padded_vocab, vocabulary);
     cr_expect_lt(gpt->shape.padded_vocab, vocabulary + VOCAB_ALIGNMENT);
     rig_steps(&rig, 4);
-    expect_padding_zero(&rig, &gpt->gradients, "gradients");
-    expect_padding_zero(&rig, &gpt->master, "masters");
-    expect_padding_zero(&rig, &gpt->lower, "lower");
-    expect_padding_zero(&rig, &rig.trainer.optimizer.moment1, "moment1");
-    expect_padding_zero(&rig, &rig.trainer.optimizer.moment2, "moment2");
+    struct tensor *moments = rig.trainer.optimizer.moments;
+    expect_padding_zero(gpt, rig_floats(&rig.be, &gpt->gradients), "gradients");
+    expect_padding_zero(gpt, masters_values(gpt), "masters");
+    expect_padding_zero(gpt, rig_floats(&rig.be, &moments[0]), "first moments");
+    expect_padding_zero(gpt, rig_floats(&rig.be, &moments[1]), "second moments");
     rig_close(&rig);
 }
 

@@ -121,10 +121,10 @@ static void open_setup(struct setup *s, const struct bounds *bounds) {
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
         char name[128];
         snprintf(name, sizeof name, "initial.transformer.%s", gpt->list[i].name);
-        struct tensor view = gpt_parameter_view(&gpt->master, &gpt->list[i]);
-        backend_upload(&s->be, view.data, floats(s, name), tensor_bytes(&view));
+        masters_upload(&gpt->masters, &s->be, floats(s, name), gpt->list[i].offset,
+                       parameter_count(&gpt->list[i]));
     }
-    gpt_refresh_lower(gpt);
+    masters_refresh(&gpt->masters, &s->be);
 }
 
 static void close_setup(struct setup *s) {
@@ -197,9 +197,9 @@ static void check_final_weights(struct setup *s) {
         const float *final = floats(s, name);
         snprintf(name, sizeof name, "initial.transformer.%s", gpt->list[i].name);
         const float *initial = floats(s, name);
-        struct tensor view = gpt_parameter_view(&gpt->master, &gpt->list[i]);
-        float *got = values_of(s, &view);
-        int64_t count = tensor_count(&view), third = count / 3;
+        int64_t count = parameter_count(&gpt->list[i]), third = count / 3;
+        float *got = malloc((size_t)count * sizeof *got);
+        masters_download(&gpt->masters, &s->be, got, gpt->list[i].offset, count);
         bool qkv_bias = strstr(name, "c_attn.bias") != NULL;
         /* Softmax does not see a bias of the keys: its gradient is zero but for rounding noise,
          * which Adam turns into full steps of random sign. Only queries and values count. */

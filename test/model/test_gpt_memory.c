@@ -83,22 +83,42 @@ static void add_own(struct span **spans, const struct gpt *gpt, const char *name
     }
 }
 
+/* Masters take 4 bytes in any form; each group has what its form says. */
+static void check_masters(struct span **spans, const struct gpt *gpt) {
+    const struct masters *masters = &gpt->masters;
+    size_t lower = masters->scratch_count ? bytes_of(&masters->scratch) : 0;
+    int64_t count = 0;
+    for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) {
+        const struct master_group *group = &masters->groups[i];
+        cr_expect_eq(group->first, count, "groups have gaps");
+        count += group->count;
+        add_span(spans, "masters", &group->master);
+        cr_expect_eq(group->remainder != NULL, group->form == MASTERS_SPLIT);
+        cr_expect_eq(group->copy.data != NULL, group->form == MASTERS_KEPT);
+        const struct tensor remainder = {group->remainder, DTYPE_BF16, 1, {group->count}};
+        if (group->remainder) add_span(spans, "remainders", &remainder);
+        if (group->copy.data) add_span(spans, "copies", &group->copy);
+        if (group->copy.data) lower += bytes_of(&group->copy);
+    }
+    if (masters->scratch_count) add_span(spans, "copies of a layer", &masters->scratch);
+    cr_expect_eq(count, gpt->count);
+    cr_expect_eq(gpt->memory.master, (size_t)count * sizeof(float));
+    cr_expect_eq(gpt->memory.lower, lower);
+}
+
 static void check_plan(const struct trainer *trainer) {
     const struct gpt *gpt = &trainer->gpt;
     const struct optimizer *optimizer = &trainer->optimizer;
     const struct memory_plan *m = &gpt->memory;
-    const struct tensor *flats[] = {&gpt->master, &gpt->lower, &gpt->gradients};
-    const size_t planned[] = {m->master, m->lower, m->gradients};
     struct span *spans = NULL;
-    for (int i = 0; i < 3; i++) {
-        cr_expect_eq(flats[i]->data ? bytes_of(flats[i]) : 0, planned[i], "array %d", i);
-        if (flats[i]->data) add_span(&spans, "flat array", flats[i]);
-    }
+    check_masters(&spans, gpt);
+    cr_expect_eq(bytes_of(&gpt->gradients), m->gradients);
+    add_span(&spans, "gradients", &gpt->gradients);
     check_spans(spans, gpt->parameter_memory, m->master + m->lower + m->gradients);
     spans = NULL;
-    add_span(&spans, "first moment", &optimizer->moment1);
-    add_span(&spans, "second moment", &optimizer->moment2);
-    cr_expect_eq(bytes_of(&optimizer->moment1) + bytes_of(&optimizer->moment2), m->moments);
+    add_span(&spans, "first moment", &optimizer->moments[0]);
+    add_span(&spans, "second moment", &optimizer->moments[1]);
+    cr_expect_eq(bytes_of(&optimizer->moments[0]) + bytes_of(&optimizer->moments[1]), m->moments);
     check_spans(spans, optimizer->memory, m->moments);
     spans = NULL;
     add_scratch(&spans, gpt);
@@ -124,6 +144,8 @@ Test(gpt_memory, memory_plan_is_what_is_carved) {
             if (variant & 1) rig.config.autocast.residual = CONFIG_DTYPE_LOWER;
             if (variant & 1) rig.config.gradients.dtype = CONFIG_DTYPE_LOWER;
             if (variant & 2) rig.config.autocast.float32 = (struct config_words){1, {"mlp_fc"}};
+            rig.config.weights.copy = (enum config_copy)(variant % 4);
+            if (variant > 7) rig.config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
             rig.config.train.recompute = (enum config_recompute)(variant / 4);
             rig.config.sample.every = variant & 1;
             rig_open(&rig, 1);

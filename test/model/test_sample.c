@@ -280,9 +280,8 @@ static void check_inside_training(enum config_precision precision, int64_t micro
     sharpen(&rig.trainer.gpt, 3);
     alone.config = rig.config;
     open_sampler(&alone, &gpt);
-    float *weights = rig_floats(&rig.be, &rig.trainer.gpt.master);
-    backend_upload(&alone.be, gpt.master.data, weights, tensor_bytes(&gpt.master));
-    gpt_refresh_lower(&gpt);
+    float *weights = masters_values(&rig.trainer.gpt);
+    masters_put(&gpt, weights);
     free(weights);
     struct sample_options options = greedy();
     options.temperature = 1;

@@ -316,8 +316,8 @@ Test(trainer, backing_off_to_the_floor_does_not_stop) {
 
 static void poison(struct rig *rig, float value) {
     struct gpt *gpt = &rig->trainer.gpt;
-    backend_upload(&rig->be, (float *)gpt->master.data + 40, &value, sizeof value);
-    gpt_refresh_lower(gpt);
+    masters_upload(&gpt->masters, &rig->be, &value, 40, 1);
+    masters_refresh(&gpt->masters, &rig->be);
 }
 
 static void check_divergence(enum config_precision precision, float value) {
@@ -465,7 +465,7 @@ static double first_move(double lr, int64_t warmup) {
     struct gpt *gpt = &rig.trainer.gpt;
     rig_step(&rig);
     float moved = 0;
-    backend_download(&rig.be, &moved, gpt->masters.lnf_bias.data, sizeof moved);
+    backend_download(&rig.be, &moved, gpt->weights.lnf_bias.data, sizeof moved);
     rig_close(&rig);
     return fabsf(moved);
 }

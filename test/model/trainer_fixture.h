@@ -17,6 +17,7 @@
 #include "model/config/config_keys.h"
 #include "model/trainer.h"
 #include "test/device.h"
+#include "test/model/masters.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
@@ -132,6 +133,15 @@ static inline void rig_hash(struct sha256 *hash, struct backend *be, const struc
     free(bytes);
 }
 
+/* And the copies that are kept of them. */
+static inline void rig_hash_masters(struct sha256 *hash, const struct gpt *gpt) {
+    float *masters = masters_values(gpt);
+    sha256_add(hash, masters, (size_t)gpt->count * sizeof *masters);
+    free(masters);
+    for (ptrdiff_t i = 0; i < arrlen(gpt->masters.groups); i++)
+        rig_hash(hash, gpt->be, &gpt->masters.groups[i].copy);
+}
+
 struct digest {
     char hex[SHA256_HEX_MAX];
 };
@@ -143,10 +153,14 @@ static inline struct digest rig_digest(struct rig *rig) {
     uint8_t bytes[SHA256_BYTES];
     struct gpt *gpt = &rig->trainer.gpt;
     sha256_begin(&hash);
-    rig_hash(&hash, &rig->be, &gpt->master);
-    rig_hash(&hash, &rig->be, &gpt->lower);
-    rig_hash(&hash, &rig->be, &rig->trainer.optimizer.moment1);
-    rig_hash(&hash, &rig->be, &rig->trainer.optimizer.moment2);
+    rig_hash_masters(&hash, gpt);
+    for (int moment = 0; moment < 2; moment++) {
+        const struct tensor *moments = &rig->trainer.optimizer.moments[moment];
+        void *values = malloc(tensor_bytes(moments));
+        optimizer_download(&rig->trainer.optimizer, moment, values, 0, gpt->count);
+        sha256_add(&hash, values, tensor_bytes(moments));
+        free(values);
+    }
     sha256_end(&hash, bytes);
     sha256_hex(digest.hex, bytes);
     return digest;

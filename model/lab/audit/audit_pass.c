@@ -83,9 +83,10 @@ static void watch_parameters(struct watcher *watcher) {
 static void watch_weights(struct watcher *watcher) {
     const struct gpt *gpt = watcher->gpt;
     for (int i = 0; i < watcher->pass->parameter_count; i++) {
-        struct tensor view = gpt_parameter_view(&gpt->master, &gpt->list[i]);
-        magnitudes_add(&watcher->pass->weights[i], fetch(watcher, &view),
-                       (size_t)tensor_count(&view));
+        int64_t count = parameter_count(&gpt->list[i]);
+        arrsetlen(watcher->floats, (size_t)count);
+        masters_download(&gpt->masters, gpt->be, watcher->floats, gpt->list[i].offset, count);
+        magnitudes_add(&watcher->pass->weights[i], watcher->floats, (size_t)count);
     }
 }
 

@@ -56,7 +56,7 @@ static int keep_masters(struct subject *subject, const struct gpt *gpt, struct e
     subject->count = gpt->count;
     subject->masters = malloc(bytes);
     if (!subject->masters) return fail(error, "out of memory for a copy of the weights");
-    backend_download(gpt->be, subject->masters, gpt->master.data, bytes);
+    masters_download(&gpt->masters, gpt->be, subject->masters, 0, gpt->count);
     return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
 }
 
@@ -104,9 +104,8 @@ int subject_trainer(struct subject *subject, struct trainer *trainer, const stru
                     float loss_scale, struct error *error) {
     struct backend *be = &subject->be;
     if (open_trainer(subject, trainer, config, error)) return -1;
-    backend_upload(be, trainer->gpt.master.data, subject->masters,
-                   (size_t)subject->count * sizeof *subject->masters);
-    gpt_refresh_lower(&trainer->gpt);
+    masters_upload(&trainer->gpt.masters, be, subject->masters, 0, subject->count);
+    masters_refresh(&trainer->gpt.masters, be);
     if (trainer->gpt.precision.scale_loss) trainer->state.scaler.loss_scale = loss_scale;
     trainer_restore_scaler(trainer);
     return 0;

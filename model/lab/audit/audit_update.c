@@ -54,7 +54,7 @@ static int measure(struct audit_update *update, const struct subject *subject,
         free(after);
         return fail(error, "out of memory for the update of an audit");
     }
-    backend_download(gpt->be, after, gpt->master.data, (size_t)gpt->count * sizeof *after);
+    masters_download(&gpt->masters, gpt->be, after, 0, gpt->count);
     for (size_t i = 0; i < parameters; i++) {
         const struct parameter *parameter = &gpt->list[i];
         int64_t count = parameter_count(parameter);

@@ -9,15 +9,17 @@
 TestSuite(checkpoint_match, .init = make_folder, .fini = remove_folder);
 
 static void expect_values(struct gpt *gpt) {
+    float *values = masters_values(gpt);
     for (ptrdiff_t p = 0; p < arrlen(gpt->list); p++) {
-        size_t bytes;
-        const float *values = view_bytes(&gpt->master, &gpt->list[p], &bytes);
-        const uint16_t *lower = view_bytes(&gpt->lower, &gpt->list[p], &bytes);
-        for (size_t k = 0; k < bytes / sizeof *lower; k++) {
-            cr_assert_eq(values[k], value_of(p, (int64_t)k));
-            cr_assert_eq(lower[k], bf16_from_f32(values[k]));
+        const struct tensor lower = masters_read_place(&gpt->masters, &gpt->list[p]);
+        for (int64_t k = 0; k < parameter_count(&gpt->list[p]); k++) {
+            float value = values[gpt->list[p].offset + k];
+            cr_assert_eq(value, value_of(p, k));
+            if (lower.dtype == DTYPE_BF16)
+                cr_assert_eq(((uint16_t *)lower.data)[k], bf16_from_master(value));
         }
     }
+    free(values);
 }
 
 Test(checkpoint_match, weights_of_others_are_read) {
@@ -71,14 +73,15 @@ Test(checkpoint_match, nan_and_infinities_pass) {
         uint64_t next = 0;
         cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
         cr_assert_eq(checkpoint_load_weights(gpt, folder, &error), 0, "%s", error.text);
+        float *values = masters_values(gpt);
         for (ptrdiff_t p = 0; p < arrlen(gpt->list); p++) {
-            size_t bytes;
-            const uint32_t *values = view_bytes(&gpt->master, &gpt->list[p], &bytes);
-            for (size_t k = 0; k < bytes / sizeof *values; k++) {
-                uint32_t bits = (uint32_t)random_bits(5, 0, next++);
-                cr_assert_eq(values[k], wide ? bits : bits << 16);
+            for (int64_t k = 0; k < parameter_count(&gpt->list[p]); k++) {
+                uint32_t bits = (uint32_t)random_bits(5, 0, next++), got;
+                memcpy(&got, &values[gpt->list[p].offset + k], sizeof got);
+                cr_assert_eq(got, wide ? bits : bits << 16);
             }
         }
+        free(values);
         checkpoint_free_entries(entries);
         subject_close(&subject);
     }
@@ -87,14 +90,15 @@ Test(checkpoint_match, nan_and_infinities_pass) {
 /* Loading must fail with these parts in the message, and change nothing. */
 static void expect_refused(struct gpt *gpt, const char *reason, const char *file) {
     error.text[0] = '\0';
-    size_t bytes = tensor_bytes(&gpt->master);
-    void *before = malloc(bytes);
-    memcpy(before, gpt->master.data, bytes);
+    float *before = masters_values(gpt);
     cr_expect_eq(checkpoint_load_weights(gpt, folder, &error), -1, "loaded: %s", reason);
     expect_text(error.text, reason);
     expect_text(error.text, in_folder("%s", file));
-    cr_expect_eq(memcmp(before, gpt->master.data, bytes), 0, "%s: weights changed", reason);
+    float *after = masters_values(gpt);
+    cr_expect_eq(memcmp(before, after, (size_t)gpt->count * sizeof *after), 0,
+                 "%s: weights changed", reason);
     free(before);
+    free(after);
 }
 
 Test(checkpoint_match, weights_of_other_models_are_refused) {

@@ -13,6 +13,7 @@
 #include "model/config/config_keys.h"
 #include "model/files/checkpoint.h"
 #include "model/lab/audit/advice.h"
+#include "test/model/masters.h"
 #include "test/scratch.h"
 
 #define BIT(id)      (1u << SITE_##id)
@@ -90,11 +91,11 @@ struct setting {
 static inline void set(struct gpt *gpt, const struct setting *setting) {
     for (int i = 0; i < (int)arrlen(gpt->list); i++) {
         if (strcmp(gpt->list[i].name, setting->parameter) != 0) continue;
-        struct tensor view = gpt_parameter_view(&gpt->master, &gpt->list[i]);
-        float *values = view.data;
-        for (int64_t k = 0; k < tensor_count(&view); k++)
+        float *all = masters_values(gpt), *values = all + gpt->list[i].offset;
+        for (int64_t k = 0; k < parameter_count(&gpt->list[i]); k++)
             values[k] = setting->times != 0 ? values[k] * setting->times : setting->value;
-        gpt_refresh_lower(gpt);
+        masters_put(gpt, all);
+        free(all);
         return;
     }
     cr_assert_fail("no parameter %s", setting->parameter);

@@ -1,0 +1,57 @@
+/* How fp32 master weights and AdamW's moments are kept in 16-bit pieces.
+ *
+ * The 16-bit copy of a master is its nearest value; in bf16 ties go away from zero, unlike in any
+ * other store (kernels/dtype.h). Then the copy and a signed remainder of 16 bits are the master:
+ *
+ *     bits of the master = (bits of the copy << 16) + remainder
+ *
+ * exactly, for all finite values, subnormals and those that the copy rounds to infinity, and for
+ * infinities; a NaN stays a NaN. With ties to even the masters half above and half below an even
+ * copy would need the remainders 0x8000 and -0x8000, of which 16 bits hold one.
+ *
+ * Moments in bf16 are rounded stochastically: up with the probability of what is cut off, so that
+ * the many small additions of a moving average are not lost (Gupta et al. 2015). */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/dtype.h"
+
+uint16_t bf16_from_master(float value);
+
+/* Stores count masters' copies at element `offset` of data. */
+void copy_masters(void *data, enum dtype dtype, size_t offset, const float *values, size_t count);
+
+void split_masters(uint16_t *upper, int16_t *remainder, const float *values, size_t count);
+void join_masters(float *values, const uint16_t *upper, const int16_t *remainder, size_t count);
+
+/* The two numbers that all random bits of a step come from. */
+struct rounding_key {
+    uint32_t first, second;
+};
+
+/* Both backends draw from these, so they are in a header that C and CUDA read. */
+#ifdef __CUDACC__
+#define ON_HOST_AND_DEVICE __host__ __device__ __forceinline__
+#else
+#define ON_HOST_AND_DEVICE inline
+#endif
+
+/* 32 random bits for element `index`, by the multiplications and shifts of a hash with low bias
+ * (Wellons, "Prospecting for hash functions", 2018), the second key in its middle. Elements 2^32
+ * apart share them, so that vectors need no wider index. */
+static ON_HOST_AND_DEVICE uint32_t rounding_bits(struct rounding_key key, uint32_t index) {
+    uint32_t x = index ^ key.first;
+    x = (x ^ (x >> 16)) * 0x7feb352du;
+    x = ((x ^ (x >> 15)) + key.second) * 0x846ca68bu;
+    return x ^ (x >> 16);
+}
+
+/* bf16 bits of the value with these fp32 bits, given 16 random bits. What lies beyond the largest
+ * finite value is cut, so that none becomes infinite; infinities and NaN stay what they are. */
+static ON_HOST_AND_DEVICE uint32_t bf16_stochastic(uint32_t bits, uint32_t random) {
+    uint32_t magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return (bits | 0x400000u) >> 16;
+    return (magnitude < 0x7f7f0000u ? bits + random : bits) >> 16;
+}

@@ -1,0 +1,176 @@
+#include "model/masters.h"
+
+#include <assert.h>
+
+#include <stb/stb_ds.h>
+
+static enum master_form form_of(const struct precision *precision, const struct parameter *p) {
+    if (precision->lower == DTYPE_F32) return MASTERS_FLOAT32;
+    if (p->extent.columns == 0) return MASTERS_KEPT;
+    return precision->site[p->site] == DTYPE_F32 ? MASTERS_FLOAT32 : precision->masters;
+}
+
+/* Where the copies of a parameter's layer begin in the scratch: at its first that is cast. */
+static int64_t scratch_place(const struct masters *masters, const struct parameter *parameter) {
+    for (ptrdiff_t i = 0; i < arrlen(masters->list); i++) {
+        const struct parameter *p = &masters->list[i];
+        if (p->layer == parameter->layer && form_of(masters->precision, p) == MASTERS_CAST)
+            return parameter->offset - p->offset;
+    }
+    assert(false);
+    return 0;
+}
+
+void masters_open(struct masters *masters, const struct parameter *list,
+                  const struct precision *precision) {
+    *masters = (struct masters){.precision = precision, .list = list};
+    struct master_group *last = NULL;
+    for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+        const struct parameter *p = &list[i];
+        enum master_form form = form_of(precision, p);
+        if (!last || last->form != form || last->decay != p->decay) {
+            struct master_group group = {.first = p->offset, .decay = p->decay, .form = form};
+            arrput(masters->groups, group);
+            last = &arrlast(masters->groups);
+        }
+        last->count = p->offset + parameter_elements(p) - last->first;
+        if (form != MASTERS_CAST) continue;
+        int64_t end = scratch_place(masters, p) + parameter_elements(p);
+        if (end > masters->scratch_count) masters->scratch_count = end;
+    }
+}
+
+void masters_close(struct masters *masters) {
+    arrfree(masters->groups);
+    *masters = (struct masters){0};
+}
+
+void masters_carve(struct masters *masters, struct arena *arena) {
+    for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) {
+        struct master_group *group = &masters->groups[i];
+        bool split = group->form == MASTERS_SPLIT;
+        group->master = arena_tensor(arena, split ? DTYPE_BF16 : DTYPE_F32, group->count, 0);
+        if (split) group->remainder = arena_take(arena, (size_t)group->count * sizeof(int16_t));
+    }
+}
+
+void masters_carve_copies(struct masters *masters, struct arena *arena) {
+    enum dtype lower = masters->precision->lower;
+    for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) {
+        struct master_group *group = &masters->groups[i];
+        if (group->form == MASTERS_KEPT) group->copy = arena_tensor(arena, lower, group->count, 0);
+    }
+    masters->scratch = arena_tensor(arena, lower, masters->scratch_count, 0);
+}
+
+/* The group that holds an element. */
+static struct master_group *group_of(const struct masters *masters, int64_t element) {
+    struct master_group *group = masters->groups;
+    while (element >= group->first + group->count) group++;
+    return group;
+}
+
+static struct tensor shaped(const struct tensor *array, int64_t first,
+                            const struct parameter *parameter) {
+    const struct extent *extent = &parameter->extent;
+    struct tensor tensor = tensor_range(array, first, parameter_elements(parameter));
+    tensor.rank = extent->columns ? 2 : 1;
+    tensor.shape[0] = extent->padded_rows;
+    tensor.shape[1] = extent->columns;
+    return tensor;
+}
+
+struct tensor masters_place(const struct masters *masters, const struct parameter *parameter,
+                            int16_t **remainder) {
+    const struct master_group *group = group_of(masters, parameter->offset);
+    int64_t first = parameter->offset - group->first;
+    *remainder = group->remainder ? group->remainder + first : NULL;
+    return shaped(&group->master, first, parameter);
+}
+
+struct tensor masters_read_place(const struct masters *masters, const struct parameter *parameter) {
+    const struct master_group *group = group_of(masters, parameter->offset);
+    int64_t first = parameter->offset - group->first;
+    bool float32 = masters->precision->site[parameter->site] == DTYPE_F32;
+    if (group->form == MASTERS_KEPT && !float32) return shaped(&group->copy, first, parameter);
+    if (group->form == MASTERS_CAST)
+        return shaped(&masters->scratch, scratch_place(masters, parameter), parameter);
+    return shaped(&group->master, first, parameter);
+}
+
+/* A part of a group on its way between host and backend, in pieces where it is split. */
+enum { PIECE = 32768 };
+
+static void download_split(const struct master_group *group, struct backend *be, float *values,
+                           int64_t first, int64_t count) {
+    uint16_t upper[PIECE];
+    int16_t remainder[PIECE];
+    for (int64_t done = 0; done < count; done += PIECE) {
+        int64_t n = count - done < PIECE ? count - done : PIECE, at = first + done;
+        size_t bytes = (size_t)n * sizeof *upper;
+        backend_download(be, upper, (const uint16_t *)group->master.data + at, bytes);
+        backend_download(be, remainder, group->remainder + at, bytes);
+        join_masters(values + done, upper, remainder, (size_t)n);
+    }
+}
+
+static void upload_split(const struct master_group *group, struct backend *be, const float *values,
+                         int64_t first, int64_t count) {
+    uint16_t upper[PIECE];
+    int16_t remainder[PIECE];
+    for (int64_t done = 0; done < count; done += PIECE) {
+        int64_t n = count - done < PIECE ? count - done : PIECE, at = first + done;
+        size_t bytes = (size_t)n * sizeof *upper;
+        split_masters(upper, remainder, values + done, (size_t)n);
+        backend_upload(be, (uint16_t *)group->master.data + at, upper, bytes);
+        backend_upload(be, group->remainder + at, remainder, bytes);
+    }
+}
+
+void masters_download(const struct masters *masters, struct backend *be, float *values,
+                      int64_t first, int64_t count) {
+    while (count > 0) {
+        const struct master_group *group = group_of(masters, first);
+        int64_t at = first - group->first, left = group->count - at,
+                n = count < left ? count : left;
+        if (group->remainder) download_split(group, be, values, at, n);
+        else
+            backend_download(be, values, (const float *)group->master.data + at,
+                             (size_t)n * sizeof *values);
+        values += n, first += n, count -= n;
+    }
+}
+
+void masters_upload(struct masters *masters, struct backend *be, const float *values, int64_t first,
+                    int64_t count) {
+    while (count > 0) {
+        const struct master_group *group = group_of(masters, first);
+        int64_t at = first - group->first, left = group->count - at,
+                n = count < left ? count : left;
+        if (group->remainder) upload_split(group, be, values, at, n);
+        else
+            backend_upload(be, (float *)group->master.data + at, values,
+                           (size_t)n * sizeof *values);
+        values += n, first += n, count -= n;
+    }
+}
+
+void masters_refresh(const struct masters *masters, struct backend *be) {
+    for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) {
+        const struct master_group *group = &masters->groups[i];
+        if (group->form == MASTERS_KEPT)
+            OP(be, cast, .out = &group->copy, .in = &group->master, .masters = true);
+    }
+}
+
+void masters_cast(const struct masters *masters, struct backend *be, int64_t layer) {
+    if (masters->scratch_count == 0) return;
+    for (ptrdiff_t i = 0; i < arrlen(masters->list); i++) {
+        const struct parameter *p = &masters->list[i];
+        if (p->layer != layer || form_of(masters->precision, p) != MASTERS_CAST) continue;
+        int16_t *none;
+        struct tensor copy = masters_read_place(masters, p),
+                      master = masters_place(masters, p, &none);
+        OP(be, cast, .out = &copy, .in = &master, .masters = true);
+    }
+}
