@@ -143,7 +143,7 @@ DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/test_gpt_golden.c $(T
   test/model/test_sample_cache.c \
   $(if $(filter emulated-thread,$(BUILD)),,test/model/test_device_training.c) \
   $(if $(filter emulated-address emulated-thread,$(BUILD)),,\
-    test/model/test_trainer.c test/model/test_recompute.c)
+    test/model/test_trainer.c test/model/test_recompute.c test/model/test_masters.c)
 
 ifneq ($(CRITERION),1)
 $(OUT)/test/%.o: OPTIONS += -Itest/plain_criterion

@@ -34,8 +34,16 @@ struct backend_description {
     int64_t square_share[DTYPE_COUNT]; /* gradients of a dtype behind one of gradient_squares */
     bool gelu_of_stored;  /* gelu_forward of a matmul's gelu_in gives the bits of its out */
     int steps_ahead;      /* training steps worth queueing before the oldest one's result is read */
+    int64_t window_count; /* elements of the optimizer's state to be loaded and stored at a time */
     size_t chunk_bytes;   /* about how much scratch a chunk of work should have to keep all busy */
     size_t library_bytes; /* that the library of products takes by itself: an estimate */
+};
+
+/* Bytes that go from one place to the other. */
+struct transfer {
+    void *device;
+    void *host; /* of backend_host_allocate */
+    size_t bytes;
 };
 
 /* What a device does, as the functions below say. */
@@ -51,6 +59,9 @@ struct device_functions {
     void (*sent)(struct backend *be, int slot);
     void (*fetch)(struct backend *be, int slot, void *host, const void *from, size_t bytes);
     void (*fetched)(struct backend *be, int slot);
+    void (*load)(struct backend *be, int slot, const struct transfer *transfers, int count);
+    void (*store)(struct backend *be, int slot, const struct transfer *transfers, int count);
+    void (*stored)(struct backend *be);
     size_t (*peak_bytes)(struct backend *be);
     int (*write_choices)(struct backend *be, const char *path, struct error *error);
     void (*close)(struct backend *be);
@@ -126,6 +137,24 @@ static inline void backend_fetched(struct backend *be, int slot) {
     be->functions->fetched(be, slot);
 }
 
+/* State that lives on the host and passes through the device piece by piece: a slot's memory is
+ * loaded, operations called afterwards change it, and it is stored. Loading waits until what was
+ * stored from the slot before has arrived, so that a piece which always passes through the same
+ * slot is always loaded as it was stored last. The host may look at it after backend_stored. */
+static inline void backend_load(struct backend *be, int slot, const struct transfer *transfers,
+                                int count) {
+    be->functions->load(be, slot, transfers, count);
+}
+
+static inline void backend_store(struct backend *be, int slot, const struct transfer *transfers,
+                                 int count) {
+    be->functions->store(be, slot, transfers, count);
+}
+
+static inline void backend_stored(struct backend *be) {
+    be->functions->stored(be);
+}
+
 /* The most memory that this process has used so far, in bytes. */
 static inline size_t backend_peak_bytes(struct backend *be) {
     return be->functions->peak_bytes(be);
@@ -149,6 +178,11 @@ void backend_close(struct backend *be);
  * Later returns them; that they were planned is asserted. It is one block for all, good until the
  * next operation with scratch. */
 void *backend_workspace(struct backend *be, size_t bytes);
+
+/* Whether operations are only walked through. */
+static inline bool backend_plans(const struct backend *be) {
+    return be->op == be->plan;
+}
 
 /* Switches between walking and working. backend_plan_end allocates the workspace; returns -1 with
  * a message if there is no memory for it. */

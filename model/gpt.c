@@ -35,9 +35,9 @@ static struct tensor place(const struct tensor *flat, int64_t offset, int64_t ro
 }
 
 /* The layout of all parameter memory; run once to measure and once to carve. */
-static void carve_parameters(struct gpt *gpt, struct arena *arena) {
+static void carve_parameters(struct gpt *gpt, struct arena *arena, struct arena *host) {
     struct memory_plan *m = &gpt->memory;
-    masters_carve(&gpt->masters, arena);
+    masters_carve(&gpt->masters, arena, host);
     m->master = arena->used;
     masters_carve_copies(&gpt->masters, arena);
     m->lower = arena->used - m->master;
@@ -146,15 +146,20 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     if (use == GPT_SAMPLING && gpt->precision.masters == MASTERS_CAST)
         gpt->precision.masters = MASTERS_KEPT;
     gpt->list = parameter_list(&gpt->shape, &gpt->count, &gpt->decayed);
-    masters_open(&gpt->masters, gpt->list, &gpt->precision);
+    gpt->offload = config->offload.optimizer && use == GPT_TRAINING;
+    if (gpt->offload && be->device.host_memory)
+        return fail(error, "offload.optimizer: there is no GPU whose memory it could save\n"
+                           "leave it out, or use device \"cuda\"");
+    masters_open(&gpt->masters, gpt->list, &gpt->precision, gpt->offload);
     size_t layers = (size_t)gpt->shape.n_layer;
     gpt->weights.layers = calloc(layers, sizeof *gpt->weights.layers);
     gpt->dweights.layers = calloc(layers, sizeof *gpt->dweights.layers);
     gpt->activations.layers = calloc(layers, sizeof *gpt->activations.layers);
     if (!gpt->weights.layers || !gpt->dweights.layers || !gpt->activations.layers)
         return fail(error, "out of memory for the bookkeeping of %zu layers", layers);
-    struct arena measure = {0};
-    carve_parameters(gpt, &measure);
+    struct arena measure = {0}, host = {0};
+    carve_parameters(gpt, &measure, &host);
+    gpt->memory.host = gpt->remainder_bytes = host.used;
     size_t parameters = measure.used;
     carve_activations(gpt, &measure);
     gpt->memory.activations = measure.used - parameters;
@@ -194,8 +199,16 @@ int gpt_allocate(struct gpt *gpt, struct error *error) {
                     "lower train.micro_batch_size (and raise train.grad_accum_steps) or "
                     "data.seq_len",
                     m->activations >> 20);
+    if (gpt->remainder_bytes) {
+        gpt->host_memory = backend_host_allocate(be, gpt->remainder_bytes);
+        if (!gpt->host_memory)
+            return fail(error, "out of memory of the host: offload.optimizer needs %zu MiB",
+                        m->host >> 20);
+        memset(gpt->host_memory, 0, gpt->remainder_bytes);
+    }
     struct arena arena = {gpt->parameter_memory, 0, parameters};
-    carve_parameters(gpt, &arena);
+    struct arena host = {gpt->host_memory, 0, gpt->remainder_bytes};
+    carve_parameters(gpt, &arena, &host);
     arena = (struct arena){gpt->activation_memory, 0, m->activations};
     carve_activations(gpt, &arena);
     OP(be, clear, .data = gpt->parameter_memory, .bytes = parameters);
@@ -205,6 +218,7 @@ int gpt_allocate(struct gpt *gpt, struct error *error) {
 void gpt_close(struct gpt *gpt) {
     struct backend *be = gpt->be;
     if (gpt->parameter_memory) backend_release(be, gpt->parameter_memory);
+    if (gpt->host_memory) backend_host_release(gpt->be, gpt->host_memory);
     if (gpt->activation_memory) backend_release(be, gpt->activation_memory);
     arrfree(gpt->list);
     masters_close(&gpt->masters);

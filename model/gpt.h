@@ -26,6 +26,7 @@ struct memory_plan {
     size_t batches, workspace; /* of a trainer; those of other uses are not planned */
     size_t library;            /* of the library of products itself; an estimate */
     size_t total;
+    size_t host; /* of the host, for what is offloaded; no part of the total */
 };
 
 /* What a model is opened for, and so what memory it has. */
@@ -58,6 +59,7 @@ struct gpt {
     bool accumulate;
     enum gpt_use use;
     enum sharing sharing;
+    bool offload;   /* the optimizer's state is in memory of the host */
     bool has_cache; /* layers that share their qkv have keys and values of one sequence of their
                      * own, in place while the batch is one sequence */
 
@@ -74,13 +76,15 @@ struct gpt {
 
     struct memory_plan memory;
     void *parameter_memory, *activation_memory; /* NULL until gpt_allocate */
+    void *host_memory;                          /* remainders that are offloaded, or NULL */
+    size_t remainder_bytes;
 };
 
 /* Lays the model out and measures it; allocates only bookkeeping. The largest batch is
  * config->train.micro_batch_size (1 for sampling) times config->data.seq_len; models for sampling
- * have logits for one row. `be` stays the caller's. The plan lacks the moments, which
- * optimizer_open adds, the workspace, which is known after a walk with the backend's plan table,
- * and the batches.
+ * have logits for one row. `be` stays the caller's. Fails where there
+ * is nothing to offload to. The plan lacks the moments, which optimizer_open adds, the workspace,
+ * which is known after a walk with the backend's plan table, and the batches.
  */
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
              struct backend *be, enum gpt_use use, struct error *error);

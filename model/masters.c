@@ -1,6 +1,7 @@
 #include "model/masters.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include <stb/stb_ds.h>
 
@@ -22,14 +23,16 @@ static int64_t scratch_place(const struct masters *masters, const struct paramet
 }
 
 void masters_open(struct masters *masters, const struct parameter *list,
-                  const struct precision *precision) {
+                  const struct precision *precision, bool offload) {
     *masters = (struct masters){.precision = precision, .list = list};
     struct master_group *last = NULL;
     for (ptrdiff_t i = 0; i < arrlen(list); i++) {
         const struct parameter *p = &list[i];
         enum master_form form = form_of(precision, p);
-        if (!last || last->form != form || last->decay != p->decay) {
-            struct master_group group = {.first = p->offset, .decay = p->decay, .form = form};
+        bool offloaded = offload && form == MASTERS_SPLIT && p->site != SITE_LM_HEAD;
+        if (!last || last->form != form || last->decay != p->decay ||
+            last->offloaded != offloaded) {
+            struct master_group group = {p->offset, 0, p->decay, form, .offloaded = offloaded};
             arrput(masters->groups, group);
             last = &arrlast(masters->groups);
         }
@@ -45,12 +48,14 @@ void masters_close(struct masters *masters) {
     *masters = (struct masters){0};
 }
 
-void masters_carve(struct masters *masters, struct arena *arena) {
+void masters_carve(struct masters *masters, struct arena *arena, struct arena *host) {
     for (ptrdiff_t i = 0; i < arrlen(masters->groups); i++) {
         struct master_group *group = &masters->groups[i];
         bool split = group->form == MASTERS_SPLIT;
         group->master = arena_tensor(arena, split ? DTYPE_BF16 : DTYPE_F32, group->count, 0);
-        if (split) group->remainder = arena_take(arena, (size_t)group->count * sizeof(int16_t));
+        if (split)
+            group->remainder = arena_take(group->offloaded ? host : arena,
+                                          (size_t)group->count * sizeof *group->remainder);
     }
 }
 
@@ -105,11 +110,13 @@ static void download_split(const struct master_group *group, struct backend *be,
                            int64_t first, int64_t count) {
     uint16_t upper[PIECE];
     int16_t remainder[PIECE];
+    if (group->offloaded) backend_stored(be);
     for (int64_t done = 0; done < count; done += PIECE) {
         int64_t n = count - done < PIECE ? count - done : PIECE, at = first + done;
         size_t bytes = (size_t)n * sizeof *upper;
         backend_download(be, upper, (const uint16_t *)group->master.data + at, bytes);
-        backend_download(be, remainder, group->remainder + at, bytes);
+        if (group->offloaded) memcpy(remainder, group->remainder + at, bytes);
+        else backend_download(be, remainder, group->remainder + at, bytes);
         join_masters(values + done, upper, remainder, (size_t)n);
     }
 }
@@ -118,12 +125,14 @@ static void upload_split(const struct master_group *group, struct backend *be, c
                          int64_t first, int64_t count) {
     uint16_t upper[PIECE];
     int16_t remainder[PIECE];
+    if (group->offloaded) backend_stored(be);
     for (int64_t done = 0; done < count; done += PIECE) {
         int64_t n = count - done < PIECE ? count - done : PIECE, at = first + done;
         size_t bytes = (size_t)n * sizeof *upper;
         split_masters(upper, remainder, values + done, (size_t)n);
         backend_upload(be, (uint16_t *)group->master.data + at, upper, bytes);
-        backend_upload(be, group->remainder + at, remainder, bytes);
+        if (group->offloaded) memcpy(group->remainder + at, remainder, bytes);
+        else backend_upload(be, group->remainder + at, remainder, bytes);
     }
 }
 

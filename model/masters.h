@@ -23,6 +23,7 @@ struct master_group {
     int64_t first, count; /* elements, in the order of the flat arrays */
     bool decay;
     enum master_form form;
+    bool offloaded;       /* the remainders are in memory of the host */
     struct tensor master; /* [count] fp32; bf16 if SPLIT */
     int16_t *remainder;   /* [count] if SPLIT, else NULL */
     struct tensor copy;   /* [count] if KEPT */
@@ -36,14 +37,15 @@ struct masters {
     struct tensor scratch;       /* the copies of one layer, or of wte, if CAST */
 };
 
-/* Groups the parameters of a list; list and precision stay the caller's. */
+/* Groups the parameters of a list; list and precision stay the caller's. With offload, remainders
+ * are kept in memory of the host, but for those that the embedding reads. */
 void masters_open(struct masters *masters, const struct parameter *list,
-                  const struct precision *precision);
+                  const struct precision *precision, bool offload);
 void masters_close(struct masters *masters);
 
-/* The layout: of the masters, then of what there is in 16 bit beside them. Each once on an arena to
- * measure, and once to carve. */
-void masters_carve(struct masters *masters, struct arena *arena);
+/* The layout: of the masters, what is offloaded in `host`; then of what there is in 16 bit beside
+ * them. Each once on arenas to measure, and once to carve. */
+void masters_carve(struct masters *masters, struct arena *arena, struct arena *host);
 void masters_carve_copies(struct masters *masters, struct arena *arena);
 
 /* Where operations read a parameter, and where its master is: fp32, or the upper half of a split

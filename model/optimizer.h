@@ -7,16 +7,26 @@
 #include "model/config/config.h"
 #include "model/gpt.h"
 
+/* Device memory through which offloaded state passes. */
+struct optimizer_window {
+    struct tensor moments[2]; /* [W] */
+    int16_t *remainder;       /* [W] */
+};
+
 struct optimizer {
     struct gpt *gpt;
     const struct config *config;
     struct step_state *state; /* backend memory */
-    struct tensor moments[2]; /* [count] fp32 or bf16, in the order of the flat arrays */
-    void *memory;             /* NULL until optimizer_allocate */
+    struct tensor moments[2]; /* [count] fp32 or bf16, in the order of the flat arrays; memory of
+                               * the host if gpt->offload */
+    int64_t window_count;     /* W: elements whose state is on the device at a time */
+    struct optimizer_window windows[BACKEND_SLOTS]; /* if gpt->offload */
+    void *memory, *host_memory;                     /* NULL until optimizer_allocate */
+    size_t host_bytes;
 };
 
-/* Lays out the moments and adds them to the plan of gpt, an open model for training. Allocates the
- * state alone. */
+/* Lays out the moments, or the windows that they pass through, and adds them to the plan of gpt, an
+ * open model for training. Allocates the state alone. */
 int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct config *config,
                    struct error *error);
 void optimizer_close(struct optimizer *optimizer);

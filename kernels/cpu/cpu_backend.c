@@ -69,6 +69,22 @@ static void cpu_arrived(struct backend *be, int slot) {
     (void)slot;
 }
 
+static void cpu_load(struct backend *be, int slot, const struct transfer *transfers, int count) {
+    (void)slot;
+    for (int i = 0; i < count; i++)
+        cpu_upload(be, transfers[i].device, transfers[i].host, transfers[i].bytes);
+}
+
+static void cpu_store(struct backend *be, int slot, const struct transfer *transfers, int count) {
+    (void)slot;
+    for (int i = 0; i < count; i++)
+        cpu_download(be, transfers[i].host, transfers[i].device, transfers[i].bytes);
+}
+
+static void cpu_stored(struct backend *be) {
+    (void)be;
+}
+
 static size_t cpu_peak_bytes(struct backend *be) {
     struct rusage usage;
     (void)be;
@@ -96,6 +112,9 @@ static const struct device_functions cpu_functions = {
     .sent = cpu_arrived,
     .fetch = cpu_fetch,
     .fetched = cpu_arrived,
+    .load = cpu_load,
+    .store = cpu_store,
+    .stored = cpu_stored,
     .peak_bytes = cpu_peak_bytes,
     .write_choices = cpu_write_choices,
     .close = cpu_close,
@@ -123,6 +142,7 @@ int cpu_backend_open(struct backend *be, const struct backend_options *options,
                 .computes = {[DTYPE_F32] = true, [DTYPE_F16] = true, [DTYPE_BF16] = true},
                 .square_share = {[DTYPE_F32] = share, [DTYPE_F16] = share, [DTYPE_BF16] = share},
                 .gelu_of_stored = true,
+                .window_count = 1 << 22,
                 .chunk_bytes = (size_t)64 << 20,
             },
     };

@@ -133,6 +133,39 @@ static void cuda_fetched(struct backend *be, int slot) {
                 "fetching the state of a step");
 }
 
+/* ---- state that passes through the device: a stream each way, so that both directions of the link
+ * and the compute stream are busy at once */
+
+static void cuda_load(struct backend *be, int slot, const struct transfer *transfers, int count) {
+    struct cuda_state *cuda = cuda_state(be);
+    const char *what = "loading state from the host";
+    cuda_failed(be, cudaStreamWaitEvent(cuda->load, cuda->stored[slot], 0), what);
+    for (int i = 0; i < count; i++)
+        cuda_failed(be,
+                    cudaMemcpyAsync(transfers[i].device, transfers[i].host, transfers[i].bytes,
+                                    cudaMemcpyHostToDevice, cuda->load),
+                    what);
+    cuda_failed(be, cudaEventRecord(cuda->loaded[slot], cuda->load), what);
+    cuda_failed(be, cudaStreamWaitEvent(cuda->compute, cuda->loaded[slot], 0), what);
+}
+
+static void cuda_store(struct backend *be, int slot, const struct transfer *transfers, int count) {
+    struct cuda_state *cuda = cuda_state(be);
+    const char *what = "storing state on the host";
+    cuda_failed(be, cudaEventRecord(cuda->changed[slot], cuda->compute), what);
+    cuda_failed(be, cudaStreamWaitEvent(cuda->store, cuda->changed[slot], 0), what);
+    for (int i = 0; i < count; i++)
+        cuda_failed(be,
+                    cudaMemcpyAsync(transfers[i].host, transfers[i].device, transfers[i].bytes,
+                                    cudaMemcpyDeviceToHost, cuda->store),
+                    what);
+    cuda_failed(be, cudaEventRecord(cuda->stored[slot], cuda->store), what);
+}
+
+static void cuda_stored(struct backend *be) {
+    cuda_failed(be, cudaStreamSynchronize(cuda_state(be)->store), "storing state on the host");
+}
+
 /* ---- opening and closing */
 
 /* Logits of a 50k vocabulary in 16 bit: rows enough for some hundred tiles of a product. */
@@ -149,7 +182,12 @@ static void cuda_close(struct backend *be) {
         if (cuda->begun[slot]) cudaEventDestroy(cuda->begun[slot]);
         if (cuda->sent[slot]) cudaEventDestroy(cuda->sent[slot]);
         if (cuda->fetched[slot]) cudaEventDestroy(cuda->fetched[slot]);
+        if (cuda->loaded[slot]) cudaEventDestroy(cuda->loaded[slot]);
+        if (cuda->changed[slot]) cudaEventDestroy(cuda->changed[slot]);
+        if (cuda->stored[slot]) cudaEventDestroy(cuda->stored[slot]);
     }
+    if (cuda->load) cudaStreamDestroy(cuda->load);
+    if (cuda->store) cudaStreamDestroy(cuda->store);
     if (cuda->copy) cudaStreamDestroy(cuda->copy);
     if (cuda->compute) cudaStreamDestroy(cuda->compute);
     free(cuda);
@@ -161,9 +199,12 @@ static void open_streams(struct backend *be) {
     unsigned flags = cudaEventDisableTiming | cudaEventBlockingSync; /* a waiting host sleeps */
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->compute, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->copy, cudaStreamNonBlocking), what);
+    cuda_failed(be, cudaStreamCreateWithFlags(&cuda->load, cudaStreamNonBlocking), what);
+    cuda_failed(be, cudaStreamCreateWithFlags(&cuda->store, cudaStreamNonBlocking), what);
     for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
-        cudaEvent_t *events[] = {&cuda->begun[slot], &cuda->sent[slot], &cuda->fetched[slot]};
-        for (int i = 0; i < 3; i++)
+        cudaEvent_t *events[] = {&cuda->begun[slot],  &cuda->sent[slot],    &cuda->fetched[slot],
+                                 &cuda->loaded[slot], &cuda->changed[slot], &cuda->stored[slot]};
+        for (int i = 0; i < 6; i++)
             cuda_failed(be, cudaEventCreateWithFlags(events[i], flags), what);
     }
 }
@@ -223,6 +264,9 @@ static const struct device_functions cuda_functions = {
     .sent = cuda_sent,
     .fetch = cuda_fetch,
     .fetched = cuda_fetched,
+    .load = cuda_load,
+    .store = cuda_store,
+    .stored = cuda_stored,
     .peak_bytes = cuda_peak_bytes,
     .write_choices = cuda_write_choices,
     .close = cuda_close,
@@ -237,6 +281,7 @@ static void fill(struct backend *be) {
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         device->square_share[dtype] = cuda_square_share((enum dtype)dtype);
     device->steps_ahead = 1;
+    device->window_count = 1 << 22; /* 8 to 16 MB a transfer: the link is at full speed */
     be->functions = &cuda_functions;
     be->op = be->run = &run_operations;
     be->plan = &plan_operations;

@@ -229,7 +229,7 @@ size_t cuda_matmul_scratch(struct backend *be, const struct matmul_args *args) {
 /* ---- running */
 
 static void copy_in(struct backend *be, const struct tensor *copy, const struct tensor *from) {
-    struct cast_args args = {copy, from};
+    struct cast_args args = {copy, from, false};
     if (copy->data != from->data) cuda_cast(be, &args);
 }
 

@@ -112,6 +112,9 @@ struct config {
         enum config_copy copy;
     } weights;
     struct {
+        bool optimizer;
+    } offload;
+    struct {
         double init_scale, growth_factor, backoff_factor;
         int64_t growth_interval;
         double min_scale;

@@ -169,6 +169,10 @@ const struct config_option config_options[] = {
             "the masters, bf16 only; kept: a copy beside the masters; cast: copied a layer at a "
             "time when needed, less memory and slower. auto: split in bf16, kept in fp16.")),
 
+    BOOLEAN(offload.optimizer, false,
+            HELP("GPU only: moments, and the remainders of split weights, stay in memory of the "
+                 "host and pass through the GPU during the update.")),
+
     NUMBER(loss_scale.init_scale, 65536, 1e-6, 0x1p32, HELP("First loss scale.")),
     NUMBER(loss_scale.growth_factor, 2, 1.001, 1024,
            HELP("Factor after growth_interval steps without an overflow.")),
@@ -220,6 +224,7 @@ const struct config_block config_blocks[] = {
     {"autocast", "What runs in 16 bit when precision is fp16 or bf16."},
     {"gradients", "How gradients are stored."},
     {"weights", "How 16-bit weights are stored."},
+    {"offload", "What is kept in memory of the host."},
     {"loss_scale", "Dynamic loss scaling; used with fp16 only."},
     {"eval", "Validation during training."},
     {"checkpoint", "What is saved, and whether to continue from it."},

@@ -65,11 +65,12 @@ static int print_body(FILE *out, const struct trainer *trainer,
                       const struct checkpoint_files *files, struct error *error) {
     const struct config *config = trainer->config;
     const struct training_state *state = &trainer->state;
-    fprintf(out,
-            "{\n  \"format\": %d,\n  \"mantissa\": \"%s\",\n  \"step\": %" PRId64
-            ",\n  \"tokens\": %" PRId64 ",\n  \"next_sample\": %" PRId64 ",\n",
-            CHECKPOINT_FORMAT, MANTISSA_VERSION, state->step, state->tokens,
-            batches_first_sample(config, state->step, 0));
+    fprintf(
+        out,
+        "{\n  \"format\": %d,\n  \"mantissa\": \"%s\",\n  \"step\": %" PRId64
+        ",\n  \"tokens\": %" PRId64 ",\n  \"next_sample\": %" PRId64 ",\n",
+        trainer->gpt.precision.moments == DTYPE_F32 ? CHECKPOINT_FORMAT : CHECKPOINT_FORMAT_MOMENTS,
+        MANTISSA_VERSION, state->step, state->tokens, batches_first_sample(config, state->step, 0));
     fprintf(out,
             "  \"seed\": %" PRId64 ",\n  \"micro_batch_size\": %" PRId64
             ",\n  \"grad_accum_steps\": %" PRId64 ",\n  \"seq_len\": %" PRId64
@@ -122,11 +123,12 @@ static int check_seal(const struct source *source, const struct json_file *file)
     char seal[SEAL_BYTES + 1];
     int64_t format = 0;
     if (!json_whole(&format, source->root, "format", 0, WHOLE_MAX)) return lacks(source, "format");
-    if (format != CHECKPOINT_FORMAT)
-        return fail(source->error,
-                    "%s: its format is %" PRId64 ", this mantissa (%s) reads format %d\nuse the "
-                    "mantissa that wrote it",
-                    source->where, format, MANTISSA_VERSION, CHECKPOINT_FORMAT);
+    if (format < CHECKPOINT_FORMAT || format > CHECKPOINT_FORMAT_MOMENTS)
+        return fail(
+            source->error,
+            "%s: its format is %" PRId64 ", this mantissa (%s) reads formats %d to %d\nuse the "
+            "mantissa that wrote it",
+            source->where, format, MANTISSA_VERSION, CHECKPOINT_FORMAT, CHECKPOINT_FORMAT_MOMENTS);
     size_t body = file->size > SEAL_BYTES ? file->size - SEAL_BYTES : 0;
     make_seal(seal, file->text, body);
     if (body > 0 && memcmp(file->text + body, seal, SEAL_BYTES) == 0) return 0;

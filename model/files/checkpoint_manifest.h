@@ -3,14 +3,12 @@
  * It is written last, names the size and SHA-256 of every other file, and ends with its own:
  *
  *     {
- *       "format": 1, "mantissa": "0.1.0",
- *       "step": 1000, "tokens": 8192000, "next_sample": 8000, "seed": 1,
- *       "micro_batch_size": 8, "grad_accum_steps": 1, "seq_len": 1024,
- *       "precision": "fp16",
- *       "scaler": {"loss_scale": 65536, "growth_tracker": 12, "updates": 998, "skipped": 2, ...},
- *       "config": { the run's config, resolved, as config_print_json prints it },
- *       "files": {"model.safetensors": {"bytes": 123, "sha256": "..."}, ...},
- *       "sha256": "..." of all bytes before the comma that precedes this key
+ *       "format": 1 (2 with moments in bf16, which older versions do not know), "mantissa":
+ * "0.1.0", "step": 1000, "tokens": 8192000, "next_sample": 8000, "seed": 1, "micro_batch_size": 8,
+ * "grad_accum_steps": 1, "seq_len": 1024, "precision": "fp16", "scaler": {"loss_scale": 65536,
+ * "growth_tracker": 12, "updates": 998, "skipped": 2, ...}, "config": { the run's config, resolved,
+ * as config_print_json prints it }, "files": {"model.safetensors": {"bytes": 123, "sha256": "..."},
+ * ...}, "sha256": "..." of all bytes before the comma that precedes this key
  *     }
  *
  * so that any byte changed in any file shows. Which files there are beside the three that every
@@ -22,7 +20,11 @@
 #include "model/files/checkpoint_tensors.h"
 #include "model/trainer.h"
 
-enum { CHECKPOINT_FORMAT = 1, CHECKPOINT_FILES_MAX = 12 };
+enum {
+    CHECKPOINT_FORMAT = 1,
+    CHECKPOINT_FORMAT_MOMENTS = 2, /* moments are in bf16 */
+    CHECKPOINT_FILES_MAX = 12,
+};
 
 extern const char checkpoint_manifest_name[]; /* "trainer.json" */
 

@@ -317,6 +317,7 @@ static struct digest digest_of(struct gpt *gpt) {
     uint8_t bytes[SHA256_BYTES];
     sha256_begin(&hash);
     rig_hash_masters(&hash, gpt);
+    rig_hash_copies(&hash, gpt);
     sha256_end(&hash, bytes);
     sha256_hex(digest.hex, bytes);
     return digest;

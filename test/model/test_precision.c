@@ -307,6 +307,12 @@ Test(precision, warnings) {
     expect_warnings("configs/fp32.json", gradients, 2, "gradients.dtype has no effect");
     expect_warnings("configs/fp32.json", gradients, 2, "autocast.float32 has no effect");
     expect_warnings("configs/fp16.json", gradients, 2, NULL);
+    static char *const split[] = {"weights.copy=split"}, *const cast[] = {"weights.copy=cast"};
+    expect_warnings("configs/fp32.json", cast, 1, "weights.copy has no effect");
+    expect_warnings("configs/fp16.json", split, 1, "weights.copy \"split\" has no effect");
+    expect_warnings("configs/fp16.json", cast, 1, NULL);
+    expect_warnings("configs/bf16.json", cast, 1, NULL);
+    expect_warnings("configs/bf16.json", split, 1, NULL);
 }
 
 Test(precision, setting_of_auto_is_what_it_came_to) {

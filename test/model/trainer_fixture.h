@@ -133,11 +133,23 @@ static inline void rig_hash(struct sha256 *hash, struct backend *be, const struc
     free(bytes);
 }
 
-/* And the copies that are kept of them. */
 static inline void rig_hash_masters(struct sha256 *hash, const struct gpt *gpt) {
     float *masters = masters_values(gpt);
     sha256_add(hash, masters, (size_t)gpt->count * sizeof *masters);
     free(masters);
+}
+
+static inline void rig_hash_moments(struct sha256 *hash, const struct optimizer *optimizer) {
+    for (int moment = 0; moment < 2; moment++) {
+        size_t bytes = tensor_bytes(&optimizer->moments[moment]);
+        void *values = malloc(bytes);
+        optimizer_download(optimizer, moment, values, 0, optimizer->gpt->count);
+        sha256_add(hash, values, bytes);
+        free(values);
+    }
+}
+
+static inline void rig_hash_copies(struct sha256 *hash, const struct gpt *gpt) {
     for (ptrdiff_t i = 0; i < arrlen(gpt->masters.groups); i++)
         rig_hash(hash, gpt->be, &gpt->masters.groups[i].copy);
 }
@@ -154,13 +166,8 @@ static inline struct digest rig_digest(struct rig *rig) {
     struct gpt *gpt = &rig->trainer.gpt;
     sha256_begin(&hash);
     rig_hash_masters(&hash, gpt);
-    for (int moment = 0; moment < 2; moment++) {
-        const struct tensor *moments = &rig->trainer.optimizer.moments[moment];
-        void *values = malloc(tensor_bytes(moments));
-        optimizer_download(&rig->trainer.optimizer, moment, values, 0, gpt->count);
-        sha256_add(&hash, values, tensor_bytes(moments));
-        free(values);
-    }
+    rig_hash_copies(&hash, gpt);
+    rig_hash_moments(&hash, &rig->trainer.optimizer);
     sha256_end(&hash, bytes);
     sha256_hex(digest.hex, bytes);
     return digest;

@@ -64,6 +64,12 @@ static inline void subject_open_tiny(struct subject *subject, enum config_precis
     subject_open(subject);
 }
 
+static inline void subject_open_moments(struct subject *subject, enum config_moments moments) {
+    subject_config(&subject->config, CONFIG_PRECISION_BF16);
+    subject->config.optimizer.moments = moments;
+    subject_open(subject);
+}
+
 static inline void subject_close(struct subject *subject) {
     trainer_close(&subject->trainer);
     backend_close(&subject->be);

@@ -169,6 +169,88 @@ Test(checkpoint, continuing_gives_the_bits_of_a_run_never_stopped) {
     tokens_close(&tokens);
 }
 
+/* Stochastic rounding draws by the step, so a resume goes on with the bits that were to come. */
+Test(checkpoint, continuing_goes_on_with_moments_in_bf16) {
+    struct tokens tokens;
+    struct loader loader;
+    struct subject whole, first, second;
+    open_data(&tokens, &loader);
+    subject_open_moments(&whole, CONFIG_MOMENTS_BFLOAT16);
+    subject_open_moments(&first, CONFIG_MOMENTS_BFLOAT16);
+    subject_open_moments(&second, CONFIG_MOMENTS_BFLOAT16);
+    train(&whole, &loader, 9);
+    train(&first, &loader, 4);
+    cr_assert_eq(checkpoint_save(&first.trainer, folder, path, &error), 0, "%s", error.text);
+    char *notes = load_noting(&second, path);
+    cr_expect_str_eq(notes, "");
+    train(&second, &loader, 5);
+    expect_same(&whole, &second);
+    free(notes);
+    subject_close(&whole);
+    subject_close(&first);
+    subject_close(&second);
+    loader_close(&loader);
+    tokens_close(&tokens);
+}
+
+static void expect_moments(const struct subject *subject, const float *wanted, int moment) {
+    int64_t count = subject->trainer.gpt.count;
+    float *stored = malloc((size_t)count * sizeof *stored);
+    float *values = malloc((size_t)count * sizeof *values);
+    enum dtype dtype = subject->precision.moments;
+    optimizer_download(&subject->trainer.optimizer, moment, stored, 0, count);
+    const float *found = dtype_widen(values, stored, dtype, 0, (size_t)count);
+    for (int64_t i = 0; i < count; i++) {
+        float value = dtype == DTYPE_F32 ? wanted[i] : f32_from_bf16(bf16_from_f32(wanted[i]));
+        cr_assert_eq(found[i], value, "moment %d of %d", (int)i, moment);
+    }
+    free(stored);
+    free(values);
+}
+
+/* Files keep the dtype of the moments; who resumes in another one converts. */
+Test(checkpoint, moments_resume_in_another_dtype) {
+    for (int from = CONFIG_MOMENTS_FLOAT32; from <= CONFIG_MOMENTS_BFLOAT16; from++)
+        for (int to = CONFIG_MOMENTS_FLOAT32; to <= CONFIG_MOMENTS_BFLOAT16; to++) {
+            struct subject saved, loaded;
+            struct safetensors file;
+            subject_open_moments(&saved, (enum config_moments)from);
+            subject_open_moments(&loaded, (enum config_moments)to);
+            int64_t count = saved.trainer.gpt.count;
+            float *wanted = calloc((size_t)count, sizeof *wanted);
+            for (ptrdiff_t i = 0; i < arrlen(saved.trainer.gpt.list); i++) {
+                const struct parameter *p = &saved.trainer.gpt.list[i];
+                for (int64_t k = 0; k < parameter_count(p); k++) {
+                    float value = (float)random_normal(3, 0, (uint64_t)(p->offset + k));
+                    bool bf16 = from == CONFIG_MOMENTS_BFLOAT16;
+                    wanted[p->offset + k] = bf16 ? f32_from_bf16(bf16_from_f32(value)) : value;
+                }
+            }
+            for (int moment = 0; moment < 2; moment++)
+                optimizer_upload(&saved.trainer.optimizer, moment, wanted, 0, count);
+            cr_assert_eq(checkpoint_save(&saved.trainer, folder, path, &error), 0, "%s",
+                         error.text);
+            cr_assert_eq(
+                safetensors_open(
+                    &file, in_checkpoints(folder, "step-00000000/optimizer.safetensors"), &error),
+                0, "%s", error.text);
+            cr_expect_eq(file.entries[0].dtype, from ? SAFETENSORS_BF16 : SAFETENSORS_F32);
+            safetensors_close(&file);
+            size_t size;
+            char *text = read_text(path, "trainer.json", &size);
+            expect_text(text, from ? "\"format\": 2," : "\"format\": 1,");
+            free(text);
+            char *notes = load_noting(&loaded, path);
+            if (from == to) cr_expect_str_eq(notes, "");
+            else expect_text(notes, "optimizer.moments: ");
+            for (int moment = 0; moment < 2; moment++) expect_moments(&loaded, wanted, moment);
+            free(notes);
+            free(wanted);
+            subject_close(&saved);
+            subject_close(&loaded);
+        }
+}
+
 Test(checkpoint, resumes_in_another_precision) {
     for (size_t i = 0; i < COUNT(precisions); i++) {
         for (size_t k = 0; k < COUNT(precisions); k++) {

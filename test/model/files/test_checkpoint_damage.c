@@ -156,7 +156,8 @@ Test(checkpoint_damage, odd_texts_are_refused) {
         ODD("{}", "\"format\""),
         ODD("{\"format\": 1.5}", "\"format\""),
         ODD("{\"format\": 1, \"format\": 1}", "\"format\""),
-        ODD("{\"format\": 2}", "format is 2"),
+        ODD("{\"format\": 0}", "format is 0"),
+        ODD("{\"format\": 3}", "format is 3"),
         ODD("{\"format\": 1e300}", "\"format\""),
         ODD("{\"format\": 1, \"step\": 5}", "changed after it was written"),
 #undef ODD
