@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trains a config once in each precision, from the same weights on the same batches, and reports
-# how the runs differ and whether the 16-bit ones may stand for fp32.
+# Trains a config once in each precision, or variant of one, from the same weights on the same
+# batches, and reports how the runs differ and which of them may stand for fp32.
 set -euo pipefail
 
 usage() {
@@ -13,7 +13,9 @@ report.json, how the runs differ: losses, gradients, loss scale, speed, memory,
 and a verdict.
 
   --precisions LIST   default fp32,bf16,fp16; the others are measured against
-                      fp32 if it is there, else against the first
+                      fp32 if it is there, else against the first; settings
+                      behind a precision, each after a colon, make a variant:
+                      bf16:gradients.dtype=lower:train.recompute=layer
   --steps N           default as in CONFIG; for fewer than its warm-up has, add
                       -- --set optimizer.warmup_steps=N
   --seeds N           so many runs each, from seeds that follow: tells
@@ -23,12 +25,16 @@ and a verdict.
   --limit-...         as ./compare has them (./compare --help): what passes
 
 ARGUMENTS OF ./train are --set KEY=VALUE and --device NAME; they go to all runs.
+The settings of a variant go to its own runs, and win. Their values may hold
+commas, as lists do, but no colons.
 
   scripts/compare_precisions.sh bf16.json --steps 300
   scripts/compare_precisions.sh my.json --seeds 3 -- --set optimizer.lr=1e-4
+  scripts/compare_precisions.sh my.json \
+      --precisions fp32,bf16,bf16:autocast.float32=qkv,gelu
 
 An interrupted comparison goes on where it stopped when the same command is
-given again; more seeds and precisions can be added the same way.
+given again; more seeds, precisions and variants can be added the same way.
 
 Exit status: 0 all pass, 1 some do not, or trouble, 2 wrong usage, 130 and 143
 stopped by SIGINT and SIGTERM.
@@ -47,7 +53,8 @@ wrong() {
 root=$(cd "$(dirname "$0")/.." && pwd)
 train=${TRAIN:-$root/train} compare=${COMPARE:-$root/compare}
 config="" precisions=fp32,bf16,fp16 steps="" seeds=1 out="" profile=yes
-limits=() extra=()
+limits=() extra=() variants=()
+declare -A names # of the runs of each variant, but for their seeds
 command="scripts/compare_precisions.sh$([ $# -eq 0 ] || printf ' %q' "$@")"
 
 take_arguments() {
@@ -102,29 +109,80 @@ find_config() {
     [ -f "$config" ] || wrong "$config: there is no such config"
 }
 
-check_precisions() {
-    local listed="," word
-    for word in ${precisions//,/ }; do
-        case $word in
-        fp32 | bf16 | fp16) ;;
-        *) wrong "--precisions: $word is none of fp32, bf16, fp16" ;;
-        esac
-        case $listed in *",$word,"*) wrong "--precisions: $word is there twice" ;; esac
-        listed+=$word,
+# A comma that no precision follows is one of a value: bf16:autocast.float32=qkv,gelu.
+split_precisions() {
+    local items item last=""
+    mapfile -t -d , items < <(printf '%s' "$precisions")
+    for item in "${items[@]}"; do
+        [ -n "$item" ] || continue
+        if [[ $last != *:* || $item =~ ^(fp32|bf16|fp16)(:|$) ]]; then
+            variants+=("$item") last=$item
+        else variants[-1]+=,$item; fi
     done
-    case $listed in *,fp32,*) listed=,fp32${listed/,fp32,/,} ;; esac
-    read -ra precisions <<<"${listed//,/ }"
-    [ "${#precisions[@]}" -ge 2 ] || wrong "--precisions: at least two, such as fp32,bf16"
 }
 
-check_setting() { # KEY=VALUE
+check_setting() { # KEY=VALUE WHERE: "" for all runs, else where the settings of a variant stand
     case $1 in
-    seed=*) first_seed=${1#seed=} ;;
     name=* | run_dir=* | precision=*)
-        wrong "$1: names, places and precisions of the runs are chosen here" ;;
-    train.steps=*) [ -z "$steps" ] || wrong "$1 contradicts --steps $steps" ;;
-    autocast.enabled=false) wrong "$1: then all precisions compute in fp32, and are alike" ;;
+        wrong "$2$1: names, places and precisions of the runs are chosen here" ;;
+    sample.every=* | log.metrics=* | checkpoint.resume=*)
+        wrong "$2$1: this is chosen here, alike for all runs" ;;
+    train.steps=*) [ -z "$steps" ] || wrong "$2$1 contradicts --steps $steps" ;;
+    autocast.enabled=false) wrong "$2$1: then 16-bit precisions compute in fp32, and are alike" ;;
+    seed=*)
+        [ -z "$2" ] || wrong "$2$1: runs are paired by their seeds; give them behind --, or --seeds"
+        first_seed=${1#seed=}
+        ;;
     esac
+}
+
+check_variant() { # PRECISION[:KEY=VALUE]...
+    local settings setting keys=" " where="--precisions: $1: " shape="${1%%:*}:KEY=VALUE"
+    case ${1%%:*} in fp32 | bf16 | fp16) ;; *)
+        wrong "--precisions: $1 begins with none of fp32, bf16, fp16" ;;
+    esac
+    mapfile -t -d : settings < <(printf '%s:' "$1")
+    for setting in "${settings[@]:1}"; do
+        case $setting in
+        "") wrong "${where}a setting is empty; write $shape" ;;
+        =*) wrong "$where$setting has no key; write $shape" ;;
+        *=*) ;;
+        *) wrong "$where$setting is no setting; write $shape, without a colon in VALUE" ;;
+        esac
+        case $keys in *" ${setting%%=*} "*) wrong "$where${setting%%=*} is there twice" ;; esac
+        keys+="${setting%%=*} "
+        check_setting "$setting" "$where"
+    done
+}
+
+# What the runs of a variant are called, in whatever order its settings come. A checksum stands for
+# what a file should not be called.
+name_of() { # VARIANT
+    local whole safe LC_ALL=C
+    whole=$(echo "${1%%:*}" && tr : '\n' <<<"$1" | tail -n +2 | LC_ALL=C sort)
+    whole=${whole//$'\n'/:}
+    safe=${whole//[!A-Za-z0-9.,_=:-]/-}
+    if [ "$safe" != "$whole" ] || [ ${#whole} -gt 100 ]; then
+        safe=${safe:0:100}-$(cksum <<<"$whole" | cut -d ' ' -f 1)
+    fi
+    echo "${safe//:/+}"
+}
+
+check_precisions() {
+    local variant name other others=()
+    split_precisions
+    for variant in "${variants[@]}"; do
+        check_variant "$variant"
+        name=$(name_of "$variant")
+        for other in "${!names[@]}"; do
+            [ "${names[$other]}" != "$name" ] || wrong "--precisions: $variant is there twice"
+        done
+        names[$variant]=$name
+        [ "$variant" = fp32 ] || others+=("$variant")
+    done
+    if [ -n "${names[fp32]-}" ]; then variants=(fp32 "${others[@]}"); fi
+    [ ${#variants[@]} -ge 2 ] || wrong "--precisions: at least two, such as fp32,bf16"
+    [ ${#variants[@]} -le 8 ] || wrong "--precisions: ${#variants[@]}, but a report holds 8 at most"
 }
 
 # What goes to ./train. Its other flags would make something else of it than a training.
@@ -133,12 +191,12 @@ check_extra() {
     for ((at = 0; at < ${#extra[@]}; at++)); do
         word=${extra[at]}
         case $word in
-        --set=*) check_setting "${word#--set=}" ;;
+        --set=*) check_setting "${word#--set=}" "" ;;
         --device=*) ;;
         --set | --device)
             at=$((at + 1))
             [ $at -lt ${#extra[@]} ] || wrong "$word needs a value"
-            if [ "$word" = --set ]; then check_setting "${extra[at]}"; fi
+            if [ "$word" = --set ]; then check_setting "${extra[at]}" ""; fi
             ;;
         *) wrong "$word: behind -- only --set KEY=VALUE and --device NAME make sense" ;;
         esac
@@ -167,6 +225,38 @@ done
 "$compare" "${limits[@]+"${limits[@]}"}" --help >/dev/null || exit 2
 name=${config##*/}
 out=${out:-runs/compare-${name%.json}}
+
+# Sets the arguments that make run $run_name.
+arguments_of() { # CONFIG VARIANT SEED
+    local settings setting
+    run_name=${names[$2]}
+    if [ "$3" -ne "$first_seed" ]; then run_name+=-seed$3; fi
+    arguments=(--config "$1" "${extra[@]+"${extra[@]}"}")
+    mapfile -t -d : settings < <(printf '%s' "$2")
+    for setting in "${settings[@]:1}"; do arguments+=(--set "$setting"); done
+    arguments+=(--set "run_dir=$out/runs" --set "name=$run_name" --set "precision=${settings[0]}"
+        --set "seed=$3" --set sample.every=0 --set log.metrics=true --set checkpoint.resume=auto)
+    if [ -n "$steps" ]; then arguments+=(--set "train.steps=$steps"); fi
+}
+
+# What ./train does not take is said before anything is trained. Other trouble is for the runs.
+check_runs() {
+    local variant said status
+    for variant in "${variants[@]}"; do
+        arguments_of "$config" "$variant" "$first_seed"
+        status=0
+        said=$("$train" "${arguments[@]}" --dry-run 2>&1 >/dev/null) || status=$?
+        [ $status -eq 2 ] || continue
+        complain "$variant cannot be trained:"$'\n'"$said"
+        # A config that is right as it stands is not with --steps where its warm-up is longer.
+        case ${steps:+$said} in *'optimizer.warmup_steps is'*)
+            complain "for so few steps add, for instance:" \
+                "-- --set optimizer.warmup_steps=$((steps / 10))" ;;
+        esac
+        exit 2
+    done
+}
+check_runs
 
 # ---- the folder, which holds one comparison
 
@@ -249,35 +339,15 @@ duration() { # SECONDS
     else echo "$((($1 + 1800) / 3600)) h"; fi
 }
 
-# Sets the arguments that make run $run_name.
-arguments_of() { # PRECISION SEED
-    run_name=$1
-    if [ "$2" -ne "$first_seed" ]; then run_name+=-seed$2; fi
-    arguments=(--config "$out/config.json" "${extra[@]+"${extra[@]}"}" --set "run_dir=$out/runs"
-        --set "name=$run_name" --set "precision=$1" --set "seed=$2" --set sample.every=0
-        --set log.metrics=true --set checkpoint.resume=auto)
-    if [ -n "$steps" ]; then arguments+=(--set "train.steps=$steps"); fi
-}
-
 # On a terminal ./train shows its progress; else its words go to a file beside the run.
 train_now() {
     if [ -t 1 ]; then watch "$train" "${arguments[@]}"
     else watch "$train" "${arguments[@]}" >"$out/runs/$run_name.log"; fi
 }
 
-# A config that is right as it stands is not with --steps where its warm-up is longer.
-hint_at_warmup() {
-    if [ -n "$steps" ] &&
-        { "$train" "${arguments[@]}" --dry-run 2>&1 >/dev/null || true; } |
-        grep -q 'optimizer.warmup_steps is'; then
-        complain "for so few steps add, for instance:" \
-            "-- --set optimizer.warmup_steps=$((steps / 10))"
-    fi
-}
-
-run_one() { # PRECISION SEED NUMBER
+run_one() { # VARIANT SEED NUMBER
     local status=0 began=$SECONDS fresh=yes folder
-    arguments_of "$1" "$2"
+    arguments_of "$out/config.json" "$1" "$2"
     folder=$out/runs/$run_name
     if [ -e "$folder/finished" ]; then
         echo "run $3 of $total: $1, seed $2: done before"
@@ -300,17 +370,14 @@ run_one() { # PRECISION SEED NUMBER
         fi
         return
     fi
-    if [ $status -eq 2 ]; then
-        hint_at_warmup
-        exit 2
-    fi
+    if [ $status -eq 2 ]; then exit 2; fi
     if [ ! -s "$folder/metrics.jsonl" ] || [ "$3" -eq 1 ]; then exit 1; fi
     complain "run $run_name ended early (status $status); it is compared as far as it came"
 }
 
-profile_one() { # PRECISION
+profile_one() { # VARIANT
     local folder status=0 scratch
-    arguments_of "$1" "$first_seed"
+    arguments_of "$out/config.json" "$1" "$first_seed"
     folder=$out/runs/$run_name
     if [ $profile = no ] || [ -e "$folder/profile.json" ] || [ ! -e "$folder/finished" ]; then
         return
@@ -325,13 +392,13 @@ profile_one() { # PRECISION
 }
 
 open_folder
-total=$((seeds * ${#precisions[@]})) number=0 runs=()
+total=$((seeds * ${#variants[@]})) number=0 runs=()
 for ((seed = first_seed; seed < first_seed + seeds; seed++)); do
-    for precision in "${precisions[@]}"; do
+    for variant in "${variants[@]}"; do
         number=$((number + 1))
-        run_one "$precision" "$seed" $number
-        runs+=("$out/runs/$run_name")
-        if [ "$seed" -eq "$first_seed" ]; then profile_one "$precision"; fi
+        run_one "$variant" "$seed" $number
+        runs+=("$variant=$out/runs/$run_name")
+        if [ "$seed" -eq "$first_seed" ]; then profile_one "$variant"; fi
     done
 done
 

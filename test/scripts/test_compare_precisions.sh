@@ -56,6 +56,9 @@ same_run() { # RUN RUN
     if ! cmp -s <(losses "$1") <(losses "$2"); then wrong "$1 and $2 differ"; fi
 }
 
+# A variant, and what its runs are called.
+lower=bf16:gradients.dtype=lower lower_run=bf16+gradients.dtype=lower
+
 # stand_in TEXT: a ./train that does TEXT first.
 stand_in() {
     printf '#!/usr/bin/env bash\n%s\nexec %q "$@"\n' "$1" "$real_train" >"$work/stand_in"
@@ -104,7 +107,7 @@ if ! grep -q '"seed": 9' out/runs/bf16/config.json; then wrong "seed 9 is not th
 test_case "finished runs are not run again, and more can be added"
 runs 0 "my tiny.json" --out out --precisions fp32,bf16 --no-profile
 cp -r out/runs/fp32 before
-stand_in 'echo "$@" >>asked'
+stand_in 'case "$*" in *--dry-run*) ;; *) echo "$@" >>asked ;; esac'
 runs 0 "my tiny.json" --out out --seeds 2 --no-profile
 says "run 1 of 6: fp32, seed 5: done before" && says "run 3 of 6: fp16, seed 5"
 says "run 6 of 6: fp16, seed 6"
@@ -112,7 +115,7 @@ if [ "$(wc -l <asked)" -ne 4 ]; then wrong "$(wc -l <asked) runs instead of 4"; 
 same_run out/runs/fp32 before
 
 # Batches of some hundred bytes are so noisy that right arithmetic drifts apart: wide limits.
-long=("my tiny.json" --steps 400 --precisions "fp32,bf16" --no-profile --limit-loss 9
+long=("my tiny.json" --steps 400 --precisions "fp32,$lower" --no-profile --limit-loss 9
     --limit-curve 9 --limit-norm 99 --limit-correlation=-1
     -- --set checkpoint.every=0 --set train.micro_batch_size=16)
 test_case "a whole comparison, to hold others against"
@@ -126,20 +129,20 @@ stop_test() { # SIGNAL STATUS PREFIX
     process=$!
     set +m
     for ((i = 0; i < 400; i++)); do
-        if [ -s out/runs/bf16/metrics.jsonl ]; then break; fi
+        if [ -s "out/runs/$lower_run/metrics.jsonl" ]; then break; fi
         sleep 0.01
     done
     kill -s "$1" -- "$3$process"
     wait "$process" || status=$?
     if [ "$status" -ne "$2" ]; then wrong "status $status instead of $2"; fi
     says "the same command goes on from here" && silent_on "verdict"
-    if [ "$(grep -c tokens_per_s out/runs/bf16/metrics.jsonl)" -eq 400 ]; then
+    if [ "$(grep -c tokens_per_s "out/runs/$lower_run/metrics.jsonl")" -eq 400 ]; then
         wrong "it went on to its end"
     fi
     runs 0 --out out "${long[@]}"
     says "run 1 of 2: fp32, seed 5: done before"
     same_run out/runs/fp32 "$whole/fp32"
-    same_run out/runs/bf16 "$whole/bf16"
+    same_run "out/runs/$lower_run" "$whole/$lower_run"
 }
 test_case "Ctrl-C, which every process of the group gets"
 stop_test INT 130 -
@@ -178,6 +181,87 @@ says "run 2 of 2: bf16, seed 5: done before"
 rm -r out/runs
 runs 0 out/config.json --out out --precisions fp32,bf16 --no-profile && silent_on "done before"
 
+# ---- variants
+
+two=bf16:train.recompute=layer:autocast.float32=qkv,gelu
+two_run=bf16+autocast.float32=qkv,gelu+train.recompute=layer
+set_to() { # KEY VALUE RUN: an expression that the run's config has
+    if ! grep -qF "\"$1\": $2" "out/runs/$3/config.json"; then wrong "$3 has no $1 $2"; fi
+}
+
+test_case "variants are runs with settings of their own"
+stand_in 'case " $* " in *" --profile "*) echo "$*" >>profiled ;; esac'
+runs 0 "my tiny.json" --out out --precisions "$two,bf16,$lower,fp32" --seeds 2 \
+    -- --set gradients.dtype=float32
+says "run 1 of 8: fp32, seed 5" && says "run 2 of 8: $two, seed 5"
+says "run 8 of 8: $lower, seed 6"
+says "bf16:dtype=lower" && says "recompute=layer:"
+for run in $lower_run $lower_run-seed6; do
+    set_to dtype '"lower"' "$run" && set_to recompute '"none"' "$run"
+    set_to precision '"bf16"' "$run"
+done
+set_to dtype '"float32"' bf16 && set_to recompute '"layer"' $two_run
+set_to float32 '["qkv", "gelu"]' $two_run && set_to float32 '[]' bf16
+holds out/runs/$lower_run/profile.json out/runs/$two_run/profile.json
+if [ "$(grep -c gradients.dtype=lower profiled)" -ne 1 ]; then wrong "it profiled another run"; fi
+if ! grep -qF "\"label\":	\"$two\"" out/report.json; then wrong "report.json lacks $two"; fi
+if ! grep -qF "| $two " out/report.md; then wrong "report.md lacks $two"; fi
+if ! sed 's/<wbr>//g' out/report.html | grep -F "<span>$two</span>" >/dev/null; then
+    wrong "no curve of $two"
+fi
+
+test_case "a variant that differs fails alone"
+runs 1 "my tiny.json" --no-profile --precisions fp32,bf16,bf16:optimizer.beta2=0.5,bf16:threads=2
+says "bf16:optimizer.beta2=0.5: FAIL" && silent_on "bf16:threads=2: FAIL"
+says "warning: optimizer.beta2 differs"
+
+test_case "variants can be added, and their settings come in any order"
+runs 0 "my tiny.json" --out out --precisions fp32,$two --no-profile
+stand_in 'case "$*" in *--dry-run*) ;; *) echo "$@" >>asked ;; esac'
+runs 0 "my tiny.json" --out out --no-profile --seeds 2 \
+    --precisions fp32,$lower,bf16:autocast.float32=qkv,gelu:train.recompute=layer
+says "run 2 of 6: $lower, seed 5" && silent_on "run 2 of 6: $lower, seed 5: done"
+says "run 3 of 6: bf16:autocast.float32=qkv,gelu:train.recompute=layer, seed 5: done before"
+if [ "$(wc -l <asked)" -ne 4 ]; then wrong "$(wc -l <asked) runs instead of 4"; fi
+
+test_case "settings that no file can be called by"
+words=$(printf 'word %.0s' {1..90})
+runs 0 "my tiny.json" --out out --no-profile --steps 20 \
+    --precisions "bf16:sample.prompt=a/b c,bf16:sample.prompt=a-b-c,bf16:sample.prompt=$words"
+for prompt in "a/b c" a-b-c "$words"; do
+    if ! cat out/runs/*/config.json | grep -F "\"$prompt\"" >/dev/null; then
+        wrong "no run of its own for $prompt"
+    fi
+done
+if [ -n "$(find out/runs -name '*[!A-Za-z0-9.,_=+-]*')" ]; then wrong "$(ls out/runs)"; fi
+
+test_case "variants that cannot be"
+cannot() { # VARIANT PART
+    runs 2 "my tiny.json" --precisions "fp32,$1" && says "$2" && silent_on "run 1"
+}
+cannot fp8:threads=2 "--precisions: fp8:threads=2 begins with none of fp32, bf16, fp16"
+cannot :threads=2 "--precisions: :threads=2 begins with none of fp32, bf16, fp16"
+cannot bf16: "--precisions: bf16:: a setting is empty; write bf16:KEY=VALUE"
+cannot bf16::threads=2 "--precisions: bf16::threads=2: a setting is empty"
+cannot bf16:threads=2: "a setting is empty"
+cannot bf16:=2 "--precisions: bf16:=2: =2 has no key"
+cannot bf16:threads "--precisions: bf16:threads: threads is no setting"
+cannot bf16:data.train=a:b "b is no setting; write bf16:KEY=VALUE, without a colon in VALUE"
+cannot bf16:threads=2:threads=3 "threads is there twice"
+cannot bf16:threads=2,bf16:threads=2 "--precisions: bf16:threads=2 is there twice"
+cannot $two,bf16:autocast.float32=qkv,gelu:train.recompute=layer "recompute=layer is there twice"
+cannot bf16:precision=fp16 "--precisions: bf16:precision=fp16: precision=fp16: names, places and"
+cannot bf16:name=x "name=x: names, places" && cannot bf16:run_dir=x "run_dir=x: names, places"
+cannot bf16:seed=3 "--precisions: bf16:seed=3: seed=3: runs are paired by their seeds"
+cannot bf16:log.metrics=false "log.metrics=false: this is chosen here"
+cannot bf16:autocast.enabled=false "compute in fp32"
+cannot bf16:gradients.dtyp=lower "bf16:gradients.dtyp=lower cannot be trained:"
+says 'there is no key "gradients.dtyp". Did you mean gradients.dtype?'
+cannot bf16:autocast.float32=qkv,fp8 '"fp8"'
+cannot "bf16,$(printf 'bf16:threads=%d,' {1..7})" "--precisions: 9, but a report holds 8 at most"
+runs 2 "my tiny.json" --steps 20 --precisions fp32,bf16:train.steps=10 && says "contradicts"
+if [ -e runs ]; then wrong "it began nevertheless"; fi
+
 # ---- trouble
 
 test_case "a run without metrics is not finished"
@@ -207,7 +291,8 @@ runs 1 "my tiny.json" --no-profile -- --set 'data.train=none*' --set data.val=ta
 says "none*" && silent_on "run 2"
 
 test_case "settings that cannot be"
-runs 2 "my tiny.json" --no-profile -- --set nonsense=1 && says "nonsense" && silent_on "run 2"
+runs 2 "my tiny.json" --no-profile -- --set nonsense=1 && says "nonsense" && silent_on "run 1"
+if [ -e runs ]; then wrong "it left a folder"; fi
 runs 0 "my tiny.json" --no-profile --precisions fp32,bf16
 
 test_case "profiles"
@@ -233,6 +318,7 @@ runs 2 "my tiny.json" --seeds 1.5
 runs 2 "my tiny.json" --precisions fp32
 runs 2 "my tiny.json" --precisions fp32,fp8 && says "fp8"
 runs 2 "my tiny.json" --precisions fp32,fp32 && says "twice"
+runs 2 "my tiny.json" --precisions "" && says "at least two"
 runs 2 "my tiny.json" -- --set name=x && says "chosen here"
 runs 2 "my tiny.json" --steps 20 -- --set train.steps=10 && says "contradicts"
 runs 2 "my tiny.json" -- --set=name=x && says "name=x: names, places"

@@ -96,11 +96,18 @@ static int take_flag(struct options *options, enum flag flag, const char *value,
     return 0;
 }
 
-/* A directory whose path has a '=' is a directory. */
+/* The '=' behind the label, or NULL: a directory without one. Both may hold others. */
+static const char *label_end(const char *argument) {
+    const char *first = strchr(argument, '='), *at = first;
+    if (file_exists(argument)) return NULL;
+    while (at && !file_exists(at + 1)) at = strchr(at + 1, '=');
+    return at ? at : first;
+}
+
 static int take_run(struct options *options, const char *argument, struct error *error) {
-    const char *equals = strchr(argument, '=');
+    const char *equals = label_end(argument);
     char *label = NULL;
-    if (equals && !file_exists(argument)) {
+    if (equals) {
         if (equals == argument) return fail(error, "%s: the label is empty", argument);
         label = strndup(argument, (size_t)(equals - argument));
         if (!label) return fail(error, "out of memory");

@@ -5,7 +5,8 @@
 
 #include "model/lab/compare/comparison_report.h"
 
-/* 80 columns. */
+/* 80 columns. In its tables the keys of settings in labels lose their group, unless two labels
+ * would be alike: bf16:gradients.dtype=lower becomes bf16:dtype=lower. */
 void comparison_print_text(FILE *out, const struct comparison_report *report);
 void comparison_print_markdown(FILE *out, const struct comparison_report *report);
 

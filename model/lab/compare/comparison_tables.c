@@ -139,7 +139,7 @@ static void noise_row(struct table *table, const char *label, const char *figure
     table_cell(table, "%.3f", d->scatter);
     table_cell(table, "%.3f", d->noise);
     table_cell(table, "%.3f", d->margin);
-    table_cell(table, "%s", d->real ? "real" : "within noise");
+    table_cell(table, "%s", d->real ? "real" : "noise");
 }
 
 static struct table noise_table(const struct comparison_report *report) {

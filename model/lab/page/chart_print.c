@@ -201,7 +201,7 @@ static void print_legend(FILE *out, const struct chart *chart) {
         fprintf(out, "<li>");
         chart_print_swatch(out, chart, &chart->series[i]);
         fprintf(out, "<span>");
-        page_text(out, chart->series[i].label);
+        page_names(out, chart->series[i].label);
         fprintf(out, "</span></li>\n");
     }
     fprintf(out, "</ul>\n");

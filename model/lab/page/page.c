@@ -48,9 +48,8 @@ static const char text_style[] =
     "line-height:1.4}\n"
     "th,td{padding:.4rem .75rem;text-align:left;vertical-align:baseline;white-space:nowrap;"
     "border-bottom:1px solid var(--grid)}\n"
-    "th{font-weight:600}\n"
-    "thead th{white-space:normal;color:var(--soft);border-bottom:1.5px solid "
-    "var(--line);vertical-align:bottom}\n"
+    "th{font-weight:600;white-space:normal}\n"
+    "thead th{color:var(--soft);border-bottom:1.5px solid var(--line);vertical-align:bottom}\n"
     "th:first-child{padding-left:0;position:sticky;left:0;background:var(--ground)}\n"
     ".right{text-align:right}\n";
 
@@ -84,7 +83,7 @@ static const char chart_style[] =
     "table{font-size:.75rem}.table,pre{overflow:visible}pre{white-space:pre-wrap}"
     "th,td{white-space:normal}}\n";
 
-void page_text(FILE *out, const char *text) {
+static void print_text(FILE *out, const char *text, bool names) {
     for (size_t rest = strlen(text), size; rest; text += size, rest -= size) {
         size = utf8_character(text, rest);
         bool control =
@@ -97,7 +96,16 @@ void page_text(FILE *out, const char *text) {
         else if (*text == '>') fputs("&gt;", out);
         else if (*text == '"') fputs("&quot;", out);
         else fwrite(text, 1, size, out);
+        if (names && (*text == ':' || *text == ',') && text[1] > ' ') fputs("<wbr>", out);
     }
+}
+
+void page_text(FILE *out, const char *text) {
+    print_text(out, text, false);
+}
+
+void page_names(FILE *out, const char *text) {
+    print_text(out, text, true);
 }
 
 /* A tag with its attributes, if any, begins with its name. */
@@ -116,7 +124,9 @@ void page_begin(FILE *out, const char *title, const char *summary) {
     element(out, "title", title);
     fprintf(out, "<style>\n%s%s%s</style>\n</head>\n<body>\n<main>\n", colours, text_style,
             chart_style);
-    element(out, "h1", title);
+    fputs("<h1>", out);
+    page_names(out, title);
+    fputs("</h1>\n", out);
     element(out, "p class=\"summary\"", summary);
 }
 
@@ -151,7 +161,7 @@ void page_verdict(FILE *out, enum page_mood mood, const char *word, const char *
     fprintf(out, "<p class=\"verdict %s\"><strong>", moods[mood]);
     page_text(out, word);
     fprintf(out, "</strong> ");
-    page_text(out, text);
+    page_names(out, text);
     fprintf(out, "</p>\n");
 }
 

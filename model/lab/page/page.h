@@ -24,3 +24,7 @@ void page_end(FILE *out);
 /* Text as HTML: & < > " are escaped; bytes that are no UTF-8, and control characters other than tab
  * and line breaks, become U+FFFD. */
 void page_text(FILE *out, const char *text);
+
+/* Likewise, with names such as bf16:autocast.float32=qkv,gelu, which may be broken after colons and
+ * commas. */
+void page_names(FILE *out, const char *text);

@@ -82,15 +82,34 @@ static int widest(const struct table *table, int column) {
     return width;
 }
 
-/* The end of what fits into a line of that width: broken at a space if there is one. */
+/* Whether a line that begins with text may end at a place in it. */
+static bool may_break(const char *text, const char *at) {
+    return at > text && (*at == ' ' || at[-1] == ':' || at[-1] == ',');
+}
+
+/* The end of what fits into a line of that width, broken where it may be if there is a place. */
 static const char *line_end(const char *text, int width) {
-    const char *end = text, *space = NULL;
+    const char *end = text, *place = NULL;
     for (int count = 0; *end; end++) {
+        if (may_break(text, end)) place = end;
         if (begins_character(*end) && count++ == width) break;
-        if (*end == ' ' && end > text) space = end;
     }
-    if (*end == '\0' || *end == ' ' || !space) return end;
-    return space;
+    return *end && place ? place : end;
+}
+
+/* As widest, where names are broken: headings, and the texts of the first column. */
+static int narrowest(const struct table *table, int column) {
+    int width = 1;
+    for (int row = -1; row < table_rows(table); row++) {
+        const char *begin = text_at(table, row, column), *end = begin;
+        bool name = row < 0 || column == 0;
+        for (; *begin; begin = end + (*end == ' ')) {
+            for (end = begin + 1; *end && !(name && may_break(begin, end));) end++;
+            int wide = characters(begin, end);
+            if (wide > width) width = wide;
+        }
+    }
+    return width;
 }
 
 static void put(FILE *out, const char *text, const char *end) {
@@ -138,11 +157,23 @@ static void print_rule(FILE *out, const struct block *block) {
     putc('\n', out);
 }
 
+typedef int column_width(const struct table *table, int column);
+
+/* Returns how many columns of the terminal are left, below 0 where there are too few. */
+static int set_widths(int *widths, const struct table *table, int width, column_width *measure) {
+    int left = width + GAP;
+    for (int i = 0; i < column_count(table); i++) left -= GAP + (widths[i] = measure(table, i));
+    return left;
+}
+
 /* What is too wide even alone beside the first column is broken into several lines. */
 static void choose_widths(int *widths, const struct table *table, int width) {
-    int count = column_count(table);
-    for (int i = 0; i < count; i++) widths[i] = widest(table, i);
-    int most = count > 1 ? (width - GAP) / 2 : width;
+    int count = column_count(table), most = count > 1 ? (width - GAP) / 2 : width;
+    assert(count > 0);
+    if (set_widths(widths, table, width, widest) < 0) {
+        int name = widths[0], left = set_widths(widths, table, width, narrowest);
+        widths[0] = left < 0 || widths[0] + left > name ? name : widths[0] + left;
+    }
     if (widths[0] > most) widths[0] = most;
     for (int i = 1; i < count; i++)
         if (widths[0] + GAP + widths[i] > width) widths[i] = width - GAP - widths[0];
@@ -236,7 +267,8 @@ static void print_html_row(FILE *out, const struct table *table, int row) {
                 : row < 0 ? " scope=\"col\""
                           : " scope=\"row\"",
                 right ? " class=\"right\"" : "");
-        page_text(out, text_at(table, row, i));
+        if (heads) page_names(out, text_at(table, row, i));
+        else page_text(out, text_at(table, row, i));
         fprintf(out, "</%s>", heads ? "th" : "td");
     }
     fprintf(out, "</tr>\n");

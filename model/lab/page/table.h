@@ -36,8 +36,10 @@ int table_rows(const struct table *table); /* whole rows */
 
 /* The three printers write whole rows; each line ends with a line break. table_print_text aligns
  * columns two spaces apart and stays within `width` columns (at least 8): where the table is wider,
- * it is printed in blocks that repeat the first column; a cell too wide even beside the first one
- * alone continues on the next line. Control characters become spaces. */
+ * headings and the cells of the first column continue on the next line, broken at spaces and after
+ * colons and commas; where it still is, it is printed in blocks that repeat the first column; a
+ * cell too wide even beside the first one alone continues on the next line too. Control characters
+ * become spaces. */
 void table_print_text(FILE *out, const struct table *table, int width);
 void table_print_markdown(FILE *out, const struct table *table);
 void table_print_html(FILE *out, const struct table *table); /* can be scrolled sideways */

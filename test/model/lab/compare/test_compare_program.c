@@ -415,6 +415,87 @@ Test(compare_program, a_label_or_a_name_with_equals) {
     make_run((struct run_recipe){.name = "b"});
     expect_exit("a=b|new=b", 0);
     expect_out("a=b, new: 100 steps, 1 seed, against a=b");
+    expect_exit("x=1=a=b|y=2=b", 0);
+    expect_out("x=1, y=2: 100 steps, 1 seed, against x=1");
+    expect_trouble("b|c=d=none", 1, "compare: d=none: no config.json");
+}
+
+/* ---- variants of a precision */
+
+#define LOWER  "bf16:gradients.dtype=lower"
+#define LOWEST "bf16:gradients.dtype=lower:autocast.residual=lower"
+
+static void make_variants(void) {
+    static const char *const more[] = {NULL, ", \"gradients\": {\"dtype\": \"lower\"}",
+                                       ", \"gradients\": {\"dtype\": \"lower\"}, "
+                                       "\"autocast\": {\"residual\": \"lower\"}"};
+    for (int i = 0; i < 6; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "runs/%c=%d", "abc"[i / 2], i % 2);
+        make_run((struct run_recipe){.name = name,
+                                     .precision = i / 2 ? "bf16" : "fp32",
+                                     .seed = i % 2,
+                                     .bias = i / 2 == 2,
+                                     .more = more[i / 2]});
+    }
+    put_text("runs/b=0/profile.json", "{\"step_ms\": 8.5, \"products_ms\": 4.25, "
+                                      "\"operations\": {\"matmul\": 6}}");
+}
+
+#define VARIANTS                                                                \
+    "fp32=runs/a=0|fp32=runs/a=1|" LOWER "=runs/b=0|" LOWER "=runs/b=1|" LOWEST \
+    "=runs/c=0|" LOWEST "=runs/c=1"
+
+/* In 80 columns keys lose their group, and names are broken, figures never. */
+Test(compare_program, variants_on_a_terminal) {
+    make_variants();
+    expect_exit(VARIANTS, 1);
+    expect_80_columns(out_text);
+    expect_out("fp32, " LOWER ",\n  " LOWEST ": 100 steps, 2 seeds,\n  against fp32\n");
+    expect_out("\nbf16:dtype=lower                     1000  1.00 x");
+    expect_out("\nbf16:dtype=lower:residual=lower      1000  1.00 x");
+    expect_out("\nbf16:dtype=lower  loss curve          2  +0.000 %    0.000");
+    expect_out("\ndtype=lower:\nresidual=lower\n");
+    expect_out("\n" LOWEST ": FAIL, training loss: +1.000\n    % (");
+    expect_out("\ngradients.dtype    -       \"lower\"           \"lower\"");
+    expect_out("\nmatmul            -            6.0 ms");
+}
+
+Test(compare_program, variants_in_reports) {
+    static const char *const files[] = {"r/report.md", "r/report.html"};
+    static const char *const parts[2][3] = {
+        {"| " LOWER " ", "| pass ", "| " LOWEST " "},
+        {"<th scope=\"row\">bf16:<wbr>gradients.dtype=lower</th>",
+         "<span>bf16:<wbr>gradients.dtype=lower:<wbr>autocast.residual=lower</span>",
+         "<th scope=\"col\" class=\"right\">bf16:<wbr>gradients.dtype=lower</th>"}};
+    make_variants();
+    expect_exit(VARIANTS "|--out|r", 1);
+    for (size_t f = 0; f < 2; f++) {
+        size_t size;
+        char *text = read_whole(files[f], &size);
+        for (int i = 0; i < 3; i++)
+            cr_expect_not_null(strstr(text, parts[f][i]), "%s lacks %s", files[f], parts[f][i]);
+        free(text);
+    }
+    cJSON *report = read_json("r/report.json");
+    cr_expect_str_eq(text_at(report, "groups.1.label"), LOWER);
+    cr_expect_str_eq(text_at(report, "groups.1.verdict"), "pass");
+    cr_expect_str_eq(text_at(report, "groups.2.label"), LOWEST);
+    cr_expect_str_eq(text_at(report, "groups.2.verdict"), "fail");
+    cr_expect_eq(number_at(report, "groups.2.training_difference.pairs"), 2);
+    cJSON_Delete(report);
+}
+
+/* Where the groups of keys are what tells two of them apart; and what is no key keeps its dots. */
+Test(compare_program, labels_stay_whole_where_short_ones_are_alike) {
+    make_run((struct run_recipe){.name = "x"});
+    make_run((struct run_recipe){.name = "y"});
+    expect_exit("a:b.every=2=x|a:c.every=2=y", 0);
+    expect_out("\na:b.every=2  reference");
+    expect_out("\na:c.every=2  pass");
+    expect_exit("in 1.5:2.5=x|b.c=y", 0);
+    expect_out("\nin 1.5:2.5  reference");
+    expect_out("\nb.c         pass");
 }
 
 Test(compare_program, help) {

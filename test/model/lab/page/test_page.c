@@ -24,6 +24,13 @@ Test(page, what_is_no_text_is_replaced) {
     cr_expect_str_eq(text_of("\xc0\xaf\x1b[0m\x7f"), "\uFFFD\uFFFD\uFFFD[0m\uFFFD");
 }
 
+Test(page, names_may_be_broken) {
+    FILE *out = printed_begin();
+    page_names(out, "bf16:a.b=1:c=<2>,d: 3 %, e:");
+    printed_end(out);
+    cr_expect_str_eq(printed, "bf16:<wbr>a.b=1:<wbr>c=&lt;2&gt;,<wbr>d: 3 %, e:");
+}
+
 static void print_page(void) {
     FILE *out = printed_begin();
     page_begin(out, "A <title> & \"more\"", "the <summary>");

@@ -107,27 +107,65 @@ Test(table, an_empty_cell_in_the_middle_keeps_its_place) {
 
 Test(table, too_wide_is_printed_in_blocks) {
     table_column(&table, "name", TABLE_LEFT);
-    for (int i = 0; i < 5; i++) table_column(&table, i % 2 ? "odd one" : "even one", TABLE_RIGHT);
+    for (int i = 0; i < 5; i++) table_column(&table, i % 2 ? "odd_one" : "even_one", TABLE_RIGHT);
     for (int row = 0; row < 2; row++) {
         table_cell(&table, row ? "second" : "first");
         for (int i = 0; i < 5; i++) table_cell(&table, "%d", 10 * row + i);
     }
-    cr_expect_str_eq(as_text(26), "name    even one  odd one\n"
+    cr_expect_str_eq(as_text(26), "name    even_one  odd_one\n"
                                   "------  --------  -------\n"
                                   "first          0        1\n"
                                   "second        10       11\n"
                                   "\n"
-                                  "name    even one  odd one\n"
+                                  "name    even_one  odd_one\n"
                                   "------  --------  -------\n"
                                   "first          2        3\n"
                                   "second        12       13\n"
                                   "\n"
-                                  "name    even one\n"
+                                  "name    even_one\n"
                                   "------  --------\n"
                                   "first          4\n"
                                   "second        14\n");
     cr_expect_eq(occurrences(as_text(25), "---\n"), 3, "25 columns are just enough");
     cr_expect_eq(occurrences(as_text(24), "---\n"), 5);
+}
+
+static void fill_with_names(void) {
+    table_column(&table, "run", TABLE_LEFT);
+    table_column(&table, "bf16:dtype=lower", TABLE_RIGHT);
+    table_column(&table, "of it", TABLE_RIGHT);
+    table_cell(&table, "fp16:a=1:bc=2,d=3");
+    table_cell(&table, "1.5 ms");
+    table_cell(&table, "2 %%");
+}
+
+Test(table, too_wide_breaks_names_and_no_figures) {
+    fill_with_names();
+    cr_expect_str_eq(as_text(42), "run                bf16:dtype=lower  of it\n"
+                                  "-----------------  ----------------  -----\n"
+                                  "fp16:a=1:bc=2,d=3            1.5 ms    2 %\n");
+    cr_expect_str_eq(as_text(41), "run                      bf16:   of\n"
+                                  "                   dtype=lower   it\n"
+                                  "-----------------  -----------  ---\n"
+                                  "fp16:a=1:bc=2,d=3       1.5 ms  2 %\n");
+    cr_expect_str_eq(as_text(29), "run                bf16:   of\n"
+                                  "             dtype=lower   it\n"
+                                  "-----------  -----------  ---\n"
+                                  "fp16:a=1:         1.5 ms  2 %\n"
+                                  "bc=2,d=3\n");
+}
+
+Test(table, names_stay_whole_in_blocks) {
+    table_columns(&table, TABLE_RIGHT, "run", "a", "b", "c", "d", NULL);
+    table_cell(&table, "fp16:a=1:bc=2:d=3");
+    for (int i = 1; i <= 4; i++) table_cell(&table, "%d", 100000000 * i);
+    cr_expect_str_eq(as_text(39), "              run          a          b\n"
+                                  "-----------------  ---------  ---------\n"
+                                  "fp16:a=1:bc=2:d=3  100000000  200000000\n"
+                                  "\n"
+                                  "              run          c          d\n"
+                                  "-----------------  ---------  ---------\n"
+                                  "fp16:a=1:bc=2:d=3  300000000  400000000\n");
 }
 
 Test(table, a_cell_wider_than_all_is_broken_at_spaces) {
