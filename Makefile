@@ -167,7 +167,7 @@ endif
 USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS)) \
                 COMPARE=./$(word 3,$(PROGRAMS))
 
-.PHONY: all test test-isa test-sanitize test-device test-races bench bench-products bench-busy \
+.PHONY: all test test-isa test-sanitize test-device test-races bench bench-adamw bench-products bench-busy \
         cuda-report cuda-coverage check-mutants check generate fuzz install uninstall dist \
         clean help force
 .SUFFIXES:
@@ -211,7 +211,7 @@ $(OUT)/device_tests: $(call object,$(DEVICE_TESTS)) $(LIBRARY)
 # Programs of one file each: bench times training, bench_products its matrix products,
 # bench_tokenizer the tokenizer, and logits prints what a model predicts, for
 # scripts/check_huggingface.sh.
-$(addprefix $(OUT)/,bench bench_products bench_tokenizer logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
+$(addprefix $(OUT)/,bench bench_adamw bench_products bench_tokenizer logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
 
@@ -305,6 +305,9 @@ endif
 
 bench: $(OUT)/bench
 	$(OUT)/bench
+
+bench-adamw: $(OUT)/bench_adamw
+	$(OUT)/bench_adamw
 
 bench-products: $(OUT)/bench_products
 	$(OUT)/bench_products
@@ -411,6 +414,7 @@ help:
 	@echo "make test-device    tests of kernels and training on the GPU that is here"
 	@echo "make test-races     the same on the emulated GPU, under ThreadSanitizer"
 	@echo "make bench          GPT-2 124M: ms per step by part, tokens/s, ratio to bare products"
+	@echo "make bench-adamw    the update of that step with each form of its arrays"
 	@echo "make bench-products each product of that step by each implementation of the library"
 	@echo "make bench-busy     ms per step alone, and beside an endless loop"
 	@echo "make build/fast/bench_tokenizer  MB/s of the tokenizer: bench_tokenizer DIR FILE ..."

@@ -18,6 +18,29 @@
 
 #include "kernels/dtype.h"
 
+/* Both backends compute these, so they are in a header that C and CUDA read. */
+#ifdef __CUDACC__
+#define ON_HOST_AND_DEVICE __host__ __device__ __forceinline__
+#else
+#define ON_HOST_AND_DEVICE inline
+#endif
+
+/* Of the master with these fp32 bits: the nearest bf16, ties away from zero, since half of the last
+ * bit kept is added to the magnitude; what is left, which is the lower half as a signed number; and
+ * back. */
+static ON_HOST_AND_DEVICE uint32_t upper_half(uint32_t bits) {
+    uint32_t is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    return (is_nan ? bits | 0x400000u : bits + 0x8000u) >> 16;
+}
+
+static ON_HOST_AND_DEVICE int16_t remainder_of(uint32_t bits) {
+    return (int16_t)(uint16_t)bits;
+}
+
+static ON_HOST_AND_DEVICE uint32_t joined_bits(uint16_t upper, int16_t remainder) {
+    return ((uint32_t)upper << 16) + (uint32_t)(int32_t)remainder;
+}
+
 uint16_t bf16_from_master(float value);
 
 /* Stores count masters' copies at element `offset` of data. */
@@ -31,13 +54,6 @@ struct rounding_key {
     uint32_t first, second;
 };
 
-/* Both backends draw from these, so they are in a header that C and CUDA read. */
-#ifdef __CUDACC__
-#define ON_HOST_AND_DEVICE __host__ __device__ __forceinline__
-#else
-#define ON_HOST_AND_DEVICE inline
-#endif
-
 /* 32 random bits for element `index`, by the multiplications and shifts of a hash with low bias
  * (Wellons, "Prospecting for hash functions", 2018), the second key in its middle. Elements 2^32
  * apart share them, so that vectors need no wider index. */
@@ -49,9 +65,8 @@ static ON_HOST_AND_DEVICE uint32_t rounding_bits(struct rounding_key key, uint32
 }
 
 /* bf16 bits of the value with these fp32 bits, given 16 random bits. What lies beyond the largest
- * finite value is cut, so that none becomes infinite; infinities and NaN stay what they are. */
+ * finite value is cut, so that none becomes infinite; infinities and quiet NaN, the only ones that
+ * arithmetic makes, stay what they are. */
 static ON_HOST_AND_DEVICE uint32_t bf16_stochastic(uint32_t bits, uint32_t random) {
-    uint32_t magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) return (bits | 0x400000u) >> 16;
-    return (magnitude < 0x7f7f0000u ? bits + random : bits) >> 16;
+    return (bits + ((bits & 0x7fffffffu) < 0x7f7f0000u ? random : 0)) >> 16;
 }

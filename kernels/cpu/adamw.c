@@ -4,101 +4,97 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/vector.h"
 
-/* The scalars of one step, as PyTorch computes them: in fp64, then rounded once. */
+/* The scalars of one step, computed in fp64, then rounded once. The correction of the second
+ * moment, root2 = sqrt(1 - beta2^t), is taken out of the fraction:
+ *     (lr / (1 - beta1^t)) m / (sqrt(v) / root2 + epsilon) = step_size m / (sqrt(v) + epsilon
+ * root2) One division instead of two; where memory is fast, they and the root are what an update
+ * costs. */
 struct scalars {
     float keep;              /* 1 - lr * weight_decay */
     float beta1_rest;        /* 1 - beta1 */
     float beta2, beta2_rest; /* and 1 - beta2 */
-    float step_size;         /* lr / (1 - beta1^t) */
-    float root2;             /* sqrt(1 - beta2^t) */
-    float epsilon;
-    float unscale; /* 1 / loss_scale */
+    float step_size;         /* lr * root2 / (1 - beta1^t) */
+    float epsilon;           /* epsilon * root2 */
+    float unscale;           /* 1 / loss_scale */
     float clip;
 };
 
 static struct scalars step_scalars(const struct adamw_args *a) {
-    double t = a->state->updates + 1.0;
+    double t = a->state->updates + 1.0, root2 = sqrt(1.0 - pow(a->beta2, t));
     return (struct scalars){
         .keep = (float)(1.0 - a->lr * a->weight_decay),
         .beta1_rest = (float)(1.0 - a->beta1),
         .beta2 = (float)a->beta2,
         .beta2_rest = (float)(1.0 - a->beta2),
-        .step_size = (float)(a->lr / (1.0 - pow(a->beta1, t))),
-        .root2 = (float)sqrt(1.0 - pow(a->beta2, t)),
-        .epsilon = (float)a->epsilon,
+        .step_size = (float)(a->lr * root2 / (1.0 - pow(a->beta1, t))),
+        .epsilon = (float)(a->epsilon * root2),
         .unscale = (float)(1.0 / (double)a->state->loss_scale),
         .clip = a->state->clip_factor,
     };
 }
 
-/* A block of the arrays in fp32: in place where they are, else in the buffers. */
-struct block {
-    float *master, *moment1, *moment2;
-    float buffers[3][CPU_BLOCK];
-};
-
-static float *widen(float *buffer, const struct tensor *tensor, int64_t first, int64_t n) {
-    if (tensor->dtype == DTYPE_F32) return (float *)tensor->data + first;
-    dtype_widen(buffer, tensor->data, tensor->dtype, (size_t)first, (size_t)n);
-    return buffer;
+static inline float f32_of_bf16(uint16_t bits) {
+    return f32_of_bits((uint32_t)bits << 16);
 }
 
-static void load(struct block *block, const struct adamw_args *a, int64_t first, int64_t n) {
-    block->moment1 = widen(block->buffers[0], a->moment1, first, n);
-    block->moment2 = widen(block->buffers[1], a->moment2, first, n);
-    if (!a->remainder) {
-        block->master = (float *)a->master->data + first;
-        return;
-    }
-    block->master = block->buffers[2];
-    join_masters(block->master, (const uint16_t *)a->master->data + first, a->remainder + first,
-                 (size_t)n);
-}
-
-/* One draw of 32 bits rounds both moments of an element. */
-static void store_moments(const struct block *block, const struct adamw_args *a, int64_t first,
-                          int64_t n) {
-    uint16_t *restrict moment1 = (uint16_t *)a->moment1->data + first;
-    uint16_t *restrict moment2 = (uint16_t *)a->moment2->data + first;
-    const float *restrict values1 = block->moment1, *restrict values2 = block->moment2;
+/* Elements of one block. The flags are constants where this is inlined, so that each form has a
+ * loop of its own in which loads, divisions and stores overlap. */
+static inline __attribute__((always_inline)) void
+update_block(const struct adamw_args *a, const struct scalars *s, int64_t first, int64_t n,
+             const bool split, const bool bf16_moments, const bool bf16_gradients) {
+    float buffer[CPU_BLOCK];
+    const struct tensor *gradients = a->gradients;
+    const float *gradient = buffer;
+    const uint16_t *gradient_bf16 = (const uint16_t *)gradients->data + first;
+    if (!bf16_gradients)
+        gradient = dtype_widen(buffer, gradients->data, gradients->dtype, first, n);
+    float *restrict master = (float *)a->master->data + first;
+    uint16_t *restrict upper = (uint16_t *)a->master->data + first;
+    int16_t *restrict remainder = a->remainder + first;
+    float *restrict moment1 = (float *)a->moment1->data + first;
+    float *restrict moment2 = (float *)a->moment2->data + first;
+    uint16_t *restrict moment1_bf16 = (uint16_t *)a->moment1->data + first;
+    uint16_t *restrict moment2_bf16 = (uint16_t *)a->moment2->data + first;
     const struct rounding_key key = a->key;
-    uint32_t at = (uint32_t)(a->first + first);
+    const uint32_t index = (uint32_t)(a->first + first);
 #pragma omp simd
     for (int32_t i = 0; i < (int32_t)n; i++) {
-        uint32_t random = rounding_bits(key, at + (uint32_t)i);
-        moment1[i] = (uint16_t)bf16_stochastic(f32_bits(values1[i]), random & 0xffff);
-        moment2[i] = (uint16_t)bf16_stochastic(f32_bits(values2[i]), random >> 16);
+        float g = bf16_gradients ? f32_of_bf16(gradient_bf16[i]) : gradient[i];
+        g = g * s->unscale * s->clip;
+        float m = bf16_moments ? f32_of_bf16(moment1_bf16[i]) : moment1[i];
+        float v = bf16_moments ? f32_of_bf16(moment2_bf16[i]) : moment2[i];
+        float w = split ? f32_of_bits(joined_bits(upper[i], remainder[i])) : master[i];
+        m = m + s->beta1_rest * (g - m);
+        v = s->beta2 * v + s->beta2_rest * g * g;
+        w = s->keep * w - s->step_size * m / (sqrtf(v) + s->epsilon);
+        if (bf16_moments) {
+            uint32_t random = rounding_bits(key, index + (uint32_t)i);
+            moment1_bf16[i] = (uint16_t)bf16_stochastic(f32_bits(m), random & 0xffff);
+            moment2_bf16[i] = (uint16_t)bf16_stochastic(f32_bits(v), random >> 16);
+        } else {
+            moment1[i] = m;
+            moment2[i] = v;
+        }
+        if (split) {
+            upper[i] = (uint16_t)upper_half(f32_bits(w));
+            remainder[i] = remainder_of(f32_bits(w));
+        } else {
+            master[i] = w;
+        }
     }
-}
-
-static void store(const struct block *block, const struct adamw_args *a, int64_t first, int64_t n) {
-    if (a->moment1->dtype == DTYPE_BF16) store_moments(block, a, first, n);
-    if (a->remainder)
-        split_masters((uint16_t *)a->master->data + first, a->remainder + first, block->master,
-                      (size_t)n);
-    if (a->copy)
-        copy_masters(a->copy->data, a->copy->dtype, (size_t)first, block->master, (size_t)n);
 }
 
 static void update(const struct adamw_args *a, const struct scalars *s, int64_t first, int64_t n) {
-    float buffer[CPU_BLOCK];
-    struct block block;
-    const struct tensor *gradients = a->gradients;
-    const float *gradient = dtype_widen(buffer, gradients->data, gradients->dtype, first, n);
-    load(&block, a, first, n);
-    float *restrict master = block.master, *restrict moment1 = block.moment1;
-    float *restrict moment2 = block.moment2;
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        float g = gradient[i] * s->unscale * s->clip;
-        float m = moment1[i] + s->beta1_rest * (g - moment1[i]);
-        float v = s->beta2 * moment2[i] + s->beta2_rest * g * g;
-        float denominator = sqrtf(v) / s->root2 + s->epsilon;
-        master[i] = s->keep * master[i] - s->step_size * m / denominator;
-        moment1[i] = m;
-        moment2[i] = v;
-    }
-    store(&block, a, first, n);
+    bool split = a->remainder != NULL, bf16_gradients = a->gradients->dtype == DTYPE_BF16;
+    bool bf16_moments = a->moment1->dtype == DTYPE_BF16;
+    if (split && bf16_moments && bf16_gradients) update_block(a, s, first, n, true, true, true);
+    else if (split && bf16_moments) update_block(a, s, first, n, true, true, false);
+    else if (split) update_block(a, s, first, n, true, false, false);
+    else if (bf16_moments) update_block(a, s, first, n, false, true, false);
+    else update_block(a, s, first, n, false, false, false);
+    if (a->copy)
+        copy_masters(a->copy->data, a->copy->dtype, (size_t)first,
+                     (const float *)a->master->data + first, (size_t)n);
 }
 
 /* What the forms of the arrays have to agree on. */

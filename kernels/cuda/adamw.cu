@@ -15,10 +15,9 @@ struct scalars {
     float keep;              /* 1 - lr * weight_decay */
     float beta1_rest;        /* 1 - beta1 */
     float beta2, beta2_rest; /* and 1 - beta2 */
-    float epsilon;
-    float step_size; /* lr / (1 - beta1^t), from here on of the device */
-    float root2;     /* sqrt(1 - beta2^t) */
-    float unscale;   /* 1 / loss_scale */
+    float step_size;         /* from here on of the device: lr * root2 / (1 - beta1^t) */
+    float epsilon; /* epsilon * root2, where root2 = sqrt(1 - beta2^t); see kernels/cpu/adamw.c */
+    float unscale; /* 1 / loss_scale */
     float clip;
 };
 
@@ -35,10 +34,11 @@ static __device__ __forceinline__ double power(double base, uint32_t n) {
 
 static __device__ __forceinline__ void finish_scalars(struct scalars *s,
                                                       const struct step_state *state, double lr,
-                                                      double beta1, double beta2) {
+                                                      double beta1, double beta2, double epsilon) {
     uint32_t t = (uint32_t)state->updates + 1;
-    s->step_size = (float)(lr / (1.0 - power(beta1, t)));
-    s->root2 = (float)sqrt(1.0 - power(beta2, t));
+    double root2 = sqrt(1.0 - power(beta2, t));
+    s->step_size = (float)(lr * root2 / (1.0 - power(beta1, t)));
+    s->epsilon = (float)(epsilon * root2);
     s->unscale = 1.0f / state->loss_scale; /* as rounded from fp64: see gradient_norm.cu */
     s->clip = state->clip_factor;
 }
@@ -48,13 +48,12 @@ static __device__ __forceinline__ void update(float *master, float *moment1, flo
     float g = gradient * s->unscale * s->clip;
     float m = *moment1 + s->beta1_rest * (g - *moment1);
     float v = s->beta2 * *moment2 + s->beta2_rest * g * g;
-    float denominator = sqrtf(v) / s->root2 + s->epsilon;
-    *master = s->keep * *master - s->step_size * m / denominator;
+    *master = s->keep * *master - s->step_size * m / (sqrtf(v) + s->epsilon);
     *moment1 = m;
     *moment2 = v;
 }
 
-/* Master is float or struct upper_half. */
+/* Master is float or struct upper_bits. */
 template <typename Gradient, typename Master, typename Copy, typename Moment> struct arrays {
     Master *master;
     uint16_t *remainder; /* of split masters */
@@ -72,13 +71,14 @@ static __device__ __forceinline__ void load_masters(float *values, const float *
 }
 
 template <bool WHOLE, int N>
-static __device__ __forceinline__ void load_masters(float *values, const struct upper_half *master,
+static __device__ __forceinline__ void load_masters(float *values, const struct upper_bits *master,
                                                     const uint16_t *remainder, int64_t at,
                                                     int64_t left) {
     uint32_t upper[N], lower[N];
     load_bits<WHOLE, N>(upper, &master[at].bits, left);
     load_bits<WHOLE, N>(lower, remainder + at, left);
-    for (int i = 0; i < N; i++) values[i] = __uint_as_float(joined(upper[i], lower[i]));
+    for (int i = 0; i < N; i++)
+        values[i] = __uint_as_float(joined_bits((uint16_t)upper[i], (int16_t)lower[i]));
 }
 
 template <bool WHOLE, int N>
@@ -88,11 +88,15 @@ static __device__ __forceinline__ void store_masters(const float *values, float 
 }
 
 template <bool WHOLE, int N>
-static __device__ __forceinline__ void store_masters(const float *values, struct upper_half *master,
+static __device__ __forceinline__ void store_masters(const float *values, struct upper_bits *master,
                                                      uint16_t *remainder, int64_t at,
                                                      int64_t left) {
     uint32_t upper[N], lower[N];
-    for (int i = 0; i < N; i++) split(&upper[i], &lower[i], values[i]);
+    for (int i = 0; i < N; i++) {
+        uint32_t bits = __float_as_uint(values[i]);
+        upper[i] = upper_half(bits);
+        lower[i] = (uint16_t)remainder_of(bits);
+    }
     store_bits<WHOLE, N>(&master[at].bits, upper, left);
     store_bits<WHOLE, N>(remainder + at, lower, left);
 }
@@ -140,13 +144,13 @@ template <typename Gradient, typename Master, typename Copy, typename Moment>
 static __global__ void __launch_bounds__(THREADS)
     adamw_kernel(struct arrays<Gradient, Master, Copy, Moment> arrays, int64_t count, bool aligned,
                  const struct step_state *__restrict__ state, struct scalars given, double lr,
-                 double beta1, double beta2) {
+                 double beta1, double beta2, double epsilon) {
     constexpr int N = chunk_values(sizeof(Gradient), sizeof(Master), sizeof(Moment));
     constexpr int STEP = THREADS * N;
     __shared__ struct scalars shared;
     if (state->found_inf) return; /* so do all threads of all blocks */
     if (threadIdx.x == 0) {
-        finish_scalars(&given, state, lr, beta1, beta2);
+        finish_scalars(&given, state, lr, beta1, beta2, epsilon);
         shared = given;
     }
     __syncthreads();
@@ -175,7 +179,6 @@ static void launch(struct backend *be, const struct adamw_args *a) {
     given.beta1_rest = (float)(1.0 - a->beta1);
     given.beta2 = (float)a->beta2;
     given.beta2_rest = (float)(1.0 - a->beta2);
-    given.epsilon = (float)a->epsilon;
     int64_t count = tensor_count(a->master);
     bool aligned = aligned_to(arrays.master, N * sizeof(Master)) &&
                    aligned_to(arrays.remainder, N * sizeof(uint16_t)) &&
@@ -186,13 +189,13 @@ static void launch(struct backend *be, const struct adamw_args *a) {
     LAUNCH((adamw_kernel<Gradient, Master, Copy, Moment>),
            (unsigned)blocks_of(count, (int64_t)THREADS * N * ITERATIONS), THREADS, 0,
            cuda_state(be)->compute, arrays, count, aligned, a->state, given, a->lr, a->beta1,
-           a->beta2);
+           a->beta2, a->epsilon);
 }
 
 template <typename Gradient, typename Moment>
 static void choose(struct backend *be, const struct adamw_args *a) {
     bool half_copy = a->copy && a->copy->dtype == DTYPE_F16;
-    if (a->remainder) launch<Gradient, struct upper_half, struct bf16_copy, Moment>(be, a);
+    if (a->remainder) launch<Gradient, struct upper_bits, struct bf16_copy, Moment>(be, a);
     else if (half_copy) launch<Gradient, float, __half, Moment>(be, a);
     else launch<Gradient, float, struct bf16_copy, Moment>(be, a);
 }

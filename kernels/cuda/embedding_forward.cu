@@ -15,7 +15,7 @@ static __device__ __forceinline__ void load_tokens(float *values, const Token *t
 }
 
 /* Those of split masters. */
-static __device__ __forceinline__ void load_tokens(float *values, const struct upper_half *token,
+static __device__ __forceinline__ void load_tokens(float *values, const struct upper_bits *token,
                                                    const int16_t *remainder, int64_t at,
                                                    bool packed, int count) {
     union {
@@ -31,7 +31,8 @@ static __device__ __forceinline__ void load_tokens(float *values, const struct u
             lower.at[i] = i < count ? (uint16_t)remainder[at + i] : 0;
         }
     }
-    for (int i = 0; i < PACK; i++) values[i] = __uint_as_float(joined(upper.at[i], lower.at[i]));
+    for (int i = 0; i < PACK; i++)
+        values[i] = __uint_as_float(joined_bits(upper.at[i], (int16_t)lower.at[i]));
 }
 
 template <typename Out, typename Token>
@@ -76,7 +77,7 @@ void cuda_embedding_forward(struct backend *be, const struct embedding_forward_a
     assert(!args->token_remainder || token->dtype == DTYPE_BF16);
     if (tensor_rows(out) == 0) return;
     STORAGE_SWITCH(out->dtype, Out, {
-        if (args->token_remainder) launch<Out, struct upper_half>(be, args);
+        if (args->token_remainder) launch<Out, struct upper_bits>(be, args);
         else STORAGE_SWITCH(token->dtype, Token, (launch<Out, Token>(be, args)));
     });
     cuda_launched(be, "embedding_forward");

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "data/base/random.h"
 #include "test/kernels/golden.h"
 
 enum form { PLAIN, COPY_F16, COPY_BF16, SPLIT };
@@ -103,12 +104,22 @@ static struct tensors make(struct check *c, const struct given *g, int32_t found
     return t;
 }
 
+#define UPDATE(c, g, t, OPERATION)                                                            \
+    OPERATION(.master = &t->master, .remainder = t->remainder.data, .moment1 = &t->moment1,   \
+              .moment2 = &t->moment2, .copy = t->copy.data ? &t->copy : NULL,                 \
+              .gradients = &t->gradients, .state = t->state, .key = {0x12345678, 0x9abcdef0}, \
+              .lr = g->lr, .beta1 = BETA1, .beta2 = BETA2, .epsilon = g->epsilon,             \
+              .weight_decay = g->weight_decay)
+
 static void run(struct check *c, const struct given *g, const struct tensors *t) {
-    CHECK_OP(c, adamw, .master = &t->master, .remainder = t->remainder.data, .moment1 = &t->moment1,
-             .moment2 = &t->moment2, .copy = t->copy.data ? &t->copy : NULL,
-             .gradients = &t->gradients, .state = t->state, .key = {0x12345678, 0x9abcdef0},
-             .lr = g->lr, .beta1 = BETA1, .beta2 = BETA2, .epsilon = g->epsilon,
-             .weight_decay = g->weight_decay);
+#define CHECKED(...) CHECK_OP(c, adamw, __VA_ARGS__)
+    UPDATE(c, g, t, CHECKED);
+}
+
+/* For many steps. */
+static void run_unchecked(struct check *c, const struct given *g, const struct tensors *t) {
+#define UNCHECKED(...) OP(&c->be, adamw, __VA_ARGS__)
+    UPDATE(c, g, t, UNCHECKED);
 }
 
 /* bf16 rounds masters' ties away from zero. Those of the cases are none. */
@@ -273,6 +284,43 @@ Test(adamw, split_masters_are_those_with_a_copy) {
         {65536, DTYPE_BF16, COPY_BF16, 1, 0.25f, 0.5f, 0, 1e-8f, 7},
     };
     for (int i = 0; i < 2; i++) check_everywhere(forms_agree, &hostile[i]);
+}
+
+/* A thousand steps on gradients that change their size by forty binary digits from one to the next:
+ * masters are driven through all sizes, zero and overflow included. */
+static void forms_stay_together(struct check *c, const void *given) {
+    enum { STEPS = 1000 };
+    const struct given *g = given;
+    struct tensors kept, halves;
+    make_hostile(c, g, &kept);
+    make_hostile(c, g, &halves);
+    halves.moment1 = check_tensor(c, CHECK_WRITE, DTYPE_F32, g->count, 0, kept.moment1_before);
+    halves.moment2 = check_tensor(c, CHECK_WRITE, DTYPE_F32, g->count, 0, kept.moment2_before);
+    halves.copy = (struct tensor){0};
+    split(c, &halves);
+    kept.gradients = halves.gradients = check_output(c, DTYPE_F32, g->count, 0);
+    float *gradients = (float *)check_doubles(c, g->count);
+    for (int step = 0; step < STEPS; step++) {
+        for (int64_t i = 0; i < g->count; i++) {
+            uint64_t bits = random_bits(11, (uint64_t)step, (uint64_t)i);
+            gradients[i] = ldexpf(bits & 1 ? 1 : -1, (int)(bits >> 8 & 63) - 40);
+            if ((bits >> 16 & 15) == 0) gradients[i] = 0;
+        }
+        backend_upload(&c->be, kept.gradients.data, gradients, tensor_bytes(&kept.gradients));
+        run_unchecked(c, g, &kept);
+        run_unchecked(c, g, &halves);
+    }
+    double *a = read_masters(c, &kept), *b = read_masters(c, &halves);
+    for (int64_t i = 0; i < g->count; i++)
+        cr_assert(memcmp(&a[i], &b[i], sizeof *a) == 0 || (isnan(a[i]) && isnan(b[i])),
+                  "master %d is %a kept and %a split", (int)i, a[i], b[i]);
+    check_equal(c, "moment1", &halves.moment1, check_read(c, &kept.moment1));
+    check_equal(c, "moment2", &halves.moment2, check_read(c, &kept.moment2));
+}
+
+Test(adamw, split_masters_stay_those_with_a_copy) {
+    check_everywhere(forms_stay_together, &(const struct given){2048, DTYPE_F32, COPY_BF16, 1, 1,
+                                                                1e-2f, 0.1f, 1e-8f, 0});
 }
 
 /* ---- moments in bf16 */

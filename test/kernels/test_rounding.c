@@ -86,7 +86,7 @@ Test(rounding, stochastic_rounding_makes_no_infinity) {
         cr_assert_eq(bf16_stochastic(0x7f7fffff, random), 0x7f7f);
         cr_assert_eq(bf16_stochastic(0x7f800000, random), 0x7f80);
         cr_assert_eq(bf16_stochastic(0xff800000, random), 0xff80);
-        cr_assert_gt(bf16_stochastic(0x7f800001, random) & 0x7fff, 0x7f80);
+        cr_assert_gt(bf16_stochastic(0x7fc00000, random) & 0x7fff, 0x7f80);
         cr_assert_gt(bf16_stochastic(0x7fffffff, random) & 0x7fff, 0x7f80);
     }
 }
