@@ -167,7 +167,7 @@ endif
 USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS)) \
                 COMPARE=./$(word 3,$(PROGRAMS))
 
-.PHONY: all test test-isa test-sanitize test-device test-races bench bench-adamw bench-products bench-busy \
+.PHONY: all test test-split test-isa test-sanitize test-device test-races bench bench-adamw bench-products bench-busy \
         cuda-report cuda-coverage check-mutants check generate fuzz install uninstall dist \
         clean help force
 .SUFFIXES:
@@ -211,7 +211,7 @@ $(OUT)/device_tests: $(call object,$(DEVICE_TESTS)) $(LIBRARY)
 # Programs of one file each: bench times training, bench_products its matrix products,
 # bench_tokenizer the tokenizer, and logits prints what a model predicts, for
 # scripts/check_huggingface.sh.
-$(addprefix $(OUT)/,bench bench_adamw bench_products bench_tokenizer logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
+$(addprefix $(OUT)/,split_all bench bench_adamw bench_products bench_tokenizer logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
 
@@ -296,6 +296,10 @@ test-races:
 # The CPU's tests under each set of instructions that this processor has.
 test-isa: $(OUT)/tests $(PROGRAMS)
 	$(USE_PROGRAMS) TESTS=$(OUT)/tests scripts/test_isa.sh
+
+# All 2^32 fp32 values as split masters.
+test-split: $(OUT)/split_all
+	$(OUT)/split_all
 
 test-sanitize:
 	$(MAKE) BUILD=sanitize test
@@ -410,6 +414,7 @@ help:
 	@echo "make                build ./train, ./prepare and ./compare"
 	@echo "make test           all tests, with the CUDA kernels on the emulated GPU"
 	@echo "make test-sanitize  the same under AddressSanitizer and UBSan"
+	@echo "make test-split     every fp32 value as a split master and back"
 	@echo "make test-isa       the CPU's tests under each set of instructions that is here"
 	@echo "make test-device    tests of kernels and training on the GPU that is here"
 	@echo "make test-races     the same on the emulated GPU, under ThreadSanitizer"

@@ -30,6 +30,7 @@ static const struct given cases[] = {
 };
 #define EACH_CASE(i) (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
 
+static const struct rounding_key KEY = {0x12345678, 0x9abcdef0};
 static const float BETA1 = 0.9f, BETA2 = 0.95f;
 
 struct tensors {
@@ -104,11 +105,11 @@ static struct tensors make(struct check *c, const struct given *g, int32_t found
     return t;
 }
 
-#define UPDATE(c, g, t, OPERATION)                                                            \
-    OPERATION(.master = &t->master, .remainder = t->remainder.data, .moment1 = &t->moment1,   \
-              .moment2 = &t->moment2, .copy = t->copy.data ? &t->copy : NULL,                 \
-              .gradients = &t->gradients, .state = t->state, .key = {0x12345678, 0x9abcdef0}, \
-              .lr = g->lr, .beta1 = BETA1, .beta2 = BETA2, .epsilon = g->epsilon,             \
+#define UPDATE(c, g, t, OPERATION)                                                          \
+    OPERATION(.master = &t->master, .remainder = t->remainder.data, .moment1 = &t->moment1, \
+              .moment2 = &t->moment2, .copy = t->copy.data ? &t->copy : NULL,               \
+              .gradients = &t->gradients, .state = t->state, .key = KEY, .lr = g->lr,       \
+              .beta1 = BETA1, .beta2 = BETA2, .epsilon = g->epsilon,                        \
               .weight_decay = g->weight_decay)
 
 static void run(struct check *c, const struct given *g, const struct tensors *t) {
@@ -336,9 +337,9 @@ static struct tensors with_bf16_moments(struct check *c, const struct given *g) 
     return t;
 }
 
-/* What fp32 moments would be, rounded up or down. */
+/* What fp32 moments would be, rounded up or down, as the half of an element's draw says. */
 static void expect_neighbors(struct check *c, const struct tensor *rounded,
-                             const struct tensor *exact) {
+                             const struct tensor *exact, int shift) {
     int64_t up = 0, inexact = 0;
     uint16_t *got = read_bits(c, rounded);
     double *wanted = check_read(c, exact);
@@ -348,6 +349,8 @@ static void expect_neighbors(struct check *c, const struct tensor *rounded,
         memcpy(&bits, &value, sizeof bits);
         uint16_t below = (uint16_t)(bits >> 16);
         bool is_exact = (bits & 0xffff) == 0;
+        uint32_t random = rounding_bits(KEY, (uint32_t)i) >> shift & 0xffff;
+        cr_assert_eq(got[i], bf16_stochastic(bits, random), "element %d", (int)i);
         cr_assert(got[i] == below || (!is_exact && got[i] == below + 1),
                   "%04x is no neighbor of %a", got[i], wanted[i]);
         up += got[i] != below;
@@ -368,8 +371,8 @@ static void bf16_moments(struct check *c, const void *given) {
     run(c, g, &t);
     run(c, g, &wide);
     if (!c->verify) return;
-    expect_neighbors(c, &t.moment1, &wide.moment1);
-    expect_neighbors(c, &t.moment2, &wide.moment2);
+    expect_neighbors(c, &t.moment1, &wide.moment1, 0);
+    expect_neighbors(c, &t.moment2, &wide.moment2, 16);
     /* The update takes the moments before they are rounded. */
     struct tensor now = check_tensor(c, CHECK_READ, DTYPE_F32, g->count, 0, read_masters(c, &t));
     check_equal(c, "master", &now, check_read(c, &wide.master));
@@ -396,8 +399,8 @@ static void parts_agree(struct check *c, const void *given) {
         struct tensor moment2 = tensor_range(&t.moment2, first, count);
         struct tensor gradients = tensor_range(&t.gradients, first, count);
         CHECK_OP(c, adamw, .master = &master, .moment1 = &moment1, .moment2 = &moment2,
-                 .gradients = &gradients, .state = t.state, .key = {0x12345678, 0x9abcdef0},
-                 .first = first, .lr = g->lr, .beta1 = BETA1, .beta2 = BETA2, .epsilon = g->epsilon,
+                 .gradients = &gradients, .state = t.state, .key = KEY, .first = first, .lr = g->lr,
+                 .beta1 = BETA1, .beta2 = BETA2, .epsilon = g->epsilon,
                  .weight_decay = g->weight_decay);
     }
     check_equal(c, "moment1", &t.moment1, check_read(c, &whole.moment1));

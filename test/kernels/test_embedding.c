@@ -57,6 +57,38 @@ Test(embedding, forward) {
         EACH_SHAPE(s) check_everywhere(forward, &shapes[s]);
 }
 
+/* A table of split masters gives the bits of the same one in fp32. */
+static void forward_split(struct check *c, const void *given) {
+    const struct shape *s = given;
+    int64_t rows = s->batch * s->length, columns = s->columns, count = s->vocabulary * columns;
+    const int32_t *tokens, *place = check_tokens(c, rows, s->vocabulary, &tokens);
+    struct tensor table = check_normal(c, DTYPE_F32, s->vocabulary, columns, 1.0);
+    struct tensor position_table = check_normal(c, DTYPE_F32, s->positions, columns, 1.0);
+    struct tensor expected = check_output(c, s->out, rows, columns);
+    struct tensor out = check_output(c, s->out, rows, columns);
+    const double *values = check_read(c, &table);
+    uint16_t *upper = (uint16_t *)check_doubles(c, count);
+    int16_t *remainder = (int16_t *)check_doubles(c, count);
+    for (int64_t i = 0; i < count; i++) {
+        float value = (float)values[i];
+        split_masters(&upper[i], &remainder[i], &value, 1);
+    }
+    struct tensor halves = table;
+    size_t bytes = (size_t)count * sizeof *upper;
+    halves.dtype = DTYPE_BF16;
+    halves.data = check_memory(c, CHECK_READ, upper, bytes);
+    CHECK_OP(c, embedding_forward, .out = &expected, .tokens = place, .token_table = &table,
+             .position_table = &position_table, .sequence_length = s->length);
+    CHECK_OP(c, embedding_forward, .out = &out, .tokens = place, .token_table = &halves,
+             .token_remainder = check_memory(c, CHECK_READ, remainder, bytes),
+             .position_table = &position_table, .sequence_length = s->length);
+    check_equal(c, "split", &out, check_read(c, &expected));
+}
+
+Test(embedding, forward_of_split_masters) {
+    for (int s = 0; s < 6; s++) check_everywhere(forward_split, &shapes[s]);
+}
+
 /* The gradient of sum(dout * out): out is linear in the tables, so this is exact. */
 static void backward(struct check *c, const void *given) {
     const struct shape *s = given;
