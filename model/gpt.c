@@ -145,7 +145,7 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     /* A token at a time needs all weights each time: casting them would cost more than it saves. */
     if (use == GPT_SAMPLING && gpt->precision.masters == MASTERS_CAST)
         gpt->precision.masters = MASTERS_KEPT;
-    gpt->list = parameter_list(&gpt->shape, &gpt->count, &gpt->decayed);
+    gpt->list = parameter_list(&gpt->shape, &gpt->count);
     gpt->offload = config->offload.optimizer && use == GPT_TRAINING;
     if (gpt->offload && be->device.host_memory)
         return fail(error, "offload.optimizer: there is no GPU whose memory it could save\n"

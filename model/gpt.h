@@ -64,7 +64,7 @@ struct gpt {
                      * own, in place while the batch is one sequence */
 
     struct parameter *list; /* stb_ds array, in the order of the flat arrays */
-    int64_t count, decayed; /* elements of a flat array, and of its decayed part */
+    int64_t count;          /* elements of a flat array */
 
     struct masters masters;
     struct tensor gradients;    /* [count] */

@@ -59,11 +59,10 @@ static void list_group(struct parameter **list, const struct gpt_shape *s, bool 
             if (kinds[i].decay == group) append(list, &kinds[i], layer, offset);
 }
 
-struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count, int64_t *decayed) {
+struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count) {
     struct parameter *list = NULL;
-    *decayed = 0;
-    list_group(&list, shape, true, decayed);
-    *count = *decayed;
+    *count = 0;
+    list_group(&list, shape, true, count);
     list_group(&list, shape, false, count);
     return list;
 }

@@ -2,7 +2,7 @@
  * arrays that hold them.
  *
  *     | decayed: wte wpe, matrices of layer 0, 1, ... | not decayed: biases and layer norms |
- *     0                                          decayed                               count
+ *     0                                                                                count
  *
  * Each parameter starts at a multiple of PARAMETER_ALIGNMENT elements; the gaps stay zero. */
 #pragma once
@@ -68,9 +68,9 @@ struct parameter {
     bool from_product;       /* its gradient is the result of a matrix product */
 };
 
-/* An stb_ds array in the order of the flat arrays. Stores how many elements a flat array has, and
- * how many of them are decayed. Of the shape the sizes without the batch are read. */
-struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count, int64_t *decayed);
+/* An stb_ds array in the order of the flat arrays. Stores how many elements a flat array has. Of
+ * the shape the sizes without the batch are read. */
+struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count);
 
 /* The first of a list that the site reads. */
 const struct parameter *parameter_read_by(const struct parameter *list, enum autocast_site site);

@@ -102,11 +102,11 @@ struct job {
 static int write_weights(const struct job *job) {
     char path[FILE_PATH_MAX];
     struct tensor_files files;
-    int64_t count, decayed;
+    int64_t count;
     if (file_path_join(path, job->directory, checkpoint_model_name, job->error)) return -1;
     if (tensor_files_open_directory(&files, job->from, job->error)) return -1;
     struct gpt_shape shape = config_shape(&job->config);
-    struct parameter *list = parameter_list(&shape, &count, &decayed);
+    struct parameter *list = parameter_list(&shape, &count);
     int status = checkpoint_check_weights(list, &files, job->error);
     if (status == 0) status = write_tensors(path, list, &files, job->dtype, job->error);
     arrfree(list);

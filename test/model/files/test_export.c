@@ -60,7 +60,7 @@ static void expect_refused(const char *to, const char *from, const char *reason)
 /* A model of Hugging Face in the folder, with the sizes of the tiny one. Returns its parameters. */
 static struct parameter *put_model(const struct manners *manners) {
     struct config config;
-    int64_t count, decayed;
+    int64_t count;
     char *text;
     size_t size;
     subject_config(&config, CONFIG_PRECISION_FP32);
@@ -71,7 +71,7 @@ static struct parameter *put_model(const struct manners *manners) {
     put_text("config.json", text);
     free(text);
     struct gpt_shape shape = config_shape(&config);
-    struct parameter *list = parameter_list(&shape, &count, &decayed);
+    struct parameter *list = parameter_list(&shape, &count);
     put_weights(list, manners);
     return list;
 }
