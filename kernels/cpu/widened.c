@@ -1,0 +1,217 @@
+#include "kernels/cpu/widened.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "kernels/arena.h"
+#include "kernels/cpu/cpu.h"
+
+enum { M, N, K, DIMENSIONS };
+
+enum {
+    PANEL_FLOATS = 6 << 20, /* of all copies of a panel, about: 24 MiB */
+    PANEL_MULTIPLE = 64,    /* of the dimension that is cut */
+    COLUMN_BLOCK = 4096     /* of a row that a thread moves at a time */
+};
+
+/* Part of a product: a range of each dimension, all but one of them whole. */
+struct panel {
+    int64_t first[DIMENSIONS], count[DIMENSIONS];
+};
+
+struct cut {
+    int dimension;
+    int64_t whole[DIMENSIONS], size; /* of the product, and of a panel along the dimension */
+};
+
+/* Part of a tensor seen as rows x columns. */
+struct region {
+    const struct tensor *tensor;
+    int64_t row, rows, column, columns;
+};
+
+static const struct tensor *result_of(const struct matmul_args *args) {
+    return args->gelu_in ? args->gelu_in : args->out;
+}
+
+struct product_shape product_shape_of(const struct matmul_args *args) {
+    int64_t a_rows = tensor_rows(args->a), a_columns = tensor_columns(args->a);
+    int64_t b_rows = tensor_rows(args->b), b_columns = tensor_columns(args->b);
+    const struct tensor *out = result_of(args);
+    struct product_shape shape;
+    memset(&shape, 0, sizeof shape);
+    shape.m = args->transpose_a ? a_columns : a_rows;
+    shape.k = args->transpose_a ? a_rows : a_columns;
+    shape.n = args->transpose_b ? b_rows : b_columns;
+    shape.in = args->a->dtype;
+    shape.out = out->dtype;
+    shape.bias = args->bias ? (int32_t)args->bias->dtype : -1;
+    shape.transpose_a = args->transpose_a;
+    shape.transpose_b = args->transpose_b;
+    shape.accumulate = args->accumulate;
+    assert(shape.k == (args->transpose_b ? b_columns : b_rows));
+    assert(tensor_rows(out) == shape.m && tensor_columns(out) == shape.n);
+    assert(!(args->accumulate && (args->gelu_in || args->dgelu_in)));
+    return shape;
+}
+
+/* The copies of a panel grow with its size, but for the operand that is whole. */
+static struct cut cut_of(const struct matmul_args *args) {
+    struct product_shape s = product_shape_of(args);
+    struct cut cut = {M, {s.m, s.n, s.k}, 0};
+    for (int i = 1; i < DIMENSIONS; i++)
+        if (cut.whole[i] > cut.whole[cut.dimension]) cut.dimension = i;
+    int64_t longest = cut.whole[cut.dimension];
+    int64_t across = s.m + s.n + s.k - longest;
+    int64_t fit = PANEL_FLOATS / (across ? across : 1);
+    int64_t panels = fit > PANEL_MULTIPLE ? (longest + fit - 1) / fit : longest / PANEL_MULTIPLE;
+    cut.size = round_up((longest + (panels > 1 ? panels : 1) - 1) / (panels > 1 ? panels : 1),
+                        PANEL_MULTIPLE);
+    return cut;
+}
+
+static struct panel panel_of(const struct cut *cut, int64_t first) {
+    struct panel panel = {{0}, {cut->whole[M], cut->whole[N], cut->whole[K]}};
+    panel.first[cut->dimension] = first;
+    panel.count[cut->dimension] = block_length(first, cut->whole[cut->dimension], cut->size);
+    return panel;
+}
+
+static struct region region_of(const struct tensor *tensor, const struct panel *panel, int rows,
+                               int columns) {
+    return (struct region){tensor, panel->first[rows], panel->count[rows], panel->first[columns],
+                           panel->count[columns]};
+}
+
+/* ---- copies */
+
+static bool is_whole_rows(const struct region *r) {
+    return r->columns == tensor_columns(r->tensor);
+}
+
+static bool in_place(const struct region *r) {
+    return r->tensor->dtype == DTYPE_F32 && is_whole_rows(r);
+}
+
+static float *place_of(const struct region *r) {
+    return (float *)r->tensor->data + r->row * tensor_columns(r->tensor);
+}
+
+/* Calls load or store for pieces of rows, shared out to the threads. */
+static void move(const struct region *r, float *dense, bool store) {
+    int64_t stride = tensor_columns(r->tensor), rows = r->rows, columns = r->columns;
+    if (is_whole_rows(r)) columns *= rows, rows = 1; /* one long row, moved in equal pieces */
+    const struct tensor *t = r->tensor;
+#pragma omp parallel for schedule(static) collapse(2)
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t block = 0; block < blocks_of(columns, COLUMN_BLOCK); block++) {
+            int64_t c = block * COLUMN_BLOCK, n = block_length(c, columns, COLUMN_BLOCK);
+            int64_t at = (r->row + row) * stride + r->column + c;
+            float *mine = dense + row * columns + c;
+            if (store) {
+                dtype_store(t->data, t->dtype, (size_t)at, mine, (size_t)n);
+                continue;
+            }
+            const float *values = dtype_widen(mine, t->data, t->dtype, (size_t)at, (size_t)n);
+            if (values != mine) memcpy(mine, values, (size_t)n * sizeof *mine);
+        }
+}
+
+/* The region in fp32: itself, or its copy. */
+static float *widen(const struct region *r, float *copy) {
+    if (in_place(r)) return place_of(r);
+    move(r, copy, false);
+    return copy;
+}
+
+/* ---- panels */
+
+/* Where the copies of a panel are, NULL for what is used in place. */
+struct places {
+    float *a, *b, *bias, *out;
+    void *library;
+    size_t bytes;
+};
+
+struct parts {
+    struct region a, b, out;
+    struct product_shape shape;
+};
+
+/* The first panel of K takes bias and what is accumulated to, the others add to it. */
+static struct parts parts_of(const struct matmul_args *args, const struct panel *panel) {
+    struct parts parts = {.shape = product_shape_of(args)};
+    struct product_shape *s = &parts.shape;
+    parts.a = region_of(args->a, panel, args->transpose_a ? K : M, args->transpose_a ? M : K);
+    parts.b = region_of(args->b, panel, args->transpose_b ? N : K, args->transpose_b ? K : N);
+    parts.out = region_of(result_of(args), panel, M, N);
+    s->m = panel->count[M], s->n = panel->count[N], s->k = panel->count[K];
+    s->in = s->out = DTYPE_F32;
+    if (args->bias) s->bias = DTYPE_F32;
+    if (panel->first[K] == 0) return parts;
+    s->bias = -1;
+    s->accumulate = true;
+    return parts;
+}
+
+static float *take(struct arena *arena, const struct region *r) {
+    if (in_place(r)) return NULL;
+    return arena_take(arena, (size_t)(r->rows * r->columns) * sizeof(float));
+}
+
+static struct places places_of(const struct parts *parts, const struct matmul_args *args,
+                               const struct cpu_product *product, void *memory) {
+    struct places places;
+    struct arena arena = {memory, 0, SIZE_MAX};
+    places.out = take(&arena, &parts->out); /* first: sums stay there from panel to panel */
+    places.a = take(&arena, &parts->a);
+    places.b = take(&arena, &parts->b);
+    places.bias = NULL;
+    if (args->bias && args->bias->dtype != DTYPE_F32)
+        places.bias = arena_take(&arena, (size_t)tensor_count(args->bias) * sizeof(float));
+    places.library = product ? arena_take(&arena, library_scratch_bytes(product)) : NULL;
+    places.bytes = arena.used;
+    return places;
+}
+
+size_t widened_scratch(struct backend *be, const struct matmul_args *args, bool planning) {
+    struct cut cut = cut_of(args);
+    size_t bytes = 0;
+    for (int64_t first = 0; first < cut.whole[cut.dimension]; first += cut.size) {
+        struct panel panel = panel_of(&cut, first);
+        struct parts parts = parts_of(args, &panel);
+        const struct cpu_product *product = cpu_products_find(be->state, parts.shape, planning);
+        size_t needed = places_of(&parts, args, product, NULL).bytes;
+        if (needed > bytes) bytes = needed;
+    }
+    return bytes;
+}
+
+/* The sum over panels of K stays in its copy until the last. */
+static bool multiply_panel(struct backend *be, const struct matmul_args *args,
+                           const struct panel *panel, int64_t whole_k, void *scratch) {
+    struct parts parts = parts_of(args, panel);
+    const struct cpu_product *product = cpu_products_find(be->state, parts.shape, false);
+    struct places p = places_of(&parts, args, product, scratch);
+    bool first = panel->first[K] == 0, last = panel->first[K] + panel->count[K] == whole_k;
+    const float *a = widen(&parts.a, p.a), *b = widen(&parts.b, p.b), *bias = NULL;
+    if (args->bias && first) {
+        struct region all = {args->bias, 0, 1, 0, tensor_count(args->bias)};
+        bias = widen(&all, p.bias) + panel->first[N];
+    }
+    float *out = p.out;
+    if (!out) out = place_of(&parts.out);
+    else if (first && args->accumulate) move(&parts.out, out, false);
+    if (!product || !cpu_products_run(be->state, product, out, a, b, bias, p.library)) return false;
+    if (p.out && last) move(&parts.out, out, true);
+    return true;
+}
+
+bool widened_multiply(struct backend *be, const struct matmul_args *args, void *scratch) {
+    struct cut cut = cut_of(args);
+    for (int64_t first = 0; first < cut.whole[cut.dimension]; first += cut.size) {
+        struct panel panel = panel_of(&cut, first);
+        if (!multiply_panel(be, args, &panel, cut.whole[K], scratch)) return false;
+    }
+    return true;
+}
