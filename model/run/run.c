@@ -11,6 +11,7 @@
 #include "kernels/backend_open.h"
 #include "model/config/config_check.h"
 #include "model/files/checkpoint.h"
+#include "model/lab/memory/memory_sizes.h"
 #include "model/lab/memory/memory_text.h"
 #include "model/run/metrics.h"
 #include "model/run/report.h"
