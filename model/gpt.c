@@ -181,11 +181,8 @@ int gpt_allocate(struct gpt *gpt, struct error *error) {
                     "not enough memory: %zu MiB needed (%zu for parameters, gradients and moments, "
                     "%zu for activations), %zu MiB available\n"
                     "choose a smaller model, or lower train.micro_batch_size (and raise "
-                    "train.grad_accum_steps) or data.seq_len%s",
-                    m->total >> 20, state >> 20, m->activations >> 20, available >> 20,
-                    gpt->use == GPT_TRAINING
-                        ? "\n--dry-run names the smallest change with which the run fits"
-                        : "");
+                    "train.grad_accum_steps) or data.seq_len",
+                    m->total >> 20, state >> 20, m->activations >> 20, available >> 20);
     gpt->parameter_memory = backend_allocate(be, parameters);
     if (!gpt->parameter_memory)
         return fail(error,

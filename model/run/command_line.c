@@ -36,6 +36,7 @@ enum flag {
     FLAG_OUT,
     FLAG_SIZES,
     FLAG_MEMORY,
+    FLAG_FIT,
     FLAG_PRINT_SCHEMA,
     FLAG_PRINT_REFERENCE,
     FLAG_HELP,
@@ -69,6 +70,9 @@ static const struct flag_row flags[FLAGS] = {
     [FLAG_OUT] = {"--out", "DIR", "audit, profile: write the figures there too"},
     [FLAG_SIZES] = {"--sizes", NULL, "dry run: also for models from 124M to 70B"},
     [FLAG_MEMORY] = {"--memory", "GIB", "dry run: what fits in so much; default what is free"},
+    [FLAG_FIT] = {"--fit", "[GIB]",
+                  "dry run: only the cheapest options with which it fits in\n"
+                  "GIB, or in what is free; status 1 if none help"},
     [FLAG_PRINT_SCHEMA] = {"--print-schema", NULL, "print the JSON Schema of config files"},
     [FLAG_PRINT_REFERENCE] = {"--print-reference", NULL, "print the config keys as Markdown"},
     [FLAG_HELP] = {"--help", NULL, "this text"},
@@ -160,6 +164,9 @@ static int take(struct command_line *line, enum flag flag, char *value, struct e
     case FLAG_REPETITIONS: return read_count(&line->repetitions, name, value, error);
     case FLAG_OUT: line->out = value; return 0;
     case FLAG_SIZES: line->sizes = true; return 0;
+    case FLAG_FIT:
+        line->fit = true;
+        return value ? read_number(&line->fit_gib, INFINITY, name, value, error) : 0;
     case FLAG_MEMORY: return read_number(&line->memory_gib, INFINITY, name, value, error);
     case FLAG_EVAL: return choose(line, COMMAND_EVAL, name, error);
     case FLAG_EXPORT: line->export_to = value; return choose(line, COMMAND_EXPORT, name, error);
@@ -196,8 +203,11 @@ static int check_flags_of(const struct command_line *line, struct error *error) 
     if ((line->out || line->repetitions >= 0) && !audits && line->command != COMMAND_PROFILE)
         return fail(error, "--out and --repetitions go with --audit and --profile");
     if (line->repetitions == 0) return fail(error, "--repetitions: at least 1");
-    if ((line->sizes || line->memory_gib >= 0) && line->command != COMMAND_DRY_RUN)
-        return fail(error, "--sizes and --memory go with --dry-run");
+    if ((line->sizes || line->memory_gib >= 0 || line->fit) && line->command != COMMAND_DRY_RUN)
+        return fail(error, "--sizes, --memory and --fit go with --dry-run");
+    if (line->memory_gib >= 0 && line->fit)
+        return fail(error, "--memory asks for all tables, --fit for the answer alone: give one, "
+                           "with the GIB");
     if (line->export_dtype != CONFIG_PRECISION_AUTO && line->command != COMMAND_EXPORT)
         return fail(error, "--dtype goes with --export");
     return 0;
@@ -245,6 +255,7 @@ int command_line_parse(struct command_line *line, int argc, char **argv, struct 
                                   .seed = -1,
                                   .repetitions = -1,
                                   .memory_gib = -1,
+                                  .fit_gib = -1,
                                   .export_dtype = CONFIG_PRECISION_AUTO};
     for (int i = 1; i < argc; i++) {
         char *value;

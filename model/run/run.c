@@ -11,6 +11,7 @@
 #include "kernels/backend_open.h"
 #include "model/config/config_check.h"
 #include "model/files/checkpoint.h"
+#include "model/lab/memory/memory_sizes.h"
 #include "model/lab/memory/memory_text.h"
 #include "model/run/metrics.h"
 #include "model/run/report.h"
@@ -93,7 +94,9 @@ static int run_open(struct run *run, const struct config *config, bool allocate,
         config_dimension_notes(config, warnings, sizeof warnings))
         print_notes("note", warnings);
     if (open_data(run, allocate, error)) return -1;
-    return trainer_open(&run->trainer, &run->config, &run->precision, &run->be, allocate, error);
+    if (allocate)
+        return setup_trainer(&run->trainer, &run->config, &run->precision, &run->be, error);
+    return trainer_open(&run->trainer, &run->config, &run->precision, &run->be, false, error);
 }
 
 static void run_close(struct run *run) {
@@ -308,13 +311,17 @@ int run_train(const struct config *config, const struct command_line *line, stru
 
 int run_dry(const struct config *config, const struct command_line *line, struct error *error) {
     struct run run;
-    int failed = run_open(&run, config, false, error) || open_tokenizer(&run, NULL, error);
-    if (!failed) {
-        struct memory_question question = memory_question(&run.config, &run.be, line->memory_gib);
-        print_banner(&run);
-        failed = memory_print_run(stdout, &question, error) ||
-                 (line->sizes && memory_print_sizes(stdout, &question, error));
+    int status = RESULT_FAILED;
+    if (run_open(&run, config, false, error) == 0 && open_tokenizer(&run, NULL, error) == 0) {
+        double gib = line->fit ? line->fit_gib : line->memory_gib;
+        struct memory_question question = memory_question(&run.config, &run.be, gib);
+        if (!line->fit) print_banner(&run);
+        status = line->fit ? memory_print_fit(stdout, &question, error)
+                           : memory_print_run(stdout, &question, error);
+        if (status >= 0 && line->sizes && memory_print_sizes(stdout, &question, error))
+            status = RESULT_FAILED;
     }
+    if (status == RESULT_NONE) error->text[0] = 0; /* standard output has said it */
     run_close(&run);
-    return failed ? EXIT_FAILED : EXIT_DONE;
+    return status ? EXIT_FAILED : EXIT_DONE;
 }

@@ -2,15 +2,18 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <stb/stb_ds.h>
 
+#include "data/base/printed.h"
 #include "data/base/random.h"
 #include "data/text/tales.h"
 #include "data/text/tokenizer_record.h"
 #include "kernels/backend_open.h"
 #include "model/config/config_keys.h"
+#include "model/lab/memory/memory_text.h"
 
 uint64_t derive_seed(int64_t seed, enum seed_use use) {
     return random_bits((uint64_t)seed, use, 0);
@@ -130,6 +133,33 @@ int setup_tokenizer(struct tokenizer *tokenizer, const struct config *config, co
         if (check_records(&record, texts[i], tokenizer, error) < 0) status = -1;
     if (status) tokenizer_close(tokenizer);
     return status;
+}
+
+/* Makes the first line of error, which says how much is missing, and advice a message. Advice is
+ * asked for with another backend, because this one may time products where it plans. */
+static void add_advice(const struct config *config, struct error *error) {
+    struct backend be;
+    struct memory_advice advice;
+    struct printed message;
+    struct error ignored;
+    if (setup_backend(&be, config, NULL, &ignored)) return;
+    int status = memory_advise(&advice, config, &be, backend_available(&be), &ignored);
+    backend_close(&be);
+    if (status < 0 || printed_open(&message)) return;
+    fprintf(message.out, "%.*s\n", (int)strcspn(error->text, "\n"), error->text);
+    memory_print_advice(message.out, &advice, status);
+    if (printed_close(&message)) return;
+    fail(error, "%.*s", (int)message.size - 1, message.text); /* without the last line break */
+    free(message.text);
+}
+
+int setup_trainer(struct trainer *trainer, const struct config *config,
+                  const struct precision *precision, struct backend *be, struct error *error) {
+    if (trainer_open(trainer, config, precision, be, true, error) == 0) return 0;
+    size_t needed = trainer->gpt.memory.total;
+    trainer_close(trainer);
+    if (needed > backend_available(be)) add_advice(config, error);
+    return -1;
 }
 
 void print_notes(const char *prefix, const char *text) {

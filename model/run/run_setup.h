@@ -1,4 +1,4 @@
-/* What every command that uses a model opens: device, text, tokenizer. */
+/* What every command that uses a model opens: device, text, tokenizer, trainer. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,6 +9,7 @@
 #include "data/text/tokenizer.h"
 #include "kernels/backend.h"
 #include "model/config/config.h"
+#include "model/trainer.h"
 
 /* A text and its sequences. */
 struct source {
@@ -41,6 +42,11 @@ int setup_backend(struct backend *be, const struct config *config, const char *c
  */
 int setup_tokenizer(struct tokenizer *tokenizer, const struct config *config, const char *from,
                     const struct source *const *texts, int count, struct error *error);
+
+/* trainer_open with memory. Where there is not enough, nothing stays open and the message names the
+ * options with which the run fits. */
+int setup_trainer(struct trainer *trainer, const struct config *config,
+                  const struct precision *precision, struct backend *be, struct error *error);
 
 /* Prints each line of text as "PREFIX: LINE" to standard error. */
 void print_notes(const char *prefix, const char *text);

@@ -122,6 +122,33 @@ Test(command_line, dry_run) {
     command_line_free(&line);
 }
 
+Test(command_line, memory_of_a_dry_run) {
+    struct command_line line = accept("--dry-run|--config|c");
+    cr_expect(!line.fit && line.memory_gib < 0);
+    command_line_free(&line);
+    line = accept("--dry-run|--config|c|--memory|80|--sizes");
+    cr_expect(!line.fit && line.sizes);
+    cr_expect_eq(line.memory_gib, 80);
+    command_line_free(&line);
+    static const char *const fits[] = {"--dry-run|--fit|2.5|--config|c",
+                                       "--fit=2.5|--dry-run|--config=c"};
+    for (int i = 0; i < 2; i++) {
+        line = accept(fits[i]);
+        cr_expect(line.fit);
+        cr_expect_eq(line.fit_gib, 2.5);
+        cr_expect_lt(line.memory_gib, 0);
+        command_line_free(&line);
+    }
+    line = accept("--dry-run|--fit|--config|c"); /* what is free */
+    cr_expect(line.fit && line.fit_gib < 0);
+    command_line_free(&line);
+    refuse("--dry-run|--config|c|--fit|x", "--fit: \"x\" is not a number");
+    refuse("--dry-run|--config|c|--fit|3|--memory|4", "--fit");
+    refuse("--dry-run|--config|c|--memory|4|--fit", "give one");
+    refuse("--config|c|--fit|3", "go with --dry-run");
+    refuse("--config|c|--memory|3", "go with --dry-run");
+}
+
 Test(command_line, sample) {
     struct command_line line =
         accept("--sample|Once upon|--from|d|--tokens|50|--temperature|0.5|--top-k|7|"
@@ -354,6 +381,8 @@ Test(command_line, help_names_all_flags_and_fits) {
                                         "--device",
                                         "--resume",
                                         "--dry-run",
+                                        "--fit [GIB]",
+                                        "--memory GIB",
                                         "--sample",
                                         "--from",
                                         "--tokens",

@@ -53,7 +53,7 @@ Test(memory_program, its_advice_can_be_pasted) {
 /* A plan for a terabyte is made at once and without memory. */
 Test(memory_program, sizes_are_quick_and_take_no_memory) {
     expect_exit(TINY "|--dry-run|--sizes|--memory|2000", 0);
-    expect_match(out_text, "\n70B +64.9 G +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+\n");
+    expect_match(out_text, "\n70B +64.9 G( +[0-9.]+){7}\n");
     expect_match(out_text, "\n70B +[1-9][0-9]* +[1-9][0-9]* +[1-9][0-9]* +[1-9][0-9]*\n");
     expect_match(out_text, "\ngpt2 +124 M ");
 #if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
@@ -64,9 +64,37 @@ Test(memory_program, sizes_are_quick_and_take_no_memory) {
 #endif
 }
 
-/* A run that there is no memory for says where to ask. */
-Test(memory_program, a_run_too_large_names_the_dry_run) {
+/* The answer alone, and by the exit status whether there is one. */
+Test(memory_program, fit) {
+    expect_exit(LARGE "|--fit|1000", 0);
+    expect_match(out_text, "^This run fits: it takes [0-9.]+ MiB of 1000.00 GiB\\.\n$");
+    expect_exit(LARGE "|--fit=5", 0);
+    expect_match(out_text, "^This run does not fit: it takes [^\n]*\nWith these it takes ");
+    expect_match(out_text, "\n\n  --set train.recompute=layer");
+    expect_match(out_text, "\ntrain.recompute=layer +same bits; [0-9.]+ % more arithmetic\n");
+    expect_exit(LARGE "|--fit|0.1", 1);
+    expect_match(out_text, "^This run does not fit: [^\n]*\nNo option makes it fit");
+    cr_expect_str_eq(error_text, "");
+    expect_exit(TINY "|--dry-run|--fit|--sizes", 0);
+    expect_match(out_text, "^This run fits: [^\n]* \\(free here\\)\\.\n\nBytes per parameter");
+    expect_match(out_text, "\nTheir largest micro-batch in [^\n]* \\(free here\\)\n");
+}
+
+/* Micro-batches of 2 M tokens in a deep and narrow model need terabytes, smaller ones do not. */
+#define DEEP                                                                                      \
+    TINY "|--set|precision=bf16|--set|model.n_embd=64|--set|model.n_layer=256|--set|train.micro_" \
+         "batch_size=65536|--set|model.n_head=1"
+
+/* A run that there is no memory for names the flags with which there is, or says that none help. */
+Test(memory_program, a_run_too_large_says_what_to_change) {
+    static const char *const commands[] = {DEEP, DEEP "|--profile"};
+    for (int i = 0; i < 2; i++) {
+        expect_error(commands[i], 1, "train: not enough memory: ");
+        expect_match(error_text, " MiB available\nWith these it takes [0-9.]+ [GM]iB, "
+                                 "[^\n]*:\n\n  --set train.recompute=layer");
+        expect_match(error_text, "\n  --set [a-z_.]+=[a-z0-9]+\n$");
+    }
     expect_error(TINY "|--set|model.n_layer=96|--set|model.n_head=96|--set|model.n_embd=24576", 1,
                  "not enough memory");
-    cr_expect_not_null(strstr(error_text, "--dry-run"));
+    expect_match(error_text, "\nNo option makes it fit: the least is [0-9.]+ GiB, ");
 }

@@ -1,0 +1,52 @@
+/* Ways to need less memory, from the cheapest to the costliest: one row of a table each. */
+#pragma once
+
+#include "kernels/backend.h"
+#include "model/config/config.h"
+
+/* What an option does to the numbers that are computed. */
+enum memory_bits {
+    MEMORY_SAME_BITS,
+    MEMORY_OTHER_ORDER, /* of the same sums: other rounding, no less exact */
+    MEMORY_LESS_EXACT,  /* something is stored or computed in fewer bits */
+};
+
+/* In order of cost. The residual stream in 16 bit comes after the micro-batch: it is rounded in
+ * each layer of each pass, and what it saves, activations, all options before it save too without
+ * touching a value. Gradients and moments are rounded where they are stored, once a step or
+ * micro-batch, and no micro-batch makes them smaller. */
+enum memory_option {
+    MEMORY_SPLIT, /* a copy of bf16 weights that is kept becomes the upper half of the masters */
+    MEMORY_RECOMPUTE_GELU,
+    MEMORY_RECOMPUTE_LAYER,
+    MEMORY_GRADIENTS, /* in 16 bit */
+    MEMORY_MOMENTS,   /* in 16 bit */
+    MEMORY_CAST,      /* a copy of fp16 weights that is kept is made when needed */
+    MEMORY_MICRO_BATCH,
+    MEMORY_RESIDUAL,  /* in 16 bit */
+    MEMORY_PRECISION, /* fp32 becomes bf16, or fp16 where there is no bf16 */
+    MEMORY_OPTIONS
+};
+
+/* Sets the option in config; the micro-batch becomes the next smaller one with which a step sees
+ * the same sequences, so that it can be asked for again. Returns false, and changes nothing, where
+ * the option is set already, or would have no effect or no valid value. */
+bool memory_apply(struct config *config, enum memory_option option, const struct backend *be);
+
+enum memory_bits memory_option_bits(enum memory_option option);
+
+/* The keys that it sets, with their values in config: "KEY=VALUE". Returns false if there is no
+ * key `index`, counted from 0. */
+enum { MEMORY_OPTION_KEYS = 2, MEMORY_SETTING_MAX = 64 };
+bool memory_option_setting(char text[MEMORY_SETTING_MAX], enum memory_option option, int index,
+                           const struct config *config);
+
+/* What it costs to go from one config to another by this option, in at most 35 columns. */
+enum { MEMORY_COST_MAX = 64 };
+void memory_option_cost(char text[MEMORY_COST_MAX], enum memory_option option,
+                        const struct config *from, const struct config *to,
+                        const struct backend *be);
+
+/* Multiply-adds that train.recompute of config does once more, as a part of all of a step that
+ * keeps everything. Products and attention are counted, as the model's shape has them. */
+double memory_recomputed_part(const struct config *config, const struct backend *be);

@@ -1,0 +1,191 @@
+#include "model/lab/memory/memory_sizes.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+
+#include "model/config/config_check.h"
+#include "model/config/config_keys.h"
+
+const struct memory_size memory_sizes[MEMORY_SIZES] = {
+    {"gpt2", 12, 12, 768},     {"gpt2-medium", 24, 16, 1024}, {"gpt2-large", 36, 20, 1280},
+    {"gpt2-xl", 48, 25, 1600}, {"1B", 16, 32, 2048},          {"7B", 32, 32, 4096},
+    {"13B", 40, 40, 5120},     {"70B", 80, 64, 8192},
+};
+
+static const struct variant {
+    const char *heading;
+    enum config_precision precision;
+    bool lower; /* gradients and moments */
+    enum config_recompute recompute;
+} variants[MEMORY_VARIANTS] = {
+    [MEMORY_FP32] = {"fp32", CONFIG_PRECISION_FP32, false, CONFIG_RECOMPUTE_NONE},
+    [MEMORY_BF16] = {"bf16", CONFIG_PRECISION_BF16, false, CONFIG_RECOMPUTE_NONE},
+    [MEMORY_FP16] = {"fp16", CONFIG_PRECISION_FP16, false, CONFIG_RECOMPUTE_NONE},
+    [MEMORY_LOWER] = {"lower", CONFIG_PRECISION_BF16, true, CONFIG_RECOMPUTE_NONE},
+    [MEMORY_LAYER] = {"layer", CONFIG_PRECISION_BF16, true, CONFIG_RECOMPUTE_LAYER},
+};
+
+/* What the tables of totals and of micro-batches compare. */
+enum { COMPARED = 4 };
+static const enum memory_variant compared[COMPARED] = {MEMORY_FP32, MEMORY_BF16, MEMORY_LOWER,
+                                                       MEMORY_LAYER};
+
+void memory_size_config(struct config *out, const struct memory_size *size,
+                        enum memory_variant variant, const struct config *config) {
+    const struct variant *v = &variants[variant];
+    int64_t length = config->data.seq_len;
+    if (length < MEMORY_SIZES_TOKENS) length = MEMORY_SIZES_TOKENS;
+    config_defaults(out);
+    snprintf(out->name, sizeof out->name, "%s", size->name);
+    out->precision = v->precision;
+    out->model.n_layer = size->n_layer;
+    out->model.n_head = size->n_head;
+    out->model.n_embd = size->n_embd;
+    out->model.n_positions = length;
+    out->model.vocab_size = MEMORY_SIZES_VOCABULARY;
+    out->data.seq_len = length;
+    out->train.micro_batch_size = 1;
+    out->train.recompute = v->recompute;
+    if (v->lower) out->gradients.dtype = CONFIG_DTYPE_LOWER;
+    if (v->lower) out->optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
+}
+
+static void explain_variants(FILE *out) {
+    fprintf(out, "lower: bf16 with gradients.dtype=lower and optimizer.moments=bfloat16\n"
+                 "layer: the same with train.recompute=layer\n");
+}
+
+/* ---- bytes per parameter */
+
+/* Of a large model, where vectors do not count. */
+static int print_bytes(FILE *out, const struct memory_question *question, struct error *error) {
+    static const struct {
+        const char *name;
+        size_t offset;
+    } parts[] = {
+        {"fp32 weights", offsetof(struct memory_plan, master)},
+        {"16-bit copy", offsetof(struct memory_plan, lower)},
+        {"gradients", offsetof(struct memory_plan, gradients)},
+        {"moments", offsetof(struct memory_plan, moments)},
+        {"all", offsetof(struct memory_plan, total)},
+    };
+    struct memory_plan plans[MEMORY_LAYER] = {{0}};
+    struct table table = {0};
+    double count = 0;
+    table_column(&table, "", TABLE_LEFT);
+    for (int i = 0; i < MEMORY_LAYER; i++) {
+        struct config config;
+        memory_size_config(&config, &memory_sizes[MEMORY_SIZES - 1], (enum memory_variant)i,
+                           question->config);
+        count = (double)config_parameter_count(&config);
+        table_column(&table, variants[i].heading, TABLE_RIGHT);
+        if (!memory_can_compute(question->be, config.precision)) continue;
+        if (memory_layout_of(&plans[i], &config, question->be, error)) {
+            table_free(&table);
+            return -1;
+        }
+        plans[i].total = memory_state_bytes(&plans[i]);
+    }
+    for (size_t part = 0; part < sizeof parts / sizeof *parts; part++) {
+        table_cell(&table, "%s", parts[part].name);
+        for (int i = 0; i < MEMORY_LAYER; i++) {
+            size_t bytes = *(const size_t *)((const char *)&plans[i] + parts[part].offset);
+            if (plans[i].total == 0) table_cell(&table, "-");
+            else table_cell(&table, "%.1f", (double)bytes / count);
+        }
+    }
+    fprintf(out, "\nBytes per parameter of a large model\n\n");
+    table_print_text(out, &table, MEMORY_WIDTH);
+    table_free(&table);
+    return 0;
+}
+
+/* ---- totals */
+
+static int size_row(struct table *table, const struct memory_question *question, int size,
+                    struct error *error) {
+    struct memory_plan plan;
+    size_t fp32 = 0;
+    for (int i = 0; i < COMPARED; i++) {
+        struct config config;
+        memory_size_config(&config, &memory_sizes[size], compared[i], question->config);
+        if (i == 0) {
+            double count = (double)config_parameter_count(&config);
+            table_cell(table, "%s", memory_sizes[size].name);
+            table_cell(table, count < 1e9 ? "%.0f M" : "%.1f G", count / (count < 1e9 ? 1e6 : 1e9));
+        }
+        if (!memory_can_compute(question->be, config.precision)) {
+            table_cell(table, "-");
+            table_cell(table, "-");
+            continue;
+        }
+        if (memory_plan_of(&plan, &config, question->be, error)) return -1;
+        memory_bytes_cell(table, &memory_gib, plan.total);
+        if (i == 0) fp32 = plan.total;
+        else table_cell(table, "%.1f", 100 * (1 - (double)plan.total / (double)fp32));
+    }
+    return 0;
+}
+
+static int print_totals(FILE *out, const struct memory_question *question, struct error *error) {
+    struct table table = {0};
+    struct config config;
+    int failed = 0;
+    table_column(&table, "model", TABLE_LEFT);
+    table_column(&table, "parameters", TABLE_RIGHT);
+    for (int i = 0; i < COMPARED; i++) {
+        table_column(&table, variants[compared[i]].heading, TABLE_RIGHT);
+        if (i > 0) table_column(&table, "%", TABLE_RIGHT);
+    }
+    for (int size = 0; !failed && size < MEMORY_SIZES; size++)
+        failed = size_row(&table, question, size, error);
+    if (!failed) {
+        memory_size_config(&config, &memory_sizes[0], MEMORY_FP32, question->config);
+        fprintf(out,
+                "\nModels from 124M to 70B: GiB for micro-batches of one sequence of %" PRId64
+                "\ntokens, and how many %% less than fp32\n",
+                config.data.seq_len);
+        if (question->config->model.vocab_size != MEMORY_SIZES_VOCABULARY)
+            fprintf(out, "(with GPT-2's vocabulary of %d; this run's has %" PRId64 ")\n",
+                    MEMORY_SIZES_VOCABULARY, question->config->model.vocab_size);
+        fputc('\n', out);
+        table_print_text(out, &table, MEMORY_WIDTH);
+        explain_variants(out);
+    }
+    table_free(&table);
+    return failed;
+}
+
+/* ---- the largest micro-batches */
+
+static int print_size_batches(FILE *out, const struct memory_question *question,
+                              struct error *error) {
+    struct table table = {0};
+    char text[MEMORY_AMOUNT_MAX];
+    struct memory_signs signs = {false, false};
+    int failed = 0;
+    table_column(&table, "model", TABLE_LEFT);
+    for (int i = 0; i < COMPARED; i++)
+        table_column(&table, variants[compared[i]].heading, TABLE_RIGHT);
+    for (int size = 0; !failed && size < MEMORY_SIZES; size++) {
+        table_cell(&table, "%s", memory_sizes[size].name);
+        for (int i = 0; !failed && i < COMPARED; i++) {
+            struct config config;
+            memory_size_config(&config, &memory_sizes[size], compared[i], question->config);
+            failed = memory_batch_cell(&table, &signs, question, &config, error);
+        }
+    }
+    if (!failed) {
+        fprintf(out, "\nTheir largest micro-batch in %s\n\n",
+                memory_question_amount(text, question));
+        table_print_text(out, &table, MEMORY_WIDTH);
+        memory_explain_signs(out, &signs);
+    }
+    table_free(&table);
+    return failed;
+}
+
+int memory_print_sizes(FILE *out, const struct memory_question *question, struct error *error) {
+    if (print_bytes(out, question, error) || print_totals(out, question, error)) return -1;
+    return print_size_batches(out, question, error);
+}
