@@ -35,6 +35,7 @@ struct backend_description {
     bool gelu_of_stored;  /* gelu_forward of a matmul's gelu_in gives the bits of its out */
     int steps_ahead;      /* training steps worth queueing before the oldest one's result is read */
     int64_t window_count; /* elements of the optimizer's state to be loaded and stored at a time */
+    double link;          /* bytes a second between it and the host, each way: an assumption */
     size_t chunk_bytes;   /* about how much scratch a chunk of work should have to keep all busy */
     size_t library_bytes; /* that the library of products takes by itself: an estimate */
 };

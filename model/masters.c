@@ -1,6 +1,5 @@
 #include "model/masters.h"
 
-#include <assert.h>
 #include <string.h>
 
 #include <stb/stb_ds.h>
@@ -11,15 +10,14 @@ static enum master_form form_of(const struct precision *precision, const struct 
     return precision->site[p->site] == DTYPE_F32 ? MASTERS_FLOAT32 : precision->masters;
 }
 
-/* Where the copies of a parameter's layer begin in the scratch: at its first that is cast. */
+/* Where a parameter's copy is in the scratch, which begins with the first of its layer that is
+ * cast. Matrices of a layer follow each other. */
 static int64_t scratch_place(const struct masters *masters, const struct parameter *parameter) {
-    for (ptrdiff_t i = 0; i < arrlen(masters->list); i++) {
-        const struct parameter *p = &masters->list[i];
-        if (p->layer == parameter->layer && form_of(masters->precision, p) == MASTERS_CAST)
-            return parameter->offset - p->offset;
-    }
-    assert(false);
-    return 0;
+    int64_t first = parameter->offset;
+    for (const struct parameter *p = parameter;
+         p > masters->list && p[-1].layer == parameter->layer; p--)
+        if (form_of(masters->precision, p - 1) == MASTERS_CAST) first = p[-1].offset;
+    return parameter->offset - first;
 }
 
 void masters_open(struct masters *masters, const struct parameter *list,

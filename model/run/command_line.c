@@ -36,6 +36,7 @@ enum flag {
     FLAG_OUT,
     FLAG_SIZES,
     FLAG_MEMORY,
+    FLAG_LINK,
     FLAG_FIT,
     FLAG_PRINT_SCHEMA,
     FLAG_PRINT_REFERENCE,
@@ -70,6 +71,9 @@ static const struct flag_row flags[FLAGS] = {
     [FLAG_OUT] = {"--out", "DIR", "audit, profile: write the figures there too"},
     [FLAG_SIZES] = {"--sizes", NULL, "dry run: also for models from 124M to 70B"},
     [FLAG_MEMORY] = {"--memory", "GIB", "dry run: what fits in so much; default what is free"},
+    [FLAG_LINK] = {"--link", "GB/S",
+                   "dry run: speed of the link to the host each way, for what\n"
+                   "offload.optimizer costs; default 25"},
     [FLAG_FIT] = {"--fit", "[GIB]",
                   "dry run: only the cheapest options with which it fits in\n"
                   "GIB, or in what is free; status 1 if none help"},
@@ -167,6 +171,7 @@ static int take(struct command_line *line, enum flag flag, char *value, struct e
     case FLAG_FIT:
         line->fit = true;
         return value ? read_number(&line->fit_gib, INFINITY, name, value, error) : 0;
+    case FLAG_LINK: return read_number(&line->link, 1e6, name, value, error);
     case FLAG_MEMORY: return read_number(&line->memory_gib, INFINITY, name, value, error);
     case FLAG_EVAL: return choose(line, COMMAND_EVAL, name, error);
     case FLAG_EXPORT: line->export_to = value; return choose(line, COMMAND_EXPORT, name, error);
@@ -203,8 +208,10 @@ static int check_flags_of(const struct command_line *line, struct error *error) 
     if ((line->out || line->repetitions >= 0) && !audits && line->command != COMMAND_PROFILE)
         return fail(error, "--out and --repetitions go with --audit and --profile");
     if (line->repetitions == 0) return fail(error, "--repetitions: at least 1");
-    if ((line->sizes || line->memory_gib >= 0 || line->fit) && line->command != COMMAND_DRY_RUN)
-        return fail(error, "--sizes, --memory and --fit go with --dry-run");
+    if ((line->sizes || line->memory_gib >= 0 || line->fit || line->link >= 0) &&
+        line->command != COMMAND_DRY_RUN)
+        return fail(error, "--sizes, --memory, --fit and --link go with --dry-run");
+    if (line->link == 0) return fail(error, "--link: more than 0");
     if (line->memory_gib >= 0 && line->fit)
         return fail(error, "--memory asks for all tables, --fit for the answer alone: give one, "
                            "with the GIB");
@@ -256,6 +263,7 @@ int command_line_parse(struct command_line *line, int argc, char **argv, struct 
                                   .repetitions = -1,
                                   .memory_gib = -1,
                                   .fit_gib = -1,
+                                  .link = -1,
                                   .export_dtype = CONFIG_PRECISION_AUTO};
     for (int i = 1; i < argc; i++) {
         char *value;

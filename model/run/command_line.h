@@ -40,6 +40,7 @@ struct command_line {
     int64_t repetitions;   /* of --audit: micro-batches, of --profile: steps; < 0: not given */
     bool sizes;            /* --dry-run --sizes */
     double memory_gib;     /* --dry-run --memory; < 0: not given */
+    double link;           /* --dry-run --link, GB/s; < 0: not given */
     bool fit;              /* --dry-run --fit */
     double fit_gib;        /* its value; < 0: not given */
     const char *export_to; /* of --export */

@@ -56,6 +56,8 @@ void report_memory(FILE *out, const struct memory_plan *plan) {
         fprintf(out, "%s%s %.*f", between, parts[i].name, digits, (double)parts[i].bytes / mib);
         place++;
     }
+    if (plan->host)
+        fprintf(out, "\n             and of the host %.*f MiB", digits, (double)plan->host / mib);
 }
 
 static void print_data(FILE *out, const char *label, const char *name,

@@ -315,6 +315,7 @@ int run_dry(const struct config *config, const struct command_line *line, struct
     if (run_open(&run, config, false, error) == 0 && open_tokenizer(&run, NULL, error) == 0) {
         double gib = line->fit ? line->fit_gib : line->memory_gib;
         struct memory_question question = memory_question(&run.config, &run.be, gib);
+        if (line->link > 0) run.be.device.link = 1e9 * line->link;
         if (!line->fit) print_banner(&run);
         status = line->fit ? memory_print_fit(stdout, &question, error)
                            : memory_print_run(stdout, &question, error);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/config/config_keys.h"
+#include "model/lab/memory/memory_plan.h"
 #include "model/precision.h"
 
 static const struct config_option *option_of(const char *key) {
@@ -70,6 +71,14 @@ static bool lower_moments(struct config *config, const struct precision *precisi
     return changes;
 }
 
+static bool offload_optimizer(struct config *config, const struct precision *precision,
+                              const struct backend *be) {
+    (void)precision;
+    if (config->offload.optimizer || be->device.host_memory) return false;
+    config->offload.optimizer = true;
+    return true;
+}
+
 static bool lower_residual(struct config *config, const struct precision *precision,
                            const struct backend *be) {
     (void)be;
@@ -122,6 +131,7 @@ static const struct row {
                      MEMORY_SAME_BITS,
                      cast_copy,
                      "same bits; weights cast each pass"},
+    [MEMORY_OFFLOAD] = {{"offload.optimizer"}, MEMORY_SAME_BITS, offload_optimizer, NULL},
     [MEMORY_MICRO_BATCH] = {{"train.micro_batch_size", "train.grad_accum_steps"},
                             MEMORY_OTHER_ORDER,
                             smaller_batch,
@@ -158,6 +168,10 @@ bool memory_option_setting(char text[MEMORY_SETTING_MAX], enum memory_option opt
         unsigned word;
         memcpy(&word, field, sizeof word);
         snprintf(text, MEMORY_SETTING_MAX, "%s=%s", key, row->words[word]);
+    } else if (row->type == CONFIG_BOOLEAN) {
+        bool set;
+        memcpy(&set, field, sizeof set);
+        snprintf(text, MEMORY_SETTING_MAX, "%s=%s", key, set ? "true" : "false");
     } else {
         int64_t whole;
         assert(row->type == CONFIG_INTEGER);
@@ -168,16 +182,27 @@ bool memory_option_setting(char text[MEMORY_SETTING_MAX], enum memory_option opt
 }
 
 void memory_option_cost(char text[MEMORY_COST_MAX], enum memory_option option,
-                        const struct config *from, const struct config *to,
-                        const struct backend *be) {
+                        const struct config *from, const struct config *to, struct backend *be) {
     double more = memory_recomputed_part(to, be) - memory_recomputed_part(from, be);
     if (rows[option].cost) snprintf(text, MEMORY_COST_MAX, "%s", rows[option].cost);
+    else if (option == MEMORY_OFFLOAD)
+        snprintf(text, MEMORY_COST_MAX, "same bits; %.3g ms of traffic a step",
+                 1e3 * memory_offload_seconds(to, be));
     else if (option == MEMORY_MICRO_BATCH)
         snprintf(text, MEMORY_COST_MAX, "sums reordered; %" PRId64 " a step",
                  to->train.grad_accum_steps);
     else if (more > 0)
         snprintf(text, MEMORY_COST_MAX, "same bits; %.1f %% more arithmetic", 100 * more);
     else snprintf(text, MEMORY_COST_MAX, "same bits; GELU once more");
+}
+
+/* ---- what offloading costs */
+
+double memory_offload_seconds(const struct config *config, struct backend *be) {
+    struct memory_plan plan;
+    struct error ignored;
+    if (memory_plan_of(&plan, config, be, &ignored) || be->device.link <= 0) return 0;
+    return (double)plan.host / be->device.link;
 }
 
 /* ---- what recomputing costs */

@@ -22,6 +22,7 @@ enum memory_option {
     MEMORY_GRADIENTS, /* in 16 bit */
     MEMORY_MOMENTS,   /* in 16 bit */
     MEMORY_CAST,      /* a copy of fp16 weights that is kept is made when needed */
+    MEMORY_OFFLOAD,   /* the optimizer's state is kept on the host */
     MEMORY_MICRO_BATCH,
     MEMORY_RESIDUAL,  /* in 16 bit */
     MEMORY_PRECISION, /* fp32 becomes bf16, or fp16 where there is no bf16 */
@@ -44,8 +45,11 @@ bool memory_option_setting(char text[MEMORY_SETTING_MAX], enum memory_option opt
 /* What it costs to go from one config to another by this option, in at most 35 columns. */
 enum { MEMORY_COST_MAX = 64 };
 void memory_option_cost(char text[MEMORY_COST_MAX], enum memory_option option,
-                        const struct config *from, const struct config *to,
-                        const struct backend *be);
+                        const struct config *from, const struct config *to, struct backend *be);
+
+/* How long what config offloads takes to come and go, both at once, over be->device.link: what a
+ * step takes at least, and about what it takes longer. */
+double memory_offload_seconds(const struct config *config, struct backend *be);
 
 /* Multiply-adds that train.recompute of config does once more, as a part of all of a step that
  * keeps everything. Products and attention are counted, as the model's shape has them. */

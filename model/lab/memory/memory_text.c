@@ -35,7 +35,10 @@ static int print_parts(FILE *out, const struct memory_question *question, struct
         {"workspace", offsetof(struct memory_plan, workspace)},
         {"library", offsetof(struct memory_plan, library)},
         {"total", offsetof(struct memory_plan, total)},
+        {"and of the host", offsetof(struct memory_plan, host)},
     };
+    /* The last row is there for runs that offload. */
+    size_t rows = sizeof parts / sizeof *parts - !question->config->offload.optimizer;
     struct config config = *question->config;
     struct memory_plan plans[PRECISIONS] = {{0}};
     struct table table = {0};
@@ -52,7 +55,7 @@ static int print_parts(FILE *out, const struct memory_question *question, struct
         char name[16];
         table_column(&table, precision_text(name, precisions[i], question->config), TABLE_RIGHT);
     }
-    for (size_t part = 0; part < sizeof parts / sizeof *parts; part++) {
+    for (size_t part = 0; part < rows; part++) {
         table_cell(&table, "%s", parts[part].name);
         for (int i = 0; i < PRECISIONS; i++) {
             const char *plan = (const char *)&plans[i];
@@ -63,6 +66,11 @@ static int print_parts(FILE *out, const struct memory_question *question, struct
     fprintf(out, "\nMemory of this run in each precision (* as configured)\n\n");
     table_print_text(out, &table, MEMORY_WIDTH);
     table_free(&table);
+    if (question->config->offload.optimizer)
+        fprintf(out,
+                "What the host keeps takes %.3g ms a step each way, at %g GB/s: an estimate.\n",
+                1e3 * memory_offload_seconds(question->config, question->be),
+                1e-9 * question->be->device.link);
     return 0;
 }
 

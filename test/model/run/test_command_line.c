@@ -146,6 +146,10 @@ Test(command_line, memory_of_a_dry_run) {
     refuse("--dry-run|--config|c|--fit|3|--memory|4", "--fit");
     refuse("--dry-run|--config|c|--memory|4|--fit", "give one");
     refuse("--config|c|--fit|3", "go with --dry-run");
+    line = accept("--dry-run|--link|12.5|--config|c");
+    cr_expect_eq(line.link, 12.5);
+    refuse("--dry-run|--config|c|--link|0", "--link: more than 0");
+    refuse("--config|c|--link|3", "go with --dry-run");
     refuse("--config|c|--memory|3", "go with --dry-run");
 }
 

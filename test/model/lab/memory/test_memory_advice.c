@@ -150,6 +150,15 @@ Test(memory_advice, of_what_is_asked_for_already) {
     backend_close(&rig.be);
 }
 
+Test(memory_advice, of_a_device_with_its_own_memory) {
+    struct rig rig = {0};
+    open_run(&rig, CONFIG_PRECISION_BF16);
+    rig.be.device.host_memory = false;
+    rig.be.device.window_count = 256;
+    check_advice(&rig);
+    backend_close(&rig.be);
+}
+
 /* Bits are given up before time is, where both would do; and nothing without need. */
 Test(memory_advice, order_of_cost) {
     struct rig rig = {0};

@@ -74,6 +74,33 @@ Test(memory_options, copies_of_weights) {
     }
 }
 
+/* A device with memory of its own, and so little of it that state passes in many parts. */
+static void with_link(struct rig *rig) {
+    rig->be.device.host_memory = false;
+    rig->be.device.window_count = 1000;
+    rig->be.device.link = 1e6;
+}
+
+Test(memory_options, offload_needs_memory_of_another_kind) {
+    struct rig rig = {0};
+    struct memory_plan before, after;
+    open_tiny(&rig, CONFIG_PRECISION_BF16);
+    expect_applies(&rig, MEMORY_OFFLOAD, false);
+    with_link(&rig);
+    before = plan_of(&rig, &rig.config);
+    cr_expect_eq(memory_offload_seconds(&rig.config, &rig.be), 0);
+    expect_applies(&rig, MEMORY_OFFLOAD, true);
+    expect_applies(&rig, MEMORY_OFFLOAD, false);
+    after = plan_of(&rig, &rig.config);
+    cr_expect_eq(before.host, 0);
+    /* Both moments in fp32, and the remainders of matrices but those of the token table. */
+    cr_expect_geq(after.host, before.moments);
+    cr_expect_lt(after.host, before.moments + before.master / 2);
+    cr_expect_float_eq(memory_offload_seconds(&rig.config, &rig.be), (double)after.host / 1e6,
+                       1e-9);
+    backend_close(&rig.be);
+}
+
 /* The next smaller one with which a step sees the same sequences. */
 Test(memory_options, smaller_micro_batches) {
     static const int64_t pairs[][2] = {{15, 2}, {10, 3}, {6, 5}, {5, 6}, {3, 10}, {2, 15}, {1, 30}};
@@ -103,6 +130,7 @@ Test(memory_options, save_memory) {
         open_tiny(&rig, precision);
         rig.config.train.micro_batch_size = 64;
         if (option == MEMORY_SPLIT) rig.config.weights.copy = CONFIG_COPY_KEPT;
+        if (option == MEMORY_OFFLOAD) with_link(&rig);
         size_t before = total_of(&rig, &rig.config);
         expect_applies(&rig, option, true);
         cr_expect_lt(total_of(&rig, &rig.config), before, "%d", (int)option);
@@ -137,6 +165,15 @@ Test(memory_options, names_and_costs) {
     expect_named(&rig, MEMORY_GRADIENTS, "gradients.dtype=lower", "gradients rounded to 16 bit");
     expect_named(&rig, MEMORY_MOMENTS, "optimizer.moments=bfloat16", "moments rounded to bf16");
     expect_named(&rig, MEMORY_CAST, "weights.copy=cast", "same bits; weights cast each pass");
+    with_link(&rig);
+    layer = rig.config;
+    layer.offload.optimizer = true;
+    snprintf(cost, sizeof cost, "same bits; %.3g ms of traffic a step",
+             1e3 * memory_offload_seconds(&layer, &rig.be));
+    expect_named(&rig, MEMORY_OFFLOAD, "offload.optimizer=true", cost);
+    rig.be.device.host_memory = true;
+    layer = rig.config;
+    layer.train.recompute = CONFIG_RECOMPUTE_LAYER;
     expect_named(&rig, MEMORY_MICRO_BATCH, "train.micro_batch_size=4 train.grad_accum_steps=2",
                  "sums reordered; 2 a step");
     expect_named(&rig, MEMORY_RESIDUAL, "autocast.residual=lower", "residual stream in 16 bit");
