@@ -53,7 +53,10 @@ static void list_candidates(struct rig *rig) {
                 if (sequences % batch) continue;
                 config.train.micro_batch_size = batch;
                 config.train.grad_accum_steps = sequences / batch;
-                add_cheap(&config, from->train.recompute);
+                for (int offload = 0; offload <= !rig->be.device.host_memory; offload++) {
+                    config.offload.optimizer = offload;
+                    add_cheap(&config, from->train.recompute);
+                }
             }
         }
     }
@@ -68,6 +71,7 @@ static void expect_config(const struct config *a, const struct config *b) {
     cr_expect_eq(a->gradients.dtype, b->gradients.dtype);
     cr_expect_eq(a->optimizer.moments, b->optimizer.moments);
     cr_expect_eq(a->weights.copy, b->weights.copy);
+    cr_expect_eq(a->offload.optimizer, b->offload.optimizer);
     cr_expect_eq(a->autocast.residual, b->autocast.residual);
 }
 
