@@ -172,3 +172,21 @@ Test(memory_peak, sixteen_bit_gradients_and_samples) {
     config.model.n_positions = 131072; /* more memory, as there are more products */
     check(&config, "lower");
 }
+
+/* Matrices, in the forms that take least: upper halves and remainders in bf16, copies of a layer in
+ * fp16; and moments of 16 bit. */
+Test(memory_peak, weights_and_moments_in_sixteen_bit) {
+    if (SANITIZED) cr_skip_test("a sanitizer has its own memory for each byte of ours");
+    for (int fp16 = 0; fp16 < 2; fp16++) {
+        struct config config;
+        peak_config(&config, fp16 ? CONFIG_PRECISION_FP16 : CONFIG_PRECISION_BF16,
+                    CONFIG_RECOMPUTE_GELU);
+        config.model.n_embd = 512;
+        config.model.n_positions = LENGTH;
+        config.train.micro_batch_size = 16;
+        config.gradients.dtype = CONFIG_DTYPE_LOWER;
+        config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
+        config.weights.copy = fp16 ? CONFIG_COPY_CAST : CONFIG_COPY_SPLIT;
+        check(&config, "state in 16 bit");
+    }
+}
