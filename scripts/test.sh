@@ -15,6 +15,7 @@ make -j"$(nproc)" all
 make -j"$(nproc)" test
 if [ "${1:-}" = --all ]; then
     make -j"$(nproc)" test-sanitize
+    make test-split
     make test-isa
 else
     scripts/test_isa.sh --short
