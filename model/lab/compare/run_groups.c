@@ -202,7 +202,9 @@ void run_groups_free(struct run_group *groups) {
 
 static enum config_weight weight_of(const char *key) {
     if (strcmp(key, "precision") == 0) return CONFIG_WEIGHT_EXPECTED;
-    if (strcmp(key, "train.recompute") == 0) return CONFIG_WEIGHT_ARITHMETIC; /* the same bits */
+    /* How something is stored or computed again, in blocks that say what is trained. */
+    if (strcmp(key, "train.recompute") == 0 || strcmp(key, "optimizer.moments") == 0)
+        return CONFIG_WEIGHT_ARITHMETIC;
     if (begins(key, "eval.")) return CONFIG_WEIGHT_VALIDATION;
     if (begins(key, "model.") || begins(key, "data.") || begins(key, "train.") ||
         begins(key, "optimizer."))

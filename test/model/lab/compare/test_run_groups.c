@@ -199,6 +199,22 @@ Test(run_groups, recomputing_is_no_other_training) {
     finish();
 }
 
+/* Neither is how the optimizer stores its moments. */
+Test(run_groups, moments_in_16_bit_are_no_other_training) {
+    add((struct run_recipe){.name = "a"}, NULL);
+    add((struct run_recipe){.name = "b"}, NULL);
+    for (int i = 0; i < 2; i++)
+        cr_assert(cJSON_AddStringToObject(cJSON_GetObjectItem(runs[i].config.root, "optimizer"),
+                                          "moments", i ? "bfloat16" : "float32"));
+    group_them();
+    struct config_difference *found = config_differences(groups);
+    cr_expect_eq(arrlen(found), 1);
+    expect_difference(found, 0, "optimizer.moments", CONFIG_WEIGHT_ARITHMETIC, "\"float32\"",
+                      "\"bfloat16\"");
+    config_differences_free(found);
+    finish();
+}
+
 Test(run_groups, loss_scales_of_two_differ) {
     add((struct run_recipe){.more = ", \"loss_scale\": {\"init_scale\": 8}"}, NULL);
     add((struct run_recipe){.more = ", \"loss_scale\": {\"init_scale\": 16}"}, NULL);
