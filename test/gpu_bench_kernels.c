@@ -215,9 +215,10 @@ static void cross_entropy_body(const struct subject *s) {
        .loss_scale = &s->state->loss_scale, .weight = 1, .vocab_size = s->bench->vocabulary);
 }
 
+/* Of split masters: their upper halves and remainders. */
 static void adamw_body(const struct subject *s) {
-    OP(s->be, adamw, .master = &s->t[0], .moment1 = &s->t[1], .moment2 = &s->t[2],
-       .lower = &s->t[3], .gradients = &s->t[4], .state = s->state, .lr = 1e-4, .beta1 = 0.9,
+    OP(s->be, adamw, .master = &s->t[0], .remainder = s->t[3].data, .moment1 = &s->t[1],
+       .moment2 = &s->t[2], .gradients = &s->t[4], .state = s->state, .lr = 1e-4, .beta1 = 0.9,
        .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1);
 }
 
@@ -284,17 +285,40 @@ static double make_cross_entropy(struct subject *s, int64_t N, int64_t C) {
     return (double)(rows * columns) * 4 + 8.0 * (double)rows;
 }
 
+static int64_t parameters_of(const struct subject *s, int64_t C) {
+    int64_t count = 12 * s->bench->layers * C * C + s->bench->vocabulary * C;
+    return (count + 127) / 128 * 128;
+}
+
+/* Split masters, with moments and gradients of one dtype. */
+static double make_split_update(struct subject *s, int64_t C, enum dtype state) {
+    int64_t count = parameters_of(s, C);
+    make(s, 0, DTYPE_BF16, count, 0, 0.02);
+    make(s, 1, state, count, 0, 0);
+    make(s, 2, state, count, 0, 0);
+    make(s, 3, DTYPE_BF16, count, 0, 0);
+    make(s, 4, state, count, 0, 1e-3);
+    make_state(s);
+    return (double)count * (double)(2 * 4 + 5 * dtype_bytes(state));
+}
+
 static double make_update(struct subject *s, int64_t N, int64_t C) {
     (void)N;
-    int64_t count = 12 * s->bench->layers * C * C + s->bench->vocabulary * C;
-    count = (count + 127) / 128 * 128;
-    bool norm = s->body == gradient_norm_body;
-    for (int i = 0; i < 4 && !norm; i++)
-        make(s, i, i == 3 ? DTYPE_BF16 : DTYPE_F32, count, 0, i == 0 ? 0.02 : 0);
+    return make_split_update(s, C, DTYPE_F32);
+}
+
+static double make_lower_update(struct subject *s, int64_t N, int64_t C) {
+    (void)N;
+    return make_split_update(s, C, DTYPE_BF16);
+}
+
+static double make_gradient_norm(struct subject *s, int64_t N, int64_t C) {
+    (void)N;
+    int64_t count = parameters_of(s, C);
     make(s, 4, DTYPE_F32, count, 0, 1e-3);
-    if (norm) s->scratch = take(s, (size_t)backend_squares(s->be, &s->t[4]) * sizeof(double));
+    s->scratch = take(s, (size_t)backend_squares(s->be, &s->t[4]) * sizeof(double));
     make_state(s);
-    return (double)count * (norm ? 4 : 3 * 8 + 4 + 2);
+    return (double)count * 4;
 }
 
 /* One query of each of so many whole sequences that their keys and values exceed a cache. */
@@ -353,7 +377,8 @@ static const struct {
     {"gelu_backward", gelu_backward_body, make_gelu},
     {"cross_entropy", cross_entropy_body, make_cross_entropy},
     {"adamw", adamw_body, make_update},
-    {"gradient_norm", gradient_norm_body, make_update},
+    {"adamw_lower", adamw_body, make_lower_update},
+    {"gradient_norm", gradient_norm_body, make_gradient_norm},
     {"attention_decode", attention_decode_body, make_attention_decode},
     {"embedding_forward", embedding_forward_body, make_embedding},
     {"embedding_backward", embedding_backward_body, make_embedding},
