@@ -19,7 +19,7 @@ struct subject {
     bool fresh;        /* no moments: the next update is Adam's first */
     bool scale_of_run; /* loss_scale is that of an fp16 run, else loss_scale.init_scale */
     float loss_scale;
-    float *masters; /* [count] of gpt->master, on the host */
+    float *masters; /* [count] as fp32, on the host */
     int64_t count;
     int repetitions;
     const volatile sig_atomic_t *stop;
