@@ -214,6 +214,23 @@ Test(matmul, padded_vocabulary) {
     check_products(body, &p);
 }
 
+/* Widened operands go in panels where their copies would be large: of rows, of columns, and of the
+ * sums, each with the operands that lie across. */
+Test(matmul, panels_of_widened_operands) {
+    enum { LONG = 150011, SHORT = 19, OTHER = 26 }; /* two panels each */
+    static const struct types half = {DTYPE_F16, DTYPE_F16, DTYPE_F16};
+    static const struct types unlike = {DTYPE_F32, DTYPE_F16, DTYPE_F32};
+    const struct product products[] = {
+        {{LONG, SHORT, OTHER}, half, true, true, ACCUMULATE},
+        {{SHORT, LONG, OTHER}, half, false, false, BIAS},
+        {{SHORT, OTHER, LONG}, half, false, true, GELU},
+        {{SHORT, OTHER, LONG}, unlike, true, false, ACCUMULATE},
+    };
+    if (test_device() != DEVICE_CPU) cr_skip_test("panels are the CPU's");
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++)
+        check_products(body, &products[i]);
+}
+
 /* Matrices that are slices start wherever a row does. */
 static void slices(struct check *c, const void *given) {
     const struct product *p = given;
