@@ -123,20 +123,28 @@ static struct peak measure(const struct config *config) {
  * so that it takes what else is planned almost to the page, but for holes that its buffers leave in
  * the heap; what is planned and not used are places for the tokens of a sample and what completes
  * pages. */
-static void check(const struct config *config, const char *what) {
-    struct peak peak = measure(config);
-    const double beside_max = peak.panels ? 0x1p21 : 0x1p18, unused_max = 0x1p18;
-    double all = (double)peak.first / (double)peak.plan - 1;
-    double beside = (double)peak.second - (double)(peak.plan - peak.library);
-    cr_expect_gt(peak.plan, (size_t)100 << 20, "%s: too small to be measured", what);
+static void check_first(const struct peak *peak, const struct config *config, const char *what) {
+    double all = (double)peak->first / (double)peak->plan - 1;
     cr_expect_lt(fabs(all), 0.02, "%s %s: %.2f %% off the plan of %zu MiB", what,
-                 config_recompute_name(config->train.recompute), 100 * all, peak.plan >> 20);
+                 config_recompute_name(config->train.recompute), 100 * all, peak->plan >> 20);
+}
+
+static void check_second(const struct peak *peak, const struct config *config, const char *what) {
+    const double beside_max = peak->panels ? 0x1p21 : 0x1p18, unused_max = 0x1p18;
+    double beside = (double)peak->second - (double)(peak->plan - peak->library);
+    cr_expect_gt(peak->plan, (size_t)100 << 20, "%s: too small to be measured", what);
     cr_expect(beside < beside_max && beside > -unused_max, "%s %s: %.0f KiB beside the plan", what,
               config_recompute_name(config->train.recompute), beside / 1024);
     if (getenv("PEAKS"))
         fprintf(stderr, "%s %s: plan %zu KiB, %+.2f %%, beside it when run again %.0f KiB\n", what,
-                config_recompute_name(config->train.recompute), peak.plan >> 10, 100 * all,
-                beside / 1024);
+                config_recompute_name(config->train.recompute), peak->plan >> 10,
+                100 * ((double)peak->first / (double)peak->plan - 1), beside / 1024);
+}
+
+static void check(const struct config *config, const char *what) {
+    struct peak peak = measure(config);
+    check_first(&peak, config, what);
+    check_second(&peak, config, what);
 }
 
 static void check_levels(enum config_precision precision) {
@@ -173,20 +181,24 @@ Test(memory_peak, sixteen_bit_gradients_and_samples) {
     check(&config, "lower");
 }
 
-/* Matrices, in the forms that take least: upper halves and remainders in bf16, copies of a layer in
- * fp16; and moments of 16 bit. */
+/* A large table, in the forms that take least: upper halves and remainders in bf16, a copy that is
+ * made in fp16; and moments of 16 bit. For products as wide as these the library takes buffers of
+ * its own, up to 40 MiB without AVX2, so only what a second run adds is compared. */
 Test(memory_peak, weights_and_moments_in_sixteen_bit) {
     if (SANITIZED) cr_skip_test("a sanitizer has its own memory for each byte of ours");
     for (int fp16 = 0; fp16 < 2; fp16++) {
         struct config config;
         peak_config(&config, fp16 ? CONFIG_PRECISION_FP16 : CONFIG_PRECISION_BF16,
                     CONFIG_RECOMPUTE_GELU);
-        config.model.n_embd = 512;
+        config.model.n_layer = 1;
+        config.model.n_embd = 256;
+        config.model.vocab_size = 65536;
         config.model.n_positions = LENGTH;
-        config.train.micro_batch_size = 16;
+        config.train.micro_batch_size = 4;
         config.gradients.dtype = CONFIG_DTYPE_LOWER;
         config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
         config.weights.copy = fp16 ? CONFIG_COPY_CAST : CONFIG_COPY_SPLIT;
-        check(&config, "state in 16 bit");
+        struct peak peak = measure(&config);
+        check_second(&peak, &config, "state in 16 bit");
     }
 }
