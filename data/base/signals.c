@@ -12,12 +12,24 @@ static void on_signal(int number) {
     caught = number;
 }
 
+/* Products of oneDNN before 3.12 keep the stack pointer in the middle of a buffer on the heap while
+ * they run (its issue 4845): a handler's frame there would overwrite what lies below, so handlers
+ * get a stack of their own. It serves the calling thread, the one that the kernel prefers to give a
+ * process's signals to. */
+static void give_handlers_a_stack(void) {
+    static char memory[64 * 1024]; /* the frame takes 11 KiB where the processor has AMX */
+    stack_t there, stack = {.ss_sp = memory, .ss_size = sizeof memory};
+    if (sigaltstack(NULL, &there) == 0 && there.ss_flags & SS_DISABLE) sigaltstack(&stack, NULL);
+}
+
 static void catch_signal(int number) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND};
+    struct sigaction action = {.sa_handler = on_signal,
+                               .sa_flags = (int)(SA_RESETHAND | SA_ONSTACK)};
     sigaction(number, &action, NULL);
 }
 
 const volatile sig_atomic_t *signals_catch(void) {
+    give_handlers_a_stack();
     catch_signal(SIGINT);
     catch_signal(SIGTERM);
     return &caught;

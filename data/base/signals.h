@@ -4,7 +4,7 @@
 #include <signal.h>
 
 /* From now on SIGINT and SIGTERM set the flag that is returned to their number; a second one ends
- * the program. */
+ * the program. To be called in the main thread. */
 const volatile sig_atomic_t *signals_catch(void);
 
 /* For a program that waits for input: from now on these two and SIGHUP are held back, in threads

@@ -1,0 +1,45 @@
+/* Signals as flags. */
+#include "data/base/signals.h"
+
+#include <criterion/criterion.h>
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STACK_BYTES = 512 * 1024, OWN_BYTES = 512, UNTOUCHED = 0xa5 };
+
+/* How far below this function's frame a signal to this thread reaches, in bytes. */
+static __attribute__((noinline)) size_t depth_of_signal(uint8_t *stack, int number) {
+    size_t size = (size_t)((uint8_t *)__builtin_frame_address(0) - OWN_BYTES - stack), lowest = 0;
+    memset(stack, UNTOUCHED, size);
+    pthread_kill(pthread_self(), number);
+    while (lowest < size && stack[lowest] == UNTOUCHED) lowest++;
+    return size - lowest;
+}
+
+static void *catch_one(void *stack) {
+    const volatile sig_atomic_t *stop = signals_catch();
+    depth_of_signal(stack, SIGURG); /* the first call also looks the function up */
+    size_t ignored = depth_of_signal(stack, SIGURG);
+    size_t caught = depth_of_signal(stack, SIGINT);
+    cr_expect_eq(*stop, SIGINT);
+    cr_expect_eq(caught, ignored, "%zu bytes of the interrupted code's stack, ignored: %zu", caught,
+                 ignored);
+    return NULL;
+}
+
+/* What lies below the interrupted code's stack pointer need not be a stack. */
+Test(signals, handler_leaves_the_stack_alone) {
+    void *stack = NULL;
+    cr_assert_eq(posix_memalign(&stack, 4096, STACK_BYTES), 0);
+    pthread_attr_t attributes;
+    pthread_t thread;
+    pthread_attr_init(&attributes);
+    cr_assert_eq(pthread_attr_setstack(&attributes, stack, STACK_BYTES), 0);
+    cr_assert_eq(pthread_create(&thread, &attributes, catch_one, stack), 0);
+    pthread_join(thread, NULL);
+    pthread_attr_destroy(&attributes);
+    free(stack);
+}
