@@ -9,7 +9,7 @@
 enum { M, N, K, DIMENSIONS };
 
 enum {
-    PANEL_FLOATS = 6 << 20, /* of all copies of a panel, about: 24 MiB */
+    PANEL_FLOATS = 2 << 20, /* of all copies of a panel, about: 8 MiB */
     PANEL_MULTIPLE = 64,    /* of the dimension that is cut */
     COLUMN_BLOCK = 4096     /* of a row that a thread moves at a time */
 };
@@ -19,9 +19,11 @@ struct panel {
     int64_t first[DIMENSIONS], count[DIMENSIONS];
 };
 
+/* How a product is cut: along one dimension. */
 struct cut {
     int dimension;
-    int64_t whole[DIMENSIONS], size; /* of the product, and of a panel along the dimension */
+    int64_t whole[DIMENSIONS]; /* the product's sizes */
+    int64_t size;              /* of a panel along the dimension; the last may be smaller */
 };
 
 /* Part of a tensor seen as rows x columns. */
@@ -61,12 +63,11 @@ static struct cut cut_of(const struct matmul_args *args) {
     struct cut cut = {M, {s.m, s.n, s.k}, 0};
     for (int i = 1; i < DIMENSIONS; i++)
         if (cut.whole[i] > cut.whole[cut.dimension]) cut.dimension = i;
-    int64_t longest = cut.whole[cut.dimension];
-    int64_t across = s.m + s.n + s.k - longest;
+    int64_t longest = cut.whole[cut.dimension], across = s.m + s.n + s.k - longest;
     int64_t fit = PANEL_FLOATS / (across ? across : 1);
-    int64_t panels = fit > PANEL_MULTIPLE ? (longest + fit - 1) / fit : longest / PANEL_MULTIPLE;
-    cut.size = round_up((longest + (panels > 1 ? panels : 1) - 1) / (panels > 1 ? panels : 1),
-                        PANEL_MULTIPLE);
+    if (fit < PANEL_MULTIPLE) fit = PANEL_MULTIPLE;
+    int64_t panels = longest ? blocks_of(longest, fit) : 1;
+    cut.size = round_up(blocks_of(longest, panels), PANEL_MULTIPLE);
     return cut;
 }
 
@@ -97,8 +98,10 @@ static float *place_of(const struct region *r) {
     return (float *)r->tensor->data + r->row * tensor_columns(r->tensor);
 }
 
-/* Calls load or store for pieces of rows, shared out to the threads. */
-static void move(const struct region *r, float *dense, bool store) {
+enum direction { LOAD, STORE };
+
+/* Between the region and dense, its values in fp32 row by row. */
+static void move(const struct region *r, float *dense, enum direction direction) {
     int64_t stride = tensor_columns(r->tensor), rows = r->rows, columns = r->columns;
     if (is_whole_rows(r)) columns *= rows, rows = 1; /* one long row, moved in equal pieces */
     const struct tensor *t = r->tensor;
@@ -108,7 +111,7 @@ static void move(const struct region *r, float *dense, bool store) {
             int64_t c = block * COLUMN_BLOCK, n = block_length(c, columns, COLUMN_BLOCK);
             int64_t at = (r->row + row) * stride + r->column + c;
             float *mine = dense + row * columns + c;
-            if (store) {
+            if (direction == STORE) {
                 dtype_store(t->data, t->dtype, (size_t)at, mine, (size_t)n);
                 continue;
             }
@@ -117,34 +120,30 @@ static void move(const struct region *r, float *dense, bool store) {
         }
 }
 
-/* The region in fp32: itself, or its copy. */
-static float *widen(const struct region *r, float *copy) {
-    if (in_place(r)) return place_of(r);
-    move(r, copy, false);
-    return copy;
-}
-
 /* ---- panels */
+
+/* The operand that has not this dimension: whole, where it is the one that is cut. */
+enum { B = M, A = N, OUT = K };
+
+struct parts {
+    struct region of[DIMENSIONS]; /* of A, B and OUT */
+    struct product_shape shape;
+};
 
 /* Where the copies of a panel are, NULL for what is used in place. */
 struct places {
-    float *a, *b, *bias, *out;
+    float *copy[DIMENSIONS], *bias;
     void *library;
     size_t bytes;
-};
-
-struct parts {
-    struct region a, b, out;
-    struct product_shape shape;
 };
 
 /* The first panel of K takes bias and what is accumulated to, the others add to it. */
 static struct parts parts_of(const struct matmul_args *args, const struct panel *panel) {
     struct parts parts = {.shape = product_shape_of(args)};
     struct product_shape *s = &parts.shape;
-    parts.a = region_of(args->a, panel, args->transpose_a ? K : M, args->transpose_a ? M : K);
-    parts.b = region_of(args->b, panel, args->transpose_b ? N : K, args->transpose_b ? K : N);
-    parts.out = region_of(result_of(args), panel, M, N);
+    parts.of[A] = region_of(args->a, panel, args->transpose_a ? K : M, args->transpose_a ? M : K);
+    parts.of[B] = region_of(args->b, panel, args->transpose_b ? N : K, args->transpose_b ? K : N);
+    parts.of[OUT] = region_of(result_of(args), panel, M, N);
     s->m = panel->count[M], s->n = panel->count[N], s->k = panel->count[K];
     s->in = s->out = DTYPE_F32;
     if (args->bias) s->bias = DTYPE_F32;
@@ -159,13 +158,15 @@ static float *take(struct arena *arena, const struct region *r) {
     return arena_take(arena, (size_t)(r->rows * r->columns) * sizeof(float));
 }
 
-static struct places places_of(const struct parts *parts, const struct matmul_args *args,
+/* The operand that is whole comes first: its copy stays from panel to panel. */
+static struct places places_of(const struct parts *parts, int cut, const struct matmul_args *args,
                                const struct cpu_product *product, void *memory) {
     struct places places;
     struct arena arena = {memory, 0, SIZE_MAX};
-    places.out = take(&arena, &parts->out); /* first: sums stay there from panel to panel */
-    places.a = take(&arena, &parts->a);
-    places.b = take(&arena, &parts->b);
+    for (int i = 0; i < DIMENSIONS; i++) {
+        int operand = (cut + i) % DIMENSIONS;
+        places.copy[operand] = take(&arena, &parts->of[operand]);
+    }
     places.bias = NULL;
     if (args->bias && args->bias->dtype != DTYPE_F32)
         places.bias = arena_take(&arena, (size_t)tensor_count(args->bias) * sizeof(float));
@@ -174,44 +175,55 @@ static struct places places_of(const struct parts *parts, const struct matmul_ar
     return places;
 }
 
+/* Panels differ in size and in what is asked of them: the first, those between, and the last. */
 size_t widened_scratch(struct backend *be, const struct matmul_args *args, bool planning) {
     struct cut cut = cut_of(args);
+    int64_t longest = cut.whole[cut.dimension], last = blocks_of(longest, cut.size) - 1;
+    const int64_t kinds[] = {0, 1, last};
     size_t bytes = 0;
-    for (int64_t first = 0; first < cut.whole[cut.dimension]; first += cut.size) {
-        struct panel panel = panel_of(&cut, first);
+    for (int i = 0; i < 3; i++) {
+        if (kinds[i] > last || (i > 0 && kinds[i] == kinds[i - 1])) continue;
+        struct panel panel = panel_of(&cut, kinds[i] * cut.size);
         struct parts parts = parts_of(args, &panel);
         const struct cpu_product *product = cpu_products_find(be->state, parts.shape, planning);
-        size_t needed = places_of(&parts, args, product, NULL).bytes;
+        size_t needed = places_of(&parts, cut.dimension, args, product, NULL).bytes;
         if (needed > bytes) bytes = needed;
     }
     return bytes;
 }
 
+/* The region in fp32: itself, or its copy, which is made now unless it is there already. */
+static float *widen(const struct region *r, float *copy, bool there) {
+    if (!copy) return place_of(r);
+    if (!there) move(r, copy, LOAD);
+    return copy;
+}
+
 /* The sum over panels of K stays in its copy until the last. */
 static bool multiply_panel(struct backend *be, const struct matmul_args *args,
-                           const struct panel *panel, int64_t whole_k, void *scratch) {
-    struct parts parts = parts_of(args, panel);
+                           const struct cut *cut, int64_t at, void *scratch) {
+    struct panel panel = panel_of(cut, at);
+    struct parts parts = parts_of(args, &panel);
     const struct cpu_product *product = cpu_products_find(be->state, parts.shape, false);
-    struct places p = places_of(&parts, args, product, scratch);
-    bool first = panel->first[K] == 0, last = panel->first[K] + panel->count[K] == whole_k;
-    const float *a = widen(&parts.a, p.a), *b = widen(&parts.b, p.b), *bias = NULL;
-    if (args->bias && first) {
+    struct places p = places_of(&parts, cut->dimension, args, product, scratch);
+    bool first_of_sum = panel.first[K] == 0;
+    bool last_of_sum = panel.first[K] + panel.count[K] == cut->whole[K];
+    const float *a = widen(&parts.of[A], p.copy[A], at > 0 && cut->dimension == A);
+    const float *b = widen(&parts.of[B], p.copy[B], at > 0 && cut->dimension == B);
+    float *out = widen(&parts.of[OUT], p.copy[OUT], !(args->accumulate && first_of_sum));
+    const float *bias = NULL;
+    if (args->bias && first_of_sum) {
         struct region all = {args->bias, 0, 1, 0, tensor_count(args->bias)};
-        bias = widen(&all, p.bias) + panel->first[N];
+        bias = widen(&all, p.bias, false) + panel.first[N];
     }
-    float *out = p.out;
-    if (!out) out = place_of(&parts.out);
-    else if (first && args->accumulate) move(&parts.out, out, false);
     if (!product || !cpu_products_run(be->state, product, out, a, b, bias, p.library)) return false;
-    if (p.out && last) move(&parts.out, out, true);
+    if (p.copy[OUT] && last_of_sum) move(&parts.of[OUT], out, STORE);
     return true;
 }
 
 bool widened_multiply(struct backend *be, const struct matmul_args *args, void *scratch) {
     struct cut cut = cut_of(args);
-    for (int64_t first = 0; first < cut.whole[cut.dimension]; first += cut.size) {
-        struct panel panel = panel_of(&cut, first);
-        if (!multiply_panel(be, args, &panel, cut.whole[K], scratch)) return false;
-    }
+    for (int64_t at = 0; at < cut.whole[cut.dimension]; at += cut.size)
+        if (!multiply_panel(be, args, &cut, at, scratch)) return false;
     return true;
 }

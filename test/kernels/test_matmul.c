@@ -217,7 +217,7 @@ Test(matmul, padded_vocabulary) {
 /* Widened operands go in panels where their copies would be large: of rows, of columns, and of the
  * sums, each with the operands that lie across. */
 Test(matmul, panels_of_widened_operands) {
-    enum { LONG = 150011, SHORT = 19, OTHER = 26 }; /* two panels each */
+    enum { LONG = 50021, SHORT = 19, OTHER = 26 }; /* two panels each */
     static const struct types half = {DTYPE_F16, DTYPE_F16, DTYPE_F16};
     static const struct types unlike = {DTYPE_F32, DTYPE_F16, DTYPE_F32};
     const struct product products[] = {
