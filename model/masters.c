@@ -134,31 +134,37 @@ static void upload_split(const struct master_group *group, struct backend *be, c
     }
 }
 
+/* Of a range of parameters the part that lies in one group. */
+struct stretch {
+    const struct master_group *group;
+    int64_t first, count; /* first: in the group */
+};
+
+static struct stretch stretch_of(const struct masters *masters, int64_t first, int64_t count) {
+    const struct master_group *group = group_of(masters, first);
+    int64_t at = first - group->first, left = group->count - at;
+    return (struct stretch){group, at, count < left ? count : left};
+}
+
 void masters_download(const struct masters *masters, struct backend *be, float *values,
                       int64_t first, int64_t count) {
     while (count > 0) {
-        const struct master_group *group = group_of(masters, first);
-        int64_t at = first - group->first, left = group->count - at,
-                n = count < left ? count : left;
-        if (group->remainder) download_split(group, be, values, at, n);
-        else
-            backend_download(be, values, (const float *)group->master.data + at,
-                             (size_t)n * sizeof *values);
-        values += n, first += n, count -= n;
+        struct stretch s = stretch_of(masters, first, count);
+        const float *master = (const float *)s.group->master.data + s.first;
+        if (s.group->remainder) download_split(s.group, be, values, s.first, s.count);
+        else backend_download(be, values, master, (size_t)s.count * sizeof *values);
+        values += s.count, first += s.count, count -= s.count;
     }
 }
 
 void masters_upload(struct masters *masters, struct backend *be, const float *values, int64_t first,
                     int64_t count) {
     while (count > 0) {
-        const struct master_group *group = group_of(masters, first);
-        int64_t at = first - group->first, left = group->count - at,
-                n = count < left ? count : left;
-        if (group->remainder) upload_split(group, be, values, at, n);
-        else
-            backend_upload(be, (float *)group->master.data + at, values,
-                           (size_t)n * sizeof *values);
-        values += n, first += n, count -= n;
+        struct stretch s = stretch_of(masters, first, count);
+        float *master = (float *)s.group->master.data + s.first;
+        if (s.group->remainder) upload_split(s.group, be, values, s.first, s.count);
+        else backend_upload(be, master, values, (size_t)s.count * sizeof *values);
+        values += s.count, first += s.count, count -= s.count;
     }
 }
 

@@ -6,9 +6,11 @@
 
 /* The scalars of one step, computed in fp64, then rounded once. The correction of the second
  * moment, root2 = sqrt(1 - beta2^t), is taken out of the fraction:
- *     (lr / (1 - beta1^t)) m / (sqrt(v) / root2 + epsilon) = step_size m / (sqrt(v) + epsilon
- * root2) One division instead of two; where memory is fast, they and the root are what an update
- * costs. */
+ *
+ *     lr / (1 - beta1^t) * m / (sqrt(v) / root2 + epsilon)
+ *         = step_size * m / (sqrt(v) + epsilon * root2)
+ *
+ * One division instead of two; where memory is fast, they and the root are what an update costs. */
 struct scalars {
     float keep;              /* 1 - lr * weight_decay */
     float beta1_rest;        /* 1 - beta1 */

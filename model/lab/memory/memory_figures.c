@@ -58,7 +58,12 @@ int memory_batch_cell(struct table *table, struct memory_signs *signs,
     return 0;
 }
 
-void memory_explain_signs(FILE *out, const struct memory_signs *signs) {
+void memory_print_batches(FILE *out, const char *heading, const struct table *table,
+                          const struct memory_signs *signs,
+                          const struct memory_question *question) {
+    char text[MEMORY_AMOUNT_MAX];
+    fprintf(out, "\n%s in %s\n\n", heading, memory_question_amount(text, question));
+    table_print_text(out, table, MEMORY_WIDTH);
     if (signs->state) fprintf(out, "-: weights, gradients and moments alone are more\n");
     if (signs->limit)
         fprintf(out, "+: there may be room for more, but a config can ask for no more\n");

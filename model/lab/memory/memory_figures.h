@@ -43,8 +43,11 @@ struct memory_signs {
     bool state, limit;
 };
 
-/* The largest micro-batch of a config that fits, and below the table what its signs mean. */
+/* The largest micro-batch of a config that fits. */
 int memory_batch_cell(struct table *table, struct memory_signs *signs,
                       const struct memory_question *question, const struct config *config,
                       struct error *error);
-void memory_explain_signs(FILE *out, const struct memory_signs *signs);
+
+/* A table of them below "heading in <memory>", and what its signs mean. */
+void memory_print_batches(FILE *out, const char *heading, const struct table *table,
+                          const struct memory_signs *signs, const struct memory_question *question);

@@ -161,7 +161,6 @@ static int print_totals(FILE *out, const struct memory_question *question, struc
 static int print_size_batches(FILE *out, const struct memory_question *question,
                               struct error *error) {
     struct table table = {0};
-    char text[MEMORY_AMOUNT_MAX];
     struct memory_signs signs = {false, false};
     int failed = 0;
     table_column(&table, "model", TABLE_LEFT);
@@ -175,12 +174,7 @@ static int print_size_batches(FILE *out, const struct memory_question *question,
             failed = memory_batch_cell(&table, &signs, question, &config, error);
         }
     }
-    if (!failed) {
-        fprintf(out, "\nTheir largest micro-batch in %s\n\n",
-                memory_question_amount(text, question));
-        table_print_text(out, &table, MEMORY_WIDTH);
-        memory_explain_signs(out, &signs);
-    }
+    if (!failed) memory_print_batches(out, "Their largest micro-batch", &table, &signs, question);
     table_free(&table);
     return failed;
 }

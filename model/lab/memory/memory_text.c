@@ -116,7 +116,7 @@ static int print_savings(FILE *out, const struct memory_question *question, stru
 static int print_batches(FILE *out, const struct memory_question *question, struct error *error) {
     static const char *const headings[LEVELS] = {"recompute none", "gelu", "layer"};
     struct table table = {0};
-    char text[MEMORY_AMOUNT_MAX];
+    char text[16];
     struct memory_signs signs = {false, false};
     int failed = 0;
     table_column(&table, "", TABLE_LEFT);
@@ -130,12 +130,8 @@ static int print_batches(FILE *out, const struct memory_question *question, stru
             failed = memory_batch_cell(&table, &signs, question, &config, error);
         }
     }
-    if (!failed) {
-        fprintf(out, "\nLargest train.micro_batch_size in %s\n\n",
-                memory_question_amount(text, question));
-        table_print_text(out, &table, MEMORY_WIDTH);
-        memory_explain_signs(out, &signs);
-    }
+    if (!failed)
+        memory_print_batches(out, "Largest train.micro_batch_size", &table, &signs, question);
     table_free(&table);
     return failed;
 }

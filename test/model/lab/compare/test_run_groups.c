@@ -183,36 +183,33 @@ Test(run_groups, minutes_have_no_influence) {
     finish();
 }
 
-/* What is computed once more has the bits it had. */
-Test(run_groups, recomputing_is_no_other_training) {
+/* Two runs that differ in this setting are of one group, and the difference is arithmetic. */
+static void expect_same_training(const char *section, const char *key, const char *values[2]) {
+    char name[64], quoted[2][64];
     add((struct run_recipe){.name = "a"}, NULL);
     add((struct run_recipe){.name = "b"}, NULL);
-    for (int i = 0; i < 2; i++)
-        cr_assert(cJSON_AddStringToObject(cJSON_GetObjectItem(runs[i].config.root, "train"),
-                                          "recompute", i ? "layer" : "none"));
+    for (int i = 0; i < 2; i++) {
+        cJSON *object = cJSON_GetObjectItem(runs[i].config.root, section);
+        cr_assert(cJSON_AddStringToObject(object, key, values[i]));
+        snprintf(quoted[i], sizeof quoted[i], "\"%s\"", values[i]);
+    }
     group_them();
     struct config_difference *found = config_differences(groups);
     cr_expect_eq(arrlen(found), 1);
-    expect_difference(found, 0, "train.recompute", CONFIG_WEIGHT_ARITHMETIC, "\"none\"",
-                      "\"layer\"");
+    snprintf(name, sizeof name, "%s.%s", section, key);
+    expect_difference(found, 0, name, CONFIG_WEIGHT_ARITHMETIC, quoted[0], quoted[1]);
     config_differences_free(found);
     finish();
 }
 
+/* What is computed once more has the bits it had. */
+Test(run_groups, recomputing_is_no_other_training) {
+    expect_same_training("train", "recompute", (const char *[]){"none", "layer"});
+}
+
 /* Neither is how the optimizer stores its moments. */
 Test(run_groups, moments_in_16_bit_are_no_other_training) {
-    add((struct run_recipe){.name = "a"}, NULL);
-    add((struct run_recipe){.name = "b"}, NULL);
-    for (int i = 0; i < 2; i++)
-        cr_assert(cJSON_AddStringToObject(cJSON_GetObjectItem(runs[i].config.root, "optimizer"),
-                                          "moments", i ? "bfloat16" : "float32"));
-    group_them();
-    struct config_difference *found = config_differences(groups);
-    cr_expect_eq(arrlen(found), 1);
-    expect_difference(found, 0, "optimizer.moments", CONFIG_WEIGHT_ARITHMETIC, "\"float32\"",
-                      "\"bfloat16\"");
-    config_differences_free(found);
-    finish();
+    expect_same_training("optimizer", "moments", (const char *[]){"float32", "bfloat16"});
 }
 
 Test(run_groups, loss_scales_of_two_differ) {
