@@ -129,8 +129,10 @@ static void check_first(const struct peak *peak, const struct config *config, co
                  config_recompute_name(config->train.recompute), 100 * all, peak->plan >> 20);
 }
 
-static void check_second(const struct peak *peak, const struct config *config, const char *what) {
-    const double beside_max = peak->panels ? 0x1p22 : 0x1p18, unused_max = 0x1p18;
+/* panels_max: how many bytes more there may be where the library has buffers for its panels. */
+static void check_second(const struct peak *peak, const struct config *config, const char *what,
+                         double panels_max) {
+    const double beside_max = peak->panels ? panels_max : 0x1p18, unused_max = 0x1p18;
     double beside = (double)peak->second - (double)(peak->plan - peak->library);
     cr_expect_gt(peak->plan, (size_t)100 << 20, "%s: too small to be measured", what);
     cr_expect(beside < beside_max && beside > -unused_max, "%s %s: %.0f KiB beside the plan", what,
@@ -144,7 +146,7 @@ static void check_second(const struct peak *peak, const struct config *config, c
 static void check(const struct config *config, const char *what) {
     struct peak peak = measure(config);
     check_first(&peak, config, what);
-    check_second(&peak, config, what);
+    check_second(&peak, config, what, 0x1p22);
 }
 
 static void check_levels(enum config_precision precision) {
@@ -183,7 +185,8 @@ Test(memory_peak, sixteen_bit_gradients_and_samples) {
 
 /* A large table, in the forms that take least: upper halves and remainders in bf16, a copy that is
  * made in fp16; and moments of 16 bit. For products as wide as these the library takes buffers of
- * its own, up to 40 MiB without AVX2, so only what a second run adds is compared. */
+ * its own, up to 40 MiB without AVX2, so only what a second run adds is compared; of those buffers
+ * 13 MiB stay. The least that could be there too often is a table in 16 bit, 32 MiB. */
 Test(memory_peak, weights_and_moments_in_sixteen_bit) {
     if (SANITIZED) cr_skip_test("a sanitizer has its own memory for each byte of ours");
     for (int fp16 = 0; fp16 < 2; fp16++) {
@@ -199,6 +202,6 @@ Test(memory_peak, weights_and_moments_in_sixteen_bit) {
         config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
         config.weights.copy = fp16 ? CONFIG_COPY_CAST : CONFIG_COPY_SPLIT;
         struct peak peak = measure(&config);
-        check_second(&peak, &config, "state in 16 bit");
+        check_second(&peak, &config, "state in 16 bit", 0x1.8p24);
     }
 }
