@@ -29,6 +29,9 @@
     S(matmul)                       \
     X(gelu_forward)                 \
     X(gelu_backward)                \
+    X(swiglu_forward)               \
+    X(swiglu_backward)              \
+    X(rope)                         \
     S(attention_forward)            \
     S(attention_decode)             \
     S(attention_backward)           \
@@ -45,36 +48,40 @@
 
 struct backend;
 
-/* out[i] = token_table[tokens[i]] + position_table[i % sequence_length], for N = B * T rows. With a
- * remainder the token table is that of split masters (kernels/rounding.h). */
+/* out[i] = token_table[tokens[i]] + position_table[i % sequence_length], for N = B * T rows;
+ * without a position table the token's row alone. With a remainder the token table is that of split
+ * masters (kernels/rounding.h). */
 struct embedding_forward_args {
     const struct tensor *out;            /* [N, C] */
     const int32_t *tokens;               /* [N], each in 0..V-1 */
     const struct tensor *token_table;    /* [V, C]; bf16 if token_remainder is given */
     const int16_t *token_remainder;      /* optional [V, C] */
-    const struct tensor *position_table; /* [T or more, C] */
+    const struct tensor *position_table; /* optional [T or more, C] */
     int64_t sequence_length;             /* T */
 };
 
 /* The gradients of both tables; rows are added in a fixed order. */
 struct embedding_backward_args {
     const struct tensor *dtoken_table;    /* += [V, C] */
-    const struct tensor *dposition_table; /* += [T or more, C] */
+    const struct tensor *dposition_table; /* optional += [T or more, C] */
     const struct tensor *dout;            /* [N, C] */
     const int32_t *tokens;                /* [N] */
     int64_t sequence_length;              /* T */
 };
 
 /* sum = in + residual; out = (sum - mean) * rstd * weight + bias, along rows.
- * Without residual, sum is in itself and is not written. Ba, Kiros, Hinton 2016. */
+ * Without residual, sum is in itself and is not written. Ba, Kiros, Hinton 2016.
+ * Without mean and bias it is RMS norm, out = sum * rstd * weight, where rstd is that of a mean of
+ * zero. Zhang, Sennrich 2019. */
 struct layernorm_forward_args {
     const struct tensor *out;      /* [N, C] */
     const struct tensor *sum;      /* optional [N, C]; may be in or residual itself */
-    float *mean, *rstd;            /* [N]; rstd = 1 / sqrt(variance + epsilon) */
+    float *mean;                   /* optional [N]; given exactly when bias is */
+    float *rstd;                   /* [N], 1 / sqrt(mean of (sum - mean)^2 + epsilon) */
     const struct tensor *in;       /* [N, C] */
     const struct tensor *residual; /* optional [N, C]; given exactly when sum is */
     const struct tensor *weight;   /* [C] fp32 */
-    const struct tensor *bias;     /* [C] fp32 */
+    const struct tensor *bias;     /* optional [C] fp32 */
     float epsilon;
 };
 
@@ -84,10 +91,10 @@ struct layernorm_backward_args {
     const struct tensor *din;       /* [N, C] */
     const struct tensor *din_lower; /* optional [N, C] */
     const struct tensor *dweight;   /* += [C] */
-    const struct tensor *dbias;     /* += [C] */
+    const struct tensor *dbias;     /* optional += [C]; given exactly when mean is */
     const struct tensor *dout;      /* [N, C] */
     const struct tensor *in;        /* [N, C], what was normalized */
-    const float *mean, *rstd;       /* [N] */
+    const float *mean, *rstd;       /* [N]; mean optional */
     const struct tensor *weight;    /* [C] fp32 */
     const struct tensor *dresidual; /* optional [N, C] */
 };
@@ -117,6 +124,32 @@ struct gelu_backward_args {
     const struct tensor *din; /* dout * gelu'(in); may be dout itself */
     const struct tensor *dout;
     const struct tensor *in;
+};
+
+/* out = silu(gate) * up, silu(x) = x / (1 + exp(-x)): a gated linear unit. A row of gate_up is gate
+ * | up. Shazeer 2020. */
+struct swiglu_forward_args {
+    const struct tensor *out;     /* [N, I] */
+    const struct tensor *gate_up; /* [N, 2 I] */
+};
+
+struct swiglu_backward_args {
+    const struct tensor *dgate_up; /* [N, 2 I]; may be gate_up itself */
+    const struct tensor *dout;     /* [N, I] */
+    const struct tensor *gate_up;  /* [N, 2 I] */
+};
+
+/* Rotates the first `heads` groups of D columns of each row, in place: of row i, at position
+ * t = i % sequence_length, columns j and j + D/2 of a head become
+ *     x[j] cos[t, j] - x[j + D/2] sin[t, j]  and  x[j + D/2] cos[t, j] + x[j] sin[t, j].
+ * Su et al. 2021, with the pairs of Llama. inverse: by the opposite angles, which is the gradient.
+ */
+struct rope_args {
+    const struct tensor *inout;  /* [N, at least heads D] */
+    const struct tensor *angles; /* [T or more, D] fp32: cosines, then sines, of D/2 angles */
+    int64_t sequence_length;     /* T */
+    int heads;
+    bool inverse;
 };
 
 /* Causal self-attention, scale 1 / sqrt(D), softmax in fp32; the T x T scores never exist in

@@ -17,7 +17,7 @@ void cpu_embedding_forward(struct backend *be, const struct embedding_forward_ar
     (void)be;
     const struct tensor *out = args->out, *token = args->token_table, *place = args->position_table;
     int64_t rows = tensor_rows(out), columns = tensor_columns(out);
-    assert(tensor_columns(token) == columns && tensor_columns(place) == columns);
+    assert(tensor_columns(token) == columns && (!place || tensor_columns(place) == columns));
     assert(!args->token_remainder || token->dtype == DTYPE_BF16);
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
@@ -27,9 +27,12 @@ void cpu_embedding_forward(struct backend *be, const struct embedding_forward_ar
         for (int64_t c = 0; c < columns; c += CPU_BLOCK) {
             int64_t n = block_length(c, columns, CPU_BLOCK);
             const float *t = token_values(token_buffer, args, token_at + c, n);
-            const float *p = dtype_widen(place_buffer, place->data, place->dtype, place_at + c, n);
-            for (int64_t i = 0; i < n; i++) sum[i] = t[i] + p[i];
-            dtype_store(out->data, out->dtype, row * columns + c, sum, n);
+            if (place) {
+                const float *p =
+                    dtype_widen(place_buffer, place->data, place->dtype, place_at + c, n);
+                for (int64_t i = 0; i < n; i++) sum[i] = t[i] + p[i];
+            }
+            dtype_store(out->data, out->dtype, row * columns + c, place ? sum : t, n);
         }
     }
 }
@@ -93,6 +96,6 @@ void cpu_embedding_backward(struct backend *be, const struct embedding_backward_
     for (int64_t block = 0; block < blocks_of(columns, COLUMN_BLOCK); block++) {
         int64_t c = block * COLUMN_BLOCK, n = block_length(c, columns, COLUMN_BLOCK);
         tokens_backward(args, uses, c, n);
-        positions_backward(args, c, n);
+        if (args->dposition_table) positions_backward(args, c, n);
     }
 }

@@ -50,37 +50,40 @@ void cpu_layernorm_forward(struct backend *be, const struct layernorm_forward_ar
     const struct layernorm_forward_args *a = args;
     int64_t rows = tensor_rows(a->out), columns = tensor_columns(a->out);
     const struct tensor *normalized = a->residual ? a->sum : a->in;
-    const float *weight = a->weight->data, *bias = a->bias->data;
-    assert(!a->residual == !a->sum && a->weight->dtype == DTYPE_F32);
+    const float *weight = a->weight->data, *bias = a->bias ? a->bias->data : NULL;
+    assert(!a->residual == !a->sum && a->weight->dtype == DTYPE_F32 && !a->mean == !a->bias);
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
         int64_t offset = row * columns;
         if (a->residual) add_residual(a, offset, columns);
-        float mean = row_mean(normalized, offset, columns);
+        float mean = a->mean ? row_mean(normalized, offset, columns) : 0;
         float variance = row_variance(normalized, offset, columns, mean);
         float rstd = 1.0f / sqrtf(variance + a->epsilon);
-        a->mean[row] = mean;
+        if (a->mean) a->mean[row] = mean;
         a->rstd[row] = rstd;
         float buffer[CPU_BLOCK], out[CPU_BLOCK];
         for (int64_t c = 0; c < columns; c += CPU_BLOCK) {
             int64_t n = block_length(c, columns, CPU_BLOCK);
             const float *x =
                 dtype_widen(buffer, normalized->data, normalized->dtype, offset + c, n);
-            for (int64_t i = 0; i < n; i++)
-                out[i] = (x[i] - mean) * rstd * weight[c + i] + bias[c + i];
+            if (bias)
+                for (int64_t i = 0; i < n; i++)
+                    out[i] = (x[i] - mean) * rstd * weight[c + i] + bias[c + i];
+            else
+                for (int64_t i = 0; i < n; i++) out[i] = x[i] * rstd * weight[c + i];
             dtype_store(a->out->data, a->out->dtype, offset + c, out, n);
         }
     }
 }
 
 /* With d = dout * weight and h = (in - mean) * rstd, the gradient of a row is
- * rstd * (d - mean(d) - h * mean(d * h)). This adds up the two means, and on the way dweight and
- * dbias of the row into the partial sums of its row block. */
+ * rstd * (d - mean(d) - h * mean(d * h)), for RMS norm without mean(d). This adds up the two means,
+ * and on the way dweight and dbias of the row into the partial sums of its row block. */
 static void backward_sums(const struct layernorm_backward_args *a, int64_t row, int64_t columns,
                           float *partial, float *mean_d, float *mean_dh) {
     float dout_buffer[CPU_BLOCK], in_buffer[CPU_BLOCK];
     const float *weight = a->weight->data;
-    float mean = a->mean[row], rstd = a->rstd[row], total_d = 0, total_dh = 0;
+    float mean = a->mean ? a->mean[row] : 0, rstd = a->rstd[row], total_d = 0, total_dh = 0;
     for (int64_t c = 0; c < columns; c += CPU_BLOCK) {
         int64_t n = block_length(c, columns, CPU_BLOCK), at = row * columns + c;
         const float *dout = dtype_widen(dout_buffer, a->dout->data, a->dout->dtype, at, n);
@@ -98,7 +101,7 @@ static void backward_sums(const struct layernorm_backward_args *a, int64_t row, 
         total_d += sum_d;
         total_dh += sum_dh;
     }
-    *mean_d = total_d / (float)columns;
+    *mean_d = a->mean ? total_d / (float)columns : 0;
     *mean_dh = total_dh / (float)columns;
 }
 
@@ -106,7 +109,7 @@ static void backward_row(const struct layernorm_backward_args *a, int64_t row, i
                          float mean_d, float mean_dh) {
     float dout_buffer[CPU_BLOCK], in_buffer[CPU_BLOCK], residual_buffer[CPU_BLOCK], din[CPU_BLOCK];
     const float *weight = a->weight->data;
-    float mean = a->mean[row], rstd = a->rstd[row];
+    float mean = a->mean ? a->mean[row] : 0, rstd = a->rstd[row];
     for (int64_t c = 0; c < columns; c += CPU_BLOCK) {
         int64_t n = block_length(c, columns, CPU_BLOCK), at = row * columns + c;
         const float *dout = dtype_widen(dout_buffer, a->dout->data, a->dout->dtype, at, n);
@@ -151,6 +154,7 @@ void cpu_layernorm_backward(struct backend *be, const struct layernorm_backward_
     int64_t blocks = blocks_of(rows, CPU_ROW_BLOCK);
     /* [blocks, 2, C]: dweight, dbias of each row block */
     float *partials = backend_workspace(be, cpu_layernorm_backward_scratch(be, args));
+    assert(!args->mean == !args->dbias);
 #pragma omp parallel for schedule(static)
     for (int64_t block = 0; block < blocks; block++) {
         float *partial = partials + block * 2 * columns;
@@ -163,5 +167,5 @@ void cpu_layernorm_backward(struct backend *be, const struct layernorm_backward_
         }
     }
     add_partials(args->dweight, partials, blocks, 2 * columns);
-    add_partials(args->dbias, partials + columns, blocks, 2 * columns);
+    if (args->dbias) add_partials(args->dbias, partials + columns, blocks, 2 * columns);
 }

@@ -356,6 +356,6 @@ void cuda_embedding_backward(struct backend *be, const struct embedding_backward
     assert(rows <= INT32_MAX);
     if (rows == 0) return;
     tokens_backward(be, args);
-    positions_backward(be, args);
+    if (args->dposition_table) positions_backward(be, args);
     cuda_launched(be, "embedding_backward");
 }

@@ -48,9 +48,9 @@ static __global__ void __launch_bounds__(FORWARD_WARPS *WARP)
     int64_t token = tokens[row] * columns;
     int64_t position = row % sequence_length * columns;
     for (int64_t c = lane * PACK; c < columns; c += WARP * PACK) {
-        float values[PACK], more[PACK];
+        float values[PACK], more[PACK] = {0};
         int count = columns_from(c, columns);
-        load_array(more, position_table, position + c, count);
+        if (position_table.data) load_array(more, position_table, position + c, count);
         load_tokens(values, (const Token *)token_table.data, token_remainder, token + c, packed,
                     count);
         for (int i = 0; i < PACK; i++) values[i] += more[i];
@@ -73,7 +73,7 @@ static void launch(struct backend *be, const struct embedding_forward_args *args
 void cuda_embedding_forward(struct backend *be, const struct embedding_forward_args *args) {
     const struct tensor *out = args->out, *token = args->token_table, *place = args->position_table;
     assert(tensor_columns(token) == tensor_columns(out));
-    assert(tensor_columns(place) == tensor_columns(out));
+    assert(!place || tensor_columns(place) == tensor_columns(out));
     assert(!args->token_remainder || token->dtype == DTYPE_BF16);
     if (tensor_rows(out) == 0) return;
     STORAGE_SWITCH(out->dtype, Out, {

@@ -23,9 +23,11 @@ enum {
 
 struct backward {
     struct array din, din_lower, dout, in, dresidual;
-    float *partials; /* [groups, 2, C]: dweight, dbias of each group of rows */
+    float *partials; /* [groups, sums, C]: dweight, dbias of each group of rows */
+    int sums;        /* 2, or 1 without dbias */
     const float *mean, *rstd, *weight;
-    float per_column; /* 1 / C */
+    float per_column;   /* 1 / C */
+    float per_column_d; /* the same for mean(d), which RMS norm has not: 0 */
     int64_t rows, columns, group_rows;
 };
 
@@ -44,7 +46,7 @@ static int64_t groups_of(int64_t rows) {
  * call's barrier, which nobody reaches before having read here. */
 static __device__ __forceinline__ void row_means(float mean_d[ROWS], float mean_dh[ROWS],
                                                  float part[2 * ROWS][WARPS_MAX],
-                                                 float per_column) {
+                                                 float per_column_d, float per_column) {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     for (int r = 0; r < ROWS; r++) {
         float sum_d = warp_sum(mean_d[r]), sum_dh = warp_sum(mean_dh[r]);
@@ -55,7 +57,7 @@ static __device__ __forceinline__ void row_means(float mean_d[ROWS], float mean_
     for (int w = 0; w < (int)blockDim.x / WARP; w++)
         for (int r = 0; r < ROWS; r++)
             mean_d[r] += part[2 * r][w], mean_dh[r] += part[2 * r + 1][w];
-    for (int r = 0; r < ROWS; r++) mean_d[r] *= per_column, mean_dh[r] *= per_column;
+    for (int r = 0; r < ROWS; r++) mean_d[r] *= per_column_d, mean_dh[r] *= per_column;
 }
 
 /* Up to ROWS rows of the thread's columns. */
@@ -75,7 +77,7 @@ static __device__ __forceinline__ void read_rows(struct rows *x, const struct ba
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         int64_t row = first + (r < rows ? r : 0), at = row * a.columns + column;
-        mean[r] = a.mean[row], x->rstd[r] = a.rstd[row];
+        mean[r] = a.mean ? a.mean[row] : 0, x->rstd[r] = a.rstd[row];
         load_pack(x->dout[r], (const Dout *)a.dout.data + at);
         load_pack(x->h[r], (const Stream *)a.in.data + at);
         if (a.dresidual.data) load_pack(x->dresidual[r], (const Stream *)a.dresidual.data + at);
@@ -131,13 +133,13 @@ static __global__ void __launch_bounds__(THREADS_MAX) backward_kernel(struct bac
                 mean_dh[r] += x.dout[r][i] * x.h[r][i];
             }
         }
-        row_means(mean_d, mean_dh, part[(row - first) / ROWS % 2], a.per_column);
+        row_means(mean_d, mean_dh, part[(row - first) / ROWS % 2], a.per_column_d, a.per_column);
         if (inside) write_rows<Stream>(&x, mean_d, mean_dh, a, row * a.columns + column, rows);
     }
     if (!inside) return;
-    float *partial = a.partials + group * 2 * a.columns + column;
+    float *partial = a.partials + group * a.sums * a.columns + column;
     store_pack(partial, dweight);
-    store_pack(partial + a.columns, dbias);
+    if (a.sums == 2) store_pack(partial + a.columns, dbias);
 }
 
 /* ---- the general kernel */
@@ -145,7 +147,7 @@ static __global__ void __launch_bounds__(THREADS_MAX) backward_kernel(struct bac
 /* dout and h of the thread's columns of a row. */
 static __device__ __forceinline__ void general_read(float *dout, float *h, const struct backward &a,
                                                     int64_t row, int64_t column, int count) {
-    float mean = a.mean[row], rstd = a.rstd[row];
+    float mean = a.mean ? a.mean[row] : 0, rstd = a.rstd[row];
     load_array(dout, a.dout, row * a.columns + column, count);
     load_array(h, a.in, row * a.columns + column, count);
     for (int i = 0; i < PACK; i++) h[i] = i < count ? (h[i] - mean) * rstd : 0;
@@ -161,12 +163,12 @@ static __device__ __forceinline__ void general_row(const struct backward &a, int
         for (int i = 0; i < PACK; i++) {
             if (i >= count) continue;
             dweight[c + i] += dout[i] * h[i];
-            dbias[c + i] += dout[i];
+            if (a.sums == 2) dbias[c + i] += dout[i];
             sum_d += dout[i] * a.weight[c + i];
             sum_dh += dout[i] * a.weight[c + i] * h[i];
         }
     }
-    float mean_d = block_sum<GENERAL_THREADS>(sum_d) * a.per_column;
+    float mean_d = block_sum<GENERAL_THREADS>(sum_d) * a.per_column_d;
     float mean_dh = block_sum<GENERAL_THREADS>(sum_dh) * a.per_column;
     for (int64_t c = threadIdx.x * PACK; c < columns; c += step) {
         int count = columns_from(c, columns);
@@ -185,9 +187,12 @@ static __global__ void __launch_bounds__(GENERAL_THREADS)
     general_backward_kernel(struct backward a) {
     int64_t group = blockIdx.x, first = group * a.group_rows;
     int64_t last = first + a.group_rows < a.rows ? first + a.group_rows : a.rows;
-    float *dweight = a.partials + group * 2 * a.columns, *dbias = dweight + a.columns;
+    float *dweight = a.partials + group * a.sums * a.columns, *dbias = dweight + a.columns;
     for (int64_t c = threadIdx.x * PACK; c < a.columns; c += GENERAL_THREADS * PACK)
-        for (int i = 0; i < columns_from(c, a.columns); i++) dweight[c + i] = dbias[c + i] = 0;
+        for (int i = 0; i < columns_from(c, a.columns); i++) {
+            dweight[c + i] = 0;
+            if (a.sums == 2) dbias[c + i] = 0;
+        }
     for (int64_t row = first; row < last; row++) general_row(a, row, dweight, dbias);
 }
 
@@ -207,7 +212,8 @@ static void launch_backward(struct backend *be, const struct backward *a, bool f
 size_t cuda_layernorm_backward_scratch(struct backend *be,
                                        const struct layernorm_backward_args *args) {
     (void)be;
-    int64_t floats = groups_of(tensor_rows(args->din)) * 2 * tensor_columns(args->din);
+    int64_t sums = args->dbias ? 2 : 1;
+    int64_t floats = groups_of(tensor_rows(args->din)) * sums * tensor_columns(args->din);
     return (size_t)floats * sizeof(float);
 }
 
@@ -219,15 +225,17 @@ void cuda_layernorm_backward(struct backend *be, const struct layernorm_backward
         .in = array_of(args->in),
         .dresidual = array_of(args->dresidual),
         .partials = (float *)backend_workspace(be, cuda_layernorm_backward_scratch(be, args)),
+        .sums = args->dbias ? 2 : 1,
         .mean = args->mean,
         .rstd = args->rstd,
         .weight = (const float *)args->weight->data,
         .per_column = 1.0f / (float)tensor_columns(args->din),
+        .per_column_d = args->mean ? 1.0f / (float)tensor_columns(args->din) : 0,
         .rows = tensor_rows(args->din),
         .columns = tensor_columns(args->din),
         .group_rows = rows_per_group(tensor_rows(args->din)),
     };
-    assert(args->weight->dtype == DTYPE_F32);
+    assert(args->weight->dtype == DTYPE_F32 && !args->mean == !args->dbias);
     if (a.rows == 0) return;
     bool packed = a.din.packed && a.din_lower.packed && a.dout.packed && a.in.packed &&
                   a.dresidual.packed && rows_are_packed(args->weight);

@@ -64,8 +64,8 @@ static __device__ __forceinline__ void read_rows(float x[ROWS][PACK], const stru
     }
 }
 
-/* mean and rstd of each row. Two passes: the mean is known before squares are summed, so nothing
- * cancels. Threads without columns add nothing. */
+/* mean (0 for RMS norm) and rstd of each row. Two passes: the mean is known before squares are
+ * summed, so nothing cancels. Threads without columns add nothing. */
 static __device__ __forceinline__ void statistics(float mean[ROWS], float rstd[ROWS],
                                                   const float x[ROWS][PACK],
                                                   const struct forward &a, bool inside) {
@@ -75,7 +75,9 @@ static __device__ __forceinline__ void statistics(float mean[ROWS], float rstd[R
         sum[r] = 0;
         for (int i = 0; i < PACK; i++) sum[r] += x[r][i];
     }
-    row_sums(mean, sum, part[0]);
+    if (a.mean) row_sums(mean, sum, part[0]);
+    else
+        for (int r = 0; r < ROWS; r++) mean[r] = 0;
     for (int r = 0; r < ROWS; r++) {
         mean[r] *= a.per_column;
         square[r] = 0;
@@ -97,12 +99,15 @@ static __global__ void __launch_bounds__(THREADS_MAX) forward_kernel(struct forw
     if (threadIdx.x == 0) {
 #pragma unroll
         for (int r = 0; r < ROWS; r++)
-            if (r < rows) a.mean[first + r] = mean[r], a.rstd[first + r] = rstd[r];
+            if (r < rows) {
+                if (a.mean) a.mean[first + r] = mean[r];
+                a.rstd[first + r] = rstd[r];
+            }
     }
     if (!inside) return;
-    float weight[PACK], bias[PACK];
+    float weight[PACK], bias[PACK] = {0};
     load_pack(weight, a.weight + column);
-    load_pack(bias, a.bias + column);
+    if (a.bias) load_pack(bias, a.bias + column);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         for (int i = 0; i < PACK; i++)
@@ -128,7 +133,7 @@ static __global__ void __launch_bounds__(GENERAL_THREADS) general_forward_kernel
         }
         for (int i = 0; i < PACK; i++) sum += x[i];
     }
-    float mean = block_sum<GENERAL_THREADS>(sum) * a.per_column;
+    float mean = a.mean ? block_sum<GENERAL_THREADS>(sum) * a.per_column : 0;
     for (int64_t c = begin; c < columns; c += step) {
         int count = columns_from(c, columns);
         load_array(x, from, start + c, count);
@@ -136,12 +141,14 @@ static __global__ void __launch_bounds__(GENERAL_THREADS) general_forward_kernel
     }
     float variance = block_sum<GENERAL_THREADS>(square) * a.per_column;
     float rstd = 1.0f / sqrtf(variance + a.epsilon);
-    if (threadIdx.x == 0) a.mean[row] = mean, a.rstd[row] = rstd;
+    if (threadIdx.x == 0) a.rstd[row] = rstd;
+    if (threadIdx.x == 0 && a.mean) a.mean[row] = mean;
     for (int64_t c = begin; c < columns; c += step) {
         int count = columns_from(c, columns);
         load_array(x, from, start + c, count);
         for (int i = 0; i < PACK; i++)
-            if (i < count) x[i] = (x[i] - mean) * rstd * a.weight[c + i] + a.bias[c + i];
+            if (i < count)
+                x[i] = (x[i] - mean) * rstd * a.weight[c + i] + (a.bias ? a.bias[c + i] : 0);
         store_array(a.out, start + c, x, count);
     }
 }
@@ -168,16 +175,16 @@ void cuda_layernorm_forward(struct backend *be, const struct layernorm_forward_a
         .mean = args->mean,
         .rstd = args->rstd,
         .weight = (const float *)args->weight->data,
-        .bias = (const float *)args->bias->data,
+        .bias = args->bias ? (const float *)args->bias->data : NULL,
         .rows = tensor_rows(args->out),
         .columns = tensor_columns(args->out),
         .per_column = 1.0f / (float)tensor_columns(args->out),
         .epsilon = args->epsilon,
     };
     assert(!args->residual == !args->sum && args->weight->dtype == DTYPE_F32);
-    assert(args->bias->dtype == DTYPE_F32);
+    assert(!args->mean == !args->bias && (!args->bias || args->bias->dtype == DTYPE_F32));
     bool packed = a.out.packed && a.sum.packed && a.stream.packed && a.branch.packed &&
-                  rows_are_packed(args->weight) && rows_are_packed(args->bias);
+                  rows_are_packed(args->weight) && (!args->bias || rows_are_packed(args->bias));
     bool same = !args->sum || a.sum.dtype == a.stream.dtype;
     if (a.rows == 0) return;
     if (packed && same && a.columns <= (int64_t)THREADS_MAX * PACK) launch_forward(be, &a);

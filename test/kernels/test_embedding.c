@@ -27,6 +27,9 @@ static const struct shape shapes[] = {
     {1, 40, 64, 2056, 3, DTYPE_BF16, DTYPE_BF16},
     /* So many rows that chunks of them grow. */
     {2050, 33, 33, 1, 257, DTYPE_F32, DTYPE_F32},
+    /* Without a table of positions. */
+    {2, 77, 0, 72, 331, DTYPE_BF16, DTYPE_F32},
+    {3, 13, 0, 41, 61, DTYPE_F32, DTYPE_BF16},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
@@ -35,17 +38,18 @@ static void forward(struct check *c, const void *given) {
     int64_t rows = s->batch * s->length, columns = s->columns;
     const int32_t *tokens, *place = check_tokens(c, rows, s->vocabulary, &tokens);
     struct tensor token_table = check_normal(c, s->table, s->vocabulary, columns, 1.0);
-    struct tensor position_table = check_normal(c, s->table, s->positions, columns, 1.0);
+    int64_t positions = s->positions ? s->positions : s->length;
+    struct tensor position_table = check_normal(c, s->table, positions, columns, 1.0);
     struct tensor out = check_output(c, s->out, rows, columns);
     CHECK_OP(c, embedding_forward, .out = &out, .tokens = place, .token_table = &token_table,
-             .position_table = &position_table, .sequence_length = s->length);
+             .position_table = s->positions ? &position_table : NULL, .sequence_length = s->length);
     if (!c->verify) return;
     double *token = check_read(c, &token_table), *position = check_read(c, &position_table);
     double *sum = check_doubles(c, rows * columns), *size = check_doubles(c, rows * columns);
     for (int64_t i = 0; i < rows * columns; i++) {
         int64_t row = i / columns, column = i % columns;
         double a = token[tokens[row] * columns + column];
-        double b = position[row % s->length * columns + column];
+        double b = s->positions ? position[row % s->length * columns + column] : 0;
         sum[i] = a + b;
         size[i] = fabs(a) + fabs(b);
     }
@@ -96,22 +100,24 @@ static void backward(struct check *c, const void *given) {
     const int32_t *tokens, *place = check_tokens(c, rows, s->vocabulary, &tokens);
     struct tensor dout = check_normal(c, s->out, rows, columns, 1.0);
     struct tensor dtoken = check_sum(c, s->table, s->vocabulary, columns);
-    struct tensor dposition = check_sum(c, s->table, s->positions, columns);
+    int64_t positions = s->positions ? s->positions : s->length;
+    struct tensor dposition = check_sum(c, s->table, positions, columns);
     double *token = check_read(c, &dtoken), *position = check_read(c, &dposition);
-    CHECK_OP(c, embedding_backward, .dtoken_table = &dtoken, .dposition_table = &dposition,
-             .dout = &dout, .tokens = place, .sequence_length = s->length);
+    CHECK_OP(c, embedding_backward, .dtoken_table = &dtoken,
+             .dposition_table = s->positions ? &dposition : NULL, .dout = &dout, .tokens = place,
+             .sequence_length = s->length);
     if (!c->verify) return;
     double *d = check_read(c, &dout);
     double *token_size = check_doubles(c, s->vocabulary * columns);
-    double *position_size = check_doubles(c, s->positions * columns);
+    double *position_size = check_doubles(c, positions * columns);
     for (int64_t i = 0; i < s->vocabulary * columns; i++) token_size[i] = fabs(token[i]);
-    for (int64_t i = 0; i < s->positions * columns; i++) position_size[i] = fabs(position[i]);
+    for (int64_t i = 0; i < positions * columns; i++) position_size[i] = fabs(position[i]);
     for (int64_t i = 0; i < rows * columns; i++) {
         int64_t row = i / columns, column = i % columns;
         int64_t t = tokens[row] * columns + column, p = row % s->length * columns + column;
         token[t] += d[i];
         token_size[t] += fabs(d[i]);
-        position[p] += d[i];
+        if (s->positions) position[p] += d[i];
         position_size[p] += fabs(d[i]);
     }
     check_close(c, "embedding_backward", &dtoken, token, token_size);

@@ -1,0 +1,55 @@
+#include <assert.h>
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/vector.h"
+
+static inline float logistic(float x) {
+    return 1.0f / (1.0f + exp_f32(-x));
+}
+
+void cpu_swiglu_forward(struct backend *be, const struct swiglu_forward_args *args) {
+    (void)be;
+    const struct tensor *in = args->gate_up, *out = args->out;
+    int64_t rows = tensor_rows(out), columns = tensor_columns(out);
+    int64_t blocks = blocks_of(columns, CPU_BLOCK);
+    assert(tensor_rows(in) == rows && tensor_columns(in) == 2 * columns);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < rows * blocks; i++) {
+        float gate_buffer[CPU_BLOCK], up_buffer[CPU_BLOCK], values[CPU_BLOCK];
+        int64_t row = i / blocks, c = i % blocks * CPU_BLOCK;
+        int64_t n = block_length(c, columns, CPU_BLOCK), at = row * 2 * columns + c;
+        const float *gate = dtype_widen(gate_buffer, in->data, in->dtype, at, n);
+        const float *up = dtype_widen(up_buffer, in->data, in->dtype, at + columns, n);
+#pragma omp simd
+        for (int64_t k = 0; k < n; k++) values[k] = gate[k] * logistic(gate[k]) * up[k];
+        dtype_store(out->data, out->dtype, row * columns + c, values, n);
+    }
+}
+
+/* silu'(x) = s + x s (1 - s), where s is the logistic function. */
+void cpu_swiglu_backward(struct backend *be, const struct swiglu_backward_args *args) {
+    (void)be;
+    const struct tensor *in = args->gate_up, *dout = args->dout, *din = args->dgate_up;
+    int64_t rows = tensor_rows(dout), columns = tensor_columns(dout);
+    int64_t blocks = blocks_of(columns, CPU_BLOCK);
+    assert(tensor_rows(in) == rows && tensor_columns(in) == 2 * columns);
+    assert(tensor_rows(din) == rows && tensor_columns(din) == 2 * columns);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < rows * blocks; i++) {
+        float gate_buffer[CPU_BLOCK], up_buffer[CPU_BLOCK], dout_buffer[CPU_BLOCK];
+        float dgate[CPU_BLOCK], dup[CPU_BLOCK];
+        int64_t row = i / blocks, c = i % blocks * CPU_BLOCK;
+        int64_t n = block_length(c, columns, CPU_BLOCK), at = row * 2 * columns + c;
+        const float *gate = dtype_widen(gate_buffer, in->data, in->dtype, at, n);
+        const float *up = dtype_widen(up_buffer, in->data, in->dtype, at + columns, n);
+        const float *d = dtype_widen(dout_buffer, dout->data, dout->dtype, row * columns + c, n);
+#pragma omp simd
+        for (int64_t k = 0; k < n; k++) {
+            float s = logistic(gate[k]);
+            dup[k] = d[k] * gate[k] * s;
+            dgate[k] = d[k] * up[k] * (s + gate[k] * s * (1.0f - s));
+        }
+        dtype_store(din->data, din->dtype, at, dgate, n);
+        dtype_store(din->data, din->dtype, at + columns, dup, n);
+    }
+}

@@ -1,0 +1,63 @@
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "test/kernels/check.h"
+
+struct shape {
+    int64_t batch, length, columns, size;
+    int heads;
+    enum dtype dtype;
+    bool odd; /* the rows begin at an odd place */
+};
+
+static const struct shape shapes[] = {
+    {1, 1, 2, 2, 1, DTYPE_F32, false},         {2, 77, 9 * 24, 24, 6, DTYPE_F32, false},
+    {2, 13, 5 * 64, 64, 4, DTYPE_BF16, false}, {1, 26, 3 * 80, 80, 2, DTYPE_F16, false},
+    {3, 9, 4 * 128, 128, 4, DTYPE_BF16, true}, {1, 5, 256 + 7, 256, 1, DTYPE_F16, false},
+    {2, 6, 3 * 6, 6, 3, DTYPE_BF16, false},
+};
+
+static void rotate(struct check *c, const struct shape *s, bool inverse) {
+    int64_t rows = s->batch * s->length, half = s->size / 2, count = s->length * s->size;
+    double *angles = check_doubles(c, count);
+    for (int64_t i = 0; i < s->length * half; i++) {
+        int64_t t = i / half, j = i % half;
+        double angle = (double)t * pow(10000, -2.0 * (double)j / (double)s->size);
+        angles[t * s->size + j] = (float)cos(angle);
+        angles[t * s->size + half + j] = (float)sin(angle);
+    }
+    struct tensor table = check_tensor(c, CHECK_READ, DTYPE_F32, s->length, s->size, angles);
+    struct tensor x = s->odd ? check_odd_place(c, CHECK_WRITE, s->dtype, rows, s->columns)
+                             : check_sum(c, s->dtype, rows, s->columns);
+    double *expected = check_read(c, &x), *size = check_read(c, &x);
+    CHECK_OP(c, rope, .inout = &x, .angles = &table, .sequence_length = s->length,
+             .heads = s->heads, .inverse = inverse);
+    if (!c->verify) return;
+    for (int64_t i = 0; i < rows * s->columns; i++) size[i] = fabs(size[i]);
+    for (int64_t i = 0; i < rows * s->heads * half; i++) {
+        int64_t row = i / half / s->heads, head = i / half % s->heads, j = i % half;
+        double *low = expected + row * s->columns + head * s->size + j, *high = low + half;
+        const double *at = angles + row % s->length * s->size + j;
+        double cosine = at[0], sine = inverse ? -at[half] : at[half], before = *low;
+        double largest = fabs(*low) + fabs(*high);
+        *low = before * cosine - *high * sine;
+        *high = *high * cosine + before * sine;
+        size[low - expected] = size[high - expected] = largest;
+    }
+    check_close(c, "rope", &x, expected, size);
+}
+
+static void forward(struct check *c, const void *given) {
+    rotate(c, given, false);
+}
+static void inverse(struct check *c, const void *given) {
+    rotate(c, given, true);
+}
+
+/* What lies behind the heads that turn stays as it is: its expected value is its own. */
+Test(rope, turns_heads_and_nothing_else) {
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        check_everywhere(forward, &shapes[i]);
+        check_everywhere(inverse, &shapes[i]);
+    }
+}

@@ -1,0 +1,141 @@
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "test/kernels/check.h"
+
+struct shape {
+    int64_t rows, columns; /* of the result */
+    enum dtype in, out;
+};
+
+static const struct shape shapes[] = {
+    {1, 1, DTYPE_F32, DTYPE_F32},       {77, 200, DTYPE_F32, DTYPE_F32},
+    {26, 1536, DTYPE_BF16, DTYPE_BF16}, {13, 201, DTYPE_F16, DTYPE_F16},
+    {5, 516, DTYPE_F32, DTYPE_BF16},    {9, 40, DTYPE_F16, DTYPE_F32},
+};
+#define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+
+static double logistic(double x) {
+    return 1 / (1 + exp(-x));
+}
+
+/* Near zero, where most values are, and far out, where exponentials overflow. */
+static struct tensor make_input(struct check *c, const struct shape *s) {
+    int64_t count = s->rows * 2 * s->columns;
+    struct tensor narrow = check_normal(c, DTYPE_F32, s->rows, 2 * s->columns, 2.0);
+    double *values = check_read(c, &narrow);
+    for (int64_t i = 0; i < count; i += 7) values[i] *= i % 2 ? 10 : 100;
+    return check_tensor(c, CHECK_READ, s->in, s->rows, 2 * s->columns, values);
+}
+
+/* An exponential is as uncertain, relative to itself, as its argument is in full: hence 1 + |x|. */
+static void forward(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct tensor in = make_input(c, s), out = check_output(c, s->out, s->rows, s->columns);
+    CHECK_OP(c, swiglu_forward, .out = &out, .gate_up = &in);
+    if (!c->verify) return;
+    int64_t count = s->rows * s->columns;
+    double *x = check_read(c, &in), *expected = check_doubles(c, count);
+    double *size = check_doubles(c, count);
+    for (int64_t i = 0; i < count; i++) {
+        const double *gate = x + i / s->columns * 2 * s->columns + i % s->columns;
+        expected[i] = *gate * logistic(*gate) * gate[s->columns];
+        size[i] = fabs(expected[i]) * (1 + fabs(*gate));
+    }
+    check_close(c, "swiglu", &out, expected, size);
+}
+
+Test(swiglu, forward) {
+    for
+        EACH_SHAPE(s) check_everywhere(forward, &shapes[s]);
+}
+
+static void backward_of(struct check *c, const struct shape *s, bool in_place) {
+    int64_t rows = s->rows, columns = s->columns;
+    struct tensor in = in_place ? check_sum(c, s->in, rows, 2 * columns) : make_input(c, s);
+    struct tensor dout = check_normal(c, s->out, rows, columns, 1.0);
+    struct tensor din = in_place ? in : check_output(c, s->in, rows, 2 * columns);
+    double *x = check_read(c, &in), *d = check_read(c, &dout);
+    CHECK_OP(c, swiglu_backward, .dgate_up = &din, .dout = &dout, .gate_up = &in);
+    if (!c->verify) return;
+    double *expected = check_doubles(c, 2 * rows * columns);
+    double *size = check_doubles(c, 2 * rows * columns);
+    for (int64_t i = 0; i < rows * columns; i++) {
+        int64_t at = i / columns * 2 * columns + i % columns;
+        double gate = x[at], up = x[at + columns], p = logistic(gate);
+        expected[at] = d[i] * up * (p + gate * p * (1 - p));
+        expected[at + columns] = d[i] * gate * p;
+        size[at] = fabs(d[i] * up) * (p + fabs(gate) * p * (1 - p) + fabs(gate) * 0x1p-24) *
+                   (1 + fabs(gate));
+        size[at + columns] = fabs(expected[at + columns]) * (1 + fabs(gate));
+    }
+    check_close(c, "swiglu", &din, expected, size);
+}
+
+static void backward(struct check *c, const void *given) {
+    backward_of(c, given, false);
+}
+static void backward_in_place(struct check *c, const void *given) {
+    backward_of(c, given, true);
+}
+
+Test(swiglu, backward) {
+    for
+        EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
+    for
+        EACH_SHAPE(s) check_everywhere(backward_in_place, &shapes[s]);
+}
+
+/* Arrays that start at odd places: nothing may be read or written in pieces that are not aligned.
+ */
+static void odd_places(struct check *c, const void *given) {
+    const int odd = *(const int *)given;
+    enum { ROWS = 5, COLUMNS = 48 };
+    struct tensor in = odd == 0 ? check_odd_place(c, CHECK_READ, DTYPE_BF16, ROWS, 2 * COLUMNS)
+                                : check_normal(c, DTYPE_BF16, ROWS, 2 * COLUMNS, 1.0);
+    struct tensor out = odd == 1 ? check_odd_place(c, CHECK_WRITE, DTYPE_BF16, ROWS, COLUMNS)
+                                 : check_output(c, DTYPE_BF16, ROWS, COLUMNS);
+    struct tensor din = odd == 2 ? check_odd_place(c, CHECK_WRITE, DTYPE_BF16, ROWS, 2 * COLUMNS)
+                                 : check_output(c, DTYPE_BF16, ROWS, 2 * COLUMNS);
+    struct tensor dout = odd == 3 ? check_odd_place(c, CHECK_READ, DTYPE_BF16, ROWS, COLUMNS)
+                                  : check_normal(c, DTYPE_BF16, ROWS, COLUMNS, 1.0);
+    CHECK_OP(c, swiglu_forward, .out = &out, .gate_up = &in);
+    CHECK_OP(c, swiglu_backward, .dgate_up = &din, .dout = &dout, .gate_up = &in);
+    if (!c->verify) return;
+    double *x = check_read(c, &in), *d = check_read(c, &dout);
+    double *expected = check_doubles(c, ROWS * COLUMNS), *dup = check_read(c, &din);
+    for (int i = 0; i < ROWS * COLUMNS; i++) {
+        int at = i / COLUMNS * 2 * COLUMNS + i % COLUMNS;
+        expected[i] = x[at] * logistic(x[at]) * x[at + COLUMNS];
+        dup[at + COLUMNS] = d[i] * x[at] * logistic(x[at]);
+    }
+    check_close(c, "swiglu", &out, expected, NULL);
+    check_close(c, "swiglu", &din, dup, NULL);
+}
+
+Test(swiglu, odd_places) {
+    for (int odd = 0; odd < 4; odd++) check_everywhere(odd_places, &odd);
+}
+
+/* dout * silu(gate) * up. */
+static double objective(const void *state) {
+    const double *p = state;
+    return p[2] * p[0] * logistic(p[0]) * p[1];
+}
+
+static void differences(struct check *c, const void *given) {
+    (void)given;
+    double p[3] = {-1.25, 0.75, 1.5};
+    struct tensor in = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 2, p);
+    struct tensor dout = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 1, p + 2);
+    struct tensor din = check_output(c, DTYPE_F32, 1, 2);
+    CHECK_OP(c, swiglu_backward, .dgate_up = &din, .dout = &dout, .gate_up = &in);
+    if (!c->verify) return;
+    double expected[2];
+    for (int i = 0; i < 2; i++) expected[i] = check_derivative(objective, p, &p[i]);
+    check_close(c, "differences", &din, expected, NULL);
+}
+
+Test(swiglu, finite_differences) {
+    check_everywhere(differences, NULL);
+}
