@@ -110,8 +110,9 @@ struct matmul_args {
                                     * or after it is rounded */
     const struct tensor *dgelu_in; /* optional [M, N], read: out = A B, which may be rounded to out
                                     * first, * gelu'(it) */
-    const struct tensor *dbias;    /* optional += [N], the column sums of B as stored in b */
-    bool transpose_a, transpose_b, accumulate;
+    const struct tensor *dbias;    /* optional += [N], the column sums of B as stored in b; or [M],
+                                    * those of the transposed A as stored in a, if sums_of_a */
+    bool transpose_a, transpose_b, accumulate, sums_of_a;
 };
 
 /* gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))). Hendrycks, Gimpel 2016. */

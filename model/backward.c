@@ -18,7 +18,7 @@ static void tell_norm(struct gpt *gpt, enum activation_id id, int64_t layer,
     gpt->written.tensors[1].layer = (int)branch_layer;
 }
 
-/* The gradient of x through a layer norm joins the one that flows along the residual stream;
+/* The gradient of x through a norm joins the one that flows along the residual stream;
  * dbranch is what the sub-layer below reads its gradient in. */
 static void normalize_backward(struct gpt *gpt, const struct tensor *dbranch,
                                const struct tensor *dout, const struct tensor *in,
@@ -26,26 +26,44 @@ static void normalize_backward(struct gpt *gpt, const struct tensor *dbranch,
                                const struct tensor *weight, const struct tensor *dweight,
                                const struct tensor *dbias, bool first) {
     const struct tensor *dresidual = &gpt->activations.gradients.residual_in;
+    bool has_mean = gpt->shape.norm == NORM_LAYERNORM;
     bool shared = precision_branch_is_residual(&gpt->precision);
     OP(gpt->be, layernorm_backward, .din = dresidual, .din_lower = shared ? NULL : dbranch,
-       .dweight = dweight, .dbias = dbias, .dout = dout, .in = in, .mean = mean->data,
-       .rstd = rstd->data, .weight = weight, .dresidual = first ? NULL : dresidual);
+       .dweight = dweight, .dbias = has_mean ? dbias : NULL, .dout = dout, .in = in,
+       .mean = has_mean ? mean->data : NULL, .rstd = rstd->data, .weight = weight,
+       .dresidual = first ? NULL : dresidual);
 }
 
 /* out = in weight + bias: dweight (added to or not) and dbias. */
 static void weight_backward(const struct gpt *gpt, const struct tensor *dweight,
                             const struct tensor *dbias, const struct tensor *dout,
                             const struct tensor *in) {
-    OP(gpt->be, matmul, .out = dweight, .a = in, .transpose_a = true, .b = dout,
-       .accumulate = gpt->accumulate, .dbias = dbias);
+    if (!dbias->rank) dbias = NULL;
+    if (gpt->shape.linear)
+        OP(gpt->be, matmul, .out = dweight, .a = dout, .transpose_a = true, .b = in,
+           .accumulate = gpt->accumulate, .dbias = dbias, .sums_of_a = true);
+    else
+        OP(gpt->be, matmul, .out = dweight, .a = in, .transpose_a = true, .b = dout,
+           .accumulate = gpt->accumulate, .dbias = dbias);
 }
 
 /* The same: din. */
 static void input_backward(const struct gpt *gpt, const struct tensor *din,
                            const struct tensor *dout, const struct tensor *weight,
                            const struct tensor *dgelu_in) {
-    OP(gpt->be, matmul, .out = din, .a = dout, .b = weight, .transpose_b = true,
+    OP(gpt->be, matmul, .out = din, .a = dout, .b = weight, .transpose_b = !gpt->shape.linear,
        .dgelu_in = dgelu_in);
+}
+
+/* The activation's own tensor takes its gradient, since nobody reads it any more. */
+static void gated_backward(struct gpt *gpt, int64_t l) {
+    const struct layer_parameters *w = &gpt->weights.layers[l];
+    const struct layer_activations *a = &gpt->activations.layers[l];
+    const struct activation_gradients *d = &gpt->activations.gradients;
+    input_backward(gpt, &a->mlp_gelu, &d->mlp_projection, &w->mlp_projection_weight, NULL);
+    tell(gpt, ACTIVATION_mlp_fc, l);
+    OP(gpt->be, swiglu_backward, .dgate_up = &d->mlp_fc, .dout = &a->mlp_gelu,
+       .gate_up = &a->mlp_fc);
 }
 
 static void mlp_backward(struct gpt *gpt, int64_t l) {
@@ -54,8 +72,12 @@ static void mlp_backward(struct gpt *gpt, int64_t l) {
     const struct activation_gradients *d = &gpt->activations.gradients;
     weight_backward(gpt, &dw->mlp_projection_weight, &dw->mlp_projection_bias, &d->mlp_projection,
                     &a->mlp_gelu);
-    tell(gpt, ACTIVATION_mlp_fc, l);
-    input_backward(gpt, &d->mlp_fc, &d->mlp_projection, &w->mlp_projection_weight, &a->mlp_fc);
+    if (gpt->shape.mlp == MLP_SWIGLU) {
+        gated_backward(gpt, l);
+    } else {
+        tell(gpt, ACTIVATION_mlp_fc, l);
+        input_backward(gpt, &d->mlp_fc, &d->mlp_projection, &w->mlp_projection_weight, &a->mlp_fc);
+    }
     weight_backward(gpt, &dw->mlp_fc_weight, &dw->mlp_fc_bias, &d->mlp_fc, &a->ln2_out);
     tell(gpt, ACTIVATION_ln2_out, l);
     input_backward(gpt, &d->ln2_out, &d->mlp_fc, &w->mlp_fc_weight, NULL);
@@ -78,6 +100,10 @@ static void attention_block_backward(struct gpt *gpt, int64_t l) {
     tell(gpt, ACTIVATION_qkv, l);
     OP(gpt->be, attention_backward, .dqkv = &dqkv, .dout = &dout, .qkv = &qkv, .out = &out,
        .lse = a->lse.data, .heads = (int)s->n_head);
+    if (s->positions == POSITIONS_ROPE)
+        OP(gpt->be, rope, .inout = &d->qkv, .angles = &gpt->angles,
+           .sequence_length = s->sequence_length, .heads = (int)(s->n_head + s->n_kv_head),
+           .inverse = true);
     weight_backward(gpt, &dw->qkv_weight, &dw->qkv_bias, &d->qkv, &a->ln1_out);
     tell(gpt, ACTIVATION_ln1_out, l);
     input_backward(gpt, &d->ln1_out, &d->qkv, &w->qkv_weight, NULL);
@@ -106,7 +132,8 @@ void gpt_backward(struct gpt *gpt) {
         normalize_backward(gpt, &d->mlp_projection, &d->ln1_out, &a->residual_in, &a->ln1_mean,
                            &a->ln1_rstd, &lw->ln1_weight, &ldw->ln1_weight, &ldw->ln1_bias, false);
     }
-    OP(gpt->be, embedding_backward, .dtoken_table = &dw->wte, .dposition_table = &dw->wpe,
-       .dout = &d->residual_in, .tokens = all->tokens,
+    bool learned = gpt->shape.positions == POSITIONS_LEARNED;
+    OP(gpt->be, embedding_backward, .dtoken_table = &dw->wte,
+       .dposition_table = learned ? &dw->wpe : NULL, .dout = &d->residual_in, .tokens = all->tokens,
        .sequence_length = gpt->shape.sequence_length);
 }

@@ -40,6 +40,24 @@ static struct tensor scratch_of(const struct pass *pass, const struct tensor *te
     return tensor_slice(tensor, 0, pass->rows);
 }
 
+/* A bias that the model has, or NULL. */
+static const struct tensor *if_there(const struct tensor *bias) {
+    return bias->rank ? bias : NULL;
+}
+
+/* out = in weight + bias. */
+static void linear(const struct pass *pass, const struct tensor *out, const struct tensor *in,
+                   const struct tensor *weight, const struct tensor *bias,
+                   const struct tensor *gelu_in) {
+    OP(pass->gpt->be, matmul, .out = out, .a = in, .b = weight, .bias = if_there(bias),
+       .gelu_in = gelu_in, .transpose_b = pass->gpt->shape.linear);
+}
+
+/* Norms and their statistics: RMS norm has no means. */
+static float *means_of(const struct pass *pass, const struct tensor *mean) {
+    return pass->gpt->shape.norm == NORM_LAYERNORM ? statistics_of(pass, mean) : NULL;
+}
+
 /* A sub-layer's result is added to the residual stream and normalized for the next in one go. */
 static void add_and_normalize(const struct pass *pass, const struct tensor *out,
                               const struct tensor *sum, const struct tensor *mean,
@@ -49,8 +67,28 @@ static void add_and_normalize(const struct pass *pass, const struct tensor *out,
     struct tensor branch = scratch_of(pass, in), out_rows = rows_of(pass, out);
     struct tensor sum_rows = rows_of(pass, sum), residual_rows = rows_of(pass, residual);
     OP(pass->gpt->be, layernorm_forward, .out = &out_rows, .sum = &sum_rows,
-       .mean = statistics_of(pass, mean), .rstd = statistics_of(pass, rstd), .in = &branch,
-       .residual = &residual_rows, .weight = weight, .bias = bias, .epsilon = LAYERNORM_EPSILON);
+       .mean = means_of(pass, mean), .rstd = statistics_of(pass, rstd), .in = &branch,
+       .residual = &residual_rows, .weight = weight, .bias = if_there(bias),
+       .epsilon = (float)pass->gpt->shape.norm_eps);
+}
+
+/* Positions of the rows of a pass in a table of them: one that begins inside a sequence finds its
+ * own in row 0 of the table it is given. */
+static struct tensor positions_of(const struct pass *pass, const struct tensor *table,
+                                  int64_t *length) {
+    const struct gpt_shape *s = &pass->gpt->shape;
+    *length = pass->rows < s->sequence_length ? pass->rows : s->sequence_length;
+    return tensor_slice(table, pass->first, *length);
+}
+
+/* Turns q and k, which stand side by side. */
+static void rotate(const struct pass *pass, const struct tensor *qkv) {
+    const struct gpt_shape *s = &pass->gpt->shape;
+    int64_t length;
+    if (s->positions != POSITIONS_ROPE) return;
+    struct tensor angles = positions_of(pass, &pass->gpt->angles, &length);
+    OP(pass->gpt->be, rope, .inout = qkv, .angles = &angles, .sequence_length = length,
+       .heads = (int)(s->n_head + s->n_kv_head));
 }
 
 static void attend(const struct pass *pass, struct layer_activations *a) {
@@ -71,29 +109,35 @@ static void attend(const struct pass *pass, struct layer_activations *a) {
 }
 
 static void attention_block(const struct pass *pass, int64_t l) {
-    struct backend *be = pass->gpt->be;
     const struct layer_parameters *w = &pass->gpt->weights.layers[l];
     struct layer_activations *a = &pass->gpt->activations.layers[l];
     struct tensor in = rows_of(pass, &a->ln1_out), qkv = rows_of(pass, &a->qkv);
     struct tensor out = rows_of(pass, &a->attention_out);
     struct tensor projection = scratch_of(pass, &a->attention_projection);
     tell_one(pass, ACTIVATION_qkv, l);
-    OP(be, matmul, .out = &qkv, .a = &in, .b = &w->qkv_weight, .bias = &w->qkv_bias);
+    linear(pass, &qkv, &in, &w->qkv_weight, &w->qkv_bias, NULL);
+    rotate(pass, &qkv);
     tell_one(pass, ACTIVATION_attention_out, l);
     attend(pass, a);
     tell_one(pass, ACTIVATION_attention_projection, l);
-    OP(be, matmul, .out = &projection, .a = &out, .b = &w->attention_projection_weight,
-       .bias = &w->attention_projection_bias);
+    linear(pass, &projection, &out, &w->attention_projection_weight, &w->attention_projection_bias,
+           NULL);
 }
 
 static void mlp_hidden(const struct pass *pass, int64_t l) {
     const struct layer_parameters *w = &pass->gpt->weights.layers[l];
     struct layer_activations *a = &pass->gpt->activations.layers[l];
     struct tensor in = rows_of(pass, &a->ln2_out), hidden = rows_of(pass, &a->mlp_fc);
-    struct tensor gelu = rows_of(pass, &a->mlp_gelu);
-    tell_two(pass, ACTIVATION_mlp_fc, ACTIVATION_mlp_gelu, l);
-    OP(pass->gpt->be, matmul, .out = &gelu, .a = &in, .b = &w->mlp_fc_weight,
-       .bias = &w->mlp_fc_bias, .gelu_in = &hidden);
+    struct tensor out = rows_of(pass, &a->mlp_gelu);
+    if (pass->gpt->shape.mlp == MLP_SWIGLU) {
+        tell_one(pass, ACTIVATION_mlp_fc, l);
+        linear(pass, &hidden, &in, &w->mlp_fc_weight, &w->mlp_fc_bias, NULL);
+        tell_one(pass, ACTIVATION_mlp_gelu, l);
+        OP(pass->gpt->be, swiglu_forward, .out = &out, .gate_up = &hidden);
+    } else {
+        tell_two(pass, ACTIVATION_mlp_fc, ACTIVATION_mlp_gelu, l);
+        linear(pass, &out, &in, &w->mlp_fc_weight, &w->mlp_fc_bias, &hidden);
+    }
 }
 
 static void mlp_block(const struct pass *pass, int64_t l) {
@@ -103,8 +147,7 @@ static void mlp_block(const struct pass *pass, int64_t l) {
     struct tensor projection = scratch_of(pass, &a->mlp_projection);
     mlp_hidden(pass, l);
     tell_one(pass, ACTIVATION_mlp_projection, l);
-    OP(pass->gpt->be, matmul, .out = &projection, .a = &gelu, .b = &w->mlp_projection_weight,
-       .bias = &w->mlp_projection_bias);
+    linear(pass, &projection, &gelu, &w->mlp_projection_weight, &w->mlp_projection_bias, NULL);
 }
 
 /* The first norm of a layer, of what its input was stored as. */
@@ -113,23 +156,22 @@ static void normalize_in(const struct pass *pass, int64_t l) {
     struct layer_activations *a = &pass->gpt->activations.layers[l];
     struct tensor out = rows_of(pass, &a->ln1_out), in = rows_of(pass, &a->residual_in);
     tell_one(pass, ACTIVATION_ln1_out, l);
-    OP(pass->gpt->be, layernorm_forward, .out = &out, .mean = statistics_of(pass, &a->ln1_mean),
+    OP(pass->gpt->be, layernorm_forward, .out = &out, .mean = means_of(pass, &a->ln1_mean),
        .rstd = statistics_of(pass, &a->ln1_rstd), .in = &in, .weight = &w->ln1_weight,
-       .bias = &w->ln1_bias, .epsilon = LAYERNORM_EPSILON);
+       .bias = if_there(&w->ln1_bias), .epsilon = (float)pass->gpt->shape.norm_eps);
 }
 
-/* A pass that begins inside a sequence finds its own position in row 0 of the table it is given. */
 static void embed(const struct pass *pass) {
     struct gpt *gpt = pass->gpt;
-    struct tensor residual = rows_of(pass, &gpt->activations.layers[0].residual_in);
-    int64_t length =
-        pass->rows < gpt->shape.sequence_length ? pass->rows : gpt->shape.sequence_length;
-    struct tensor positions = tensor_slice(&gpt->weights.wpe, pass->first, length);
+    struct tensor residual = rows_of(pass, &gpt->activations.layers[0].residual_in), positions;
+    bool learned = gpt->shape.positions == POSITIONS_LEARNED;
+    int64_t length = gpt->shape.sequence_length;
+    if (learned) positions = positions_of(pass, &gpt->weights.wpe, &length);
     tell_one(pass, ACTIVATION_residual_in, 0);
     OP(gpt->be, embedding_forward, .out = &residual,
        .tokens = gpt->activations.tokens ? gpt->activations.tokens + pass->first : NULL,
        .token_table = &gpt->token_table, .token_remainder = gpt->token_remainder,
-       .position_table = &positions, .sequence_length = length);
+       .position_table = learned ? &positions : NULL, .sequence_length = length);
     normalize_in(pass, 0);
 }
 
@@ -181,6 +223,8 @@ void gpt_recompute(struct gpt *gpt, int64_t layer) {
         attention_block(&pass, layer);
         normalize_mid(&pass, layer);
         mlp_hidden(&pass, layer);
+    } else if (gpt->shape.mlp == MLP_SWIGLU) {
+        OP(gpt->be, swiglu_forward, .out = &a->mlp_gelu, .gate_up = &a->mlp_fc);
     } else if (gpt->be->device.gelu_of_stored) {
         OP(gpt->be, gelu_forward, .out = &a->mlp_gelu, .in = &a->mlp_fc);
     } else {
@@ -208,14 +252,14 @@ static void tell_rows(struct gpt *gpt, enum activation_id id, bool gradient, int
     gpt->written = (struct written){1, gradient, {{id, 0}}, first, rows};
 }
 
-/* The head's part of gradients: of lnf_out, rows from first on, and of wte. */
+/* The head's part of gradients: of lnf_out, rows from first on, and of its weights. */
 static void loss_backward(struct gpt *gpt, const struct tensor *logits, const struct tensor *in,
                           int64_t first) {
     struct tensor din =
         tensor_slice(&gpt->activations.gradients.lnf_out, first, tensor_rows(logits));
     tell_rows(gpt, ACTIVATION_lnf_out, true, first, tensor_rows(logits));
-    OP(gpt->be, matmul, .out = &din, .a = logits, .b = &gpt->weights.wte);
-    OP(gpt->be, matmul, .out = &gpt->dweights.wte, .a = logits, .transpose_a = true, .b = in,
+    OP(gpt->be, matmul, .out = &din, .a = logits, .b = gpt->head);
+    OP(gpt->be, matmul, .out = gpt->dhead, .a = logits, .transpose_a = true, .b = in,
        .accumulate = gpt->accumulate || first > 0);
 }
 
@@ -230,7 +274,7 @@ void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight) {
         struct tensor logits = tensor_slice(&a->logits, 0, rows);
         struct tensor losses = tensor_range(&a->losses, first, rows);
         tell_rows(gpt, ACTIVATION_logits, false, first, rows);
-        OP(be, matmul, .out = &logits, .a = &in, .b = &gpt->weights.wte, .transpose_b = true);
+        OP(be, matmul, .out = &logits, .a = &in, .b = gpt->head, .transpose_b = true);
         if (loss_scale) tell_rows(gpt, ACTIVATION_logits, true, first, rows);
         OP(be, cross_entropy, .losses = losses.data, .logits = &logits,
            .targets = a->targets ? a->targets + first : NULL, .loss_scale = loss_scale,
@@ -243,5 +287,5 @@ void gpt_logits(struct gpt *gpt, int64_t row) {
     struct tensor in = tensor_slice(&gpt->activations.lnf_out, row, 1);
     struct tensor logits = tensor_slice(&gpt->activations.logits, 0, 1);
     masters_cast(&gpt->masters, gpt->be, -1);
-    OP(gpt->be, matmul, .out = &logits, .a = &in, .b = &gpt->weights.wte, .transpose_b = true);
+    OP(gpt->be, matmul, .out = &logits, .a = &in, .b = gpt->head, .transpose_b = true);
 }

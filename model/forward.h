@@ -1,14 +1,13 @@
 /* The forward pass: tokens in activations.tokens -> activations.lnf_out, and the head on top.
  *
  * With x the residual stream, a layer is
- *     x += attention_projection(attention(qkv(layernorm(x))))
- *     x += mlp_projection(gelu(mlp_fc(layernorm(x))))
- * and each addition happens inside the layer norm that follows it. */
+ *     x += attention_projection(attention(qkv(norm(x))))
+ *     x += mlp_projection(gelu(mlp_fc(norm(x))))
+ * and each addition happens inside the norm that follows it. Which parts stand for norm and gelu,
+ * and whether q and k are turned (rope), the shape says: model/architecture/parts.h. */
 #pragma once
 
 #include "model/gpt.h"
-
-#define LAYERNORM_EPSILON 1e-5f
 
 /* Runs all layers on the batch in place. */
 void gpt_forward(struct gpt *gpt);

@@ -8,6 +8,7 @@
 
 #include "data/base/random.h"
 #include "model/config/config_keys.h"
+#include "model/rope.h"
 
 /* As many rows of logits as fit in chunk_bytes, in equal chunks, in multiples of 64 so that matrix
  * units are full. */
@@ -34,6 +35,14 @@ static struct tensor place(const struct tensor *flat, int64_t offset, int64_t ro
     return tensor;
 }
 
+/* Adds the rows of a joined parameter to the tensor of the first that it is joined to. */
+static void join(struct gpt *gpt, const struct parameter *p) {
+    const struct parameter *first = p;
+    while (first->joined) first--;
+    parameter_tensor(&gpt->weights, first)->shape[0] += p->extent.rows;
+    parameter_tensor(&gpt->dweights, first)->shape[0] += p->extent.rows;
+}
+
 /* The layout of all parameter memory; run once to measure and once to carve. */
 static void carve_parameters(struct gpt *gpt, struct arena *arena, struct arena *host) {
     struct memory_plan *m = &gpt->memory;
@@ -50,9 +59,12 @@ static void carve_parameters(struct gpt *gpt, struct arena *arena, struct arena 
         if (gpt->use == GPT_TRAINING)
             *parameter_tensor(&gpt->dweights, p) =
                 place(&gpt->gradients, p->offset, p->extent.padded_rows, p->extent.columns);
+        if (p->joined) join(gpt, p);
     }
-    gpt->token_table = masters_place(&gpt->masters, parameter_read_by(gpt->list, SITE_LM_HEAD),
-                                     &gpt->token_remainder);
+    gpt->head = parameter_tensor(&gpt->weights, parameter_head(gpt->list));
+    gpt->dhead = parameter_tensor(&gpt->dweights, parameter_head(gpt->list));
+    gpt->token_table =
+        masters_place(&gpt->masters, parameter_wte(gpt->list), &gpt->token_remainder);
 }
 
 /* The memory is there for any batch, since the plan must not depend on the one in place. */
@@ -117,6 +129,8 @@ static void carve_activations(struct gpt *gpt, struct arena *arena) {
     const struct gpt_shape *s = &gpt->shape;
     struct activations *a = &gpt->activations;
     void *scratch[SCRATCH_COUNT];
+    if (s->positions == POSITIONS_ROPE) /* in the same place for any batch */
+        gpt->angles = arena_tensor(arena, DTYPE_F32, gpt->capacity.sequence_length, s->head_dim);
     a->tokens = arena_take(arena, (size_t)s->rows * sizeof *a->tokens);
     a->targets = arena_take(arena, (size_t)s->rows * sizeof *a->targets);
     carve_scratch(gpt, arena, scratch);
@@ -171,6 +185,15 @@ static size_t parameter_bytes(const struct memory_plan *m) {
     return m->master + m->lower + m->gradients;
 }
 
+static int fill_angles(struct gpt *gpt, struct error *error) {
+    float *angles = malloc(tensor_bytes(&gpt->angles));
+    if (!angles) return fail(error, "out of memory for the angles of rope");
+    rope_angles(angles, &gpt->shape, tensor_rows(&gpt->angles));
+    backend_upload(gpt->be, gpt->angles.data, angles, tensor_bytes(&gpt->angles));
+    free(angles);
+    return 0;
+}
+
 int gpt_allocate(struct gpt *gpt, struct error *error) {
     struct backend *be = gpt->be;
     const struct memory_plan *m = &gpt->memory;
@@ -209,7 +232,7 @@ int gpt_allocate(struct gpt *gpt, struct error *error) {
     arena = (struct arena){gpt->activation_memory, 0, m->activations};
     carve_activations(gpt, &arena);
     OP(be, clear, .data = gpt->parameter_memory, .bytes = parameters);
-    return 0;
+    return gpt->shape.positions == POSITIONS_ROPE ? fill_angles(gpt, error) : 0;
 }
 
 void gpt_close(struct gpt *gpt) {
@@ -280,7 +303,7 @@ void gpt_clear_gradients(struct gpt *gpt) {
             clear_gradients(gpt, first, end);
             first = p->offset;
         }
-        end = p->offset + parameter_elements(p);
+        end = p->offset + p->elements;
     }
     clear_gradients(gpt, first, end);
     gpt->accumulate = false;

@@ -67,11 +67,13 @@ struct gpt {
     int64_t count;          /* elements of a flat array */
 
     struct masters masters;
-    struct tensor gradients;    /* [count] */
-    struct parameters weights;  /* what operations read */
-    struct parameters dweights; /* gradients */
-    struct tensor token_table;  /* wte's masters, which the embedding reads, and what belongs to */
-    int16_t *token_remainder;   /* them if they are split, else NULL */
+    struct tensor gradients;           /* [count] */
+    struct parameters weights;         /* what operations read */
+    struct parameters dweights;        /* gradients */
+    const struct tensor *head, *dhead; /* of weights and gradients: wte, or a table of its own */
+    struct tensor token_table; /* wte's masters, which the embedding reads, and what belongs to */
+    int16_t *token_remainder;  /* them if they are split, else NULL */
+    struct tensor angles;      /* fp32 [capacity's T, D], for rope: see struct rope_args */
     struct activations activations;
 
     struct memory_plan memory;

@@ -27,16 +27,16 @@ void masters_open(struct masters *masters, const struct parameter *list,
     for (ptrdiff_t i = 0; i < arrlen(list); i++) {
         const struct parameter *p = &list[i];
         enum master_form form = form_of(precision, p);
-        bool offloaded = offload && form == MASTERS_SPLIT && p->site != SITE_LM_HEAD;
+        bool offloaded = offload && form == MASTERS_SPLIT && p != parameter_wte(list);
         if (!last || last->form != form || last->decay != p->decay ||
             last->offloaded != offloaded) {
             struct master_group group = {p->offset, 0, p->decay, form, .offloaded = offloaded};
             arrput(masters->groups, group);
             last = &arrlast(masters->groups);
         }
-        last->count = p->offset + parameter_elements(p) - last->first;
+        last->count = p->offset + p->elements - last->first;
         if (form != MASTERS_CAST) continue;
-        int64_t end = scratch_place(masters, p) + parameter_elements(p);
+        int64_t end = scratch_place(masters, p) + p->elements;
         if (end > masters->scratch_count) masters->scratch_count = end;
     }
 }
@@ -76,7 +76,7 @@ static struct master_group *group_of(const struct masters *masters, int64_t elem
 static struct tensor shaped(const struct tensor *array, int64_t first,
                             const struct parameter *parameter) {
     const struct extent *extent = &parameter->extent;
-    struct tensor tensor = tensor_range(array, first, parameter_elements(parameter));
+    struct tensor tensor = tensor_range(array, first, parameter->elements);
     tensor.rank = extent->columns ? 2 : 1;
     tensor.shape[0] = extent->padded_rows;
     tensor.shape[1] = extent->columns;

@@ -37,7 +37,7 @@ void cpu_matmul(struct backend *be, const struct matmul_args *args) {
     if (args->dgelu_in)
         cpu_gelu_backward(be,
                           &(const struct gelu_backward_args){args->out, args->out, args->dgelu_in});
-    if (args->dbias) cpu_column_sums(args->dbias, args->b);
+    if (args->dbias) cpu_column_sums(args->dbias, args->sums_of_a ? args->a : args->b);
 }
 
 size_t cpu_matmul_scratch(struct backend *be, const struct matmul_args *args) {

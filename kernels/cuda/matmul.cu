@@ -86,6 +86,11 @@ static const struct tensor *sum_of(const struct matmul_args *args) {
     return args->gelu_in ? args->gelu_in : args->out;
 }
 
+/* The operand whose columns are summed. */
+static const struct tensor *summed(const struct matmul_args *args) {
+    return args->sums_of_a ? args->a : args->b;
+}
+
 static enum dtype operand_dtype(const struct matmul_args *args) {
     return args->a->dtype == args->b->dtype ? args->a->dtype : DTYPE_F32;
 }
@@ -104,7 +109,7 @@ enum { WAVES = 8 };
 static bool sums_come_along(const struct cuda_products *products, const struct matmul_args *args) {
     int64_t tiles =
         blocks_of(tensor_rows(args->out), TILE) * blocks_of(tensor_columns(args->out), TILE);
-    return products->fuses && args->out->dtype == DTYPE_F32 &&
+    return products->fuses && !args->sums_of_a && args->out->dtype == DTYPE_F32 &&
            tiles >= WAVES * (int64_t)products->multiprocessors;
 }
 
@@ -180,7 +185,7 @@ static void place(struct backend *be, const struct matmul_args *args, struct rec
     if (r->fused & FUSE_BIAS) r->bias = copy_place(&arena, args->bias, sum->dtype);
     if (r->fused & FUSE_DBIAS)
         r->sums = arena_take(&arena, tensor_count(args->dbias) * sizeof(float));
-    else if (args->dbias) r->sums = arena_take(&arena, cuda_column_sums_bytes(be, args->b));
+    else if (args->dbias) r->sums = arena_take(&arena, cuda_column_sums_bytes(be, summed(args)));
     r->scratch = arena.base ? arena.base + arena.used : NULL;
     if (!memory) r->bytes = arena.used;
 }
@@ -264,7 +269,7 @@ static void finish(struct backend *be, const struct matmul_args *args, const str
     }
     if (args->dbias) {
         if (r->fused & FUSE_DBIAS) store(be, args->dbias, (const float *)r->sums, NULL, true);
-        else cuda_column_sums(be, args->dbias, args->b, r->sums);
+        else cuda_column_sums(be, args->dbias, summed(args), r->sums);
     }
 }
 

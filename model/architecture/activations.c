@@ -54,7 +54,7 @@ struct tensor *activation_gradient(struct activations *all, enum activation_id i
 struct extent activation_extent(enum activation_id id, const struct gpt_shape *shape) {
     const struct gpt_shape *s = shape;
     const struct extent extents[] = {
-#define X(field, name, dtype, rows, columns, ...) MATRIX(rows, columns),
+#define X(field, name, dtype, rows, columns, ...) ROWS(rows, columns),
         LAYER_ACTIVATIONS(X) MODEL_ACTIVATIONS(X)
 #undef X
 #define X(field, elements, level) VECTOR(elements),

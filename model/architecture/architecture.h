@@ -5,11 +5,36 @@
  * arithmetic, and what an audit looks at. model/forward.c and model/backward.c are written by hand.
  *
  * Shapes are written with a struct gpt_shape in scope as `s`:
- *   s->padded_vocab  V   s->n_embd  C   s->rows  N = B * T   s->n_head  H */
+ *   s->padded_vocab  V   s->n_embd  C   s->rows  N = B * T   s->n_head  H   s->n_kv_head  Hkv
+ *   s->head_dim  D       s->n_inner  I */
 #pragma once
 
-/* X(size): the keys of the config's block "model", and of Hugging Face's config.json. */
-#define MODEL_SIZES(X) X(n_layer) X(n_head) X(n_embd) X(n_positions) X(vocab_size)
+/* X(size): whole numbers, keys of the config's block "model". */
+#define MODEL_SIZES(X) \
+    X(n_layer)         \
+    X(n_head)          \
+    X(n_kv_head)       \
+    X(head_dim)        \
+    X(n_embd)          \
+    X(n_inner)         \
+    X(n_positions)     \
+    X(vocab_size)
+
+/* X(type, part): which parts the transformer is made of, keys of the same block. Types are those of
+ * model/architecture/parts.h. */
+#define MODEL_PARTS(X)                  \
+    X(enum model_norm, norm)            \
+    X(double, norm_eps)                 \
+    X(enum model_positions, positions)  \
+    X(double, rope_theta)               \
+    X(enum rope_scaling, rope_scaling)  \
+    X(double, rope_factor)              \
+    X(double, rope_low_freq_factor)     \
+    X(double, rope_high_freq_factor)    \
+    X(int64_t, rope_original_positions) \
+    X(enum model_mlp, mlp)              \
+    X(enum model_bias, bias)            \
+    X(bool, tied_head)
 
 /* X(SITE, word of autocast.float32, policy): where autocast decides on a dtype.
  *   LOWER    the lower dtype, unless the config keeps it in fp32
@@ -27,40 +52,76 @@
     X(LM_HEAD, "lm_head", LOWER)                           \
     X(CROSS_ENTROPY, "cross_entropy", FLOAT32)
 
-/* X(field, Hugging Face name, extent, site that reads it, decay, init, gradient)
- *   extent: MATRIX, VECTOR or TABLE of model/architecture/parameters.h
+/* X(field, GPT-2's name, Llama's name, extent, site that reads it, decay, init, gradient)
+ *   names: in Hugging Face's files. A model that is GPT-2 in all its parts has GPT-2's, any other
+ *          Llama's (shape_is_gpt2); NONE: that family has it not
+ *   extent: MATRIX, VECTOR or TABLE of model/architecture/parameters.h, or IF(condition, extent)
+ *   site: of autocast, SITE_...
  *   decay: weight decay applies, as usual to matrices only
  *   init: the standard deviation of a normal distribution, or INIT_ONE, or INIT_ZERO. Projections
  *         onto the residual stream start smaller, by 1 / sqrt(2 layers) (Radford et al. 2019).
- *   gradient: of a PRODUCT the first micro-batch of a step replaces it; else it is ADDED to */
-#define MODEL_PARAMETERS(X)                                                                     \
-    X(wte, "wte.weight", TABLE(s->padded_vocab, s->vocab_size, s->n_embd, "model.vocab_size"),  \
-      LM_HEAD, true, 0.02f, PRODUCT)                                                            \
-    X(wpe, "wpe.weight", TABLE(s->n_positions, s->n_positions, s->n_embd, "model.n_positions"), \
-      EMBEDDING, true, 0.02f, ADDED)                                                            \
-    X(lnf_weight, "ln_f.weight", VECTOR(s->n_embd), LAYERNORM, false, INIT_ONE, ADDED)          \
-    X(lnf_bias, "ln_f.bias", VECTOR(s->n_embd), LAYERNORM, false, INIT_ZERO, ADDED)
+ *   gradient: of a PRODUCT the first micro-batch of a step replaces it; else it is ADDED to
+ *             (JOINED: as the one before, which it follows without a gap: operations see both as
+ *             one, in the field of the first) */
+#define MODEL_PARAMETERS(X)                                                                       \
+    X(wte, "wte.weight", "model.embed_tokens.weight",                                             \
+      TABLE(s->padded_vocab, s->vocab_size, s->n_embd, "model.vocab_size"),                       \
+      s->tied_head ? SITE_LM_HEAD : SITE_EMBEDDING, true, 0.02f, s->tied_head ? PRODUCT : ADDED)  \
+    X(lm_head, NONE, "lm_head.weight",                                                            \
+      IF(!s->tied_head, TABLE(s->padded_vocab, s->vocab_size, s->n_embd, "model.vocab_size")),    \
+      SITE_LM_HEAD, true, 0.02f, PRODUCT)                                                         \
+    X(wpe, "wpe.weight", "model.embed_positions.weight",                                          \
+      IF(s->positions == POSITIONS_LEARNED,                                                       \
+         TABLE(s->n_positions, s->n_positions, s->n_embd, "model.n_positions")),                  \
+      SITE_EMBEDDING, true, 0.02f, ADDED)                                                         \
+    X(lnf_weight, "ln_f.weight", "model.norm.weight", VECTOR(s->n_embd), SITE_LAYERNORM, false,   \
+      INIT_ONE, ADDED)                                                                            \
+    X(lnf_bias, "ln_f.bias", "model.norm.bias", IF(s->norm == NORM_LAYERNORM, VECTOR(s->n_embd)), \
+      SITE_LAYERNORM, false, INIT_ZERO, ADDED)
 
-/* The same for each layer; Hugging Face names follow "h.LAYER.". */
-#define LAYER_PARAMETERS(X)                                                                        \
-    X(ln1_weight, "ln_1.weight", VECTOR(s->n_embd), LAYERNORM, false, INIT_ONE, ADDED)             \
-    X(ln1_bias, "ln_1.bias", VECTOR(s->n_embd), LAYERNORM, false, INIT_ZERO, ADDED)                \
-    X(qkv_weight, "attn.c_attn.weight", MATRIX(s->n_embd, 3 * s->n_embd), QKV, true, 0.02f,        \
-      PRODUCT)                                                                                     \
-    X(qkv_bias, "attn.c_attn.bias", VECTOR(3 * s->n_embd), QKV, false, INIT_ZERO, ADDED)           \
-    X(attention_projection_weight, "attn.c_proj.weight", MATRIX(s->n_embd, s->n_embd),             \
-      ATTENTION_PROJECTION, true, 0.02f / sqrtf(2.0f * (float)s->n_layer), PRODUCT)                \
-    X(attention_projection_bias, "attn.c_proj.bias", VECTOR(s->n_embd), ATTENTION_PROJECTION,      \
-      false, INIT_ZERO, ADDED)                                                                     \
-    X(ln2_weight, "ln_2.weight", VECTOR(s->n_embd), LAYERNORM, false, INIT_ONE, ADDED)             \
-    X(ln2_bias, "ln_2.bias", VECTOR(s->n_embd), LAYERNORM, false, INIT_ZERO, ADDED)                \
-    X(mlp_fc_weight, "mlp.c_fc.weight", MATRIX(s->n_embd, 4 * s->n_embd), MLP_FC, true, 0.02f,     \
-      PRODUCT)                                                                                     \
-    X(mlp_fc_bias, "mlp.c_fc.bias", VECTOR(4 * s->n_embd), MLP_FC, false, INIT_ZERO, ADDED)        \
-    X(mlp_projection_weight, "mlp.c_proj.weight", MATRIX(4 * s->n_embd, s->n_embd),                \
-      MLP_PROJECTION, true, 0.02f / sqrtf(2.0f * (float)s->n_layer), PRODUCT)                      \
-    X(mlp_projection_bias, "mlp.c_proj.bias", VECTOR(s->n_embd), MLP_PROJECTION, false, INIT_ZERO, \
-      ADDED)
+/* The same for each layer; GPT-2's names follow "h.LAYER.", Llama's "model.layers.LAYER.". */
+#define LAYER_PARAMETERS(X)                                                                      \
+    X(ln1_weight, "ln_1.weight", "input_layernorm.weight", VECTOR(s->n_embd), SITE_LAYERNORM,    \
+      false, INIT_ONE, ADDED)                                                                    \
+    X(ln1_bias, "ln_1.bias", "input_layernorm.bias",                                             \
+      IF(s->norm == NORM_LAYERNORM, VECTOR(s->n_embd)), SITE_LAYERNORM, false, INIT_ZERO, ADDED) \
+    X(qkv_weight, "attn.c_attn.weight", "self_attn.q_proj.weight",                               \
+      MATRIX(s->n_embd, s->linear ? shape_q(s) : shape_qkv(s)), SITE_QKV, true, 0.02f, PRODUCT)  \
+    X(k_weight, NONE, "self_attn.k_proj.weight", MATRIX(s->n_embd, shape_kv(s)), SITE_QKV, true, \
+      0.02f, JOINED)                                                                             \
+    X(v_weight, NONE, "self_attn.v_proj.weight", MATRIX(s->n_embd, shape_kv(s)), SITE_QKV, true, \
+      0.02f, JOINED)                                                                             \
+    X(qkv_bias, "attn.c_attn.bias", "self_attn.q_proj.bias",                                     \
+      IF(s->bias != BIAS_NONE, VECTOR(s->linear ? shape_q(s) : shape_qkv(s))), SITE_QKV, false,  \
+      INIT_ZERO, ADDED)                                                                          \
+    X(k_bias, NONE, "self_attn.k_proj.bias", IF(s->bias != BIAS_NONE, VECTOR(shape_kv(s))),      \
+      SITE_QKV, false, INIT_ZERO, JOINED)                                                        \
+    X(v_bias, NONE, "self_attn.v_proj.bias", IF(s->bias != BIAS_NONE, VECTOR(shape_kv(s))),      \
+      SITE_QKV, false, INIT_ZERO, JOINED)                                                        \
+    X(attention_projection_weight, "attn.c_proj.weight", "self_attn.o_proj.weight",              \
+      MATRIX(shape_q(s), s->n_embd), SITE_ATTENTION_PROJECTION, true,                            \
+      0.02f / sqrtf(2.0f * (float)s->n_layer), PRODUCT)                                          \
+    X(attention_projection_bias, "attn.c_proj.bias", "self_attn.o_proj.bias",                    \
+      IF(s->bias == BIAS_ALL, VECTOR(s->n_embd)), SITE_ATTENTION_PROJECTION, false, INIT_ZERO,   \
+      ADDED)                                                                                     \
+    X(ln2_weight, "ln_2.weight", "post_attention_layernorm.weight", VECTOR(s->n_embd),           \
+      SITE_LAYERNORM, false, INIT_ONE, ADDED)                                                    \
+    X(ln2_bias, "ln_2.bias", "post_attention_layernorm.bias",                                    \
+      IF(s->norm == NORM_LAYERNORM, VECTOR(s->n_embd)), SITE_LAYERNORM, false, INIT_ZERO, ADDED) \
+    X(mlp_fc_weight, "mlp.c_fc.weight", "mlp.gate_proj.weight", MATRIX(s->n_embd, s->n_inner),   \
+      SITE_MLP_FC, true, 0.02f, PRODUCT)                                                         \
+    X(mlp_up_weight, NONE, "mlp.up_proj.weight",                                                 \
+      IF(s->mlp == MLP_SWIGLU, MATRIX(s->n_embd, s->n_inner)), SITE_MLP_FC, true, 0.02f, JOINED) \
+    X(mlp_fc_bias, "mlp.c_fc.bias", "mlp.gate_proj.bias",                                        \
+      IF(s->bias == BIAS_ALL, VECTOR(s->n_inner)), SITE_MLP_FC, false, INIT_ZERO, ADDED)         \
+    X(mlp_up_bias, NONE, "mlp.up_proj.bias",                                                     \
+      IF(s->mlp == MLP_SWIGLU && s->bias == BIAS_ALL, VECTOR(s->n_inner)), SITE_MLP_FC, false,   \
+      INIT_ZERO, JOINED)                                                                         \
+    X(mlp_projection_weight, "mlp.c_proj.weight", "mlp.down_proj.weight",                        \
+      MATRIX(s->n_inner, s->n_embd), SITE_MLP_PROJECTION, true,                                  \
+      0.02f / sqrtf(2.0f * (float)s->n_layer), PRODUCT)                                          \
+    X(mlp_projection_bias, "mlp.c_proj.bias", "mlp.down_proj.bias",                              \
+      IF(s->bias == BIAS_ALL, VECTOR(s->n_embd)), SITE_MLP_PROJECTION, false, INIT_ZERO, ADDED)
 
 /* X(field, name in an audit, dtype, rows, columns, memory, gradient), in the order of the forward
  * pass. The gradient has the tensor's dtype and shape.
@@ -68,27 +129,28 @@
  *   memory: OWN(level), its own in each layer, or IN(scratch, level); from this level of sharing on
  *           (enum sharing in model/architecture/activations.h) the layers take turns in one
  *           tensor, and the backward pass computes it once more
- *   gradient: GRADIENT_IN(scratch), GRADIENT_IN_PLACE, or NO_GRADIENT, which is never stored */
-#define LAYER_ACTIVATIONS(X)                                                                    \
-    X(residual_in, "residual", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(SHARE_ALL),             \
-      GRADIENT_IN(dresidual))                                                                   \
-    X(ln1_out, "ln1", BETWEEN(LAYERNORM, QKV), s->rows, s->n_embd, OWN(SHARE_LAYER),            \
-      GRADIENT_IN(dnorm))                                                                       \
-    X(qkv, "qkv", BETWEEN(QKV, ATTENTION), s->rows, 3 * s->n_embd, OWN(SHARE_LAYER),            \
-      GRADIENT_IN(dqkv))                                                                        \
-    X(attention_out, "attention", BETWEEN(ATTENTION, ATTENTION_PROJECTION), s->rows, s->n_embd, \
-      OWN(SHARE_LAYER), GRADIENT_IN(dnorm))                                                     \
-    X(attention_projection, "attention_projection", BETWEEN(ATTENTION_PROJECTION, LAYERNORM),   \
-      s->rows, s->n_embd, IN(branch, SHARE_LAYER), GRADIENT_IN(dbranch))                        \
-    X(residual_mid, "residual_mid", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(SHARE_LAYER),      \
-      GRADIENT_IN(dresidual))                                                                   \
-    X(ln2_out, "ln2", BETWEEN(LAYERNORM, MLP_FC), s->rows, s->n_embd, OWN(SHARE_LAYER),         \
-      GRADIENT_IN(dnorm))                                                                       \
-    X(mlp_fc, "mlp_fc", BETWEEN(MLP_FC, GELU), s->rows, 4 * s->n_embd, OWN(SHARE_LAYER),        \
-      GRADIENT_IN(dhidden))                                                                     \
-    X(mlp_gelu, "gelu", BETWEEN(GELU, MLP_PROJECTION), s->rows, 4 * s->n_embd, OWN(SHARE_GELU), \
-      NO_GRADIENT)                                                                              \
-    X(mlp_projection, "mlp_projection", BETWEEN(MLP_PROJECTION, LAYERNORM), s->rows, s->n_embd, \
+ *   gradient: GRADIENT_IN(scratch), GRADIENT_IN_PLACE, or NO_GRADIENT: nobody reads it later; that
+ *             of the gated SiLU passes through the tensor itself */
+#define LAYER_ACTIVATIONS(X)                                                                     \
+    X(residual_in, "residual", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(SHARE_ALL),              \
+      GRADIENT_IN(dresidual))                                                                    \
+    X(ln1_out, "ln1", BETWEEN(LAYERNORM, QKV), s->rows, s->n_embd, OWN(SHARE_LAYER),             \
+      GRADIENT_IN(dnorm))                                                                        \
+    X(qkv, "qkv", BETWEEN(QKV, ATTENTION), s->rows, shape_qkv(s), OWN(SHARE_LAYER),              \
+      GRADIENT_IN(dqkv))                                                                         \
+    X(attention_out, "attention", BETWEEN(ATTENTION, ATTENTION_PROJECTION), s->rows, shape_q(s), \
+      OWN(SHARE_LAYER), GRADIENT_IN(dnorm))                                                      \
+    X(attention_projection, "attention_projection", BETWEEN(ATTENTION_PROJECTION, LAYERNORM),    \
+      s->rows, s->n_embd, IN(branch, SHARE_LAYER), GRADIENT_IN(dbranch))                         \
+    X(residual_mid, "residual_mid", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(SHARE_LAYER),       \
+      GRADIENT_IN(dresidual))                                                                    \
+    X(ln2_out, "ln2", BETWEEN(LAYERNORM, MLP_FC), s->rows, s->n_embd, OWN(SHARE_LAYER),          \
+      GRADIENT_IN(dnorm))                                                                        \
+    X(mlp_fc, "mlp_fc", BETWEEN(MLP_FC, GELU), s->rows, shape_hidden(s), OWN(SHARE_LAYER),       \
+      GRADIENT_IN(dhidden))                                                                      \
+    X(mlp_gelu, "gelu", BETWEEN(GELU, MLP_PROJECTION), s->rows, s->n_inner, OWN(SHARE_GELU),     \
+      NO_GRADIENT)                                                                               \
+    X(mlp_projection, "mlp_projection", BETWEEN(MLP_PROJECTION, LAYERNORM), s->rows, s->n_embd,  \
       IN(branch, SHARE_ALL), GRADIENT_IN(dbranch))
 
 /* The same, once per model. Logits exist for a chunk of rows at a time. */
@@ -101,16 +163,16 @@
       OWN(SHARE_NOTHING), GRADIENT_IN_PLACE)
 
 /* X(field, elements, sharing): vectors of fp32 beside the activations of a layer, or of the model:
- * means and reciprocal deviations of layer norms, log-sums of attention, losses of tokens. */
+ * means and reciprocal deviations of norms, log-sums of attention, losses of tokens. */
 #define LAYER_STATISTICS(X)                  \
-    X(ln1_mean, s->rows, SHARE_LAYER)        \
+    X(ln1_mean, shape_means(s), SHARE_LAYER) \
     X(ln1_rstd, s->rows, SHARE_LAYER)        \
     X(lse, s->rows * s->n_head, SHARE_LAYER) \
-    X(ln2_mean, s->rows, SHARE_LAYER)        \
+    X(ln2_mean, shape_means(s), SHARE_LAYER) \
     X(ln2_rstd, s->rows, SHARE_LAYER)
-#define MODEL_STATISTICS(X)             \
-    X(lnf_mean, s->rows, SHARE_NOTHING) \
-    X(lnf_rstd, s->rows, SHARE_NOTHING) \
+#define MODEL_STATISTICS(X)                    \
+    X(lnf_mean, shape_means(s), SHARE_NOTHING) \
+    X(lnf_rstd, s->rows, SHARE_NOTHING)        \
     X(losses, s->rows, SHARE_NOTHING)
 
 /* Memory that tensors take turns in, as large as the largest of them. branch is what attention or

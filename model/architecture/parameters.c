@@ -13,50 +13,91 @@
 enum { MODEL_KINDS = MODEL_PARAMETERS(X), LAYER_KINDS = LAYER_PARAMETERS(X) };
 #undef X
 
-enum { ADDED, PRODUCT };
+enum { ADDED, PRODUCT, JOINED };
+#define NONE NULL
 
-/* Each parameter of the lists once: those of the model, then those of a layer. */
-static void list_kinds(struct parameter kinds[MODEL_KINDS + LAYER_KINDS],
-                       const struct gpt_shape *s) {
-#define KIND(owner, layer_, member, name, extent_, site_, decay_, init_, gradient) \
-    {.kind = name,                                                                 \
-     .layer = layer_,                                                              \
-     .field = offsetof(struct owner, member),                                      \
-     .extent = extent_,                                                            \
-     .decay = decay_,                                                              \
-     .site = SITE_##site_,                                                         \
-     .init = init_,                                                                \
-     .from_product = gradient},
+/* A row of the lists, for both families. */
+struct kind {
+    struct parameter parameter;
+    const char *names[2]; /* GPT-2's and Llama's */
+    int gradient;
+};
+
+/* Each row once: those of the model, then those of a layer. */
+static void list_kinds(struct kind kinds[MODEL_KINDS + LAYER_KINDS], const struct gpt_shape *s) {
+#define KIND(owner, layer_, member, gpt2, llama, extent_, site_, decay_, init_, gradient_) \
+    {.parameter = {.layer = layer_,                                                        \
+                   .field = offsetof(struct owner, member),                                \
+                   .extent = extent_,                                                      \
+                   .decay = decay_,                                                        \
+                   .site = site_,                                                          \
+                   .init = init_},                                                         \
+     .names = {gpt2, llama},                                                               \
+     .gradient = gradient_},
 #define X(...) KIND(parameters, -1, __VA_ARGS__)
 #define Y(...) KIND(layer_parameters, 0, __VA_ARGS__)
-    const struct parameter all[] = {MODEL_PARAMETERS(X) LAYER_PARAMETERS(Y)};
+    const struct kind all[] = {MODEL_PARAMETERS(X) LAYER_PARAMETERS(Y)};
 #undef X
 #undef Y
 #undef KIND
     memcpy(kinds, all, sizeof all);
+    for (int i = 0; i < MODEL_KINDS + LAYER_KINDS; i++) {
+        struct parameter *p = &kinds[i].parameter;
+        p->kind = kinds[i].names[s->linear];
+        p->joined = kinds[i].gradient == JOINED;
+        p->from_product =
+            p->joined ? kinds[i - 1].parameter.from_product : kinds[i].gradient == PRODUCT;
+    }
 }
 
-static void append(struct parameter **list, const struct parameter *kind, int layer,
-                   int64_t *offset) {
-    struct parameter added = *kind;
+static bool is_there(const struct kind *kind) {
+    return kind->parameter.kind && kind->parameter.extent.rows > 0;
+}
+
+static void append(struct parameter **list, const struct kind *kind, int layer,
+                   const struct gpt_shape *s, int64_t *end) {
+    struct parameter added = kind->parameter;
+    const struct extent *extent = &added.extent;
+    int64_t elements = extent->padded_rows * (extent->columns ? extent->columns : 1);
     added.layer = layer;
-    added.offset = *offset;
-    if (layer < 0) snprintf(added.name, sizeof added.name, "%s", kind->kind);
-    else snprintf(added.name, sizeof added.name, "h.%d.%s", layer, kind->kind);
-    *offset += parameter_elements(&added);
+    if (layer < 0) snprintf(added.name, sizeof added.name, "%s", added.kind);
+    else
+        snprintf(added.name, sizeof added.name, s->linear ? "model.layers.%d.%s" : "h.%d.%s", layer,
+                 added.kind);
+    added.offset = *end;
+    if (added.joined) {
+        struct parameter *before = &arrlast(*list);
+        const struct extent *its = &before->extent;
+        before->elements = its->rows * (its->columns ? its->columns : 1);
+        added.offset = before->offset + before->elements;
+    }
+    *end = round_up(added.offset + elements, PARAMETER_ALIGNMENT);
+    added.elements = *end - added.offset;
     arrput(*list, added);
 }
 
-/* Appends the parameters of one decay group and moves *offset past them. */
+/* Appends the parameters of one decay group and moves *end past them. */
 static void list_group(struct parameter **list, const struct gpt_shape *s, bool group,
-                       int64_t *offset) {
-    struct parameter kinds[MODEL_KINDS + LAYER_KINDS];
+                       int64_t *end) {
+    struct kind kinds[MODEL_KINDS + LAYER_KINDS];
     list_kinds(kinds, s);
     for (int i = 0; i < MODEL_KINDS; i++)
-        if (kinds[i].decay == group) append(list, &kinds[i], -1, offset);
+        if (kinds[i].parameter.decay == group && is_there(&kinds[i]))
+            append(list, &kinds[i], -1, s, end);
     for (int layer = 0; layer < s->n_layer; layer++)
         for (int i = MODEL_KINDS; i < MODEL_KINDS + LAYER_KINDS; i++)
-            if (kinds[i].decay == group) append(list, &kinds[i], layer, offset);
+            if (kinds[i].parameter.decay == group && is_there(&kinds[i]))
+                append(list, &kinds[i], layer, s, end);
+}
+
+bool shape_is_gpt2(const struct gpt_shape *s) {
+    return s->norm == NORM_LAYERNORM && s->positions == POSITIONS_LEARNED && s->mlp == MLP_GELU &&
+           s->bias == BIAS_ALL && s->tied_head && s->n_kv_head == s->n_head &&
+           shape_q(s) == s->n_embd;
+}
+
+bool shape_is_llama(const struct gpt_shape *s) {
+    return s->norm == NORM_RMSNORM && s->positions == POSITIONS_ROPE && s->mlp == MLP_SWIGLU;
 }
 
 struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count) {
@@ -67,15 +108,19 @@ struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count) 
     return list;
 }
 
-const struct parameter *parameter_read_by(const struct parameter *list, enum autocast_site site) {
-    while (list->site != site) list++;
-    return list;
+static const struct parameter *find_field(const struct parameter *list, size_t field) {
+    for (ptrdiff_t i = 0; i < arrlen(list); i++)
+        if (list[i].layer < 0 && list[i].field == field) return &list[i];
+    return NULL;
 }
 
-int64_t parameter_elements(const struct parameter *parameter) {
-    const struct extent *extent = &parameter->extent;
-    return round_up(extent->padded_rows * (extent->columns ? extent->columns : 1),
-                    PARAMETER_ALIGNMENT);
+const struct parameter *parameter_wte(const struct parameter *list) {
+    return find_field(list, offsetof(struct parameters, wte));
+}
+
+const struct parameter *parameter_head(const struct parameter *list) {
+    const struct parameter *head = find_field(list, offsetof(struct parameters, lm_head));
+    return head ? head : parameter_wte(list);
 }
 
 int64_t parameter_count(const struct parameter *parameter) {
@@ -90,21 +135,24 @@ struct tensor *parameter_tensor(struct parameters *parameters, const struct para
 }
 
 int64_t shape_parameter_count(const struct gpt_shape *shape) {
-    struct parameter kinds[MODEL_KINDS + LAYER_KINDS];
+    struct kind kinds[MODEL_KINDS + LAYER_KINDS];
     int64_t model = 0, layer = 0;
     list_kinds(kinds, shape);
-    for (int i = 0; i < MODEL_KINDS; i++) model += parameter_count(&kinds[i]);
-    for (int i = MODEL_KINDS; i < MODEL_KINDS + LAYER_KINDS; i++)
-        layer += parameter_count(&kinds[i]);
+    for (int i = 0; i < MODEL_KINDS + LAYER_KINDS; i++)
+        if (is_there(&kinds[i]))
+            *(i < MODEL_KINDS ? &model : &layer) += parameter_count(&kinds[i].parameter);
     return model + shape->n_layer * layer;
 }
 
 int64_t shape_layer_products(const struct gpt_shape *shape, enum autocast_site site) {
-    struct parameter kinds[MODEL_KINDS + LAYER_KINDS];
+    struct kind kinds[MODEL_KINDS + LAYER_KINDS];
     int64_t total = 0;
     list_kinds(kinds, shape);
-    for (int i = MODEL_KINDS; i < MODEL_KINDS + LAYER_KINDS; i++)
-        if (kinds[i].from_product && (site == AUTOCAST_SITE_COUNT || kinds[i].site == site))
-            total += parameter_count(&kinds[i]);
+    for (int i = MODEL_KINDS; i < MODEL_KINDS + LAYER_KINDS; i++) {
+        const struct parameter *p = &kinds[i].parameter;
+        if (is_there(&kinds[i]) && p->from_product &&
+            (site == AUTOCAST_SITE_COUNT || p->site == site))
+            total += parameter_count(p);
+    }
     return total;
 }

@@ -4,7 +4,8 @@
  *     | decayed: wte wpe, matrices of layer 0, 1, ... | not decayed: biases and layer norms |
  *     0                                                                                count
  *
- * Each parameter starts at a multiple of PARAMETER_ALIGNMENT elements; the gaps stay zero. */
+ * Each parameter starts at a multiple of PARAMETER_ALIGNMENT elements, but for those that are
+ * joined to the one before (as k to q); the gaps stay zero. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,6 +14,7 @@
 
 #include "kernels/tensor.h"
 #include "model/architecture/autocast_sites.h"
+#include "model/architecture/parts.h"
 
 enum {
     PARAMETER_ALIGNMENT = 128, /* elements: 256 bytes in 16 bit */
@@ -23,22 +25,52 @@ struct gpt_shape {
 #define X(size) int64_t size;
     MODEL_SIZES(X)
 #undef X
+#define X(type, part) type part;
+    MODEL_PARTS(X)
+#undef X
+    bool linear; /* matrices lie [out, in], as Llama's files have them, else [in, out] as GPT-2's */
     int64_t padded_vocab;
     int64_t batch, sequence_length; /* B, T of the activations in place */
     int64_t rows;                   /* B * T */
     int64_t logit_rows;             /* rows of logits that exist at a time */
 };
 
+/* Columns of q alone, of k or v, of a row of q, k and v; those that the first product of an MLP
+ * has; and how many means the norms keep. */
+static inline int64_t shape_q(const struct gpt_shape *s) {
+    return s->n_head * s->head_dim;
+}
+static inline int64_t shape_kv(const struct gpt_shape *s) {
+    return s->n_kv_head * s->head_dim;
+}
+static inline int64_t shape_qkv(const struct gpt_shape *s) {
+    return shape_q(s) + 2 * shape_kv(s);
+}
+static inline int64_t shape_hidden(const struct gpt_shape *s) {
+    return (s->mlp == MLP_SWIGLU ? 2 : 1) * s->n_inner;
+}
+static inline int64_t shape_means(const struct gpt_shape *s) {
+    return s->norm == NORM_LAYERNORM ? s->rows : 0;
+}
+
+/* Whether it is GPT-2 in all its parts, so that its files are those of a GPT-2. */
+bool shape_is_gpt2(const struct gpt_shape *shape);
+
+/* Whether it is a Llama, Mistral or Qwen2 in all its parts. */
+bool shape_is_llama(const struct gpt_shape *shape);
+
 /* The shape of a parameter. */
 struct extent {
-    int64_t rows, columns; /* in files; columns 0: a vector */
+    int64_t rows, columns; /* in files; columns 0: a vector; rows 0: the model has it not */
     int64_t padded_rows;   /* in memory */
     const char *rows_of;   /* the key of the config that the rows come from */
 };
 
-#define MATRIX(rows, columns)                 ((struct extent){rows, columns, rows, "model.n_embd"})
-#define VECTOR(count)                         MATRIX(count, 0)
+#define ROWS(rows, columns)                   ((struct extent){rows, columns, rows, "model.n_embd"})
+#define MATRIX(in, out)                       (s->linear ? ROWS(out, in) : ROWS(in, out))
+#define VECTOR(count)                         ROWS(count, 0)
 #define TABLE(padded, in_files, columns, key) ((struct extent){in_files, columns, padded, key})
+#define IF(condition, there)                  ((condition) ? (there) : (struct extent){0, 0, 0, ""})
 
 #define INIT_ZERO 0.0f
 #define INIT_ONE  (-1.0f)
@@ -56,27 +88,29 @@ struct parameters {
 
 /* One parameter as checkpoints, initialization and the optimizer see it. */
 struct parameter {
-    char name[64];    /* Hugging Face name without "transformer." */
-    const char *kind; /* the same without "h.LAYER." */
+    char name[64];    /* Hugging Face name, without "transformer." */
+    const char *kind; /* the same without the layer */
     int layer;        /* -1: of the whole model */
     size_t field;     /* offset in struct layer_parameters, or struct parameters */
     struct extent extent;
-    int64_t offset; /* first element in the flat arrays */
+    int64_t offset;   /* first element in the flat arrays */
+    int64_t elements; /* up to the next one */
     bool decay;
     enum autocast_site site; /* that reads it */
     float init;              /* standard deviation, or INIT_ONE, INIT_ZERO */
     bool from_product;       /* its gradient is the result of a matrix product */
+    bool joined;             /* operations see it as a part of the one before */
 };
 
 /* An stb_ds array in the order of the flat arrays. Stores how many elements a flat array has. Of
  * the shape the sizes without the batch are read. */
 struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count);
 
-/* The first of a list that the site reads. */
-const struct parameter *parameter_read_by(const struct parameter *list, enum autocast_site site);
+/* The token embedding in a list, and what the head reads: the same, or a table of its own. */
+const struct parameter *parameter_wte(const struct parameter *list);
+const struct parameter *parameter_head(const struct parameter *list);
 
-/* Elements that a parameter takes in a flat array, and those that it has in files. */
-int64_t parameter_elements(const struct parameter *parameter);
+/* Elements that a parameter has in files. */
 int64_t parameter_count(const struct parameter *parameter);
 
 /* Where a parameter is kept: its field of `parameters`. */

@@ -15,11 +15,13 @@
 
 #include "kernels/dtype.h"
 #include "model/architecture/architecture.h"
+#include "model/architecture/parts.h"
+#include "model/architecture/presets.h"
 
 enum {
     CONFIG_STRING_MAX = 512,           /* bytes of a string value, with the final NUL */
     CONFIG_WORDS_MAX = 8,              /* entries of a list value */
-    CONFIG_OPTION_LIMIT = 80,          /* rows the table may have */
+    CONFIG_OPTION_LIMIT = 100,         /* rows the table may have */
     CONFIG_FILE_MAX = 1 << 20,         /* bytes of a config file */
     CONFIG_HEAD_MAX = 256,             /* n_embd / n_head at most */
     CONFIG_MICRO_TOKENS_MAX = 1 << 24, /* of a micro-batch */
@@ -35,10 +37,9 @@ enum config_precision {
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA };
 enum config_preset {
     CONFIG_PRESET_NONE,
-    CONFIG_PRESET_GPT2,
-    CONFIG_PRESET_GPT2_MEDIUM,
-    CONFIG_PRESET_GPT2_LARGE,
-    CONFIG_PRESET_GPT2_XL,
+#define X(NAME, ...) CONFIG_PRESET_##NAME,
+    MODEL_PRESETS(X)
+#undef X
 };
 enum config_tokenizer { CONFIG_TOKENIZER_BYTES, CONFIG_TOKENIZER_GPT2 };
 enum config_schedule {
@@ -75,6 +76,9 @@ struct config {
         enum config_preset preset;
 #define X(size) int64_t size;
         MODEL_SIZES(X)
+#undef X
+#define X(type, part) type part;
+        MODEL_PARTS(X)
 #undef X
         char init_from[CONFIG_STRING_MAX]; /* "": random initialization */
     } model;

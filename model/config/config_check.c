@@ -18,33 +18,43 @@ static int source_of(const struct config *config, const char *key) {
     return config->sources[row_of(key)];
 }
 
-static void apply_preset(struct config *config) {
-    static const int64_t sizes[][3] = {
-        [CONFIG_PRESET_GPT2] = {12, 12, 768},
-        [CONFIG_PRESET_GPT2_MEDIUM] = {24, 16, 1024},
-        [CONFIG_PRESET_GPT2_LARGE] = {36, 20, 1280},
-        [CONFIG_PRESET_GPT2_XL] = {48, 25, 1600},
-    };
-    if (config->model.preset == CONFIG_PRESET_NONE) return;
-    const int64_t *size = sizes[config->model.preset];
+#define X(NAME, name, family, layers, heads, kv_heads, head_size, width, inner, length, \
+          vocabulary, ...)                                                              \
+    [CONFIG_PRESET_##NAME] = {.n_layer = layers,                                        \
+                              .n_head = heads,                                          \
+                              .n_kv_head = kv_heads,                                    \
+                              .head_dim = head_size,                                    \
+                              .n_embd = width,                                          \
+                              .n_inner = inner,                                         \
+                              .n_positions = length,                                    \
+                              .vocab_size = vocabulary,                                 \
+                              family,                                                   \
+                              __VA_ARGS__},
+/* What is said twice is the family's, and then the model's own. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Woverride-init"
+static const struct gpt_shape presets[] = {MODEL_PRESETS(X)};
+#pragma GCC diagnostic pop
+#undef X
 
-    struct {
-        const char *key;
-        int64_t *field;
-        int64_t value;
-    } fields[] = {
-        {"model.n_layer", &config->model.n_layer, size[0]},
-        {"model.n_head", &config->model.n_head, size[1]},
-        {"model.n_embd", &config->model.n_embd, size[2]},
-        {"model.n_positions", &config->model.n_positions, 1024},
-        {"model.vocab_size", &config->model.vocab_size, 50257},
-    };
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        /* A later source wins, or "--set model.preset=gpt2" would do nothing to a file of sizes. */
-        if (source_of(config, fields[i].key) >= source_of(config, "model.preset")) continue;
-        *fields[i].field = fields[i].value;
-        config->sources[row_of(fields[i].key)] = CONFIG_SOURCE_DEFAULT;
-    }
+/* A later source wins, or "--set model.preset=gpt2" would do nothing to a file of sizes. */
+static bool preset_sets(struct config *config, const char *key) {
+    if (source_of(config, key) >= source_of(config, "model.preset")) return false;
+    config->sources[row_of(key)] = CONFIG_SOURCE_DEFAULT;
+    return true;
+}
+
+static void apply_preset(struct config *config) {
+    const struct gpt_shape *preset = &presets[config->model.preset];
+    if (config->model.preset == CONFIG_PRESET_NONE) return;
+#define X(size) \
+    if (preset_sets(config, "model." #size)) config->model.size = preset->size;
+    MODEL_SIZES(X)
+#undef X
+#define X(type, part) \
+    if (preset_sets(config, "model." #part)) config->model.part = preset->part;
+    MODEL_PARTS(X)
+#undef X
 }
 
 void config_resolve(struct config *config) {
@@ -97,26 +107,51 @@ static int check_name(const struct config_check *check) {
     return 0;
 }
 
-static int check_model(const struct config_check *check) {
+/* Heads and what they are made of. */
+static int check_heads(const struct config_check *check) {
     const struct config *c = check->config;
-    int64_t width = c->model.n_embd, heads = c->model.n_head, vocabulary = c->model.vocab_size;
-    if (width % heads != 0)
+    struct gpt_shape s = config_shape(c);
+    if (!c->model.head_dim && s.n_embd % s.n_head != 0)
         return config_refuse(
             check, blame(check, "model.n_embd", "model.n_head"),
             "model.n_embd is %" PRId64 " and model.n_head is %" PRId64
             ":\nn_embd must be a multiple of n_head, since each head takes an equal part.",
-            width, heads);
-    if (width / heads > CONFIG_HEAD_MAX)
+            s.n_embd, s.n_head);
+    if (s.head_dim > CONFIG_HEAD_MAX)
         return config_refuse(
             check, blame(check, "model.n_embd", "model.n_head"),
             "the head size, model.n_embd / model.n_head, is %" PRId64
             ";\nattention handles at most %d. Raise n_head, to at least %" PRId64 ".",
-            width / heads, (int)CONFIG_HEAD_MAX, (width + CONFIG_HEAD_MAX - 1) / CONFIG_HEAD_MAX);
+            s.head_dim, (int)CONFIG_HEAD_MAX, (s.n_embd + CONFIG_HEAD_MAX - 1) / CONFIG_HEAD_MAX);
+    if (s.n_head % s.n_kv_head != 0)
+        return config_refuse(check, blame(check, "model.n_head", "model.n_kv_head"),
+                             "model.n_head is %" PRId64 " and model.n_kv_head is %" PRId64
+                             ":\nas many heads of queries must share each head of keys.",
+                             s.n_head, s.n_kv_head);
+    if (s.n_head != s.n_kv_head)
+        return config_refuse(check, "model.n_kv_head",
+                             "model.n_kv_head: attention cannot share keys and values yet");
+    if (s.positions == POSITIONS_ROPE && s.head_dim % 2 != 0)
+        return config_refuse(check, blame(check, "model.positions", "model.head_dim"),
+                             "the head size is %" PRId64
+                             ", but rope turns pairs of columns:\nit must be even.",
+                             s.head_dim);
+    if (s.rope_scaling == ROPE_LLAMA3 && s.rope_low_freq_factor >= s.rope_high_freq_factor)
+        return config_refuse(
+            check, blame(check, "model.rope_low_freq_factor", "model.rope_high_freq_factor"),
+            "model.rope_low_freq_factor must be less than model.rope_high_freq_factor.");
+    return 0;
+}
+
+static int check_model(const struct config_check *check) {
+    const struct config *c = check->config;
+    int64_t vocabulary = c->model.vocab_size;
+    if (check_heads(check)) return -1;
     if (c->data.seq_len > c->model.n_positions)
         return config_refuse(check, blame(check, "data.seq_len", "model.n_positions"),
                              "data.seq_len is %" PRId64
                              ", but the model has only model.n_positions = "
-                             "%" PRId64 "\nposition embeddings. Lower the one or raise the other.",
+                             "%" PRId64 "\npositions. Lower the one or raise the other.",
                              c->data.seq_len, c->model.n_positions);
     /* Each byte is a token of either kind; how many more there are the tokenizer's files say. */
     const int64_t needed = 256;
@@ -131,7 +166,7 @@ static int check_model(const struct config_check *check) {
                              "the model would have %.3g parameters; at most %.3g make sense here.\n"
                              "Look at model.n_layer (%" PRId64 ") and model.n_embd (%" PRId64 ").",
                              (double)config_parameter_count(c), PARAMETERS_MAX, c->model.n_layer,
-                             width);
+                             c->model.n_embd);
     return 0;
 }
 
@@ -241,8 +276,7 @@ int config_dimension_notes(const struct config *config, char *text, size_t size)
         int64_t value;
     } dimensions[] = {
         {"model.n_embd", config->model.n_embd},
-        {"the head size, model.n_embd / model.n_head,",
-         config->model.n_embd / config->model.n_head},
+        {"the head size, model.n_embd / model.n_head,", config_shape(config).head_dim},
         {"data.seq_len", config->data.seq_len},
     };
     int count = 0;

@@ -15,13 +15,21 @@ static const char *const precision_words[] = {
         "auto",
     NULL};
 static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
-static const char *const preset_words[] = {"",           "gpt2",    "gpt2-medium",
-                                           "gpt2-large", "gpt2-xl", NULL};
+static const char *const preset_words[] = {"",
+#define X(NAME, name, ...) name,
+                                           MODEL_PRESETS(X)
+#undef X
+                                               NULL};
 static const char *const tokenizer_words[] = {"bytes", "gpt2", NULL};
 static const char *const schedule_words[] = {"cosine", "linear", "constant", "wsd", NULL};
 static const char *const dtype_words[] = {"float32", "lower", NULL};
 static const char *const moments_words[] = {"float32", "bfloat16", NULL};
 static const char *const copy_words[] = {"auto", "split", "kept", "cast", NULL};
+static const char *const norm_words[] = {"layernorm", "rmsnorm", NULL};
+static const char *const positions_words[] = {"learned", "rope", NULL};
+static const char *const rope_scaling_words[] = {"none", "llama3", NULL};
+static const char *const mlp_words[] = {"gelu", "swiglu", NULL};
+static const char *const bias_words[] = {"all", "qkv", "none", NULL};
 static const char *const recompute_words[] = {"none", "gelu", "layer", NULL};
 static const char *const resume_words[] = {"never", "auto", NULL};
 
@@ -94,20 +102,54 @@ const struct config_option config_options[] = {
     STRING(run_dir, "runs", 1, HELP("Folder in which the run makes its own folder.")),
 
     ENUM(model.preset, CONFIG_PRESET_NONE, preset_words,
-         HELP("Sizes of a GPT-2 model. Sizes that are given beside it win.")),
+         HELP("Sizes and parts of a well-known model. Those that are given beside it win.")),
     INTEGER(model.n_layer, 4, 1, 1024, COMPUTED(PRESET_RULE), HELP("Transformer blocks.")),
-    INTEGER(model.n_head, 4, 1, 1024, COMPUTED(PRESET_RULE),
-            HELP("Attention heads; n_embd / n_head is the head size, at most 256.")),
+    INTEGER(model.n_head, 4, 1, 1024, COMPUTED(PRESET_RULE), HELP("Attention heads.")),
+    INTEGER(model.n_kv_head, 0, 0, 1024, COMPUTED(PRESET_RULE),
+            HELP("Heads of keys and values, which n_head / n_kv_head heads of queries share; 0 = "
+                 "n_head.")),
+    INTEGER(model.head_dim, 0, 0, 256, COMPUTED(PRESET_RULE),
+            HELP("Width of a head; 0 = n_embd / n_head.")),
     INTEGER(model.n_embd, 256, 1, 65536, COMPUTED(PRESET_RULE),
-            HELP("Width of the residual stream; a multiple of n_head.")),
+            HELP("Width of the residual stream.")),
+    INTEGER(model.n_inner, 0, 0, 262144, COMPUTED(PRESET_RULE),
+            HELP("Width of the MLP; 0 = 4 n_embd, or with swiglu 8/3 n_embd rounded up to a "
+                 "multiple of 64.")),
     INTEGER(model.n_positions, 256, 1, 1048576, COMPUTED(PRESET_RULE),
-            HELP("Longest context in tokens; learned position embeddings.")),
+            HELP("Longest context in tokens.")),
     INTEGER(model.vocab_size, 256, 2, 65536,
             COMPUTED(PRESET_RULE ", or 50257 with data.tokenizer gpt2"),
             HELP("Number of different tokens.")),
-    STRING(model.init_from, "", 0,
-           HELP("Folder whose weights the run starts from: a checkpoint, or any GPT-2 of Hugging "
-                "Face; \"\" = random weights.")),
+    ENUM(model.norm, NORM_LAYERNORM, norm_words, COMPUTED(PRESET_RULE),
+         HELP("Normalization before attention, MLP and head.")),
+    NUMBER(model.norm_eps, 1e-5, 1e-12, 1, COMPUTED(PRESET_RULE),
+           HELP("Added to the variance, or mean square, that a norm divides by.")),
+    ENUM(model.positions, POSITIONS_LEARNED, positions_words, COMPUTED(PRESET_RULE),
+         HELP("How the model knows where a token stands: a learned embedding, or rope, rotated "
+              "queries and keys.")),
+    NUMBER(model.rope_theta, 10000, 1, 1e12, COMPUTED(PRESET_RULE),
+           HELP("rope only: base of its wavelengths.")),
+    ENUM(model.rope_scaling, ROPE_UNSCALED, rope_scaling_words, COMPUTED(PRESET_RULE),
+         HELP("rope only: how long wavelengths are stretched for longer contexts.")),
+    NUMBER(model.rope_factor, 8, 1, 1e6, COMPUTED(PRESET_RULE),
+           HELP("llama3 scaling: by how much.")),
+    NUMBER(model.rope_low_freq_factor, 1, 1e-6, 1e6, COMPUTED(PRESET_RULE),
+           HELP("llama3 scaling: wavelengths above rope_original_positions / this are stretched in "
+                "full.")),
+    NUMBER(model.rope_high_freq_factor, 4, 1e-6, 1e6, COMPUTED(PRESET_RULE),
+           HELP("llama3 scaling: those below rope_original_positions / this are not.")),
+    INTEGER(model.rope_original_positions, 8192, 1, 1048576, COMPUTED(PRESET_RULE),
+            HELP("llama3 scaling: the context before it was stretched.")),
+    ENUM(model.mlp, MLP_GELU, mlp_words, COMPUTED(PRESET_RULE),
+         HELP("gelu, or swiglu: a gated linear unit of SiLU.")),
+    ENUM(model.bias, BIAS_ALL, bias_words, COMPUTED(PRESET_RULE),
+         HELP("Which linear layers have a bias.")),
+    BOOLEAN(model.tied_head, true, COMPUTED(PRESET_RULE),
+            HELP("Whether the head is the token embedding, or has weights of its own.")),
+    STRING(
+        model.init_from, "", 0,
+        HELP("Folder whose weights the run starts from: a checkpoint, or a GPT-2, Llama, Mistral "
+             "or Qwen2 of Hugging Face; \"\" = random weights.")),
 
     STRING(data.train, "tales", 1,
            HELP("Training text: a glob of token shards, or tales, the built-in corpus.")),
@@ -217,7 +259,7 @@ _Static_assert(sizeof config_options / sizeof *config_options <= CONFIG_OPTION_L
                "raise CONFIG_OPTION_LIMIT");
 
 const struct config_block config_blocks[] = {
-    {"model", "The transformer's sizes and where its weights come from."},
+    {"model", "The transformer's sizes and parts, and where its weights come from."},
     {"data", "What is read."},
     {"train", "How long, and how much per step."},
     {"optimizer", "AdamW and its learning rate."},
@@ -353,12 +395,22 @@ bool config_given(const struct config *config, const char *name) {
 }
 
 struct gpt_shape config_shape(const struct config *config) {
-    return (struct gpt_shape){
+    struct gpt_shape shape = {
 #define X(size) .size = config->model.size,
         MODEL_SIZES(X)
 #undef X
-            .padded_vocab = round_up(config->model.vocab_size, VOCAB_ALIGNMENT),
+#define X(type, part) .part = config->model.part,
+            MODEL_PARTS(X)
+#undef X
+                .padded_vocab = round_up(config->model.vocab_size, VOCAB_ALIGNMENT),
     };
+    if (!shape.n_kv_head) shape.n_kv_head = shape.n_head;
+    if (!shape.head_dim) shape.head_dim = shape.n_embd / shape.n_head;
+    if (!shape.n_inner)
+        shape.n_inner =
+            shape.mlp == MLP_SWIGLU ? round_up(8 * shape.n_embd / 3, 64) : 4 * shape.n_embd;
+    shape.linear = !shape_is_gpt2(&shape);
+    return shape;
 }
 
 static const char *word_of(const char *key, unsigned value) {

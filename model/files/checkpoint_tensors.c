@@ -31,30 +31,53 @@ static int dtype_of_entry(const struct safetensors_entry *entry) {
     return -1;
 }
 
-const char checkpoint_weight_prefix[] = "transformer.";
-static const char *const moment_prefixes[2] = {"exp_avg.transformer.", "exp_avg_sq.transformer."};
+static const char gpt2_prefix[] = "transformer.";
+static const char *const moments[2] = {"exp_avg.", "exp_avg_sq."};
+
+static bool is_gpt2(const struct parameter *list) {
+    return strcmp(parameter_wte(list)->name, "wte.weight") == 0;
+}
+
+const char *checkpoint_prefix(const struct parameter *list) {
+    return is_gpt2(list) ? gpt2_prefix : "";
+}
+
+/* Of the names of moments: what stands before the name of a parameter. */
+enum { PREFIX_MAX = 32 };
+static const char *moment_prefix(char text[PREFIX_MAX], const struct parameter *list, int moment) {
+    snprintf(text, PREFIX_MAX, "%s%s", moments[moment], checkpoint_prefix(list));
+    return text;
+}
 
 const struct tensor_place *checkpoint_find_weight(const struct tensor_files *files,
                                                   const char *name) {
     char full[NAME_MAX_BYTES];
-    snprintf(full, sizeof full, "%s%s", checkpoint_weight_prefix, name);
+    snprintf(full, sizeof full, "%s%s", gpt2_prefix, name);
     const struct tensor_place *place = tensor_files_find(files, full);
     return place ? place : tensor_files_find(files, name);
 }
 
-static const struct tensor_place *find_moment(const struct tensor_files *files, int moment,
+static const struct tensor_place *find_moment(const struct parameter *list,
+                                              const struct tensor_files *files, int moment,
                                               const char *name) {
-    char full[NAME_MAX_BYTES];
-    snprintf(full, sizeof full, "%s%s", moment_prefixes[moment], name);
+    char full[NAME_MAX_BYTES], prefix[PREFIX_MAX];
+    snprintf(full, sizeof full, "%s%s", moment_prefix(prefix, list, moment), name);
     return tensor_files_find(files, full);
 }
 
-/* The layer in a name such as "transformer.h.3.ln_1.weight", or -1. */
+/* The layer in a name such as "transformer.h.3.ln_1.weight" or "model.layers.3.mlp.up_proj.weight",
+ * or -1. */
 static int64_t layer_of(const char *name) {
-    const char *at = strncmp(name, "h.", 2) == 0 ? name : strstr(name, ".h.");
-    if (!at) return -1;
+    static const char *const marks[] = {"h.", ".h.", "layers.", ".layers."};
+    const char *at = NULL;
     char *end;
-    long long layer = strtoll(strchr(at, 'h') + 2, &end, 10);
+    for (int i = 0; !at && i < 4; i++) {
+        bool inside = marks[i][0] == '.';
+        const char *found = strstr(name, marks[i]);
+        if (found && (inside || found == name)) at = found + strlen(marks[i]);
+    }
+    if (!at) return -1;
+    long long layer = strtoll(at, &end, 10);
     return *end == '.' && layer >= 0 && layer < INT32_MAX ? (int64_t)layer : -1;
 }
 
@@ -72,7 +95,10 @@ static int check_layers(const struct parameter *list, const struct tensor_files 
     }
     if (found == wanted) return 0;
     char missing[64];
-    snprintf(missing, sizeof missing, "transformer.h.%" PRId64 ".ln_1.weight", found);
+    snprintf(missing, sizeof missing,
+             is_gpt2(list) ? "transformer.h.%" PRId64 ".ln_1.weight"
+                           : "model.layers.%" PRId64 ".input_layernorm.weight",
+             found);
     return fail(error,
                 "%.400s: it has %" PRId64 " layers, but model.n_layer is %" PRId64
                 ": tensor %s is %s\nset model.n_layer to %" PRId64 ", or use another file",
@@ -123,7 +149,7 @@ static int check_tensor(const struct parameter *parameter, const struct tensor_p
 static int missing_tensor(const struct tensor_files *files, const char *prefix, const char *name,
                           struct error *error) {
     return fail(error,
-                "%.400s: tensor %s%s is missing\nit is not a GPT-2 like the config's: use "
+                "%.400s: tensor %s%s is missing\nit is not a model like the config's: use "
                 "another file",
                 files->where, prefix, name);
 }
@@ -168,13 +194,13 @@ static bool same_values(const struct safetensors_entry *a, const struct safetens
 static int check_head(const struct parameter *list, const struct tensor_files *files,
                       struct error *error) {
     const struct tensor_place *head = tensor_files_find(files, "lm_head.weight");
-    const struct parameter *wte = parameter_read_by(list, SITE_LM_HEAD);
-    if (!head) return 0;
+    const struct parameter *wte = parameter_wte(list);
+    if (!head || parameter_head(list) != wte) return 0;
     if (check_tensor(wte, head, error)) return -1;
     if (same_values(head->entry, checkpoint_find_weight(files, wte->name)->entry)) return 0;
     return fail(error,
-                "%.400s: lm_head.weight differs from the token embedding, but our models share the "
-                "two\nuse a file with tied embeddings",
+                "%.400s: lm_head.weight differs from the token embedding, but the config's model "
+                "shares the two\nuse a file with tied embeddings",
                 head->file->path);
 }
 
@@ -185,7 +211,7 @@ static bool ends_with(const char *text, const char *end) {
 
 static bool is_extra(const char *name) {
     return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
-           strcmp(name, "lm_head.weight") == 0;
+           ends_with(name, ".rotary_emb.inv_freq") || strcmp(name, "lm_head.weight") == 0;
 }
 
 /* matched[i] says that tensor i is a weight of the model. */
@@ -194,7 +220,8 @@ static int check_surplus(const struct tensor_files *files, const bool *matched,
     for (int i = 0; i < files->count; i++) {
         const struct tensor_place *place = &files->places[i];
         if (!matched[i] && !is_extra(place->entry->name))
-            return fail(error, "%.400s: tensor %s is no part of a GPT-2\nuse another file",
+            return fail(error,
+                        "%.400s: tensor %s is no part of the config's model\nuse another file",
                         place->file->path, json_text_shown(place->entry->name).text);
     }
     return 0;
@@ -204,7 +231,7 @@ static int match_weights(const struct parameter *list, const struct tensor_files
                          bool *matched, struct error *error) {
     for (ptrdiff_t i = 0; i < arrlen(list); i++) {
         const struct tensor_place *place = checkpoint_find_weight(files, list[i].name);
-        if (!place) return missing_tensor(files, checkpoint_weight_prefix, list[i].name, error);
+        if (!place) return missing_tensor(files, checkpoint_prefix(list), list[i].name, error);
         if (check_tensor(&list[i], place, error)) return -1;
         matched[place - files->places] = true;
     }
@@ -223,11 +250,13 @@ int checkpoint_check_weights(const struct parameter *list, const struct tensor_f
 
 int checkpoint_check_moments(const struct parameter *list, const struct tensor_files *files,
                              struct error *error) {
+    char prefix[PREFIX_MAX];
     for (int moment = 0; moment < 2; moment++) {
         for (ptrdiff_t i = 0; i < arrlen(list); i++) {
             const char *name = list[i].name;
-            const struct tensor_place *place = find_moment(files, moment, name);
-            if (!place) return missing_tensor(files, moment_prefixes[moment], name, error);
+            const struct tensor_place *place = find_moment(list, files, moment, name);
+            if (!place)
+                return missing_tensor(files, moment_prefix(prefix, list, moment), name, error);
             if (check_tensor(&list[i], place, error)) return -1;
         }
     }
@@ -312,7 +341,7 @@ static int write_arrays(const struct array *arrays, int count, const char *path,
 
 int checkpoint_write_weights(const struct gpt *gpt, const char *path, struct checkpoint_file *file,
                              struct error *error) {
-    const struct array masters = {checkpoint_weight_prefix, DTYPE_F32, gpt, NULL, 0};
+    const struct array masters = {checkpoint_prefix(gpt->list), DTYPE_F32, gpt, NULL, 0};
     return write_arrays(&masters, 1, path, file, error);
 }
 
@@ -320,8 +349,10 @@ int checkpoint_write_moments(const struct optimizer *optimizer, const char *path
                              struct checkpoint_file *file, struct error *error) {
     const struct gpt *gpt = optimizer->gpt;
     struct array arrays[2];
+    char prefixes[2][PREFIX_MAX];
     for (int i = 0; i < 2; i++)
-        arrays[i] = (struct array){moment_prefixes[i], gpt->precision.moments, gpt, optimizer, i};
+        arrays[i] = (struct array){moment_prefix(prefixes[i], gpt->list, i), gpt->precision.moments,
+                                   gpt, optimizer, i};
     return write_arrays(arrays, 2, path, file, error);
 }
 
@@ -354,5 +385,6 @@ void checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_fi
     const struct parameter *list = optimizer->gpt->list;
     for (int moment = 0; moment < 2; moment++)
         for (ptrdiff_t i = 0; i < arrlen(list); i++)
-            read_moment(optimizer, moment, &list[i], find_moment(files, moment, list[i].name));
+            read_moment(optimizer, moment, &list[i],
+                        find_moment(list, files, moment, list[i].name));
 }

@@ -1,7 +1,7 @@
 /* The tensors of a model in files: what they are called, whether they fit, and their values, of
  * parameters and moments, to safetensors files and back.
  *
- * Names are Hugging Face's, "transformer." + parameter.name; moments have the names of their
+ * Names are Hugging Face's, checkpoint_prefix + parameter.name; moments have the names of their
  * weights after "exp_avg." and "exp_avg_sq.", as PyTorch calls them. Shapes are those of
  * struct parameter, so the padding of the vocabulary stays inside. */
 #pragma once
@@ -13,15 +13,16 @@
 #include "model/gpt.h"
 #include "model/optimizer.h"
 
-extern const char checkpoint_weight_prefix[]; /* "transformer." */
+/* What stands before the names of a list in files: "transformer." for a GPT-2, else nothing. */
+const char *checkpoint_prefix(const struct parameter *list);
 
 /* Check that open files have exactly the tensors of a model whose parameters are `list` (an stb_ds
  * array): a failure names the file, the tensor, the shapes found and expected, and the key of the
  * config behind them.
  *
  * Weights may be F32, F16 or BF16, may lack "transformer.", and may come with what Hugging Face's
- * files also hold: buffers (*.attn.bias, *.attn.masked_bias) and a lm_head.weight that is the token
- * embedding. */
+ * files also hold: buffers (*.attn.bias, *.attn.masked_bias, *.rotary_emb.inv_freq) and a
+ * lm_head.weight that is the token embedding. */
 int checkpoint_check_weights(const struct parameter *list, const struct tensor_files *files,
                              struct error *error);
 int checkpoint_check_moments(const struct parameter *list, const struct tensor_files *files,

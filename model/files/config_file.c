@@ -54,9 +54,11 @@ static void name_from_path(char name[CONFIG_STRING_MAX], const char *path) {
 
 /* Whether nothing is left that the model could say. */
 static bool is_complete(const struct config *config) {
-#define X(size) config_given(config, "model." #size) &&
-    return MODEL_SIZES(X) config_given(config, "data.tokenizer");
+#define X(size)       config_given(config, "model." #size) &&
+#define Y(type, part) config_given(config, "model." #part) &&
+    return MODEL_SIZES(X) MODEL_PARTS(Y) config_given(config, "data.tokenizer");
 #undef X
+#undef Y
 }
 
 enum config_tokenizer config_tokenizer_of_model(int64_t vocab_size, const char *directory) {
@@ -95,6 +97,11 @@ static int take_from_model(struct config *config, const struct config_origins *o
     if (config->model.preset == CONFIG_PRESET_NONE && !config_given(config, "model." #size)) \
         config->model.size = read.model.size;
     MODEL_SIZES(X)
+#undef X
+#define X(type, part)                                                                        \
+    if (config->model.preset == CONFIG_PRESET_NONE && !config_given(config, "model." #part)) \
+        config->model.part = read.model.part;
+    MODEL_PARTS(X)
 #undef X
     if (!config_given(config, "data.tokenizer"))
         config->data.tokenizer = config_tokenizer_of_model(read.model.vocab_size, directory);

@@ -80,7 +80,7 @@ static int write_tensors(const char *path, const struct parameter *list,
     struct safetensors_writer writer;
     float *values = malloc(2 * PIECE * sizeof *values);
     if (!values) return fail(error, "out of memory while writing %.400s", path);
-    checkpoint_list_entries(&entries, list, checkpoint_weight_prefix, dtype);
+    checkpoint_list_entries(&entries, list, checkpoint_prefix(list), dtype);
     int status = safetensors_write_begin(&writer, path, entries, (int)arrlen(entries), error);
     for (ptrdiff_t i = 0; status == 0 && i < arrlen(list); i++)
         status = write_tensor(&writer, checkpoint_find_weight(files, list[i].name), dtype, values,

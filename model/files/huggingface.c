@@ -1,17 +1,20 @@
 #include "model/files/huggingface.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
 
 #include "data/base/files.h"
-#include "model/config/config_read.h"
 #include "data/base/json.h"
+#include "model/config/config_keys.h"
+#include "model/config/config_read.h"
+#include "model/files/huggingface_llama.h"
+#include "model/files/huggingface_own.h"
+#include "model/files/huggingface_source.h"
 
-enum { GPT2_END_OF_TEXT = 50256, SHOWN_MAX = 80 };
+enum { GPT2_END_OF_TEXT = 50256 };
 
 /* The token if the vocabulary has it, else none. */
 static int64_t known_token(const struct config *config, int64_t token) {
@@ -41,17 +44,22 @@ static void print_token(FILE *out, const char *key, int64_t token) {
     else fputs("null,\n", out);
 }
 
-void huggingface_print_config(FILE *out, const struct config *config,
-                              const struct huggingface_tokens *tokens, enum dtype dtype) {
+static void print_gpt2(FILE *out, const struct config *config,
+                       const struct huggingface_tokens *tokens, enum dtype dtype) {
+    char text[CONFIG_NUMBER_MAX], inner[32] = "null";
+    struct gpt_shape shape = config_shape(config);
+    if (shape.n_inner != 4 * shape.n_embd) snprintf(inner, sizeof inner, "%" PRId64, shape.n_inner);
     fputs("{\n"
           "  \"activation_function\": \"gelu_new\",\n"
           "  \"architectures\": [\"GPT2LMHeadModel\"],\n"
           "  \"attn_pdrop\": 0.0,\n"
           "  \"embd_pdrop\": 0.0,\n"
-          "  \"initializer_range\": 0.02,\n"
-          "  \"layer_norm_epsilon\": 1e-05,\n"
-          "  \"model_type\": \"gpt2\",\n",
+          "  \"initializer_range\": 0.02,\n",
           out);
+    fprintf(out, "  \"layer_norm_epsilon\": %s,\n",
+            config->model.norm_eps == 1e-5 ? "1e-05"
+                                           : config_format_number(text, config->model.norm_eps));
+    fputs("  \"model_type\": \"gpt2\",\n", out);
     print_token(out, "bos_token_id", tokens->begin);
     print_token(out, "eos_token_id", tokens->end);
     print_token(out, "pad_token_id", tokens->pad);
@@ -59,7 +67,7 @@ void huggingface_print_config(FILE *out, const struct config *config,
             "  \"n_ctx\": %" PRId64 ",\n"
             "  \"n_embd\": %" PRId64 ",\n"
             "  \"n_head\": %" PRId64 ",\n"
-            "  \"n_inner\": null,\n"
+            "  \"n_inner\": %s,\n"
             "  \"n_layer\": %" PRId64 ",\n"
             "  \"n_positions\": %" PRId64 ",\n"
             "  \"resid_pdrop\": 0.0,\n"
@@ -70,9 +78,18 @@ void huggingface_print_config(FILE *out, const struct config *config,
             "  \"use_cache\": true,\n"
             "  \"vocab_size\": %" PRId64 "\n"
             "}\n",
-            config->model.n_positions, config->model.n_embd, config->model.n_head,
+            config->model.n_positions, config->model.n_embd, config->model.n_head, inner,
             config->model.n_layer, config->model.n_positions, dtype_name_of(dtype),
             config->model.vocab_size);
+}
+
+void huggingface_print_config(FILE *out, const struct config *config,
+                              const struct huggingface_tokens *tokens, enum dtype dtype) {
+    struct gpt_shape shape = config_shape(config);
+    if (shape_is_gpt2(&shape)) print_gpt2(out, config, tokens, dtype);
+    else if (shape_is_llama(&shape))
+        huggingface_print_llama(out, config, tokens, dtype_name_of(dtype));
+    else huggingface_print_own(out, config, tokens, dtype_name_of(dtype));
 }
 
 void huggingface_print_generation_config(FILE *out, const struct huggingface_tokens *tokens) {
@@ -105,88 +122,44 @@ void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
             config->model.n_positions, gpt2 ? "GPT2Tokenizer" : "PreTrainedTokenizerFast");
 }
 
-/* A file being read, for messages. */
-struct source {
-    const cJSON *root;
-    const char *where;
-    struct error *error;
-};
-
-static int refuse(const struct source *source, const char *key, const char *wanted) {
-    const cJSON *member = json_member(source->root, key);
-    char *found = member ? cJSON_PrintUnformatted(member) : NULL;
-    int status =
-        fail(source->error, "%s: %s is %.*s,\nbut mantissa's GPT-2 needs %s", source->where, key,
-             SHOWN_MAX, found ? found : "missing or there twice", wanted);
-    cJSON_free(found);
-    return status;
-}
-
-/* A key that is absent means GPT2Config's default, which is what we need. */
-static bool is_absent(const struct source *source, const char *key) {
-    return !cJSON_GetObjectItemCaseSensitive(source->root, key);
-}
-
-static int need_number(const struct source *source, const char *key, double wanted,
-                       const char *text) {
-    if (is_absent(source, key)) return 0;
-    const cJSON *member = json_member(source->root, key);
-    /* Some files hold values that went through fp32. */
-    if (cJSON_IsNumber(member) && fabs(member->valuedouble - wanted) <= 1e-6 * wanted) return 0;
-    return refuse(source, key, text);
-}
-
-static int need_boolean(const struct source *source, const char *key, bool wanted) {
-    if (is_absent(source, key)) return 0;
-    const cJSON *member = json_member(source->root, key);
-    if (cJSON_IsBool(member) && cJSON_IsTrue(member) == wanted) return 0;
-    return refuse(source, key, wanted ? "true" : "false");
-}
-
-static int check_kind(const struct source *source) {
-    const cJSON *type = json_member(source->root, "model_type");
-    if (!cJSON_IsString(type) || strcmp(type->valuestring, "gpt2") != 0)
-        return refuse(source, "model_type", "\"gpt2\"");
+/* GPT-2's own parts, which its config.json does not name; absent keys mean GPT2Config's default. */
+static int check_gpt2(const struct huggingface_source *source) {
     const cJSON *activation = json_member(source->root, "activation_function");
     bool is_tanh =
         cJSON_IsString(activation) && (strcmp(activation->valuestring, "gelu_new") == 0 ||
                                        strcmp(activation->valuestring, "gelu_pytorch_tanh") == 0);
-    if (!is_absent(source, "activation_function") && !is_tanh)
-        return refuse(source, "activation_function", "\"gelu_new\" or \"gelu_pytorch_tanh\"");
-    if (need_number(source, "layer_norm_epsilon", 1e-5, "1e-5")) return -1;
-    if (need_boolean(source, "scale_attn_weights", true)) return -1;
-    if (need_boolean(source, "scale_attn_by_inverse_layer_idx", false)) return -1;
-    return need_boolean(source, "tie_word_embeddings", true);
+    if (!huggingface_is_absent(source, "activation_function") && !is_tanh)
+        return huggingface_refuse(source, "activation_function",
+                                  "\"gelu_new\" or \"gelu_pytorch_tanh\"");
+    if (huggingface_need_boolean(source, "scale_attn_weights", true)) return -1;
+    if (huggingface_need_boolean(source, "scale_attn_by_inverse_layer_idx", false)) return -1;
+    return huggingface_need_boolean(source, "tie_word_embeddings", true);
 }
 
-/* key: in the file; path: ours. */
-static int read_size(const struct source *source, const char *key, const char *path, int64_t *field,
-                     struct config *config) {
-    char allowed[320];
-    int row = config_option_index(path, strlen(path));
-    const struct config_option *option = &config_options[row];
-    config_describe_allowed(option, allowed, sizeof allowed);
-    if (!json_whole(field, source->root, key, (int64_t)option->minimum, (int64_t)option->maximum))
-        return refuse(source, key, allowed);
-    config->sources[row] = CONFIG_SOURCE_FILE;
-    return 0;
-}
-
-/* Old files call n_positions n_ctx. */
-static const char *key_of(const struct source *source, const char *size) {
-    bool old = strcmp(size, "n_positions") == 0 && is_absent(source, size);
-    return old && !is_absent(source, "n_ctx") ? "n_ctx" : size;
-}
-
-static int read_sizes(const struct source *source, struct config *config) {
-#define X(size)                                                                                \
-    if (read_size(source, key_of(source, #size), "model." #size, &config->model.size, config)) \
+static int read_gpt2(const struct huggingface_source *source, struct config *config) {
+    /* Old files call n_positions n_ctx. */
+    bool old =
+        huggingface_is_absent(source, "n_positions") && !huggingface_is_absent(source, "n_ctx");
+    const struct {
+        const char *key, *path;
+        int64_t *field;
+    } sizes[] = {
+        {"n_layer", "model.n_layer", &config->model.n_layer},
+        {"n_head", "model.n_head", &config->model.n_head},
+        {"n_embd", "model.n_embd", &config->model.n_embd},
+        {old ? "n_ctx" : "n_positions", "model.n_positions", &config->model.n_positions},
+        {"vocab_size", "model.vocab_size", &config->model.vocab_size},
+    };
+    if (check_gpt2(source)) return -1;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (huggingface_read_whole(source, sizes[i].key, sizes[i].path, sizes[i].field, config))
+            return -1;
+    if (!huggingface_is_null(source, "n_inner") &&
+        huggingface_read_whole(source, "n_inner", "model.n_inner", &config->model.n_inner, config))
         return -1;
-    MODEL_SIZES(X)
-#undef X
-    const cJSON *inner = json_member(source->root, "n_inner");
-    if (is_absent(source, "n_inner") || cJSON_IsNull(inner)) return 0;
-    return need_number(source, "n_inner", 4.0 * (double)config->model.n_embd, "null or 4 * n_embd");
+    if (huggingface_is_absent(source, "layer_norm_epsilon")) return 0;
+    return huggingface_read_number(source, "layer_norm_epsilon", "model.norm_eps",
+                                   &config->model.norm_eps, config);
 }
 
 static int open_config(struct json_file *file, char where[FILE_SHOWN_MAX], const char *directory,
@@ -201,10 +174,13 @@ int huggingface_read_config(struct config *config, const char *directory, struct
     char where[FILE_SHOWN_MAX];
     struct json_file file;
     if (open_config(&file, where, directory, error)) return -1;
-    struct source source = {file.root, where, error};
+    struct huggingface_source source = {file.root, where, "GPT-2", error};
     struct config read = *config;
-    int status = check_kind(&source);
-    if (status == 0) status = read_sizes(&source, &read);
+    const cJSON *type = json_member(file.root, "model_type");
+    const char *name = cJSON_IsString(type) ? type->valuestring : "";
+    int status = strcmp(name, "gpt2") == 0       ? read_gpt2(&source, &read)
+                 : strcmp(name, "mantissa") == 0 ? huggingface_read_own(&source, &read)
+                                                 : huggingface_read_llama(&source, &read);
     if (status == 0) *config = read;
     json_file_close(&file);
     return status;

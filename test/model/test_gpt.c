@@ -170,22 +170,11 @@ static void check_places(enum config_precision precision, enum config_copy copy,
     for (int64_t i = 0; i < gpt.count; i++) values[i] = value_at(i);
     masters_put(&gpt, values);
     free(values);
-    for (int layer = 0; layer < 2; layer++) {
-#define X(field, hugging_face, shape, id, ...)                                \
-    {                                                                         \
-        char name[64];                                                        \
-        snprintf(name, sizeof name, "h.%d.%s", layer, hugging_face);          \
-        expect_read(&gpt.weights.layers[layer].field, name, SITE_##id, &gpt); \
-        expect_gradient(&gpt.dweights.layers[layer].field, name, &gpt);       \
+    for (ptrdiff_t i = 0; i < arrlen(gpt.list); i++) {
+        const struct parameter *p = &gpt.list[i];
+        expect_read(parameter_tensor(&gpt.weights, p), p->name, p->site, &gpt);
+        expect_gradient(parameter_tensor(&gpt.dweights, p), p->name, &gpt);
     }
-        LAYER_PARAMETERS(X)
-#undef X
-    }
-#define X(field, name, shape, id, ...)                      \
-    expect_read(&gpt.weights.field, name, SITE_##id, &gpt); \
-    expect_gradient(&gpt.dweights.field, name, &gpt);
-    MODEL_PARAMETERS(X)
-#undef X
     expect_token_table(&gpt);
     cr_expect_eq(gpt.gradients.dtype, lower_gradients ? gpt.precision.lower : DTYPE_F32);
     close_gpt(&rig, &gpt);

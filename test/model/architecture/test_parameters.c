@@ -32,8 +32,8 @@ Test(parameter_list, covers_the_flat_arrays) {
         int64_t columns = p->extent.columns ? p->extent.columns : 1;
         int64_t rows = i == 0 ? 1024 : p->extent.rows;
         cr_expect_eq(p->extent.padded_rows, rows, "%s", p->name);
-        cr_expect_eq(parameter_elements(p), round_up(rows * columns, PARAMETER_ALIGNMENT));
-        offset += parameter_elements(p);
+        cr_expect_eq(p->elements, round_up(rows * columns, PARAMETER_ALIGNMENT));
+        offset += p->elements;
         numbers += p->extent.rows * columns;
         cr_expect_eq(parameter_count(p), p->extent.rows * columns);
         for (ptrdiff_t k = 0; k < i; k++) cr_expect_str_neq(list[k].name, p->name);
@@ -46,10 +46,48 @@ Test(parameter_list, covers_the_flat_arrays) {
 
 /* Twelve squares of the width in a layer: three for qkv, one, four, and four. */
 Test(parameter_list, products_of_a_layer) {
-    struct gpt_shape shape = {.n_layer = 2, .n_head = 3, .n_embd = 36};
+    struct gpt_shape shape = {
+        .n_layer = 2, .n_head = 3, .n_kv_head = 3, .head_dim = 12, .n_embd = 36, .n_inner = 144};
     cr_expect_eq(shape_layer_products(&shape, AUTOCAST_SITE_COUNT), 12 * 36 * 36);
     cr_expect_eq(shape_layer_products(&shape, SITE_QKV), 3 * 36 * 36);
     cr_expect_eq(shape_layer_products(&shape, SITE_ATTENTION_PROJECTION), 36 * 36);
     cr_expect_eq(shape_layer_products(&shape, SITE_ATTENTION), 0);
     cr_expect_eq(shape_layer_products(&shape, SITE_LM_HEAD), 0, "it is no layer's");
+}
+
+/* q, k and v lie side by side, as gate and up do: operations read them as one. */
+Test(parameter_list, joined_parameters_leave_no_gap) {
+    struct config config;
+    int64_t count, offset = 0, numbers = 0;
+    config_defaults(&config);
+    config.model.n_layer = 2;
+    config.model.n_head = 9;
+    config.model.n_kv_head = 3;
+    config.model.head_dim = 7;
+    config.model.n_embd = 72;
+    config.model.n_inner = 201;
+    config.model.norm = NORM_RMSNORM;
+    config.model.positions = POSITIONS_ROPE;
+    config.model.mlp = MLP_SWIGLU;
+    config.model.bias = BIAS_QKV;
+    config.model.tied_head = false;
+    struct gpt_shape shape = config_shape(&config);
+    struct parameter *list = parameter_list(&shape, &count);
+    for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+        const struct parameter *p = &list[i];
+        int64_t own = p->extent.padded_rows * (p->extent.columns ? p->extent.columns : 1);
+        cr_expect_eq(p->offset, offset, "%s", p->name);
+        cr_expect(p->joined || p->offset % PARAMETER_ALIGNMENT == 0, "%s", p->name);
+        if (i + 1 < arrlen(list) && p[1].joined) cr_expect_eq(p->elements, own, "%s", p->name);
+        offset += p->elements;
+        numbers += parameter_count(p);
+    }
+    cr_expect_eq(offset, count);
+    cr_expect_eq(numbers, config_parameter_count(&config));
+    cr_expect_eq(numbers,
+                 2 * 256 * 72 + 72 +
+                     2 * (72 * (63 + 2 * 21) + 63 + 2 * 21 + 63 * 72 + 3 * 72 * 201 + 2 * 72));
+    cr_expect_str_eq(parameter_wte(list)->name, "model.embed_tokens.weight");
+    cr_expect_str_eq(parameter_head(list)->name, "lm_head.weight");
+    arrfree(list);
 }

@@ -166,6 +166,92 @@ Test(huggingface, what_others_write_is_read) {
     }
 }
 
+/* Sizes of Llama's family, and nothing else. */
+#define LLAMA                                                               \
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"hidden_size\":72," \
+    "\"intermediate_size\":200,\"max_position_embeddings\":64,\"vocab_size\":331"
+
+static struct config read_llama(const char *type, const char *more) {
+    char text[1000];
+    struct config config;
+    config_defaults(&config);
+    snprintf(text, sizeof text, "{\"model_type\":\"%s\"," LLAMA "%s}", type, more);
+    put_config(text);
+    cr_assert_eq(huggingface_read_config(&config, folder, &error), 0, "%s", error.text);
+    return config;
+}
+
+Test(huggingface, llamas_are_read_in_old_and_new_spellings) {
+    struct config config = read_llama("llama", ",\"num_key_value_heads\":2,\"rope_theta\":5e5");
+    struct gpt_shape s = config_shape(&config);
+    cr_expect(shape_is_llama(&s) && !s.tied_head && s.bias == BIAS_NONE);
+    cr_expect_eq(s.n_kv_head, 2);
+    cr_expect_eq(s.head_dim, 18);
+    cr_expect_eq(s.n_inner, 200);
+    cr_expect_eq(s.norm_eps, 1e-6, "the class's default");
+    cr_expect_eq(s.rope_theta, 5e5);
+    config = read_llama("llama", ",\"tie_word_embeddings\":true,\"rms_norm_eps\":1e-5,"
+                                 "\"attention_bias\":true,\"mlp_bias\":true,\"head_dim\":32,"
+                                 "\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":7e4,"
+                                 "\"factor\":4,\"low_freq_factor\":1.5,\"high_freq_factor\":3,"
+                                 "\"original_max_position_embeddings\":32}");
+    s = config_shape(&config);
+    cr_expect(s.tied_head && s.bias == BIAS_ALL && s.rope_scaling == ROPE_LLAMA3);
+    cr_expect_eq(s.head_dim, 32);
+    cr_expect_eq(s.rope_theta, 7e4);
+    cr_expect_eq(s.rope_factor, 4);
+    cr_expect_eq(s.rope_low_freq_factor, 1.5);
+    cr_expect_eq(s.rope_original_positions, 32);
+    config = read_llama("qwen2", ",\"sliding_window\":8,\"use_sliding_window\":false");
+    cr_expect_eq(config.model.bias, BIAS_QKV);
+    config = read_llama("mistral", ",\"sliding_window\":4096");
+    cr_expect_eq(config.model.bias, BIAS_NONE);
+}
+
+/* What is printed for a config reads back as the same shape. */
+static void expect_reads_back(const struct config *config) {
+    struct config back;
+    struct gpt_shape before = config_shape(config), after;
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    huggingface_print_config(out, config, &(struct huggingface_tokens){-1, -1, -1}, DTYPE_F32);
+    fclose(out);
+    put_config(text);
+    config_defaults(&back);
+    cr_assert_eq(huggingface_read_config(&back, folder, &error), 0, "%s\n%s", error.text, text);
+    after = config_shape(&back);
+#define X(size) cr_expect_eq(after.size, before.size, #size "\n%s", text);
+    MODEL_SIZES(X)
+#undef X
+    cr_expect_eq(after.linear, before.linear);
+    cr_expect_eq(after.norm_eps, before.norm_eps);
+    if (before.positions == POSITIONS_ROPE) {
+        cr_expect_eq(after.rope_theta, before.rope_theta);
+        cr_expect_eq(after.rope_scaling, before.rope_scaling);
+    }
+    cr_expect(after.norm == before.norm && after.positions == before.positions &&
+              after.mlp == before.mlp && after.bias == before.bias &&
+              after.tied_head == before.tied_head);
+    free(text);
+}
+
+Test(huggingface, any_parts_read_back) {
+    struct config config;
+    for (int parts = 0; parts < 96; parts++) {
+        config_defaults(&config);
+        config.model.norm = (enum model_norm)(parts % 2);
+        config.model.positions = (enum model_positions)(parts / 2 % 2);
+        config.model.mlp = (enum model_mlp)(parts / 4 % 2);
+        config.model.tied_head = parts / 8 % 2;
+        config.model.bias = (enum model_bias)(parts / 16 % 3);
+        config.model.rope_scaling = (enum rope_scaling)(parts / 48);
+        config.model.norm_eps = parts % 3 ? 1e-6 : 1e-5;
+        config.model.n_inner = parts % 5 ? 200 : 0;
+        expect_reads_back(&config);
+    }
+}
+
 Test(huggingface, other_models_are_refused) {
     static const struct {
         const char *text, *reason;
@@ -173,12 +259,12 @@ Test(huggingface, other_models_are_refused) {
         {"", "config.json"},
         {"[]", "no JSON object"},
         {"{" SIZES "}", "model_type is missing"},
-        {"{\"model_type\":\"llama\"," SIZES "}", "model_type is \"llama\""},
+        {"{\"model_type\":\"bert\"," SIZES "}", "model_type is \"bert\""},
         {"{\"model_type\":\"gpt2\",\"activation_function\":\"gelu\"," SIZES "}", "gelu_new"},
         {"{\"model_type\":\"gpt2\",\"activation_function\":7," SIZES "}",
          "activation_function is 7"},
-        {"{\"model_type\":\"gpt2\",\"layer_norm_epsilon\":1e-6," SIZES "}", "1e-5"},
-        {"{\"model_type\":\"gpt2\",\"n_inner\":95," SIZES "}", "4 * n_embd"},
+        {"{\"model_type\":\"gpt2\",\"layer_norm_epsilon\":0," SIZES "}", "layer_norm_epsilon is 0"},
+        {"{\"model_type\":\"gpt2\",\"n_inner\":9.5," SIZES "}", "n_inner is 9.5"},
         {"{\"model_type\":\"gpt2\",\"scale_attn_weights\":false," SIZES "}", "scale_attn_weights"},
         {"{\"model_type\":\"gpt2\",\"tie_word_embeddings\":false," SIZES "}", "tie_word"},
         {"{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_layer\":3}", "n_layer is missing or there"},
@@ -188,6 +274,21 @@ Test(huggingface, other_models_are_refused) {
         {"{\"model_type\":\"gpt2\",\"n_layer\":2}", "n_head is missing"},
         {"{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":3,\"n_embd\":24}",
          "n_positions is missing"},
+        {"{\"model_type\":\"llama\"," LLAMA ",\"hidden_act\":\"gelu\"}", "hidden_act is \"gelu\""},
+        {"{\"model_type\":\"llama\"," LLAMA ",\"attention_bias\":true}", "attention_bias is true"},
+        {"{\"model_type\":\"llama\"," LLAMA ",\"pretraining_tp\":2}", "pretraining_tp is 2"},
+        {"{\"model_type\":\"llama\"," LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
+         "type is \"linear\""},
+        {"{\"model_type\":\"llama\"," LLAMA ",\"rope_parameters\":{\"rope_type\":\"yarn\"}}",
+         "rope_type is \"yarn\""},
+        {"{\"model_type\":\"llama\"," LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\"}}",
+         "factor is missing"},
+        {"{\"model_type\":\"llama\"," LLAMA ",\"rope_scaling\":7}", "rope_scaling is 7"},
+        {"{\"model_type\":\"mistral\"," LLAMA ",\"sliding_window\":64}", "sliding_window is 64"},
+        {"{\"model_type\":\"qwen2\"," LLAMA ",\"sliding_window\":64,\"use_sliding_window\":true}",
+         "sliding_window is 64"},
+        {"{\"model_type\":\"llama\",\"num_hidden_layers\":2}", "num_attention_heads is missing"},
+        {"{\"model_type\":\"mantissa\",\"n_layer\":2}", "n_head is missing"},
     };
     struct config config, before;
     config_defaults(&config);
