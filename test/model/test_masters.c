@@ -50,10 +50,11 @@ static void set_up(struct config *config, enum config_precision precision, int v
 
 Test(masters, train_to_the_same_bits_in_every_form) {
     for (size_t p = 1; p < COUNT(rig_precisions); p++)
-        for (int variant = 0; variant < 4; variant++) {
+        for (int variant = 0; variant < 4 * FAMILIES; variant++) {
             struct config config;
             double loss, kept_loss;
-            set_up(&config, rig_precisions[p], variant);
+            set_up(&config, rig_precisions[p], variant % 4);
+            set_family(&config, variant / 4);
             config.weights.copy = CONFIG_COPY_KEPT;
             struct digest kept = train(&config, 2, &kept_loss);
             config.weights.copy = CONFIG_COPY_CAST;

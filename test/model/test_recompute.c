@@ -57,6 +57,16 @@ Test(recompute, gives_the_same_bits_in_every_precision) {
         }
 }
 
+Test(recompute, gives_the_same_bits_in_every_family) {
+    for (size_t p = 0; p < COUNT(rig_precisions); p++)
+        for (int family = 1; family < FAMILIES; family++) {
+            struct config config;
+            set_up(&config, rig_precisions[p], false);
+            const char *name = set_family(&config, family);
+            expect_same_bits(&config, name);
+        }
+}
+
 Test(recompute, gives_the_same_bits_in_mixed_dtypes) {
     static const char *const words[] = {"qkv", "gelu", "mlp_fc", "mlp_projection"};
     for (size_t w = 0; w < COUNT(words); w++) {

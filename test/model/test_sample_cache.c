@@ -34,11 +34,12 @@ static double cache_tolerance(enum config_precision precision) {
     return precision == CONFIG_PRECISION_BF16 ? 4.0 / 256 : 4.0 / 2048;
 }
 
-static void check_cache(enum config_precision precision) {
+static void check_cache(enum config_precision precision, int family) {
     struct rig rig = {0};
     struct gpt gpt;
     int32_t tokens[RIG_LENGTH];
     rig_config(&rig.config, precision);
+    set_family(&rig.config, family);
     open_sampler(&rig, &gpt);
     for (int i = 0; i < RIG_LENGTH; i++) tokens[i] = i * 11 % RIG_VOCABULARY;
     for (int64_t row = 1; row < RIG_LENGTH; row += 20) {
@@ -65,7 +66,8 @@ static void check_cache(enum config_precision precision) {
 }
 
 Test(sample_cache, the_cache_gives_the_logits_of_a_whole_pass) {
-    for (size_t i = 0; i < COUNT(rig_precisions); i++) check_cache(rig_precisions[i]);
+    for (size_t i = 0; i < COUNT(rig_precisions); i++)
+        for (int family = 0; family < FAMILIES; family++) check_cache(rig_precisions[i], family);
 }
 
 /* Greedy text far beyond the window, against passes over the whole context, which is cut to its

@@ -9,9 +9,10 @@ static const char *name_of(const struct rig *rig) {
 }
 
 Test(trainer, training_lowers_the_loss) {
-    for (size_t p = 0; p < COUNT(rig_precisions); p++) {
+    for (int i = 0; i < (int)COUNT(rig_precisions) * FAMILIES; i++) {
         struct rig rig = {0};
-        rig_config(&rig.config, rig_precisions[p]);
+        rig_config(&rig.config, rig_precisions[i / FAMILIES]);
+        set_family(&rig.config, i % FAMILIES);
         rig.config.train.steps = 60;
         rig_open(&rig, 1);
         float first = rig_step(&rig).loss;
@@ -109,8 +110,10 @@ static void check_threads(const struct config *config, const char *what) {
 Test(trainer, repeats_with_1_2_and_3_threads) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {
         struct config config;
-        rig_config(&config, rig_precisions[p]);
-        check_threads(&config, "tiny");
+        for (int family = 0; family < FAMILIES; family++) {
+            rig_config(&config, rig_precisions[p]);
+            check_threads(&config, set_family(&config, family));
+        }
     }
 }
 

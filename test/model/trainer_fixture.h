@@ -17,6 +17,7 @@
 #include "model/config/config_keys.h"
 #include "model/trainer.h"
 #include "test/device.h"
+#include "test/model/families.h"
 #include "test/model/masters.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

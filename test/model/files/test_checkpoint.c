@@ -10,6 +10,7 @@
 #include "model/config/config_print.h"
 #include "model/files/checkpoint_manifest.h"
 #include "model/files/safetensors.h"
+#include "test/model/families.h"
 #include "test/safetensors_find.h"
 
 static char path[FILE_PATH_MAX];
@@ -132,8 +133,9 @@ static void train(struct subject *subject, const struct loader *loader, int step
 }
 
 /* A loss scale that overflows at once and grows every other step. */
-static void open_restless(struct subject *subject, enum config_precision precision) {
+static void open_restless(struct subject *subject, enum config_precision precision, int family) {
     subject_config(&subject->config, precision);
+    set_family(&subject->config, family);
     subject->config.optimizer.warmup_steps = 2;
     subject->config.loss_scale.init_scale = 0x1p26;
     subject->config.loss_scale.growth_interval = 2;
@@ -144,11 +146,12 @@ Test(checkpoint, continuing_gives_the_bits_of_a_run_never_stopped) {
     struct tokens tokens;
     struct loader loader;
     open_data(&tokens, &loader);
-    for (size_t i = 0; i < COUNT(precisions); i++) {
+    for (size_t i = 0; i < COUNT(precisions) * FAMILIES; i++) {
         struct subject whole, first, second;
-        open_restless(&whole, precisions[i]);
-        open_restless(&first, precisions[i]);
-        open_restless(&second, precisions[i]);
+        enum config_precision precision = precisions[i / FAMILIES];
+        open_restless(&whole, precision, (int)i % FAMILIES);
+        open_restless(&first, precision, (int)i % FAMILIES);
+        open_restless(&second, precision, (int)i % FAMILIES);
         train(&whole, &loader, 12);
         train(&first, &loader, 7);
         cr_assert_eq(checkpoint_save(&first.trainer, folder, path, &error), 0, "%s", error.text);
@@ -158,7 +161,7 @@ Test(checkpoint, continuing_gives_the_bits_of_a_run_never_stopped) {
         train(&second, &loader, 5);
         expect_same(&whole, &second);
         cr_expect_eq(second.trainer.state.step, 12);
-        if (precisions[i] == CONFIG_PRECISION_FP16)
+        if (precision == CONFIG_PRECISION_FP16)
             cr_expect_gt(second.trainer.state.scaler.skipped, 0, "no overflow was met");
         free(notes);
         subject_close(&whole);
