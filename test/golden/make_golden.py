@@ -15,7 +15,8 @@ import sys
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config,
+                          Qwen2ForCausalLM)
 
 FOLDER = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
 
@@ -178,14 +179,43 @@ LR, BETA1, BETA2, EPS, WEIGHT_DECAY, GRAD_CLIP = 1e-3, 0.9, 0.95, 1e-8, 0.1, 1.0
 INIT_SCALE, GROWTH, BACKOFF, GROWTH_INTERVAL = 2.0**13, 2.0**10, 2.0**-10, 3
 
 
-def make_model():
+def gpt2_model():
     config = GPT2Config(
         vocab_size=VOCABULARY, n_positions=POSITIONS, n_embd=32, n_layer=2, n_head=2,
         activation_function="gelu_pytorch_tanh", resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
         layer_norm_epsilon=EPSILON, bos_token_id=0, eos_token_id=0, use_cache=False,
         tie_word_embeddings=True)
     config._attn_implementation = "sdpa"
-    model = GPT2LMHeadModel(config)
+    return GPT2LMHeadModel(config)
+
+
+# Three heads share each head of keys and values; rows of q are wider than the residual stream.
+LLAMA = dict(vocab_size=VOCABULARY, max_position_embeddings=POSITIONS, hidden_size=36,
+             num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2,
+             intermediate_size=88, attention_dropout=0.0, use_cache=False)
+
+
+def llama_model():
+    config = LlamaConfig(
+        head_dim=8, rms_norm_eps=1e-5, tie_word_embeddings=False,
+        rope_parameters={"rope_type": "llama3", "rope_theta": 1000.0, "factor": 8.0,
+                         "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                         "original_max_position_embeddings": 8}, **LLAMA)
+    config._attn_implementation = "sdpa"
+    return LlamaForCausalLM(config)
+
+
+def qwen2_model():
+    config = Qwen2Config(
+        rms_norm_eps=1e-6, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        **(LLAMA | {"num_key_value_heads": 1}))
+    config._attn_implementation = "sdpa"
+    return Qwen2ForCausalLM(config)
+
+
+def make_model(family):
+    model = {"gpt": gpt2_model, "llama": llama_model, "qwen2": qwen2_model}[family]()
     g = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -195,16 +225,17 @@ def make_model():
                 parameter.copy_(1 + normal(g, *parameter.shape, scale=0.1))
             else:
                 parameter.copy_(normal(g, *parameter.shape, scale=0.15))
-    assert model.lm_head.weight is model.transformer.wte.weight
+    tied = model.lm_head.weight is model.get_input_embeddings().weight
+    assert tied == (family != "llama")
     return model
 
 
 def check_dtypes(model, dtype):
     """The fixtures must follow PyTorch's autocast lists for CUDA, and CPU autocast has its own: for
     one, it does not name layer_norm and cross_entropy as float32. For this model both come to the
-    same, because layer norms read the float32 residual stream, embeddings and additions keep
-    float32, everything else is a linear layer, attention, or GELU after one, and the loss is
-    given float32 by hand. This stops the script should that ever differ."""
+    same, because norms read the float32 residual stream, embeddings and additions keep
+    float32, everything else is a linear layer, attention, or GELU or SiLU after one, and the
+    loss is given float32 by hand. This stops the script should that ever differ."""
     seen = {}
 
     def note(name):
@@ -215,7 +246,9 @@ def check_dtypes(model, dtype):
 
     hooks = [module.register_forward_hook(note(name)) for name, module in model.named_modules()
              if name and not list(module.children())]
-    hooks.append(model.transformer.h[0].register_forward_hook(note("block")))
+    gpt2 = hasattr(model, "transformer")
+    block = model.transformer.h[0] if gpt2 else model.model.layers[0]
+    hooks.append(block.register_forward_hook(note("block")))
     sdpa, attention = F.scaled_dot_product_attention, []
 
     def noting_sdpa(q, *rest, **options):
@@ -231,11 +264,15 @@ def check_dtypes(model, dtype):
         F.scaled_dot_product_attention = sdpa
     for hook in hooks:
         hook.remove()
-    assert len(attention) == 2 and set(attention) == {(dtype, dtype)}, attention
+    # Llama's q and k come from the rotation in float32, and are cast by the attention itself.
+    assert len(attention) == 2 and {out for _, out in attention} == {dtype}, attention
+    assert not gpt2 or {q for q, _ in attention} == {dtype}, attention
     for name, (given, got) in seen.items():
-        if "ln_" in name or name == "block":
+        if "ln_" in name or "norm" in name or name == "block":
             assert (given, got) == (torch.float32, torch.float32), (name, given, got)
-        elif "wte" in name or "wpe" in name:
+        elif "rotary" in name:
+            assert got == torch.float32, (name, got)
+        elif "wte" in name or "wpe" in name or "embed_tokens" in name:
             assert got == torch.float32, (name, got)
         elif "drop" not in name:
             assert got == dtype, (name, got)
@@ -270,8 +307,8 @@ def weights_of(model, prefix):
     return {f"{prefix}.{name}": value.detach().clone() for name, value in model.named_parameters()}
 
 
-def make_gpt(dtype):
-    model = make_model()
+def make_gpt(family, dtype):
+    model = make_model(family)
     check_dtypes(model, dtype)
     tokens = torch.randint(0, VOCABULARY, (STEPS, MICRO_BATCHES, BATCH, POSITIONS + 1),
                            generator=torch.Generator().manual_seed(3))
@@ -337,13 +374,17 @@ def save(name, tensors):
     print(f"{path.name}: {len(plain)} tensors, {path.stat().st_size} bytes")
 
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+FIXTURES = {"gpt": DTYPES, "llama": DTYPES, "qwen2": {"fp32": torch.float32}}
+
+
 def main():
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     save("ops", make_operations())
-    save("gpt_fp32", make_gpt(torch.float32))
-    save("gpt_bf16", make_gpt(torch.bfloat16))
-    save("gpt_fp16", make_gpt(torch.float16))
+    for family, dtypes in FIXTURES.items():
+        for name, dtype in dtypes.items():
+            save(f"{family}_{name}", make_gpt(family, dtype))
 
 
 if __name__ == "__main__":
