@@ -6,7 +6,7 @@
 #include "data/base/random.h"
 #include "test/small_bpe.h"
 
-static void merge(const struct bpe *bpe, uint16_t **tokens, const void *piece, size_t size) {
+static void merge(const struct bpe *bpe, int32_t **tokens, const void *piece, size_t size) {
     struct bpe_scratch scratch = {0};
     arrsetlen(*tokens, 0);
     bpe_merge(bpe, &scratch, tokens, piece, size);
@@ -15,7 +15,7 @@ static void merge(const struct bpe *bpe, uint16_t **tokens, const void *piece, s
 
 /* Whether the tokens spell `spelled`, their bytes with bars between. */
 static void expect_spelled(const struct bpe *bpe, const char *piece, const char *spelled) {
-    uint16_t *tokens = NULL;
+    int32_t *tokens = NULL;
     char text[256] = "";
     merge(bpe, &tokens, piece, strlen(piece));
     for (size_t i = 0; i < arrlenu(tokens); i++)
@@ -56,7 +56,7 @@ Test(bpe, two_merges_may_have_one_result) {
 
 Test(bpe, without_merges_bytes_are_tokens) {
     struct bpe bpe;
-    uint16_t *tokens = NULL;
+    int32_t *tokens = NULL;
     uint8_t piece[256];
     for (int i = 0; i < 256; i++) piece[i] = (uint8_t)i;
     small_bpe(&bpe, NULL, 0);
@@ -109,7 +109,7 @@ static void random_bpe(struct bpe *bpe, uint64_t *random, int count) {
 }
 
 static void expect_like_naive(const struct bpe *bpe, const uint8_t *piece, size_t size) {
-    uint16_t *tokens = NULL, *expected = NULL;
+    int32_t *tokens = NULL, *expected = NULL;
     merge(bpe, &tokens, piece, size);
     naive_merge(bpe, &expected, piece, size);
     cr_assert_eq(arrlenu(tokens), arrlenu(expected), "%.*s", (int)size, (const char *)piece);

@@ -155,7 +155,7 @@ Test(tokenizer_record, what_is_malformed_is_refused) {
     expect_malformed("{\"format\":\"1\"}", "format");
     expect_malformed("{\"format\":2}", "not known");
     expect_malformed("{\"format\":1,\"kind\":\"gpt2\",\"vocab_size\":0}", "vocab_size");
-    expect_malformed("{\"format\":1,\"kind\":\"gpt2\",\"vocab_size\":65537}", "vocab_size");
+    expect_malformed("{\"format\":1,\"kind\":\"gpt2\",\"vocab_size\":1048577}", "vocab_size");
     expect_malformed("{\"format\":1,\"kind\":\"gpt2\",\"vocab_size\":1.5}", "vocab_size");
     expect_malformed("{\"format\":1,\"vocab_size\":5}", "kind");
     expect_malformed("{\"format\":1,\"kind\":\"words\",\"vocab_size\":5}",
