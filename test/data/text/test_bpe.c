@@ -134,3 +134,33 @@ Test(bpe, long_and_short_pieces_are_merged_as_the_definition_says) {
         bpe_free(&bpe);
     }
 }
+
+/* Pairs at the end of the largest vocabulary, one of them of the same bits as an empty place of the
+ * table. */
+Test(bpe, the_last_tokens_of_the_largest_vocabulary_merge) {
+    enum { LAST = VOCABULARY_MAX - 1 };
+    struct bpe bpe = {.vocab_size = VOCABULARY_MAX, .end_of_text = -1};
+    int32_t *tokens = NULL;
+    bpe.byte_tokens['a'] = LAST;
+    bpe.byte_tokens['b'] = LAST - 1;
+    arrput(bpe.merges, ((struct bpe_merge){LAST, LAST - 1, LAST - 2}));
+    bpe_index(&bpe);
+    const int32_t unmerged[] = {LAST, LAST, LAST, LAST - 2};
+    merge(&bpe, &tokens, "aaaab", 5);
+    cr_assert_eq(arrlenu(tokens), 4);
+    cr_expect_arr_eq(tokens, unmerged, sizeof unmerged);
+    arrput(bpe.merges, ((struct bpe_merge){LAST, LAST, LAST - 3}));
+    bpe_index(&bpe);
+    const int32_t merged[] = {LAST - 3, LAST, LAST - 2};
+    merge(&bpe, &tokens, "aaaab", 5);
+    cr_assert_eq(arrlenu(tokens), 3);
+    cr_expect_arr_eq(tokens, merged, sizeof merged);
+    /* A long piece goes another way. */
+    char piece[2 * 60 + 1] = "";
+    for (int i = 0; i < 60; i++) strcat(piece, "ab");
+    merge(&bpe, &tokens, piece, strlen(piece));
+    cr_assert_eq(arrlenu(tokens), 60);
+    for (int i = 0; i < 60; i++) cr_expect_eq(tokens[i], LAST - 2);
+    arrfree(tokens);
+    bpe_free(&bpe);
+}
