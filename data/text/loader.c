@@ -54,9 +54,14 @@ static size_t shard_of_sequence(const struct loader *loader, uint64_t sequence) 
     return low;
 }
 
-/* Negative ones, which damaged shards may hold, are not. */
+/* The highest bit is set if a token is too large or negative, as damaged shards may have them. A
+ * form that vectorizes on all processors. */
+static uint32_t outside(int32_t token, int vocab_size) {
+    return ((uint32_t)vocab_size - 1 - (uint32_t)token) | (uint32_t)token;
+}
+
 static bool is_inside(int32_t token, int vocab_size) {
-    return (uint32_t)token < (uint32_t)vocab_size;
+    return outside(token, vocab_size) >> 31 == 0;
 }
 
 static int fail_outside(const struct token_shard *shard, uint64_t start, int vocab_size,
@@ -89,10 +94,11 @@ int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
         uint64_t start = (sequence - loader->first_sequence[number]) * seq_len;
         int32_t *input = inputs + (size_t)row * seq_len, *target = targets + (size_t)row * seq_len;
         token_shard_read(shard, input, start, seq_len);
-        token_shard_read(shard, target, start + 1, seq_len);
-        bool all_inside = is_inside(input[0], vocab_size);
-        for (size_t t = 0; t < seq_len; t++) all_inside &= is_inside(target[t], vocab_size);
-        if (!all_inside) return fail_outside(shard, start, vocab_size, error);
+        token_shard_read(shard, target + seq_len - 1, start + seq_len, 1);
+        memcpy(target, input + 1, (seq_len - 1) * sizeof *target);
+        uint32_t any_outside = outside(target[seq_len - 1], vocab_size);
+        for (size_t t = 0; t < seq_len; t++) any_outside |= outside(input[t], vocab_size);
+        if (any_outside >> 31) return fail_outside(shard, start, vocab_size, error);
     }
     return 0;
 }
