@@ -12,8 +12,8 @@
 #include "model/gpt.h"
 
 struct sample_options {
-    const uint16_t *prompt; /* [prompt_length] tokens; at least one. Only the last ones that fit
-                             * the context are read */
+    const int32_t *prompt; /* [prompt_length] tokens; at least one. Only the last ones that fit
+                            * the context are read */
     int64_t prompt_length;
     int64_t tokens;     /* to add */
     double temperature; /* 0: always the likeliest */

@@ -42,9 +42,9 @@ static void bench(struct config *config, const char *precision_name, int repetit
     struct tokens tokens;
     struct loader loader;
     uint64_t count = 1 << 18;
-    uint16_t *text = malloc(count * sizeof *text);
+    int32_t *text = malloc(count * sizeof *text);
     for (uint64_t i = 0; i < count; i++)
-        text[i] = (uint16_t)(random_bits(1, 1, i) % (uint64_t)config->model.vocab_size);
+        text[i] = (int32_t)(random_bits(1, 1, i) % (uint64_t)config->model.vocab_size);
     struct loader_options options = {(int)config->data.seq_len, 1, true,
                                      (int)config->model.vocab_size};
     if (tokens_from_memory(&tokens, text, count, "random tokens", &error) ||

@@ -14,7 +14,7 @@
 
 enum { TRIES = 5, FILE_MAX_BYTES = 1 << 30 };
 
-static double seconds_of(struct tokenizer_encoder *encoder, uint16_t **tokens, const char *text,
+static double seconds_of(struct tokenizer_encoder *encoder, int32_t **tokens, const char *text,
                          size_t size) {
     arrsetlen(*tokens, 0);
     const double begin = cpu_seconds();
@@ -25,7 +25,7 @@ static double seconds_of(struct tokenizer_encoder *encoder, uint16_t **tokens, c
 static int bench(const struct tokenizer *tokenizer, const char *path, struct error *error) {
     char *text;
     size_t size;
-    uint16_t *tokens = NULL;
+    int32_t *tokens = NULL;
     double cold = 1e9, warm = 1e9;
     if (file_read_all(&text, &size, path, FILE_MAX_BYTES, error)) return -1;
     arrsetcap(tokens, size);

@@ -128,10 +128,10 @@ static void make_config(struct config *config, const struct bench *bench,
 static int open_data(struct rig *rig) {
     int vocabulary = (int)rig->config.model.vocab_size;
     uint64_t needed = (uint64_t)rig->config.data.seq_len * 4 + TOKENS;
-    uint16_t *text = malloc(needed * sizeof *text); /* tokens_close frees it */
+    int32_t *text = malloc(needed * sizeof *text); /* tokens_close frees it */
     if (!text) return fail(&rig->error, "out of memory");
     for (uint64_t i = 0; i < needed; i++)
-        text[i] = (uint16_t)(random_bits(1, 1, i) % (uint64_t)vocabulary);
+        text[i] = (int32_t)(random_bits(1, 1, i) % (uint64_t)vocabulary);
     struct loader_options options = {(int)rig->config.data.seq_len, 1, true, vocabulary};
     if (tokens_from_memory(&rig->tokens, text, needed, "random tokens", &rig->error)) return -1;
     return loader_open(&rig->loader, &rig->tokens, &options, &rig->error);

@@ -51,9 +51,9 @@ static inline void small_bpe(struct bpe *bpe, const char *const *merges, size_t 
 }
 
 /* What bpe_merge should do, one merge after the other, without its tables: appends to *tokens. */
-static inline void naive_merge(const struct bpe *bpe, uint16_t **tokens, const uint8_t *piece,
+static inline void naive_merge(const struct bpe *bpe, int32_t **tokens, const uint8_t *piece,
                                size_t size) {
-    uint16_t *all = NULL;
+    int32_t *all = NULL;
     for (size_t i = 0; i < size; i++) arrput(all, bpe->byte_tokens[piece[i]]);
     for (size_t rank = 0; rank < arrlenu(bpe->merges);) {
         const struct bpe_merge merge = bpe->merges[rank];

@@ -8,13 +8,14 @@
 #include "data/text/cuts.h"
 
 /* Parts are small against a block, so that all threads end at about the same time. */
-enum { PART_BYTES = 128 << 10, LONG_PART_BYTES = 512 << 10, KEPT_TOKENS_MAX = 1 << 20 };
+enum { PART_BYTES = 128 << 10, LONG_PART_BYTES = 512 << 10, KEPT_BYTES_MAX = 2 << 20 };
 
 struct block_part {
     size_t begin, end;
     const struct document_start *starts; /* [start_count] */
     size_t start_count;
-    uint16_t *tokens; /* stb_ds array */
+    uint8_t *packed; /* stb_ds array: the tokens as the shard will hold them */
+    size_t count;
 };
 
 int block_encoder_open(struct block_encoder *encoder, const struct tokenizer *tokenizer,
@@ -22,7 +23,9 @@ int block_encoder_open(struct block_encoder *encoder, const struct tokenizer *to
     *encoder = (struct block_encoder){.tokenizer = tokenizer, .progress = progress};
     const int threads = omp_get_max_threads();
     encoder->encoders = calloc((size_t)threads, sizeof *encoder->encoders);
-    for (; encoder->encoders && encoder->thread_count < threads; encoder->thread_count++) {
+    encoder->tokens = calloc((size_t)threads, sizeof *encoder->tokens);
+    for (; encoder->encoders && encoder->tokens && encoder->thread_count < threads;
+         encoder->thread_count++) {
         struct tokenizer_encoder *one = tokenizer_encoder_open(tokenizer);
         if (!one) break;
         encoder->encoders[encoder->thread_count] = one;
@@ -36,9 +39,13 @@ int block_encoder_open(struct block_encoder *encoder, const struct tokenizer *to
 }
 
 void block_encoder_close(struct block_encoder *encoder) {
-    for (int i = 0; i < encoder->thread_count; i++) tokenizer_encoder_close(encoder->encoders[i]);
+    for (int i = 0; i < encoder->thread_count; i++) {
+        tokenizer_encoder_close(encoder->encoders[i]);
+        arrfree(encoder->tokens[i]);
+    }
     free(encoder->encoders);
-    for (size_t i = 0; i < arrlenu(encoder->parts); i++) arrfree(encoder->parts[i].tokens);
+    free(encoder->tokens);
+    for (size_t i = 0; i < arrlenu(encoder->parts); i++) arrfree(encoder->parts[i].packed);
     arrfree(encoder->parts);
     *encoder = (struct block_encoder){0};
 }
@@ -56,7 +63,7 @@ static size_t part_end(const struct block_encoder *encoder, const char *block, s
     return cut == CUT_NONE ? border : cut;
 }
 
-/* Divides block[begin .. end) into parts, whose tokens are empty. Returns their number. */
+/* Divides block[begin .. end) into parts, whose tokens are to come. Returns their number. */
 static size_t divide(struct block_encoder *encoder, const char *block, size_t begin, size_t end,
                      const struct document_start *starts, size_t start_count) {
     const struct document_start *last = starts + start_count;
@@ -69,7 +76,6 @@ static size_t divide(struct block_encoder *encoder, const char *block, size_t be
         part->starts = starts;
         while (starts < last && starts->at < part->end) starts++;
         part->start_count = (size_t)(starts - part->starts);
-        arrsetlen(part->tokens, 0);
     }
     return count;
 }
@@ -80,19 +86,27 @@ static bool is_long(const struct block_part *part) {
     return part->end - part->begin > LONG_PART_BYTES;
 }
 
-static void encode_part(const struct tokenizer *tokenizer, struct tokenizer_encoder *encoder,
+/* The tokens go through an array that stays in the cache: of 32 bits, those of a whole block would
+ * not, and one thread would have to fetch them all. */
+static void encode_part(struct block_encoder *all, int thread, const struct shard_writer *writer,
                         struct block_part *part, const char *block) {
+    struct tokenizer_encoder *encoder = all->encoders[thread];
+    int32_t **tokens = &all->tokens[thread];
     size_t at = part->begin;
+    arrsetlen(*tokens, 0);
     for (size_t i = 0; i <= part->start_count; i++) {
         const bool is_last = i == part->start_count;
         const size_t next = is_last ? part->end : part->starts[i].at;
-        if (next > at) tokenizer_encode(encoder, &part->tokens, block + at, next - at, false);
+        if (next > at) tokenizer_encode(encoder, tokens, block + at, next - at, false);
         at = next;
         if (is_last || part->starts[i].head == HEAD_NONE) continue;
-        if (part->starts[i].head == HEAD_END_OF_TEXT)
-            arrput(part->tokens, (uint16_t)tokenizer->end_of_text);
-        else tokenizer_encode(encoder, &part->tokens, "\n\n", 2, false);
+        if (part->starts[i].head == HEAD_END_OF_TEXT) arrput(*tokens, all->tokenizer->end_of_text);
+        else tokenizer_encode(encoder, tokens, "\n\n", 2, false);
     }
+    part->count = arrlenu(*tokens);
+    arrsetlen(part->packed, part->count * shard_writer_token_bytes(writer));
+    shard_writer_pack(writer, part->packed, *tokens, part->count);
+    if (arrcap(*tokens) * sizeof **tokens > KEPT_BYTES_MAX) arrfree(*tokens);
 }
 
 int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer, const char *block,
@@ -104,7 +118,7 @@ int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer
     for (size_t i = 0; i < count; i++) {
         const int thread = omp_get_thread_num();
         struct block_part *part = &encoder->parts[i];
-        if (!is_long(part)) encode_part(encoder->tokenizer, encoder->encoders[thread], part, block);
+        if (!is_long(part)) encode_part(encoder, thread, writer, part, block);
         size_t now;
 #pragma omp atomic capture
         now = ++done;
@@ -116,10 +130,9 @@ int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer
     int status = 0;
     for (size_t i = 0; i < count; i++) {
         struct block_part *part = &encoder->parts[i];
-        if (is_long(part)) encode_part(encoder->tokenizer, encoder->encoders[0], part, block);
-        if (status == 0)
-            status = shard_writer_put(writer, part->tokens, arrlenu(part->tokens), error);
-        if (arrcap(part->tokens) > KEPT_TOKENS_MAX) arrfree(part->tokens);
+        if (is_long(part)) encode_part(encoder, 0, writer, part, block);
+        if (status == 0) status = shard_writer_put_packed(writer, part->packed, part->count, error);
+        if (arrcap(part->packed) > KEPT_BYTES_MAX) arrfree(part->packed);
     }
     return status;
 }

@@ -27,8 +27,9 @@ struct block_part;
 struct block_encoder {
     const struct tokenizer *tokenizer;
     struct tokenizer_encoder **encoders; /* [thread_count] */
+    int32_t **tokens; /* [thread_count] stb_ds arrays: of the part that a thread encodes */
     int thread_count;
-    struct block_part *parts; /* stb_ds array, whose tokens' memory is used again */
+    struct block_part *parts; /* stb_ds array, whose memory for tokens is used again */
     struct progress *progress;
 };
 

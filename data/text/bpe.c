@@ -6,7 +6,11 @@
 
 enum { SHORT_PIECE_MAX = 48 };
 
-#define NO_RANK     UINT32_MAX
+/* A pair in the table is 64 bits: left, right and the rank of their merge. No pair has the last
+ * rank. */
+enum { TOKEN_BITS = 20, RANK_BITS = 24 };
+#define NO_RANK     ((UINT32_C(1) << RANK_BITS) - 1)
+#define NO_PAIR     UINT64_MAX
 #define NO_NODE     SIZE_MAX
 #define PLACE_BITS  40
 #define PLACES_MASK ((UINT64_C(1) << PLACE_BITS) - 1)
@@ -15,7 +19,7 @@ enum { SHORT_PIECE_MAX = 48 };
 struct bpe_node {
     size_t previous, next;
     uint32_t rank; /* of the merge with the next token */
-    uint16_t token;
+    int32_t token;
 };
 
 void bpe_free(struct bpe *bpe) {
@@ -31,42 +35,46 @@ void bpe_scratch_free(struct bpe_scratch *scratch) {
     arrfree(scratch->heap);
 }
 
-static uint32_t pair_key(uint16_t left, uint16_t right) {
-    return (uint32_t)left << 16 | right;
+_Static_assert(VOCABULARY_MAX <= 1 << TOKEN_BITS && 2 * TOKEN_BITS + RANK_BITS == 64,
+               "a pair with its rank fills 64 bits");
+
+static uint64_t pair_key(int32_t left, int32_t right) {
+    return (uint64_t)left << TOKEN_BITS | (uint64_t)right;
 }
 
-static size_t first_slot(const struct bpe *bpe, uint32_t key) {
-    return key * UINT32_C(0x9e3779b1) >> bpe->pair_shift;
+static size_t first_slot(const struct bpe *bpe, uint64_t key) {
+    return key * UINT64_C(0x9e3779b97f4a7c15) >> bpe->pair_shift;
 }
 
 void bpe_index(struct bpe *bpe) {
     const size_t merges = arrlenu(bpe->merges);
-    assert(merges < UINT32_C(1) << (64 - PLACE_BITS));
+    assert(merges <= NO_RANK);
     int bits = 4;
     while ((size_t)1 << bits < merges * 2) bits++;
     const size_t slots = (size_t)1 << bits;
-    bpe->pair_shift = 32 - bits;
+    bpe->pair_shift = 64 - bits;
     arrsetlen(bpe->pairs, slots);
-    for (size_t i = 0; i < slots; i++) bpe->pairs[i].rank = NO_RANK;
+    for (size_t i = 0; i < slots; i++) bpe->pairs[i] = NO_PAIR;
     for (size_t rank = 0; rank < merges; rank++) {
-        const uint32_t key = pair_key(bpe->merges[rank].left, bpe->merges[rank].right);
+        const uint64_t key = pair_key(bpe->merges[rank].left, bpe->merges[rank].right);
         size_t slot = first_slot(bpe, key);
-        while (bpe->pairs[slot].rank != NO_RANK) slot = (slot + 1) & (slots - 1);
-        bpe->pairs[slot] = (struct bpe_pair){.key = key, .rank = (uint32_t)rank};
+        while (bpe->pairs[slot] != NO_PAIR) slot = (slot + 1) & (slots - 1);
+        bpe->pairs[slot] = key << RANK_BITS | rank;
     }
 }
 
-static uint32_t find_rank(const struct bpe *bpe, uint16_t left, uint16_t right) {
-    const uint32_t key = pair_key(left, right);
-    const size_t mask = (size_t)UINT32_MAX >> bpe->pair_shift;
+/* The low bits of NO_PAIR are NO_RANK. */
+static uint32_t find_rank(const struct bpe *bpe, int32_t left, int32_t right) {
+    const uint64_t key = pair_key(left, right);
+    const size_t mask = SIZE_MAX >> bpe->pair_shift;
     size_t slot = first_slot(bpe, key);
-    while (bpe->pairs[slot].rank != NO_RANK && bpe->pairs[slot].key != key)
+    while (bpe->pairs[slot] >> RANK_BITS != key && bpe->pairs[slot] != NO_PAIR)
         slot = (slot + 1) & mask;
-    return bpe->pairs[slot].rank;
+    return (uint32_t)bpe->pairs[slot] & NO_RANK;
 }
 
 /* Looks through all pairs for every merge: quick while there are few. */
-static size_t merge_short(const struct bpe *bpe, uint16_t *tokens, const uint8_t *piece,
+static size_t merge_short(const struct bpe *bpe, int32_t *tokens, const uint8_t *piece,
                           size_t size) {
     uint32_t ranks[SHORT_PIECE_MAX]; /* of a token and the next one */
     size_t count = size;
@@ -160,13 +168,12 @@ static void merge_with_next(const struct bpe *bpe, struct bpe_scratch *scratch, 
 }
 
 /* Without merges every byte is a token; a text that is one piece need not be held in nodes. */
-static void take_bytes(const struct bpe *bpe, uint16_t **tokens, const uint8_t *piece,
-                       size_t size) {
-    uint16_t *added = arraddnptr(*tokens, size);
+static void take_bytes(const struct bpe *bpe, int32_t **tokens, const uint8_t *piece, size_t size) {
+    int32_t *added = arraddnptr(*tokens, size);
     for (size_t i = 0; i < size; i++) added[i] = bpe->byte_tokens[piece[i]];
 }
 
-static void merge_long(const struct bpe *bpe, struct bpe_scratch *scratch, uint16_t **tokens,
+static void merge_long(const struct bpe *bpe, struct bpe_scratch *scratch, int32_t **tokens,
                        const uint8_t *piece, size_t size) {
     begin_long(bpe, scratch, piece, size);
     while (arrlenu(scratch->heap) > 0) {
@@ -180,7 +187,7 @@ static void merge_long(const struct bpe *bpe, struct bpe_scratch *scratch, uint1
         arrput(*tokens, scratch->nodes[place].token);
 }
 
-void bpe_merge(const struct bpe *bpe, struct bpe_scratch *scratch, uint16_t **tokens,
+void bpe_merge(const struct bpe *bpe, struct bpe_scratch *scratch, int32_t **tokens,
                const uint8_t *piece, size_t size) {
     if (size == 0) return;
     if (arrlenu(bpe->merges) == 0) {

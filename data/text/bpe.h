@@ -7,25 +7,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct bpe_merge {
-    uint16_t left, right, token;
-};
+#include "data/text/vocabulary.h"
 
-struct bpe_pair {
-    uint32_t key; /* left << 16 | right */
-    uint32_t rank;
+struct bpe_merge {
+    int32_t left, right, token;
 };
 
 /* Read-only once made, by data/text/bpe_files.h. */
 struct bpe {
-    int vocab_size;            /* tokens are 0 .. vocab_size - 1, at most 65536 */
-    int end_of_text;           /* the token <|endoftext|>, or -1 */
-    bool whole_text;           /* the text is one piece, no pattern cuts it */
-    uint8_t *bytes;            /* stb_ds: the bytes of all tokens, one after the other */
-    uint32_t *starts;          /* stb_ds [vocab_size + 1]: where a token's bytes begin */
-    uint16_t byte_tokens[256]; /* the token of a single byte */
-    struct bpe_merge *merges;  /* stb_ds: by rank, the lowest first */
-    struct bpe_pair *pairs;    /* stb_ds: hash table of merges, see bpe_index */
+    int vocab_size;           /* tokens are 0 .. vocab_size - 1, at most VOCABULARY_MAX */
+    int end_of_text;          /* the token <|endoftext|>, or -1 */
+    bool whole_text;          /* the text is one piece, no pattern cuts it */
+    uint8_t *bytes;           /* stb_ds: the bytes of all tokens, one after the other */
+    uint32_t *starts;         /* stb_ds [vocab_size + 1]: where a token's bytes begin */
+    int32_t byte_tokens[256]; /* the token of a single byte */
+    struct bpe_merge *merges; /* stb_ds: by rank, the lowest first */
+    uint64_t *pairs;          /* stb_ds: hash table of merges, see bpe_index */
     int pair_shift;
 };
 
@@ -45,5 +42,5 @@ void bpe_scratch_free(struct bpe_scratch *scratch);
 
 /* Appends the tokens of one piece to *tokens, an stb_ds array. Takes O(size log size) time, and
  * while it runs about 40 bytes of memory for each byte of a long piece. */
-void bpe_merge(const struct bpe *bpe, struct bpe_scratch *scratch, uint16_t **tokens,
+void bpe_merge(const struct bpe *bpe, struct bpe_scratch *scratch, int32_t **tokens,
                const uint8_t *piece, size_t size);

@@ -6,10 +6,10 @@
 
 #include <stb/stb_ds.h>
 
-enum { VOCABULARY_MAX = 65536, NAME_SHOWN = 40 };
+enum { NAME_SHOWN = 40 };
 
 struct bpe_seen_pair {
-    uint32_t key; /* left << 16 | right */
+    uint64_t key; /* left << 32 | right */
 };
 
 /* Bytes of a name that messages show: whole characters. */
@@ -111,7 +111,7 @@ const char *bpe_builder_finish_tokens(struct bpe_builder *builder) {
         if (token < 0)
             return refuse(builder, "there is no token \"%s\" for the byte 0x%02x", name,
                           (unsigned)byte);
-        bpe->byte_tokens[byte] = (uint16_t)token;
+        bpe->byte_tokens[byte] = token;
     }
     bpe->end_of_text = bpe_builder_find(builder, BPE_END_OF_TEXT);
     return NULL;
@@ -131,13 +131,12 @@ const char *bpe_builder_add_merge(struct bpe_builder *builder, const char *left,
             return refuse(builder, "\"%.*s\"%s is not in the vocabulary", shown(names[i]), names[i],
                           i == 2 ? ", the result of the merge," : "");
     }
-    const uint32_t key = (uint32_t)tokens[0] << 16 | (uint32_t)tokens[1];
+    const uint64_t key = (uint64_t)tokens[0] << 32 | (uint32_t)tokens[1];
     if (hmgeti(builder->pairs, key) >= 0)
         return refuse(builder, "\"%.*s %.*s\" is merged a second time", shown(left), left,
                       shown(right), right);
     hmputs(builder->pairs, (struct bpe_seen_pair){key});
-    arrput(builder->bpe->merges, ((struct bpe_merge){.left = (uint16_t)tokens[0],
-                                                     .right = (uint16_t)tokens[1],
-                                                     .token = (uint16_t)tokens[2]}));
+    arrput(builder->bpe->merges,
+           ((struct bpe_merge){.left = tokens[0], .right = tokens[1], .token = tokens[2]}));
     return NULL;
 }

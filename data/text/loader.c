@@ -54,35 +54,51 @@ static size_t shard_of_sequence(const struct loader *loader, uint64_t sequence) 
     return low;
 }
 
+/* The highest bit is set if a token is too large or negative, as damaged shards may have them. A
+ * form that vectorizes on all processors. */
+static uint32_t outside(int32_t token, int vocab_size) {
+    return ((uint32_t)vocab_size - 1 - (uint32_t)token) | (uint32_t)token;
+}
+
+static bool is_inside(int32_t token, int vocab_size) {
+    return outside(token, vocab_size) >> 31 == 0;
+}
+
 static int fail_outside(const struct token_shard *shard, uint64_t start, int vocab_size,
                         struct error *error) {
     uint64_t position = start;
-    while (shard->tokens[position] < vocab_size) position++;
+    int32_t token;
+    token_shard_read(shard, &token, position, 1);
+    while (is_inside(token, vocab_size)) token_shard_read(shard, &token, ++position, 1);
+    if (!is_inside(token, VOCABULARY_MAX))
+        return fail(error,
+                    "%.600s: token %" PRIu32 " at position %" PRIu64 " is beyond any vocabulary, "
+                    "which has %d tokens at most\n"
+                    "the shard is damaged: write it again with ./prepare, or copy it again",
+                    shard->name, (uint32_t)token, position, VOCABULARY_MAX);
     return fail(error,
-                "%.600s: token %d at position %" PRIu64 " is outside the vocabulary of %d\n"
-                "set model.vocab_size to %d or more, or prepare the text with another tokenizer",
-                shard->name, shard->tokens[position], position, vocab_size,
-                shard->tokens[position] + 1);
+                "%.600s: token %" PRId32 " at position %" PRIu64 " is outside the vocabulary of "
+                "%d\nset model.vocab_size to %" PRId32 " or more, or prepare the text with another "
+                "tokenizer",
+                shard->name, token, position, vocab_size, token + 1);
 }
 
 int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
                  uint64_t first_sample, int count, struct error *error) {
     const size_t seq_len = (size_t)loader->options.seq_len;
+    const int vocab_size = loader->options.vocab_size;
     for (int row = 0; row < count; row++) {
         uint64_t sequence = sequence_of_sample(loader, first_sample + (uint64_t)row);
         size_t number = shard_of_sequence(loader, sequence);
         const struct token_shard *shard = &loader->tokens->shards[number];
         uint64_t start = (sequence - loader->first_sequence[number]) * seq_len;
-        const uint16_t *source = shard->tokens + start;
         int32_t *input = inputs + (size_t)row * seq_len, *target = targets + (size_t)row * seq_len;
-        int32_t largest = source[0];
-        for (size_t t = 0; t < seq_len; t++) {
-            input[t] = source[t];
-            target[t] = source[t + 1];
-            largest = target[t] > largest ? target[t] : largest;
-        }
-        if (largest >= loader->options.vocab_size)
-            return fail_outside(shard, start, loader->options.vocab_size, error);
+        token_shard_read(shard, input, start, seq_len);
+        token_shard_read(shard, target + seq_len - 1, start + seq_len, 1);
+        memcpy(target, input + 1, (seq_len - 1) * sizeof *target);
+        uint32_t any_outside = outside(target[seq_len - 1], vocab_size);
+        for (size_t t = 0; t < seq_len; t++) any_outside |= outside(input[t], vocab_size);
+        if (any_outside >> 31) return fail_outside(shard, start, vocab_size, error);
     }
     return 0;
 }

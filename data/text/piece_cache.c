@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert(sizeof(struct piece_cache_entry) == 128, "two lines of a cache, and a power of two");
+
 void piece_cache_open(struct piece_cache *cache) {
     const size_t bytes = PIECE_CACHE_ENTRIES * sizeof *cache->entries;
     cache->entries = aligned_alloc(sizeof *cache->entries, bytes);
@@ -54,7 +56,7 @@ bool piece_cache_holds(const struct piece_cache_entry *entry, const uint8_t *pie
 }
 
 void piece_cache_put(struct piece_cache_entry *entry, const uint8_t *piece, size_t size,
-                     const uint16_t *tokens, size_t count) {
+                     const int32_t *tokens, size_t count) {
     if (count > PIECE_CACHE_TOKENS_MAX) return;
     entry->size = (uint8_t)size;
     entry->count = (uint8_t)count;

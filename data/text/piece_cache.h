@@ -1,19 +1,25 @@
 /* Pieces that were encoded before and their tokens: text repeats its words. A table of fixed size,
- * 2 MiB, in which a new piece takes the place of an older one. */
+ * 4 MiB, in which a new piece takes the place of an older one. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Longer pieces are rare and not kept. An entry is a line of the processor's cache. */
-enum { PIECE_CACHE_ENTRIES = 1 << 15, PIECE_CACHE_BYTES_MAX = 30, PIECE_CACHE_TOKENS_MAX = 16 };
+/* Longer pieces are rare and not kept. An entry is two lines of the processor's cache, and most
+ * pieces have no more tokens than the first one holds. */
+enum {
+    PIECE_CACHE_ENTRIES = 1 << 15,
+    PIECE_CACHE_BYTES_MAX = 30,
+    PIECE_CACHE_TOKENS_FIRST = 8, /* in the first line */
+    PIECE_CACHE_TOKENS_MAX = 24
+};
 
 struct piece_cache_entry {
     uint8_t size; /* of the piece; 0: the place is empty */
     uint8_t count;
     uint8_t bytes[PIECE_CACHE_BYTES_MAX];
-    uint16_t tokens[PIECE_CACHE_TOKENS_MAX];
+    int32_t tokens[PIECE_CACHE_TOKENS_MAX];
 };
 
 /* Zeros where nothing was allocated; memory that is short is no failure, but there is no cache. */
@@ -32,4 +38,4 @@ bool piece_cache_holds(const struct piece_cache_entry *entry, const uint8_t *pie
 
 /* Puts a piece there, in place of what was there, unless it has too many tokens. */
 void piece_cache_put(struct piece_cache_entry *entry, const uint8_t *piece, size_t size,
-                     const uint16_t *tokens, size_t count);
+                     const int32_t *tokens, size_t count);

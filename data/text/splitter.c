@@ -17,8 +17,9 @@ int splitter_open(struct splitter *splitter, const struct tokenizer *tokenizer, 
     splitter->block = malloc(splitter->block_bytes);
     if (!splitter->block) return fail(error, "out of memory: no room for one block of text");
     if (block_encoder_open(&splitter->encoder, tokenizer, progress, error) ||
-        shard_writer_open(&splitter->train.writer, train, shard_tokens, error) ||
-        shard_writer_open(&splitter->val.writer, val, shard_tokens, error))
+        shard_writer_open(&splitter->train.writer, train, tokenizer->vocab_size, shard_tokens,
+                          error) ||
+        shard_writer_open(&splitter->val.writer, val, tokenizer->vocab_size, shard_tokens, error))
         return -1;
     return 0;
 }

@@ -44,7 +44,7 @@ int tales_tokens(struct tokens *tokens, int is_validation, struct error *error) 
     uint8_t *text;
     size_t bytes;
     if (tales_generate(&text, &bytes, seed, is_validation ? 200000 : 2000000, error)) return -1;
-    uint16_t *owned = malloc(bytes * sizeof *owned);
+    int32_t *owned = malloc(bytes * sizeof *owned);
     if (!owned) {
         free(text);
         return fail(error, "tales: no memory for %zu tokens", bytes);

@@ -114,6 +114,18 @@ static int read_files(struct tokenizer *tokenizer, const char *directory, struct
     return bpe_read_tokenizer(tokenizer->bpe, &whole, error);
 }
 
+/* In 16 bits where they fit: so were all tokens when the first records were written, and their
+ * hashes hold good. */
+static void hash_merges(struct sha256 *hash, const struct bpe *bpe) {
+    for (size_t i = 0; i < arrlenu(bpe->merges); i++) {
+        const struct bpe_merge *merge = &bpe->merges[i];
+        const uint16_t narrow[] = {(uint16_t)merge->left, (uint16_t)merge->right,
+                                   (uint16_t)merge->token};
+        if (bpe->vocab_size <= VOCABULARY_16_BITS) sha256_add(hash, narrow, sizeof narrow);
+        else sha256_add(hash, merge, sizeof *merge);
+    }
+}
+
 /* The hash of what tokens a text becomes. */
 static void hash_tokens(struct tokenizer *tokenizer) {
     const struct bpe *bpe = tokenizer->bpe;
@@ -124,7 +136,7 @@ static void hash_tokens(struct tokenizer *tokenizer) {
     sha256_add(&hash, numbers, sizeof numbers);
     sha256_add(&hash, bpe->starts, arrlenu(bpe->starts) * sizeof *bpe->starts);
     sha256_add(&hash, bpe->bytes, arrlenu(bpe->bytes));
-    sha256_add(&hash, bpe->merges, arrlenu(bpe->merges) * sizeof *bpe->merges);
+    hash_merges(&hash, bpe);
     sha256_end(&hash, digest);
     sha256_hex(tokenizer->sha256, digest);
 }
@@ -188,20 +200,25 @@ void tokenizer_encoder_close(struct tokenizer_encoder *encoder) {
     free(encoder);
 }
 
-static void encode_piece(struct tokenizer_encoder *encoder, uint16_t **tokens, const uint8_t *piece,
+static void encode_piece(struct tokenizer_encoder *encoder, int32_t **tokens, const uint8_t *piece,
                          size_t size) {
     struct piece_cache_entry *entry = piece_cache_place(&encoder->cache, piece, size);
+    const size_t before = arrlenu(*tokens);
     if (entry && piece_cache_holds(entry, piece, size)) {
-        memcpy(arraddnptr(*tokens, entry->count), entry->tokens,
-               entry->count * sizeof *entry->tokens);
+        /* All tokens of the entry's first line are copied: quicker than as many as there are. */
+        int32_t *added = arraddnptr(*tokens, PIECE_CACHE_TOKENS_MAX);
+        memcpy(added, entry->tokens, PIECE_CACHE_TOKENS_FIRST * sizeof *added);
+        if (entry->count > PIECE_CACHE_TOKENS_FIRST)
+            memcpy(added + PIECE_CACHE_TOKENS_FIRST, entry->tokens + PIECE_CACHE_TOKENS_FIRST,
+                   (PIECE_CACHE_TOKENS_MAX - PIECE_CACHE_TOKENS_FIRST) * sizeof *added);
+        arrsetlen(*tokens, before + entry->count);
         return;
     }
-    const size_t before = arrlenu(*tokens);
     bpe_merge(encoder->tokenizer->bpe, &encoder->scratch, tokens, piece, size);
     if (entry) piece_cache_put(entry, piece, size, *tokens + before, arrlenu(*tokens) - before);
 }
 
-static void encode_plain(struct tokenizer_encoder *encoder, uint16_t **tokens, const uint8_t *text,
+static void encode_plain(struct tokenizer_encoder *encoder, int32_t **tokens, const uint8_t *text,
                          size_t size) {
     if (encoder->tokenizer->bpe->whole_text) {
         encode_piece(encoder, tokens, text, size);
@@ -213,13 +230,13 @@ static void encode_plain(struct tokenizer_encoder *encoder, uint16_t **tokens, c
         encode_piece(encoder, tokens, text + begin, end - begin);
 }
 
-void tokenizer_encode(struct tokenizer_encoder *encoder, uint16_t **tokens, const void *text,
+void tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const void *text,
                       size_t size, bool special) {
     const struct tokenizer *tokenizer = encoder->tokenizer;
     const uint8_t *at = text;
     if (size == 0) return;
     if (!tokenizer->bpe) {
-        uint16_t *added = arraddnptr(*tokens, size);
+        int32_t *added = arraddnptr(*tokens, size);
         for (size_t i = 0; i < size; i++) added[i] = at[i];
         return;
     }
@@ -228,7 +245,7 @@ void tokenizer_encode(struct tokenizer_encoder *encoder, uint16_t **tokens, cons
     while (special && tokenizer->end_of_text >= 0 &&
            (found = memmem(at, size, BPE_END_OF_TEXT, length))) {
         encode_plain(encoder, tokens, at, (size_t)(found - at));
-        arrput(*tokens, (uint16_t)tokenizer->end_of_text);
+        arrput(*tokens, tokenizer->end_of_text);
         size -= (size_t)(found + length - at);
         at = found + length;
     }

@@ -16,10 +16,11 @@
 
 #include "data/base/error.h"
 #include "data/base/sha256.h"
+#include "data/text/vocabulary.h"
 
 enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_GPT2 };
 
-enum { TOKENIZER_VOCAB_MAX = 65536, TOKENIZER_FILES_MAX = 3 };
+enum { TOKENIZER_FILES_MAX = 3 };
 
 /* A file that defines the tokenizer, kept in memory so that it can be given along with a model. */
 struct tokenizer_file {
@@ -33,7 +34,7 @@ struct bpe; /* data/text/bpe.h */
 
 struct tokenizer {
     enum tokenizer_kind kind;
-    int vocab_size;  /* tokens are 0 .. vocab_size - 1 */
+    int vocab_size;  /* tokens are 0 .. vocab_size - 1, at most VOCABULARY_MAX */
     int end_of_text; /* the token <|endoftext|>, or -1 */
     struct tokenizer_file files[TOKENIZER_FILES_MAX];
     int file_count;
@@ -69,7 +70,7 @@ void tokenizer_encoder_close(struct tokenizer_encoder *encoder);
  * <|endoftext|> in the text mean that token, as in Hugging Face's tokenizers; without, they are
  * text like any other, as in tiktoken's encode_ordinary. Takes time in proportion to size (times
  * the logarithm of the longest piece), whatever the text. Memory shortage ends the program. */
-void tokenizer_encode(struct tokenizer_encoder *encoder, uint16_t **tokens, const void *text,
+void tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const void *text,
                       size_t size, bool special);
 
 /* The bytes of one token; *size is 0 for what is no token of the vocabulary. The special token

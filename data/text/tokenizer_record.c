@@ -155,7 +155,7 @@ static int read_members(struct tokenizer_record *record, const cJSON *root, stru
         return fail_malformed(record, "\"format\" is missing or no whole number", error);
     if (format->valueint != FORMAT)
         return fail_malformed(record, "its format is not known to this version", error);
-    if (!kind || !whole_number(vocab_size, TOKENIZER_VOCAB_MAX) || vocab_size->valueint < 1)
+    if (!kind || !whole_number(vocab_size, VOCABULARY_MAX) || vocab_size->valueint < 1)
         return fail_malformed(record, "\"kind\" or \"vocab_size\" is missing or wrong", error);
     record->kind = TOKENIZER_BYTES;
     if (strcmp(kind, tokenizer_kind_name(TOKENIZER_GPT2)) == 0) record->kind = TOKENIZER_GPT2;

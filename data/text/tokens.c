@@ -18,7 +18,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are mapped as they are");
 
-enum { HEADER_WORDS = SHARD_HEADER_BYTES / 4, LLAMA3_MAGIC = 20240801, NAME_SHOWN = 600 };
+enum { HEADER_WORDS = SHARD_HEADER_BYTES / 4, PUT_TOKENS = 4096, NAME_SHOWN = 600 };
 
 static bool is_named_bin(const char *path) {
     size_t length = strlen(path);
@@ -31,60 +31,63 @@ static int fail_no_shard(const char *path, uint64_t bytes, uint32_t first, struc
         return fail(error, "%.*s: not a token shard: it is empty\n%s", NAME_SHOWN, path, make);
     if (!is_named_bin(path))
         return fail(error,
-                    "%.*s: not a token shard (it starts with %" PRIu32 ", not %d; and only what "
-                    "is named .bin is read as tokens without a header)\n%s",
-                    NAME_SHOWN, path, first, SHARD_MAGIC, make);
+                    "%.*s: not a token shard (it starts with %" PRIu32 ", not %d or %d; and only "
+                    "what is named .bin is read as tokens without a header)\n%s",
+                    NAME_SHOWN, path, first, SHARD_MAGIC_16, SHARD_MAGIC_32, make);
     return fail(error,
-                "%.*s: not a token shard (it starts with %" PRIu32 ", not %d; and its %" PRIu64
-                " bytes, an odd number, are no 16-bit tokens without a header)\n%s",
-                NAME_SHOWN, path, first, SHARD_MAGIC, bytes, make);
+                "%.*s: not a token shard (it starts with %" PRIu32 ", not %d or %d; and its "
+                "%" PRIu64 " bytes, an odd number, are no 16-bit tokens without a header)\n%s",
+                NAME_SHOWN, path, first, SHARD_MAGIC_16, SHARD_MAGIC_32, bytes, make);
 }
 
-/* A file that begins with the number of the format. */
+/* A file that begins with the number of a format. */
 static int check_header(const char *path, const uint32_t *header, uint64_t file_bytes,
                         uint64_t *count, struct error *error) {
+    const bool is_wide = header[0] == SHARD_MAGIC_32;
+    const uint32_t version = is_wide ? SHARD_VERSION_32 : SHARD_VERSION_16;
+    const uint64_t token_bytes = is_wide ? 4 : 2;
     const char *again = "write it again with ./prepare, or copy it again if it was copied";
     if (file_bytes < SHARD_HEADER_BYTES)
         return fail(error,
                     "%.*s: truncated: a token shard of %" PRIu64 " bytes, but the header alone "
                     "has %d\n%s",
                     NAME_SHOWN, path, file_bytes, SHARD_HEADER_BYTES, again);
-    if (header[1] != SHARD_VERSION)
-        return fail(error, "%.*s: token shard of version %" PRIu32 "; only version %d is known\n%s",
-                    NAME_SHOWN, path, header[1], SHARD_VERSION, again);
+    if (header[1] != version)
+        return fail(error,
+                    "%.*s: token shard of %d bits, version %" PRIu32 "; only version %" PRIu32
+                    " is known\n%s",
+                    NAME_SHOWN, path, is_wide ? 32 : 16, header[1], version, again);
     *count = header[2] | (uint64_t)header[3] << 32;
-    uint64_t held = (file_bytes - SHARD_HEADER_BYTES) / 2;
+    uint64_t held = (file_bytes - SHARD_HEADER_BYTES) / token_bytes;
     if (held < *count)
         return fail(error,
                     "%.*s: truncated: the header says %" PRIu64 " tokens, the file ends after "
                     "%" PRIu64 "\n%s",
                     NAME_SHOWN, path, *count, held, again);
-    if (file_bytes - SHARD_HEADER_BYTES != 2 * *count)
+    uint64_t behind = file_bytes - SHARD_HEADER_BYTES - token_bytes * *count;
+    if (behind > 0)
         return fail(error,
                     "%.*s: too long: the header says %" PRIu64 " tokens, and %" PRIu64
                     " bytes follow them\n%s",
-                    NAME_SHOWN, path, *count, file_bytes - SHARD_HEADER_BYTES - 2 * *count, again);
+                    NAME_SHOWN, path, *count, behind, again);
     return 0;
 }
 
-/* Finds the tokens in a mapped file of either format. */
+/* Finds the tokens in a mapped file of any format. */
 static int read_format(struct token_shard *shard, struct error *error) {
     const uint64_t bytes = shard->mapping_bytes;
     uint32_t first = 0;
     memcpy(&first, shard->mapping, bytes < sizeof first ? bytes : sizeof first);
-    if (first == LLAMA3_MAGIC)
-        return fail(error,
-                    "%.*s: a shard of 32-bit tokens (the Llama 3 variant, 20240801), which is not "
-                    "supported\nuse shards of 16-bit tokens (20240520)",
-                    NAME_SHOWN, shard->name);
-    if (first == SHARD_MAGIC) {
-        shard->tokens = (const uint16_t *)((const char *)shard->mapping + SHARD_HEADER_BYTES);
+    if (first == SHARD_MAGIC_16 || first == SHARD_MAGIC_32) {
+        const void *tokens = (const char *)shard->mapping + SHARD_HEADER_BYTES;
+        if (first == SHARD_MAGIC_32) shard->wide = tokens;
+        else shard->narrow = tokens;
         return check_header(shard->name, shard->mapping, bytes, &shard->count, error);
     }
     if (!is_named_bin(shard->name) || bytes % 2 != 0)
         return fail_no_shard(shard->name, bytes, first, error);
     shard->raw = true;
-    shard->tokens = shard->mapping;
+    shard->narrow = shard->mapping;
     shard->count = bytes / 2;
     return 0;
 }
@@ -160,11 +163,11 @@ int tokens_open(struct tokens *tokens, const char *pattern, struct error *error)
     return status;
 }
 
-int tokens_from_memory(struct tokens *tokens, uint16_t *owned, uint64_t count, const char *name,
+int tokens_from_memory(struct tokens *tokens, int32_t *owned, uint64_t count, const char *name,
                        struct error *error) {
     memset(tokens, 0, sizeof *tokens);
     struct token_shard shard = {
-        .name = strdup(name), .tokens = owned, .count = count, .owned = owned};
+        .name = strdup(name), .wide = owned, .count = count, .owned = owned};
     if (!shard.name) {
         free(owned);
         return fail(error, "out of memory while making the tokens of %.*s", NAME_SHOWN, name);
@@ -183,6 +186,15 @@ void tokens_close(struct tokens *tokens) {
     }
     arrfree(tokens->shards);
     tokens->count = 0;
+}
+
+void token_shard_read(const struct token_shard *shard, int32_t *tokens, uint64_t first,
+                      size_t count) {
+    assert(first <= shard->count && count <= shard->count - first);
+    if (shard->wide && count > 0) memcpy(tokens, shard->wide + first, count * sizeof *tokens);
+    if (shard->wide) return;
+    const uint16_t *narrow = shard->narrow + first;
+    for (size_t i = 0; i < count; i++) tokens[i] = narrow[i];
 }
 
 /* Splits a prefix into the directory it is in and the beginning of the files' names. */
@@ -251,16 +263,22 @@ static void shard_path(const struct shard_writer *writer, uint64_t number, const
     (void)length;
 }
 
-int shard_writer_open(struct shard_writer *writer, const char *prefix, uint64_t shard_tokens,
-                      struct error *error) {
+int shard_writer_open(struct shard_writer *writer, const char *prefix, int vocab_size,
+                      uint64_t shard_tokens, struct error *error) {
+    assert(vocab_size >= 1 && vocab_size <= VOCABULARY_MAX);
     assert(shard_tokens >= 1 && shard_tokens <= SHARD_TOKENS_MAX);
     memset(writer, 0, sizeof *writer);
     uint64_t leftovers;
     if (visit_shards(prefix, true, true, &leftovers, error)) return -1;
     writer->prefix = strdup(prefix);
     if (!writer->prefix) return fail(error, "out of memory while opening %.*s", NAME_SHOWN, prefix);
+    writer->vocab_size = vocab_size;
     writer->shard_tokens = shard_tokens;
     return 0;
+}
+
+size_t shard_writer_token_bytes(const struct shard_writer *writer) {
+    return writer->vocab_size > VOCABULARY_16_BITS ? sizeof(int32_t) : sizeof(uint16_t);
 }
 
 static int begin_shard(struct shard_writer *writer, struct error *error) {
@@ -268,7 +286,10 @@ static int begin_shard(struct shard_writer *writer, struct error *error) {
     shard_path(writer, writer->shards, ".part", path);
     if (file_writer_open(&writer->file, path, error)) return -1;
     /* A full shard is the common case; only the last one has its count corrected. */
-    uint32_t header[HEADER_WORDS] = {SHARD_MAGIC, SHARD_VERSION, (uint32_t)writer->shard_tokens};
+    const bool is_wide = shard_writer_token_bytes(writer) == sizeof(int32_t);
+    uint32_t header[HEADER_WORDS] = {is_wide ? SHARD_MAGIC_32 : SHARD_MAGIC_16,
+                                     is_wide ? SHARD_VERSION_32 : SHARD_VERSION_16,
+                                     (uint32_t)writer->shard_tokens};
     return file_writer_put(&writer->file, header, sizeof header, error);
 }
 
@@ -283,18 +304,49 @@ static int end_shard(struct shard_writer *writer, struct error *error) {
     return file_writer_commit(&writer->file, error);
 }
 
-int shard_writer_put(struct shard_writer *writer, const uint16_t *tokens, uint64_t count,
-                     struct error *error) {
+void shard_writer_pack(const struct shard_writer *writer, void *packed, const int32_t *tokens,
+                       size_t count) {
+    if (shard_writer_token_bytes(writer) == sizeof *tokens) {
+        if (count > 0) memcpy(packed, tokens, count * sizeof *tokens);
+        return;
+    }
+    uint16_t *narrow = packed;
+    int32_t bits = 0; /* of all tokens */
+    for (size_t i = 0; i < count; i++) {
+        narrow[i] = (uint16_t)tokens[i];
+        bits |= tokens[i];
+    }
+    assert(bits >= 0 && bits < VOCABULARY_16_BITS);
+}
+
+int shard_writer_put_packed(struct shard_writer *writer, const void *packed, uint64_t count,
+                            struct error *error) {
+    const size_t token_bytes = shard_writer_token_bytes(writer);
+    const uint8_t *bytes = packed;
     while (count > 0) {
         if (writer->tokens_in_shard == 0 && begin_shard(writer, error)) return -1;
         uint64_t room = writer->shard_tokens - writer->tokens_in_shard;
         uint64_t part = count < room ? count : room;
-        if (file_writer_put(&writer->file, tokens, part * sizeof *tokens, error)) return -1;
+        if (file_writer_put(&writer->file, bytes, part * token_bytes, error)) return -1;
         writer->tokens_in_shard += part;
         writer->tokens += part;
-        tokens += part;
+        bytes += part * token_bytes;
         count -= part;
         if (writer->tokens_in_shard == writer->shard_tokens && end_shard(writer, error)) return -1;
+    }
+    return 0;
+}
+
+int shard_writer_put(struct shard_writer *writer, const int32_t *tokens, uint64_t count,
+                     struct error *error) {
+    union {
+        uint16_t narrow[PUT_TOKENS];
+        int32_t wide[PUT_TOKENS];
+    } packed;
+    for (uint64_t done = 0, part; done < count; done += part) {
+        part = count - done < PUT_TOKENS ? count - done : PUT_TOKENS;
+        shard_writer_pack(writer, &packed, tokens + done, part);
+        if (shard_writer_put_packed(writer, &packed, part, error)) return -1;
     }
     return 0;
 }

@@ -1,11 +1,12 @@
-/* Token shards: files of 16-bit tokens, in the format of llm.c, which is also what is written:
+/* Token shards: files of tokens in 16 or 32 bits, in the two formats of llm.c, which are also what
+ * is written:
  *
  *     bytes 0 ..1023    256 little-endian int32: [0] = 20240520, [1] = 1, [2] = token count
  *     bytes 1024 ..     the tokens, little-endian uint16
  *
- * A count beyond 32 bits continues in [3], which is zero in every other file; this is our own
- * extension, and shard_writer never needs it. The variant of Llama 3 (20240801, version 7, uint32
- * tokens) is refused by name.
+ * or [0] = 20240801, [1] = 7 and the tokens in uint32. 16 bits are chosen wherever the vocabulary
+ * has room in them. Files of both may stand in one set. A count beyond 32 bits continues in [3],
+ * which is zero in every other file; this is our own extension, and shard_writer never needs it.
  *
  * Also read: the raw files of nanoGPT (train.bin), which are tokens from the first byte to the
  * last. A file is taken for one if its name ends in .bin, its size is even and not 0, and it begins
@@ -20,23 +21,29 @@
 
 #include "data/base/error.h"
 #include "data/base/files.h"
+#include "data/text/vocabulary.h"
 
 enum {
-    SHARD_MAGIC = 20240520,
-    SHARD_VERSION = 1,
+    SHARD_MAGIC_16 = 20240520,
+    SHARD_VERSION_16 = 1,
+    SHARD_MAGIC_32 = 20240801,
+    SHARD_VERSION_32 = 7,
     SHARD_HEADER_BYTES = 1024,
     SHARD_TOKENS_DEFAULT = 100000000,
     SHARD_TOKENS_MAX = INT32_MAX, /* what every reader of the format understands */
 };
 
 struct token_shard {
-    char *name;             /* the path, or what tokens_from_memory was told */
-    const uint16_t *tokens; /* [count] */
+    char *name; /* the path, or what tokens_from_memory was told */
+    /* [count], one of them, the other is NULL. What a file holds is not checked: a wide token may
+     * be any number. */
+    const uint16_t *narrow;
+    const int32_t *wide;
     uint64_t count;
     void *mapping; /* the mapped file, or NULL */
     size_t mapping_bytes;
-    uint16_t *owned; /* the tokens made in memory, or NULL */
-    bool raw;        /* a file of nanoGPT, without a header */
+    int32_t *owned; /* the tokens made in memory, or NULL */
+    bool raw;       /* a file of nanoGPT, without a header */
 };
 
 /* A set of shards, in the order of their names. Read-only once made: any thread may read it. */
@@ -55,8 +62,12 @@ int tokens_open(struct tokens *tokens, const char *pattern, struct error *error)
 
 /* A set of one shard made of `owned`, [count] and allocated by malloc, which belongs to the set
  * from now on, on failure too. `name` stands for a path in messages. */
-int tokens_from_memory(struct tokens *tokens, uint16_t *owned, uint64_t count, const char *name,
+int tokens_from_memory(struct tokens *tokens, int32_t *owned, uint64_t count, const char *name,
                        struct error *error);
+
+/* Stores the tokens first .. first + count - 1 of a shard, which must be there. */
+void token_shard_read(const struct token_shard *shard, int32_t *tokens, uint64_t first,
+                      size_t count);
 
 /* Releases everything. Harmless on a set that failed to open or is closed already. */
 void tokens_close(struct tokens *tokens);
@@ -67,6 +78,7 @@ void tokens_close(struct tokens *tokens);
  * shard_writer_abandon leaves the disk as it was. */
 struct shard_writer {
     char *prefix; /* NULL: not open */
+    int vocab_size;
     uint64_t shard_tokens;
     struct file_writer file; /* the shard being written, if tokens_in_shard > 0 */
     uint64_t tokens_in_shard;
@@ -78,12 +90,21 @@ struct shard_writer {
  */
 int shards_existing(const char *prefix, uint64_t *count, struct error *error);
 
-/* shard_tokens: tokens per shard, 1 .. SHARD_TOKENS_MAX. Removes what a killed writer of the same
- * prefix has left. The directory must exist. */
-int shard_writer_open(struct shard_writer *writer, const char *prefix, uint64_t shard_tokens,
-                      struct error *error);
-int shard_writer_put(struct shard_writer *writer, const uint16_t *tokens, uint64_t count,
+/* vocab_size: tokens are smaller; it decides between 16 and 32 bits. shard_tokens: tokens per
+ * shard, 1 .. SHARD_TOKENS_MAX. Removes what a killed writer of the same prefix has left. The
+ * directory must exist. */
+int shard_writer_open(struct shard_writer *writer, const char *prefix, int vocab_size,
+                      uint64_t shard_tokens, struct error *error);
+int shard_writer_put(struct shard_writer *writer, const int32_t *tokens, uint64_t count,
                      struct error *error);
+
+/* The two halves of put, for threads that share the first one out. Packed tokens are as the files
+ * of this writer hold them, 2 or 4 bytes each, aligned to that. */
+size_t shard_writer_token_bytes(const struct shard_writer *writer);
+void shard_writer_pack(const struct shard_writer *writer, void *packed, const int32_t *tokens,
+                       size_t count);
+int shard_writer_put_packed(struct shard_writer *writer, const void *packed, uint64_t count,
+                            struct error *error);
 
 /* Completes the last shard. Afterwards only publish or abandon. */
 int shard_writer_finish(struct shard_writer *writer, struct error *error);

@@ -117,7 +117,7 @@ const struct config_option config_options[] = {
                  "multiple of 64.")),
     INTEGER(model.n_positions, 256, 1, 1048576, COMPUTED(PRESET_RULE),
             HELP("Longest context in tokens.")),
-    INTEGER(model.vocab_size, 256, 2, 65536,
+    INTEGER(model.vocab_size, 256, 2, 1048576,
             COMPUTED(PRESET_RULE ", or 50257 with data.tokenizer gpt2"),
             HELP("Number of different tokens.")),
     ENUM(model.norm, NORM_LAYERNORM, norm_words, COMPUTED(PRESET_RULE),
@@ -245,7 +245,7 @@ const struct config_option config_options[] = {
     INTEGER(sample.tokens, 200, 1, 1048576, HELP("Tokens per sample.")),
     NUMBER(sample.temperature, 0.8, 0, 100,
            HELP("Randomness of a sample; 0 = always the likeliest token.")),
-    INTEGER(sample.top_k, 0, 0, 65536,
+    INTEGER(sample.top_k, 0, 0, 1048576,
             HELP("Draw only among the k likeliest tokens; 0 = among all.")),
     NUMBER(
         sample.top_p, 1, 0, 1,

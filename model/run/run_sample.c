@@ -62,12 +62,12 @@ void text_stream_end(struct text_stream *stream) {
 }
 
 /* What a text begins with where nothing is said: the token between texts, or a line break. */
-static int encode_prompt(uint16_t **tokens, const struct tokenizer *tokenizer, const char *prompt,
+static int encode_prompt(int32_t **tokens, const struct tokenizer *tokenizer, const char *prompt,
                          struct error *error) {
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
     if (!encoder) return fail(error, "out of memory for the prompt");
     if (prompt[0]) tokenizer_encode(encoder, tokens, prompt, strlen(prompt), true);
-    else if (tokenizer->end_of_text >= 0) arrput(*tokens, (uint16_t)tokenizer->end_of_text);
+    else if (tokenizer->end_of_text >= 0) arrput(*tokens, tokenizer->end_of_text);
     else tokenizer_encode(encoder, tokens, "\n", 1, false);
     tokenizer_encoder_close(encoder);
     return 0;
@@ -78,7 +78,7 @@ int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
                  const struct sample_options *options, struct error *error) {
     struct text_stream stream = {.out = out, .tokenizer = tokenizer};
     struct sample_options all = *options;
-    uint16_t *tokens = NULL;
+    int32_t *tokens = NULL;
     if (encode_prompt(&tokens, tokenizer, prompt, error)) return -1;
     if (arrlen(tokens) > gpt->capacity.sequence_length)
         fprintf(stderr, "note: of %td tokens of the prompt the last %" PRId64 " are read\n",

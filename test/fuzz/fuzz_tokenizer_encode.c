@@ -52,7 +52,7 @@ static void begin(void) {
     require(encoder != NULL);
 }
 
-static void require_decoded(const uint16_t *tokens, const uint8_t *text, size_t size) {
+static void require_decoded(const int32_t *tokens, const uint8_t *text, size_t size) {
     size_t at = 0, length;
     for (size_t i = 0; i < arrlenu(tokens); i++) {
         const uint8_t *bytes = tokenizer_bytes(&tokenizer, tokens[i], &length);
@@ -63,8 +63,8 @@ static void require_decoded(const uint16_t *tokens, const uint8_t *text, size_t 
 }
 
 /* The plain tokens, by the definition. Only where it does not take too long. */
-static void require_like_naive(const uint16_t *tokens, const uint8_t *text, size_t size) {
-    uint16_t *expected = NULL;
+static void require_like_naive(const int32_t *tokens, const uint8_t *text, size_t size) {
+    int32_t *expected = NULL;
     size_t from, to;
     pieces_begin(&pieces, text, size);
     while (pieces_next(&pieces, &from, &to)) {
@@ -75,12 +75,13 @@ static void require_like_naive(const uint16_t *tokens, const uint8_t *text, size
         naive_merge(&bpe, &expected, text + from, to - from);
     }
     require(arrlenu(tokens) == arrlenu(expected));
-    require(arrlenu(tokens) == 0 || memcmp(tokens, expected, arrlenu(tokens) * 2) == 0);
+    require(arrlenu(tokens) == 0 ||
+            memcmp(tokens, expected, arrlenu(tokens) * sizeof *tokens) == 0);
     arrfree(expected);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
-    uint16_t *tokens = NULL;
+    int32_t *tokens = NULL;
     if (!encoder) begin();
     bpe.whole_text = size > 0 && bytes[0] == 'W';
     tokenizer_encode(encoder, &tokens, bytes, size, true);

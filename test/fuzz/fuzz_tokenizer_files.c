@@ -24,12 +24,12 @@ static void require_whole(struct bpe *bpe) {
     static const uint8_t text[] = "The the <|endoftext|> \xff\xc3\xa4 aaaa\n";
     struct error error;
     size_t at = 0, length;
-    uint16_t *tokens = NULL;
+    int32_t *tokens = NULL;
     const struct tokenizer tokenizer = {.kind = TOKENIZER_GPT2,
                                         .vocab_size = bpe->vocab_size,
                                         .end_of_text = bpe->end_of_text,
                                         .bpe = bpe};
-    require(bpe->vocab_size >= 256 && bpe->vocab_size <= TOKENIZER_VOCAB_MAX);
+    require(bpe->vocab_size >= 256 && bpe->vocab_size <= VOCABULARY_MAX);
     require(bpe_compare(bpe, "a", bpe, "b", &error) == 0);
     for (size_t i = 0; i < arrlenu(bpe->merges); i++) {
         const uint32_t *starts = bpe->starts;

@@ -2,8 +2,8 @@
 #include "data/text/tokens.h"
 #include "test/fuzz/fuzz.h"
 
-/* Two thirds of the inputs are a header's four numbers and tokens, half of those with a count that
- * is right; the rest of the header and the other inputs are as they come. */
+/* Two thirds of the inputs are a header's four numbers and tokens, of 16 or 32 bits, half of those
+ * with a count that is right; the rest of the header and the other inputs are as they come. */
 static size_t build(uint8_t *image, const uint8_t *bytes, size_t size) {
     if (size < 17 || bytes[0] % 3 == 0) {
         memcpy(image, bytes, size);
@@ -11,9 +11,10 @@ static size_t build(uint8_t *image, const uint8_t *bytes, size_t size) {
     }
     uint32_t header[SHARD_HEADER_BYTES / 4] = {0};
     memcpy(header, bytes + 1, 16);
-    header[0] = SHARD_MAGIC;
-    if (bytes[0] % 2) header[1] = SHARD_VERSION;
-    if (bytes[0] % 3 == 1) header[2] = (uint32_t)(size - 17) / 2, header[3] = 0;
+    const bool is_wide = bytes[0] & 4;
+    header[0] = is_wide ? SHARD_MAGIC_32 : SHARD_MAGIC_16;
+    if (bytes[0] % 2) header[1] = is_wide ? SHARD_VERSION_32 : SHARD_VERSION_16;
+    if (bytes[0] % 3 == 1) header[2] = (uint32_t)(size - 17) / (is_wide ? 4 : 2), header[3] = 0;
     memcpy(image, header, sizeof header);
     memcpy(image + sizeof header, bytes + 17, size - 17);
     return sizeof header + size - 17;
@@ -30,8 +31,15 @@ static void check(const char *path, bool is_named_bin, const uint8_t *image, siz
     const size_t header_bytes = shard->raw ? 0 : SHARD_HEADER_BYTES;
     require(is_named_bin || !shard->raw);
     require(tokens.count == shard->count && tokens.count <= size);
-    require(size == header_bytes + 2 * tokens.count);
-    require(memcmp(shard->tokens, image + header_bytes, 2 * tokens.count) == 0);
+    const size_t token_bytes = shard->wide ? 4 : 2;
+    require(!shard->wide == !!shard->narrow && !(shard->raw && shard->wide));
+    require(size == header_bytes + token_bytes * tokens.count);
+    for (uint64_t i = 0; i < tokens.count; i++) {
+        int32_t token, expected = 0;
+        token_shard_read(shard, &token, i, 1);
+        memcpy(&expected, image + header_bytes + token_bytes * i, token_bytes);
+        require(token == expected);
+    }
     tokens_close(&tokens);
 }
 

@@ -35,7 +35,7 @@ static inline void close_sampler(struct rig *rig, struct gpt *gpt) {
     backend_close(&rig->be);
 }
 
-static const uint16_t prompt[PROMPT] = {5, 17, 60, 0, 33};
+static const int32_t prompt[PROMPT] = {5, 17, 60, 0, 33};
 
 static inline struct sample_options greedy(void) {
     return (struct sample_options){.prompt = prompt,
@@ -47,17 +47,17 @@ static inline struct sample_options greedy(void) {
 
 /* Collects a text: the prompt, then what is emitted. */
 struct collector {
-    uint16_t *text;
+    int32_t *text;
     int64_t length;
 };
 
 static inline void collect(void *context, int token) {
     struct collector *collector = context;
-    collector->text[collector->length++] = (uint16_t)token;
+    collector->text[collector->length++] = token;
 }
 
 /* Returns the length of prompt and continuation. */
-static inline int64_t sample_some(struct gpt *gpt, uint16_t *text,
+static inline int64_t sample_some(struct gpt *gpt, int32_t *text,
                                   const struct sample_options *options) {
     struct error error = {0};
     struct sample_result result;
@@ -72,7 +72,7 @@ static inline int64_t sample_some(struct gpt *gpt, uint16_t *text,
     return collector.length;
 }
 
-static inline void sample(struct gpt *gpt, uint16_t *text, const struct sample_options *options) {
-    memset(text, 0xee, TEXT * sizeof *text);
+static inline void sample(struct gpt *gpt, int32_t *text, const struct sample_options *options) {
+    memset(text, 0x7e, TEXT * sizeof *text);
     cr_expect_eq(sample_some(gpt, text, options), options->prompt_length + options->tokens);
 }

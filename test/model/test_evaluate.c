@@ -113,7 +113,7 @@ Test(evaluate, bad_data_is_an_error) {
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     rig_open(&rig, 1);
     rig.loader.options.shuffle = false;
-    ((uint16_t *)rig.tokens.shards[0].tokens)[2 * RIG_LENGTH + 5] = RIG_VOCABULARY;
+    rig.tokens.shards[0].owned[2 * RIG_LENGTH + 5] = RIG_VOCABULARY;
     eval_open(&eval, &rig, 2, 4);
     cr_expect_eq(evaluate(&eval.evaluator, &loss, &rig.loader, 4, &rig.error), -1);
     cr_expect_not_null(strstr(rig.error.text, "outside the vocabulary"), "%s", rig.error.text);

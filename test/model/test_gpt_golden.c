@@ -83,10 +83,10 @@ static void name_in_fixture(char name[NAME_MAX_BYTES], const struct setup *s, co
 static void make_tokens(struct setup *s) {
     const int32_t *given = safetensors_find(&s->file, "tokens")->data;
     for (int i = 0; i < STEPS * MICRO_BATCHES * BATCH; i++) {
-        uint16_t *owned = malloc((LENGTH + 1) * sizeof *owned);
-        for (int t = 0; t <= LENGTH; t++) owned[t] = (uint16_t)given[i * (LENGTH + 1) + t];
+        int32_t *owned = malloc((LENGTH + 1) * sizeof *owned);
+        for (int t = 0; t <= LENGTH; t++) owned[t] = given[i * (LENGTH + 1) + t];
         struct token_shard shard = {
-            .name = strdup("fixture"), .tokens = owned, .count = LENGTH + 1, .owned = owned};
+            .name = strdup("fixture"), .wide = owned, .count = LENGTH + 1, .owned = owned};
         arrput(s->tokens.shards, shard);
         s->tokens.count += shard.count;
     }

@@ -54,7 +54,7 @@ static void peak_config(struct config *config, enum config_precision precision,
 }
 
 static bool sample(struct rig *rig) {
-    const uint16_t prompt[] = {1, 2, 3};
+    const int32_t prompt[] = {1, 2, 3};
     struct sample_result result;
     struct sample_options options = {.prompt = prompt,
                                      .prompt_length = 3,

@@ -5,23 +5,23 @@
 static void check_greedy(enum config_precision precision) {
     struct rig rig = {0};
     struct gpt gpt;
-    uint16_t first[TEXT], second[TEXT];
+    int32_t first[TEXT], second[TEXT];
     rig_config(&rig.config, precision);
     open_sampler(&rig, &gpt);
     struct sample_options options = greedy();
     sample(&gpt, first, &options);
-    cr_expect_arr_eq(first, prompt, (PROMPT) * sizeof(uint16_t));
+    cr_expect_arr_eq(first, prompt, (PROMPT) * sizeof(int32_t));
     for (int i = 0; i < TEXT; i++) cr_expect_lt(first[i], RIG_VOCABULARY);
     options.seed = 99;
     options.stream = 7;
     options.top_k = 5;
     sample(&gpt, second, &options);
-    cr_expect_arr_eq(first, second, (TEXT) * sizeof(uint16_t),
+    cr_expect_arr_eq(first, second, (TEXT) * sizeof(int32_t),
                      "temperature 0 looked at the seed or at top_k");
     options.temperature = 2;
     options.top_k = 1;
     sample(&gpt, second, &options);
-    cr_expect_arr_eq(first, second, (TEXT) * sizeof(uint16_t), "top_k 1 is not the likeliest");
+    cr_expect_arr_eq(first, second, (TEXT) * sizeof(int32_t), "top_k 1 is not the likeliest");
     close_sampler(&rig, &gpt);
 }
 
@@ -33,7 +33,7 @@ Test(sample, greedy_is_the_same_every_time_and_is_top_1) {
 Test(sample, top_k_keeps_k_tokens_among_equals) {
     struct rig rig = {0};
     struct gpt gpt;
-    uint16_t text[TEXT];
+    int32_t text[TEXT];
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     open_sampler(&rig, &gpt);
     sharpen(&gpt, 0);
@@ -57,7 +57,7 @@ Test(sample, top_k_keeps_k_tokens_among_equals) {
 Test(sample, stops_when_asked) {
     struct rig rig = {0};
     struct gpt gpt;
-    uint16_t text[TEXT];
+    int32_t text[TEXT];
     int64_t length = 0;
     volatile sig_atomic_t stop = 1;
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
@@ -66,7 +66,7 @@ Test(sample, stops_when_asked) {
     options.stop = &stop;
     length = sample_some(&gpt, text, &options);
     cr_expect(length >= (int64_t)PROMPT && length <= (int64_t)PROMPT + 1);
-    cr_expect_arr_eq(text, prompt, (PROMPT) * sizeof(uint16_t));
+    cr_expect_arr_eq(text, prompt, (PROMPT) * sizeof(int32_t));
     stop = 0;
     cr_expect_eq(sample_some(&gpt, text, &options), TEXT);
     close_sampler(&rig, &gpt);
@@ -75,7 +75,7 @@ Test(sample, stops_when_asked) {
 Test(sample, seed_and_stream_make_the_text) {
     struct rig rig = {0};
     struct gpt gpt;
-    uint16_t first[TEXT], second[TEXT];
+    int32_t first[TEXT], second[TEXT];
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     open_sampler(&rig, &gpt);
     struct sample_options options = greedy();
@@ -83,14 +83,14 @@ Test(sample, seed_and_stream_make_the_text) {
     options.seed = 1;
     sample(&gpt, first, &options);
     sample(&gpt, second, &options);
-    cr_expect_arr_eq(first, second, (TEXT) * sizeof(uint16_t));
+    cr_expect_arr_eq(first, second, (TEXT) * sizeof(int32_t));
     options.seed = 2;
     sample(&gpt, second, &options);
-    cr_expect_arr_neq(first, second, (TEXT) * sizeof(uint16_t), "another seed, the same text");
+    cr_expect_arr_neq(first, second, (TEXT) * sizeof(int32_t), "another seed, the same text");
     options.seed = 1;
     options.stream = 1;
     sample(&gpt, second, &options);
-    cr_expect_arr_neq(first, second, (TEXT) * sizeof(uint16_t), "another stream, the same text");
+    cr_expect_arr_neq(first, second, (TEXT) * sizeof(int32_t), "another stream, the same text");
     close_sampler(&rig, &gpt);
 }
 
@@ -135,7 +135,7 @@ static void check_distribution(struct gpt *gpt, double temperature, int64_t top_
     enum { DRAWS = 3000 };
     double p[RIG_VOCABULARY], chi_square = 0, rest = 0;
     int counts[RIG_VOCABULARY] = {0}, rest_count = 0, classes = 0;
-    uint16_t text[PROMPT + 1];
+    int32_t text[PROMPT + 1];
     expected_distribution(gpt, p, temperature, top_k, top_p);
     struct sample_options options = greedy();
     options.tokens = 1;
@@ -183,7 +183,7 @@ Test(sample, draws_follow_the_softmax) {
 static void check_top_k(struct gpt *gpt, int64_t top_k) {
     double p[RIG_VOCABULARY];
     bool seen[RIG_VOCABULARY] = {false};
-    uint16_t text[PROMPT + 1];
+    int32_t text[PROMPT + 1];
     expected_distribution(gpt, p, 100, top_k, 1);
     struct sample_options options = greedy();
     options.tokens = 1;
@@ -213,33 +213,33 @@ Test(sample, top_k_is_the_k_likeliest) {
 Test(sample, context_longer_than_the_window_keeps_its_end) {
     struct rig rig = {0};
     struct gpt gpt;
-    uint16_t whole[TEXT], cut[TEXT], given[GIVEN];
+    int32_t whole[TEXT], cut[TEXT], given[GIVEN];
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     open_sampler(&rig, &gpt);
-    for (size_t i = 0; i < GIVEN; i++) given[i] = (uint16_t)(i * 7 % RIG_VOCABULARY);
+    for (size_t i = 0; i < GIVEN; i++) given[i] = (int32_t)(i * 7 % RIG_VOCABULARY);
     struct sample_options options = {
         .prompt = given, .prompt_length = GIVEN, .tokens = TEXT - GIVEN, .end_of_text = -1};
     sample(&gpt, whole, &options);
     options.prompt = given + GIVEN - RIG_LENGTH;
     options.prompt_length = RIG_LENGTH;
     sample(&gpt, cut, &options);
-    cr_expect_arr_eq(whole, given, (GIVEN) * sizeof(uint16_t));
+    cr_expect_arr_eq(whole, given, (GIVEN) * sizeof(int32_t));
     cr_expect_arr_eq(whole + GIVEN - RIG_LENGTH, cut,
-                     (RIG_LENGTH + TEXT - GIVEN) * sizeof(uint16_t));
+                     (RIG_LENGTH + TEXT - GIVEN) * sizeof(int32_t));
     close_sampler(&rig, &gpt);
 }
 
 Test(sample, no_tokens_is_the_prompt) {
     struct rig rig = {0};
     struct gpt gpt;
-    uint16_t text[TEXT];
+    int32_t text[TEXT];
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     open_sampler(&rig, &gpt);
     struct sample_options options = greedy();
     options.tokens = 0;
     sample(&gpt, text, &options);
-    cr_expect_arr_eq(text, prompt, (PROMPT) * sizeof(uint16_t));
-    cr_expect_eq(text[PROMPT], 0xeeee);
+    cr_expect_arr_eq(text, prompt, (PROMPT) * sizeof(int32_t));
+    cr_expect_eq(text[PROMPT], 0x7e7e7e7e);
     close_sampler(&rig, &gpt);
 }
 
@@ -248,8 +248,8 @@ Test(sample, tokens_are_bytes_of_the_vocabulary) {
     for (int vocabulary = 2; vocabulary <= 300; vocabulary += 149) {
         struct rig rig = {0};
         struct gpt gpt;
-        uint16_t text[TEXT];
-        const uint16_t one[] = {1};
+        int32_t text[TEXT];
+        const int32_t one[] = {1};
         rig_config(&rig.config, CONFIG_PRECISION_FP32);
         rig.config.model.vocab_size = vocabulary;
         open_sampler(&rig, &gpt);
@@ -271,7 +271,7 @@ Test(sample, tokens_are_bytes_of_the_vocabulary) {
 static void check_inside_training(enum config_precision precision, int64_t micro_batch) {
     struct rig rig = {0}, alone = {0};
     struct gpt gpt;
-    uint16_t expected[TEXT], text[TEXT];
+    int32_t expected[TEXT], text[TEXT];
     rig_config(&rig.config, precision);
     rig.config.train.micro_batch_size = micro_batch;
     rig.config.sample.every = 1;
@@ -287,7 +287,7 @@ static void check_inside_training(enum config_precision precision, int64_t micro
     options.temperature = 1;
     sample(&rig.trainer.gpt, text, &options);
     sample(&gpt, expected, &options);
-    cr_expect_arr_eq(text, expected, (TEXT) * sizeof(uint16_t), "%s",
+    cr_expect_arr_eq(text, expected, (TEXT) * sizeof(int32_t), "%s",
                      config_precision_name(precision));
     rig_step(&rig);
     close_sampler(&alone, &gpt);
@@ -323,7 +323,7 @@ Test(sample, workspace_suffices_with_avx512) {
 Test(sample, stops_at_the_end_of_text) {
     struct rig rig = {0};
     struct gpt gpt;
-    uint16_t text[TEXT], ended[TEXT];
+    int32_t text[TEXT], ended[TEXT];
     struct sample_result result;
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     open_sampler(&rig, &gpt);
@@ -358,7 +358,7 @@ Test(sample, predictions_that_are_not_finite_are_an_error) {
 Test(sample, only_tokens_of_the_vocabulary_given) {
     struct rig rig = {0};
     struct gpt gpt;
-    uint16_t text[TEXT];
+    int32_t text[TEXT];
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     open_sampler(&rig, &gpt);
     struct sample_options options = greedy();

@@ -76,7 +76,7 @@ Test(sample_cache, a_full_context_goes_on_with_its_newer_half) {
     enum { LONG = 3 * RIG_LENGTH };
     struct rig rig = {0};
     struct gpt gpt;
-    uint16_t text[LONG], expected[LONG];
+    int32_t text[LONG], expected[LONG];
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
     open_sampler(&rig, &gpt);
     struct sample_options options = greedy();
@@ -92,7 +92,7 @@ Test(sample_cache, a_full_context_goes_on_with_its_newer_half) {
         int best = 0;
         for (int v = 1; v < RIG_VOCABULARY; v++)
             if (logits[v] > logits[best]) best = v;
-        expected[at] = (uint16_t)best;
+        expected[at] = (int32_t)best;
         free(logits);
     }
     cr_expect_arr_eq(text, expected, sizeof text);

@@ -403,7 +403,7 @@ Test(trainer, evaluation_is_the_mean_of_its_batches) {
 Test(trainer, sampling_changes_nothing) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {
         struct rig rig = {0}, plain = {0};
-        const uint16_t prompt[] = {1, 2, 3};
+        const int32_t prompt[] = {1, 2, 3};
         struct sample_result result;
         rig_config(&rig.config, rig_precisions[p]);
         rig.config.sample.every = 1; /* so that sampling is planned for */

@@ -52,13 +52,13 @@ static inline void rig_config(struct config *config, enum config_precision preci
 }
 
 static inline void rig_open_data(struct rig *rig) {
-    uint16_t *tokens = malloc(RIG_TOKENS * sizeof *tokens);
+    int32_t *tokens = malloc(RIG_TOKENS * sizeof *tokens);
     int vocabulary = (int)rig->config.model.vocab_size, last = 0;
     for (int i = 0; i < RIG_TOKENS; i++) {
         bool jump = random_uniform(7, 1, (uint64_t)i) < 0.2;
         last = jump ? (int)(random_bits(7, 2, (uint64_t)i) % (uint64_t)vocabulary)
                     : (last * 3 + 1) % vocabulary;
-        tokens[i] = (uint16_t)last;
+        tokens[i] = last;
     }
     struct loader_options options = {(int)rig->config.data.seq_len, 5, true, vocabulary};
     cr_assert_eq(tokens_from_memory(&rig->tokens, tokens, RIG_TOKENS, "rig", &rig->error), 0, "%s",

@@ -18,6 +18,7 @@
 
 #include "data/base/files.h"
 #include "data/text/tokens.h"
+#include "test/data/text/token_at.h"
 #include "test/scratch.h"
 
 enum { ARGUMENTS_MAX = 24, BLOCK_BYTES = 16 << 20, OUTPUT_MAX = 20000 };
@@ -92,8 +93,9 @@ static inline char *tokens_text(const char *pattern) {
     cr_assert_eq(tokens_open(&tokens, in_folder("%s", pattern), &error), 0, "%s", error.text);
     for (int s = 0; s < (int)arrlen(tokens.shards); s++)
         for (uint64_t i = 0; i < tokens.shards[s].count; i++) {
-            cr_assert_lt(tokens.shards[s].tokens[i], 256);
-            arrput(text, (char)tokens.shards[s].tokens[i]);
+            const int32_t token = token_at(&tokens.shards[s], i);
+            cr_assert_lt(token, 256);
+            arrput(text, (char)token);
         }
     arrput(text, '\0');
     tokens_close(&tokens);

@@ -6,7 +6,7 @@
 #include "data/base/random.h"
 #include "test/small_bpe.h"
 
-static void merge(const struct bpe *bpe, uint16_t **tokens, const void *piece, size_t size) {
+static void merge(const struct bpe *bpe, int32_t **tokens, const void *piece, size_t size) {
     struct bpe_scratch scratch = {0};
     arrsetlen(*tokens, 0);
     bpe_merge(bpe, &scratch, tokens, piece, size);
@@ -15,7 +15,7 @@ static void merge(const struct bpe *bpe, uint16_t **tokens, const void *piece, s
 
 /* Whether the tokens spell `spelled`, their bytes with bars between. */
 static void expect_spelled(const struct bpe *bpe, const char *piece, const char *spelled) {
-    uint16_t *tokens = NULL;
+    int32_t *tokens = NULL;
     char text[256] = "";
     merge(bpe, &tokens, piece, strlen(piece));
     for (size_t i = 0; i < arrlenu(tokens); i++)
@@ -56,7 +56,7 @@ Test(bpe, two_merges_may_have_one_result) {
 
 Test(bpe, without_merges_bytes_are_tokens) {
     struct bpe bpe;
-    uint16_t *tokens = NULL;
+    int32_t *tokens = NULL;
     uint8_t piece[256];
     for (int i = 0; i < 256; i++) piece[i] = (uint8_t)i;
     small_bpe(&bpe, NULL, 0);
@@ -109,7 +109,7 @@ static void random_bpe(struct bpe *bpe, uint64_t *random, int count) {
 }
 
 static void expect_like_naive(const struct bpe *bpe, const uint8_t *piece, size_t size) {
-    uint16_t *tokens = NULL, *expected = NULL;
+    int32_t *tokens = NULL, *expected = NULL;
     merge(bpe, &tokens, piece, size);
     naive_merge(bpe, &expected, piece, size);
     cr_assert_eq(arrlenu(tokens), arrlenu(expected), "%.*s", (int)size, (const char *)piece);
@@ -133,4 +133,34 @@ Test(bpe, long_and_short_pieces_are_merged_as_the_definition_says) {
         }
         bpe_free(&bpe);
     }
+}
+
+/* Pairs at the end of the largest vocabulary, one of them of the same bits as an empty place of the
+ * table. */
+Test(bpe, the_last_tokens_of_the_largest_vocabulary_merge) {
+    enum { LAST = VOCABULARY_MAX - 1 };
+    struct bpe bpe = {.vocab_size = VOCABULARY_MAX, .end_of_text = -1};
+    int32_t *tokens = NULL;
+    bpe.byte_tokens['a'] = LAST;
+    bpe.byte_tokens['b'] = LAST - 1;
+    arrput(bpe.merges, ((struct bpe_merge){LAST, LAST - 1, LAST - 2}));
+    bpe_index(&bpe);
+    const int32_t unmerged[] = {LAST, LAST, LAST, LAST - 2};
+    merge(&bpe, &tokens, "aaaab", 5);
+    cr_assert_eq(arrlenu(tokens), 4);
+    cr_expect_arr_eq(tokens, unmerged, sizeof unmerged);
+    arrput(bpe.merges, ((struct bpe_merge){LAST, LAST, LAST - 3}));
+    bpe_index(&bpe);
+    const int32_t merged[] = {LAST - 3, LAST, LAST - 2};
+    merge(&bpe, &tokens, "aaaab", 5);
+    cr_assert_eq(arrlenu(tokens), 3);
+    cr_expect_arr_eq(tokens, merged, sizeof merged);
+    /* A long piece goes another way. */
+    char piece[2 * 60 + 1] = "";
+    for (int i = 0; i < 60; i++) strcat(piece, "ab");
+    merge(&bpe, &tokens, piece, strlen(piece));
+    cr_assert_eq(arrlenu(tokens), 60);
+    for (int i = 0; i < 60; i++) cr_expect_eq(tokens[i], LAST - 2);
+    arrfree(tokens);
+    bpe_free(&bpe);
 }

@@ -56,12 +56,12 @@ Test(bpe_builder, refuses_tokens_that_are_none) {
     expect_reason(bpe_builder_add_token(&builder, "", 256), "a token without a name");
     expect_reason(bpe_builder_add_token(&builder, "a", 256), "\"a\" stands there twice");
     expect_reason(bpe_builder_add_token(&builder, "aa", -1),
-                  "the number of \"aa\" is no whole number within 0 to 65535");
+                  "the number of \"aa\" is no whole number within 0 to 1048575");
     /* A name is cut between its characters. */
-    expect_reason(bpe_builder_add_token(&builder, name, 65536),
+    expect_reason(bpe_builder_add_token(&builder, name, 1048576),
                   "the number of \"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\" is no whole number "
-                  "within 0 to 65535");
-    cr_expect_null(bpe_builder_add_token(&builder, "aa", 65535));
+                  "within 0 to 1048575");
+    cr_expect_null(bpe_builder_add_token(&builder, "aa", 1048575));
 }
 
 Test(bpe_builder, refuses_holes) {

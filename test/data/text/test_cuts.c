@@ -81,7 +81,7 @@ Test(cuts, keep_the_tokens) {
     cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_GPT2, "test/golden/tokenizer/small", &error),
                  0, "%s", error.text);
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(&tokenizer);
-    uint16_t *whole = NULL, *parts = NULL;
+    int32_t *whole = NULL, *parts = NULL;
     for (uint64_t number = 0; number < 20000; number++) {
         const size_t size = nasty_text(text, number);
         arrsetlen(whole, 0);

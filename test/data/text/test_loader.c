@@ -16,8 +16,8 @@ static struct error error;
 static struct tokens made_of(const uint64_t *counts, int shards) {
     struct tokens all = {0};
     for (int s = 0; s < shards; s++) {
-        uint16_t *owned = malloc((counts[s] + 1) * sizeof *owned);
-        for (uint64_t t = 0; t < counts[s]; t++) owned[t] = (uint16_t)(1000 * s + (int)t);
+        int32_t *owned = malloc((counts[s] + 1) * sizeof *owned);
+        for (uint64_t t = 0; t < counts[s]; t++) owned[t] = 1000 * s + (int32_t)t;
         struct tokens one;
         char name[32];
         snprintf(name, sizeof name, "shard %d", s);
@@ -150,7 +150,7 @@ Test(loader, names_a_token_outside_the_vocabulary) {
 }
 
 Test(loader, checks_the_first_input_too) {
-    uint16_t *owned = calloc(5, sizeof *owned);
+    int32_t *owned = calloc(5, sizeof *owned);
     struct tokens tokens;
     struct loader loader;
     struct loader_options options = {.seq_len = 4, .vocab_size = 7};

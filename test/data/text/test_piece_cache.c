@@ -1,4 +1,5 @@
 #include "data/text/piece_cache.h"
+#include "data/text/vocabulary.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -19,7 +20,8 @@ TestSuite(piece_cache, .init = begin, .fini = end);
 
 Test(piece_cache, keeps_pieces_of_all_sizes_up_to_the_largest) {
     uint8_t piece[PIECE_CACHE_BYTES_MAX + 1];
-    const uint16_t tokens[PIECE_CACHE_TOKENS_MAX] = {7, 8, [PIECE_CACHE_TOKENS_MAX - 1] = 65535};
+    const int32_t tokens[PIECE_CACHE_TOKENS_MAX] = {
+        7, 8, [PIECE_CACHE_TOKENS_MAX - 1] = VOCABULARY_MAX - 1};
     for (size_t i = 0; i < sizeof piece; i++) piece[i] = (uint8_t)(i * 37);
     for (size_t size = 1; size <= PIECE_CACHE_BYTES_MAX; size++) {
         struct piece_cache_entry *entry = piece_cache_place(&cache, piece, size);
@@ -46,7 +48,7 @@ Test(piece_cache, keeps_pieces_of_all_sizes_up_to_the_largest) {
 
 Test(piece_cache, too_many_tokens_are_not_kept) {
     const uint8_t piece[] = "pieces";
-    const uint16_t tokens[PIECE_CACHE_TOKENS_MAX + 1] = {1};
+    const int32_t tokens[PIECE_CACHE_TOKENS_MAX + 1] = {1};
     struct piece_cache_entry *entry = piece_cache_place(&cache, piece, 6);
     piece_cache_put(entry, piece, 6, tokens, PIECE_CACHE_TOKENS_MAX + 1);
     cr_expect_not(piece_cache_holds(entry, piece, 6));
@@ -57,7 +59,7 @@ Test(piece_cache, pieces_spread_and_take_the_place_of_older_ones) {
     char piece[16];
     for (int i = 0; i < 4 * PIECE_CACHE_ENTRIES; i++) {
         const size_t size = (size_t)snprintf(piece, sizeof piece, " word%d", i);
-        const uint16_t token = (uint16_t)i;
+        const int32_t token = i;
         struct piece_cache_entry *entry = piece_cache_place(&cache, (uint8_t *)piece, size);
         piece_cache_put(entry, (uint8_t *)piece, size, &token, 1);
         cr_assert(piece_cache_holds(entry, (uint8_t *)piece, size));

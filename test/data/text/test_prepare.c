@@ -73,7 +73,7 @@ Test(prepare, a_long_text_is_split_block_by_block) {
     cr_assert_eq(tokens_open(&val, in_folder("set_val_*"), &error), 0, "%s", error.text);
     cr_assert_eq(val.count, val_first + val_second);
     cr_assert_eq(train.count + val.count, size);
-    const uint16_t *t = train.shards[0].tokens, *v = val.shards[0].tokens;
+    const uint16_t *t = train.shards[0].narrow, *v = val.shards[0].narrow;
     size_t wrong = 0;
     for (size_t i = 0; i < size; i++) {
         size_t block = i / BLOCK_BYTES * BLOCK_BYTES;

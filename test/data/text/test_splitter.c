@@ -45,19 +45,19 @@ static void close_split(struct split *split) {
 }
 
 /* All tokens of a side, an stb_ds array. */
-static uint16_t *tokens_of(const char *side) {
+static int32_t *tokens_of(const char *side) {
     struct tokens tokens;
-    uint16_t *all = NULL;
+    int32_t *all = NULL;
     if (!file_exists(in_folder("%s_000000.bin", side))) return NULL;
     cr_assert_eq(tokens_open(&tokens, in_folder("%s_*.bin", side), &error), 0, "%s", error.text);
     cr_assert_eq(arrlen(tokens.shards), 1);
-    memcpy(arraddnptr(all, tokens.count), tokens.shards[0].tokens, 2 * tokens.count);
+    token_shard_read(&tokens.shards[0], arraddnptr(all, tokens.count), 0, tokens.count);
     tokens_close(&tokens);
     return all;
 }
 
 static void expect_text(const char *side, const char *expected) {
-    uint16_t *tokens = tokens_of(side);
+    int32_t *tokens = tokens_of(side);
     char *text = NULL;
     for (size_t i = 0; i < arrlenu(tokens); i++) arrput(text, (char)tokens[i]);
     arrput(text, '\0');
@@ -164,20 +164,20 @@ static char *random_text(size_t size, uint64_t seed) {
 }
 
 /* The tokens of documents in one go, without blocks. */
-static uint16_t *plain_tokens(const struct tokenizer *tokenizer, const char *text,
-                              const size_t *ends, size_t count) {
+static int32_t *plain_tokens(const struct tokenizer *tokenizer, const char *text,
+                             const size_t *ends, size_t count) {
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
-    uint16_t *tokens = NULL;
+    int32_t *tokens = NULL;
     size_t at = 0;
     for (size_t i = 0; i < count; at = ends[i++]) {
-        arrput(tokens, (uint16_t)tokenizer->end_of_text);
+        arrput(tokens, tokenizer->end_of_text);
         tokenizer_encode(encoder, &tokens, text + at, ends[i] - at, false);
     }
     tokenizer_encoder_close(encoder);
     return tokens;
 }
 
-static void expect_same_tokens(const uint16_t *a, const uint16_t *b, const char *what) {
+static void expect_same_tokens(const int32_t *a, const int32_t *b, const char *what) {
     cr_assert_eq(arrlenu(a), arrlenu(b), "%s: %zu and %zu", what, arrlenu(a), arrlenu(b));
     cr_assert(arrlenu(a) == 0 || memcmp(a, b, arrlenu(a) * sizeof *a) == 0, "%s", what);
 }
@@ -193,7 +193,7 @@ Test(splitter, blocks_and_threads_do_not_change_the_tokens) {
             struct split split;
             omp_set_num_threads(threads);
             open_split(&split, TOKENIZER_GPT2, 0, blocks[b]);
-            uint16_t *expected = plain_tokens(&split.tokenizer, text, ends, 5);
+            int32_t *expected = plain_tokens(&split.tokenizer, text, ends, 5);
             for (size_t i = 0, at = 0; i < 5; at = ends[i++])
                 for (size_t part = at; part < ends[i];) {
                     size_t size = 1 + random_bits(2, (uint64_t)b, part) % 3000;
@@ -202,7 +202,7 @@ Test(splitter, blocks_and_threads_do_not_change_the_tokens) {
                     part += size;
                 }
             close_split(&split);
-            uint16_t *tokens = tokens_of("train");
+            int32_t *tokens = tokens_of("train");
             expect_same_tokens(tokens, expected, "train");
             arrfree(tokens);
             arrfree(expected);
@@ -221,7 +221,7 @@ Test(splitter, text_without_any_place_to_cut_is_cut_between_characters) {
     size_t bytes = 0;
     open_split(&split, TOKENIZER_GPT2, 0, 1000);
     for (int s = 0; s < 2; s++) {
-        uint16_t *tokens = tokens_of(sides[s]);
+        int32_t *tokens = tokens_of(sides[s]);
         for (size_t i = 0; i < arrlenu(tokens); i++) {
             size_t size;
             const uint8_t *token = tokenizer_bytes(&split.tokenizer, tokens[i], &size);
@@ -258,7 +258,7 @@ Test(splitter, many_documents_are_never_torn) {
     static int seen[ROWS];
     size_t bytes[2] = {0};
     for (int s = 0; s < 2; s++) {
-        uint16_t *tokens = tokens_of(sides[s]);
+        int32_t *tokens = tokens_of(sides[s]);
         int last = -1;
         for (size_t i = 0; i < arrlenu(tokens); i += 2) {
             char row[LONGEST + 1] = "";
@@ -284,7 +284,7 @@ Test(splitter, the_number_of_documents_in_a_block_has_a_limit) {
     for (int i = 0; i < SPLITTER_STARTS_MAX + 10; i++) put(&split, "a", 1, true, true);
     cr_assert_eq(arrlen(split.splitter.starts), 10);
     close_split(&split);
-    uint16_t *tokens = tokens_of("train");
+    int32_t *tokens = tokens_of("train");
     cr_assert_eq(arrlen(tokens), 2 * (SPLITTER_STARTS_MAX + 10));
     for (int i = 0; i < arrlen(tokens); i++) cr_assert_eq(tokens[i] == 1199, i % 2 == 0, "%d", i);
     arrfree(tokens);

@@ -116,7 +116,7 @@ static void open_data(struct tokens *tokens, struct loader *loader) {
     uint8_t *text;
     size_t bytes;
     cr_assert_eq(tales_generate(&text, &bytes, 5, 4000, &error), 0, "%s", error.text);
-    uint16_t *values = malloc(bytes * sizeof *values);
+    int32_t *values = malloc(bytes * sizeof *values);
     for (size_t i = 0; i < bytes; i++) values[i] = text[i];
     free(text);
     cr_assert_eq(tokens_from_memory(tokens, values, bytes, "tales", &error), 0, "%s", error.text);

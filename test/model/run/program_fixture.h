@@ -49,17 +49,19 @@ static inline void write_file(const char *name, const char *text) {
     cr_assert_eq(fclose(file), 0);
 }
 
-/* Bytes of a made-up language; `foreign` in the middle. */
-static inline void write_shard(const char *prefix, int count, uint16_t foreign) {
+/* Bytes of a made-up language; `foreign` in the middle, if not 0. Of 32 bits if it needs them. */
+static inline void write_shard(const char *prefix, int count, int32_t foreign) {
     static const char *const words[] = {"the ", "cat ", "sat ", "on a ", "mat. "};
     struct shard_writer writer;
     char path[FILE_PATH_MAX];
     snprintf(path, sizeof path, "%s", in_folder("%s", prefix));
-    cr_assert_eq(shard_writer_open(&writer, path, 1 << 20, &error), 0, "%s", error.text);
+    const int vocabulary = foreign >= 256 ? foreign + 1 : 256;
+    cr_assert_eq(shard_writer_open(&writer, path, vocabulary, 1 << 20, &error), 0, "%s",
+                 error.text);
     for (int i = 0; i < count;) {
         const char *word = words[random_bits(1, 0, (uint64_t)i) % 5];
         for (; *word; word++, i++) {
-            uint16_t token = foreign && i == count / 2 ? foreign : (uint16_t)*word;
+            const int32_t token = foreign && i == count / 2 ? foreign : *word;
             cr_assert_eq(shard_writer_put(&writer, &token, 1, &error), 0, "%s", error.text);
         }
     }

@@ -128,6 +128,21 @@ Test(program, tokens_outside_the_vocabulary) {
                  "token 999");
 }
 
+/* Shards of 32 bits, and a table of a vocabulary that 16 would not hold. */
+Test(program, trains_on_a_large_vocabulary) {
+    write_shard("wide", 2000, 70000);
+#define WIDE TINY "|--set|name=wide|--set|data.train=wide_000000.bin|--set|eval.every=0"
+    expect_error(WIDE "|--set|train.steps=100|--set|model.vocab_size=70000", 1, "token 70000");
+    expect_text(error_text, "model.vocab_size to 70001");
+    expect_exit(WIDE "|--set|name=wider|--set|train.steps=16|--set|model.vocab_size=70001|--set|"
+                     "sample.every=0|--set|checkpoint.every=0",
+                0);
+    expect_text(out_text, "70001");
+    expect_exit("--sample|the cat|--from|a/wider|--tokens|4", 0);
+    expect_exit("--config|tiny.json|--dry-run|--set|model.vocab_size=1048576", 0);
+    expect_error(TINY "|--set|model.vocab_size=1048577", 2, "from 2 to 1048576");
+}
+
 Test(program, existing_checkpoints_are_refused_without_resume) {
     expect_exit(TINY "|--set|train.steps=8", 0);
     size_t size, size_after;

@@ -17,11 +17,11 @@ static const char small[] = "test/golden/tokenizer/small"; /* vocab.json, merges
 static void write_text(const char *prefix, enum tokenizer_kind kind, const char *directory) {
     struct shard_writer writer;
     struct tokenizer tokenizer;
-    uint16_t tokens[1000];
+    int32_t tokens[1000];
     char path[FILE_PATH_MAX];
     for (int i = 0; i < 1000; i++) tokens[i] = 65;
     snprintf(path, sizeof path, "%s_train", prefix);
-    cr_assert_eq(shard_writer_open(&writer, path, 1000, &error), 0, "%s", error.text);
+    cr_assert_eq(shard_writer_open(&writer, path, 256, 1000, &error), 0, "%s", error.text);
     cr_assert_eq(shard_writer_put(&writer, tokens, 1000, &error), 0, "%s", error.text);
     cr_assert_eq(shard_writer_finish(&writer, &error), 0, "%s", error.text);
     cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);

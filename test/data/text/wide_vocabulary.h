@@ -1,0 +1,34 @@
+/* A tokenizer of GPT-2's kind with more tokens than 16 bits can tell apart. Most of them no text
+ * has; those after the first 65536 are "th", "the" and <|endoftext|>. */
+#pragma once
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+
+#include "data/text/byte_alphabet.h"
+
+enum { WIDE_TH = 70000, WIDE_THE, WIDE_END_OF_TEXT, WIDE_VOCABULARY };
+
+/* Writes vocab.json and merges.txt into a directory, which must exist. */
+static inline void write_wide_vocabulary(const char *directory) {
+    char path[4096], letter[BYTE_ALPHABET_TEXT_MAX];
+    struct byte_alphabet alphabet;
+    snprintf(path, sizeof path, "%s/vocab.json", directory);
+    FILE *file = fopen(path, "w");
+    cr_assert_not_null(file, "%s", path);
+    byte_alphabet_fill(&alphabet);
+    for (int byte = 0; byte < 256; byte++) {
+        byte_alphabet_write(&alphabet, letter, (uint8_t)byte);
+        fprintf(file, "%s\"%s%s\": %d", byte ? ", " : "{", byte == '"' || byte == '\\' ? "\\" : "",
+                letter, byte);
+    }
+    for (int token = 256; token < WIDE_TH; token++) fprintf(file, ", \"#%d\": %d", token, token);
+    fprintf(file, ", \"th\": %d, \"the\": %d, \"<|endoftext|>\": %d}\n", WIDE_TH, WIDE_THE,
+            WIDE_END_OF_TEXT);
+    cr_assert_eq(fclose(file), 0);
+    snprintf(path, sizeof path, "%s/merges.txt", directory);
+    file = fopen(path, "w");
+    cr_assert_not_null(file, "%s", path);
+    fputs("t h\nth e\n", file);
+    cr_assert_eq(fclose(file), 0);
+}
