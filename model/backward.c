@@ -77,7 +77,7 @@ static void attention_block_backward(struct gpt *gpt, int64_t l) {
     struct tensor dout = tensor_split(&d->attention_out, s->batch, s->sequence_length);
     tell(gpt, ACTIVATION_qkv, l);
     OP(gpt->be, attention_backward, .dqkv = &dqkv, .dout = &dout, .qkv = &qkv, .out = &out,
-       .lse = a->lse.data, .heads = (int)s->n_head);
+       .lse = a->lse.data, .heads = (int)s->n_head, .kv_heads = (int)s->n_head);
     weight_backward(gpt, &dw->qkv_weight, &dw->qkv_bias, &d->qkv, &a->ln1_out);
     tell(gpt, ACTIVATION_ln1_out, l);
     input_backward(gpt, &d->ln1_out, &d->qkv, &w->qkv_weight, NULL);
