@@ -154,30 +154,36 @@ struct rope_args {
 };
 
 /* Causal self-attention, scale 1 / sqrt(D), softmax in fp32; the T x T scores never exist in
- * memory. A row of qkv is q | k | v, each H heads of D values; C = H * D. */
+ * memory. A row of qkv is q | k | v: H heads of D values, then H_kv, then H_kv. Query head h reads
+ * the keys and values of head h / (H / H_kv). Shazeer 2019; Ainslie et al. 2023. */
 struct attention_forward_args {
-    const struct tensor *out; /* [B, T, C] */
+    const struct tensor *out; /* [B, T, H D] */
     float *lse;               /* [B, H, T]: log of the sum of exponentials of the scaled scores */
-    const struct tensor *qkv; /* [B, T, 3 C] */
+    const struct tensor *qkv; /* [B, T, (H + 2 H_kv) D] */
     int heads;                /* H */
+    int kv_heads;             /* H_kv: H is a multiple of it */
 };
 
 /* Row `position` of attention_forward's result, for text that grows by one token at a time: the
  * query of that row over keys and values 0..position; qkv is the cache of both. */
 struct attention_decode_args {
-    const struct tensor *out; /* [B, C] */
-    const struct tensor *qkv; /* [B, T, 3 C], of which rows 0..position are read */
+    const struct tensor *out; /* [B, H D] */
+    const struct tensor *qkv; /* [B, T, (H + 2 H_kv) D], of which rows 0..position are read */
     int64_t position;         /* 0..T-1 */
     int heads;                /* H */
+    int kv_heads;             /* H_kv */
 };
 
+/* The gradients of a key and a value are the sums over the query heads that read them, added in a
+ * fixed order. */
 struct attention_backward_args {
-    const struct tensor *dqkv; /* [B, T, 3 C] */
-    const struct tensor *dout; /* [B, T, C] */
-    const struct tensor *qkv;  /* [B, T, 3 C] */
-    const struct tensor *out;  /* [B, T, C], of the forward pass */
+    const struct tensor *dqkv; /* [B, T, (H + 2 H_kv) D] */
+    const struct tensor *dout; /* [B, T, H D] */
+    const struct tensor *qkv;  /* [B, T, (H + 2 H_kv) D] */
+    const struct tensor *out;  /* [B, T, H D], of the forward pass */
     const float *lse;          /* [B, H, T] */
     int heads;                 /* H */
+    int kv_heads;              /* H_kv */
 };
 
 /* losses[i] = -log softmax(logits[i, 0..vocab_size-1])[targets[i]]. With a loss_scale, logits

@@ -99,7 +99,7 @@ static void attention_block_backward(struct gpt *gpt, int64_t l) {
     struct tensor dout = tensor_split(&d->attention_out, s->batch, s->sequence_length);
     tell(gpt, ACTIVATION_qkv, l);
     OP(gpt->be, attention_backward, .dqkv = &dqkv, .dout = &dout, .qkv = &qkv, .out = &out,
-       .lse = a->lse.data, .heads = (int)s->n_head);
+       .lse = a->lse.data, .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head);
     if (s->positions == POSITIONS_ROPE)
         OP(gpt->be, rope, .inout = &d->qkv, .angles = &gpt->angles,
            .sequence_length = s->sequence_length, .heads = (int)(s->n_head + s->n_kv_head),

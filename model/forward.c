@@ -98,13 +98,13 @@ static void attend(const struct pass *pass, struct layer_activations *a) {
     if (pass->decodes) {
         struct tensor cache = tensor_split(&a->qkv, s->batch, s->sequence_length);
         OP(be, attention_decode, .out = &out, .qkv = &cache, .position = pass->first,
-           .heads = (int)s->n_head);
+           .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head);
     } else {
         struct tensor qkv = rows_of(pass, &a->qkv);
         qkv = tensor_split(&qkv, s->batch, pass->rows / s->batch);
         out = tensor_split(&out, s->batch, pass->rows / s->batch);
         OP(be, attention_forward, .out = &out, .lse = a->lse.data, .qkv = &qkv,
-           .heads = (int)s->n_head);
+           .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head);
     }
 }
 

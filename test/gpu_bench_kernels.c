@@ -230,7 +230,7 @@ static void gradient_norm_body(const struct subject *s) {
 
 static void attention_decode_body(const struct subject *s) {
     OP(s->be, attention_decode, .out = &s->t[0], .qkv = &s->t[1], .position = s->bench->seq - 1,
-       .heads = (int)s->heads);
+       .heads = (int)s->heads, .kv_heads = (int)s->heads);
 }
 
 static void embedding_forward_body(const struct subject *s) {
@@ -415,12 +415,12 @@ void bench_kernels(struct bench *bench) {
 
 static void attention_forward_body(const struct subject *s) {
     OP(s->be, attention_forward, .out = &s->t[0], .lse = s->a, .qkv = &s->t[1],
-       .heads = (int)s->heads);
+       .heads = (int)s->heads, .kv_heads = (int)s->heads);
 }
 
 static void attention_backward_body(const struct subject *s) {
     OP(s->be, attention_backward, .dqkv = &s->t[3], .dout = &s->t[2], .qkv = &s->t[1],
-       .out = &s->t[0], .lse = s->a, .heads = (int)s->heads);
+       .out = &s->t[0], .lse = s->a, .heads = (int)s->heads, .kv_heads = (int)s->heads);
 }
 
 struct attention_case {

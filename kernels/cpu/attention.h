@@ -5,6 +5,7 @@
  * need no transposition. Internal to kernels/cpu/attention_*.c. */
 #pragma once
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -242,12 +243,41 @@ static inline void transpose(float *out, int64_t out_stride, const float *in, in
                               in_stride);
 }
 
+/* What a row of qkv is made of: q | k | v. */
+struct row_sizes {
+    int64_t heads, kv_heads, group; /* H, H_kv, H / H_kv */
+    int64_t head_size;              /* D */
+    int64_t columns, kv_columns;    /* H D, H_kv D */
+    int64_t stride;                 /* (H + 2 H_kv) D */
+};
+
+static inline struct row_sizes row_sizes(const struct tensor *qkv, int heads, int kv_heads) {
+    int64_t stride = tensor_columns(qkv), all_heads = heads + 2 * (int64_t)kv_heads;
+    int64_t size = stride / all_heads;
+    assert(qkv->rank == 3 && kv_heads >= 1 && heads % kv_heads == 0);
+    assert(size >= 1 && size * all_heads == stride);
+    return (struct row_sizes){.heads = heads,
+                              .kv_heads = kv_heads,
+                              .group = heads / kv_heads,
+                              .head_size = size,
+                              .columns = heads * size,
+                              .kv_columns = kv_heads * size,
+                              .stride = stride};
+}
+
 /* The rows of one head in a tensor: row t begins at element first + t * stride. */
 struct head_rows {
     const struct tensor *tensor;
     int64_t first, stride;
     int64_t size; /* D */
 };
+
+/* From a row and a column of the tensor on. */
+static inline struct head_rows head_rows_at(const struct tensor *tensor, int64_t row,
+                                            int64_t column, int64_t size) {
+    int64_t stride = tensor_columns(tensor);
+    return (struct head_rows){tensor, row * stride + column, stride, size};
+}
 
 /* Asks for a row of the head ahead of its use: rows lie several KiB apart, which the prefetchers of
  * processors do not follow. A row past the end is harmless, since nothing is read. */

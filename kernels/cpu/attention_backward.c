@@ -5,9 +5,10 @@
  *   dscore = weight (dweight - delta) / sqrt D,  delta = sum over d of dout * out
  *   dq = dscore k                 dk = dscore^T q
  *
- * A task walks over blocks of queries of one head; for each it makes dq completely, and adds to the
- * sums of dk and dv of all keys up to the block. Where there are few heads, the blocks of a head
- * are divided into parts, whose sums are added in order afterwards. */
+ * A task has one head of keys, and walks over blocks of queries of each head that reads it; for
+ * each it makes dq completely, and adds to the sums of dk and dv of all keys up to the block. Where
+ * there are few heads of keys, the blocks are divided into parts, whose sums are added in order
+ * afterwards. */
 #include <assert.h>
 #include <math.h>
 #include <omp.h>
@@ -18,11 +19,12 @@
 enum { TASKS_ENOUGH = 64, BLOCKS_PER_PART_MIN = 2 };
 
 struct sizes {
-    int64_t batch, length, heads, head_size; /* B, T, H, D */
-    int64_t width;                           /* D rounded up to LANES: floats of a packed row */
-    int64_t padded_length;                   /* T rounded up to BLOCK */
-    int64_t blocks, parts;                   /* of queries of a head */
-    float scale, exponent_scale;             /* 1 / sqrt D, log2 e / sqrt D */
+    int64_t batch, length; /* B, T */
+    struct row_sizes row;
+    int64_t width;               /* D rounded up to LANES: floats of a packed row */
+    int64_t padded_length;       /* T rounded up to BLOCK */
+    int64_t blocks, parts;       /* of queries of a head */
+    float scale, exponent_scale; /* 1 / sqrt D, log2 e / sqrt D */
 };
 
 /* Of one thread. */
@@ -35,33 +37,39 @@ struct buffers {
     float *shift, *delta;                  /* [BLOCK]: -lse log2 e; sum of dout * out */
 };
 
-/* Sums of dk and dv: of one thread, or of one task where a head has several parts. */
+/* Sums of dk and dv: of one thread, or of one task where a head of keys has several parts. */
 struct key_sums {
     float *dk, *dv; /* [T padded][width] */
 };
 
-/* One head of every tensor. */
-struct head {
-    struct head_rows q, k, v, dq, dk, dv, out, dout;
+/* One head of keys and values, with their gradients. */
+struct key_head {
+    struct head_rows k, v, dk, dv;
+};
+
+/* One head of all that belongs to queries. */
+struct query_head {
+    struct head_rows q, dq, out, dout;
     const float *lse;
 };
 
 static struct sizes sizes_of(const struct attention_backward_args *args) {
-    const struct tensor *out = args->out;
-    int64_t batch = out->shape[0], length = out->shape[1], heads = args->heads;
-    int64_t head_size = out->shape[2] / heads, blocks = blocks_of(length, BLOCK);
-    assert(head_size >= 1 && head_size <= HEAD_SIZE_MAX && head_size * heads == out->shape[2]);
-    int64_t parts = smaller(TASKS_ENOUGH / (batch * heads), blocks / BLOCKS_PER_PART_MIN);
+    int64_t batch = args->qkv->shape[0], length = args->qkv->shape[1];
+    struct row_sizes row = row_sizes(args->qkv, args->heads, args->kv_heads);
+    double head_size = (double)row.head_size;
+    assert(row.head_size <= HEAD_SIZE_MAX && args->out->shape[2] == row.columns);
+    assert(args->dout->shape[2] == row.columns && args->dqkv->shape[2] == row.stride);
+    int64_t blocks = blocks_of(length, BLOCK);
+    int64_t parts = smaller(TASKS_ENOUGH / (batch * row.kv_heads), blocks / BLOCKS_PER_PART_MIN);
     return (struct sizes){.batch = batch,
                           .length = length,
-                          .heads = heads,
-                          .head_size = head_size,
-                          .width = round_up(head_size, LANES),
+                          .row = row,
+                          .width = round_up(row.head_size, LANES),
                           .padded_length = blocks * BLOCK,
                           .blocks = blocks,
                           .parts = parts < 1 ? 1 : parts,
-                          .scale = (float)(1 / sqrt((double)head_size)),
-                          .exponent_scale = (float)(1.4426950408889634 / sqrt((double)head_size))};
+                          .scale = (float)(1 / sqrt(head_size)),
+                          .exponent_scale = (float)(1.4426950408889634 / sqrt(head_size))};
 }
 
 static struct buffers buffers_take(struct scratch *scratch, const struct sizes *sizes) {
@@ -89,21 +97,29 @@ static struct key_sums key_sums_at(const struct sizes *sizes, float *base, int64
     return (struct key_sums){.dk = dk, .dv = dk + key_sums_floats(sizes) / 2};
 }
 
-static struct head head_of(const struct sizes *sizes, const struct attention_backward_args *args,
-                           int64_t index) {
-    int64_t columns = sizes->heads * sizes->head_size;
-    int64_t batch = index / sizes->heads, offset = index % sizes->heads * sizes->head_size;
-    int64_t first = batch * sizes->length * columns;
-    struct head_rows q = {args->qkv, 3 * first + offset, 3 * columns, sizes->head_size};
-    struct head_rows out = {args->out, first + offset, columns, sizes->head_size};
-    struct head head = {.q = q, .k = q, .v = q, .out = out, .dout = out};
-    head.k.first += columns;
-    head.v.first += 2 * columns;
-    head.dq = head.q, head.dk = head.k, head.dv = head.v;
-    head.dq.tensor = head.dk.tensor = head.dv.tensor = args->dqkv;
-    head.dout.tensor = args->dout;
-    head.lse = args->lse + index * sizes->length;
-    return head;
+/* index: of B * H_kv. */
+static struct key_head key_head(const struct sizes *sizes,
+                                const struct attention_backward_args *args, int64_t index) {
+    const struct row_sizes *row = &sizes->row;
+    int64_t first = index / row->kv_heads * sizes->length, size = row->head_size;
+    int64_t key = row->columns + index % row->kv_heads * size, value = key + row->kv_columns;
+    return (struct key_head){.k = head_rows_at(args->qkv, first, key, size),
+                             .v = head_rows_at(args->qkv, first, value, size),
+                             .dk = head_rows_at(args->dqkv, first, key, size),
+                             .dv = head_rows_at(args->dqkv, first, value, size)};
+}
+
+/* index: of B * H. */
+static struct query_head query_head(const struct sizes *sizes,
+                                    const struct attention_backward_args *args, int64_t index) {
+    const struct row_sizes *row = &sizes->row;
+    int64_t first = index / row->heads * sizes->length, size = row->head_size;
+    int64_t column = index % row->heads * size;
+    return (struct query_head){.q = head_rows_at(args->qkv, first, column, size),
+                               .dq = head_rows_at(args->dqkv, first, column, size),
+                               .out = head_rows_at(args->out, first, column, size),
+                               .dout = head_rows_at(args->dout, first, column, size),
+                               .lse = args->lse + index * sizes->length};
 }
 
 /* First block of a part, such that parts have about the same number of (query, key) pairs. */
@@ -114,7 +130,7 @@ static int64_t part_begin(const struct sizes *sizes, int64_t part) {
 }
 
 static void block_load(const struct sizes *sizes, const struct buffers *buffers,
-                       const struct head *head, int64_t begin, int64_t queries) {
+                       const struct query_head *head, int64_t begin, int64_t queries) {
     int64_t width = sizes->width;
     head_rows_pack(buffers->q, width, head->q, begin, queries, BLOCK);
     head_rows_pack(buffers->dout, width, head->dout, begin, queries, BLOCK);
@@ -181,12 +197,12 @@ static void blocks_meet(const struct sizes *sizes, const struct buffers *buffers
         int64_t rows = diagonal ? smaller(all_rows, column + PAIR) : all_rows;
         float *weights = buffers->weights + column, *dscores = buffers->dscores + column;
         scores_product(weights, BLOCK, rows, k, width, buffers->q_transposed + column, BLOCK,
-                       sizes->head_size);
+                       sizes->row.head_size);
         scores_product(dscores, BLOCK, rows, v, width, buffers->dout_transposed + column, BLOCK,
-                       sizes->head_size);
+                       sizes->row.head_size);
         softmax_backward(weights, dscores, rows, diagonal ? column : rows, sizes->exponent_scale,
                          buffers->shift + column, buffers->delta + column);
-        weighted_product(buffers->dq_transposed + column, BLOCK, sizes->head_size, k, width,
+        weighted_product(buffers->dq_transposed + column, BLOCK, sizes->row.head_size, k, width,
                          dscores, BLOCK, rows, START_ADD, NULL);
     }
     key_sums_add(sums->dv + key * width, width, buffers->weights, all_rows, buffers->dout, queries,
@@ -195,29 +211,41 @@ static void blocks_meet(const struct sizes *sizes, const struct buffers *buffers
                  diagonal);
 }
 
-/* All of one part: dq of its queries, and sums for all keys up to the last of them. */
+/* A block of queries meets all keys up to itself. */
+static void block_run(const struct sizes *sizes, const struct buffers *buffers,
+                      const struct key_sums *sums, const struct query_head *head, int64_t begin) {
+    int64_t width = sizes->width, queries = smaller(sizes->length - begin, BLOCK);
+    block_load(sizes, buffers, head, begin, queries);
+    for (int64_t key = 0; key <= begin; key += BLOCK)
+        blocks_meet(sizes, buffers, sums, key, smaller(sizes->length - key, BLOCK), queries,
+                    key == begin);
+    transpose(buffers->dq, width, buffers->dq_transposed, BLOCK, width, BLOCK);
+    head_rows_store(head->dq, begin, queries, buffers->dq, width, sizes->scale);
+}
+
+/* All of one part of the `index`-th head of keys: dq of its queries, head after head, and sums for
+ * all keys up to the last of them. */
 static void part_run(const struct sizes *sizes, const struct buffers *buffers,
-                     const struct key_sums *sums, const struct head *head, int64_t part) {
-    int64_t width = sizes->width, last = part_begin(sizes, part + 1);
+                     const struct key_sums *sums, const struct attention_backward_args *args,
+                     int64_t index, int64_t part) {
+    struct key_head keys = key_head(sizes, args, index);
+    int64_t width = sizes->width, group = sizes->row.group;
+    int64_t first = part_begin(sizes, part), last = part_begin(sizes, part + 1);
     int64_t padded = last * BLOCK, known = smaller(padded, sizes->length);
-    head_rows_pack(buffers->k, width, head->k, 0, known, padded);
-    head_rows_pack(buffers->v, width, head->v, 0, known, padded);
+    head_rows_pack(buffers->k, width, keys.k, 0, known, padded);
+    head_rows_pack(buffers->v, width, keys.v, 0, known, padded);
     memset(sums->dk, 0, (size_t)(padded * width) * sizeof(float));
     memset(sums->dv, 0, (size_t)(padded * width) * sizeof(float));
-    for (int64_t block = part_begin(sizes, part); block < last; block++) {
-        int64_t begin = block * BLOCK, queries = smaller(sizes->length - begin, BLOCK);
-        block_load(sizes, buffers, head, begin, queries);
-        for (int64_t key = 0; key <= begin; key += BLOCK)
-            blocks_meet(sizes, buffers, sums, key, smaller(sizes->length - key, BLOCK), queries,
-                        key == begin);
-        transpose(buffers->dq, width, buffers->dq_transposed, BLOCK, width, BLOCK);
-        head_rows_store(head->dq, begin, queries, buffers->dq, width, sizes->scale);
+    for (int64_t i = 0; i < group; i++) {
+        struct query_head head = query_head(sizes, args, index * group + i);
+        for (int64_t block = first; block < last; block++)
+            block_run(sizes, buffers, sums, &head, block * BLOCK);
     }
 }
 
 /* Adds up the parts that reach a block of keys, in order, into the first of them, and stores it.
  * sums[0] belongs to the first part of the head. */
-static void key_block_store(const struct sizes *sizes, float *sums, const struct head *head,
+static void key_block_store(const struct sizes *sizes, float *sums, const struct key_head *head,
                             int64_t block) {
     int64_t begin = block * BLOCK, count = smaller(sizes->length - begin, BLOCK);
     int64_t at = begin * sizes->width, part = 0;
@@ -235,7 +263,8 @@ static void key_block_store(const struct sizes *sizes, float *sums, const struct
 }
 
 static int64_t key_sums_count(const struct backend *be, const struct sizes *sizes) {
-    return sizes->parts > 1 ? sizes->batch * sizes->heads * sizes->parts : be->device.threads;
+    return sizes->parts > 1 ? sizes->batch * sizes->row.kv_heads * sizes->parts
+                            : be->device.threads;
 }
 
 size_t cpu_attention_backward_scratch(struct backend *be,
@@ -250,7 +279,7 @@ size_t cpu_attention_backward_scratch(struct backend *be,
 
 void cpu_attention_backward(struct backend *be, const struct attention_backward_args *args) {
     struct sizes sizes = sizes_of(args);
-    int64_t heads = sizes.batch * sizes.heads;
+    int64_t heads = sizes.batch * sizes.row.kv_heads;
     float *all_sums = backend_workspace(be, cpu_attention_backward_scratch(be, args));
     float *all_buffers = all_sums + key_sums_count(be, &sizes) * key_sums_floats(&sizes);
 #pragma omp parallel num_threads(be->device.threads)
@@ -261,10 +290,10 @@ void cpu_attention_backward(struct backend *be, const struct attention_backward_
         struct buffers buffers = buffers_take(&scratch, &sizes);
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < heads * sizes.parts; task++) {
-            struct head head = head_of(&sizes, args, task / sizes.parts);
+            struct key_head head = key_head(&sizes, args, task / sizes.parts);
             int64_t index = sizes.parts > 1 ? task : omp_get_thread_num();
             struct key_sums sums = key_sums_at(&sizes, all_sums, index);
-            part_run(&sizes, &buffers, &sums, &head, task % sizes.parts);
+            part_run(&sizes, &buffers, &sums, args, task / sizes.parts, task % sizes.parts);
             for (int64_t block = 0; sizes.parts == 1 && block < sizes.blocks; block++)
                 key_block_store(&sizes, sums.dk, &head, block);
         }
@@ -272,7 +301,7 @@ void cpu_attention_backward(struct backend *be, const struct attention_backward_
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < (sizes.parts > 1 ? heads * sizes.blocks : 0); task++) {
             int64_t index = task / sizes.blocks;
-            struct head head = head_of(&sizes, args, index);
+            struct key_head head = key_head(&sizes, args, index);
             float *sums = key_sums_at(&sizes, all_sums, index * sizes.parts).dk;
             key_block_store(&sizes, sums, &head, task % sizes.blocks);
         }

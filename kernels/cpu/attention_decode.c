@@ -2,7 +2,7 @@
  *
  * Each number of the cache is used once, so that memory sets the pace. The keys of all heads of a
  * position lie side by side, and behind them the values: a task takes a block of positions with
- * all heads, and reads runs of C numbers. Tasks leave partial sums, merged in order, as in
+ * all heads, and reads runs of H_kv D numbers. Tasks leave partial sums, merged in order, as in
  * Flash-Decoding (Dao, Haziza, Massa, Sizov 2023); what a task is follows from the shapes alone. */
 #include <assert.h>
 #include <math.h>
@@ -20,8 +20,9 @@ enum {
 };
 
 struct sizes {
-    int64_t batch, length, heads, head_size, columns; /* B, T, H, D, C */
-    int64_t blocks_max;                               /* of a whole sequence */
+    int64_t batch, length; /* B, T */
+    struct row_sizes row;
+    int64_t blocks_max; /* of a whole sequence */
     int64_t partial_floats, buffer_floats;
     float exponent_scale; /* log2 e / sqrt D: scores to powers of 2 */
 };
@@ -29,43 +30,42 @@ struct sizes {
 /* What a block of positions has found. The sums are relative to max. */
 struct partial {
     float *max, *sum; /* [H]; the largest score, not yet scaled, and the sum of the weights */
-    float *out;       /* [C] */
+    float *out;       /* [H D] */
 };
 
 /* Of one thread. */
 struct buffers {
-    float *q;       /* [C] */
-    float *rows;    /* [ROWS][C] */
+    float *q;       /* [H D] */
+    float *rows;    /* [ROWS][H_kv D] */
     float *weights; /* [H][KEYS] */
 };
 
 static struct sizes sizes_of(const struct attention_decode_args *args) {
     const struct tensor *qkv = args->qkv;
-    int64_t heads = args->heads, columns = qkv->shape[2] / 3;
-    assert(qkv->rank == 3 && columns % heads == 0 && columns * 3 == qkv->shape[2]);
-    assert(tensor_rows(args->out) == qkv->shape[0] && tensor_columns(args->out) == columns);
+    struct row_sizes row = row_sizes(qkv, args->heads, args->kv_heads);
+    assert(tensor_rows(args->out) == qkv->shape[0] && tensor_columns(args->out) == row.columns);
     return (struct sizes){
         .batch = qkv->shape[0],
         .length = qkv->shape[1],
-        .heads = heads,
-        .head_size = columns / heads,
-        .columns = columns,
+        .row = row,
         .blocks_max = blocks_of(qkv->shape[1], KEYS),
-        .partial_floats = round_up(2 * heads + columns, LINE_FLOATS),
-        .buffer_floats = round_up((1 + ROWS) * columns + heads * KEYS, LINE_FLOATS),
-        .exponent_scale = (float)(1.4426950408889634 / sqrt((double)(columns / heads))),
+        .partial_floats = round_up(2 * row.heads + row.columns, LINE_FLOATS),
+        .buffer_floats =
+            round_up(row.columns + ROWS * row.kv_columns + row.heads * KEYS, LINE_FLOATS),
+        .exponent_scale = (float)(1.4426950408889634 / sqrt((double)row.head_size)),
     };
 }
 
 static struct partial partial_at(float *scratch, const struct sizes *sizes, int64_t index) {
     float *max = scratch + index * sizes->partial_floats;
-    return (struct partial){max, max + sizes->heads, max + 2 * sizes->heads};
+    return (struct partial){max, max + sizes->row.heads, max + 2 * sizes->row.heads};
 }
 
 static struct buffers buffers_at(float *scratch, const struct sizes *sizes, int64_t thread) {
     int64_t partials = sizes->batch * sizes->blocks_max * sizes->partial_floats;
     float *q = scratch + partials + thread * sizes->buffer_floats;
-    return (struct buffers){q, q + sizes->columns, q + (1 + ROWS) * sizes->columns};
+    float *rows = q + sizes->row.columns;
+    return (struct buffers){q, rows, rows + ROWS * sizes->row.kv_columns};
 }
 
 /* At any place; a vec itself is aligned. */
@@ -142,35 +142,35 @@ static inline __attribute__((always_inline)) void add_rows(const int count, floa
         for (int i = 0; i < count; i++) out[d] += weights[i] * rows[i][from + d];
 }
 
-/* rows[i] = columns first..first+C of row + i, widened. What is widened next is asked for: while
- * 16-bit rows are widened, too few loads are under way. A row past the end is harmless, since
+/* rows[i] = columns first..first+columns of row + i, widened. What is widened next is asked for:
+ * while 16-bit rows are widened, too few loads are under way. A row past the end is harmless, since
  * nothing is read. */
-static void widen_rows(const float **rows, const struct sizes *sizes, const struct tensor *qkv,
-                       float *buffer, int64_t row, int64_t first, int64_t count) {
-    struct head_rows columns = {qkv, first, 3 * sizes->columns, sizes->columns};
+static void widen_rows(const float **rows, const struct tensor *qkv, float *buffer, int64_t row,
+                       int64_t first, int64_t columns, int64_t count) {
+    struct head_rows from = head_rows_at(qkv, 0, first, columns);
     for (int64_t i = 0; i < count; i++) {
-        if (qkv->dtype != DTYPE_F32) head_row_prefetch(columns, row + i + ROWS, false);
-        size_t offset = (size_t)((row + i) * columns.stride + first);
-        rows[i] = dtype_widen(buffer + i * sizes->columns, qkv->data, qkv->dtype, offset,
-                              (size_t)sizes->columns);
+        if (qkv->dtype != DTYPE_F32) head_row_prefetch(from, row + i + ROWS, false);
+        size_t offset = (size_t)((row + i) * from.stride + first);
+        rows[i] = dtype_widen(buffer + i * columns, qkv->data, qkv->dtype, offset, (size_t)columns);
     }
 }
 
 /* weights[h][j] = q . key of position row + j, for all heads. */
-static void block_scores(const struct sizes *sizes, const struct buffers *buffers, const float *q,
-                         const struct tensor *qkv, int64_t row, int64_t keys) {
-    int64_t size = sizes->head_size;
+static void block_scores(const struct row_sizes *sizes, const struct buffers *buffers,
+                         const float *q, const struct tensor *qkv, int64_t row, int64_t keys) {
+    int64_t size = sizes->head_size, group = sizes->group;
     const float *k[ROWS];
     for (int64_t j = 0; j < keys; j += ROWS) {
         int64_t count = block_length(j, keys, ROWS);
-        widen_rows(k, sizes, qkv, buffers->rows, row + j, sizes->columns, count);
-        for (int64_t h = 0; h < sizes->heads; h++) {
-            float *scores = buffers->weights + h * KEYS + j;
-            if (count == ROWS) dots(ROWS, scores, q + h * size, k, h * size, size);
-            else
-                for (int64_t i = 0; i < count; i++)
-                    dots(1, scores + i, q + h * size, k + i, h * size, size);
-        }
+        widen_rows(k, qkv, buffers->rows, row + j, sizes->columns, sizes->kv_columns, count);
+        for (int64_t kv = 0; kv < sizes->kv_heads; kv++)
+            for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
+                float *scores = buffers->weights + h * KEYS + j;
+                if (count == ROWS) dots(ROWS, scores, q + h * size, k, kv * size, size);
+                else
+                    for (int64_t i = 0; i < count; i++)
+                        dots(1, scores + i, q + h * size, k + i, kv * size, size);
+            }
     }
 }
 
@@ -178,7 +178,7 @@ static void block_scores(const struct sizes *sizes, const struct buffers *buffer
 static void block_softmax(const struct sizes *sizes, float *weights, const struct partial *partial,
                           int64_t keys) {
     vec scale = vec_splat(sizes->exponent_scale);
-    for (int64_t h = 0; h < sizes->heads; h++, weights += KEYS) {
+    for (int64_t h = 0; h < sizes->row.heads; h++, weights += KEYS) {
         vec maxima = vec_splat(-INFINITY), sums = vec_splat(0);
         float max = -INFINITY;
         for (int64_t j = keys; j % LANES; j++) weights[j] = -INFINITY;
@@ -196,28 +196,30 @@ static void block_softmax(const struct sizes *sizes, float *weights, const struc
     }
 }
 
-static void block_values(const struct sizes *sizes, const struct buffers *buffers, float *out,
+static void block_values(const struct row_sizes *sizes, const struct buffers *buffers, float *out,
                          const struct tensor *qkv, int64_t row, int64_t keys) {
-    int64_t size = sizes->head_size;
+    int64_t size = sizes->head_size, group = sizes->group;
+    int64_t first = sizes->columns + sizes->kv_columns;
     const float *v[ROWS];
     memset(out, 0, (size_t)sizes->columns * sizeof *out);
     for (int64_t j = 0; j < keys; j += ROWS) {
         int64_t count = block_length(j, keys, ROWS);
-        widen_rows(v, sizes, qkv, buffers->rows, row + j, 2 * sizes->columns, count);
-        for (int64_t h = 0; h < sizes->heads; h++) {
-            const float *weights = buffers->weights + h * KEYS + j;
-            if (count == ROWS) add_rows(ROWS, out + h * size, weights, v, h * size, size);
-            else
-                for (int64_t i = 0; i < count; i++)
-                    add_rows(1, out + h * size, weights + i, v + i, h * size, size);
-        }
+        widen_rows(v, qkv, buffers->rows, row + j, first, sizes->kv_columns, count);
+        for (int64_t kv = 0; kv < sizes->kv_heads; kv++)
+            for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
+                const float *weights = buffers->weights + h * KEYS + j;
+                if (count == ROWS) add_rows(ROWS, out + h * size, weights, v, kv * size, size);
+                else
+                    for (int64_t i = 0; i < count; i++)
+                        add_rows(1, out + h * size, weights + i, v + i, kv * size, size);
+            }
     }
 }
 
 /* Merges the blocks of one head into the first, and stores it. */
 static void head_store(float *scratch, const struct sizes *sizes, const struct tensor *to,
                        int64_t batch, int64_t head, int64_t blocks) {
-    int64_t size = sizes->head_size, at = head * size, first = batch * sizes->blocks_max;
+    int64_t size = sizes->row.head_size, at = head * size, first = batch * sizes->blocks_max;
     float *out = partial_at(scratch, sizes, first).out + at, max = -INFINITY, sum = 0;
     for (int64_t i = 0; i < blocks; i++) {
         float other = partial_at(scratch, sizes, first + i).max[head];
@@ -231,7 +233,7 @@ static void head_store(float *scratch, const struct sizes *sizes, const struct t
             out[d] = (i > 0 ? out[d] : 0) + factor * partial.out[at + d];
     }
     for (int64_t d = 0; d < size; d++) out[d] /= sum;
-    dtype_store(to->data, to->dtype, (size_t)(batch * sizes->columns + at), out, (size_t)size);
+    dtype_store(to->data, to->dtype, (size_t)(batch * sizes->row.columns + at), out, (size_t)size);
 }
 
 /* By the whole length: later calls go further along the sequence. */
@@ -257,13 +259,14 @@ void cpu_attention_decode(struct backend *be, const struct attention_decode_args
             int64_t row = batch * sizes.length, count = block_length(first, keys, KEYS);
             struct partial partial = partial_at(scratch, &sizes, batch * sizes.blocks_max + block);
             const float *q;
-            widen_rows(&q, &sizes, qkv, buffers.q, row + args->position, 0, 1);
-            block_scores(&sizes, &buffers, q, qkv, row + first, count);
+            widen_rows(&q, qkv, buffers.q, row + args->position, 0, sizes.row.columns, 1);
+            block_scores(&sizes.row, &buffers, q, qkv, row + first, count);
             block_softmax(&sizes, buffers.weights, &partial, count);
-            block_values(&sizes, &buffers, partial.out, qkv, row + first, count);
+            block_values(&sizes.row, &buffers, partial.out, qkv, row + first, count);
         }
 #pragma omp for
-        for (int64_t i = 0; i < sizes.batch * sizes.heads; i++)
-            head_store(scratch, &sizes, args->out, i / sizes.heads, i % sizes.heads, blocks);
+        for (int64_t i = 0; i < sizes.batch * sizes.row.heads; i++)
+            head_store(scratch, &sizes, args->out, i / sizes.row.heads, i % sizes.row.heads,
+                       blocks);
     }
 }

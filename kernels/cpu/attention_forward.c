@@ -14,10 +14,11 @@ enum {
 };
 
 struct sizes {
-    int64_t batch, length, heads, head_size; /* B, T, H, D */
-    int64_t width;                           /* D rounded up to LANES: floats of a packed row */
-    int64_t group, groups;                   /* queries of a task, tasks of a head */
-    float exponent_scale;                    /* log2 e / sqrt D: scores to powers of 2 */
+    int64_t batch, length; /* B, T */
+    struct row_sizes row;
+    int64_t width;         /* D rounded up to LANES: floats of a packed row */
+    int64_t group, groups; /* queries of a task, tasks of a head */
+    float exponent_scale;  /* log2 e / sqrt D: scores to powers of 2 */
 };
 
 /* Of one thread. Columns are queries of the group. */
@@ -34,20 +35,19 @@ struct softmax_state {
 };
 
 static struct sizes sizes_of(const struct attention_forward_args *args) {
-    const struct tensor *out = args->out;
-    int64_t batch = out->shape[0], length = out->shape[1], heads = args->heads;
-    int64_t head_size = out->shape[2] / heads;
-    assert(head_size >= 1 && head_size <= HEAD_SIZE_MAX && head_size * heads == out->shape[2]);
-    int64_t tasks = batch * heads * blocks_of(length, GROUP_MAX);
+    int64_t batch = args->qkv->shape[0], length = args->qkv->shape[1];
+    struct row_sizes row = row_sizes(args->qkv, args->heads, args->kv_heads);
+    double head_size = (double)row.head_size;
+    assert(row.head_size <= HEAD_SIZE_MAX && args->out->shape[2] == row.columns);
+    int64_t tasks = batch * row.heads * blocks_of(length, GROUP_MAX);
     int64_t group = tasks < TASKS_ENOUGH ? GROUP_MAX / 2 : GROUP_MAX;
     return (struct sizes){.batch = batch,
                           .length = length,
-                          .heads = heads,
-                          .head_size = head_size,
-                          .width = round_up(head_size, LANES),
+                          .row = row,
+                          .width = round_up(row.head_size, LANES),
                           .group = group,
                           .groups = blocks_of(length, group),
-                          .exponent_scale = (float)(1.4426950408889634 / sqrt((double)head_size))};
+                          .exponent_scale = (float)(1.4426950408889634 / sqrt(head_size))};
 }
 
 static struct buffers buffers_take(struct scratch *scratch, const struct sizes *sizes) {
@@ -95,11 +95,11 @@ static void pair_attend(const struct sizes *sizes, const struct buffers *buffers
     if (keys <= 0) return;
     int64_t rows = round_up(keys, TILE_ROWS);
     scores_product(buffers->scores, PAIR, rows, buffers->k, sizes->width, buffers->q + column,
-                   sizes->group, sizes->head_size);
+                   sizes->group, sizes->row.head_size);
     vec factor[2];
     softmax_update(buffers->scores, rows, query - key, sizes->exponent_scale,
                    state->max + column / LANES, state->sum + column / LANES, factor);
-    weighted_product(buffers->out + column, sizes->group, sizes->head_size, buffers->v,
+    weighted_product(buffers->out + column, sizes->group, sizes->row.head_size, buffers->v,
                      sizes->width, buffers->scores, PAIR, keys, START_SCALE, factor);
 }
 
@@ -128,7 +128,7 @@ static void group_store(const struct sizes *sizes, const struct buffers *buffers
             int64_t query = begin + column + lane;
             head_rows_store(out, query, 1, buffers->rows + lane * sizes->width, sizes->width,
                             1.0f / sum);
-            lse[query] = max / sqrtf((float)sizes->head_size) + logf(sum);
+            lse[query] = max / sqrtf((float)sizes->row.head_size) + logf(sum);
         }
     }
 }
@@ -136,19 +136,15 @@ static void group_store(const struct sizes *sizes, const struct buffers *buffers
 static void group_attend(const struct sizes *sizes, const struct buffers *buffers,
                          const struct attention_forward_args *args, int64_t head_index,
                          int64_t begin) {
-    int64_t length = sizes->length, columns = sizes->heads * sizes->head_size;
-    int64_t batch = head_index / sizes->heads, head = head_index % sizes->heads;
+    const struct row_sizes *row = &sizes->row;
+    int64_t length = sizes->length, size = row->head_size;
+    int64_t first = head_index / row->heads * length, head = head_index % row->heads;
+    int64_t key_column = row->columns + head / row->group * size;
     int64_t queries = smaller(length - begin, sizes->group);
-    struct head_rows q = {.tensor = args->qkv,
-                          .first = batch * length * 3 * columns + head * sizes->head_size,
-                          .stride = 3 * columns,
-                          .size = sizes->head_size},
-                     k = q, v = q, out = q;
-    k.first += columns;
-    v.first += 2 * columns;
-    out.tensor = args->out;
-    out.first = batch * length * columns + head * sizes->head_size;
-    out.stride = columns;
+    struct head_rows q = head_rows_at(args->qkv, first, head * size, size);
+    struct head_rows k = head_rows_at(args->qkv, first, key_column, size);
+    struct head_rows v = head_rows_at(args->qkv, first, key_column + row->kv_columns, size);
+    struct head_rows out = head_rows_at(args->out, first, head * size, size);
     struct softmax_state state;
     group_load(sizes, buffers, q, begin, queries, &state);
     for (int64_t key = 0; key < begin + queries; key += BLOCK) {
@@ -171,7 +167,7 @@ size_t cpu_attention_forward_scratch(struct backend *be,
 
 void cpu_attention_forward(struct backend *be, const struct attention_forward_args *args) {
     struct sizes sizes = sizes_of(args);
-    int64_t heads = sizes.batch * sizes.heads;
+    int64_t heads = sizes.batch * sizes.row.heads;
     float *all_buffers = backend_workspace(be, cpu_attention_forward_scratch(be, args));
 #pragma omp parallel num_threads(be->device.threads)
     {

@@ -1,17 +1,10 @@
 /* Attention: which implementation runs. Tensor cores where the tensors suit them, see attention.h;
  * plain threads for everything else. */
-#include <assert.h>
 #include <stdio.h>
 
 #include "kernels/cuda/attention.h"
 
 enum { WIDTH_MAX = 256 };
-
-static struct attention_shape shape_of(const struct tensor *out, int heads) {
-    assert(out->rank == 3 && heads >= 1 && out->shape[2] % heads == 0);
-    struct attention_shape shape = {out->shape[0], out->shape[1], heads, out->shape[2] / heads};
-    return shape;
-}
 
 /* Whether there is nothing to do: no rows, or heads too wide, which is a failure. */
 static bool refused(struct backend *be, const struct attention_shape *shape) {
@@ -42,13 +35,13 @@ static bool backward_on_tensor_cores(const struct backend *be,
 
 size_t cuda_attention_forward_scratch(struct backend *be,
                                       const struct attention_forward_args *args) {
-    struct attention_shape shape = shape_of(args->out, args->heads);
+    struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     refused(be, &shape); /* before step 0 already */
     return 0;
 }
 
 void cuda_attention_forward(struct backend *be, const struct attention_forward_args *args) {
-    struct attention_shape shape = shape_of(args->out, args->heads);
+    struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     if (refused(be, &shape)) return;
     if (forward_on_tensor_cores(be, args, &shape)) attention_mma_forward(be, args, &shape);
     else attention_simt_forward(be, args, &shape);
@@ -56,14 +49,14 @@ void cuda_attention_forward(struct backend *be, const struct attention_forward_a
 
 size_t cuda_attention_backward_scratch(struct backend *be,
                                        const struct attention_backward_args *args) {
-    struct attention_shape shape = shape_of(args->out, args->heads);
+    struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     if (refused(be, &shape)) return 0;
     return backward_on_tensor_cores(be, args, &shape) ? attention_mma_backward_bytes(&shape)
                                                       : attention_simt_backward_bytes(&shape);
 }
 
 void cuda_attention_backward(struct backend *be, const struct attention_backward_args *args) {
-    struct attention_shape shape = shape_of(args->out, args->heads);
+    struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     if (refused(be, &shape)) return;
     if (backward_on_tensor_cores(be, args, &shape)) attention_mma_backward(be, args, &shape);
     else attention_simt_backward(be, args, &shape);

@@ -9,11 +9,23 @@
  * prototypes, and attention.cu asks attention_wgmma_supports first. */
 #pragma once
 
+#include <assert.h>
+
 #include "kernels/cuda/cuda.h"
 
 struct attention_shape {
-    int64_t batch, sequence, heads, width; /* B, T, H, D */
+    int64_t batch, sequence, heads, kv_heads, width; /* B, T, H, H_kv, D */
 };
+
+static inline struct attention_shape attention_shape(const struct tensor *qkv, int heads,
+                                                     int kv_heads) {
+    assert(qkv->rank == 3 && kv_heads >= 1 && heads % kv_heads == 0);
+    int64_t all = heads + 2 * (int64_t)kv_heads;
+    assert(qkv->shape[2] % all == 0);
+    struct attention_shape shape = {qkv->shape[0], qkv->shape[1], heads, kv_heads,
+                                    qkv->shape[2] / all};
+    return shape;
+}
 
 bool attention_mma_supports(const struct cuda_state *cuda, enum dtype dtype, int64_t width);
 

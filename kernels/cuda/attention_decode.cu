@@ -34,7 +34,7 @@ struct decode_problem {
     float2 *states; /* [B, H, parts]: the largest score, the sum of weights relative to it */
     float *sums;    /* [B, H, parts, D]: weights times values */
     int64_t length, stride;
-    int heads, width, keys, parts, part_keys;
+    int heads, kv_heads, width, keys, parts, part_keys;
     float exponent_scale; /* log2(e) / sqrt(D) */
 };
 
@@ -205,10 +205,12 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     int column = lane % L::LANES * L::N, left = problem.width - column;
     int head = (int)blockIdx.x / problem.parts, part = (int)blockIdx.x % problem.parts;
-    int64_t all = (int64_t)problem.heads * problem.width;
-    const T *base = (const T *)problem.qkv +
-                    head / problem.heads * problem.length * problem.stride +
-                    head % problem.heads * problem.width + column;
+    int batch = head / problem.heads, group = problem.heads / problem.kv_heads;
+    int64_t values = (int64_t)problem.kv_heads * problem.width; /* columns after the keys */
+    const T *rows_of_batch = (const T *)problem.qkv + batch * problem.length * problem.stride;
+    const T *base = rows_of_batch + head % problem.heads * problem.width + column;
+    const T *keys =
+        rows_of_batch + (problem.heads + head % problem.heads / group) * problem.width + column;
     struct decode_state<L::CHUNKS, L::N> state = {
         - INFINITY, 0, {
             { 0 }
@@ -228,10 +230,10 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
         for (int i = 0; i < L::STEPS; i++) {
             int key = first + (i * WARPS + warp) * L::GROUPS + lane / L::LANES;
-            const T *row = base + key * problem.stride;
+            const T *row = keys + key * problem.stride;
             seen[i] = key < end;
-            row_read<T, W, WHOLE>(k[i], row + all, seen[i] ? left : 0);
-            row_read<T, W, WHOLE>(v[i], row + 2 * all, seen[i] ? left : 0);
+            row_read<T, W, WHOLE>(k[i], row, seen[i] ? left : 0);
+            row_read<T, W, WHOLE>(v[i], row + values, seen[i] ? left : 0);
         }
         scores<T, W>(s, k, q, seen, problem.exponent_scale);
         attend<T, W>(&state, s, v);
@@ -265,17 +267,6 @@ static __global__ void __launch_bounds__(WIDTH_MAX)
 
 /* ---- on the host */
 
-static struct attention_shape shape_of(const struct attention_decode_args *args) {
-    const struct tensor *qkv = args->qkv;
-    int64_t columns = qkv->shape[2] / 3;
-    assert(qkv->rank == 3 && args->heads >= 1 && columns * 3 == qkv->shape[2]);
-    assert(columns % args->heads == 0 && tensor_columns(args->out) == columns);
-    assert(tensor_rows(args->out) == qkv->shape[0]);
-    struct attention_shape shape = {qkv->shape[0], qkv->shape[1], args->heads,
-                                    columns / args->heads};
-    return shape;
-}
-
 /* Whether there is nothing to do: no rows, or heads too wide, which is a failure. */
 static bool refused(struct backend *be, const struct attention_shape *shape) {
     if (shape->width > WIDTH_MAX && !be->failure.text[0])
@@ -297,7 +288,7 @@ static int64_t part_keys(const struct attention_shape *shape, enum dtype dtype) 
 }
 
 size_t cuda_attention_decode_scratch(struct backend *be, const struct attention_decode_args *args) {
-    struct attention_shape shape = shape_of(args);
+    struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     if (refused(be, &shape)) return 0;
     int64_t parts = blocks_of(shape.sequence, part_keys(&shape, args->qkv->dtype));
     return (size_t)(shape.batch * shape.heads * parts) *
@@ -329,8 +320,10 @@ static void parts_launch(struct backend *be, const struct decode_problem *proble
 }
 
 void cuda_attention_decode(struct backend *be, const struct attention_decode_args *args) {
-    struct attention_shape shape = shape_of(args);
+    struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     assert(args->position >= 0 && args->position < shape.sequence);
+    assert(tensor_columns(args->out) == shape.heads * shape.width);
+    assert(tensor_rows(args->out) == shape.batch);
     if (refused(be, &shape)) return;
     struct decode_problem problem;
     int64_t all_heads = shape.batch * shape.heads, keys = args->position + 1;
@@ -342,6 +335,7 @@ void cuda_attention_decode(struct backend *be, const struct attention_decode_arg
     problem.length = shape.sequence;
     problem.stride = tensor_columns(args->qkv);
     problem.heads = (int)shape.heads;
+    problem.kv_heads = (int)shape.kv_heads;
     problem.width = (int)shape.width;
     problem.keys = (int)keys;
     problem.parts = (int)parts;

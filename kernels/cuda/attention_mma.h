@@ -55,13 +55,14 @@ template <int D> static __device__ __forceinline__ int tile_offset(int row, int 
 }
 
 /* Starts to copy `rows` (rows of global memory, stride values apart, the first `valid` of which
- * exist) to a tile of ROWS rows; zeros stand for what does not exist. By THREADS threads. */
+ * exist) to a tile of ROWS rows; zeros stand for what does not exist. By THREADS threads, whose
+ * places are found anew each time: kept over a loop, they are registers that the products lack. */
 template <typename T, int D, int ROWS, int THREADS>
 static __device__ __forceinline__ void load_tile(T *tile, const T *rows, int64_t stride,
                                                  int64_t valid) {
     const int chunks = D / PACK, rows_at_once = THREADS / chunks;
     static_assert(ROWS % rows_at_once == 0 && rows_at_once % 8 == 0, "chunks stay in their column");
-    int row = (int)threadIdx.x / chunks, chunk = (int)threadIdx.x % chunks;
+    int thread = thread_index_again(), row = thread / chunks, chunk = thread % chunks;
     const T *from = opaque(rows + (row * stride + chunk * PACK));
     shared_place to = place_in_shared(tile + tile_offset<D>(row, chunk));
 #pragma unroll
@@ -169,10 +170,10 @@ static __device__ __forceinline__ struct attention_work attention_work(int tiles
     return work;
 }
 
-/* How many heads are a group: two tensors of 16 bits in some 16 MB of the 40 to 60 of an L2. */
-static inline int attention_group(const struct attention_shape *shape) {
+/* How many of all `heads` are a group: two tensors of 16 bits in some 16 MB of the 40 to 60 of an
+ * L2. */
+static inline int attention_group(const struct attention_shape *shape, int64_t heads) {
     int64_t fitting = ((int64_t)16 << 20) / (shape->sequence * shape->width * 4);
-    int64_t heads = shape->batch * shape->heads;
     if (fitting > heads) fitting = heads;
     return fitting < 1 ? 1 : (int)fitting;
 }

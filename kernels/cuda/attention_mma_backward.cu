@@ -78,9 +78,10 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     typedef struct backward_tiles<D> tiles;
     DYNAMIC_SHARED(T, stages);
     query_values *values = (query_values *)(stages + STAGES * tiles::STAGE);
-    struct attention_work work = attention_work(b.tiles, b.all_heads, b.group);
+    struct attention_work work = attention_work(b.tiles, b.batch * b.heads, b.group);
     /* The last queries have the most keys. */
     struct held of = {work.head / b.heads, work.head % b.heads, b.tiles - 1 - work.tile};
+    struct held keys = {of.batch, of.head / readers_of(b), of.tile};
     int first = of.tile * HELD_ROWS;
     int valid = b.sequence - first, lane = (int)threadIdx.x % WARP;
     int end = valid < HELD_ROWS ? b.sequence : first + HELD_ROWS; /* of the keys */
@@ -88,11 +89,11 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     int64_t out_at = out_place<T, D>(b, of, first);
 
     load_tile<T, D, HELD_ROWS, tiles::THREADS>(
-        stages + tiles::STAGE, b.qkv + qkv_place<T, D>(b, of, first), b.stride, valid);
+        stages + tiles::STAGE, b.qkv + query_place<T, D>(b, of, first), b.stride, valid);
     load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + 2 * tiles::STAGE, b.dout + out_at,
                                                b.out_stride, valid);
     cp_async_commit();
-    fetch<T, D, true>(stages, 0, b, of, 0);
+    fetch<T, D, true>(stages, 0, b, keys, 0);
     cp_async_commit();
     cp_async_wait<1>();
     __syncthreads();
@@ -107,7 +108,7 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     for (int i = 0; i < tiles::BANDS * 2; i++)
         rows[i / 2][i % 2] = values[warp_row + i * 8 + lane / 4];
     __syncthreads();
-    if (STREAM_ROWS < end) fetch<T, D, true>(stages, 1, b, of, STREAM_ROWS);
+    if (STREAM_ROWS < end) fetch<T, D, true>(stages, 1, b, keys, STREAM_ROWS);
     cp_async_commit();
 
     struct stream_lanes lanes = stream_lanes<D>(stages);
@@ -116,7 +117,7 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
         cp_async_wait<1>();
         __syncthreads();
         int next = at + 2 * STREAM_ROWS;
-        if (next < end) fetch<T, D, true>(stages, (stage + 2) % STAGES, b, of, next);
+        if (next < end) fetch<T, D, true>(stages, (stage + 2) % STAGES, b, keys, next);
         cp_async_commit();
         int ahead = query - at, place = stage * tiles::STAGE * 2;
         if (ahead >= STREAM_ROWS - 1) {
@@ -132,7 +133,8 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
         }
     }
     __syncthreads();
-    store_sums<T, D>(b.dqkv + qkv_place<T, D>(b, of, first), b.stride, valid, stages, dq, b.scale);
+    store_sums<T, D>(b.dqkv + query_place<T, D>(b, of, first), b.stride, valid, stages, dq,
+                     b.scale);
 }
 
 /* Queries and dout, with the values of the queries. */
@@ -173,26 +175,48 @@ key_step(float dk[][D / 8][4], float dv[][D / 8][4], const uint32_t k[][D / 16][
     accumulate<T, D>(dk, ds, down);
 }
 
-/* dK and dV of HELD_ROWS keys: queries and dout stream by, from the diagonal on. */
+/* Which tile of queries streams by: those of one head from the diagonal on, then those of the next
+ * head that reads the same keys. */
+struct streamed {
+    int head, at; /* head: 0.. of the group */
+};
+static __device__ __forceinline__ struct streamed next_of(struct streamed now, int first,
+                                                          int sequence) {
+    struct streamed next = {now.head, now.at + STREAM_ROWS};
+    if (next.at >= sequence) next.head++, next.at = first;
+    return next;
+}
+
+/* Starts to copy it, if there is one. of: the head of keys. */
+template <typename T, int D>
+static __device__ __forceinline__ void fetch_streamed(T *stages, query_values *values, int stage,
+                                                      const struct backward<T> &b, struct held of,
+                                                      struct streamed what) {
+    of.head = of.head * readers_of(b) + what.head;
+    if (what.head < readers_of(b)) fetch_queries<T, D>(stages, values, stage, b, of, what.at);
+}
+
+/* dK and dV of HELD_ROWS keys: queries and dout stream by. */
 template <typename T, int D>
 static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_tiles<D>::BLOCKS)
     key_gradients_kernel(struct backward<T> b) {
     typedef struct backward_tiles<D> tiles;
     DYNAMIC_SHARED(T, stages);
     query_values *values = (query_values *)(stages + STAGES * tiles::STAGE);
-    struct attention_work work = attention_work(b.tiles, b.all_heads, b.group);
-    struct held of = {work.head / b.heads, work.head % b.heads, work.tile};
+    struct attention_work work = attention_work(b.tiles, b.batch * b.kv_heads, b.kv_group);
+    struct held of = {work.head / b.kv_heads, work.head % b.kv_heads, work.tile};
     int first = of.tile * HELD_ROWS, valid = b.sequence - first, thread = (int)threadIdx.x;
     int key = first + thread / WARP * tiles::ROWS;
     volatile struct held *kept = (volatile struct held *)(values + STAGES * STREAM_ROWS);
     if (thread == 0) kept->batch = of.batch, kept->head = of.head, kept->tile = of.tile;
-    const T *k_rows = b.qkv + (qkv_place<T, D>(b, of, first) + b.out_stride);
+    const T *k_rows = b.qkv + key_place<T, D>(b, of, first);
 
     load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + tiles::STAGE, k_rows, b.stride, valid);
-    load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + 2 * tiles::STAGE, k_rows + b.out_stride,
+    load_tile<T, D, HELD_ROWS, tiles::THREADS>(stages + 2 * tiles::STAGE, k_rows + b.kv_heads * D,
                                                b.stride, valid);
     cp_async_commit();
-    fetch_queries<T, D>(stages, values, 0, b, of, first);
+    struct streamed now = {0, first};
+    fetch_streamed<T, D>(stages, values, 0, b, of, now);
     cp_async_commit();
     cp_async_wait<1>();
     __syncthreads();
@@ -200,36 +224,37 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     hold<T, D>(k, stages + tiles::STAGE);
     hold<T, D>(v, stages + 2 * tiles::STAGE);
     __syncthreads();
-    if (first + STREAM_ROWS < b.sequence)
-        fetch_queries<T, D>(stages, values, 1, b, of, first + STREAM_ROWS);
+    fetch_streamed<T, D>(stages, values, 1, b, of, next_of(now, first, b.sequence));
     cp_async_commit();
 
     struct stream_lanes lanes = stream_lanes<D>(stages);
     float dk[tiles::BANDS][D / 8][4] = {}, dv[tiles::BANDS][D / 8][4] = {};
-    for (int at = first, stage = 0; at < b.sequence;
-         at += STREAM_ROWS, stage = (stage + 1) % STAGES) {
+    for (int stage = 0; now.head < readers_of(b); stage = (stage + 1) % STAGES) {
         cp_async_wait<1>();
         __syncthreads();
-        int next = at + 2 * STREAM_ROWS;
-        if (next < b.sequence)
-            fetch_queries<T, D>(stages, values, (stage + 2) % STAGES, b, again(kept), next);
+        of = again(kept);
+        first = of.tile * HELD_ROWS;
+        struct streamed next = next_of(now, first, b.sequence);
+        fetch_streamed<T, D>(stages, values, (stage + 2) % STAGES, b, of,
+                             next_of(next, first, b.sequence));
         cp_async_commit();
 #pragma unroll 1
         for (int row = 0; row < STREAM_ROWS; row += STEP) {
             int place = (stage * tiles::STAGE + row * D) * 2;
-            if (at + row + STEP > key)
-                key_step<T, D>(dk, dv, k, v,
-                               values + stage * STREAM_ROWS + row + thread_index_again() % 4 * 2,
-                               lanes.along + place, lanes.down + place, at + row - key, b.factor);
+            if (now.at + row + STEP > key)
+                key_step<T, D>(
+                    dk, dv, k, v, values + stage * STREAM_ROWS + row + thread_index_again() % 4 * 2,
+                    lanes.along + place, lanes.down + place, now.at + row - key, b.factor);
         }
+        now = next_of(now, again(kept).tile * HELD_ROWS, b.sequence);
     }
     __syncthreads();
     of = again(kept);
     first = of.tile * HELD_ROWS;
-    T *dq_rows = b.dqkv + qkv_place<T, D>(b, of, first);
-    store_sums<T, D>(dq_rows + b.out_stride, b.stride, b.sequence - first, stages, dk, b.scale);
-    store_sums<T, D>(dq_rows + 2 * b.out_stride, b.stride, b.sequence - first,
-                     stages + tiles::STAGE, dv, 1.0f);
+    T *dk_rows = b.dqkv + key_place<T, D>(b, of, first);
+    store_sums<T, D>(dk_rows, b.stride, b.sequence - first, stages, dk, b.scale);
+    store_sums<T, D>(dk_rows + b.kv_heads * D, b.stride, b.sequence - first, stages + tiles::STAGE,
+                     dv, 1.0f);
 }
 
 static int held_tiles(const struct attention_shape *shape) {
@@ -253,19 +278,23 @@ static void launch(struct backend *be, const struct attention_backward_args *arg
     b.values = (query_values *)backend_workspace(be, attention_mma_backward_bytes(shape));
     b.sequence = (int)shape->sequence;
     b.heads = (int)shape->heads;
-    b.all_heads = (int)(shape->batch * shape->heads);
+    b.kv_heads = (int)shape->kv_heads;
+    b.batch = (int)shape->batch;
     b.tiles = held_tiles(shape);
-    b.group = attention_group(shape);
-    b.stride = 3 * b.heads * D;
+    b.group = attention_group(shape, shape->batch * shape->heads);
+    b.kv_group = attention_group(shape, shape->batch * shape->kv_heads);
+    b.stride = (b.heads + 2 * b.kv_heads) * D;
     b.out_stride = b.heads * D;
     b.scale = 1 / sqrtf((float)D);
     b.factor = b.scale * LOG2_OF_E;
-    unsigned blocks = (unsigned)(b.tiles * b.all_heads), threads = backward_tiles<D>::THREADS;
+    unsigned query_blocks = (unsigned)(b.tiles * b.batch * b.heads);
+    unsigned key_blocks = (unsigned)(b.tiles * b.batch * b.kv_heads);
+    unsigned threads = backward_tiles<D>::THREADS;
     size_t bytes =
         STAGES * (backward_tiles<D>::STAGE * sizeof(T) + STREAM_ROWS * sizeof(query_values)) +
         sizeof(struct held);
     cudaStream_t stream = cuda_state(be)->compute;
-    if (blocks == 0) return;
+    if (query_blocks == 0) return;
     if (cuda_failed(be,
                     cudaFuncSetAttribute(query_gradients_kernel<T, D>,
                                          cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
@@ -275,8 +304,8 @@ static void launch(struct backend *be, const struct attention_backward_args *arg
                                          cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
                     "attention_backward"))
         return;
-    LAUNCH((query_gradients_kernel<T, D>), blocks, threads, bytes, stream, b);
-    LAUNCH((key_gradients_kernel<T, D>), blocks, threads, bytes, stream, b);
+    LAUNCH((query_gradients_kernel<T, D>), query_blocks, threads, bytes, stream, b);
+    LAUNCH((key_gradients_kernel<T, D>), key_blocks, threads, bytes, stream, b);
     cuda_launched(be, "attention_backward");
 }
 

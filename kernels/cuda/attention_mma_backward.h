@@ -30,21 +30,33 @@ template <typename T> struct backward {
     const T *dout, *qkv, *out;
     const float *lse;
     query_values *values; /* [B, H, tiles * HELD_ROWS] */
-    int sequence, heads, all_heads, tiles, group;
+    int sequence, heads, kv_heads, batch, tiles;
+    int group, kv_group;    /* of attention_work, for heads of queries and of keys */
     int stride, out_stride; /* between rows of qkv and dqkv, of out and dout */
     float scale, factor;    /* 1 / sqrt(D); the same times log2(e) */
 };
+
+/* Heads of queries that read the same keys. */
+template <typename T>
+static __device__ __forceinline__ int readers_of(const struct backward<T> &b) {
+    return b.heads / b.kv_heads;
+}
 
 /* What a block holds: rows tile * HELD_ROWS and on of a head. */
 struct held {
     int batch, head, tile;
 };
-/* Where row `row` of a head is in qkv and dqkv (its q; k and v come out_stride and twice that
- * later), and in out and dout. */
+/* Where row `row` of a head of queries is in qkv and dqkv; of a head of keys (its values come
+ * kv_heads * D later); and of a head of queries in out and dout. */
 template <typename T, int D>
-static __device__ __forceinline__ int64_t qkv_place(const struct backward<T> &b, struct held of,
-                                                    int row) {
+static __device__ __forceinline__ int64_t query_place(const struct backward<T> &b, struct held of,
+                                                      int row) {
     return (int64_t)(of.batch * b.sequence + row) * b.stride + of.head * D;
+}
+template <typename T, int D>
+static __device__ __forceinline__ int64_t key_place(const struct backward<T> &b, struct held of,
+                                                    int row) {
+    return query_place<T, D>(b, of, row) + b.out_stride;
 }
 template <typename T, int D>
 static __device__ __forceinline__ int64_t out_place(const struct backward<T> &b, struct held of,
@@ -167,16 +179,17 @@ static __device__ __forceinline__ struct held again(const volatile struct held *
     return of;
 }
 
-/* Starts to copy rows from `at` on of keys and values, or queries and dout, to a stage. */
+/* Starts to copy rows from `at` on of keys and values, or queries and dout, to a stage; of: a head
+ * of keys, or of queries. */
 template <typename T, int D, bool KEYS>
 static __device__ __forceinline__ void fetch(T *stages, int stage, const struct backward<T> &b,
                                              struct held of, int at) {
     const int chunks = D / PACK, rows_at_once = backward_tiles<D>::THREADS / chunks;
     int thread = thread_index_again(), row = thread / chunks, chunk = thread % chunks;
-    const T *from = b.qkv + (qkv_place<T, D>(b, of, at + row) + chunk * PACK);
+    const T *from = b.qkv + (query_place<T, D>(b, of, at + row) + chunk * PACK);
     const T *other = b.dout + (out_place<T, D>(b, of, at + row) + chunk * PACK);
     int stride = KEYS ? b.stride : b.out_stride;
-    if (KEYS) from += b.out_stride, other = from + b.out_stride;
+    if (KEYS) from += b.out_stride, other = from + b.kv_heads * D;
     shared_place to =
         place_in_shared(stages + tile_offset<D>(row, chunk)) + stage * backward_tiles<D>::STAGE * 2;
 #pragma unroll

@@ -267,10 +267,13 @@ static __global__ void __launch_bounds__(THREADS, 2)
     int tiles = (sequence + QUERIES - 1) / QUERIES;
     struct attention_work work = attention_work(tiles, (int)shape.batch * heads, group);
     int begin = (tiles - 1 - work.tile) * QUERIES; /* the last queries have the most keys */
+    int kv_heads = (int)shape.kv_heads;
     int64_t batch = work.head / heads, head = work.head % heads, all = (int64_t)heads * D;
-    const T *q_rows = qkv + batch * sequence * 3 * all + head * D;
+    int64_t values = (int64_t)kv_heads * D, stride = all + 2 * values;
+    const T *q_rows = qkv + batch * sequence * stride + head * D;
+    const T *k_rows = qkv + batch * sequence * stride + all + head / (heads / kv_heads) * D;
     struct stream<T> in = {
-        q_rows + all, q_rows + 2 * all, 3 * all, sequence, ring, ring + KEYS *D, ring + 2 * KEYS *D
+        k_rows, k_rows + values, stride, sequence, ring, ring + KEYS *D, ring + 2 * KEYS *D
     };
 
     load_tile<T, D, QUERIES, THREADS>(queries, q_rows + begin * in.stride, in.stride,
@@ -323,7 +326,7 @@ static void launch(struct backend *be, const struct attention_forward_args *args
                          cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     LAUNCH((attention_forward_kernel<T, D>), (unsigned)blocks, THREADS, shared,
            cuda_state(be)->compute, (T *)args->out->data, args->lse, (const T *)args->qkv->data,
-           *shape, attention_group(shape), factor);
+           *shape, attention_group(shape, shape->batch * shape->heads), factor);
     cuda_launched(be, "attention_forward");
 }
 

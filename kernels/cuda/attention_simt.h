@@ -43,10 +43,10 @@ struct simt_tensor {
 
 struct simt_problem {
     struct simt_tensor qkv, out, dqkv, dout;
-    float *lse, *delta; /* [B, H, T] */
-    int length, heads, width, tiles;
-    float scale;          /* 1 / sqrt(D) */
-    float exponent_scale; /* log2(e) / sqrt(D): scores to powers of 2 */
+    float *lse, *delta;                               /* [B, H, T] */
+    int length, heads, kv_heads, group, width, tiles; /* group: H / H_kv */
+    float scale;                                      /* 1 / sqrt(D) */
+    float exponent_scale;                             /* log2(e) / sqrt(D): scores to powers of 2 */
 };
 
 /* The rows of one head: row t starts at element first + t * stride. */
@@ -55,12 +55,27 @@ struct simt_rows {
     int64_t first;
 };
 
-/* part: 0, 1, 2 for q, k, v; or 0 in a tensor of rows of C. */
+/* In tensors that begin with the heads of queries; head: of B * H. */
 static __device__ __forceinline__ struct simt_rows
-simt_rows(const struct simt_problem *problem, struct simt_tensor tensor, int head, int part) {
-    int batch = head / problem->heads, all = problem->heads * problem->width;
-    struct simt_rows rows = {tensor, batch * (int64_t)problem->length * tensor.stride + part * all +
+query_rows_of(const struct simt_problem *problem, struct simt_tensor tensor, int head) {
+    int batch = head / problem->heads;
+    struct simt_rows rows = {tensor, batch * (int64_t)problem->length * tensor.stride +
                                          head % problem->heads * problem->width};
+    return rows;
+}
+
+/* In qkv and dqkv; kv_head: of B * H_kv. */
+static __device__ __forceinline__ struct simt_rows
+key_rows_of(const struct simt_problem *problem, struct simt_tensor tensor, int kv_head) {
+    int batch = kv_head / problem->kv_heads, column = problem->heads + kv_head % problem->kv_heads;
+    struct simt_rows rows = {tensor, batch * (int64_t)problem->length * tensor.stride +
+                                         column * problem->width};
+    return rows;
+}
+static __device__ __forceinline__ struct simt_rows
+value_rows_of(const struct simt_problem *problem, struct simt_tensor tensor, int kv_head) {
+    struct simt_rows rows = key_rows_of(problem, tensor, kv_head);
+    rows.first += problem->kv_heads * problem->width;
     return rows;
 }
 
@@ -261,6 +276,8 @@ static inline struct simt_problem simt_problem(const struct attention_shape *sha
     memset(&problem, 0, sizeof problem);
     problem.length = (int)shape->sequence;
     problem.heads = (int)shape->heads;
+    problem.kv_heads = (int)shape->kv_heads;
+    problem.group = (int)(shape->heads / shape->kv_heads);
     problem.width = (int)shape->width;
     problem.scale = (float)(1 / sqrt((double)shape->width));
     problem.exponent_scale = (float)(1.4426950408889634 / sqrt((double)shape->width));

@@ -3,13 +3,15 @@
  *     P = exp(S - lse), dP = dO V', delta = sum(dO * O), dS = P * (dP - delta)
  *     dV = P' dO, dK = dS' Q / sqrt(D), dQ = dS K / sqrt(D)       (FlashAttention, appendix B)
  *
- * Three kernels: delta; dK and dV per tile of keys, over the queries that see it; dQ per tile of
- * queries, over the keys that it sees. S and dP are computed twice, 7 products instead of 5, and in
- * return every sum is one block's own, added in one order, without atomics. */
+ * Three kernels: delta; dK and dV per tile of keys, over the queries that see it, head after head
+ * of those that read these keys; dQ per tile of queries, over the keys that it sees. S and dP are
+ * computed twice, 7 products instead of 5, and in return every sum is one block's own, added in one
+ * order, without atomics. */
 #include <math.h>
 #include <string.h>
 
 #include "kernels/cuda/attention_simt.h"
+#include "kernels/cuda/ptx.h"
 
 enum { DELTA_THREADS = 256, DELTA_LANES = 8 };
 
@@ -75,35 +77,47 @@ template <int W, int A, int B> struct backward_tiles {
     enum { bytes = (2 * A * W + 2 * B * W + A * B) * 4 };
 };
 
+/* Which keys a block has. Found anew where it is needed: registers are scarce here. */
+struct key_tile {
+    int kv_head, begin; /* kv_head: of B * H_kv */
+};
+template <int KEYS>
+static __device__ __forceinline__ struct key_tile key_tile(const struct simt_problem *problem) {
+    /* The first keys are seen by the most queries: they go first. */
+    int block = block_index_again();
+    struct key_tile tile = {block / problem->tiles, block % problem->tiles * KEYS};
+    return tile;
+}
+
+/* Queries stream by tile after tile, those of one head after those of another. */
 template <int W, int KEYS, int QUERIES, int BLOCKS>
 static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     key_gradients_kernel(const struct simt_problem problem) {
     const int rows = KEYS / ROW_GROUPS, columns = QUERIES / COLUMN_GROUPS;
     DYNAMIC_SHARED(float, k);
     float *v = k + KEYS * W, *q = v + KEYS * W, *dout = q + QUERIES * W, *p = dout + QUERIES * W;
-    /* The first keys are seen by the most queries: they go first. */
-    int head = (int)blockIdx.x / problem.tiles;
-    int begin = (int)blockIdx.x % problem.tiles * KEYS, key = begin + row_group();
-    struct simt_rows keys = simt_rows(&problem, problem.qkv, head, 1);
-    struct simt_rows values = simt_rows(&problem, problem.qkv, head, 2);
+    struct key_tile tile = key_tile<KEYS>(&problem);
+    struct simt_rows keys = key_rows_of(&problem, problem.qkv, tile.kv_head);
+    struct simt_rows values = value_rows_of(&problem, problem.qkv, tile.kv_head);
     float dk[rows][W / 32][QUAD], dv[rows][W / 32][QUAD], factor[rows];
     sums_clear<W, KEYS>(dk);
     sums_clear<W, KEYS>(dv);
-    tile_load<W, KEYS>(k, &keys, begin, &problem);
-    tile_load<W, KEYS>(v, &values, begin, &problem);
-    for (int at = begin; at < problem.length; at += QUERIES) {
+    tile_load<W, KEYS>(k, &keys, tile.begin, &problem);
+    tile_load<W, KEYS>(v, &values, tile.begin, &problem);
+    for (int at = tile.begin, member = 0; member < problem.group;) {
         float s[rows][columns], dp[rows][columns];
         struct query_rows<columns> known;
-        int query = at + column_group();
-        /* found anew for each tile: they would take registers that are scarce here */
-        struct simt_rows queries = simt_rows(&problem, problem.qkv, head, 0);
-        struct simt_rows results = simt_rows(&problem, problem.dout, head, 0);
+        tile = key_tile<KEYS>(&problem);
+        int query = at + column_group(), head = tile.kv_head * problem.group + member;
+        struct simt_rows queries = query_rows_of(&problem, problem.qkv, head);
+        struct simt_rows results = query_rows_of(&problem, problem.dout, head);
         tile_load<W, QUERIES>(q, &queries, at, &problem);
         tile_load<W, QUERIES>(dout, &results, at, &problem);
         query_rows_load<columns, COLUMN_GROUPS>(&known, &problem, head, query);
         __syncthreads();
         scores<W, KEYS, QUERIES>(s, k, q, problem.width);
         scores<W, KEYS, QUERIES>(dp, v, dout, problem.width);
+        int key = tile.begin + row_group();
 #pragma unroll
         for (int i = 0; i < rows; i++)
 #pragma unroll
@@ -118,15 +132,18 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
         scores_share<KEYS, QUERIES>(p, dp);
         accumulate<W, KEYS, QUERIES>(dk, p, q);
         __syncthreads();
+        at += QUERIES;
+        if (at >= problem.length) at = key_tile<KEYS>(&problem).begin, member++;
     }
-    struct simt_rows dkeys = simt_rows(&problem, problem.dqkv, head, 1);
-    struct simt_rows dvalues = simt_rows(&problem, problem.dqkv, head, 2);
+    tile = key_tile<KEYS>(&problem);
+    struct simt_rows dkeys = key_rows_of(&problem, problem.dqkv, tile.kv_head);
+    struct simt_rows dvalues = value_rows_of(&problem, problem.dqkv, tile.kv_head);
 #pragma unroll
     for (int i = 0; i < rows; i++) factor[i] = problem.scale;
-    sums_store<W, KEYS>(k, &dkeys, begin, &problem, dk, factor);
+    sums_store<W, KEYS>(k, &dkeys, tile.begin, &problem, dk, factor);
 #pragma unroll
     for (int i = 0; i < rows; i++) factor[i] = 1;
-    sums_store<W, KEYS>(v, &dvalues, begin, &problem, dv, factor);
+    sums_store<W, KEYS>(v, &dvalues, tile.begin, &problem, dv, factor);
 }
 
 template <int W, int QUERIES, int KEYS, int BLOCKS>
@@ -139,20 +156,22 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     int begin = (problem.tiles - 1 - (int)blockIdx.x % problem.tiles) * QUERIES;
     int end = begin + QUERIES < problem.length ? begin + QUERIES : problem.length;
     int query = begin + row_group();
-    struct simt_rows qkv[3], results = simt_rows(&problem, problem.dout, head, 0);
-#pragma unroll
-    for (int part = 0; part < 3; part++) qkv[part] = simt_rows(&problem, problem.qkv, head, part);
+    int kv_head = head / problem.group;
+    struct simt_rows queries = query_rows_of(&problem, problem.qkv, head);
+    struct simt_rows results = query_rows_of(&problem, problem.dout, head);
+    struct simt_rows keys = key_rows_of(&problem, problem.qkv, kv_head);
+    struct simt_rows values = value_rows_of(&problem, problem.qkv, kv_head);
     struct query_rows<rows> known;
     float dq[rows][W / 32][QUAD], factor[rows];
     sums_clear<W, QUERIES>(dq);
     query_rows_load<rows, ROW_GROUPS>(&known, &problem, head, query);
-    tile_load<W, QUERIES>(q, &qkv[0], begin, &problem);
+    tile_load<W, QUERIES>(q, &queries, begin, &problem);
     tile_load<W, QUERIES>(dout, &results, begin, &problem);
     for (int at = 0; at < end; at += KEYS) {
         float s[rows][columns], dp[rows][columns];
         int key = at + column_group();
-        tile_load<W, KEYS>(k, &qkv[1], at, &problem);
-        tile_load<W, KEYS>(v, &qkv[2], at, &problem);
+        tile_load<W, KEYS>(k, &keys, at, &problem);
+        tile_load<W, KEYS>(v, &values, at, &problem);
         __syncthreads();
         scores<W, QUERIES, KEYS>(s, q, k, problem.width);
         scores<W, QUERIES, KEYS>(dp, dout, v, problem.width);
@@ -169,7 +188,7 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
         accumulate<W, QUERIES, KEYS>(dq, p, k);
         __syncthreads();
     }
-    struct simt_rows dqueries = simt_rows(&problem, problem.dqkv, head, 0);
+    struct simt_rows dqueries = query_rows_of(&problem, problem.dqkv, head);
 #pragma unroll
     for (int i = 0; i < rows; i++) factor[i] = problem.scale;
     sums_store<W, QUERIES>(q, &dqueries, begin, &problem, dq, factor);
@@ -178,12 +197,13 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
 /* Tiles of A rows stay, tiles of B rows are streamed. BLOCKS: of a multiprocessor at least, by
  * which the compiler divides the registers; the kernel for queries always leaves room for 3. */
 template <int W, int A, int B, int BLOCKS>
-static void run(struct backend *be, struct simt_problem problem, int64_t all_heads) {
+static void run(struct backend *be, struct simt_problem problem, int64_t batch) {
     size_t bytes = backward_tiles<W, A, B>::bytes;
     cudaFuncAttribute limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
     const char *what = "attention_backward";
     problem.tiles = (int)blocks_of(problem.length, A);
-    unsigned blocks = (unsigned)(all_heads * problem.tiles);
+    unsigned key_blocks = (unsigned)(batch * problem.kv_heads * problem.tiles);
+    unsigned query_blocks = (unsigned)(batch * problem.heads * problem.tiles);
     if (bytes > DEFAULT_SHARED_BYTES) {
         cuda_failed(be,
                     cudaFuncSetAttribute(key_gradients_kernel<W, A, B, BLOCKS>, limit, (int)bytes),
@@ -191,9 +211,9 @@ static void run(struct backend *be, struct simt_problem problem, int64_t all_hea
         cuda_failed(be, cudaFuncSetAttribute(query_gradients_kernel<W, A, B, 3>, limit, (int)bytes),
                     what);
     }
-    LAUNCH((key_gradients_kernel<W, A, B, BLOCKS>), blocks, SIMT_THREADS, bytes,
+    LAUNCH((key_gradients_kernel<W, A, B, BLOCKS>), key_blocks, SIMT_THREADS, bytes,
            cuda_state(be)->compute, problem);
-    LAUNCH((query_gradients_kernel<W, A, B, 3>), blocks, SIMT_THREADS, bytes,
+    LAUNCH((query_gradients_kernel<W, A, B, 3>), query_blocks, SIMT_THREADS, bytes,
            cuda_state(be)->compute, problem);
     cuda_launched(be, what);
 }
@@ -205,7 +225,7 @@ size_t attention_simt_backward_bytes(const struct attention_shape *shape) {
 void attention_simt_backward(struct backend *be, const struct attention_backward_args *args,
                              const struct attention_shape *shape) {
     struct simt_problem problem = simt_problem(shape);
-    int64_t all_heads = shape->batch * shape->heads, rows = all_heads * shape->sequence;
+    int64_t batch = shape->batch, rows = batch * shape->heads * shape->sequence;
     problem.qkv = simt_tensor(args->qkv, shape);
     problem.out = simt_tensor(args->out, shape);
     problem.dqkv = simt_tensor(args->dqkv, shape);
@@ -215,9 +235,9 @@ void attention_simt_backward(struct backend *be, const struct attention_backward
     unsigned blocks = (unsigned)blocks_of(rows, DELTA_THREADS / DELTA_LANES);
     LAUNCH(delta_kernel, blocks, DELTA_THREADS, 0, cuda_state(be)->compute, problem, rows);
     size_t shared = cuda_state(be)->shared_bytes;
-    if (shape->width <= 32) run<32, 64, 32, 2>(be, problem, all_heads);
-    else if (shape->width <= 64) run<64, 64, 32, 3>(be, problem, all_heads);
+    if (shape->width <= 32) run<32, 64, 32, 2>(be, problem, batch);
+    else if (shape->width <= 64) run<64, 64, 32, 3>(be, problem, batch);
     else if (shape->width <= 128 && shared >= backward_tiles<128, 32, 32>::bytes)
-        run<128, 32, 32, 3>(be, problem, all_heads);
-    else run<256, 16, 8, 2>(be, problem, all_heads);
+        run<128, 32, 32, 3>(be, problem, batch);
+    else run<256, 16, 8, 2>(be, problem, batch);
 }

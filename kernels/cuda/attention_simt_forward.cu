@@ -78,9 +78,10 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     int head = (int)blockIdx.x / problem.tiles;
     int begin = (problem.tiles - 1 - (int)blockIdx.x % problem.tiles) * QUERIES;
     int end = begin + QUERIES < problem.length ? begin + QUERIES : problem.length;
-    struct simt_rows queries = simt_rows(&problem, problem.qkv, head, 0);
-    struct simt_rows keys = simt_rows(&problem, problem.qkv, head, 1);
-    struct simt_rows values = simt_rows(&problem, problem.qkv, head, 2);
+    int kv_head = head / problem.group;
+    struct simt_rows queries = query_rows_of(&problem, problem.qkv, head);
+    struct simt_rows keys = key_rows_of(&problem, problem.qkv, kv_head);
+    struct simt_rows values = value_rows_of(&problem, problem.qkv, kv_head);
     struct softmax_state<rows> state;
     float out[rows][W / 32][QUAD], factor[rows];
     sums_clear<W, QUERIES>(out);
@@ -101,7 +102,7 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
         __syncthreads();
     }
     softmax_finish(&problem, head, begin + row_group(), &state, factor);
-    struct simt_rows results = simt_rows(&problem, problem.out, head, 0);
+    struct simt_rows results = query_rows_of(&problem, problem.out, head);
     sums_store<W, QUERIES>(q, &results, begin, &problem, out, factor);
 }
 

@@ -96,10 +96,16 @@ static __device__ __forceinline__ void cp_async_16(void *dst, const void *src, b
     cp_async_16(shared_address(dst), src, valid);
 }
 
-/* threadIdx.x, read anew: what follows from it needs no register between two uses far apart. */
+/* threadIdx.x and blockIdx.x, read anew: what follows from them needs no register between two uses
+ * far apart. */
 static __device__ __forceinline__ int thread_index_again() {
     int x;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    return x;
+}
+static __device__ __forceinline__ int block_index_again() {
+    int x;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(x));
     return x;
 }
 

@@ -128,9 +128,6 @@ static int check_heads(const struct config_check *check) {
                              "model.n_head is %" PRId64 " and model.n_kv_head is %" PRId64
                              ":\nas many heads of queries must share each head of keys.",
                              s.n_head, s.n_kv_head);
-    if (s.n_head != s.n_kv_head)
-        return config_refuse(check, "model.n_kv_head",
-                             "model.n_kv_head: attention cannot share keys and values yet");
     if (s.positions == POSITIONS_ROPE && s.head_dim % 2 != 0)
         return config_refuse(check, blame(check, "model.positions", "model.head_dim"),
                              "the head size is %" PRId64

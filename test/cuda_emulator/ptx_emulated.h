@@ -149,5 +149,8 @@ static inline float reciprocal_approx(float x) {
 static inline int thread_index_again() {
     return (int)threadIdx.x;
 }
+static inline int block_index_again() {
+    return (int)blockIdx.x;
+}
 
 #endif

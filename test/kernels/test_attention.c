@@ -5,6 +5,7 @@
 #include "data/base/random.h"
 #include "test/device.h"
 #include "test/kernels/golden.h"
+#include "test/kernels/qkv_row.h"
 
 struct dtypes {
     enum dtype qkv, out, dout, dqkv;
@@ -19,17 +20,22 @@ struct dtypes {
 struct shape {
     int64_t batch, length, heads, head_columns; /* B, T, H, D */
     struct dtypes dtypes;
-    double spread; /* of q, k, v */
+    double spread;    /* of q, k, v */
+    int64_t kv_heads; /* H_kv; 0: H */
 };
 
 enum { LENGTH_MAX = 400 };
 
+static struct qkv_row row_of(const struct shape *s) {
+    return qkv_row(s->heads, s->kv_heads, s->head_columns);
+}
+
 static const struct shape shapes[] = {
-    {2, 13, 4, 10, F32, 1.5}, {1, 1, 1, 1, F32, 1},      {2, 77, 3, 24, F32, 1},
-    {1, 200, 2, 64, F32, 1},  {2, 13, 4, 10, BF16, 1.5}, {2, 77, 3, 24, BF16, 1},
-    {1, 129, 2, 64, BF16, 1}, {2, 77, 3, 24, F16, 1},    {1, 65, 1, 33, F16, 1.5},
-    {1, 64, 2, 128, BF16, 1}, {1, 50, 1, 16, F32, 6},    {1, 333, 1, 20, F32, 1},
-    {3, 70, 23, 4, F32, 1},   {1, 390, 1, 64, BF16, 1},  {1, 200, 1, 128, F16, 1},
+    {2, 13, 4, 10, F32, 1.5, 0}, {1, 1, 1, 1, F32, 1, 0},      {2, 77, 3, 24, F32, 1, 0},
+    {1, 200, 2, 64, F32, 1, 0},  {2, 13, 4, 10, BF16, 1.5, 0}, {2, 77, 3, 24, BF16, 1, 0},
+    {1, 129, 2, 64, BF16, 1, 0}, {2, 77, 3, 24, F16, 1, 0},    {1, 65, 1, 33, F16, 1.5, 0},
+    {1, 64, 2, 128, BF16, 1, 0}, {1, 50, 1, 16, F32, 6, 0},    {1, 333, 1, 20, F32, 1, 0},
+    {3, 70, 23, 4, F32, 1, 0},   {1, 390, 1, 64, BF16, 1, 0},  {1, 200, 1, 128, F16, 1, 0},
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
@@ -51,16 +57,21 @@ static const char *backward_kind(const struct shape *s) {
     return lower ? "attention_backward_lower" : "attention_backward";
 }
 
-/* One head, all in fp64, with strides: rows of q, k, v lie 3 C apart, those of out C apart. */
+/* A head of queries with the keys and values that it reads, in fp64; rows lie `stride` apart. */
 struct head {
     int64_t length, columns, stride;
     const double *q, *k, *v;
 };
 
 static struct head head_of(const struct shape *s, const double *qkv, int64_t b, int64_t h) {
-    int64_t all = s->heads * s->head_columns;
-    const double *q = qkv + b * s->length * 3 * all + h * s->head_columns;
-    return (struct head){s->length, s->head_columns, 3 * all, q, q + all, q + 2 * all};
+    struct qkv_row row = row_of(s);
+    const double *first = qkv + b * s->length * row.columns;
+    return (struct head){.length = s->length,
+                         .columns = row.width,
+                         .stride = row.columns,
+                         .q = first + h * row.width,
+                         .k = first + key_column(row, h),
+                         .v = first + value_column(row, h)};
 }
 
 /* The scaled score of query i with key j; *size: the sum of its absolute terms. */
@@ -140,7 +151,7 @@ static struct tensor input(struct check *c, const struct shape *s, enum dtype dt
 }
 
 static struct tensor input_qkv(struct check *c, const struct shape *s) {
-    return input(c, s, s->dtypes.qkv, 3 * s->heads * s->head_columns, s->spread);
+    return input(c, s, s->dtypes.qkv, row_of(s).columns, s->spread);
 }
 
 static struct tensor input_dout(struct check *c, const struct shape *s) {
@@ -152,7 +163,7 @@ static void run_forward(struct check *c, const struct shape *s, struct tensors *
     t->lse = check_rank3(check_output(c, DTYPE_F32, s->batch * s->heads, s->length), s->batch,
                          s->heads, s->length);
     CHECK_OP(c, attention_forward, .out = &t->out, .lse = t->lse.data, .qkv = &t->qkv,
-             .heads = (int)s->heads);
+             .heads = (int)s->heads, .kv_heads = (int)row_of(s).kv_heads);
 }
 
 static void forward(struct check *c, const void *given) {
@@ -215,26 +226,27 @@ static void backward_head(const struct backward_head *w) {
 }
 
 static void verify_backward(struct check *c, const struct shape *s, const struct tensors *t) {
-    int64_t all = s->heads * s->head_columns, count = s->batch * s->length * 3 * all;
+    int64_t all = s->heads * s->head_columns, count = tensor_count(&t->qkv);
     const double *qkv = check_read(c, &t->qkv), *out = check_read(c, &t->out);
     const double *dout = check_read(c, &t->dout), *lse = check_read(c, &t->lse);
     double *d = check_doubles(c, count), *size = check_doubles(c, count);
     for (int64_t n = 0; n < s->batch * s->heads; n++) {
         int64_t b = n / s->heads, h = n % s->heads, at = b * s->length * all + h * s->head_columns;
         struct head head = head_of(s, qkv, b, h);
-        double *dq = d + (head.q - qkv), *dq_size = size + (head.q - qkv);
-        struct backward_head w = {
-            head,     all,          out + at, dout + at,     lse + n * s->length, dq,
-            dq + all, dq + 2 * all, dq_size,  dq_size + all, dq_size + 2 * all};
+        int64_t q = head.q - qkv, k = head.k - qkv, v = head.v - qkv;
+        struct backward_head w = {head,    all,   out + at, dout + at, lse + n * s->length,
+                                  d + q,   d + k, d + v,    size + q,  size + k,
+                                  size + v};
         backward_head(&w);
     }
     check_close(c, backward_kind(s), &t->dqkv, d, size);
 }
 
 static void run_backward(struct check *c, const struct shape *s, struct tensors *t) {
-    t->dqkv = output(c, s, s->dtypes.dqkv, 3 * s->heads * s->head_columns);
+    t->dqkv = output(c, s, s->dtypes.dqkv, row_of(s).columns);
     CHECK_OP(c, attention_backward, .dqkv = &t->dqkv, .dout = &t->dout, .qkv = &t->qkv,
-             .out = &t->out, .lse = t->lse.data, .heads = (int)s->heads);
+             .out = &t->out, .lse = t->lse.data, .heads = (int)s->heads,
+             .kv_heads = (int)row_of(s).kv_heads);
 }
 
 static void backward(struct check *c, const void *given) {
@@ -272,13 +284,13 @@ Test(attention, widths) {
                                      127, 128, 129, 136, 160, 192, 200, 255, 256};
     static const int64_t lengths[] = {65, 30, 77, 64};
     for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
-        struct shape s = {1, lengths[w % 4], 2, widths[w], {0}, 1};
+        struct shape s = {1, lengths[w % 4], 2, widths[w], {0}, 1, 0};
         s.dtypes = plain[w % 3];
         check_everywhere(both, &s);
     }
     for (size_t d = 0; d < 3; d++) /* what is common in all dtypes */
         for (int64_t width = 16; width <= 256; width += width < 64 ? 16 : 64) {
-            struct shape s = {1, 40, 1, width, {0}, 1};
+            struct shape s = {1, 40, 1, width, {0}, 1, 0};
             s.dtypes = plain[d];
             check_everywhere(both, &s);
         }
@@ -289,7 +301,7 @@ Test(attention, lengths) {
     static const int64_t lengths[] = {1,  2,  7,  8,  9,  15, 16,  17,  31,
                                       32, 33, 63, 64, 65, 97, 128, 129, 193};
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
-        struct shape s = {2, lengths[l], 1, 20, F32, 1};
+        struct shape s = {2, lengths[l], 1, 20, F32, 1, 0};
         check_everywhere(both, &s);
         s.batch = 1;
         s.head_columns = 64;
@@ -303,6 +315,24 @@ Test(attention, lengths) {
         s.head_columns = 136;
         if (lengths[l] < 34) check_everywhere(both, &s);
     }
+}
+
+/* Several heads of queries that read the same keys and values: heads of every width of tiles,
+ * tensor cores and plain threads, one head of keys for all, and groups that are not a power of 2.
+ * Lengths end in the first, a full and a later tile; on the CPU in one part of the sums, and in
+ * several. */
+Test(attention, grouped) {
+    static const struct shape given[] = {
+        {1, 77, 9, 24, F32, 1, 3},  {2, 77, 14, 64, F32, 1, 2},  {1, 77, 9, 64, F32, 1, 3},
+        {1, 30, 6, 80, F32, 1, 2},  {1, 40, 4, 96, F32, 1, 1},   {2, 64, 4, 128, F32, 1, 2},
+        {2, 13, 6, 10, F32, 1, 3},  {1, 70, 14, 128, F32, 1, 2}, {2, 5, 8, 5, F32, 1, 1},
+        {1, 50, 4, 160, F32, 1, 2}, {1, 300, 4, 64, F32, 1, 2},  {1, 270, 3, 128, F32, 1, 1}};
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
+        for (size_t d = 0; d < 3; d++) {
+            struct shape s = given[i];
+            s.dtypes = plain[d];
+            if (d == i % 3 || s.length < 100) check_everywhere(both, &s);
+        }
 }
 
 /* "autocast" gives qkv and out dtypes of their own; the contract allows any. */
@@ -319,7 +349,7 @@ Test(attention, mixed_dtypes) {
     static const int64_t widths[] = {64, 128, 24, 33};
     for (size_t m = 0; m < sizeof mixed / sizeof *mixed; m++)
         for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
-            struct shape s = {1, 70, 2, widths[w], {0}, 1};
+            struct shape s = {1, 70, 2, widths[w], {0}, 1, 0};
             s.dtypes = mixed[m];
             check_everywhere(both, &s);
         }
@@ -365,7 +395,8 @@ static void differences(struct check *c, const void *given) {
 }
 
 Test(attention, finite_differences) {
-    check_everywhere(differences, &(const struct shape){2, 7, 2, 5, F32, 1});
+    check_everywhere(differences, &(const struct shape){2, 7, 2, 5, F32, 1, 0});
+    check_everywhere(differences, &(const struct shape){2, 7, 6, 3, F32, 1, 2});
 }
 
 /* Scores up to hundreds: exponentials overflow unless the maximum is taken out first. */
@@ -382,8 +413,8 @@ static void extreme(struct check *c, const void *given) {
 }
 
 Test(attention, extreme_scores) {
-    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, F32, 30});
-    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, F16, 30});
+    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, F32, 30, 0});
+    check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, F16, 30, 0});
 }
 
 /* What comes after a position must not matter, to the bit. */
@@ -404,8 +435,8 @@ static void causal(struct check *c, const void *given) {
 }
 
 Test(attention, causal) {
-    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, F32, 1});
-    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, BF16, 1});
+    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, F32, 1, 0});
+    check_everywhere(causal, &(const struct shape){1, 77, 2, 24, BF16, 1, 0});
 }
 
 /* The weights of a row become NaN with its query, so that training sees that something is wrong;
@@ -427,8 +458,8 @@ static void nan_spreads(struct check *c, const void *given) {
 }
 
 Test(attention, nan_spreads) {
-    check_everywhere(nan_spreads, &(const struct shape){1, 77, 3, 24, F32, 1});
-    check_everywhere(nan_spreads, &(const struct shape){1, 77, 3, 64, BF16, 1});
+    check_everywhere(nan_spreads, &(const struct shape){1, 77, 3, 24, F32, 1, 0});
+    check_everywhere(nan_spreads, &(const struct shape){1, 77, 3, 64, BF16, 1, 0});
 }
 
 /* The CPU's limit is in its scratch memory's layout, and asserted; the GPU's in its tiles. */
@@ -438,18 +469,18 @@ static void too_wide(struct check *c, const void *given) {
     t.out = output(c, s, DTYPE_F32, s->heads * s->head_columns);
     t.lse = check_output(c, DTYPE_F32, s->heads, s->length);
     OP(&c->be, attention_forward, .out = &t.out, .lse = t.lse.data, .qkv = &t.qkv,
-       .heads = (int)s->heads);
+       .heads = (int)s->heads, .kv_heads = (int)s->heads);
     cr_assert(strstr(c->be.failure.text, "257"), "%s", c->be.failure.text);
 }
 
 Test(attention, too_wide) {
     if (test_device() == DEVICE_CUDA)
-        check_everywhere(too_wide, &(const struct shape){1, 4, 1, 257, F32, 1});
+        check_everywhere(too_wide, &(const struct shape){1, 4, 1, 257, F32, 1, 0});
 }
 
 static void golden(struct check *c, const void *given) {
     (void)given;
-    const struct shape s = {2, 13, 4, 10, F32, 0};
+    const struct shape s = {2, 13, 4, 10, F32, 0, 0};
     struct tensors t = {
         .qkv = check_rank3(golden_tensor(c, CHECK_READ, "attention.qkv"), 2, 13, 120),
         .dout = check_rank3(golden_tensor(c, CHECK_READ, "attention.dout"), 2, 13, 40),

@@ -5,20 +5,22 @@
 #include "data/base/random.h"
 #include "test/device.h"
 #include "test/kernels/check.h"
+#include "test/kernels/qkv_row.h"
 
 struct shape {
     int64_t batch, length, heads, head_columns, position; /* B, T, H, D */
     enum dtype qkv, out;
-    double spread; /* of q, k, v */
-    bool odd;      /* tensors start one element behind where a vector could be read */
+    double spread;    /* of q, k, v */
+    bool odd;         /* tensors start one element behind where a vector could be read */
+    int64_t kv_heads; /* H_kv; 0: H */
 };
 
-static int64_t columns_of(const struct shape *s) {
-    return s->heads * s->head_columns;
+static struct qkv_row row_of(const struct shape *s) {
+    return qkv_row(s->heads, s->kv_heads, s->head_columns);
 }
 
 static double *random_values(struct check *c, const struct shape *s) {
-    int64_t count = s->batch * s->length * 3 * columns_of(s);
+    int64_t count = s->batch * s->length * row_of(s).columns;
     double *values = check_doubles(c, count);
     uint64_t stream = c->stream++;
     for (int64_t i = 0; i < count; i++)
@@ -28,10 +30,11 @@ static double *random_values(struct check *c, const struct shape *s) {
 
 /* What the result must not depend on: rows beyond the position, and the queries of others. */
 static void poison_unread(const struct shape *s, double *values) {
-    int64_t columns = columns_of(s);
+    struct qkv_row columns = row_of(s);
     for (int64_t row = 0; row < s->batch * s->length; row++) {
-        int64_t t = row % s->length, count = t > s->position ? 3 * columns : columns;
-        for (int64_t i = 0; t != s->position && i < count; i++) values[row * 3 * columns + i] = NAN;
+        int64_t t = row % s->length, count = t > s->position ? columns.columns : columns.q_columns;
+        for (int64_t i = 0; t != s->position && i < count; i++)
+            values[row * columns.columns + i] = NAN;
     }
 }
 
@@ -48,31 +51,36 @@ static struct tensor placed(struct check *c, enum check_use use, enum dtype dtyp
 }
 
 static struct tensor cache_of(struct check *c, const struct shape *s, const double *values) {
-    int64_t columns = 3 * columns_of(s);
+    int64_t columns = row_of(s).columns;
     struct tensor flat =
         placed(c, CHECK_READ, s->qkv, s->batch * s->length, columns, values, s->odd);
     return check_rank3(flat, s->batch, s->length, columns);
 }
 
 static struct tensor output_of(struct check *c, const struct shape *s) {
-    return placed(c, CHECK_WRITE, s->out, s->batch, columns_of(s), NULL, s->odd);
+    return placed(c, CHECK_WRITE, s->out, s->batch, row_of(s).q_columns, NULL, s->odd);
 }
 
 /* Planned for position 0: what is reserved must be enough for the whole length. */
 static void decode(struct check *c, const struct shape *s, const struct tensor *out,
                    const struct tensor *qkv) {
+    int kv_heads = (int)row_of(s).kv_heads;
     check_plan_begin(c);
-    OP(&c->be, attention_decode, .out = out, .qkv = qkv, .position = 0, .heads = (int)s->heads);
+    OP(&c->be, attention_decode, .out = out, .qkv = qkv, .position = 0, .heads = (int)s->heads,
+       .kv_heads = kv_heads);
     check_plan_end(c, "attention_decode");
     OP(&c->be, attention_decode, .out = out, .qkv = qkv, .position = s->position,
-       .heads = (int)s->heads);
+       .heads = (int)s->heads, .kv_heads = kv_heads);
     check_finished(c, "attention_decode");
 }
 
-/* The score of key j for the query of one head; *size: the sum of its absolute terms. */
-static double score(const struct shape *s, const double *head, int64_t j, double *size) {
-    int64_t stride = 3 * columns_of(s);
-    const double *q = head + s->position * stride, *k = head + j * stride + columns_of(s);
+/* The score of key j for the query of head h; first: the sequence's first row; *size: the sum of
+ * the score's absolute terms. */
+static double score(const struct shape *s, const double *first, int64_t h, int64_t j,
+                    double *size) {
+    struct qkv_row row = row_of(s);
+    const double *q = first + s->position * row.columns + h * row.width;
+    const double *k = first + j * row.columns + key_column(row, h);
     double sum = 0, scale = 1 / sqrt((double)s->head_columns);
     *size = 0;
     for (int64_t d = 0; d < s->head_columns; d++) {
@@ -84,19 +92,20 @@ static double score(const struct shape *s, const double *head, int64_t j, double
 
 /* One head in fp64. An fp32 error in a score is an error of exp(score) relative to itself: each
  * term is as uncertain as its score is large. */
-static void reference_head(struct check *c, const struct shape *s, const double *head, double *out,
-                           double *out_size) {
+static void reference_head(struct check *c, const struct shape *s, const double *first, int64_t h,
+                           double *out, double *out_size) {
+    struct qkv_row row = row_of(s);
     int64_t keys = s->position + 1;
     double *scores = check_doubles(c, keys), *sizes = check_doubles(c, keys);
     double max = -INFINITY, sum = 0, size_max = 0;
     for (int64_t j = 0; j < keys; j++) {
-        scores[j] = score(s, head, j, &sizes[j]);
+        scores[j] = score(s, first, h, j, &sizes[j]);
         max = fmax(max, scores[j]);
         size_max = fmax(size_max, sizes[j]);
     }
     for (int64_t j = 0; j < keys; j++) sum += exp(scores[j] - max);
     for (int64_t j = 0; j < keys; j++) {
-        const double *v = head + j * 3 * columns_of(s) + 2 * columns_of(s);
+        const double *v = first + j * row.columns + value_column(row, h);
         double p = exp(scores[j] - max) / sum, unsure = 1 + sizes[j] + size_max;
         for (int64_t d = 0; d < s->head_columns; d++) {
             out[d] += p * v[d];
@@ -110,11 +119,12 @@ struct expected {
 };
 
 static struct expected reference(struct check *c, const struct shape *s, const double *qkv) {
-    int64_t columns = columns_of(s), count = s->batch * columns;
+    struct qkv_row row = row_of(s);
+    int64_t count = s->batch * row.q_columns;
     struct expected expected = {check_doubles(c, count), check_doubles(c, count)};
-    for (int64_t at = 0; at < count; at += s->head_columns)
-        reference_head(c, s, qkv + at / columns * s->length * 3 * columns + at % columns,
-                       expected.out + at, expected.size + at);
+    for (int64_t n = 0; n < s->batch * s->heads; n++)
+        reference_head(c, s, qkv + n / s->heads * s->length * row.columns, n % s->heads,
+                       expected.out + n * row.width, expected.size + n * row.width);
     return expected;
 }
 
@@ -201,6 +211,20 @@ Test(attention_decode, heads) {
         }
 }
 
+Test(attention_decode, grouped) {
+    static const int64_t heads[][2] = {{9, 3}, {14, 2}, {4, 1}, {6, 3}};
+    static const int64_t widths[] = {5, 24, 64, 80, 96, 128, 256};
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+        for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
+            const int64_t *of = heads[(w + dtype) % 4];
+            struct shape shape = plain_shape(2, 77, of[0], widths[w], 76 - (int64_t)w, dtype);
+            shape.kv_heads = of[1];
+            check_everywhere(exact, &shape);
+            shape.position = 0;
+            check_everywhere(exact, &shape);
+        }
+}
+
 Test(attention_decode, mixed_dtypes) {
     static const int64_t widths[] = {64, 33};
     for (enum dtype qkv = DTYPE_F32; qkv <= DTYPE_BF16; qkv++)
@@ -236,7 +260,7 @@ Test(attention_decode, extreme_scores) {
 /* Scores below the range of fp32 have weight 0, even where a whole block has no others. */
 static void minus_infinity(struct check *c, const void *given) {
     const struct shape *s = given;
-    int64_t columns = columns_of(s), seen = 3;
+    int64_t columns = row_of(s).q_columns, seen = 3;
     double *values = random_values(c, s), *expected = check_doubles(c, columns);
     for (int64_t t = 0; t <= s->position; t++)
         for (int64_t i = 0; i < columns; i++) {
@@ -260,7 +284,7 @@ Test(attention_decode, scores_of_minus_infinity) {
 /* A NaN in a key reaches its head, one in a value its column: what is wrong is seen. */
 static void nan_spreads(struct check *c, const void *given) {
     const struct shape *s = given;
-    int64_t columns = columns_of(s), row = s->position / 2, width = s->head_columns;
+    int64_t columns = row_of(s).q_columns, row = s->position / 2, width = s->head_columns;
     double *values = random_values(c, s);
     values[row * 3 * columns + columns + width] = NAN; /* a key of head 1 */
     values[row * 3 * columns + 2 * columns + 2] = NAN; /* column 2 of head 0 */
@@ -288,13 +312,13 @@ static const char *row_kind(const struct shape *s) {
 /* The sequence as the other operation sees it, then row by row. */
 static void rows_of_forward(struct check *c, const void *given) {
     struct shape s = *(const struct shape *)given;
-    int64_t columns = columns_of(&s), rows = s.batch * s.length;
+    int64_t columns = row_of(&s).q_columns, rows = s.batch * s.length;
     struct tensor qkv = cache_of(c, &s, random_values(c, &s));
     struct tensor flat = check_output(c, s.out, rows, columns);
     struct tensor all = check_rank3(flat, s.batch, s.length, columns);
     struct tensor lse = check_output(c, DTYPE_F32, s.batch * s.heads, s.length);
-    CHECK_OP(c, attention_forward, .out = &all, .lse = lse.data, .qkv = &qkv,
-             .heads = (int)s.heads);
+    CHECK_OP(c, attention_forward, .out = &all, .lse = lse.data, .qkv = &qkv, .heads = (int)s.heads,
+             .kv_heads = (int)row_of(&s).kv_heads);
     double *forward = check_read(c, &all), *row = check_doubles(c, s.batch * columns);
     for (s.position = 0; s.position < s.length; s.position += 1 + s.position / 4) {
         struct tensor out = output_of(c, &s);
@@ -312,6 +336,9 @@ Test(attention_decode, rows_of_forward) {
     for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++) {
         check_shape(rows_of_forward, 2, 77, 3, 24, 0, dtype);
         check_shape(rows_of_forward, 1, 130, 2, 64, 0, dtype);
+        struct shape grouped = plain_shape(2, 40, 6, 64, 0, dtype);
+        grouped.kv_heads = 2;
+        check_everywhere(rows_of_forward, &grouped);
     }
 }
 
@@ -319,7 +346,8 @@ Test(attention_decode, rows_of_forward) {
 static void too_wide(struct check *c, const void *given) {
     const struct shape *s = given;
     struct tensor qkv = cache_of(c, s, random_values(c, s)), out = output_of(c, s);
-    OP(&c->be, attention_decode, .out = &out, .qkv = &qkv, .position = 3, .heads = (int)s->heads);
+    OP(&c->be, attention_decode, .out = &out, .qkv = &qkv, .position = 3, .heads = (int)s->heads,
+       .kv_heads = (int)s->heads);
     cr_assert(strstr(c->be.failure.text, "257"), "%s", c->be.failure.text);
 }
 

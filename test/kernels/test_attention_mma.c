@@ -6,12 +6,18 @@
 
 #include "data/base/random.h"
 #include "test/kernels/check.h"
+#include "test/kernels/qkv_row.h"
 
 struct shape {
     int64_t batch, length, heads, width; /* B, T, H, D */
     enum dtype dtype;
-    double spread; /* of q, k, v */
+    double spread;    /* of q, k, v */
+    int64_t kv_heads; /* H_kv; 0: H */
 };
+
+static struct qkv_row row_of(const struct shape *s) {
+    return qkv_row(s->heads, s->kv_heads, s->width);
+}
 
 enum { LENGTH_MAX = 400 };
 
@@ -20,13 +26,16 @@ struct results {
     double *out_exact, *out_size, *lse_exact, *lse_size;
 };
 
-/* Query i of one head: q, k, v point to its columns of the batch's first row, `stride` from row to
- * row. An error in a score is an error of its exponential relative to itself; rounding to 16 bits
- * adds `rounding`, all in units of 2^-24. Returns log(sum(exp(scores))). */
-static double attend(const struct shape *s, const double *q, int64_t stride, int64_t i, double *out,
+/* Query i of head h; first: the batch's first row of qkv. An error in a score is an error of its
+ * exponential relative to itself; rounding to 16 bits adds `rounding`, all in units of 2^-24.
+ * Returns log(sum(exp(scores))). */
+static double attend(const struct shape *s, const double *first, int64_t h, int64_t i, double *out,
                      double *out_size, double *lse_size, double rounding) {
     double scores[LENGTH_MAX], sizes[LENGTH_MAX], max = -INFINITY, sum = 0;
-    const double *k = q + s->heads * s->width, *v = k + s->heads * s->width;
+    struct qkv_row row = row_of(s);
+    int64_t stride = row.columns;
+    const double *q = first + h * s->width;
+    const double *k = first + key_column(row, h), *v = first + value_column(row, h);
     for (int64_t j = 0; j <= i; j++) {
         scores[j] = sizes[j] = 0;
         for (int64_t d = 0; d < s->width; d++) {
@@ -61,9 +70,9 @@ static void reference(struct check *c, const struct shape *s, struct results *r)
     for (int64_t n = 0; n < s->heads * rows; n++) {
         int64_t b = n / s->length / s->heads, h = n / s->length % s->heads, i = n % s->length;
         int64_t to = (b * s->length + i) * all + h * s->width;
-        const double *q = qkv + b * s->length * 3 * all + h * s->width;
-        r->lse_exact[n] = attend(s, q, 3 * all, i, r->out_exact + to, r->out_size + to,
-                                 r->lse_size + n, rounding);
+        const double *first = qkv + b * s->length * row_of(s).columns;
+        r->lse_exact[n] =
+            attend(s, first, h, i, r->out_exact + to, r->out_size + to, r->lse_size + n, rounding);
         for (int64_t d = 0; d < s->width; d++) r->out_size[to + d] /= allowed;
     }
 }
@@ -73,12 +82,12 @@ static void run(struct check *c, const struct shape *s, struct results *r) {
     r->out = check_rank3(check_output(c, s->dtype, rows, all), s->batch, s->length, all);
     r->lse = check_output(c, DTYPE_F32, s->batch * s->heads, s->length);
     CHECK_OP(c, attention_forward, .out = &r->out, .lse = r->lse.data, .qkv = &r->qkv,
-             .heads = (int)s->heads);
+             .heads = (int)s->heads, .kv_heads = (int)row_of(s).kv_heads);
 }
 
 static void forward(struct check *c, const void *given) {
     const struct shape *s = given;
-    int64_t columns = 3 * s->heads * s->width;
+    int64_t columns = row_of(s).columns;
     struct tensor flat = check_normal(c, s->dtype, s->batch * s->length, columns, s->spread);
     struct results r = {.qkv = check_rank3(flat, s->batch, s->length, columns)};
     run(c, s, &r);
@@ -92,8 +101,8 @@ Test(attention_mma, lengths) {
     static const int64_t lengths[] = {1, 15, 16, 17, 63, 64, 65, 77, 127, 128, 129, 200};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         enum dtype one = i % 2 ? DTYPE_F16 : DTYPE_BF16, other = i % 2 ? DTYPE_BF16 : DTYPE_F16;
-        check_everywhere(forward, &(const struct shape){1, lengths[i], 1, 64, one, 1});
-        check_everywhere(forward, &(const struct shape){1, lengths[i], 1, 128, other, 1});
+        check_everywhere(forward, &(const struct shape){1, lengths[i], 1, 64, one, 1, 0});
+        check_everywhere(forward, &(const struct shape){1, lengths[i], 1, 128, other, 1, 0});
     }
 }
 
@@ -102,28 +111,36 @@ Test(attention_mma, key_tiles) {
     static const int64_t lengths[] = {47, 48, 49, 96, 97, 143, 144, 145, 257};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         enum dtype dtype = i % 2 ? DTYPE_F16 : DTYPE_BF16;
-        check_everywhere(forward, &(const struct shape){1, lengths[i], 1, 128, dtype, 1});
+        check_everywhere(forward, &(const struct shape){1, lengths[i], 1, 128, dtype, 1, 0});
     }
 }
 
 Test(attention_mma, batches_and_heads) {
-    check_everywhere(forward, &(const struct shape){3, 70, 5, 64, DTYPE_BF16, 1});
-    check_everywhere(forward, &(const struct shape){2, 131, 3, 128, DTYPE_F16, 1});
-    check_everywhere(forward, &(const struct shape){2, 33, 2, 64, DTYPE_F16, 1});
+    check_everywhere(forward, &(const struct shape){3, 70, 5, 64, DTYPE_BF16, 1, 0});
+    check_everywhere(forward, &(const struct shape){2, 131, 3, 128, DTYPE_F16, 1, 0});
+    check_everywhere(forward, &(const struct shape){2, 33, 2, 64, DTYPE_F16, 1, 0});
+}
+
+/* Heads of queries that read the same keys and values, one of them in the next group. */
+Test(attention_mma, grouped) {
+    check_everywhere(forward, &(const struct shape){1, 77, 9, 64, DTYPE_BF16, 1, 3});
+    check_everywhere(forward, &(const struct shape){2, 77, 14, 64, DTYPE_F16, 1, 2});
+    check_everywhere(forward, &(const struct shape){1, 150, 4, 128, DTYPE_BF16, 1, 2});
+    check_everywhere(forward, &(const struct shape){2, 33, 3, 128, DTYPE_F16, 1, 1});
 }
 
 /* Several blocks of queries, the last of them incomplete; keys go through the ring three times. */
 Test(attention_mma, long_rows) {
-    check_everywhere(forward, &(const struct shape){1, 390, 1, 64, DTYPE_F16, 1});
-    check_everywhere(forward, &(const struct shape){1, 320, 1, 128, DTYPE_BF16, 1});
+    check_everywhere(forward, &(const struct shape){1, 390, 1, 64, DTYPE_F16, 1, 0});
+    check_everywhere(forward, &(const struct shape){1, 320, 1, 128, DTYPE_BF16, 1, 0});
 }
 
 /* Scores of thousands, where the softmax is one key or a tie of a few. */
 Test(attention_mma, large_scores) {
-    check_everywhere(forward, &(const struct shape){1, 150, 2, 64, DTYPE_BF16, 30});
-    check_everywhere(forward, &(const struct shape){1, 150, 1, 64, DTYPE_F16, 30});
-    check_everywhere(forward, &(const struct shape){1, 150, 1, 128, DTYPE_BF16, 5});
-    check_everywhere(forward, &(const struct shape){1, 150, 1, 128, DTYPE_F16, 30});
+    check_everywhere(forward, &(const struct shape){1, 150, 2, 64, DTYPE_BF16, 30, 0});
+    check_everywhere(forward, &(const struct shape){1, 150, 1, 64, DTYPE_F16, 30, 0});
+    check_everywhere(forward, &(const struct shape){1, 150, 1, 128, DTYPE_BF16, 5, 0});
+    check_everywhere(forward, &(const struct shape){1, 150, 1, 128, DTYPE_F16, 30, 0});
 }
 
 /* Maxima that rise from tile to tile, fall, or are far below zero: each exercises the shrinking of
@@ -148,8 +165,8 @@ static void ramp(struct check *c, const void *given) {
 }
 
 Test(attention_mma, rising_and_falling_scores) {
-    check_everywhere(ramp, &(const struct shape){1, 333, 1, 64, DTYPE_BF16, 0});
-    check_everywhere(ramp, &(const struct shape){1, 200, 1, 128, DTYPE_F16, 0});
+    check_everywhere(ramp, &(const struct shape){1, 333, 1, 64, DTYPE_BF16, 0, 0});
+    check_everywhere(ramp, &(const struct shape){1, 200, 1, 128, DTYPE_F16, 0, 0});
 }
 
 /* What comes after a position must not matter, to the bit, wherever in a tile it is. */
@@ -174,6 +191,6 @@ static void causal(struct check *c, const void *given) {
 }
 
 Test(attention_mma, causal) {
-    check_everywhere(causal, &(const struct shape){1, 140, 1, 64, DTYPE_BF16, 1});
-    check_everywhere(causal, &(const struct shape){1, 140, 1, 128, DTYPE_F16, 1});
+    check_everywhere(causal, &(const struct shape){1, 140, 1, 64, DTYPE_BF16, 1, 0});
+    check_everywhere(causal, &(const struct shape){1, 140, 1, 128, DTYPE_F16, 1, 0});
 }

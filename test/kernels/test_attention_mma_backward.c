@@ -9,11 +9,13 @@
 
 #include "data/base/random.h"
 #include "test/kernels/check.h"
+#include "test/kernels/qkv_row.h"
 
 struct shape {
     int64_t batch, length, heads, width; /* B, T, H, D */
     enum dtype dtype;
-    double spread; /* of q, k, v */
+    double spread;    /* of q, k, v */
+    int64_t kv_heads; /* H_kv; 0: H */
 };
 
 enum { LENGTH_MAX = 400, WIDTH_MAX = 128 };
@@ -21,38 +23,41 @@ enum { LENGTH_MAX = 400, WIDTH_MAX = 128 };
 /* The host's side of a test: values exact in the dtype, or in fp32. */
 struct host {
     const struct shape *shape;
-    int64_t columns; /* C */
+    struct qkv_row row;
     double *qkv, *dout, *out, *lse, *dqkv, *size;
 };
 
-/* One head of it; rows of q, k, v and their gradients lie 3 C apart, of out and dout C. */
+/* One head of queries and what it reads; rows of q, k, v and their gradients lie `stride` apart, of
+ * out and dout `out_stride`. */
 struct head {
-    int64_t length, width, columns;
+    int64_t length, width, stride, out_stride;
     double scale;
     double *q, *k, *v, *dout, *out, *lse, *dq, *dk, *dv, *dq_size, *dk_size, *dv_size;
 };
 
 static struct head head_of(const struct host *host, int64_t n) {
     const struct shape *s = host->shape;
-    int64_t c = host->columns, row = n / s->heads * s->length, column = n % s->heads * s->width;
-    int64_t at = row * 3 * c + column, out_at = row * c + column;
-    double *qkv = host->qkv + at, *d = host->dqkv + at, *size = host->size + at;
+    struct qkv_row row = host->row;
+    int64_t first = n / s->heads * s->length, h = n % s->heads, at = first * row.columns;
+    int64_t q = at + h * s->width, k = at + key_column(row, h), v = at + value_column(row, h);
+    int64_t out_at = first * row.q_columns + h * s->width;
     return (struct head){.length = s->length,
                          .width = s->width,
-                         .columns = c,
+                         .stride = row.columns,
+                         .out_stride = row.q_columns,
                          .scale = 1 / sqrt((double)s->width),
-                         .q = qkv,
-                         .k = qkv + c,
-                         .v = qkv + 2 * c,
+                         .q = host->qkv + q,
+                         .k = host->qkv + k,
+                         .v = host->qkv + v,
                          .dout = host->dout + out_at,
                          .out = host->out + out_at,
                          .lse = host->lse + n * s->length,
-                         .dq = d,
-                         .dk = d + c,
-                         .dv = d + 2 * c,
-                         .dq_size = size,
-                         .dk_size = size + c,
-                         .dv_size = size + 2 * c};
+                         .dq = host->dqkv + q,
+                         .dk = host->dqkv + k,
+                         .dv = host->dqkv + v,
+                         .dq_size = host->size + q,
+                         .dk_size = host->size + k,
+                         .dv_size = host->size + v};
 }
 
 static double dot(const double *a, const double *b, int64_t count, double *size) {
@@ -68,16 +73,16 @@ static double dot(const double *a, const double *b, int64_t count, double *size)
 static void forward_row(const struct head *h, int64_t i, enum dtype dtype) {
     double s[LENGTH_MAX], out[WIDTH_MAX] = {0}, size, max = -INFINITY, sum = 0;
     for (int64_t j = 0; j <= i; j++) {
-        s[j] =
-            h->scale * dot(h->q + i * 3 * h->columns, h->k + j * 3 * h->columns, h->width, &size);
+        s[j] = h->scale * dot(h->q + i * h->stride, h->k + j * h->stride, h->width, &size);
         max = fmax(max, s[j]);
     }
     for (int64_t j = 0; j <= i; j++) sum += exp(s[j] - max);
     h->lse[i] = check_round(max + log(sum), DTYPE_F32);
     for (int64_t j = 0; j <= i; j++)
         for (int64_t d = 0; d < h->width; d++)
-            out[d] += exp(s[j] - max) / sum * h->v[j * 3 * h->columns + d];
-    for (int64_t d = 0; d < h->width; d++) h->out[i * h->columns + d] = check_round(out[d], dtype);
+            out[d] += exp(s[j] - max) / sum * h->v[j * h->stride + d];
+    for (int64_t d = 0; d < h->width; d++)
+        h->out[i * h->out_stride + d] = check_round(out[d], dtype);
 }
 
 /* Of a value of P or dS that is off by `arithmetic` 2^-24 and then rounded to 16 bits: that as a
@@ -93,7 +98,7 @@ static double uncertain(double value, double arithmetic_size, enum dtype dtype) 
  * off by x makes P = exp(S - lse) off by x times itself. */
 static void backward_pair(const struct head *h, int64_t i, int64_t j, double delta,
                           double delta_size, enum dtype dtype) {
-    int64_t qi = i * 3 * h->columns, kj = j * 3 * h->columns, oi = i * h->columns;
+    int64_t qi = i * h->stride, kj = j * h->stride, oi = i * h->out_stride;
     double size, dp_size, s = h->scale * dot(h->q + qi, h->k + kj, h->width, &size);
     double p = exp(s - h->lse[i]), dp = dot(h->dout + oi, h->v + kj, h->width, &dp_size);
     double ds = p * (dp - delta), unsure = 1 + size * h->scale + fabs(h->lse[i]);
@@ -119,15 +124,16 @@ static double *random_values(struct check *c, int64_t count, enum dtype dtype, d
 }
 
 static struct host prepare(struct check *c, const struct shape *s) {
-    int64_t columns = s->heads * s->width, rows = s->batch * s->length;
+    struct qkv_row row = qkv_row(s->heads, s->kv_heads, s->width);
+    int64_t rows = s->batch * s->length;
     struct host host = {.shape = s,
-                        .columns = columns,
-                        .qkv = random_values(c, rows * 3 * columns, s->dtype, s->spread),
-                        .dout = random_values(c, rows * columns, s->dtype, 1),
-                        .out = check_doubles(c, rows * columns),
+                        .row = row,
+                        .qkv = random_values(c, rows * row.columns, s->dtype, s->spread),
+                        .dout = random_values(c, rows * row.q_columns, s->dtype, 1),
+                        .out = check_doubles(c, rows * row.q_columns),
                         .lse = check_doubles(c, rows * s->heads),
-                        .dqkv = check_doubles(c, rows * 3 * columns),
-                        .size = check_doubles(c, rows * 3 * columns)};
+                        .dqkv = check_doubles(c, rows * row.columns),
+                        .size = check_doubles(c, rows * row.columns)};
     for (int64_t n = 0; n < s->batch * s->heads; n++) {
         struct head h = head_of(&host, n);
         for (int64_t i = 0; i < s->length; i++) forward_row(&h, i, s->dtype);
@@ -140,7 +146,8 @@ static void reference(const struct host *host) {
     for (int64_t n = 0; n < s->batch * s->heads; n++) {
         struct head h = head_of(host, n);
         for (int64_t i = 0; i < s->length; i++) {
-            double size, delta = dot(h.dout + i * h.columns, h.out + i * h.columns, h.width, &size);
+            double size,
+                delta = dot(h.dout + i * h.out_stride, h.out + i * h.out_stride, h.width, &size);
             for (int64_t j = 0; j <= i; j++) backward_pair(&h, i, j, delta, size, s->dtype);
         }
     }
@@ -155,15 +162,15 @@ static struct tensor input(struct check *c, const struct shape *s, int64_t colum
 
 static struct tensor run(struct check *c, const struct host *host) {
     const struct shape *s = host->shape;
-    struct tensor qkv = input(c, s, 3 * host->columns, host->qkv);
-    struct tensor dout = input(c, s, host->columns, host->dout);
-    struct tensor out = input(c, s, host->columns, host->out);
+    struct tensor qkv = input(c, s, host->row.columns, host->qkv);
+    struct tensor dout = input(c, s, host->row.q_columns, host->dout);
+    struct tensor out = input(c, s, host->row.q_columns, host->out);
     struct tensor lse =
         check_tensor(c, CHECK_READ, DTYPE_F32, s->batch * s->heads, s->length, host->lse);
-    struct tensor flat = check_output(c, s->dtype, s->batch * s->length, 3 * host->columns);
-    struct tensor dqkv = check_rank3(flat, s->batch, s->length, 3 * host->columns);
+    struct tensor flat = check_output(c, s->dtype, s->batch * s->length, host->row.columns);
+    struct tensor dqkv = check_rank3(flat, s->batch, s->length, host->row.columns);
     CHECK_OP(c, attention_backward, .dqkv = &dqkv, .dout = &dout, .qkv = &qkv, .out = &out,
-             .lse = lse.data, .heads = (int)s->heads);
+             .lse = lse.data, .heads = (int)s->heads, .kv_heads = (int)host->row.kv_heads);
     return dqkv;
 }
 
@@ -178,7 +185,7 @@ static void backward(struct check *c, const void *given) {
 static void backward_of(int64_t batch, int64_t length, int64_t heads, int64_t width) {
     for (int half = 0; half < 2; half++) {
         enum dtype dtype = half ? DTYPE_F16 : DTYPE_BF16;
-        check_everywhere(backward, &(const struct shape){batch, length, heads, width, dtype, 1});
+        check_everywhere(backward, &(const struct shape){batch, length, heads, width, dtype, 1, 0});
     }
 }
 
@@ -200,10 +207,10 @@ Test(attention_mma_backward, edges_of_tiles) {
 
 /* More tiles than there are stages, so that stages are used again. */
 Test(attention_mma_backward, many_tiles) {
-    check_everywhere(backward, &(const struct shape){1, 390, 1, 64, DTYPE_BF16, 1});
-    check_everywhere(backward, &(const struct shape){1, 385, 1, 64, DTYPE_F16, 1});
-    check_everywhere(backward, &(const struct shape){1, 200, 1, 128, DTYPE_BF16, 1});
-    check_everywhere(backward, &(const struct shape){1, 320, 1, 128, DTYPE_F16, 1});
+    check_everywhere(backward, &(const struct shape){1, 390, 1, 64, DTYPE_BF16, 1, 0});
+    check_everywhere(backward, &(const struct shape){1, 385, 1, 64, DTYPE_F16, 1, 0});
+    check_everywhere(backward, &(const struct shape){1, 200, 1, 128, DTYPE_BF16, 1, 0});
+    check_everywhere(backward, &(const struct shape){1, 320, 1, 128, DTYPE_F16, 1, 0});
 }
 
 Test(attention_mma_backward, batches_and_heads) {
@@ -212,8 +219,19 @@ Test(attention_mma_backward, batches_and_heads) {
     backward_of(2, 140, 2, 64);
 }
 
+/* Queries of one head stream by after those of another: heads of one tile and of several, fewer and
+ * more tiles than there are stages, and keys that fewer tiles of queries see than others. */
+Test(attention_mma_backward, grouped) {
+    check_everywhere(backward, &(const struct shape){1, 77, 9, 64, DTYPE_BF16, 1, 3});
+    check_everywhere(backward, &(const struct shape){2, 77, 14, 64, DTYPE_F16, 1, 2});
+    check_everywhere(backward, &(const struct shape){2, 33, 3, 128, DTYPE_F16, 1, 1});
+    check_everywhere(backward, &(const struct shape){1, 150, 4, 128, DTYPE_BF16, 1, 2});
+    check_everywhere(backward, &(const struct shape){1, 300, 4, 64, DTYPE_BF16, 1, 2});
+    check_everywhere(backward, &(const struct shape){1, 5, 2, 64, DTYPE_F16, 1, 1});
+}
+
 /* Scores of tens: P is 1 in places, 0 in others. */
 Test(attention_mma_backward, steep) {
-    check_everywhere(backward, &(const struct shape){1, 100, 1, 64, DTYPE_F16, 2});
-    check_everywhere(backward, &(const struct shape){1, 100, 1, 128, DTYPE_BF16, 2});
+    check_everywhere(backward, &(const struct shape){1, 100, 1, 64, DTYPE_F16, 2, 0});
+    check_everywhere(backward, &(const struct shape){1, 100, 1, 128, DTYPE_BF16, 2, 0});
 }

@@ -10,6 +10,7 @@ static inline const char *set_family(struct config *config, int family) {
     bool llama = family == 1 || family == 2, odd = family == 4;
     if (family == 0) return names[0];
     config->model.n_head = 4;
+    config->model.n_kv_head = family == 1 ? 2 : family == 2 ? 1 : 0;
     config->model.norm = llama || odd ? NORM_RMSNORM : NORM_LAYERNORM;
     config->model.norm_eps = 1e-6;
     config->model.positions = odd ? POSITIONS_LEARNED : POSITIONS_ROPE;
