@@ -26,7 +26,8 @@ enum { STEPS = 10, MICRO_BATCHES = 2, BATCH = 2, LENGTH = 16, VOCABULARY = 61 };
  * 16 bit and ours are kept in fp32. One unit of bf16 is 2^-8, of fp16 2^-11; the bounds are a few
  * units for single tensors, less for means over tokens, where roundings average out. Adam divides
  * by the size of a gradient, so the relative error of small ones shows in full in the final
- * weights. */
+ * weights. The gradient of qwen2's biases of keys is small for its terms: of a bias softmax sees
+ * only what the rotation makes of it. */
 enum family { GPT2, LLAMA, QWEN2 };
 struct bounds {
     const char *fixture;
@@ -50,7 +51,7 @@ static const struct bounds all_bounds[] = {
      0.06},
     {"test/golden/llama_fp16.safetensors", LLAMA, CONFIG_PRECISION_FP16, 2.5e-3, 5e-4, 1e-3, 2.5e-3,
      0.03},
-    {"test/golden/qwen2_fp32.safetensors", QWEN2, CONFIG_PRECISION_FP32, 2e-6, 1e-6, 1e-6, 2e-6,
+    {"test/golden/qwen2_fp32.safetensors", QWEN2, CONFIG_PRECISION_FP32, 2e-6, 1e-6, 1e-6, 5e-6,
      5e-5},
 };
 
@@ -236,9 +237,8 @@ static void check_final_weights(struct setup *s) {
         name_in_fixture(name, s, "initial", &gpt->list[i]);
         const float *initial = floats(s, name);
         int64_t count = parameter_count(&gpt->list[i]), third = count / 3;
-        /* Softmax does not see a bias of the keys: its gradient is zero but for rounding noise,
+        /* Softmax does not see a bias of GPT-2's keys: its gradient is zero but for rounding noise,
          * which Adam turns into full steps of random sign. Only queries and values count. */
-        if (strstr(name, "k_proj.bias")) continue;
         float *got = malloc((size_t)count * sizeof *got);
         masters_download(&gpt->masters, &s->be, got, gpt->list[i].offset, count);
         bool qkv_bias = strstr(name, "c_attn.bias") != NULL;
