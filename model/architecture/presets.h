@@ -18,6 +18,8 @@
     X(LLAMA_3_1_8B, "llama-3.1-8b", FAMILY_LLAMA, 32, 32, 8, 128, 4096, 14336, 131072, 128256,  \
       .rope_theta = 500000, .rope_scaling = ROPE_LLAMA3)                                        \
     X(LLAMA_2_7B, "llama-2-7b", FAMILY_LLAMA, 32, 32, 32, 128, 4096, 11008, 4096, 32000, )      \
+    X(LLAMA_2_13B, "llama-2-13b", FAMILY_LLAMA, 40, 40, 40, 128, 5120, 13824, 4096, 32000, )    \
+    X(LLAMA_2_70B, "llama-2-70b", FAMILY_LLAMA, 80, 64, 8, 128, 8192, 28672, 4096, 32000, )     \
     X(MISTRAL_7B, "mistral-7b", FAMILY_LLAMA, 32, 32, 8, 128, 4096, 14336, 32768, 32768,        \
       .rope_theta = 1e6)
 

@@ -44,7 +44,7 @@ static bool preset_sets(struct config *config, const char *key) {
     return true;
 }
 
-static void apply_preset(struct config *config) {
+static void fill_from_preset(struct config *config) {
     const struct gpt_shape *preset = &presets[config->model.preset];
     if (config->model.preset == CONFIG_PRESET_NONE) return;
 #define X(size) \
@@ -57,11 +57,17 @@ static void apply_preset(struct config *config) {
 #undef X
 }
 
+void config_apply_preset(struct config *config, enum config_preset preset) {
+    config->model.preset = preset;
+    config->sources[row_of("model.preset")] = CONFIG_SOURCE_FILE;
+    fill_from_preset(config);
+}
+
 void config_resolve(struct config *config) {
     if (config->data.tokenizer == CONFIG_TOKENIZER_GPT2 && !config->model.init_from[0] &&
         !config_given(config, "model.vocab_size"))
         config->model.vocab_size = 50257;
-    apply_preset(config);
+    fill_from_preset(config);
     if (!config_given(config, "data.val") && strcmp(config->data.train, "tales") != 0)
         config->data.val[0] = '\0';
     if (!config_given(config, "eval.every") && config->data.val[0] == '\0') config->eval.every = 0;

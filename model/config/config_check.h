@@ -8,6 +8,9 @@
 /* Fills the keys that nobody gave and whose default depends on others. */
 void config_resolve(struct config *config);
 
+/* As if a config file named the preset: fills sizes and parts that no file gives. */
+void config_apply_preset(struct config *config, enum config_preset preset);
+
 /* A config while it is checked. */
 struct config_check {
     const struct config *config;

@@ -417,6 +417,10 @@ static const char *word_of(const char *key, unsigned value) {
     return config_options[config_option_index(key, strlen(key))].words[value];
 }
 
+const char *config_preset_name(enum config_preset preset) {
+    return word_of("model.preset", preset);
+}
+
 const char *config_precision_name(enum config_precision precision) {
     return word_of("precision", precision);
 }

@@ -68,6 +68,7 @@ bool config_given(const struct config *config, const char *name);
 struct gpt_shape config_shape(const struct config *config);
 
 /* Words as they stand in a config file. */
+const char *config_preset_name(enum config_preset preset);
 const char *config_precision_name(enum config_precision precision);
 const char *config_schedule_name(enum config_schedule schedule);
 const char *config_recompute_name(enum config_recompute recompute);

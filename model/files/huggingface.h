@@ -1,4 +1,4 @@
-/* Hugging Face's JSON files beside the weights of a GPT-2: they tell transformers (and us) the
+/* Hugging Face's JSON files beside the weights of a model: they tell transformers (and us) the
  * shape, how texts end, and which tokenizer it is. Sources: GPT2Config, GenerationConfig and
  * AutoTokenizer of huggingface/transformers. */
 #pragma once
@@ -9,11 +9,7 @@
 #include "data/text/tokenizer.h"
 #include "kernels/dtype.h"
 #include "model/config/config.h"
-
-/* Tokens with a meaning of their own; -1 for none. */
-struct huggingface_tokens {
-    int64_t begin, end, pad; /* of texts */
-};
+#include "model/files/huggingface_tokens.h"
 
 /* Those of a model of ours: the tokenizer's <|endoftext|> begins and ends texts. Where the
  * tokenizer is not known (NULL), config->data.tokenizer tells. */
@@ -28,11 +24,10 @@ void huggingface_print_generation_config(FILE *out, const struct huggingface_tok
 void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
                                         const struct tokenizer *tokenizer);
 
-/* Fills the sizes in config->model (n_layer, n_head, n_embd, n_positions, vocab_size) from
- * DIRECTORY/config.json and marks them as given; nothing else changes. Old files call n_positions
- * n_ctx. Fails when the file is missing or malformed, and when it describes a model other than
- * ours: another model_type, activation, layer_norm_epsilon, width of the MLP, or scaling of
- * attention. */
+/* Fills sizes and parts in config->model from DIRECTORY/config.json and marks them as given;
+ * nothing else changes. GPT-2, Llama, Mistral and Qwen2 are known, in old and new spellings, and
+ * what huggingface_print_config writes. Fails when the file is missing or malformed, and when it
+ * describes what would compute something else: it names the key. */
 int huggingface_read_config(struct config *config, const char *directory, struct error *error);
 
 /* Reads the tokens from DIRECTORY/config.json, which was read before. What is no token of the

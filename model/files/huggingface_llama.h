@@ -4,8 +4,8 @@
 
 #include <stdio.h>
 
-#include "model/files/huggingface.h"
 #include "model/files/huggingface_source.h"
+#include "model/files/huggingface_tokens.h"
 
 /* Fills sizes and parts of config->model, marked as given. Refuses by name what would compute
  * something else: another activation, a window of attention shorter than the context, an unknown

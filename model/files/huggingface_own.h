@@ -4,8 +4,8 @@
 
 #include <stdio.h>
 
-#include "model/files/huggingface.h"
 #include "model/files/huggingface_source.h"
+#include "model/files/huggingface_tokens.h"
 
 int huggingface_read_own(struct huggingface_source *source, struct config *config);
 

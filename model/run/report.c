@@ -86,13 +86,15 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
     const struct config *config = trainer->config;
     const struct gpt *gpt = &trainer->gpt;
     const struct gpt_shape *s = &gpt->capacity;
-    char text[32];
+    char text[32], shared[48] = "";
+    if (s->n_kv_head != s->n_head)
+        snprintf(shared, sizeof shared, " (%" PRId64 " of keys and values)", s->n_kv_head);
     fprintf(out, "mantissa: training %s\n", config->name);
     fprintf(out,
-            "  model      %" PRId64 " layers, %" PRId64 " heads, %" PRId64 " wide: %s "
+            "  model      %" PRId64 " layers, %" PRId64 " heads%s, %" PRId64 " wide: %s "
             "parameters\n  vocabulary %" PRId64,
-            s->n_layer, s->n_head, s->n_embd, count_text(text, (double)shape_parameter_count(s)),
-            s->vocab_size);
+            s->n_layer, s->n_head, shared, s->n_embd,
+            count_text(text, (double)shape_parameter_count(s)), s->vocab_size);
     if (s->padded_vocab != s->vocab_size) fprintf(out, " (inside %" PRId64 ")", s->padded_vocab);
     fprintf(out, "\n  precision ");
     precision_print(out, &gpt->precision);

@@ -6,10 +6,10 @@
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
 
-const struct memory_size memory_sizes[MEMORY_SIZES] = {
-    {"gpt2", 12, 12, 768},     {"gpt2-medium", 24, 16, 1024}, {"gpt2-large", 36, 20, 1280},
-    {"gpt2-xl", 48, 25, 1600}, {"1B", 16, 32, 2048},          {"7B", 32, 32, 4096},
-    {"13B", 40, 40, 5120},     {"70B", 80, 64, 8192},
+const enum config_preset memory_sizes[MEMORY_SIZES] = {
+    CONFIG_PRESET_GPT2,         CONFIG_PRESET_GPT2_MEDIUM,  CONFIG_PRESET_GPT2_LARGE,
+    CONFIG_PRESET_GPT2_XL,      CONFIG_PRESET_LLAMA_3_2_1B, CONFIG_PRESET_LLAMA_2_7B,
+    CONFIG_PRESET_LLAMA_3_1_8B, CONFIG_PRESET_LLAMA_2_13B,  CONFIG_PRESET_LLAMA_2_70B,
 };
 
 static const struct variant {
@@ -30,19 +30,17 @@ enum { COMPARED = 4 };
 static const enum memory_variant compared[COMPARED] = {MEMORY_FP32, MEMORY_BF16, MEMORY_LOWER,
                                                        MEMORY_LAYER};
 
-void memory_size_config(struct config *out, const struct memory_size *size,
-                        enum memory_variant variant, const struct config *config) {
+void memory_size_config(struct config *out, enum config_preset size, enum memory_variant variant,
+                        const struct config *config) {
     const struct variant *v = &variants[variant];
     int64_t length = config->data.seq_len;
     if (length < MEMORY_SIZES_TOKENS) length = MEMORY_SIZES_TOKENS;
     config_defaults(out);
-    snprintf(out->name, sizeof out->name, "%s", size->name);
+    config_apply_preset(out, size);
+    out->model.preset = CONFIG_PRESET_NONE; /* the context is another one */
+    snprintf(out->name, sizeof out->name, "%s", config_preset_name(size));
     out->precision = v->precision;
-    out->model.n_layer = size->n_layer;
-    out->model.n_head = size->n_head;
-    out->model.n_embd = size->n_embd;
     out->model.n_positions = length;
-    out->model.vocab_size = MEMORY_SIZES_VOCABULARY;
     out->data.seq_len = length;
     out->train.micro_batch_size = 1;
     out->train.recompute = v->recompute;
@@ -75,7 +73,7 @@ static int print_bytes(FILE *out, const struct memory_question *question, struct
     table_column(&table, "", TABLE_LEFT);
     for (int i = 0; i < MEMORY_LAYER; i++) {
         struct config config;
-        memory_size_config(&config, &memory_sizes[MEMORY_SIZES - 1], (enum memory_variant)i,
+        memory_size_config(&config, memory_sizes[MEMORY_SIZES - 1], (enum memory_variant)i,
                            question->config);
         count = (double)config_parameter_count(&config);
         table_column(&table, variants[i].heading, TABLE_RIGHT);
@@ -108,10 +106,10 @@ static int size_row(struct table *table, const struct memory_question *question,
     size_t fp32 = 0;
     for (int i = 0; i < COMPARED; i++) {
         struct config config;
-        memory_size_config(&config, &memory_sizes[size], compared[i], question->config);
+        memory_size_config(&config, memory_sizes[size], compared[i], question->config);
         if (i == 0) {
             double count = (double)config_parameter_count(&config);
-            table_cell(table, "%s", memory_sizes[size].name);
+            table_cell(table, "%s", config_preset_name(memory_sizes[size]));
             table_cell(table, count < 1e9 ? "%.0f M" : "%.1f G", count / (count < 1e9 ? 1e6 : 1e9));
         }
         if (!memory_can_compute(question->be, config.precision)) {
@@ -140,14 +138,11 @@ static int print_totals(FILE *out, const struct memory_question *question, struc
     for (int size = 0; !failed && size < MEMORY_SIZES; size++)
         failed = size_row(&table, question, size, error);
     if (!failed) {
-        memory_size_config(&config, &memory_sizes[0], MEMORY_FP32, question->config);
+        memory_size_config(&config, memory_sizes[0], MEMORY_FP32, question->config);
         fprintf(out,
                 "\nModels from 124M to 70B: GiB for micro-batches of one sequence of %" PRId64
                 "\ntokens, and how many %% less than fp32\n",
                 config.data.seq_len);
-        if (question->config->model.vocab_size != MEMORY_SIZES_VOCABULARY)
-            fprintf(out, "(with GPT-2's vocabulary of %d; this run's has %" PRId64 ")\n",
-                    MEMORY_SIZES_VOCABULARY, question->config->model.vocab_size);
         fputc('\n', out);
         table_print_text(out, &table, MEMORY_WIDTH);
         explain_variants(out);
@@ -167,10 +162,10 @@ static int print_size_batches(FILE *out, const struct memory_question *question,
     for (int i = 0; i < COMPARED; i++)
         table_column(&table, variants[compared[i]].heading, TABLE_RIGHT);
     for (int size = 0; !failed && size < MEMORY_SIZES; size++) {
-        table_cell(&table, "%s", memory_sizes[size].name);
+        table_cell(&table, "%s", config_preset_name(memory_sizes[size]));
         for (int i = 0; !failed && i < COMPARED; i++) {
             struct config config;
-            memory_size_config(&config, &memory_sizes[size], compared[i], question->config);
+            memory_size_config(&config, memory_sizes[size], compared[i], question->config);
             failed = memory_batch_cell(&table, &signs, question, &config, error);
         }
     }

@@ -53,8 +53,8 @@ Test(memory_program, its_advice_can_be_pasted) {
 /* A plan for a terabyte is made at once and without memory. */
 Test(memory_program, sizes_are_quick_and_take_no_memory) {
     expect_exit(TINY "|--dry-run|--sizes|--memory|2000", 0);
-    expect_match(out_text, "\n70B +64.9 G( +[0-9.]+){7}\n");
-    expect_match(out_text, "\n70B +[1-9][0-9]* +[1-9][0-9]* +[1-9][0-9]* +[1-9][0-9]*\n");
+    expect_match(out_text, "\nllama-2-70b +69.0 G( +[0-9.]+){7}\n");
+    expect_match(out_text, "\nllama-2-70b +[1-9][0-9]* +[1-9][0-9]* +[1-9][0-9]* +[1-9][0-9]*\n");
     expect_match(out_text, "\ngpt2 +124 M ");
 #if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
     struct rusage usage;
