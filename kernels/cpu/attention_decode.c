@@ -1,9 +1,10 @@
 /* Causal attention for one query of each sequence, over the keys and values of a cache.
  *
- * Each number of the cache is used once, so that memory sets the pace. The keys of all heads of a
- * position lie side by side, and behind them the values: a task takes a block of positions with
- * all heads, and reads runs of H_kv D numbers. Tasks leave partial sums, merged in order, as in
- * Flash-Decoding (Dao, Haziza, Massa, Sizov 2023); what a task is follows from the shapes alone. */
+ * Each number of the cache is used once, or by the few heads of queries that share it, so that
+ * memory sets the pace. The keys of all heads of a position lie side by side, and behind them the
+ * values: a task takes a block of positions with all heads, and reads runs of H_kv D numbers. Tasks
+ * leave partial sums, merged in order, as in Flash-Decoding (Dao, Haziza, Massa, Sizov 2023); what
+ * a task is follows from the shapes alone. */
 #include <assert.h>
 #include <math.h>
 #include <omp.h>
@@ -142,35 +143,36 @@ static inline __attribute__((always_inline)) void add_rows(const int count, floa
         for (int i = 0; i < count; i++) out[d] += weights[i] * rows[i][from + d];
 }
 
-/* rows[i] = columns first..first+columns of row + i, widened. What is widened next is asked for:
- * while 16-bit rows are widened, too few loads are under way. A row past the end is harmless, since
- * nothing is read. */
-static void widen_rows(const float **rows, const struct tensor *qkv, float *buffer, int64_t row,
-                       int64_t first, int64_t columns, int64_t count) {
-    struct head_rows from = head_rows_at(qkv, 0, first, columns);
+/* rows[i] = row + i of `from`, widened. What is widened next is asked for: while 16-bit rows are
+ * widened, too few loads are under way. A row past the end is harmless, since nothing is read. */
+static void widen_rows(const float **rows, struct head_rows from, float *buffer, int64_t row,
+                       int64_t count) {
+    const struct tensor *tensor = from.tensor;
     for (int64_t i = 0; i < count; i++) {
-        if (qkv->dtype != DTYPE_F32) head_row_prefetch(from, row + i + ROWS, false);
-        size_t offset = (size_t)((row + i) * from.stride + first);
-        rows[i] = dtype_widen(buffer + i * columns, qkv->data, qkv->dtype, offset, (size_t)columns);
+        if (tensor->dtype != DTYPE_F32) head_row_prefetch(from, row + i + ROWS, false);
+        size_t offset = (size_t)((row + i) * from.stride + from.first);
+        rows[i] = dtype_widen(buffer + i * from.size, tensor->data, tensor->dtype, offset,
+                              (size_t)from.size);
     }
 }
 
 /* weights[h][j] = q . key of position row + j, for all heads. */
 static void block_scores(const struct row_sizes *sizes, const struct buffers *buffers,
                          const float *q, const struct tensor *qkv, int64_t row, int64_t keys) {
-    int64_t size = sizes->head_size, group = sizes->group;
+    int64_t size = sizes->head_size, group = sizes->group, heads = sizes->heads;
+    struct head_rows all_keys = head_rows_at(qkv, row, sizes->columns, sizes->kv_columns);
     const float *k[ROWS];
     for (int64_t j = 0; j < keys; j += ROWS) {
         int64_t count = block_length(j, keys, ROWS);
-        widen_rows(k, qkv, buffers->rows, row + j, sizes->columns, sizes->kv_columns, count);
-        for (int64_t kv = 0; kv < sizes->kv_heads; kv++)
-            for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
-                float *scores = buffers->weights + h * KEYS + j;
-                if (count == ROWS) dots(ROWS, scores, q + h * size, k, kv * size, size);
-                else
-                    for (int64_t i = 0; i < count; i++)
-                        dots(1, scores + i, q + h * size, k + i, kv * size, size);
-            }
+        widen_rows(k, all_keys, buffers->rows, j, count);
+        for (int64_t h = 0, member = 0, from = 0; h < heads; h++) {
+            float *scores = buffers->weights + h * KEYS + j;
+            if (count == ROWS) dots(ROWS, scores, q + h * size, k, from, size);
+            else
+                for (int64_t i = 0; i < count; i++)
+                    dots(1, scores + i, q + h * size, k + i, from, size);
+            if (++member == group) member = 0, from += size;
+        }
     }
 }
 
@@ -198,21 +200,22 @@ static void block_softmax(const struct sizes *sizes, float *weights, const struc
 
 static void block_values(const struct row_sizes *sizes, const struct buffers *buffers, float *out,
                          const struct tensor *qkv, int64_t row, int64_t keys) {
-    int64_t size = sizes->head_size, group = sizes->group;
-    int64_t first = sizes->columns + sizes->kv_columns;
+    int64_t size = sizes->head_size, group = sizes->group, heads = sizes->heads;
+    struct head_rows all_values =
+        head_rows_at(qkv, row, sizes->columns + sizes->kv_columns, sizes->kv_columns);
     const float *v[ROWS];
     memset(out, 0, (size_t)sizes->columns * sizeof *out);
     for (int64_t j = 0; j < keys; j += ROWS) {
         int64_t count = block_length(j, keys, ROWS);
-        widen_rows(v, qkv, buffers->rows, row + j, first, sizes->kv_columns, count);
-        for (int64_t kv = 0; kv < sizes->kv_heads; kv++)
-            for (int64_t h = kv * group; h < (kv + 1) * group; h++) {
-                const float *weights = buffers->weights + h * KEYS + j;
-                if (count == ROWS) add_rows(ROWS, out + h * size, weights, v, kv * size, size);
-                else
-                    for (int64_t i = 0; i < count; i++)
-                        add_rows(1, out + h * size, weights + i, v + i, kv * size, size);
-            }
+        widen_rows(v, all_values, buffers->rows, j, count);
+        for (int64_t h = 0, member = 0, from = 0; h < heads; h++) {
+            const float *weights = buffers->weights + h * KEYS + j;
+            if (count == ROWS) add_rows(ROWS, out + h * size, weights, v, from, size);
+            else
+                for (int64_t i = 0; i < count; i++)
+                    add_rows(1, out + h * size, weights + i, v + i, from, size);
+            if (++member == group) member = 0, from += size;
+        }
     }
 }
 
@@ -259,7 +262,8 @@ void cpu_attention_decode(struct backend *be, const struct attention_decode_args
             int64_t row = batch * sizes.length, count = block_length(first, keys, KEYS);
             struct partial partial = partial_at(scratch, &sizes, batch * sizes.blocks_max + block);
             const float *q;
-            widen_rows(&q, qkv, buffers.q, row + args->position, 0, sizes.row.columns, 1);
+            widen_rows(&q, head_rows_at(qkv, row + args->position, 0, sizes.row.columns), buffers.q,
+                       0, 1);
             block_scores(&sizes.row, &buffers, q, qkv, row + first, count);
             block_softmax(&sizes, buffers.weights, &partial, count);
             block_values(&sizes.row, &buffers, partial.out, qkv, row + first, count);

@@ -1,9 +1,10 @@
 /* Causal attention for one query of each sequence, over the keys and values of a cache, as in
  * Flash-Decoding (Dao, Haziza, Massa, Sizov 2023).
  *
- * Each number of the cache is read once, and one sequence has few heads: to fill a GPU, the keys of
- * a head are split into parts, one for a block of threads each, and a second kernel merges what the
- * blocks found. Where parts begin follows from the shapes alone.
+ * A head of queries reads its keys and values once, where several share them mostly from the L2
+ * cache, and one sequence has few heads: to fill a GPU, the keys of a head are split into parts,
+ * one for a block of threads each, and a second kernel merges what the blocks found. Where parts
+ * begin follows from the shapes alone.
  *
  * A row of a head (D values) is read by a group of lanes, 16 bytes each. A group has an online
  * softmax of its own (Milakov and Gimelshein 2018) and takes several keys at a time: a lane asks

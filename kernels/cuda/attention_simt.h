@@ -72,11 +72,10 @@ key_rows_of(const struct simt_problem *problem, struct simt_tensor tensor, int k
                                          column * problem->width};
     return rows;
 }
-static __device__ __forceinline__ struct simt_rows
-value_rows_of(const struct simt_problem *problem, struct simt_tensor tensor, int kv_head) {
-    struct simt_rows rows = key_rows_of(problem, tensor, kv_head);
-    rows.first += problem->kv_heads * problem->width;
-    return rows;
+static __device__ __forceinline__ struct simt_rows values_after(const struct simt_problem *problem,
+                                                                struct simt_rows keys) {
+    keys.first += problem->kv_heads * problem->width;
+    return keys;
 }
 
 static __device__ __forceinline__ int row_group() {

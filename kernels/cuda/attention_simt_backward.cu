@@ -98,7 +98,7 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     float *v = k + KEYS * W, *q = v + KEYS * W, *dout = q + QUERIES * W, *p = dout + QUERIES * W;
     struct key_tile tile = key_tile<KEYS>(&problem);
     struct simt_rows keys = key_rows_of(&problem, problem.qkv, tile.kv_head);
-    struct simt_rows values = value_rows_of(&problem, problem.qkv, tile.kv_head);
+    struct simt_rows values = values_after(&problem, keys);
     float dk[rows][W / 32][QUAD], dv[rows][W / 32][QUAD], factor[rows];
     sums_clear<W, KEYS>(dk);
     sums_clear<W, KEYS>(dv);
@@ -137,7 +137,7 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     }
     tile = key_tile<KEYS>(&problem);
     struct simt_rows dkeys = key_rows_of(&problem, problem.dqkv, tile.kv_head);
-    struct simt_rows dvalues = value_rows_of(&problem, problem.dqkv, tile.kv_head);
+    struct simt_rows dvalues = values_after(&problem, dkeys);
 #pragma unroll
     for (int i = 0; i < rows; i++) factor[i] = problem.scale;
     sums_store<W, KEYS>(k, &dkeys, tile.begin, &problem, dk, factor);
@@ -160,7 +160,6 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     struct simt_rows queries = query_rows_of(&problem, problem.qkv, head);
     struct simt_rows results = query_rows_of(&problem, problem.dout, head);
     struct simt_rows keys = key_rows_of(&problem, problem.qkv, kv_head);
-    struct simt_rows values = value_rows_of(&problem, problem.qkv, kv_head);
     struct query_rows<rows> known;
     float dq[rows][W / 32][QUAD], factor[rows];
     sums_clear<W, QUERIES>(dq);
@@ -170,6 +169,7 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     for (int at = 0; at < end; at += KEYS) {
         float s[rows][columns], dp[rows][columns];
         int key = at + column_group();
+        struct simt_rows values = values_after(&problem, keys);
         tile_load<W, KEYS>(k, &keys, at, &problem);
         tile_load<W, KEYS>(v, &values, at, &problem);
         __syncthreads();

@@ -81,7 +81,7 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
     int kv_head = head / problem.group;
     struct simt_rows queries = query_rows_of(&problem, problem.qkv, head);
     struct simt_rows keys = key_rows_of(&problem, problem.qkv, kv_head);
-    struct simt_rows values = value_rows_of(&problem, problem.qkv, kv_head);
+    struct simt_rows values = values_after(&problem, keys);
     struct softmax_state<rows> state;
     float out[rows][W / 32][QUAD], factor[rows];
     sums_clear<W, QUERIES>(out);
