@@ -4,12 +4,6 @@
 
 #include "data/base/utf8.h"
 
-static uint32_t code_point(const uint8_t *bytes, size_t count) {
-    uint32_t code = count == 2 ? bytes[0] & 0x1f : count == 3 ? bytes[0] & 0x0f : bytes[0] & 0x07;
-    for (size_t i = 1; i < count; i++) code = code << 6 | (bytes[i] & 0x3f);
-    return code;
-}
-
 /* Beyond ASCII: U+180E was white space before Unicode 6.3. */
 static bool is_wide_space(uint32_t code) {
     return code <= 0xa0 || code == 0x1680 || code == 0x180e || (code >= 0x2000 && code <= 0x200f) ||
@@ -25,7 +19,7 @@ static bool ends_word(const uint8_t *text, size_t at) {
         const uint8_t *character = text + at - count;
         if ((*character & 0xc0) == 0x80) continue;
         return utf8_character(character, count) == count &&
-               !is_wide_space(code_point(character, count));
+               !is_wide_space(utf8_code(character, count));
     }
     return false;
 }
