@@ -1,13 +1,15 @@
 """Are our tokens those of Hugging Face's tokenizers? See check_tokenizers.sh.
 
-    python scripts/check_tokenizers.py FOLDER [TOKENIZER.json ...]
+    python scripts/check_tokenizers.py FOLDER [TOKENIZER.json | FOLDER ...]
 
-Works in FOLDER, which is emptied first. Trains a small tokenizer of each kind that is known here,
+Works in FOLDER, which is emptied first. Trains a small tokenizer of each kind that is known here, or
 takes those that are named, and compares the tokens of hostile texts of more than 2 MB and of our own
-prose, and what they become when they are decoded. One line a check; exit status 1 if one failed.
-ENCODE names the program (build/fast/encode_file).
+prose, and what they become when they are decoded: with tokenizers, and those that are ranks with
+tiktoken. One line a check; exit status 1 if one failed. ENCODE names the program
+(build/fast/encode_file).
 """
 
+import base64
 import json
 import os
 import pathlib
@@ -18,6 +20,7 @@ import sys
 import time
 
 import numpy
+import tiktoken
 from tokenizers import (AddedToken, Regex, Tokenizer, decoders, models, normalizers,
                         pre_tokenizers, processors, trainers)
 
@@ -194,11 +197,49 @@ def first_difference(ours, theirs):
     return at, list(ours[max(at - 3, 0):at + 6]), list(theirs[max(at - 3, 0):at + 6])
 
 
+class Theirs:
+    """A tokenizer of either library: encode, decode, and the texts of added tokens."""
+
+    def __init__(self, path):
+        self.tokenizer = None
+        if path.is_dir() and not (path / "tokenizer.json").exists():
+            state = json.loads((path / "tiktoken.json").read_text())
+            lines = (path / "ranks.tiktoken").read_bytes().splitlines()
+            ranks = {base64.b64decode(line.split()[0]): int(line.split()[1])
+                     for line in lines if line}
+            self.added = list(state["special_tokens"])
+            self.encoding = tiktoken.Encoding(
+                "ranks", pat_str=state["pattern"], mergeable_ranks=ranks,
+                special_tokens=state["special_tokens"])
+        else:
+            file = path / "tokenizer.json" if path.is_dir() else path
+            self.tokenizer = Tokenizer.from_file(str(file))
+            added = self.tokenizer.get_added_tokens_decoder().values()
+            self.added = [token.content for token in added]
+
+    def encode(self, text):
+        if self.tokenizer:
+            return self.tokenizer.encode(text, add_special_tokens=False).ids
+        return self.encoding.encode(text, allowed_special="all")
+
+    def decode(self, tokens):
+        if self.tokenizer:
+            return self.tokenizer.decode(tokens, skip_special_tokens=False)
+        return self.encoding.decode(tokens)
+
+    def name_of(self, token):
+        if self.tokenizer:
+            return self.tokenizer.id_to_token(token)
+        return self.encoding.decode_single_token_bytes(token)
+
+
 def check(name, path, folder):
-    tokenizer = Tokenizer.from_file(str(path))
-    extra = [token.content for token in tokenizer.get_added_tokens_decoder().values()][:40]
-    extra += ["caf\u1eb9", "cafe\u0323", "cafe\u0323!"]
+    theirs = Theirs(path)
     good = True
+    if path.is_file():
+        (folder / "one").mkdir(exist_ok=True)
+        path = pathlib.Path(shutil.copy(path, folder / "one" / "tokenizer.json")).parent
+    extra = theirs.added[:40] + ["caf\u1eb9", "cafe\u0323", "cafe\u0323!"]
     for title, text in (("hostile", hostile(1, extra)), ("prose", prose())):
         source, tokens, back = (folder / name for name in ("text", "tokens", "back"))
         source.write_bytes(text.encode())
@@ -207,25 +248,49 @@ def check(name, path, folder):
             print(f"FAILED  {name:<24} {done.stderr.decode().strip()}")
             return False
         begin = time.process_time()
-        theirs = tokenizer.encode(text, add_special_tokens=False).ids
+        expected = theirs.encode(text)
         seconds = time.process_time() - begin
-        ours = numpy.fromfile(tokens, "<i4")
-        same = len(ours) == len(theirs) and bool((ours == theirs).all())
-        decoded = tokenizer.decode(theirs, skip_special_tokens=False)
+        found = numpy.fromfile(tokens, "<i4")
+        same = len(found) == len(expected) and bool((found == expected).all())
+        decoded = theirs.decode(expected)
         same_back = back.read_bytes().decode(errors="replace") == decoded
         good = good and same and same_back
         size = len(text.encode())
         print(f"{'ok    ' if same and same_back else 'FAILED'}  {name:<24} {title:<8} "
-              f"{size / 1e6:.2f} MB {len(theirs):>8} tokens, ours {float(done.stdout):6.1f} MB/s, "
+              f"{size / 1e6:.2f} MB {len(expected):>8} tokens, ours {float(done.stdout):6.1f} MB/s, "
               f"theirs {1e-6 * size / seconds:5.1f}", flush=True)
         if not same:
-            at, left, right = first_difference(ours, theirs)
-            names = [[tokenizer.id_to_token(int(i)) for i in side] for side in (left, right)]
-            print(f"        at token {at} of {len(ours)}: ours {left} {names[0]}\n"
+            at, left, right = first_difference(found, expected)
+            names = [[theirs.name_of(int(i)) for i in side] for side in (left, right)]
+            print(f"        at token {at} of {len(found)}: ours {left} {names[0]}\n"
                   f"        theirs {right} {names[1]}")
         elif not same_back:
             print(f"        decoded: ours {back.read_bytes()[:80]!r}\n        theirs {decoded[:80]!r}")
     return good
+
+
+def ranks(tokenizer, pattern, folder):
+    """The vocabulary as ranks alone, in the way of tiktoken."""
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    bytes_of = {chr(byte): byte for byte in printable}
+    bytes_of |= {chr(256 + i): byte for i, byte in enumerate(others)}
+    assert set(bytes_of) == set(letters)
+    special = {"<|endoftext|>": 0}
+    folder.mkdir()
+    with (folder / "ranks.tiktoken").open("wb") as out:
+        for name, rank in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]):
+            if name not in special:
+                token = bytes(bytes_of[letter] for letter in name)
+                out.write(base64.b64encode(token) + b" %d\n" % rank)
+    (folder / "tiktoken.json").write_text(json.dumps(
+        {"pattern": pattern, "special_tokens": special, "begin": "<|endoftext|>"}))
+    return folder
+
+
+CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|"
+          r"\s++$|\s*[\r\n]|\s+(?!\S)|\s")
 
 
 def main():
@@ -236,6 +301,10 @@ def main():
     for name, tokenizer in kinds() if len(sys.argv) == 2 else ():
         tokenizer.save(str(folder / "tokenizer.json"))
         good = check(name, folder / "tokenizer.json", folder) and good
+        for title, pattern in (("Llama 3", LLAMA3), ("cl100k", CL100K)):
+            if name == "Llama 3's pattern":
+                path = ranks(tokenizer, pattern, folder / title)
+                good = check(f"ranks, {title}'s pattern", path, folder) and good
     for path in sys.argv[2:]:
         good = check(pathlib.Path(path).stem, pathlib.Path(path), folder) and good
     sys.exit(not good)

@@ -1,8 +1,9 @@
 /* The tokens of a text, for scripts/check_tokenizers.py: encode_file TOKENIZER TEXT TOKENS BACK
  *
- * TOKENIZER is a tokenizer.json. TOKENS becomes the tokens, int32 of this machine, where special
- * tokens are found in the text; BACK becomes the text that they stand for. Prints the MB of text a
- * second of processor time, the best of five by an encoder that has seen no text yet. */
+ * TOKENIZER is a folder with tokenizer.json, or tiktoken.json and ranks.tiktoken. TOKENS becomes
+ * the tokens, int32 of this machine, where special tokens are found in the text; BACK becomes the
+ * text that they stand for. Prints the MB of text a second of processor time, the best of five by
+ * an encoder that has seen no text yet. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 
 #include "data/base/files.h"
 #include "data/text/subwords.h"
-#include "data/text/subwords_json.h"
+#include "data/text/subwords_files.h"
 #include "test/cpu_time.h"
 
 enum { TRIES = 5, FILE_MAX_BYTES = 1 << 30 };
@@ -49,16 +50,16 @@ static uint8_t *decode(const struct subwords *subwords, const int32_t *tokens) {
 int main(int argc, char **argv) {
     struct subwords subwords;
     struct error error;
-    char *file, *text;
-    size_t file_size, size;
+    struct subwords_file files[SUBWORDS_FILES_MAX];
+    int count;
+    char *text;
+    size_t size;
     if (argc != 5) {
         fputs("usage: encode_file TOKENIZER TEXT TOKENS BACK\n", stderr);
         return 2;
     }
-    const struct json_reader reader = {.path = argv[1], .error = &error};
-    if (file_read_all(&file, &file_size, argv[1], FILE_MAX_BYTES, &error) ||
-        file_read_all(&text, &size, argv[2], FILE_MAX_BYTES, &error) ||
-        subwords_read_json(&subwords, file, file_size, &reader)) {
+    if (file_read_all(&text, &size, argv[2], FILE_MAX_BYTES, &error) ||
+        subwords_read_folder(&subwords, files, &count, argv[1], &error)) {
         fprintf(stderr, "%s\n", error.text);
         return 1;
     }
@@ -71,7 +72,7 @@ int main(int argc, char **argv) {
     arrfree(tokens);
     arrfree(back);
     subwords_free(&subwords);
-    free(file);
+    while (count > 0) free(files[--count].bytes);
     free(text);
     return status;
 }

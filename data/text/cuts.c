@@ -1,6 +1,7 @@
 #include "data/text/cuts.h"
 
 #include <stdint.h>
+#include <string.h>
 
 #include "data/base/utf8.h"
 
@@ -24,22 +25,20 @@ static bool ends_word(const uint8_t *text, size_t at) {
     return false;
 }
 
-bool cut_is_safe(const char *text, size_t size, size_t at) {
+bool cut_is_safe(const char *text, size_t size, size_t at, const char *spaces) {
     if (at == 0 || at >= size) return false;
-    const char next = text[at];
-    return (next == ' ' || next == '\n' || next == '\r' || next == '\t') &&
-           ends_word((const uint8_t *)text, at);
+    return text[at] && strchr(spaces, text[at]) && ends_word((const uint8_t *)text, at);
 }
 
-size_t cut_last(const char *text, size_t size, size_t low, size_t high) {
+size_t cut_last(const char *text, size_t size, size_t low, size_t high, const char *spaces) {
     for (size_t at = high; at >= low && at > 0; at--)
-        if (cut_is_safe(text, size, at)) return at;
+        if (cut_is_safe(text, size, at, spaces)) return at;
     return CUT_NONE;
 }
 
-size_t cut_first(const char *text, size_t size, size_t low, size_t high) {
+size_t cut_first(const char *text, size_t size, size_t low, size_t high, const char *spaces) {
     for (size_t at = low; at <= high; at++)
-        if (cut_is_safe(text, size, at)) return at;
+        if (cut_is_safe(text, size, at, spaces)) return at;
     return CUT_NONE;
 }
 

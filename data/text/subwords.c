@@ -93,9 +93,19 @@ const uint8_t *subwords_bytes(const struct subwords *subwords, int32_t token, si
     return text_of(subwords->spoken.starts ? &subwords->spoken : &subwords->names, token, size);
 }
 
+/* Whether a token is found across such a place, or takes the white space behind it. */
+static bool goes_beyond(const struct added_token *added) {
+    for (size_t i = 1; i < added->size; i++)
+        if (strchr(" \n\r\t", added->text[i]) && !strchr(" \n\r\t", added->text[i - 1]))
+            return true;
+    return added->rstrip;
+}
+
 bool subwords_cuts_before(const struct subwords *subwords, char space) {
     if (!subwords->byte_level || subwords->adds_space) return false;
     for (int i = 0; i < subwords->step_count; i++)
         if (subwords->steps[i].form != SUBWORDS_NFC) return false;
+    for (size_t i = 0; i < arrlenu(subwords->added); i++)
+        if (goes_beyond(&subwords->added[i])) return false;
     return cutter_cuts_before(subwords->rules, subwords->rule_count, subwords->atoms, space);
 }

@@ -98,7 +98,7 @@ void subwords_normalize(const struct subwords *subwords, uint8_t *forms[2], cons
 const uint8_t *subwords_bytes(const struct subwords *subwords, int32_t token, size_t *size);
 
 /* Whether a text may be cut before `space`, a character of white space, behind one that is none,
- * without a change of its tokens; added tokens that hold white space aside. */
+ * without a change of its tokens. */
 bool subwords_cuts_before(const struct subwords *subwords, char space);
 
 /* NULL when memory is short. */
