@@ -1,10 +1,11 @@
 #include "data/text/merges.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include <stb/stb_ds.h>
 
-enum { FEW_TOKENS_MAX = 48, FIRST_BITS = 6 };
+enum { FEW_TOKENS_MAX = 48, FIRST_BITS = 6, FILTER_BITS = 3 };
 
 #define NO_NODE UINT32_MAX
 
@@ -18,6 +19,7 @@ struct merges_node {
 
 void merges_free(struct merges *merges) {
     arrfree(merges->slots);
+    arrfree(merges->filter);
     *merges = (struct merges){0};
 }
 
@@ -26,16 +28,32 @@ void merges_scratch_free(struct merges_scratch *scratch) {
     arrfree(scratch->heap);
 }
 
+static uint64_t hash_of(int32_t left, int32_t right) {
+    return ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
 /* Where the pair is, or the empty slot where it would be put. */
 static struct merge *slot_of(const struct merges *merges, int32_t left, int32_t right) {
-    const uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
     const size_t mask = SIZE_MAX >> merges->shift;
-    size_t at = key * UINT64_C(0x9e3779b97f4a7c15) >> merges->shift;
+    size_t at = hash_of(left, right) >> merges->shift;
     for (;; at = (at + 1) & mask) {
         struct merge *slot = &merges->slots[at];
         if (slot->rank == MERGES_NO_RANK || (slot->left == left && slot->right == right))
             return slot;
     }
+}
+
+/* The merge of a pair; the filter says of most that there is none, without a look at the table,
+ * which does not fit the processor's caches. */
+static const struct merge *find(const struct merges *merges, int32_t left, int32_t right) {
+    static const struct merge none = {.rank = MERGES_NO_RANK};
+    const uint64_t bit = hash_of(left, right) >> (merges->shift - FILTER_BITS);
+    return merges->filter[bit / 64] >> bit % 64 & 1 ? slot_of(merges, left, right) : &none;
+}
+
+static void mark(struct merges *merges, int32_t left, int32_t right) {
+    const uint64_t bit = hash_of(left, right) >> (merges->shift - FILTER_BITS);
+    merges->filter[bit / 64] |= UINT64_C(1) << bit % 64;
 }
 
 static void make_slots(struct merges *merges, int bits) {
@@ -45,8 +63,13 @@ static void make_slots(struct merges *merges, int bits) {
     merges->shift = 64 - bits;
     arrsetlen(merges->slots, slots);
     for (size_t i = 0; i < slots; i++) merges->slots[i] = (struct merge){.rank = MERGES_NO_RANK};
-    for (size_t i = 0; i < arrlenu(old); i++)
-        if (old[i].rank != MERGES_NO_RANK) *slot_of(merges, old[i].left, old[i].right) = old[i];
+    arrsetlen(merges->filter, slots << FILTER_BITS >> 6);
+    memset(merges->filter, 0, arrlenu(merges->filter) * sizeof *merges->filter);
+    for (size_t i = 0; i < arrlenu(old); i++) {
+        if (old[i].rank == MERGES_NO_RANK) continue;
+        *slot_of(merges, old[i].left, old[i].right) = old[i];
+        mark(merges, old[i].left, old[i].right);
+    }
     arrfree(old);
 }
 
@@ -57,6 +80,7 @@ bool merges_add(struct merges *merges, struct merge merge) {
     struct merge *slot = slot_of(merges, merge.left, merge.right);
     if (slot->rank != MERGES_NO_RANK) return false;
     *slot = merge;
+    mark(merges, merge.left, merge.right);
     merges->count++;
     return true;
 }
@@ -64,7 +88,7 @@ bool merges_add(struct merges *merges, struct merge merge) {
 /* Looks through all pairs for every merge: quick while there are few. */
 static size_t apply_to_few(const struct merges *merges, int32_t *tokens, size_t count) {
     const struct merge *found[FEW_TOKENS_MAX]; /* of a token and the next one */
-    for (size_t i = 0; i + 1 < count; i++) found[i] = slot_of(merges, tokens[i], tokens[i + 1]);
+    for (size_t i = 0; i + 1 < count; i++) found[i] = find(merges, tokens[i], tokens[i + 1]);
     while (count > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < count; i++)
@@ -76,8 +100,8 @@ static size_t apply_to_few(const struct merges *merges, int32_t *tokens, size_t 
             tokens[i] = tokens[i + 1];
             found[i - 1] = found[i];
         }
-        if (best > 0) found[best - 1] = slot_of(merges, tokens[best - 1], tokens[best]);
-        if (best + 1 < count) found[best] = slot_of(merges, tokens[best], tokens[best + 1]);
+        if (best > 0) found[best - 1] = find(merges, tokens[best - 1], tokens[best]);
+        if (best + 1 < count) found[best] = find(merges, tokens[best], tokens[best + 1]);
     }
     return count;
 }
@@ -114,7 +138,7 @@ static bool look_up(const struct merges *merges, struct merges_node *nodes, uint
     struct merges_node *node = &nodes[place];
     node->rank = MERGES_NO_RANK;
     if (node->next == NO_NODE) return false;
-    const struct merge *merge = slot_of(merges, node->token, nodes[node->next].token);
+    const struct merge *merge = find(merges, node->token, nodes[node->next].token);
     node->rank = merge->rank;
     node->merged = merge->token;
     return node->rank != MERGES_NO_RANK;

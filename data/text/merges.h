@@ -17,6 +17,7 @@ struct merge {
 /* A hash table by left and right. Read-only once filled; zeros to begin with. */
 struct merges {
     struct merge *slots; /* stb_ds */
+    uint64_t *filter;    /* stb_ds: bits by a longer part of the hash */
     size_t count;
     int shift;
 };
