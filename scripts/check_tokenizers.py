@@ -2,10 +2,10 @@
 
     python scripts/check_tokenizers.py FOLDER [TOKENIZER.json | FOLDER ...]
 
-Works in FOLDER, which is emptied first. Trains a small tokenizer of each kind that is known here, or
-takes those that are named, and compares the tokens of hostile texts of more than 2 MB and of our own
-prose, and what they become when they are decoded: with tokenizers, and those that are ranks with
-tiktoken. One line a check; exit status 1 if one failed. ENCODE names the program
+Works in FOLDER, which is emptied first. Trains a small tokenizer of each kind that is known here,
+or takes those that are named, and compares the tokens of hostile texts of more than 2 MB and of our
+own prose, and what they become when they are decoded: with tokenizers, and those that are ranks
+with tiktoken. One line a check; exit status 1 if one failed. ENCODE names the program
 (build/fast/encode_file).
 """
 
@@ -119,10 +119,9 @@ def ignoring_merges():
     """Some merges are missing, so that their tokens come from whole pieces alone."""
     tokenizer = byte_level(split(LLAMA3))
     state = json.loads(tokenizer.to_str())
-    state["model"]["merges"] = [m for i, m in enumerate(state["model"]["merges"]) if i % 7 or i < 300]
-    made = {"".join(merge) for merge in state["model"]["merges"]}
-    kept = [m for m in state["model"]["merges"] if all(len(p) == 1 or p in made for p in m)]
-    state["model"]["merges"] = kept
+    most = [m for i, m in enumerate(state["model"]["merges"]) if i % 7 or i < 300]
+    made = {"".join(merge) for merge in most}
+    state["model"]["merges"] = [m for m in most if all(len(p) == 1 or p in made for p in m)]
     state["model"]["ignore_merges"] = True
     tokenizer = Tokenizer.from_str(json.dumps(state))
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -243,7 +242,8 @@ def check(name, path, folder):
     for title, text in (("hostile", hostile(1, extra)), ("prose", prose())):
         source, tokens, back = (folder / name for name in ("text", "tokens", "back"))
         source.write_bytes(text.encode())
-        done = subprocess.run([ENCODE, path, source, tokens, back], capture_output=True, check=False)
+        command = [ENCODE, path, source, tokens, back]
+        done = subprocess.run(command, capture_output=True, check=False)
         if done.returncode:
             print(f"FAILED  {name:<24} {done.stderr.decode().strip()}")
             return False
@@ -257,15 +257,17 @@ def check(name, path, folder):
         good = good and same and same_back
         size = len(text.encode())
         print(f"{'ok    ' if same and same_back else 'FAILED'}  {name:<24} {title:<8} "
-              f"{size / 1e6:.2f} MB {len(expected):>8} tokens, ours {float(done.stdout):6.1f} MB/s, "
-              f"theirs {1e-6 * size / seconds:5.1f}", flush=True)
+              f"{size / 1e6:.2f} MB {len(expected):>8} tokens, "
+              f"ours {float(done.stdout):6.1f} MB/s, theirs {1e-6 * size / seconds:5.1f}",
+              flush=True)
         if not same:
             at, left, right = first_difference(found, expected)
             names = [[theirs.name_of(int(i)) for i in side] for side in (left, right)]
             print(f"        at token {at} of {len(found)}: ours {left} {names[0]}\n"
                   f"        theirs {right} {names[1]}")
         elif not same_back:
-            print(f"        decoded: ours {back.read_bytes()[:80]!r}\n        theirs {decoded[:80]!r}")
+            print(f"        decoded: ours {back.read_bytes()[:80]!r}\n"
+                  f"        theirs {decoded[:80]!r}")
     return good
 
 
@@ -289,7 +291,8 @@ def ranks(tokenizer, pattern, folder):
     return folder
 
 
-CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|"
+CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+|"
+          r" ?[^\s\p{L}\p{N}]++[\r\n]*+|"
           r"\s++$|\s*[\r\n]|\s+(?!\S)|\s")
 
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "data/base/error.h"
-#include "data/text/split_pattern.h"
 #include "data/text/split_program.h"
 
 /* Fills pattern->nodes and start from its text; pattern->atoms is set. Fails with the part that is

@@ -17,8 +17,7 @@
 #include <stdint.h>
 
 #include "data/base/error.h"
-
-enum split_edition { SPLIT_TOKENIZERS, SPLIT_TIKTOKEN };
+#include "data/text/split_program.h"
 
 struct split_pattern;
 

@@ -5,6 +5,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Whose rules a pattern is written by, where they differ. */
+enum split_edition { SPLIT_TOKENIZERS, SPLIT_TIKTOKEN };
+
 enum { SPLIT_RANGES_MAX = 16, SPLIT_BRANCHES_MAX = 64 };
 
 struct split_range {
