@@ -211,7 +211,7 @@ $(OUT)/device_tests: $(call object,$(DEVICE_TESTS)) $(LIBRARY)
 # Programs of one file each: bench times training, bench_products its matrix products,
 # bench_tokenizer the tokenizer, and logits prints what a model predicts, for
 # scripts/check_huggingface.sh.
-$(addprefix $(OUT)/,split_all bench bench_adamw bench_products bench_tokenizer logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
+$(addprefix $(OUT)/,split_all bench bench_adamw bench_products bench_tokenizer encode_file logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
 

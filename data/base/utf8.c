@@ -1,6 +1,6 @@
 #include "data/base/utf8.h"
 
-#include <stdint.h>
+#include <string.h>
 
 size_t utf8_character(const void *text, size_t size) {
     const uint8_t *bytes = text, lead = bytes[0];
@@ -24,4 +24,44 @@ bool utf8_valid(const void *text, size_t size) {
         at += count;
     }
     return true;
+}
+
+size_t utf8_skip_characters(const void *text, size_t size, size_t at) {
+    const uint8_t *bytes = text;
+    while (at < size) {
+        uint64_t eight;
+        while (at + sizeof eight <= size) {
+            memcpy(&eight, bytes + at, sizeof eight);
+            if (eight & UINT64_C(0x8080808080808080)) break;
+            at += sizeof eight;
+        }
+        if (at == size) break;
+        const size_t count = utf8_character(bytes + at, size - at);
+        if (count == 0) break;
+        at += count;
+    }
+    return at;
+}
+
+size_t utf8_skip_others(const void *text, size_t size, size_t at) {
+    const uint8_t *bytes = text;
+    while (at < size && utf8_character(bytes + at, size - at) == 0) at++;
+    return at;
+}
+
+uint32_t utf8_code(const void *character, size_t count) {
+    const uint8_t *bytes = character;
+    if (count == 1) return bytes[0];
+    uint32_t code = bytes[0] & (0x7fu >> count);
+    for (size_t i = 1; i < count; i++) code = code << 6 | (bytes[i] & 0x3f);
+    return code;
+}
+
+size_t utf8_write(void *character, uint32_t code) {
+    static const uint8_t leads[] = {0, 0, 0xc0, 0xe0, 0xf0};
+    uint8_t *bytes = character;
+    const size_t count = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (size_t i = count; i-- > 1; code >>= 6) bytes[i] = (uint8_t)(0x80 | (code & 0x3f));
+    bytes[0] = (uint8_t)(leads[count] | code);
+    return count;
 }

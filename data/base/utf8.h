@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Bytes of the character that text begins with, 1 to 4; 0 if the `size` bytes at text (at least
  * one) begin with no whole character. A NUL is a character of one byte. */
@@ -11,3 +12,12 @@ size_t utf8_character(const void *text, size_t size);
 
 /* Whether the bytes are characters and nothing else; true for size 0. */
 bool utf8_valid(const void *text, size_t size);
+
+/* Where the whole characters that stand at text[at .. size) end; where what is no character does.
+ */
+size_t utf8_skip_characters(const void *text, size_t size, size_t at);
+size_t utf8_skip_others(const void *text, size_t size, size_t at);
+
+/* The code point of a whole character of `count` bytes, and a code point's bytes, 1 to 4. */
+uint32_t utf8_code(const void *character, size_t count);
+size_t utf8_write(void *character, uint32_t code);

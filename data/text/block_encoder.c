@@ -59,7 +59,9 @@ static size_t part_end(const struct block_encoder *encoder, const char *block, s
     if (encoder->tokenizer->kind == TOKENIZER_BYTES) return least;
     while (next < last && next->at < least) next++;
     const size_t border = next < last ? next->at : end;
-    const size_t cut = border > least ? cut_first(block, end, least, border - 1) : CUT_NONE;
+    const size_t cut =
+        border > least ? cut_first(block, end, least, border - 1, encoder->tokenizer->cuts_before)
+                       : CUT_NONE;
     return cut == CUT_NONE ? border : cut;
 }
 

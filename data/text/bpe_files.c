@@ -8,91 +8,35 @@
 #include <stb/stb_ds.h>
 
 #include "data/text/bpe_builder.h"
+#include "data/text/json_reader.h"
 #include "data/base/utf8.h"
-
-/* Paths longer than this are cut in messages. */
-enum { PATH_SHOWN = 400 };
-
-static size_t line_of(const char *text, const char *place) {
-    size_t line = 1;
-    while ((text = memchr(text, '\n', (size_t)(place - text)))) line++, text++;
-    return line;
-}
-
-/* \u0000, which would end strings early. In JSON backslashes stand in strings only. */
-static const char *find_nul(const struct bpe_file *file) {
-    const char *raw = memchr(file->bytes, '\0', file->size);
-    if (raw) return raw;
-    for (const char *at = file->bytes; (at = strchr(at, '\\')); at += 2) {
-        if (strncmp(at, "\\u0000", 6) == 0) return at;
-        if (at[1] == '\0') break;
-    }
-    return NULL;
-}
-
-static const char *skip_space(const char *text) {
-    return text + strspn(text, " \t\r\n");
-}
-
-static int parse(cJSON **root, const struct bpe_file *file, struct error *error) {
-    *root = NULL;
-    if (*skip_space(file->bytes) == '\0' && strlen(file->bytes) == file->size)
-        return fail(error, "%.*s is empty", PATH_SHOWN, file->path);
-    if (!utf8_valid(file->bytes, file->size))
-        return fail(error, "%.*s is not UTF-8 text\nis it the right file?", PATH_SHOWN, file->path);
-    const char *end = find_nul(file);
-    if (end)
-        return fail(error, "%.*s, line %zu: a character NUL\nno token holds one", PATH_SHOWN,
-                    file->path, line_of(file->bytes, end));
-    *root = cJSON_ParseWithLengthOpts(file->bytes, file->size, &end, false);
-    if (*root && *(end = skip_space(end)) == '\0') return 0;
-    cJSON_Delete(*root);
-    *root = NULL;
-    return fail(error, "%.*s, line %zu: this is not JSON\nis the file whole?", PATH_SHOWN,
-                file->path, line_of(file->bytes, end));
-}
 
 /* tokenizer.json as it is read. */
 struct reader {
-    const char *path;
+    struct json_reader json;
     struct bpe_builder builder;
-    struct error *error;
 };
 
-/* Stores the member of that name, or NULL where there is none or it is null. */
-static int member(const cJSON **found, const cJSON *object, const char *name,
-                  struct reader *reader) {
-    *found = NULL;
-    const cJSON *child;
-    if (!cJSON_IsObject(object)) return 0;
-    cJSON_ArrayForEach(child, object) {
-        if (strcmp(child->string, name) != 0) continue;
-        if (*found)
-            return fail(reader->error, "%.*s: \"%s\" stands there twice", PATH_SHOWN, reader->path,
-                        name);
-        *found = child;
-    }
-    if (*found && cJSON_IsNull(*found)) *found = NULL;
-    return 0;
-}
-
 static int fail_kind(struct reader *reader, const char *what) {
-    return fail(reader->error,
+    return fail(reader->json.error,
                 "%.*s: %s\nthis program reads tokenizers of GPT-2's kind only: byte-level BPE",
-                PATH_SHOWN, reader->path, what);
+                JSON_READER_PATH_SHOWN, reader->json.path, what);
 }
 
 static int add_token(struct reader *reader, const char *name, const cJSON *number) {
     const double value = cJSON_IsNumber(number) ? number->valuedouble : -1;
     const int token = value >= 0 && value < INT_MAX && value == (int)value ? (int)value : -1;
     const char *reason = bpe_builder_add_token(&reader->builder, name, token);
-    return reason ? fail(reader->error, "%.*s: %s", PATH_SHOWN, reader->path, reason) : 0;
+    return reason ? fail(reader->json.error, "%.*s: %s", JSON_READER_PATH_SHOWN, reader->json.path,
+                         reason)
+                  : 0;
 }
 
 static int add_vocabulary(struct reader *reader, const cJSON *vocabulary) {
     if (!cJSON_IsObject(vocabulary))
-        return fail(reader->error, "%.*s: the vocabulary is no JSON object, {\"token\": number}",
-                    PATH_SHOWN, reader->path);
+        return fail(reader->json.error,
+                    "%.*s: the vocabulary is no JSON object, {\"token\": number}",
+                    JSON_READER_PATH_SHOWN, reader->json.path);
     const cJSON *entry;
     cJSON_ArrayForEach(entry, vocabulary) {
         if (add_token(reader, entry->string, entry)) return -1;
@@ -102,7 +46,9 @@ static int add_vocabulary(struct reader *reader, const cJSON *vocabulary) {
 
 static int finish_tokens(struct reader *reader) {
     const char *reason = bpe_builder_finish_tokens(&reader->builder);
-    return reason ? fail(reader->error, "%.*s: %s", PATH_SHOWN, reader->path, reason) : 0;
+    return reason ? fail(reader->json.error, "%.*s: %s", JSON_READER_PATH_SHOWN, reader->json.path,
+                         reason)
+                  : 0;
 }
 
 /* ---- merges.txt */
@@ -130,19 +76,22 @@ static int read_merge_lines(struct bpe_builder *builder, const struct bpe_file *
         if (*line == '\0' || strncmp(line, "#version", 8) == 0) continue;
         const char *reason = empty ? "it follows an empty line" : add_merge_line(builder, line);
         if (reason)
-            return fail(error, "%.*s, line %zu: %s", PATH_SHOWN, file->path, number, reason);
+            return fail(error, "%.*s, line %zu: %s", JSON_READER_PATH_SHOWN, file->path, number,
+                        reason);
     }
     return 0;
 }
 
 static int read_merges(struct bpe_builder *builder, const struct bpe_file *file,
                        struct error *error) {
-    if (file->size == 0) return fail(error, "%.*s is empty", PATH_SHOWN, file->path);
+    if (file->size == 0) return fail(error, "%.*s is empty", JSON_READER_PATH_SHOWN, file->path);
     const char *nul = memchr(file->bytes, '\0', file->size);
     if (nul || !utf8_valid(file->bytes, file->size))
-        return fail(error, "%.*s is not UTF-8 text\nis it the right file?", PATH_SHOWN, file->path);
+        return fail(error, "%.*s is not UTF-8 text\nis it the right file?", JSON_READER_PATH_SHOWN,
+                    file->path);
     char *text = malloc(file->size + 1);
-    if (!text) return fail(error, "out of memory while reading %.*s", PATH_SHOWN, file->path);
+    if (!text)
+        return fail(error, "out of memory while reading %.*s", JSON_READER_PATH_SHOWN, file->path);
     memcpy(text, file->bytes, file->size + 1);
     const int status = read_merge_lines(builder, file, text, error);
     free(text);
@@ -151,48 +100,24 @@ static int read_merges(struct bpe_builder *builder, const struct bpe_file *file,
 
 /* ---- tokenizer.json */
 
-/* The text of a member, "" if there is none. */
-static int member_text(const char **text, const cJSON *object, const char *name,
-                       struct reader *reader) {
-    const cJSON *found;
-    *text = "";
-    if (member(&found, object, name, reader)) return -1;
-    if (found && !cJSON_IsString(found))
-        return fail(reader->error, "%.*s: \"%s\" is no text", PATH_SHOWN, reader->path, name);
-    if (found) *text = found->valuestring;
-    return 0;
-}
-
-/* Whether the member is true; `otherwise` if there is none. */
-static int member_flag(bool *flag, const cJSON *object, const char *name, bool otherwise,
-                       struct reader *reader) {
-    const cJSON *found;
-    *flag = otherwise;
-    if (member(&found, object, name, reader)) return -1;
-    if (found && !cJSON_IsBool(found))
-        return fail(reader->error, "%.*s: \"%s\" is neither true nor false", PATH_SHOWN,
-                    reader->path, name);
-    if (found) *flag = cJSON_IsTrue(found);
-    return 0;
-}
-
 static int check_pre_tokenizer(struct reader *reader, const cJSON *root) {
     const cJSON *found, *list;
     const char *type;
-    if (member(&found, root, "pre_tokenizer", reader) || member_text(&type, found, "type", reader))
+    if (json_reader_member(&found, root, "pre_tokenizer", &reader->json) ||
+        json_reader_text(&type, found, "type", &reader->json))
         return -1;
     if (strcmp(type, "Sequence") == 0) {
-        if (member(&list, found, "pretokenizers", reader)) return -1;
+        if (json_reader_member(&list, found, "pretokenizers", &reader->json)) return -1;
         if (cJSON_GetArraySize(list) != 1)
             return fail_kind(reader, "its pre_tokenizer is a Sequence of more or less than one");
         found = cJSON_GetArrayItem(list, 0);
-        if (member_text(&type, found, "type", reader)) return -1;
+        if (json_reader_text(&type, found, "type", &reader->json)) return -1;
     }
     if (strcmp(type, "ByteLevel") != 0)
         return fail_kind(reader, "its pre_tokenizer is not ByteLevel");
     bool prefix, regex;
-    if (member_flag(&prefix, found, "add_prefix_space", true, reader) ||
-        member_flag(&regex, found, "use_regex", true, reader))
+    if (json_reader_flag(&prefix, found, "add_prefix_space", true, &reader->json) ||
+        json_reader_flag(&regex, found, "use_regex", true, &reader->json))
         return -1;
     if (prefix)
         return fail_kind(reader, "its pre_tokenizer does not set add_prefix_space to false");
@@ -204,11 +129,13 @@ static int check_pre_tokenizer(struct reader *reader, const cJSON *root) {
 static int check_post_processor(struct reader *reader, const cJSON *root) {
     const cJSON *found, *template, *sequence;
     const char *type;
-    if (member(&found, root, "post_processor", reader) ||
-        member_text(&type, found, "type", reader) || member(&template, found, "single", reader))
+    if (json_reader_member(&found, root, "post_processor", &reader->json) ||
+        json_reader_text(&type, found, "type", &reader->json) ||
+        json_reader_member(&template, found, "single", &reader->json))
         return -1;
     if (!found || strcmp(type, "ByteLevel") == 0) return 0;
-    if (member(&sequence, cJSON_GetArrayItem(template, 0), "Sequence", reader)) return -1;
+    if (json_reader_member(&sequence, cJSON_GetArrayItem(template, 0), "Sequence", &reader->json))
+        return -1;
     if (strcmp(type, "TemplateProcessing") == 0 && sequence && cJSON_GetArraySize(template) == 1)
         return 0;
     return fail_kind(reader, "its post_processor changes what the tokens are");
@@ -217,11 +144,11 @@ static int check_post_processor(struct reader *reader, const cJSON *root) {
 static int check_surroundings(struct reader *reader, const cJSON *root) {
     const cJSON *normalizer, *decoder;
     const char *type;
-    if (member(&normalizer, root, "normalizer", reader) ||
-        member(&decoder, root, "decoder", reader))
+    if (json_reader_member(&normalizer, root, "normalizer", &reader->json) ||
+        json_reader_member(&decoder, root, "decoder", &reader->json))
         return -1;
     if (normalizer) return fail_kind(reader, "it has a normalizer");
-    if (member_text(&type, decoder, "type", reader)) return -1;
+    if (json_reader_text(&type, decoder, "type", &reader->json)) return -1;
     if (strcmp(type, "ByteLevel") != 0) return fail_kind(reader, "its decoder is not ByteLevel");
     return check_pre_tokenizer(reader, root) || check_post_processor(reader, root) ? -1 : 0;
 }
@@ -231,11 +158,12 @@ static int check_model(struct reader *reader, const cJSON *model) {
     const cJSON *dropout;
     bool fallback, ignore;
     if (!cJSON_IsObject(model)) return fail_kind(reader, "it has no model");
-    if (member_text(&type, model, "type", reader) || member(&dropout, model, "dropout", reader) ||
-        member_text(&prefix, model, "continuing_subword_prefix", reader) ||
-        member_text(&suffix, model, "end_of_word_suffix", reader) ||
-        member_flag(&fallback, model, "byte_fallback", false, reader) ||
-        member_flag(&ignore, model, "ignore_merges", false, reader))
+    if (json_reader_text(&type, model, "type", &reader->json) ||
+        json_reader_member(&dropout, model, "dropout", &reader->json) ||
+        json_reader_text(&prefix, model, "continuing_subword_prefix", &reader->json) ||
+        json_reader_text(&suffix, model, "end_of_word_suffix", &reader->json) ||
+        json_reader_flag(&fallback, model, "byte_fallback", false, &reader->json) ||
+        json_reader_flag(&ignore, model, "ignore_merges", false, &reader->json))
         return -1;
     if (*type && strcmp(type, "BPE") != 0) return fail_kind(reader, "its model is not BPE");
     if (dropout && !(cJSON_IsNumber(dropout) && dropout->valuedouble == 0))
@@ -251,10 +179,11 @@ static int add_added_token(struct reader *reader, const cJSON *entry) {
     const char *content;
     const cJSON *number;
     bool single_word, lstrip, rstrip;
-    if (member_text(&content, entry, "content", reader) || member(&number, entry, "id", reader) ||
-        member_flag(&single_word, entry, "single_word", false, reader) ||
-        member_flag(&lstrip, entry, "lstrip", false, reader) ||
-        member_flag(&rstrip, entry, "rstrip", false, reader))
+    if (json_reader_text(&content, entry, "content", &reader->json) ||
+        json_reader_member(&number, entry, "id", &reader->json) ||
+        json_reader_flag(&single_word, entry, "single_word", false, &reader->json) ||
+        json_reader_flag(&lstrip, entry, "lstrip", false, &reader->json) ||
+        json_reader_flag(&rstrip, entry, "rstrip", false, &reader->json))
         return -1;
     if (strcmp(content, BPE_END_OF_TEXT) != 0)
         return fail_kind(reader, "it has an added token other than " BPE_END_OF_TEXT);
@@ -263,16 +192,17 @@ static int add_added_token(struct reader *reader, const cJSON *entry) {
     const int known = bpe_builder_find(&reader->builder, content);
     if (known < 0) return add_token(reader, content, number);
     if (!cJSON_IsNumber(number) || number->valuedouble != known)
-        return fail(reader->error, "%.*s: " BPE_END_OF_TEXT " has two numbers", PATH_SHOWN,
-                    reader->path);
+        return fail(reader->json.error, "%.*s: " BPE_END_OF_TEXT " has two numbers",
+                    JSON_READER_PATH_SHOWN, reader->json.path);
     return 0;
 }
 
 static int add_added_tokens(struct reader *reader, const cJSON *root) {
     const cJSON *list, *entry;
-    if (member(&list, root, "added_tokens", reader)) return -1;
+    if (json_reader_member(&list, root, "added_tokens", &reader->json)) return -1;
     if (list && !cJSON_IsArray(list))
-        return fail(reader->error, "%.*s: \"added_tokens\" is no list", PATH_SHOWN, reader->path);
+        return fail(reader->json.error, "%.*s: \"added_tokens\" is no list", JSON_READER_PATH_SHOWN,
+                    reader->json.path);
     cJSON_ArrayForEach(entry, list) {
         if (add_added_token(reader, entry)) return -1;
     }
@@ -296,8 +226,8 @@ static int add_merge_entries(struct reader *reader, const cJSON *list) {
     cJSON_ArrayForEach(entry, list) {
         const char *reason = add_merge_entry(&reader->builder, entry);
         if (reason)
-            return fail(reader->error, "%.*s: merge %zu: %s", PATH_SHOWN, reader->path, number,
-                        reason);
+            return fail(reader->json.error, "%.*s: merge %zu: %s", JSON_READER_PATH_SHOWN,
+                        reader->json.path, number, reason);
         number++;
     }
     return 0;
@@ -306,9 +236,10 @@ static int add_merge_entries(struct reader *reader, const cJSON *list) {
 static int read_root(struct reader *reader, const cJSON *root) {
     const cJSON *model, *vocabulary, *merges;
     if (!cJSON_IsObject(root)) return fail_kind(reader, "it holds no JSON object");
-    if (member(&model, root, "model", reader) || check_model(reader, model) ||
-        check_surroundings(reader, root) || member(&vocabulary, model, "vocab", reader) ||
-        member(&merges, model, "merges", reader))
+    if (json_reader_member(&model, root, "model", &reader->json) || check_model(reader, model) ||
+        check_surroundings(reader, root) ||
+        json_reader_member(&vocabulary, model, "vocab", &reader->json) ||
+        json_reader_member(&merges, model, "merges", &reader->json))
         return -1;
     if (add_vocabulary(reader, vocabulary) || add_added_tokens(reader, root) ||
         finish_tokens(reader))
@@ -327,20 +258,20 @@ static int finish(struct reader *reader, struct bpe *bpe, cJSON *root, int statu
 }
 
 int bpe_read_tokenizer(struct bpe *bpe, const struct bpe_file *tokenizer, struct error *error) {
-    struct reader reader = {.path = tokenizer->path, .error = error};
+    struct reader reader = {.json = {.path = tokenizer->path, .error = error}};
     cJSON *root;
     bpe_builder_open(&reader.builder, bpe);
-    int status = parse(&root, tokenizer, error);
+    int status = json_reader_parse(&root, &reader.json, tokenizer->bytes, tokenizer->size);
     if (!status) status = read_root(&reader, root);
     return finish(&reader, bpe, root, status);
 }
 
 int bpe_read_vocab_and_merges(struct bpe *bpe, const struct bpe_file *vocab,
                               const struct bpe_file *merges, struct error *error) {
-    struct reader reader = {.path = vocab->path, .error = error};
+    struct reader reader = {.json = {.path = vocab->path, .error = error}};
     cJSON *root;
     bpe_builder_open(&reader.builder, bpe);
-    int status = parse(&root, vocab, error);
+    int status = json_reader_parse(&root, &reader.json, vocab->bytes, vocab->size);
     if (!status) status = add_vocabulary(&reader, root);
     if (!status) status = finish_tokens(&reader);
     if (!status) status = read_merges(&reader.builder, merges, error);
@@ -357,16 +288,16 @@ int bpe_compare(const struct bpe *a, const char *a_name, const struct bpe *b, co
                 struct error *error) {
     const char *const remedy = "keep the files of one tokenizer only";
     if (a->vocab_size != b->vocab_size)
-        return fail(error, "%.*s has %d tokens, but %.*s has %d\n%s", PATH_SHOWN, a_name,
-                    a->vocab_size, PATH_SHOWN, b_name, b->vocab_size, remedy);
+        return fail(error, "%.*s has %d tokens, but %.*s has %d\n%s", JSON_READER_PATH_SHOWN,
+                    a_name, a->vocab_size, JSON_READER_PATH_SHOWN, b_name, b->vocab_size, remedy);
     for (int token = 0; token < a->vocab_size; token++)
         if (!same_token(a, b, token))
-            return fail(error, "%.*s and %.*s disagree on the token %d\n%s", PATH_SHOWN, a_name,
-                        PATH_SHOWN, b_name, token, remedy);
+            return fail(error, "%.*s and %.*s disagree on the token %d\n%s", JSON_READER_PATH_SHOWN,
+                        a_name, JSON_READER_PATH_SHOWN, b_name, token, remedy);
     if (arrlenu(a->merges) != arrlenu(b->merges) ||
         (a->merges && memcmp(a->merges, b->merges, arrlenu(a->merges) * sizeof *a->merges) != 0) ||
         a->whole_text != b->whole_text)
-        return fail(error, "%.*s and %.*s disagree on the merges\n%s", PATH_SHOWN, a_name,
-                    PATH_SHOWN, b_name, remedy);
+        return fail(error, "%.*s and %.*s disagree on the merges\n%s", JSON_READER_PATH_SHOWN,
+                    a_name, JSON_READER_PATH_SHOWN, b_name, remedy);
     return 0;
 }

@@ -1,14 +1,9 @@
 #include "data/text/cuts.h"
 
 #include <stdint.h>
+#include <string.h>
 
 #include "data/base/utf8.h"
-
-static uint32_t code_point(const uint8_t *bytes, size_t count) {
-    uint32_t code = count == 2 ? bytes[0] & 0x1f : count == 3 ? bytes[0] & 0x0f : bytes[0] & 0x07;
-    for (size_t i = 1; i < count; i++) code = code << 6 | (bytes[i] & 0x3f);
-    return code;
-}
 
 /* Beyond ASCII: U+180E was white space before Unicode 6.3. */
 static bool is_wide_space(uint32_t code) {
@@ -25,27 +20,25 @@ static bool ends_word(const uint8_t *text, size_t at) {
         const uint8_t *character = text + at - count;
         if ((*character & 0xc0) == 0x80) continue;
         return utf8_character(character, count) == count &&
-               !is_wide_space(code_point(character, count));
+               !is_wide_space(utf8_code(character, count));
     }
     return false;
 }
 
-bool cut_is_safe(const char *text, size_t size, size_t at) {
+bool cut_is_safe(const char *text, size_t size, size_t at, const char *spaces) {
     if (at == 0 || at >= size) return false;
-    const char next = text[at];
-    return (next == ' ' || next == '\n' || next == '\r' || next == '\t') &&
-           ends_word((const uint8_t *)text, at);
+    return text[at] && strchr(spaces, text[at]) && ends_word((const uint8_t *)text, at);
 }
 
-size_t cut_last(const char *text, size_t size, size_t low, size_t high) {
+size_t cut_last(const char *text, size_t size, size_t low, size_t high, const char *spaces) {
     for (size_t at = high; at >= low && at > 0; at--)
-        if (cut_is_safe(text, size, at)) return at;
+        if (cut_is_safe(text, size, at, spaces)) return at;
     return CUT_NONE;
 }
 
-size_t cut_first(const char *text, size_t size, size_t low, size_t high) {
+size_t cut_first(const char *text, size_t size, size_t low, size_t high, const char *spaces) {
     for (size_t at = low; at <= high; at++)
-        if (cut_is_safe(text, size, at)) return at;
+        if (cut_is_safe(text, size, at, spaces)) return at;
     return CUT_NONE;
 }
 

@@ -79,28 +79,6 @@ void pieces_begin(struct pieces *pieces, const void *text, size_t size) {
     pieces->at = pieces->valid_end = 0;
 }
 
-/* Where the whole characters that begin at `at` end. */
-static size_t skip_characters(const uint8_t *text, size_t size, size_t at) {
-    while (at < size) {
-        uint64_t eight;
-        while (at + sizeof eight <= size) {
-            memcpy(&eight, text + at, sizeof eight);
-            if (eight & UINT64_C(0x8080808080808080)) break;
-            at += sizeof eight;
-        }
-        if (at == size) break;
-        const size_t count = utf8_character(text + at, size - at);
-        if (count == 0) break;
-        at += count;
-    }
-    return at;
-}
-
-static size_t skip_other_bytes(const uint8_t *text, size_t size, size_t at) {
-    while (at < size && utf8_character(text + at, size - at) == 0) at++;
-    return at;
-}
-
 /* The end of the piece that begins at `at`, among whole characters. */
 static size_t match_piece(struct pieces *pieces) {
     const uint32_t options = PCRE2_NO_UTF_CHECK;
@@ -124,11 +102,11 @@ bool pieces_next(struct pieces *pieces, size_t *begin, size_t *end) {
     if (pieces->at == pieces->size) return false;
     *begin = pieces->at;
     if (pieces->at == pieces->valid_end)
-        pieces->valid_end = skip_characters(pieces->text, pieces->size, pieces->at);
+        pieces->valid_end = utf8_skip_characters(pieces->text, pieces->size, pieces->at);
     if (pieces->at < pieces->valid_end) {
         *end = match_piece(pieces);
     } else {
-        *end = skip_other_bytes(pieces->text, pieces->size, pieces->at);
+        *end = utf8_skip_others(pieces->text, pieces->size, pieces->at);
         pieces->valid_end = *end;
     }
     assert(*end > *begin);

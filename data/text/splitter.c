@@ -40,7 +40,8 @@ static size_t block_end(const struct splitter *splitter) {
     if (arrlenu(splitter->starts) > 0 && arrlast(splitter->starts).at >= filled / 2)
         return arrlast(splitter->starts).at;
     if (splitter->tokenizer->kind == TOKENIZER_BYTES) return filled;
-    const size_t cut = cut_last(splitter->block, filled, 1, filled - 1);
+    const size_t cut =
+        cut_last(splitter->block, filled, 1, filled - 1, splitter->tokenizer->cuts_before);
     return cut != CUT_NONE ? cut : cut_between_characters(splitter->block, filled, filled - 1);
 }
 
@@ -62,8 +63,9 @@ static size_t val_begin(const struct splitter *splitter, size_t end) {
     }
     if (best > 0) return best;
     if (splitter->tokenizer->kind == TOKENIZER_BYTES) return wanted;
-    size_t cut = cut_last(splitter->block, end, low, wanted);
-    if (cut == CUT_NONE) cut = cut_first(splitter->block, end, wanted, high);
+    size_t cut = cut_last(splitter->block, end, low, wanted, splitter->tokenizer->cuts_before);
+    if (cut == CUT_NONE)
+        cut = cut_first(splitter->block, end, wanted, high, splitter->tokenizer->cuts_before);
     return cut != CUT_NONE ? cut : cut_between_characters(splitter->block, end, wanted);
 }
 

@@ -9,9 +9,12 @@
 #include "data/text/bpe.h"
 #include "data/text/bpe_builder.h"
 #include "data/text/bpe_files.h"
+#include "data/text/cuts.h"
 #include "data/base/files.h"
 #include "data/text/piece_cache.h"
 #include "data/text/pieces.h"
+#include "data/text/subwords.h"
+#include "data/text/subwords_files.h"
 
 static const char vocab_name[] = "vocab.json", merges_name[] = "merges.txt",
                   tokenizer_name[] = "tokenizer.json";
@@ -22,7 +25,9 @@ const char *tokenizer_kind_name(enum tokenizer_kind kind) {
 
 bool tokenizer_in_directory(const char *directory) {
     return (file_exists_in(directory, vocab_name) && file_exists_in(directory, merges_name)) ||
-           file_exists_in(directory, tokenizer_name);
+           file_exists_in(directory, tokenizer_name) ||
+           (file_exists_in(directory, SUBWORDS_TIKTOKEN) &&
+            file_exists_in(directory, SUBWORDS_RANKS));
 }
 
 /* ---- bytes */
@@ -98,12 +103,14 @@ static int check_other(const struct bpe *bpe, const char *name, const struct bpe
     return status;
 }
 
-static int read_files(struct tokenizer *tokenizer, const char *directory, struct error *error) {
+static int read_gpt2(struct tokenizer *tokenizer, const char *directory, struct error *error) {
     struct bpe_file vocab, merges, whole;
     char paths[TOKENIZER_FILES_MAX][FILE_PATH_MAX];
     const bool has_two =
         file_exists_in(directory, vocab_name) && file_exists_in(directory, merges_name);
     const bool has_one = file_exists_in(directory, tokenizer_name);
+    tokenizer->bpe = calloc(1, sizeof *tokenizer->bpe);
+    if (!tokenizer->bpe) return fail(error, "out of memory while opening a tokenizer");
     if (has_two && (keep_file(tokenizer, &vocab, paths[0], directory, vocab_name, error) ||
                     keep_file(tokenizer, &merges, paths[1], directory, merges_name, error) ||
                     bpe_read_vocab_and_merges(tokenizer->bpe, &vocab, &merges, error)))
@@ -141,16 +148,98 @@ static void hash_tokens(struct tokenizer *tokenizer) {
     sha256_hex(tokenizer->sha256, digest);
 }
 
+/* The token that separates texts: what the model expects before one, or else a special token of
+ * one of these names. */
+static int separator_of(const struct subwords *subwords) {
+    static const char *const names[] = {BPE_END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>"};
+    if (subwords->begin_count > 0) return subwords->begins[0];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        for (size_t j = 0; j < arrlenu(subwords->added); j++)
+            if (strcmp(subwords->added[j].text, names[i]) == 0) return subwords->added[j].token;
+    return -1;
+}
+
+/* What follows from tokens and merges of another kind. */
+static int adopt_subwords(struct tokenizer *tokenizer, const char *directory, struct error *error) {
+    const struct subwords *subwords = tokenizer->subwords;
+    struct sha256 hash;
+    uint8_t digest[SHA256_BYTES];
+    char *cut = tokenizer->cuts_before;
+    if (subwords->vocab_size > VOCABULARY_MAX)
+        return fail(error, "%.600s: a vocabulary of %d tokens, at most %d are possible here",
+                    directory, subwords->vocab_size, VOCABULARY_MAX);
+    tokenizer->vocab_size = subwords->vocab_size;
+    tokenizer->end_of_text = separator_of(subwords);
+    for (const char *space = CUT_SPACES; *space; space++)
+        if (subwords_cuts_before(subwords, *space)) *cut++ = *space;
+    sha256_begin(&hash);
+    for (int i = 0; i < tokenizer->file_count; i++)
+        sha256_add(&hash, tokenizer->files[i].sha256, SHA256_HEX_MAX - 1);
+    sha256_end(&hash, digest);
+    sha256_hex(tokenizer->sha256, digest);
+    return 0;
+}
+
+static int open_subwords(struct tokenizer *tokenizer, const char *directory, struct error *error) {
+    struct subwords_file files[SUBWORDS_FILES_MAX];
+    tokenizer->subwords = calloc(1, sizeof *tokenizer->subwords);
+    if (!tokenizer->subwords) return fail(error, "out of memory while opening a tokenizer");
+    if (subwords_read_folder(tokenizer->subwords, files, &tokenizer->file_count, directory, error))
+        return -1;
+    for (int i = 0; i < tokenizer->file_count; i++) {
+        struct tokenizer_file *kept = &tokenizer->files[i];
+        *kept = (struct tokenizer_file){
+            .name = files[i].name, .bytes = files[i].bytes, .size = files[i].size};
+        sha256_of(kept->sha256, kept->bytes, kept->size);
+    }
+    return adopt_subwords(tokenizer, directory, error);
+}
+
 static int open_gpt2(struct tokenizer *tokenizer, const char *directory, struct error *error) {
     struct pieces pieces;
-    if (check_directory(directory, error) || pieces_open(&pieces, error)) return -1;
+    if (pieces_open(&pieces, error)) return -1;
     pieces_close(&pieces);
-    tokenizer->bpe = calloc(1, sizeof *tokenizer->bpe);
-    if (!tokenizer->bpe) return fail(error, "out of memory while opening a tokenizer");
-    if (read_files(tokenizer, directory, error)) return -1;
+    if (read_gpt2(tokenizer, directory, error)) return -1;
     tokenizer->vocab_size = tokenizer->bpe->vocab_size;
     tokenizer->end_of_text = tokenizer->bpe->end_of_text;
+    if (!tokenizer->bpe->whole_text || arrlenu(tokenizer->bpe->merges) == 0)
+        strcpy(tokenizer->cuts_before, CUT_SPACES);
     hash_tokens(tokenizer);
+    return 0;
+}
+
+/* Whether tokenizer.json is of GPT-2's kind. */
+static bool is_gpt2s_kind(const char *directory) {
+    struct tokenizer kept = {0};
+    struct bpe_file file;
+    struct bpe bpe = {0};
+    struct error error;
+    char path[FILE_PATH_MAX];
+    const bool is_gpt2 = !keep_file(&kept, &file, path, directory, tokenizer_name, &error) &&
+                         !bpe_read_tokenizer(&bpe, &file, &error);
+    bpe_free(&bpe);
+    tokenizer_close(&kept);
+    return is_gpt2;
+}
+
+/* GPT-2's kind has a way of its own, which is faster and knows vocab.json and merges.txt. Where it
+ * does not take the files and there is another kind's, that is tried. */
+static int open_files(struct tokenizer *tokenizer, const char *directory, struct error *error) {
+    if (check_directory(directory, error)) return -1;
+    const bool has_two =
+        file_exists_in(directory, vocab_name) && file_exists_in(directory, merges_name);
+    const bool has_one = file_exists_in(directory, tokenizer_name);
+    if ((has_two || has_one) && open_gpt2(tokenizer, directory, error) == 0) return 0;
+    if (has_one ? is_gpt2s_kind(directory) : has_two) return -1;
+    struct tokenizer other = {.kind = tokenizer->kind, .end_of_text = -1};
+    struct error reason;
+    if (open_subwords(&other, directory, &reason)) {
+        tokenizer_close(&other);
+        if (!has_two) *error = reason;
+        return -1;
+    }
+    tokenizer_close(tokenizer);
+    *tokenizer = other;
     return 0;
 }
 
@@ -158,7 +247,7 @@ int tokenizer_open(struct tokenizer *tokenizer, enum tokenizer_kind kind, const 
                    struct error *error) {
     *tokenizer = (struct tokenizer){.kind = kind, .end_of_text = -1};
     const int status = kind == TOKENIZER_BYTES ? open_bytes(tokenizer, error)
-                                               : open_gpt2(tokenizer, directory, error);
+                                               : open_files(tokenizer, directory, error);
     if (status) tokenizer_close(tokenizer);
     return status;
 }
@@ -167,6 +256,8 @@ void tokenizer_close(struct tokenizer *tokenizer) {
     for (int i = 0; i < TOKENIZER_FILES_MAX; i++) free(tokenizer->files[i].bytes);
     if (tokenizer->bpe) bpe_free(tokenizer->bpe);
     free(tokenizer->bpe);
+    if (tokenizer->subwords) subwords_free(tokenizer->subwords);
+    free(tokenizer->subwords);
     *tokenizer = (struct tokenizer){0};
 }
 
@@ -177,6 +268,8 @@ struct tokenizer_encoder {
     struct pieces pieces;
     struct bpe_scratch scratch;
     struct piece_cache cache;
+    struct subwords_encoder *subwords;
+    int32_t *tokens; /* stb_ds: of subwords */
 };
 
 struct tokenizer_encoder *tokenizer_encoder_open(const struct tokenizer *tokenizer) {
@@ -189,6 +282,10 @@ struct tokenizer_encoder *tokenizer_encoder_open(const struct tokenizer *tokeniz
         return NULL;
     }
     if (tokenizer->bpe) piece_cache_open(&encoder->cache);
+    if (tokenizer->subwords && !(encoder->subwords = subwords_encoder_open(tokenizer->subwords))) {
+        free(encoder);
+        return NULL;
+    }
     return encoder;
 }
 
@@ -197,6 +294,8 @@ void tokenizer_encoder_close(struct tokenizer_encoder *encoder) {
     pieces_close(&encoder->pieces);
     bpe_scratch_free(&encoder->scratch);
     piece_cache_close(&encoder->cache);
+    subwords_encoder_close(encoder->subwords);
+    arrfree(encoder->tokens);
     free(encoder);
 }
 
@@ -235,6 +334,15 @@ void tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const
     const struct tokenizer *tokenizer = encoder->tokenizer;
     const uint8_t *at = text;
     if (size == 0) return;
+    if (tokenizer->subwords) {
+        arrsetlen(encoder->tokens, 0);
+        subwords_encode(encoder->subwords, &encoder->tokens, text, size, special);
+        const size_t count = arrlenu(encoder->tokens), before = arrlenu(*tokens);
+        arrsetlen(*tokens, before + count);
+        for (size_t i = 0; i < count; i++)
+            (*tokens)[before + i] = (__typeof__(**tokens))encoder->tokens[i];
+        return;
+    }
     if (!tokenizer->bpe) {
         int32_t *added = arraddnptr(*tokens, size);
         for (size_t i = 0; i < size; i++) added[i] = at[i];
@@ -262,6 +370,7 @@ static const uint8_t all_bytes[256] = {SIXTY_FOUR(0), SIXTY_FOUR(64), SIXTY_FOUR
 const uint8_t *tokenizer_bytes(const struct tokenizer *tokenizer, int token, size_t *size) {
     *size = 0;
     if (token < 0 || token >= tokenizer->vocab_size) return all_bytes;
+    if (tokenizer->subwords) return subwords_bytes(tokenizer->subwords, token, size);
     if (!tokenizer->bpe) {
         *size = 1;
         return all_bytes + token;

@@ -1,10 +1,12 @@
-/* Text to tokens and back: bytes, or the byte-pair encoding of GPT-2.
+/* Text to tokens and back: bytes, or byte-pair encodings, of GPT-2 and others.
  *
  * bytes: one token for each byte, vocabulary 256, no special token.
  * gpt2: the pattern of GPT-2 cuts text into pieces, each piece is merged by rank (Sennrich et al.
  * 2016; Radford et al. 2019), bytes are the alphabet, so any bytes can be encoded, valid UTF-8 or
  * not, and decoding gives them back. Vocabulary and merges come from a directory that holds
- * vocab.json and merges.txt, or one tokenizer.json of Hugging Face.
+ * vocab.json and merges.txt, or one tokenizer.json of Hugging Face. A tokenizer.json of another
+ * kind (data/text/subwords_json.h), or tiktoken.json with ranks (data/text/ranks.h), is opened by
+ * the same name and makes its own tokens.
  *
  * A tokenizer is read-only once open and may be shared by threads; each thread encodes with an
  * encoder of its own. */
@@ -30,27 +32,32 @@ struct tokenizer_file {
     char sha256[SHA256_HEX_MAX];
 };
 
-struct bpe; /* data/text/bpe.h */
+struct bpe;      /* data/text/bpe.h */
+struct subwords; /* data/text/subwords.h */
 
 struct tokenizer {
     enum tokenizer_kind kind;
     int vocab_size;  /* tokens are 0 .. vocab_size - 1, at most VOCABULARY_MAX */
-    int end_of_text; /* the token <|endoftext|>, or -1 */
+    int end_of_text; /* the token <|endoftext|>, or what another kind has before a text, or -1 */
     struct tokenizer_file files[TOKENIZER_FILES_MAX];
     int file_count;
     char sha256[SHA256_HEX_MAX]; /* of tokens and merges, in whatever files they were; "" for bytes
                                   */
-    struct bpe *bpe;             /* NULL for bytes */
+    struct bpe *bpe;             /* NULL for bytes and other kinds than GPT-2's */
+    struct subwords *subwords;   /* of other kinds; else NULL */
+    char cuts_before[5];         /* white space before which a text may be cut (data/text/cuts.h) */
 };
 
 /* Opens a tokenizer. For bytes, directory is ignored, and the one file is a tokenizer.json made in
  * memory that gives Hugging Face's tokenizers the same tokens. For gpt2, vocab.json and merges.txt
  * are used where both are there, else tokenizer.json (vocab.json without merges.txt is then left
- * aside, and the other way round). Where all three are there, they have to say the same. What was
- * read is kept in files. Fails, naming the file and what is wrong with it, when they are missing,
- * longer than 64 MiB, malformed, contradict each other, or describe a tokenizer other than GPT-2's
- * kind (data/text/bpe_files.h says what that is). On failure nothing is left to close, though
- * closing is harmless. */
+ * aside, and the other way round). Where all three are there, they have to say the same; but a
+ * tokenizer.json of another kind than GPT-2's (data/text/bpe_files.h says what that is) counts
+ * alone, since the other two do not say how text is cut. Where there is none of these,
+ * tiktoken.json and ranks.tiktoken are used. What was read is kept in files. Fails, naming the file
+ * and what is wrong with it, when they are missing, longer than 64 MiB, malformed, contradict each
+ * other, have more than VOCABULARY_MAX tokens, or say what is not known. On failure nothing is
+ * left to close, though closing is harmless. */
 int tokenizer_open(struct tokenizer *tokenizer, enum tokenizer_kind kind, const char *directory,
                    struct error *error);
 void tokenizer_close(struct tokenizer *tokenizer);
@@ -68,7 +75,8 @@ void tokenizer_encoder_close(struct tokenizer_encoder *encoder);
 
 /* Appends the tokens of text to *tokens, an stb_ds array. With `special`, the characters
  * <|endoftext|> in the text mean that token, as in Hugging Face's tokenizers; without, they are
- * text like any other, as in tiktoken's encode_ordinary. Takes time in proportion to size (times
+ * text like any other, as in tiktoken's encode_ordinary; so it is with all special tokens of other
+ * kinds. Takes time in proportion to size (times
  * the logarithm of the longest piece), whatever the text. Memory shortage ends the program. */
 void tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const void *text,
                       size_t size, bool special);

@@ -6,6 +6,7 @@
 
 #include <cjson/cJSON.h>
 
+#include "data/base/json_escape.h"
 #include "data/base/files.h"
 #include "data/base/json.h"
 #include "model/config/config_keys.h"
@@ -100,16 +101,32 @@ void huggingface_print_generation_config(FILE *out, const struct huggingface_tok
     fputs("  \"_from_model_config\": true\n}\n", out);
 }
 
+/* The token between texts of a tokenizer whose own it is. */
+static void print_ends(FILE *out, const struct tokenizer *tokenizer) {
+    static const char *const keys[] = {"bos_token", "eos_token"};
+    char name[256] = "";
+    size_t size;
+    const void *bytes = tokenizer_bytes(tokenizer, tokenizer->end_of_text, &size);
+    if (size == 0 || size >= sizeof name) return;
+    memcpy(name, bytes, size);
+    for (int i = 0; i < 2; i++) {
+        fprintf(out, "  \"%s\": ", keys[i]);
+        json_print_string(out, name);
+        fputs(",\n", out);
+    }
+}
+
 /* Decoding must give the bytes back, so nothing may tidy the spaces up. */
 void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
                                         const struct tokenizer *tokenizer) {
-    bool gpt2 = tokenizer->kind == TOKENIZER_GPT2;
+    bool gpt2 = tokenizer->kind == TOKENIZER_GPT2 && !tokenizer->subwords;
     fputs("{\n", out);
     if (gpt2)
         fputs("  \"add_bos_token\": false,\n"
               "  \"add_prefix_space\": false,\n",
               out);
-    if (tokenizer->end_of_text >= 0) /* a token that is not there would be added */
+    if (tokenizer->subwords) print_ends(out, tokenizer);
+    else if (tokenizer->end_of_text >= 0) /* a token that is not there would be added */
         fputs("  \"bos_token\": \"<|endoftext|>\",\n"
               "  \"eos_token\": \"<|endoftext|>\",\n"
               "  \"unk_token\": \"<|endoftext|>\",\n",

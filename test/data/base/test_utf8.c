@@ -91,3 +91,27 @@ Test(utf8, checks_whole_texts) {
     cr_expect_not(utf8_valid("\xc3\xa9\xa9", 3));
     cr_expect_not(utf8_valid("ok \xe2\x82", 5));
 }
+
+Test(utf8, characters_are_read_and_written_again) {
+    uint8_t bytes[4], again[4];
+    for (uint32_t code = 0; code <= 0x10ffff; code++) {
+        if (!is_character(code)) continue;
+        const size_t count = length_of(code);
+        encode(bytes, code, count);
+        if (utf8_code(bytes, count) != code || utf8_write(again, code) != count ||
+            memcmp(bytes, again, count) != 0)
+            cr_assert_fail("U+%04X", code);
+    }
+}
+
+Test(utf8, characters_and_other_bytes_are_skipped) {
+    static const char text[] = "eight bytes \xc3\xa4\xff\xc3 \xe6\xbc";
+    const size_t size = sizeof text - 1;
+    cr_expect_eq(utf8_skip_characters(text, size, 0), 14);
+    cr_expect_eq(utf8_skip_characters(text, size, 14), 14);
+    cr_expect_eq(utf8_skip_others(text, size, 14), 16);
+    cr_expect_eq(utf8_skip_characters(text, size, 16), 17);
+    cr_expect_eq(utf8_skip_others(text, size, 17), size);
+    cr_expect_eq(utf8_skip_others(text, size, 0), 0);
+    cr_expect_eq(utf8_skip_characters(text, size, size), size);
+}

@@ -15,7 +15,7 @@ static bool safe(const char *left, const char *right) {
     char text[100];
     strcpy(text, left);
     strcat(text, right);
-    return cut_is_safe(text, strlen(text), strlen(left));
+    return cut_is_safe(text, strlen(text), strlen(left), CUT_SPACES);
 }
 
 Test(cuts, go_between_a_word_and_white_space) {
@@ -52,8 +52,8 @@ Test(cuts, never_behind_what_may_be_white_space_or_no_character) {
                             "\xed\xa0\x80", "\xc0\xaf", "\xe4\xb8", "\xf4\x90\x80\x80"};
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
         cr_expect_not(safe(broken[i], " b"), "%zu", i);
-    cr_expect_not(cut_is_safe(" a", 2, 0));
-    cr_expect_not(cut_is_safe("a ", 2, 2));
+    cr_expect_not(cut_is_safe(" a", 2, 0, CUT_SPACES));
+    cr_expect_not(cut_is_safe("a ", 2, 2, CUT_SPACES));
 }
 
 /* Text of what could go wrong: white space of all kinds, contractions, broken characters. */
@@ -87,7 +87,7 @@ Test(cuts, keep_the_tokens) {
         arrsetlen(whole, 0);
         tokenizer_encode(encoder, &whole, text, size, false);
         for (size_t at = 1; at < size; at++) {
-            if (!cut_is_safe(text, size, at)) continue;
+            if (!cut_is_safe(text, size, at, CUT_SPACES)) continue;
             arrsetlen(parts, 0);
             tokenizer_encode(encoder, &parts, text, at, false);
             tokenizer_encode(encoder, &parts, text + at, size - at, false);
@@ -107,14 +107,14 @@ Test(cuts, keep_the_tokens) {
 Test(cuts, first_and_last_of_a_range) {
     const char *text = "ab cd  ef\ng";
     const size_t size = strlen(text); /* safe: 2, 5, 9 */
-    cr_expect_eq(cut_last(text, size, 1, size - 1), 9);
-    cr_expect_eq(cut_last(text, size, 1, 8), 5);
-    cr_expect_eq(cut_last(text, size, 5, 5), 5);
-    cr_expect_eq(cut_last(text, size, 3, 4), CUT_NONE);
-    cr_expect_eq(cut_last(text, size, 1, 1), CUT_NONE);
-    cr_expect_eq(cut_first(text, size, 1, size - 1), 2);
-    cr_expect_eq(cut_first(text, size, 3, 5), 5);
-    cr_expect_eq(cut_first(text, size, 6, 8), CUT_NONE);
+    cr_expect_eq(cut_last(text, size, 1, size - 1, CUT_SPACES), 9);
+    cr_expect_eq(cut_last(text, size, 1, 8, CUT_SPACES), 5);
+    cr_expect_eq(cut_last(text, size, 5, 5, CUT_SPACES), 5);
+    cr_expect_eq(cut_last(text, size, 3, 4, CUT_SPACES), CUT_NONE);
+    cr_expect_eq(cut_last(text, size, 1, 1, CUT_SPACES), CUT_NONE);
+    cr_expect_eq(cut_first(text, size, 1, size - 1, CUT_SPACES), 2);
+    cr_expect_eq(cut_first(text, size, 3, 5, CUT_SPACES), 5);
+    cr_expect_eq(cut_first(text, size, 6, 8, CUT_SPACES), CUT_NONE);
 }
 
 Test(cuts, between_characters) {

@@ -1,0 +1,39 @@
+/* JSON files of tokenizers: strictly read members, for data/text/bpe_files.c and
+ * data/text/subwords_json.c. All fail with the file's path and what is wrong. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "data/base/error.h"
+
+struct cJSON;
+
+/* Paths longer than this are cut in messages. */
+enum { JSON_READER_PATH_SHOWN = 400 };
+
+struct json_reader {
+    const char *path; /* for messages */
+    struct error *error;
+};
+
+/* Parses a file's text [size], which a NUL follows. *root is to be deleted; NULL on failure. */
+int json_reader_parse(struct cJSON **root, const struct json_reader *reader, const char *text,
+                      size_t size);
+
+/* Stores the member of that name, or NULL where there is none or it is null. */
+int json_reader_member(const struct cJSON **found, const struct cJSON *object, const char *name,
+                       const struct json_reader *reader);
+
+/* The text of a member, "" if there is none. */
+int json_reader_text(const char **text, const struct cJSON *object, const char *name,
+                     const struct json_reader *reader);
+
+/* Whether the member is true; `otherwise` if there is none. */
+int json_reader_flag(bool *flag, const struct cJSON *object, const char *name, bool otherwise,
+                     const struct json_reader *reader);
+
+/* Whether it is an object all of whose members have one of these names. `what` it is, for the
+ * message. */
+int json_reader_expect(const struct cJSON *object, const char *const *names, size_t count,
+                       const char *what, const struct json_reader *reader);

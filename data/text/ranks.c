@@ -1,0 +1,154 @@
+#include "data/text/ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
+
+#include "data/text/subwords_builder.h"
+#include "data/text/subwords_steps.h"
+#include "data/text/unicode.h"
+
+enum { NO_DIGIT = -1 };
+
+static int digit_of(char letter) {
+    if (letter >= 'A' && letter <= 'Z') return letter - 'A';
+    if (letter >= 'a' && letter <= 'z') return letter - 'a' + 26;
+    if (letter >= '0' && letter <= '9') return letter - '0' + 52;
+    return letter == '+' ? 62 : letter == '/' ? 63 : NO_DIGIT;
+}
+
+/* Appends the bytes of base64 (RFC 4648, with its padding) up to a space; returns where that is, or
+ * NULL. */
+static const char *read_base64(uint8_t **bytes, const char *text) {
+    for (; *text != ' '; text += 4) {
+        int digits[4], count = 0;
+        while (count < 4 && (digits[count] = digit_of(text[count])) != NO_DIGIT) count++;
+        for (int i = count; i < 4; i++) {
+            if (text[i] != '=') return NULL;
+            digits[i] = 0;
+        }
+        if (count < 2 || (count < 4 && text[4] != ' ')) return NULL;
+        const int all = digits[0] << 18 | digits[1] << 12 | digits[2] << 6 | digits[3];
+        for (int i = 0; i < count - 1; i++) arrput(*bytes, (uint8_t)(all >> (16 - 8 * i)));
+    }
+    return text;
+}
+
+/* "BASE64 RANK" */
+static int read_line(struct subwords_builder *builder, const char *line, uint8_t **bytes) {
+    arrsetlen(*bytes, 0);
+    const char *number = read_base64(bytes, line);
+    const size_t digits = number ? strspn(number + 1, "0123456789") : 0;
+    const char end = number ? number[1 + digits] : '\0';
+    if (digits == 0 || digits > 7 || (end != '\n' && end != '\r' && end != '\0'))
+        return fail(builder->reader->error, "%.*s: \"%.*s\" is not a token in base64 and its rank",
+                    JSON_READER_PATH_SHOWN, builder->reader->path,
+                    (int)strcspn(line, "\r\n") > 60 ? 60 : (int)strcspn(line, "\r\n"), line);
+    return subwords_builder_put(builder, *bytes, arrlenu(*bytes), (int32_t)atol(number + 1));
+}
+
+static int read_lines(struct subwords_builder *builder, const char *text, size_t size) {
+    uint8_t *bytes = NULL;
+    int status = 0;
+    if (strlen(text) != size)
+        return fail(builder->reader->error, "%.*s is no text\nis it the right file?",
+                    JSON_READER_PATH_SHOWN, builder->reader->path);
+    while (*text && !status) {
+        if (*text != '\n' && *text != '\r') status = read_line(builder, text, &bytes);
+        text += strcspn(text, "\n");
+        text += *text == '\n';
+    }
+    arrfree(bytes);
+    return status;
+}
+
+/* Every way in which two tokens become a third. */
+static void add_merges(struct subwords *subwords) {
+    for (int32_t token = 0; token < subwords->vocab_size; token++) {
+        size_t size;
+        const uint8_t *name = subwords_bytes(subwords, token, &size);
+        if (size < 2 || subwords_find(subwords, name, size) != token) continue;
+        for (size_t cut = 1; cut < size; cut++) {
+            const struct merge merge = {.left = subwords_find(subwords, name, cut),
+                                        .right = subwords_find(subwords, name + cut, size - cut),
+                                        .token = token,
+                                        .rank = (uint32_t)token};
+            if (merge.left >= 0 && merge.right >= 0) merges_add(&subwords->merges, merge);
+        }
+    }
+}
+
+static int read_pattern(struct subwords *subwords, const cJSON *root,
+                        const struct json_reader *reader) {
+    const char *pattern;
+    struct error error;
+    if (json_reader_text(&pattern, root, "pattern", reader)) return -1;
+    struct split_pattern *rule =
+        split_pattern_open(pattern, SPLIT_TIKTOKEN, subwords->atoms, &error);
+    if (!rule)
+        return fail(reader->error, "%.*s: %s", JSON_READER_PATH_SHOWN, reader->path, error.text);
+    subwords->rules[subwords->rule_count++] = (struct cutter_rule){.pattern = rule};
+    return 0;
+}
+
+static int read_special(struct subwords_builder *builder, const cJSON *root) {
+    const struct json_reader *reader = builder->reader;
+    const cJSON *list, *entry;
+    const char *begin;
+    struct subwords *subwords = builder->subwords;
+    if (json_reader_member(&list, root, "special_tokens", reader) ||
+        json_reader_text(&begin, root, "begin", reader))
+        return -1;
+    if (list && !cJSON_IsObject(list))
+        return subwords_refuse("special_tokens", "that are no object", reader);
+    cJSON_ArrayForEach(entry, list) {
+        const double number = cJSON_IsNumber(entry) ? entry->valuedouble : -1;
+        const bool is_token =
+            number >= 0 && number < SUBWORDS_VOCAB_MAX && number == (int32_t)number;
+        const struct added_token added = {.token = is_token ? (int32_t)number : -1,
+                                          .special = true};
+        if (subwords_builder_add(builder, added, entry->string)) return -1;
+        if (strcmp(entry->string, begin) == 0)
+            subwords->begins[subwords->begin_count++] = added.token;
+    }
+    if (*begin && subwords->begin_count != 1)
+        return subwords_refuse("begin, which is no special token,", begin, reader);
+    return 0;
+}
+
+static int read_both(struct subwords_builder *builder, const cJSON *root,
+                     const struct json_reader *json_reader, const char *ranks, size_t size) {
+    static const char *const names[] = {"pattern", "special_tokens", "begin"};
+    const struct json_reader *reader = builder->reader;
+    struct subwords *subwords = builder->subwords;
+    subwords->byte_level = subwords->ignore_merges = true;
+    subwords->unknown = -1;
+    subwords->atoms = unicode_atoms();
+    if (!subwords->atoms) return fail(reader->error, "out of memory while opening a tokenizer");
+    if (json_reader_expect(root, names, sizeof names / sizeof *names, "file", json_reader) ||
+        read_pattern(subwords, root, json_reader) || read_lines(builder, ranks, size))
+        return -1;
+    builder->reader = json_reader;
+    if (read_special(builder, root)) return -1;
+    builder->reader = reader;
+    if (subwords_builder_finish(builder, false)) return -1;
+    add_merges(subwords);
+    return subwords_builder_grow_trees(builder);
+}
+
+int subwords_read_ranks(struct subwords *subwords, const char *json, size_t json_size,
+                        const struct json_reader *json_reader, const char *ranks, size_t size,
+                        const struct json_reader *reader) {
+    struct subwords_builder builder;
+    cJSON *root;
+    *subwords = (struct subwords){0};
+    if (json_reader_parse(&root, json_reader, json, json_size)) return -1;
+    subwords_builder_open(&builder, subwords, reader);
+    const int status = read_both(&builder, root, json_reader, ranks, size);
+    subwords_builder_close(&builder);
+    cJSON_Delete(root);
+    if (status) subwords_free(subwords);
+    return status;
+}

@@ -1,0 +1,184 @@
+#include "data/text/split_pattern.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/text/split_parse.h"
+#include "data/text/split_program.h"
+#include "data/text/split_set.h"
+
+enum { GIVE_BACKS_MAX = 4 };
+
+void split_pattern_close(struct split_pattern *pattern) {
+    if (!pattern) return;
+    for (size_t i = 0; i < arrlenu(pattern->nodes); i++) {
+        free(pattern->nodes[i].set);
+        free(pattern->nodes[i].by_byte);
+        arrfree(pattern->nodes[i].branches);
+    }
+    arrfree(pattern->nodes);
+    free(pattern);
+}
+
+/* Whether the pattern from a node on can match without a character. */
+static bool can_be_empty(const struct split_pattern *pattern, int index) {
+    const struct split_node *node = &pattern->nodes[index];
+    if (node->kind == SPLIT_ACCEPT) return true;
+    if (node->kind == SPLIT_TAKE && node->minimum > 0) return false;
+    if (node->kind != SPLIT_CHOOSE) return can_be_empty(pattern, node->next);
+    for (int i = 0; i < node->branch_count; i++)
+        if (can_be_empty(pattern, node->branches[i])) return true;
+    return false;
+}
+
+/* Marks the bytes with which a match from a node on may begin. */
+static void mark_first(const struct split_pattern *pattern, int index, bool first[256]) {
+    const struct split_node *node = &pattern->nodes[index];
+    switch (node->kind) {
+    case SPLIT_ACCEPT:
+    case SPLIT_END: memset(first, true, 256); break;
+    case SPLIT_TAKE:
+        for (int byte = 0; byte < 128; byte++) first[byte] |= node->set->ascii[byte];
+        if (split_set_has_wide(node->set)) memset(first + 128, true, 128);
+        if (node->minimum == 0) mark_first(pattern, node->next, first);
+        break;
+    case SPLIT_CHOOSE:
+        for (int i = 0; i < node->branch_count; i++) mark_first(pattern, node->branches[i], first);
+        break;
+    case SPLIT_JOIN:
+    case SPLIT_AHEAD: mark_first(pattern, node->next, first); break;
+    }
+}
+
+static int fill_by_byte(struct split_pattern *pattern, struct split_node *node) {
+    node->by_byte = calloc(256, sizeof *node->by_byte);
+    if (!node->by_byte) return -1;
+    for (int i = 0; i < node->branch_count; i++) {
+        bool first[256] = {false};
+        mark_first(pattern, node->branches[i], first);
+        for (int byte = 0; byte < 256; byte++) node->by_byte[byte] |= (uint64_t)first[byte] << i;
+    }
+    return 0;
+}
+
+/* Whether giving back characters of the set is of no use to what follows: that either cannot begin
+ * with one of them, or matches without giving back. */
+static bool is_useless(const struct split_pattern *pattern, int index,
+                       const struct split_set *given) {
+    const struct split_node *node = &pattern->nodes[index];
+    switch (node->kind) {
+    case SPLIT_ACCEPT: return true;
+    case SPLIT_TAKE:
+        return split_sets_disjoint(node->set, given) &&
+               (node->minimum > 0 || is_useless(pattern, node->next, given));
+    case SPLIT_JOIN: return is_useless(pattern, node->next, given);
+    case SPLIT_CHOOSE:
+        for (int i = 0; i < node->branch_count; i++)
+            if (!is_useless(pattern, node->branches[i], given)) return false;
+        return true;
+    default: return false;
+    }
+}
+
+/* How many quantifiers in a row may give back, at most; known [nodes] is filled with -1. */
+static int give_backs(const struct split_pattern *pattern, int index, int *known) {
+    const struct split_node *node = &pattern->nodes[index];
+    if (node->kind == SPLIT_ACCEPT) return 0;
+    if (known[index] >= 0) return known[index];
+    int most = 0;
+    for (int i = 0; i < node->branch_count; i++) {
+        const int count = give_backs(pattern, node->branches[i], known);
+        if (count > most) most = count;
+    }
+    if (node->kind != SPLIT_CHOOSE) {
+        const bool gives =
+            node->kind == SPLIT_TAKE && !node->keeps && node->maximum > node->minimum;
+        const int count = give_backs(pattern, node->next, known) + gives;
+        if (count > most) most = count;
+    }
+    return known[index] = most;
+}
+
+/* Time would grow as a power of the text's length. */
+static int check_give_backs(const struct split_pattern *pattern, struct error *error) {
+    int *known = malloc(arrlenu(pattern->nodes) * sizeof *known);
+    if (!known) return fail(error, "out of memory while opening a tokenizer");
+    for (size_t i = 0; i < arrlenu(pattern->nodes); i++) known[i] = -1;
+    const int count = give_backs(pattern, pattern->start, known);
+    free(known);
+    if (count <= GIVE_BACKS_MAX) return 0;
+    return fail(error,
+                "the pattern that cuts text has %d quantifiers in a row that may give back what "
+                "they took, at most %d are possible here",
+                count, GIVE_BACKS_MAX);
+}
+
+struct split_pattern *split_pattern_open(const char *text, enum split_edition edition,
+                                         const uint8_t *atoms, struct error *error) {
+    struct split_pattern *pattern = calloc(1, sizeof *pattern);
+    if (!pattern) {
+        fail(error, "out of memory while opening a tokenizer");
+        return NULL;
+    }
+    pattern->atoms = atoms;
+    int status = split_parse(pattern, text, edition, error);
+    if (!status && can_be_empty(pattern, pattern->start))
+        status =
+            fail(error, "the pattern that cuts text, \"%.60s\": it matches the empty text", text);
+    for (size_t i = 0; !status && i < arrlenu(pattern->nodes); i++) {
+        struct split_node *node = &pattern->nodes[i];
+        if (node->kind == SPLIT_TAKE && is_useless(pattern, node->next, node->set))
+            node->keeps = true;
+        if (node->kind == SPLIT_CHOOSE && fill_by_byte(pattern, node))
+            status = fail(error, "out of memory while opening a tokenizer");
+    }
+    if (!status) status = check_give_backs(pattern, error);
+    if (!status) return pattern;
+    split_pattern_close(pattern);
+    return NULL;
+}
+
+/* Where white space is looked for behind other characters. */
+struct crossing {
+    const struct split_pattern *pattern;
+    char space;
+    bool *seen; /* [nodes][2] */
+};
+
+/* Whether no match from a node on goes from other characters into this white space, where `behind`
+ * says whether other characters may have been taken last. */
+static bool ends_before(const struct crossing *crossing, int index, bool behind) {
+    const struct split_node *node = &crossing->pattern->nodes[index];
+    if (crossing->seen[2 * index + behind]) return true;
+    crossing->seen[2 * index + behind] = true;
+    switch (node->kind) {
+    case SPLIT_ACCEPT: return true;
+    case SPLIT_JOIN: return ends_before(crossing, node->next, behind);
+    case SPLIT_TAKE: {
+        const bool has_others = split_set_has_other(node->set);
+        if (node->set->ascii[(int)crossing->space] && (behind || (has_others && node->maximum > 1)))
+            return false;
+        return (!has_others || ends_before(crossing, node->next, true)) &&
+               (!split_set_has_space(node->set) || ends_before(crossing, node->next, false)) &&
+               (node->minimum > 0 || ends_before(crossing, node->next, behind));
+    }
+    case SPLIT_CHOOSE:
+        for (int i = 0; i < node->branch_count; i++)
+            if (!ends_before(crossing, node->branches[i], behind)) return false;
+        return true;
+    case SPLIT_AHEAD:
+        return !behind && ends_before(crossing, node->branches[0], false) &&
+               ends_before(crossing, node->next, false);
+    default: return !behind && ends_before(crossing, node->next, false);
+    }
+}
+
+bool split_pattern_ends_before(const struct split_pattern *pattern, char space) {
+    struct crossing crossing = {.pattern = pattern, .space = space};
+    crossing.seen = calloc(2 * arrlenu(pattern->nodes), sizeof *crossing.seen);
+    const bool ends = crossing.seen && ends_before(&crossing, pattern->start, false);
+    free(crossing.seen);
+    return ends;
+}

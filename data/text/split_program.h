@@ -1,0 +1,52 @@
+/* What a pattern of data/text/split_pattern.h is made into: nodes that a matcher walks through.
+ * Node 0 accepts. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Whose rules a pattern is written by, where they differ. */
+enum split_edition { SPLIT_TOKENIZERS, SPLIT_TIKTOKEN };
+
+enum { SPLIT_RANGES_MAX = 16, SPLIT_BRANCHES_MAX = 64 };
+
+struct split_range {
+    uint32_t first, last;
+};
+
+/* Characters: of ASCII as listed; others by their atom or by ranges, or all but those. */
+struct split_set {
+    uint8_t ascii[128];
+    uint32_t atoms;
+    struct split_range ranges[SPLIT_RANGES_MAX]; /* beyond ASCII */
+    int range_count;
+    bool negated; /* the ranges are what it lacks of the atoms, which are all */
+};
+
+enum split_kind {
+    SPLIT_ACCEPT,
+    SPLIT_TAKE,   /* minimum to maximum characters of a set, as many as it can */
+    SPLIT_CHOOSE, /* the first branch with which all that follows matches */
+    SPLIT_JOIN,   /* nothing: where branches end */
+    SPLIT_AHEAD,  /* whether its branch matches here, or with `negative` does not */
+    SPLIT_END     /* of the text */
+};
+
+struct split_node {
+    enum split_kind kind;
+    int next;
+    bool keeps; /* gives nothing back */
+    bool negative;
+    uint32_t minimum, maximum; /* UINT32_MAX: any number */
+    struct split_set *set;
+    int *branches; /* stb_ds [branch_count] */
+    int branch_count;
+    /* By the first byte: bit b is set where branch b may match. */
+    uint64_t *by_byte; /* [256] */
+};
+
+struct split_pattern {
+    const uint8_t *atoms;
+    struct split_node *nodes; /* stb_ds */
+    int start;
+};

@@ -1,0 +1,111 @@
+#include "data/text/subwords.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+static void free_texts(struct subwords_texts *texts) {
+    arrfree(texts->bytes);
+    arrfree(texts->starts);
+}
+
+void subwords_free(struct subwords *subwords) {
+    free_texts(&subwords->names);
+    free_texts(&subwords->spoken);
+    arrfree(subwords->slots);
+    merges_free(&subwords->merges);
+    for (int i = 0; i < subwords->step_count; i++) {
+        free(subwords->steps[i].from);
+        free(subwords->steps[i].to);
+    }
+    nfc_close(&subwords->nfc);
+    for (int i = 0; i < subwords->rule_count; i++) split_pattern_close(subwords->rules[i].pattern);
+    free(subwords->atoms);
+    for (size_t i = 0; i < arrlenu(subwords->added); i++) free(subwords->added[i].text);
+    arrfree(subwords->added);
+    added_tree_free(&subwords->raw);
+    added_tree_free(&subwords->normalized);
+    *subwords = (struct subwords){0};
+}
+
+/* ---- names */
+
+static const uint8_t *text_of(const struct subwords_texts *texts, int32_t token, size_t *size) {
+    *size = texts->starts[token + 1] - texts->starts[token];
+    return texts->bytes + texts->starts[token];
+}
+
+/* FNV-1a, eight bytes at a time. */
+static uint64_t hash_of(const uint8_t *name, size_t size) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ size;
+    for (size_t at = 0; at < size; at += 8) {
+        uint64_t word = 0;
+        memcpy(&word, name + at, size - at < 8 ? size - at : 8);
+        hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+/* Where the name is, or the empty slot where it would be put. */
+static size_t slot_of(const struct subwords *subwords, const uint8_t *name, size_t size) {
+    const size_t mask = arrlenu(subwords->slots) - 1;
+    for (size_t at = hash_of(name, size) & mask;; at = (at + 1) & mask) {
+        size_t length;
+        if (subwords->slots[at] < 0) return at;
+        const uint8_t *other = text_of(&subwords->names, subwords->slots[at], &length);
+        if (length == size && memcmp(name, other, size) == 0) return at;
+    }
+}
+
+int32_t subwords_find(const struct subwords *subwords, const uint8_t *name, size_t size) {
+    return subwords->slots[slot_of(subwords, name, size)];
+}
+
+/* Whether U+2581 stands behind another character in a name. */
+static bool has_inner_mark(const uint8_t *name, size_t size) {
+    const size_t length = sizeof SUBWORDS_SPACE - 1;
+    size_t at = 0;
+    while (at + length <= size && memcmp(name + at, SUBWORDS_SPACE, length) == 0) at += length;
+    return memmem(name + at, size - at, SUBWORDS_SPACE, length) != NULL;
+}
+
+void subwords_index(struct subwords *subwords, const bool *is_name) {
+    size_t slots = 64, size;
+    while (slots < 2 * (size_t)subwords->vocab_size) slots *= 2;
+    arrsetlen(subwords->slots, slots);
+    for (size_t i = 0; i < slots; i++) subwords->slots[i] = -1;
+    subwords->cuts_at_words = true;
+    for (int32_t token = 0; token < subwords->vocab_size; token++) {
+        const uint8_t *name = text_of(&subwords->names, token, &size);
+        if (!is_name[token] || size == 0) continue;
+        subwords->slots[slot_of(subwords, name, size)] = token;
+        if (has_inner_mark(name, size)) subwords->cuts_at_words = false;
+    }
+    if (subwords_find(subwords, (const uint8_t *)SUBWORDS_SPACE, sizeof SUBWORDS_SPACE - 1) < 0)
+        subwords->cuts_at_words = false;
+}
+
+const uint8_t *subwords_bytes(const struct subwords *subwords, int32_t token, size_t *size) {
+    *size = 0;
+    if (token < 0 || token >= subwords->vocab_size) return subwords->names.bytes;
+    return text_of(subwords->spoken.starts ? &subwords->spoken : &subwords->names, token, size);
+}
+
+/* Whether a token is found across such a place, or takes the white space behind it. */
+static bool goes_beyond(const struct added_token *added) {
+    for (size_t i = 1; i < added->size; i++)
+        if (strchr(" \n\r\t", added->text[i]) && !strchr(" \n\r\t", added->text[i - 1]))
+            return true;
+    return added->rstrip;
+}
+
+bool subwords_cuts_before(const struct subwords *subwords, char space) {
+    if (!subwords->byte_level || subwords->adds_space) return false;
+    for (int i = 0; i < subwords->step_count; i++)
+        if (subwords->steps[i].form != SUBWORDS_NFC) return false;
+    for (size_t i = 0; i < arrlenu(subwords->added); i++)
+        if (goes_beyond(&subwords->added[i])) return false;
+    return cutter_cuts_before(subwords->rules, subwords->rule_count, subwords->atoms, space);
+}

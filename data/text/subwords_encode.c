@@ -1,0 +1,252 @@
+/* Encoding by data/text/subwords.h. */
+#include "data/text/subwords.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/base/utf8.h"
+#include "data/text/piece_cache.h"
+
+enum { MARK_BYTES = sizeof SUBWORDS_SPACE - 1 };
+
+struct subwords_encoder {
+    const struct subwords *subwords;
+    struct cutter cutter;
+    struct merges_scratch scratch;
+    struct piece_cache cache;
+    uint8_t *forms[2]; /* stb_ds: normal forms, in turns */
+    uint8_t *marked;   /* stb_ds: with spaces added or marked */
+    bool special;
+};
+
+struct subwords_encoder *subwords_encoder_open(const struct subwords *subwords) {
+    struct subwords_encoder *encoder = calloc(1, sizeof *encoder);
+    if (!encoder) return NULL;
+    encoder->subwords = subwords;
+    piece_cache_open(&encoder->cache);
+    return encoder;
+}
+
+void subwords_encoder_close(struct subwords_encoder *encoder) {
+    if (!encoder) return;
+    merges_scratch_free(&encoder->scratch);
+    piece_cache_close(&encoder->cache);
+    arrfree(encoder->forms[0]);
+    arrfree(encoder->forms[1]);
+    arrfree(encoder->marked);
+    free(encoder);
+}
+
+/* ---- a piece */
+
+/* The tokens of characters, before they are merged. */
+static void take_characters(const struct subwords *subwords, int32_t **tokens, const uint8_t *piece,
+                            size_t size) {
+    bool follows_unknown = false;
+    for (size_t at = 0, count; at < size; at += count) {
+        count = utf8_character(piece + at, size - at);
+        int32_t token = count ? subwords_find(subwords, piece + at, count) : -1;
+        if (count == 0) count = 1;
+        const bool is_known = token >= 0 || subwords->byte_tokens[piece[at]] >= 0;
+        if (token >= 0) {
+            arrput(*tokens, token);
+        } else if (is_known) {
+            for (size_t i = 0; i < count; i++)
+                arrput(*tokens, subwords->byte_tokens[piece[at + i]]);
+        } else if (subwords->unknown >= 0 && !(follows_unknown && subwords->fuse_unknown)) {
+            arrput(*tokens, subwords->unknown);
+        }
+        follows_unknown = !is_known;
+    }
+}
+
+static void encode_anew(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *piece,
+                        size_t size) {
+    const struct subwords *subwords = encoder->subwords;
+    const size_t before = arrlenu(*tokens);
+    if (subwords->ignore_merges) {
+        const int32_t whole = subwords_find(subwords, piece, size);
+        if (whole >= 0) {
+            arrput(*tokens, whole);
+            return;
+        }
+    }
+    if (subwords->byte_level) {
+        int32_t *added = arraddnptr(*tokens, size);
+        for (size_t i = 0; i < size; i++) added[i] = subwords->byte_tokens[piece[i]];
+    } else {
+        take_characters(subwords, tokens, piece, size);
+    }
+    const size_t left = merges_apply(&subwords->merges, &encoder->scratch, *tokens + before,
+                                     arrlenu(*tokens) - before);
+    arrsetlen(*tokens, before + left);
+}
+
+/* Keeps what fits the cache, whatever its type of tokens. */
+static void put_into_cache(struct piece_cache_entry *entry, const uint8_t *piece, size_t size,
+                           const int32_t *tokens, size_t count) {
+    __typeof__(entry->tokens) kept;
+    if (count > PIECE_CACHE_TOKENS_MAX) return;
+    for (size_t i = 0; i < count; i++) {
+        kept[i] = (__typeof__(*kept))tokens[i];
+        if ((int64_t)kept[i] != tokens[i]) return;
+    }
+    piece_cache_put(entry, piece, size, kept, count);
+}
+
+static void encode_piece(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *piece,
+                         size_t size) {
+    struct piece_cache_entry *entry = piece_cache_place(&encoder->cache, piece, size);
+    const size_t before = arrlenu(*tokens);
+    if (entry && piece_cache_holds(entry, piece, size)) {
+        int32_t *added = arraddnptr(*tokens, entry->count);
+        for (size_t i = 0; i < entry->count; i++) added[i] = (int32_t)entry->tokens[i];
+        return;
+    }
+    encode_anew(encoder, tokens, piece, size);
+    if (entry) put_into_cache(entry, piece, size, *tokens + before, arrlenu(*tokens) - before);
+}
+
+/* ---- what lies between added tokens */
+
+static void append(uint8_t **out, const void *bytes, size_t size) {
+    if (size > 0) memcpy(arraddnptr(*out, size), bytes, size);
+}
+
+static bool begins_with(const uint8_t *text, size_t size, const char *word, size_t length) {
+    return size >= length && memcmp(text, word, length) == 0;
+}
+
+static void replace_all(uint8_t **out, const uint8_t *text, size_t size, const char *from,
+                        const char *to) {
+    const size_t from_size = strlen(from), to_size = strlen(to);
+    const uint8_t *end = text + size, *found;
+    while (size > 0 && (found = memmem(text, (size_t)(end - text), from, from_size))) {
+        append(out, text, (size_t)(found - text));
+        append(out, to, to_size);
+        text = found + from_size;
+    }
+    append(out, text, (size_t)(end - text));
+}
+
+/* Before U+2581: each, or the first of several. */
+static void encode_words(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *text,
+                         size_t size) {
+    const bool each = encoder->subwords->cuts_at_marks;
+    size_t begin = 0, after = SIZE_MAX; /* the last mark */
+    for (size_t at = 0; at + MARK_BYTES <= size;) {
+        if (!begins_with(text + at, size - at, SUBWORDS_SPACE, MARK_BYTES)) {
+            at++;
+            continue;
+        }
+        if (at > begin && (each || after != at)) {
+            encode_piece(encoder, tokens, text + begin, at - begin);
+            begin = at;
+        }
+        after = at += MARK_BYTES;
+    }
+    if (size > begin) encode_piece(encoder, tokens, text + begin, size - begin);
+}
+
+static void encode_characters(struct subwords_encoder *encoder, int32_t **tokens,
+                              const uint8_t *text, size_t size, bool is_first) {
+    const struct subwords *subwords = encoder->subwords;
+    if (subwords->marks_spaces) {
+        const bool has_mark = text[0] == ' ' || begins_with(text, size, SUBWORDS_SPACE, MARK_BYTES);
+        arrsetlen(encoder->marked, 0);
+        if (!has_mark && (subwords->prepend == SUBWORDS_ALWAYS ||
+                          (subwords->prepend == SUBWORDS_FIRST && is_first)))
+            append(&encoder->marked, SUBWORDS_SPACE, MARK_BYTES);
+        replace_all(&encoder->marked, text, size, " ", SUBWORDS_SPACE);
+        text = encoder->marked;
+        size = arrlenu(encoder->marked);
+    }
+    if (subwords->cuts_at_marks || subwords->cuts_at_words)
+        encode_words(encoder, tokens, text, size);
+    else encode_piece(encoder, tokens, text, size);
+}
+
+static void encode_plain(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *text,
+                         size_t size, bool is_first) {
+    const struct subwords *subwords = encoder->subwords;
+    size_t begin, end;
+    if (!subwords->byte_level) {
+        encode_characters(encoder, tokens, text, size, is_first);
+        return;
+    }
+    if (subwords->adds_space && text[0] != ' ') {
+        arrsetlen(encoder->marked, 0);
+        append(&encoder->marked, " ", 1);
+        append(&encoder->marked, text, size);
+        text = encoder->marked;
+        size = arrlenu(encoder->marked);
+    }
+    cutter_begin(&encoder->cutter, subwords->rules, subwords->rule_count, text, size);
+    while (cutter_next(&encoder->cutter, &begin, &end))
+        encode_piece(encoder, tokens, text + begin, end - begin);
+}
+
+void subwords_normalize(const struct subwords *subwords, uint8_t *forms[2], const uint8_t **text,
+                        size_t *size) {
+    for (int i = 0; i<subwords->step_count && * size> 0; i++) {
+        const struct subwords_step *step = &subwords->steps[i];
+        uint8_t **out = &forms[i % 2];
+        arrsetlen(*out, 0);
+        switch (step->form) {
+        case SUBWORDS_NFC: nfc_apply(&subwords->nfc, out, *text, *size); break;
+        case SUBWORDS_PREPEND:
+            append(out, step->to, strlen(step->to));
+            append(out, *text, *size);
+            break;
+        case SUBWORDS_REPLACE: replace_all(out, *text, *size, step->from, step->to); break;
+        }
+        *text = *out;
+        *size = arrlenu(*out);
+    }
+}
+
+/* ---- added tokens */
+
+typedef void encode_section(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *text,
+                            size_t size, bool is_first);
+
+/* Puts the tokens that are found in the text, and has `section` do what lies between them. */
+static void encode_around(struct subwords_encoder *encoder, int32_t **tokens,
+                          const struct added_tree *tree, const uint8_t *text, size_t size,
+                          bool is_first, encode_section *section) {
+    const struct subwords *subwords = encoder->subwords;
+    size_t floor = 0, next = 0;
+    for (;;) {
+        size_t begin = next, end;
+        const int index = added_tree_find(tree, text, size, &begin, &end);
+        if (index < 0) break;
+        const struct added_token *added = &subwords->added[index];
+        next = end;
+        if ((added->special && !encoder->special) ||
+            !added_token_extend(added, subwords->atoms, text, size, floor, &begin, &end))
+            continue;
+        if (floor < begin)
+            section(encoder, tokens, text + floor, begin - floor, is_first && floor == 0);
+        arrput(*tokens, added->token);
+        floor = end;
+    }
+    if (floor < size) section(encoder, tokens, text + floor, size - floor, is_first && floor == 0);
+}
+
+/* From a section of the text as it was to its normal form. */
+static void encode_raw(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *text,
+                       size_t size, bool is_first) {
+    const struct subwords *subwords = encoder->subwords;
+    subwords_normalize(subwords, encoder->forms, &text, &size);
+    if (size > 0)
+        encode_around(encoder, tokens, &subwords->normalized, text, size, is_first, encode_plain);
+}
+
+void subwords_encode(struct subwords_encoder *encoder, int32_t **tokens, const void *text,
+                     size_t size, bool special) {
+    encoder->special = special;
+    if (size > 0)
+        encode_around(encoder, tokens, &encoder->subwords->raw, text, size, true, encode_raw);
+}

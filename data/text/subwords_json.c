@@ -1,0 +1,185 @@
+#include "data/text/subwords_json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
+
+#include "data/text/subwords_builder.h"
+#include "data/text/subwords_steps.h"
+#include "data/text/unicode.h"
+
+#define COUNT(names) (sizeof(names) / sizeof *(names))
+
+static int32_t token_of(const cJSON *number) {
+    const double value = cJSON_IsNumber(number) ? number->valuedouble : -1;
+    return value >= 0 && value < SUBWORDS_VOCAB_MAX && value == (int32_t)value ? (int32_t)value
+                                                                               : -1;
+}
+
+static int read_vocabulary(struct subwords_builder *builder, const cJSON *vocabulary) {
+    const cJSON *entry;
+    if (!cJSON_IsObject(vocabulary))
+        return subwords_refuse("vocabulary", "that is no object", builder->reader);
+    cJSON_ArrayForEach(entry, vocabulary) {
+        const char *name = entry->string;
+        const int32_t token = token_of(entry);
+        const int status =
+            builder->subwords->byte_level
+                ? subwords_builder_put_letters(builder, name, token)
+                : subwords_builder_put(builder, (const uint8_t *)name, strlen(name), token);
+        if (status) return -1;
+    }
+    return 0;
+}
+
+static int read_added_tokens(struct subwords_builder *builder, const cJSON *root) {
+    static const char *const names[] = {"id",     "content", "single_word", "lstrip",
+                                        "rstrip", "special", "normalized"};
+    const struct json_reader *reader = builder->reader;
+    const cJSON *list, *entry, *number;
+    if (json_reader_member(&list, root, "added_tokens", reader)) return -1;
+    if (list && !cJSON_IsArray(list))
+        return subwords_refuse("added_tokens", "that is no list", reader);
+    cJSON_ArrayForEach(entry, list) {
+        struct added_token added = {0};
+        const char *text;
+        if (json_reader_expect(entry, names, COUNT(names), "added token", reader) ||
+            json_reader_text(&text, entry, "content", reader) ||
+            json_reader_member(&number, entry, "id", reader) ||
+            json_reader_flag(&added.special, entry, "special", false, reader) ||
+            json_reader_flag(&added.single_word, entry, "single_word", false, reader) ||
+            json_reader_flag(&added.lstrip, entry, "lstrip", false, reader) ||
+            json_reader_flag(&added.rstrip, entry, "rstrip", false, reader) ||
+            json_reader_flag(&added.normalized, entry, "normalized", !added.special, reader))
+            return -1;
+        added.token = token_of(number);
+        if (subwords_builder_add(builder, added, text)) return -1;
+    }
+    return 0;
+}
+
+/* "left right" or ["left", "right"]; the first is torn in place. */
+static int read_merge(struct subwords_builder *builder, const cJSON *entry, uint32_t rank) {
+    const cJSON *first = cJSON_IsArray(entry) ? entry->child : NULL;
+    const cJSON *second = first ? first->next : NULL;
+    if (cJSON_IsString(first) && cJSON_IsString(second) && !second->next)
+        return subwords_builder_merge(builder, first->valuestring, second->valuestring, rank);
+    char *left = cJSON_IsString(entry) ? entry->valuestring : NULL;
+    char *space = left ? strchr(left, ' ') : NULL;
+    if (!space || space == left || space[1] == '\0' || strchr(space + 1, ' '))
+        return fail(builder->reader->error,
+                    "%.*s: merge %u: a merge must be \"left right\" or [\"left\", \"right\"]",
+                    JSON_READER_PATH_SHOWN, builder->reader->path, (unsigned)rank);
+    *space = '\0';
+    return subwords_builder_merge(builder, left, space + 1, rank);
+}
+
+static int read_merges(struct subwords_builder *builder, const cJSON *list) {
+    const cJSON *entry;
+    uint32_t rank = 0;
+    if (!cJSON_IsArray(list)) return subwords_refuse("merges", "that are no list", builder->reader);
+    cJSON_ArrayForEach(entry, list) {
+        if (read_merge(builder, entry, rank++)) return -1;
+    }
+    return 0;
+}
+
+/* What the model says beside vocabulary and merges. */
+static int read_options(struct subwords *subwords, const cJSON *model, const char **unknown,
+                        bool *byte_fallback, const struct json_reader *reader) {
+    static const char *const names[] = {
+        "type",          "dropout",       "unk_token", "continuing_subword_prefix",
+        "fuse_unk",      "byte_fallback", "vocab",     "end_of_word_suffix",
+        "ignore_merges", "merges"};
+    const char *type, *prefix, *suffix;
+    const cJSON *dropout;
+    if (json_reader_expect(model, names, COUNT(names), "model", reader) ||
+        json_reader_text(&type, model, "type", reader) ||
+        json_reader_member(&dropout, model, "dropout", reader) ||
+        json_reader_text(&prefix, model, "continuing_subword_prefix", reader) ||
+        json_reader_text(&suffix, model, "end_of_word_suffix", reader) ||
+        json_reader_text(unknown, model, "unk_token", reader) ||
+        json_reader_flag(byte_fallback, model, "byte_fallback", false, reader) ||
+        json_reader_flag(&subwords->fuse_unknown, model, "fuse_unk", false, reader) ||
+        json_reader_flag(&subwords->ignore_merges, model, "ignore_merges", false, reader))
+        return -1;
+    if (*type && strcmp(type, "BPE") != 0) return subwords_refuse("model", type, reader);
+    if (*prefix) return subwords_refuse("continuing_subword_prefix", prefix, reader);
+    if (*suffix) return subwords_refuse("end_of_word_suffix", suffix, reader);
+    if (dropout && !(cJSON_IsNumber(dropout) && dropout->valuedouble == 0))
+        return subwords_refuse("model's option", "dropout", reader);
+    return 0;
+}
+
+static int read_model(struct subwords_builder *builder, const cJSON *root, const cJSON *model) {
+    struct subwords *subwords = builder->subwords;
+    const struct json_reader *reader = builder->reader;
+    const cJSON *vocabulary, *merges;
+    const char *unknown;
+    bool byte_fallback;
+    if (read_options(subwords, model, &unknown, &byte_fallback, reader) ||
+        json_reader_member(&vocabulary, model, "vocab", reader) ||
+        json_reader_member(&merges, model, "merges", reader) ||
+        read_vocabulary(builder, vocabulary) || read_added_tokens(builder, root) ||
+        subwords_builder_finish(builder, byte_fallback))
+        return -1;
+    subwords->unknown = -1;
+    if (*unknown && !subwords->byte_level) {
+        subwords->unknown = subwords_find(subwords, (const uint8_t *)unknown, strlen(unknown));
+        if (subwords->unknown < 0)
+            return subwords_refuse("unk_token, which is no token,", unknown, reader);
+    }
+    return read_merges(builder, merges) || subwords_builder_grow_trees(builder) ? -1 : 0;
+}
+
+static int check_template(const struct subwords *subwords, const int32_t *tokens, int count,
+                          const struct json_reader *reader) {
+    for (int i = 0; i < count; i++)
+        if (tokens[i] >= subwords->vocab_size)
+            return subwords_refuse("post_processor", "token outside the vocabulary", reader);
+    return 0;
+}
+
+static int read_root(struct subwords_builder *builder, const cJSON *root) {
+    static const char *const names[] = {"version",        "truncation", "padding",
+                                        "added_tokens",   "normalizer", "pre_tokenizer",
+                                        "post_processor", "decoder",    "model"};
+    struct subwords *subwords = builder->subwords;
+    const struct json_reader *reader = builder->reader;
+    const cJSON *truncation, *padding, *model;
+    if (json_reader_expect(root, names, COUNT(names), "file", reader) ||
+        json_reader_member(&truncation, root, "truncation", reader) ||
+        json_reader_member(&padding, root, "padding", reader) ||
+        json_reader_member(&model, root, "model", reader))
+        return -1;
+    if (truncation) return subwords_refuse("member", "truncation", reader);
+    if (padding) return subwords_refuse("member", "padding", reader);
+    if (!model) return subwords_refuse("model", "null", reader);
+    subwords->atoms = unicode_atoms();
+    if (!subwords->atoms) return fail(reader->error, "out of memory while opening a tokenizer");
+    if (subwords_read_normalizer(subwords, root, reader) ||
+        subwords_read_pre_tokenizer(subwords, root, reader) ||
+        subwords_read_decoder(subwords, root, reader) ||
+        subwords_read_post_processor(subwords, root, reader) || read_model(builder, root, model))
+        return -1;
+    return check_template(subwords, subwords->begins, subwords->begin_count, reader) ||
+                   check_template(subwords, subwords->ends, subwords->end_count, reader)
+               ? -1
+               : 0;
+}
+
+int subwords_read_json(struct subwords *subwords, const char *text, size_t size,
+                       const struct json_reader *reader) {
+    struct subwords_builder builder;
+    cJSON *root;
+    *subwords = (struct subwords){0};
+    if (json_reader_parse(&root, reader, text, size)) return -1;
+    subwords_builder_open(&builder, subwords, reader);
+    const int status = read_root(&builder, root);
+    subwords_builder_close(&builder);
+    cJSON_Delete(root);
+    if (status) subwords_free(subwords);
+    return status;
+}

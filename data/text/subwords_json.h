@@ -1,0 +1,23 @@
+/* tokenizer.json of Hugging Face's tokenizers, as data/text/subwords.h takes it:
+ *
+ *     model          BPE, without dropout, prefix and suffix; ignore_merges, byte_fallback,
+ *                    unk_token and fuse_unk as they are
+ *     pre_tokenizer  byte-level: Split (Regex or String; Isolated, or Removed and inverted),
+ *                    Digits and, last, ByteLevel, in a Sequence or alone
+ *                    characters: none, or Metaspace; a Split at spaces where none are left
+ *     normalizer     none, NFC, Prepend, Replace (of a String), a Sequence of them
+ *     decoder        byte-level: ByteLevel; characters: Metaspace, or the Sequence of Replace,
+ *                    ByteFallback, Fuse and Strip that SentencePiece's models have
+ *     post_processor none, ByteLevel, TemplateProcessing, a Sequence of them
+ *     added_tokens   with all their flags
+ *
+ * All else is refused by name, also a member of any of these that is not known. */
+#pragma once
+
+#include "data/text/json_reader.h"
+#include "data/text/subwords.h"
+
+/* text [size], which a NUL follows. Fails with the file's path and what is wrong or not known; then
+ * *subwords is empty. */
+int subwords_read_json(struct subwords *subwords, const char *text, size_t size,
+                       const struct json_reader *reader);

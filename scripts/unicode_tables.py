@@ -1,0 +1,120 @@
+"""What the tokenizers of data/text know of Unicode, as tables for C.
+
+    python scripts/unicode_tables.py data/text
+
+writes unicode_classes.inc and unicode_canonical.inc. Tokens have to be those of Hugging Face's
+tokenizers (pip install tokenizers), so that library is asked what it takes each character for; its
+two parts are of different editions: classes of Unicode 16, canonical composition of Unicode 9.
+Python's unicodedata, of any later edition, names what is worth asking.
+"""
+
+import pathlib
+import sys
+import unicodedata
+
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+CODES = [code for code in range(0x110000) if not 0xD800 <= code <= 0xDFFF]
+# In the order of enum unicode_atom.
+CLASSES = ["", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "Nd", "N", "P", "S"]
+SPACE, WORDS = 11, {8: 12, 9: 13, 10: 14, 0: 15}
+
+
+def matching(pattern):
+    """The characters that the pattern of one character matches."""
+    text = "".join(map(chr, CODES))
+    split = pre_tokenizers.Split(Regex(f"(?:{pattern})+"), "removed", invert=True)
+    return {ord(c) for part, _ in split.pre_tokenize_str(text) for c in part}
+
+
+def word_characters():
+    """Those beside which an added token is not a word of its own."""
+    tokenizer = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    tokenizer.add_tokens([AddedToken("@", single_word=True)])
+    encoded = tokenizer.encode_batch([chr(code) + "@" for code in CODES if code != ord("@")])
+    codes = [code for code in CODES if code != ord("@")]
+    return {code for code, one in zip(codes, encoded) if 1 not in one.ids}
+
+
+def atoms():
+    found = [0] * 0x110000
+    for atom, name in enumerate(CLASSES):
+        for code in matching(rf"\p{{{name}}}") if name else ():
+            if name != "N" or found[code] == 0:
+                found[code] = atom
+    for code in matching(r"\s"):
+        assert found[code] == 0
+        found[code] = SPACE
+    words = word_characters()
+    for code in CODES:
+        is_word = 1 <= found[code] <= 7
+        if code in words and not is_word:
+            found[code] = WORDS[found[code]]
+        elif is_word and code not in words:
+            print(f"U+{code:04X}: a {CLASSES[found[code]]}, but no character of words")
+    return found
+
+
+def runs(values, factor):
+    """count * factor + value of each run of equal values."""
+    numbers, begin = [], 0
+    for end in range(1, len(values) + 1):
+        if end == len(values) or values[end] != values[begin]:
+            numbers.append((end - begin) * factor + values[begin])
+            begin = end
+    return [str(number) for number in numbers]
+
+
+def combining_classes(decompose):
+    """Those that the library knows: it orders the marks behind a letter by them."""
+    found = [0] * 0x110000
+    for code in CODES:
+        value, mark = unicodedata.combining(chr(code)), chr(code)
+        if unicodedata.decomposition(mark) and not unicodedata.decomposition(mark).startswith("<"):
+            # Marks that are made of others count by those.
+            value = unicodedata.combining(unicodedata.normalize("NFD", mark)[0])
+        before, after = "x\u0345" + mark, "x" + mark + "\u0334"
+        moves = decompose(before) != before if value < 240 else decompose(after) != after
+        if value and (moves or code in (0x0345, 0x0334)):
+            found[code] = value
+    return found
+
+
+def decompositions(decompose, compose):
+    """(code, first, second or 0, whether the two are composed again)"""
+    for code in CODES:
+        names = unicodedata.decomposition(chr(code))
+        if not names or names.startswith("<") or decompose(chr(code)) == chr(code):
+            continue
+        parts = [int(part, 16) for part in names.split()] + [0]
+        pair = "".join(chr(part) for part in parts[:2] if part)
+        yield code, parts[0], parts[1], compose(pair) == chr(code)
+
+
+def write(path, head, numbers):
+    lines = [f"/* Made by scripts/unicode_tables.py: {head} */"]
+    line = ""
+    for number in numbers:
+        if len(line) + len(number) + 2 > 96:
+            lines.append(line.rstrip())
+            line = ""
+        line += number + ", "
+    path.write_text("\n".join(lines + [line.rstrip()]) + "\n")
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1])
+    compose, decompose = (form().normalize_str for form in (normalizers.NFC, normalizers.NFD))
+    write(folder / "unicode_classes.inc", "runs of characters of one class, count * 16 + class.",
+          runs(atoms(), 16))
+    write(folder / "unicode_combining.inc", "runs of one combining class, count * 256 + class.",
+          runs(combining_classes(decompose), 256))
+    pairs = list(decompositions(decompose, compose))
+    write(folder / "unicode_canonical.inc",
+          "code, first, second (0: none), whether they compose.",
+          [f"{{{code:#x},{first:#x},{second:#x},{int(again)}}}"
+           for code, first, second, again in pairs])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+/* Expected tokens are those of tiktoken; scripts/check_tokenizers.sh compares whole vocabularies.
+ */
+#include "data/text/ranks.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/text/tokenizer.h"
+#include "test/scratch.h"
+
+TestSuite(ranks, .init = make_folder, .fini = remove_folder);
+
+static struct subwords subwords;
+
+/* The bytes, whose rank is their value, and what follows. */
+static char *bytes_and(const char *more) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    char *text;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    cr_assert_not_null(out);
+    for (int byte = 0; byte < 256; byte++)
+        fprintf(out, "%c%c== %d\n", digits[byte >> 2], digits[(byte & 3) << 4], byte);
+    fputs(more, out);
+    cr_assert_eq(fclose(out), 0);
+    return text;
+}
+
+static const char usual_json[] = "{\"pattern\": \" ?\\\\p{L}+|\\\\s|[^\\\\s\\\\p{L}]+\", "
+                                 "\"special_tokens\": {\"<|end|>\": 300}, \"begin\": \"<|end|>\"}";
+
+static const char usual_more[] = "YWI= 256\r\nYWJj 257\nYmM= 258\nIGFi 260\n";
+
+static int read_texts(const char *json, const char *more) {
+    const struct json_reader readers[] = {{.path = "dir/tiktoken.json", .error = &error},
+                                          {.path = "dir/ranks.tiktoken", .error = &error}};
+    char *ranks = bytes_and(more);
+    const int status = subwords_read_ranks(&subwords, json, strlen(json), &readers[0], ranks,
+                                           strlen(ranks), &readers[1]);
+    free(ranks);
+    return status;
+}
+
+static void expect_tokens(const char *text, const int32_t *expected, size_t count) {
+    int32_t *tokens = NULL;
+    struct subwords_encoder *encoder = subwords_encoder_open(&subwords);
+    cr_assert_not_null(encoder);
+    subwords_encode(encoder, &tokens, text, strlen(text), true);
+    cr_expect(arrlenu(tokens) == count && memcmp(tokens, expected, count * sizeof *tokens) == 0,
+              "%s", text);
+    arrfree(tokens);
+    subwords_encoder_close(encoder);
+}
+
+Test(ranks, merge_what_is_a_token_together) {
+    cr_assert_eq(read_texts(usual_json, usual_more), 0, "%s", error.text);
+    cr_expect_eq(subwords.vocab_size, 301);
+    expect_tokens("abc", (int32_t[]){257}, 1);
+    expect_tokens("abcd", (int32_t[]){257, 'd'}, 2);
+    expect_tokens("bcab", (int32_t[]){258, 256}, 2);
+    expect_tokens(" ab abc<|end|>1", (int32_t[]){260, ' ', 257, 300, '1'}, 5);
+    cr_expect(subwords.begin_count == 1 && subwords.begins[0] == 300);
+    subwords_free(&subwords);
+}
+
+Test(ranks, what_is_wrong_is_named) {
+    static const struct {
+        const char *json, *more, *message;
+    } rows[] = {
+        {"{", "", "dir/tiktoken.json, line 1: this is not JSON"},
+        {"{\"pattern\": \"a\", \"future\": 1}", "", "dir/tiktoken.json: its file has \"future\""},
+        {"{\"pattern\": \"\\\\w\"}", "", "dir/tiktoken.json: the pattern that cuts text"},
+        {"{}", "", "it matches the empty text"},
+        {usual_json, "YWI 256\n", "dir/ranks.tiktoken: \"YWI 256\" is not a token in base64"},
+        {usual_json, "YW=I 256\n", "is not a token in base64"},
+        {usual_json, "YWI=\n", "is not a token in base64"},
+        {usual_json, "YWI= x\n", "is not a token in base64"},
+        {usual_json, "YWI= 256 7\n", "is not a token in base64"},
+        {usual_json, "YWI= 99999999\n", "is not a token in base64"},
+        {usual_json, "YWI= 255\n", "\"ab\" has the number of another one"},
+        {usual_json, "YWI= 256\nYWI= 257\n", "\"ab\" stands there twice"},
+        {usual_json, "YWI= 300\n",
+         "dir/tiktoken.json: the token \"<|end|>\" is added with the number"},
+        {"{\"pattern\": \"a\", \"special_tokens\": []}", "", "special_tokens"},
+        {"{\"pattern\": \"a\", \"begin\": \"x\"}", "", "begin, which is no special token, \"x\""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const int status = read_texts(rows[i].json, rows[i].more);
+        cr_expect_eq(status, -1, "expected: %s", rows[i].message);
+        cr_expect_not_null(strstr(error.text, rows[i].message), "\"%s\" is not in: %s",
+                           rows[i].message, error.text);
+        cr_expect_eq(subwords.vocab_size, 0);
+    }
+}
+
+/* ---- folders, through tokenizer_open */
+
+static void write_text(const char *name, const char *text) {
+    cr_assert_eq(file_write_whole(in_folder("%s", name), text, strlen(text), NULL, &error), 0);
+}
+
+Test(ranks, a_folder_of_them_is_a_tokenizer) {
+    struct tokenizer tokenizer;
+    char *ranks = bytes_and(usual_more);
+    int32_t *tokens = NULL;
+    write_text("tiktoken.json", usual_json);
+    cr_expect_not(tokenizer_in_directory(folder));
+    write_text("ranks.tiktoken", ranks);
+    cr_expect(tokenizer_in_directory(folder));
+    cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_GPT2, folder, &error), 0, "%s", error.text);
+    cr_expect_eq(tokenizer.vocab_size, 301);
+    cr_expect_eq(tokenizer.end_of_text, 300);
+    cr_expect_eq(tokenizer.file_count, 2);
+    cr_expect_str_eq(tokenizer.cuts_before, " \n\r\t");
+    cr_expect_eq(strlen(tokenizer.sha256), SHA256_HEX_MAX - 1);
+    struct tokenizer_encoder *encoder = tokenizer_encoder_open(&tokenizer);
+    cr_assert_not_null(encoder);
+    tokenizer_encode(encoder, &tokens, "abc ab<|end|>", 13, true);
+    cr_assert_eq(arrlenu(tokens), 3);
+    cr_expect(tokens[0] == 257 && tokens[1] == 260 && tokens[2] == 300);
+    size_t size;
+    cr_expect_eq(memcmp(tokenizer_bytes(&tokenizer, 257, &size), "abc", 3), 0);
+    cr_expect_eq(size, 3);
+    tokenizer_encode(encoder, &tokens, "<|end|>", 7, false);
+    cr_expect_eq(tokens[3], '<');
+    tokenizer_encoder_close(encoder);
+    tokenizer_close(&tokenizer);
+    arrfree(tokens);
+    free(ranks);
+}
+
+Test(ranks, too_large_a_vocabulary_is_refused) {
+    struct tokenizer tokenizer;
+    char *ranks = bytes_and("YWI= 1048576\n");
+    write_text("tiktoken.json", usual_json);
+    write_text("ranks.tiktoken", ranks);
+    cr_expect_eq(tokenizer_open(&tokenizer, TOKENIZER_GPT2, folder, &error), -1);
+    cr_expect_not_null(strstr(error.text, "a vocabulary of 1048577 tokens"), "%s", error.text);
+    free(ranks);
+}

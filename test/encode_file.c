@@ -1,0 +1,78 @@
+/* The tokens of a text, for scripts/check_tokenizers.py: encode_file TOKENIZER TEXT TOKENS BACK
+ *
+ * TOKENIZER is a folder with tokenizer.json, or tiktoken.json and ranks.tiktoken. TOKENS becomes
+ * the tokens, int32 of this machine, where special tokens are found in the text; BACK becomes the
+ * text that they stand for. Prints the MB of text a second of processor time, the best of five by
+ * an encoder that has seen no text yet. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/base/files.h"
+#include "data/text/subwords.h"
+#include "data/text/subwords_files.h"
+#include "test/cpu_time.h"
+
+enum { TRIES = 5, FILE_MAX_BYTES = 1 << 30 };
+
+static int32_t *encode(const struct subwords *subwords, const char *text, size_t size) {
+    int32_t *tokens = NULL;
+    double best = 1e9;
+    for (int try = 0; try < TRIES; try++) {
+        struct subwords_encoder *encoder = subwords_encoder_open(subwords);
+        if (!encoder) abort();
+        arrsetlen(tokens, 0);
+        arrsetcap(tokens, size);
+        const double begin = cpu_seconds();
+        subwords_encode(encoder, &tokens, text, size, true);
+        const double seconds = cpu_seconds() - begin;
+        if (seconds < best) best = seconds;
+        subwords_encoder_close(encoder);
+    }
+    printf("%.1f\n", 1e-6 * (double)size / best);
+    return tokens;
+}
+
+/* What a decoder writes: of characters, the first space does not belong to the text. */
+static uint8_t *decode(const struct subwords *subwords, const int32_t *tokens) {
+    uint8_t *text = NULL;
+    size_t size;
+    for (size_t i = 0; i < arrlenu(tokens); i++) {
+        const uint8_t *bytes = subwords_bytes(subwords, tokens[i], &size);
+        if (size > 0) memcpy(arraddnptr(text, size), bytes, size);
+    }
+    if (subwords->strips_space && arrlenu(text) > 0 && text[0] == ' ') arrdel(text, 0);
+    return text;
+}
+
+int main(int argc, char **argv) {
+    struct subwords subwords;
+    struct error error;
+    struct subwords_file files[SUBWORDS_FILES_MAX];
+    int count;
+    char *text;
+    size_t size;
+    if (argc != 5) {
+        fputs("usage: encode_file TOKENIZER TEXT TOKENS BACK\n", stderr);
+        return 2;
+    }
+    if (file_read_all(&text, &size, argv[2], FILE_MAX_BYTES, &error) ||
+        subwords_read_folder(&subwords, files, &count, argv[1], &error)) {
+        fprintf(stderr, "%s\n", error.text);
+        return 1;
+    }
+    int32_t *tokens = encode(&subwords, text, size);
+    uint8_t *back = decode(&subwords, tokens);
+    const int status =
+        file_write_whole(argv[3], tokens, arrlenu(tokens) * sizeof *tokens, NULL, &error) ||
+        file_write_whole(argv[4], back, arrlenu(back), NULL, &error);
+    if (status) fprintf(stderr, "%s\n", error.text);
+    arrfree(tokens);
+    arrfree(back);
+    subwords_free(&subwords);
+    while (count > 0) free(files[--count].bytes);
+    free(text);
+    return status;
+}
