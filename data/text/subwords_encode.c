@@ -84,18 +84,6 @@ static void encode_anew(struct subwords_encoder *encoder, int32_t **tokens, cons
     arrsetlen(*tokens, before + left);
 }
 
-/* Keeps what fits the cache, whatever its type of tokens. */
-static void put_into_cache(struct piece_cache_entry *entry, const uint8_t *piece, size_t size,
-                           const int32_t *tokens, size_t count) {
-    __typeof__(entry->tokens) kept;
-    if (count > PIECE_CACHE_TOKENS_MAX) return;
-    for (size_t i = 0; i < count; i++) {
-        kept[i] = (__typeof__(*kept))tokens[i];
-        if ((int64_t)kept[i] != tokens[i]) return;
-    }
-    piece_cache_put(entry, piece, size, kept, count);
-}
-
 static void encode_piece(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *piece,
                          size_t size) {
     struct piece_cache_entry *entry = piece_cache_place(&encoder->cache, piece, size);
@@ -106,7 +94,7 @@ static void encode_piece(struct subwords_encoder *encoder, int32_t **tokens, con
         return;
     }
     encode_anew(encoder, tokens, piece, size);
-    if (entry) put_into_cache(entry, piece, size, *tokens + before, arrlenu(*tokens) - before);
+    if (entry) piece_cache_put(entry, piece, size, *tokens + before, arrlenu(*tokens) - before);
 }
 
 /* ---- what lies between added tokens */

@@ -269,7 +269,6 @@ struct tokenizer_encoder {
     struct bpe_scratch scratch;
     struct piece_cache cache;
     struct subwords_encoder *subwords;
-    int32_t *tokens; /* stb_ds: of subwords */
 };
 
 struct tokenizer_encoder *tokenizer_encoder_open(const struct tokenizer *tokenizer) {
@@ -295,7 +294,6 @@ void tokenizer_encoder_close(struct tokenizer_encoder *encoder) {
     bpe_scratch_free(&encoder->scratch);
     piece_cache_close(&encoder->cache);
     subwords_encoder_close(encoder->subwords);
-    arrfree(encoder->tokens);
     free(encoder);
 }
 
@@ -335,12 +333,7 @@ void tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const
     const uint8_t *at = text;
     if (size == 0) return;
     if (tokenizer->subwords) {
-        arrsetlen(encoder->tokens, 0);
-        subwords_encode(encoder->subwords, &encoder->tokens, text, size, special);
-        const size_t count = arrlenu(encoder->tokens), before = arrlenu(*tokens);
-        arrsetlen(*tokens, before + count);
-        for (size_t i = 0; i < count; i++)
-            (*tokens)[before + i] = (__typeof__(**tokens))encoder->tokens[i];
+        subwords_encode(encoder->subwords, tokens, text, size, special);
         return;
     }
     if (!tokenizer->bpe) {
