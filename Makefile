@@ -308,7 +308,7 @@ ifneq ($(CUDA_HEADERS),)
 endif
 
 bench: $(OUT)/bench
-	$(OUT)/bench
+	$(OUT)/bench --preset $(if $(filter llama,$(FAMILY)),smollm2-135m,gpt2)
 
 bench-adamw: $(OUT)/bench_adamw
 	$(OUT)/bench_adamw
@@ -418,7 +418,7 @@ help:
 	@echo "make test-isa       the CPU's tests under each set of instructions that is here"
 	@echo "make test-device    tests of kernels and training on the GPU that is here"
 	@echo "make test-races     the same on the emulated GPU, under ThreadSanitizer"
-	@echo "make bench          GPT-2 124M: ms per step by part, tokens/s, ratio to bare products"
+	@echo "make bench          GPT-2 124M (FAMILY=llama: SmolLM2 135M): ms by part, ratio to products"
 	@echo "make bench-adamw    the update of that step with each form of its arrays"
 	@echo "make bench-products each product of that step by each implementation of the library"
 	@echo "make bench-busy     ms per step alone, and beside an endless loop"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Do models go from Hugging Face's transformers to here and back unharmed? Makes small random
-# GPT-2s with transformers, and compares logits, losses, greedy text, tokens and files with ours:
+# GPT-2s with transformers, and compares logits, losses, greedy text, tokens and files with ours;
+# and Llamas, Mistrals and Qwen2s, which are trained on both sides:
 # one line a check, exit status 1 if one failed. Not a part of `make test`, since it needs PyTorch:
 # several gigabytes, which it installs into a virtual environment the first time.
 #   scripts/check_huggingface.sh [--venv FOLDER]
@@ -15,8 +16,8 @@ venv=build/huggingface
 while [ $# -gt 0 ]; do
     case $1 in
     --venv) venv=${2:?--venv needs a folder} && shift 2 ;;
-    --help | -h) sed -n '2,12s/^# \?//p' "$0" && exit 0 ;;
-    *) sed -n '2,12s/^# \?//p' "$0" >&2 && exit 2 ;;
+    --help | -h) sed -n '2,13s/^# \?//p' "$0" && exit 0 ;;
+    *) sed -n '2,13s/^# \?//p' "$0" >&2 && exit 2 ;;
     esac
 done
 
@@ -33,4 +34,7 @@ fi
 make -j"$(nproc)" all build/fast/logits
 # Nothing may come from elsewhere, and waiting threads need not spin beside Python's.
 export HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
-"$venv/bin/python" scripts/check_huggingface.py build/check_huggingface
+failed=0
+"$venv/bin/python" scripts/check_huggingface.py build/check_huggingface || failed=1
+"$venv/bin/python" scripts/check_huggingface_family.py build/check_huggingface/family || failed=1
+exit "$failed"

@@ -1,6 +1,7 @@
-/* make bench: one training step of GPT-2 124M, split by operation, against its bare products.
+/* make bench: one training step of GPT-2 124M, split by operation, against its bare products; with
+ * FAMILY=llama of SmolLM2 135M.
  *
- *   build/fast/bench [--batch 4] [--seq 256] [--steps 5] [--precision fp32] ...
+ *   build/fast/bench [--preset gpt2] [--batch 4] [--seq 256] [--steps 5] [--precision fp32] ...
  *
  * The figures are those of ./train --profile, see model/run/run_profile.h, on random tokens. */
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include "data/base/error.h"
 #include "data/base/random.h"
 #include "kernels/backend_open.h"
+#include "model/config/config_check.h"
 #include "model/config/config_keys.h"
 #include "model/run/run_profile.h"
 
@@ -63,22 +65,34 @@ static void bench(struct config *config, const char *precision_name, int repetit
     tokens_close(&tokens);
 }
 
+static enum config_preset preset_named(const char *name) {
+    const struct config_option *option =
+        &config_options[config_option_index("model.preset", strlen("model.preset"))];
+    for (int i = 1; option->words[i]; i++)
+        if (strcmp(option->words[i], name) == 0) return (enum config_preset)i;
+    die("--preset takes a model of configs/README.md");
+    return CONFIG_PRESET_NONE;
+}
+
 int main(int argc, char **argv) {
     static const char *const names[] = {"fp32", "bf16", "fp16"};
     static const enum config_precision values[] = {CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16,
                                                    CONFIG_PRECISION_FP16};
-    int batch = 4, seq = 256, repetitions = 5, layers = 12;
-    const char *only = NULL;
+    int batch = 4, seq = 256, repetitions = 5, layers = 0;
+    const char *only = NULL, *preset = "gpt2";
     backend_prepare_process(argv);
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--batch") == 0) batch = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--seq") == 0) seq = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--steps") == 0) repetitions = atoi(argv[i + 1]);
         else if (strcmp(argv[i], "--layers") == 0) layers = atoi(argv[i + 1]);
+        else if (strcmp(argv[i], "--preset") == 0) preset = argv[i + 1];
         else if (strcmp(argv[i], "--precision") == 0) only = argv[i + 1];
-        else die("usage: bench [--batch N] [--seq N] [--steps N] [--layers N] [--precision P]");
+        else
+            die("usage: bench [--batch N] [--seq N] [--steps N] [--layers N] [--precision P] "
+                "[--preset NAME]");
     }
-    if (batch < 1 || seq < 1 || seq > 1024 || layers < 1 || repetitions < 1 ||
+    if (batch < 1 || seq < 1 || seq > 1024 || layers < 0 || repetitions < 1 ||
         repetitions > REPETITIONS_MAX)
         die("a number is out of range");
     for (int i = 0; i < 3; i++) {
@@ -86,11 +100,8 @@ int main(int argc, char **argv) {
         struct config config;
         config_defaults(&config);
         config.precision = values[i];
-        config.model.n_layer = layers;
-        config.model.n_head = 12;
-        config.model.n_embd = 768;
-        config.model.n_positions = 1024;
-        config.model.vocab_size = 50257;
+        config_apply_preset(&config, preset_named(preset));
+        if (layers) config.model.n_layer = layers;
         config.data.seq_len = seq;
         config.train.micro_batch_size = batch;
         config.train.grad_accum_steps = 1;

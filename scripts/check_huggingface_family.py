@@ -1,0 +1,124 @@
+"""Llama's family beside transformers: ten steps of training, and back. Called by
+check_huggingface.sh.
+
+For each class a small random model is saved by transformers, trained here for ten steps of AdamW
+in fp32 and beside it by PyTorch on the same batch, exported, and opened by transformers again.
+"""
+
+import json
+import pathlib
+import shutil
+import struct
+import subprocess
+import sys
+
+import numpy
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import (AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, logging)
+
+LENGTH, BATCH, STEPS, VOCABULARY = 77, 3, 10, 331
+SIZES = dict(vocab_size=VOCABULARY, hidden_size=72, intermediate_size=200, num_hidden_layers=3,
+             num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=128,
+             initializer_range=0.1, attention_dropout=0.0)
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+BOUND = 1e-5  # sums in another order, over ten steps: about ten times what is seen
+
+
+def models():
+    """Name, model, and the size of shards to save it in."""
+    yield "Llama", LlamaForCausalLM(
+        LlamaConfig(tie_word_embeddings=False, head_dim=24, **SIZES)), None
+    yield "Llama 3", LlamaForCausalLM(
+        LlamaConfig(tie_word_embeddings=True, rope_parameters=LLAMA3, **SIZES)), "200KB"
+    yield "Llama with biases", LlamaForCausalLM(
+        LlamaConfig(tie_word_embeddings=True, attention_bias=True, mlp_bias=True, **SIZES)), None
+    yield "Mistral", MistralForCausalLM(
+        MistralConfig(sliding_window=None, tie_word_embeddings=False, **SIZES)), None
+    yield "Qwen2", Qwen2ForCausalLM(Qwen2Config(
+        tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        **(SIZES | {"num_key_value_heads": 1}))), "200KB"
+
+
+def run(*command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
+                          check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout[-500:]}{done.stderr}")
+    return done.stdout
+
+
+def train_here(folder, work):
+    config = {"name": "run", "precision": "fp32", "run_dir": str(work), "threads": 2,
+              "model": {"init_from": str(folder)},
+              "data": {"train": str(work / "batch_*.bin"), "seq_len": LENGTH},
+              "train": {"steps": STEPS, "micro_batch_size": BATCH},
+              "optimizer": {"lr": 1e-3, "schedule": "constant"}}
+    path = work / "config.json"
+    path.write_text(json.dumps(config))
+    run("./train", "--config", path)
+    run("./train", "--export", work / "export", "--dtype", "fp32", "--from", work / "run")
+    lines = (work / "run" / "metrics.jsonl").read_text().splitlines()
+    return [line["loss"] for line in map(json.loads, lines) if "loss" in line][:STEPS]
+
+
+def train_there(model, inputs, targets):
+    decayed = [p for p in model.parameters() if p.dim() >= 2]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1},
+                                   {"params": others, "weight_decay": 0.0}],
+                                  lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, inputs, targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def loss_of(model, inputs, targets):
+    return cross_entropy(model(inputs).logits.flatten(0, 1), targets.flatten())
+
+
+def check(name, model, shard_size, tokens, work):
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    header = struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253)
+    (work / "batch_000000.bin").write_bytes(header + tokens.astype("<u2").tobytes())
+    for key, parameter in model.named_parameters():
+        if key.endswith("bias"):
+            torch.nn.init.normal_(parameter, std=0.1)
+    model.save_pretrained(work / "model", **({"max_shard_size": shard_size} if shard_size else {}))
+    inputs = torch.tensor(tokens[:-1].astype(int)).view(BATCH, LENGTH)
+    targets = torch.tensor(tokens[1:].astype(int)).view(BATCH, LENGTH)
+    ours, theirs = train_here(work / "model", work), train_there(model, inputs, targets)
+    back, info = AutoModelForCausalLM.from_pretrained(work / "export", dtype=torch.float32,
+                                                      output_loading_info=True)
+    surprises = {key: value for key, value in info.items() if value}
+    with torch.no_grad():
+        after = abs(loss_of(back, inputs, targets) - loss_of(model, inputs, targets)).item()
+    worst = max(abs(a - b) for a, b in zip(ours, theirs))
+    good = len(ours) == STEPS and worst < BOUND and after < BOUND and not surprises
+    print(f"{'ok  ' if good else 'FAIL'} {name}: ten losses within {worst:.1e} of PyTorch's, the "
+          f"exported model's within {after:.1e}{'' if not surprises else f', {surprises}'}")
+    return good
+
+
+def main():
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    torch.manual_seed(0)
+    tokens = numpy.random.default_rng(1).integers(0, VOCABULARY, LENGTH * BATCH + 1).astype("u2")
+    work = pathlib.Path(sys.argv[1])
+    good = [check(name, model, shard_size, tokens, work / name.replace(" ", "-"))
+            for name, model, shard_size in models()]
+    sys.exit(not all(good))
+
+
+if __name__ == "__main__":
+    main()
