@@ -66,15 +66,10 @@ static unsigned blocks_for(int64_t rows, int64_t columns) {
     return (unsigned)blocks_of(rows * blocks_of(columns, PACK), THREADS);
 }
 
-/* Both halves of a row can be read in packs. */
-static bool halves_are_packed(const struct tensor *gate_up) {
-    return rows_are_packed(gate_up) && tensor_columns(gate_up) % (2 * PACK) == 0;
-}
-
 template <typename Out, typename In>
 static void forward(struct backend *be, const struct swiglu_forward_args *a) {
     int64_t rows = tensor_rows(a->out), columns = tensor_columns(a->out);
-    bool packed = rows_are_packed(a->out) && halves_are_packed(a->gate_up);
+    bool packed = rows_are_packed(a->out) && rows_are_packed(a->gate_up); /* so are its halves */
     LAUNCH((packed ? forward_kernel<true, Out, In> : forward_kernel<false, Out, In>),
            blocks_for(rows, columns), THREADS, 0, cuda_state(be)->compute, (Out *)a->out->data,
            (const In *)a->gate_up->data, rows, columns);
@@ -93,7 +88,7 @@ template <typename Din, typename Dout, typename In>
 static void backward(struct backend *be, const struct swiglu_backward_args *a) {
     int64_t rows = tensor_rows(a->dout), columns = tensor_columns(a->dout);
     bool packed =
-        rows_are_packed(a->dout) && halves_are_packed(a->gate_up) && halves_are_packed(a->dgate_up);
+        rows_are_packed(a->dout) && rows_are_packed(a->gate_up) && rows_are_packed(a->dgate_up);
     LAUNCH((packed ? backward_kernel<true, Din, Dout, In> : backward_kernel<false, Din, Dout, In>),
            blocks_for(rows, columns), THREADS, 0, cuda_state(be)->compute, (Din *)a->dgate_up->data,
            (const Dout *)a->dout->data, (const In *)a->gate_up->data, rows, columns);
