@@ -26,7 +26,7 @@ void gpt_recompute(struct gpt *gpt, int64_t layer);
 /* After gpt_forward: fills activations.losses with the loss of each token. The logits, made a
  * chunk of rows at a time, are turned into their gradient at once when loss_scale is given
  * (backend memory): then activations.gradients.lnf_out is filled, and the gradient of
- * wte becomes the head's part of it, or gains it (see gpt->accumulate). Gradients are those of
+ * the head's weights becomes this part of it, or gains it (see gpt->accumulate). Gradients are those of
  * weight * *loss_scale * sum(losses). */
 void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight);
 

@@ -34,6 +34,5 @@ int config_warnings(const struct config *config, char *text, size_t size);
  * are not multiples of 8. (The vocabulary is padded inside, so it is not named.) */
 int config_dimension_notes(const struct config *config, char *text, size_t size);
 
-/* Number of parameters of the model: token and position embeddings (the head is tied), n_layer
- * blocks with biases, the final layer norm. */
+/* Number of parameters of the model, without padding. */
 int64_t config_parameter_count(const struct config *config);

@@ -314,6 +314,7 @@ static int config_of_model(struct config *config, const char *directory, struct 
     struct config_origins origins = {.path = directory};
     config_defaults(config);
     snprintf(config->name, sizeof config->name, "model");
+    config->data.seq_len = INT64_MAX; /* as long as the model allows, which only the file says */
     if (huggingface_read_config(config, directory, error)) return -1;
     /* Data are of no use here, and the built-in ones might not fit the tokenizer. */
     config->data.train[0] = config->data.val[0] = '\0';

@@ -130,7 +130,7 @@ static int read_bias(const struct huggingface_source *source, const struct class
     return 0;
 }
 
-/* A window is harmless where no context is longer. */
+/* A window is harmless where no context is longer: neither the run's nor the model's. */
 static int check_window(const struct huggingface_source *source, const struct config *config) {
     bool used = true;
     if (huggingface_is_null(source, "sliding_window")) return 0;
@@ -138,8 +138,10 @@ static int check_window(const struct huggingface_source *source, const struct co
         read_boolean(source, "use_sliding_window", &used))
         return -1;
     int64_t window;
+    int64_t context = config->model.n_positions;
+    if (config->data.seq_len < context) context = config->data.seq_len;
     bool whole = json_whole(&window, source->root, "sliding_window", 1, INT64_C(1) << 40);
-    if (!used || (whole && window >= config->data.seq_len)) return 0;
+    if (!used || (whole && window >= context)) return 0;
     return huggingface_refuse(source, "sliding_window",
                               "null, or at least data.seq_len: attention here sees all before it");
 }

@@ -17,7 +17,17 @@ struct types {
     enum dtype a, b, out;
 };
 
-enum epilogue { PLAIN, BIAS, BIAS_F32, ACCUMULATE, GELU, DGELU, DBIAS, DBIAS_ACCUMULATE };
+enum epilogue {
+    PLAIN,
+    BIAS,
+    BIAS_F32,
+    ACCUMULATE,
+    GELU,
+    DGELU,
+    DBIAS,
+    DBIAS_ACCUMULATE,
+    DBIAS_OF_A
+};
 
 struct product {
     struct size size;
@@ -40,7 +50,11 @@ static bool accumulates(const struct product *p) {
 }
 
 static bool has_dbias(const struct product *p) {
-    return p->epilogue == DBIAS || p->epilogue == DBIAS_ACCUMULATE;
+    return p->epilogue >= DBIAS;
+}
+
+static int64_t dbias_columns(const struct product *p) {
+    return p->epilogue == DBIAS_OF_A ? p->size.m : p->size.n;
 }
 
 static void make(struct check *c, const struct product *p, struct operands *o) {
@@ -56,7 +70,7 @@ static void make(struct check *c, const struct product *p, struct operands *o) {
     if (p->epilogue == GELU) o->gelu_in = check_output(c, p->types.out, m, n);
     if (p->epilogue == DGELU) o->dgelu_in = check_normal(c, p->types.out, m, n, 1.5);
     enum dtype dbias = p->epilogue == DBIAS ? p->types.out : DTYPE_F32;
-    if (has_dbias(p)) o->dbias = check_sum(c, dbias, n, 0);
+    if (has_dbias(p)) o->dbias = check_sum(c, dbias, dbias_columns(p), 0);
     if (has_dbias(p)) o->dbias_before = check_read(c, &o->dbias);
 }
 
@@ -68,7 +82,8 @@ static void run(struct check *c, const struct product *p, struct operands *o) {
     CHECK_OP(c, matmul, .out = &o->out, .a = &o->a, .b = &o->b, .bias = given_only(&o->bias),
              .gelu_in = given_only(&o->gelu_in), .dgelu_in = given_only(&o->dgelu_in),
              .dbias = given_only(&o->dbias), .transpose_a = p->transpose_a,
-             .transpose_b = p->transpose_b, .accumulate = accumulates(p));
+             .transpose_b = p->transpose_b, .accumulate = accumulates(p),
+             .sums_of_a = p->epilogue == DBIAS_OF_A);
 }
 
 /* out += A B, size += |A| |B|; both operands are brought to the order of the inner loop first. */
@@ -92,13 +107,14 @@ static void multiply(struct check *c, const struct product *p, const struct oper
 }
 
 static void verify_dbias(struct check *c, const struct product *p, const struct operands *o) {
-    const double *b = check_read(c, &o->b);
-    double *size = check_doubles(c, p->size.n);
-    for (int64_t j = 0; j < p->size.n; j++) {
+    const double *summed = check_read(c, p->epilogue == DBIAS_OF_A ? &o->a : &o->b);
+    int64_t columns = dbias_columns(p);
+    double *size = check_doubles(c, columns);
+    for (int64_t j = 0; j < columns; j++) {
         size[j] = fabs(o->dbias_before[j]);
         for (int64_t l = 0; l < p->size.k; l++) {
-            o->dbias_before[j] += b[l * p->size.n + j];
-            size[j] += fabs(b[l * p->size.n + j]);
+            o->dbias_before[j] += summed[l * columns + j];
+            size[j] += fabs(summed[l * columns + j]);
         }
     }
     check_close(c, "column_sums", &o->dbias, o->dbias_before, size);
@@ -201,6 +217,10 @@ Test(matmul, bias_gradient) {
     each_product((struct size){40, 72, 77}, DBIAS, 2);
     each_product((struct size){37, 130, 26}, DBIAS_ACCUMULATE, 2);
     each_product((struct size){24, 40, 300}, DBIAS_ACCUMULATE, 2);
+    /* Of a, which is what has a row for each of the sums' terms if it is transposed. */
+    for (int t = 0; t < TYPES; t++)
+        check_products(
+            body, &(const struct product){{130, 37, 26}, all_types[t], true, false, DBIAS_OF_A});
 }
 Test(matmul, long_sums) {
     each_product((struct size){3, 5, 20000}, PLAIN, 1);

@@ -217,8 +217,8 @@ static int64_t products_again(const struct gpt_shape *shape, const struct config
         const struct activation *a = &activation_table[i];
         if (!a->layered || a->residual || (int)a->shared > (int)config->train.recompute) continue;
         again[a->writer] = true;
-        if (a->shared == SHARE_GELU && !be->device.gelu_of_stored)
-            again[activation_table[i - 1].writer] = true;
+        bool fused = shape->mlp == MLP_GELU && !be->device.gelu_of_stored;
+        if (a->shared == SHARE_GELU && fused) again[activation_table[i - 1].writer] = true;
     }
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
         if (again[i]) total += shape_layer_products(shape, i);
@@ -230,7 +230,7 @@ double memory_recomputed_part(const struct config *config, const struct backend 
     double layers = (double)shape.n_layer, width = (double)shape.n_embd;
     /* Scores and their use, half of each because nothing looks ahead. Going back there are five
      * such products for two: the scores once more, and four gradients. */
-    double attention = width * (double)config->data.seq_len;
+    double attention = (double)(shape_q(&shape) * config->data.seq_len);
     double products = (double)shape_layer_products(&shape, AUTOCAST_SITE_COUNT);
     double head = (double)shape.padded_vocab * width;
     double step = 3 * (layers * products + head) + 3.5 * layers * attention;

@@ -204,8 +204,26 @@ Test(huggingface, llamas_are_read_in_old_and_new_spellings) {
     cr_expect_eq(s.rope_original_positions, 32);
     config = read_llama("qwen2", ",\"sliding_window\":8,\"use_sliding_window\":false");
     cr_expect_eq(config.model.bias, BIAS_QKV);
+    cr_expect_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
     config = read_llama("mistral", ",\"sliding_window\":4096");
     cr_expect_eq(config.model.bias, BIAS_NONE);
+}
+
+/* Texts may be as long as the model's context, though a run's sequences are shorter. */
+Test(huggingface, a_window_shorter_than_the_context_is_refused_where_it_is_all_used) {
+    struct config config;
+    static const char *const windows[] = {"63", "64"};
+    for (int i = 0; i < 2; i++) {
+        char text[1000];
+        snprintf(text, sizeof text, "{\"model_type\":\"mistral\"," LLAMA ",\"sliding_window\":%s}",
+                 windows[i]);
+        put_config(text);
+        cr_expect_eq(checkpoint_config(&config, folder, &error), i ? 0 : -1, "%s", error.text);
+        if (i == 0) expect_text(error.text, "sliding_window is 63");
+        config_defaults(&config);
+        config.data.seq_len = 63;
+        cr_expect_eq(huggingface_read_config(&config, folder, &error), 0, "%s", error.text);
+    }
 }
 
 /* What is printed for a config reads back as the same shape. */
@@ -284,9 +302,9 @@ Test(huggingface, other_models_are_refused) {
         {"{\"model_type\":\"llama\"," LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\"}}",
          "factor is missing"},
         {"{\"model_type\":\"llama\"," LLAMA ",\"rope_scaling\":7}", "rope_scaling is 7"},
-        {"{\"model_type\":\"mistral\"," LLAMA ",\"sliding_window\":64}", "sliding_window is 64"},
-        {"{\"model_type\":\"qwen2\"," LLAMA ",\"sliding_window\":64,\"use_sliding_window\":true}",
-         "sliding_window is 64"},
+        {"{\"model_type\":\"mistral\"," LLAMA ",\"sliding_window\":32}", "sliding_window is 32"},
+        {"{\"model_type\":\"qwen2\"," LLAMA ",\"sliding_window\":32,\"use_sliding_window\":true}",
+         "sliding_window is 32"},
         {"{\"model_type\":\"llama\",\"num_hidden_layers\":2}", "num_attention_heads is missing"},
         {"{\"model_type\":\"mantissa\",\"n_layer\":2}", "n_head is missing"},
     };
