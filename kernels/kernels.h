@@ -31,6 +31,8 @@
     X(gelu_backward)                \
     X(swiglu_forward)               \
     X(swiglu_backward)              \
+    X(qk_norm_forward)              \
+    S(qk_norm_backward)             \
     X(rope)                         \
     S(attention_forward)            \
     S(attention_decode)             \
@@ -151,6 +153,34 @@ struct rope_args {
     int64_t sequence_length;     /* T */
     int heads;
     bool inverse;
+};
+
+/* RMS norm of each head of q and k, in place: of the first (H + H_kv) groups of D columns of each
+ * row, each divided by the root of its own mean square + epsilon, and times the weight of queries
+ * or of keys. Henry et al. 2020, as Qwen3 has it. With angles the result is rotated as rope does,
+ * without being rounded in between. */
+struct qk_norm_forward_args {
+    const struct tensor *inout; /* [N, at least (H + H_kv) D] */
+    const struct tensor *raw;   /* [N, (H + H_kv) D], written: what was normalized; same dtype */
+    const struct tensor *q_weight, *k_weight; /* [D] fp32 */
+    const struct tensor *angles;              /* optional, of rope; D is then even */
+    int64_t sequence_length;                  /* T */
+    int heads;                                /* H */
+    int kv_heads;                             /* H_kv */
+    float epsilon;
+};
+
+/* The gradient of its result becomes that of what it normalized, in place. */
+struct qk_norm_backward_args {
+    const struct tensor *dinout;                /* [N, at least (H + H_kv) D] */
+    const struct tensor *dq_weight, *dk_weight; /* += [D] */
+    const struct tensor *raw;                   /* [N, (H + H_kv) D] */
+    const struct tensor *q_weight, *k_weight;   /* [D] fp32 */
+    const struct tensor *angles;                /* optional, of rope */
+    int64_t sequence_length;                    /* T */
+    int heads;                                  /* H */
+    int kv_heads;                               /* H_kv */
+    float epsilon;
 };
 
 /* Causal self-attention, scale 1 / sqrt(D), softmax in fp32; the T x T scores never exist in

@@ -83,6 +83,24 @@ static void mlp_backward(struct gpt *gpt, int64_t l) {
     input_backward(gpt, &d->ln2_out, &d->mlp_fc, &w->mlp_fc_weight, NULL);
 }
 
+/* From the gradient of q and k as attention reads them to that of the product they come from. */
+static void heads_backward(const struct gpt *gpt, int64_t l) {
+    const struct gpt_shape *s = &gpt->shape;
+    const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
+    const struct tensor *dqkv = &gpt->activations.gradients.qkv;
+    bool turned = s->positions == POSITIONS_ROPE;
+    if (s->qk_norm)
+        OP(gpt->be, qk_norm_backward, .dinout = dqkv, .dq_weight = &dw->q_norm_weight,
+           .dk_weight = &dw->k_norm_weight, .raw = &gpt->activations.layers[l].qk_raw,
+           .q_weight = &w->q_norm_weight, .k_weight = &w->k_norm_weight,
+           .angles = turned ? &gpt->angles : NULL, .sequence_length = s->sequence_length,
+           .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head, .epsilon = (float)s->norm_eps);
+    else if (turned)
+        OP(gpt->be, rope, .inout = dqkv, .angles = &gpt->angles,
+           .sequence_length = s->sequence_length, .heads = (int)(s->n_head + s->n_kv_head),
+           .inverse = true);
+}
+
 static void attention_block_backward(struct gpt *gpt, int64_t l) {
     const struct gpt_shape *s = &gpt->shape;
     const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
@@ -100,10 +118,7 @@ static void attention_block_backward(struct gpt *gpt, int64_t l) {
     tell(gpt, ACTIVATION_qkv, l);
     OP(gpt->be, attention_backward, .dqkv = &dqkv, .dout = &dout, .qkv = &qkv, .out = &out,
        .lse = a->lse.data, .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head);
-    if (s->positions == POSITIONS_ROPE)
-        OP(gpt->be, rope, .inout = &d->qkv, .angles = &gpt->angles,
-           .sequence_length = s->sequence_length, .heads = (int)(s->n_head + s->n_kv_head),
-           .inverse = true);
+    heads_backward(gpt, l);
     weight_backward(gpt, &dw->qkv_weight, &dw->qkv_bias, &d->qkv, &a->ln1_out);
     tell(gpt, ACTIVATION_ln1_out, l);
     input_backward(gpt, &d->ln1_out, &d->qkv, &w->qkv_weight, NULL);

@@ -81,14 +81,25 @@ static struct tensor positions_of(const struct pass *pass, const struct tensor *
     return tensor_slice(table, pass->first, *length);
 }
 
-/* Turns q and k, which stand side by side. */
-static void rotate(const struct pass *pass, const struct tensor *qkv) {
+/* The heads of q and k, which stand side by side, are normalized, turned, or both. */
+static void prepare_heads(const struct pass *pass, const struct tensor *qkv, int64_t l) {
     const struct gpt_shape *s = &pass->gpt->shape;
-    int64_t length;
-    if (s->positions != POSITIONS_ROPE) return;
-    struct tensor angles = positions_of(pass, &pass->gpt->angles, &length);
-    OP(pass->gpt->be, rope, .inout = qkv, .angles = &angles, .sequence_length = length,
-       .heads = (int)(s->n_head + s->n_kv_head));
+    const struct layer_parameters *w = &pass->gpt->weights.layers[l];
+    struct tensor angles, raw;
+    int64_t length = s->sequence_length;
+    bool turns = s->positions == POSITIONS_ROPE;
+    if (turns) angles = positions_of(pass, &pass->gpt->angles, &length);
+    if (s->qk_norm) {
+        raw = rows_of(pass, &pass->gpt->activations.layers[l].qk_raw);
+        tell_two(pass, ACTIVATION_qk_raw, ACTIVATION_qkv, l);
+        OP(pass->gpt->be, qk_norm_forward, .inout = qkv, .raw = &raw, .q_weight = &w->q_norm_weight,
+           .k_weight = &w->k_norm_weight, .angles = turns ? &angles : NULL,
+           .sequence_length = length, .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head,
+           .epsilon = (float)s->norm_eps);
+    } else if (turns) {
+        OP(pass->gpt->be, rope, .inout = qkv, .angles = &angles, .sequence_length = length,
+           .heads = (int)(s->n_head + s->n_kv_head));
+    }
 }
 
 static void attend(const struct pass *pass, struct layer_activations *a) {
@@ -114,9 +125,9 @@ static void attention_block(const struct pass *pass, int64_t l) {
     struct tensor in = rows_of(pass, &a->ln1_out), qkv = rows_of(pass, &a->qkv);
     struct tensor out = rows_of(pass, &a->attention_out);
     struct tensor projection = scratch_of(pass, &a->attention_projection);
-    tell_one(pass, ACTIVATION_qkv, l);
+    if (!pass->gpt->shape.qk_norm) tell_one(pass, ACTIVATION_qkv, l);
     linear(pass, &qkv, &in, &w->qkv_weight, &w->qkv_bias, NULL);
-    rotate(pass, &qkv);
+    prepare_heads(pass, &qkv, l);
     tell_one(pass, ACTIVATION_attention_out, l);
     attend(pass, a);
     tell_one(pass, ACTIVATION_attention_projection, l);

@@ -16,7 +16,8 @@ import numpy
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import (AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
-                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, logging)
+                          MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
+                          Qwen3ForCausalLM, logging)
 
 LENGTH, BATCH, STEPS, VOCABULARY = 77, 3, 10, 331
 SIZES = dict(vocab_size=VOCABULARY, hidden_size=72, intermediate_size=200, num_hidden_layers=3,
@@ -40,6 +41,9 @@ def models():
     yield "Qwen2", Qwen2ForCausalLM(Qwen2Config(
         tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 1e6},
         **(SIZES | {"num_key_value_heads": 1}))), "200KB"
+    yield "Qwen3", Qwen3ForCausalLM(Qwen3Config(
+        tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        head_dim=24, **SIZES)), None
 
 
 def run(*command):
@@ -93,6 +97,8 @@ def check(name, model, shard_size, tokens, work):
     for key, parameter in model.named_parameters():
         if key.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.1)
+        elif key.endswith("norm.weight"):
+            torch.nn.init.normal_(parameter, 1, 0.1)
     model.save_pretrained(work / "model", **({"max_shard_size": shard_size} if shard_size else {}))
     inputs = torch.tensor(tokens[:-1].astype(int)).view(BATCH, LENGTH)
     targets = torch.tensor(tokens[1:].astype(int)).view(BATCH, LENGTH)

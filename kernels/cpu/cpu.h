@@ -27,6 +27,11 @@ static inline int64_t block_length(int64_t first, int64_t count, int64_t block) 
 void cpu_accumulate(const struct tensor *tensor, int64_t offset, const float *values,
                     int64_t count);
 
+/* out += the sums over blocks of partials [blocks, stride], of which out's count is read, in order.
+ */
+void cpu_add_partials(const struct tensor *out, const float *partials, int64_t blocks,
+                      int64_t stride);
+
 #define X(name) void cpu_##name(struct backend *be, const struct name##_args *args);
 #define S(name) \
     X(name)     \

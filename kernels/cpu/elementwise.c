@@ -17,6 +17,19 @@ void cpu_accumulate(const struct tensor *tensor, int64_t offset, const float *va
     dtype_store(tensor->data, tensor->dtype, offset, sum, count);
 }
 
+void cpu_add_partials(const struct tensor *out, const float *partials, int64_t blocks,
+                      int64_t stride) {
+    int64_t columns = tensor_count(out);
+    float total[CPU_BLOCK];
+    for (int64_t c = 0; c < columns; c += CPU_BLOCK) {
+        int64_t n = block_length(c, columns, CPU_BLOCK);
+        memset(total, 0, sizeof total);
+        for (int64_t block = 0; block < blocks; block++)
+            for (int64_t i = 0; i < n; i++) total[i] += partials[block * stride + c + i];
+        cpu_accumulate(out, c, total, n);
+    }
+}
+
 void cpu_column_sums(const struct tensor *dbias, const struct tensor *b) {
     enum { COLUMNS = 64 }; /* a fixed share, so that the sums do not depend on the threads */
     int64_t rows = tensor_rows(b), columns = tensor_columns(b);

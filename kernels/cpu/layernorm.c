@@ -128,20 +128,6 @@ static void backward_row(const struct layernorm_backward_args *a, int64_t row, i
     }
 }
 
-/* Adds the partial sums [blocks, stride] of one output, block after block. */
-static void add_partials(const struct tensor *out, const float *partials, int64_t blocks,
-                         int64_t stride) {
-    int64_t columns = tensor_count(out);
-    float total[CPU_BLOCK];
-    for (int64_t c = 0; c < columns; c += CPU_BLOCK) {
-        int64_t n = block_length(c, columns, CPU_BLOCK);
-        memset(total, 0, sizeof total);
-        for (int64_t block = 0; block < blocks; block++)
-            for (int64_t i = 0; i < n; i++) total[i] += partials[block * stride + c + i];
-        cpu_accumulate(out, c, total, n);
-    }
-}
-
 size_t cpu_layernorm_backward_scratch(struct backend *be,
                                       const struct layernorm_backward_args *args) {
     (void)be;
@@ -166,6 +152,6 @@ void cpu_layernorm_backward(struct backend *be, const struct layernorm_backward_
             backward_row(args, row, columns, mean_d, mean_dh);
         }
     }
-    add_partials(args->dweight, partials, blocks, 2 * columns);
-    if (args->dbias) add_partials(args->dbias, partials + columns, blocks, 2 * columns);
+    cpu_add_partials(args->dweight, partials, blocks, 2 * columns);
+    if (args->dbias) cpu_add_partials(args->dbias, partials + columns, blocks, 2 * columns);
 }

@@ -32,6 +32,7 @@
     X(double, rope_low_freq_factor)     \
     X(double, rope_high_freq_factor)    \
     X(int64_t, rope_original_positions) \
+    X(bool, qk_norm)                    \
     X(enum model_mlp, mlp)              \
     X(enum model_bias, bias)            \
     X(bool, tied_head)
@@ -98,6 +99,10 @@
       SITE_QKV, false, INIT_ZERO, JOINED)                                                        \
     X(v_bias, NONE, "self_attn.v_proj.bias", IF(s->bias != BIAS_NONE, VECTOR(shape_kv(s))),      \
       SITE_QKV, false, INIT_ZERO, JOINED)                                                        \
+    X(q_norm_weight, NONE, "self_attn.q_norm.weight", IF(s->qk_norm, VECTOR(s->head_dim)),       \
+      SITE_LAYERNORM, false, INIT_ONE, ADDED)                                                    \
+    X(k_norm_weight, NONE, "self_attn.k_norm.weight", IF(s->qk_norm, VECTOR(s->head_dim)),       \
+      SITE_LAYERNORM, false, INIT_ONE, ADDED)                                                    \
     X(attention_projection_weight, "attn.c_proj.weight", "self_attn.o_proj.weight",              \
       MATRIX(shape_q(s), s->n_embd), SITE_ATTENTION_PROJECTION, true,                            \
       0.02f / sqrtf(2.0f * (float)s->n_layer), PRODUCT)                                          \
@@ -138,6 +143,8 @@
       GRADIENT_IN(dnorm))                                                                        \
     X(qkv, "qkv", BETWEEN(QKV, ATTENTION), s->rows, shape_qkv(s), OWN(SHARE_LAYER),              \
       GRADIENT_IN(dqkv))                                                                         \
+    X(qk_raw, "qk_raw", BETWEEN(QKV, ATTENTION), s->qk_norm ? s->rows : 0, shape_qk(s),          \
+      OWN(SHARE_LAYER), NO_GRADIENT)                                                             \
     X(attention_out, "attention", BETWEEN(ATTENTION, ATTENTION_PROJECTION), s->rows, shape_q(s), \
       OWN(SHARE_LAYER), GRADIENT_IN(dnorm))                                                      \
     X(attention_projection, "attention_projection", BETWEEN(ATTENTION_PROJECTION, LAYERNORM),    \

@@ -93,11 +93,12 @@ static void list_group(struct parameter **list, const struct gpt_shape *s, bool 
 bool shape_is_gpt2(const struct gpt_shape *s) {
     return s->norm == NORM_LAYERNORM && s->positions == POSITIONS_LEARNED && s->mlp == MLP_GELU &&
            s->bias == BIAS_ALL && s->tied_head && s->n_kv_head == s->n_head &&
-           shape_q(s) == s->n_embd;
+           shape_q(s) == s->n_embd && !s->qk_norm;
 }
 
 bool shape_is_llama(const struct gpt_shape *s) {
-    return s->norm == NORM_RMSNORM && s->positions == POSITIONS_ROPE && s->mlp == MLP_SWIGLU;
+    return s->norm == NORM_RMSNORM && s->positions == POSITIONS_ROPE && s->mlp == MLP_SWIGLU &&
+           (!s->qk_norm || s->bias == BIAS_NONE);
 }
 
 struct parameter *parameter_list(const struct gpt_shape *shape, int64_t *count) {

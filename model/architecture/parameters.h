@@ -35,13 +35,16 @@ struct gpt_shape {
     int64_t logit_rows;             /* rows of logits that exist at a time */
 };
 
-/* Columns of q alone, of k or v, of a row of q, k and v; those that the first product of an MLP
- * has; and how many means the norms keep. */
+/* Columns of q alone, of k or v, of q and k, of a row of q, k and v; those that the first product
+ * of an MLP has; and how many means the norms keep. */
 static inline int64_t shape_q(const struct gpt_shape *s) {
     return s->n_head * s->head_dim;
 }
 static inline int64_t shape_kv(const struct gpt_shape *s) {
     return s->n_kv_head * s->head_dim;
+}
+static inline int64_t shape_qk(const struct gpt_shape *s) {
+    return shape_q(s) + shape_kv(s);
 }
 static inline int64_t shape_qkv(const struct gpt_shape *s) {
     return shape_q(s) + 2 * shape_kv(s);
@@ -56,7 +59,7 @@ static inline int64_t shape_means(const struct gpt_shape *s) {
 /* Whether it is GPT-2 in all its parts, so that its files are those of a GPT-2. */
 bool shape_is_gpt2(const struct gpt_shape *shape);
 
-/* Whether it is a Llama, Mistral or Qwen2 in all its parts. */
+/* Whether it is a Llama, Mistral or Qwen in all its parts. */
 bool shape_is_llama(const struct gpt_shape *shape);
 
 /* The shape of a parameter. */

@@ -12,6 +12,8 @@
       .tied_head = true, .rope_theta = 100000)                                                  \
     X(QWEN2_5_0_5B, "qwen2.5-0.5b", FAMILY_LLAMA, 24, 14, 2, 64, 896, 4864, 32768, 151936,      \
       .tied_head = true, .rope_theta = 1e6, .bias = BIAS_QKV, .norm_eps = 1e-6)                 \
+    X(QWEN3_0_6B, "qwen3-0.6b", FAMILY_LLAMA, 28, 16, 8, 128, 1024, 3072, 40960, 151936,        \
+      .tied_head = true, .rope_theta = 1e6, .qk_norm = true, .norm_eps = 1e-6)                  \
     X(TINYLLAMA_1_1B, "tinyllama-1.1b", FAMILY_LLAMA, 22, 32, 4, 64, 2048, 5632, 2048, 32000, ) \
     X(LLAMA_3_2_1B, "llama-3.2-1b", FAMILY_LLAMA, 16, 32, 8, 64, 2048, 8192, 131072, 128256,    \
       .tied_head = true, .rope_theta = 500000, .rope_scaling = ROPE_LLAMA3, .rope_factor = 32)  \

@@ -140,6 +140,9 @@ const struct config_option config_options[] = {
            HELP("llama3 scaling: those below rope_original_positions / this are not.")),
     INTEGER(model.rope_original_positions, 8192, 1, 1048576, COMPUTED(PRESET_RULE),
             HELP("llama3 scaling: the context before it was stretched.")),
+    BOOLEAN(model.qk_norm, false, COMPUTED(PRESET_RULE),
+            HELP("Whether each head's queries and keys are normalized (RMS norm) before they are "
+                 "compared.")),
     ENUM(model.mlp, MLP_GELU, mlp_words, COMPUTED(PRESET_RULE),
          HELP("gelu, or swiglu: a gated linear unit of SiLU.")),
     ENUM(model.bias, BIAS_ALL, bias_words, COMPUTED(PRESET_RULE),
@@ -149,7 +152,7 @@ const struct config_option config_options[] = {
     STRING(
         model.init_from, "", 0,
         HELP("Folder whose weights the run starts from: a checkpoint, or a GPT-2, Llama, Mistral "
-             "or Qwen2 of Hugging Face; \"\" = random weights.")),
+             "or Qwen of Hugging Face; \"\" = random weights.")),
 
     STRING(data.train, "tales", 1,
            HELP("Training text: a glob of token shards, or tales, the built-in corpus.")),

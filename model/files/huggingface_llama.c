@@ -10,14 +10,16 @@
 static const struct class {
     const char *type, *architecture, *family;
     enum model_bias bias;
-    bool tied_head;
-    double norm_eps, theta;
+    bool qk_norm;
+    int64_t n_kv_head, head_dim; /* 0: n_head, n_embd / n_head */
 } classes[] = {
-    {"llama", "LlamaForCausalLM", "Llama", BIAS_NONE, false, 1e-6, 10000},
-    {"mistral", "MistralForCausalLM", "Mistral", BIAS_NONE, false, 1e-6, 10000},
-    {"qwen2", "Qwen2ForCausalLM", "Qwen2", BIAS_QKV, false, 1e-6, 10000},
+    {"llama", "LlamaForCausalLM", "Llama", BIAS_NONE, false, 0, 0},
+    {"mistral", "MistralForCausalLM", "Mistral", BIAS_NONE, false, 8, 0},
+    {"qwen2", "Qwen2ForCausalLM", "Qwen2", BIAS_QKV, false, 32, 0},
+    {"qwen3", "Qwen3ForCausalLM", "Qwen3", BIAS_NONE, true, 32, 128},
 };
 enum { CLASSES = sizeof classes / sizeof *classes };
+static const double default_eps = 1e-6, default_theta = 10000; /* of all of them */
 
 static void give(struct config *config, const char *path) {
     config->sources[config_option_index(path, strlen(path))] = CONFIG_SOURCE_FILE;
@@ -34,24 +36,28 @@ static const struct class *class_of(const struct huggingface_source *source) {
     return NULL;
 }
 
-static int read_sizes(const struct huggingface_source *source, struct config *config) {
+static int read_sizes(const struct huggingface_source *source, const struct class *class,
+                      struct config *config) {
     const struct {
         const char *key, *path;
         int64_t *field;
-        bool optional;
+        bool optional; /* null: 0 */
+        int64_t absent;
     } sizes[] = {
-        {"num_hidden_layers", "model.n_layer", &config->model.n_layer, false},
-        {"num_attention_heads", "model.n_head", &config->model.n_head, false},
-        {"num_key_value_heads", "model.n_kv_head", &config->model.n_kv_head, true},
-        {"head_dim", "model.head_dim", &config->model.head_dim, true},
-        {"hidden_size", "model.n_embd", &config->model.n_embd, false},
-        {"intermediate_size", "model.n_inner", &config->model.n_inner, false},
-        {"max_position_embeddings", "model.n_positions", &config->model.n_positions, false},
-        {"vocab_size", "model.vocab_size", &config->model.vocab_size, false},
+        {"num_hidden_layers", "model.n_layer", &config->model.n_layer, false, 0},
+        {"num_attention_heads", "model.n_head", &config->model.n_head, false, 0},
+        {"num_key_value_heads", "model.n_kv_head", &config->model.n_kv_head, true,
+         class->n_kv_head},
+        {"head_dim", "model.head_dim", &config->model.head_dim, true, class->head_dim},
+        {"hidden_size", "model.n_embd", &config->model.n_embd, false, 0},
+        {"intermediate_size", "model.n_inner", &config->model.n_inner, false, 0},
+        {"max_position_embeddings", "model.n_positions", &config->model.n_positions, false, 0},
+        {"vocab_size", "model.vocab_size", &config->model.vocab_size, false, 0},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         if (sizes[i].optional && huggingface_is_null(source, sizes[i].key)) {
-            *sizes[i].field = 0;
+            bool absent = huggingface_is_absent(source, sizes[i].key);
+            *sizes[i].field = absent ? sizes[i].absent : 0;
             give(config, sizes[i].path);
         } else if (huggingface_read_whole(source, sizes[i].key, sizes[i].path, sizes[i].field,
                                           config)) {
@@ -85,15 +91,14 @@ static int read_scaling(const struct huggingface_source *outer, const cJSON *sca
                                   &config->model.rope_original_positions, config);
 }
 
-static int read_rope(const struct huggingface_source *source, const struct class *class,
-                     struct config *config) {
+static int read_rope(const struct huggingface_source *source, struct config *config) {
     bool renamed = !huggingface_is_null(source, "rope_parameters");
     const char *key = renamed ? "rope_parameters" : "rope_scaling";
     const cJSON *scaling = json_member(source->root, key);
     struct huggingface_source inner = *source;
     config->model.positions = POSITIONS_ROPE;
     config->model.rope_scaling = ROPE_UNSCALED;
-    config->model.rope_theta = class->theta;
+    config->model.rope_theta = default_theta;
     give(config, "model.positions");
     give(config, "model.rope_scaling");
     give(config, "model.rope_theta");
@@ -124,6 +129,7 @@ static int read_bias(const struct huggingface_source *source, const struct class
     give(config, "model.bias");
     if (class->bias == BIAS_QKV) return 0;
     if (read_boolean(source, "attention_bias", &attention)) return -1;
+    if (class->qk_norm && attention) return huggingface_refuse(source, "attention_bias", "false");
     if (read_boolean(source, "mlp_bias", &mlp)) return -1;
     if (attention != mlp) return huggingface_refuse(source, "attention_bias", "that of mlp_bias");
     if (attention) config->model.bias = BIAS_ALL;
@@ -152,11 +158,13 @@ static int read_parts(const struct huggingface_source *source, const struct clas
     if (!huggingface_is_absent(source, "hidden_act") && !text_is(activation, "silu"))
         return huggingface_refuse(source, "hidden_act", "\"silu\"");
     config->model.norm = NORM_RMSNORM;
-    config->model.norm_eps = class->norm_eps;
+    config->model.norm_eps = default_eps;
+    config->model.qk_norm = class->qk_norm;
     config->model.mlp = MLP_SWIGLU;
-    config->model.tied_head = class->tied_head;
+    config->model.tied_head = false;
     give(config, "model.norm");
     give(config, "model.norm_eps");
+    give(config, "model.qk_norm");
     give(config, "model.mlp");
     give(config, "model.tied_head");
     if (!huggingface_is_absent(source, "rms_norm_eps") &&
@@ -164,7 +172,7 @@ static int read_parts(const struct huggingface_source *source, const struct clas
                                 config))
         return -1;
     if (read_boolean(source, "tie_word_embeddings", &config->model.tied_head)) return -1;
-    if (read_bias(source, class, config) || read_rope(source, class, config)) return -1;
+    if (read_bias(source, class, config) || read_rope(source, config)) return -1;
     return check_window(source, config);
 }
 
@@ -173,15 +181,15 @@ int huggingface_read_llama(struct huggingface_source *source, struct config *con
     source->family = "list of models";
     if (!class)
         return huggingface_refuse(source, "model_type",
-                                  "\"gpt2\", \"llama\", \"mistral\" or \"qwen2\"");
+                                  "\"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"qwen3\"");
     source->family = class->family;
     if (huggingface_need_number(source, "pretraining_tp", 1, "1")) return -1;
-    return read_sizes(source, config) || read_parts(source, class, config) ? -1 : 0;
+    return read_sizes(source, class, config) || read_parts(source, class, config) ? -1 : 0;
 }
 
 /* Parts that no class has are said all the same, so that the file reads back. */
 static const struct class *class_for(const struct gpt_shape *s) {
-    return &classes[s->bias == BIAS_QKV ? 2 : 0];
+    return &classes[s->qk_norm ? 3 : s->bias == BIAS_QKV ? 2 : 0];
 }
 
 static void print_token(FILE *out, const char *key, int64_t token) {
@@ -214,8 +222,8 @@ void huggingface_print_llama(FILE *out, const struct config *config,
     const char *biased = s.bias == BIAS_ALL ? "true" : "false";
     char eps[CONFIG_NUMBER_MAX];
     fprintf(out, "{\n  \"architectures\": [\"%s\"],\n", class->architecture);
-    if (class->bias == BIAS_NONE)
-        fprintf(out, "  \"attention_bias\": %s,\n  \"mlp_bias\": %s,\n", biased, biased);
+    if (class->bias == BIAS_NONE) fprintf(out, "  \"attention_bias\": %s,\n", biased);
+    if (class->bias == BIAS_NONE && !s.qk_norm) fprintf(out, "  \"mlp_bias\": %s,\n", biased);
     fputs("  \"attention_dropout\": 0.0,\n", out);
     print_token(out, "bos_token_id", tokens->begin);
     print_token(out, "eos_token_id", tokens->end);

@@ -26,8 +26,11 @@ static int read_word(const struct huggingface_source *source, const struct confi
     return huggingface_refuse(source, config_option_name(option), allowed);
 }
 
+/* Older files do not say what their models could not have: the option's default. */
 static int read_flag(const struct huggingface_source *source, const struct config_option *option,
                      bool *field) {
+    *field = option->initial > 0;
+    if (huggingface_is_absent(source, config_option_name(option))) return 0;
     const cJSON *member = json_member(source->root, config_option_name(option));
     *field = cJSON_IsTrue(member);
     if (cJSON_IsBool(member)) return 0;

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from transformers import (GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config,
-                          Qwen2ForCausalLM)
+                          Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
 
 FOLDER = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
 
@@ -214,8 +214,19 @@ def qwen2_model():
     return Qwen2ForCausalLM(config)
 
 
+def qwen3_model():
+    config = Qwen3Config(
+        head_dim=8, rms_norm_eps=1e-6, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6}, **LLAMA)
+    config._attn_implementation = "sdpa"
+    return Qwen3ForCausalLM(config)
+
+
+MODELS = {"gpt": gpt2_model, "llama": llama_model, "qwen2": qwen2_model, "qwen3": qwen3_model}
+
+
 def make_model(family):
-    model = {"gpt": gpt2_model, "llama": llama_model, "qwen2": qwen2_model}[family]()
+    model = MODELS[family]()
     g = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -233,8 +244,8 @@ def make_model(family):
 def check_dtypes(model, dtype):
     """The fixtures must follow PyTorch's autocast lists for CUDA, and CPU autocast has its own: for
     one, it does not name layer_norm and cross_entropy as float32. For this model both come to the
-    same, because norms read the float32 residual stream, embeddings and additions keep
-    float32, everything else is a linear layer, attention, or GELU or SiLU after one, and the
+    same, because norms read the float32 residual stream (those of heads what a linear layer gave,
+    and give float32 as their weights are), embeddings and additions keep float32, everything else is a linear layer, attention, or GELU or SiLU after one, and the
     loss is given float32 by hand. This stops the script should that ever differ."""
     seen = {}
 
@@ -268,7 +279,9 @@ def check_dtypes(model, dtype):
     assert len(attention) == 2 and {out for _, out in attention} == {dtype}, attention
     assert not gpt2 or {q for q, _ in attention} == {dtype}, attention
     for name, (given, got) in seen.items():
-        if "ln_" in name or "norm" in name or name == "block":
+        if "q_norm" in name or "k_norm" in name:  # reads what a linear layer gave
+            assert (given, got) == (dtype, torch.float32), (name, given, got)
+        elif "ln_" in name or "norm" in name or name == "block":
             assert (given, got) == (torch.float32, torch.float32), (name, given, got)
         elif "rotary" in name:
             assert got == torch.float32, (name, got)
@@ -375,7 +388,7 @@ def save(name, tensors):
 
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-FIXTURES = {"gpt": DTYPES, "llama": DTYPES, "qwen2": {"fp32": torch.float32}}
+FIXTURES = {"gpt": DTYPES, "llama": DTYPES, "qwen2": {"fp32": torch.float32}, "qwen3": DTYPES}
 
 
 def main():

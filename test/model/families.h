@@ -4,13 +4,14 @@
 #include "model/config/config.h"
 
 /* Models of other parts than GPT-2's, which is number 0. Returns what it is called. */
-enum { FAMILIES = 5 };
+enum { FAMILIES = 6 };
 static inline const char *set_family(struct config *config, int family) {
-    static const char *const names[FAMILIES] = {"gpt2", "llama", "qwen2", "mixed", "mixed too"};
-    bool llama = family == 1 || family == 2, odd = family == 4;
+    static const char *const names[FAMILIES] = {"gpt2",  "llama",     "qwen2",
+                                                "mixed", "mixed too", "qwen3"};
+    bool qwen = family == 2 || family == 5, llama = family == 1 || qwen, odd = family == 4;
     if (family == 0) return names[0];
     config->model.n_head = 4;
-    config->model.n_kv_head = family == 1 ? 2 : family == 2 ? 1 : 0;
+    config->model.n_kv_head = family == 1 || family == 5 ? 2 : family == 2 ? 1 : 0;
     config->model.norm = llama || odd ? NORM_RMSNORM : NORM_LAYERNORM;
     config->model.norm_eps = 1e-6;
     config->model.positions = odd ? POSITIONS_LEARNED : POSITIONS_ROPE;
@@ -18,8 +19,9 @@ static inline const char *set_family(struct config *config, int family) {
     config->model.rope_original_positions = 16;
     config->model.mlp = llama || odd ? MLP_SWIGLU : MLP_GELU;
     config->model.n_inner = odd ? 101 : 72;
-    config->model.bias = family == 1 ? BIAS_NONE : family == 2 ? BIAS_QKV : BIAS_ALL;
+    config->model.bias = family == 2 ? BIAS_QKV : llama ? BIAS_NONE : BIAS_ALL;
     config->model.tied_head = family != 1 && !odd;
-    config->model.head_dim = family == 1 ? 6 : 0;
+    config->model.head_dim = family == 1 || family == 5 ? 6 : 0;
+    config->model.qk_norm = family >= 4;
     return names[family];
 }

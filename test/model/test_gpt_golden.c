@@ -27,8 +27,9 @@ enum { STEPS = 10, MICRO_BATCHES = 2, BATCH = 2, LENGTH = 16, VOCABULARY = 61 };
  * units for single tensors, less for means over tokens, where roundings average out. Adam divides
  * by the size of a gradient, so the relative error of small ones shows in full in the final
  * weights. The gradient of qwen2's biases of keys is small for its terms: of a bias softmax sees
- * only what the rotation makes of it. */
-enum family { GPT2, LLAMA, QWEN2 };
+ * only what the rotation makes of it. transformers rounds what Qwen3's heads are normalized to
+ * before the weight, where ours are rounded after the rotation only. */
+enum family { GPT2, LLAMA, QWEN2, QWEN3 };
 struct bounds {
     const char *fixture;
     enum family family;
@@ -53,6 +54,12 @@ static const struct bounds all_bounds[] = {
      0.03},
     {"test/golden/qwen2_fp32.safetensors", QWEN2, CONFIG_PRECISION_FP32, 2e-6, 1e-6, 1e-6, 5e-6,
      5e-5},
+    {"test/golden/qwen3_fp32.safetensors", QWEN3, CONFIG_PRECISION_FP32, 2e-6, 1e-6, 1e-6, 2e-6,
+     5e-5},
+    {"test/golden/qwen3_bf16.safetensors", QWEN3, CONFIG_PRECISION_BF16, 2e-2, 3e-3, 5e-3, 3e-2,
+     0.06},
+    {"test/golden/qwen3_fp16.safetensors", QWEN3, CONFIG_PRECISION_FP16, 2.5e-3, 5e-4, 1e-3, 4e-3,
+     0.03},
 };
 
 struct setup {
@@ -102,8 +109,8 @@ static void make_model(struct config *config, enum family family) {
     config->model.vocab_size = VOCABULARY;
     if (family == GPT2) return;
     config->model.n_head = 6;
-    config->model.n_kv_head = family == LLAMA ? 2 : 1;
-    config->model.head_dim = family == LLAMA ? 8 : 6;
+    config->model.n_kv_head = family == QWEN2 ? 1 : 2;
+    config->model.head_dim = family == QWEN2 ? 6 : 8;
     config->model.n_embd = 36;
     config->model.n_inner = 88;
     config->model.norm = NORM_RMSNORM;
@@ -113,8 +120,9 @@ static void make_model(struct config *config, enum family family) {
     config->model.rope_scaling = family == LLAMA ? ROPE_LLAMA3 : ROPE_UNSCALED;
     config->model.rope_original_positions = 8;
     config->model.mlp = MLP_SWIGLU;
-    config->model.bias = family == LLAMA ? BIAS_NONE : BIAS_QKV;
-    config->model.tied_head = family == QWEN2;
+    config->model.bias = family == QWEN2 ? BIAS_QKV : BIAS_NONE;
+    config->model.tied_head = family != LLAMA;
+    config->model.qk_norm = family == QWEN3;
 }
 
 static void make_config(struct config *config, const struct bounds *bounds) {
@@ -330,4 +338,16 @@ Test(gpt_golden, llama_fp16) {
 
 Test(gpt_golden, qwen2_fp32) {
     check_fixture(6);
+}
+
+Test(gpt_golden, qwen3_fp32) {
+    check_fixture(7);
+}
+
+Test(gpt_golden, qwen3_bf16) {
+    check_fixture(8);
+}
+
+Test(gpt_golden, qwen3_fp16) {
+    check_fixture(9);
 }

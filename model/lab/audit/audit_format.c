@@ -36,7 +36,7 @@ void audit_format_gradients(struct magnitudes *magnitudes, const struct audit_fo
     *magnitudes = (struct magnitudes){0};
     for (int place = 0; place < PLACES; place++) {
         if (!place_is_gradient(place) || place_dtype(place, precision) == DTYPE_F32) continue;
-        for (int layer = 0; layer < audit_pass_layers(reference, place); layer++)
+        for (int layer = 0; layer < reference->layers[place]; layer++)
             magnitudes_merge(magnitudes, &reference->places[place][layer].magnitudes);
     }
     for (int i = 0; precision->gradients != DTYPE_F32 && i < reference->parameter_count; i++)
@@ -54,7 +54,7 @@ static unsigned overflowing(const struct precision *precision, const struct audi
     unsigned words = 0;
     for (int place = 0; place < PLACES; place++) {
         if (place_is_gradient(place) || place_dtype(place, precision) != DTYPE_F16) continue;
-        for (int layer = 0; layer < audit_pass_layers(reference, place); layer++)
+        for (int layer = 0; layer < reference->layers[place]; layer++)
             if ((double)reference->places[place][layer].magnitudes.largest >= FP16_OVERFLOW)
                 words |= keeps(place);
     }

@@ -47,7 +47,7 @@ static void print_histogram(FILE *out, const char *what, const struct magnitudes
 static struct magnitudes pooled(const struct audit *audit, bool gradients) {
     struct magnitudes all = {0};
     for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < audit_pass_layers(&audit->reference, place); layer++)
+        for (int layer = 0; layer < audit->reference.layers[place]; layer++)
             if (place_is_gradient(place) == gradients)
                 magnitudes_merge(&all, &audit->reference.places[place][layer].magnitudes);
     return all;

@@ -99,17 +99,13 @@ static double mean_loss(struct watcher *watcher) {
     return total / (double)count;
 }
 
-int audit_pass_layers(const struct audit_pass *pass, int place) {
-    return place_is_layered(place) ? pass->layers : 1;
-}
-
 static int allocate(struct audit_pass *pass, const struct gpt *gpt, struct error *error) {
     size_t parameters = (size_t)pass->parameter_count;
     bool complete = true;
     for (int place = 0; place < PLACES; place++) {
-        size_t layers = (size_t)audit_pass_layers(pass, place);
+        size_t layers = (size_t)(pass->layers[place] = place_layers(place, &gpt->shape));
         pass->places[place] = calloc(layers, sizeof *pass->places[place]);
-        complete = complete && pass->places[place];
+        complete = complete && (pass->places[place] || layers == 0);
     }
     pass->parameters = calloc(parameters, sizeof *pass->parameters);
     pass->weights = calloc(parameters, sizeof *pass->weights);
@@ -122,7 +118,7 @@ static int allocate(struct audit_pass *pass, const struct gpt *gpt, struct error
 
 void audit_pass_free(struct audit_pass *pass) {
     for (int place = 0; place < PLACES; place++) {
-        for (int i = 0; pass->places[place] && i < audit_pass_layers(pass, place); i++)
+        for (int i = 0; pass->places[place] && i < pass->layers[place]; i++)
             free(pass->places[place][i].samples);
         free(pass->places[place]);
     }
@@ -194,7 +190,6 @@ int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trai
     *pass = (struct audit_pass){
         .precision = gpt->precision,
         .loss_scale = trainer->state.scaler.loss_scale,
-        .layers = (int)gpt->shape.n_layer,
         .parameter_count = (int)arrlen(gpt->list),
         .finite = true,
         .first_infinite = -1,

@@ -16,7 +16,8 @@ enum pass_kind { PASS_TRACED, PASS_TRIAL };
 struct audit_pass {
     struct precision precision;
     float loss_scale;
-    int layers, parameter_count;
+    int parameter_count;
+    int layers[PLACES];    /* place_layers */
     double loss;           /* mean of all tokens */
     double gradient_error; /* of all parameters' gradients together, see record_error */
     double first_error;    /* the same of the first PASS_TRIAL_BATCHES micro-batches */
@@ -25,7 +26,7 @@ struct audit_pass {
     double gradient_noise;
     bool finite;                   /* loss and gradients of all parameters */
     int first_infinite;            /* the place that had something infinite first, -1: none */
-    struct record *places[PLACES]; /* [layers], or [1]; all empty in a trial */
+    struct record *places[PLACES]; /* [layers]; all empty in a trial */
     struct record *parameters;     /* [parameter_count] gradients, in the order of gpt->list */
     struct magnitudes *weights;    /* [parameter_count] of the fp32 masters, empty in a trial */
     struct parameter *list;        /* [parameter_count]: what they are */
@@ -37,9 +38,6 @@ struct audit_pass {
 int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trainer *trainer,
                    const struct audit_pass *reference, enum pass_kind kind, struct error *error);
 void audit_pass_free(struct audit_pass *pass);
-
-/* How many layers have the place; 1 for those of the whole model. */
-int audit_pass_layers(const struct audit_pass *pass, int place);
 
 enum pass_outcome { PASS_FINITE, PASS_GRADIENTS_INFINITE, PASS_LOSS_INFINITE };
 

@@ -114,14 +114,15 @@ static void add_place(struct table *table, const struct audit *audit, int place,
     int scales = place_is_gradient(place) ? 2 : 1;
     struct row row = {.headroom = INFINITY};
     char label[80], name[PLACE_NAME_MAX];
-    for (int layer = 0; layer < audit_pass_layers(&audit->reference, place); layer++) {
+    for (int layer = 0; layer < audit->reference.layers[place]; layer++) {
         find_row(&row, audit, place, layer, scale);
         if (rows == AUDIT_WORST) continue;
         place_label(label, sizeof label, place, layer);
         add_row(table, audit, label, &row, scales);
         row = (struct row){.headroom = INFINITY};
     }
-    if (rows == AUDIT_WORST) add_row(table, audit, place_name(name, place), &row, scales);
+    if (rows == AUDIT_WORST && audit->reference.layers[place] > 0)
+        add_row(table, audit, place_name(name, place), &row, scales);
 }
 
 static void add_error_columns(struct table *table, const struct audit *audit) {

@@ -39,6 +39,11 @@ bool place_is_layered(int place) {
     return activation_table[activation_of(place)].layered;
 }
 
+int place_layers(int place, const struct gpt_shape *shape) {
+    if (activation_extent(activation_of(place), shape).rows == 0) return 0;
+    return place_is_layered(place) ? (int)shape->n_layer : 1;
+}
+
 /* A reader that takes the dtype of its input follows. */
 unsigned place_words(int place) {
     const struct activation *a = &activation_table[activation_of(place)];

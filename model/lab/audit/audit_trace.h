@@ -27,6 +27,9 @@ const char *place_name(char name[PLACE_NAME_MAX], int place);
 bool place_is_gradient(int place); /* scaled by the loss scale */
 bool place_is_layered(int place);
 
+/* How many layers have it: 1 for those of the whole model, 0 if this model has it not. */
+int place_layers(int place, const struct gpt_shape *shape);
+
 /* Words of autocast.float32 that keep it in fp32, all of them together, as bits by enum
  * autocast_site. Tensors of the residual stream have no word: autocast.residual decides. */
 unsigned place_words(int place);

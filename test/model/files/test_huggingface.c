@@ -202,11 +202,26 @@ Test(huggingface, llamas_are_read_in_old_and_new_spellings) {
     cr_expect_eq(s.rope_factor, 4);
     cr_expect_eq(s.rope_low_freq_factor, 1.5);
     cr_expect_eq(s.rope_original_positions, 32);
-    config = read_llama("qwen2", ",\"sliding_window\":8,\"use_sliding_window\":false");
+    config = read_llama(
+        "qwen2", ",\"num_key_value_heads\":1,\"sliding_window\":8,\"use_sliding_window\":false");
     cr_expect_eq(config.model.bias, BIAS_QKV);
     cr_expect_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
-    config = read_llama("mistral", ",\"sliding_window\":4096");
+    config = read_llama("mistral", ",\"sliding_window\":4096,\"num_key_value_heads\":2");
     cr_expect_eq(config.model.bias, BIAS_NONE);
+    cr_expect_not(config.model.qk_norm);
+}
+
+/* What a class leaves out is another thing than what it says null of. */
+Test(huggingface, qwen3_normalizes_its_heads_and_has_defaults_of_its_own) {
+    struct config config = read_llama("qwen3", "");
+    cr_expect(config.model.qk_norm && config.model.bias == BIAS_NONE);
+    cr_expect_eq(config.model.n_kv_head, 32);
+    cr_expect_eq(config.model.head_dim, 128);
+    config = read_llama("qwen3", ",\"num_key_value_heads\":null,\"head_dim\":24");
+    cr_expect_eq(config_shape(&config).n_kv_head, 4);
+    cr_expect_eq(config_shape(&config).head_dim, 24);
+    config = read_llama("mistral", "");
+    cr_expect_eq(config.model.n_kv_head, 8);
 }
 
 /* Texts may be as long as the model's context, though a run's sequences are shorter. */
@@ -215,7 +230,9 @@ Test(huggingface, a_window_shorter_than_the_context_is_refused_where_it_is_all_u
     static const char *const windows[] = {"63", "64"};
     for (int i = 0; i < 2; i++) {
         char text[1000];
-        snprintf(text, sizeof text, "{\"model_type\":\"mistral\"," LLAMA ",\"sliding_window\":%s}",
+        snprintf(text, sizeof text,
+                 "{\"model_type\":\"mistral\"," LLAMA
+                 ",\"num_key_value_heads\":4,\"sliding_window\":%s}",
                  windows[i]);
         put_config(text);
         cr_expect_eq(checkpoint_config(&config, folder, &error), i ? 0 : -1, "%s", error.text);
@@ -250,20 +267,21 @@ static void expect_reads_back(const struct config *config) {
     }
     cr_expect(after.norm == before.norm && after.positions == before.positions &&
               after.mlp == before.mlp && after.bias == before.bias &&
-              after.tied_head == before.tied_head);
+              after.tied_head == before.tied_head && after.qk_norm == before.qk_norm);
     free(text);
 }
 
 Test(huggingface, any_parts_read_back) {
     struct config config;
-    for (int parts = 0; parts < 96; parts++) {
+    for (int parts = 0; parts < 192; parts++) {
         config_defaults(&config);
         config.model.norm = (enum model_norm)(parts % 2);
         config.model.positions = (enum model_positions)(parts / 2 % 2);
         config.model.mlp = (enum model_mlp)(parts / 4 % 2);
         config.model.tied_head = parts / 8 % 2;
         config.model.bias = (enum model_bias)(parts / 16 % 3);
-        config.model.rope_scaling = (enum rope_scaling)(parts / 48);
+        config.model.rope_scaling = (enum rope_scaling)(parts / 48 % 2);
+        config.model.qk_norm = parts / 96;
         config.model.norm_eps = parts % 3 ? 1e-6 : 1e-5;
         config.model.n_inner = parts % 5 ? 200 : 0;
         expect_reads_back(&config);
@@ -294,6 +312,7 @@ Test(huggingface, other_models_are_refused) {
          "n_positions is missing"},
         {"{\"model_type\":\"llama\"," LLAMA ",\"hidden_act\":\"gelu\"}", "hidden_act is \"gelu\""},
         {"{\"model_type\":\"llama\"," LLAMA ",\"attention_bias\":true}", "attention_bias is true"},
+        {"{\"model_type\":\"qwen3\"," LLAMA ",\"attention_bias\":true}", "attention_bias is true"},
         {"{\"model_type\":\"llama\"," LLAMA ",\"pretraining_tp\":2}", "pretraining_tp is 2"},
         {"{\"model_type\":\"llama\"," LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
          "type is \"linear\""},

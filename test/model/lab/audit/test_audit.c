@@ -17,7 +17,7 @@ Test(audit, the_same_precision_twice_differs_in_nothing) {
     cr_expect_eq(again.loss, reference.loss);
     cr_expect_eq(again.gradient_error, 0);
     for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < (place_is_layered(place) ? 2 : 1); layer++) {
+        for (int layer = 0; layer < reference.layers[place]; layer++) {
             const struct record *record = &again.places[place][layer];
             cr_expect(record->seen, "%s", place_text(place));
             cr_expect_eq(record_error(record), 0, "%s", place_text(place));
@@ -114,6 +114,7 @@ Test(audit, sixteen_bits_are_near_fp32_and_fp16_is_nearer) {
             cr_expect_eq(format->trials[word].made,
                          autocast_site_is_choice((enum autocast_site)word));
         for (int place = ACTIVATION_ln1_out; place < PLACES; place++) {
+            if (format->pass.layers[place] == 0) continue;
             double wrong = record_error(&format->pass.places[place][0]);
             cr_expect(wrong > 0 && wrong < 0.05, "%s: %g", place_text(place), wrong);
         }
@@ -194,7 +195,7 @@ Test(audit, recomputing_changes_no_figure) {
     const struct audit_pass *b = &again->formats[AUDIT_FP16].pass;
     cr_expect_eq(a->gradient_error, b->gradient_error);
     for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < (place_is_layered(place) ? a->layers : 1); layer++) {
+        for (int layer = 0; layer < a->layers[place]; layer++) {
             const struct record *one = &a->places[place][layer], *other = &b->places[place][layer];
             cr_expect_eq(memcmp(&one->magnitudes, &other->magnitudes, sizeof one->magnitudes), 0,
                          "layer %d %s", layer, place_text(place));

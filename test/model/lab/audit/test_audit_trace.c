@@ -2,6 +2,7 @@
 
 #include "model/backward.h"
 #include "model/forward.h"
+#include "test/model/families.h"
 #include "test/model/trainer_fixture.h"
 
 enum { EVENTS_MAX = 400, LABEL_MAX = 80 };
@@ -56,6 +57,7 @@ static void collect(struct observer *observer, enum operation_id id, const void 
         named += i == 0 || traced[i].tensor.data != traced[i - 1].tensor.data;
     }
     if (collector->gpt->sharing != SHARE_NOTHING) return; /* some run a second time */
+    if (!shape_is_gpt2(&collector->gpt->shape)) return;   /* gradients pass through activations */
     int expected = outputs_of(id, args);
     /* The branch below the first norm does not exist; what is written for it is read by nobody. */
     const struct layernorm_backward_args *norm = args;
@@ -113,9 +115,9 @@ static struct collector *run(struct rig *rig) {
 
 /* All of every place, once. */
 static void expect_complete(const struct collector *collector, const struct rig *rig) {
-    int layers = (int)rig->trainer.gpt.shape.n_layer;
+    const struct gpt_shape *shape = &rig->trainer.gpt.shape;
     for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < (place_is_layered(place) ? layers : 1); layer++) {
+        for (int layer = 0; layer < place_layers(place, shape); layer++) {
             int64_t covered = 0, total = -1;
             char label[LABEL_MAX];
             place_label(label, sizeof label, place, layer);
@@ -145,6 +147,20 @@ Test(audit_trace, every_tensor_of_a_step_has_a_name) {
             free(collector);
             rig_close(&rig);
         }
+}
+
+Test(audit_trace, every_tensor_of_any_family_has_a_name) {
+    for (int family = 0; family < FAMILIES; family++) {
+        struct rig rig;
+        rig_config(&rig.config, CONFIG_PRECISION_BF16);
+        rig.config.model.n_layer = 2;
+        set_family(&rig.config, family);
+        open_rig(&rig, 0);
+        struct collector *collector = run(&rig);
+        expect_complete(collector, &rig);
+        free(collector);
+        rig_close(&rig);
+    }
 }
 
 Test(audit_trace, words_change_dtypes_and_no_names) {

@@ -1,0 +1,260 @@
+/* RMS norm of the heads of q and k, and their rotation, in place. Bytes per element: forward read,
+ * written and its copy written; backward the gradient read and written, and the copy read. The
+ * limit is memory bandwidth.
+ *
+ * A team of lanes, a power of two, owns a head, and a lane a pack of columns of its lower half and
+ * those half a head above, so that sums over a head and pairs that turn stay in registers. Backward
+ * a block owns a group of rows; its teams take turns in the heads of each row, and the gradients of
+ * the weights stay in registers until the group ends. */
+#include "kernels/cuda/partials.h"
+
+enum {
+    THREADS = 256,
+    HEAD_MAX = 2 * WARP * PACK, /* two packs for each lane of a warp */
+    GROUPS_MAX = 512,
+    GROUP_ROWS_MIN = 16,
+};
+
+struct qk_norm {
+    const float *q_weight, *k_weight; /* [D] */
+    const float *angles;              /* [T, D], or NULL */
+    float *partials;                  /* backward: [groups, 2, D] */
+    int64_t rows, columns, group_rows, sequence_length;
+    int heads, all_heads, size, half, team; /* half: columns of the lower half */
+    float per_column, epsilon;
+};
+
+/* The sum over a team, in each of its lanes. */
+static __device__ __forceinline__ float team_sum(float value, int team) {
+    for (int offset = team / 2; offset > 0; offset /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, offset);
+    return value;
+}
+
+/* A lane's columns of a head: from column on, and from half + column on. */
+struct place {
+    int64_t row;
+    int head, column, low, high; /* how many there are; 0: none */
+};
+
+/* Lanes without work stay, because their warp adds up together. */
+static __device__ __forceinline__ struct place find_place(const struct qk_norm &a, int64_t index,
+                                                          int64_t rows) {
+    struct place p = {index / a.all_heads, (int)(index % a.all_heads),
+                      (int)threadIdx.x % a.team * PACK, 0, 0};
+    if (p.row >= rows) return p;
+    p.low = max(columns_from(p.column, a.half), 0);
+    p.high = max(columns_from(p.column, a.size - a.half), 0);
+    return p;
+}
+
+template <bool PACKED, typename T>
+static __device__ __forceinline__ void load_part(float *values, const T *from, int count) {
+    for (int i = 0; i < PACK; i++) values[i] = 0;
+    if (count > 0) load_columns<PACKED>(values, from, count);
+}
+
+/* The lane's columns of a head that begins at `from`; zeros where there are none. */
+template <bool PACKED, typename T>
+static __device__ __forceinline__ void load_head(float x[2][PACK], const T *from,
+                                                 const struct place &p, int half) {
+    load_part<PACKED>(x[0], from + p.column, p.low);
+    load_part<PACKED>(x[1], from + half + p.column, p.high);
+}
+
+template <bool PACKED, typename T>
+static __device__ __forceinline__ void store_head(T *to, const float x[2][PACK],
+                                                  const struct place &p, int half) {
+    if (p.low > 0) store_columns<PACKED>(to + p.column, x[0], p.low);
+    if (p.high > 0) store_columns<PACKED>(to + half + p.column, x[1], p.high);
+}
+
+static __device__ __forceinline__ float head_rstd(const float x[2][PACK], const struct qk_norm &a) {
+    float squares = 0;
+    for (int i = 0; i < PACK; i++) squares += x[0][i] * x[0][i] + x[1][i] * x[1][i];
+    return 1.0f / sqrtf(team_sum(squares, a.team) * a.per_column + a.epsilon);
+}
+
+/* Turns the lane's pairs, by the opposite angles if sign is -1; see rope. */
+template <bool PACKED>
+static __device__ __forceinline__ void rotate(float x[2][PACK], const struct place &p,
+                                              const struct qk_norm &a, float sign) {
+    float turn[2][PACK]; /* cosines, sines */
+    if (!a.angles) return;
+    load_head<PACKED>(turn, a.angles + p.row % a.sequence_length * a.size, p, a.half);
+    for (int i = 0; i < PACK; i++) {
+        float low = x[0][i], sine = sign * turn[1][i];
+        x[0][i] = low * turn[0][i] - x[1][i] * sine;
+        x[1][i] = x[1][i] * turn[0][i] + low * sine;
+    }
+}
+
+template <bool PACKED, typename T>
+static __global__ void __launch_bounds__(THREADS)
+    forward_kernel(T *inout, T *raw, struct qk_norm a) {
+    int64_t index = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / a.team;
+    struct place p = find_place(a, index, a.rows);
+    T *out = inout + p.row * a.columns + p.head * a.size;
+    float x[2][PACK], weight[2][PACK];
+    load_head<PACKED>(x, out, p, a.half);
+    load_head<PACKED>(weight, p.head < a.heads ? a.q_weight : a.k_weight, p, a.half);
+    float rstd = head_rstd(x, a);
+    store_head<PACKED>(raw + index * a.size, x, p, a.half);
+    for (int part = 0; part < 2; part++)
+        for (int i = 0; i < PACK; i++) x[part][i] *= rstd * weight[part][i];
+    rotate<PACKED>(x, p, a, 1);
+    store_head<PACKED>(out, x, p, a.half);
+}
+
+/* With d = dout * weight and h = in * rstd, the gradient is rstd * (d - h * mean(d * h)); dweight
+ * becomes dout * h. */
+template <bool PACKED, typename T>
+static __device__ __forceinline__ void head_backward(float dweight[2][PACK], T *dinout,
+                                                     const T *raw, const struct place &p,
+                                                     const struct qk_norm &a) {
+    float d[2][PACK], h[2][PACK], weight[2][PACK], sum = 0;
+    load_head<PACKED>(d, dinout, p, a.half);
+    load_head<PACKED>(h, raw, p, a.half);
+    load_head<PACKED>(weight, p.head < a.heads ? a.q_weight : a.k_weight, p, a.half);
+    rotate<PACKED>(d, p, a, -1);
+    float rstd = head_rstd(h, a);
+    for (int part = 0; part < 2; part++)
+        for (int i = 0; i < PACK; i++) {
+            h[part][i] *= rstd;
+            dweight[part][i] = d[part][i] * h[part][i];
+            d[part][i] *= weight[part][i];
+            sum += d[part][i] * h[part][i];
+        }
+    float mean = team_sum(sum, a.team) * a.per_column;
+    for (int part = 0; part < 2; part++)
+        for (int i = 0; i < PACK; i++) d[part][i] = rstd * (d[part][i] - h[part][i] * mean);
+    store_head<PACKED>(dinout, d, p, a.half);
+}
+
+/* partial [count] becomes the teams' sums of dweight, added team after team. */
+static __device__ __forceinline__ void write_partial(float *partial, const float *dweight,
+                                                     int count, const struct qk_norm &a) {
+    __shared__ float shared[THREADS * PACK];
+    for (int i = 0; i < PACK; i++) shared[threadIdx.x * PACK + i] = dweight[i];
+    __syncthreads();
+    for (int column = (int)threadIdx.x; column < count; column += THREADS) {
+        float sum = 0;
+        for (int team = 0; team < THREADS / a.team; team++)
+            sum += shared[team * a.team * PACK + column];
+        partial[column] = sum;
+    }
+    __syncthreads();
+}
+
+template <bool PACKED, typename T>
+static __global__ void __launch_bounds__(THREADS)
+    backward_kernel(T *dinout, const T *raw, struct qk_norm a) {
+    int64_t first = blockIdx.x * a.group_rows;
+    int64_t last = first + a.group_rows < a.rows ? first + a.group_rows : a.rows;
+    float sums[2][2][PACK] = {{{0}}}; /* of queries, of keys */
+    for (int64_t index = first * a.all_heads; index < last * a.all_heads;
+         index += THREADS / a.team) {
+        struct place p = find_place(a, index + threadIdx.x / a.team, last);
+        float dweight[2][PACK];
+        head_backward<PACKED>(dweight, dinout + p.row * a.columns + p.head * a.size,
+                              raw + (p.row * a.all_heads + p.head) * a.size, p, a);
+        for (int part = 0; part < 2; part++)
+            for (int i = 0; i < PACK; i++) {
+                sums[0][part][i] += p.head < a.heads ? dweight[part][i] : 0;
+                sums[1][part][i] += p.head < a.heads ? 0 : dweight[part][i];
+            }
+    }
+    float *partial = a.partials + blockIdx.x * 2 * (int64_t)a.size;
+    for (int i = 0; i < 2; i++) {
+        write_partial(partial + i * a.size, sums[i][0], a.half, a);
+        write_partial(partial + i * a.size + a.half, sums[i][1], a.size - a.half, a);
+    }
+}
+
+/* ---- on the host */
+
+/* How rows are split: by their number only. */
+static int64_t rows_per_group(int64_t rows) {
+    int64_t group_rows = blocks_of(rows, GROUPS_MAX);
+    return group_rows < GROUP_ROWS_MIN ? (int64_t)GROUP_ROWS_MIN : group_rows;
+}
+
+static int64_t groups_of(int64_t rows) {
+    return blocks_of(rows, rows_per_group(rows));
+}
+
+/* What both kernels take; raw may be one that is only read. */
+static struct qk_norm prepare(const struct tensor *inout, const struct tensor *raw,
+                              const struct tensor *q_weight, const struct tensor *k_weight,
+                              const struct tensor *angles, int heads, int kv_heads) {
+    int size = (int)tensor_columns(q_weight), half = (size + 1) / 2, team = 1;
+    while (team * PACK < half) team *= 2;
+    assert(!angles || (size % 2 == 0 && tensor_columns(angles) == size));
+    assert(size <= HEAD_MAX && raw->dtype == inout->dtype);
+    assert(q_weight->dtype == DTYPE_F32 && k_weight->dtype == DTYPE_F32);
+    assert(tensor_columns(raw) == (heads + kv_heads) * size);
+    assert(tensor_columns(raw) <= tensor_columns(inout));
+    return {
+        .q_weight = (const float *)q_weight->data,
+        .k_weight = (const float *)k_weight->data,
+        .angles = angles ? (const float *)angles->data : NULL,
+        .partials = NULL,
+        .rows = tensor_rows(inout),
+        .columns = tensor_columns(inout),
+        .group_rows = rows_per_group(tensor_rows(inout)),
+        .sequence_length = 0,
+        .heads = heads,
+        .all_heads = heads + kv_heads,
+        .size = size,
+        .half = half,
+        .team = team,
+        .per_column = 1.0f / (float)size,
+        .epsilon = 0,
+    };
+}
+
+static bool is_packed(const struct tensor *inout, const struct tensor *raw,
+                      const struct tensor *q_weight, const struct tensor *k_weight,
+                      const struct tensor *angles) {
+    return rows_are_packed(inout) && rows_are_packed(raw) && rows_are_packed(q_weight) &&
+           rows_are_packed(k_weight) && (!angles || rows_are_packed(angles)) &&
+           tensor_columns(q_weight) % (2 * PACK) == 0;
+}
+
+void cuda_qk_norm_forward(struct backend *be, const struct qk_norm_forward_args *args) {
+    struct qk_norm a = prepare(args->inout, args->raw, args->q_weight, args->k_weight, args->angles,
+                               args->heads, args->kv_heads);
+    bool packed = is_packed(args->inout, args->raw, args->q_weight, args->k_weight, args->angles);
+    a.sequence_length = args->sequence_length;
+    a.epsilon = args->epsilon;
+    if (a.rows == 0) return;
+    unsigned blocks = (unsigned)blocks_of(a.rows * a.all_heads * a.team, THREADS);
+    STORAGE_SWITCH(args->inout->dtype, T,
+                   LAUNCH((packed ? forward_kernel<true, T> : forward_kernel<false, T>), blocks,
+                          THREADS, 0, cuda_state(be)->compute, (T *)args->inout->data,
+                          (T *)args->raw->data, a));
+    cuda_launched(be, "qk_norm_forward");
+}
+
+size_t cuda_qk_norm_backward_scratch(struct backend *be, const struct qk_norm_backward_args *args) {
+    (void)be;
+    int64_t floats = groups_of(tensor_rows(args->dinout)) * 2 * tensor_columns(args->q_weight);
+    return (size_t)floats * sizeof(float);
+}
+
+void cuda_qk_norm_backward(struct backend *be, const struct qk_norm_backward_args *args) {
+    struct qk_norm a = prepare(args->dinout, args->raw, args->q_weight, args->k_weight,
+                               args->angles, args->heads, args->kv_heads);
+    bool packed = is_packed(args->dinout, args->raw, args->q_weight, args->k_weight, args->angles);
+    if (a.rows == 0) return;
+    unsigned groups = (unsigned)groups_of(a.rows);
+    a.sequence_length = args->sequence_length;
+    a.epsilon = args->epsilon;
+    a.partials = (float *)backend_workspace(be, cuda_qk_norm_backward_scratch(be, args));
+    STORAGE_SWITCH(args->dinout->dtype, T,
+                   LAUNCH((packed ? backward_kernel<true, T> : backward_kernel<false, T>), groups,
+                          THREADS, 0, cuda_state(be)->compute, (T *)args->dinout->data,
+                          (const T *)args->raw->data, a));
+    add_partials(be, args->dq_weight, args->dk_weight, a.partials, groups);
+    cuda_launched(be, "qk_norm_backward");
+}

@@ -1,0 +1,221 @@
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "test/kernels/check.h"
+
+static const double EPSILON = 1e-6f;
+
+struct shape {
+    int64_t rows, more; /* more: columns behind the heads */
+    int64_t size;
+    int heads, kv_heads;
+    enum dtype dtype;
+    enum dtype parameter; /* of the gradients of the weights */
+    bool odd;             /* the rows begin at an odd place */
+    int64_t length;       /* of a sequence, whose heads are turned; 0: they are not */
+};
+
+static const struct shape shapes[] = {
+    {1, 0, 2, 1, 1, DTYPE_F32, DTYPE_F32, false, 0},
+    {26, 24, 24, 6, 1, DTYPE_F32, DTYPE_F32, false, 13},
+    {77, 128, 64, 9, 3, DTYPE_BF16, DTYPE_BF16, false, 77},
+    {33, 80, 80, 2, 2, DTYPE_F16, DTYPE_F32, false, 0},
+    {9, 7, 128, 4, 2, DTYPE_BF16, DTYPE_F32, false, 0},
+    {40, 128, 128, 2, 1, DTYPE_BF16, DTYPE_F32, true, 20},
+    {5, 256, 256, 3, 1, DTYPE_F16, DTYPE_F16, false, 5}, /* a warp's width */
+    {19, 3, 7, 3, 3, DTYPE_BF16, DTYPE_F32, false, 0},
+    {9000, 8, 8, 1, 1, DTYPE_F32, DTYPE_F32, false, 0}, /* so many that groups of rows grow */
+};
+#define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+
+static double rstd_of(const double *x, int64_t size) {
+    double sum = 0;
+    for (int64_t i = 0; i < size; i++) sum += x[i] * x[i];
+    return 1 / sqrt(sum / (double)size + EPSILON);
+}
+
+/* What rope does to a head, and to the sizes of what it is the sum of. */
+static void turn(double *x, double *x_size, const double *angles, const struct shape *s,
+                 int64_t row, double sign) {
+    int64_t half = s->size / 2;
+    if (!s->length) return;
+    angles += row % s->length * s->size;
+    for (int64_t j = 0; j < half; j++) {
+        double cosine = angles[j], sine = sign * angles[half + j], low = x[j], high = x[j + half];
+        double low_size = x_size[j], high_size = x_size[j + half];
+        x[j] = low * cosine - high * sine;
+        x[j + half] = high * cosine + low * sine;
+        x_size[j] = low_size * fabs(cosine) + high_size * fabs(sine);
+        x_size[j + half] = high_size * fabs(cosine) + low_size * fabs(sine);
+    }
+}
+
+struct operands {
+    struct tensor angles; /* without data: none */
+    double *turns;        /* the same on the host */
+    struct tensor inout, raw, q_weight, k_weight, dq_weight, dk_weight;
+    int64_t columns, heads; /* columns of a row of inout; heads of q and k together */
+};
+
+static struct operands make(struct check *c, const struct shape *s) {
+    int64_t heads = s->heads + s->kv_heads, columns = heads * s->size + s->more;
+    struct operands o = {.columns = columns, .heads = heads};
+    o.inout = s->odd ? check_odd_place(c, CHECK_WRITE, s->dtype, s->rows, columns)
+                     : check_sum(c, s->dtype, s->rows, columns);
+    if (s->length) {
+        o.turns = check_doubles(c, s->length * s->size);
+        for (int64_t i = 0; i < s->length * s->size; i++) o.turns[i] = (float)sin((double)i);
+        o.angles = check_tensor(c, CHECK_READ, DTYPE_F32, s->length, s->size, o.turns);
+    }
+    o.q_weight = check_normal(c, DTYPE_F32, s->size, 0, 1.0);
+    o.k_weight = check_normal(c, DTYPE_F32, s->size, 0, 1.0);
+    return o;
+}
+
+static const double *weight_of(const struct shape *s, const double *q, const double *k,
+                               int64_t head) {
+    return head < s->heads ? q : k;
+}
+
+/* What lies behind the heads stays as it is. */
+static void forward(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct operands o = make(c, s);
+    o.raw = check_output(c, s->dtype, s->rows, o.heads * s->size);
+    double *out = check_read(c, &o.inout), *raw = check_doubles(c, s->rows * o.heads * s->size);
+    double *q = check_read(c, &o.q_weight), *k = check_read(c, &o.k_weight);
+    CHECK_OP(c, qk_norm_forward, .inout = &o.inout, .raw = &o.raw, .q_weight = &o.q_weight,
+             .k_weight = &o.k_weight, .angles = o.turns ? &o.angles : NULL,
+             .sequence_length = s->length, .heads = s->heads, .kv_heads = s->kv_heads,
+             .epsilon = (float)EPSILON);
+    if (!c->verify) return;
+    double *size = check_doubles(c, s->rows * o.columns);
+    for (int64_t i = 0; i < s->rows * o.columns; i++) size[i] = fabs(out[i]);
+    for (int64_t i = 0; i < s->rows * o.heads; i++) {
+        double *x_size = size + i / o.heads * o.columns + i % o.heads * s->size;
+        double *x = out + i / o.heads * o.columns + i % o.heads * s->size;
+        double rstd = rstd_of(x, s->size);
+        for (int64_t j = 0; j < s->size; j++) {
+            raw[i * s->size + j] = x[j];
+            x[j] *= rstd * weight_of(s, q, k, i % o.heads)[j];
+            x_size[j] = fabs(x[j]);
+        }
+        turn(x, x_size, o.turns, s, i / o.heads, 1);
+    }
+    check_close(c, "qk_norm_forward", &o.inout, out, size);
+    size_t bytes = (size_t)(s->rows * o.heads * s->size) * sizeof *raw;
+    cr_expect_arr_eq(check_read(c, &o.raw), raw, bytes);
+}
+
+Test(qk_norm, forward) {
+    for
+        EACH_SHAPE(s) check_everywhere(forward, &shapes[s]);
+}
+
+struct gradients {
+    double *din, *din_size;         /* of a head */
+    double *dweight, *dweight_size; /* [D] */
+    const double *in, *weight;
+};
+
+/* With d = dout * weight and h = in * rstd: rstd * (d - h * mean(d * h)). The sizes are the same
+ * of absolute values; din_size begins with that of dout. */
+static void reference(const struct gradients *g, int64_t size) {
+    double rstd = rstd_of(g->in, size), sum = 0, sum_size = 0;
+    for (int64_t i = 0; i < size; i++) {
+        double h = g->in[i] * rstd, dh = g->weight[i] * h;
+        sum += g->din[i] * dh, sum_size += g->din_size[i] * fabs(dh);
+        g->dweight[i] += g->din[i] * h;
+        g->dweight_size[i] += g->din_size[i] * fabs(h);
+    }
+    for (int64_t i = 0; i < size; i++) {
+        double w = g->weight[i], h = g->in[i] * rstd, n = (double)size;
+        g->din[i] = rstd * (g->din[i] * w - h * sum / n);
+        g->din_size[i] = rstd * (g->din_size[i] * fabs(w) + fabs(h) * sum_size / n);
+    }
+}
+
+static void backward(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct operands o = make(c, s);
+    o.raw = check_normal(c, s->dtype, s->rows, o.heads * s->size, 2.0);
+    o.dq_weight = check_sum(c, s->parameter, s->size, 0);
+    o.dk_weight = check_sum(c, s->parameter, s->size, 0);
+    double *din = check_read(c, &o.inout), *din_size = check_read(c, &o.inout);
+    double *dweights[2] = {check_read(c, &o.dq_weight), check_read(c, &o.dk_weight)};
+    double *sizes[2] = {check_read(c, &o.dq_weight), check_read(c, &o.dk_weight)};
+    double *q = check_read(c, &o.q_weight), *k = check_read(c, &o.k_weight);
+    double *raw = check_read(c, &o.raw);
+    CHECK_OP(c, qk_norm_backward, .dinout = &o.inout, .dq_weight = &o.dq_weight,
+             .dk_weight = &o.dk_weight, .raw = &o.raw, .q_weight = &o.q_weight,
+             .k_weight = &o.k_weight, .angles = o.turns ? &o.angles : NULL,
+             .sequence_length = s->length, .heads = s->heads, .kv_heads = s->kv_heads,
+             .epsilon = (float)EPSILON);
+    if (!c->verify) return;
+    for (int64_t i = 0; i < s->rows * o.columns; i++) din_size[i] = fabs(din_size[i]);
+    for (int64_t i = 0; i < 2 * s->size; i++)
+        sizes[i / s->size][i % s->size] = fabs(sizes[i / s->size][i % s->size]);
+    for (int64_t i = 0; i < s->rows * o.heads; i++) {
+        int64_t at = i / o.heads * o.columns + i % o.heads * s->size;
+        bool key = i % o.heads >= s->heads;
+        struct gradients g = {din + at,   din_size + at,     dweights[key],
+                              sizes[key], raw + i * s->size, weight_of(s, q, k, i % o.heads)};
+        turn(g.din, g.din_size, o.turns, s, i / o.heads, -1);
+        reference(&g, s->size);
+    }
+    check_close(c, "qk_norm_backward", &o.inout, din, din_size);
+    check_close(c, "qk_norm_dweight", &o.dq_weight, dweights[0], sizes[0]);
+    check_close(c, "qk_norm_dweight", &o.dk_weight, dweights[1], sizes[1]);
+}
+
+Test(qk_norm, backward) {
+    for
+        EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
+}
+
+/* sum(dout * result) of one head of queries and one of keys. */
+enum { WIDTH = 6 };
+struct problem {
+    double in[2 * WIDTH], weight[2 * WIDTH], dout[2 * WIDTH];
+};
+
+static double objective(const void *state) {
+    const struct problem *p = state;
+    double total = 0;
+    for (int i = 0; i < 2 * WIDTH; i++) {
+        double rstd = rstd_of(p->in + i / WIDTH * WIDTH, WIDTH);
+        total += p->dout[i] * p->in[i] * rstd * p->weight[i];
+    }
+    return total;
+}
+
+static void differences(struct check *c, const void *given) {
+    (void)given;
+    struct problem p;
+    for (int i = 0; i < 2 * WIDTH; i++) {
+        p.in[i] = (i + 1) * (i % 2 ? -0.25 : 0.5);
+        p.weight[i] = 1 + 0.125 * i;
+        p.dout[i] = i % 3 - 0.5;
+    }
+    double zeros[WIDTH] = {0}, expected[2 * WIDTH], expected_weight[2 * WIDTH];
+    struct tensor raw = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 2 * WIDTH, p.in);
+    struct tensor q = check_tensor(c, CHECK_READ, DTYPE_F32, WIDTH, 0, p.weight);
+    struct tensor k = check_tensor(c, CHECK_READ, DTYPE_F32, WIDTH, 0, p.weight + WIDTH);
+    struct tensor d = check_tensor(c, CHECK_WRITE, DTYPE_F32, 1, 2 * WIDTH, p.dout);
+    struct tensor dq = check_tensor(c, CHECK_WRITE, DTYPE_F32, WIDTH, 0, zeros);
+    struct tensor dk = check_tensor(c, CHECK_WRITE, DTYPE_F32, WIDTH, 0, zeros);
+    CHECK_OP(c, qk_norm_backward, .dinout = &d, .dq_weight = &dq, .dk_weight = &dk, .raw = &raw,
+             .q_weight = &q, .k_weight = &k, .heads = 1, .kv_heads = 1, .epsilon = (float)EPSILON);
+    if (!c->verify) return;
+    for (int i = 0; i < 2 * WIDTH; i++) {
+        expected[i] = check_derivative(objective, &p, &p.in[i]);
+        expected_weight[i] = check_derivative(objective, &p, &p.weight[i]);
+    }
+    check_close(c, "differences", &d, expected, NULL);
+    check_close(c, "differences", &dq, expected_weight, NULL);
+    check_close(c, "differences", &dk, expected_weight + WIDTH, NULL);
+}
+
+Test(qk_norm, finite_differences) {
+    check_everywhere(differences, NULL);
+}
