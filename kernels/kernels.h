@@ -39,6 +39,7 @@
     S(attention_backward)           \
     X(cross_entropy)                \
     X(cast)                         \
+    X(copy_last_columns)            \
     X(clear)                        \
     X(loss_sum)                     \
     X(gradient_squares)             \
@@ -195,13 +196,16 @@ struct attention_forward_args {
 };
 
 /* Row `position` of attention_forward's result, for text that grows by one token at a time: the
- * query of that row over keys and values 0..position; qkv is the cache of both. */
+ * query of that row over keys and values 0..position. A row of the cache ends with them, as a row
+ * of qkv does; what is before them is not read. */
 struct attention_decode_args {
     const struct tensor *out; /* [B, H D] */
-    const struct tensor *qkv; /* [B, T, (H + 2 H_kv) D], of which rows 0..position are read */
-    int64_t position;         /* 0..T-1 */
-    int heads;                /* H */
-    int kv_heads;             /* H_kv */
+    const struct tensor *q;   /* [B, H D or more], of the row: the first columns are read */
+    const struct tensor
+        *cache;       /* [B, T, 2 H_kv D or more], dtype of q; rows 0..position are read */
+    int64_t position; /* 0..T-1 */
+    int heads;        /* H */
+    int kv_heads;     /* H_kv */
 };
 
 /* The gradients of a key and a value are the sums over the query heads that read them, added in a
@@ -232,6 +236,12 @@ struct cross_entropy_args {
 struct cast_args {
     const struct tensor *out, *in;
     bool masters;
+};
+
+/* Each row of out = the last C columns of that row of in. */
+struct copy_last_columns_args {
+    const struct tensor *out; /* [N, C] */
+    const struct tensor *in;  /* [N, C or more], same dtype */
 };
 
 /* Zero bytes. */

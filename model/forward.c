@@ -6,7 +6,8 @@
 struct pass {
     struct gpt *gpt;
     int64_t first, rows;
-    bool decodes; /* the one row attends to what earlier passes have left in qkv */
+    bool decodes; /* the one row attends to what earlier passes have kept */
+    bool keeps;   /* its keys and values are for later ones */
     bool again;   /* for the backward pass: nobody is told twice */
 };
 
@@ -102,13 +103,21 @@ static void prepare_heads(const struct pass *pass, const struct tensor *qkv, int
     }
 }
 
-static void attend(const struct pass *pass, struct layer_activations *a) {
+/* For rows that are decoded later, unless qkv itself stays. */
+static void keep_keys_and_values(const struct pass *pass, const struct tensor *qkv, int64_t l) {
+    struct tensor cache = gpt_cache(pass->gpt, l), rows = rows_of(pass, &cache);
+    if (pass->gpt->has_cache) OP(pass->gpt->be, copy_last_columns, .out = &rows, .in = qkv);
+}
+
+static void attend(const struct pass *pass, int64_t l) {
+    struct layer_activations *a = &pass->gpt->activations.layers[l];
     struct backend *be = pass->gpt->be;
     const struct gpt_shape *s = &pass->gpt->shape;
     struct tensor out = rows_of(pass, &a->attention_out);
     if (pass->decodes) {
-        struct tensor cache = tensor_split(&a->qkv, s->batch, s->sequence_length);
-        OP(be, attention_decode, .out = &out, .qkv = &cache, .position = pass->first,
+        struct tensor cache = gpt_cache(pass->gpt, l), q = rows_of(pass, &a->qkv);
+        cache = tensor_split(&cache, 1, tensor_rows(&cache));
+        OP(be, attention_decode, .out = &out, .q = &q, .cache = &cache, .position = pass->first,
            .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head);
     } else {
         struct tensor qkv = rows_of(pass, &a->qkv);
@@ -128,8 +137,9 @@ static void attention_block(const struct pass *pass, int64_t l) {
     if (!pass->gpt->shape.qk_norm) tell_one(pass, ACTIVATION_qkv, l);
     linear(pass, &qkv, &in, &w->qkv_weight, &w->qkv_bias, NULL);
     prepare_heads(pass, &qkv, l);
+    if (pass->keeps) keep_keys_and_values(pass, &qkv, l);
     tell_one(pass, ACTIVATION_attention_out, l);
-    attend(pass, a);
+    attend(pass, l);
     tell_one(pass, ACTIVATION_attention_projection, l);
     linear(pass, &projection, &out, &w->attention_projection_weight, &w->attention_projection_bias,
            NULL);
@@ -244,17 +254,17 @@ void gpt_recompute(struct gpt *gpt, int64_t layer) {
 }
 
 void gpt_forward(struct gpt *gpt) {
-    run(&(struct pass){gpt, 0, gpt->shape.rows, .decodes = false});
+    run(&(struct pass){gpt, 0, gpt->shape.rows, .keeps = false});
 }
 
 void gpt_prefill(struct gpt *gpt, int64_t rows) {
     assert(gpt->shape.batch == 1);
-    run(&(struct pass){gpt, 0, rows, .decodes = false});
+    run(&(struct pass){gpt, 0, rows, .keeps = true});
 }
 
 void gpt_decode(struct gpt *gpt, int64_t row) {
     assert(gpt->shape.batch == 1);
-    run(&(struct pass){gpt, row, 1, .decodes = true});
+    run(&(struct pass){gpt, row, 1, .decodes = true, .keeps = true});
 }
 
 /* The next operation writes rows of an activation of the model, or of its gradient. */

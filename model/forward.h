@@ -13,8 +13,8 @@
 void gpt_forward(struct gpt *gpt);
 
 /* The same for a batch of one sequence, in parts: rows 0..rows-1, and then one row after the other,
- * each seeing those before it through the keys and values that earlier calls left in the layers'
- * qkv. Models opened for GPT_SAMPLING keep these, and those in training, but with
+ * each seeing those before it through the keys and values that earlier calls left (gpt_cache).
+ * Models opened for GPT_SAMPLING keep these, and those in training, but with
  * train.recompute "layer" only if the config has them sample (see gpt->has_cache). */
 void gpt_prefill(struct gpt *gpt, int64_t rows);
 void gpt_decode(struct gpt *gpt, int64_t row);
@@ -26,8 +26,8 @@ void gpt_recompute(struct gpt *gpt, int64_t layer);
 /* After gpt_forward: fills activations.losses with the loss of each token. The logits, made a
  * chunk of rows at a time, are turned into their gradient at once when loss_scale is given
  * (backend memory): then activations.gradients.lnf_out is filled, and the gradient of
- * the head's weights becomes this part of it, or gains it (see gpt->accumulate). Gradients are those of
- * weight * *loss_scale * sum(losses). */
+ * the head's weights becomes this part of it, or gains it (see gpt->accumulate). Gradients are
+ * those of weight * *loss_scale * sum(losses). */
 void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight);
 
 /* After any of these: the logits of one row, in row 0 of activations.logits. */

@@ -67,16 +67,6 @@ static void carve_parameters(struct gpt *gpt, struct arena *arena, struct arena 
         masters_place(&gpt->masters, parameter_wte(gpt->list), &gpt->token_remainder);
 }
 
-/* The memory is there for any batch, since the plan must not depend on the one in place. */
-static void carve_cache(struct gpt *gpt, struct arena *arena, struct tensor *qkv) {
-    const struct gpt_shape *s = &gpt->shape;
-    struct tensor cache =
-        arena_tensor(arena, gpt->precision.activation[ACTIVATION_qkv],
-                     gpt->capacity.sequence_length, activation_extent(ACTIVATION_qkv, s).columns);
-    if (s->batch == 1 && s->rows <= gpt->capacity.sequence_length)
-        *qkv = tensor_slice(&cache, 0, s->rows);
-}
-
 /* The memory that tensors take turns in, each as large as the largest of them. */
 static void carve_scratch(const struct gpt *gpt, struct arena *arena,
                           void *scratch[SCRATCH_COUNT]) {
@@ -129,15 +119,16 @@ static void carve_activations(struct gpt *gpt, struct arena *arena) {
     const struct gpt_shape *s = &gpt->shape;
     struct activations *a = &gpt->activations;
     void *scratch[SCRATCH_COUNT];
-    if (s->positions == POSITIONS_ROPE) /* in the same place for any batch */
+    /* In the same places for any batch. */
+    if (s->positions == POSITIONS_ROPE)
         gpt->angles = arena_tensor(arena, DTYPE_F32, gpt->capacity.sequence_length, s->head_dim);
+    if (gpt->has_cache)
+        gpt->cache = arena_tensor(arena, gpt->precision.activation[ACTIVATION_qkv],
+                                  s->n_layer * gpt->capacity.sequence_length, 2 * shape_kv(s));
     a->tokens = arena_take(arena, (size_t)s->rows * sizeof *a->tokens);
     a->targets = arena_take(arena, (size_t)s->rows * sizeof *a->targets);
     carve_scratch(gpt, arena, scratch);
-    for (int64_t layer = -1; layer < s->n_layer; layer++) {
-        carve_layer(gpt, arena, scratch, layer);
-        if (gpt->has_cache && layer > 0) carve_cache(gpt, arena, &a->layers[layer].qkv);
-    }
+    for (int64_t layer = -1; layer < s->n_layer; layer++) carve_layer(gpt, arena, scratch, layer);
     place_gradients(gpt, scratch);
 }
 
@@ -307,6 +298,12 @@ void gpt_clear_gradients(struct gpt *gpt) {
     }
     clear_gradients(gpt, first, end);
     gpt->accumulate = false;
+}
+
+struct tensor gpt_cache(const struct gpt *gpt, int64_t layer) {
+    int64_t length = gpt->capacity.sequence_length;
+    if (!gpt->has_cache) return gpt->activations.layers[layer].qkv;
+    return tensor_slice(&gpt->cache, layer * length, length);
 }
 
 struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter) {

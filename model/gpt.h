@@ -60,8 +60,7 @@ struct gpt {
     enum gpt_use use;
     enum sharing sharing;
     bool offload;   /* the optimizer's state is in memory of the host */
-    bool has_cache; /* layers that share their qkv have keys and values of one sequence of their
-                     * own, in place while the batch is one sequence */
+    bool has_cache; /* since layers share their qkv, keys and values of a sequence are kept apart */
 
     struct parameter *list; /* stb_ds array, in the order of the flat arrays */
     int64_t count;          /* elements of a flat array */
@@ -74,6 +73,7 @@ struct gpt {
     struct tensor token_table; /* wte's masters, which the embedding reads, and what belongs to */
     int16_t *token_remainder;  /* them if they are split, else NULL */
     struct tensor angles;      /* fp32 [capacity's T, D], for rope: see struct rope_args */
+    struct tensor cache;       /* [n_layer T, 2 H_kv D] with capacity's T, if has_cache: k | v */
     struct activations activations;
 
     struct memory_plan memory;
@@ -107,6 +107,9 @@ void gpt_initialize(struct gpt *gpt, uint64_t seed);
 /* Begins a step's gradients: clears those that are only ever added to, and has the next backward
  * pass replace those of matrices, which saves writing and reading them once. */
 void gpt_clear_gradients(struct gpt *gpt);
+
+/* What attention_decode reads as the cache of a layer: [T, ...], rows that end with k | v. */
+struct tensor gpt_cache(const struct gpt *gpt, int64_t layer);
 
 /* What a parameter occupies in a flat array, without padding rows. */
 struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter);

@@ -229,8 +229,8 @@ static void gradient_norm_body(const struct subject *s) {
 }
 
 static void attention_decode_body(const struct subject *s) {
-    OP(s->be, attention_decode, .out = &s->t[0], .qkv = &s->t[1], .position = s->bench->seq - 1,
-       .heads = (int)s->heads, .kv_heads = (int)s->heads);
+    OP(s->be, attention_decode, .out = &s->t[0], .q = &s->t[2], .cache = &s->t[1],
+       .position = s->bench->seq - 1, .heads = (int)s->heads, .kv_heads = (int)s->heads);
 }
 
 static void embedding_forward_body(const struct subject *s) {
@@ -326,7 +326,8 @@ static double make_attention_decode(struct subject *s, int64_t N, int64_t C) {
     int64_t T = s->bench->seq, sequences = 4 * N / T;
     s->heads = s->bench->heads;
     make(s, 0, DTYPE_BF16, sequences, C, 0);
-    make(s, 1, DTYPE_BF16, sequences * T, 3 * C, 1);
+    make(s, 1, DTYPE_BF16, sequences * T, 2 * C, 1);
+    make(s, 2, DTYPE_BF16, sequences, C, 1);
     s->t[1] = tensor_split(&s->t[1], sequences, T);
     return (double)(sequences * T * 2 * C) * 2;
 }

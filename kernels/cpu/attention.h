@@ -251,18 +251,22 @@ struct row_sizes {
     int64_t stride;                 /* (H + 2 H_kv) D */
 };
 
-static inline struct row_sizes row_sizes(const struct tensor *qkv, int heads, int kv_heads) {
-    int64_t stride = tensor_columns(qkv), all_heads = heads + 2 * (int64_t)kv_heads;
-    int64_t size = stride / all_heads;
-    assert(qkv->rank == 3 && kv_heads >= 1 && heads % kv_heads == 0);
-    assert(size >= 1 && size * all_heads == stride);
+static inline struct row_sizes head_sizes(int64_t size, int heads, int kv_heads) {
+    assert(size >= 1 && kv_heads >= 1 && heads % kv_heads == 0);
     return (struct row_sizes){.heads = heads,
                               .kv_heads = kv_heads,
                               .group = heads / kv_heads,
                               .head_size = size,
                               .columns = heads * size,
                               .kv_columns = kv_heads * size,
-                              .stride = stride};
+                              .stride = (heads + 2 * (int64_t)kv_heads) * size};
+}
+
+static inline struct row_sizes row_sizes(const struct tensor *qkv, int heads, int kv_heads) {
+    struct row_sizes sizes =
+        head_sizes(tensor_columns(qkv) / (heads + 2 * (int64_t)kv_heads), heads, kv_heads);
+    assert(qkv->rank == 3 && sizes.stride == tensor_columns(qkv));
+    return sizes;
 }
 
 /* The rows of one head in a tensor: row t begins at element first + t * stride. */

@@ -42,14 +42,18 @@ struct buffers {
 };
 
 static struct sizes sizes_of(const struct attention_decode_args *args) {
-    const struct tensor *qkv = args->qkv;
-    struct row_sizes row = row_sizes(qkv, args->heads, args->kv_heads);
-    assert(tensor_rows(args->out) == qkv->shape[0] && tensor_columns(args->out) == row.columns);
+    const struct tensor *cache = args->cache;
+    int64_t size = tensor_columns(args->out) / args->heads;
+    struct row_sizes row = head_sizes(size, args->heads, args->kv_heads);
+    assert(tensor_columns(args->out) == row.columns && tensor_columns(args->q) >= row.columns);
+    assert(tensor_rows(args->out) == cache->shape[0] && tensor_rows(args->q) == cache->shape[0]);
+    assert(cache->rank == 3 && tensor_columns(cache) >= 2 * row.kv_columns);
+    assert(args->q->dtype == cache->dtype);
     return (struct sizes){
-        .batch = qkv->shape[0],
-        .length = qkv->shape[1],
+        .batch = cache->shape[0],
+        .length = cache->shape[1],
         .row = row,
-        .blocks_max = blocks_of(qkv->shape[1], KEYS),
+        .blocks_max = blocks_of(cache->shape[1], KEYS),
         .partial_floats = round_up(2 * row.heads + row.columns, LINE_FLOATS),
         .buffer_floats =
             round_up(row.columns + ROWS * row.kv_columns + row.heads * KEYS, LINE_FLOATS),
@@ -158,9 +162,10 @@ static void widen_rows(const float **rows, struct head_rows from, float *buffer,
 
 /* weights[h][j] = q . key of position row + j, for all heads. */
 static void block_scores(const struct row_sizes *sizes, const struct buffers *buffers,
-                         const float *q, const struct tensor *qkv, int64_t row, int64_t keys) {
+                         const float *q, const struct tensor *cache, int64_t row, int64_t keys) {
     int64_t size = sizes->head_size, group = sizes->group, heads = sizes->heads;
-    struct head_rows all_keys = head_rows_at(qkv, row, sizes->columns, sizes->kv_columns);
+    int64_t column = tensor_columns(cache) - 2 * sizes->kv_columns;
+    struct head_rows all_keys = head_rows_at(cache, row, column, sizes->kv_columns);
     const float *k[ROWS];
     for (int64_t j = 0; j < keys; j += ROWS) {
         int64_t count = block_length(j, keys, ROWS);
@@ -199,10 +204,10 @@ static void block_softmax(const struct sizes *sizes, float *weights, const struc
 }
 
 static void block_values(const struct row_sizes *sizes, const struct buffers *buffers, float *out,
-                         const struct tensor *qkv, int64_t row, int64_t keys) {
+                         const struct tensor *cache, int64_t row, int64_t keys) {
     int64_t size = sizes->head_size, group = sizes->group, heads = sizes->heads;
-    struct head_rows all_values =
-        head_rows_at(qkv, row, sizes->columns + sizes->kv_columns, sizes->kv_columns);
+    int64_t column = tensor_columns(cache) - sizes->kv_columns;
+    struct head_rows all_values = head_rows_at(cache, row, column, sizes->kv_columns);
     const float *v[ROWS];
     memset(out, 0, (size_t)sizes->columns * sizeof *out);
     for (int64_t j = 0; j < keys; j += ROWS) {
@@ -248,7 +253,6 @@ size_t cpu_attention_decode_scratch(struct backend *be, const struct attention_d
 }
 
 void cpu_attention_decode(struct backend *be, const struct attention_decode_args *args) {
-    const struct tensor *qkv = args->qkv;
     struct sizes sizes = sizes_of(args);
     int64_t keys = args->position + 1, blocks = blocks_of(keys, KEYS);
     float *scratch = backend_workspace(be, cpu_attention_decode_scratch(be, args));
@@ -262,11 +266,10 @@ void cpu_attention_decode(struct backend *be, const struct attention_decode_args
             int64_t row = batch * sizes.length, count = block_length(first, keys, KEYS);
             struct partial partial = partial_at(scratch, &sizes, batch * sizes.blocks_max + block);
             const float *q;
-            widen_rows(&q, head_rows_at(qkv, row + args->position, 0, sizes.row.columns), buffers.q,
-                       0, 1);
-            block_scores(&sizes.row, &buffers, q, qkv, row + first, count);
+            widen_rows(&q, head_rows_at(args->q, batch, 0, sizes.row.columns), buffers.q, 0, 1);
+            block_scores(&sizes.row, &buffers, q, args->cache, row + first, count);
             block_softmax(&sizes, buffers.weights, &partial, count);
-            block_values(&sizes.row, &buffers, partial.out, qkv, row + first, count);
+            block_values(&sizes.row, &buffers, partial.out, args->cache, row + first, count);
         }
 #pragma omp for
         for (int64_t i = 0; i < sizes.batch * sizes.row.heads; i++)

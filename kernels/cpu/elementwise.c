@@ -59,6 +59,17 @@ void cpu_cast(struct backend *be, const struct cast_args *args) {
     }
 }
 
+void cpu_copy_last_columns(struct backend *be, const struct copy_last_columns_args *args) {
+    (void)be;
+    const struct tensor *out = args->out, *in = args->in;
+    size_t value = dtype_bytes(in->dtype), bytes = (size_t)tensor_columns(out) * value;
+    size_t stride = (size_t)tensor_columns(in) * value;
+    assert(out->dtype == in->dtype && tensor_rows(out) == tensor_rows(in) && bytes <= stride);
+    for (size_t row = 0; row < (size_t)tensor_rows(out); row++)
+        memcpy((char *)out->data + row * bytes, (const char *)in->data + (row + 1) * stride - bytes,
+               bytes);
+}
+
 void cpu_clear(struct backend *be, const struct clear_args *args) {
     (void)be;
     enum { BYTES = 1 << 16 };

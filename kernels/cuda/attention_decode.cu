@@ -31,10 +31,10 @@ enum {
 
 /* Scores are scaled to be exponents of 2. */
 struct decode_problem {
-    const void *qkv;
+    const void *q, *cache;
     float2 *states; /* [B, H, parts]: the largest score, the sum of weights relative to it */
     float *sums;    /* [B, H, parts, D]: weights times values */
-    int64_t length, stride;
+    int64_t q_stride, length, stride; /* columns of q; rows of a sequence's cache, columns */
     int heads, kv_heads, width, keys, parts, part_keys;
     float exponent_scale; /* log2(e) / sqrt(D) */
 };
@@ -208,10 +208,10 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     int head = (int)blockIdx.x / problem.parts, part = (int)blockIdx.x % problem.parts;
     int batch = head / problem.heads, group = problem.heads / problem.kv_heads;
     int64_t values = (int64_t)problem.kv_heads * problem.width; /* columns after the keys */
-    const T *rows_of_batch = (const T *)problem.qkv + batch * problem.length * problem.stride;
-    const T *base = rows_of_batch + head % problem.heads * problem.width + column;
-    const T *keys =
-        rows_of_batch + (problem.heads + head % problem.heads / group) * problem.width + column;
+    const T *base = (const T *)problem.q + batch * problem.q_stride +
+                    head % problem.heads * problem.width + column;
+    const T *keys = (const T *)problem.cache + (batch * problem.length + 1) * problem.stride -
+                    2 * values + head % problem.heads / group * problem.width + column;
     struct decode_state<L::CHUNKS, L::N> state = {
         - INFINITY, 0, {
             { 0 }
@@ -219,7 +219,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS)
     };
     struct chunk<T, L::N> query[L::CHUNKS];
     float q[L::CHUNKS][L::N];
-    row_read<T, W, WHOLE>(query, base + (problem.keys - 1) * problem.stride, left);
+    row_read<T, W, WHOLE>(query, base, left);
 #pragma unroll
     for (int c = 0; c < L::CHUNKS; c++) unpack(q[c], &query[c]);
     int begin = part * problem.part_keys, end = begin + problem.part_keys;
@@ -282,6 +282,18 @@ static int padded_width(int64_t width) {
     return width <= 32 ? 32 : width <= 64 ? 64 : width <= 128 ? 128 : WIDTH_MAX;
 }
 
+static struct attention_shape decode_shape(const struct attention_decode_args *args) {
+    int64_t width = tensor_columns(args->out) / args->heads;
+    assert(args->cache->rank == 3 && args->heads % args->kv_heads == 0);
+    assert(tensor_columns(args->out) == args->heads * width);
+    assert(tensor_columns(args->q) >= args->heads * width);
+    assert(tensor_columns(args->cache) >= 2 * args->kv_heads * width);
+    assert(tensor_rows(args->q) == args->cache->shape[0]);
+    assert(tensor_rows(args->out) == args->cache->shape[0]);
+    assert(args->q->dtype == args->cache->dtype);
+    return {args->cache->shape[0], args->cache->shape[1], args->heads, args->kv_heads, width};
+}
+
 /* By the whole sequence, so that a later position is split in the same places. */
 static int64_t part_keys(const struct attention_shape *shape, enum dtype dtype) {
     int64_t round = ROUND_BYTES / (padded_width(shape->width) * (int64_t)dtype_bytes(dtype));
@@ -289,9 +301,9 @@ static int64_t part_keys(const struct attention_shape *shape, enum dtype dtype) 
 }
 
 size_t cuda_attention_decode_scratch(struct backend *be, const struct attention_decode_args *args) {
-    struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
+    struct attention_shape shape = decode_shape(args);
     if (refused(be, &shape)) return 0;
-    int64_t parts = blocks_of(shape.sequence, part_keys(&shape, args->qkv->dtype));
+    int64_t parts = blocks_of(shape.sequence, part_keys(&shape, args->cache->dtype));
     return (size_t)(shape.batch * shape.heads * parts) *
            (sizeof(float2) + (size_t)shape.width * sizeof(float));
 }
@@ -311,7 +323,9 @@ template <typename T>
 static void parts_launch(struct backend *be, const struct decode_problem *problem,
                          unsigned blocks) {
     int at_once = 16 / (int)sizeof(T);
-    bool whole = aligned_to(problem->qkv, 16) && problem->width % at_once == 0;
+    bool whole = aligned_to(problem->q, 16) && aligned_to(problem->cache, 16) &&
+                 problem->width % at_once == 0 && problem->q_stride % at_once == 0 &&
+                 problem->stride % at_once == 0;
     switch (padded_width(problem->width)) {
     case 32: part_launch<T, 32>(be, problem, blocks, whole); break;
     case 64: part_launch<T, 64>(be, problem, blocks, whole); break;
@@ -321,20 +335,20 @@ static void parts_launch(struct backend *be, const struct decode_problem *proble
 }
 
 void cuda_attention_decode(struct backend *be, const struct attention_decode_args *args) {
-    struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
+    struct attention_shape shape = decode_shape(args);
     assert(args->position >= 0 && args->position < shape.sequence);
-    assert(tensor_columns(args->out) == shape.heads * shape.width);
-    assert(tensor_rows(args->out) == shape.batch);
     if (refused(be, &shape)) return;
     struct decode_problem problem;
     int64_t all_heads = shape.batch * shape.heads, keys = args->position + 1;
-    int64_t keys_of_part = part_keys(&shape, args->qkv->dtype);
+    int64_t keys_of_part = part_keys(&shape, args->cache->dtype);
     int64_t parts = blocks_of(keys, keys_of_part);
-    problem.qkv = args->qkv->data;
+    problem.q = args->q->data;
+    problem.cache = args->cache->data;
+    problem.q_stride = tensor_columns(args->q);
     problem.states = (float2 *)backend_workspace(be, cuda_attention_decode_scratch(be, args));
     problem.sums = (float *)(problem.states + all_heads * parts);
     problem.length = shape.sequence;
-    problem.stride = tensor_columns(args->qkv);
+    problem.stride = tensor_columns(args->cache);
     problem.heads = (int)shape.heads;
     problem.kv_heads = (int)shape.kv_heads;
     problem.width = (int)shape.width;
@@ -342,7 +356,7 @@ void cuda_attention_decode(struct backend *be, const struct attention_decode_arg
     problem.parts = (int)parts;
     problem.part_keys = (int)keys_of_part;
     problem.exponent_scale = (float)(1.4426950408889634 / sqrt((double)shape.width));
-    STORAGE_SWITCH(args->qkv->dtype, T,
+    STORAGE_SWITCH(args->cache->dtype, T,
                    parts_launch<T>(be, &problem, (unsigned)(all_heads * parts)));
     unsigned threads = shape.width <= PARTS_MAX ? PARTS_MAX : padded_width(shape.width);
     STORAGE_SWITCH(args->out->dtype, T,

@@ -1,4 +1,4 @@
-/* Passes over arrays without structure: casts, zeros, and the mean loss. */
+/* Passes over arrays without much structure: casts, copies, zeros, and the mean loss. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/rounding.h"
@@ -53,6 +53,38 @@ void cuda_cast(struct backend *be, const struct cast_args *args) {
             STORAGE_SWITCH(args->in->dtype, From, (cast<To, From>(be, args->out, args->in))));
     }
     cuda_launched(be, "cast");
+}
+
+/* By units of 16 bytes where rows are made of them, else of one value. */
+template <typename Unit>
+static __global__ void __launch_bounds__(CAST_THREADS)
+    copy_last_columns_kernel(Unit *__restrict__ out, const Unit *__restrict__ in, int64_t count,
+                             int64_t columns, int64_t in_columns) {
+    int64_t i = (int64_t)blockIdx.x * CAST_THREADS + threadIdx.x;
+    if (i < count) out[i] = in[(i / columns + 1) * in_columns - columns + i % columns];
+}
+
+template <typename Unit>
+static void copy_last_columns(struct backend *be, const struct copy_last_columns_args *args,
+                              int64_t values) {
+    int64_t count = tensor_count(args->out) / values;
+    LAUNCH(copy_last_columns_kernel<Unit>, (unsigned)blocks_of(count, CAST_THREADS), CAST_THREADS,
+           0, cuda_state(be)->compute, (Unit *)args->out->data, (const Unit *)args->in->data, count,
+           tensor_columns(args->out) / values, tensor_columns(args->in) / values);
+}
+
+void cuda_copy_last_columns(struct backend *be, const struct copy_last_columns_args *args) {
+    const struct tensor *out = args->out, *in = args->in;
+    int64_t values = 16 / (int64_t)dtype_bytes(out->dtype);
+    assert(out->dtype == in->dtype && tensor_rows(out) == tensor_rows(in));
+    assert(tensor_columns(out) <= tensor_columns(in));
+    if (tensor_count(out) == 0) return;
+    if (aligned_to(out->data, 16) && aligned_to(in->data, 16) &&
+        tensor_columns(out) % values == 0 && tensor_columns(in) % values == 0)
+        copy_last_columns<uint4>(be, args, values);
+    else if (out->dtype == DTYPE_F32) copy_last_columns<uint32_t>(be, args, 1);
+    else copy_last_columns<uint16_t>(be, args, 1);
+    cuda_launched(be, "copy_last_columns");
 }
 
 void cuda_clear(struct backend *be, const struct clear_args *args) {

@@ -50,11 +50,42 @@ static struct tensor placed(struct check *c, enum check_use use, enum dtype dtyp
     return tensor_view(&part, rows, columns);
 }
 
-static struct tensor cache_of(struct check *c, const struct shape *s, const double *values) {
-    int64_t columns = row_of(s).columns;
-    struct tensor flat =
-        placed(c, CHECK_READ, s->qkv, s->batch * s->length, columns, values, s->odd);
-    return check_rank3(flat, s->batch, s->length, columns);
+struct operands {
+    struct tensor q, cache;
+};
+
+/* In turn caches of keys and values alone with queries alone, and whole rows of qkv for both. */
+static bool is_narrow(const struct shape *s) {
+    return (s->position + s->head_columns) % 2;
+}
+
+static struct operands operands_of(struct check *c, const struct shape *s, const double *values) {
+    struct qkv_row row = row_of(s);
+    int64_t rows = s->batch * s->length, first = is_narrow(s) ? row.q_columns : 0;
+    int64_t columns = row.columns - first, q_columns = is_narrow(s) ? first : columns;
+    double *q = check_doubles(c, s->batch * q_columns), *cache = check_doubles(c, rows * columns);
+    for (int64_t i = 0; i < rows * columns; i++)
+        cache[i] = values[i / columns * row.columns + first + i % columns];
+    for (int64_t i = 0; i < s->batch * q_columns; i++)
+        q[i] = values[(i / q_columns * s->length + s->position) * row.columns + i % q_columns];
+    struct tensor flat = placed(c, CHECK_READ, s->qkv, rows, columns, cache, s->odd);
+    return (struct operands){placed(c, CHECK_READ, s->qkv, s->batch, q_columns, q, s->odd),
+                             check_rank3(flat, s->batch, s->length, columns)};
+}
+
+/* Rows of qkv as they are stored, where they are read. */
+static double *stored_values(struct check *c, const struct shape *s, const struct operands *o) {
+    struct qkv_row row = row_of(s);
+    double *values = check_doubles(c, s->batch * s->length * row.columns);
+    double *q = check_read(c, &o->q), *cache = check_read(c, &o->cache);
+    int64_t q_columns = tensor_columns(&o->q), columns = tensor_columns(&o->cache);
+    for (int64_t i = 0; i < s->batch * s->length; i++)
+        memcpy(values + (i + 1) * row.columns - columns, cache + i * columns,
+               (size_t)columns * sizeof *values);
+    for (int64_t b = 0; b < s->batch; b++)
+        memcpy(values + (b * s->length + s->position) * row.columns, q + b * q_columns,
+               (size_t)row.q_columns * sizeof *values);
+    return values;
 }
 
 static struct tensor output_of(struct check *c, const struct shape *s) {
@@ -63,14 +94,14 @@ static struct tensor output_of(struct check *c, const struct shape *s) {
 
 /* Planned for position 0: what is reserved must be enough for the whole length. */
 static void decode(struct check *c, const struct shape *s, const struct tensor *out,
-                   const struct tensor *qkv) {
+                   const struct operands *in) {
     int kv_heads = (int)row_of(s).kv_heads;
     check_plan_begin(c);
-    OP(&c->be, attention_decode, .out = out, .qkv = qkv, .position = 0, .heads = (int)s->heads,
-       .kv_heads = kv_heads);
-    check_plan_end(c, "attention_decode");
-    OP(&c->be, attention_decode, .out = out, .qkv = qkv, .position = s->position,
+    OP(&c->be, attention_decode, .out = out, .q = &in->q, .cache = &in->cache, .position = 0,
        .heads = (int)s->heads, .kv_heads = kv_heads);
+    check_plan_end(c, "attention_decode");
+    OP(&c->be, attention_decode, .out = out, .q = &in->q, .cache = &in->cache,
+       .position = s->position, .heads = (int)s->heads, .kv_heads = kv_heads);
     check_finished(c, "attention_decode");
 }
 
@@ -132,10 +163,11 @@ static void exact(struct check *c, const void *given) {
     const struct shape *s = given;
     double *values = random_values(c, s);
     poison_unread(s, values);
-    struct tensor qkv = cache_of(c, s, values), out = output_of(c, s);
-    decode(c, s, &out, &qkv);
+    struct operands in = operands_of(c, s, values);
+    struct tensor out = output_of(c, s);
+    decode(c, s, &out, &in);
     if (!c->verify) return;
-    struct expected expected = reference(c, s, check_read(c, &qkv));
+    struct expected expected = reference(c, s, stored_values(c, s, &in));
     check_close(c, "attention_decode", &out, expected.out, expected.size);
 }
 
@@ -269,8 +301,9 @@ static void minus_infinity(struct check *c, const void *given) {
             at[columns] = t < seen ? 0 : -0x1p100;
             if (t < seen) expected[i] += check_round(at[2 * columns], s->qkv) / (double)seen;
         }
-    struct tensor qkv = cache_of(c, s, values), out = output_of(c, s);
-    decode(c, s, &out, &qkv);
+    struct operands in = operands_of(c, s, values);
+    struct tensor out = output_of(c, s);
+    decode(c, s, &out, &in);
     if (c->verify) check_close(c, "attention_decode", &out, expected, NULL);
 }
 
@@ -288,8 +321,9 @@ static void nan_spreads(struct check *c, const void *given) {
     double *values = random_values(c, s);
     values[row * 3 * columns + columns + width] = NAN; /* a key of head 1 */
     values[row * 3 * columns + 2 * columns + 2] = NAN; /* column 2 of head 0 */
-    struct tensor qkv = cache_of(c, s, values), out = output_of(c, s);
-    decode(c, s, &out, &qkv);
+    struct operands in = operands_of(c, s, values);
+    struct tensor out = output_of(c, s);
+    decode(c, s, &out, &in);
     double *got = check_read(c, &out);
     for (int64_t i = 0; i < columns; i++)
         cr_assert(!isnan(got[i]) == !(i / width == 1 || i == 2), "column %d", (int)i);
@@ -313,7 +347,9 @@ static const char *row_kind(const struct shape *s) {
 static void rows_of_forward(struct check *c, const void *given) {
     struct shape s = *(const struct shape *)given;
     int64_t columns = row_of(&s).q_columns, rows = s.batch * s.length;
-    struct tensor qkv = cache_of(c, &s, random_values(c, &s));
+    double *values = random_values(c, &s);
+    struct tensor flat_qkv = placed(c, CHECK_READ, s.qkv, rows, row_of(&s).columns, values, false);
+    struct tensor qkv = check_rank3(flat_qkv, s.batch, s.length, row_of(&s).columns);
     struct tensor flat = check_output(c, s.out, rows, columns);
     struct tensor all = check_rank3(flat, s.batch, s.length, columns);
     struct tensor lse = check_output(c, DTYPE_F32, s.batch * s.heads, s.length);
@@ -322,12 +358,13 @@ static void rows_of_forward(struct check *c, const void *given) {
     double *forward = check_read(c, &all), *row = check_doubles(c, s.batch * columns);
     for (s.position = 0; s.position < s.length; s.position += 1 + s.position / 4) {
         struct tensor out = output_of(c, &s);
-        decode(c, &s, &out, &qkv);
+        struct operands in = operands_of(c, &s, values);
+        decode(c, &s, &out, &in);
         if (!c->verify) continue;
         for (int64_t b = 0; b < s.batch; b++)
             memcpy(row + b * columns, forward + (b * s.length + s.position) * columns,
                    (size_t)columns * sizeof *row);
-        struct expected expected = reference(c, &s, check_read(c, &qkv));
+        struct expected expected = reference(c, &s, stored_values(c, &s, &in));
         check_close(c, row_kind(&s), &out, row, expected.size);
     }
 }
@@ -345,9 +382,10 @@ Test(attention_decode, rows_of_forward) {
 /* The CPU takes any head; the GPU's registers end somewhere. */
 static void too_wide(struct check *c, const void *given) {
     const struct shape *s = given;
-    struct tensor qkv = cache_of(c, s, random_values(c, s)), out = output_of(c, s);
-    OP(&c->be, attention_decode, .out = &out, .qkv = &qkv, .position = 3, .heads = (int)s->heads,
-       .kv_heads = (int)s->heads);
+    struct operands in = operands_of(c, s, random_values(c, s));
+    struct tensor out = output_of(c, s);
+    OP(&c->be, attention_decode, .out = &out, .q = &in.q, .cache = &in.cache, .position = 3,
+       .heads = (int)s->heads, .kv_heads = (int)s->heads);
     cr_assert(strstr(c->be.failure.text, "257"), "%s", c->be.failure.text);
 }
 

@@ -47,6 +47,15 @@ static struct tensor given_rows(struct check *c, const struct shape *s, int64_t 
     return check_rank3(flat, s->batch, s->length, columns);
 }
 
+/* Of each sequence. */
+static struct tensor last_rows(struct check *c, const struct shape *s, int64_t columns,
+                               const double *values) {
+    double *last = check_doubles(c, s->batch * columns);
+    for (int64_t i = 0; i < s->batch * columns; i++)
+        last[i] = values[((i / columns + 1) * s->length - 1) * columns + i % columns];
+    return check_tensor(c, CHECK_READ, s->dtype, s->batch, columns, last);
+}
+
 static struct results run(struct check *c, const struct shape *s, int kv_heads,
                           const double *values, const double *dout_values) {
     struct qkv_row row = qkv_row(s->heads, kv_heads, s->width);
@@ -61,8 +70,9 @@ static struct results run(struct check *c, const struct shape *s, int kv_heads,
              .kv_heads = kv_heads);
     CHECK_OP(c, attention_backward, .dqkv = &dqkv, .dout = &dout, .qkv = &qkv, .out = &out,
              .lse = lse.data, .heads = heads, .kv_heads = kv_heads);
-    CHECK_OP(c, attention_decode, .out = &decoded, .qkv = &qkv, .position = s->length - 1,
-             .heads = heads, .kv_heads = kv_heads);
+    struct tensor q = last_rows(c, s, row.columns, values);
+    CHECK_OP(c, attention_decode, .out = &decoded, .q = &q, .cache = &qkv,
+             .position = s->length - 1, .heads = heads, .kv_heads = kv_heads);
     return (struct results){check_read(c, &out), check_read(c, &lse), check_read(c, &dqkv),
                             check_read(c, &decoded)};
 }
