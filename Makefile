@@ -167,7 +167,7 @@ endif
 USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS)) \
                 COMPARE=./$(word 3,$(PROGRAMS))
 
-.PHONY: all test test-split test-isa test-sanitize test-device test-races bench bench-adamw bench-products bench-busy \
+.PHONY: all test test-split test-isa test-sanitize test-device test-races bench bench-adamw bench-passes bench-products bench-busy \
         cuda-report cuda-coverage check-mutants check generate fuzz install uninstall dist \
         clean help force
 .SUFFIXES:
@@ -211,7 +211,7 @@ $(OUT)/device_tests: $(call object,$(DEVICE_TESTS)) $(LIBRARY)
 # Programs of one file each: bench times training, bench_products its matrix products,
 # bench_tokenizer the tokenizer, and logits prints what a model predicts, for
 # scripts/check_huggingface.sh.
-$(addprefix $(OUT)/,split_all bench bench_adamw bench_products bench_tokenizer encode_file logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
+$(addprefix $(OUT)/,split_all bench bench_adamw bench_passes bench_products bench_tokenizer encode_file logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
 
@@ -312,6 +312,9 @@ bench: $(OUT)/bench
 
 bench-adamw: $(OUT)/bench_adamw
 	$(OUT)/bench_adamw
+
+bench-passes: $(OUT)/bench_passes
+	$(OUT)/bench_passes
 
 bench-products: $(OUT)/bench_products
 	$(OUT)/bench_products
@@ -420,6 +423,7 @@ help:
 	@echo "make test-races     the same on the emulated GPU, under ThreadSanitizer"
 	@echo "make bench          GPT-2 124M (FAMILY=llama: SmolLM2 135M): ms by part, ratio to products"
 	@echo "make bench-adamw    the update of that step with each form of its arrays"
+	@echo "make bench-passes   norms, rope and gated SiLU beside copies of memory"
 	@echo "make bench-products each product of that step by each implementation of the library"
 	@echo "make bench-busy     ms per step alone, and beside an endless loop"
 	@echo "make build/fast/bench_tokenizer  MB/s of the tokenizer: bench_tokenizer DIR FILE ..."

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """PyTorch on the same model, as the yardstick of scripts/gpu_check.sh.
 
-GPT-2 124M written the way PyTorch is fast: torch.compile, SDPA, autocast, fused AdamW, the
-vocabulary padded to 50304, the loss on 16-bit logits in fp32. Prints tokens/s for fp32, tf32, fp16
-and bf16, peak memory, and the speed of SDPA's flash attention alone. --json writes the figures, one
-record a line. --tiny is a rehearsal on the CPU. --warm-up only fills the cache of torch.compile.
+GPT-2 124M, or SmolLM2 135M with --family llama, written the way PyTorch is fast: torch.compile,
+SDPA, autocast, fused AdamW, the vocabulary padded to 50304, the loss on 16-bit logits in fp32.
+Prints tokens/s for fp32, tf32, fp16 and bf16, peak memory, and the speed of SDPA's flash attention
+alone. --json writes the figures, one record a line. --device cpu measures there, with --eager what
+`make bench` compares with. --tiny is a rehearsal on the CPU. --warm-up only fills the cache of
+torch.compile.
 """
 import argparse
 import json
@@ -42,6 +44,64 @@ class Block(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
 
 
+def rotate(x, cosines, sines):
+    low, high = x.chunk(2, dim=-1)
+    return x * cosines + torch.cat((-high, low), dim=-1) * sines
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads, self.kv_heads, self.size = heads, heads // 3, width // heads
+        hidden = 8 * width // 3
+        self.norm1, self.norm2 = nn.RMSNorm(width, 1e-5), nn.RMSNorm(width, 1e-5)
+        self.qkv = nn.Linear(width, (heads + 2 * self.kv_heads) * self.size, bias=False)
+        self.projection = nn.Linear(width, width, bias=False)
+        self.gate_up = nn.Linear(width, 2 * hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x, turns):
+        batch, length, width = x.shape
+        rows = self.qkv(self.norm1(x)).view(batch, length, -1, self.size).transpose(1, 2)
+        q, k, v = rows.split((self.heads, self.kv_heads, self.kv_heads), dim=1)
+        q, k = (rotate(part, *turns).to(v.dtype) for part in (q, k))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.projection(y.transpose(1, 2).reshape(batch, length, width))
+        gate, up = self.gate_up(self.norm2(x)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class Llama(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        self.tokens = nn.Embedding(sizes.vocabulary, sizes.width)
+        self.blocks = nn.ModuleList(
+            LlamaBlock(sizes.width, sizes.heads) for _ in range(sizes.layers))
+        self.norm = nn.RMSNorm(sizes.width, 1e-5)
+        size = sizes.width // sizes.heads
+        waves = 1e5 ** (-torch.arange(0, size, 2) / size)
+        angles = torch.outer(torch.arange(sizes.seq), waves).repeat(1, 2)
+        self.register_buffer("cosines", angles.cos())
+        self.register_buffer("sines", angles.sin())
+        finish(self, sizes)
+
+    def forward(self, inputs, targets):
+        x = self.tokens(inputs)
+        for block in self.blocks:
+            x = block(x, (self.cosines, self.sines))
+        logits = self.head(self.norm(x))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def finish(model, sizes):
+    """Weights, and a head that is the embedding."""
+    model.head = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            nn.init.normal_(parameter, std=0.02)
+    model.head.weight = model.tokens.weight
+
+
 class GPT(nn.Module):
     def __init__(self, sizes):
         super().__init__()
@@ -49,11 +109,7 @@ class GPT(nn.Module):
         self.positions = nn.Embedding(sizes.seq, sizes.width)
         self.blocks = nn.ModuleList(Block(sizes.width, sizes.heads) for _ in range(sizes.layers))
         self.norm = nn.LayerNorm(sizes.width)
-        self.head = nn.Linear(sizes.width, sizes.vocabulary, bias=False)
-        for parameter in self.parameters():
-            if parameter.dim() > 1:
-                nn.init.normal_(parameter, std=0.02)
-        self.head.weight = self.tokens.weight
+        finish(self, sizes)
 
     def forward(self, inputs, targets):
         x = self.tokens(inputs) + self.positions.weight[: inputs.shape[1]]
@@ -61,6 +117,9 @@ class GPT(nn.Module):
             x = block(x)
         logits = self.head(self.norm(x))
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+FAMILIES = {"gpt2": GPT, "llama": Llama}
 
 
 def wait(device):
@@ -80,7 +139,7 @@ class Training:
             torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
             torch.backends.cudnn.allow_tf32 = precision == "tf32"
         self.device, self.lower = device, LOWER.get(precision)
-        self.model = GPT(options).to(device)
+        self.model = FAMILIES[options.family](options).to(device)
         self.call = self.model if options.eager else torch.compile(self.model)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1,
@@ -195,7 +254,9 @@ def read_options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--seq", type=int, default=1024)
-    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--layers", type=int)
+    parser.add_argument("--family", choices=FAMILIES, default="gpt2")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--seconds", type=float, default=2, help="about, for each figure")
     parser.add_argument("--precision", choices=PRECISIONS, action="append")
     parser.add_argument("--eager", action="store_true", help="without torch.compile")
@@ -203,14 +264,16 @@ def read_options():
     parser.add_argument("--tiny", action="store_true", help="a rehearsal on the CPU")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
-    options.width, options.heads = 768, 12
-    options.vocabulary, options.used_vocabulary = 50304, 50257
-    options.device = "cpu" if options.tiny else "cuda"
+    gpt2 = options.family == "gpt2"
+    options.width, options.heads = (768, 12) if gpt2 else (576, 9)
+    options.layers = options.layers or (12 if gpt2 else 30)
+    options.vocabulary, options.used_vocabulary = (50304, 50257) if gpt2 else (49152, 49152)
     if options.tiny:
-        options.batch, options.seq, options.layers, options.width, options.heads = 2, 16, 1, 32, 2
+        options.device = "cpu"
+        options.batch, options.seq, options.layers, options.width, options.heads = 2, 16, 1, 36, 3
         options.vocabulary = options.used_vocabulary = 257
         options.seconds = 0.1
-    elif not torch.cuda.is_available():
+    elif options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("torch_bench: PyTorch sees no GPU here; --tiny rehearses on the CPU")
     return options
 
@@ -227,7 +290,10 @@ def main():
               ("fp16", 16, 12, 1024, 64), ("bf16", 16, 6, 1024, 128), ("bf16", 4, 6, 4096, 128)]
     if options.tiny:
         shapes = [("bf16", 1, 2, 16, 64)]
-    print(f"SDPA, causal {'forward':>29} {'backward':>17}")
+    if options.device == "cpu" and not options.tiny:
+        shapes = []
+    else:
+        print(f"SDPA, causal {'forward':>29} {'backward':>17}")
     attention = [attempt(bench_attention, options, *shape) for shape in shapes]
     if options.json:
         write(options.json, options, training, attention)
