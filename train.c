@@ -80,8 +80,9 @@ static int print(const struct command_line *line, struct error *error) {
 
 static int export(const struct command_line *line, struct error *error) {
     char from[FILE_PATH_MAX];
+    struct export_options options = {(enum dtype)line->export_dtype, line->shard_gb};
     if (checkpoint_locate(from, line->from, stderr, error) ||
-        export_model(line->export_to, from, (enum dtype)line->export_dtype, error))
+        export_model(line->export_to, from, &options, error))
         return EXIT_FAILED;
     printf("exported %s to %s\n", from, line->export_to);
     return EXIT_DONE;

@@ -128,6 +128,7 @@ struct config {
     } eval;
     struct {
         int64_t every, keep; /* every 0: only at the end */
+        double shard_gb;     /* of data in a file of tensors, in 1e9 bytes */
         enum config_resume resume;
     } checkpoint;
     struct {

@@ -240,6 +240,10 @@ const struct config_option config_options[] = {
     INTEGER(checkpoint.every, 0, 0, 1e9,
             HELP("Steps between checkpoints; 0 = only at the end of the run.")),
     INTEGER(checkpoint.keep, 2, 1, 1e6, HELP("Newest checkpoints that stay on disk.")),
+    NUMBER(
+        checkpoint.shard_gb, 5, 1e-6, 1e6,
+        HELP("GB (1e9 bytes) of tensors in a file at most; larger models and moments are written "
+             "in several, with an index.")),
     ENUM(checkpoint.resume, CONFIG_RESUME_NEVER, resume_words,
          HELP("auto continues from the newest checkpoint in the run's folder if there is one.")),
 

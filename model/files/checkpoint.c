@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
 
 #include "model/files/checkpoint_directory.h"
 #include "model/files/checkpoint_manifest.h"
@@ -18,49 +19,49 @@
 #include "model/config/config_print.h"
 #include "model/files/config_file.h"
 
-/* Appends an entry of that name and stores its path. */
-static struct checkpoint_file *add_file(struct checkpoint_files *files, char path[FILE_PATH_MAX],
-                                        const char *directory, const char *name,
-                                        struct error *error) {
-    assert(files->count < CHECKPOINT_FILES_MAX && strlen(name) < CHECKPOINT_FILE_NAME_MAX);
-    struct checkpoint_file *file = &files->list[files->count++];
+/* Appends an entry of that name and stores its path. It is valid until the next is appended. */
+static struct stored_file *add_file(struct stored_file **files, char path[FILE_PATH_MAX],
+                                    const char *directory, const char *name, struct error *error) {
+    assert(strlen(name) < STORED_FILE_NAME_MAX);
+    struct stored_file *file = arraddnptr(*files, 1);
+    *file = (struct stored_file){0};
     snprintf(file->name, sizeof file->name, "%s", name);
     return file_path_join(path, directory, name, error) ? NULL : file;
 }
 
-static int write_bytes(struct checkpoint_files *files, const char *directory, const char *name,
+static int write_bytes(struct stored_file **files, const char *directory, const char *name,
                        const void *bytes, size_t size, struct error *error) {
     char path[FILE_PATH_MAX];
-    struct checkpoint_file *file = add_file(files, path, directory, name, error);
+    struct stored_file *file = add_file(files, path, directory, name, error);
     if (!file) return -1;
     file->bytes = size;
     return file_write_whole(path, bytes, size, file->sha256, error);
 }
 
 /* Begins a text file that is one of them; NULL with a message. */
-static struct checkpoint_file *begin_text(struct checkpoint_files *files, struct printed *printed,
-                                          char path[FILE_PATH_MAX], const char *directory,
-                                          const char *name, struct error *error) {
-    struct checkpoint_file *file = add_file(files, path, directory, name, error);
+static struct stored_file *begin_text(struct stored_file **files, struct printed *printed,
+                                      char path[FILE_PATH_MAX], const char *directory,
+                                      const char *name, struct error *error) {
+    struct stored_file *file = add_file(files, path, directory, name, error);
     if (!file || printed_open(printed) == 0) return file;
     fail(error, "out of memory while writing %.400s", path);
     return NULL;
 }
 
-static int end_text(struct checkpoint_file *file, struct printed *printed, const char *path,
+static int end_text(struct stored_file *file, struct printed *printed, const char *path,
                     struct error *error) {
     int status = printed_write(printed, path, file->sha256, error);
     file->bytes = printed->size;
     return status;
 }
 
-static int write_configs(const struct trainer *trainer, struct checkpoint_files *files,
+static int write_configs(const struct trainer *trainer, struct stored_file **files,
                          const char *directory, struct error *error) {
     const struct config *config = trainer->config;
     struct huggingface_tokens tokens = huggingface_tokens_of(config, trainer->tokenizer);
     char path[FILE_PATH_MAX];
     struct printed out;
-    struct checkpoint_file *file =
+    struct stored_file *file =
         begin_text(files, &out, path, directory, checkpoint_config_name, error);
     if (!file) return -1;
     huggingface_print_config(out.out, config, &tokens, DTYPE_F32);
@@ -71,7 +72,7 @@ static int write_configs(const struct trainer *trainer, struct checkpoint_files 
     return end_text(file, &out, path, error);
 }
 
-static int write_tokenizer(const struct trainer *trainer, struct checkpoint_files *files,
+static int write_tokenizer(const struct trainer *trainer, struct stored_file **files,
                            const char *directory, struct error *error) {
     const struct tokenizer *tokenizer = trainer->tokenizer;
     char path[FILE_PATH_MAX];
@@ -81,25 +82,33 @@ static int write_tokenizer(const struct trainer *trainer, struct checkpoint_file
         const struct tokenizer_file *file = &tokenizer->files[i];
         if (write_bytes(files, directory, file->name, file->bytes, file->size, error)) return -1;
     }
-    struct checkpoint_file *file =
+    struct stored_file *file =
         begin_text(files, &out, path, directory, "tokenizer_config.json", error);
     if (!file) return -1;
     huggingface_print_tokenizer_config(out.out, trainer->config, tokenizer);
     return end_text(file, &out, path, error);
 }
 
+static int write_listed(const struct trainer *trainer, struct stored_file **files,
+                        const char *directory, struct error *error) {
+    uint64_t limit = (uint64_t)(trainer->config->checkpoint.shard_gb * 1e9);
+    const struct checkpoint_target model = {directory, checkpoint_model_stem, limit, files};
+    const struct checkpoint_target optimizer = {directory, checkpoint_optimizer_stem, limit, files};
+    if (checkpoint_write_weights(&trainer->gpt, &model, error)) return -1;
+    if (write_configs(trainer, files, directory, error)) return -1;
+    if (write_tokenizer(trainer, files, directory, error)) return -1;
+    return checkpoint_write_moments(&trainer->optimizer, &optimizer, error);
+}
+
 /* All of them, one by one, each durable by itself; trainer.json, which lists the others, last. */
 static int write_files(const struct trainer *trainer, const char *directory, struct error *error) {
     char path[FILE_PATH_MAX];
-    struct checkpoint_files files = {0};
-    struct checkpoint_file *file = add_file(&files, path, directory, checkpoint_model_name, error);
-    if (!file || checkpoint_write_weights(&trainer->gpt, path, file, error)) return -1;
-    if (write_configs(trainer, &files, directory, error)) return -1;
-    if (write_tokenizer(trainer, &files, directory, error)) return -1;
-    file = add_file(&files, path, directory, checkpoint_optimizer_name, error);
-    if (!file || checkpoint_write_moments(&trainer->optimizer, path, file, error)) return -1;
-    if (file_path_join(path, directory, checkpoint_manifest_name, error)) return -1;
-    return checkpoint_write_manifest(trainer, &files, path, error);
+    struct stored_file *files = NULL;
+    int status = write_listed(trainer, &files, directory, error);
+    if (status == 0) status = file_path_join(path, directory, checkpoint_manifest_name, error);
+    if (status == 0) status = checkpoint_write_manifest(trainer, files, path, error);
+    arrfree(files);
+    return status;
 }
 
 int checkpoint_save(const struct trainer *trainer, const char *run_directory, char *path,
@@ -135,7 +144,7 @@ static int check_heads(const struct gpt *gpt, const char *directory, struct erro
  * failure. */
 static int open_weights(struct tensor_files *files, const struct gpt *gpt, const char *directory,
                         struct error *error) {
-    if (tensor_files_open_directory(files, directory, error)) return -1;
+    if (tensor_files_open_directory(files, directory, checkpoint_model_stem, error)) return -1;
     if (checkpoint_check_weights(gpt->list, files, error) == 0 &&
         check_heads(gpt, directory, error) == 0)
         return 0;
@@ -145,9 +154,7 @@ static int open_weights(struct tensor_files *files, const struct gpt *gpt, const
 
 static int open_moments(struct tensor_files *files, const struct gpt *gpt, const char *directory,
                         struct error *error) {
-    char path[FILE_PATH_MAX];
-    if (file_path_join(path, directory, checkpoint_optimizer_name, error)) return -1;
-    if (tensor_files_open(files, path, error)) return -1;
+    if (tensor_files_open_directory(files, directory, checkpoint_optimizer_stem, error)) return -1;
     if (checkpoint_check_moments(gpt->list, files, error) == 0) return 0;
     tensor_files_close(files);
     return -1;

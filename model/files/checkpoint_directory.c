@@ -68,7 +68,7 @@ static int list_steps(int64_t **steps, const char *run_directory, const char *en
     return 0;
 }
 
-static int check_file(const char *directory, const struct checkpoint_file *expected, bool hash,
+static int check_file(const char *directory, const struct stored_file *expected, bool hash,
                       struct error *error) {
     char path[FILE_PATH_MAX], hex[SHA256_HEX_MAX];
     struct stat status;
@@ -107,14 +107,31 @@ static int check_name(const char *directory, int64_t step, struct error *error) 
                 directory, named, step);
 }
 
+/* Weights in one file hide those in shards: it must not come from elsewhere. */
+static int check_unlisted(const char *directory, const struct checkpoint_manifest *manifest,
+                          struct error *error) {
+    const char *const stems[] = {checkpoint_model_stem, checkpoint_optimizer_stem};
+    char name[STORED_FILE_NAME_MAX];
+    for (int i = 0; i < 2; i++) {
+        snprintf(name, sizeof name, "%s.safetensors", stems[i]);
+        if (!checkpoint_manifest_lists(manifest, name) && file_exists_in(directory, name))
+            return fail(error,
+                        "%.400s/%s: it is no part of this checkpoint: trainer.json does not list "
+                        "it\nremove it",
+                        directory, name);
+    }
+    return 0;
+}
+
 static int check(const char *directory, bool hash, struct error *error) {
     char path[FILE_PATH_MAX];
     struct checkpoint_manifest manifest;
     if (file_path_join(path, directory, checkpoint_manifest_name, error)) return -1;
     if (checkpoint_manifest_open(&manifest, path, error)) return -1;
     int status = check_name(directory, manifest.state.step, error);
-    for (int i = 0; status == 0 && i < manifest.files.count; i++)
-        status = check_file(directory, &manifest.files.list[i], hash, error);
+    for (ptrdiff_t i = 0; status == 0 && i < arrlen(manifest.files); i++)
+        status = check_file(directory, &manifest.files[i], hash, error);
+    if (status == 0) status = check_unlisted(directory, &manifest, error);
     checkpoint_manifest_close(&manifest);
     return status;
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
 
 #include "data/base/files.h"
 #include "data/base/json_escape.h"
@@ -16,10 +17,10 @@
 #define WHOLE_MAX (INT64_C(1) << 53)
 
 const char checkpoint_manifest_name[] = "trainer.json";
-const char checkpoint_model_name[] = "model.safetensors";
+const char checkpoint_model_stem[] = "model";
 const char checkpoint_config_name[] = "config.json";
 const char checkpoint_generation_name[] = "generation_config.json";
-const char checkpoint_optimizer_name[] = "optimizer.safetensors";
+const char checkpoint_optimizer_stem[] = "optimizer";
 
 /* The config stands between these, found again as text: a parser would lose the last bit of some
  * doubles on the way. Strings hold no line breaks, and inside the config all is indented deeper. */
@@ -61,16 +62,23 @@ static int print_config(FILE *out, const struct config *config, struct error *er
     return 0;
 }
 
-static int print_body(FILE *out, const struct trainer *trainer,
-                      const struct checkpoint_files *files, struct error *error) {
+/* The first format that says it all. */
+static int format_of(const struct trainer *trainer, const struct stored_file *files) {
+    for (ptrdiff_t i = 0; i < arrlen(files); i++)
+        if (strstr(files[i].name, ".index.json")) return CHECKPOINT_FORMAT_SHARDS;
+    return trainer->gpt.precision.moments == DTYPE_F32 ? CHECKPOINT_FORMAT
+                                                       : CHECKPOINT_FORMAT_MOMENTS;
+}
+
+static int print_body(FILE *out, const struct trainer *trainer, const struct stored_file *files,
+                      struct error *error) {
     const struct config *config = trainer->config;
     const struct training_state *state = &trainer->state;
-    fprintf(
-        out,
-        "{\n  \"format\": %d,\n  \"mantissa\": \"%s\",\n  \"step\": %" PRId64
-        ",\n  \"tokens\": %" PRId64 ",\n  \"next_sample\": %" PRId64 ",\n",
-        trainer->gpt.precision.moments == DTYPE_F32 ? CHECKPOINT_FORMAT : CHECKPOINT_FORMAT_MOMENTS,
-        MANTISSA_VERSION, state->step, state->tokens, batches_first_sample(config, state->step, 0));
+    fprintf(out,
+            "{\n  \"format\": %d,\n  \"mantissa\": \"%s\",\n  \"step\": %" PRId64
+            ",\n  \"tokens\": %" PRId64 ",\n  \"next_sample\": %" PRId64 ",\n",
+            format_of(trainer, files), MANTISSA_VERSION, state->step, state->tokens,
+            batches_first_sample(config, state->step, 0));
     fprintf(out,
             "  \"seed\": %" PRId64 ",\n  \"micro_batch_size\": %" PRId64
             ",\n  \"grad_accum_steps\": %" PRId64 ",\n  \"seq_len\": %" PRId64
@@ -80,8 +88,8 @@ static int print_body(FILE *out, const struct trainer *trainer,
     print_scaler(out, &state->scaler);
     if (print_config(out, config, error)) return -1;
     fputs("  \"files\": {", out);
-    for (int i = 0; i < files->count; i++) {
-        const struct checkpoint_file *file = &files->list[i];
+    for (ptrdiff_t i = 0; i < arrlen(files); i++) {
+        const struct stored_file *file = &files[i];
         fputs(i ? ",\n    " : "\n    ", out);
         json_print_string(out, file->name);
         fprintf(out, ": {\"bytes\": %" PRIu64 ", \"sha256\": \"%s\"}", file->bytes, file->sha256);
@@ -90,7 +98,7 @@ static int print_body(FILE *out, const struct trainer *trainer,
     return 0;
 }
 
-int checkpoint_write_manifest(const struct trainer *trainer, const struct checkpoint_files *files,
+int checkpoint_write_manifest(const struct trainer *trainer, const struct stored_file *files,
                               const char *path, struct error *error) {
     char seal[SEAL_BYTES + 1];
     struct printed body;
@@ -123,12 +131,12 @@ static int check_seal(const struct source *source, const struct json_file *file)
     char seal[SEAL_BYTES + 1];
     int64_t format = 0;
     if (!json_whole(&format, source->root, "format", 0, WHOLE_MAX)) return lacks(source, "format");
-    if (format < CHECKPOINT_FORMAT || format > CHECKPOINT_FORMAT_MOMENTS)
+    if (format < CHECKPOINT_FORMAT || format > CHECKPOINT_FORMAT_SHARDS)
         return fail(
             source->error,
             "%s: its format is %" PRId64 ", this mantissa (%s) reads formats %d to %d\nuse the "
             "mantissa that wrote it",
-            source->where, format, MANTISSA_VERSION, CHECKPOINT_FORMAT, CHECKPOINT_FORMAT_MOMENTS);
+            source->where, format, MANTISSA_VERSION, CHECKPOINT_FORMAT, CHECKPOINT_FORMAT_SHARDS);
     size_t body = file->size > SEAL_BYTES ? file->size - SEAL_BYTES : 0;
     make_seal(seal, file->text, body);
     if (body > 0 && memcmp(file->text + body, seal, SEAL_BYTES) == 0) return 0;
@@ -172,8 +180,7 @@ static int read_precision(const struct source *source, struct checkpoint_manifes
     return 0;
 }
 
-static int read_file(const struct source *source, const cJSON *member,
-                     struct checkpoint_file *file) {
+static int read_file(const struct source *source, const cJSON *member, struct stored_file *file) {
     const cJSON *hex = json_member(member, "sha256");
     const char *name = member->string;
     int64_t bytes = 0;
@@ -193,21 +200,38 @@ static int read_file(const struct source *source, const cJSON *member,
     return 0;
 }
 
+bool checkpoint_manifest_lists(const struct checkpoint_manifest *manifest, const char *name) {
+    for (ptrdiff_t i = 0; i < arrlen(manifest->files); i++)
+        if (strcmp(manifest->files[i].name, name) == 0) return true;
+    return false;
+}
+
+/* One file of tensors, or an index of several. */
+static int need_tensors(const struct source *source, const struct checkpoint_manifest *manifest,
+                        const char *stem) {
+    char single[STORED_FILE_NAME_MAX], index[STORED_FILE_NAME_MAX];
+    snprintf(single, sizeof single, "%s.safetensors", stem);
+    snprintf(index, sizeof index, "%s.safetensors.index.json", stem);
+    if (checkpoint_manifest_lists(manifest, single) || checkpoint_manifest_lists(manifest, index))
+        return 0;
+    return lacks(source, single);
+}
+
 static int read_files(const struct source *source, struct checkpoint_manifest *manifest) {
-    const char *const needed[] = {checkpoint_model_name, checkpoint_config_name,
-                                  checkpoint_optimizer_name};
     const cJSON *files = json_member(source->root, "files"), *member;
-    struct checkpoint_files *read = &manifest->files;
-    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
-        if (!json_member(files, needed[i])) return lacks(source, needed[i]);
+    struct stored_file file;
     if (cJSON_GetArraySize(files) > CHECKPOINT_FILES_MAX)
         return fail(source->error, "%s: \"files\" has more than %d entries\nuse another checkpoint",
                     source->where, CHECKPOINT_FILES_MAX);
     cJSON_ArrayForEach(member, files) {
         if (!json_member(files, member->string)) return lacks(source, member->string);
-        if (read_file(source, member, &read->list[read->count++])) return -1;
+        if (read_file(source, member, &file)) return -1;
+        arrput(manifest->files, file);
     }
-    return 0;
+    if (need_tensors(source, manifest, checkpoint_model_stem)) return -1;
+    if (!checkpoint_manifest_lists(manifest, checkpoint_config_name))
+        return lacks(source, checkpoint_config_name);
+    return need_tensors(source, manifest, checkpoint_optimizer_stem);
 }
 
 static int read_config(const struct source *source, struct checkpoint_manifest *manifest,
@@ -235,10 +259,12 @@ int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *p
     if (status == 0) status = read_files(&source, manifest);
     if (status == 0) status = read_config(&source, manifest, file.text);
     json_file_close(&file);
+    if (status) checkpoint_manifest_close(manifest);
     return status;
 }
 
 void checkpoint_manifest_close(struct checkpoint_manifest *manifest) {
+    arrfree(manifest->files);
     free(manifest->config);
     *manifest = (struct checkpoint_manifest){0};
 }

@@ -23,34 +23,36 @@
 enum {
     CHECKPOINT_FORMAT = 1,
     CHECKPOINT_FORMAT_MOMENTS = 2, /* moments are in bf16 */
-    CHECKPOINT_FILES_MAX = 12,
+    CHECKPOINT_FORMAT_SHARDS = 3,  /* weights or moments are in several files */
+    CHECKPOINT_FILES_MAX = 2 * (TENSOR_FILES_MAX + 1) + 10,
 };
 
 extern const char checkpoint_manifest_name[]; /* "trainer.json" */
 
-/* What every checkpoint has: "model.safetensors", "config.json", "optimizer.safetensors". */
-extern const char checkpoint_model_name[], checkpoint_config_name[], checkpoint_optimizer_name[];
+/* What every checkpoint has: "config.json", and of the stems "model" and "optimizer" either
+ * "STEM.safetensors" or "STEM.safetensors.index.json" with its shards (tensor_shards.h). */
+extern const char checkpoint_config_name[], checkpoint_model_stem[], checkpoint_optimizer_stem[];
 /* What newer ones have too: "generation_config.json". */
 extern const char checkpoint_generation_name[];
-
-struct checkpoint_files {
-    int count;
-    struct checkpoint_file list[CHECKPOINT_FILES_MAX];
-};
 
 struct checkpoint_manifest {
     struct training_state state; /* of the scaler what a step does not set anew */
     int64_t next_sample;
-    enum dtype precision;          /* DTYPE_F32 unless the run had a lower precision */
-    struct checkpoint_files files; /* the three and others, with plain names */
-    char *config; /* JSON text, as printed by config_print_json but for indentation */
+    enum dtype precision;      /* DTYPE_F32 unless the run had a lower precision */
+    struct stored_file *files; /* stb_ds array: those that it has, with plain names */
+    char *config;              /* JSON text, as printed by config_print_json but for indentation */
 };
 
-int checkpoint_write_manifest(const struct trainer *trainer, const struct checkpoint_files *files,
+/* files: an stb_ds array of all other files. */
+int checkpoint_write_manifest(const struct trainer *trainer, const struct stored_file *files,
                               const char *path, struct error *error);
 
 /* Fails when the file is missing, no JSON, of another format, or not as it was written; then there
  * is nothing to close, though closing is harmless. */
 int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *path,
                              struct error *error);
+
+/* Whether a file of that name is one of its files. */
+bool checkpoint_manifest_lists(const struct checkpoint_manifest *manifest, const char *name);
+
 void checkpoint_manifest_close(struct checkpoint_manifest *manifest);

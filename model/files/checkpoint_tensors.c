@@ -9,7 +9,6 @@
 #include <stb/stb_ds.h>
 
 #include "data/base/json.h"
-#include "model/files/safetensors_write.h"
 
 enum {
     NAME_MAX_BYTES = 128,
@@ -298,8 +297,8 @@ static void download(const struct array *array, void *values, int64_t first, int
     else masters_download(&array->gpt->masters, array->gpt->be, values, first, count);
 }
 
-/* Appends one flat array, parameter by parameter. The writer is abandoned after a failure. */
-static int write_flat(struct safetensors_writer *writer, const struct array *array, void *buffer,
+/* Appends one flat array, parameter by parameter. The shards are abandoned after a failure. */
+static int write_flat(struct tensor_shards *shards, const struct array *array, void *buffer,
                       struct error *error) {
     const struct gpt *gpt = array->gpt;
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
@@ -308,52 +307,49 @@ static int write_flat(struct safetensors_writer *writer, const struct array *arr
             int64_t count = total - first < PIECE ? total - first : PIECE;
             download(array, buffer, gpt->list[i].offset + first, count);
             if (gpt->be->failure.text[0]) {
-                safetensors_write_abandon(writer);
+                tensor_shards_abandon(shards);
                 return fail(error, "%s", gpt->be->failure.text);
             }
             size_t bytes = (size_t)count * dtype_bytes(array->dtype);
-            if (safetensors_write_data(writer, buffer, bytes, error)) return -1;
+            if (tensor_shards_data(shards, buffer, bytes, error)) return -1;
         }
     }
     return 0;
 }
 
-static int write_arrays(const struct array *arrays, int count, const char *path,
-                        struct checkpoint_file *file, struct error *error) {
+static int write_arrays(const struct array *arrays, int count,
+                        const struct checkpoint_target *target, struct error *error) {
     struct safetensors_entry *entries = NULL;
-    struct safetensors_writer writer;
+    struct tensor_shards shards;
     float *buffer = malloc(PIECE * sizeof *buffer);
-    if (!buffer) return fail(error, "out of memory while writing %.400s", path);
+    if (!buffer) return fail(error, "out of memory while writing to %.400s", target->directory);
     for (int i = 0; i < count; i++)
         checkpoint_list_entries(&entries, arrays[i].gpt->list, arrays[i].prefix, arrays[i].dtype);
-    int status = safetensors_write_begin(&writer, path, entries, (int)arrlen(entries), error);
+    int status = tensor_shards_begin(&shards, target->directory, target->stem, entries,
+                                     (int)arrlen(entries), target->limit, target->files, error);
     for (int i = 0; status == 0 && i < count; i++)
-        status = write_flat(&writer, &arrays[i], buffer, error);
-    if (status == 0) status = safetensors_write_end(&writer, error);
-    if (status == 0) {
-        file->bytes = writer.file.size;
-        memcpy(file->sha256, writer.file.hex, sizeof file->sha256);
-    }
+        status = write_flat(&shards, &arrays[i], buffer, error);
+    if (status == 0) status = tensor_shards_end(&shards, error);
     checkpoint_free_entries(entries);
     free(buffer);
     return status;
 }
 
-int checkpoint_write_weights(const struct gpt *gpt, const char *path, struct checkpoint_file *file,
+int checkpoint_write_weights(const struct gpt *gpt, const struct checkpoint_target *target,
                              struct error *error) {
     const struct array masters = {checkpoint_prefix(gpt->list), DTYPE_F32, gpt, NULL, 0};
-    return write_arrays(&masters, 1, path, file, error);
+    return write_arrays(&masters, 1, target, error);
 }
 
-int checkpoint_write_moments(const struct optimizer *optimizer, const char *path,
-                             struct checkpoint_file *file, struct error *error) {
+int checkpoint_write_moments(const struct optimizer *optimizer,
+                             const struct checkpoint_target *target, struct error *error) {
     const struct gpt *gpt = optimizer->gpt;
     struct array arrays[2];
     char prefixes[2][PREFIX_MAX];
     for (int i = 0; i < 2; i++)
         arrays[i] = (struct array){moment_prefix(prefixes[i], gpt->list, i), gpt->precision.moments,
                                    gpt, optimizer, i};
-    return write_arrays(arrays, 2, path, file, error);
+    return write_arrays(arrays, 2, target, error);
 }
 
 enum { READ = 16384 };

@@ -7,9 +7,9 @@
 #pragma once
 
 #include "data/base/error.h"
-#include "data/base/sha256.h"
 #include "model/architecture/parameters.h"
 #include "model/files/tensor_files.h"
+#include "model/files/tensor_shards.h"
 #include "model/gpt.h"
 #include "model/optimizer.h"
 
@@ -45,20 +45,19 @@ void checkpoint_list_entries(struct safetensors_entry **entries, const struct pa
                              const char *prefix, enum dtype dtype);
 void checkpoint_free_entries(struct safetensors_entry *entries);
 
-enum { CHECKPOINT_FILE_NAME_MAX = 64 };
-
-/* A file of a checkpoint, for the list in trainer.json. */
-struct checkpoint_file {
-    char name[CHECKPOINT_FILE_NAME_MAX]; /* in the checkpoint's directory */
-    uint64_t bytes;
-    char sha256[SHA256_HEX_MAX];
+/* Where tensors are written: in files of a directory with this stem, of at most limit bytes of data
+ * where a tensor has not more, which are appended to files (tensor_shards.h). */
+struct checkpoint_target {
+    const char *directory, *stem;
+    uint64_t limit;
+    struct stored_file **files; /* the caller's stb_ds array */
 };
 
-/* Write the fp32 masters, or both moments, durably, and fill all of *file but its name. */
-int checkpoint_write_weights(const struct gpt *gpt, const char *path, struct checkpoint_file *file,
+/* Write the fp32 masters, or both moments, durably. */
+int checkpoint_write_weights(const struct gpt *gpt, const struct checkpoint_target *target,
                              struct error *error);
-int checkpoint_write_moments(const struct optimizer *optimizer, const char *path,
-                             struct checkpoint_file *file, struct error *error);
+int checkpoint_write_moments(const struct optimizer *optimizer,
+                             const struct checkpoint_target *target, struct error *error);
 
 /* Fill the masters, or the moments, from files that passed their check. */
 void checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files);

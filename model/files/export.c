@@ -19,7 +19,7 @@
 #include "model/files/checkpoint_manifest.h"
 #include "model/files/checkpoint_tensors.h"
 #include "model/files/huggingface.h"
-#include "model/files/safetensors_write.h"
+#include "model/files/tensor_shards.h"
 
 enum {
     PIECE = 1 << 16,             /* elements converted at a time */
@@ -59,56 +59,59 @@ static int convert(void *buffer, float *values, const struct tensor_place *place
     return 0;
 }
 
-static int write_tensor(struct safetensors_writer *writer, const struct tensor_place *place,
+static int write_tensor(struct tensor_shards *shards, const struct tensor_place *place,
                         enum dtype dtype, float *values, void *buffer, struct error *error) {
     int64_t total = (int64_t)(place->entry->bytes / dtype_bytes(checkpoint_dtype(place->entry)));
     for (int64_t first = 0; first < total; first += PIECE) {
         int64_t count = total - first < PIECE ? total - first : PIECE;
         size_t bytes = (size_t)count * dtype_bytes(dtype);
         if (convert(buffer, values, place, first, count, dtype, error)) {
-            safetensors_write_abandon(writer);
+            tensor_shards_abandon(shards);
             return -1;
         }
-        if (safetensors_write_data(writer, buffer, bytes, error)) return -1;
+        if (tensor_shards_data(shards, buffer, bytes, error)) return -1;
     }
     return 0;
-}
-
-static int write_tensors(const char *path, const struct parameter *list,
-                         const struct tensor_files *files, enum dtype dtype, struct error *error) {
-    struct safetensors_entry *entries = NULL;
-    struct safetensors_writer writer;
-    float *values = malloc(2 * PIECE * sizeof *values);
-    if (!values) return fail(error, "out of memory while writing %.400s", path);
-    checkpoint_list_entries(&entries, list, checkpoint_prefix(list), dtype);
-    int status = safetensors_write_begin(&writer, path, entries, (int)arrlen(entries), error);
-    for (ptrdiff_t i = 0; status == 0 && i < arrlen(list); i++)
-        status = write_tensor(&writer, checkpoint_find_weight(files, list[i].name), dtype, values,
-                              values + PIECE, error);
-    if (status == 0) status = safetensors_write_end(&writer, error);
-    checkpoint_free_entries(entries);
-    free(values);
-    return status;
 }
 
 /* A model being exported. */
 struct job {
     const char *from, *directory; /* the one that is being written */
     enum dtype dtype;
-    struct config config; /* its sizes */
+    struct config config; /* its sizes, and how large files may be */
     struct error *error;
 };
 
+static int write_tensors(const struct job *job, const struct parameter *list,
+                         const struct tensor_files *files) {
+    struct safetensors_entry *entries = NULL;
+    struct stored_file *written = NULL;
+    struct tensor_shards shards;
+    float *values = malloc(2 * PIECE * sizeof *values);
+    if (!values) return fail(job->error, "out of memory while writing to %.400s", job->directory);
+    checkpoint_list_entries(&entries, list, checkpoint_prefix(list), job->dtype);
+    int status = tensor_shards_begin(
+        &shards, job->directory, checkpoint_model_stem, entries, (int)arrlen(entries),
+        (uint64_t)(job->config.checkpoint.shard_gb * 1e9), &written, job->error);
+    for (ptrdiff_t i = 0; status == 0 && i < arrlen(list); i++)
+        status = write_tensor(&shards, checkpoint_find_weight(files, list[i].name), job->dtype,
+                              values, values + PIECE, job->error);
+    if (status == 0) status = tensor_shards_end(&shards, job->error);
+    checkpoint_free_entries(entries);
+    arrfree(written);
+    free(values);
+    return status;
+}
+
 static int write_weights(const struct job *job) {
-    char path[FILE_PATH_MAX];
     struct tensor_files files;
     int64_t count;
-    if (file_path_join(path, job->directory, checkpoint_model_name, job->error)) return -1;
-    if (tensor_files_open_directory(&files, job->from, job->error)) return -1;
+    if (tensor_files_open_directory(&files, job->from, checkpoint_model_stem, job->error))
+        return -1;
     struct gpt_shape shape = config_shape(&job->config);
     struct parameter *list = parameter_list(&shape, &count);
     int status = checkpoint_check_weights(list, &files, job->error);
-    if (status == 0) status = write_tensors(path, list, &files, job->dtype, job->error);
+    if (status == 0) status = write_tensors(job, list, &files);
     arrfree(list);
     tensor_files_close(&files);
     return status;
@@ -216,14 +219,16 @@ static int publish(const struct places *places, struct error *error) {
     return directory_sync(places->parent, error);
 }
 
-int export_model(const char *to, const char *from, enum dtype dtype, struct error *error) {
+int export_model(const char *to, const char *from, const struct export_options *options,
+                 struct error *error) {
     struct places places;
-    struct job job = {from, places.unfinished, dtype, .error = error};
+    struct job job = {from, places.unfinished, options->dtype, .error = error};
     char manifest[FILE_PATH_MAX];
     struct error ignored;
     if (file_path_join(manifest, from, checkpoint_manifest_name, error)) return -1;
     if (file_exists(manifest) && checkpoint_verify(from, error)) return -1;
     config_defaults(&job.config);
+    if (options->shard_gb > 0) job.config.checkpoint.shard_gb = options->shard_gb;
     if (huggingface_read_config(&job.config, from, error)) return -1;
     if (find_places(&places, to, error) || directory_create(places.parent, error)) return -1;
     /* What a killed export left. */

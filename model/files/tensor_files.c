@@ -1,6 +1,7 @@
 #include "model/files/tensor_files.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,8 +10,7 @@
 #include "data/base/files.h"
 #include "data/base/json.h"
 
-static const char single_name[] = "model.safetensors";
-static const char index_name[] = "model.safetensors.index.json";
+enum { NAME_MAX_BYTES = 64 };
 
 /* An index being read, for messages. */
 struct source {
@@ -177,7 +177,7 @@ static int open_index(struct tensor_files *files, const char *directory, const c
 }
 
 /* Neither file is there. */
-static int no_weights(const char *directory, struct error *error) {
+static int no_weights(const char *directory, const char *stem, struct error *error) {
     static const char *const others[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
     char path[FILE_PATH_MAX];
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -190,21 +190,24 @@ static int no_weights(const char *directory, struct error *error) {
                         path);
     }
     return fail(error,
-                "%.400s holds neither %s nor %s\nname a checkpoint, or a model that Hugging Face's "
+                "%.400s holds neither %s.safetensors nor %s.safetensors.index.json\nname a "
+                "checkpoint, or a model that Hugging Face's "
                 "save_pretrained wrote",
-                directory, single_name, index_name);
+                directory, stem, stem);
 }
 
-int tensor_files_open_directory(struct tensor_files *files, const char *directory,
+int tensor_files_open_directory(struct tensor_files *files, const char *directory, const char *stem,
                                 struct error *error) {
-    char single[FILE_PATH_MAX], index[FILE_PATH_MAX];
+    char name[NAME_MAX_BYTES], single[FILE_PATH_MAX], index[FILE_PATH_MAX];
     int status;
     *files = (struct tensor_files){0};
-    if (file_path_join(single, directory, single_name, error)) return -1;
-    if (file_path_join(index, directory, index_name, error)) return -1;
+    snprintf(name, sizeof name, "%s.safetensors", stem);
+    if (file_path_join(single, directory, name, error)) return -1;
+    snprintf(name, sizeof name, "%s.safetensors.index.json", stem);
+    if (file_path_join(index, directory, name, error)) return -1;
     if (file_exists(single)) status = open_one(files, single, error);
     else if (file_exists(index)) status = open_index(files, directory, index, error);
-    else status = no_weights(directory, error);
+    else status = no_weights(directory, stem, error);
     if (status) tensor_files_close(files);
     return status;
 }

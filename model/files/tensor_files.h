@@ -1,9 +1,9 @@
 /* The weights of a model as Hugging Face keeps them: named tensors in one safetensors file, or in
  * several (shards) that an index names.
  *
- *     DIRECTORY/model.safetensors              is taken if it is there; else
- *     DIRECTORY/model.safetensors.index.json   {"weight_map": {"wte.weight":
- *     DIRECTORY/model-00001-of-00002...                "model-00001-of-00002.safetensors", ...}}
+ *     DIRECTORY/STEM.safetensors               is taken if it is there; else
+ *     DIRECTORY/STEM.safetensors.index.json    {"weight_map": {"wte.weight":
+ *     DIRECTORY/STEM-00001-of-00002...                 "STEM-00001-of-00002.safetensors", ...}}
  *
  * Shards lie beside their index: a name in it that leads elsewhere is refused. */
 #pragma once
@@ -35,11 +35,12 @@ struct tensor_files {
  * though closing is harmless. */
 int tensor_files_open(struct tensor_files *files, const char *path, struct error *error);
 
-/* Opens the weights in a directory. Fails when there are none (and says so of weights in PyTorch's
- * own format), when index and shards contradict each other, when a tensor is in two shards, and
- * when any of the files is damaged. A tensor that the index does not mention is found all the
- * same, as transformers does. */
-int tensor_files_open_directory(struct tensor_files *files, const char *directory,
+/* Opens the tensors of that stem in a directory; the weights of a model have "model". Fails when
+ * there are none (and says so of weights in PyTorch's own format), when index and shards contradict
+ * each other, when a tensor is in two shards, and when any of the files is damaged. A tensor that
+ * the index does not mention is found all the same, and "total_size" is not looked at, as in
+ * transformers. */
+int tensor_files_open_directory(struct tensor_files *files, const char *directory, const char *stem,
                                 struct error *error);
 
 /* The tensor of that name, or NULL. */

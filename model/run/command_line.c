@@ -32,6 +32,7 @@ enum flag {
     FLAG_DATA,
     FLAG_PRECISION,
     FLAG_DTYPE,
+    FLAG_SHARD_SIZE,
     FLAG_REPETITIONS,
     FLAG_OUT,
     FLAG_SIZES,
@@ -67,6 +68,8 @@ static const struct flag_row flags[FLAGS] = {
     [FLAG_DATA] = {"--data", "GLOB", "eval: the token shards, or tales"},
     [FLAG_PRECISION] = {"--precision", "LIST", "eval, audit: for instance fp32,bf16"},
     [FLAG_DTYPE] = {"--dtype", "NAME", "export: fp32, fp16 or bf16"},
+    [FLAG_SHARD_SIZE] = {"--shard-size", "GB",
+                         "export: larger models in files of so much; default 5"},
     [FLAG_REPETITIONS] = {"--repetitions", "N", "audit: micro-batches to look at; profile: steps"},
     [FLAG_OUT] = {"--out", "DIR", "audit, profile: write the figures there too"},
     [FLAG_SIZES] = {"--sizes", NULL, "dry run: also for models from 124M to 70B"},
@@ -149,6 +152,16 @@ static int set_device(struct command_line *line, const char *value, struct error
     return fail(error, "--device: \"%s\" is none of auto, cpu, cuda", value);
 }
 
+static int read_shard_size(struct command_line *line, const char *name, const char *text,
+                           struct error *error) {
+    const struct config_option *allowed =
+        &config_options[config_option_index("checkpoint.shard_gb", strlen("checkpoint.shard_gb"))];
+    if (read_number(&line->shard_gb, INFINITY, name, text, error)) return -1;
+    if (line->shard_gb >= allowed->minimum && line->shard_gb <= allowed->maximum) return 0;
+    return fail(error, "%s: \"%s\" is not a number from %g to %g", name, text, allowed->minimum,
+                allowed->maximum);
+}
+
 static int take(struct command_line *line, enum flag flag, char *value, struct error *error) {
     const char *name = flags[flag].name;
     switch (flag) {
@@ -178,6 +191,7 @@ static int take(struct command_line *line, enum flag flag, char *value, struct e
     case FLAG_DATA: line->data = value; return 0;
     case FLAG_PRECISION: return read_precisions(line, value, error);
     case FLAG_DTYPE: return read_precision(&line->export_dtype, name, value, strlen(value), error);
+    case FLAG_SHARD_SIZE: return read_shard_size(line, name, value, error);
     case FLAG_FROM: line->from = value; return 0;
     case FLAG_TOKENS: return read_count(&line->tokens, name, value, error);
     case FLAG_TOP_K: return read_count(&line->top_k, name, value, error);
@@ -215,8 +229,9 @@ static int check_flags_of(const struct command_line *line, struct error *error) 
     if (line->memory_gib >= 0 && line->fit)
         return fail(error, "--memory asks for all tables, --fit for the answer alone: give one, "
                            "with the GIB");
-    if (line->export_dtype != CONFIG_PRECISION_AUTO && line->command != COMMAND_EXPORT)
-        return fail(error, "--dtype goes with --export");
+    if ((line->export_dtype != CONFIG_PRECISION_AUTO || line->shard_gb > 0) &&
+        line->command != COMMAND_EXPORT)
+        return fail(error, "--dtype and --shard-size go with --export");
     return 0;
 }
 

@@ -45,6 +45,7 @@ struct command_line {
     double fit_gib;        /* its value; < 0: not given */
     const char *export_to; /* of --export */
     enum config_precision export_dtype; /* CONFIG_PRECISION_AUTO: not given */
+    double shard_gb;                    /* of --export; 0: not given */
 };
 
 /* Returns -1 with a message for a usage error. The strings are argv's. */

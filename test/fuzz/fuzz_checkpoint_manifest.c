@@ -5,6 +5,8 @@
 #include "model/config/config_read.h"
 #include "test/fuzz/fuzz.h"
 
+#include <stb/stb_ds.h>
+
 /* Without its own hash at the end nothing but the first check would ever run. */
 static size_t seal(uint8_t *image, const uint8_t *bytes, size_t size) {
     struct sha256 hash;
@@ -34,9 +36,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
         const struct training_state *state = &manifest.state;
         require(state->step >= 0 && state->tokens >= 0 && manifest.next_sample >= 0);
         require(state->scaler.loss_scale > 0 && state->scaler.updates >= 0);
-        require(manifest.files.count >= 3 && manifest.files.count <= CHECKPOINT_FILES_MAX);
-        for (int i = 0; i < manifest.files.count; i++) {
-            const struct checkpoint_file *file = &manifest.files.list[i];
+        require(arrlen(manifest.files) >= 3 && arrlen(manifest.files) <= CHECKPOINT_FILES_MAX);
+        for (ptrdiff_t i = 0; i < arrlen(manifest.files); i++) {
+            const struct stored_file *file = &manifest.files[i];
             require(strlen(file->sha256) == SHA256_HEX_MAX - 1);
             require(file->name[0] && !strchr(file->name, '/') && strcmp(file->name, "..") != 0);
         }

@@ -63,7 +63,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     const size_t index_bytes = mark ? (size_t)(mark - bytes) : size;
     put("model.safetensors.index.json", bytes, index_bytes);
     put("c", mark ? mark + 1 : bytes, mark ? size - index_bytes - 1 : 0);
-    if (tensor_files_open_directory(&files, folder, &error) == 0) {
+    if (tensor_files_open_directory(&files, folder, "model", &error) == 0) {
         read_everything(&files);
         tensor_files_close(&files);
     } else {

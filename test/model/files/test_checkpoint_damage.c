@@ -44,24 +44,49 @@ static void flip(int file, off_t at) {
     cr_assert_eq(pwrite(file, &byte, 1, at), 1);
 }
 
+static void expect_damage_shows(const char *const *names, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        int file = open(file_of(names[i]), O_RDWR);
+        cr_assert_geq(file, 0);
+        off_t size = lseek(file, 0, SEEK_END);
+        /* All of trainer.json, which no other file vouches for. */
+        off_t stride = strcmp(names[i], "trainer.json") == 0 || size < 7 ? 1 : size / 7;
+        for (off_t at = 0; at < size; at += stride) {
+            flip(file, at);
+            expect_damaged(names[i], "");
+            flip(file, at);
+        }
+        close(file);
+        cr_assert_eq(checkpoint_verify(path, &error), 0, "%s", error.text);
+    }
+}
+
 Test(checkpoint_damage, any_changed_byte_shows) {
     struct subject subject;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP16);
     subject.trainer.tokenizer = toy_tokenizer();
     save_step(&subject, folder, 5, path);
-    for (size_t i = 0; i < COUNT(files); i++) {
-        int file = open(file_of(files[i]), O_RDWR);
-        cr_assert_geq(file, 0);
-        off_t size = lseek(file, 0, SEEK_END);
-        /* All of trainer.json, which no other file vouches for. */
-        off_t stride = strcmp(files[i], "trainer.json") == 0 || size < 7 ? 1 : size / 7;
-        for (off_t at = 0; at < size; at += stride) {
-            flip(file, at);
-            expect_damaged(files[i], "");
-            flip(file, at);
-        }
-        close(file);
-        cr_assert_eq(checkpoint_verify(path, &error), 0, "%s", error.text);
+    expect_damage_shows(files, COUNT(files));
+    subject_close(&subject);
+}
+
+Test(checkpoint_damage, any_changed_byte_of_several_files_shows) {
+    static const char *const shards[] = {
+        "model-00001-of-00002.safetensors",     "model-00002-of-00002.safetensors",
+        "model.safetensors.index.json",         "optimizer-00001-of-00003.safetensors",
+        "optimizer-00002-of-00003.safetensors", "optimizer-00003-of-00003.safetensors",
+        "optimizer.safetensors.index.json",     "trainer.json"};
+    struct subject subject;
+    subject_config(&subject.config, CONFIG_PRECISION_FP32);
+    subject.config.checkpoint.shard_gb = 6e-5;
+    subject_open(&subject);
+    save_step(&subject, folder, 5, path);
+    expect_damage_shows(shards, COUNT(shards));
+    for (size_t i = 0; i < COUNT(shards); i++) {
+        const char *away = in_folder("away");
+        cr_assert_eq(rename(file_of(shards[i]), away), 0);
+        expect_damaged(shards[i], "");
+        cr_assert_eq(rename(away, file_of(shards[i])), 0);
     }
     subject_close(&subject);
 }
@@ -157,7 +182,7 @@ Test(checkpoint_damage, odd_texts_are_refused) {
         ODD("{\"format\": 1.5}", "\"format\""),
         ODD("{\"format\": 1, \"format\": 1}", "\"format\""),
         ODD("{\"format\": 0}", "format is 0"),
-        ODD("{\"format\": 3}", "format is 3"),
+        ODD("{\"format\": 4}", "format is 4"),
         ODD("{\"format\": 1e300}", "\"format\""),
         ODD("{\"format\": 1, \"step\": 5}", "changed after it was written"),
 #undef ODD
@@ -269,13 +294,14 @@ static int64_t check_after_kill(struct subject *expected, struct subject *loaded
 }
 
 /* How long a save takes is the disk's secret, so the time until the kill follows what happens. */
-Test(checkpoint_damage, a_kill_at_any_moment_leaves_the_newest_one_whole, .timeout = 120) {
+static void expect_kills_do_no_harm(double shard_gb) {
     struct subject writer, loaded;
     int64_t newest = -1;
     int finished = 0, interrupted = 0;
     double window = 20000; /* microseconds */
     subject_config(&writer.config, CONFIG_PRECISION_FP32);
     writer.config.checkpoint.keep = 1; /* the old one may go only when the new one is safe */
+    writer.config.checkpoint.shard_gb = shard_gb;
     subject_open(&writer);
     subject_open_tiny(&loaded, CONFIG_PRECISION_FP32);
     for (uint64_t round = 0; round < 200 && (finished < 8 || interrupted < 12); round++) {
@@ -293,4 +319,12 @@ Test(checkpoint_damage, a_kill_at_any_moment_leaves_the_newest_one_whole, .timeo
     cr_expect_geq(interrupted, 12, "few saves were ever interrupted: %d", interrupted);
     subject_close(&writer);
     subject_close(&loaded);
+}
+
+Test(checkpoint_damage, a_kill_at_any_moment_leaves_the_newest_one_whole, .timeout = 120) {
+    expect_kills_do_no_harm(5);
+}
+
+Test(checkpoint_damage, a_kill_between_the_files_leaves_the_newest_one_whole, .timeout = 120) {
+    expect_kills_do_no_harm(2e-5);
 }

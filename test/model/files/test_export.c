@@ -30,7 +30,9 @@ static void expect_same_file(const char *a, const char *b) {
 static void export_well(const char *to, const char *from, enum dtype dtype) {
     char source[FILE_PATH_MAX];
     snprintf(source, sizeof source, "%s/%s", folder, from);
-    cr_assert_eq(export_model(in_folder("%s", to), source, dtype, &error), 0, "%s", error.text);
+    cr_assert_eq(export_model(in_folder("%s", to), source,
+                              &(const struct export_options){.dtype = dtype}, &error),
+                 0, "%s", error.text);
 }
 
 /* The names in a directory of the folder, sorted, a space after each. */
@@ -53,7 +55,8 @@ static const char *names_in(const char *directory) {
 
 static void expect_refused(const char *to, const char *from, const char *reason) {
     error.text[0] = '\0';
-    cr_expect_eq(export_model(to, from, DTYPE_F16, &error), -1, "exported: %s", reason);
+    cr_expect_eq(export_model(to, from, &(const struct export_options){.dtype = DTYPE_F16}, &error),
+                 -1, "exported: %s", reason);
     expect_text(error.text, reason);
 }
 
@@ -158,6 +161,29 @@ Test(export, gives_every_dtype) {
     }
 }
 
+/* From one file, and from shards, into others: 81 to 300 times 24 values are less than 20 KB. */
+Test(export, large_models_are_in_several_files) {
+    const struct export_options small = {.dtype = DTYPE_BF16, .shard_gb = 2e-5};
+    struct parameter *list = put_model(&plain);
+    cr_assert_eq(export_model(in_folder("a"), folder, &small, &error), 0, "%s", error.text);
+    cr_expect_str_eq(names_in("a"), "config.json generation_config.json "
+                                    "model-00001-of-00003.safetensors "
+                                    "model-00002-of-00003.safetensors "
+                                    "model-00003-of-00003.safetensors "
+                                    "model.safetensors.index.json ");
+    for (int i = 1; i <= 3; i++) {
+        struct stat status;
+        cr_assert_eq(stat(in_folder("a/model-0000%d-of-00003.safetensors", i), &status), 0);
+        cr_expect_lt(status.st_size, 22000, "data of 20 KB, and a header");
+    }
+    export_well("b", "a", DTYPE_BF16);
+    expect_values("b", list, DTYPE_BF16);
+    export_well("c", "", DTYPE_BF16);
+    expect_same_file(in_folder("b/model.safetensors"), in_folder("c/model.safetensors"));
+    expect_same_file(in_folder("a/config.json"), in_folder("c/config.json"));
+    arrfree(list);
+}
+
 /* Random bits: those of the source's dtype stay, NaN and infinities too; others round as
  * dtype_store does. fp16's random bits fit in all. */
 Test(export, keeps_or_rounds_every_bit) {
@@ -247,7 +273,9 @@ Test(export, values_too_large_are_named) {
 
     set_weight(&subject, "wte.weight", 7199, 3.4e38f);
     cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, &error), 0, "%s", error.text);
-    cr_expect_eq(export_model(in_folder("out"), path, DTYPE_BF16, &error), -1);
+    cr_expect_eq(export_model(in_folder("out"), path,
+                              &(const struct export_options){.dtype = DTYPE_BF16}, &error),
+                 -1);
     expect_text(error.text,
                 "wte.weight: element 7199 is 3.4e+38, too large for bf16\nexport as fp32");
     export_well("fp32", "checkpoints/step-00000000", DTYPE_F32);
@@ -298,7 +326,9 @@ Test(export, goes_to_a_new_or_empty_directory) {
     cr_expect(file_exists(in_folder("link/model.safetensors")), "the link was replaced");
     expect_refused(in_folder("empty"), folder, "is there already");
     cr_assert_eq(chdir(folder), 0);
-    cr_assert_eq(export_model("here", ".", DTYPE_F16, &error), 0, "%s", error.text);
+    cr_assert_eq(
+        export_model("here", ".", &(const struct export_options){.dtype = DTYPE_F16}, &error), 0,
+        "%s", error.text);
     expect_same_file(in_folder("here/model.safetensors"), in_folder("empty/model.safetensors"));
     char *deep = calloc(1, FILE_PATH_MAX + 1);
     memset(deep, 'x', FILE_PATH_MAX);
@@ -344,7 +374,8 @@ Test(export, a_full_disk_leaves_nothing) {
         struct rlimit few = {limit, RLIM_INFINITY}, any = {RLIM_INFINITY, RLIM_INFINITY};
         setrlimit(RLIMIT_FSIZE, &few);
         error.text[0] = '\0';
-        int status = export_model(in_folder("out"), folder, DTYPE_F32, &error);
+        int status = export_model(in_folder("out"), folder,
+                                  &(const struct export_options){.dtype = DTYPE_F32}, &error);
         setrlimit(RLIMIT_FSIZE, &any);
         cr_expect_eq(status, -1, "exported in %lu bytes a file", (unsigned long)limit);
         expect_text(error.text, "disk full");
@@ -353,13 +384,16 @@ Test(export, a_full_disk_leaves_nothing) {
     export_well("out", "", DTYPE_F32);
 }
 
-static void export_and_kill(useconds_t microseconds) {
+static void export_and_kill(useconds_t microseconds, double shard_gb) {
     int status;
     pid_t child = fork();
     cr_assert_geq(child, 0);
     if (child == 0) {
         struct error reason;
-        _exit(export_model(in_folder("out"), folder, DTYPE_BF16, &reason) ? 1 : 0);
+        _exit(export_model(in_folder("out"), folder,
+                           &(const struct export_options){DTYPE_BF16, shard_gb}, &reason)
+                  ? 1
+                  : 0);
     }
     usleep(microseconds);
     kill(child, SIGKILL);
@@ -368,25 +402,36 @@ static void export_and_kill(useconds_t microseconds) {
 }
 
 /* The target is there whole or not at all, and what was left behind goes with the next export. */
-Test(export, a_kill_leaves_no_half_export, .timeout = 120) {
+static void expect_no_half_export(double shard_gb, const char *names) {
     struct parameter *list = put_model(&plain);
     int finished = 0, interrupted = 0;
     double window = 10000; /* microseconds */
     put_text("merges.txt", "#");
     for (uint64_t round = 0; round < 200 && (finished < 6 || interrupted < 10); round++) {
-        export_and_kill((useconds_t)(window * random_uniform(3, 0, round)));
+        export_and_kill((useconds_t)(window * random_uniform(3, 0, round)), shard_gb);
         bool whole = file_exists(in_folder("out"));
         interrupted += file_exists(in_folder(".out.tmp"));
         window *= whole ? 0.8 : 1.3;
         finished += whole;
         if (!whole) continue;
         cr_expect_not(file_exists(in_folder(".out.tmp")));
-        cr_expect_str_eq(names_in("out"),
-                         "config.json generation_config.json merges.txt model.safetensors ");
-        expect_values("out", list, DTYPE_BF16);
+        cr_expect_str_eq(names_in("out"), names);
+        export_well("one", "out", DTYPE_BF16);
+        expect_values("one", list, DTYPE_BF16);
+        cr_assert_eq(directory_remove(in_folder("one"), &error), 0);
         cr_assert_eq(directory_remove(in_folder("out"), &error), 0);
     }
     cr_expect_geq(finished, 6);
     cr_expect_geq(interrupted, 10);
     arrfree(list);
+}
+
+Test(export, a_kill_leaves_no_half_export, .timeout = 120) {
+    expect_no_half_export(5, "config.json generation_config.json merges.txt model.safetensors ");
+}
+
+Test(export, a_kill_between_the_files_leaves_no_half_export, .timeout = 120) {
+    expect_no_half_export(2e-5, "config.json generation_config.json merges.txt "
+                                "model-00001-of-00003.safetensors model-00002-of-00003.safetensors "
+                                "model-00003-of-00003.safetensors model.safetensors.index.json ");
 }

@@ -44,13 +44,14 @@ static char value(const struct tensor_files *files, const char *name) {
 }
 
 static void open_well(struct tensor_files *files) {
-    cr_assert_eq(tensor_files_open_directory(files, folder, &error), 0, "%s", error.text);
+    cr_assert_eq(tensor_files_open_directory(files, folder, "model", &error), 0, "%s", error.text);
 }
 
 static void expect_refused(const char *reason, const char *file) {
     struct tensor_files files;
     error.text[0] = '\0';
-    cr_expect_eq(tensor_files_open_directory(&files, folder, &error), -1, "opened: %s", reason);
+    cr_expect_eq(tensor_files_open_directory(&files, folder, "model", &error), -1, "opened: %s",
+                 reason);
     cr_expect_not_null(strstr(error.text, reason), "\"%s\" is not in: %s", reason, error.text);
     cr_expect_not_null(strstr(error.text, file), "\"%s\" is not in: %s", file, error.text);
     cr_expect_not_null(strstr(error.text, folder), "no path in: %s", error.text);
@@ -186,10 +187,10 @@ Test(tensor_files, no_weights) {
     struct tensor_files files;
     open_well(&files);
     tensor_files_close(&files);
-    cr_expect_eq(tensor_files_open_directory(&files, in_folder("absent"), &error), -1);
+    cr_expect_eq(tensor_files_open_directory(&files, in_folder("absent"), "model", &error), -1);
     cr_expect_not_null(strstr(error.text, "absent"));
     char *deep = calloc(1, FILE_PATH_MAX);
     memset(deep, 'x', FILE_PATH_MAX - 1);
-    cr_expect_eq(tensor_files_open_directory(&files, deep, &error), -1);
+    cr_expect_eq(tensor_files_open_directory(&files, deep, "model", &error), -1);
     free(deep);
 }

@@ -219,8 +219,12 @@ Test(command_line, export) {
         cr_expect_eq(line.command, COMMAND_EXPORT);
         cr_expect_str_eq(line.export_to, "out");
         cr_expect_eq(line.export_dtype, (enum config_precision)i);
+        cr_expect_eq(line.shard_gb, 0, "not given");
         command_line_free(&line);
     }
+    struct command_line line = accept("--export|out|--from|d|--dtype|fp16|--shard-size|0.25");
+    cr_expect_eq(line.shard_gb, 0.25);
+    command_line_free(&line);
 }
 
 Test(command_line, eval_and_export_need_what_they_read) {
@@ -232,6 +236,9 @@ Test(command_line, eval_and_export_need_what_they_read) {
     refuse("--export|o|--from|d|--dtype|fp8", "fp32, fp16, bf16");
     refuse("--export|o|--from|d|--dtype|auto", "fp32, fp16, bf16");
     refuse("--export|o|--from|d|--dtype|", "fp32, fp16, bf16");
+    refuse("--export|o|--from|d|--dtype|fp16|--shard-size|0", "from 1e-06 to 1e+06");
+    refuse("--export|o|--from|d|--dtype|fp16|--shard-size|2e6", "from 1e-06 to 1e+06");
+    refuse("--export|o|--from|d|--dtype|fp16|--shard-size|x", "not a number");
     refuse("--export|o|--from|d|--dtype|fp16|--resume", "--resume");
     refuse("--export|o|--from|d|--dtype|fp16|--set|a=1", "no --set");
     refuse("--export|o|--from|d|--dtype|fp16|--device|cpu", "no --set");
@@ -297,9 +304,10 @@ Test(command_line, unknown_arguments) {
 }
 
 Test(command_line, values_that_are_missing_or_too_many) {
-    static const char *const needs[] = {
-        "--config", "--set",    "--device", "--sample", "--from",      "--temperature", "--top-k",
-        "--seed",   "--tokens", "--top-p",  "--data",   "--precision", "--export",      "--dtype"};
+    static const char *const needs[] = {"--config", "--set",         "--device",    "--sample",
+                                        "--from",   "--temperature", "--top-k",     "--seed",
+                                        "--tokens", "--top-p",       "--data",      "--precision",
+                                        "--export", "--dtype",       "--shard-size"};
     static const char *const takes_none[] = {"--dry-run=1",      "--help=x",
                                              "--version=",       "--help=",
                                              "--print-schema=a", "--print-reference=a"};
@@ -366,6 +374,7 @@ Test(command_line, sample_and_the_rest_do_not_mix) {
     refuse("--config|c|--data|x", "--set data.train");
     refuse("--config|c|--precision|fp32", "--set precision");
     refuse("--config|c|--dtype|fp32", "--export");
+    refuse("--config|c|--shard-size|1", "--export");
     refuse("--sample|p|--from|d|--dtype|fp32", "--export");
     refuse("--eval|--from|d|--data|x|--tokens|5", "--sample");
 }
@@ -399,6 +408,7 @@ Test(command_line, help_names_all_flags_and_fits) {
                                         "--precision",
                                         "--export",
                                         "--dtype",
+                                        "--shard-size",
                                         "--print-schema",
                                         "--print-reference",
                                         "--help",
