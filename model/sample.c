@@ -29,6 +29,11 @@ static int64_t padded_length(const struct gpt *gpt, int64_t length) {
     return padded < gpt->capacity.sequence_length ? padded : gpt->capacity.sequence_length;
 }
 
+int64_t sample_length(int64_t tokens, int64_t limit) {
+    int64_t padded = round_up(tokens, LENGTH_STEP);
+    return padded < limit ? padded : limit;
+}
+
 void sample_plan(struct gpt *gpt) {
     int64_t longest = gpt->capacity.sequence_length;
     gpt_set_batch(gpt, 1, longest);

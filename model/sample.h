@@ -33,6 +33,10 @@ struct sample_result {
     double prompt_seconds, tokens_seconds; /* reading the prompt, and all after it */
 };
 
+/* How long the sequences of a model must be (config->data.seq_len) to make a text of so many
+ * tokens, prompt included, as one of `limit` tokens would: the same text, in less memory. */
+int64_t sample_length(int64_t tokens, int64_t limit);
+
 /* Prepares products for the shapes sampling uses; between gpt_open and gpt_allocate, while the
  * backend is planning. For models opened for training or sampling. */
 void sample_plan(struct gpt *gpt);

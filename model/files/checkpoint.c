@@ -317,6 +317,9 @@ static int config_from_text(struct config *config, const char *text, const char 
     return config_check(config, &origins, error);
 }
 
+/* Of a model whose context is as long as a book, a text is evaluated in parts of this length. */
+enum { FOREIGN_SEQ_LEN = 1024 };
+
 static int config_of_model(struct config *config, const char *directory, struct error *error) {
     struct config_origins origins = {.path = directory};
     config_defaults(config);
@@ -327,7 +330,8 @@ static int config_of_model(struct config *config, const char *directory, struct 
     config->data.train[0] = config->data.val[0] = '\0';
     config->eval.every = 0;
     config->data.tokenizer = config_tokenizer_of_model(config->model.vocab_size, directory);
-    config->data.seq_len = config->model.n_positions;
+    config->data.seq_len =
+        config->model.n_positions < FOREIGN_SEQ_LEN ? config->model.n_positions : FOREIGN_SEQ_LEN;
     config_resolve(config);
     return config_check(config, &origins, error);
 }

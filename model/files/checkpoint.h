@@ -54,5 +54,5 @@ int checkpoint_load_weights(struct gpt *gpt, const char *directory, struct error
 
 /* The config of the run that made a checkpoint. From a directory that has no trainer.json, a model
  * of Hugging Face, the defaults with that model's sizes, the tokenizer that fits its vocabulary,
- * sequences as long as its positions, and no data. */
+ * sequences as long as its positions but of at most 1024 tokens, and no data. */
 int checkpoint_config(struct config *config, const char *path, struct error *error);

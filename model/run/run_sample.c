@@ -9,6 +9,7 @@
 #include "data/base/program.h"
 #include "data/base/signals.h"
 #include "data/base/utf8.h"
+#include "model/config/config_keys.h"
 #include "model/files/checkpoint.h"
 #include "model/precision.h"
 #include "model/run/run_setup.h"
@@ -159,14 +160,33 @@ static int sample(struct backend *be, const struct config *config, const char *f
     return status;
 }
 
+/* Sequences as long as the longest text needs them. A run of ours has seen data.seq_len tokens, a
+ * model of others as many as it has positions. */
+static int fit_context(struct config *config, const struct tokenizer *tokenizer,
+                       const struct command_line *line, struct error *error) {
+    int64_t limit =
+        config_given(config, "data.seq_len") ? config->data.seq_len : config->model.n_positions;
+    int64_t longest = 0;
+    for (ptrdiff_t i = 0; i < arrlen(line->prompts); i++) {
+        int32_t *tokens = NULL;
+        if (encode_prompt(&tokens, tokenizer, line->prompts[i], error)) return -1;
+        if (arrlen(tokens) > longest) longest = arrlen(tokens);
+        arrfree(tokens);
+    }
+    config->data.seq_len = sample_length(longest + options_of(config, line).tokens, limit);
+    return 0;
+}
+
 int run_sample(const struct config *config, const char *from, const struct command_line *line,
                struct error *error) {
     struct backend be;
     struct tokenizer tokenizer;
+    struct config fitted = *config;
     if (setup_tokenizer(&tokenizer, config, from, NULL, 0, error)) return EXIT_FAILED;
     int status = EXIT_FAILED;
-    if (setup_backend(&be, config, NULL, error) == 0) {
-        status = sample(&be, config, from, &tokenizer, line, error);
+    if (fit_context(&fitted, &tokenizer, line, error) == 0 &&
+        setup_backend(&be, config, NULL, error) == 0) {
+        status = sample(&be, &fitted, from, &tokenizer, line, error);
         backend_close(&be);
     }
     tokenizer_close(&tokenizer);

@@ -229,6 +229,16 @@ Test(sample, context_longer_than_the_window_keeps_its_end) {
     close_sampler(&rig, &gpt);
 }
 
+/* What is read is padded to multiples of 64, so shorter sequences would read other shapes. */
+Test(sample, length_is_that_of_the_text) {
+    cr_expect_eq(sample_length(1, 1024), 64);
+    cr_expect_eq(sample_length(64, 1024), 64);
+    cr_expect_eq(sample_length(65, 1024), 128);
+    cr_expect_eq(sample_length(65, 77), 77);
+    cr_expect_eq(sample_length(3, 17), 17);
+    cr_expect_eq(sample_length(5000, 1024), 1024);
+}
+
 Test(sample, no_tokens_is_the_prompt) {
     struct rig rig = {0};
     struct gpt gpt;

@@ -354,6 +354,10 @@ Test(huggingface, a_directory_of_theirs_gives_a_config) {
     cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_GPT2);
     cr_expect_eq(config.model.vocab_size, 50257);
     cr_expect_eq(config.data.seq_len, 1024);
+    put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":24,"
+               "\"n_positions\":131072,\"vocab_size\":256}");
+    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
+    cr_expect_eq(config.data.seq_len, 1024, "a part of a long context");
     /* A small vocabulary is GPT-2's kind if its files are there, unless it is that of bytes. */
     char path[FILE_PATH_MAX];
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
