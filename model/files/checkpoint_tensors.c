@@ -166,15 +166,13 @@ void checkpoint_widen(float *values, const struct safetensors_entry *entry, int6
     enum dtype dtype = checkpoint_dtype(entry);
     size_t size = dtype_bytes(dtype);
     const char *data = (const char *)entry->data + (size_t)first * size;
-    if (dtype == DTYPE_F32) {
-        memcpy(values, data, (size_t)count * size);
-        return;
-    }
-    for (int64_t done = 0; done < count; done += CHUNK) {
+    if (dtype == DTYPE_F32) memcpy(values, data, (size_t)count * size);
+    for (int64_t done = 0; dtype != DTYPE_F32 && done < count; done += CHUNK) {
         size_t part = (size_t)(count - done < CHUNK ? count - done : CHUNK);
         memcpy(halves, data + (size_t)done * size, part * size);
         dtype_widen(values + done, halves, dtype, 0, part);
     }
+    safetensors_release(data, (size_t)count * size);
 }
 
 /* Whether two tensors of one shape hold the same numbers, bit for bit after widening. */

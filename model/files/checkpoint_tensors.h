@@ -35,7 +35,8 @@ const struct tensor_place *checkpoint_find_weight(const struct tensor_files *fil
 /* The dtype of a tensor that was checked. */
 enum dtype checkpoint_dtype(const struct safetensors_entry *entry);
 
-/* Elements first .. first + count of a tensor that was checked, as fp32 in values. */
+/* Elements first .. first + count of a tensor that was checked, as fp32 in values. Their pages are
+ * released: whoever reads all tensors in pieces needs the memory of a piece. */
 void checkpoint_widen(float *values, const struct safetensors_entry *entry, int64_t first,
                       int64_t count);
 

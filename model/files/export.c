@@ -41,7 +41,9 @@ static int convert(void *buffer, float *values, const struct tensor_place *place
     const struct safetensors_entry *entry = place->entry;
     if (checkpoint_dtype(entry) == dtype) {
         size_t size = dtype_bytes(dtype);
-        memcpy(buffer, (const char *)entry->data + (size_t)first * size, (size_t)count * size);
+        const char *data = (const char *)entry->data + (size_t)first * size;
+        memcpy(buffer, data, (size_t)count * size);
+        safetensors_release(data, (size_t)count * size);
         return 0;
     }
     checkpoint_widen(values, entry, first, count);

@@ -330,6 +330,14 @@ int safetensors_open(struct safetensors *file, const char *path, struct error *e
     return -1;
 }
 
+/* The page that the bytes end in is left to whoever reads on. Advice that fails costs memory, no
+ * more. */
+void safetensors_release(const void *bytes, size_t size) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)bytes;
+    const uintptr_t begin = start - start % page, end = start + size - (start + size) % page;
+    if (end > begin) madvise((char *)bytes - start % page, end - begin, MADV_DONTNEED);
+}
+
 void safetensors_close(struct safetensors *file) {
     if (file->map) munmap(file->map, file->map_bytes);
     cJSON_Delete(file->header);

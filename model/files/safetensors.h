@@ -71,6 +71,10 @@ struct safetensors {
  * close, though closing is harmless. The file may not be cut short while it is open. */
 int safetensors_open(struct safetensors *file, const char *path, struct error *error);
 
+/* Says that bytes of an entry's data have been read: their pages need not stay in memory, where a
+ * mapped file would otherwise grow to its full size. What is read again comes from the file. */
+void safetensors_release(const void *bytes, size_t size);
+
 /* Also takes a struct filled with zeros or one closed before. */
 void safetensors_close(struct safetensors *file);
 

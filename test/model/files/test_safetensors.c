@@ -398,3 +398,53 @@ Test(safetensors, thousands_of_tensors) {
     free(entries);
     free(names);
 }
+
+/* Of this process: memory that is pages of mapped files. */
+static double mapped_mb(void) {
+    char line[200];
+    long kib = -1;
+    FILE *status = fopen("/proc/self/status", "r");
+    cr_assert_not_null(status);
+    while (kib < 0 && fgets(line, sizeof line, status)) sscanf(line, "RssFile: %ld", &kib);
+    fclose(status);
+    cr_assert_geq(kib, 0);
+    return (double)kib * 1024 / 1e6;
+}
+
+/* Reads all data in pieces that begin and end inside pages. Returns a sum of them. */
+static uint64_t read_in_pieces(const struct safetensors_entry *entry, bool release) {
+    enum { PIECE = 70001 };
+    uint64_t sum = 0;
+    for (uint64_t at = 0; at < entry->bytes; at += PIECE) {
+        const uint8_t *piece = (const uint8_t *)entry->data + at;
+        size_t size = entry->bytes - at < PIECE ? entry->bytes - at : PIECE;
+        for (size_t i = 0; i < size; i++) sum = sum * 31 + piece[i];
+        if (release) safetensors_release(piece, size);
+    }
+    return sum;
+}
+
+Test(safetensors, what_was_read_can_leave_memory) {
+    enum { MB = 1000000, SIZE = 33 * MB + 7 };
+    const struct safetensors_entry entry = {
+        .name = "x", .dtype = SAFETENSORS_U8, .rank = 1, .shape = {SIZE}};
+    struct safetensors_writer writer;
+    struct safetensors file;
+    uint8_t *data = malloc(SIZE);
+    cr_assert_not_null(data);
+    for (int i = 0; i < SIZE; i++) data[i] = (uint8_t)(i * 7 + i / 5003);
+    cr_assert_eq(safetensors_write_begin(&writer, in_folder("x"), &entry, 1, &error), 0);
+    cr_assert_eq(safetensors_write_data(&writer, data, SIZE, &error), 0);
+    cr_assert_eq(safetensors_write_end(&writer, &error), 0);
+    free(data);
+    cr_assert_eq(safetensors_open(&file, in_folder("x"), &error), 0, "%s", error.text);
+    double before = mapped_mb();
+    uint64_t sum = read_in_pieces(&file.entries[0], true);
+    double released = mapped_mb();
+    cr_expect_lt(released, before + 4, "from %g MB to %g", before, released);
+    cr_expect_eq(read_in_pieces(&file.entries[0], false), sum, "what is read again is the same");
+    double kept = mapped_mb();
+    cr_expect_gt(kept, before + 30, "the test sees no mapped pages: from %g MB to %g", before,
+                 kept);
+    safetensors_close(&file);
+}
