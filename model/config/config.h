@@ -41,6 +41,8 @@ enum config_preset {
     MODEL_PRESETS(X)
 #undef X
 };
+/* What a config.json calls a model that several classes of Hugging Face could be. */
+enum config_class { CONFIG_CLASS_AUTO, CONFIG_CLASS_MISTRAL };
 enum config_tokenizer { CONFIG_TOKENIZER_BYTES, CONFIG_TOKENIZER_GPT2 };
 enum config_schedule {
     CONFIG_SCHEDULE_COSINE,
@@ -80,6 +82,7 @@ struct config {
 #define X(type, part) type part;
         MODEL_PARTS(X)
 #undef X
+        enum config_class type;
         char init_from[CONFIG_STRING_MAX]; /* "": random initialization */
     } model;
     struct {

@@ -55,6 +55,9 @@ static void fill_from_preset(struct config *config) {
     if (preset_sets(config, "model." #part)) config->model.part = preset->part;
     MODEL_PARTS(X)
 #undef X
+    if (preset_sets(config, "model.type"))
+        config->model.type = config->model.preset == CONFIG_PRESET_MISTRAL_7B ? CONFIG_CLASS_MISTRAL
+                                                                              : CONFIG_CLASS_AUTO;
 }
 
 void config_apply_preset(struct config *config, enum config_preset preset) {

@@ -20,6 +20,7 @@ static const char *const preset_words[] = {"",
                                            MODEL_PRESETS(X)
 #undef X
                                                NULL};
+static const char *const type_words[] = {"auto", "mistral", NULL};
 static const char *const tokenizer_words[] = {"bytes", "gpt2", NULL};
 static const char *const schedule_words[] = {"cosine", "linear", "constant", "wsd", NULL};
 static const char *const dtype_words[] = {"float32", "lower", NULL};
@@ -149,6 +150,12 @@ const struct config_option config_options[] = {
          HELP("Which linear layers have a bias.")),
     BOOLEAN(model.tied_head, true, COMPUTED(PRESET_RULE),
             HELP("Whether the head is the token embedding, or has weights of its own.")),
+    ENUM(
+        model.type, CONFIG_CLASS_AUTO, type_words, COMPUTED(PRESET_RULE),
+        HELP(
+            "Class of Hugging Face that checkpoints and exports have. auto: the one that has these "
+            "parts; mistral: MistralForCausalLM instead of LlamaForCausalLM, which computes the "
+            "same.")),
     STRING(
         model.init_from, "", 0,
         HELP("Folder whose weights the run starts from: a checkpoint, or a GPT-2, Llama, Mistral "

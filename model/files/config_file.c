@@ -56,7 +56,8 @@ static void name_from_path(char name[CONFIG_STRING_MAX], const char *path) {
 static bool is_complete(const struct config *config) {
 #define X(size)       config_given(config, "model." #size) &&
 #define Y(type, part) config_given(config, "model." #part) &&
-    return MODEL_SIZES(X) MODEL_PARTS(Y) config_given(config, "data.tokenizer");
+    return MODEL_SIZES(X) MODEL_PARTS(Y) config_given(config, "model.type") &&
+           config_given(config, "data.tokenizer");
 #undef X
 #undef Y
 }
@@ -103,6 +104,8 @@ static int take_from_model(struct config *config, const struct config_origins *o
         config->model.part = read.model.part;
     MODEL_PARTS(X)
 #undef X
+    if (config->model.preset == CONFIG_PRESET_NONE && !config_given(config, "model.type"))
+        config->model.type = read.model.type;
     if (!config_given(config, "data.tokenizer"))
         config->data.tokenizer = config_tokenizer_of_model(read.model.vocab_size, directory);
     return 0;

@@ -19,6 +19,8 @@ static const struct class {
     {"qwen3", "Qwen3ForCausalLM", "Qwen3", BIAS_NONE, true, 32, 128},
 };
 enum { CLASSES = sizeof classes / sizeof *classes };
+static const struct class *const llama = &classes[0], *const mistral = &classes[1],
+                                 *const qwen2 = &classes[2], *const qwen3 = &classes[3];
 static const double default_eps = 1e-6, default_theta = 10000; /* of all of them */
 
 static void give(struct config *config, const char *path) {
@@ -183,13 +185,19 @@ int huggingface_read_llama(struct huggingface_source *source, struct config *con
         return huggingface_refuse(source, "model_type",
                                   "\"gpt2\", \"llama\", \"mistral\", \"qwen2\" or \"qwen3\"");
     source->family = class->family;
+    config->model.type = class == mistral ? CONFIG_CLASS_MISTRAL : CONFIG_CLASS_AUTO;
+    give(config, "model.type");
     if (huggingface_need_number(source, "pretraining_tp", 1, "1")) return -1;
     return read_sizes(source, class, config) || read_parts(source, class, config) ? -1 : 0;
 }
 
-/* Parts that no class has are said all the same, so that the file reads back. */
-static const struct class *class_for(const struct gpt_shape *s) {
-    return &classes[s->qk_norm ? 3 : s->bias == BIAS_QKV ? 2 : 0];
+/* Parts that no class has are said all the same, so that the file reads back. Mistral has no
+ * biases. */
+static const struct class *class_for(const struct config *config, const struct gpt_shape *s) {
+    if (s->qk_norm) return qwen3;
+    if (s->bias == BIAS_QKV) return qwen2;
+    bool named = config->model.type == CONFIG_CLASS_MISTRAL && s->bias == BIAS_NONE;
+    return named ? mistral : llama;
 }
 
 static void print_token(FILE *out, const char *key, int64_t token) {
@@ -218,12 +226,12 @@ static void print_rope(FILE *out, const struct gpt_shape *s) {
 void huggingface_print_llama(FILE *out, const struct config *config,
                              const struct huggingface_tokens *tokens, const char *dtype) {
     struct gpt_shape s = config_shape(config);
-    const struct class *class = class_for(&s);
+    const struct class *class = class_for(config, &s);
     const char *biased = s.bias == BIAS_ALL ? "true" : "false";
     char eps[CONFIG_NUMBER_MAX];
     fprintf(out, "{\n  \"architectures\": [\"%s\"],\n", class->architecture);
-    if (class->bias == BIAS_NONE) fprintf(out, "  \"attention_bias\": %s,\n", biased);
-    if (class->bias == BIAS_NONE && !s.qk_norm) fprintf(out, "  \"mlp_bias\": %s,\n", biased);
+    if (class == llama || class == qwen3) fprintf(out, "  \"attention_bias\": %s,\n", biased);
+    if (class == llama) fprintf(out, "  \"mlp_bias\": %s,\n", biased);
     fputs("  \"attention_dropout\": 0.0,\n", out);
     print_token(out, "bos_token_id", tokens->begin);
     print_token(out, "eos_token_id", tokens->end);
@@ -243,6 +251,7 @@ void huggingface_print_llama(FILE *out, const struct config *config,
             s.head_dim, s.n_embd, s.n_inner, s.n_positions, class->type, s.n_head, s.n_layer,
             s.n_kv_head, config_format_number(eps, s.norm_eps));
     print_rope(out, &s);
+    if (class == mistral) fputs("  \"sliding_window\": null,\n", out); /* absent means 4096 */
     fprintf(out,
             "  \"tie_word_embeddings\": %s,\n"
             "  \"torch_dtype\": \"%s\",\n"

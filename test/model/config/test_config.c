@@ -240,6 +240,31 @@ Test(config, sizes_come_from_the_model_to_begin_with) {
     fixture_close(&fixture);
 }
 
+Test(config, the_class_comes_from_model_and_preset) {
+    struct fixture fixture;
+    struct config config;
+    char model[200], text[400];
+    fixture_open(&fixture);
+    write_model(fixture.folder, model,
+                "{\"model_type\": \"mistral\", \"num_hidden_layers\": 3, \"hidden_size\": 72, "
+                "\"num_attention_heads\": 6, \"intermediate_size\": 40, \"vocab_size\": 259, "
+                "\"max_position_embeddings\": 300, \"sliding_window\": null}");
+    snprintf(text, sizeof text,
+             "{\"model\": {\"init_from\": \"%s\"}, \"data\": {\"train\": \"x\"}}", fixture.folder);
+    load_well(&fixture, &config, text, NULL);
+    cr_expect_eq(config.model.type, CONFIG_CLASS_MISTRAL);
+    load_well(&fixture, &config, text, "model.type=auto");
+    cr_expect_eq(config.model.type, CONFIG_CLASS_AUTO);
+    load_well(&fixture, &config, text, "model.preset=llama-2-7b");
+    cr_expect_eq(config.model.type, CONFIG_CLASS_AUTO);
+    unlink(model);
+    load_well(&fixture, &config, "{\"model\": {\"preset\": \"mistral-7b\"}}", NULL);
+    cr_expect_eq(config.model.type, CONFIG_CLASS_MISTRAL);
+    load_well(&fixture, &config, "{\"model\": {\"preset\": \"mistral-7b\"}}", "model.type=auto");
+    cr_expect_eq(config.model.type, CONFIG_CLASS_AUTO);
+    fixture_close(&fixture);
+}
+
 Test(config, models_that_are_none_are_refused) {
     struct fixture fixture;
     struct config config;

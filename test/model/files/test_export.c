@@ -14,6 +14,7 @@
 #include "model/files/export.h"
 #include "model/files/huggingface.h"
 #include "model/files/safetensors_write.h"
+#include "test/model/families.h"
 #include "test/model/files/foreign_weights.h"
 
 static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
@@ -159,6 +160,28 @@ Test(export, gives_every_dtype) {
         free(text);
         arrfree(list);
     }
+}
+
+/* Through a run, its checkpoint and an export. */
+Test(export, a_mistral_stays_one) {
+    struct subject subject;
+    struct config again;
+    char path[FILE_PATH_MAX], *text;
+    size_t size;
+    subject_config(&subject.config, CONFIG_PRECISION_FP32);
+    set_family(&subject.config, 1);
+    subject.config.model.type = CONFIG_CLASS_MISTRAL;
+    subject_open(&subject);
+    save_step(&subject, folder, 5, path);
+    cr_assert_eq(checkpoint_config(&again, path, &error), 0, "%s", error.text);
+    cr_expect_eq(again.model.type, CONFIG_CLASS_MISTRAL);
+    export_well("out", "checkpoints/step-00000005", DTYPE_F32);
+    expect_same_file(in_folder("out/config.json"),
+                     in_folder("checkpoints/step-00000005/config.json"));
+    cr_assert_eq(file_read_all(&text, &size, in_folder("out/config.json"), 10000, &error), 0);
+    expect_text(text, "\"MistralForCausalLM\"");
+    free(text);
+    subject_close(&subject);
 }
 
 /* From one file, and from shards, into others: 81 to 300 times 24 values are less than 20 KB. */

@@ -243,6 +243,38 @@ Test(huggingface, a_window_shorter_than_the_context_is_refused_where_it_is_all_u
     }
 }
 
+static void expect_class(const struct config *config, const char *class, const char *type) {
+    char *text = NULL, wanted[100];
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    huggingface_print_config(out, config, &(struct huggingface_tokens){-1, -1, -1}, DTYPE_F32);
+    fclose(out);
+    snprintf(wanted, sizeof wanted, "\"architectures\": [\"%s\"]", class);
+    expect_text(text, wanted);
+    snprintf(wanted, sizeof wanted, "\"model_type\": \"%s\"", type);
+    expect_text(text, wanted);
+    bool mistral = strcmp(type, "mistral") == 0, llama = strcmp(type, "llama") == 0;
+    cr_expect_eq(strstr(text, "\"sliding_window\": null") != NULL, mistral, "%s", text);
+    cr_expect_eq(strstr(text, "_bias\"") != NULL, llama, "%s", text);
+    free(text);
+}
+
+/* What has the parts of several classes goes back as the one it was. */
+Test(huggingface, a_class_stays_what_it_was) {
+    struct config config = read_llama("mistral", ",\"num_key_value_heads\":2");
+    expect_class(&config, "MistralForCausalLM", "mistral");
+    config.model.tied_head = true;
+    expect_class(&config, "MistralForCausalLM", "mistral");
+    config.model.bias = BIAS_ALL;
+    expect_class(&config, "LlamaForCausalLM", "llama");
+    config.model.bias = BIAS_QKV;
+    expect_class(&config, "Qwen2ForCausalLM", "qwen2");
+    config = read_llama("llama", "");
+    expect_class(&config, "LlamaForCausalLM", "llama");
+    config = read_llama("qwen2", "");
+    expect_class(&config, "Qwen2ForCausalLM", "qwen2");
+}
+
 /* What is printed for a config reads back as the same shape. */
 static void expect_reads_back(const struct config *config) {
     struct config back;
