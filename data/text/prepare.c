@@ -32,7 +32,7 @@ static const char HELP[] =
     "  --tokenizer bytes     one token for each byte (vocabulary 256)\n"
     "  --tokenizer gpt2:DIR  GPT-2's tokens, or those of another tokenizer that DIR\n"
     "                        holds: vocab.json and merges.txt, tokenizer.json, or\n"
-    "                        tiktoken.json and ranks.tiktoken\n"
+    "                        tiktoken.json and ranks.tiktoken; also files:DIR\n"
     "  --out PREFIX          where the shards go; missing folders are made\n"
     "  --val-fraction F      the part of the text kept for validation, from 0 up to\n"
     "                        less than 1 (default 0.05)\n"
@@ -100,15 +100,19 @@ struct run {
 
 static int read_tokenizer(struct options *options, const char *name, struct error *error) {
     if (strcmp(name, "bytes") == 0) return 0;
-    if (strcmp(name, "gpt2") == 0 || strcmp(name, "gpt2:") == 0)
+    const size_t length = strcspn(name, ":");
+    const bool gpt2 = length == 4 && strncmp(name, "gpt2", length) == 0;
+    const bool files = length == 5 && strncmp(name, "files", length) == 0;
+    if (!gpt2 && !files)
+        return fail(error, "--tokenizer %.200s: unknown; allowed: bytes, gpt2:DIR, files:DIR",
+                    name);
+    if (!name[length] || !name[length + 1])
         return fail(error,
                     "--tokenizer %s: the folder of its vocab.json and merges.txt is missing\n"
-                    "add it: --tokenizer gpt2:DIR",
-                    name);
-    if (strncmp(name, "gpt2:", 5) != 0)
-        return fail(error, "--tokenizer %.200s: unknown; allowed: bytes, gpt2:DIR", name);
-    options->kind = TOKENIZER_GPT2;
-    options->tokenizer_directory = name + 5;
+                    "add it: --tokenizer %.*s:DIR",
+                    name, (int)length, name);
+    options->kind = TOKENIZER_FILES;
+    options->tokenizer_directory = name + length + 1;
     return 0;
 }
 
@@ -242,7 +246,7 @@ static int open_run(struct run *run, const struct options *options, struct error
     if (documents_open(&run->documents, &run->inputs, options->field ? options->field : "text",
                        error))
         return -1;
-    run->documents.watch_marks = options->kind == TOKENIZER_GPT2;
+    run->documents.watch_marks = options->kind != TOKENIZER_BYTES;
     run->documents.skip_bad_rows = options->skip_bad_rows;
     progress_open(&run->progress, stderr, run->inputs.bytes_known ? run->inputs.bytes : 0);
     return splitter_open(&run->splitter, &run->tokenizer, options->val_fraction, run->train,

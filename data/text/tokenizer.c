@@ -20,7 +20,8 @@ static const char vocab_name[] = "vocab.json", merges_name[] = "merges.txt",
                   tokenizer_name[] = "tokenizer.json";
 
 const char *tokenizer_kind_name(enum tokenizer_kind kind) {
-    return kind == TOKENIZER_BYTES ? "bytes" : "gpt2";
+    static const char *const names[] = {"bytes", "gpt2", "files"};
+    return names[kind];
 }
 
 bool tokenizer_in_directory(const char *directory) {
@@ -231,7 +232,7 @@ static int open_files(struct tokenizer *tokenizer, const char *directory, struct
     const bool has_one = file_exists_in(directory, tokenizer_name);
     if ((has_two || has_one) && open_gpt2(tokenizer, directory, error) == 0) return 0;
     if (has_one ? is_gpt2s_kind(directory) : has_two) return -1;
-    struct tokenizer other = {.kind = tokenizer->kind, .end_of_text = -1};
+    struct tokenizer other = {.kind = TOKENIZER_FILES, .end_of_text = -1};
     struct error reason;
     if (open_subwords(&other, directory, &reason)) {
         tokenizer_close(&other);
@@ -245,7 +246,8 @@ static int open_files(struct tokenizer *tokenizer, const char *directory, struct
 
 int tokenizer_open(struct tokenizer *tokenizer, enum tokenizer_kind kind, const char *directory,
                    struct error *error) {
-    *tokenizer = (struct tokenizer){.kind = kind, .end_of_text = -1};
+    const enum tokenizer_kind first = kind == TOKENIZER_BYTES ? kind : TOKENIZER_GPT2;
+    *tokenizer = (struct tokenizer){.kind = first, .end_of_text = -1};
     const int status = kind == TOKENIZER_BYTES ? open_bytes(tokenizer, error)
                                                : open_files(tokenizer, directory, error);
     if (status) tokenizer_close(tokenizer);

@@ -5,8 +5,8 @@
  * 2016; Radford et al. 2019), bytes are the alphabet, so any bytes can be encoded, valid UTF-8 or
  * not, and decoding gives them back. Vocabulary and merges come from a directory that holds
  * vocab.json and merges.txt, or one tokenizer.json of Hugging Face. A tokenizer.json of another
- * kind (data/text/subwords_json.h), or tiktoken.json with ranks (data/text/ranks.h), is opened by
- * the same name and makes its own tokens.
+ * kind (data/text/subwords_json.h), or tiktoken.json with ranks (data/text/ranks.h), makes its own
+ * tokens: its kind is files.
  *
  * A tokenizer is read-only once open and may be shared by threads; each thread encodes with an
  * encoder of its own. */
@@ -20,7 +20,8 @@
 #include "data/base/sha256.h"
 #include "data/text/vocabulary.h"
 
-enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_GPT2 };
+/* GPT2: byte pairs as GPT-2 has them, of any vocabulary. FILES: what else files can say. */
+enum tokenizer_kind { TOKENIZER_BYTES, TOKENIZER_GPT2, TOKENIZER_FILES };
 
 enum { TOKENIZER_FILES_MAX = 3 };
 
@@ -48,12 +49,13 @@ struct tokenizer {
     char cuts_before[5];         /* white space before which a text may be cut (data/text/cuts.h) */
 };
 
-/* Opens a tokenizer. For bytes, directory is ignored, and the one file is a tokenizer.json made in
- * memory that gives Hugging Face's tokenizers the same tokens. For gpt2, vocab.json and merges.txt
- * are used where both are there, else tokenizer.json (vocab.json without merges.txt is then left
- * aside, and the other way round). Where all three are there, they have to say the same; but a
- * tokenizer.json of another kind than GPT-2's (data/text/bpe_files.h says what that is) counts
- * alone, since the other two do not say how text is cut. Where there is none of these,
+/* Opens a tokenizer: of bytes, or that of a directory, whose files say which of the other kinds it
+ * is. For bytes, directory is ignored, and the one file is a tokenizer.json made in
+ * memory that gives Hugging Face's tokenizers the same tokens. For the others, vocab.json and
+ * merges.txt are used where both are there, else tokenizer.json (vocab.json without merges.txt is
+ * then left aside, and the other way round). Where all three are there, they have to say the same;
+ * but a tokenizer.json of another kind than GPT-2's (data/text/bpe_files.h says what that is)
+ * counts alone, since the other two do not say how text is cut. Where there is none of these,
  * tiktoken.json and ranks.tiktoken are used. What was read is kept in files. Fails, naming the file
  * and what is wrong with it, when they are missing, longer than 64 MiB, malformed, contradict each
  * other, have more than VOCABULARY_MAX tokens, or say what is not known. On failure nothing is
@@ -62,10 +64,10 @@ int tokenizer_open(struct tokenizer *tokenizer, enum tokenizer_kind kind, const 
                    struct error *error);
 void tokenizer_close(struct tokenizer *tokenizer);
 
-/* Whether a directory holds files that tokenizer_open would read for gpt2. */
+/* Whether a directory holds files that tokenizer_open would read. */
 bool tokenizer_in_directory(const char *directory);
 
-/* "bytes", "gpt2". */
+/* "bytes", "gpt2", "files". */
 const char *tokenizer_kind_name(enum tokenizer_kind kind);
 
 /* What one thread needs to encode. The tokenizer must outlive it. NULL when memory is short. */

@@ -158,9 +158,10 @@ static int read_members(struct tokenizer_record *record, const cJSON *root, stru
     if (!kind || !whole_number(vocab_size, VOCABULARY_MAX) || vocab_size->valueint < 1)
         return fail_malformed(record, "\"kind\" or \"vocab_size\" is missing or wrong", error);
     record->kind = TOKENIZER_BYTES;
-    if (strcmp(kind, tokenizer_kind_name(TOKENIZER_GPT2)) == 0) record->kind = TOKENIZER_GPT2;
+    while (record->kind < TOKENIZER_FILES && strcmp(kind, tokenizer_kind_name(record->kind)) != 0)
+        record->kind++;
     if (strcmp(kind, tokenizer_kind_name(record->kind)) != 0)
-        return fail_malformed(record, "its \"kind\" is neither bytes nor gpt2", error);
+        return fail_malformed(record, "its \"kind\" is none of bytes, gpt2 and files", error);
     record->vocab_size = vocab_size->valueint;
     if (cJSON_IsString(directory) && strlen(directory->valuestring) < FILE_PATH_MAX)
         strcpy(record->directory, directory->valuestring);
@@ -193,7 +194,8 @@ int tokenizer_record_of_shard(struct tokenizer_record *record, const char *shard
 int tokenizer_record_check(const struct tokenizer_record *record, const struct tokenizer *tokenizer,
                            struct error *error) {
     const char *again = "use the tokenizer of the shards, or make them again with ./prepare";
-    if (record->kind != tokenizer->kind)
+    /* Older records call any files gpt2. */
+    if ((record->kind == TOKENIZER_BYTES) != (tokenizer->kind == TOKENIZER_BYTES))
         return fail(error, "the shards of %.*s were made with tokenizer %s, not %s\n%s", NAME_SHOWN,
                     record->path, tokenizer_kind_name(record->kind),
                     tokenizer_kind_name(tokenizer->kind), again);

@@ -2,7 +2,7 @@
  *
  *     {
  *       "format": 1,
- *       "kind": "gpt2",
+ *       "kind": "gpt2" (or "bytes", "files": data/text/tokenizer.h),
  *       "vocab_size": 50257,
  *       "sha256": "...",
  *       "directory": "/home/me/gpt2",

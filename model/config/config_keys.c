@@ -21,7 +21,7 @@ static const char *const preset_words[] = {"",
 #undef X
                                                NULL};
 static const char *const type_words[] = {"auto", "mistral", NULL};
-static const char *const tokenizer_words[] = {"bytes", "gpt2", NULL};
+static const char *const tokenizer_words[] = {"bytes", "gpt2", "files", NULL};
 static const char *const schedule_words[] = {"cosine", "linear", "constant", "wsd", NULL};
 static const char *const dtype_words[] = {"float32", "lower", NULL};
 static const char *const moments_words[] = {"float32", "bfloat16", NULL};
@@ -166,12 +166,14 @@ const struct config_option config_options[] = {
     STRING(data.val, "tales", 0, COMPUTED("or \"\" when data.train is not tales"),
            HELP("Validation text, like data.train; \"\" = none.")),
     INTEGER(data.seq_len, 256, 1, 1048576, HELP("Tokens per sequence; at most model.n_positions.")),
-    ENUM(data.tokenizer, CONFIG_TOKENIZER_BYTES, tokenizer_words,
-         COMPUTED("or gpt2 if init_from has its vocabulary or its files"),
-         HELP("How text became tokens: needed for samples, prompts and checkpoints.")),
+    ENUM(
+        data.tokenizer, CONFIG_TOKENIZER_BYTES, tokenizer_words, COMPUTED("or that of init_from"),
+        HELP("How text became tokens: needed for samples, prompts and checkpoints. gpt2 and files: "
+             "as the files in tokenizer_dir say; what is kept with the run is gpt2 for byte pairs "
+             "as GPT-2 has them, and files for all others.")),
     STRING(data.tokenizer_dir, "", 0,
            COMPUTED("the folder of init_from, or where ./prepare found the tokenizer"),
-           HELP("gpt2 only: folder with vocab.json and merges.txt, or tokenizer.json.")),
+           HELP("gpt2 and files only: folder with vocab.json and merges.txt, or tokenizer.json.")),
 
     INTEGER(train.steps, 600, 1, 1e9, HELP("Optimizer steps of the whole run.")),
     NUMBER(train.minutes, 0, 0, 1e7,

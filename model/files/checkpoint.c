@@ -228,12 +228,20 @@ static void note_precision(const struct trainer *trainer,
     fputc('\n', notes);
 }
 
+/* Whether two values of the key say the same. What files say once had another name. */
+static bool same_setting(const char *key, const cJSON *a, const cJSON *b) {
+    if (cJSON_Compare(a, b, true)) return true;
+    if (strcmp(key, "tokenizer") != 0 || !cJSON_IsString(a) || !cJSON_IsString(b)) return false;
+    const char *bytes = config_tokenizer_name(CONFIG_TOKENIZER_BYTES);
+    return strcmp(a->valuestring, bytes) != 0 && strcmp(b->valuestring, bytes) != 0;
+}
+
 /* Prints the members that both objects have and that differ. */
 static void note_differences(const cJSON *saved, const cJSON *now, const char *block, FILE *notes) {
     const cJSON *member;
     cJSON_ArrayForEach(member, saved) {
         const cJSON *other = json_member(now, member->string);
-        if (!other || cJSON_Compare(member, other, true)) continue;
+        if (!other || same_setting(member->string, member, other)) continue;
         char *before = cJSON_PrintUnformatted(member), *after = cJSON_PrintUnformatted(other);
         fprintf(notes, "%s.%s: %s in the checkpoint, now %s\n", block, member->string,
                 before ? before : "?", after ? after : "?");
@@ -255,7 +263,7 @@ static bool data_differ(const cJSON *saved, const cJSON *now) {
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const cJSON *before = json_member(json_member(saved, keys[i][0]), keys[i][1]);
         const cJSON *after = json_member(json_member(now, keys[i][0]), keys[i][1]);
-        if (!cJSON_Compare(before, after, true)) return true;
+        if (!same_setting(keys[i][1], before, after)) return true;
     }
     return false;
 }

@@ -2,6 +2,8 @@
 
 #include "data/base/files.h"
 #include "data/text/tokenizer.h"
+#include "kernels/arena.h"
+#include "model/architecture/parameters.h"
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_nearest.h"
@@ -63,8 +65,11 @@ static bool is_complete(const struct config *config) {
 }
 
 enum config_tokenizer config_tokenizer_of_model(int64_t vocab_size, const char *directory) {
-    bool has_files = vocab_size != 256 && tokenizer_in_directory(directory);
-    return has_files || vocab_size >= 50257 ? CONFIG_TOKENIZER_GPT2 : CONFIG_TOKENIZER_BYTES;
+    enum { GPT2_VOCABULARY = 50257 };
+    if (vocab_size != 256 && tokenizer_in_directory(directory)) return CONFIG_TOKENIZER_FILES;
+    if (vocab_size < GPT2_VOCABULARY) return CONFIG_TOKENIZER_BYTES;
+    bool padded = vocab_size <= round_up(GPT2_VOCABULARY, VOCAB_ALIGNMENT);
+    return padded ? CONFIG_TOKENIZER_GPT2 : CONFIG_TOKENIZER_FILES;
 }
 
 /* Fills the sizes, and the tokenizer, that neither a key nor a preset gave from

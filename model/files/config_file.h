@@ -17,8 +17,9 @@ int config_load(struct config *config, const char *path, char *const *overrides,
 int config_override(struct config *config, const char *path, char *const *overrides,
                     int override_count, struct error *error);
 
-/* The tokenizer of a model of Hugging Face: GPT-2's kind if its vocabulary is as large as GPT-2's,
- * or if the directory has such files; but 256 tokens are bytes. */
+/* The tokenizer of a model of Hugging Face: what the directory's files say; without files GPT-2's
+ * if the vocabulary is as large, padded perhaps, or files from elsewhere if it is larger; but 256
+ * tokens are bytes. */
 enum config_tokenizer config_tokenizer_of_model(int64_t vocab_size, const char *directory);
 
 /* Finds the config file that a user names. A name with a '/', or of something in the current

@@ -119,7 +119,7 @@ static void print_ends(FILE *out, const struct tokenizer *tokenizer) {
 /* Decoding must give the bytes back, so nothing may tidy the spaces up. */
 void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
                                         const struct tokenizer *tokenizer) {
-    bool gpt2 = tokenizer->kind == TOKENIZER_GPT2 && !tokenizer->subwords;
+    bool gpt2 = tokenizer->kind == TOKENIZER_GPT2;
     fputs("{\n", out);
     if (gpt2)
         fputs("  \"add_bos_token\": false,\n"

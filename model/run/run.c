@@ -61,7 +61,10 @@ static int open_data(struct run *run, bool required, struct error *error) {
 static int open_tokenizer(struct run *run, const char *from, struct error *error) {
     const struct source *texts[] = {&run->train, &run->val};
     int status = setup_tokenizer(&run->tokenizer, &run->config, from, texts, 2, error);
-    if (status == 0) run->trainer.tokenizer = &run->tokenizer;
+    if (status == 0) {
+        run->trainer.tokenizer = &run->tokenizer;
+        run->config.data.tokenizer = (enum config_tokenizer)run->tokenizer.kind;
+    }
     if (status != RESULT_NONE) return status;
     print_notes("note", error->text);
     print_notes("note", "without it there are no samples, and none of its files in checkpoints");

@@ -126,7 +126,7 @@ int setup_tokenizer(struct tokenizer *tokenizer, const struct config *config, co
                     "data.tokenizer_dir");
         return RESULT_NONE;
     }
-    if (tokenizer_open(tokenizer, bytes ? TOKENIZER_BYTES : TOKENIZER_GPT2, directory, error))
+    if (tokenizer_open(tokenizer, bytes ? TOKENIZER_BYTES : TOKENIZER_FILES, directory, error))
         return -1;
     int status = bytes ? 0 : check_vocabulary(tokenizer, config, directory, error);
     for (int i = 0; status == 0 && i < count; i++)

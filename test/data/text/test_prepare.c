@@ -216,6 +216,8 @@ Test(prepare, usage_errors_say_what_is_allowed) {
     expect_usage_error("--tokenizer words --out set a.txt", "allowed: bytes");
     expect_usage_error("--tokenizer gpt2 --out set a.txt", "add it: --tokenizer gpt2:DIR");
     expect_usage_error("--tokenizer gpt2: --out set a.txt", "add it: --tokenizer gpt2:DIR");
+    expect_usage_error("--tokenizer files: --out set a.txt", "add it: --tokenizer files:DIR");
+    expect_usage_error("--tokenizer file:x --out set a.txt", "files:DIR");
     expect_usage_error("--tokenizer bytes --val-fraction 1 --out set a.txt", "less than 1");
     expect_usage_error("--tokenizer bytes --val-fraction -0.1 --out set a.txt", "less than 1");
     expect_usage_error("--tokenizer bytes --val-fraction nan --out set a.txt", "less than 1");

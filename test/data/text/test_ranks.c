@@ -10,30 +10,12 @@
 #include <stb/stb_ds.h>
 
 #include "data/text/tokenizer.h"
+#include "test/data/text/byte_ranks.h"
 #include "test/scratch.h"
 
 TestSuite(ranks, .init = make_folder, .fini = remove_folder);
 
 static struct subwords subwords;
-
-/* The bytes, whose rank is their value, and what follows. */
-static char *bytes_and(const char *more) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    char *text;
-    size_t size;
-    FILE *out = open_memstream(&text, &size);
-    cr_assert_not_null(out);
-    for (int byte = 0; byte < 256; byte++)
-        fprintf(out, "%c%c== %d\n", digits[byte >> 2], digits[(byte & 3) << 4], byte);
-    fputs(more, out);
-    cr_assert_eq(fclose(out), 0);
-    return text;
-}
-
-static const char usual_json[] = "{\"pattern\": \" ?\\\\p{L}+|\\\\s|[^\\\\s\\\\p{L}]+\", "
-                                 "\"special_tokens\": {\"<|end|>\": 300}, \"begin\": \"<|end|>\"}";
-
-static const char usual_more[] = "YWI= 256\r\nYWJj 257\nYmM= 258\nIGFi 260\n";
 
 static int read_texts(const char *json, const char *more) {
     const struct json_reader readers[] = {{.path = "dir/tiktoken.json", .error = &error},
@@ -112,6 +94,7 @@ Test(ranks, a_folder_of_them_is_a_tokenizer) {
     write_text("ranks.tiktoken", ranks);
     cr_expect(tokenizer_in_directory(folder));
     cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_GPT2, folder, &error), 0, "%s", error.text);
+    cr_expect_eq(tokenizer.kind, TOKENIZER_FILES, "by whatever name it was asked for");
     cr_expect_eq(tokenizer.vocab_size, 301);
     cr_expect_eq(tokenizer.end_of_text, 300);
     cr_expect_eq(tokenizer.file_count, 2);

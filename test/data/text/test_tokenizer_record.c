@@ -68,6 +68,24 @@ Test(tokenizer_record, what_is_written_is_read_back) {
     tokenizer_close(&tokenizer);
 }
 
+/* What older versions wrote calls any files gpt2. */
+Test(tokenizer_record, other_kinds_have_a_name_of_their_own) {
+    struct tokenizer tokenizer;
+    struct tokenizer_record record;
+    open_small(&tokenizer);
+    tokenizer.kind = TOKENIZER_FILES;
+    cr_assert_eq(write_record(in_folder("set"), &tokenizer, SMALL), 0, "%s", error.text);
+    cr_assert_eq(read_record(&record, "set_train_000000.bin"), 0, "%s", error.text);
+    cr_expect_eq(record.kind, TOKENIZER_FILES);
+    cr_expect_eq(tokenizer_record_check(&record, &tokenizer, &error), 0, "%s", error.text);
+    record.kind = TOKENIZER_GPT2;
+    cr_expect_eq(tokenizer_record_check(&record, &tokenizer, &error), 0, "%s", error.text);
+    record.kind = TOKENIZER_BYTES;
+    cr_expect_eq(tokenizer_record_check(&record, &tokenizer, &error), -1);
+    cr_expect_not_null(strstr(error.text, "tokenizer bytes, not files"), "%s", error.text);
+    tokenizer_close(&tokenizer);
+}
+
 /* Records that were written before hold good: the hash is one of them. */
 Test(tokenizer_record, the_hash_of_a_tokenizer_stays_what_it_is) {
     struct tokenizer tokenizer;
@@ -168,7 +186,7 @@ Test(tokenizer_record, what_is_malformed_is_refused) {
     expect_malformed("{\"format\":1,\"kind\":\"gpt2\",\"vocab_size\":1.5}", "vocab_size");
     expect_malformed("{\"format\":1,\"vocab_size\":5}", "kind");
     expect_malformed("{\"format\":1,\"kind\":\"words\",\"vocab_size\":5}",
-                     "neither bytes nor gpt2");
+                     "none of bytes, gpt2 and files");
     expect_malformed("{\"format\":1,\"kind\":\"bytes\",\"vocab_size\":256}", "directory");
     expect_malformed("{\"format\":1,\"kind\":\"bytes\",\"vocab_size\":256,\"directory\":null}",
                      "files");

@@ -390,14 +390,22 @@ Test(huggingface, a_directory_of_theirs_gives_a_config) {
                "\"n_positions\":131072,\"vocab_size\":256}");
     cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
     cr_expect_eq(config.data.seq_len, 1024, "a part of a long context");
-    /* A small vocabulary is GPT-2's kind if its files are there, unless it is that of bytes. */
+    put_config("{\"model_type\":\"gpt2\",\"n_layer\":12,\"n_head\":12,\"n_embd\":768,"
+               "\"n_positions\":1024,\"vocab_size\":50304}");
+    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
+    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_GPT2, "padded");
+    put_config("{\"model_type\":\"gpt2\",\"n_layer\":12,\"n_head\":12,\"n_embd\":768,"
+               "\"n_positions\":1024,\"vocab_size\":128256}");
+    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
+    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_FILES, "too many for GPT-2's");
+    /* Files say what a small vocabulary is, unless it is that of bytes. */
     char path[FILE_PATH_MAX];
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
     cr_assert_eq(file_write_whole(path, "{}", 2, NULL, &error), 0, "%s", error.text);
     put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":24,"
                "\"n_positions\":16,\"vocab_size\":1003}");
     cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
-    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_GPT2);
+    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_FILES);
     put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":24,"
                "\"n_positions\":16,\"vocab_size\":256}");
     cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);

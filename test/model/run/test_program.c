@@ -253,38 +253,6 @@ Test(program, samples_of_several_prompts) {
     cr_expect_neq(strncmp(out_text, second + 4, (size_t)(second - out_text)), 0, "%s", out_text);
 }
 
-/* The most memory, in MB, that a program started here has taken so far. */
-static double children_mb(void) {
-    struct rusage usage;
-    cr_assert_eq(getrusage(RUSAGE_CHILDREN, &usage), 0);
-    return (double)usage.ru_maxrss * 1024 / 1e6;
-}
-
-/* A model of others whose context is long takes the memory of the text, not of its positions: these
- * would take 300 MB for keys and values alone. */
-Test(program, a_long_context_costs_nothing_until_it_is_used) {
-#define ROPE TINY "|--set|model.positions=rope|--set|sample.every=0"
-    static char text[PROGRAM_OUTPUT_MAX];
-    expect_exit(ROPE "|--set|model.n_positions=100|--set|name=short", 0);
-    expect_exit("--export|short|--dtype|fp32|--from|a/short", 0);
-    expect_exit("--sample|the cat|--from|short|--tokens|70|--temperature|0", 0);
-    snprintf(text, sizeof text, "%s", out_text);
-    double before = children_mb();
-    expect_exit(ROPE "|--set|model.n_positions=524288|--set|name=long", 0);
-    expect_exit("--export|long|--dtype|fp32|--from|a/long", 0);
-    expect_exit("--sample|the cat|--from|long|--tokens|70|--temperature|0", 0);
-    cr_expect_str_eq(out_text, text);
-    expect_exit("--eval|--data|tiny_train_*.bin|--from|long|--set|train.micro_batch_size=1", 0);
-    expect_text(out_text, ": 5 sequences of 1024 tokens");
-    cr_expect_lt(children_mb(), before + 30);
-    /* A run of ours has learned data.seq_len positions: its window stays that. */
-    expect_exit("--sample|the cat|--from|a/long|--tokens|70|--temperature|0", 0);
-    snprintf(text, sizeof text, "%s", out_text);
-    expect_exit("--sample|the cat|--from|long|--tokens|70|--temperature|0|--set|data.seq_len=32",
-                0);
-    cr_expect_str_eq(out_text, text);
-}
-
 /* The loss of the training data as training itself reports it, bits and perplexity of it. */
 Test(program, evaluates) {
     double loss, perplexity, bits, validation;
