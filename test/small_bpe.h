@@ -47,16 +47,17 @@ static inline void small_bpe(struct bpe *bpe, const char *const *merges, size_t 
         if (bpe_builder_add_merge(&builder, pair, right)) abort();
     }
     bpe_builder_close(&builder);
-    bpe_index(bpe);
 }
 
-/* What bpe_merge should do, one merge after the other, without its tables: appends to *tokens. */
+/* What byte_tokens_merge should do, one merge after the other, without its tables: appends to
+ * *tokens. */
 static inline void naive_merge(const struct bpe *bpe, int32_t **tokens, const uint8_t *piece,
                                size_t size) {
+    struct merge *list = merges_list(&bpe->merges);
     int32_t *all = NULL;
-    for (size_t i = 0; i < size; i++) arrput(all, bpe->byte_tokens[piece[i]]);
-    for (size_t rank = 0; rank < arrlenu(bpe->merges);) {
-        const struct bpe_merge merge = bpe->merges[rank];
+    for (size_t i = 0; i < size; i++) arrput(all, bpe->byte_tokens.tokens[piece[i]]);
+    for (size_t rank = 0; rank < arrlenu(list);) {
+        const struct merge merge = list[rank];
         size_t at = 0;
         while (at + 1 < arrlenu(all) && (all[at] != merge.left || all[at + 1] != merge.right)) at++;
         if (at + 1 >= arrlenu(all)) {
@@ -70,4 +71,5 @@ static inline void naive_merge(const struct bpe *bpe, int32_t **tokens, const ui
     }
     for (size_t i = 0; i < arrlenu(all); i++) arrput(*tokens, all[i]);
     arrfree(all);
+    arrfree(list);
 }

@@ -8,10 +8,6 @@
 
 enum { NAME_SHOWN = 40 };
 
-struct bpe_seen_pair {
-    uint64_t key; /* left << 32 | right */
-};
-
 /* Bytes of a name that messages show: whole characters. */
 static int shown(const char *name) {
     size_t length = strlen(name);
@@ -38,7 +34,6 @@ void bpe_builder_open(struct bpe_builder *builder, struct bpe *bpe) {
 
 void bpe_builder_close(struct bpe_builder *builder) {
     shfree(builder->tokens);
-    hmfree(builder->pairs);
     arrfree(builder->scratch);
 }
 
@@ -88,6 +83,7 @@ static const char *write_bytes(struct bpe_builder *builder, const char **names) 
             return refuse(builder, "\"%.*s\" is not written in GPT-2's alphabet of bytes",
                           shown(names[token]), names[token]);
         arrsetlen(bpe->bytes, start + (size_t)size);
+        byte_tokens_join(&bpe->byte_tokens, bpe->bytes + start, (size_t)size);
         arrput(bpe->starts, (uint32_t)start);
     }
     arrput(bpe->starts, (uint32_t)arrlenu(bpe->bytes));
@@ -111,7 +107,7 @@ const char *bpe_builder_finish_tokens(struct bpe_builder *builder) {
         if (token < 0)
             return refuse(builder, "there is no token \"%s\" for the byte 0x%02x", name,
                           (unsigned)byte);
-        bpe->byte_tokens[byte] = token;
+        bpe->byte_tokens.tokens[byte] = token;
     }
     bpe->end_of_text = bpe_builder_find(builder, BPE_END_OF_TEXT);
     return NULL;
@@ -131,12 +127,10 @@ const char *bpe_builder_add_merge(struct bpe_builder *builder, const char *left,
             return refuse(builder, "\"%.*s\"%s is not in the vocabulary", shown(names[i]), names[i],
                           i == 2 ? ", the result of the merge," : "");
     }
-    const uint64_t key = (uint64_t)tokens[0] << 32 | (uint32_t)tokens[1];
-    if (hmgeti(builder->pairs, key) >= 0)
-        return refuse(builder, "\"%.*s %.*s\" is merged a second time", shown(left), left,
-                      shown(right), right);
-    hmputs(builder->pairs, (struct bpe_seen_pair){key});
-    arrput(builder->bpe->merges,
-           ((struct bpe_merge){.left = tokens[0], .right = tokens[1], .token = tokens[2]}));
-    return NULL;
+    struct merges *merges = &builder->bpe->merges;
+    const struct merge merge = {
+        .left = tokens[0], .right = tokens[1], .token = tokens[2], .rank = (uint32_t)merges->count};
+    if (merges_add(merges, merge)) return NULL;
+    return refuse(builder, "\"%.*s %.*s\" is merged a second time", shown(left), left, shown(right),
+                  right);
 }

@@ -19,7 +19,6 @@ struct bpe_builder {
     struct bpe *bpe; /* what is built; empty at first */
     struct byte_alphabet alphabet;
     struct bpe_token_name *tokens; /* stb_ds: token of a name */
-    struct bpe_seen_pair *pairs;   /* stb_ds: merges so far */
     char *scratch;                 /* stb_ds */
     char reason[160];
 };

@@ -253,7 +253,6 @@ static int finish(struct reader *reader, struct bpe *bpe, cJSON *root, int statu
     cJSON_Delete(root);
     bpe_builder_close(&reader->builder);
     if (status) bpe_free(bpe);
-    else bpe_index(bpe);
     return status;
 }
 
@@ -276,28 +275,4 @@ int bpe_read_vocab_and_merges(struct bpe *bpe, const struct bpe_file *vocab,
     if (!status) status = finish_tokens(&reader);
     if (!status) status = read_merges(&reader.builder, merges, error);
     return finish(&reader, bpe, root, status);
-}
-
-static bool same_token(const struct bpe *a, const struct bpe *b, int token) {
-    const uint32_t size = a->starts[token + 1] - a->starts[token];
-    return size == b->starts[token + 1] - b->starts[token] &&
-           memcmp(a->bytes + a->starts[token], b->bytes + b->starts[token], size) == 0;
-}
-
-int bpe_compare(const struct bpe *a, const char *a_name, const struct bpe *b, const char *b_name,
-                struct error *error) {
-    const char *const remedy = "keep the files of one tokenizer only";
-    if (a->vocab_size != b->vocab_size)
-        return fail(error, "%.*s has %d tokens, but %.*s has %d\n%s", JSON_READER_PATH_SHOWN,
-                    a_name, a->vocab_size, JSON_READER_PATH_SHOWN, b_name, b->vocab_size, remedy);
-    for (int token = 0; token < a->vocab_size; token++)
-        if (!same_token(a, b, token))
-            return fail(error, "%.*s and %.*s disagree on the token %d\n%s", JSON_READER_PATH_SHOWN,
-                        a_name, JSON_READER_PATH_SHOWN, b_name, token, remedy);
-    if (arrlenu(a->merges) != arrlenu(b->merges) ||
-        (a->merges && memcmp(a->merges, b->merges, arrlenu(a->merges) * sizeof *a->merges) != 0) ||
-        a->whole_text != b->whole_text)
-        return fail(error, "%.*s and %.*s disagree on the merges\n%s", JSON_READER_PATH_SHOWN,
-                    a_name, JSON_READER_PATH_SHOWN, b_name, remedy);
-    return 0;
 }

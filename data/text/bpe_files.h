@@ -32,8 +32,3 @@ struct bpe_file {
 int bpe_read_vocab_and_merges(struct bpe *bpe, const struct bpe_file *vocab,
                               const struct bpe_file *merges, struct error *error);
 int bpe_read_tokenizer(struct bpe *bpe, const struct bpe_file *tokenizer, struct error *error);
-
-/* Whether two encodings are the same; else fails with the first difference, naming them as a and
- * b. */
-int bpe_compare(const struct bpe *a, const char *a_name, const struct bpe *b, const char *b_name,
-                struct error *error);

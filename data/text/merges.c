@@ -5,190 +5,224 @@
 
 #include <stb/stb_ds.h>
 
-enum { FEW_TOKENS_MAX = 48, FIRST_BITS = 6, FILTER_BITS = 3 };
+/* A pair in the table is 64 bits: left, right and the rank of their merge. */
+enum { TOKEN_BITS = 20, RANK_BITS = 24, FIRST_BITS = 6, FILTER_BITS = 3 };
+enum { LOW_TOKENS = 256, FEW_TOKENS_MAX = 16 };
+#define NO_RANK ((UINT32_C(1) << RANK_BITS) - 1)
+#define NO_PAIR UINT64_MAX
 
-#define NO_NODE UINT32_MAX
+/* A pair of neighbours is 64 bits, too: the rank of their merge and the place of the left one. */
+#define PLACE_BITS  40
+#define PLACES_MASK ((UINT64_C(1) << PLACE_BITS) - 1)
+#define NO_KEY      UINT64_MAX
 
-/* A token among many. It stands at the place of its first part. */
-struct merges_node {
-    uint32_t previous, next;
-    uint32_t rank;  /* of the merge with the next token */
-    int32_t merged; /* what that gives */
-    int32_t token;
-};
+_Static_assert(VOCABULARY_MAX <= 1 << TOKEN_BITS && MERGES_RANK_MAX == NO_RANK &&
+                   2 * TOKEN_BITS + RANK_BITS == 64 && RANK_BITS + PLACE_BITS == 64,
+               "a pair with its rank fills 64 bits, so does a rank with its place");
 
 void merges_free(struct merges *merges) {
     arrfree(merges->slots);
     arrfree(merges->filter);
+    arrfree(merges->low);
+    arrfree(merges->results);
     *merges = (struct merges){0};
 }
 
 void merges_scratch_free(struct merges_scratch *scratch) {
-    arrfree(scratch->nodes);
-    arrfree(scratch->heap);
+    arrfree(scratch->tree);
+    arrfree(scratch->sizes);
 }
 
-static uint64_t hash_of(int32_t left, int32_t right) {
-    return ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) * UINT64_C(0x9e3779b97f4a7c15);
+/* ---- the table */
+
+static uint64_t pair_of(int32_t left, int32_t right) {
+    return (uint64_t)left << TOKEN_BITS | (uint64_t)right;
+}
+
+static uint64_t hash_of(uint64_t pair) {
+    return pair * UINT64_C(0x9e3779b97f4a7c15);
 }
 
 /* Where the pair is, or the empty slot where it would be put. */
-static struct merge *slot_of(const struct merges *merges, int32_t left, int32_t right) {
+static size_t slot_of(const struct merges *merges, uint64_t pair) {
     const size_t mask = SIZE_MAX >> merges->shift;
-    size_t at = hash_of(left, right) >> merges->shift;
-    for (;; at = (at + 1) & mask) {
-        struct merge *slot = &merges->slots[at];
-        if (slot->rank == MERGES_NO_RANK || (slot->left == left && slot->right == right))
-            return slot;
-    }
+    size_t at = hash_of(pair) >> merges->shift;
+    while (merges->slots[at] >> RANK_BITS != pair && merges->slots[at] != NO_PAIR)
+        at = (at + 1) & mask;
+    return at;
 }
 
-/* The merge of a pair; the filter says of most that there is none, without a look at the table,
- * which does not fit the processor's caches. */
-static const struct merge *find(const struct merges *merges, int32_t left, int32_t right) {
-    static const struct merge none = {.rank = MERGES_NO_RANK};
-    const uint64_t bit = hash_of(left, right) >> (merges->shift - FILTER_BITS);
-    return merges->filter[bit / 64] >> bit % 64 & 1 ? slot_of(merges, left, right) : &none;
-}
-
-static void mark(struct merges *merges, int32_t left, int32_t right) {
-    const uint64_t bit = hash_of(left, right) >> (merges->shift - FILTER_BITS);
+static void put(struct merges *merges, size_t at, uint64_t slot) {
+    const uint64_t bit = hash_of(slot >> RANK_BITS) >> (merges->shift - FILTER_BITS);
+    merges->slots[at] = slot;
     merges->filter[bit / 64] |= UINT64_C(1) << bit % 64;
 }
 
 static void make_slots(struct merges *merges, int bits) {
-    struct merge *old = merges->slots;
+    uint64_t *old = merges->slots;
     const size_t slots = (size_t)1 << bits;
     merges->slots = NULL;
     merges->shift = 64 - bits;
     arrsetlen(merges->slots, slots);
-    for (size_t i = 0; i < slots; i++) merges->slots[i] = (struct merge){.rank = MERGES_NO_RANK};
+    for (size_t i = 0; i < slots; i++) merges->slots[i] = NO_PAIR;
     arrsetlen(merges->filter, slots << FILTER_BITS >> 6);
     memset(merges->filter, 0, arrlenu(merges->filter) * sizeof *merges->filter);
-    for (size_t i = 0; i < arrlenu(old); i++) {
-        if (old[i].rank == MERGES_NO_RANK) continue;
-        *slot_of(merges, old[i].left, old[i].right) = old[i];
-        mark(merges, old[i].left, old[i].right);
-    }
+    for (size_t i = 0; i < arrlenu(old); i++)
+        if (old[i] != NO_PAIR) put(merges, slot_of(merges, old[i] >> RANK_BITS), old[i]);
     arrfree(old);
 }
 
+static void begin_table(struct merges *merges) {
+    make_slots(merges, FIRST_BITS);
+    arrsetlen(merges->low, LOW_TOKENS * LOW_TOKENS);
+    for (size_t i = 0; i < LOW_TOKENS * LOW_TOKENS; i++) merges->low[i] = NO_RANK;
+}
+
 bool merges_add(struct merges *merges, struct merge merge) {
-    assert(merge.rank != MERGES_NO_RANK);
-    if (!merges->slots) make_slots(merges, FIRST_BITS);
+    assert(merge.rank < MERGES_RANK_MAX);
+    const uint64_t pair = pair_of(merge.left, merge.right);
+    if (!merges->slots) begin_table(merges);
     if (merges->count * 8 >= arrlenu(merges->slots) * 5) make_slots(merges, 64 - merges->shift + 1);
-    struct merge *slot = slot_of(merges, merge.left, merge.right);
-    if (slot->rank != MERGES_NO_RANK) return false;
-    *slot = merge;
-    mark(merges, merge.left, merge.right);
+    const size_t at = slot_of(merges, pair);
+    if (merges->slots[at] != NO_PAIR) return false;
+    put(merges, at, pair << RANK_BITS | merge.rank);
+    if ((merge.left | merge.right) < LOW_TOKENS)
+        merges->low[merge.left * LOW_TOKENS + merge.right] = merge.rank;
+    while (arrlenu(merges->results) <= merge.rank) arrput(merges->results, -1);
+    int32_t *result = &merges->results[merge.rank];
+    assert(*result == -1 || *result == merge.token);
+    *result = merge.token;
     merges->count++;
     return true;
 }
 
+struct merge *merges_list(const struct merges *merges) {
+    struct merge *list = NULL;
+    arrsetlen(list, merges->count);
+    for (size_t i = 0; i < arrlenu(merges->slots); i++) {
+        const uint64_t slot = merges->slots[i], pair = slot >> RANK_BITS;
+        const uint32_t rank = slot & NO_RANK;
+        if (slot == NO_PAIR) continue;
+        assert(rank < merges->count);
+        list[rank] = (struct merge){.left = (int32_t)(pair >> TOKEN_BITS),
+                                    .right = (int32_t)(pair & ((1 << TOKEN_BITS) - 1)),
+                                    .token = merges->results[rank],
+                                    .rank = rank};
+    }
+    return list;
+}
+
+/* The rank of a pair's merge. The filter says of most pairs that there is none, without a look at
+ * the slots, which do not fit the processor's caches. The low bits of NO_PAIR are NO_RANK. */
+static uint32_t find_rank(const struct merges *merges, int32_t left, int32_t right) {
+    if ((left | right) < LOW_TOKENS) return merges->low[left * LOW_TOKENS + right];
+    const uint64_t pair = pair_of(left, right);
+    const uint64_t bit = hash_of(pair) >> (merges->shift - FILTER_BITS);
+    if (!(merges->filter[bit / 64] >> bit % 64 & 1)) return NO_RANK;
+    return (uint32_t)merges->slots[slot_of(merges, pair)] & NO_RANK;
+}
+
+/* ---- merging */
+
 /* Looks through all pairs for every merge: quick while there are few. */
 static size_t apply_to_few(const struct merges *merges, int32_t *tokens, size_t count) {
-    const struct merge *found[FEW_TOKENS_MAX]; /* of a token and the next one */
-    for (size_t i = 0; i + 1 < count; i++) found[i] = find(merges, tokens[i], tokens[i + 1]);
+    uint32_t ranks[FEW_TOKENS_MAX]; /* of a token and the next one */
+    for (size_t i = 0; i + 1 < count; i++) ranks[i] = find_rank(merges, tokens[i], tokens[i + 1]);
     while (count > 1) {
+        uint32_t lowest = ranks[0];
         size_t best = 0;
-        for (size_t i = 1; i + 1 < count; i++)
-            if (found[i]->rank < found[best]->rank) best = i;
-        if (found[best]->rank == MERGES_NO_RANK) break;
-        tokens[best] = found[best]->token;
+        /* Which is lower cannot be foreseen: without branches. */
+        for (size_t i = 1; i + 1 < count; i++) {
+            best = ranks[i] < lowest ? i : best;
+            lowest = ranks[i] < lowest ? ranks[i] : lowest;
+        }
+        if (lowest == NO_RANK) break;
+        tokens[best] = merges->results[lowest];
         count--;
         for (size_t i = best + 1; i < count; i++) {
             tokens[i] = tokens[i + 1];
-            found[i - 1] = found[i];
+            ranks[i - 1] = ranks[i];
         }
-        if (best > 0) found[best - 1] = find(merges, tokens[best - 1], tokens[best]);
-        if (best + 1 < count) found[best] = find(merges, tokens[best], tokens[best + 1]);
+        if (best > 0) ranks[best - 1] = find_rank(merges, tokens[best - 1], tokens[best]);
+        if (best + 1 < count) ranks[best] = find_rank(merges, tokens[best], tokens[best + 1]);
     }
     return count;
 }
 
-static void sift_down(uint64_t *heap, size_t count, size_t at) {
-    const uint64_t value = heap[at];
-    for (size_t child; (child = 2 * at + 1) < count; at = child) {
-        if (child + 1 < count && heap[child + 1] < heap[child]) child++;
-        if (value <= heap[child]) break;
-        heap[at] = heap[child];
+/* Many tokens while they are merged. One stays at the place of its first part; what its size is,
+ * says its first part and its last one, so that its neighbours are found from either side.
+ *
+ * The tree is a tournament of the keys of all pairs: node i has the lower one of the nodes 2 i and
+ * 2 i + 1, and the key of the pair at a place is node width + place. */
+struct merging {
+    const struct merges *merges;
+    int32_t *tokens;
+    uint32_t *sizes;
+    uint64_t *tree;
+    size_t count, width;
+};
+
+static uint64_t key_at(const struct merging *merging, size_t place, size_t next) {
+    if (next == merging->count) return NO_KEY;
+    const uint32_t rank = find_rank(merging->merges, merging->tokens[place], merging->tokens[next]);
+    return (uint64_t)rank << PLACE_BITS | place;
+}
+
+static void settle(uint64_t *tree, size_t node) {
+    const uint64_t left = tree[2 * node], right = tree[2 * node + 1];
+    tree[node] = left < right ? left : right;
+}
+
+static struct merging begin_many(const struct merges *merges, struct merges_scratch *scratch,
+                                 int32_t *tokens, size_t count) {
+    assert(count <= PLACES_MASK);
+    size_t width = FEW_TOKENS_MAX;
+    while (width < count) width *= 2;
+    arrsetlen(scratch->tree, 2 * width);
+    arrsetlen(scratch->sizes, count);
+    const struct merging merging = {.merges = merges,
+                                    .tokens = tokens,
+                                    .sizes = scratch->sizes,
+                                    .tree = scratch->tree,
+                                    .count = count,
+                                    .width = width};
+    for (size_t i = 0; i < count; i++) merging.sizes[i] = 1;
+    for (size_t i = 0; i < count; i++) merging.tree[width + i] = key_at(&merging, i, i + 1);
+    for (size_t i = count; i < width; i++) merging.tree[width + i] = NO_KEY;
+    for (size_t i = width; i-- > 1;) settle(merging.tree, i);
+    return merging;
+}
+
+static void merge_at(const struct merging *merging, size_t place, uint32_t rank) {
+    uint32_t *sizes = merging->sizes;
+    uint64_t *tree = merging->tree;
+    const size_t next = place + sizes[place];
+    const uint32_t size = sizes[place] + sizes[next];
+    const size_t before = place > 0 ? place - sizes[place - 1] : place;
+    sizes[place] = sizes[place + size - 1] = size;
+    merging->tokens[place] = merging->merges->results[rank];
+    size_t a = merging->width + before, b = merging->width + place, c = merging->width + next;
+    tree[a] = key_at(merging, before, place);
+    tree[b] = key_at(merging, place, place + size);
+    tree[c] = NO_KEY;
+    while (a > 1) {
+        settle(tree, a /= 2);
+        settle(tree, b /= 2);
+        settle(tree, c /= 2);
     }
-    heap[at] = value;
-}
-
-static uint64_t heap_pop(uint64_t *heap) {
-    const uint64_t top = heap[0], last = arrpop(heap);
-    if (arrlenu(heap) > 0) {
-        heap[0] = last;
-        sift_down(heap, arrlenu(heap), 0);
-    }
-    return top;
-}
-
-static void heap_push(uint64_t **heap, uint64_t value) {
-    arrput(*heap, value);
-    size_t at = arrlenu(*heap) - 1;
-    for (size_t parent; at > 0 && (*heap)[parent = (at - 1) / 2] > value; at = parent)
-        (*heap)[at] = (*heap)[parent];
-    (*heap)[at] = value;
-}
-
-/* Looks up the merge of the token at `place` with its next one; returns whether there is one. */
-static bool look_up(const struct merges *merges, struct merges_node *nodes, uint32_t place) {
-    struct merges_node *node = &nodes[place];
-    node->rank = MERGES_NO_RANK;
-    if (node->next == NO_NODE) return false;
-    const struct merge *merge = find(merges, node->token, nodes[node->next].token);
-    node->rank = merge->rank;
-    node->merged = merge->token;
-    return node->rank != MERGES_NO_RANK;
-}
-
-static uint64_t heap_value(const struct merges_node *nodes, uint32_t place) {
-    return (uint64_t)nodes[place].rank << 32 | place;
-}
-
-static void begin_many(const struct merges *merges, struct merges_scratch *scratch,
-                       const int32_t *tokens, size_t count) {
-    assert(count < NO_NODE);
-    arrsetlen(scratch->nodes, count);
-    arrsetlen(scratch->heap, 0);
-    struct merges_node *nodes = scratch->nodes;
-    for (uint32_t i = 0; i < count; i++)
-        nodes[i] = (struct merges_node){.previous = i > 0 ? i - 1 : NO_NODE,
-                                        .next = i + 1 < count ? i + 1 : NO_NODE,
-                                        .token = tokens[i]};
-    for (uint32_t i = 0; i < count; i++)
-        if (look_up(merges, nodes, i)) arrput(scratch->heap, heap_value(nodes, i));
-    for (size_t i = arrlenu(scratch->heap) / 2; i-- > 0;)
-        sift_down(scratch->heap, arrlenu(scratch->heap), i);
-}
-
-static void merge_with_next(const struct merges *merges, struct merges_scratch *scratch,
-                            uint32_t place) {
-    struct merges_node *nodes = scratch->nodes, *node = &nodes[place], *gone = &nodes[node->next];
-    node->token = node->merged;
-    node->next = gone->next;
-    gone->rank = MERGES_NO_RANK;
-    if (node->next != NO_NODE) nodes[node->next].previous = place;
-    if (look_up(merges, nodes, place)) heap_push(&scratch->heap, heap_value(nodes, place));
-    if (node->previous != NO_NODE && look_up(merges, nodes, node->previous))
-        heap_push(&scratch->heap, heap_value(nodes, node->previous));
 }
 
 static size_t apply_to_many(const struct merges *merges, struct merges_scratch *scratch,
                             int32_t *tokens, size_t count) {
-    begin_many(merges, scratch, tokens, count);
-    while (arrlenu(scratch->heap) > 0) {
-        const uint64_t top = heap_pop(scratch->heap);
-        const uint32_t place = (uint32_t)top;
-        /* An entry is out of date when its token or the next one has changed; a pair that has
-         * changed is longer text, so that its rank has changed too. */
-        if (scratch->nodes[place].rank == top >> 32) merge_with_next(merges, scratch, place);
+    const struct merging merging = begin_many(merges, scratch, tokens, count);
+    for (;;) {
+        const uint64_t lowest = merging.tree[1];
+        if (lowest >> PLACE_BITS == NO_RANK) break;
+        merge_at(&merging, lowest & PLACES_MASK, (uint32_t)(lowest >> PLACE_BITS));
     }
     size_t left = 0;
-    for (uint32_t place = 0; place != NO_NODE; place = scratch->nodes[place].next)
-        tokens[left++] = scratch->nodes[place].token;
+    for (size_t place = 0; place < count; place += merging.sizes[place])
+        tokens[left++] = tokens[place];
     return left;
 }
 

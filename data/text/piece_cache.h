@@ -30,12 +30,23 @@ struct piece_cache {
 void piece_cache_open(struct piece_cache *cache);
 void piece_cache_close(struct piece_cache *cache);
 
-/* Where a piece is, or would be put: it is there if piece_cache_holds. NULL where no piece of this
- * size is kept. */
-struct piece_cache_entry *piece_cache_place(const struct piece_cache *cache, const uint8_t *piece,
-                                            size_t size);
-bool piece_cache_holds(const struct piece_cache_entry *entry, const uint8_t *piece, size_t size);
+/* A piece of text on its way to its tokens. */
+struct piece {
+    const uint8_t *bytes;
+    size_t size; /* 0: there is none */
+    uint64_t hash;
+    struct piece_cache_entry *entry; /* where it is or would be put; NULL: it is not kept */
+};
 
-/* Puts a piece there, in place of what was there, unless it has too many tokens. */
-void piece_cache_put(struct piece_cache_entry *entry, const uint8_t *piece, size_t size,
-                     const int32_t *tokens, size_t count);
+/* Of all bytes; 0 for none. */
+uint64_t piece_hash(const uint8_t *bytes, size_t size);
+
+/* Looks up where a piece is or would be put, and has the processor fetch that: it takes long, so
+ * best is to look up the next piece before this one is encoded. */
+struct piece piece_cache_place(const struct piece_cache *cache, const uint8_t *bytes, size_t size);
+
+/* Appends the tokens to *tokens, an stb_ds array, if the piece is there; else returns false. */
+bool piece_cache_take(const struct piece *piece, int32_t **tokens);
+
+/* Puts a piece there, in place of what was there, unless it is not kept or has too many tokens. */
+void piece_cache_put(const struct piece *piece, const int32_t *tokens, size_t count);

@@ -64,20 +64,40 @@ static int read_lines(struct subwords_builder *builder, const char *text, size_t
     return status;
 }
 
-/* Every way in which two tokens become a third. */
+/* Every way in which two tokens become this one. */
+static void add_all_ways(struct subwords *subwords, int32_t token, const uint8_t *name,
+                         size_t size) {
+    for (size_t cut = 1; cut < size; cut++) {
+        const struct merge merge = {.left = subwords_find(subwords, name, cut),
+                                    .right = subwords_find(subwords, name + cut, size - cut),
+                                    .token = token,
+                                    .rank = (uint32_t)token};
+        if (merge.left >= 0 && merge.right >= 0) merges_add(&subwords->merges, merge);
+    }
+}
+
+/* A token's bytes are merged in the same way wherever they stand, as long as nothing is merged with
+ * what lies beyond them. So where the merges of lower ranks leave two tokens of them, those are the
+ * only two that ever become this token. They leave more of a token that has a lower rank than its
+ * parts. */
 static void add_merges(struct subwords *subwords) {
+    struct merges_scratch scratch = {0};
+    int32_t *parts = NULL;
     for (int32_t token = 0; token < subwords->vocab_size; token++) {
         size_t size;
         const uint8_t *name = subwords_bytes(subwords, token, &size);
         if (size < 2 || subwords_find(subwords, name, size) != token) continue;
-        for (size_t cut = 1; cut < size; cut++) {
-            const struct merge merge = {.left = subwords_find(subwords, name, cut),
-                                        .right = subwords_find(subwords, name + cut, size - cut),
-                                        .token = token,
-                                        .rank = (uint32_t)token};
-            if (merge.left >= 0 && merge.right >= 0) merges_add(&subwords->merges, merge);
-        }
+        arrsetlen(parts, size);
+        for (size_t i = 0; i < size; i++) parts[i] = subwords->bytes.tokens[name[i]];
+        if (merges_apply(&subwords->merges, &scratch, parts, size) == 2)
+            merges_add(&subwords->merges, (struct merge){.left = parts[0],
+                                                         .right = parts[1],
+                                                         .token = token,
+                                                         .rank = (uint32_t)token});
+        else add_all_ways(subwords, token, name, size);
     }
+    arrfree(parts);
+    merges_scratch_free(&scratch);
 }
 
 static int read_pattern(struct subwords *subwords, const cJSON *root,
@@ -105,8 +125,7 @@ static int read_special(struct subwords_builder *builder, const cJSON *root) {
         return subwords_refuse("special_tokens", "that are no object", reader);
     cJSON_ArrayForEach(entry, list) {
         const double number = cJSON_IsNumber(entry) ? entry->valuedouble : -1;
-        const bool is_token =
-            number >= 0 && number < SUBWORDS_VOCAB_MAX && number == (int32_t)number;
+        const bool is_token = number >= 0 && number < VOCABULARY_MAX && number == (int32_t)number;
         const struct added_token added = {.token = is_token ? (int32_t)number : -1,
                                           .special = true};
         if (subwords_builder_add(builder, added, entry->string)) return -1;

@@ -36,31 +36,51 @@ static const uint8_t *text_of(const struct subwords_texts *texts, int32_t token,
     return texts->bytes + texts->starts[token];
 }
 
-/* FNV-1a, eight bytes at a time. */
-static uint64_t hash_of(const uint8_t *name, size_t size) {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325) ^ size;
-    for (size_t at = 0; at < size; at += 8) {
-        uint64_t word = 0;
-        memcpy(&word, name + at, size - at < 8 ? size - at : 8);
-        hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
-        hash ^= hash >> 29;
-    }
-    return hash;
+/* A slot is 0, or a bit that it is taken, some bits of the name's hash, and the token. */
+enum { TOKEN_BITS = 20, HASH_BITS = 11 };
+#define SLOT_TAKEN  (UINT32_C(1) << (TOKEN_BITS + HASH_BITS))
+#define TOKENS_MASK ((UINT32_C(1) << TOKEN_BITS) - 1)
+
+_Static_assert(VOCABULARY_MAX <= 1 << TOKEN_BITS, "a token has room in a slot");
+
+static uint32_t slot_value(uint64_t hash, int32_t token) {
+    return SLOT_TAKEN | (uint32_t)(hash >> (64 - HASH_BITS)) << TOKEN_BITS | (uint32_t)token;
+}
+
+static size_t first_slot(const struct subwords *subwords, uint64_t hash) {
+    return hash & (arrlenu(subwords->slots) - 1);
 }
 
 /* Where the name is, or the empty slot where it would be put. */
-static size_t slot_of(const struct subwords *subwords, const uint8_t *name, size_t size) {
+static size_t slot_of(const struct subwords *subwords, const uint8_t *name, size_t size,
+                      uint64_t hash) {
     const size_t mask = arrlenu(subwords->slots) - 1;
-    for (size_t at = hash_of(name, size) & mask;; at = (at + 1) & mask) {
+    for (size_t at = first_slot(subwords, hash);; at = (at + 1) & mask) {
+        const uint32_t slot = subwords->slots[at];
+        if (slot == 0) return at;
+        if ((slot ^ slot_value(hash, 0)) & ~TOKENS_MASK) continue;
         size_t length;
-        if (subwords->slots[at] < 0) return at;
-        const uint8_t *other = text_of(&subwords->names, subwords->slots[at], &length);
+        const uint8_t *other = text_of(&subwords->names, (int32_t)(slot & TOKENS_MASK), &length);
         if (length == size && memcmp(name, other, size) == 0) return at;
     }
 }
 
+static int32_t find(const struct subwords *subwords, const uint8_t *name, size_t size,
+                    uint64_t hash) {
+    const uint32_t slot = subwords->slots[slot_of(subwords, name, size, hash)];
+    return slot == 0 ? -1 : (int32_t)(slot & TOKENS_MASK);
+}
+
 int32_t subwords_find(const struct subwords *subwords, const uint8_t *name, size_t size) {
-    return subwords->slots[slot_of(subwords, name, size)];
+    return find(subwords, name, size, piece_hash(name, size));
+}
+
+int32_t subwords_find_piece(const struct subwords *subwords, const struct piece *piece) {
+    return find(subwords, piece->bytes, piece->size, piece->hash);
+}
+
+void subwords_fetch(const struct subwords *subwords, const struct piece *piece) {
+    __builtin_prefetch(&subwords->slots[first_slot(subwords, piece->hash)]);
 }
 
 /* Whether U+2581 stands behind another character in a name. */
@@ -75,12 +95,14 @@ void subwords_index(struct subwords *subwords, const bool *is_name) {
     size_t slots = 64, size;
     while (slots < 2 * (size_t)subwords->vocab_size) slots *= 2;
     arrsetlen(subwords->slots, slots);
-    for (size_t i = 0; i < slots; i++) subwords->slots[i] = -1;
+    memset(subwords->slots, 0, slots * sizeof *subwords->slots);
     subwords->cuts_at_words = true;
     for (int32_t token = 0; token < subwords->vocab_size; token++) {
         const uint8_t *name = text_of(&subwords->names, token, &size);
         if (!is_name[token] || size == 0) continue;
-        subwords->slots[slot_of(subwords, name, size)] = token;
+        const uint64_t hash = piece_hash(name, size);
+        subwords->slots[slot_of(subwords, name, size, hash)] = slot_value(hash, token);
+        byte_tokens_join(&subwords->bytes, name, size);
         if (has_inner_mark(name, size)) subwords->cuts_at_words = false;
     }
     if (subwords_find(subwords, (const uint8_t *)SUBWORDS_SPACE, sizeof SUBWORDS_SPACE - 1) < 0)

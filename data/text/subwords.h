@@ -19,14 +19,17 @@
 #include <stdint.h>
 
 #include "data/text/added_tokens.h"
+#include "data/text/byte_tokens.h"
 #include "data/text/cutter.h"
 #include "data/text/merges.h"
 #include "data/text/nfc.h"
+#include "data/text/piece_cache.h"
+#include "data/text/vocabulary.h"
 
 /* U+2581, which stands for a space. */
 #define SUBWORDS_SPACE "\xe2\x96\x81"
 
-enum { SUBWORDS_VOCAB_MAX = 1 << 21, SUBWORDS_STEPS_MAX = 8, SUBWORDS_TEMPLATE_MAX = 8 };
+enum { SUBWORDS_STEPS_MAX = 8, SUBWORDS_TEMPLATE_MAX = 8 };
 
 enum subwords_form { SUBWORDS_NFC, SUBWORDS_PREPEND, SUBWORDS_REPLACE };
 
@@ -45,15 +48,15 @@ struct subwords_texts {
 };
 
 struct subwords {
-    int vocab_size; /* tokens are 0 .. vocab_size - 1, with holes */
+    int vocab_size; /* tokens are 0 .. vocab_size - 1, with holes; at most VOCABULARY_MAX */
     bool byte_level;
     bool ignore_merges;
     bool fuse_unknown;
-    int32_t unknown;              /* token, or -1: what is not known leaves nothing */
-    int32_t byte_tokens[256];     /* -1: none */
+    int32_t unknown; /* token, or -1: what is not known leaves nothing */
+    struct byte_tokens bytes;
     struct subwords_texts names;  /* what a token is in a piece */
     struct subwords_texts spoken; /* what it is in a text: spaces, bytes; none for byte-level */
-    int32_t *slots;               /* stb_ds: hash table of the names that pieces may have; or -1 */
+    uint32_t *slots;              /* stb_ds: hash table of the names that pieces may have */
     struct merges merges;
 
     struct subwords_step steps[SUBWORDS_STEPS_MAX];
@@ -88,6 +91,10 @@ void subwords_index(struct subwords *subwords, const bool *is_name);
 
 /* The token of a name among those of pieces, or -1. */
 int32_t subwords_find(const struct subwords *subwords, const uint8_t *name, size_t size);
+int32_t subwords_find_piece(const struct subwords *subwords, const struct piece *piece);
+
+/* Has the processor fetch what subwords_find_piece looks at first. */
+void subwords_fetch(const struct subwords *subwords, const struct piece *piece);
 
 /* Brings a text into its normal form: *text and *size become one of the stb_ds arrays in forms, or
  * stay as they are. */

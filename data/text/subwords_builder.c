@@ -44,7 +44,7 @@ static int refuse(const struct subwords_builder *builder, const void *name, size
 static int put(struct subwords_builder *builder, const void *name, size_t size, int32_t token,
                int state) {
     if (size == 0) return refuse(builder, name, size, "has no letters");
-    if (token < 0 || token >= SUBWORDS_VOCAB_MAX)
+    if (token < 0 || token >= VOCABULARY_MAX)
         return refuse(builder, name, size, "has no number that a vocabulary can have");
     while (arrlen(builder->entries) <= token)
         arrput(builder->entries, ((struct subwords_entry){.state = ENTRY_NONE}));
@@ -161,11 +161,11 @@ static int find_bytes(struct subwords_builder *builder, bool byte_fallback) {
         char name[8];
         if (subwords->byte_level) name[0] = (char)byte;
         else snprintf(name, sizeof name, "<0x%02X>", (unsigned)byte);
-        subwords->byte_tokens[byte] = -1;
+        subwords->bytes.tokens[byte] = -1;
         if (!subwords->byte_level && !byte_fallback) continue;
-        subwords->byte_tokens[byte] =
+        subwords->bytes.tokens[byte] =
             subwords_find(subwords, (const uint8_t *)name, subwords->byte_level ? 1 : 6);
-        if (subwords->byte_tokens[byte] < 0)
+        if (subwords->bytes.tokens[byte] < 0)
             return fail(builder->reader->error, "%.*s: there is no token for the byte 0x%02x",
                         JSON_READER_PATH_SHOWN, builder->reader->path, (unsigned)byte);
     }

@@ -7,7 +7,6 @@
 #include <stb/stb_ds.h>
 
 #include "data/base/utf8.h"
-#include "data/text/piece_cache.h"
 
 enum { MARK_BYTES = sizeof SUBWORDS_SPACE - 1 };
 
@@ -16,8 +15,9 @@ struct subwords_encoder {
     struct cutter cutter;
     struct merges_scratch scratch;
     struct piece_cache cache;
-    uint8_t *forms[2]; /* stb_ds: normal forms, in turns */
-    uint8_t *marked;   /* stb_ds: with spaces added or marked */
+    struct piece piece; /* the next to be encoded */
+    uint8_t *forms[2];  /* stb_ds: normal forms, in turns */
+    uint8_t *marked;    /* stb_ds: with spaces added or marked */
     bool special;
 };
 
@@ -49,12 +49,12 @@ static void take_characters(const struct subwords *subwords, int32_t **tokens, c
         count = utf8_character(piece + at, size - at);
         int32_t token = count ? subwords_find(subwords, piece + at, count) : -1;
         if (count == 0) count = 1;
-        const bool is_known = token >= 0 || subwords->byte_tokens[piece[at]] >= 0;
+        const bool is_known = token >= 0 || subwords->bytes.tokens[piece[at]] >= 0;
         if (token >= 0) {
             arrput(*tokens, token);
         } else if (is_known) {
             for (size_t i = 0; i < count; i++)
-                arrput(*tokens, subwords->byte_tokens[piece[at + i]]);
+                arrput(*tokens, subwords->bytes.tokens[piece[at + i]]);
         } else if (subwords->unknown >= 0 && !(follows_unknown && subwords->fuse_unknown)) {
             arrput(*tokens, subwords->unknown);
         }
@@ -62,39 +62,38 @@ static void take_characters(const struct subwords *subwords, int32_t **tokens, c
     }
 }
 
-static void encode_anew(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *piece,
-                        size_t size) {
+static void encode_anew(struct subwords_encoder *encoder, int32_t **tokens,
+                        const struct piece *piece) {
     const struct subwords *subwords = encoder->subwords;
     const size_t before = arrlenu(*tokens);
-    if (subwords->ignore_merges) {
-        const int32_t whole = subwords_find(subwords, piece, size);
-        if (whole >= 0) {
-            arrput(*tokens, whole);
-            return;
-        }
-    }
-    if (subwords->byte_level) {
-        int32_t *added = arraddnptr(*tokens, size);
-        for (size_t i = 0; i < size; i++) added[i] = subwords->byte_tokens[piece[i]];
+    const int32_t whole = subwords->ignore_merges ? subwords_find_piece(subwords, piece) : -1;
+    if (whole >= 0) {
+        arrput(*tokens, whole);
+    } else if (subwords->byte_level) {
+        byte_tokens_merge(&subwords->bytes, &subwords->merges, &encoder->scratch, tokens,
+                          piece->bytes, piece->size);
     } else {
-        take_characters(subwords, tokens, piece, size);
+        take_characters(subwords, tokens, piece->bytes, piece->size);
+        const size_t left = merges_apply(&subwords->merges, &encoder->scratch, *tokens + before,
+                                         arrlenu(*tokens) - before);
+        arrsetlen(*tokens, before + left);
     }
-    const size_t left = merges_apply(&subwords->merges, &encoder->scratch, *tokens + before,
-                                     arrlenu(*tokens) - before);
-    arrsetlen(*tokens, before + left);
 }
 
-static void encode_piece(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *piece,
+/* Encodes the piece before and looks this one up, which is encoded when the next one comes. */
+static void encode_piece(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *bytes,
                          size_t size) {
-    struct piece_cache_entry *entry = piece_cache_place(&encoder->cache, piece, size);
+    const struct piece piece = encoder->piece;
+    encoder->piece = piece_cache_place(&encoder->cache, bytes, size);
+    if (encoder->subwords->ignore_merges) subwords_fetch(encoder->subwords, &encoder->piece);
+    if (piece.size == 0 || piece_cache_take(&piece, tokens)) return;
     const size_t before = arrlenu(*tokens);
-    if (entry && piece_cache_holds(entry, piece, size)) {
-        int32_t *added = arraddnptr(*tokens, entry->count);
-        for (size_t i = 0; i < entry->count; i++) added[i] = (int32_t)entry->tokens[i];
-        return;
-    }
-    encode_anew(encoder, tokens, piece, size);
-    if (entry) piece_cache_put(entry, piece, size, *tokens + before, arrlenu(*tokens) - before);
+    encode_anew(encoder, tokens, &piece);
+    piece_cache_put(&piece, *tokens + before, arrlenu(*tokens) - before);
+}
+
+static void encode_last_piece(struct subwords_encoder *encoder, int32_t **tokens) {
+    encode_piece(encoder, tokens, NULL, 0);
 }
 
 /* ---- what lies between added tokens */
@@ -154,6 +153,7 @@ static void encode_characters(struct subwords_encoder *encoder, int32_t **tokens
     if (subwords->cuts_at_marks || subwords->cuts_at_words)
         encode_words(encoder, tokens, text, size);
     else encode_piece(encoder, tokens, text, size);
+    encode_last_piece(encoder, tokens);
 }
 
 static void encode_plain(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *text,
@@ -174,6 +174,7 @@ static void encode_plain(struct subwords_encoder *encoder, int32_t **tokens, con
     cutter_begin(&encoder->cutter, subwords->rules, subwords->rule_count, text, size);
     while (cutter_next(&encoder->cutter, &begin, &end))
         encode_piece(encoder, tokens, text + begin, end - begin);
+    encode_last_piece(encoder, tokens);
 }
 
 void subwords_normalize(const struct subwords *subwords, uint8_t *forms[2], const uint8_t **text,

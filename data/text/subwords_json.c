@@ -14,8 +14,7 @@
 
 static int32_t token_of(const cJSON *number) {
     const double value = cJSON_IsNumber(number) ? number->valuedouble : -1;
-    return value >= 0 && value < SUBWORDS_VOCAB_MAX && value == (int32_t)value ? (int32_t)value
-                                                                               : -1;
+    return value >= 0 && value < VOCABULARY_MAX && value == (int32_t)value ? (int32_t)value : -1;
 }
 
 static int read_vocabulary(struct subwords_builder *builder, const cJSON *vocabulary) {

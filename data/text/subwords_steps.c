@@ -305,7 +305,7 @@ static int add_special(int32_t *tokens, int *count, const struct cJSON *all, con
     if (!cJSON_IsArray(ids)) return subwords_refuse("template's token", id, reader);
     cJSON_ArrayForEach(number, ids) {
         if (!cJSON_IsNumber(number) || number->valuedouble < 0 ||
-            number->valuedouble >= SUBWORDS_VOCAB_MAX || *count == SUBWORDS_TEMPLATE_MAX)
+            number->valuedouble >= VOCABULARY_MAX || *count == SUBWORDS_TEMPLATE_MAX)
             return subwords_refuse("template's token", id, reader);
         tokens[(*count)++] = (int32_t)number->valuedouble;
     }

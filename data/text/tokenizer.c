@@ -125,13 +125,14 @@ static int read_gpt2(struct tokenizer *tokenizer, const char *directory, struct 
 /* In 16 bits where they fit: so were all tokens when the first records were written, and their
  * hashes hold good. */
 static void hash_merges(struct sha256 *hash, const struct bpe *bpe) {
-    for (size_t i = 0; i < arrlenu(bpe->merges); i++) {
-        const struct bpe_merge *merge = &bpe->merges[i];
-        const uint16_t narrow[] = {(uint16_t)merge->left, (uint16_t)merge->right,
-                                   (uint16_t)merge->token};
+    struct merge *list = merges_list(&bpe->merges);
+    for (size_t i = 0; i < arrlenu(list); i++) {
+        const int32_t wide[] = {list[i].left, list[i].right, list[i].token};
+        const uint16_t narrow[] = {(uint16_t)wide[0], (uint16_t)wide[1], (uint16_t)wide[2]};
         if (bpe->vocab_size <= VOCABULARY_16_BITS) sha256_add(hash, narrow, sizeof narrow);
-        else sha256_add(hash, merge, sizeof *merge);
+        else sha256_add(hash, wide, sizeof wide);
     }
+    arrfree(list);
 }
 
 /* The hash of what tokens a text becomes. */
@@ -161,14 +162,11 @@ static int separator_of(const struct subwords *subwords) {
 }
 
 /* What follows from tokens and merges of another kind. */
-static int adopt_subwords(struct tokenizer *tokenizer, const char *directory, struct error *error) {
+static void adopt_subwords(struct tokenizer *tokenizer) {
     const struct subwords *subwords = tokenizer->subwords;
     struct sha256 hash;
     uint8_t digest[SHA256_BYTES];
     char *cut = tokenizer->cuts_before;
-    if (subwords->vocab_size > VOCABULARY_MAX)
-        return fail(error, "%.600s: a vocabulary of %d tokens, at most %d are possible here",
-                    directory, subwords->vocab_size, VOCABULARY_MAX);
     tokenizer->vocab_size = subwords->vocab_size;
     tokenizer->end_of_text = separator_of(subwords);
     for (const char *space = CUT_SPACES; *space; space++)
@@ -178,7 +176,6 @@ static int adopt_subwords(struct tokenizer *tokenizer, const char *directory, st
         sha256_add(&hash, tokenizer->files[i].sha256, SHA256_HEX_MAX - 1);
     sha256_end(&hash, digest);
     sha256_hex(tokenizer->sha256, digest);
-    return 0;
 }
 
 static int open_subwords(struct tokenizer *tokenizer, const char *directory, struct error *error) {
@@ -193,7 +190,8 @@ static int open_subwords(struct tokenizer *tokenizer, const char *directory, str
             .name = files[i].name, .bytes = files[i].bytes, .size = files[i].size};
         sha256_of(kept->sha256, kept->bytes, kept->size);
     }
-    return adopt_subwords(tokenizer, directory, error);
+    adopt_subwords(tokenizer);
+    return 0;
 }
 
 static int open_gpt2(struct tokenizer *tokenizer, const char *directory, struct error *error) {
@@ -203,7 +201,7 @@ static int open_gpt2(struct tokenizer *tokenizer, const char *directory, struct 
     if (read_gpt2(tokenizer, directory, error)) return -1;
     tokenizer->vocab_size = tokenizer->bpe->vocab_size;
     tokenizer->end_of_text = tokenizer->bpe->end_of_text;
-    if (!tokenizer->bpe->whole_text || arrlenu(tokenizer->bpe->merges) == 0)
+    if (!tokenizer->bpe->whole_text || tokenizer->bpe->merges.count == 0)
         strcpy(tokenizer->cuts_before, CUT_SPACES);
     hash_tokens(tokenizer);
     return 0;
@@ -268,8 +266,9 @@ void tokenizer_close(struct tokenizer *tokenizer) {
 struct tokenizer_encoder {
     const struct tokenizer *tokenizer;
     struct pieces pieces;
-    struct bpe_scratch scratch;
+    struct merges_scratch scratch;
     struct piece_cache cache;
+    struct piece piece; /* the next to be encoded */
     struct subwords_encoder *subwords;
 };
 
@@ -293,40 +292,36 @@ struct tokenizer_encoder *tokenizer_encoder_open(const struct tokenizer *tokeniz
 void tokenizer_encoder_close(struct tokenizer_encoder *encoder) {
     if (!encoder) return;
     pieces_close(&encoder->pieces);
-    bpe_scratch_free(&encoder->scratch);
+    merges_scratch_free(&encoder->scratch);
     piece_cache_close(&encoder->cache);
     subwords_encoder_close(encoder->subwords);
     free(encoder);
 }
 
-static void encode_piece(struct tokenizer_encoder *encoder, int32_t **tokens, const uint8_t *piece,
+/* Encodes the piece before and looks this one up, which is encoded when the next one comes. */
+static void encode_piece(struct tokenizer_encoder *encoder, int32_t **tokens, const uint8_t *bytes,
                          size_t size) {
-    struct piece_cache_entry *entry = piece_cache_place(&encoder->cache, piece, size);
+    const struct bpe *bpe = encoder->tokenizer->bpe;
+    const struct piece piece = encoder->piece;
+    encoder->piece = piece_cache_place(&encoder->cache, bytes, size);
+    if (piece.size == 0 || piece_cache_take(&piece, tokens)) return;
     const size_t before = arrlenu(*tokens);
-    if (entry && piece_cache_holds(entry, piece, size)) {
-        /* All tokens of the entry's first line are copied: quicker than as many as there are. */
-        int32_t *added = arraddnptr(*tokens, PIECE_CACHE_TOKENS_MAX);
-        memcpy(added, entry->tokens, PIECE_CACHE_TOKENS_FIRST * sizeof *added);
-        if (entry->count > PIECE_CACHE_TOKENS_FIRST)
-            memcpy(added + PIECE_CACHE_TOKENS_FIRST, entry->tokens + PIECE_CACHE_TOKENS_FIRST,
-                   (PIECE_CACHE_TOKENS_MAX - PIECE_CACHE_TOKENS_FIRST) * sizeof *added);
-        arrsetlen(*tokens, before + entry->count);
-        return;
-    }
-    bpe_merge(encoder->tokenizer->bpe, &encoder->scratch, tokens, piece, size);
-    if (entry) piece_cache_put(entry, piece, size, *tokens + before, arrlenu(*tokens) - before);
+    byte_tokens_merge(&bpe->byte_tokens, &bpe->merges, &encoder->scratch, tokens, piece.bytes,
+                      piece.size);
+    piece_cache_put(&piece, *tokens + before, arrlenu(*tokens) - before);
 }
 
 static void encode_plain(struct tokenizer_encoder *encoder, int32_t **tokens, const uint8_t *text,
                          size_t size) {
+    size_t begin, end;
     if (encoder->tokenizer->bpe->whole_text) {
         encode_piece(encoder, tokens, text, size);
-        return;
+    } else {
+        pieces_begin(&encoder->pieces, text, size);
+        while (pieces_next(&encoder->pieces, &begin, &end))
+            encode_piece(encoder, tokens, text + begin, end - begin);
     }
-    size_t begin, end;
-    pieces_begin(&encoder->pieces, text, size);
-    while (pieces_next(&encoder->pieces, &begin, &end))
-        encode_piece(encoder, tokens, text + begin, end - begin);
+    encode_piece(encoder, tokens, NULL, 0);
 }
 
 void tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const void *text,

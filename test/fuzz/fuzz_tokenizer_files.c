@@ -31,13 +31,15 @@ static void require_whole(struct bpe *bpe) {
                                         .bpe = bpe};
     require(bpe->vocab_size >= 256 && bpe->vocab_size <= VOCABULARY_MAX);
     require(bpe_compare(bpe, "a", bpe, "b", &error) == 0);
-    for (size_t i = 0; i < arrlenu(bpe->merges); i++) {
+    struct merge *merges = merges_list(&bpe->merges);
+    for (size_t i = 0; i < arrlenu(merges); i++) {
         const uint32_t *starts = bpe->starts;
-        const struct bpe_merge merge = bpe->merges[i];
+        const struct merge merge = merges[i];
         require(starts[merge.left + 1] - starts[merge.left] + starts[merge.right + 1] -
                     starts[merge.right] ==
                 starts[merge.token + 1] - starts[merge.token]);
     }
+    arrfree(merges);
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(&tokenizer);
     require(encoder != NULL);
     tokenizer_encode(encoder, &tokens, text, sizeof text, true);

@@ -31,23 +31,25 @@ static void add_some(int count, uint64_t seed) {
 
 /* By the definition, one merge after the other. */
 static size_t apply_plainly(int32_t *tokens, size_t count) {
+    struct merge *list = merges_list(&merges);
     for (;;) {
         const struct merge *best = NULL;
         size_t place = 0;
         for (size_t i = 0; i + 1 < count; i++)
-            for (size_t slot = 0; slot < arrlenu(merges.slots); slot++) {
-                const struct merge *merge = &merges.slots[slot];
-                if (merge->rank == MERGES_NO_RANK || merge->left != tokens[i] ||
-                    merge->right != tokens[i + 1] || (best && best->rank <= merge->rank))
+            for (size_t rank = 0; rank < arrlenu(list); rank++) {
+                if (list[rank].left != tokens[i] || list[rank].right != tokens[i + 1] ||
+                    (best && best->rank <= rank))
                     continue;
-                best = merge;
+                best = &list[rank];
                 place = i;
             }
-        if (!best) return count;
+        if (!best) break;
         tokens[place] = best->token;
         memmove(tokens + place + 1, tokens + place + 2, (count - place - 2) * sizeof *tokens);
         count--;
     }
+    arrfree(list);
+    return count;
 }
 
 Test(merges, are_those_of_the_definition) {
@@ -67,14 +69,35 @@ Test(merges, are_those_of_the_definition) {
 
 Test(merges, a_pair_is_merged_once_and_tokens_may_be_many) {
     struct merges_scratch scratch = {0};
-    const struct merge merge = {.left = 2000000, .right = 1999999, .token = 70000, .rank = 5};
+    const struct merge merge = {.left = 1000000, .right = 999999, .token = 70000, .rank = 6000};
     cr_expect(merges_add(&merges, merge));
     cr_expect_not(merges_add(&merges, merge));
     add_some(5000, 4);
-    int32_t tokens[] = {2000000, 1999999, 7, 2000000};
+    int32_t tokens[] = {1000000, 999999, 7, 1000000};
     cr_expect_eq(merges_apply(&merges, &scratch, tokens, 2), 1);
     cr_expect_eq(tokens[0], 70000);
     cr_expect_eq(merges_apply(&merges, &scratch, tokens, 0), 0);
+    merges_scratch_free(&scratch);
+}
+
+/* One of the pairs has the same bits as an empty slot of the table. */
+Test(merges, the_last_tokens_of_the_largest_vocabulary_merge) {
+    enum { LAST = VOCABULARY_MAX - 1 };
+    struct merges_scratch scratch = {0};
+    cr_assert(merges_add(&merges, (struct merge){LAST, LAST - 1, LAST - 2, 0}));
+    int32_t tokens[120] = {LAST, LAST, LAST, LAST, LAST - 1};
+    const int32_t unmerged[] = {LAST, LAST, LAST, LAST - 2};
+    cr_assert_eq(merges_apply(&merges, &scratch, tokens, 5), 4);
+    cr_expect_arr_eq(tokens, unmerged, sizeof unmerged);
+    cr_assert(merges_add(&merges, (struct merge){LAST, LAST, LAST - 3, 1}));
+    const int32_t merged[] = {LAST - 3, LAST, LAST - 2};
+    for (int i = 0; i < 5; i++) tokens[i] = i < 4 ? LAST : LAST - 1;
+    cr_assert_eq(merges_apply(&merges, &scratch, tokens, 5), 3);
+    cr_expect_arr_eq(tokens, merged, sizeof merged);
+    /* Many tokens go another way. */
+    for (int i = 0; i < 120; i++) tokens[i] = LAST - i % 2;
+    cr_assert_eq(merges_apply(&merges, &scratch, tokens, 120), 60);
+    for (int i = 0; i < 60; i++) cr_expect_eq(tokens[i], LAST - 2);
     merges_scratch_free(&scratch);
 }
 

@@ -232,7 +232,7 @@ Test(tokenizer, any_bytes_come_back) {
  * place. */
 Test(tokenizer, pieces_seen_before_have_the_same_tokens) {
     struct tokenizer tokenizer;
-    struct bpe_scratch scratch = {0};
+    struct merges_scratch scratch = {0};
     open_tokenizer(&tokenizer, GOLDEN "small");
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(&tokenizer);
     int32_t *tokens = NULL, *expected = NULL;
@@ -246,14 +246,15 @@ Test(tokenizer, pieces_seen_before_have_the_same_tokens) {
         arrsetlen(tokens, 0);
         arrsetlen(expected, 0);
         tokenizer_encode(encoder, &tokens, word, strlen(word), false);
-        bpe_merge(tokenizer.bpe, &scratch, &expected, (uint8_t *)word, strlen(word));
+        byte_tokens_merge(&tokenizer.bpe->byte_tokens, &tokenizer.bpe->merges, &scratch, &expected,
+                          (uint8_t *)word, strlen(word));
         cr_assert_eq(arrlenu(tokens), arrlenu(expected), "%s", word);
         cr_assert(*word == '\0' || memcmp(tokens, expected, arrlenu(tokens) * sizeof *tokens) == 0,
                   "%s", word);
     }
     arrfree(tokens);
     arrfree(expected);
-    bpe_scratch_free(&scratch);
+    merges_scratch_free(&scratch);
     tokenizer_encoder_close(encoder);
     tokenizer_close(&tokenizer);
 }

@@ -247,7 +247,8 @@ Test(config, the_class_comes_from_model_and_preset) {
     fixture_open(&fixture);
     write_model(fixture.folder, model,
                 "{\"model_type\": \"mistral\", \"num_hidden_layers\": 3, \"hidden_size\": 72, "
-                "\"num_attention_heads\": 6, \"intermediate_size\": 40, \"vocab_size\": 259, "
+                "\"num_attention_heads\": 6, \"num_key_value_heads\": 6, \"intermediate_size\": "
+                "40, \"vocab_size\": 259, "
                 "\"max_position_embeddings\": 300, \"sliding_window\": null}");
     snprintf(text, sizeof text,
              "{\"model\": {\"init_from\": \"%s\"}, \"data\": {\"train\": \"x\"}}", fixture.folder);

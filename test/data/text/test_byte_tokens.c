@@ -1,4 +1,4 @@
-#include "data/text/bpe.h"
+#include "data/text/byte_tokens.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -7,10 +7,10 @@
 #include "test/small_bpe.h"
 
 static void merge(const struct bpe *bpe, int32_t **tokens, const void *piece, size_t size) {
-    struct bpe_scratch scratch = {0};
+    struct merges_scratch scratch = {0};
     arrsetlen(*tokens, 0);
-    bpe_merge(bpe, &scratch, tokens, piece, size);
-    bpe_scratch_free(&scratch);
+    byte_tokens_merge(&bpe->byte_tokens, &bpe->merges, &scratch, tokens, piece, size);
+    merges_scratch_free(&scratch);
 }
 
 /* Whether the tokens spell `spelled`, their bytes with bars between. */
@@ -26,7 +26,7 @@ static void expect_spelled(const struct bpe *bpe, const char *piece, const char 
     arrfree(tokens);
 }
 
-Test(bpe, merges_the_lowest_rank_first_and_the_leftmost_of_equals) {
+Test(byte_tokens, merges_the_lowest_rank_first_and_the_leftmost_of_equals) {
     static const char *const merges[] = {"b c", "a b", "a a", "bc d", "a bc", "ab c", "aa aa"};
     struct bpe bpe;
     small_bpe(&bpe, merges, 7);
@@ -43,18 +43,20 @@ Test(bpe, merges_the_lowest_rank_first_and_the_leftmost_of_equals) {
 
 /* The rank is the place among the merges, not the token: here the later merge has a token that was
  * made by an earlier one. */
-Test(bpe, two_merges_may_have_one_result) {
+Test(byte_tokens, two_merges_may_have_one_result) {
     static const char *const merges[] = {"b c", "a bc", "c d", "a b", "ab c", "abc x", "ab cd"};
     struct bpe bpe;
     small_bpe(&bpe, merges, 7);
-    cr_assert_eq(bpe.merges[1].token, bpe.merges[4].token);
+    struct merge *list = merges_list(&bpe.merges);
+    cr_assert_eq(list[1].token, list[4].token);
+    arrfree(list);
     expect_spelled(&bpe, "abcx", "abcx");
     expect_spelled(&bpe, "abcd", "abc|d");
     expect_spelled(&bpe, "abxcd", "ab|x|cd");
     bpe_free(&bpe);
 }
 
-Test(bpe, without_merges_bytes_are_tokens) {
+Test(byte_tokens, without_merges_bytes_are_tokens) {
     struct bpe bpe;
     int32_t *tokens = NULL;
     uint8_t piece[256];
@@ -103,7 +105,6 @@ static void random_bpe(struct bpe *bpe, uint64_t *random, int count) {
         memcpy(pairs[other], pairs[i], sizeof *pairs);
     }
     bpe_builder_close(&builder);
-    bpe_index(bpe);
     arrfree(pairs);
     free(names);
 }
@@ -119,7 +120,7 @@ static void expect_like_naive(const struct bpe *bpe, const uint8_t *piece, size_
     arrfree(expected);
 }
 
-Test(bpe, long_and_short_pieces_are_merged_as_the_definition_says) {
+Test(byte_tokens, long_and_short_pieces_are_merged_as_the_definition_says) {
     uint64_t random = 0;
     for (int round = 0; round < 30; round++) {
         struct bpe bpe;
@@ -135,32 +136,13 @@ Test(bpe, long_and_short_pieces_are_merged_as_the_definition_says) {
     }
 }
 
-/* Pairs at the end of the largest vocabulary, one of them of the same bits as an empty place of the
- * table. */
-Test(bpe, the_last_tokens_of_the_largest_vocabulary_merge) {
-    enum { LAST = VOCABULARY_MAX - 1 };
-    struct bpe bpe = {.vocab_size = VOCABULARY_MAX, .end_of_text = -1};
-    int32_t *tokens = NULL;
-    bpe.byte_tokens['a'] = LAST;
-    bpe.byte_tokens['b'] = LAST - 1;
-    arrput(bpe.merges, ((struct bpe_merge){LAST, LAST - 1, LAST - 2}));
-    bpe_index(&bpe);
-    const int32_t unmerged[] = {LAST, LAST, LAST, LAST - 2};
-    merge(&bpe, &tokens, "aaaab", 5);
-    cr_assert_eq(arrlenu(tokens), 4);
-    cr_expect_arr_eq(tokens, unmerged, sizeof unmerged);
-    arrput(bpe.merges, ((struct bpe_merge){LAST, LAST, LAST - 3}));
-    bpe_index(&bpe);
-    const int32_t merged[] = {LAST - 3, LAST, LAST - 2};
-    merge(&bpe, &tokens, "aaaab", 5);
-    cr_assert_eq(arrlenu(tokens), 3);
-    cr_expect_arr_eq(tokens, merged, sizeof merged);
-    /* A long piece goes another way. */
-    char piece[2 * 60 + 1] = "";
-    for (int i = 0; i < 60; i++) strcat(piece, "ab");
-    merge(&bpe, &tokens, piece, strlen(piece));
-    cr_assert_eq(arrlenu(tokens), 60);
-    for (int i = 0; i < 60; i++) cr_expect_eq(tokens[i], LAST - 2);
-    arrfree(tokens);
+/* Here between c and a, and between a and a. */
+Test(byte_tokens, parts_that_no_token_joins_are_merged_alone) {
+    static const char *const merges[] = {"a b", "ab ab", "b c", "c c"};
+    struct bpe bpe;
+    small_bpe(&bpe, merges, 4);
+    cr_expect(bpe.byte_tokens.joined['b']['a'] && bpe.byte_tokens.joined['c']['c']);
+    cr_expect_not(bpe.byte_tokens.joined['c']['a'] || bpe.byte_tokens.joined['a']['a']);
+    expect_spelled(&bpe, "aababcabccca", "a|abab|c|ab|cc|c|a");
     bpe_free(&bpe);
 }
