@@ -221,13 +221,15 @@ struct attention_backward_args {
 };
 
 /* losses[i] = -log softmax(logits[i, 0..vocab_size-1])[targets[i]]. With a loss_scale, logits
- * become their own gradient times (*loss_scale * weight), and 0 in the padding columns. */
+ * become their own gradient times (*loss_scale * weight), and 0 in the padding columns. Where the
+ * target is negative nothing is asked for: the loss is 0 and so is the row of the gradient,
+ * whatever the logits. */
 struct cross_entropy_args {
     float *losses;               /* [N] */
     const struct tensor *logits; /* [N, V padded] in, and out if loss_scale is given */
-    const int32_t *targets;      /* [N], each in 0..vocab_size-1 */
+    const int32_t *targets;      /* [N], each in 0..vocab_size-1, or negative: does not count */
     const float *loss_scale;     /* optional, backend memory */
-    float weight;                /* 1 / (tokens of the whole step) */
+    float weight;                /* 1 / (targets that count in the whole step) */
     int64_t vocab_size;
 };
 

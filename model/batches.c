@@ -35,6 +35,12 @@ void batches_close(struct batches *batches) {
     memset(batches, 0, sizeof *batches);
 }
 
+float batches_weight(const struct config *config, const struct loader *loader, int64_t step) {
+    uint64_t counted = loader_counted(loader, (uint64_t)batches_first_sample(config, step, 0),
+                                      (uint64_t)batches_first_sample(config, 1, 0));
+    return counted > 0 ? 1.0f / (float)counted : 0;
+}
+
 int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *loader,
                 int64_t first_sample, struct error *error) {
     struct backend *be = batches->be;

@@ -30,6 +30,10 @@ static inline int64_t batches_step_tokens(const struct config *config) {
     return batches_first_sample(config, 1, 0) * config->data.seq_len;
 }
 
+/* What the loss of each target counts in a step: 1 / (its targets that count), of all micro-batches
+ * together; 0 if there is none. */
+float batches_weight(const struct config *config, const struct loader *loader, int64_t step);
+
 /* Puts the samples from first_sample on in place as the model's batch, as many as its shape says,
  * without waiting for the operations that use the one before. Fails on bad data. */
 int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *loader,

@@ -2,21 +2,21 @@
 
 #include "model/forward.h"
 
-/* The mean loss of the batch in place, in evaluator->sum. */
-static void batch_loss(struct evaluator *evaluator) {
+/* The mean loss over the targets that count of the batch in place, in evaluator->sum. */
+static void batch_loss(struct evaluator *evaluator, uint64_t counted) {
     struct gpt *gpt = evaluator->gpt;
     struct backend *be = gpt->be;
     gpt_forward(gpt);
     gpt_loss(gpt, NULL, 0);
     OP(be, clear, .data = evaluator->sum, .bytes = sizeof(float));
     OP(be, loss_sum, .total = evaluator->sum, .losses = gpt->activations.losses.data,
-       .count = gpt->shape.rows, .weight = 1.0f / (float)gpt->shape.rows);
+       .count = gpt->shape.rows, .weight = counted > 0 ? 1.0f / (float)counted : 0);
 }
 
 void evaluate_plan(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
     struct evaluator evaluator = {.gpt = gpt};
     gpt_set_batch(gpt, batch, sequence_length);
-    batch_loss(&evaluator);
+    batch_loss(&evaluator, (uint64_t)gpt->shape.rows);
     gpt_set_batch(gpt, gpt->capacity.batch, gpt->capacity.sequence_length);
 }
 
@@ -34,9 +34,10 @@ int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loa
             int64_t left = sequences - i * batch, count = left < batch ? left : batch;
             gpt_set_batch(gpt, count, length);
             if (batches_put(evaluator->batches, gpt, loader, i * batch, error)) return -1;
-            batch_loss(evaluator);
+            uint64_t counted = loader_counted(loader, (uint64_t)(i * batch), (uint64_t)count);
+            batch_loss(evaluator, counted);
             backend_fetch(be, slot, evaluator->results[slot], evaluator->sum, sizeof(float));
-            batch_weight[slot] = (double)count / (double)batch;
+            batch_weight[slot] = (double)counted / (double)(batch * length);
         }
         if (i == 0) continue;
         backend_fetched(be, before);
@@ -44,6 +45,6 @@ int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loa
         weight += batch_weight[before];
     }
     if (be->failure.text[0]) return fail(error, "%s", be->failure.text);
-    *loss = total / weight;
+    *loss = weight > 0 ? total / weight : 0;
     return 0;
 }

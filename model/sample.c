@@ -243,7 +243,7 @@ static int run(struct sampler *sampler, struct sample_result *result, struct err
                         "are too large\nfor this precision; try precision fp32");
         int token = draw(sampler, options->prompt_length + result->tokens);
         result->tokens++;
-        if (token == options->end_of_text) break;
+        if (token == options->ends[0] || token == options->ends[1]) break;
         if (options->emit) options->emit(options->context, token);
         if (result->tokens == options->tokens) break;
         read_token(sampler, token);

@@ -20,10 +20,10 @@ struct sample_options {
     int64_t top_k;      /* draw among the k likeliest; 0: all */
     double top_p;       /* then among the likeliest that together have probability p; 1: all */
     int64_t vocabulary; /* draw among tokens 0 .. vocabulary - 1; 0: the model's */
-    int end_of_text;    /* the token that ends the text early, or -1 */
+    int ends[2];        /* tokens that end the text early, or -1 */
     uint64_t seed, stream;
     const volatile sig_atomic_t *stop; /* optional: looked at between tokens */
-    /* Called with each new token, but not with end_of_text. */
+    /* Called with each new token, but not with one of the ends. */
     void (*emit)(void *context, int token);
     void *context;
 };

@@ -17,9 +17,8 @@ enum {
 };
 
 /* Forward and backward of the micro-batch in place. */
-static void accumulate(struct trainer *trainer) {
+static void accumulate(struct trainer *trainer, float weight) {
     struct gpt *gpt = &trainer->gpt;
-    float weight = 1.0f / (float)batches_step_tokens(trainer->config);
     gpt_forward(gpt);
     gpt_loss(gpt, &trainer->optimizer.state->loss_scale, weight);
     OP(trainer->be, loss_sum, .total = &trainer->optimizer.state->loss,
@@ -41,8 +40,8 @@ static void plan(struct trainer *trainer) {
     struct memory_plan *memory = &trainer->gpt.memory;
     backend_plan_begin(be);
     begin_step(trainer);
-    accumulate(trainer);
-    if (trainer->config->train.grad_accum_steps > 1) accumulate(trainer);
+    accumulate(trainer, 1);
+    if (trainer->config->train.grad_accum_steps > 1) accumulate(trainer, 1);
     optimizer_step(&trainer->optimizer, trainer->state.step);
     if (config->sample.every > 0) sample_plan(&trainer->gpt);
     be->op = be->run;
@@ -119,10 +118,11 @@ int trainer_begin_step(struct trainer *trainer, const struct loader *loader, str
     assert(trainer->unfinished < BACKEND_SLOTS);
     gpt_set_batch(&trainer->gpt, config->train.micro_batch_size, config->data.seq_len);
     begin_step(trainer);
+    float weight = batches_weight(config, loader, trainer->state.step);
     for (int64_t micro = 0; micro < config->train.grad_accum_steps; micro++) {
         int64_t first_sample = batches_first_sample(config, trainer->state.step, micro);
         if (batches_put(&trainer->batches, &trainer->gpt, loader, first_sample, error)) return -1;
-        accumulate(trainer);
+        accumulate(trainer, weight);
     }
     double lr = schedule_lr(config, trainer->state.step);
     optimizer_step(&trainer->optimizer, trainer->state.step);

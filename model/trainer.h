@@ -5,6 +5,10 @@
  *     AdamW: unscale, clip, update                    (nothing if found_inf)
  *     loss scale: back off or grow                    (fp16 only)
  *
+ * The loss of a step is the mean over its targets that count (data/text/token_mask.h), of all
+ * micro-batches together. A step without any has a loss and gradients of 0, and is an update like
+ * others: moments and weight decay go on.
+ *
  * The batch of step s is a function of (seed, s) alone, so a run can stop and go on anywhere. */
 #pragma once
 
@@ -71,8 +75,8 @@ int trainer_begin_step(struct trainer *trainer, const struct loader *loader, str
  * gradients stay infinite where backing off cannot help any more. */
 int trainer_end_step(struct trainer *trainer, struct step_report *report, struct error *error);
 
-/* Mean loss over `batches` micro-batches from the first sequence on; the weights do not change.
- * Returns RESULT_STOPPED, without a loss, once trainer->stop asks for it. */
+/* Mean loss over the targets that count of `batches` micro-batches from the first sequence on; the
+ * weights do not change. Returns RESULT_STOPPED, without a loss, once trainer->stop asks for it. */
 int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,
                      int64_t batches, struct error *error);
 

@@ -1,6 +1,7 @@
 #include "data/text/block_encoder.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <omp.h>
 
 #include <stb/stb_ds.h>
@@ -12,9 +13,11 @@ enum { PART_BYTES = 128 << 10, LONG_PART_BYTES = 512 << 10, KEPT_BYTES_MAX = 2 <
 
 struct block_part {
     size_t begin, end;
-    const struct document_start *starts; /* [start_count] */
-    size_t start_count;
-    uint8_t *packed; /* stb_ds array: the tokens as the shard will hold them */
+    bool counts;                    /* at its beginning */
+    const struct block_mark *marks; /* [mark_count] */
+    size_t mark_count;
+    uint8_t *packed;  /* stb_ds array: the tokens as the shard will hold them */
+    uint8_t *counted; /* stb_ds array: whether each counts; empty if all do */
     size_t count;
 };
 
@@ -45,39 +48,42 @@ void block_encoder_close(struct block_encoder *encoder) {
     }
     free(encoder->encoders);
     free(encoder->tokens);
-    for (size_t i = 0; i < arrlenu(encoder->parts); i++) arrfree(encoder->parts[i].packed);
+    for (size_t i = 0; i < arrlenu(encoder->parts); i++) {
+        arrfree(encoder->parts[i].packed);
+        arrfree(encoder->parts[i].counted);
+    }
     arrfree(encoder->parts);
     *encoder = (struct block_encoder){0};
 }
 
-/* The next place after `least` where text[.. end) may be divided: a document's beginning or a cut
- * within one. */
-static size_t part_end(const struct block_encoder *encoder, const char *block, size_t least,
-                       size_t end, const struct document_start *next,
-                       const struct document_start *last) {
-    if (least >= end) return end;
+/* The next place after `least` where a text may be divided: a mark, or a cut between two. */
+static size_t part_end(const struct block_encoder *encoder, const struct block_text *text,
+                       size_t least, const struct block_mark *next, const struct block_mark *last) {
+    if (least >= text->end) return text->end;
     if (encoder->tokenizer->kind == TOKENIZER_BYTES) return least;
     while (next < last && next->at < least) next++;
-    const size_t border = next < last ? next->at : end;
-    const size_t cut =
-        border > least ? cut_first(block, end, least, border - 1, encoder->tokenizer->cuts_before)
-                       : CUT_NONE;
+    const size_t border = next < last ? next->at : text->end;
+    const size_t cut = border > least ? cut_first(text->block, text->end, least, border - 1,
+                                                  encoder->tokenizer->cuts_before)
+                                      : CUT_NONE;
     return cut == CUT_NONE ? border : cut;
 }
 
-/* Divides block[begin .. end) into parts, whose tokens are to come. Returns their number. */
-static size_t divide(struct block_encoder *encoder, const char *block, size_t begin, size_t end,
-                     const struct document_start *starts, size_t start_count) {
-    const struct document_start *last = starts + start_count;
-    size_t count = 0;
-    while (begin < end) {
+/* Divides a text into parts, whose tokens are to come. Returns their number. */
+static size_t divide(struct block_encoder *encoder, const struct block_text *text) {
+    const struct block_mark *marks = text->marks, *last = marks + text->mark_count;
+    size_t begin = text->begin, count = 0;
+    bool counts = text->counts;
+    while (begin < text->end || marks < last) {
         if (count == arrlenu(encoder->parts)) arrput(encoder->parts, (struct block_part){0});
         struct block_part *part = &encoder->parts[count++];
         part->begin = begin;
-        part->end = begin = part_end(encoder, block, begin + PART_BYTES, end, starts, last);
-        part->starts = starts;
-        while (starts < last && starts->at < part->end) starts++;
-        part->start_count = (size_t)(starts - part->starts);
+        part->end = begin = part_end(encoder, text, begin + PART_BYTES, marks, last);
+        part->counts = counts;
+        part->marks = marks;
+        for (; marks < last && (marks->at < part->end || part->end == text->end); marks++)
+            counts = marks->counts;
+        part->mark_count = (size_t)(marks - part->marks);
     }
     return count;
 }
@@ -88,39 +94,65 @@ static bool is_long(const struct block_part *part) {
     return part->end - part->begin > LONG_PART_BYTES;
 }
 
+/* The part got tokens, and has `count` now. */
+static void note_counts(struct block_part *part, size_t count, bool counts) {
+    const size_t before = part->count;
+    part->count = count;
+    if (count == before || (counts && arrlenu(part->counted) == 0)) return;
+    const size_t noted = arrlenu(part->counted);
+    arrsetlen(part->counted, count);
+    memset(part->counted + noted, 1, before - noted);
+    memset(part->counted + before, counts, count - before);
+}
+
 /* The tokens go through an array that stays in the cache: of 32 bits, those of a whole block would
  * not, and one thread would have to fetch them all. */
 static void encode_part(struct block_encoder *all, int thread, const struct shard_writer *writer,
                         struct block_part *part, const char *block) {
     struct tokenizer_encoder *encoder = all->encoders[thread];
     int32_t **tokens = &all->tokens[thread];
+    const enum mark_head stop = all->tokenizer->stop >= 0 ? HEAD_STOP : HEAD_EMPTY_LINE;
     size_t at = part->begin;
+    bool counts = part->counts;
     arrsetlen(*tokens, 0);
-    for (size_t i = 0; i <= part->start_count; i++) {
-        const bool is_last = i == part->start_count;
-        const size_t next = is_last ? part->end : part->starts[i].at;
-        if (next > at) tokenizer_encode(encoder, tokens, block + at, next - at, false);
+    arrsetlen(part->counted, 0);
+    part->count = 0;
+    for (size_t i = 0; i <= part->mark_count; i++) {
+        const struct block_mark *mark = i < part->mark_count ? &part->marks[i] : NULL;
+        const size_t next = mark ? mark->at : part->end;
+        tokenizer_encode(encoder, tokens, block + at, next - at, false);
+        note_counts(part, arrlenu(*tokens), counts);
+        if (!mark) break;
         at = next;
-        if (is_last || part->starts[i].head == HEAD_NONE) continue;
-        if (part->starts[i].head == HEAD_END_OF_TEXT) arrput(*tokens, all->tokenizer->end_of_text);
-        else tokenizer_encode(encoder, tokens, "\n\n", 2, false);
+        counts = mark->counts;
+        const enum mark_head head = mark->head == HEAD_STOP ? stop : (enum mark_head)mark->head;
+        if (head == HEAD_END_OF_TEXT) arrput(*tokens, all->tokenizer->end_of_text);
+        else if (head == HEAD_STOP) arrput(*tokens, all->tokenizer->stop);
+        else if (head == HEAD_EMPTY_LINE) tokenizer_encode(encoder, tokens, "\n\n", 2, false);
+        note_counts(part, arrlenu(*tokens), counts);
     }
-    part->count = arrlenu(*tokens);
     arrsetlen(part->packed, part->count * shard_writer_token_bytes(writer));
     shard_writer_pack(writer, part->packed, *tokens, part->count);
     if (arrcap(*tokens) * sizeof **tokens > KEPT_BYTES_MAX) arrfree(*tokens);
 }
 
-int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer, const char *block,
-                      size_t begin, size_t end, size_t filled, const struct document_start *starts,
-                      size_t start_count, struct error *error) {
-    const size_t count = divide(encoder, block, begin, end, starts, start_count);
+static int put_part(struct shard_writer *writer, struct block_part *part, struct error *error) {
+    const uint8_t *counted = arrlenu(part->counted) > 0 ? part->counted : NULL;
+    const int status = shard_writer_put_packed(writer, part->packed, counted, part->count, error);
+    if (arrcap(part->packed) > KEPT_BYTES_MAX) arrfree(part->packed);
+    if (arrcap(part->counted) > KEPT_BYTES_MAX) arrfree(part->counted);
+    return status;
+}
+
+int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer,
+                      const struct block_text *text, size_t filled, struct error *error) {
+    const size_t count = divide(encoder, text), begin = text->begin, end = text->end;
     size_t done = 0;
 #pragma omp parallel for schedule(dynamic, 1) num_threads(encoder->thread_count)
     for (size_t i = 0; i < count; i++) {
         const int thread = omp_get_thread_num();
         struct block_part *part = &encoder->parts[i];
-        if (!is_long(part)) encode_part(encoder, thread, writer, part, block);
+        if (!is_long(part)) encode_part(encoder, thread, writer, part, text->block);
         size_t now;
 #pragma omp atomic capture
         now = ++done;
@@ -132,9 +164,8 @@ int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer
     int status = 0;
     for (size_t i = 0; i < count; i++) {
         struct block_part *part = &encoder->parts[i];
-        if (is_long(part)) encode_part(encoder, 0, writer, part, block);
-        if (status == 0) status = shard_writer_put_packed(writer, part->packed, part->count, error);
-        if (arrcap(part->packed) > KEPT_BYTES_MAX) arrfree(part->packed);
+        if (is_long(part)) encode_part(encoder, 0, writer, part, text->block);
+        if (status == 0) status = put_part(writer, part, error);
     }
     return status;
 }

@@ -12,14 +12,26 @@
 #include "data/text/tokenizer.h"
 #include "data/text/tokens.h"
 
-/* What stands before a document. */
-enum document_head { HEAD_NONE, HEAD_END_OF_TEXT, HEAD_EMPTY_LINE };
+/* What is put at a mark. */
+enum mark_head { HEAD_NONE, HEAD_END_OF_TEXT, HEAD_EMPTY_LINE, HEAD_STOP };
 
-/* Where a document begins in a block. */
-struct document_start {
+/* A place in a block between two texts that are encoded alone: where a document begins, or its
+ * completion, or where a completion ends. */
+struct block_mark {
     uint32_t at;
-    uint8_t is_row; /* of JSON Lines */
-    uint8_t head;   /* an enum document_head */
+    uint8_t head;   /* an enum mark_head */
+    uint8_t counts; /* whether the head, and the text from here on, counts in the loss */
+    uint8_t begins; /* a document begins here */
+    uint8_t is_row; /* this document is one of JSON Lines */
+};
+
+/* Text that a writer is to get. */
+struct block_text {
+    const char *block;
+    size_t begin, end;              /* of it, in the block */
+    bool counts;                    /* whether the text from begin on counts in the loss */
+    const struct block_mark *marks; /* [mark_count] those of it, in order; at the end, too */
+    size_t mark_count;
 };
 
 struct block_part;
@@ -38,8 +50,6 @@ int block_encoder_open(struct block_encoder *encoder, const struct tokenizer *to
                        struct progress *progress, struct error *error);
 void block_encoder_close(struct block_encoder *encoder);
 
-/* Puts the tokens of block[begin .. end) into writer, where `end` is at most `filled`, which only
- * the progress needs. starts [start_count]: those in begin .. end - 1, in order. */
-int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer, const char *block,
-                      size_t begin, size_t end, size_t filled, const struct document_start *starts,
-                      size_t start_count, struct error *error);
+/* Puts the tokens of a text into writer. filled: of its block, which only the progress needs. */
+int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer,
+                      const struct block_text *text, size_t filled, struct error *error);

@@ -12,19 +12,41 @@
 #include <stb/stb_ds.h>
 
 #include "data/base/signals.h"
-#include "data/text/jsonl.h"
 
 enum { BUFFER_BYTES = 1 << 20, NAME_SHOWN = 500 };
 
 static const char MARK[] = "<|endoftext|>", BYTE_ORDER_MARK[] = "\xef\xbb\xbf";
 
+/* "NAME" or "NAME,NAME" as the members wanted. */
+static int set_fields(struct documents *documents, const char *field, struct error *error) {
+    free(documents->fields);
+    documents->fields = strdup(field);
+    if (!documents->fields) return fail(error, "out of memory: no room to read text");
+    char *comma = strchr(documents->fields, ',');
+    documents->field_count = comma ? 2 : 1;
+    if (!comma) return 0;
+    *comma = '\0';
+    if (*field != ',' && comma[1] && !strchr(comma + 1, ',') &&
+        strcmp(documents->fields, comma + 1) != 0)
+        return 0;
+    return fail(error,
+                "--field %.200s: allowed is the name of one member, or those of a prompt and its "
+                "completion with a comma between",
+                field);
+}
+
+static const char *field_name(const struct documents *documents, int i) {
+    return i == 0 ? documents->fields : documents->fields + strlen(documents->fields) + 1;
+}
+
 int documents_open(struct documents *documents, const struct inputs *inputs, const char *field,
                    struct error *error) {
-    *documents = (struct documents){.inputs = inputs, .field = field, .fd = -1};
+    *documents = (struct documents){.inputs = inputs, .fd = -1};
     documents->capacity = BUFFER_BYTES;
     documents->row_bytes_max = DOCUMENT_ROW_BYTES_MAX;
     documents->buffer = malloc(documents->capacity);
-    return documents->buffer ? 0 : fail(error, "out of memory: no room to read text");
+    if (!documents->buffer) return fail(error, "out of memory: no room to read text");
+    return field ? set_fields(documents, field, error) : 0;
 }
 
 static void close_input(struct documents *documents) {
@@ -36,7 +58,8 @@ void documents_close(struct documents *documents) {
     if (documents->buffer) close_input(documents);
     free(documents->buffer);
     free(documents->first_bad_row);
-    documents->buffer = documents->first_bad_row = NULL;
+    free(documents->fields);
+    documents->buffer = documents->first_bad_row = documents->fields = NULL;
 }
 
 static const struct input *current(const struct documents *documents) {
@@ -164,12 +187,19 @@ static int next_line(struct documents *documents, char **line, size_t *size, str
 
 /* Makes a message about a row complete; then the row is skipped, or is the end. */
 static int bad_row(struct documents *documents, size_t column, struct error *error) {
-    char what[400];
+    char what[400], wanted[300];
+    const char *first = field_name(documents, 0);
     snprintf(what, sizeof what, "%.399s", error->text);
+    if (documents->field_count < 2)
+        snprintf(wanted, sizeof wanted, "a string named \"%.100s\"", first);
+    else
+        snprintf(wanted, sizeof wanted, "strings named \"%.100s\" and \"%.100s\"", first,
+                 field_name(documents, 1));
     fail(error,
-         "%.*s, line %" PRIu64 ", column %zu: %s\neach line must be a JSON object with a string "
-         "named \"%.100s\"; --field names another, --skip-bad-rows goes on without such rows",
-         NAME_SHOWN, input_name(documents), documents->line, column, what, documents->field);
+         "%.*s, line %" PRIu64 ", column %zu: %s\neach line must be a JSON object with %s; --field "
+         "names %s, --skip-bad-rows goes on without such rows",
+         NAME_SHOWN, input_name(documents), documents->line, column, what, wanted,
+         documents->field_count < 2 ? "another" : "others");
     if (!documents->skip_bad_rows) return -1;
     if (documents->bad_rows++ == 0) {
         *strchr(error->text, '\n') = '\0';
@@ -178,26 +208,56 @@ static int bad_row(struct documents *documents, size_t column, struct error *err
     return 0;
 }
 
+/* Without names that were asked for, the first good row decides for all. */
+static int choose_fields(struct documents *documents, const char *row, size_t size,
+                         struct error *error) {
+    const bool is_pair = !jsonl_has(row, size, "text") &&
+                         (jsonl_has(row, size, "prompt") || jsonl_has(row, size, "completion"));
+    return set_fields(documents, is_pair ? "prompt,completion" : "text", error);
+}
+
+/* Reads a row: one text, or two of a pair. Returns 1 where it is bad and skipped. */
+static int read_row(struct documents *documents, char *line, size_t size,
+                    struct jsonl_member members[2], struct error *error) {
+    const bool undecided = documents->field_count == 0;
+    size_t column;
+    if (undecided && choose_fields(documents, line, size, error)) return -1;
+    for (int i = 0; i < documents->field_count; i++) members[i].name = field_name(documents, i);
+    if (jsonl_row(line, size, members, documents->field_count, &column, error) == 0) return 0;
+    if (bad_row(documents, column, error)) return -1;
+    if (undecided) documents->field_count = 0;
+    return 1;
+}
+
 /* A row of JSON Lines; RESULT_NONE at the end of the file. */
 static int next_of_rows(struct documents *documents, struct document_piece *piece,
                         struct error *error) {
     for (;; documents->line++) {
-        char *line = NULL, *text;
-        size_t size = 0, text_size, column;
-        const int status = next_line(documents, &line, &size, error);
+        char *line = NULL;
+        size_t size = 0;
+        struct jsonl_member members[2];
+        int status = next_line(documents, &line, &size, error);
         if (status) return status;
         if (jsonl_is_blank(line, size)) continue;
-        if (jsonl_row(line, size, documents->field, &text, &text_size, &column, error)) {
-            if (bad_row(documents, column, error)) return -1;
-            continue;
-        }
+        status = read_row(documents, line, size, members, error);
+        if (status < 0) return -1;
+        if (status > 0) continue;
         documents->line++;
-        *piece = (struct document_piece){text, text_size, .begins = true, .is_row = true};
+        const bool is_pair = documents->field_count == 2;
+        *piece = (struct document_piece){members[0].text, members[0].size, true, true,
+                                         is_pair ? PIECE_PROMPT : PIECE_TEXT};
+        if (is_pair) documents->pending = members[1];
         return 0;
     }
 }
 
 int documents_next(struct documents *documents, struct document_piece *piece, struct error *error) {
+    if (documents->pending.text) {
+        *piece = (struct document_piece){documents->pending.text, documents->pending.size, false,
+                                         true, PIECE_COMPLETION};
+        documents->pending.text = NULL;
+        return 0;
+    }
     for (;;) {
         if (documents->fd < 0) {
             if (documents->next_input == arrlenu(documents->inputs->list)) return RESULT_NONE;

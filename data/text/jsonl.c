@@ -1,5 +1,6 @@
 #include "data/text/jsonl.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -173,23 +174,31 @@ static void remember_name(struct scan *scan, const struct span *key) {
              (int)size, key->begin);
 }
 
-/* The object of a row. value->begin stays NULL if it has no such member. */
-static bool scan_row(struct scan *scan, const char *field, struct span *value) {
+/* The name of a member and the colon behind it; *begin is where it begins. */
+static bool scan_name(struct scan *scan, struct span *key, const char **begin) {
+    if (peek(scan) != '"') return wrong(scan, "a name in quotes is missing");
+    *begin = scan->at;
+    return scan_string(scan, key) && expect(scan, ':', "a : is missing");
+}
+
+/* The object of a row. values [count]: begin stays NULL where there is no such member. */
+static bool scan_row(struct scan *scan, const struct jsonl_member *members, int count,
+                     struct span *values) {
     struct span key;
+    const char *name;
     if (peek(scan) != '{') return wrong(scan, "the row is no object");
     scan->at++;
     for (bool more = peek(scan) != '}'; more;) {
-        if (peek(scan) != '"') return wrong(scan, "a name in quotes is missing");
-        const char *name = scan->at;
-        if (!scan_string(scan, &key) || !expect(scan, ':', "a : is missing")) return false;
+        if (!scan_name(scan, &key, &name)) return false;
         remember_name(scan, &key);
-        const bool wanted = is_field(&key, field);
-        if (wanted && value->begin) {
+        int wanted = 0;
+        while (wanted < count && !is_field(&key, members[wanted].name)) wanted++;
+        if (wanted < count && values[wanted].begin) {
             scan->at = name;
             return wrong(scan, "the member is there twice");
         }
-        if (wanted && peek(scan) != '"') return wrong(scan, "the member is no string");
-        if (wanted ? !scan_string(scan, value) : !scan_value(scan)) return false;
+        if (wanted < count && peek(scan) != '"') return wrong(scan, "the member is no string");
+        if (wanted < count ? !scan_string(scan, &values[wanted]) : !scan_value(scan)) return false;
         more = peek(scan) == ',';
         if (more) scan->at++;
     }
@@ -198,25 +207,43 @@ static bool scan_row(struct scan *scan, const char *field, struct span *value) {
     return scan->at == scan->end || wrong(scan, "something follows the object");
 }
 
+bool jsonl_has(const char *row, size_t size, const char *name) {
+    struct scan scan = {.at = row, .end = row + size};
+    struct span key;
+    const char *begin;
+    if (peek(&scan) != '{') return false;
+    do {
+        scan.at++;
+        if (!scan_name(&scan, &key, &begin)) return false;
+        if (is_field(&key, name)) return true;
+    } while (scan_value(&scan) && peek(&scan) == ',');
+    return false;
+}
+
 static size_t characters(const char *begin, const char *end) {
     size_t count = 0;
     for (; begin < end; begin++) count += ((unsigned char)*begin & 0xc0) != 0x80;
     return count;
 }
 
-int jsonl_row(char *row, size_t size, const char *field, char **text, size_t *text_size,
-              size_t *column, struct error *error) {
+int jsonl_row(char *row, size_t size, struct jsonl_member *members, int count, size_t *column,
+              struct error *error) {
     struct scan scan = {.at = row, .end = row + size};
-    struct span value = {0};
+    struct span values[JSONL_MEMBERS_MAX] = {0};
+    assert(count <= JSONL_MEMBERS_MAX);
     *column = 1;
-    if (!scan_row(&scan, field, &value)) {
+    if (!scan_row(&scan, members, count, values)) {
         *column = characters(row, scan.at) + 1;
         return fail(error, "%s", scan.problem);
     }
-    if (!value.begin)
-        return fail(error, "there is no member \"%.100s\" (there is %s)", field,
-                    *scan.names ? scan.names : "none");
-    *text = row + (value.begin - row);
-    *text_size = json_unescape_all(*text, (size_t)(value.end - value.begin));
+    for (int i = 0; i < count; i++)
+        if (!values[i].begin)
+            return fail(error, "there is no member \"%.100s\" (there is %s)", members[i].name,
+                        *scan.names ? scan.names : "none");
+    for (int i = 0; i < count; i++) {
+        members[i].text = row + (values[i].begin - row);
+        members[i].size =
+            json_unescape_all(members[i].text, (size_t)(values[i].end - values[i].begin));
+    }
     return 0;
 }

@@ -83,15 +83,30 @@ static int fail_outside(const struct token_shard *shard, uint64_t start, int voc
                 shard->name, token, position, vocab_size, token + 1);
 }
 
+/* Where a sample is: its shard, and its first token there. */
+static const struct token_shard *find_sample(const struct loader *loader, uint64_t sample,
+                                             uint64_t *start) {
+    uint64_t sequence = sequence_of_sample(loader, sample);
+    size_t number = shard_of_sequence(loader, sequence);
+    *start = (sequence - loader->first_sequence[number]) * (uint64_t)loader->options.seq_len;
+    return &loader->tokens->shards[number];
+}
+
+/* targets [count] are the tokens of a shard from `first` on. */
+static void apply_mask(const struct token_shard *shard, int32_t *targets, uint64_t first,
+                       size_t count) {
+    if (!shard->mask.bits) return;
+    for (size_t t = 0; t < count; t++)
+        if (!token_mask_counts(&shard->mask, first + t)) targets[t] = -1;
+}
+
 int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
                  uint64_t first_sample, int count, struct error *error) {
     const size_t seq_len = (size_t)loader->options.seq_len;
     const int vocab_size = loader->options.vocab_size;
     for (int row = 0; row < count; row++) {
-        uint64_t sequence = sequence_of_sample(loader, first_sample + (uint64_t)row);
-        size_t number = shard_of_sequence(loader, sequence);
-        const struct token_shard *shard = &loader->tokens->shards[number];
-        uint64_t start = (sequence - loader->first_sequence[number]) * seq_len;
+        uint64_t start;
+        const struct token_shard *shard = find_sample(loader, first_sample + (uint64_t)row, &start);
         int32_t *input = inputs + (size_t)row * seq_len, *target = targets + (size_t)row * seq_len;
         token_shard_read(shard, input, start, seq_len);
         token_shard_read(shard, target + seq_len - 1, start + seq_len, 1);
@@ -99,6 +114,16 @@ int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
         uint32_t any_outside = outside(target[seq_len - 1], vocab_size);
         for (size_t t = 0; t < seq_len; t++) any_outside |= outside(input[t], vocab_size);
         if (any_outside >> 31) return fail_outside(shard, start, vocab_size, error);
+        apply_mask(shard, target, start + 1, seq_len);
     }
     return 0;
+}
+
+uint64_t loader_counted(const struct loader *loader, uint64_t first_sample, uint64_t count) {
+    uint64_t counted = 0, start;
+    for (uint64_t i = 0; i < count; i++) {
+        const struct token_shard *shard = find_sample(loader, first_sample + i, &start);
+        counted += token_mask_counted(&shard->mask, start + 1, (uint64_t)loader->options.seq_len);
+    }
+    return counted;
 }

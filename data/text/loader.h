@@ -35,7 +35,11 @@ int loader_open(struct loader *loader, const struct tokens *tokens,
 void loader_close(struct loader *loader);
 
 /* Samples first_sample .. first_sample + count - 1 as rows of inputs and targets, both
- * [count, seq_len]; targets[t] is the token after inputs[t]. Fails when a token of these samples is
- * not smaller than vocab_size. A pure function: threads may share a loader. */
+ * [count, seq_len]; targets[t] is the token after inputs[t], or -1 if that does not count in the
+ * loss. Fails when a token of these samples is not smaller than vocab_size. A pure function:
+ * threads may share a loader. */
 int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
                  uint64_t first_sample, int count, struct error *error);
+
+/* How many targets of these samples count. */
+uint64_t loader_counted(const struct loader *loader, uint64_t first_sample, uint64_t count);

@@ -40,6 +40,8 @@ static const char HELP[] =
     "                        2 bytes, or 4 if the vocabulary has more than 65536\n"
     "  --force               replace existing shards of PREFIX, all of them\n"
     "  --field NAME          the member of JSON Lines that holds the text (text)\n"
+    "  --field NAME,NAME     those that hold a prompt and its completion\n"
+    "                        (prompt,completion): only the completion is learned\n"
     "  --jsonl               every input is JSON Lines, whatever its name\n"
     "  --skip-bad-rows       leave out rows without such text, instead of stopping\n"
     "  --help                print this\n"
@@ -62,6 +64,15 @@ static const char HELP[] =
     "JSON Lines. Each line is one object with a string NAME. White lines and a byte\n"
     "order mark at the beginning are skipped. Half of a surrogate pair becomes\n"
     "U+FFFD. A row may have 256 MiB.\n"
+    "\n"
+    "Prompts and completions. Without --field the first row decides for all: rows\n"
+    "are text if it has \"text\", else pairs if it has \"prompt\" or \"completion\". Both\n"
+    "are encoded, each alone, and joined. Behind the completion stands the token\n"
+    "that ends an answer (<|endoftext|>, </s> ...), with bytes two line feeds; where\n"
+    "that also stands before documents it stands there once. Only completions and\n"
+    "their ends count in the loss, and text files: PREFIX_train_000000.mask ...\n"
+    "beside the shards say so, and belong to them wherever they are copied.\n"
+    "Validation has whole rows.\n"
     "\n"
     "Validation gets the end of the text, and of text longer than 16 MiB the end of\n"
     "every 16 MiB. Documents are kept whole: such a block ends with a document, and\n"
@@ -243,9 +254,7 @@ static int open_run(struct run *run, const struct options *options, struct error
         create_folder_of(options->prefix, error))
         return -1;
     run->stop = signals_hold();
-    if (documents_open(&run->documents, &run->inputs, options->field ? options->field : "text",
-                       error))
-        return -1;
+    if (documents_open(&run->documents, &run->inputs, options->field, error)) return -1;
     run->documents.watch_marks = options->kind != TOKENIZER_BYTES;
     run->documents.skip_bad_rows = options->skip_bad_rows;
     progress_open(&run->progress, stderr, run->inputs.bytes_known ? run->inputs.bytes : 0);

@@ -14,7 +14,13 @@
  *
  * With GPT-2's tokenizer the token <|endoftext|> stands before each document. Bytes have no such
  * token: text files are joined as they are, and rows of JSON Lines are set apart by two line
- * feeds. Empty documents leave nothing. */
+ * feeds. Empty documents leave nothing.
+ *
+ * Of pairs, prompts and their completions, only the completion counts in the loss, and what ends
+ * it: the tokenizer's `stop`, or the line feeds. Where that is what stands before a document too,
+ * it stands there once. Prompt and completion are encoded each alone. Once there is a pair,
+ * validation begins with a document or is left out: nobody learns from an answer without its
+ * question. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,12 +32,13 @@
 #include "data/text/documents.h"
 #include "data/text/tokens.h"
 
-enum { SPLITTER_BLOCK_BYTES = 16 << 20, SPLITTER_STARTS_MAX = 1 << 20 };
+enum { SPLITTER_BLOCK_BYTES = 16 << 20, SPLITTER_MARKS_MAX = 1 << 20 };
 
 /* A set of shards as it grows. */
 struct splitter_side {
     struct shard_writer writer;
     bool has_text, ends_with_row;
+    bool stopped; /* it ends with the end of a completion */
 };
 
 struct splitter {
@@ -41,9 +48,12 @@ struct splitter {
     size_t block_bytes; /* SPLITTER_BLOCK_BYTES, which tests make smaller */
     char *block;        /* [block_bytes] */
     size_t filled;
-    struct document_start *starts; /* stb_ds array: the documents that begin in the block */
-    bool begins, is_row;           /* whether a document begins with the next byte, and its kind */
-    bool open_is_row;              /* the kind of the document that was put last */
+    struct block_mark *marks; /* stb_ds array: those in the block */
+    bool begins;              /* whether a document begins with the next byte, */
+    bool is_row, is_pair;     /* and its kind */
+    bool open_is_row;         /* the kind of the document that was put last */
+    bool open_counts;         /* whether its text counts in the loss where the block begins */
+    bool any_pair;
     struct block_encoder encoder;
     struct splitter_side train, val;
     uint64_t documents; /* not counting empty ones */

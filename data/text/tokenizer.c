@@ -150,15 +150,26 @@ static void hash_tokens(struct tokenizer *tokenizer) {
     sha256_hex(tokenizer->sha256, digest);
 }
 
-/* The token that separates texts: what the model expects before one, or else a special token of
- * one of these names. */
-static int separator_of(const struct subwords *subwords) {
+/* The special token of one of these names, or -1. */
+static int named_end(const struct subwords *subwords) {
     static const char *const names[] = {BPE_END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>"};
-    if (subwords->begin_count > 0) return subwords->begins[0];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (size_t j = 0; j < arrlenu(subwords->added); j++)
             if (strcmp(subwords->added[j].text, names[i]) == 0) return subwords->added[j].token;
     return -1;
+}
+
+/* The token that separates texts: what the model expects before one, or else a special token. */
+static int separator_of(const struct subwords *subwords) {
+    return subwords->begin_count > 0 ? subwords->begins[0] : named_end(subwords);
+}
+
+/* The token that ends an answer: what the model expects behind a text, or else a special token, or
+ * else what separates texts. */
+static int stop_of(const struct subwords *subwords) {
+    if (subwords->end_count > 0) return subwords->ends[subwords->end_count - 1];
+    const int named = named_end(subwords);
+    return named >= 0 ? named : separator_of(subwords);
 }
 
 /* What follows from tokens and merges of another kind. */
@@ -169,6 +180,7 @@ static void adopt_subwords(struct tokenizer *tokenizer) {
     char *cut = tokenizer->cuts_before;
     tokenizer->vocab_size = subwords->vocab_size;
     tokenizer->end_of_text = separator_of(subwords);
+    tokenizer->stop = stop_of(subwords);
     for (const char *space = CUT_SPACES; *space; space++)
         if (subwords_cuts_before(subwords, *space)) *cut++ = *space;
     sha256_begin(&hash);
@@ -200,7 +212,7 @@ static int open_gpt2(struct tokenizer *tokenizer, const char *directory, struct 
     pieces_close(&pieces);
     if (read_gpt2(tokenizer, directory, error)) return -1;
     tokenizer->vocab_size = tokenizer->bpe->vocab_size;
-    tokenizer->end_of_text = tokenizer->bpe->end_of_text;
+    tokenizer->end_of_text = tokenizer->stop = tokenizer->bpe->end_of_text;
     if (!tokenizer->bpe->whole_text || tokenizer->bpe->merges.count == 0)
         strcpy(tokenizer->cuts_before, CUT_SPACES);
     hash_tokens(tokenizer);
@@ -230,7 +242,7 @@ static int open_files(struct tokenizer *tokenizer, const char *directory, struct
     const bool has_one = file_exists_in(directory, tokenizer_name);
     if ((has_two || has_one) && open_gpt2(tokenizer, directory, error) == 0) return 0;
     if (has_one ? is_gpt2s_kind(directory) : has_two) return -1;
-    struct tokenizer other = {.kind = TOKENIZER_FILES, .end_of_text = -1};
+    struct tokenizer other = {.kind = TOKENIZER_FILES, .end_of_text = -1, .stop = -1};
     struct error reason;
     if (open_subwords(&other, directory, &reason)) {
         tokenizer_close(&other);
@@ -245,7 +257,7 @@ static int open_files(struct tokenizer *tokenizer, const char *directory, struct
 int tokenizer_open(struct tokenizer *tokenizer, enum tokenizer_kind kind, const char *directory,
                    struct error *error) {
     const enum tokenizer_kind first = kind == TOKENIZER_BYTES ? kind : TOKENIZER_GPT2;
-    *tokenizer = (struct tokenizer){.kind = first, .end_of_text = -1};
+    *tokenizer = (struct tokenizer){.kind = first, .end_of_text = -1, .stop = -1};
     const int status = kind == TOKENIZER_BYTES ? open_bytes(tokenizer, error)
                                                : open_files(tokenizer, directory, error);
     if (status) tokenizer_close(tokenizer);

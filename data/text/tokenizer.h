@@ -40,6 +40,8 @@ struct tokenizer {
     enum tokenizer_kind kind;
     int vocab_size;  /* tokens are 0 .. vocab_size - 1, at most VOCABULARY_MAX */
     int end_of_text; /* the token <|endoftext|>, or what another kind has before a text, or -1 */
+    int stop; /* the token that ends an answer: end_of_text, or what another kind has behind a
+               * text; or -1 */
     struct tokenizer_file files[TOKENIZER_FILES_MAX];
     int file_count;
     char sha256[SHA256_HEX_MAX]; /* of tokens and merges, in whatever files they were; "" for bytes

@@ -128,7 +128,10 @@ static int open_shard(struct tokens *tokens, const char *path, struct error *err
     arrput(tokens->shards, shard);
     int status = map_shard(&arrlast(tokens->shards), fd, path, error);
     close(fd);
-    tokens->count += arrlast(tokens->shards).count;
+    struct token_shard *opened = &arrlast(tokens->shards);
+    if (status == 0) status = token_mask_open(&opened->mask, path, opened->count, error);
+    tokens->count += opened->count;
+    if (status == 0) tokens->counted += token_mask_counted(&opened->mask, 0, opened->count);
     return status;
 }
 
@@ -149,7 +152,11 @@ static int open_matches(struct tokens *tokens, const char *pattern, struct error
                       NAME_SHOWN, pattern);
     }
     for (size_t i = 0; status == 0 && i < matches.gl_pathc; i++)
-        status = open_shard(tokens, matches.gl_pathv[i], error);
+        if (!token_mask_is_named(matches.gl_pathv[i]))
+            status = open_shard(tokens, matches.gl_pathv[i], error);
+    if (status == 0 && arrlenu(tokens->shards) == 0)
+        status = fail(error, "%.*s: only masks, no token shards\nname the shards (*.bin)",
+                      NAME_SHOWN, pattern);
     globfree(&matches);
     return status;
 }
@@ -159,6 +166,11 @@ int tokens_open(struct tokens *tokens, const char *pattern, struct error *error)
     if (!*pattern) return fail(error, "the name of the token shards is empty\ngive a path or glob");
     int status = file_exists(pattern) ? open_shard(tokens, pattern, error)
                                       : open_matches(tokens, pattern, error);
+    if (status == 0 && tokens->count > 0 && tokens->counted == 0)
+        status = fail(error,
+                      "%.*s: by its masks no token counts in the loss\nwrite it again with "
+                      "./prepare, from rows with completions",
+                      NAME_SHOWN, pattern);
     if (status) tokens_close(tokens);
     return status;
 }
@@ -173,7 +185,7 @@ int tokens_from_memory(struct tokens *tokens, int32_t *owned, uint64_t count, co
         return fail(error, "out of memory while making the tokens of %.*s", NAME_SHOWN, name);
     }
     arrput(tokens->shards, shard);
-    tokens->count = count;
+    tokens->count = tokens->counted = count;
     return 0;
 }
 
@@ -181,11 +193,12 @@ void tokens_close(struct tokens *tokens) {
     for (size_t i = 0; i < arrlenu(tokens->shards); i++) {
         struct token_shard *shard = &tokens->shards[i];
         if (shard->mapping) munmap(shard->mapping, shard->mapping_bytes);
+        token_mask_close(&shard->mask);
         free(shard->owned);
         free(shard->name);
     }
     arrfree(tokens->shards);
-    tokens->count = 0;
+    tokens->count = tokens->counted = 0;
 }
 
 void token_shard_read(const struct token_shard *shard, int32_t *tokens, uint64_t first,
@@ -214,19 +227,24 @@ static int split_prefix(const char *prefix, char directory[FILE_PATH_MAX], const
     return 0;
 }
 
-/* What follows BASE_NNNNNN.bin in a name, or NULL if it is the name of something else. */
-static const char *after_shard_name(const char *name, const char *base) {
+/* The two kinds of files of a set. */
+static const char SHARD_ENDING[] = ".bin", MASK_ENDING[] = ".mask";
+
+/* What follows BASE_NNNNNN and the ending in a name, or NULL if it is the name of something else.
+ */
+static const char *after_name(const char *name, const char *base, const char *ending) {
     size_t length = strlen(base);
     if (strncmp(name, base, length) != 0 || name[length] != '_') return NULL;
     const char *digits = name + length + 1, *end = digits;
     while (isdigit((unsigned char)*end)) end++;
-    return end - digits >= 6 && strncmp(end, ".bin", 4) == 0 ? end + 4 : NULL;
+    const size_t size = strlen(ending);
+    return end - digits >= 6 && strncmp(end, ending, size) == 0 ? end + size : NULL;
 }
 
-/* Counts, and removes when asked, the files BASE_NNNNNN.bin (parts: what an unpublished writer
- * leaves instead). */
-static int visit_shards(const char *prefix, bool parts, bool remove, uint64_t *count,
-                        struct error *error) {
+/* Counts, and removes when asked, the files BASE_NNNNNN of this ending (parts: what an unpublished
+ * writer leaves instead). */
+static int visit_files(const char *prefix, const char *ending, bool parts, bool remove,
+                       uint64_t *count, struct error *error) {
     char directory[FILE_PATH_MAX];
     const char *base;
     *count = 0;
@@ -238,7 +256,7 @@ static int visit_shards(const char *prefix, bool parts, bool remove, uint64_t *c
                     directory, strerror(errno));
     int status = 0;
     for (struct dirent *entry; status == 0 && (entry = readdir(entries));) {
-        const char *rest = after_shard_name(entry->d_name, base);
+        const char *rest = after_name(entry->d_name, base, ending);
         if (!rest) continue;
         bool is_part = strcmp(rest, ".part") == 0 || strcmp(rest, ".part.tmp") == 0;
         if (parts ? !is_part : *rest != '\0') continue;
@@ -252,13 +270,13 @@ static int visit_shards(const char *prefix, bool parts, bool remove, uint64_t *c
 }
 
 int shards_existing(const char *prefix, uint64_t *count, struct error *error) {
-    return visit_shards(prefix, false, false, count, error);
+    return visit_files(prefix, SHARD_ENDING, false, false, count, error);
 }
 
-static void shard_path(const struct shard_writer *writer, uint64_t number, const char *suffix,
-                       char path[FILE_PATH_MAX]) {
-    int length =
-        snprintf(path, FILE_PATH_MAX, "%s_%06" PRIu64 ".bin%s", writer->prefix, number, suffix);
+static void set_path(const struct shard_writer *writer, uint64_t number, const char *ending,
+                     const char *suffix, char path[FILE_PATH_MAX]) {
+    int length = snprintf(path, FILE_PATH_MAX, "%s_%06" PRIu64 "%s%s", writer->prefix, number,
+                          ending, suffix);
     assert(length > 0 && length < FILE_PATH_MAX);
     (void)length;
 }
@@ -269,7 +287,9 @@ int shard_writer_open(struct shard_writer *writer, const char *prefix, int vocab
     assert(shard_tokens >= 1 && shard_tokens <= SHARD_TOKENS_MAX);
     memset(writer, 0, sizeof *writer);
     uint64_t leftovers;
-    if (visit_shards(prefix, true, true, &leftovers, error)) return -1;
+    if (visit_files(prefix, SHARD_ENDING, true, true, &leftovers, error) ||
+        visit_files(prefix, MASK_ENDING, true, true, &leftovers, error))
+        return -1;
     writer->prefix = strdup(prefix);
     if (!writer->prefix) return fail(error, "out of memory while opening %.*s", NAME_SHOWN, prefix);
     writer->vocab_size = vocab_size;
@@ -283,7 +303,7 @@ size_t shard_writer_token_bytes(const struct shard_writer *writer) {
 
 static int begin_shard(struct shard_writer *writer, struct error *error) {
     char path[FILE_PATH_MAX];
-    shard_path(writer, writer->shards, ".part", path);
+    set_path(writer, writer->shards, SHARD_ENDING, ".part", path);
     if (file_writer_open(&writer->file, path, error)) return -1;
     /* A full shard is the common case; only the last one has its count corrected. */
     const bool is_wide = shard_writer_token_bytes(writer) == sizeof(int32_t);
@@ -296,6 +316,7 @@ static int begin_shard(struct shard_writer *writer, struct error *error) {
 static int end_shard(struct shard_writer *writer, struct error *error) {
     uint32_t count = (uint32_t)writer->tokens_in_shard;
     writer->tokens_in_shard = 0;
+    if (mask_writer_is_open(&writer->mask) && mask_writer_commit(&writer->mask, error)) return -1;
     if (count != writer->shard_tokens &&
         file_writer_patch(&writer->file, 2 * sizeof count, &count, sizeof count, error))
         return -1;
@@ -319,18 +340,33 @@ void shard_writer_pack(const struct shard_writer *writer, void *packed, const in
     assert(bits >= 0 && bits < VOCABULARY_16_BITS);
 }
 
-int shard_writer_put_packed(struct shard_writer *writer, const void *packed, uint64_t count,
-                            struct error *error) {
+/* The mask begins with the first token that does not count. */
+static int put_mask(struct shard_writer *writer, const uint8_t *counts, uint64_t count,
+                    struct error *error) {
+    char path[FILE_PATH_MAX];
+    if (!mask_writer_is_open(&writer->mask)) {
+        if (!counts || !memchr(counts, 0, count)) return 0;
+        set_path(writer, writer->shards, MASK_ENDING, ".part", path);
+        if (mask_writer_open(&writer->mask, path, writer->tokens_in_shard, error)) return -1;
+    }
+    return mask_writer_put(&writer->mask, counts, count, error);
+}
+
+int shard_writer_put_packed(struct shard_writer *writer, const void *packed, const uint8_t *counts,
+                            uint64_t count, struct error *error) {
     const size_t token_bytes = shard_writer_token_bytes(writer);
     const uint8_t *bytes = packed;
     while (count > 0) {
         if (writer->tokens_in_shard == 0 && begin_shard(writer, error)) return -1;
         uint64_t room = writer->shard_tokens - writer->tokens_in_shard;
         uint64_t part = count < room ? count : room;
-        if (file_writer_put(&writer->file, bytes, part * token_bytes, error)) return -1;
+        if (file_writer_put(&writer->file, bytes, part * token_bytes, error) ||
+            put_mask(writer, counts, part, error))
+            return -1;
         writer->tokens_in_shard += part;
         writer->tokens += part;
         bytes += part * token_bytes;
+        if (counts) counts += part;
         count -= part;
         if (writer->tokens_in_shard == writer->shard_tokens && end_shard(writer, error)) return -1;
     }
@@ -346,7 +382,7 @@ int shard_writer_put(struct shard_writer *writer, const int32_t *tokens, uint64_
     for (uint64_t done = 0, part; done < count; done += part) {
         part = count - done < PUT_TOKENS ? count - done : PUT_TOKENS;
         shard_writer_pack(writer, &packed, tokens + done, part);
-        if (shard_writer_put_packed(writer, &packed, part, error)) return -1;
+        if (shard_writer_put_packed(writer, &packed, NULL, part, error)) return -1;
     }
     return 0;
 }
@@ -355,23 +391,35 @@ int shard_writer_finish(struct shard_writer *writer, struct error *error) {
     return writer->tokens_in_shard > 0 ? end_shard(writer, error) : 0;
 }
 
+/* Gives the files of one ending their names; a shard may have no mask. */
+static int rename_parts(const struct shard_writer *writer, const char *ending,
+                        const char *directory, struct error *error) {
+    char part[FILE_PATH_MAX], path[FILE_PATH_MAX];
+    for (uint64_t number = 0; number < writer->shards; number++) {
+        set_path(writer, number, ending, ".part", part);
+        set_path(writer, number, ending, "", path);
+        if (rename(part, path) && !(errno == ENOENT && ending == MASK_ENDING))
+            return fail(error, "cannot rename %.*s: %s\nrename the .part files by hand", NAME_SHOWN,
+                        part, strerror(errno));
+    }
+    return directory_sync(directory, error);
+}
+
 int shard_writer_publish(struct shard_writer *writer, struct error *error) {
     assert(writer->prefix && writer->tokens_in_shard == 0);
-    char part[FILE_PATH_MAX], path[FILE_PATH_MAX], directory[FILE_PATH_MAX];
+    char directory[FILE_PATH_MAX];
     const char *base;
-    uint64_t removed;
+    uint64_t removed, masks;
     if (split_prefix(writer->prefix, directory, &base, error) ||
-        visit_shards(writer->prefix, false, true, &removed, error))
+        visit_files(writer->prefix, SHARD_ENDING, false, true, &removed, error))
         return -1;
-    int status = 0;
-    for (uint64_t number = 0; number < writer->shards; number++) {
-        shard_path(writer, number, ".part", part);
-        shard_path(writer, number, "", path);
-        if (status == 0 && rename(part, path))
-            status = fail(error, "cannot rename %.*s: %s\nrename the .part files by hand",
-                          NAME_SHOWN, part, strerror(errno));
-    }
-    if (status == 0) status = directory_sync(directory, error);
+    /* A shard never stands there without its mask: it goes first and comes last. */
+    int status = visit_files(writer->prefix, MASK_ENDING, false, false, &masks, error);
+    if (status == 0 && masks > 0) status = directory_sync(directory, error);
+    if (status == 0 && masks > 0)
+        status = visit_files(writer->prefix, MASK_ENDING, false, true, &masks, error);
+    if (status == 0) status = rename_parts(writer, MASK_ENDING, directory, error);
+    if (status == 0) status = rename_parts(writer, SHARD_ENDING, directory, error);
     /* Closed on failure too: the old shards are gone, and abandoning would remove the new ones. */
     free(writer->prefix);
     writer->prefix = NULL;
@@ -381,9 +429,13 @@ int shard_writer_publish(struct shard_writer *writer, struct error *error) {
 void shard_writer_abandon(struct shard_writer *writer) {
     if (!writer->prefix) return;
     file_writer_abandon(&writer->file);
-    for (uint64_t number = 0; number < writer->shards; number++) {
+    mask_writer_abandon(&writer->mask);
+    /* A mask is complete before its shard is counted. */
+    for (uint64_t number = 0; number <= writer->shards; number++) {
         char path[FILE_PATH_MAX];
-        shard_path(writer, number, ".part", path);
+        set_path(writer, number, SHARD_ENDING, ".part", path);
+        unlink(path);
+        set_path(writer, number, MASK_ENDING, ".part", path);
         unlink(path);
     }
     free(writer->prefix);

@@ -12,7 +12,9 @@
  * last. A file is taken for one if its name ends in .bin, its size is even and not 0, and it begins
  * with neither of the two numbers above; as tokens these would begin with 55432 or 55713, beyond
  * the vocabulary of GPT-2. Nothing tells a raw file from a text that was renamed to .bin, except
- * tokens outside of the vocabulary. */
+ * tokens outside of the vocabulary.
+ *
+ * A mask beside a shard says which of its tokens count in the loss (data/text/token_mask.h). */
 #pragma once
 
 #include <stdbool.h>
@@ -21,6 +23,7 @@
 
 #include "data/base/error.h"
 #include "data/base/files.h"
+#include "data/text/token_mask.h"
 #include "data/text/vocabulary.h"
 
 enum {
@@ -44,20 +47,24 @@ struct token_shard {
     size_t mapping_bytes;
     int32_t *owned; /* the tokens made in memory, or NULL */
     bool raw;       /* a file of nanoGPT, without a header */
+    struct token_mask mask;
 };
 
 /* A set of shards, in the order of their names. Read-only once made: any thread may read it. */
 struct tokens {
     struct token_shard *shards; /* stb_ds array */
     uint64_t count;             /* of all shards together */
+    uint64_t counted;           /* of them, those that count in the loss */
 };
 
 /* Maps the shards that `pattern` names: one path, or a glob with * ? [] or a leading ~. A pattern
- * that is itself the name of a file means that file. Tokens are read from the disk as they are
- * used, so a set may be larger than memory; a shard must not be cut short while it is in use.
+ * that is itself the name of a file means that file. Masks that match are not taken for shards, and
+ * each shard's own is opened with it. Tokens are read from the disk as they are used, so a set may
+ * be larger than memory; a shard must not be cut short while it is in use.
  *
- * Fails when nothing matches, and when any file is unreadable, no shard, or not as long as its
- * header says. On failure nothing is left to close. */
+ * Fails when nothing matches, when any file is unreadable, no shard, or not as long as its header
+ * says, when a mask is damaged, and when no token of the set counts. On failure nothing is left to
+ * close. */
 int tokens_open(struct tokens *tokens, const char *pattern, struct error *error);
 
 /* A set of one shard made of `owned`, [count] and allocated by malloc, which belongs to the set
@@ -75,12 +82,14 @@ void tokens_close(struct tokens *tokens);
 /* Writes a set of shards PREFIX_000000.bin, PREFIX_000001.bin ... in memory that does not depend on
  * their size. All are written and made durable as PREFIX_000000.bin.part ... and get their final
  * names only when the whole set is there: open, put ..., finish, publish. At any point before that,
- * shard_writer_abandon leaves the disk as it was. */
+ * shard_writer_abandon leaves the disk as it was. A shard with tokens that do not count gets its
+ * mask, PREFIX_000000.mask, in the same way; one whose tokens all count gets none. */
 struct shard_writer {
     char *prefix; /* NULL: not open */
     int vocab_size;
     uint64_t shard_tokens;
     struct file_writer file; /* the shard being written, if tokens_in_shard > 0 */
+    struct mask_writer mask; /* its mask, open from its first token on that does not count */
     uint64_t tokens_in_shard;
     uint64_t tokens; /* all put so far */
     uint64_t shards; /* complete ones */
@@ -99,18 +108,20 @@ int shard_writer_put(struct shard_writer *writer, const int32_t *tokens, uint64_
                      struct error *error);
 
 /* The two halves of put, for threads that share the first one out. Packed tokens are as the files
- * of this writer hold them, 2 or 4 bytes each, aligned to that. */
+ * of this writer hold them, 2 or 4 bytes each, aligned to that. counts: optional [count], 0 for
+ * each token that does not count in the loss, 1 for the others. */
 size_t shard_writer_token_bytes(const struct shard_writer *writer);
 void shard_writer_pack(const struct shard_writer *writer, void *packed, const int32_t *tokens,
                        size_t count);
-int shard_writer_put_packed(struct shard_writer *writer, const void *packed, uint64_t count,
-                            struct error *error);
+int shard_writer_put_packed(struct shard_writer *writer, const void *packed, const uint8_t *counts,
+                            uint64_t count, struct error *error);
 
 /* Completes the last shard. Afterwards only publish or abandon. */
 int shard_writer_finish(struct shard_writer *writer, struct error *error);
 
 /* Gives the shards their names and closes the writer. Older shards of the prefix are removed first,
- * all of them: old and new ones never stand side by side, even if the machine stops in between.
+ * all of them: old and new ones never stand side by side, even if the machine stops in between, and
+ * no shard without the mask that belongs to it.
  * A failure after that removal closes the writer too, and leaves the new ones as .part files. */
 int shard_writer_publish(struct shard_writer *writer, struct error *error);
 

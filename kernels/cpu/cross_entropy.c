@@ -56,6 +56,14 @@ static void row_gradient(const struct tensor *logits, int64_t offset, int64_t co
            (size_t)(padded - count) * bytes);
 }
 
+/* A row whose target does not count. */
+static void ignore_row(const struct cross_entropy_args *args, int64_t row) {
+    const struct tensor *logits = args->logits;
+    size_t bytes = (size_t)tensor_columns(logits) * dtype_bytes(logits->dtype);
+    args->losses[row] = 0;
+    if (args->loss_scale) memset((char *)logits->data + (size_t)row * bytes, 0, bytes);
+}
+
 void cpu_cross_entropy(struct backend *be, const struct cross_entropy_args *args) {
     (void)be;
     const struct tensor *logits = args->logits;
@@ -64,6 +72,10 @@ void cpu_cross_entropy(struct backend *be, const struct cross_entropy_args *args
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
         int64_t offset = row * padded, target = args->targets[row];
+        if (target < 0) {
+            ignore_row(args, row);
+            continue;
+        }
         float max = row_max(logits, offset, count);
         float sum = row_exponentials(logits, offset, count, max), target_logit;
         target_logit = *dtype_widen(&target_logit, logits->data, logits->dtype, offset + target, 1);

@@ -119,6 +119,17 @@ static __device__ __forceinline__ void gradient(T *logits, const struct chunk<T,
     }
 }
 
+/* A row whose target does not count. */
+template <typename T, int N, int THREADS>
+static __device__ __forceinline__ void ignore_row(T *logits, float *loss, int columns, bool clear) {
+    float zeros[N];
+    for (int i = 0; i < N; i++) zeros[i] = 0;
+    if (threadIdx.x == 0) *loss = 0;
+    if (!clear) return;
+    for (int at = (int)threadIdx.x * N; at < columns; at += THREADS * N)
+        store_chunk<N>(logits + at, zeros);
+}
+
 template <typename T, int N, int THREADS>
 static __global__ void __launch_bounds__(THREADS)
     cross_entropy_kernel(float *__restrict__ losses, T *logits, const int32_t *__restrict__ targets,
@@ -129,6 +140,10 @@ static __global__ void __launch_bounds__(THREADS)
     kept_chunk *kept = keep ? shared : NULL;
     T *values = logits + (int64_t)blockIdx.x * columns;
     struct row row = {columns, vocab_size, targets[blockIdx.x], 0, 0, 0};
+    if (row.target < 0) { /* the whole block's */
+        ignore_row<T, N, THREADS>(values, losses + blockIdx.x, columns, loss_scale != NULL);
+        return;
+    }
     float target_logit = widen(values[row.target]); /* before any thread writes its gradient */
     struct partial own = partial_sum<T, N, THREADS>(values, kept, vocab_size);
     row.offset = block_max<THREADS>(own.offset);

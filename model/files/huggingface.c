@@ -25,8 +25,9 @@ static int64_t known_token(const struct config *config, int64_t token) {
 struct huggingface_tokens huggingface_tokens_of(const struct config *config,
                                                 const struct tokenizer *tokenizer) {
     int token = config->data.tokenizer == CONFIG_TOKENIZER_GPT2 ? GPT2_END_OF_TEXT : -1;
-    int64_t known = known_token(config, tokenizer ? tokenizer->end_of_text : token);
-    return (struct huggingface_tokens){known, known, -1};
+    int64_t begin = known_token(config, tokenizer ? tokenizer->end_of_text : token);
+    int64_t end = known_token(config, tokenizer ? tokenizer->stop : token);
+    return (struct huggingface_tokens){begin, end, -1};
 }
 
 /* "float32", "float16", "bfloat16". */
@@ -101,19 +102,16 @@ void huggingface_print_generation_config(FILE *out, const struct huggingface_tok
     fputs("  \"_from_model_config\": true\n}\n", out);
 }
 
-/* The token between texts of a tokenizer whose own it is. */
-static void print_ends(FILE *out, const struct tokenizer *tokenizer) {
-    static const char *const keys[] = {"bos_token", "eos_token"};
+static void print_token_name(FILE *out, const char *key, const struct tokenizer *tokenizer,
+                             int token) {
     char name[256] = "";
     size_t size;
-    const void *bytes = tokenizer_bytes(tokenizer, tokenizer->end_of_text, &size);
+    const void *bytes = tokenizer_bytes(tokenizer, token, &size);
     if (size == 0 || size >= sizeof name) return;
     memcpy(name, bytes, size);
-    for (int i = 0; i < 2; i++) {
-        fprintf(out, "  \"%s\": ", keys[i]);
-        json_print_string(out, name);
-        fputs(",\n", out);
-    }
+    fprintf(out, "  \"%s\": ", key);
+    json_print_string(out, name);
+    fputs(",\n", out);
 }
 
 /* Decoding must give the bytes back, so nothing may tidy the spaces up. */
@@ -125,8 +123,10 @@ void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
         fputs("  \"add_bos_token\": false,\n"
               "  \"add_prefix_space\": false,\n",
               out);
-    if (tokenizer->subwords) print_ends(out, tokenizer);
-    else if (tokenizer->end_of_text >= 0) /* a token that is not there would be added */
+    if (tokenizer->subwords) {
+        print_token_name(out, "bos_token", tokenizer, tokenizer->end_of_text);
+        print_token_name(out, "eos_token", tokenizer, tokenizer->stop);
+    } else if (tokenizer->end_of_text >= 0) /* a token that is not there would be added */
         fputs("  \"bos_token\": \"<|endoftext|>\",\n"
               "  \"eos_token\": \"<|endoftext|>\",\n"
               "  \"unk_token\": \"<|endoftext|>\",\n",

@@ -11,7 +11,7 @@
 #include "model/config/config.h"
 #include "model/files/huggingface_tokens.h"
 
-/* Those of a model of ours: the tokenizer's <|endoftext|> begins and ends texts. Where the
+/* Those of a model of ours: the tokenizer's end_of_text begins texts, its stop ends them. Where the
  * tokenizer is not known (NULL), config->data.tokenizer tells. */
 struct huggingface_tokens huggingface_tokens_of(const struct config *config,
                                                 const struct tokenizer *tokenizer);

@@ -66,9 +66,12 @@ static void print_data(FILE *out, const char *label, const char *name,
     bool raw = false; /* a text that was renamed looks the same, so it is said */
     for (ptrdiff_t i = 0; i < arrlen(loader->tokens->shards); i++)
         raw = raw || loader->tokens->shards[i].raw;
-    fprintf(out, "  %-10s %s: %s tokens, %s sequences%s\n", label, name,
+    fprintf(out, "  %-10s %s: %s tokens, %s sequences%s", label, name,
             count_text(tokens, (double)loader->tokens->count),
             count_text(sequences, (double)loader->sequence_count), raw ? ", raw uint16" : "");
+    if (loader->tokens->counted < loader->tokens->count)
+        fprintf(out, "; %s count in the loss", count_text(tokens, (double)loader->tokens->counted));
+    fputc('\n', out);
 }
 
 /* "cpu: AMD EPYC, x86-64-v4, 2 threads"; processors with long names take two lines. */

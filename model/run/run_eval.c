@@ -26,12 +26,12 @@ struct evaluation {
     const volatile sig_atomic_t *stop;
 };
 
-/* Bytes that the targets stand for, over their number. <|endoftext|> stands for none. */
+/* Bytes that the targets that count stand for, over their number. <|endoftext|> stands for none. */
 static int count_bytes(struct evaluation *evaluation, struct error *error) {
     const struct loader *loader = &evaluation->text.loader;
     const struct tokenizer *tokenizer = &evaluation->tokenizer;
     int64_t length = loader->options.seq_len;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, counted = 0;
     int32_t *tokens = malloc(2 * (size_t)length * sizeof *tokens);
     if (!tokens) return fail(error, "out of memory for a sequence");
     int32_t *targets = tokens + length;
@@ -40,12 +40,14 @@ static int count_bytes(struct evaluation *evaluation, struct error *error) {
         status = loader_fetch(loader, tokens, targets, (uint64_t)i, 1, error);
         for (int64_t t = 0; status == 0 && t < length; t++) {
             size_t size;
+            if (targets[t] < 0) continue;
+            counted++;
             tokenizer_bytes(tokenizer, targets[t], &size);
             if (targets[t] != tokenizer->end_of_text) bytes += size;
         }
     }
     free(tokens);
-    evaluation->bytes_per_token = (double)bytes / (double)(evaluation->sequences * length);
+    evaluation->bytes_per_token = counted > 0 ? (double)bytes / (double)counted : 0;
     return status;
 }
 

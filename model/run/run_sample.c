@@ -89,7 +89,8 @@ int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
     all.prompt = tokens;
     all.prompt_length = arrlen(tokens);
     all.vocabulary = tokenizer->vocab_size;
-    all.end_of_text = tokenizer->end_of_text;
+    all.ends[0] = tokenizer->end_of_text;
+    all.ends[1] = tokenizer->stop;
     all.emit = text_stream_token;
     all.context = &stream;
     int status = sample_tokens(gpt, result, &all, error);

@@ -29,7 +29,7 @@ void text_stream_token(void *stream, int token);
 void text_stream_end(struct text_stream *stream);
 
 /* Prints prompt and continuation to out, character by character, and a line break. An empty prompt
- * stands for the beginning of a text. options: prompt, prompt_length, vocabulary, end_of_text, emit
+ * stands for the beginning of a text. options: prompt, prompt_length, vocabulary, ends, emit
  * and context are filled in here. */
 int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
                  const struct tokenizer *tokenizer, const char *prompt,

@@ -291,20 +291,33 @@ def check_dtypes(model, dtype):
             assert got == dtype, (name, got)
 
 
-def loss_of(model, tokens, dtype):
+def loss_of(model, tokens, dtype, counts=None):
+    """The mean; with counts, the sum over the targets that count."""
     with torch.autocast("cpu", dtype=dtype, enabled=dtype not in (torch.float32, torch.float64)):
         logits = model(tokens[:, :-1]).logits
+    targets = tokens[:, 1:]
+    if counts is not None:
+        targets = targets.masked_fill(counts[:, 1:] == 0, -100)
     loss = F.cross_entropy((logits.float() if dtype != torch.float64 else logits).flatten(0, 1),
-                           tokens[:, 1:].flatten())
+                           targets.flatten(), reduction="mean" if counts is None else "sum")
     return logits, loss
 
 
-def loss_in_float64(model, micro_batches):
+def loss_in_float64(model, micro_batches, counts, parts):
     """Without autocast, from the same weights: how far 16 bit may move a loss."""
     exact = copy.deepcopy(model).double()
     with torch.no_grad():
-        return sum(loss_of(exact, tokens, torch.float64)[1].item()
-                   for tokens in micro_batches) / MICRO_BATCHES
+        return sum(loss_of(exact, tokens, torch.float64, counted)[1].item()
+                   for tokens, counted in zip(micro_batches, counts)) / parts
+
+
+def make_counts():
+    """Which tokens count: of most sequences the end, of some nothing or all. The micro-batches of a
+    step have different numbers, the second of step 1 none."""
+    g = torch.Generator().manual_seed(4)
+    begins = torch.randint(0, POSITIONS + 2, (STEPS, MICRO_BATCHES, BATCH, 1), generator=g)
+    begins[1, 1] = POSITIONS + 1
+    return (torch.arange(POSITIONS + 1) >= begins).int()
 
 
 def make_optimizer(model):
@@ -320,7 +333,7 @@ def weights_of(model, prefix):
     return {f"{prefix}.{name}": value.detach().clone() for name, value in model.named_parameters()}
 
 
-def make_gpt(family, dtype):
+def make_gpt(family, dtype, masked=False):
     model = make_model(family)
     check_dtypes(model, dtype)
     tokens = torch.randint(0, VOCABULARY, (STEPS, MICRO_BATCHES, BATCH, POSITIONS + 1),
@@ -330,15 +343,21 @@ def make_gpt(family, dtype):
                                   backoff_factor=BACKOFF, growth_interval=GROWTH_INTERVAL,
                                   enabled=dtype == torch.float16)
     result = {"tokens": tokens.int()} | weights_of(model, "initial")
+    counts = [[None] * MICRO_BATCHES] * STEPS
+    if masked:
+        counts = make_counts()
+        result["counts"] = counts
     records = {"loss": [], "loss_float64": [], "gradient_norm": [], "loss_scale": [], "skipped": []}
     for step in range(STEPS):
-        records["loss_float64"].append(loss_in_float64(model, tokens[step]))
+        parts = int(counts[step][..., 1:].sum()) if masked else MICRO_BATCHES
+        records["loss_float64"].append(loss_in_float64(model, tokens[step], counts[step], parts))
         optimizer.zero_grad(set_to_none=True)
         total, scale = 0.0, scaler.get_scale()
         for micro_batch in range(MICRO_BATCHES):
-            logits, loss = loss_of(model, tokens[step, micro_batch], dtype)
-            scaler.scale(loss / MICRO_BATCHES).backward()
-            total += loss.item() / MICRO_BATCHES
+            logits, loss = loss_of(model, tokens[step, micro_batch], dtype,
+                                   counts[step][micro_batch])
+            scaler.scale(loss / parts).backward()
+            total += loss.item() / parts
             if step == 0 and micro_batch == 0:
                 result["logits"] = logits.float()
         scaler.unscale_(optimizer)
@@ -398,6 +417,7 @@ def main():
     for family, dtypes in FIXTURES.items():
         for name, dtype in dtypes.items():
             save(f"{family}_{name}", make_gpt(family, dtype))
+    save("llama_masked_fp32", make_gpt("llama", torch.float32, masked=True))
 
 
 if __name__ == "__main__":

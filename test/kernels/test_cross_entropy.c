@@ -120,6 +120,63 @@ Test(cross_entropy, backward) {
         EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
 }
 
+/* Rows whose target does not count give nothing, whatever is in them, and leave the others as
+ * they are alone. */
+static void ignored(struct check *c, const void *given) {
+    const struct shape *s = given;
+    const double scale = 1024, weight = 1.0 / 64;
+    struct tensor random = make_logits(c, s, CHECK_READ);
+    double *x = check_read(c, &random);
+    for (int64_t i = 0; i < s->padded; i++) x[i] = i % 2 ? NAN : INFINITY;
+    struct tensor logits = check_tensor(c, CHECK_WRITE, s->dtype, s->rows, s->padded, x);
+    const int32_t *tokens;
+    check_tokens(c, s->rows, (int32_t)s->vocabulary, &tokens);
+    int32_t *targets = (int32_t *)(void *)check_doubles(c, s->rows);
+    for (int64_t r = 0; r < s->rows; r++) targets[r] = r % 3 == 0 ? -1 - (int32_t)r : tokens[r];
+    const int32_t *place = check_memory(c, CHECK_READ, targets, (size_t)s->rows * sizeof *targets);
+    struct tensor losses = check_output(c, DTYPE_F32, s->rows, 0);
+    struct tensor loss_scale = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 0, &scale);
+    CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = place,
+             .loss_scale = loss_scale.data, .weight = (float)weight, .vocab_size = s->vocabulary);
+    if (!c->verify) return;
+    double *got = check_read(c, &logits), *loss = check_read(c, &losses);
+    for (int64_t r = 0; r < s->rows; r++) {
+        struct shape one = {1, s->vocabulary, s->padded, s->dtype, s->spread};
+        struct tensor row = tensor_slice(&logits, r, 1), row_loss = tensor_range(&losses, r, 1);
+        if (targets[r] >= 0) {
+            verify_losses(c, &one, x + r * s->padded, targets + r, &row_loss);
+            verify_gradient(c, &one, x + r * s->padded, targets + r, scale * weight, &row);
+            continue;
+        }
+        cr_assert(loss[r] == 0, "the loss of row %d", (int)r);
+        for (int64_t v = 0; v < s->padded; v++)
+            cr_assert(got[r * s->padded + v] == 0, "row %d, column %d", (int)r, (int)v);
+    }
+}
+
+Test(cross_entropy, ignored_targets) {
+    for
+        EACH_SHAPE(s) check_everywhere(ignored, &shapes[s]);
+}
+
+/* Without a gradient the logits stay, and only the loss is 0. */
+static void ignored_forward(struct check *c, const void *given) {
+    const struct shape *s = given;
+    struct tensor logits = make_logits(c, s, CHECK_READ);
+    int32_t *targets = (int32_t *)(void *)check_doubles(c, s->rows);
+    for (int64_t r = 0; r < s->rows; r++) targets[r] = -1;
+    const int32_t *place = check_memory(c, CHECK_READ, targets, (size_t)s->rows * sizeof *targets);
+    struct tensor losses = check_output(c, DTYPE_F32, s->rows, 0);
+    CHECK_OP(c, cross_entropy, .losses = losses.data, .logits = &logits, .targets = place,
+             .weight = 1, .vocab_size = s->vocabulary);
+    if (c->verify) check_equal(c, "ignored losses", &losses, check_doubles(c, s->rows));
+}
+
+Test(cross_entropy, ignored_targets_forward) {
+    for
+        EACH_SHAPE(s) check_everywhere(ignored_forward, &shapes[s]);
+}
+
 /* A logit of -inf is a probability of 0, wherever it stands, and not a NaN. */
 static void impossible(struct check *c, const void *given) {
     const enum dtype *dtype = given;

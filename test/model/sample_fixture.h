@@ -42,7 +42,7 @@ static inline struct sample_options greedy(void) {
                                    .prompt_length = PROMPT,
                                    .tokens = TEXT - PROMPT,
                                    .top_p = 1,
-                                   .end_of_text = -1};
+                                   .ends = {-1, -1}};
 }
 
 /* Collects a text: the prompt, then what is emitted. */

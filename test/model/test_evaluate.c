@@ -90,6 +90,35 @@ Test(evaluate, the_last_batch_may_be_smaller) {
     rig_close(&rig);
 }
 
+/* The mean over what counts is the same in all batches, of which some have nothing that does. */
+Test(evaluate, only_what_counts_is_averaged) {
+    struct rig rig = {0};
+    uint8_t mask[RIG_MASK_BYTES] = {0};
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    rig_open(&rig, 1);
+    rig_steps(&rig, 3);
+    rig.loader.options.shuffle = false;
+    double all = eval_loss(&rig, 1, 7), first = eval_loss(&rig, 1, 1), two = eval_loss(&rig, 2, 2);
+    rig.tokens.shards[0].mask.bits = mask;
+    memset(mask, 0xff, sizeof mask);
+    cr_expect_eq(eval_loss(&rig, 1, 7), all, "all count");
+    memset(mask, 0, sizeof mask);
+    cr_expect_eq(eval_loss(&rig, 2, 7), 0, "none counts");
+    for (int i = 1; i <= RIG_LENGTH; i++) mask[i / 8] |= (uint8_t)(1 << i % 8);
+    for (int64_t batch = 1; batch <= 8; batch++)
+        cr_expect_float_eq(eval_loss(&rig, batch, 7), first, 1e-6 * first, "the first sequence");
+    for (int i = 1; i <= RIG_LENGTH / 2; i++) mask[i / 8] &= (uint8_t) ~(1 << i % 8);
+    double half = eval_loss(&rig, 1, 1);
+    cr_expect_gt(fabs(half - first), 1e-3 * first);
+    for (int i = RIG_LENGTH + 1; i <= 2 * RIG_LENGTH; i++) mask[i / 8] |= (uint8_t)(1 << i % 8);
+    double expected = (half * RIG_LENGTH / 2 + (2 * two - first) * RIG_LENGTH) / (1.5 * RIG_LENGTH);
+    for (int64_t batch = 1; batch <= 8; batch++)
+        cr_expect_float_eq(eval_loss(&rig, batch, 7), expected, 1e-6 * expected, "%d: %g, %g",
+                           (int)batch, eval_loss(&rig, batch, 7), expected);
+    rig.tokens.shards[0].mask.bits = NULL;
+    rig_close(&rig);
+}
+
 Test(evaluate, stops_when_asked) {
     struct rig rig = {0};
     struct eval_rig eval;

@@ -60,7 +60,11 @@ static const struct bounds all_bounds[] = {
      0.06},
     {"test/golden/qwen3_fp16.safetensors", QWEN3, CONFIG_PRECISION_FP16, 2.5e-3, 5e-4, 1e-3, 4e-3,
      0.03},
+    {"test/golden/llama_masked_fp32.safetensors", LLAMA, CONFIG_PRECISION_FP32, 2e-6, 1e-6, 1e-6,
+     2e-6, 5e-5},
 };
+
+enum { SEQUENCES = STEPS * MICRO_BATCHES * BATCH };
 
 struct setup {
     const struct bounds *bounds;
@@ -68,6 +72,7 @@ struct setup {
     struct config config;
     struct backend be;
     struct tokens tokens;
+    uint8_t masks[SEQUENCES][LENGTH / 8 + 1];
     struct loader loader;
     struct trainer trainer;
     struct error error;
@@ -90,11 +95,17 @@ static void name_in_fixture(char name[NAME_MAX_BYTES], const struct setup *s, co
 /* Each sequence is a shard of its own: they do not continue one another. */
 static void make_tokens(struct setup *s) {
     const int32_t *given = safetensors_find(&s->file, "tokens")->data;
-    for (int i = 0; i < STEPS * MICRO_BATCHES * BATCH; i++) {
+    const struct safetensors_entry *counts = safetensors_find(&s->file, "counts");
+    for (int i = 0; i < SEQUENCES; i++) {
         int32_t *owned = malloc((LENGTH + 1) * sizeof *owned);
         for (int t = 0; t <= LENGTH; t++) owned[t] = given[i * (LENGTH + 1) + t];
         struct token_shard shard = {
             .name = strdup("fixture"), .wide = owned, .count = LENGTH + 1, .owned = owned};
+        if (counts) shard.mask.bits = s->masks[i];
+        for (int t = 0; counts && t <= LENGTH; t++) {
+            int bit = ((const int32_t *)counts->data)[i * (LENGTH + 1) + t];
+            s->masks[i][t / 8] |= (uint8_t)(bit << t % 8);
+        }
         arrput(s->tokens.shards, shard);
         s->tokens.count += shard.count;
     }
@@ -350,4 +361,10 @@ Test(gpt_golden, qwen3_bf16) {
 
 Test(gpt_golden, qwen3_fp16) {
     check_fixture(9);
+}
+
+/* Prompts that do not count: targets of -100, and the mean over the others of both micro-batches.
+ */
+Test(gpt_golden, llama_masked_fp32) {
+    check_fixture(10);
 }

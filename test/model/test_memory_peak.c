@@ -61,7 +61,7 @@ static bool sample(struct rig *rig) {
                                      .tokens = LENGTH - 3,
                                      .temperature = 1,
                                      .top_p = 1,
-                                     .end_of_text = -1};
+                                     .ends = {-1, -1}};
     return sample_tokens(&rig->trainer.gpt, &result, &options, &rig->error) == 0;
 }
 

@@ -218,7 +218,7 @@ Test(sample, context_longer_than_the_window_keeps_its_end) {
     open_sampler(&rig, &gpt);
     for (size_t i = 0; i < GIVEN; i++) given[i] = (int32_t)(i * 7 % RIG_VOCABULARY);
     struct sample_options options = {
-        .prompt = given, .prompt_length = GIVEN, .tokens = TEXT - GIVEN, .end_of_text = -1};
+        .prompt = given, .prompt_length = GIVEN, .tokens = TEXT - GIVEN, .ends = {-1, -1}};
     sample(&gpt, whole, &options);
     options.prompt = given + GIVEN - RIG_LENGTH;
     options.prompt_length = RIG_LENGTH;
@@ -269,7 +269,7 @@ Test(sample, tokens_are_bytes_of_the_vocabulary) {
                                          .temperature = 100,
                                          .top_p = 1,
                                          .vocabulary = 256,
-                                         .end_of_text = -1};
+                                         .ends = {-1, -1}};
         sample(&gpt, text, &options);
         for (int i = 0; i < TEXT; i++) cr_expect_lt((int)text[i], vocabulary);
         close_sampler(&rig, &gpt);
@@ -343,9 +343,12 @@ Test(sample, stops_at_the_end_of_text) {
     int64_t at = TEXT / 2;
     for (int64_t i = PROMPT; i < at; i++)
         if (text[i] == text[at]) at = i; /* the first of its kind */
-    options.end_of_text = text[at];
-    cr_expect_eq(sample_some(&gpt, ended, &options), at);
-    cr_expect_arr_eq(text, ended, (size_t)at * sizeof *text);
+    for (int i = 0; i < 2; i++) {
+        options.ends[i] = text[at];
+        options.ends[1 - i] = -1;
+        cr_expect_eq(sample_some(&gpt, ended, &options), at);
+        cr_expect_arr_eq(text, ended, (size_t)at * sizeof *text);
+    }
     cr_assert_eq(sample_tokens(&gpt, &result, &options, &rig.error), 0);
     cr_expect_eq(result.tokens, at - PROMPT + 1);
     close_sampler(&rig, &gpt);

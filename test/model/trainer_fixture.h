@@ -22,7 +22,7 @@
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-enum { RIG_VOCABULARY = 61, RIG_LENGTH = 32, RIG_TOKENS = 4000 };
+enum { RIG_VOCABULARY = 61, RIG_LENGTH = 32, RIG_TOKENS = 4000, RIG_MASK_BYTES = RIG_TOKENS / 8 };
 
 struct rig {
     struct config config;
@@ -65,6 +65,14 @@ static inline void rig_open_data(struct rig *rig) {
                  rig->error.text);
     cr_assert_eq(loader_open(&rig->loader, &rig->tokens, &options, &rig->error), 0, "%s",
                  rig->error.text);
+}
+
+/* A mask of the rig's text that has few tokens count, and of the first step's sequences different
+ * numbers. */
+static inline void rig_mask(uint8_t mask[RIG_MASK_BYTES]) {
+    memset(mask, 0, RIG_MASK_BYTES);
+    for (int i = 0; i < RIG_TOKENS; i++)
+        if (random_uniform(7, 3, (uint64_t)i) < 0.08) mask[i / 8] |= (uint8_t)(1 << i % 8);
 }
 
 static inline void rig_open_backend(struct rig *rig, enum device device, int threads) {

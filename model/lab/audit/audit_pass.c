@@ -90,13 +90,20 @@ static void watch_weights(struct watcher *watcher) {
     }
 }
 
-static double mean_loss(struct watcher *watcher) {
+static double sum_of_losses(struct watcher *watcher) {
     const struct tensor *losses = &watcher->gpt->activations.losses;
     int64_t count = tensor_count(losses);
     const float *values = fetch(watcher, losses);
     double total = 0;
     for (int64_t i = 0; i < count; i++) total += (double)values[i];
-    return total / (double)count;
+    return total;
+}
+
+/* The part of this micro-batch in the mean loss of all. */
+static double share_of_loss(struct watcher *watcher, const struct subject *subject) {
+    double own = (double)subject_counted(subject, watcher->batch, 1);
+    double all = (double)subject_counted(subject, 0, watcher->batches);
+    return own > 0 ? sum_of_losses(watcher) / own / (all / own) : 0;
 }
 
 static int allocate(struct audit_pass *pass, const struct gpt *gpt, struct error *error) {
@@ -169,11 +176,11 @@ static int run_batch(struct watcher *watcher, struct subject *subject, struct tr
     if (subject_put(subject, trainer, watcher->batch, error)) return -1;
     if (kind == PASS_TRACED) backend_observe(gpt->be, &watcher->observer);
     gpt_forward(gpt);
-    gpt_loss(gpt, &trainer->optimizer.state->loss_scale, subject_weight(subject));
+    gpt_loss(gpt, &trainer->optimizer.state->loss_scale, subject_weight(subject, watcher->batch));
     gpt_backward(gpt);
     backend_observe(gpt->be, NULL);
     watch_parameters(watcher);
-    watcher->pass->loss += mean_loss(watcher) / watcher->batches;
+    watcher->pass->loss += share_of_loss(watcher, subject);
     if (!isfinite(watcher->pass->loss)) watcher->pass->finite = false;
     watcher->pass->gradient_error = error_so_far(watcher->pass);
     if (watcher->batch < PASS_TRIAL_BATCHES)
@@ -216,7 +223,7 @@ int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trai
 static enum pass_outcome outcome_of(struct watcher *watcher) {
     const struct gpt *gpt = watcher->gpt;
     struct magnitudes magnitudes = {0};
-    if (!isfinite(mean_loss(watcher))) return PASS_LOSS_INFINITE;
+    if (!isfinite(sum_of_losses(watcher))) return PASS_LOSS_INFINITE;
     for (int i = 0; i < (int)arrlen(gpt->list); i++) {
         struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
         magnitudes_add(&magnitudes, fetch(watcher, &view), (size_t)tensor_count(&view));
@@ -245,7 +252,7 @@ int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct t
         status = *subject->stop ? RESULT_STOPPED : subject_put(subject, trainer, i, error);
         if (status) break;
         gpt_forward(gpt);
-        gpt_loss(gpt, &trainer->optimizer.state->loss_scale, subject_weight(subject));
+        gpt_loss(gpt, &trainer->optimizer.state->loss_scale, subject_weight(subject, i));
         gpt_backward(gpt);
         gpt->accumulate = true;
         *outcome = outcome_of(&watcher);

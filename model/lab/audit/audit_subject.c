@@ -116,6 +116,15 @@ int subject_put(struct subject *subject, struct trainer *trainer, int i, struct 
     return batches_put(&trainer->batches, &trainer->gpt, &subject->text.loader, first, error);
 }
 
-float subject_weight(const struct subject *subject) {
-    return 1.0f / (float)batches_step_tokens(&subject->config);
+float subject_weight(const struct subject *subject, int i) {
+    const struct config *config = &subject->config;
+    return batches_weight(config, &subject->text.loader,
+                          subject->step + i / config->train.grad_accum_steps);
+}
+
+uint64_t subject_counted(const struct subject *subject, int first, int count) {
+    const struct config *config = &subject->config;
+    return loader_counted(&subject->text.loader,
+                          (uint64_t)batches_first_sample(config, subject->step, first),
+                          (uint64_t)(count * config->train.micro_batch_size));
 }

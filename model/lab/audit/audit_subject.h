@@ -41,5 +41,8 @@ int subject_trainer(struct subject *subject, struct trainer *trainer, const stru
 /* Puts micro-batch i in place: those from subject->step on, as the run would take them. */
 int subject_put(struct subject *subject, struct trainer *trainer, int i, struct error *error);
 
-/* What the loss of each token of a micro-batch counts in its step. */
-float subject_weight(const struct subject *subject);
+/* What the loss of each target of micro-batch i counts in its step. */
+float subject_weight(const struct subject *subject, int i);
+
+/* How many targets of micro-batches first .. first + count - 1 count. */
+uint64_t subject_counted(const struct subject *subject, int first, int count);

@@ -56,13 +56,15 @@ static void put_text(const char *name, const char *text) {
 }
 
 /* Everything as one text: { stands where a document of text begins, [ where one of JSON Lines does.
- * status: what ended it, 1 or -1. */
+ * < and > stand before a prompt and its completion. status: what ended it, 1 or -1. */
 static char *read_all(struct reading *reading, int *status) {
     struct document_piece piece;
     char *all = NULL;
     while ((*status = documents_next(&reading->documents, &piece, &error)) == 0) {
         cr_assert(piece.size > 0 || piece.is_row);
-        if (piece.begins) arrput(all, piece.is_row ? '[' : '{');
+        cr_assert_eq(piece.begins && piece.is_row, piece.is_row && piece.part != PIECE_COMPLETION);
+        if (piece.part != PIECE_TEXT) arrput(all, piece.part == PIECE_PROMPT ? '<' : '>');
+        else if (piece.begins) arrput(all, piece.is_row ? '[' : '{');
         if (piece.size > 0) memcpy(arraddnptr(all, piece.size), piece.text, piece.size);
     }
     arrput(all, '\0');
@@ -272,4 +274,89 @@ Test(documents, an_interrupt_ends_the_reading) {
     cr_assert_not_null(strstr(error.text, "interrupted"), "%s", error.text);
     cr_assert_eq(signals_wait(-1), SIGTERM);
     close_reading(reading);
+}
+
+/* Opens what field says, and reads it all. */
+static char *read_field(struct reading *reading, const char *field, int *status) {
+    cr_assert_eq(inputs_open(&reading->inputs, reading->names, reading->count, false, &error), 0);
+    cr_assert_eq(documents_open(&reading->documents, &reading->inputs, field, &error), 0);
+    error.text[0] = '\0';
+    char *all = read_all(reading, status);
+    close_reading(reading);
+    return all;
+}
+
+static void expect_field(struct reading *reading, const char *field, const char *expected,
+                         const char *message) {
+    int status;
+    char *all = read_field(reading, field, &status);
+    cr_expect_eq(status, message ? -1 : 1, "%s", error.text);
+    cr_expect_str_eq(all, expected);
+    if (message) cr_expect_not_null(strstr(error.text, message), "%s", error.text);
+    arrfree(all);
+}
+
+Test(documents, pairs_are_a_prompt_and_its_completion) {
+    put_text("a.jsonl", "{\"prompt\":\"q\\n\",\"completion\":\" a\"}\n\n"
+                        "{\"completion\":\"\",\"id\":1,\"prompt\":\"\"}\n"
+                        "{\"completion\":\"\\u00e9\",\"prompt\":\"\"}");
+    put_text("b.txt", "text");
+    put_text("c.jsonl", "{\"prompt\":\"x\",\"completion\":\"y\",\"text\":\"z\"}\n");
+    expect_field(READING("a.jsonl", "b.txt", "c.jsonl"), NULL, "<q\n> a<><>\xc3\xa9{text<x>y",
+                 NULL);
+    expect_field(READING("c.jsonl"), NULL, "[z", NULL);
+    expect_field(READING("c.jsonl"), "prompt,completion", "<x>y", NULL);
+    expect_field(READING("c.jsonl"), "text,prompt", "<z>x", NULL);
+    expect_field(READING("c.jsonl"), "prompt", "[x", NULL);
+}
+
+/* The kind of the first row is that of all. */
+Test(documents, rows_of_two_kinds_do_not_mix) {
+    const char *pair = "{\"prompt\":\"q\",\"completion\":\"a\"}\n", *text = "{\"text\":\"t\"}\n";
+    char rows[300];
+    snprintf(rows, sizeof rows, "%s%s%s", pair, text, pair);
+    put_text("a.jsonl", rows);
+    snprintf(rows, sizeof rows, "%s%s%s", text, pair, text);
+    put_text("b.jsonl", rows);
+    put_text("c.jsonl", "{\"prompt\":\"q\"}");
+    put_text("d.jsonl", "{\"content\":\"q\"}");
+    put_text("e.jsonl", "{\"prompt\":\"q\",\"completion\":7}");
+    expect_field(READING("a.jsonl"), NULL, "<q>a",
+                 "a.jsonl, line 2, column 1: there is no member \"prompt\" (there is \"text\")");
+    cr_expect_not_null(strstr(error.text, "strings named \"prompt\" and \"completion\""));
+    expect_field(READING("b.jsonl"), NULL, "[t",
+                 "b.jsonl, line 2, column 1: there is no member \"text\"");
+    expect_field(READING("c.jsonl"), NULL, "", "no member \"completion\" (there is \"prompt\")");
+    expect_field(READING("d.jsonl"), NULL, "", "no member \"text\" (there is \"content\")");
+    expect_field(READING("e.jsonl"), NULL, "",
+                 "e.jsonl, line 1, column 28: the member is no string");
+}
+
+/* A row that is left out decides nothing. */
+Test(documents, the_first_good_row_decides) {
+    struct reading *reading = READING("a.jsonl");
+    int status;
+    put_text("a.jsonl", "{\"content\":1}\n{\"text\":2}\n{\"prompt\":\"q\",\"completion\":\"a\"}\n"
+                        "{\"text\":\"t\"}\n");
+    cr_assert_eq(inputs_open(&reading->inputs, reading->names, reading->count, false, &error), 0);
+    cr_assert_eq(documents_open(&reading->documents, &reading->inputs, NULL, &error), 0);
+    reading->documents.skip_bad_rows = true;
+    char *all = read_all(reading, &status);
+    cr_expect_eq(status, 1, "%s", error.text);
+    cr_expect_str_eq(all, "<q>a");
+    cr_expect_eq(reading->documents.bad_rows, 3);
+    cr_expect_not_null(strstr(reading->documents.first_bad_row, "line 1"));
+    arrfree(all);
+    close_reading(reading);
+}
+
+Test(documents, a_field_is_one_name_or_two) {
+    const char *bad[] = {",", "a,", ",b", "a,b,c", "a,a"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct inputs inputs = {0};
+        struct documents documents;
+        cr_expect_eq(documents_open(&documents, &inputs, bad[i], &error), -1, "%s", bad[i]);
+        cr_expect_not_null(strstr(error.text, bad[i]), "%s", error.text);
+        documents_close(&documents);
+    }
 }

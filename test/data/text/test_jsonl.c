@@ -15,7 +15,11 @@ static int read_row(const char *row, size_t size, const char *field, char **copy
     *copy = malloc(size ? size : 1);
     memcpy(*copy, row, size);
     error.text[0] = '\0';
-    return jsonl_row(*copy, size, field, text, text_size, column, &error);
+    struct jsonl_member member = {.name = field};
+    const int status = jsonl_row(*copy, size, &member, 1, column, &error);
+    *text = member.text;
+    *text_size = member.size;
+    return status;
 }
 
 static void expect_text(const char *row, const char *expected, size_t expected_size) {
@@ -64,6 +68,72 @@ Test(jsonl, another_name) {
     cr_assert_eq(read_row(row, strlen(row), "", &copy, &text, &size, &column), 0);
     cr_assert_eq(size, 10);
     free(copy);
+}
+
+/* Two members in one row: expected is NULL where the row is to be refused. */
+static void expect_pair(const char *row, const char *prompt, const char *completion,
+                        size_t expected_column, const char *what) {
+    struct jsonl_member members[] = {{.name = "prompt"}, {.name = "completion"}};
+    const size_t length = strlen(row);
+    char *copy = malloc(length);
+    size_t column;
+    memcpy(copy, row, length);
+    error.text[0] = '\0';
+    const int status = jsonl_row(copy, length, members, 2, &column, &error);
+    cr_expect_eq(status, prompt ? 0 : -1, "%s: %s", row, error.text);
+    if (status) {
+        cr_expect_eq(column, expected_column, "%s: column %zu", row, column);
+        cr_expect_not_null(strstr(error.text, what), "%s: %s", row, error.text);
+        cr_expect(memcmp(copy, row, length) == 0, "%s: the row has changed", row);
+    } else {
+        cr_expect(members[0].size == strlen(prompt) &&
+                      memcmp(members[0].text, prompt, members[0].size) == 0,
+                  "%s", row);
+        cr_expect(members[1].size == strlen(completion) &&
+                      memcmp(members[1].text, completion, members[1].size) == 0,
+                  "%s", row);
+    }
+    free(copy);
+}
+
+Test(jsonl, two_members_in_any_order) {
+    expect_pair("{\"prompt\":\"a\\n\\u00e9\",\"completion\":\"\\\"b\\\"\"}", "a\n\xc3\xa9", "\"b\"",
+                0, "");
+    expect_pair("{\"completion\":\"b\",\"id\":[{}],\"prompt\":\"a\"}", "a", "b", 0, "");
+    expect_pair("{\"prompt\":\"\",\"completion\":\"\"}", "", "", 0, "");
+    expect_pair("{\"prompt\":\"a\\n\"}", NULL, NULL, 1,
+                "no member \"completion\" (there is \"prompt\")");
+    expect_pair("{\"completion\":\"a\"}", NULL, NULL, 1, "no member \"prompt\"");
+    expect_pair("{\"prompt\":\"\\n\",\"completion\":null}", NULL, NULL, 29, "no string");
+    expect_pair("{\"prompt\":[{\"role\":\"user\"}],\"completion\":\"\"}", NULL, NULL, 11,
+                "no string");
+    expect_pair("{\"prompt\":\"a\",\"completion\":\"b\",\"prompt\":\"c\"}", NULL, NULL, 32,
+                "twice");
+}
+
+Test(jsonl, tells_which_members_there_are) {
+    const struct {
+        const char *row, *name;
+        bool there;
+    } cases[] = {
+        {"{\"text\":1}", "text", true},
+        {"{\"a\":[{\"text\":1}],\"b\":\"text\"}", "text", false},
+        {" { \"a\" : 1 , \"te\\u0078t\":", "text", true},
+        {"{\"a\":1,}", "text", false},
+        {"{\"a\":x,\"text\":1}", "text", false},
+        {"{}", "", false},
+        {"", "text", false},
+        {"[\"text\"]", "text", false},
+        {"{\"text\"}", "text", false},
+        {"{\"a\":1} {\"text\":1}", "text", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const size_t size = strlen(cases[i].row);
+        char *copy = malloc(size + !size);
+        memcpy(copy, cases[i].row, size);
+        cr_expect_eq(jsonl_has(copy, size, cases[i].name), cases[i].there, "%s", cases[i].row);
+        free(copy);
+    }
 }
 
 Test(jsonl, escapes_are_undone_exactly) {

@@ -182,3 +182,47 @@ Test(loader, refuses_tokens_too_few_for_one_sequence) {
     cr_assert_not_null(strstr(error.text, "2147483648 needed"), "%s", error.text);
     tokens_close(&tokens);
 }
+
+/* Tokens that do not count are no targets, over the ends of sequences and shards; inputs stay. */
+Test(loader, a_mask_takes_targets_away) {
+    const uint64_t counts[] = {13, 5, 9};
+    static const uint8_t bits[] = {0xe6, 0x11}, none[] = {0x01, 0x00}; /* none: as a target */
+    struct tokens tokens = made_of(counts, 3);
+    tokens.shards[0].mask.bits = bits; /* 1 2 5 6 7 8 12 count */
+    tokens.shards[2].mask.bits = none;
+    struct loader loader = opened(&tokens, 4, false);
+    cr_assert_eq(loader.sequence_count, 6);
+    const int32_t expected[6 * 4] = {1,    2,    -1,   -1,   5,  6,  7,  8,  -1, -1, -1, 12,
+                                     1001, 1002, 1003, 1004, -1, -1, -1, -1, -1, -1, -1, -1};
+    int32_t inputs[6 * 4], targets[6 * 4];
+    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 6, &error), 0, "%s", error.text);
+    cr_expect_arr_eq(targets, expected, sizeof expected);
+    for (int i = 0; i < 12; i++) cr_expect_eq(inputs[i], i);
+    for (uint64_t first = 0; first < 12; first++)
+        for (uint64_t count = 0; count < 8; count++) {
+            uint64_t counted = 0;
+            for (uint64_t i = 4 * first; i < 4 * (first + count); i++)
+                counted += expected[i % 24] >= 0;
+            cr_expect_eq(loader_counted(&loader, first, count), counted);
+        }
+    loader_close(&loader);
+    tokens_close(&tokens);
+}
+
+/* A token that does not count is still one of the vocabulary. */
+Test(loader, tokens_that_do_not_count_are_checked_too) {
+    const uint64_t counts[] = {5};
+    static const uint8_t bits[] = {0x02};
+    struct tokens tokens = made_of(counts, 1);
+    int32_t inputs[4], targets[4];
+    tokens.shards[0].mask.bits = bits;
+    struct loader loader = opened(&tokens, 4, true);
+    cr_assert_eq(loader_fetch(&loader, inputs, targets, 0, 1, &error), 0, "%s", error.text);
+    cr_expect_arr_eq(targets, ((const int32_t[]){1, -1, -1, -1}), sizeof targets);
+    tokens.shards[0].owned[4] = 65536;
+    cr_expect_eq(loader_fetch(&loader, inputs, targets, 0, 1, &error), -1);
+    cr_expect_not_null(strstr(error.text, "position 4 is outside the vocabulary"), "%s",
+                       error.text);
+    loader_close(&loader);
+    tokens_close(&tokens);
+}

@@ -32,7 +32,7 @@ static void open_split(struct split *split, enum tokenizer_kind kind, double fra
 }
 
 static void put(struct split *split, const char *text, size_t size, bool begins, bool is_row) {
-    const struct document_piece piece = {text, size, begins, is_row};
+    const struct document_piece piece = {text, size, begins, is_row, PIECE_TEXT};
     cr_assert_eq(splitter_put(&split->splitter, &piece, &error), 0, "%s", error.text);
 }
 
@@ -281,11 +281,11 @@ Test(splitter, many_documents_are_never_torn) {
 Test(splitter, the_number_of_documents_in_a_block_has_a_limit) {
     struct split split;
     open_split(&split, TOKENIZER_GPT2, 0, SPLITTER_BLOCK_BYTES);
-    for (int i = 0; i < SPLITTER_STARTS_MAX + 10; i++) put(&split, "a", 1, true, true);
-    cr_assert_eq(arrlen(split.splitter.starts), 10);
+    for (int i = 0; i < SPLITTER_MARKS_MAX + 10; i++) put(&split, "a", 1, true, true);
+    cr_assert_eq(arrlen(split.splitter.marks), 10);
     close_split(&split);
     int32_t *tokens = tokens_of("train");
-    cr_assert_eq(arrlen(tokens), 2 * (SPLITTER_STARTS_MAX + 10));
+    cr_assert_eq(arrlen(tokens), 2 * (SPLITTER_MARKS_MAX + 10));
     for (int i = 0; i < arrlen(tokens); i++) cr_assert_eq(tokens[i] == 1199, i % 2 == 0, "%d", i);
     arrfree(tokens);
 }
@@ -299,4 +299,121 @@ Test(splitter, closing_leaves_nothing_of_what_is_not_published) {
     tokenizer_close(&split.tokenizer);
     cr_assert_not(file_exists(in_folder("train_000000.bin.part.tmp")));
     cr_assert_not(file_exists(in_folder("val_000000.bin.part.tmp")));
+}
+
+static void put_pair(struct split *split, const char *prompt, const char *completion) {
+    const struct document_piece pieces[] = {
+        {prompt, strlen(prompt), true, true, PIECE_PROMPT},
+        {completion, strlen(completion), false, true, PIECE_COMPLETION}};
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(splitter_put(&split->splitter, &pieces[i], &error), 0, "%s", error.text);
+}
+
+/* expected: the mask as zeros and ones. */
+static void expect_mask(const char *side, const char *expected) {
+    struct tokens tokens;
+    cr_assert_eq(tokens_open(&tokens, in_folder("%s_*.bin", side), &error), 0, "%s", error.text);
+    cr_assert_eq(tokens.count, strlen(expected));
+    for (uint64_t i = 0; i < tokens.count; i++)
+        cr_expect_eq(token_mask_counts(&tokens.shards[0].mask, i), expected[i] == '1',
+                     "%s: token %d of %s", side, (int)i, expected);
+    tokens_close(&tokens);
+}
+
+Test(splitter, of_pairs_the_completion_and_its_end_count) {
+    struct split split;
+    open_split(&split, TOKENIZER_BYTES, 0, 1000);
+    put_pair(&split, "ask", "yes");
+    put_pair(&split, "", "all");
+    put_pair(&split, "", "");
+    put_pair(&split, "only", "");
+    cr_expect_eq(split.splitter.documents, 3);
+    close_split(&split);
+    expect_text("train", "askyes\n\nall\n\nonly\n\n");
+    expect_mask("train", "0001111111111000011");
+}
+
+/* Text counts everywhere, and is set apart as ever. */
+Test(splitter, pairs_and_text_stand_beside_each_other) {
+    struct split split;
+    open_split(&split, TOKENIZER_BYTES, 0, 1000);
+    FILE_("file");
+    put_pair(&split, "a", "b");
+    ROW("row");
+    FILE_("");
+    FILE_("f");
+    put_pair(&split, "c", "d");
+    FILE_("e");
+    close_split(&split);
+    expect_text("train", "file\n\nab\n\nrow\n\nf\n\ncd\n\ne");
+    expect_mask("train", "11110001111111110001111");
+}
+
+/* <|endoftext|> stands before the first document and ends each completion. */
+Test(splitter, the_token_between_pairs_ends_the_one_before) {
+    struct split split;
+    open_split(&split, TOKENIZER_GPT2, 0, 1000);
+    const int end = split.tokenizer.end_of_text;
+    cr_assert_eq(split.tokenizer.stop, end);
+    put_pair(&split, "<|endoftext|>", "!");
+    put_pair(&split, "\"", "#");
+    ROW("$");
+    put_pair(&split, "%", "");
+    close_split(&split);
+    int32_t *tokens = tokens_of("train");
+    const size_t count = arrlenu(tokens);
+    cr_assert_gt(count, 11);
+    char kinds[200], counts[200] = "";
+    for (size_t i = 0; i < count; i++) kinds[i] = tokens[i] == end ? 'E' : '.';
+    kinds[count] = '\0';
+    cr_expect_str_eq(kinds + count - 9, ".E..E.E.E", "%s", kinds);
+    cr_expect_eq(strspn(kinds + 1, "."), count - 9, "the mark is text in rows: %s", kinds);
+    memset(counts, '0', count - 9);
+    strcpy(counts + count - 9, "110111001");
+    expect_mask("train", counts);
+    arrfree(tokens);
+}
+
+/* Validation begins with a pair or not at all: a completion is not torn from its prompt. */
+Test(splitter, validation_has_whole_pairs) {
+    struct split split;
+    open_split(&split, TOKENIZER_BYTES, 0.05, 1000);
+    put_pair(&split, "question", "a long answer");
+    close_split(&split);
+    expect_text("train", "questiona long answer\n\n");
+    expect_text("val", "");
+    open_split(&split, TOKENIZER_BYTES, 0.05, 1000);
+    put_pair(&split, "question", "a long answer");
+    put_pair(&split, "another", "one");
+    close_split(&split);
+    expect_text("train", "questiona long answer\n\n");
+    expect_text("val", "anotherone\n\n");
+    expect_mask("val", "000000011111");
+}
+
+/* Blocks and parts end anywhere: within prompts and completions, and between them. */
+Test(splitter, pairs_of_any_length_in_blocks_of_any_size) {
+    enum { PAIRS = 40 };
+    for (size_t block = 2; block < 60; block++) {
+        struct split split;
+        char *text = NULL, *mask = NULL;
+        open_split(&split, TOKENIZER_BYTES, 0, block);
+        for (int i = 0; i < PAIRS; i++) {
+            char prompt[40] = "", completion[40] = "";
+            memset(prompt, 'a' + i % 26, (size_t)(i * 7 % 31));
+            memset(completion, 'A' + i % 26, (size_t)(i * 5 % 23));
+            put_pair(&split, prompt, completion);
+            if (!*prompt && !*completion) continue;
+            for (const char *c = prompt; *c; c++) arrput(text, *c), arrput(mask, '0');
+            for (const char *c = completion; *c; c++) arrput(text, *c), arrput(mask, '1');
+            for (int j = 0; j < 2; j++) arrput(text, '\n'), arrput(mask, '1');
+        }
+        arrput(text, '\0');
+        arrput(mask, '\0');
+        close_split(&split);
+        expect_text("train", text);
+        expect_mask("train", mask);
+        arrfree(text);
+        arrfree(mask);
+    }
 }

@@ -97,8 +97,10 @@ Test(tokens_wide, packing_first_and_putting_later_is_the_same) {
         for (int i = 0; i < 100; i++) tokens[i] = large((uint64_t)i) % vocabularies[v];
         open_writer(&writer, "set", vocabularies[v], 30);
         shard_writer_pack(&writer, packed, tokens, 100);
-        cr_assert_eq(shard_writer_put_packed(&writer, packed, 100, &error), 0, "%s", error.text);
-        cr_assert_eq(shard_writer_put_packed(&writer, packed, 0, &error), 0, "%s", error.text);
+        cr_assert_eq(shard_writer_put_packed(&writer, packed, NULL, 100, &error), 0, "%s",
+                     error.text);
+        cr_assert_eq(shard_writer_put_packed(&writer, packed, NULL, 0, &error), 0, "%s",
+                     error.text);
         publish(&writer);
         cr_assert_eq(open_in_folder(&set, "set_*"), 0, "%s", error.text);
         cr_assert_eq(arrlen(set.shards), 4);

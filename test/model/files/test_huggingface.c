@@ -81,9 +81,9 @@ Test(huggingface, small_files) {
     char *text;
     size_t size;
     subject_config(&config, CONFIG_PRECISION_FP32);
-    const struct tokenizer bytes = {.kind = TOKENIZER_BYTES, .end_of_text = -1};
-    const struct tokenizer gpt2 = {.kind = TOKENIZER_GPT2, .end_of_text = 50256};
-    const struct tokenizer without = {.kind = TOKENIZER_GPT2, .end_of_text = -1};
+    const struct tokenizer bytes = {.kind = TOKENIZER_BYTES, .end_of_text = -1, .stop = -1};
+    const struct tokenizer gpt2 = {.kind = TOKENIZER_GPT2, .end_of_text = 50256, .stop = 50256};
+    const struct tokenizer without = {.kind = TOKENIZER_GPT2, .end_of_text = -1, .stop = -1};
     FILE *out = open_memstream(&text, &size);
     huggingface_print_generation_config(out, &(struct huggingface_tokens){-1, -1, -1});
     expect_printed("{\n  \"_from_model_config\": true\n}\n", &text, out);

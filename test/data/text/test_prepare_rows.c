@@ -1,0 +1,108 @@
+/* Runs the program itself: rows of prompts and completions. */
+#include "test/data/text/prepare_fixture.h"
+
+TestSuite(prepare_rows, .init = make_folder, .fini = remove_folder);
+
+/* expected: zeros and ones, one for each token. */
+static void expect_mask(const char *pattern, const char *expected) {
+    struct tokens tokens;
+    char *mask = NULL;
+    cr_assert_eq(tokens_open(&tokens, in_folder("%s", pattern), &error), 0, "%s", error.text);
+    for (int s = 0; s < (int)arrlen(tokens.shards); s++)
+        for (uint64_t i = 0; i < tokens.shards[s].count; i++)
+            arrput(mask, token_mask_counts(&tokens.shards[s].mask, i) ? '1' : '0');
+    arrput(mask, '\0');
+    cr_expect_str_eq(mask, expected, "%s: %s", pattern, mask);
+    arrfree(mask);
+    tokens_close(&tokens);
+}
+
+static const char PAIRS[] = "{\"prompt\":\"2+2?\",\"completion\":\" 4\"}\n"
+                            "{\"completion\":\"\\u00e9\",\"prompt\":\"\",\"id\":7}\n"
+                            "{\"prompt\":\"Hm\\n\",\"completion\":\"\"}\n";
+
+Test(prepare_rows, the_mask_stands_beside_the_shard) {
+    write_text("a.jsonl", PAIRS);
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --shard-tokens 6 --out set a.jsonl"), 0,
+                 "%s", error_text);
+    expect_tokens("set_train_*.bin", "2+2? 4\n\n\xc3\xa9\n\nHm\n\n\n");
+    expect_mask("set_train_*.bin", "00001111111100011");
+    cr_expect(exists("set_train_000000.mask") && exists("set_train_000002.mask"));
+    cr_expect_not(exists("set_train_000001.mask"), "all tokens of the shard count");
+    cr_expect_not_null(strstr(out_text, "3 documents"), "%s", out_text);
+}
+
+Test(prepare_rows, other_names_are_told) {
+    write_text("a.jsonl", "{\"instruction\":\"do\",\"output\":\"done\",\"text\":\"x\"}");
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --field instruction,output --out set "
+                     "a.jsonl"),
+                 0, "%s", error_text);
+    expect_tokens("set_train_*.bin", "dodone\n\n");
+    expect_mask("set_train_*.bin", "00111111");
+}
+
+Test(prepare_rows, text_again_leaves_no_mask) {
+    write_text("a.jsonl", PAIRS);
+    write_text("b.txt", "text");
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0.3 --out set a.jsonl"), 0, "%s",
+                 error_text);
+    cr_expect(exists("set_train_000000.mask") && exists("set_val_000000.mask"));
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0.3 --force --out set b.txt"), 0, "%s",
+                 error_text);
+    cr_expect_not(exists("set_train_000000.mask") || exists("set_val_000000.mask"));
+}
+
+Test(prepare_rows, bad_rows_are_told_by_their_number) {
+    static const struct {
+        const char *row, *what;
+    } cases[] = {
+        {"{\"prompt\":\"a\"}", "line 4, column 1: there is no member \"completion\""},
+        {"{\"text\":\"a\"}", "line 4, column 1: there is no member \"prompt\" (there is \"text\")"},
+        {"{\"prompt\":[\"a\"],\"completion\":\"b\"}", "line 4, column 11: the member is no string"},
+        {"{\"prompt\":\"a\",\"completion\":null}", "line 4, column 28: the member is no string"},
+        {"{\"prompt\":\"a\",\"completion\":\"\\x\"}", "line 4, column 30: an unknown escape"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char rows[500];
+        snprintf(rows, sizeof rows, "%s%s\n", PAIRS, cases[i].row);
+        write_text("a.jsonl", rows);
+        cr_expect_eq(run("--tokenizer bytes --out set a.jsonl"), 1);
+        cr_expect_not_null(strstr(error_text, cases[i].what), "%s", error_text);
+        cr_expect_not(exists("set_train_000000.bin") || exists("set_train_000000.mask"));
+        cr_expect_eq(run("--tokenizer bytes --val-fraction 0 --force --skip-bad-rows --out skip "
+                         "a.jsonl"),
+                     0, "%s", error_text);
+        expect_mask("skip_train_*.bin", "00001111111100011");
+    }
+    cr_expect_eq(run("--tokenizer bytes --field a, --out set a.jsonl"), 1);
+    cr_expect_not_null(strstr(error_text, "--field a,: allowed is"), "%s", error_text);
+}
+
+/* Blocks of 16 MiB by several threads: the mask follows the tokens. */
+Test(prepare_rows, many_rows_have_the_mask_of_each) {
+    enum { ROWS = 90000, PROMPT = 150, COMPLETION = 90 };
+    FILE *file = fopen(in_folder("a.jsonl"), "w");
+    for (int i = 0; i < ROWS; i++)
+        fprintf(file, "{\"prompt\":\"%0*d\",\"completion\":\"%0*d\"}\n", PROMPT, i, COMPLETION, i);
+    cr_assert_eq(fclose(file), 0);
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0.1 --shard-tokens 9999991 --out set "
+                     "a.jsonl"),
+                 0, "%s", error_text);
+    const char *const sides[] = {"set_train_*.bin", "set_val_*.bin"};
+    const uint64_t row = PROMPT + COMPLETION + 2;
+    uint64_t rows = 0;
+    for (int i = 0; i < 2; i++) {
+        struct tokens tokens;
+        cr_assert_eq(tokens_open(&tokens, in_folder("%s", sides[i]), &error), 0, "%s", error.text);
+        cr_assert_eq(tokens.count % row, 0);
+        cr_assert_eq(tokens.counted, tokens.count / row * (COMPLETION + 2));
+        rows += tokens.count / row;
+        uint64_t at = 0;
+        for (int s = 0; s < (int)arrlen(tokens.shards); s++)
+            for (uint64_t t = 0; t < tokens.shards[s].count; t++, at++)
+                if (token_mask_counts(&tokens.shards[s].mask, t) != (at % row >= PROMPT))
+                    cr_assert_fail("%s: token %d", sides[i], (int)at);
+        tokens_close(&tokens);
+    }
+    cr_expect_eq(rows, ROWS);
+}

@@ -1,0 +1,62 @@
+/* Any bytes as the mask of a shard: either refused with a message that names it, or of just the
+ * shard's size, and its bits are those of the file. */
+#include "data/text/token_mask.h"
+#include "test/fuzz/fuzz.h"
+
+/* Three quarters of the inputs get a right beginning, half of those a right number of tokens. */
+static size_t build(uint8_t *image, const uint8_t *bytes, size_t size, uint64_t tokens) {
+    if (size == 0 || bytes[0] % 4 == 0) {
+        memcpy(image, bytes, size);
+        return size;
+    }
+    const uint32_t version = TOKEN_MASK_VERSION;
+    memset(image, 0, TOKEN_MASK_HEADER_BYTES);
+    memcpy(image, "MASK", 4);
+    memcpy(image + 4, &version, sizeof version);
+    image[8] = bytes[0];
+    if (bytes[0] & 4) memcpy(image + 8, &tokens, sizeof tokens);
+    memcpy(image + TOKEN_MASK_HEADER_BYTES, bytes + 1, size - 1);
+    return TOKEN_MASK_HEADER_BYTES + size - 1;
+}
+
+static char folder[] = "/tmp/fuzz_token_mask_XXXXXX", shard[64], name[64];
+
+static void remove_folder(void) {
+    unlink(name);
+    rmdir(folder);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
+    if (!*shard) {
+        require(mkdtemp(folder) != NULL && atexit(remove_folder) == 0);
+        snprintf(shard, sizeof shard, "%s/x.bin", folder);
+        snprintf(name, sizeof name, "%s/x.mask", folder);
+    }
+    char path[64];
+    struct token_mask mask;
+    struct error error = {0};
+    /* So that the rest of the input is often as long as the mask is to be. */
+    const uint64_t tokens = size > 1 ? 8 * (size - 1) - bytes[1] % 9 : 0;
+    uint8_t *image = malloc(size + TOKEN_MASK_HEADER_BYTES);
+    require(image != NULL);
+    const size_t image_bytes = build(image, bytes, size, tokens);
+    const int fd = fuzz_file(path, image, image_bytes);
+    unlink(name);
+    require(symlink(path, name) == 0);
+    if (token_mask_open(&mask, shard, tokens, &error) == 0) {
+        uint64_t counted = 0;
+        require(image_bytes == TOKEN_MASK_HEADER_BYTES + (tokens + 7) / 8);
+        for (uint64_t i = 0; i < tokens; i++) {
+            const bool counts = image[TOKEN_MASK_HEADER_BYTES + i / 8] >> i % 8 & 1;
+            require(token_mask_counts(&mask, i) == counts);
+            counted += counts;
+        }
+        require(token_mask_counted(&mask, 0, tokens) == counted);
+        token_mask_close(&mask);
+    } else {
+        require(strstr(error.text, name) != NULL && mask.mapping == NULL);
+    }
+    close(fd);
+    free(image);
+    return 0;
+}
