@@ -305,17 +305,23 @@ static void print_notes(const struct run *run, const struct options *options) {
         fprintf(stderr, "prepare: note: the text is too short for a validation part\n");
 }
 
+/* "12 training tokens (5 count in the loss) in 1 shard: text_train_*.bin" */
+static void print_side(const struct shard_writer *writer, const char *what, const char *prefix) {
+    printf("%" PRIu64 " %s tokens", writer->tokens, what);
+    if (writer->ignored > 0)
+        printf(" (%" PRIu64 " count in the loss)", writer->tokens - writer->ignored);
+    printf(" in %" PRIu64 " shard%s: %s_*.bin", writer->shards, writer->shards == 1 ? "" : "s",
+           prefix);
+}
+
 static void print_summary(const struct run *run) {
-    const struct shard_writer *t = &run->splitter.train.writer, *v = &run->splitter.val.writer;
     const double seconds = progress_clock() - run->progress.started;
     const double bytes = (double)run->documents.bytes_read;
     char size[16], speed[16];
-    printf("%" PRIu64 " training tokens in %" PRIu64 " shard%s: %s_*.bin; ", t->tokens, t->shards,
-           t->shards == 1 ? "" : "s", run->train);
-    if (v->tokens == 0) printf("no validation tokens");
-    else
-        printf("%" PRIu64 " validation tokens in %" PRIu64 " shard%s: %s_*.bin", v->tokens,
-               v->shards, v->shards == 1 ? "" : "s", run->val);
+    print_side(&run->splitter.train.writer, "training", run->train);
+    printf("; ");
+    if (run->splitter.val.writer.tokens == 0) printf("no validation tokens");
+    else print_side(&run->splitter.val.writer, "validation", run->val);
     printf("; vocabulary %d\n", run->tokenizer.vocab_size);
     printf("read %s, %" PRIu64 " document%s, in %.1f s: %s/s\n", progress_bytes(size, bytes),
            run->splitter.documents, run->splitter.documents == 1 ? "" : "s", seconds,

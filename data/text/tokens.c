@@ -344,6 +344,7 @@ void shard_writer_pack(const struct shard_writer *writer, void *packed, const in
 static int put_mask(struct shard_writer *writer, const uint8_t *counts, uint64_t count,
                     struct error *error) {
     char path[FILE_PATH_MAX];
+    for (uint64_t i = 0; counts && i < count; i++) writer->ignored += counts[i] == 0;
     if (!mask_writer_is_open(&writer->mask)) {
         if (!counts || !memchr(counts, 0, count)) return 0;
         set_path(writer, writer->shards, MASK_ENDING, ".part", path);

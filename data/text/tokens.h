@@ -91,8 +91,9 @@ struct shard_writer {
     struct file_writer file; /* the shard being written, if tokens_in_shard > 0 */
     struct mask_writer mask; /* its mask, open from its first token on that does not count */
     uint64_t tokens_in_shard;
-    uint64_t tokens; /* all put so far */
-    uint64_t shards; /* complete ones */
+    uint64_t tokens;  /* all put so far */
+    uint64_t ignored; /* of them, those that do not count in the loss */
+    uint64_t shards;  /* complete ones */
 };
 
 /* How many files PREFIX_NNNNNN.bin (six digits or more) there are. A missing directory holds none.

@@ -30,6 +30,8 @@ Test(prepare_rows, the_mask_stands_beside_the_shard) {
     cr_expect(exists("set_train_000000.mask") && exists("set_train_000002.mask"));
     cr_expect_not(exists("set_train_000001.mask"), "all tokens of the shard count");
     cr_expect_not_null(strstr(out_text, "3 documents"), "%s", out_text);
+    cr_expect_not_null(strstr(out_text, "17 training tokens (10 count in the loss) in 3 shards"),
+                       "%s", out_text);
 }
 
 Test(prepare_rows, other_names_are_told) {

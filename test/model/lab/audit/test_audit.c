@@ -54,12 +54,27 @@ Test(audit, each_micro_batch_stands_alone) {
     subject_close(&subject);
 }
 
+/* Shards with a mask, of which few tokens count, in the folder of the test. */
+static void use_masked_text(struct config *config) {
+    struct shard_writer writer;
+    cr_assert_eq(shard_writer_open(&writer, in_folder("rows"), 256, 1000000, &error), 0);
+    for (uint64_t i = 0; i < 5000; i++) {
+        const uint16_t token = (uint16_t)(i * i % 251);
+        const uint8_t counts = i % 97 < 11;
+        cr_assert_eq(shard_writer_put_packed(&writer, &token, &counts, 1, &error), 0);
+    }
+    cr_assert_eq(shard_writer_finish(&writer, &error), 0, "%s", error.text);
+    cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
+    strcpy(config->data.train, in_folder("rows_*.bin"));
+}
+
 /* The same batches, loss and update as the run itself, from a checkpoint in the middle. */
-Test(audit, looks_at_the_step_that_the_run_would_take) {
+static void check_step(bool masked) {
     struct config config;
     struct run run;
     char path[FILE_PATH_MAX];
     tiny_config(&config);
+    if (masked) use_masked_text(&config);
     config.train.grad_accum_steps = 2;
     config.loss_scale.init_scale = 2048;
     make_checkpoint(path, &config, 7, NULL, 0);
@@ -94,6 +109,14 @@ Test(audit, looks_at_the_step_that_the_run_would_take) {
     cr_expect_float_eq(audit->update.all.signal, trained, 1e-9 * trained);
     close_run(&run);
     close_audit(audit);
+}
+
+Test(audit, looks_at_the_step_that_the_run_would_take) {
+    check_step(false);
+}
+
+Test(audit, looks_at_what_counts_as_the_run_does) {
+    check_step(true);
 }
 
 Test(audit, sixteen_bits_are_near_fp32_and_fp16_is_nearer) {
