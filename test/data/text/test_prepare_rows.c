@@ -80,6 +80,35 @@ Test(prepare_rows, bad_rows_are_told_by_their_number) {
     cr_expect_not_null(strstr(error_text, "--field a,: allowed is"), "%s", error_text);
 }
 
+/* A tokenizer of bytes, 300 before a text, and 301 to end it. */
+static void write_ranks(void) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    cr_assert_eq(mkdir(in_folder("ranks"), 0755), 0);
+    write_text("ranks/tiktoken.json",
+               "{\"pattern\": \"\\\\s|\\\\S\", \"special_tokens\": {\"<|begin|>\": "
+               "300, \"<|end_of_text|>\": 301}, \"begin\": \"<|begin|>\"}");
+    FILE *file = fopen(in_folder("ranks/ranks.tiktoken"), "w");
+    for (int byte = 0; byte < 256; byte++)
+        fprintf(file, "%c%c== %d\n", digits[byte >> 2], digits[(byte & 3) << 4], byte);
+    cr_assert_eq(fclose(file), 0);
+}
+
+Test(prepare_rows, a_beginning_and_an_end_of_their_own_are_both_there) {
+    const int32_t expected[] = {300, 'q', 'a', 301, 300, 'b', 301, 300, 'c', 301};
+    struct tokens tokens;
+    write_ranks();
+    write_text("a.jsonl", "{\"prompt\":\"q\",\"completion\":\"a\"}\n"
+                          "{\"prompt\":\"\",\"completion\":\"b\"}\n"
+                          "{\"prompt\":\"c\",\"completion\":\"\"}\n");
+    cr_assert_eq(run("--tokenizer gpt2:ranks --val-fraction 0 --out set a.jsonl"), 0, "%s",
+                 error_text);
+    expect_mask("set_train_*.bin", "0011011001");
+    cr_assert_eq(tokens_open(&tokens, in_folder("set_train_*.bin"), &error), 0, "%s", error.text);
+    for (uint64_t i = 0; i < tokens.count; i++)
+        cr_expect_eq(token_at(&tokens.shards[0], i), expected[i], "%d", (int)i);
+    tokens_close(&tokens);
+}
+
 /* Blocks of 16 MiB by several threads: the mask follows the tokens. */
 Test(prepare_rows, many_rows_have_the_mask_of_each) {
     enum { ROWS = 90000, PROMPT = 150, COMPLETION = 90 };

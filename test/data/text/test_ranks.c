@@ -180,6 +180,7 @@ Test(ranks, a_folder_of_them_is_a_tokenizer) {
     cr_expect_eq(tokenizer.kind, TOKENIZER_FILES, "by whatever name it was asked for");
     cr_expect_eq(tokenizer.vocab_size, 301);
     cr_expect_eq(tokenizer.end_of_text, 300);
+    cr_expect_eq(tokenizer.stop, 300, "there is no other");
     cr_expect_eq(tokenizer.file_count, 2);
     cr_expect_str_eq(tokenizer.cuts_before, " \n\r\t");
     cr_expect_eq(strlen(tokenizer.sha256), SHA256_HEX_MAX - 1);
