@@ -1,30 +1,23 @@
 #include <assert.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/heads.h"
 
 void cpu_rope(struct backend *be, const struct rope_args *args) {
     (void)be;
     const struct tensor *x = args->inout;
-    int64_t rows = tensor_rows(x), columns = tensor_columns(x), size = tensor_columns(args->angles);
-    int64_t half = size / 2, heads = args->heads;
-    const float *angles = args->angles->data;
+    int64_t rows = tensor_rows(x), size = tensor_columns(args->angles), all = args->heads;
     float sign = args->inverse ? -1.0f : 1.0f;
-    assert(size % 2 == 0 && size <= CPU_BLOCK && heads * size <= columns);
+    assert(size % 2 == 0 && size <= CPU_BLOCK && all * size <= tensor_columns(x));
     assert(args->angles->dtype == DTYPE_F32);
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        const float *cosines = angles + row % args->sequence_length * size, *sines = cosines + half;
-        for (int64_t head = 0; head < heads; head++) {
-            float buffer[CPU_BLOCK], rotated[CPU_BLOCK];
-            int64_t at = row * columns + head * size;
-            const float *v = dtype_widen(buffer, x->data, x->dtype, at, size);
-#pragma omp simd
-            for (int64_t j = 0; j < half; j++) {
-                float sine = sign * sines[j];
-                rotated[j] = v[j] * cosines[j] - v[j + half] * sine;
-                rotated[j + half] = v[j + half] * cosines[j] + v[j] * sine;
-            }
-            dtype_store(x->data, x->dtype, at, rotated, size);
+        const float *turns = turns_of(args->angles, row, args->sequence_length);
+        struct heads heads;
+        for (int64_t first = 0; first < all; first += heads.count) {
+            heads_read(&heads, x, row, first, all, size);
+            for (int64_t i = 0; i < heads.count; i++)
+                head_turn(heads.values + i * size, turns, size, sign);
+            heads_write(&heads, x);
         }
     }
 }

@@ -1,0 +1,43 @@
+/* Heads of q and k, side by side in a row, as many at a time as a block on the stack holds. */
+#pragma once
+
+#include "kernels/cpu/cpu.h"
+
+struct heads {
+    float buffer[CPU_BLOCK];
+    float *values;    /* [count, D], to be changed: of fp32 the place itself */
+    int64_t at;       /* where they begin in the tensor */
+    int64_t count, n; /* heads, and their columns */
+};
+
+/* Heads first.. of a row, at most `all` of them; size: D, at most CPU_BLOCK. */
+static inline void heads_read(struct heads *heads, const struct tensor *from, int64_t row,
+                              int64_t first, int64_t all, int64_t size) {
+    heads->count = block_length(first, all, CPU_BLOCK / size);
+    heads->n = heads->count * size;
+    heads->at = row * tensor_columns(from) + first * size;
+    heads->values =
+        (float *)dtype_widen(heads->buffer, from->data, from->dtype, heads->at, heads->n);
+}
+
+static inline void heads_write(const struct heads *heads, const struct tensor *to) {
+    if (heads->values == heads->buffer)
+        dtype_store(to->data, to->dtype, heads->at, heads->values, heads->n);
+}
+
+/* Rotates a head, as struct rope_args says; turns [D]: cosines, then sines; sign -1 to undo it. */
+static inline void head_turn(float *x, const float *turns, int64_t size, float sign) {
+    int64_t half = size / 2;
+#pragma omp simd
+    for (int64_t j = 0; j < half; j++) {
+        float low = x[j], high = x[j + half], sine = sign * turns[half + j];
+        x[j] = low * turns[j] - high * sine;
+        x[j + half] = high * turns[j] + low * sine;
+    }
+}
+
+/* Of the row's position, or NULL without angles. */
+static inline const float *turns_of(const struct tensor *angles, int64_t row, int64_t length) {
+    if (!angles) return NULL;
+    return (const float *)angles->data + row % length * tensor_columns(angles);
+}
