@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Do models go from Hugging Face's transformers to here and back unharmed? Makes small random
 # GPT-2s with transformers, and compares logits, losses, greedy text, tokens and files with ours;
-# and Llamas, Mistrals and Qwen2s, which are trained on both sides:
+# and Llamas, Mistrals and Qwens, which are trained on both sides:
 # one line a check, exit status 1 if one failed. Not a part of `make test`, since it needs PyTorch:
 # several gigabytes, which it installs into a virtual environment the first time.
 #   scripts/check_huggingface.sh [--venv FOLDER]
