@@ -216,7 +216,8 @@ $(addprefix $(OUT)/,split_all bench bench_adamw bench_passes bench_products benc
 	$(LINK) $(LIBRARIES)
 
 # What a GPU achieves, for scripts/gpu_check.sh; --tiny 1 rehearses it on the emulator.
-$(OUT)/gpu_bench: $(call object,test/gpu_bench.c test/gpu_bench_kernels.c) \
+$(OUT)/gpu_bench: $(call object,test/gpu_bench.c test/gpu_bench_subject.c \
+                                test/gpu_bench_kernels.c test/gpu_bench_attention.c) \
                   $(OUT)/test/gpu_clock.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)

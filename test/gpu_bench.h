@@ -1,4 +1,4 @@
-/* What the two halves of gpu_bench share: training as a whole, and kernels one by one. */
+/* What the parts of gpu_bench share: training as a whole, and kernels one by one. */
 #pragma once
 
 #include <stdio.h>
@@ -39,7 +39,7 @@ void bench_failed(struct bench *bench, const char *what, const char *why);
 /* Opens the GPU; returns false after saying why not. */
 bool bench_open(struct bench *bench, struct backend *be, bool tf32);
 
-/* gpu_bench_kernels.c */
+/* gpu_bench_kernels.c, gpu_bench_attention.c */
 void bench_ceilings(struct bench *bench);
 void bench_kernels(struct bench *bench);
 void bench_attention(struct bench *bench);

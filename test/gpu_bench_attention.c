@@ -1,0 +1,92 @@
+/* Attention alone, forward and backward, with as many heads of keys and values as of queries and
+ * with fewer. */
+#include "test/gpu_bench_subject.h"
+
+static void attention_forward_body(const struct subject *s) {
+    OP(s->be, attention_forward, .out = &s->t[0], .lse = s->a, .qkv = &s->t[1],
+       .heads = (int)s->heads, .kv_heads = (int)s->kv_heads);
+}
+
+static void attention_backward_body(const struct subject *s) {
+    OP(s->be, attention_backward, .dqkv = &s->t[3], .dout = &s->t[2], .qkv = &s->t[1],
+       .out = &s->t[0], .lse = s->a, .heads = (int)s->heads, .kv_heads = (int)s->kv_heads);
+}
+
+struct attention_case {
+    enum dtype dtype;
+    int64_t batch, heads, kv_heads, length, head;
+};
+
+static struct tensor sequences(struct tensor flat, const struct attention_case *c) {
+    struct tensor view = {flat.data, flat.dtype, 3, {c->batch, c->length, flat.shape[1]}};
+    return view;
+}
+
+/* Seconds of the forward, or of the backward pass after a forward pass. */
+static double attention_seconds(struct bench *bench, struct backend *be,
+                                const struct attention_case *c, bool backward) {
+    struct subject s = {bench, be, attention_forward_body, .heads = c->heads,
+                        .kv_heads = c->kv_heads};
+    int64_t rows = c->batch * c->length, width = c->heads * c->head;
+    int64_t all = width + 2 * c->kv_heads * c->head;
+    for (int i = 0; i < (backward ? 4 : 2); i++) {
+        make(&s, i, c->dtype, rows, i % 2 ? all : width, i == 1 || i == 2 ? 1 : 0);
+        s.t[i] = sequences(s.t[i], c);
+    }
+    s.a = make_vector(&s, rows * c->heads);
+    if (backward && !be->failure.text[0]) {
+        backend_plan_begin(be);
+        s.body(&s);
+        if (backend_plan_end(be, &be->failure) == 0) s.body(&s);
+        s.body = attention_backward_body;
+    }
+    return measure(&s, backward ? "attention_backward" : "attention_forward");
+}
+
+static void bench_attention_case(struct bench *bench, struct backend *be,
+                                 const struct attention_case *c) {
+    /* The causal half of two products of T x T x D a head; backward: five products. */
+    double half =
+        2.0 * (double)(c->batch * c->heads * c->head) * (double)c->length * (double)c->length;
+    double forward = attention_seconds(bench, be, c, false);
+    double backward = attention_seconds(bench, be, c, true);
+    if (forward <= 0 && backward <= 0) return; /* why has been said */
+    double forward_rate = forward > 0 ? half / forward * 1e-12 : 0;
+    double backward_rate = backward > 0 ? 2.5 * half / backward * 1e-12 : 0;
+    printf("  %-4s D %3lld T %4lld B %2lld H %2lld / %2lld %9.1f TFLOP/s %9.1f TFLOP/s\n",
+           dtype_name(c->dtype), (long long)c->head, (long long)c->length, (long long)c->batch,
+           (long long)c->heads, (long long)c->kv_heads, forward_rate, backward_rate);
+    bench_json_line(
+        bench,
+        "{\"dtype\": \"%s\", \"D\": %lld, \"T\": %lld, \"B\": %lld, \"H\": %lld, \"kv\": %lld, "
+        "\"forward_us\": %.2f, \"backward_us\": %.2f, \"forward_tflop_per_s\": %.2f, "
+        "\"backward_tflop_per_s\": %.2f}",
+        dtype_name(c->dtype), (long long)c->head, (long long)c->length, (long long)c->batch,
+        (long long)c->heads, (long long)c->kv_heads, forward * 1e6, backward * 1e6, forward_rate,
+        backward_rate);
+}
+
+void bench_attention(struct bench *bench) {
+    static const struct attention_case list[] = {
+        {DTYPE_BF16, 16, 12, 12, 1024, 64}, {DTYPE_BF16, 8, 12, 12, 2048, 64},
+        {DTYPE_BF16, 4, 12, 12, 4096, 64},  {DTYPE_F16, 16, 12, 12, 1024, 64},
+        {DTYPE_BF16, 16, 6, 6, 1024, 128},  {DTYPE_BF16, 4, 6, 6, 4096, 128},
+        {DTYPE_F32, 16, 12, 12, 1024, 64},  {DTYPE_BF16, 16, 9, 3, 1024, 64},
+        {DTYPE_BF16, 2, 32, 8, 4096, 128}, /* Llama's */
+    };
+    struct backend be;
+    if (!bench_open(bench, &be, false)) return;
+    printf("Attention, causal %24s %17s\n", "forward", "backward");
+    bench_json_begin(bench, "attention");
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        struct attention_case c = list[i];
+        if (bench->tiny)
+            c.batch = 1, c.heads = 2 * c.heads / c.kv_heads, c.kv_heads = 2, c.length /= 64;
+        if (c.dtype == DTYPE_BF16 && !be.device.native[DTYPE_BF16]) continue;
+        bench_attention_case(bench, &be, &c);
+    }
+    bench_json_end(bench);
+    gpu_clock_close();
+    backend_close(&be);
+    fflush(stdout);
+}

@@ -1,0 +1,37 @@
+/* What gpu_bench measures one at a time: an operation with all it works on.
+ *
+ * It is called many times in a row between two marks on the device, so that neither the launch nor
+ * the host shows. */
+#pragma once
+
+#include "test/gpu_bench.h"
+#include "test/gpu_clock.h"
+
+enum { BLOCKS_MAX = 32 };
+
+/* Bodies run under the plan table first. */
+struct subject {
+    struct bench *bench;
+    struct backend *be;
+    void (*body)(const struct subject *s);
+    struct tensor t[8];
+    int32_t *tokens;
+    struct step_state *state;
+    float *a, *b;
+    void *scratch;
+    int64_t heads, kv_heads;
+    void *blocks[BLOCKS_MAX];
+    int block_count;
+};
+
+/* Memory of the device, which measure() releases; NULL after a failure. */
+void *take(struct subject *s, size_t bytes);
+
+/* Tensor i of the subject: rows x columns, or a vector if columns is 0; scale 0: zeros. */
+void make(struct subject *s, int i, enum dtype dtype, int64_t rows, int64_t columns, double scale);
+float *make_vector(struct subject *s, int64_t count);              /* zeros */
+void make_tokens(struct subject *s, int64_t count, int64_t limit); /* below limit */
+void make_state(struct subject *s);
+
+/* Seconds of one call, the median of some rounds; 0 after a failure. Releases what was made. */
+double measure(struct subject *s, const char *what);
