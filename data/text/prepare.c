@@ -57,6 +57,8 @@ static const char HELP[] =
     "  gpt2   The token <|endoftext|> stands before each document. In a text file the\n"
     "         characters <|endoftext|> separate documents too; in rows they are text.\n"
     "         A byte order mark at the beginning of a text file is left out.\n"
+    "  files  The same with the token that the tokenizer has before texts; where it\n"
+    "         has another one behind texts, that one follows each document.\n"
     "  bytes  Text files are joined as they are. Rows are set apart by two line\n"
     "         feeds.\n"
     "Empty documents leave nothing.\n"

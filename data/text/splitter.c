@@ -164,8 +164,18 @@ static void begin_document(struct splitter *splitter) {
     arrlast(splitter->marks).begins = true;
     arrlast(splitter->marks).is_row = splitter->is_row;
     splitter->any_pair |= splitter->is_pair;
+    splitter->open_text = !splitter->is_pair;
     splitter->begins = false;
     splitter->documents++;
+}
+
+/* Before anything is put behind it: what is in the block is its end. A tokenizer that ends texts
+ * otherwise than it begins them ends all, so that a model learns to. */
+static void end_text(struct splitter *splitter) {
+    const struct tokenizer *tokenizer = splitter->tokenizer;
+    if (splitter->open_text && tokenizer->stop != tokenizer->end_of_text)
+        put_mark(splitter, HEAD_STOP, true);
+    splitter->open_text = false;
 }
 
 int splitter_put(struct splitter *splitter, const struct document_piece *piece,
@@ -174,6 +184,7 @@ int splitter_put(struct splitter *splitter, const struct document_piece *piece,
     size_t left = piece->size;
     const bool completes = piece->part == PIECE_COMPLETION;
     if (piece->begins) {
+        end_text(splitter);
         splitter->begins = true;
         splitter->is_row = piece->is_row;
         splitter->is_pair = piece->part == PIECE_PROMPT;
@@ -199,6 +210,7 @@ int splitter_put(struct splitter *splitter, const struct document_piece *piece,
 }
 
 int splitter_finish(struct splitter *splitter, struct error *error) {
+    end_text(splitter);
     if (splitter->filled > 0 && put_block(splitter, splitter->filled, error)) return -1;
     return shard_writer_finish(&splitter->train.writer, error) ||
                    shard_writer_finish(&splitter->val.writer, error)

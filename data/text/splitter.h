@@ -12,9 +12,10 @@
  * nearest place before it where tokens stay the same (data/text/cuts.h), or else between
  * characters. The shards are a function of the documents and the fraction alone.
  *
- * With GPT-2's tokenizer the token <|endoftext|> stands before each document. Bytes have no such
- * token: text files are joined as they are, and rows of JSON Lines are set apart by two line
- * feeds. Empty documents leave nothing.
+ * With GPT-2's tokenizer the token <|endoftext|> stands before each document. Others have their
+ * own there, and one behind each document if they have another for that. Bytes have no such token:
+ * text files are joined as they are, and rows of JSON Lines are set apart by two line feeds. Empty
+ * documents leave nothing.
  *
  * Of pairs, prompts and their completions, only the completion counts in the loss, and what ends
  * it: the tokenizer's `stop`, or the line feeds. Where that is what stands before a document too,
@@ -54,6 +55,7 @@ struct splitter {
     bool open_is_row;         /* the kind of the document that was put last */
     bool open_counts;         /* whether its text counts in the loss where the block begins */
     bool any_pair;
+    bool open_text; /* a document that is no pair was begun and not ended */
     struct block_encoder encoder;
     struct splitter_side train, val;
     uint64_t documents; /* not counting empty ones */

@@ -109,6 +109,23 @@ Test(prepare_rows, a_beginning_and_an_end_of_their_own_are_both_there) {
     tokens_close(&tokens);
 }
 
+/* Texts of such a tokenizer have both as well, and all of them counts. */
+Test(prepare_rows, texts_begin_and_end_as_rows_do) {
+    const int32_t expected[] = {300, 'a', 'b', 301, 300, 'c', 301, 300, 'd', 301, 300, 'e', 301};
+    struct tokens tokens;
+    write_ranks();
+    write_text("a.txt", "ab<|endoftext|>c");
+    write_text("b.jsonl", "{\"text\":\"d\"}\n{\"text\":\"\"}\n{\"text\":\"e\"}\n");
+    cr_assert_eq(run("--tokenizer files:ranks --val-fraction 0 --out set a.txt b.jsonl"), 0, "%s",
+                 error_text);
+    cr_expect_not(exists("set_train_000000.mask"));
+    cr_assert_eq(tokens_open(&tokens, in_folder("set_train_*.bin"), &error), 0, "%s", error.text);
+    cr_assert_eq(tokens.count, sizeof expected / sizeof *expected);
+    for (uint64_t i = 0; i < tokens.count; i++)
+        cr_expect_eq(token_at(&tokens.shards[0], i), expected[i], "%d", (int)i);
+    tokens_close(&tokens);
+}
+
 /* Blocks of 16 MiB by several threads: the mask follows the tokens. */
 Test(prepare_rows, many_rows_have_the_mask_of_each) {
     enum { ROWS = 90000, PROMPT = 150, COMPLETION = 90 };
