@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "data/base/statistics.h"
 #include "kernels/backend_open.h"
 
 enum { ROUNDS_MAX = 99, FORMS = 7 };
@@ -32,16 +33,6 @@ static const struct form forms[FORMS] = {
 static void die(const char *error) {
     fprintf(stderr, "bench_adamw: %s\n", error);
     exit(1);
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *times, int rounds) {
-    qsort(times, (size_t)rounds, sizeof *times, by_value);
-    return times[rounds / 2];
 }
 
 /* Gradients are read; all else is read and written, but a copy only written. */
@@ -120,10 +111,10 @@ int main(int argc, char **argv) {
     }
     printf("AdamW of %lld parameters on %s, %d threads, medians of %d\n", (long long)count,
            be.device.description, be.device.threads, (int)rounds);
-    double unit = median(times[1], (int)rounds), plain = median(copies, (int)rounds);
+    double unit = median_of(times[1], (int)rounds), plain = median_of(copies, (int)rounds);
     printf("%-38s %9s %6s %6s %9s\n", "", "ms", "bytes", "GB/s", "of a copy");
     for (int i = 0; i < FORMS; i++) {
-        double s = median(times[i], (int)rounds), moved = (double)(bytes_of(&forms[i]) * count);
+        double s = median_of(times[i], (int)rounds), moved = (double)(bytes_of(&forms[i]) * count);
         printf("%-38s %9.1f %6lld %6.1f %9.2f\n", forms[i].name, 1e3 * s,
                (long long)bytes_of(&forms[i]), 1e-9 * moved / s, s / unit);
     }
