@@ -1,5 +1,7 @@
 #include "model/evaluate.h"
 
+#include <inttypes.h>
+
 #include "model/forward.h"
 
 /* The mean loss over the targets that count of the batch in place, in evaluator->sum. */
@@ -18,6 +20,14 @@ void evaluate_plan(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
     gpt_set_batch(gpt, batch, sequence_length);
     batch_loss(&evaluator, (uint64_t)gpt->shape.rows);
     gpt_set_batch(gpt, gpt->capacity.batch, gpt->capacity.sequence_length);
+}
+
+int evaluate_refuse(int64_t sequences, struct error *error) {
+    return fail(error,
+                "no token of the first %" PRId64 " sequences of the validation text counts in the "
+                "loss: all are prompts\ntake more of them (eval.batches) or longer ones "
+                "(data.seq_len)",
+                sequences);
 }
 
 int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loader,
@@ -45,6 +55,7 @@ int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loa
         weight += batch_weight[before];
     }
     if (be->failure.text[0]) return fail(error, "%s", be->failure.text);
-    *loss = weight > 0 ? total / weight : 0;
+    if (weight <= 0) return evaluate_refuse(sequences, error);
+    *loss = total / weight;
     return 0;
 }

@@ -19,8 +19,11 @@ struct evaluator {
 void evaluate_plan(struct gpt *gpt, int64_t batch, int64_t sequence_length);
 
 /* Mean loss in nats per target that counts of the first `sequences` sequences of the loader, in
- * batches of the model's capacity; what is left over makes a smaller one. It is 0 where no target
- * counts. The weights do not change. Returns
- * RESULT_STOPPED, without a loss, once evaluator->stop asks for it. */
+ * batches of the model's capacity; what is left over makes a smaller one. The weights do not
+ * change. Fails where no target counts. Returns RESULT_STOPPED, without a loss, once
+ * evaluator->stop asks for it. */
 int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loader,
              int64_t sequences, struct error *error);
+
+/* Says that, before there is anything to evaluate. Returns -1. */
+int evaluate_refuse(int64_t sequences, struct error *error);

@@ -8,6 +8,13 @@
 
 #include "data/base/random.h"
 
+/* Whether any sequence has a target that counts; mostly the first. */
+static bool any_counts(const struct loader *loader) {
+    for (uint64_t i = 0; i < loader->sequence_count; i++)
+        if (loader_counted(loader, i, 1) > 0) return true;
+    return false;
+}
+
 int loader_open(struct loader *loader, const struct tokens *tokens,
                 const struct loader_options *options, struct error *error) {
     assert(options->seq_len >= 1 && options->vocab_size >= 1);
@@ -21,8 +28,14 @@ int loader_open(struct loader *loader, const struct tokens *tokens,
         arrput(loader->first_sequence, loader->sequence_count);
         if (count) loader->sequence_count += (count - 1) / (uint64_t)options->seq_len;
     }
-    if (loader->sequence_count > 0) return 0;
+    if (loader->sequence_count > 0 && any_counts(loader)) return 0;
+    bool masked = loader->sequence_count > 0;
     loader_close(loader);
+    if (masked)
+        return fail(error,
+                    "%.600s%s: no token that counts in the loss is in a whole sequence\nuse longer "
+                    "sequences (data.seq_len), or other rows",
+                    tokens->shards[0].name, arrlenu(tokens->shards) > 1 ? " and the others" : "");
     return fail(error,
                 "too few tokens for one sequence in %.600s%s: %" PRIu64 " there, %" PRIu64
                 " needed (data.seq_len + 1)\nuse more text or a smaller data.seq_len",

@@ -29,7 +29,7 @@ struct loader {
     uint64_t *first_sequence; /* stb_ds array: the number of each shard's first sequence */
 };
 
-/* Fails when no shard is long enough for one sequence. */
+/* Fails when no shard is long enough for one sequence, and when no target of any counts. */
 int loader_open(struct loader *loader, const struct tokens *tokens,
                 const struct loader_options *options, struct error *error);
 void loader_close(struct loader *loader);

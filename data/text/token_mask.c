@@ -44,9 +44,11 @@ static size_t bytes_for(uint64_t tokens) {
     return (size_t)(tokens / 8 + (tokens % 8 != 0));
 }
 
+static const char again[] =
+    "write both again with ./prepare, or copy them again if they were copied";
+
 static int check(const struct token_mask *mask, const char *path, uint64_t tokens,
                  struct error *error) {
-    const char *again = "write both again with ./prepare, or copy them again if they were copied";
     struct header header = {0};
     memcpy(&header, mask->mapping,
            mask->mapping_bytes < sizeof header ? mask->mapping_bytes : sizeof header);
@@ -78,9 +80,8 @@ static int map(struct token_mask *mask, int fd, const char *path, struct error *
     if (fstat(fd, &status))
         return fail(error, "cannot read %.*s: %s", NAME_SHOWN, path, strerror(errno));
     if (!S_ISREG(status.st_mode) || status.st_size == 0)
-        return fail(error, "%.*s: not the mask of a token shard: %s\nremove it, or copy it again",
-                    NAME_SHOWN, path,
-                    S_ISREG(status.st_mode) ? "it is empty" : "it is no regular file");
+        return fail(error, "%.*s: not the mask of a token shard: %s\n%s", NAME_SHOWN, path,
+                    S_ISREG(status.st_mode) ? "it is empty" : "it is no regular file", again);
     void *mapping = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
     if (mapping == MAP_FAILED)
         return fail(error, "cannot map %.*s: %s", NAME_SHOWN, path, strerror(errno));
@@ -90,14 +91,22 @@ static int map(struct token_mask *mask, int fd, const char *path, struct error *
     return 0;
 }
 
-int token_mask_open(struct token_mask *mask, const char *shard_path, uint64_t tokens,
+static int fail_missing(const char *shard_path, struct error *error) {
+    return fail(error,
+                "%.*s: the mask that belongs to this token shard, which says what counts in the "
+                "loss, is not beside it\ncopy the .mask file too (the shard's name ends in .bin), "
+                "or write both again with ./prepare",
+                NAME_SHOWN, shard_path);
+}
+
+int token_mask_open(struct token_mask *mask, const char *shard_path, uint64_t tokens, bool wanted,
                     struct error *error) {
     char path[FILE_PATH_MAX];
     memset(mask, 0, sizeof *mask);
-    if (!token_mask_path(path, shard_path)) return 0;
+    if (!token_mask_path(path, shard_path)) return wanted ? fail_missing(shard_path, error) : 0;
     /* Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 && errno == ENOENT) return 0;
+    if (fd < 0 && errno == ENOENT) return wanted ? fail_missing(shard_path, error) : 0;
     if (fd < 0)
         return fail(error, "cannot open %.*s, the mask of a token shard: %s", NAME_SHOWN, path,
                     strerror(errno));

@@ -7,7 +7,7 @@
  *     bytes 16 ..      a bit for each token, token i in byte i / 8 as 1 << i % 8: 1 if it counts
  *                      as a target. The last byte is filled up with zeros.
  *
- * A shard without such a file counts everywhere. */
+ * The header of the shard says that it has one. A shard without counts everywhere. */
 #pragma once
 
 #include <stdbool.h>
@@ -33,9 +33,9 @@ bool token_mask_path(char path[FILE_PATH_MAX], const char *shard_path);
 /* Whether a path is one of a mask. */
 bool token_mask_is_named(const char *path);
 
-/* Maps the mask of a shard of so many tokens, if there is one. Fails when it cannot be read, and
- * when it is damaged or of another shard. */
-int token_mask_open(struct token_mask *mask, const char *shard_path, uint64_t tokens,
+/* Maps the mask of a shard of so many tokens, if there is one. Fails when it cannot be read, when
+ * it is damaged or of another shard, and when it is wanted and not there. */
+int token_mask_open(struct token_mask *mask, const char *shard_path, uint64_t tokens, bool wanted,
                     struct error *error);
 void token_mask_close(struct token_mask *mask);
 

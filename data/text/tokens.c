@@ -18,7 +18,12 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are mapped as they are");
 
-enum { HEADER_WORDS = SHARD_HEADER_BYTES / 4, PUT_TOKENS = 4096, NAME_SHOWN = 600 };
+enum {
+    HEADER_WORDS = SHARD_HEADER_BYTES / 4,
+    HEADER_MASKED = 4,
+    PUT_TOKENS = 4096,
+    NAME_SHOWN = 600
+};
 
 static bool is_named_bin(const char *path) {
     size_t length = strlen(path);
@@ -82,7 +87,9 @@ static int read_format(struct token_shard *shard, struct error *error) {
         const void *tokens = (const char *)shard->mapping + SHARD_HEADER_BYTES;
         if (first == SHARD_MAGIC_32) shard->wide = tokens;
         else shard->narrow = tokens;
-        return check_header(shard->name, shard->mapping, bytes, &shard->count, error);
+        if (check_header(shard->name, shard->mapping, bytes, &shard->count, error)) return -1;
+        shard->is_masked = ((const uint32_t *)shard->mapping)[HEADER_MASKED] != 0;
+        return 0;
     }
     if (!is_named_bin(shard->name) || bytes % 2 != 0)
         return fail_no_shard(shard->name, bytes, first, error);
@@ -129,7 +136,8 @@ static int open_shard(struct tokens *tokens, const char *path, struct error *err
     int status = map_shard(&arrlast(tokens->shards), fd, path, error);
     close(fd);
     struct token_shard *opened = &arrlast(tokens->shards);
-    if (status == 0) status = token_mask_open(&opened->mask, path, opened->count, error);
+    if (status == 0)
+        status = token_mask_open(&opened->mask, path, opened->count, opened->is_masked, error);
     tokens->count += opened->count;
     if (status == 0) tokens->counted += token_mask_counted(&opened->mask, 0, opened->count);
     return status;
@@ -262,7 +270,9 @@ static int visit_files(const char *prefix, const char *ending, bool parts, bool 
         if (parts ? !is_part : *rest != '\0') continue;
         ++*count;
         if (remove && unlinkat(dirfd(entries), entry->d_name, 0) && errno != ENOENT)
-            status = fail(error, "cannot remove the old shard %.*s%s: %s\nremove it by hand",
+            status = fail(error,
+                          "cannot remove %.*s%s, of an older set: %s\nremove it by hand, and then "
+                          "begin again",
                           NAME_SHOWN, directory, entry->d_name, strerror(errno));
     }
     closedir(entries);
@@ -316,7 +326,11 @@ static int begin_shard(struct shard_writer *writer, struct error *error) {
 static int end_shard(struct shard_writer *writer, struct error *error) {
     uint32_t count = (uint32_t)writer->tokens_in_shard;
     writer->tokens_in_shard = 0;
-    if (mask_writer_is_open(&writer->mask) && mask_writer_commit(&writer->mask, error)) return -1;
+    const uint32_t masked = mask_writer_is_open(&writer->mask);
+    if (masked && mask_writer_commit(&writer->mask, error)) return -1;
+    if (masked && file_writer_patch(&writer->file, HEADER_MASKED * sizeof masked, &masked,
+                                    sizeof masked, error))
+        return -1;
     if (count != writer->shard_tokens &&
         file_writer_patch(&writer->file, 2 * sizeof count, &count, sizeof count, error))
         return -1;
@@ -416,7 +430,7 @@ int shard_writer_publish(struct shard_writer *writer, struct error *error) {
         return -1;
     /* A shard never stands there without its mask: it goes first and comes last. */
     int status = visit_files(writer->prefix, MASK_ENDING, false, false, &masks, error);
-    if (status == 0 && masks > 0) status = directory_sync(directory, error);
+    if (status == 0 && removed > 0) status = directory_sync(directory, error);
     if (status == 0 && masks > 0)
         status = visit_files(writer->prefix, MASK_ENDING, false, true, &masks, error);
     if (status == 0) status = rename_parts(writer, MASK_ENDING, directory, error);

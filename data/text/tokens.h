@@ -7,6 +7,7 @@
  * or [0] = 20240801, [1] = 7 and the tokens in uint32. 16 bits are chosen wherever the vocabulary
  * has room in them. Files of both may stand in one set. A count beyond 32 bits continues in [3],
  * which is zero in every other file; this is our own extension, and shard_writer never needs it.
+ * [4] is 1 where a mask belongs to the shard (data/text/token_mask.h), else 0 as in llm.c.
  *
  * Also read: the raw files of nanoGPT (train.bin), which are tokens from the first byte to the
  * last. A file is taken for one if its name ends in .bin, its size is even and not 0, and it begins
@@ -47,6 +48,7 @@ struct token_shard {
     size_t mapping_bytes;
     int32_t *owned; /* the tokens made in memory, or NULL */
     bool raw;       /* a file of nanoGPT, without a header */
+    bool is_masked; /* by its header a mask belongs to it */
     struct token_mask mask;
 };
 

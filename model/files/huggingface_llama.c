@@ -138,20 +138,23 @@ static int read_bias(const struct huggingface_source *source, const struct class
     return 0;
 }
 
-/* A window is harmless where no context is longer: neither the run's nor the model's. */
-static int check_window(const struct huggingface_source *source, const struct config *config) {
+/* A window is harmless where no context is longer: the model's becomes that of the window. A run's
+ * that is longer is refused. */
+static int read_window(const struct huggingface_source *source, struct config *config) {
     bool used = true;
     if (huggingface_is_null(source, "sliding_window")) return 0;
     if (!huggingface_is_absent(source, "use_sliding_window") &&
         read_boolean(source, "use_sliding_window", &used))
         return -1;
     int64_t window;
-    int64_t context = config->model.n_positions;
-    if (config->data.seq_len < context) context = config->data.seq_len;
     bool whole = json_whole(&window, source->root, "sliding_window", 1, INT64_C(1) << 40);
-    if (!used || (whole && window >= context)) return 0;
-    return huggingface_refuse(source, "sliding_window",
-                              "null, or at least data.seq_len: attention here sees all before it");
+    if (!used || (whole && window >= config->model.n_positions)) return 0;
+    if (!whole || (window < config->data.seq_len && config_given(config, "data.seq_len")))
+        return huggingface_refuse(source, "sliding_window",
+                                  "null, or at least data.seq_len: attention here sees all before "
+                                  "it");
+    config->model.n_positions = window;
+    return 0;
 }
 
 static int read_parts(const struct huggingface_source *source, const struct class *class,
@@ -175,7 +178,7 @@ static int read_parts(const struct huggingface_source *source, const struct clas
         return -1;
     if (read_boolean(source, "tie_word_embeddings", &config->model.tied_head)) return -1;
     if (read_bias(source, class, config) || read_rope(source, config)) return -1;
-    return check_window(source, config);
+    return read_window(source, config);
 }
 
 int huggingface_read_llama(struct huggingface_source *source, struct config *config) {

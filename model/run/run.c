@@ -10,6 +10,7 @@
 #include "data/text/tales.h"
 #include "kernels/backend_open.h"
 #include "model/config/config_check.h"
+#include "model/evaluate.h"
 #include "model/files/checkpoint.h"
 #include "model/lab/memory/memory_sizes.h"
 #include "model/lab/memory/memory_text.h"
@@ -44,12 +45,28 @@ static void choices_path(char *path, const char *run_directory) {
     snprintf(path, CHOICES_PATH_MAX, "%s/products.txt", run_directory);
 }
 
+static int64_t validation_batches(const struct run *run) {
+    int64_t batches = run->config.eval.batches;
+    int64_t all = (int64_t)run->val.loader.sequence_count / run->config.train.micro_batch_size;
+    /* No sequence counts twice but where there is less than a batch. */
+    if (batches > all) batches = all > 0 ? all : 1;
+    return batches;
+}
+
+/* What would fail at the first validation is said at the start. */
+static int check_validation(const struct run *run, struct error *error) {
+    int64_t sequences = validation_batches(run) * run->config.train.micro_batch_size;
+    if (loader_counted(&run->val.loader, 0, (uint64_t)sequences) > 0) return 0;
+    return evaluate_refuse(sequences, error);
+}
+
 /* A plan can be made before the data are there; a run cannot. */
 static int open_data(struct run *run, bool required, struct error *error) {
     const struct config *config = &run->config;
     int failed = source_open(&run->train, config, config->data.train, false, error);
     if (!failed && config->data.val[0])
-        failed = source_open(&run->val, config, config->data.val, true, error);
+        failed = source_open(&run->val, config, config->data.val, true, error) ||
+                 check_validation(run, error);
     if (!failed || required) return failed;
     print_notes("note", error->text);
     error->text[0] = 0;
@@ -155,11 +172,7 @@ static int save(struct run *run, struct error *error) {
 
 static int validate(struct run *run, struct error *error) {
     double loss;
-    const struct config *config = &run->config;
-    int64_t step = run->trainer.state.step, batches = config->eval.batches;
-    int64_t all = (int64_t)run->val.loader.sequence_count / config->train.micro_batch_size;
-    /* No sequence counts twice but where there is less than a batch. */
-    if (batches > all) batches = all > 0 ? all : 1;
+    int64_t step = run->trainer.state.step, batches = validation_batches(run);
     int status = trainer_evaluate(&run->trainer, &loss, &run->val.loader, batches, error);
     if (status) return status == RESULT_STOPPED ? 0 : -1;
     report_validation(&run->report, step, loss);

@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     const int fd = fuzz_file(path, image, image_bytes);
     unlink(name);
     require(symlink(path, name) == 0);
-    if (token_mask_open(&mask, shard, tokens, &error) == 0) {
+    if (token_mask_open(&mask, shard, tokens, false, &error) == 0) {
         uint64_t counted = 0;
         require(image_bytes == TOKEN_MASK_HEADER_BYTES + (tokens + 7) / 8);
         for (uint64_t i = 0; i < tokens; i++) {

@@ -103,7 +103,12 @@ Test(evaluate, only_what_counts_is_averaged) {
     memset(mask, 0xff, sizeof mask);
     cr_expect_eq(eval_loss(&rig, 1, 7), all, "all count");
     memset(mask, 0, sizeof mask);
-    cr_expect_eq(eval_loss(&rig, 2, 7), 0, "none counts");
+    struct eval_rig none;
+    double ignored;
+    eval_open(&none, &rig, 2, 7);
+    cr_expect_eq(evaluate(&none.evaluator, &ignored, &rig.loader, 7, &rig.error), -1);
+    cr_expect_not_null(strstr(rig.error.text, "no token of the first 7 sequences"));
+    eval_close(&none, &rig);
     for (int i = 1; i <= RIG_LENGTH; i++) mask[i / 8] |= (uint8_t)(1 << i % 8);
     for (int64_t batch = 1; batch <= 8; batch++)
         cr_expect_float_eq(eval_loss(&rig, batch, 7), first, 1e-6 * first, "the first sequence");

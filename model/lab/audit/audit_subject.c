@@ -72,6 +72,15 @@ static int open_reference(struct subject *subject, struct trainer *reference, co
     return status;
 }
 
+static int check_counted(const struct subject *subject, struct error *error) {
+    if (subject_counted(subject, 0, subject->repetitions) > 0) return 0;
+    return fail(error,
+                "no token of the %d micro-batches that the audit looks at counts in the loss: all "
+                "are prompts\nlook at more of them (--repetitions), or use longer sequences "
+                "(data.seq_len)",
+                subject->repetitions);
+}
+
 int subject_open(struct subject *subject, struct trainer *reference, const struct config *config,
                  const char *from, struct error *error) {
     set_config(&subject->config, config);
@@ -85,7 +94,7 @@ int subject_open(struct subject *subject, struct trainer *reference, const struc
     if (setup_backend(&subject->be, config, NULL, error)) return -1;
     subject->open = true;
     if (source_open(&subject->text, config, config->data.train, false, error) == 0 &&
-        open_reference(subject, reference, from, error) == 0)
+        open_reference(subject, reference, from, error) == 0 && check_counted(subject, error) == 0)
         return 0;
     subject_close(subject);
     return -1;

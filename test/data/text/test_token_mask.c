@@ -174,6 +174,13 @@ Test(token_mask, begins_where_it_is_needed) {
     cr_expect_eq(tokens.counted, 17);
     cr_expect_not(token_mask_counts(&tokens.shards[0].mask, 14));
     tokens_close(&tokens);
+    /* Its shard says that it is there: without it all tokens would count. */
+    cr_assert_eq(unlink(in_folder("set_000000.mask")), 0);
+    cr_assert_eq(open_in_folder(&tokens, "set_*"), -1);
+    cr_expect_not_null(strstr(error.text, "the mask that belongs to this token shard"));
+    cr_assert_eq(rename(in_folder("set_000000.bin"), in_folder("other_name")), 0);
+    cr_assert_eq(open_in_folder(&tokens, "other_name"), -1);
+    cr_expect_not_null(strstr(error.text, "copy the .mask file too"));
 }
 
 Test(token_mask, is_published_and_abandoned_with_its_shard) {

@@ -224,22 +224,25 @@ Test(huggingface, qwen3_normalizes_its_heads_and_has_defaults_of_its_own) {
     cr_expect_eq(config.model.n_kv_head, 8);
 }
 
-/* Texts may be as long as the model's context, though a run's sequences are shorter. */
-Test(huggingface, a_window_shorter_than_the_context_is_refused_where_it_is_all_used) {
+/* As far as the window attention sees all before it; a run that goes further is refused. */
+Test(huggingface, a_window_ends_the_context) {
     struct config config;
-    static const char *const windows[] = {"63", "64"};
-    for (int i = 0; i < 2; i++) {
+    const size_t seq_len = (size_t)config_option_index("data.seq_len", strlen("data.seq_len"));
+    for (int64_t window = 63; window <= 65; window++) {
         char text[1000];
         snprintf(text, sizeof text,
                  "{\"model_type\":\"mistral\"," LLAMA
-                 ",\"num_key_value_heads\":4,\"sliding_window\":%s}",
-                 windows[i]);
+                 ",\"num_key_value_heads\":4,\"sliding_window\":%d}",
+                 (int)window);
         put_config(text);
-        cr_expect_eq(checkpoint_config(&config, folder, &error), i ? 0 : -1, "%s", error.text);
-        if (i == 0) expect_text(error.text, "sliding_window is 63");
+        cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
+        cr_expect_eq(config.model.n_positions, window < 64 ? window : 64);
+        cr_expect_eq(config.data.seq_len, config.model.n_positions);
         config_defaults(&config);
-        config.data.seq_len = 63;
-        cr_expect_eq(huggingface_read_config(&config, folder, &error), 0, "%s", error.text);
+        config.data.seq_len = 64;
+        config.sources[seq_len] = CONFIG_SOURCE_FILE;
+        cr_expect_eq(huggingface_read_config(&config, folder, &error), window < 64 ? -1 : 0);
+        if (window < 64) expect_text(error.text, "sliding_window is 63");
     }
 }
 
@@ -353,9 +356,10 @@ Test(huggingface, other_models_are_refused) {
         {"{\"model_type\":\"llama\"," LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\"}}",
          "factor is missing"},
         {"{\"model_type\":\"llama\"," LLAMA ",\"rope_scaling\":7}", "rope_scaling is 7"},
-        {"{\"model_type\":\"mistral\"," LLAMA ",\"sliding_window\":32}", "sliding_window is 32"},
-        {"{\"model_type\":\"qwen2\"," LLAMA ",\"sliding_window\":32,\"use_sliding_window\":true}",
-         "sliding_window is 32"},
+        {"{\"model_type\":\"mistral\"," LLAMA ",\"sliding_window\":0}", "sliding_window is 0"},
+        {"{\"model_type\":\"qwen2\"," LLAMA
+         ",\"sliding_window\":\"x\",\"use_sliding_window\":true}",
+         "sliding_window is \"x\""},
         {"{\"model_type\":\"llama\",\"num_hidden_layers\":2}", "num_attention_heads is missing"},
         {"{\"model_type\":\"mantissa\",\"n_layer\":2}", "n_head is missing"},
     };
