@@ -28,7 +28,10 @@ enum { STEPS = 10, MICRO_BATCHES = 2, BATCH = 2, LENGTH = 16, VOCABULARY = 61 };
  * by the size of a gradient, so the relative error of small ones shows in full in the final
  * weights. The gradient of qwen2's biases of keys is small for its terms: of a bias softmax sees
  * only what the rotation makes of it. transformers rounds what Qwen3's heads are normalized to
- * before the weight, where ours are rounded after the rotation only. */
+ * before the weight, where ours are rounded after the rotation only; of their weights' gradients
+ * the terms cancel more. A loss of 4 has units of 4.8e-7. The order of sums is another with every
+ * level of instructions, ours and oneDNN's: the bounds leave at least a third beyond the largest
+ * difference that was seen with any of them. */
 enum family { GPT2, LLAMA, QWEN2, QWEN3 };
 struct bounds {
     const char *fixture;
@@ -42,25 +45,25 @@ struct bounds {
 };
 
 static const struct bounds all_bounds[] = {
-    {"test/golden/gpt_fp32.safetensors", GPT2, CONFIG_PRECISION_FP32, 2e-6, 1e-6, 1e-6, 2e-6, 5e-5},
+    {"test/golden/gpt_fp32.safetensors", GPT2, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 1e-6, 2e-6, 5e-5},
     {"test/golden/gpt_bf16.safetensors", GPT2, CONFIG_PRECISION_BF16, 2e-2, 3e-3, 5e-3, 2e-2, 0.06},
     {"test/golden/gpt_fp16.safetensors", GPT2, CONFIG_PRECISION_FP16, 2.5e-3, 5e-4, 1e-3, 2.5e-3,
      0.03},
-    {"test/golden/llama_fp32.safetensors", LLAMA, CONFIG_PRECISION_FP32, 2e-6, 1e-6, 1e-6, 2e-6,
+    {"test/golden/llama_fp32.safetensors", LLAMA, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 1e-6, 2e-6,
      5e-5},
-    {"test/golden/llama_bf16.safetensors", LLAMA, CONFIG_PRECISION_BF16, 2e-2, 3e-3, 5e-3, 2e-2,
+    {"test/golden/llama_bf16.safetensors", LLAMA, CONFIG_PRECISION_BF16, 2e-2, 5e-3, 5e-3, 3e-2,
      0.06},
-    {"test/golden/llama_fp16.safetensors", LLAMA, CONFIG_PRECISION_FP16, 2.5e-3, 5e-4, 1e-3, 2.5e-3,
+    {"test/golden/llama_fp16.safetensors", LLAMA, CONFIG_PRECISION_FP16, 2.5e-3, 1e-3, 1e-3, 4e-3,
      0.03},
-    {"test/golden/qwen2_fp32.safetensors", QWEN2, CONFIG_PRECISION_FP32, 2e-6, 1e-6, 1e-6, 5e-6,
+    {"test/golden/qwen2_fp32.safetensors", QWEN2, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 1e-6, 5e-6,
      5e-5},
-    {"test/golden/qwen3_fp32.safetensors", QWEN3, CONFIG_PRECISION_FP32, 2e-6, 1e-6, 1e-6, 2e-6,
+    {"test/golden/qwen3_fp32.safetensors", QWEN3, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 1e-6, 5e-6,
      5e-5},
-    {"test/golden/qwen3_bf16.safetensors", QWEN3, CONFIG_PRECISION_BF16, 2e-2, 3e-3, 1e-2, 3e-2,
+    {"test/golden/qwen3_bf16.safetensors", QWEN3, CONFIG_PRECISION_BF16, 3e-2, 5e-3, 1e-2, 4e-2,
      0.06},
-    {"test/golden/qwen3_fp16.safetensors", QWEN3, CONFIG_PRECISION_FP16, 2.5e-3, 5e-4, 2e-3, 4e-3,
+    {"test/golden/qwen3_fp16.safetensors", QWEN3, CONFIG_PRECISION_FP16, 2.5e-3, 1e-3, 2e-3, 6e-3,
      0.03},
-    {"test/golden/llama_masked_fp32.safetensors", LLAMA, CONFIG_PRECISION_FP32, 2e-6, 1e-6, 1e-6,
+    {"test/golden/llama_masked_fp32.safetensors", LLAMA, CONFIG_PRECISION_FP32, 2e-6, 2e-6, 1e-6,
      2e-6, 5e-5},
 };
 
