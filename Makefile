@@ -90,7 +90,7 @@ endif
 CUDA ?= $(if $(NVCC),1,0)
 CUDA_SOURCES :=
 ifneq ($(EMULATED),)
-CUDA_SOURCES := $(wildcard kernels/cuda/*.cu)
+CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/ranks/*.cu)
 EMULATOR     := test/cuda_emulator/cuda_emulator
 EMULATE      := -std=c++17 -g -I. -include $(EMULATOR).h \
                 $(addprefix -isystem ,$(filter-out /usr/include,$(CUDA_HEADERS))) \
@@ -107,7 +107,7 @@ else ifeq ($(CUDA),1)
 ifeq ($(NVCC),)
 $(error CUDA=1, but there is no nvcc: install the CUDA toolkit, or set NVCC=PATH)
 endif
-CUDA_SOURCES := $(wildcard kernels/cuda/*.cu)
+CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/ranks/*.cu)
 NVCC_OPTIONS := -std=c++17 -O3 -lineinfo -I. -MMD -MP \
   -Xcompiler -Wall,-Wextra,-Werror=switch,-fno-exceptions,-fno-threadsafe-statics \
   $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch)) \
@@ -128,6 +128,7 @@ MODEL_ROOMS     := model/architecture model/config model model/files model/lab/p
 sources_in       = $(wildcard $(1:%=%/*.c))
 DATA_SOURCES    := $(filter-out data/text/prepare.c,$(call sources_in,$(DATA_ROOMS)))
 LIBRARY_SOURCES := $(DATA_SOURCES) $(wildcard kernels/*.c) \
+                   $(filter-out %/mpi_module.c,$(wildcard kernels/ranks/*.c)) \
                    $(filter-out model/lab/compare/compare.c,$(call sources_in,$(MODEL_ROOMS))) \
                    $(addprefix kernels/cpu/,autotune.c cpu_backend.c level.c products.c waiting.c \
                      $(if $(filter 1,$(ONEDNN)),onednn.c,plain_library.c))

@@ -3,6 +3,8 @@
 #include <assert.h>
 #include <stdio.h>
 
+#include "kernels/ranks/collectives.h"
+
 #define X(name)                                                            \
     void none_##name(struct backend *be, const struct name##_args *args) { \
         (void)be;                                                          \
@@ -12,6 +14,7 @@ OPERATIONS(X)
 #undef X
 
 void backend_close(struct backend *be) {
+    be->collectives->functions->close(be->collectives);
     if (be->workspace) backend_release(be, be->workspace);
     be->functions->close(be);
 }

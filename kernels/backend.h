@@ -10,12 +10,16 @@ enum {
     BACKEND_SLOTS = 2 /* for traffic in which nobody waits, each way: they take turns */
 };
 
+struct ranks;       /* kernels/ranks/ranks.h */
+struct collectives; /* kernels/ranks/collectives.h */
+
 struct backend_options {
     enum device device;
     int threads;         /* CPU: 0 for all cores */
     bool tf32;           /* CUDA: fp32 products may round their operands to 10 bits of fraction */
     bool autotune;       /* time the algorithms of each product, take the fastest */
     const char *choices; /* optional file of algorithms chosen before, taken if autotune is set */
+    const struct ranks *ranks; /* that train together; NULL: this process is alone */
 };
 
 enum backend_kind { BACKEND_CPU, BACKEND_CUDA };
@@ -73,7 +77,8 @@ struct backend {
      * operation can announce its workspace and prepare what it wants prepared before step 0. */
     const struct operations *op;
     const struct operations *run, *plan;
-    struct observer *observer; /* NULL: nobody watches, see kernels/observer.h */
+    struct observer *observer;             /* NULL: nobody watches, see kernels/observer.h */
+    const struct collectives *collectives; /* what goes to and from other ranks; never NULL */
 
     const struct device_functions *functions;
     struct backend_description device;

@@ -5,6 +5,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/waiting.h"
+#include "kernels/ranks/collectives.h"
 #ifdef WITH_CUDA
 #include "kernels/cuda/cuda_backend.h"
 #endif
@@ -36,5 +37,7 @@ int backend_open(struct backend *be, const struct backend_options *options, stru
     if (options->device != DEVICE_CPU) status = cuda_backend_open(be, options, error);
     if (status == RESULT_NONE && options->device != DEVICE_CUDA)
         status = cpu_backend_open(be, options, error);
-    return status ? -1 : 0;
+    if (status) return -1;
+    be->collectives = &collectives_alone;
+    return 0;
 }

@@ -12,20 +12,23 @@ data/text            data/base
 kernels              data/base
 kernels/cpu          data/base kernels
 kernels/cuda         data/base kernels
+kernels/ranks        data/base kernels kernels/cuda
 model/architecture   kernels
 model/config         data/base kernels model/architecture
-model                data/base data/text kernels model/architecture model/config
-model/files          data/base data/text kernels model/architecture model/config model
+model                data/base data/text kernels kernels/ranks model/architecture model/config
+model/files          data/base data/text kernels kernels/ranks model/architecture model/config model
 model/lab/page       data/base
-model/lab/memory     data/base kernels model/architecture model/config model model/lab/page
-model/run            data/base data/text kernels model/architecture model/config model model/files model/lab/memory
+model/lab/memory     data/base kernels kernels/ranks model/architecture model/config model model/lab/page
+model/run            data/base data/text kernels kernels/ranks model/architecture model/config model model/files model/lab/memory
 model/lab/audit      data/base kernels model/architecture model/config model model/files model/lab/page model/run
 model/lab/compare    data/base model/lab/page
-.                    data/base kernels model/config model/files model/run model/lab/audit
+.                    data/base kernels kernels/ranks model/config model/files model/run model/lab/audit
 '
-# The one door to the devices.
-exceptions='kernels/backend_open kernels/cpu
-kernels/backend_open kernels/cuda'
+# The one door to the devices, and the pair that closes what it opened.
+exceptions='kernels/backend kernels/ranks
+kernels/backend_open kernels/cpu
+kernels/backend_open kernels/cuda
+kernels/backend_open kernels/ranks'
 
 # "FILE HEADER" for each include of a header of ours.
 includes=$(find data kernels model train.c '(' -name '*.[ch]' -o -name '*.cu' -o -name '*.inc' ')' -print0 |

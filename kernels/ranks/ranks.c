@@ -1,0 +1,68 @@
+#include "kernels/ranks/ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct ranks ranks_alone = {.rank = 0, .size = 1, .local_rank = 0, .local_size = 1};
+
+/* What launchers tell each process: how many there are. */
+int ranks_launched(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *value = getenv(names[i]);
+        int count = value ? atoi(value) : 0;
+        if (count > 0) return count;
+    }
+    return 1;
+}
+
+int ranks_open(struct ranks *ranks, const char *program, struct error *error) {
+    (void)program;
+    *ranks = ranks_alone;
+    if (ranks_launched() == 1) return 0;
+    return fail(error, "this program was built without MPI");
+}
+
+void ranks_close(struct ranks *ranks) {
+    if (ranks->size > 1) ranks->functions->close(ranks);
+    *ranks = ranks_alone;
+}
+
+void ranks_gather(const struct ranks *ranks, void *all, const void *own, size_t bytes) {
+    if (ranks->size > 1) ranks->functions->gather(ranks, all, own, bytes);
+    else memmove(all, own, bytes);
+}
+
+int64_t ranks_max(const struct ranks *ranks, int64_t value) {
+    int64_t all[RANKS_MAX];
+    ranks_gather(ranks, all, &value, sizeof value);
+    for (int rank = 0; rank < ranks->size; rank++)
+        if (all[rank] > value) value = all[rank];
+    return value;
+}
+
+void ranks_barrier(const struct ranks *ranks) {
+    ranks_max(ranks, 0);
+}
+
+/* What each rank tells of itself when all have to agree. */
+struct outcome {
+    int32_t status;
+    char text[ERROR_MAX];
+};
+
+int ranks_agree(const struct ranks *ranks, int status, struct error *error) {
+    if (ranks_max(ranks, status != 0) == 0) return 0;
+    if (ranks->size == 1) return -1;
+    struct outcome own = {status, ""}, *all = malloc((size_t)ranks->size * sizeof *all);
+    if (!all) ranks_abort(ranks, 1);
+    if (status) memcpy(own.text, error->text, sizeof own.text);
+    ranks_gather(ranks, all, &own, sizeof own);
+    int first = 0;
+    while (!all[first].status) first++;
+    if (first == 0) fail(error, "%s", all[first].text);
+    else fail(error, "rank %d: %s", first, all[first].text);
+    free(all);
+    return -1;
+}
