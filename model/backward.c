@@ -1,5 +1,6 @@
 #include "model/backward.h"
 
+#include "model/exchange.h"
 #include "model/forward.h"
 
 /* The next operation writes the gradient of an activation. */
@@ -128,7 +129,9 @@ void gpt_backward(struct gpt *gpt) {
     struct activations *all = &gpt->activations;
     const struct activation_gradients *d = &all->gradients;
     const struct parameters *w = &gpt->weights, *dw = &gpt->dweights;
+    struct exchange *exchange = gpt->completes ? gpt->exchange : NULL;
     int64_t last = gpt->shape.n_layer - 1;
+    exchange_gradients(exchange, gpt->shape.n_layer);
     tell_norm(gpt, ACTIVATION_residual_final, 0, ACTIVATION_mlp_projection, last);
     normalize_backward(gpt, &d->mlp_projection, &d->lnf_out, &all->residual_final, &all->lnf_mean,
                        &all->lnf_rstd, &w->lnf_weight, &dw->lnf_weight, &dw->lnf_bias, true);
@@ -151,4 +154,5 @@ void gpt_backward(struct gpt *gpt) {
     OP(gpt->be, embedding_backward, .dtoken_table = &dw->wte,
        .dposition_table = learned ? &dw->wpe : NULL, .dout = &d->residual_in, .tokens = all->tokens,
        .sequence_length = gpt->shape.sequence_length);
+    exchange_gradients(exchange, -1);
 }

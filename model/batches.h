@@ -20,10 +20,12 @@ int batches_open(struct batches *batches, struct backend *be, int64_t rows, stru
 void batches_close(struct batches *batches);
 
 /* The place of a micro-batch in the order of samples, and the tokens of a step: functions of the
- * config and the number of steps before it alone, so a run can stop and go on anywhere. */
+ * config and the number of steps before it alone, so a run can stop and go on anywhere. The
+ * micro-batches of a step are counted over all ranks: those of rank 0 come first. */
 static inline int64_t batches_first_sample(const struct config *config, int64_t step,
                                            int64_t micro) {
-    return (step * config->train.grad_accum_steps + micro) * config->train.micro_batch_size;
+    int64_t micros = config->rank_count * config->train.grad_accum_steps;
+    return (step * micros + micro) * config->train.micro_batch_size;
 }
 
 static inline int64_t batches_step_tokens(const struct config *config) {

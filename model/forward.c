@@ -1,5 +1,7 @@
 #include "model/forward.h"
 
+#include "model/exchange.h"
+
 #include <assert.h>
 
 /* The rows of the batch in place that a pass computes: all, those of a prompt, or one. */
@@ -224,8 +226,10 @@ static void normalize_out(const struct pass *pass, int64_t l) {
 }
 
 static void run(const struct pass *pass) {
+    exchange_weights_arrived(pass->gpt->exchange, -1);
     embed(pass);
     for (int64_t l = 0; l < pass->gpt->shape.n_layer; l++) {
+        exchange_weights_arrived(pass->gpt->exchange, l);
         masters_cast(&pass->gpt->masters, pass->gpt->be, l);
         attention_block(pass, l);
         normalize_mid(pass, l);
@@ -288,6 +292,7 @@ void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight) {
     struct backend *be = gpt->be;
     struct activations *a = &gpt->activations;
     const struct gpt_shape *s = &gpt->shape;
+    exchange_weights_arrived(gpt->exchange, s->n_layer);
     masters_cast(&gpt->masters, be, -1);
     for (int64_t first = 0; first < s->rows; first += s->logit_rows) {
         int64_t rows = s->rows - first < s->logit_rows ? s->rows - first : s->logit_rows;

@@ -24,6 +24,7 @@ struct memory_plan {
     size_t lower;  /* 16-bit weights beside them */
     size_t gradients, moments, activations;
     size_t batches, workspace; /* of a trainer; those of other uses are not planned */
+    size_t exchange;           /* of gradients and sums on their way to other ranks */
     size_t library;            /* of the library of products itself; an estimate */
     size_t total;
     size_t host; /* of the host, for what is offloaded; no part of the total */
@@ -48,6 +49,8 @@ struct written {
     int64_t first_row, rows;
 };
 
+struct exchange;
+
 struct gpt {
     struct backend *be;
     struct written written;    /* holds for one operation: a watcher clears it */
@@ -57,6 +60,7 @@ struct gpt {
     /* Whether the backward pass adds to the gradients of matrices or replaces them, as the first
      * micro-batch of a step does; everything else is always added to. See gpt_clear_gradients. */
     bool accumulate;
+    bool completes; /* the backward pass is the last of a step: gradients go to other ranks */
     enum gpt_use use;
     enum sharing sharing;
     bool offload;   /* the optimizer's state is in memory of the host */
@@ -65,6 +69,7 @@ struct gpt {
     struct parameter *list; /* stb_ds array, in the order of the flat arrays */
     int64_t count;          /* elements of a flat array */
 
+    struct exchange *exchange; /* with other ranks; NULL: there is none (model/exchange.h) */
     struct masters masters;
     struct tensor gradients;           /* [count] */
     struct parameters weights;         /* what operations read */

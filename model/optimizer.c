@@ -26,9 +26,9 @@ static struct rounding_key rounding_key(uint64_t seed, int64_t step) {
 static void carve(struct optimizer *optimizer, struct arena *arena, struct arena *host) {
     const struct gpt *gpt = optimizer->gpt;
     enum dtype dtype = gpt->precision.moments;
+    int64_t own = optimizer->exchange.shards.own_count;
     for (int moment = 0; moment < 2; moment++)
-        optimizer->moments[moment] =
-            arena_tensor(gpt->offload ? host : arena, dtype, gpt->count, 0);
+        optimizer->moments[moment] = arena_tensor(gpt->offload ? host : arena, dtype, own, 0);
     if (!gpt->offload) return;
     int64_t count = optimizer->window_count;
     for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
@@ -42,12 +42,20 @@ static void carve(struct optimizer *optimizer, struct arena *arena, struct arena
 int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct config *config,
                    struct error *error) {
     struct arena measure = {0}, host = {0};
+    if (gpt->offload && gpt->be->collectives->ranks->size > 1)
+        return fail(error, "offload.optimizer: not with several ranks, which divide the moments "
+                           "anyway (ranks.shard)\nleave it out");
     int64_t window = gpt->be->device.window_count;
     *optimizer = (struct optimizer){
         .gpt = gpt, .config = config, .window_count = window < gpt->count ? window : gpt->count};
+    if (exchange_open(&optimizer->exchange, gpt->be, config, &gpt->precision, gpt->list,
+                      &gpt->masters, &gpt->gradients, error))
+        return -1;
+    if (gpt->be->collectives->ranks->size > 1) gpt->exchange = &optimizer->exchange;
     carve(optimizer, &measure, &host);
     gpt->memory.moments = measure.used;
-    gpt->memory.total += measure.used;
+    gpt->memory.exchange = optimizer->exchange.bytes;
+    gpt->memory.total += measure.used + optimizer->exchange.bytes;
     gpt->memory.host += optimizer->host_bytes = host.used;
     optimizer->state = backend_allocate(gpt->be, sizeof *optimizer->state);
     return optimizer->state ? 0 : fail(error, "out of memory");
@@ -56,6 +64,7 @@ int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct co
 int optimizer_allocate(struct optimizer *optimizer, struct error *error) {
     struct backend *be = optimizer->gpt->be;
     size_t bytes = optimizer->gpt->memory.moments, host_bytes = optimizer->host_bytes;
+    if (exchange_allocate(&optimizer->exchange, error)) return -1;
     optimizer->memory = backend_allocate(be, bytes);
     if (!optimizer->memory)
         return fail(error,
@@ -85,18 +94,30 @@ void optimizer_close(struct optimizer *optimizer) {
     }
     if (optimizer->memory) backend_release(be, optimizer->memory);
     if (optimizer->state) backend_release(be, optimizer->state);
+    exchange_close(&optimizer->exchange);
     memset(optimizer, 0, sizeof *optimizer);
 }
 
-static char *moment_at(const struct optimizer *optimizer, int moment, int64_t first) {
+/* at: in the array of own elements. */
+static char *moment_at(const struct optimizer *optimizer, int moment, int64_t at) {
     const struct tensor *tensor = &optimizer->moments[moment];
-    return (char *)tensor->data + (size_t)first * dtype_bytes(tensor->dtype);
+    return (char *)tensor->data + (size_t)at * dtype_bytes(tensor->dtype);
 }
 
-void optimizer_download(const struct optimizer *optimizer, int moment, void *values, int64_t first,
-                        int64_t count) {
+/* What of a range this rank has, in bucket i, and where in the array of own elements. */
+static struct rank_part own_part(const struct optimizer *optimizer, ptrdiff_t i, int64_t first,
+                                 int64_t count, int64_t *at) {
+    const struct shards *shards = &optimizer->exchange.shards;
+    const struct ranks *ranks = optimizer->gpt->be->collectives->ranks;
+    struct rank_part part = shards_overlap(shards, i, ranks, ranks->rank, first, count);
+    *at = shards->buckets[i].place + part.first - shards->buckets[i].own.first;
+    return part;
+}
+
+static void download(const struct optimizer *optimizer, int moment, void *values, int64_t at,
+                     int64_t count) {
     struct backend *be = optimizer->gpt->be;
-    const void *from = moment_at(optimizer, moment, first);
+    const void *from = moment_at(optimizer, moment, at);
     size_t bytes = (size_t)count * dtype_bytes(optimizer->moments[moment].dtype);
     if (optimizer->gpt->offload) {
         backend_stored(be);
@@ -104,8 +125,19 @@ void optimizer_download(const struct optimizer *optimizer, int moment, void *val
     } else backend_download(be, values, from, bytes);
 }
 
-void optimizer_upload(struct optimizer *optimizer, int moment, const float *values, int64_t first,
-                      int64_t count) {
+void optimizer_download(const struct optimizer *optimizer, int moment, void *values, int64_t first,
+                        int64_t count) {
+    size_t bytes = dtype_bytes(optimizer->moments[moment].dtype);
+    int64_t at;
+    for (ptrdiff_t i = 0; i < arrlen(optimizer->exchange.shards.buckets); i++) {
+        struct rank_part part = own_part(optimizer, i, first, count, &at);
+        char *to = (char *)values + (size_t)(part.first - first) * bytes;
+        if (part.count > 0) download(optimizer, moment, to, at, part.count);
+    }
+}
+
+static void upload(struct optimizer *optimizer, int moment, const float *values, int64_t at,
+                   int64_t count) {
     enum { PIECE = 8192 };
     float stored[PIECE];
     struct backend *be = optimizer->gpt->be;
@@ -114,17 +146,28 @@ void optimizer_upload(struct optimizer *optimizer, int moment, const float *valu
     for (int64_t done = 0; done < count; done += PIECE) {
         int64_t n = count - done < PIECE ? count - done : PIECE;
         size_t bytes = (size_t)n * dtype_bytes(dtype);
-        void *to = moment_at(optimizer, moment, first + done);
+        void *to = moment_at(optimizer, moment, at + done);
         dtype_store(stored, dtype, 0, values + done, (size_t)n);
         if (optimizer->gpt->offload) memcpy(to, stored, bytes);
         else backend_upload(be, to, stored, bytes);
     }
 }
 
-/* A part of a group, with the state that belongs to it. */
+void optimizer_upload(struct optimizer *optimizer, int moment, const float *values, int64_t first,
+                      int64_t count) {
+    int64_t at;
+    for (ptrdiff_t i = 0; i < arrlen(optimizer->exchange.shards.buckets); i++) {
+        struct rank_part part = own_part(optimizer, i, first, count, &at);
+        if (part.count > 0)
+            upload(optimizer, moment, values + (part.first - first), at, part.count);
+    }
+}
+
+/* Some of a rank's own part of a bucket, with the state that belongs to it. */
 struct part {
-    const struct master_group *group;
-    int64_t first, count; /* in the group */
+    const struct master_group *group; /* of the bucket */
+    int64_t first, count;             /* in the group */
+    int64_t at;                       /* in arrays of own elements */
     struct tensor moments[2];
     int16_t *remainder;
 };
@@ -133,34 +176,33 @@ static void update(struct optimizer *optimizer, const struct part *part, int64_t
     struct gpt *gpt = optimizer->gpt;
     const struct config *config = optimizer->config;
     const struct master_group *group = part->group;
-    int64_t at = group->first + part->first;
+    int64_t flat = group->first + part->first;
     struct tensor master = tensor_range(&group->master, part->first, part->count);
     struct tensor copy = tensor_range(&group->copy, part->first, part->count);
-    struct tensor gradients = tensor_range(&gpt->gradients, at, part->count);
+    struct tensor gradients = tensor_range(&gpt->gradients, flat, part->count);
     OP(gpt->be, adamw, .master = &master, .remainder = part->remainder,
        .moment1 = &part->moments[0], .moment2 = &part->moments[1],
        .copy = group->form == MASTERS_KEPT ? &copy : NULL, .gradients = &gradients,
-       .state = optimizer->state, .key = rounding_key((uint64_t)config->seed, step), .first = at,
+       .state = optimizer->state, .key = rounding_key((uint64_t)config->seed, step), .first = flat,
        .lr = schedule_lr(config, step), .beta1 = config->optimizer.beta1,
        .beta2 = config->optimizer.beta2, .epsilon = config->optimizer.eps,
        .weight_decay = group->decay ? config->optimizer.weight_decay : 0);
 }
 
-static void update_in_place(struct optimizer *optimizer, const struct master_group *group,
-                            int64_t step) {
-    struct part part = {group, 0, group->count, .remainder = group->remainder};
+static void update_in_place(struct optimizer *optimizer, const struct part *own, int64_t step) {
+    struct part part = *own;
+    if (part.group->remainder) part.remainder = part.group->remainder + part.first;
     for (int moment = 0; moment < 2; moment++)
-        part.moments[moment] =
-            tensor_range(&optimizer->moments[moment], group->first, group->count);
+        part.moments[moment] = tensor_range(&optimizer->moments[moment], part.at, part.count);
     update(optimizer, &part, step);
 }
 
-/* A part of a group in a window: what has to come and go. Returns how many transfers that are. */
+/* A part in a window: what has to come and go. Returns how many transfers that are. */
 static int transfers_of(struct transfer transfers[3], const struct optimizer *optimizer,
                         const struct part *part) {
     const struct master_group *group = part->group;
     for (int moment = 0; moment < 2; moment++) {
-        void *host = moment_at(optimizer, moment, group->first + part->first);
+        void *host = moment_at(optimizer, moment, part->at);
         size_t bytes = tensor_bytes(&part->moments[moment]);
         transfers[moment] = (struct transfer){part->moments[moment].data, host, bytes};
     }
@@ -170,21 +212,22 @@ static int transfers_of(struct transfer transfers[3], const struct optimizer *op
     return 3;
 }
 
-/* *slot goes on from group to group and begins anew with each step: so a part of the state passes
+/* *slot goes on from bucket to bucket and begins anew with each step: so a part of the state passes
  * through the same window each time. */
-static void update_in_windows(struct optimizer *optimizer, const struct master_group *group,
-                              int64_t step, int *slot) {
+static void update_in_windows(struct optimizer *optimizer, const struct part *own, int64_t step,
+                              int *slot) {
     struct backend *be = optimizer->gpt->be;
+    const struct master_group *group = own->group;
     int64_t most = optimizer->window_count;
-    for (int64_t first = 0; first < group->count; first += most) {
-        int64_t left = group->count - first, count = left < most ? left : most;
+    for (int64_t done = 0; done < own->count; done += most) {
+        int64_t left = own->count - done, count = left < most ? left : most;
         const struct optimizer_window *window = &optimizer->windows[*slot];
-        struct part part = {group, first, count, .remainder = NULL};
+        struct part part = {group, own->first + done, count, own->at + done, .remainder = NULL};
         struct transfer transfers[3];
         for (int moment = 0; moment < 2; moment++)
             part.moments[moment] = tensor_range(&window->moments[moment], 0, count);
         if (group->remainder)
-            part.remainder = group->offloaded ? window->remainder : group->remainder + first;
+            part.remainder = group->offloaded ? window->remainder : group->remainder + part.first;
         int moved = backend_plans(be) ? 0 : transfers_of(transfers, optimizer, &part);
         if (moved) backend_load(be, *slot, transfers, moved);
         update(optimizer, &part, step);
@@ -193,21 +236,51 @@ static void update_in_windows(struct optimizer *optimizer, const struct master_g
     }
 }
 
-void optimizer_step(struct optimizer *optimizer, int64_t step) {
-    struct gpt *gpt = optimizer->gpt;
-    const struct config *config = optimizer->config;
-    int64_t count = backend_squares(gpt->be, &gpt->gradients);
-    double *squares = backend_workspace(gpt->be, (size_t)count * sizeof *squares);
-    OP(gpt->be, gradient_squares, .squares = squares, .gradients = &gpt->gradients,
-       .state = optimizer->state);
-    OP(gpt->be, gradient_norm, .state = optimizer->state, .squares = squares, .count = count,
-       .grad_clip = (float)config->optimizer.grad_clip);
-    int slot = 0;
-    for (ptrdiff_t i = 0; i < arrlen(gpt->masters.groups); i++) {
-        const struct master_group *group = &gpt->masters.groups[i];
-        if (gpt->offload) update_in_windows(optimizer, group, step, &slot);
-        else update_in_place(optimizer, group, step);
+/* The sums of squares of the gradients in own parts, and from those of all ranks the norm. */
+static void find_norm(struct optimizer *optimizer) {
+    struct backend *be = optimizer->gpt->be;
+    struct exchange *exchange = &optimizer->exchange;
+    const struct ranks *ranks = be->collectives->ranks;
+    int64_t count = exchange->squares_count;
+    size_t bytes = (size_t)count * sizeof(double);
+    double *all = ranks->size > 1 ? exchange->squares : backend_workspace(be, bytes);
+    double *own = all ? all + ranks->rank * count : NULL;
+    struct rank_part run;
+    if (ranks->size > 1) OP(be, clear, .data = own, .bytes = bytes);
+    for (ptrdiff_t i = 0; shards_run(&run, &i, &exchange->shards, ranks, ranks->rank);) {
+        struct tensor gradients = tensor_range(&optimizer->gpt->gradients, run.first, run.count);
+        OP(be, gradient_squares, .squares = own, .gradients = &gradients,
+           .state = optimizer->state);
+        if (own) own += backend_squares(be, &gradients);
     }
+    exchange_sums(exchange, &optimizer->state->loss);
+    OP(be, gradient_norm, .state = optimizer->state, .squares = all, .count = ranks->size * count,
+       .grad_clip = (float)optimizer->config->optimizer.grad_clip);
+}
+
+/* In the order in which the next forward pass wants them; vectors, which it wants with the first
+ * layer, are the last bucket and small. */
+static void update_all(struct optimizer *optimizer, int64_t step) {
+    struct gpt *gpt = optimizer->gpt;
+    struct shards *shards = &optimizer->exchange.shards;
+    int slot = 0;
+    for (ptrdiff_t i = 0; i < arrlen(shards->buckets); i++) {
+        const struct bucket *bucket = &shards->buckets[i];
+        const struct master_group *group = &gpt->masters.groups[bucket->group];
+        struct part own = {group, bucket->own.first - group->first, bucket->own.count,
+                           bucket->place, .remainder = NULL};
+        if (own.count > 0 && gpt->offload) update_in_windows(optimizer, &own, step, &slot);
+        else if (own.count > 0) update_in_place(optimizer, &own, step);
+        exchange_weights(&optimizer->exchange, bucket);
+    }
+}
+
+void optimizer_step(struct optimizer *optimizer, int64_t step) {
+    const struct config *config = optimizer->config;
+    struct gpt *gpt = optimizer->gpt;
+    exchange_gradients_arrived(&optimizer->exchange);
+    find_norm(optimizer);
+    update_all(optimizer, step);
     OP(gpt->be, loss_scale_update, .state = optimizer->state, .dynamic = gpt->precision.scale_loss,
        .growth_factor = (float)config->loss_scale.growth_factor,
        .backoff_factor = (float)config->loss_scale.backoff_factor,

@@ -1,10 +1,12 @@
 /* AdamW over all parameters, with the gradients' norm, the skipping of what is not finite, and the
- * loss scale. Parameters are updated in groups: those that weight decay applies to, and the rest.
- */
+ * loss scale. Where several ranks train together each updates its own part of every bucket
+ * (model/shards.h), has the moments of that part only, and agrees with the others about the norm
+ * and the skipping. */
 #pragma once
 
 #include "data/base/error.h"
 #include "model/config/config.h"
+#include "model/exchange.h"
 #include "model/gpt.h"
 
 /* Device memory through which offloaded state passes. */
@@ -17,8 +19,9 @@ struct optimizer {
     struct gpt *gpt;
     const struct config *config;
     struct step_state *state; /* backend memory */
-    struct tensor moments[2]; /* [count] fp32 or bf16, in the order of the flat arrays; memory of
-                               * the host if gpt->offload */
+    struct exchange exchange; /* with other ranks; of one rank it holds the buckets */
+    struct tensor moments[2]; /* [own_count] fp32 or bf16, of the own parts of all buckets; memory
+                               * of the host if gpt->offload */
     int64_t window_count;     /* W: elements whose state is on the device at a time */
     struct optimizer_window windows[BACKEND_SLOTS]; /* if gpt->offload */
     void *memory, *host_memory;                     /* NULL until optimizer_allocate */
@@ -34,8 +37,9 @@ void optimizer_close(struct optimizer *optimizer);
 /* Allocates the moments, which become zero. */
 int optimizer_allocate(struct optimizer *optimizer, struct error *error);
 
-/* Elements first .. first + count of moment 0 or 1, between steps. They are downloaded in their
- * dtype, and uploaded from fp32, rounded to nearest. */
+/* Elements first .. first + count of the flat order, of moment 0 or 1, between steps: those that
+ * are in own parts, the others are left alone. They are downloaded in their dtype, and uploaded
+ * from fp32, rounded to nearest. */
 void optimizer_download(const struct optimizer *optimizer, int moment, void *values, int64_t first,
                         int64_t count);
 void optimizer_upload(struct optimizer *optimizer, int moment, const float *values, int64_t first,

@@ -17,8 +17,9 @@ enum {
 };
 
 /* Forward and backward of the micro-batch in place. */
-static void accumulate(struct trainer *trainer, float weight) {
+static void accumulate(struct trainer *trainer, float weight, bool last) {
     struct gpt *gpt = &trainer->gpt;
+    gpt->completes = last;
     gpt_forward(gpt);
     gpt_loss(gpt, &trainer->optimizer.state->loss_scale, weight);
     OP(trainer->be, loss_sum, .total = &trainer->optimizer.state->loss,
@@ -40,8 +41,8 @@ static void plan(struct trainer *trainer) {
     struct memory_plan *memory = &trainer->gpt.memory;
     backend_plan_begin(be);
     begin_step(trainer);
-    accumulate(trainer, 1);
-    if (trainer->config->train.grad_accum_steps > 1) accumulate(trainer, 1);
+    accumulate(trainer, 1, true);
+    if (trainer->config->train.grad_accum_steps > 1) accumulate(trainer, 1, true);
     optimizer_step(&trainer->optimizer, trainer->state.step);
     if (config->sample.every > 0) sample_plan(&trainer->gpt);
     be->op = be->run;
@@ -119,10 +120,12 @@ int trainer_begin_step(struct trainer *trainer, const struct loader *loader, str
     gpt_set_batch(&trainer->gpt, config->train.micro_batch_size, config->data.seq_len);
     begin_step(trainer);
     float weight = batches_weight(config, loader, trainer->state.step);
-    for (int64_t micro = 0; micro < config->train.grad_accum_steps; micro++) {
-        int64_t first_sample = batches_first_sample(config, trainer->state.step, micro);
+    int64_t micros = config->train.grad_accum_steps;
+    for (int64_t micro = 0; micro < micros; micro++) {
+        int64_t first_sample = batches_first_sample(config, trainer->state.step,
+                                                    be->collectives->ranks->rank * micros + micro);
         if (batches_put(&trainer->batches, &trainer->gpt, loader, first_sample, error)) return -1;
-        accumulate(trainer, weight);
+        accumulate(trainer, weight, micro + 1 == micros);
     }
     double lr = schedule_lr(config, trainer->state.step);
     optimizer_step(&trainer->optimizer, trainer->state.step);
@@ -158,9 +161,14 @@ int trainer_end_step(struct trainer *trainer, struct step_report *report, struct
     return check_overflow(trainer, queued->step, error);
 }
 
+void trainer_settle(struct trainer *trainer) {
+    assert(trainer->unfinished == 0);
+    exchange_settle(&trainer->optimizer.exchange);
+}
+
 int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,
                      int64_t batches, struct error *error) {
-    assert(trainer->unfinished == 0);
+    trainer_settle(trainer);
     struct evaluator evaluator = {
         .gpt = &trainer->gpt,
         .batches = &trainer->batches,

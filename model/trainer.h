@@ -75,6 +75,10 @@ int trainer_begin_step(struct trainer *trainer, const struct loader *loader, str
  * gradients stay infinite where backing off cannot help any more. */
 int trainer_end_step(struct trainer *trainer, struct step_report *report, struct error *error);
 
+/* Between steps, when none is unfinished: waits for the weights that other ranks updated, so that
+ * others than the next step may use them. */
+void trainer_settle(struct trainer *trainer);
+
 /* Mean loss over the targets that count of `batches` micro-batches from the first sequence on; the
  * weights do not change. Returns RESULT_STOPPED, without a loss, once trainer->stop asks for it. */
 int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,

@@ -55,6 +55,7 @@ enum config_dtype { CONFIG_DTYPE_FLOAT32, CONFIG_DTYPE_LOWER };
 enum config_moments { CONFIG_MOMENTS_FLOAT32, CONFIG_MOMENTS_BFLOAT16 };
 enum config_copy { CONFIG_COPY_AUTO, CONFIG_COPY_SPLIT, CONFIG_COPY_KEPT, CONFIG_COPY_CAST };
 enum config_recompute { CONFIG_RECOMPUTE_NONE, CONFIG_RECOMPUTE_GELU, CONFIG_RECOMPUTE_LAYER };
+enum config_shard { CONFIG_SHARD_OPTIMIZER, CONFIG_SHARD_NONE };
 enum config_resume { CONFIG_RESUME_NEVER, CONFIG_RESUME_AUTO };
 
 /* Who gave a key its value; a larger one wins. */
@@ -97,6 +98,7 @@ struct config {
         int64_t steps;
         double minutes; /* of one process; 0: no limit */
         int64_t micro_batch_size, grad_accum_steps;
+        int64_t batch_tokens; /* 0: grad_accum_steps says */
         enum config_recompute recompute;
     } train;
     struct {
@@ -123,6 +125,10 @@ struct config {
         bool optimizer;
     } offload;
     struct {
+        enum config_shard shard;
+        enum config_dtype gradients;
+    } ranks;
+    struct {
         double init_scale, growth_factor, backoff_factor;
         int64_t growth_interval;
         double min_scale;
@@ -147,6 +153,8 @@ struct config {
         int64_t every;
         bool metrics;
     } log;
+
+    int64_t rank_count; /* processes that train together: no key, their launcher decides; >= 1 */
 
     /* enum config_source of each row of the table; ask config_given(). */
     unsigned char sources[CONFIG_OPTION_LIMIT];

@@ -74,6 +74,23 @@ void config_resolve(struct config *config) {
     if (!config_given(config, "data.val") && strcmp(config->data.train, "tales") != 0)
         config->data.val[0] = '\0';
     if (!config_given(config, "eval.every") && config->data.val[0] == '\0') config->eval.every = 0;
+    int64_t micro = config->train.micro_batch_size * config->data.seq_len;
+    if (config->train.batch_tokens >= micro)
+        config->train.grad_accum_steps = config->train.batch_tokens / micro;
+}
+
+int config_share(struct config *config, int rank_count, struct error *error) {
+    int64_t tokens = config->train.batch_tokens;
+    int64_t micro = config->train.micro_batch_size * config->data.seq_len * rank_count;
+    config->rank_count = rank_count;
+    if (tokens == 0) return 0;
+    config->train.grad_accum_steps = tokens / micro;
+    if (tokens % micro == 0) return 0;
+    return fail(error,
+                "train.batch_tokens is %" PRId64 ", but %d ranks take a multiple of %" PRId64
+                " tokens (train.micro_batch_size * data.seq_len * ranks)\nset it to %" PRId64
+                ", or choose another micro-batch or number of ranks",
+                tokens, rank_count, micro, (tokens + micro - 1) / micro * micro);
 }
 
 int64_t config_parameter_count(const struct config *config) {
@@ -199,6 +216,14 @@ static int check_data(const struct config_check *check) {
                              " tokens; at most %" PRId64
                              " fit in one pass.\nLower it and raise train.grad_accum_steps.",
                              micro, (int64_t)CONFIG_MICRO_TOKENS_MAX);
+    if (c->train.batch_tokens % micro != 0)
+        return config_refuse(check, "train.batch_tokens",
+                             "train.batch_tokens is %" PRId64
+                             ", no multiple of the %" PRId64
+                             " tokens of a micro-batch (train.micro_batch_size * data.seq_len).\n"
+                             "Set it to %" PRId64 ", or choose another micro-batch.",
+                             c->train.batch_tokens, micro,
+                             (c->train.batch_tokens + micro - 1) / micro * micro);
     double tokens = (double)micro * (double)c->train.grad_accum_steps * (double)c->train.steps;
     if (tokens > RUN_TOKENS_MAX)
         return config_refuse(check, "train.steps",

@@ -32,6 +32,7 @@ static const char *const rope_scaling_words[] = {"none", "llama3", NULL};
 static const char *const mlp_words[] = {"gelu", "swiglu", NULL};
 static const char *const bias_words[] = {"all", "qkv", "none", NULL};
 static const char *const recompute_words[] = {"none", "gelu", "layer", NULL};
+static const char *const shard_words[] = {"optimizer", "none", NULL};
 static const char *const resume_words[] = {"never", "auto", NULL};
 
 /* The key is spelled once: it is the path of the field as well, and a row whose field has another
@@ -182,7 +183,11 @@ const struct config_option config_options[] = {
     INTEGER(train.micro_batch_size, 8, 1, 65536,
             HELP("Sequences per forward and backward pass; memory grows with it.")),
     INTEGER(train.grad_accum_steps, 1, 1, 65536,
-            HELP("Micro-batches whose gradients add up to one step.")),
+            HELP("Micro-batches of each rank whose gradients add up to one step.")),
+    INTEGER(train.batch_tokens, 0, 0, 1e12,
+            HELP("Tokens of one step, of all ranks together: grad_accum_steps is then worked out "
+                 "from it, for any number of ranks. 0 = micro_batch_size x grad_accum_steps x "
+                 "seq_len x ranks.")),
     ENUM(train.recompute, CONFIG_RECOMPUTE_NONE, recompute_words,
          HELP("What the backward pass computes once more instead of keeping it: less memory, the "
               "same bits. gelu: each layer's GELU; layer: all of a layer but its input.")),
@@ -226,6 +231,13 @@ const struct config_option config_options[] = {
     BOOLEAN(offload.optimizer, false,
             HELP("GPU only: moments, and the remainders of split weights, stay in memory of the "
                  "host and pass through the GPU during the update.")),
+
+    ENUM(ranks.shard, CONFIG_SHARD_OPTIMIZER, shard_words,
+         HELP("What several ranks divide among them. optimizer: each updates a part of the weights "
+              "and has the moments of that part only; none: each updates all.")),
+    ENUM(ranks.gradients, CONFIG_DTYPE_FLOAT32, dtype_words,
+         HELP("How gradients travel between ranks; lower = in the 16-bit type of the run: half the "
+              "traffic, rounded once more.")),
 
     NUMBER(loss_scale.init_scale, 65536, 1e-6, 0x1p32, HELP("First loss scale.")),
     NUMBER(loss_scale.growth_factor, 2, 1.001, 1024,
@@ -283,6 +295,7 @@ const struct config_block config_blocks[] = {
     {"gradients", "How gradients are stored."},
     {"weights", "How 16-bit weights are stored."},
     {"offload", "What is kept in memory of the host."},
+    {"ranks", "Several processes that train together; see kernels/ranks/README.md."},
     {"loss_scale", "Dynamic loss scaling; used with fp16 only."},
     {"eval", "Validation during training."},
     {"checkpoint", "What is saved, and whether to continue from it."},
@@ -395,6 +408,7 @@ static void set_default(struct config *config, const struct config_option *optio
 
 void config_defaults(struct config *config) {
     memset(config, 0, sizeof *config);
+    config->rank_count = 1;
     for (int i = 0; i < config_option_count; i++) set_default(config, &config_options[i]);
 }
 

@@ -1,0 +1,199 @@
+#include "model/exchange.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+static bool alone(const struct exchange *exchange) {
+    return !exchange || exchange->collectives->ranks->size == 1;
+}
+
+static void carve(struct exchange *exchange, struct arena *arena) {
+    int64_t count =
+        exchange->travels == exchange->gradients->dtype ? 0 : tensor_count(exchange->gradients);
+    exchange->lower = arena_tensor(arena, exchange->travels, count, 0);
+    exchange->squares =
+        arena_take(arena, (size_t)(exchange->collectives->ranks->size * exchange->squares_count) *
+                              sizeof *exchange->squares);
+    exchange->losses = arena_take(arena, (size_t)exchange->losses_count * sizeof(float));
+}
+
+/* Of the rank that has most, so that all rows are as long; with several ranks whole parts of a
+ * collective. */
+static int64_t squares_count(const struct exchange *exchange) {
+    const struct ranks *ranks = exchange->collectives->ranks;
+    int64_t most = 0;
+    for (int rank = 0; rank < ranks->size; rank++) {
+        int64_t count = 0;
+        struct rank_part run;
+        for (ptrdiff_t i = 0; shards_run(&run, &i, &exchange->shards, ranks, rank);) {
+            struct tensor part = tensor_range(exchange->gradients, run.first, run.count);
+            count += backend_squares(exchange->be, &part);
+        }
+        if (count > most) most = count;
+    }
+    return ranks->size > 1 ? round_up(most, RANKS_ALIGNMENT) : most;
+}
+
+int exchange_open(struct exchange *exchange, struct backend *be, const struct config *config,
+                  const struct precision *precision, const struct parameter *list,
+                  const struct masters *masters, const struct tensor *gradients,
+                  struct error *error) {
+    const struct ranks *ranks = be->collectives->ranks;
+    bool lower = config->ranks.gradients == CONFIG_DTYPE_LOWER && ranks->size > 1;
+    struct arena measure = {0};
+    *exchange = (struct exchange){
+        .be = be,
+        .collectives = be->collectives,
+        .masters = masters,
+        .gradients = gradients,
+        .travels = lower ? precision->lower : gradients->dtype,
+        .losses_count = ranks->size > 1 ? (int64_t)ranks->size * RANKS_ALIGNMENT : 0,
+    };
+    shards_open(&exchange->shards, list, masters, ranks,
+                config->ranks.shard == CONFIG_SHARD_OPTIMIZER);
+    exchange->squares_count = squares_count(exchange);
+    size_t buckets = (size_t)arrlen(exchange->shards.buckets);
+    exchange->gradient_tickets = calloc(buckets, sizeof(uint64_t));
+    exchange->weight_tickets = calloc(buckets, sizeof(uint64_t));
+    if (!exchange->gradient_tickets || !exchange->weight_tickets)
+        return fail(error, "out of memory");
+    if (ranks->size > 1) carve(exchange, &measure);
+    exchange->bytes = measure.used;
+    return 0;
+}
+
+int exchange_allocate(struct exchange *exchange, struct error *error) {
+    if (alone(exchange)) return 0;
+    exchange->memory = backend_allocate(exchange->be, exchange->bytes);
+    if (!exchange->memory)
+        return fail(error, "out of memory: what goes to other ranks needs %zu MiB",
+                    exchange->bytes >> 20);
+    carve(exchange, &(struct arena){exchange->memory, 0, exchange->bytes});
+    return 0;
+}
+
+void exchange_close(struct exchange *exchange) {
+    if (!exchange->be) return;
+    if (exchange->memory) {
+        exchange_settle(exchange);
+        backend_release(exchange->be, exchange->memory);
+    }
+    shards_close(&exchange->shards);
+    free(exchange->gradient_tickets);
+    free(exchange->weight_tickets);
+    memset(exchange, 0, sizeof *exchange);
+}
+
+/* The sum of all ranks in the own part, or everywhere if that part is all. */
+static void send_gradients(struct exchange *exchange, ptrdiff_t i) {
+    const struct bucket *bucket = &exchange->shards.buckets[i];
+    const struct collectives *c = exchange->collectives;
+    struct tensor data = tensor_range(exchange->gradients, bucket->first, bucket->count);
+    if (exchange->travels != exchange->gradients->dtype) {
+        struct tensor lower = tensor_range(&exchange->lower, bucket->first, bucket->count);
+        OP(exchange->be, cast, .out = &lower, .in = &data);
+        data = lower;
+    }
+    uint64_t ticket = collectives_reduce_scatter(c, data.data, data.dtype, bucket->count);
+    if (!exchange->shards.divided)
+        ticket = collectives_all_gather(c, data.data, dtype_bytes(data.dtype), bucket->count);
+    exchange->gradient_tickets[i] = ticket;
+}
+
+void exchange_gradients(struct exchange *exchange, int64_t layer) {
+    if (alone(exchange) || backend_plans(exchange->be)) return;
+    for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++)
+        if (exchange->shards.buckets[i].layer == layer) send_gradients(exchange, i);
+}
+
+void exchange_gradients_arrived(struct exchange *exchange) {
+    if (alone(exchange) || backend_plans(exchange->be)) return;
+    for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++) {
+        const struct rank_part *own = &exchange->shards.buckets[i].own;
+        collectives_wait(exchange->collectives, exchange->gradient_tickets[i]);
+        exchange->gradient_tickets[i] = 0;
+        if (exchange->travels == exchange->gradients->dtype || own->count == 0) continue;
+        struct tensor sums = tensor_range(exchange->gradients, own->first, own->count);
+        struct tensor lower = tensor_range(&exchange->lower, own->first, own->count);
+        OP(exchange->be, cast, .out = &sums, .in = &lower);
+    }
+}
+
+void exchange_sums(struct exchange *exchange, float *loss) {
+    struct backend *be = exchange->be;
+    const struct collectives *c = exchange->collectives;
+    if (alone(exchange) || backend_plans(be)) return;
+    float *own = exchange->losses + (int64_t)c->ranks->rank * RANKS_ALIGNMENT;
+    OP(be, clear, .data = exchange->losses,
+       .bytes = (size_t)exchange->losses_count * sizeof *exchange->losses);
+    OP(be, loss_sum, .total = own, .losses = loss, .count = 1, .weight = 1);
+    collectives_all_gather(c, exchange->squares, sizeof *exchange->squares,
+                           c->ranks->size * exchange->squares_count);
+    uint64_t ticket =
+        collectives_all_gather(c, exchange->losses, sizeof *own, exchange->losses_count);
+    collectives_wait(c, ticket);
+    OP(be, clear, .data = loss, .bytes = sizeof *loss);
+    OP(be, loss_sum, .total = loss, .losses = exchange->losses, .count = exchange->losses_count,
+       .weight = 1);
+}
+
+static uint64_t gather(const struct exchange *exchange, const struct bucket *bucket, void *array,
+                       size_t element_bytes) {
+    const struct master_group *group = &exchange->masters->groups[bucket->group];
+    char *first = (char *)array + (size_t)(bucket->first - group->first) * element_bytes;
+    return collectives_all_gather(exchange->collectives, first, element_bytes, bucket->count);
+}
+
+/* Whether operations read the fp32 values themselves, of a group that has others beside them:
+ * those of the embedding, and of vectors. */
+static bool reads_all(const struct exchange *exchange, const struct bucket *bucket) {
+    return bucket->embedding || !exchange->masters->groups[bucket->group].decay;
+}
+
+void exchange_weights(struct exchange *exchange, const struct bucket *bucket) {
+    if (!exchange->shards.divided || backend_plans(exchange->be)) return;
+    const struct master_group *group = &exchange->masters->groups[bucket->group];
+    uint64_t *ticket = &exchange->weight_tickets[bucket - exchange->shards.buckets];
+    if (group->form == MASTERS_KEPT)
+        *ticket = gather(exchange, bucket, group->copy.data, dtype_bytes(group->copy.dtype));
+    if (group->form != MASTERS_KEPT || reads_all(exchange, bucket))
+        *ticket = gather(exchange, bucket, group->master.data, dtype_bytes(group->master.dtype));
+    if (group->form == MASTERS_SPLIT && reads_all(exchange, bucket))
+        *ticket = gather(exchange, bucket, group->remainder, sizeof *group->remainder);
+}
+
+void exchange_weights_arrived(struct exchange *exchange, int64_t layer) {
+    if (alone(exchange) || backend_plans(exchange->be)) return;
+    for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++) {
+        if (exchange->shards.buckets[i].layer != layer) continue;
+        collectives_wait(exchange->collectives, exchange->weight_tickets[i]);
+        exchange->weight_tickets[i] = 0;
+    }
+}
+
+void exchange_settle(struct exchange *exchange) {
+    uint64_t last = 0;
+    for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++) {
+        if (exchange->weight_tickets[i] > last) last = exchange->weight_tickets[i];
+        exchange->weight_tickets[i] = 0;
+    }
+    collectives_wait(exchange->collectives, last);
+}
+
+void exchange_masters(struct exchange *exchange) {
+    uint64_t last = 0;
+    exchange_settle(exchange);
+    if (!exchange->shards.divided) return;
+    for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++) {
+        const struct bucket *bucket = &exchange->shards.buckets[i];
+        const struct master_group *group = &exchange->masters->groups[bucket->group];
+        if (reads_all(exchange, bucket)) continue;
+        if (group->form == MASTERS_SPLIT)
+            last = gather(exchange, bucket, group->remainder, sizeof *group->remainder);
+        if (group->form == MASTERS_KEPT)
+            last = gather(exchange, bucket, group->master.data, sizeof(float));
+    }
+    collectives_wait(exchange->collectives, last);
+}

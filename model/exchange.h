@@ -1,0 +1,69 @@
+/* What ranks that train together exchange in a step, through the collectives of the backend:
+ *
+ *     backward pass    gradients, bucket by bucket as they are complete: each rank gets the sum of
+ *                      its own parts, or of all where the optimizer is not divided
+ *     gradient norm    the sums of squares and the losses of all ranks
+ *     update           the weights as operations read them, bucket by bucket; the next forward
+ *                      pass waits for those of a layer when it comes to it
+ *
+ * With one rank, or an exchange that is NULL, none of this does anything; nor while the backend
+ * plans. */
+#pragma once
+
+#include "data/base/error.h"
+#include "kernels/arena.h"
+#include "kernels/backend.h"
+#include "kernels/ranks/collectives.h"
+#include "model/config/config.h"
+#include "model/shards.h"
+
+struct exchange {
+    struct backend *be;
+    const struct collectives *collectives;
+    struct shards shards;
+    const struct masters *masters;
+    const struct tensor *gradients; /* [count], of the model */
+    enum dtype travels;             /* dtype in which gradients go to other ranks */
+    struct tensor lower;            /* [count] of that dtype, if it is not that of gradients */
+    uint64_t *gradient_tickets;     /* [buckets]; 0: none under way */
+    uint64_t *weight_tickets;       /* [buckets]; likewise */
+    int64_t squares_count;          /* sums of squares of a rank's own parts: see shards_run */
+    double *squares;                /* [ranks, squares_count], with several ranks */
+    int64_t losses_count;           /* RANKS_ALIGNMENT for each rank */
+    float *losses;                  /* [losses_count]: the first of each rank's is its loss */
+    void *memory;                   /* of the arrays above; NULL until exchange_allocate */
+    size_t bytes;
+};
+
+/* Lays the exchange out for a model's list, masters and gradients, which stay the caller's. */
+int exchange_open(struct exchange *exchange, struct backend *be, const struct config *config,
+                  const struct precision *precision, const struct parameter *list,
+                  const struct masters *masters, const struct tensor *gradients,
+                  struct error *error);
+int exchange_allocate(struct exchange *exchange, struct error *error);
+void exchange_close(struct exchange *exchange);
+
+/* In the last backward pass of a step: the gradients that the pass of this layer completes, see
+ * struct bucket, may leave. */
+void exchange_gradients(struct exchange *exchange, int64_t layer);
+
+/* Operations called afterwards find the sums of all ranks in the own parts of gradients. */
+void exchange_gradients_arrived(struct exchange *exchange);
+
+/* Each rank has its row of squares, and its loss in *loss: afterwards all rows, and the sum of
+ * losses. */
+void exchange_sums(struct exchange *exchange, float *loss);
+
+/* The own part of a bucket was updated: what operations read of it may leave. */
+void exchange_weights(struct exchange *exchange, const struct bucket *bucket);
+
+/* Operations called afterwards find the weights of a layer; -1: those of no layer, among them all
+ * vectors. */
+void exchange_weights_arrived(struct exchange *exchange, int64_t layer);
+
+/* The same for all layers. */
+void exchange_settle(struct exchange *exchange);
+
+/* Makes all of the masters whole on every rank; between steps only the own parts, and what
+ * operations read, are. Afterwards they can be downloaded. */
+void exchange_masters(struct exchange *exchange);
