@@ -1,7 +1,9 @@
 #include "model/evaluate.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
+#include "kernels/ranks/collectives.h"
 #include "model/forward.h"
 
 /* The mean loss over the targets that count of the batch in place, in evaluator->sum. */
@@ -30,32 +32,92 @@ int evaluate_refuse(int64_t sequences, struct error *error) {
                 sequences);
 }
 
-int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loader,
-             int64_t sequences, struct error *error) {
+/* The mean loss of a batch, and what it counts: its share of targets that do. */
+struct batch_result {
+    double loss, weight;
+};
+
+/* A batch is queued; its loss will be in the slot's result. */
+static int begin_batch(struct evaluator *evaluator, struct batch_result *result, int slot,
+                       const struct loader *loader, int64_t first, int64_t count,
+                       struct error *error) {
     struct gpt *gpt = evaluator->gpt;
-    struct backend *be = gpt->be;
     int64_t batch = gpt->capacity.batch, length = gpt->capacity.sequence_length;
-    int64_t batches = (sequences + batch - 1) / batch;
-    double total = 0, weight = 0, batch_weight[BACKEND_SLOTS];
-    for (int64_t i = 0; i <= batches; i++) {
-        int slot = (int)(i % BACKEND_SLOTS), before = (int)((i + 1) % BACKEND_SLOTS);
+    gpt_set_batch(gpt, count, length);
+    if (batches_put(evaluator->batches, gpt, loader, first, error)) return -1;
+    uint64_t counted = loader_counted(loader, (uint64_t)first, (uint64_t)count);
+    batch_loss(evaluator, counted);
+    backend_fetch(gpt->be, slot, evaluator->results[slot], evaluator->sum, sizeof(float));
+    result->weight = (double)counted / (double)(batch * length);
+    return 0;
+}
+
+/* This rank's batches: every size-th one. The results of the others stay 0. */
+static int run_batches(struct evaluator *evaluator, struct batch_result *results,
+                       const struct loader *loader, int64_t sequences, struct error *error) {
+    struct backend *be = evaluator->gpt->be;
+    const struct ranks *ranks = be->collectives->ranks;
+    int64_t batch = evaluator->gpt->capacity.batch, batches = (sequences + batch - 1) / batch;
+    int64_t before = -1;
+    int slot = 0;
+    for (int64_t i = ranks->rank; i < batches || before >= 0; i += ranks->size) {
         if (evaluator->stop && *evaluator->stop) return RESULT_STOPPED;
-        if (i < batches) {
-            int64_t left = sequences - i * batch, count = left < batch ? left : batch;
-            gpt_set_batch(gpt, count, length);
-            if (batches_put(evaluator->batches, gpt, loader, i * batch, error)) return -1;
-            uint64_t counted = loader_counted(loader, (uint64_t)(i * batch), (uint64_t)count);
-            batch_loss(evaluator, counted);
-            backend_fetch(be, slot, evaluator->results[slot], evaluator->sum, sizeof(float));
-            batch_weight[slot] = (double)counted / (double)(batch * length);
+        int64_t left = sequences - i * batch, count = left < batch ? left : batch;
+        if (i < batches &&
+            begin_batch(evaluator, &results[i], slot, loader, i * batch, count, error))
+            return -1;
+        slot = 1 - slot;
+        if (before >= 0) {
+            backend_fetched(be, slot);
+            results[before].loss = (double)*evaluator->results[slot];
         }
-        if (i == 0) continue;
-        backend_fetched(be, before);
-        total += batch_weight[before] * (double)*evaluator->results[before];
-        weight += batch_weight[before];
+        before = i < batches ? i : -1;
     }
-    if (be->failure.text[0]) return fail(error, "%s", be->failure.text);
+    return be->failure.text[0] ? fail(error, "%s", be->failure.text) : 0;
+}
+
+/* Each result is one rank's and 0 on all others. */
+static int share_results(const struct ranks *ranks, struct batch_result *results, int64_t batches,
+                         struct error *error) {
+    size_t bytes = (size_t)batches * sizeof *results;
+    if (ranks->size == 1) return 0;
+    struct batch_result *all = malloc((size_t)ranks->size * bytes);
+    if (ranks_agree(ranks, all ? 0 : fail(error, "out of memory"), error)) {
+        free(all);
+        return -1;
+    }
+    ranks_gather(ranks, all, results, bytes);
+    for (int64_t i = 0; i < batches; i++) results[i] = all[i % ranks->size * batches + i];
+    free(all);
+    return 0;
+}
+
+static int mean_loss(double *loss, struct evaluator *evaluator, struct batch_result *results,
+                     const struct loader *loader, int64_t sequences, struct error *error) {
+    const struct ranks *ranks = evaluator->gpt->be->collectives->ranks;
+    int64_t batch = evaluator->gpt->capacity.batch, batches = (sequences + batch - 1) / batch;
+    double total = 0, weight = 0;
+    int status = run_batches(evaluator, results, loader, sequences, error);
+    /* A signal may have reached some ranks only. */
+    if (ranks_max(ranks, status == RESULT_STOPPED)) return RESULT_STOPPED;
+    if (ranks_agree(ranks, status, error)) return -1;
+    if (share_results(ranks, results, batches, error)) return -1;
+    for (int64_t i = 0; i < batches; i++) {
+        total += results[i].weight * results[i].loss;
+        weight += results[i].weight;
+    }
     if (weight <= 0) return evaluate_refuse(sequences, error);
     *loss = total / weight;
     return 0;
+}
+
+int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loader,
+             int64_t sequences, struct error *error) {
+    int64_t batch = evaluator->gpt->capacity.batch;
+    struct batch_result *results =
+        calloc((size_t)((sequences + batch - 1) / batch), sizeof *results);
+    if (!results) return fail(error, "out of memory");
+    int status = mean_loss(loss, evaluator, results, loader, sequences, error);
+    free(results);
+    return status;
 }

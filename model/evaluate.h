@@ -20,8 +20,9 @@ void evaluate_plan(struct gpt *gpt, int64_t batch, int64_t sequence_length);
 
 /* Mean loss in nats per target that counts of the first `sequences` sequences of the loader, in
  * batches of the model's capacity; what is left over makes a smaller one. The weights do not
- * change. Fails where no target counts. Returns RESULT_STOPPED, without a loss, once
- * evaluator->stop asks for it. */
+ * change. Ranks that train together take turns with the batches, and all get the loss that one rank
+ * alone would: the sum is taken in the order of batches. Fails where no target counts. Returns
+ * RESULT_STOPPED, without a loss, once evaluator->stop asks for it. */
 int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loader,
              int64_t sequences, struct error *error);
 

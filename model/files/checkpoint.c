@@ -11,6 +11,8 @@
 #include "model/files/checkpoint_directory.h"
 #include "model/files/checkpoint_manifest.h"
 #include "model/files/checkpoint_tensors.h"
+#include "model/files/checkpoint_together.h"
+#include "kernels/ranks/collectives.h"
 #include "model/config/config_check.h"
 #include "model/files/huggingface.h"
 #include "data/base/json.h"
@@ -89,40 +91,64 @@ static int write_tokenizer(const struct trainer *trainer, struct stored_file **f
     return end_text(file, &out, path, error);
 }
 
-static int write_listed(const struct trainer *trainer, struct stored_file **files,
-                        const char *directory, struct error *error) {
-    uint64_t limit = (uint64_t)(trainer->config->checkpoint.shard_gb * 1e9);
+/* What rank 0 writes for all. */
+static int write_model(const struct trainer *trainer, struct stored_file **files,
+                       const char *directory, uint64_t limit, struct error *error) {
     const struct checkpoint_target model = {directory, checkpoint_model_stem, limit, files};
-    const struct checkpoint_target optimizer = {directory, checkpoint_optimizer_stem, limit, files};
     if (checkpoint_write_weights(&trainer->gpt, &model, error)) return -1;
     if (write_configs(trainer, files, directory, error)) return -1;
-    if (write_tokenizer(trainer, files, directory, error)) return -1;
+    return write_tokenizer(trainer, files, directory, error);
+}
+
+static int write_listed(const struct trainer *trainer, struct stored_file **files,
+                        const char *directory, struct error *error) {
+    const struct ranks *ranks = trainer->be->collectives->ranks;
+    uint64_t limit = (uint64_t)(trainer->config->checkpoint.shard_gb * 1e9);
+    const struct checkpoint_target optimizer = {directory, checkpoint_optimizer_stem, limit, files};
+    int status = ranks->rank == 0 ? write_model(trainer, files, directory, limit, error) : 0;
+    if (ranks_agree(ranks, status, error)) return -1;
+    if (ranks->size > 1)
+        return checkpoint_write_moments_together(&trainer->optimizer, &optimizer, error);
     return checkpoint_write_moments(&trainer->optimizer, &optimizer, error);
 }
 
 /* All of them, one by one, each durable by itself; trainer.json, which lists the others, last. */
 static int write_files(const struct trainer *trainer, const char *directory, struct error *error) {
+    const struct ranks *ranks = trainer->be->collectives->ranks;
     char path[FILE_PATH_MAX];
     struct stored_file *files = NULL;
     int status = write_listed(trainer, &files, directory, error);
-    if (status == 0) status = file_path_join(path, directory, checkpoint_manifest_name, error);
-    if (status == 0) status = checkpoint_write_manifest(trainer, files, path, error);
+    if (status == 0 && ranks->rank == 0) {
+        status = file_path_join(path, directory, checkpoint_manifest_name, error);
+        if (status == 0) status = checkpoint_directory_check(directory, files, error);
+        if (status == 0) status = checkpoint_write_manifest(trainer, files, path, error);
+    }
     arrfree(files);
-    return status;
+    return ranks_agree(ranks, status, error);
 }
 
-int checkpoint_save(const struct trainer *trainer, const char *run_directory, char *path,
+/* Rank 0 makes directories and names; all write in them. */
+int checkpoint_save(struct trainer *trainer, const char *run_directory, char *path,
                     struct error *error) {
+    const struct ranks *ranks = trainer->be->collectives->ranks;
     struct error ignored;
-    int64_t step = trainer->state.step;
-    if (checkpoint_directory_begin(path, run_directory, step, error)) return -1;
-    if (write_files(trainer, path, error)) {
+    int64_t step = trainer->state.step, keep = trainer->config->checkpoint.keep;
+    int status = 0, warned = 0;
+    exchange_masters(&trainer->optimizer.exchange);
+    if (ranks->rank == 0) status = checkpoint_directory_begin(path, run_directory, step, error);
+    if (ranks_agree(ranks, status, error)) return -1;
+    ranks_broadcast(ranks, path, FILE_PATH_MAX);
+    status = write_files(trainer, path, error);
+    if (ranks->rank == 0 && status)
         directory_remove(path, &ignored); /* on a full disk the rest of it is in the way */
-        return -1;
+    if (status) return -1;
+    if (ranks->rank == 0) {
+        status = checkpoint_directory_publish(path, run_directory, step, error);
+        warned = status == 0 && checkpoint_directory_prune(run_directory, step, keep, error);
     }
-    if (checkpoint_directory_publish(path, run_directory, step, error)) return -1;
-    int64_t keep = trainer->config->checkpoint.keep;
-    return checkpoint_directory_prune(run_directory, step, keep, error) ? RESULT_WARNED : 0;
+    if (ranks_agree(ranks, status, error)) return -1;
+    ranks_broadcast(ranks, path, FILE_PATH_MAX);
+    return warned ? RESULT_WARNED : 0;
 }
 
 /* Shapes do not show the number of heads. */
@@ -180,6 +206,11 @@ static int load_tensors(struct trainer *trainer, const char *directory, struct e
     return status;
 }
 
+/* Once for all ranks. */
+static int verify(const struct ranks *ranks, const char *directory, struct error *error) {
+    return ranks_agree(ranks, ranks->rank == 0 ? checkpoint_verify(directory, error) : 0, error);
+}
+
 int checkpoint_locate(char *path, const char *given, FILE *warnings, struct error *error) {
     char inside[FILE_PATH_MAX];
     if (file_path_join(inside, given, "checkpoints", error)) return -1;
@@ -192,7 +223,8 @@ int checkpoint_locate(char *path, const char *given, FILE *warnings, struct erro
 
 int checkpoint_load_weights(struct gpt *gpt, const char *directory, struct error *error) {
     struct tensor_files weights;
-    if (file_exists_in(directory, checkpoint_manifest_name) && checkpoint_verify(directory, error))
+    if (file_exists_in(directory, checkpoint_manifest_name) &&
+        verify(gpt->be->collectives->ranks, directory, error))
         return -1;
     if (open_weights(&weights, gpt, directory, error)) return -1;
     checkpoint_read_weights(gpt, &weights);
@@ -289,12 +321,12 @@ static void note_settings(const struct trainer *trainer, const struct checkpoint
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         note_differences(json_member(saved, blocks[i]), json_member(now, blocks[i]), blocks[i],
                          notes);
-    if (saved && now && data_differ(saved, now))
+    int64_t next = batches_first_sample(config, trainer->state.step, 0);
+    if (saved && now && (data_differ(saved, now) || next != manifest->next_sample))
         fprintf(notes,
                 "data: step %" PRId64 " takes the batch that these settings give for it, from "
                 "sample %" PRId64 " on (the checkpoint's own next sample was %" PRId64 ")\n",
-                trainer->state.step + 1, batches_first_sample(config, trainer->state.step, 0),
-                manifest->next_sample);
+                trainer->state.step + 1, next, manifest->next_sample);
     cJSON_Delete(saved);
     cJSON_Delete(now);
 }
@@ -302,7 +334,7 @@ static void note_settings(const struct trainer *trainer, const struct checkpoint
 int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, struct error *error) {
     char manifest_path[FILE_PATH_MAX];
     struct checkpoint_manifest manifest;
-    if (checkpoint_verify(path, error)) return -1;
+    if (verify(trainer->be->collectives->ranks, path, error)) return -1;
     if (file_path_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
     if (checkpoint_manifest_open(&manifest, manifest_path, error)) return -1;
     int status = load_tensors(trainer, path, error);

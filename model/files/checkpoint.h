@@ -5,7 +5,8 @@
  *                                   generation_config.json  which tokens begin and end texts
  *                                   vocab.json ...          the tokenizer, where it is known
  *                                   tokenizer_config.json   what Hugging Face should do with it
- *                                   optimizer.safetensors   both moments
+ *                                   optimizer.safetensors   both moments; of several ranks in as
+ *                                                           many files (checkpoint_together.h)
  *                                   trainer.json            all else, and hashes of the above
  *
  * The directory is written as .step-00001000.tmp, every file made durable, trainer.json last, and
@@ -25,9 +26,11 @@
  * in path (FILE_PATH_MAX bytes). A checkpoint of the same step is replaced. Afterwards only the
  * newest config->checkpoint.keep complete checkpoints up to this step stay; later ones, damaged
  * ones and what is not ours are neither counted nor removed.
+ * Ranks that train together all call it, on a file system that all of them see; it fails on all if
+ * it does on one.
  * Returns 0; RESULT_WARNED with a message if all was saved, but an older one could not be removed;
  * -1 with a message if nothing was saved, and what was there before still is. */
-int checkpoint_save(const struct trainer *trainer, const char *run_directory, char *path,
+int checkpoint_save(struct trainer *trainer, const char *run_directory, char *path,
                     struct error *error);
 
 /* Turns what a person names into a checkpoint's path (FILE_PATH_MAX bytes): a run directory means
@@ -36,7 +39,8 @@ int checkpoint_locate(char *path, const char *given, FILE *warnings, struct erro
 
 /* Puts an open, allocated trainer in the state of a checkpoint, after verifying it: weights,
  * moments, step, tokens, scaler. Fails, changing nothing, when it is damaged or its shapes are not
- * those of the config.
+ * those of the config. How many ranks saved it does not matter; those that train together all call
+ * it.
  *
  * The next step takes the batch that the trainer's own config gives for it, samples step * B on for
  * B = grad_accum_steps * micro_batch_size: those that follow if batches and data are as they were.

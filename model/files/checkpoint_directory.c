@@ -90,6 +90,18 @@ static int check_file(const char *directory, const struct stored_file *expected,
                 path);
 }
 
+int checkpoint_directory_check(const char *directory, const struct stored_file *files,
+                               struct error *error) {
+    struct error reason;
+    for (ptrdiff_t i = 0; i < arrlen(files); i++)
+        if (check_file(directory, &files[i], false, &reason))
+            return fail(error,
+                        "%.400s/%s was written, but rank 0 does not see it\nrun_dir must be on a "
+                        "file system that all ranks share",
+                        directory, files[i].name);
+    return 0;
+}
+
 /* A directory of another name, a copy perhaps, may hold any step. */
 static int check_name(const char *directory, int64_t step, struct error *error) {
     size_t end = strlen(directory);

@@ -12,9 +12,15 @@
 
 #include "data/base/error.h"
 #include "data/base/files.h"
+#include "model/files/tensor_shards.h"
 
 /* RUN/checkpoints/.step-STEP.tmp, made anew and empty; leftovers of killed writers are removed. */
 int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
+                               struct error *error);
+
+/* Whether files (an stb_ds array) that were just written, perhaps by other ranks, are all there
+ * with their sizes. */
+int checkpoint_directory_check(const char *directory, const struct stored_file *files,
                                struct error *error);
 
 /* Gives the directory made by _begin its final name, which it stores in path, durably. A checkpoint

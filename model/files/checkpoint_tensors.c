@@ -41,10 +41,9 @@ const char *checkpoint_prefix(const struct parameter *list) {
     return is_gpt2(list) ? gpt2_prefix : "";
 }
 
-/* Of the names of moments: what stands before the name of a parameter. */
-enum { PREFIX_MAX = 32 };
-static const char *moment_prefix(char text[PREFIX_MAX], const struct parameter *list, int moment) {
-    snprintf(text, PREFIX_MAX, "%s%s", moments[moment], checkpoint_prefix(list));
+const char *checkpoint_moment_prefix(char text[CHECKPOINT_PREFIX_MAX], const struct parameter *list,
+                                     int moment) {
+    snprintf(text, CHECKPOINT_PREFIX_MAX, "%s%s", moments[moment], checkpoint_prefix(list));
     return text;
 }
 
@@ -59,8 +58,8 @@ const struct tensor_place *checkpoint_find_weight(const struct tensor_files *fil
 static const struct tensor_place *find_moment(const struct parameter *list,
                                               const struct tensor_files *files, int moment,
                                               const char *name) {
-    char full[NAME_MAX_BYTES], prefix[PREFIX_MAX];
-    snprintf(full, sizeof full, "%s%s", moment_prefix(prefix, list, moment), name);
+    char full[NAME_MAX_BYTES], prefix[CHECKPOINT_PREFIX_MAX];
+    snprintf(full, sizeof full, "%s%s", checkpoint_moment_prefix(prefix, list, moment), name);
     return tensor_files_find(files, full);
 }
 
@@ -247,13 +246,14 @@ int checkpoint_check_weights(const struct parameter *list, const struct tensor_f
 
 int checkpoint_check_moments(const struct parameter *list, const struct tensor_files *files,
                              struct error *error) {
-    char prefix[PREFIX_MAX];
+    char prefix[CHECKPOINT_PREFIX_MAX];
     for (int moment = 0; moment < 2; moment++) {
         for (ptrdiff_t i = 0; i < arrlen(list); i++) {
             const char *name = list[i].name;
             const struct tensor_place *place = find_moment(list, files, moment, name);
             if (!place)
-                return missing_tensor(files, moment_prefix(prefix, list, moment), name, error);
+                return missing_tensor(files, checkpoint_moment_prefix(prefix, list, moment), name,
+                                      error);
             if (check_tensor(&list[i], place, error)) return -1;
         }
     }
@@ -343,10 +343,10 @@ int checkpoint_write_moments(const struct optimizer *optimizer,
                              const struct checkpoint_target *target, struct error *error) {
     const struct gpt *gpt = optimizer->gpt;
     struct array arrays[2];
-    char prefixes[2][PREFIX_MAX];
+    char prefixes[2][CHECKPOINT_PREFIX_MAX];
     for (int i = 0; i < 2; i++)
-        arrays[i] = (struct array){moment_prefix(prefixes[i], gpt->list, i), gpt->precision.moments,
-                                   gpt, optimizer, i};
+        arrays[i] = (struct array){checkpoint_moment_prefix(prefixes[i], gpt->list, i),
+                                   gpt->precision.moments, gpt, optimizer, i};
     return write_arrays(arrays, 2, target, error);
 }
 

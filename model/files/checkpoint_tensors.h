@@ -16,6 +16,11 @@
 /* What stands before the names of a list in files: "transformer." for a GPT-2, else nothing. */
 const char *checkpoint_prefix(const struct parameter *list);
 
+/* The same of moment 0 or 1: "exp_avg.transformer." or the like, in text. */
+enum { CHECKPOINT_PREFIX_MAX = 32 };
+const char *checkpoint_moment_prefix(char text[CHECKPOINT_PREFIX_MAX], const struct parameter *list,
+                                     int moment);
+
 /* Check that open files have exactly the tensors of a model whose parameters are `list` (an stb_ds
  * array): a failure names the file, the tensor, the shapes found and expected, and the key of the
  * config behind them.

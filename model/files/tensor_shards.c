@@ -16,69 +16,153 @@ static uint64_t bytes_of(const struct safetensors_entry *entry) {
     return safetensors_entry_bytes(&bytes, entry) ? bytes : 0;
 }
 
-/* Where the shard that begins with entry `first` ends. */
-static int end_of_shard(const struct tensor_shards *shards, int first) {
-    int end = first;
-    uint64_t used = 0;
-    while (end < shards->count) {
-        uint64_t bytes = bytes_of(&shards->entries[end]);
-        if (end > first && (used > shards->limit || bytes > shards->limit - used)) break;
-        used += bytes;
-        end++;
+static uint64_t total_of(const struct tensor_division *division) {
+    uint64_t total = 0;
+    for (int i = 0; i < division->count; i++) total += bytes_of(&division->entries[i]);
+    return total;
+}
+
+/* As many as fit into each file. */
+static void divide_by_limit(struct tensor_division *division, uint64_t limit) {
+    int end = 0;
+    do {
+        int first = end;
+        uint64_t used = 0;
+        while (end < division->count) {
+            uint64_t bytes = bytes_of(&division->entries[end]);
+            if (end > first && (used > limit || bytes > limit - used)) break;
+            used += bytes;
+            end++;
+        }
+        arrput(division->ends, end);
+    } while (end < division->count);
+}
+
+/* Files of about the same size: each ends with the tensor that brings its share of all bytes. */
+static void divide_evenly(struct tensor_division *division, int files) {
+    double total = (double)total_of(division), used = 0;
+    int end = 0;
+    for (int file = 0; file < files; file++) {
+        int last = division->count - (files - file - 1); /* one at least for those that follow */
+        do used += (double)bytes_of(&division->entries[end++]);
+        while (end < last && (file + 1 == files || used < total * (file + 1) / files));
+        arrput(division->ends, end);
     }
-    return end;
 }
 
-static void shard_name(char name[STORED_FILE_NAME_MAX], const struct tensor_shards *shards,
-                       int shard) {
-    if (shards->shard_count == 1)
-        snprintf(name, STORED_FILE_NAME_MAX, "%s.safetensors", shards->stem);
+int tensor_division_open(struct tensor_division *division, const char *stem,
+                         const struct safetensors_entry *entries, int count, uint64_t limit,
+                         int files, struct error *error) {
+    assert(limit > 0);
+    *division = (struct tensor_division){stem, entries, count, NULL};
+    if (files > 1 && count > 0) {
+        uint64_t share = total_of(division) / (uint64_t)files + 1;
+        uint64_t all = (uint64_t)files * ((share + limit - 1) / limit);
+        divide_evenly(division, all < (uint64_t)count ? (int)all : count);
+    } else divide_by_limit(division, limit);
+    if (arrlen(division->ends) <= TENSOR_FILES_MAX) return 0;
+    return fail(error,
+                "cannot write %.400s: with %" PRIu64 " bytes a file there would be %d files "
+                "(allowed: %d)\nallow larger files",
+                stem, limit, (int)arrlen(division->ends), TENSOR_FILES_MAX);
+}
+
+void tensor_division_close(struct tensor_division *division) {
+    arrfree(division->ends);
+}
+
+static int first_of(const struct tensor_division *division, int file) {
+    return file > 0 ? division->ends[file - 1] : 0;
+}
+
+void tensor_division_name(char name[STORED_FILE_NAME_MAX], const struct tensor_division *division,
+                          int file) {
+    int files = (int)arrlen(division->ends);
+    if (files == 1) snprintf(name, STORED_FILE_NAME_MAX, "%s.safetensors", division->stem);
     else
-        snprintf(name, STORED_FILE_NAME_MAX, "%s-%05d-of-%05d.safetensors", shards->stem, shard + 1,
-                 shards->shard_count);
+        snprintf(name, STORED_FILE_NAME_MAX, "%s-%05d-of-%05d.safetensors", division->stem,
+                 file + 1, files);
 }
 
-static int open_shard(struct tensor_shards *shards, int first, struct error *error) {
+int tensor_division_begin_file(struct safetensors_writer *writer,
+                               const struct tensor_division *division, int file,
+                               const char *directory, struct error *error) {
     char name[STORED_FILE_NAME_MAX], path[FILE_PATH_MAX];
-    shards->end = end_of_shard(shards, first);
-    shard_name(name, shards, shards->shard);
-    if (file_path_join(path, shards->directory, name, error)) return -1;
-    return safetensors_write_begin(&shards->writer, path, shards->entries + first,
-                                   shards->end - first, error);
+    int first = first_of(division, file);
+    tensor_division_name(name, division, file);
+    if (file_path_join(path, directory, name, error)) return -1;
+    return safetensors_write_begin(writer, path, division->entries + first,
+                                   division->ends[file] - first, error);
+}
+
+int tensor_division_end_file(struct stored_file *stored, struct safetensors_writer *writer,
+                             const struct tensor_division *division, int file,
+                             struct error *error) {
+    if (safetensors_write_end(writer, error)) return -1;
+    *stored = (struct stored_file){.bytes = writer->file.size};
+    tensor_division_name(stored->name, division, file);
+    memcpy(stored->sha256, writer->file.hex, sizeof stored->sha256);
+    return 0;
+}
+
+static void print_index(FILE *out, const struct tensor_division *division) {
+    char name[STORED_FILE_NAME_MAX];
+    fprintf(out, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64 "\n  },\n",
+            total_of(division));
+    fputs("  \"weight_map\": {", out);
+    for (int file = 0, i = 0; file < (int)arrlen(division->ends); file++) {
+        tensor_division_name(name, division, file);
+        for (; i < division->ends[file]; i++) {
+            fputs(i ? ",\n    " : "\n    ", out);
+            json_print_string(out, division->entries[i].name);
+            fprintf(out, ": \"%s\"", name);
+        }
+    }
+    fputs("\n  }\n}\n", out);
+}
+
+int tensor_division_write_index(const struct tensor_division *division, const char *directory,
+                                struct stored_file **files, struct error *error) {
+    char path[FILE_PATH_MAX];
+    struct stored_file file = {0};
+    struct printed text;
+    snprintf(file.name, sizeof file.name, "%s.safetensors.index.json", division->stem);
+    if (file_path_join(path, directory, file.name, error)) return -1;
+    if (printed_open(&text)) return fail(error, "out of memory while writing %.400s", path);
+    print_index(text.out, division);
+    if (printed_write(&text, path, file.sha256, error)) return -1;
+    file.bytes = text.size;
+    arrput(*files, file);
+    return 0;
+}
+
+static int open_shard(struct tensor_shards *shards, struct error *error) {
+    return tensor_division_begin_file(&shards->writer, &shards->division, shards->shard,
+                                      shards->directory, error);
 }
 
 static int close_shard(struct tensor_shards *shards, struct error *error) {
-    const struct file_writer *written = &shards->writer.file;
-    struct stored_file file = {0};
-    if (safetensors_write_end(&shards->writer, error)) return -1;
-    shard_name(file.name, shards, shards->shard);
-    file.bytes = written->size;
-    memcpy(file.sha256, written->hex, sizeof file.sha256);
+    struct stored_file file;
+    if (tensor_division_end_file(&file, &shards->writer, &shards->division, shards->shard, error))
+        return -1;
     arrput(*shards->files, file);
     return 0;
+}
+
+/* Whatever happened, nothing stays open. */
+static int failed(struct tensor_shards *shards) {
+    tensor_division_close(&shards->division);
+    return -1;
 }
 
 int tensor_shards_begin(struct tensor_shards *shards, const char *directory, const char *stem,
                         const struct safetensors_entry *entries, int count, uint64_t limit,
                         struct stored_file **files, struct error *error) {
-    assert(limit > 0);
-    *shards = (struct tensor_shards){.directory = directory,
-                                     .stem = stem,
-                                     .entries = entries,
-                                     .count = count,
-                                     .limit = limit,
-                                     .files = files};
-    int first = 0;
-    do {
-        first = end_of_shard(shards, first);
-        shards->shard_count++;
-    } while (first < count);
-    if (shards->shard_count > TENSOR_FILES_MAX)
-        return fail(error,
-                    "cannot write %.400s/%s: with %" PRIu64 " bytes a file there would be %d files "
-                    "(allowed: %d)\nallow larger files",
-                    directory, stem, limit, shards->shard_count, TENSOR_FILES_MAX);
-    return open_shard(shards, 0, error);
+    *shards = (struct tensor_shards){.directory = directory, .files = files};
+    if (tensor_division_open(&shards->division, stem, entries, count, limit, 1, error) ||
+        open_shard(shards, error))
+        return failed(shards);
+    return 0;
 }
 
 int tensor_shards_data(struct tensor_shards *shards, const void *bytes, size_t size,
@@ -86,56 +170,35 @@ int tensor_shards_data(struct tensor_shards *shards, const void *bytes, size_t s
     const char *next = bytes;
     for (;;) {
         uint64_t left = shards->writer.announced - shards->writer.received;
-        bool last = shards->shard + 1 == shards->shard_count;
+        bool last = shards->shard + 1 == arrlen(shards->division.ends);
         size_t part = size <= left || last ? size : (size_t)left;
-        if (safetensors_write_data(&shards->writer, next, part, error)) return -1;
+        if (safetensors_write_data(&shards->writer, next, part, error)) return failed(shards);
         next += part;
         size -= part;
         if (size == 0) return 0;
-        if (close_shard(shards, error)) return -1;
+        if (close_shard(shards, error)) return failed(shards);
         shards->shard++;
-        if (open_shard(shards, shards->end, error)) return -1;
+        if (open_shard(shards, error)) return failed(shards);
     }
 }
 
-static void print_index(FILE *out, const struct tensor_shards *shards) {
-    char name[STORED_FILE_NAME_MAX];
-    uint64_t total = 0;
-    for (int i = 0; i < shards->count; i++) total += bytes_of(&shards->entries[i]);
-    fprintf(out, "{\n  \"metadata\": {\n    \"total_size\": %" PRIu64 "\n  },\n", total);
-    fputs("  \"weight_map\": {", out);
-    for (int shard = 0, i = 0; shard < shards->shard_count; shard++) {
-        shard_name(name, shards, shard);
-        for (int end = end_of_shard(shards, i); i < end; i++) {
-            fputs(i ? ",\n    " : "\n    ", out);
-            json_print_string(out, shards->entries[i].name);
-            fprintf(out, ": \"%s\"", name);
-        }
-    }
-    fputs("\n  }\n}\n", out);
-}
-
-static int write_index(const struct tensor_shards *shards, struct error *error) {
-    char path[FILE_PATH_MAX];
-    struct stored_file file = {0};
-    struct printed text;
-    snprintf(file.name, sizeof file.name, "%s.safetensors.index.json", shards->stem);
-    if (file_path_join(path, shards->directory, file.name, error)) return -1;
-    if (printed_open(&text)) return fail(error, "out of memory while writing %.400s", path);
-    print_index(text.out, shards);
-    if (printed_write(&text, path, file.sha256, error)) return -1;
-    file.bytes = text.size;
-    arrput(*shards->files, file);
-    return 0;
+/* What was too little for all files leaves the last ones without data. */
+static int end_files(struct tensor_shards *shards, struct error *error) {
+    int count = (int)arrlen(shards->division.ends);
+    if (close_shard(shards, error)) return -1;
+    while (++shards->shard < count)
+        if (open_shard(shards, error) || close_shard(shards, error)) return -1;
+    if (count == 1) return 0;
+    return tensor_division_write_index(&shards->division, shards->directory, shards->files, error);
 }
 
 int tensor_shards_end(struct tensor_shards *shards, struct error *error) {
-    if (close_shard(shards, error)) return -1;
-    while (++shards->shard < shards->shard_count)
-        if (open_shard(shards, shards->end, error) || close_shard(shards, error)) return -1;
-    return shards->shard_count > 1 ? write_index(shards, error) : 0;
+    int status = end_files(shards, error);
+    tensor_division_close(&shards->division);
+    return status;
 }
 
 void tensor_shards_abandon(struct tensor_shards *shards) {
     safetensors_write_abandon(&shards->writer);
+    tensor_division_close(&shards->division);
 }

@@ -23,13 +23,42 @@ struct stored_file {
     char sha256[SHA256_HEX_MAX];
 };
 
-struct tensor_shards {
-    const char *directory, *stem;
-    const struct safetensors_entry *entries; /* [count], of all shards */
+/* How tensors are divided among files. */
+struct tensor_division {
+    const char *stem;
+    const struct safetensors_entry *entries; /* [count], the caller's */
     int count;
-    uint64_t limit;
-    int shard, shard_count; /* the one that is open, from 0, and how many there will be */
-    int end;                /* of the open one: first entry of the next */
+    int *ends; /* stb_ds array: of each file the entry after its last */
+};
+
+/* Divides them: each file has as many as fit into limit bytes, at least one. With `files` > 1 there
+ * are that many files of about the same size, or a multiple of it where those would not fit, or as
+ * many as there are tensors. Fails when there would be more than tensor_files.h reads; closing is
+ * then harmless. */
+int tensor_division_open(struct tensor_division *division, const char *stem,
+                         const struct safetensors_entry *entries, int count, uint64_t limit,
+                         int files, struct error *error);
+void tensor_division_close(struct tensor_division *division);
+
+/* "STEM.safetensors", or "STEM-00002-of-00003.safetensors" of several. file: counted from 0. */
+void tensor_division_name(char name[STORED_FILE_NAME_MAX], const struct tensor_division *division,
+                          int file);
+
+/* Begins one of the files in a directory, or ends it and stores what it became in *stored. */
+int tensor_division_begin_file(struct safetensors_writer *writer,
+                               const struct tensor_division *division, int file,
+                               const char *directory, struct error *error);
+int tensor_division_end_file(struct stored_file *stored, struct safetensors_writer *writer,
+                             const struct tensor_division *division, int file, struct error *error);
+
+/* Writes the index of several files, and appends it to *files. */
+int tensor_division_write_index(const struct tensor_division *division, const char *directory,
+                                struct stored_file **files, struct error *error);
+
+struct tensor_shards {
+    const char *directory;
+    struct tensor_division division;
+    int shard; /* the one that is open, from 0 */
     struct safetensors_writer writer;
     struct stored_file **files; /* the caller's */
 };
