@@ -113,7 +113,7 @@ static int run(const struct command_line *line, struct error *error) {
     if (line->command == COMMAND_EVAL) return run_eval(&config, from, line, error);
     if (line->command == COMMAND_DRY_RUN) return run_dry(&config, line, error);
     if (line->command == COMMAND_PROFILE) return run_profile(&config, line, error);
-    return run_train(&config, line, error);
+    return run_train(&config, line, &ranks_alone, error);
 }
 
 int main(int argc, char **argv) {

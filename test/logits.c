@@ -30,7 +30,7 @@ static int open_model(struct rig *rig, const char *directory) {
     struct error *error = &rig->error;
     rig->config.precision = CONFIG_PRECISION_FP32;
     rig->config.train.micro_batch_size = 1;
-    if (setup_backend(&rig->be, &rig->config, NULL, error) ||
+    if (setup_backend(&rig->be, &rig->config, NULL, NULL, error) ||
         precision_resolve(&precision, note, &rig->config, &rig->be, error) ||
         gpt_open(&rig->gpt, &rig->config, &precision, &rig->be, GPT_EVALUATION, error))
         return -1;

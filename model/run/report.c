@@ -6,6 +6,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "kernels/ranks/collectives.h"
 #include "model/config/config_keys.h"
 
 void report_open(struct report *report, FILE *out, const struct trainer *trainer, double began,
@@ -44,7 +45,8 @@ void report_memory(FILE *out, const struct memory_plan *plan) {
         {"fp32 weights", plan->master},     {"16-bit copy", plan->lower},
         {"gradients", plan->gradients},     {"moments", plan->moments},
         {"activations", plan->activations}, {"batches", plan->batches},
-        {"workspace", plan->workspace},     {"library", plan->library},
+        {"workspace", plan->workspace},     {"exchange", plan->exchange},
+        {"library", plan->library},
     };
     const double mib = 1 << 20;
     int digits = (double)plan->total < 1000 * mib; /* so that large plans fit the line too */
@@ -83,6 +85,18 @@ static void print_device(FILE *out, const struct backend_description *device) {
         fprintf(out, ",%s%s", used + more + 2 > ROOM ? "\n             " : " ", device->use);
 }
 
+/* Who trains together; nothing for one process. */
+static void print_ranks(FILE *out, const struct trainer *trainer) {
+    const struct collectives *c = trainer->be->collectives;
+    const struct config *config = trainer->config;
+    if (c->ranks->size == 1) return;
+    fprintf(out, "  ranks      %d, over %s: %" PRId64 " tokens a step;", c->ranks->size,
+            c->description, batches_step_tokens(config));
+    if (trainer->optimizer.exchange.shards.divided)
+        fprintf(out, " each has 1/%d of the moments\n", c->ranks->size);
+    else fputs(" each has all moments\n", out);
+}
+
 void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,
                    const struct loader *val, const char *run_directory) {
     FILE *out = report->out;
@@ -118,6 +132,7 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
             config->train.steps, config->train.grad_accum_steps, config->train.micro_batch_size,
             config->data.seq_len, config_schedule_name(config->optimizer.schedule),
             config->optimizer.lr, config->optimizer.min_lr);
+    print_ranks(out, trainer);
     if (report->deadline > 0)
         fprintf(out, "  ends       after %g minutes, if not done before; --resume goes on\n",
                 config->train.minutes);

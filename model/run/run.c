@@ -9,6 +9,7 @@
 #include "data/base/signals.h"
 #include "data/text/tales.h"
 #include "kernels/backend_open.h"
+#include "kernels/ranks/ranks.h"
 #include "model/config/config_check.h"
 #include "model/evaluate.h"
 #include "model/files/checkpoint.h"
@@ -17,11 +18,13 @@
 #include "model/run/metrics.h"
 #include "model/run/report.h"
 #include "model/run/run_directory.h"
+#include "model/run/run_ranks.h"
 #include "model/run/run_sample.h"
 #include "model/run/run_setup.h"
 #include "model/trainer.h"
 
 struct run {
+    const struct ranks *ranks;
     struct config config; /* with precision "auto" resolved */
     struct backend be;
     bool backend_open;
@@ -35,6 +38,7 @@ struct run {
     double began;                      /* progress_clock() at the start of the program */
     double step_began;                 /* progress_clock() when the oldest unfinished step began */
     const volatile sig_atomic_t *stop; /* the signal that asked for the end, or 0 */
+    int agreed_stop;                   /* the same of any rank, as all knew after the last step */
     int lock;                          /* descriptor that holds the directory's lock, or -1 */
 };
 
@@ -89,20 +93,32 @@ static int open_tokenizer(struct run *run, const char *from, struct error *error
     return 0;
 }
 
+/* What has to be the same on all ranks, before a device is opened. */
+static int check_ranks(struct run *run, struct error *error) {
+    const struct ranks *ranks = run->ranks;
+    if (run_ranks_compare_config(ranks, &run->config, error)) return -1;
+    if (ranks->size > 1 && run->config.autotune)
+        return fail(error, "autotune: not with several ranks, each of which would choose for "
+                           "itself\nleave it out");
+    return config_share(&run->config, ranks->size, error);
+}
+
 /* Opens device, precision, data and trainer, in this order, and says what was decided. */
-static int run_open(struct run *run, const struct config *config, bool allocate,
-                    struct error *error) {
+static int run_open(struct run *run, const struct config *config, const struct ranks *ranks,
+                    bool allocate, struct error *error) {
     char note[PRECISION_NOTE_MAX], warnings[4 * ERROR_MAX], choices[CHOICES_PATH_MAX];
     memset(run, 0, sizeof *run);
     run->began = progress_clock();
+    run->ranks = ranks;
     run->config = *config;
     run->lock = -1;
     run->metrics.last_validation = -1;
     config_warnings(config, warnings, sizeof warnings);
     print_notes("warning", warnings);
+    if (check_ranks(run, error)) return -1;
     snprintf(run->directory, sizeof run->directory, "%s/%s", config->run_dir, config->name);
     choices_path(choices, run->directory);
-    if (setup_backend(&run->be, config, allocate ? choices : NULL, error)) return -1;
+    if (setup_backend(&run->be, config, allocate ? choices : NULL, ranks, error)) return -1;
     run->backend_open = true;
     if (precision_resolve(&run->precision, note, config, &run->be, error)) return -1;
     print_notes("note", note);
@@ -113,9 +129,12 @@ static int run_open(struct run *run, const struct config *config, bool allocate,
     if (run->precision.lower != DTYPE_F32 &&
         config_dimension_notes(config, warnings, sizeof warnings))
         print_notes("note", warnings);
-    if (open_data(run, allocate, error)) return -1;
+    if (ranks_agree(ranks, open_data(run, allocate, error), error)) return -1;
+    if (run_ranks_compare_data(ranks, config, &run->train, &run->val, error)) return -1;
     if (allocate)
-        return setup_trainer(&run->trainer, &run->config, &run->precision, &run->be, error);
+        return ranks_agree(
+            ranks, setup_trainer(&run->trainer, &run->config, &run->precision, &run->be, error),
+            error);
     return trainer_open(&run->trainer, &run->config, &run->precision, &run->be, false, error);
 }
 
@@ -135,28 +154,57 @@ static double loss_floor(const struct config *config) {
     return strcmp(config->data.train, "tales") == 0 ? tales_nats_per_byte() : 0;
 }
 
+/* Where the run begins, as rank 0 finds out: `from` is a checkpoint, or "". Returns an exit status.
+ */
+static int find_start(struct run *run, char from[FILE_PATH_MAX], const struct command_line *line,
+                      struct error *error) {
+    const struct config *config = &run->config;
+    int status = EXIT_DONE;
+    from[0] = 0;
+    if (run->ranks->rank == 0) {
+        status = run_directory_lock(&run->lock, run->directory, error) ? EXIT_FAILED : EXIT_DONE;
+        if (!status) status = run_directory_start(from, run->directory, config, line, error);
+    }
+    ranks_agree(run->ranks, status, error);
+    ranks_broadcast(run->ranks, &status, sizeof status);
+    ranks_broadcast(run->ranks, from, FILE_PATH_MAX);
+    return status;
+}
+
+/* The weights, moments and state to begin with. */
+static int load(struct run *run, const char *from, struct error *error) {
+    const struct config *config = &run->config;
+    if (from[0]) {
+        if (checkpoint_load(&run->trainer, from, stderr, error)) return -1;
+        fprintf(stderr, "resuming from %s\n", from);
+        return 0;
+    }
+    if (!config->model.init_from[0]) return 0;
+    return checkpoint_load_weights(&run->trainer.gpt, config->model.init_from, error);
+}
+
+/* What rank 0 writes for all. */
+static int open_files(struct run *run, struct error *error) {
+    char choices[CHOICES_PATH_MAX];
+    const struct config *config = &run->config;
+    if (run_directory_write_config(run->directory, config, error)) return -1;
+    choices_path(choices, run->directory);
+    if (config->autotune && backend_write_choices(&run->be, choices, error)) return -1;
+    if (!config->log.metrics) return 0;
+    return metrics_open(&run->metrics, run->directory, run->trainer.state.step, error);
+}
+
 /* Begins anew, from other weights, or from a checkpoint. Returns an exit status. */
 static int start(struct run *run, const struct command_line *line, struct error *error) {
-    char from[FILE_PATH_MAX], choices[CHOICES_PATH_MAX];
-    const struct config *config = &run->config;
-    if (run_directory_lock(&run->lock, run->directory, error)) return EXIT_FAILED;
-    int status = run_directory_start(from, run->directory, config, line, error);
+    char from[FILE_PATH_MAX];
+    bool first = run->ranks->rank == 0;
+    int status = find_start(run, from, line, error);
     if (status) return status;
-    if (open_tokenizer(run, from[0] ? from : NULL, error)) return EXIT_FAILED;
-    if (from[0]) {
-        if (checkpoint_load(&run->trainer, from, stderr, error)) return EXIT_FAILED;
-        fprintf(stderr, "resuming from %s\n", from);
-    } else if (config->model.init_from[0]) {
-        if (checkpoint_load_weights(&run->trainer.gpt, config->model.init_from, error))
-            return EXIT_FAILED;
-    }
-    if (run_directory_write_config(run->directory, config, error)) return EXIT_FAILED;
-    choices_path(choices, run->directory);
-    if (config->autotune && backend_write_choices(&run->be, choices, error)) return EXIT_FAILED;
-    if (config->log.metrics &&
-        metrics_open(&run->metrics, run->directory, run->trainer.state.step, error))
-        return EXIT_FAILED;
-    return EXIT_DONE;
+    status = first ? open_tokenizer(run, from[0] ? from : NULL, error) : 0;
+    if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
+    if (ranks_agree(run->ranks, load(run, from, error), error)) return EXIT_FAILED;
+    status = first ? open_files(run, error) : 0;
+    return ranks_agree(run->ranks, status, error) ? EXIT_FAILED : EXIT_DONE;
 }
 
 static int save(struct run *run, struct error *error) {
@@ -229,6 +277,7 @@ static int end_step(struct run *run, struct error *error) {
 static int settle(struct run *run, struct error *error) {
     while (run->trainer.unfinished > 0)
         if (end_step(run, error)) return -1;
+    trainer_settle(&run->trainer);
     return 0;
 }
 
@@ -241,6 +290,19 @@ static int step_once(struct run *run, struct error *error) {
     return 0;
 }
 
+/* The signal that asks for the end. Several ranks look at it between steps, together. */
+static int stopped(const struct run *run) {
+    return run->ranks->size > 1 ? run->agreed_stop : (int)*run->stop;
+}
+
+/* What one rank knows, all know after it: a signal, and that the time is over. */
+static bool agree(struct run *run, bool late) {
+    if (run->ranks->size == 1) return late;
+    int64_t known = ranks_max(run->ranks, 2 * (int64_t)*run->stop + late);
+    run->agreed_stop = (int)(known / 2);
+    return known % 2 || ranks_max(run->ranks, late);
+}
+
 static bool due(int64_t step, int64_t every, int64_t steps) {
     return every > 0 && (step % every == 0 || step == steps);
 }
@@ -250,6 +312,7 @@ static int step_or_save(struct run *run, int64_t saved, struct error *error) {
     struct error ignored;
     int64_t step = run->trainer.state.step;
     if (step_once(run, error) == 0) return 0;
+    if (run->ranks->size > 1) return -1; /* the others are in the middle of it */
     bool intact = run->trainer.state.step == step && settle(run, &ignored) == 0;
     if (intact && step > saved) save(run, &ignored);
     return -1;
@@ -264,8 +327,8 @@ static int after_step(struct run *run, int64_t *saved, struct error *error) {
     bool samples = can_sample && due(step, config->sample.every, steps);
     bool saves = config->checkpoint.every > 0 && step % config->checkpoint.every == 0;
     if ((validates || samples || saves) && settle(run, error)) return -1;
-    if (validates && !*run->stop && validate(run, error)) return -1;
-    if (samples && !*run->stop && sample_now(run, error)) return -1;
+    if (validates && !stopped(run) && validate(run, error)) return -1;
+    if (samples && !stopped(run) && sample_now(run, error)) return -1;
     if (!saves) return 0;
     *saved = step;
     return save(run, error);
@@ -278,11 +341,12 @@ static int train(struct run *run, struct error *error) {
     /* A run stopped by a signal leaves out the validation that was due. */
     bool missed = *step > 0 && run->val.open && due(*step, config->eval.every, steps) &&
                   run->metrics.last_validation != *step;
+    ranks_broadcast(run->ranks, &missed, sizeof missed);
     if (missed && validate(run, error)) return -1;
     bool late = false; /* known after a step, so that each process gets at least one done */
-    while (*step < steps && !*run->stop && !late) {
+    while (*step < steps && !stopped(run) && !late) {
         if (step_or_save(run, saved, error) || after_step(run, &saved, error)) return -1;
-        late = report_out_of_time(&run->report);
+        late = agree(run, report_out_of_time(&run->report));
     }
     if (settle(run, error)) return -1;
     return *step > saved ? save(run, error) : 0;
@@ -296,9 +360,9 @@ static void print_banner(struct run *run) {
 
 /* Says why there are steps left. Returns the exit status. */
 static int stopped_early(const struct run *run) {
-    if (*run->stop) {
-        fprintf(stderr, "stopped by signal %d; go on with --resume\n", (int)*run->stop);
-        return EXIT_SIGNAL + *run->stop;
+    if (stopped(run)) {
+        fprintf(stderr, "stopped by signal %d; go on with --resume\n", stopped(run));
+        return EXIT_SIGNAL + stopped(run);
     }
     printf("stopped at step %" PRId64 " of %" PRId64 ": the %g minutes of train.minutes are over; "
            "go on with --resume\n",
@@ -306,10 +370,11 @@ static int stopped_early(const struct run *run) {
     return EXIT_DONE;
 }
 
-int run_train(const struct config *config, const struct command_line *line, struct error *error) {
+int run_train(const struct config *config, const struct command_line *line,
+              const struct ranks *ranks, struct error *error) {
     struct run run;
     int status = EXIT_FAILED;
-    if (run_open(&run, config, true, error) == 0) status = start(&run, line, error);
+    if (run_open(&run, config, ranks, true, error) == 0) status = start(&run, line, error);
     if (status == EXIT_DONE) {
         print_banner(&run);
         if (run.trainer.state.step >= config->train.steps)
@@ -321,14 +386,16 @@ int run_train(const struct config *config, const struct command_line *line, stru
         if (status == EXIT_DONE && run.trainer.state.step < config->train.steps)
             status = stopped_early(&run);
     }
-    run_close(&run);
+    /* A rank that failed may have data under way to ranks that go on: it ends with all of them. */
+    if (ranks->size == 1 || status != EXIT_FAILED) run_close(&run);
     return status;
 }
 
 int run_dry(const struct config *config, const struct command_line *line, struct error *error) {
     struct run run;
     int status = RESULT_FAILED;
-    if (run_open(&run, config, false, error) == 0 && open_tokenizer(&run, NULL, error) == 0) {
+    if (run_open(&run, config, &ranks_alone, false, error) == 0 &&
+        open_tokenizer(&run, NULL, error) == 0) {
         double gib = line->fit ? line->fit_gib : line->memory_gib;
         struct memory_question question = memory_question(&run.config, &run.be, gib);
         if (line->link > 0) run.be.device.link = 1e9 * line->link;

@@ -4,12 +4,16 @@
 
 #include "data/base/error.h"
 #include "data/base/program.h"
+#include "kernels/ranks/ranks.h"
 #include "model/run/command_line.h"
 #include "model/config/config.h"
 
-/* Trains from config until its last step or a signal. Returns an exit status; unless it is
- * EXIT_DONE or a signal's, error says why. */
-int run_train(const struct config *config, const struct command_line *line, struct error *error);
+/* Trains from config until its last step or a signal, together with other ranks if there are some:
+ * rank 0 writes the files of the run, all their part of checkpoints. Returns an exit status; unless
+ * it is EXIT_DONE or a signal's, error says why. With EXIT_FAILED other ranks may still be
+ * training: the caller ends them (ranks_abort). */
+int run_train(const struct config *config, const struct command_line *line,
+              const struct ranks *ranks, struct error *error);
 
 /* Prints the banner of the same run and tables of the memory that it and its variants need
  * (model/lab/memory/memory_text.h), or with line->fit only whether it fits and what to change;

@@ -153,7 +153,7 @@ int run_eval(const struct config *config, const char *from, const struct command
     struct evaluation evaluation = {.config = config, .from = from, .stop = signals_catch()};
     int status = EXIT_FAILED;
     if (open_text(&evaluation, line->data, error) == 0 &&
-        setup_backend(&evaluation.be, config, NULL, error) == 0) {
+        setup_backend(&evaluation.be, config, NULL, NULL, error) == 0) {
         status = evaluate_all(&evaluation, line, error);
         backend_close(&evaluation.be);
     }

@@ -197,7 +197,7 @@ int run_profile(const struct config *config, const struct command_line *line, st
     struct trainer trainer = {0};
     /* What cannot be written is said before the work is done. */
     if (line->out && directory_create(line->out, error)) return EXIT_FAILED;
-    if (setup_backend(&be, config, NULL, error)) return EXIT_FAILED;
+    if (setup_backend(&be, config, NULL, NULL, error)) return EXIT_FAILED;
     int status = precision_resolve(&precision, note, config, &be, error);
     if (status == 0) print_notes("note", note);
     if (status == 0) status = source_open(&text, config, config->data.train, false, error);

@@ -186,7 +186,7 @@ int run_sample(const struct config *config, const char *from, const struct comma
     if (setup_tokenizer(&tokenizer, config, from, NULL, 0, error)) return EXIT_FAILED;
     int status = EXIT_FAILED;
     if (fit_context(&fitted, &tokenizer, line, error) == 0 &&
-        setup_backend(&be, config, NULL, error) == 0) {
+        setup_backend(&be, config, NULL, NULL, error) == 0) {
         status = sample(&be, &fitted, from, &tokenizer, line, error);
         backend_close(&be);
     }

@@ -46,7 +46,7 @@ void source_close(struct source *source) {
 }
 
 int setup_backend(struct backend *be, const struct config *config, const char *choices,
-                  struct error *error) {
+                  const struct ranks *ranks, struct error *error) {
     static const enum device devices[] = {[CONFIG_DEVICE_AUTO] = DEVICE_AUTO,
                                           [CONFIG_DEVICE_CPU] = DEVICE_CPU,
                                           [CONFIG_DEVICE_CUDA] = DEVICE_CUDA};
@@ -56,6 +56,7 @@ int setup_backend(struct backend *be, const struct config *config, const char *c
         .tf32 = config->tf32,
         .autotune = config->autotune && choices, /* not anew for every sample */
         .choices = choices,
+        .ranks = ranks,
     };
     return backend_open(be, &options, error);
 }
@@ -142,7 +143,7 @@ static void add_advice(const struct config *config, struct error *error) {
     struct memory_advice advice;
     struct printed message;
     struct error ignored;
-    if (setup_backend(&be, config, NULL, &ignored)) return;
+    if (setup_backend(&be, config, NULL, NULL, &ignored)) return;
     int status = memory_advise(&advice, config, &be, backend_available(&be), &ignored);
     backend_close(&be);
     if (status < 0 || printed_open(&message)) return;

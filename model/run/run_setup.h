@@ -29,9 +29,9 @@ int source_open(struct source *source, const struct config *config, const char *
                 bool validation, struct error *error);
 void source_close(struct source *source);
 
-/* The device, threads and options of the config. choices (optional): see backend_options. */
+/* The device, threads and options of the config. choices, ranks (optional): see backend_options. */
 int setup_backend(struct backend *be, const struct config *config, const char *choices,
-                  struct error *error);
+                  const struct ranks *ranks, struct error *error);
 
 /* Opens the tokenizer of config->data.tokenizer and checks that the texts were made with it, as
  * far as ./prepare has left a record beside them. GPT-2's files are looked for in

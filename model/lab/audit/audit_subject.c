@@ -91,7 +91,7 @@ int subject_open(struct subject *subject, struct trainer *reference, const struc
                             : "initial weights");
     subject->fresh = true;
     subject->loss_scale = (float)config->loss_scale.init_scale;
-    if (setup_backend(&subject->be, config, NULL, error)) return -1;
+    if (setup_backend(&subject->be, config, NULL, NULL, error)) return -1;
     subject->open = true;
     if (source_open(&subject->text, config, config->data.train, false, error) == 0 &&
         open_reference(subject, reference, from, error) == 0 && check_counted(subject, error) == 0)

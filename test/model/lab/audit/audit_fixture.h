@@ -55,7 +55,7 @@ static inline void open_run(struct run *run, const struct config *config) {
     char note[PRECISION_NOTE_MAX];
     struct precision precision;
     run->config = *config;
-    cr_assert_eq(setup_backend(&run->be, config, NULL, &error), 0, "%s", error.text);
+    cr_assert_eq(setup_backend(&run->be, config, NULL, NULL, &error), 0, "%s", error.text);
     cr_assert_eq(precision_resolve(&precision, note, config, &run->be, &error), 0, "%s",
                  error.text);
     cr_assert_eq(source_open(&run->text, config, config->data.train, false, &error), 0, "%s",

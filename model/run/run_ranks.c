@@ -1,0 +1,129 @@
+#include "model/run/run_ranks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
+
+#include "data/base/json.h"
+#include "data/base/program.h"
+#include "data/base/sha256.h"
+#include "model/config/config_print.h"
+
+/* The first key of a block whose values differ, with both, as an error. */
+static int compare_members(const cJSON *theirs, const cJSON *ours, const char *block,
+                           struct error *error) {
+    const cJSON *member;
+    cJSON_ArrayForEach(member, theirs) {
+        const cJSON *other = json_member(ours, member->string);
+        if (cJSON_IsObject(member) && !block) {
+            if (compare_members(member, other, member->string, error)) return -1;
+            continue;
+        }
+        if (strcmp(member->string, "threads") == 0 || cJSON_Compare(member, other, true)) continue;
+        char *before = cJSON_PrintUnformatted(member);
+        char *after = other ? cJSON_PrintUnformatted(other) : NULL;
+        fail(error,
+             "%s%s%s is %.200s here, but %.200s on rank 0\ngive all ranks the same config and "
+             "flags",
+             block ? block : "", block ? "." : "", member->string, after ? after : "not there",
+             before ? before : "?");
+        cJSON_free(before);
+        cJSON_free(after);
+        return -1;
+    }
+    return 0;
+}
+
+static int compare_texts(const char *theirs, const char *ours, struct error *error) {
+    cJSON *a = cJSON_Parse(theirs), *b = cJSON_Parse(ours);
+    int status = a && b ? compare_members(a, b, NULL, error) : fail(error, "out of memory");
+    cJSON_Delete(a);
+    cJSON_Delete(b);
+    return status;
+}
+
+static int compare_version(const struct ranks *ranks, struct error *error) {
+    char version[32] = MANTISSA_VERSION;
+    ranks_broadcast(ranks, version, sizeof version);
+    if (strcmp(version, MANTISSA_VERSION) == 0) return 0;
+    return fail(error, "this is mantissa %s, but rank 0 is %.31s\ninstall the same on all machines",
+                MANTISSA_VERSION, version);
+}
+
+int run_ranks_compare_config(const struct ranks *ranks, const struct config *config,
+                             struct error *error) {
+    size_t size = 0;
+    if (ranks->size == 1) return 0;
+    if (ranks_agree(ranks, compare_version(ranks, error), error)) return -1;
+    char *ours = config_json_text(config, &size);
+    int64_t bytes = (int64_t)size + 1;
+    ranks_broadcast(ranks, &bytes, sizeof bytes);
+    char *theirs = malloc((size_t)bytes);
+    int status = ours && theirs ? 0 : fail(error, "out of memory");
+    if (ranks_agree(ranks, status, error) == 0) {
+        if (ranks->rank == 0) memcpy(theirs, ours, (size_t)bytes);
+        ranks_broadcast(ranks, theirs, (size_t)bytes);
+        status = ranks_agree(ranks, compare_texts(theirs, ours, error), error);
+    } else status = -1;
+    free(ours);
+    free(theirs);
+    return status;
+}
+
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static void add_shard(struct sha256 *hash, const struct token_shard *shard) {
+    enum { PIECES = 64, PIECE_BYTES = 4096 };
+    const char *bytes = shard->wide ? (const char *)shard->wide : (const char *)shard->narrow;
+    size_t size = (size_t)shard->count * (shard->wide ? sizeof(int32_t) : sizeof(uint16_t));
+    const char *name = base_name(shard->name);
+    sha256_add(hash, name, strlen(name) + 1);
+    sha256_add(hash, &shard->count, sizeof shard->count);
+    sha256_add(hash, &size, sizeof size);
+    if (size <= (size_t)PIECES * PIECE_BYTES) {
+        sha256_add(hash, bytes, size);
+        return;
+    }
+    for (size_t i = 0; i < PIECES; i++)
+        sha256_add(hash, bytes + (size - PIECE_BYTES) / (PIECES - 1) * i, PIECE_BYTES);
+}
+
+static void hash_source(char hex[SHA256_HEX_MAX], const struct source *source) {
+    struct sha256 hash;
+    uint8_t digest[SHA256_BYTES];
+    sha256_begin(&hash);
+    if (source->open) {
+        sha256_add(&hash, &source->tokens.counted, sizeof source->tokens.counted);
+        for (ptrdiff_t i = 0; i < arrlen(source->tokens.shards); i++)
+            add_shard(&hash, &source->tokens.shards[i]);
+    }
+    sha256_end(&hash, digest);
+    sha256_hex(hex, digest);
+}
+
+static int compare_source(const struct ranks *ranks, const struct source *source, const char *key,
+                          const char *name, struct error *error) {
+    char ours[SHA256_HEX_MAX], theirs[SHA256_HEX_MAX];
+    hash_source(ours, source);
+    memcpy(theirs, ours, sizeof theirs);
+    ranks_broadcast(ranks, theirs, sizeof theirs);
+    if (strcmp(ours, theirs) == 0) return ranks_agree(ranks, 0, error);
+    fail(error,
+         "%s, %.300s: the shards are not those of rank 0 (SHA-256 of a sample %.12s, there "
+         "%.12s)\ncopy the same files to all machines",
+         key, name, ours, theirs);
+    return ranks_agree(ranks, -1, error);
+}
+
+int run_ranks_compare_data(const struct ranks *ranks, const struct config *config,
+                           const struct source *train, const struct source *val,
+                           struct error *error) {
+    if (ranks->size == 1) return 0;
+    if (compare_source(ranks, train, "data.train", config->data.train, error)) return -1;
+    return compare_source(ranks, val, "data.val", config->data.val, error);
+}

@@ -1,0 +1,18 @@
+/* What the ranks of a run must have in common, found out before they train: each compares what it
+ * has with what rank 0 has, and all fail, with the name of what differs, where one differs. */
+#pragma once
+
+#include "data/base/error.h"
+#include "kernels/ranks/ranks.h"
+#include "model/config/config.h"
+#include "model/run/run_setup.h"
+
+/* The program's version and the resolved config, but for `threads`. */
+int run_ranks_compare_config(const struct ranks *ranks, const struct config *config,
+                             struct error *error);
+
+/* The texts, which may be on a disk that all share or be copied to each machine: names and sizes of
+ * the shards, and 64 pieces of 4 KiB of each, spread evenly, with masks. */
+int run_ranks_compare_data(const struct ranks *ranks, const struct config *config,
+                           const struct source *train, const struct source *val,
+                           struct error *error);
