@@ -8,6 +8,7 @@
 #   BUILD=emulated-thread     the same under ThreadSanitizer: races in shared memory
 #   BUILD=emulated-coverage   the same, counting lines, for make cuda-coverage
 #
+# MPI=1 builds the module for several ranks, MPI=0 leaves it out; by default mpicc decides.
 # CUDA=1 builds the CUDA backend in, CUDA=0 leaves it out; by default nvcc decides.
 # CUDA_ARCH="80 90" are the GPUs that machine code is made for; later ones translate the last.
 # ONEDNN=0 and CRITERION=0 build with our plain stand-ins; by default the headers decide.
@@ -164,6 +165,17 @@ else
 PROGRAMS := $(OUT)/train $(OUT)/prepare $(OUT)/compare
 endif
 
+# Several ranks: what needs MPI is a module beside the program, made where mpicc is.
+MPICC ?= $(shell command -v mpicc)
+MPI   ?= $(if $(MPICC),1,0)
+ifeq ($(MPI),1)
+ifeq ($(MPICC),)
+$(error MPI=1, but there is no mpicc: install libopenmpi-dev, or set MPICC=PATH)
+endif
+MODULE := $(dir $(firstword $(PROGRAMS)))train_mpi.so
+MODULE := $(MODULE:./%=%)
+endif
+
 # By these paths the tests and scripts find what was built.
 USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS)) \
                 COMPARE=./$(word 3,$(PROGRAMS))
@@ -173,15 +185,21 @@ USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS)) \
         clean help force
 .SUFFIXES:
 
-all: $(PROGRAMS)
+all: $(PROGRAMS) $(MODULE)
 
-train prepare compare: %: $(OUT)/%
+train prepare compare train_mpi.so: %: $(OUT)/%
 	@cp $< $@.new && mv $@.new $@
 
 $(OUT)/train: $(OUT)/train.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
 	$(if $(CUDA_SOURCES),,@echo "  note: without CUDA ($(if $(NVCC),CUDA=0,there is no nvcc here))")
+	$(if $(MODULE),,@echo "  note: for one process only ($(if $(MPICC),MPI=0,there is no mpicc here))")
+
+$(OUT)/train_mpi.so: kernels/ranks/mpi_module.c kernels/ranks/mpi_module.h Makefile
+	@mkdir -p $(@D)
+	$(call say,MPI)
+	$(QUIET)$(MPICC) -std=gnu11 -O2 -g -fPIC -shared -I. $(WARNINGS) -o $@ $<
 
 $(OUT)/prepare: $(OUT)/data/text/prepare.o $(call object,$(DATA_SOURCES))
 	$(call say,LINK)
@@ -276,7 +294,7 @@ endif
 
 TESTING := $(USE_PROGRAMS) OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
 
-test: $(OUT)/tests $(PROGRAMS) check
+test: $(OUT)/tests $(PROGRAMS) $(MODULE) check
 	$(TESTING) $(OUT)/tests --jobs 2
 ifeq ($(BUILD),fast)
 ifeq ($(CUDA_HEADERS),)
@@ -394,7 +412,7 @@ VERSION = $(shell sed -n 's/.*MANTISSA_VERSION "\(.*\)"/\1/p' data/base/program.
 install:
 	@test -x $(word 1,$(PROGRAMS)) || { echo "nothing is built yet: run make first" >&2; exit 1; }
 	install -d "$(HOME_OF_PROGRAMS)/configs" "$(DESTDIR)$(PREFIX)/bin" "$(MAN)"
-	install -m 755 $(PROGRAMS) "$(HOME_OF_PROGRAMS)"
+	install -m 755 $(PROGRAMS) $(MODULE) "$(HOME_OF_PROGRAMS)"
 	install -m 644 configs/*.json "$(HOME_OF_PROGRAMS)/configs"
 	for name in $(notdir $(PROGRAMS)); do \
 	  ln -sfn ../lib/mantissa/$$name "$(DESTDIR)$(PREFIX)/bin/mantissa-$$name" && \
@@ -413,7 +431,7 @@ dist:
 	@echo "  build/mantissa-$(VERSION).tar.gz"
 
 clean:
-	rm -rf build train prepare compare
+	rm -rf build train train_mpi.so prepare compare
 
 help:
 	@echo "make                build ./train, ./prepare and ./compare"

@@ -1,7 +1,9 @@
 /* ./train: flags, then config, then the run. No mathematics here. */
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <stb/stb_ds.h>
 
@@ -11,6 +13,8 @@
 #include "data/base/printed.h"
 #include "kernels/backend.h"
 #include "kernels/backend_open.h"
+#include "kernels/ranks/launch.h"
+#include "kernels/ranks/ranks.h"
 #include "model/files/checkpoint.h"
 #include "model/run/command_line.h"
 #include "model/config/config.h"
@@ -18,6 +22,7 @@
 #include "model/files/config_file.h"
 #include "model/files/export.h"
 #include "model/lab/audit/run_audit.h"
+#include "model/run/rank_output.h"
 #include "model/run/run_profile.h"
 #include "model/run/run.h"
 #include "model/run/run_sample.h"
@@ -100,11 +105,34 @@ static int audit(const struct command_line *line, struct error *error) {
     return run_audit(&config, from[0] ? from : NULL, line, error);
 }
 
-static int run(const struct command_line *line, struct error *error) {
+/* Training, which alone is for several ranks. They stay open, for main to end or close. */
+static int train(const struct command_line *line, struct ranks *ranks, int *messages,
+                 struct error *error) {
+    struct config config;
+    char from[FILE_PATH_MAX];
+    if (ranks_open(ranks, error)) return EXIT_FAILED;
+    *messages = rank_output_quiet(ranks);
+    if (line->ranks > 0 && line->ranks != ranks->size) {
+        fail(error, "--ranks %" PRId64 ", but %d processes were started", line->ranks, ranks->size);
+        return EXIT_USAGE;
+    }
+    int status = load_config(&config, from, line, error);
+    if (status) return status;
+    if (line->log_ranks && rank_output_log(ranks, &config, error)) return EXIT_FAILED;
+    return run_train(&config, line, ranks, error);
+}
+
+static int run(const struct command_line *line, struct ranks *ranks, int *messages,
+               struct error *error) {
     struct config config;
     char from[FILE_PATH_MAX], levels[64];
     if (line->command >= COMMAND_HELP) return print(line, error);
     if (!backend_cpu_level(levels, sizeof levels, error)) return EXIT_USAGE;
+    if (line->command == COMMAND_TRAIN) return train(line, ranks, messages, error);
+    if (ranks_launched() > 1) {
+        fail(error, "several processes were started, but only training is for several ranks");
+        return EXIT_USAGE;
+    }
     if (line->command == COMMAND_EXPORT) return export(line, error);
     if (line->command == COMMAND_AUDIT) return audit(line, error);
     int status = load_config(&config, from, line, error);
@@ -112,28 +140,47 @@ static int run(const struct command_line *line, struct error *error) {
     if (line->command == COMMAND_SAMPLE) return run_sample(&config, from, line, error);
     if (line->command == COMMAND_EVAL) return run_eval(&config, from, line, error);
     if (line->command == COMMAND_DRY_RUN) return run_dry(&config, line, error);
-    if (line->command == COMMAND_PROFILE) return run_profile(&config, line, error);
-    return run_train(&config, line, &ranks_alone, error);
+    return run_profile(&config, line, error);
+}
+
+/* Of several ranks the first to fail says why and ends all; the others have no time left to. */
+static void say_why(const struct ranks *ranks, int messages, const char *program,
+                    struct error *error) {
+    FILE *out = messages >= 0 ? fdopen(messages, "w") : NULL;
+    if (!out) out = stderr;
+    usleep((useconds_t)(1e6 * rank_output_patience(ranks)));
+    if (ranks->rank > 0) fprintf(out, "train: rank %d: ", ranks->rank);
+    else fputs("train: ", out);
+    help_print(out, error->text, program);
+    fputc('\n', out);
+    fflush(out);
 }
 
 int main(int argc, char **argv) {
     struct command_line line;
+    struct ranks ranks = ranks_alone;
     struct error error = {0};
+    int messages = -1, status = EXIT_USAGE;
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error message, not a death */
-    int status = EXIT_USAGE;
     if (command_line_parse(&line, argc, argv, &error) == 0) {
-        if (line.command < COMMAND_HELP) backend_prepare_process(argv);
-        status = run(&line, &error);
+        if (line.command == COMMAND_TRAIN && line.ranks > 1 && ranks_launched() == 1) {
+            status = ranks_launch(line.ranks, argv, &error);
+            if (status < 0) status = EXIT_FAILED;
+        } else {
+            if (line.command < COMMAND_HELP) backend_prepare_process(argv);
+            status = run(&line, &ranks, &messages, &error);
+        }
     }
     command_line_free(&line);
     if ((fflush(stdout) || ferror(stdout)) && status == EXIT_DONE) {
         fail(&error, "standard output could not be written in full");
         status = EXIT_FAILED;
     }
-    if (error.text[0] && (status == EXIT_FAILED || status == EXIT_USAGE)) {
-        fputs("train: ", stderr);
-        help_print(stderr, error.text, argv[0]);
-        fputc('\n', stderr);
-    }
+    bool failed = status == EXIT_FAILED || status == EXIT_USAGE;
+    /* Before ranks know of each other, the launcher's number is all there is. */
+    bool says = ranks.size > 1 || ranks_launched_as() == 0;
+    if (failed && error.text[0] && says) say_why(&ranks, messages, argv[0], &error);
+    if (failed) ranks_abort(&ranks, status);
+    ranks_close(&ranks);
     return status;
 }

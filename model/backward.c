@@ -149,6 +149,7 @@ void gpt_backward(struct gpt *gpt) {
         tell_norm(gpt, ACTIVATION_residual_in, l, ACTIVATION_mlp_projection, l - 1);
         normalize_backward(gpt, &d->mlp_projection, &d->ln1_out, &a->residual_in, &a->ln1_mean,
                            &a->ln1_rstd, &lw->ln1_weight, &ldw->ln1_weight, &ldw->ln1_bias, false);
+        exchange_gradients(exchange, l);
     }
     bool learned = gpt->shape.positions == POSITIONS_LEARNED;
     OP(gpt->be, embedding_backward, .dtoken_table = &dw->wte,

@@ -32,6 +32,7 @@ const volatile sig_atomic_t *signals_catch(void) {
     give_handlers_a_stack();
     catch_signal(SIGINT);
     catch_signal(SIGTERM);
+    catch_signal(SIGUSR1);
     return &caught;
 }
 

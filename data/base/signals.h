@@ -3,12 +3,13 @@
 
 #include <signal.h>
 
-/* From now on SIGINT and SIGTERM set the flag that is returned to their number; a second one ends
- * the program. To be called in the main thread. */
+/* From now on SIGINT, SIGTERM and SIGUSR1 set the flag that is returned to their number; a second
+ * one ends the program. SIGUSR1 is what batch systems send, and what mpirun passes on. To be called
+ * in the main thread. */
 const volatile sig_atomic_t *signals_catch(void);
 
-/* For a program that waits for input: from now on these two and SIGHUP are held back, in threads
- * made later too, and set the flag that is returned in signals_wait only. */
+/* For a program that waits for input: from now on the first two and SIGHUP are held back, in
+ * threads made later too, and set the flag that is returned in signals_wait only. */
 const volatile sig_atomic_t *signals_hold(void);
 
 /* Waits until fd can be read or a signal has come; fd -1: only looks. Returns the signal, or 0;

@@ -6,24 +6,6 @@
 
 const struct ranks ranks_alone = {.rank = 0, .size = 1, .local_rank = 0, .local_size = 1};
 
-/* What launchers tell each process: how many there are. */
-int ranks_launched(void) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *value = getenv(names[i]);
-        int count = value ? atoi(value) : 0;
-        if (count > 0) return count;
-    }
-    return 1;
-}
-
-int ranks_open(struct ranks *ranks, const char *program, struct error *error) {
-    (void)program;
-    *ranks = ranks_alone;
-    if (ranks_launched() == 1) return 0;
-    return fail(error, "this program was built without MPI");
-}
-
 void ranks_close(struct ranks *ranks) {
     if (ranks->size > 1) ranks->functions->close(ranks);
     *ranks = ranks_alone;

@@ -1,7 +1,7 @@
 /* Ranks: the processes that train one model together, and what they tell each other.
  *
- * A launcher (mpirun, srun) starts them; ranks.c finds that out and opens the MPI module. A process
- * that was started alone is rank 0 of 1, needs no library, and all of this does nothing.
+ * A launcher (mpirun, srun) starts them; launch.c finds that out and opens the MPI module. A
+ * process that was started alone is rank 0 of 1, needs no library, and all of this does nothing.
  *
  * Here is the traffic of the host: small or rare, and everybody waits for everybody. Traffic of
  * gradients and weights, beside the operations of a backend, is in collectives.h. All ranks call
@@ -44,13 +44,6 @@ struct ranks {
 
 /* Rank 0 of 1. */
 extern const struct ranks ranks_alone;
-
-/* How many processes the launcher that started this one says there are; 1 if there was none. */
-int ranks_launched(void);
-
-/* Opens what the launcher started. program: argv[0], beside which the module is looked for. Returns
- * -1 with a message where the module or MPI is missing or does not serve. */
-int ranks_open(struct ranks *ranks, const char *program, struct error *error);
 
 /* Waits for all ranks to close. */
 void ranks_close(struct ranks *ranks);

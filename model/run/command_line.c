@@ -8,6 +8,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/base/program.h"
+#include "kernels/ranks/ranks.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_print.h"
 
@@ -17,6 +18,8 @@ enum flag {
     FLAG_SET,
     FLAG_DEVICE,
     FLAG_RESUME,
+    FLAG_RANKS,
+    FLAG_LOG_RANKS,
     FLAG_DRY_RUN,
     FLAG_SAMPLE,
     FLAG_EVAL,
@@ -51,6 +54,9 @@ static const struct flag_row flags[FLAGS] = {
     [FLAG_SET] = {"--set", "KEY=VALUE", "override one key of the config; repeatable"},
     [FLAG_DEVICE] = {"--device", "NAME", "auto, cpu or cuda; short for --set device=NAME"},
     [FLAG_RESUME] = {"--resume", "[PATH]", "go on from PATH, or the run's newest whole checkpoint"},
+    [FLAG_RANKS] = {"--ranks", "N", "train with N processes on this machine, through mpirun"},
+    [FLAG_LOG_RANKS] = {"--log-ranks", NULL,
+                        "several ranks: what each says, in files of the run's folder"},
     [FLAG_DRY_RUN] = {"--dry-run", NULL, "print the plan and the memory it needs; train nothing"},
     [FLAG_SAMPLE] = {"--sample", "PROMPT", "print text that continues PROMPT; repeatable"},
     [FLAG_EVAL] = {"--eval", NULL, "print loss, perplexity and bits per byte of --data"},
@@ -173,6 +179,8 @@ static int take(struct command_line *line, enum flag flag, char *value, struct e
         line->resume = true;
         line->resume_path = value;
         return 0;
+    case FLAG_RANKS: return read_count(&line->ranks, name, value, error);
+    case FLAG_LOG_RANKS: line->log_ranks = true; return 0;
     case FLAG_SAMPLE:
         arrput(line->prompts, value);
         return choose(line, COMMAND_SAMPLE, name, error);
@@ -225,6 +233,9 @@ static int check_flags_of(const struct command_line *line, struct error *error) 
     if ((line->sizes || line->memory_gib >= 0 || line->fit || line->link >= 0) &&
         line->command != COMMAND_DRY_RUN)
         return fail(error, "--sizes, --memory, --fit and --link go with --dry-run");
+    if ((line->ranks || line->log_ranks) && line->command != COMMAND_TRAIN)
+        return fail(error, "--ranks and --log-ranks go with training");
+    if (line->ranks > RANKS_MAX) return fail(error, "--ranks: at most %d", RANKS_MAX);
     if (line->link == 0) return fail(error, "--link: more than 0");
     if (line->memory_gib >= 0 && line->fit)
         return fail(error, "--memory asks for all tables, --fit for the answer alone: give one, "
@@ -302,6 +313,7 @@ void command_line_help(FILE *out) {
             "mantissa %s: trains GPTs in fp32, fp16 or bf16.\n\n"
             "  ./train --config bf16.json                  train\n"
             "  ./train --config bf16.json --resume         go on after an interruption\n"
+            "  ./train --config bf16.json --ranks 4        train in four processes\n"
             "  ./train --sample \"Once\" --from runs/bf16    text from a trained model\n"
             "  ./train --eval --data 'x_val_*.bin' --from runs/bf16\n"
             "  ./train --export DIR --dtype bf16 --from runs/bf16\n"

@@ -29,6 +29,8 @@ struct command_line {
     char **overrides;          /* stb_ds array of "key.path=value" */
     bool resume;               /* --resume */
     const char *resume_path;   /* NULL: the newest of the run */
+    int64_t ranks;             /* processes to start; 0: not given */
+    bool log_ranks;            /* --log-ranks */
     const char *from;          /* of --sample, --eval, --export, --audit */
     char **prompts;            /* stb_ds array: one for each --sample */
     double temperature, top_p; /* < 0: not given, likewise below */
