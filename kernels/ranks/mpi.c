@@ -13,7 +13,7 @@
 
 enum {
     JOBS = 256,             /* that can wait at a time */
-    PIECE_BYTES = 16 << 20, /* of one message, where there is no staging */
+    PIECE_BYTES = 16 << 20, /* a message of more is cut into such */
     STAGING_BYTES = 8 << 20,
     BLOCK = 1024, /* elements that are added at a time */
     SPINS = 64,   /* looks at a message before the thread sleeps between them */
@@ -82,14 +82,20 @@ static void add(struct mpi *mpi, struct posted *posted, void *request) {
     posted->requests[posted->count++] = request;
 }
 
+static size_t piece_of(size_t bytes, size_t first) {
+    return bytes - first < PIECE_BYTES ? bytes - first : PIECE_BYTES;
+}
+
 static void post_send(struct mpi *mpi, int chunk, const void *data, size_t bytes, int to) {
-    assert(bytes <= MPI_MESSAGE_MAX);
-    if (bytes > 0) add(mpi, &mpi->sends[chunk % 2], mpi->module->send(data, bytes, to));
+    for (size_t first = 0; first < bytes; first += PIECE_BYTES)
+        add(mpi, &mpi->sends[chunk % 2],
+            mpi->module->send((const char *)data + first, piece_of(bytes, first), to));
 }
 
 static void post_receive(struct mpi *mpi, int chunk, void *data, size_t bytes, int from) {
-    assert(bytes <= MPI_MESSAGE_MAX);
-    if (bytes > 0) add(mpi, &mpi->receives[chunk % 2], mpi->module->receive(data, bytes, from));
+    for (size_t first = 0; first < bytes; first += PIECE_BYTES)
+        add(mpi, &mpi->receives[chunk % 2],
+            mpi->module->receive((char *)data + first, piece_of(bytes, first), from));
 }
 
 /* Waits until all are through. */
@@ -114,30 +120,23 @@ static void finish_both(struct mpi *mpi, int chunk) {
 
 /* ---- the thread: jobs */
 
-static size_t piece_of(size_t bytes, size_t first) {
-    return bytes - first < PIECE_BYTES ? bytes - first : PIECE_BYTES;
-}
-
 static void run_broadcast(struct mpi *mpi, const struct job *job) {
-    char *data = job->data;
-    for (size_t first = 0; first < job->bytes; first += PIECE_BYTES) {
-        size_t bytes = piece_of(job->bytes, first);
-        if (mpi->world.rank > 0) post_receive(mpi, 0, data + first, bytes, 0);
-        for (int rank = 1; mpi->world.rank == 0 && rank < mpi->world.size; rank++)
-            post_send(mpi, 0, data + first, bytes, rank);
-        finish_both(mpi, 0);
-    }
+    if (mpi->world.rank > 0) post_receive(mpi, 0, job->data, job->bytes, 0);
+    for (int rank = 1; mpi->world.rank == 0 && rank < mpi->world.size; rank++)
+        post_send(mpi, 0, job->data, job->bytes, rank);
+    finish_both(mpi, 0);
 }
 
 static void run_gather(struct mpi *mpi, const struct job *job) {
     char *all = job->data;
     int own = mpi->world.rank;
+    char *mine = all + (size_t)own * job->bytes;
+    if (mine != job->own) memmove(mine, job->own, job->bytes);
     for (int step = 1; step < mpi->world.size; step++) {
         int rank = (own + step) % mpi->world.size;
         post_receive(mpi, 0, all + (size_t)rank * job->bytes, job->bytes, rank);
-        post_send(mpi, 0, job->own, job->bytes, rank);
+        post_send(mpi, 0, mine, job->bytes, rank);
     }
-    memmove(all + (size_t)own * job->bytes, job->own, job->bytes);
     finish_both(mpi, 0);
 }
 
