@@ -1,0 +1,189 @@
+/* Ranks in one process: a stand-in for the MPI module, and a thread for each rank over the real
+ * engine (kernels/ranks/mpi.c).
+ *
+ * Messages lie in mailboxes between pairs, the k-th receive of a pair takes its k-th send. As with
+ * MPI, data is read any time between send and done: at once or when the receiver comes, by chance;
+ * and a message is through only after it was asked for a few times, also by chance. Whoever breaks
+ * the rules (sizes that differ, a request asked for twice, messages left at the end) dies. */
+#pragma once
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/base/random.h"
+#include "kernels/ranks/mpi.h"
+
+enum { WORLD_RANKS_MAX = 8 };
+
+struct letter {
+    const void *data;
+    void *into, *copy; /* copy: what was read at once */
+    size_t bytes;
+    int to_ask[2]; /* how often send and receive say that they are not through */
+    bool sent, awaited, delivered, through[2];
+    struct letter *next;
+};
+
+/* Those of one pair of ranks that one side has not posted yet, in order. */
+struct mailbox {
+    struct letter *first, *last;
+};
+
+static struct ranks_world {
+    pthread_mutex_t mutex;
+    int size, opened, closed;
+    bool delays;     /* messages take their time */
+    int letters;     /* that are not through on both sides */
+    uint64_t chance; /* numbers drawn so far */
+    struct mailbox boxes[WORLD_RANKS_MAX][WORLD_RANKS_MAX];
+} world = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static _Thread_local int rank_here;
+
+static inline void world_requires(bool condition, const char *rule) {
+    if (condition) return;
+    fprintf(stderr, "ranks_world: %s\n", rule);
+    abort();
+}
+
+static inline int world_chance(int below) {
+    return (int)(random_bits(7, 0, world.chance++) % (uint64_t)below);
+}
+
+static inline int world_open(struct mpi_world *seen, char *reason, size_t size) {
+    (void)reason;
+    (void)size;
+    pthread_mutex_lock(&world.mutex);
+    rank_here = world.opened++;
+    *seen = (struct mpi_world){rank_here, world.size, rank_here, world.size, "threads"};
+    pthread_mutex_unlock(&world.mutex);
+    return 0;
+}
+
+static inline struct letter *letter_of(struct mailbox *box, size_t bytes, bool is_send) {
+    struct letter *letter = box->first;
+    if (letter && (is_send ? !letter->sent : !letter->awaited)) { /* the other side was first */
+        world_requires(letter->bytes == bytes, "a message has another size where it arrives");
+        box->first = letter->next;
+        if (!box->first) box->last = NULL;
+        return letter;
+    }
+    letter = calloc(1, sizeof *letter);
+    world_requires(letter != NULL, "out of memory");
+    letter->bytes = bytes;
+    for (int i = 0; world.delays && i < 2; i++) letter->to_ask[i] = world_chance(4);
+    if (box->last) box->last->next = letter;
+    else box->first = letter;
+    box->last = letter;
+    world.letters++;
+    return letter;
+}
+
+/* A request is the letter, or for a receive the byte after its beginning. */
+static inline void *world_send(const void *data, size_t bytes, int to) {
+    world_requires(bytes > 0 && bytes <= MPI_MESSAGE_MAX, "a message of no or too many bytes");
+    world_requires(to != rank_here && to >= 0 && to < world.size, "a message to nobody");
+    pthread_mutex_lock(&world.mutex);
+    struct letter *letter = letter_of(&world.boxes[rank_here][to], bytes, true);
+    letter->sent = true;
+    letter->data = data;
+    if (world_chance(2)) {
+        letter->copy = malloc(bytes);
+        world_requires(letter->copy != NULL, "out of memory");
+        memcpy(letter->copy, data, bytes);
+    }
+    pthread_mutex_unlock(&world.mutex);
+    return letter;
+}
+
+static inline void *world_receive(void *data, size_t bytes, int from) {
+    world_requires(bytes > 0 && bytes <= MPI_MESSAGE_MAX, "a message of no or too many bytes");
+    world_requires(from != rank_here && from >= 0 && from < world.size, "a message from nobody");
+    pthread_mutex_lock(&world.mutex);
+    struct letter *letter = letter_of(&world.boxes[from][rank_here], bytes, false);
+    letter->awaited = true;
+    letter->into = data;
+    memset(data, 0xA5, bytes);
+    pthread_mutex_unlock(&world.mutex);
+    return (char *)letter + 1;
+}
+
+static inline int world_done(void *request) {
+    int side = (uintptr_t)request % 2;
+    struct letter *letter = (struct letter *)((char *)request - side);
+    pthread_mutex_lock(&world.mutex);
+    world_requires(!letter->through[side], "a request is asked for after it was through");
+    bool done = letter->to_ask[side]-- <= 0;
+    if (side == 1 && done && letter->sent && !letter->delivered) {
+        memcpy(letter->into, letter->copy ? letter->copy : letter->data, letter->bytes);
+        letter->delivered = true;
+    }
+    done = done && (letter->delivered || (side == 0 && letter->copy));
+    letter->through[side] = done;
+    if (letter->through[0] && letter->through[1]) {
+        free(letter->copy);
+        free(letter);
+        world.letters--;
+    }
+    pthread_mutex_unlock(&world.mutex);
+    return done;
+}
+
+static inline void world_abort(int status) {
+    _exit(status);
+}
+
+/* As MPI_Finalize, waits for all. */
+static inline void world_close(void) {
+    pthread_mutex_lock(&world.mutex);
+    world.closed++;
+    while (world.closed < world.size) {
+        pthread_mutex_unlock(&world.mutex);
+        usleep(100);
+        pthread_mutex_lock(&world.mutex);
+    }
+    world_requires(world.letters == 0, "messages are left at the end");
+    pthread_mutex_unlock(&world.mutex);
+}
+
+static const struct mpi_module world_module = {MPI_MODULE_VERSION, world_open, world_send,
+                                               world_receive,      world_done, world_abort,
+                                               world_close};
+
+struct world_thread {
+    pthread_t thread;
+    void (*body)(const struct ranks *ranks, void *argument);
+    void *argument;
+    size_t staging_bytes;
+};
+
+static inline void *world_live(void *argument) {
+    const struct world_thread *self = argument;
+    struct ranks ranks;
+    struct error failure;
+    world_requires(mpi_open(&ranks, &world_module, self->staging_bytes, &failure) == 0,
+                   "mpi_open failed");
+    self->body(&ranks, self->argument);
+    ranks_close(&ranks);
+    return NULL;
+}
+
+/* Runs body as each of `size` ranks, and waits for all. staging_bytes as for mpi_open. */
+static inline void world_run(int size, size_t staging_bytes, bool delays,
+                             void (*body)(const struct ranks *ranks, void *argument),
+                             void *argument) {
+    struct world_thread threads[WORLD_RANKS_MAX];
+    world_requires(size >= 1 && size <= WORLD_RANKS_MAX, "too many ranks");
+    world.size = size;
+    world.opened = world.closed = 0;
+    world.delays = delays;
+    for (int i = 0; i < size; i++) {
+        threads[i] = (struct world_thread){0, body, argument, staging_bytes};
+        world_requires(pthread_create(&threads[i].thread, NULL, world_live, &threads[i]) == 0,
+                       "no thread");
+    }
+    for (int i = 0; i < size; i++) pthread_join(threads[i].thread, NULL);
+}
