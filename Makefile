@@ -180,7 +180,8 @@ endif
 USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS)) \
                 COMPARE=./$(word 3,$(PROGRAMS))
 
-.PHONY: all test test-split test-isa test-sanitize test-device test-races bench bench-adamw bench-passes bench-products bench-busy \
+.PHONY: all test test-split test-isa test-sanitize test-device test-races bench bench-adamw bench-passes bench-products bench-ranks \
+        bench-busy \
         cuda-report cuda-coverage check-mutants check generate fuzz install uninstall dist \
         clean help force
 .SUFFIXES:
@@ -230,7 +231,7 @@ $(OUT)/device_tests: $(call object,$(DEVICE_TESTS)) $(LIBRARY)
 # Programs of one file each: bench times training, bench_products its matrix products,
 # bench_tokenizer the tokenizer, and logits prints what a model predicts, for
 # scripts/check_huggingface.sh.
-$(addprefix $(OUT)/,split_all bench bench_adamw bench_passes bench_products bench_tokenizer encode_file logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
+$(addprefix $(OUT)/,split_all bench bench_adamw bench_passes bench_products bench_ranks bench_tokenizer encode_file logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
 
@@ -339,6 +340,10 @@ bench-passes: $(OUT)/bench_passes
 bench-products: $(OUT)/bench_products
 	$(OUT)/bench_products
 
+# What moves between processes; nothing where there is no MPI.
+bench-ranks: $(OUT)/bench_ranks $(if $(MODULE),$(OUT)/train_mpi.so)
+	$(OUT)/bench_ranks --ranks 2
+
 # What a busy neighbor costs a run.
 bench-busy: $(PROGRAMS)
 	$(USE_PROGRAMS) scripts/bench_busy.sh
@@ -445,6 +450,7 @@ help:
 	@echo "make bench-adamw    the update of that step with each form of its arrays"
 	@echo "make bench-passes   norms, rope and gated SiLU beside copies of memory"
 	@echo "make bench-products each product of that step by each implementation of the library"
+	@echo "make bench-ranks    bytes between processes by second, beside memcpy"
 	@echo "make bench-busy     ms per step alone, and beside an endless loop"
 	@echo "make build/fast/bench_tokenizer  MB/s of the tokenizer: bench_tokenizer DIR FILE ..."
 	@echo "make cuda-report    registers, spills, tensor-core instructions of each CUDA kernel"
