@@ -1,14 +1,13 @@
 #include "kernels/backend_open.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/waiting.h"
 #include "kernels/ranks/collectives.h"
+#include "kernels/ranks/cores.h"
 #include "kernels/ranks/mpi.h"
 #ifdef WITH_CUDA
 #include "kernels/cuda/cuda_backend.h"
@@ -66,17 +65,13 @@ static int open_together(struct backend *be, const struct backend_options *optio
     return status;
 }
 
-/* The cores that a launcher bound this process to, or its share of the machine's; 0 where the user
- * has said it. */
+/* This rank's share of the cores; 0 where there is one rank, or where the user has said it. */
 static int threads_of_rank(const struct backend_options *options) {
-    cpu_set_t bound;
     const struct ranks *ranks = options->ranks;
+    if (!ranks || ranks->size == 1) return options->threads;
+    int cores = ranks_cores(ranks);
     if (options->threads > 0) return options->threads;
-    if (!ranks || ranks->local_size == 1 || getenv("OMP_NUM_THREADS")) return 0;
-    int online = (int)sysconf(_SC_NPROCESSORS_ONLN), cores = online;
-    if (sched_getaffinity(0, sizeof bound, &bound) == 0) cores = CPU_COUNT(&bound);
-    if (cores == online) cores = online / ranks->local_size;
-    return cores > 0 ? cores : 1;
+    return getenv("OMP_NUM_THREADS") ? 0 : cores;
 }
 
 int backend_open(struct backend *be, const struct backend_options *options, struct error *error) {

@@ -2,15 +2,17 @@
  * see test/ranks_world.h. Under ThreadSanitizer:
  *
  *   cc -std=gnu11 -D_GNU_SOURCE -g -O1 -fsanitize=thread -I. -Itest/plain_criterion -o tests \
- *     test/kernels/test_ranks.c test/plain_criterion/runner.c kernels/ranks/{mpi,ranks}.c \
+ *     test/kernels/test_ranks.c test/plain_criterion/runner.c kernels/ranks/{cores,mpi,ranks}.c \
  *     kernels/dtype.c data/base/{error,random}.c -lm && ./tests */
 #include "kernels/ranks/mpi.h"
 
 #include <criterion/criterion.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
 
 #include "kernels/ranks/collectives.h"
+#include "kernels/ranks/cores.h"
 #include "test/ranks_world.h"
 
 TestSuite(ranks, .timeout = 120);
@@ -165,6 +167,31 @@ static void swap(const struct ranks *ranks, void *argument) {
 
 Test(ranks, swapped_messages) {
     for (int size = 2; size <= 4; size++) world_run(size, one_chunk, true, swap, NULL);
+}
+
+static void share_cores(const struct ranks *ranks, void *argument) {
+    const cpu_set_t *all = argument;
+    int cores = CPU_COUNT(all), expected = cores / ranks->size;
+    world_requires(ranks_cores(ranks) == (expected ? expected : 1), "cores that none is bound to");
+    /* One rank is bound to a core, which it still shares with the others. */
+    if (ranks->rank == 0) {
+        cpu_set_t first;
+        CPU_ZERO(&first);
+        for (size_t core = 0; CPU_COUNT(&first) == 0; core++)
+            if (CPU_ISSET(core, all)) CPU_SET(core, &first);
+        sched_setaffinity(0, sizeof first, &first);
+    }
+    int own = ranks_cores(ranks);
+    if (ranks->rank == 0) expected = 1;
+    else if (ranks->size > 1)
+        expected = (int)((cores - 1) / (double)(ranks->size - 1) + 1.0 / ranks->size + 1e-6);
+    world_requires(own == (expected ? expected : 1), "cores of which one is bound to");
+}
+
+Test(ranks, cores_are_shared) {
+    cpu_set_t all;
+    cr_assert_eq(sched_getaffinity(0, sizeof all, &all), 0);
+    for (int size = 1; size <= 3; size++) world_run(size, one_chunk, false, share_cores, &all);
 }
 
 static atomic_int arrived;
