@@ -180,6 +180,7 @@ int main(int argc, char **argv) {
     /* Before ranks know of each other, the launcher's number is all there is. */
     bool says = ranks.size > 1 || ranks_launched_as() == 0;
     if (failed && error.text[0] && says) say_why(&ranks, messages, argv[0], &error);
+    if (failed && !says) sleep(1); /* once a process has failed, mpirun kills the others */
     if (failed) ranks_abort(&ranks, status);
     ranks_close(&ranks);
     return status;
