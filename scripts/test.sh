@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 . scripts/packages.sh
 
 install_build_needs /usr/include/criterion/criterion.h libcriterion-dev g++ g++ \
-    gnuplot gnuplot-nox
+    gnuplot gnuplot-nox mpicc libopenmpi-dev mpirun openmpi-bin
 make -j"$(nproc)" all
 make -j"$(nproc)" test
 if [ "${1:-}" = --all ]; then

@@ -2,7 +2,7 @@
  * see test/ranks_world.h. Under ThreadSanitizer:
  *
  *   cc -std=gnu11 -D_GNU_SOURCE -g -O1 -fsanitize=thread -I. -Itest/plain_criterion -o tests \
- *     test/kernels/test_ranks.c test/plain_criterion/runner.c kernels/ranks/{cores,mpi,ranks}.c \
+ *     test/kernels/test_mpi.c test/plain_criterion/runner.c kernels/ranks/{cores,mpi,ranks}.c \
  *     kernels/dtype.c data/base/{error,random}.c -lm && ./tests */
 #include "kernels/ranks/mpi.h"
 
@@ -15,7 +15,7 @@
 #include "kernels/ranks/cores.h"
 #include "test/ranks_world.h"
 
-TestSuite(ranks, .timeout = 120);
+TestSuite(mpi, .timeout = 120);
 
 static const size_t one_chunk = 0 /* the default: 8 MiB */, many_chunks = 1;
 
@@ -78,7 +78,7 @@ static void check_sums(int size, enum dtype dtype, int64_t count, size_t staging
 }
 
 /* Counts without a whole part for anyone, with one for some, and with a rest. */
-Test(ranks, parts_of_any_size) {
+Test(mpi, parts_of_any_size) {
     static const int64_t counts[] = {0, 1, 127, 128, 129, 255, 256, 383, 640, 641, 10007};
     for (int size = 1; size <= 5; size++)
         for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
@@ -87,7 +87,7 @@ Test(ranks, parts_of_any_size) {
 }
 
 /* The same expected bits, however many chunks a part is cut into and whatever time they take. */
-Test(ranks, chunks_and_timing_do_not_change_bits) {
+Test(mpi, chunks_and_timing_do_not_change_bits) {
     static const size_t staging[] = {many_chunks, 30011, 1 << 20, one_chunk};
     for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
         for (size_t i = 0; i < sizeof staging / sizeof *staging; i++) {
@@ -96,7 +96,7 @@ Test(ranks, chunks_and_timing_do_not_change_bits) {
         }
 }
 
-Test(ranks, more_than_a_chunk) {
+Test(mpi, more_than_a_chunk) {
     for (int size = 2; size <= 5; size++) check_sums(size, DTYPE_F32, 1000003, 1 << 16, false);
     check_sums(2, DTYPE_F32, 5000011, one_chunk, false);
     check_sums(3, DTYPE_BF16, 5000011, one_chunk, false);
@@ -129,7 +129,7 @@ static void talk(const struct ranks *ranks, void *argument) {
     world_requires(ranks_max(ranks, ranks->rank - 5) == ranks->size - 6, "the maximum is wrong");
 }
 
-Test(ranks, broadcast_gather_maximum) {
+Test(mpi, broadcast_gather_maximum) {
     for (int size = 1; size <= 5; size++) world_run(size, one_chunk, true, talk, NULL);
 }
 
@@ -165,7 +165,7 @@ static void swap(const struct ranks *ranks, void *argument) {
     }
 }
 
-Test(ranks, swapped_messages) {
+Test(mpi, swapped_messages) {
     for (int size = 2; size <= 4; size++) world_run(size, one_chunk, true, swap, NULL);
 }
 
@@ -188,7 +188,7 @@ static void share_cores(const struct ranks *ranks, void *argument) {
     world_requires(own == (expected ? expected : 1), "cores of which one is bound to");
 }
 
-Test(ranks, cores_are_shared) {
+Test(mpi, cores_are_shared) {
     cpu_set_t all;
     cr_assert_eq(sched_getaffinity(0, sizeof all, &all), 0);
     for (int size = 1; size <= 3; size++) world_run(size, one_chunk, false, share_cores, &all);
@@ -207,7 +207,7 @@ static void meet(const struct ranks *ranks, void *argument) {
     }
 }
 
-Test(ranks, barrier) {
+Test(mpi, barrier) {
     world_run(4, one_chunk, true, meet, NULL);
 }
 
@@ -225,7 +225,7 @@ static void agree(const struct ranks *ranks, void *argument) {
     world_requires(!*failing || strcmp(own.text, expected) == 0, "its message is wrong");
 }
 
-Test(ranks, agreement_names_the_first) {
+Test(mpi, agreement_names_the_first) {
     for (unsigned failing = 0; failing < 8; failing++)
         world_run(3, one_chunk, true, agree, &failing);
 }
@@ -273,7 +273,7 @@ static void mix(const struct ranks *ranks, void *argument) {
     c->functions->close(c);
 }
 
-Test(ranks, many_jobs_and_traffic_of_the_host_between_them) {
+Test(mpi, many_jobs_and_traffic_of_the_host_between_them) {
     for (int size = 1; size <= 4; size++) {
         world_run(size, many_chunks, false, mix, NULL);
         world_run(size, one_chunk, true, mix, NULL);
@@ -313,7 +313,7 @@ static void expect_end(void (*body)(const struct ranks *ranks, void *argument)) 
     cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 7, "status %x", (unsigned)status);
 }
 
-Test(ranks, abort_ends_all_with_its_status) {
+Test(mpi, abort_ends_all_with_its_status) {
     expect_end(give_up);
     expect_end(give_up_idle);
 }
@@ -324,7 +324,7 @@ static int refuse_to_open(struct mpi_world *seen, char *reason, size_t size) {
     return -1;
 }
 
-Test(ranks, refusal_of_the_library_is_a_message) {
+Test(mpi, refusal_of_the_library_is_a_message) {
     struct ranks ranks;
     struct error failure;
     struct mpi_module module = world_module;
