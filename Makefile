@@ -124,8 +124,8 @@ say = $(if $(V),,@printf '  %-4s %s\n' $(1) $@)
 
 # The rooms of data/ and model/, one folder each, in the order of scripts/check_floors.sh.
 DATA_ROOMS      := data/base data/text
-MODEL_ROOMS     := model/architecture model/config model model/files model/lab/page model/lab/memory model/run \
-                   model/lab/audit model/lab/compare
+MODEL_ROOMS     := model/architecture model/config model model/files model/lab/page model/lab/memory model/lab/ranks \
+                   model/run model/lab/audit model/lab/compare
 sources_in       = $(wildcard $(1:%=%/*.c))
 DATA_SOURCES    := $(filter-out data/text/prepare.c,$(call sources_in,$(DATA_ROOMS)))
 LIBRARY_SOURCES := $(DATA_SOURCES) $(wildcard kernels/*.c) \

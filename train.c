@@ -23,6 +23,7 @@
 #include "model/files/export.h"
 #include "model/lab/audit/run_audit.h"
 #include "model/run/rank_output.h"
+#include "model/run/run_estimate.h"
 #include "model/run/run_profile.h"
 #include "model/run/run.h"
 #include "model/run/run_sample.h"
@@ -139,8 +140,9 @@ static int run(const struct command_line *line, struct ranks *ranks, int *messag
     if (status) return status;
     if (line->command == COMMAND_SAMPLE) return run_sample(&config, from, line, error);
     if (line->command == COMMAND_EVAL) return run_eval(&config, from, line, error);
-    if (line->command == COMMAND_DRY_RUN) return run_dry(&config, line, error);
-    return run_profile(&config, line, error);
+    if (line->command == COMMAND_PROFILE) return run_profile(&config, line, error);
+    status = run_dry(&config, line, error);
+    return status || line->ranks == 0 ? status : run_estimate(&config, line, error);
 }
 
 /* Of several ranks the first to fail says why and ends all; the others have no time left to. */

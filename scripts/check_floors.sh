@@ -19,7 +19,8 @@ model                data/base data/text kernels kernels/ranks model/architectur
 model/files          data/base data/text kernels kernels/ranks model/architecture model/config model
 model/lab/page       data/base
 model/lab/memory     data/base kernels kernels/ranks model/architecture model/config model model/lab/page
-model/run            data/base data/text kernels kernels/ranks model/architecture model/config model model/files model/lab/memory
+model/lab/ranks      data/base kernels kernels/ranks model/architecture model/config model model/lab/page model/lab/memory
+model/run            data/base data/text kernels kernels/ranks model/architecture model/config model model/files model/lab/memory model/lab/ranks
 model/lab/audit      data/base kernels model/architecture model/config model model/files model/lab/page model/run
 model/lab/compare    data/base model/lab/page
 .                    data/base kernels kernels/ranks model/config model/files model/run model/lab/audit

@@ -41,6 +41,8 @@ enum flag {
     FLAG_SIZES,
     FLAG_MEMORY,
     FLAG_LINK,
+    FLAG_LINK_GBS,
+    FLAG_TFLOPS,
     FLAG_FIT,
     FLAG_PRINT_SCHEMA,
     FLAG_PRINT_REFERENCE,
@@ -54,7 +56,9 @@ static const struct flag_row flags[FLAGS] = {
     [FLAG_SET] = {"--set", "KEY=VALUE", "override one key of the config; repeatable"},
     [FLAG_DEVICE] = {"--device", "NAME", "auto, cpu or cuda; short for --set device=NAME"},
     [FLAG_RESUME] = {"--resume", "[PATH]", "go on from PATH, or the run's newest whole checkpoint"},
-    [FLAG_RANKS] = {"--ranks", "N", "train with N processes on this machine, through mpirun"},
+    [FLAG_RANKS] = {"--ranks", "N",
+                    "train with N processes on this machine, through mpirun;\n"
+                    "dry run: an estimate of such a run, of any size"},
     [FLAG_LOG_RANKS] = {"--log-ranks", NULL,
                         "several ranks: what each says, in files of the run's folder"},
     [FLAG_DRY_RUN] = {"--dry-run", NULL, "print the plan and the memory it needs; train nothing"},
@@ -83,6 +87,12 @@ static const struct flag_row flags[FLAGS] = {
     [FLAG_LINK] = {"--link", "GB/S",
                    "dry run: speed of the link to the host each way, for what\n"
                    "offload.optimizer costs; default 25"},
+    [FLAG_LINK_GBS] = {"--link-gbs", "GB/S",
+                       "dry run with --ranks: what each rank can send a second to\n"
+                       "the next; default 50, a network card of 400 Gb/s"},
+    [FLAG_TFLOPS] = {"--tflops", "X",
+                     "dry run with --ranks: 1e12 operations a second of each\n"
+                     "rank, as reached; default 400, in fp32 40 (an H100)"},
     [FLAG_FIT] = {"--fit", "[GIB]",
                   "dry run: only the cheapest options with which it fits in\n"
                   "GIB, or in what is free; status 1 if none help"},
@@ -193,6 +203,8 @@ static int take(struct command_line *line, enum flag flag, char *value, struct e
         line->fit = true;
         return value ? read_number(&line->fit_gib, INFINITY, name, value, error) : 0;
     case FLAG_LINK: return read_number(&line->link, 1e6, name, value, error);
+    case FLAG_LINK_GBS: return read_number(&line->link_gbs, 1e6, name, value, error);
+    case FLAG_TFLOPS: return read_number(&line->tflops, 1e6, name, value, error);
     case FLAG_MEMORY: return read_number(&line->memory_gib, INFINITY, name, value, error);
     case FLAG_EVAL: return choose(line, COMMAND_EVAL, name, error);
     case FLAG_EXPORT: line->export_to = value; return choose(line, COMMAND_EXPORT, name, error);
@@ -216,6 +228,25 @@ static int take(struct command_line *line, enum flag flag, char *value, struct e
     return 0;
 }
 
+/* Of a dry run of several ranks. */
+static int check_estimate(const struct command_line *line, struct error *error) {
+    if (line->ranks && line->command != COMMAND_TRAIN && line->command != COMMAND_DRY_RUN)
+        return fail(error, "--ranks goes with training and --dry-run");
+    if (line->log_ranks && line->command != COMMAND_TRAIN)
+        return fail(error, "--log-ranks goes with training");
+    if (line->ranks > RANKS_MAX) return fail(error, "--ranks: at most %d", RANKS_MAX);
+    if (line->ranks == 1 && line->command == COMMAND_DRY_RUN)
+        return fail(error, "--ranks: at least 2; leave it out for one");
+    bool estimates = line->ranks && line->command == COMMAND_DRY_RUN;
+    if ((line->link_gbs >= 0 || line->tflops >= 0) && !estimates)
+        return fail(error, "--link-gbs and --tflops go with --dry-run --ranks N");
+    if (line->link_gbs == 0) return fail(error, "--link-gbs: more than 0");
+    if (line->tflops == 0) return fail(error, "--tflops: more than 0");
+    if (line->ranks && line->fit)
+        return fail(error, "--fit is about one process: leave out --ranks");
+    return 0;
+}
+
 static int check_flags_of(const struct command_line *line, struct error *error) {
     bool samples = line->tokens >= 0 || line->top_k >= 0 || line->top_p >= 0 || line->seed >= 0 ||
                    line->temperature >= 0;
@@ -233,9 +264,6 @@ static int check_flags_of(const struct command_line *line, struct error *error) 
     if ((line->sizes || line->memory_gib >= 0 || line->fit || line->link >= 0) &&
         line->command != COMMAND_DRY_RUN)
         return fail(error, "--sizes, --memory, --fit and --link go with --dry-run");
-    if ((line->ranks || line->log_ranks) && line->command != COMMAND_TRAIN)
-        return fail(error, "--ranks and --log-ranks go with training");
-    if (line->ranks > RANKS_MAX) return fail(error, "--ranks: at most %d", RANKS_MAX);
     if (line->link == 0) return fail(error, "--link: more than 0");
     if (line->memory_gib >= 0 && line->fit)
         return fail(error, "--memory asks for all tables, --fit for the answer alone: give one, "
@@ -252,7 +280,7 @@ static int check(const struct command_line *line, struct error *error) {
     bool audits = line->command == COMMAND_AUDIT;
     bool trains = line->command == COMMAND_TRAIN || line->command == COMMAND_DRY_RUN ||
                   line->command == COMMAND_PROFILE;
-    if (check_flags_of(line, error)) return -1;
+    if (check_flags_of(line, error) || check_estimate(line, error)) return -1;
     if (trains && line->from)
         return fail(error, "--from goes with --sample, --eval, --export and --audit; a training "
                            "run takes\n--resume, or --set model.init_from=DIR");
@@ -290,6 +318,8 @@ int command_line_parse(struct command_line *line, int argc, char **argv, struct 
                                   .memory_gib = -1,
                                   .fit_gib = -1,
                                   .link = -1,
+                                  .link_gbs = -1,
+                                  .tflops = -1,
                                   .export_dtype = CONFIG_PRECISION_AUTO};
     for (int i = 1; i < argc; i++) {
         char *value;
