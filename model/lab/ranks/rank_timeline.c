@@ -94,6 +94,7 @@ void rank_timeline(struct rank_times *times, const struct rank_step *step,
     struct timeline t = {.step = step, .machine = machine, .times = times};
     t.arrived = calloc((size_t)arrlen(step->loads) + 1, sizeof *t.arrived);
     if (!t.arrived) abort();
+    memset(times, 0, sizeof *times);
     run_step(&t); /* the first finds its weights there; from the second on all are alike */
     double began = t.now;
     memset(times, 0, sizeof *times);
