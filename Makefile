@@ -368,7 +368,7 @@ check: $(PROGRAMS)
 	$(USE_PROGRAMS) scripts/generate.sh --check
 	test/plain_criterion/check.sh
 	@if command -v shellcheck >/dev/null; then set -x; \
-	  shellcheck -x scripts/*.sh test/scripts/*.sh test/plain_criterion/*.sh .ci/run; \
+	  shellcheck -x scripts/*.sh scripts/slurm/*.sbatch test/scripts/*.sh test/plain_criterion/*.sh .ci/run; \
 	else echo "skipped: no shellcheck here"; fi
 	test/scripts/test_fetch.sh
 	test/scripts/test_plot.sh

@@ -76,7 +76,7 @@ static void print_speed(FILE *out, const struct rank_estimate *estimate) {
             "\n%d ranks x %" PRId64 " micro-batches x %" PRId64 " sequences x %" PRId64
             " tokens = %.0f tokens a step\n"
             "step: %.2f ms alone, %.2f ms with the others: efficiency %.1f %%\n"
-            "%.4g tokens/s, %.4g of each rank\n",
+            "%.0f tokens/s, %.0f of each rank\n",
             machine->ranks, config->train.grad_accum_steps, config->train.micro_batch_size,
             config->data.seq_len, estimate->step_tokens, 1e3 * times->alone, 1e3 * times->step,
             100 * rank_efficiency(times), estimate->step_tokens / times->step,
