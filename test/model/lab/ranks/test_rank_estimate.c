@@ -1,5 +1,5 @@
-/* What the estimate says that is sent, against an exchange whose collective operations count; its
- * memory and its work against small calculations. */
+/* What the estimate says that is sent, against collective operations that count; its memory and its
+ * work against small calculations. */
 #include "kernels/ranks/collectives.h"
 #include "model/config/config_check.h"
 #include "test/model/trainer_fixture.h"
@@ -39,7 +39,7 @@ static void no_close(const struct collectives *c) {
     (void)c;
 }
 
-/* All that rank 0 of RANKS, whose others are not there, exchanges in a step. */
+/* A training step of rank 0 of RANKS whose others are not there. */
 static void count_step(struct count *counts, struct rig *rig) {
     static const struct collective_functions functions = {count_scatter, count_gather, no_wait,
                                                           no_close};
@@ -52,12 +52,8 @@ static void count_step(struct count *counts, struct rig *rig) {
     cr_assert_eq(
         trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, true, &rig->error), 0,
         "%s", rig->error.text);
-    struct exchange *exchange = &rig->trainer.optimizer.exchange;
-    for (int64_t layer = rig->config.model.n_layer; layer >= -1; layer--)
-        exchange_gradients(exchange, layer);
-    exchange_sums(exchange, &rig->trainer.optimizer.state->loss);
-    for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++)
-        exchange_weights(exchange, &exchange->shards.buckets[i]);
+    rig_step(rig);
+    trainer_settle(&rig->trainer);
     trainer_close(&rig->trainer);
     loader_close(&rig->loader);
     tokens_close(&rig->tokens);
