@@ -56,7 +56,9 @@ static int open_together(struct backend *be, const struct backend_options *optio
     status = compare_devices(be, ranks, status, error);
     if (opened) be->collectives = &collectives_alone;
     if (status == 0 && be->device.kind == BACKEND_CPU) {
-        const struct collectives *collectives = mpi_collectives(ranks);
+        const struct cpu_operations *level = cpu_level_choose(NULL, error)->operations;
+        const struct collectives *collectives =
+            mpi_collectives(ranks, &(struct mpi_arithmetic){level->widen, level->store});
         if (collectives) be->collectives = collectives;
         else status = fail(error, "out of memory");
     } else if (status == 0) status = fail(error, "several ranks on GPUs: not yet");

@@ -26,6 +26,10 @@ struct cpu_operations {
     /* out (+)= a b (+ bias) by plain loops, for where there is no oneDNN */
     void (*plain_product)(const struct product_shape *shape, float *out, const float *a,
                           const float *b, const float *bias);
+    /* dtype_widen and dtype_store, for a thread beside those that run operations */
+    const float *(*widen)(float *buffer, const void *data, enum dtype dtype, size_t offset,
+                          size_t count);
+    void (*store)(void *data, enum dtype dtype, size_t offset, const float *values, size_t count);
     int64_t square_share; /* gradients behind one of gradient_squares */
 };
 

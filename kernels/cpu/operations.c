@@ -30,5 +30,7 @@ const struct cpu_operations cpu_operations = {
 #undef S
         },
     .plain_product = cpu_plain_product,
+    .widen = dtype_widen,
+    .store = dtype_store,
     .square_share = CPU_FLAT_BLOCK,
 };

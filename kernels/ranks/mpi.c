@@ -61,6 +61,7 @@ struct mpi {
     uint64_t given, finished;
     atomic_int abort_status; /* not -1: all ranks are to end with it */
 
+    struct mpi_arithmetic arithmetic;    /* of collectives */
     struct posted sends[2], receives[2]; /* two chunks are under way at a time */
     size_t staging_bytes;
     char *staging; /* [2, ranks] chunks */
@@ -213,7 +214,8 @@ static void add_block(float *sum, const struct mpi *mpi, const struct job *job, 
     for (int rank = 0; rank < mpi->world.size; rank++) {
         const char *from =
             rank == mpi->world.rank ? mine : arrival(mpi, chunk, rank, arrival_bytes);
-        const float *values = dtype_widen(wide, from, job->dtype, (size_t)first, (size_t)count);
+        const float *values =
+            mpi->arithmetic.widen(wide, from, job->dtype, (size_t)first, (size_t)count);
         if (rank == 0) memcpy(sum, values, (size_t)count * sizeof *sum);
         else
             for (int64_t i = 0; i < count; i++) sum[i] += values[i];
@@ -229,7 +231,7 @@ static void add_chunk(const struct mpi *mpi, const struct job *job, int chunk, i
     for (int64_t first = 0; first < count; first += BLOCK) {
         int64_t n = count - first < BLOCK ? count - first : BLOCK;
         add_block(sum, mpi, job, chunk, (size_t)piece * element, mine, first, n);
-        dtype_store(mine, job->dtype, (size_t)first, sum, (size_t)n);
+        mpi->arithmetic.store(mine, job->dtype, (size_t)first, sum, (size_t)n);
     }
 }
 
@@ -429,10 +431,13 @@ static void mpi_collectives_close(const struct collectives *c) {
 static const struct collective_functions collective_functions = {mpi_reduce_scatter, mpi_all_gather,
                                                                  mpi_wait, mpi_collectives_close};
 
-const struct collectives *mpi_collectives(const struct ranks *ranks) {
+const struct collectives *mpi_collectives(const struct ranks *ranks,
+                                          const struct mpi_arithmetic *arithmetic) {
+    struct mpi *mpi = ranks->state;
     struct collectives *c = malloc(sizeof *c);
     if (!c) return NULL;
-    *c = (struct collectives){ranks, &collective_functions, ranks->state, ""};
+    mpi->arithmetic = *arithmetic;
+    *c = (struct collectives){ranks, &collective_functions, mpi, ""};
     memcpy(c->description, ranks->description, sizeof c->description);
     return c;
 }

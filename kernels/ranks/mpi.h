@@ -18,5 +18,14 @@
 int mpi_open(struct ranks *ranks, const struct mpi_module *module, size_t staging_bytes,
              struct error *error);
 
-/* Collectives on host memory among ranks that mpi_open opened. NULL if there is no memory. */
-const struct collectives *mpi_collectives(const struct ranks *ranks);
+/* What sums need of kernels/dtype.h, in whatever instructions. */
+struct mpi_arithmetic {
+    const float *(*widen)(float *buffer, const void *data, enum dtype dtype, size_t offset,
+                          size_t count);
+    void (*store)(void *data, enum dtype dtype, size_t offset, const float *values, size_t count);
+};
+
+/* Collectives on host memory among ranks that mpi_open opened; arithmetic is copied. NULL if there
+ * is no memory. */
+const struct collectives *mpi_collectives(const struct ranks *ranks,
+                                          const struct mpi_arithmetic *arithmetic);

@@ -60,7 +60,7 @@ static const struct flag_row flags[FLAGS] = {
                     "train with N processes on this machine, through mpirun;\n"
                     "dry run: an estimate of such a run, of any size"},
     [FLAG_LOG_RANKS] = {"--log-ranks", NULL,
-                        "several ranks: what each says, in files of the run's folder"},
+                        "several ranks: what each says, in files beside the run"},
     [FLAG_DRY_RUN] = {"--dry-run", NULL, "print the plan and the memory it needs; train nothing"},
     [FLAG_SAMPLE] = {"--sample", "PROMPT", "print text that continues PROMPT; repeatable"},
     [FLAG_EVAL] = {"--eval", NULL, "print loss, perplexity and bits per byte of --data"},

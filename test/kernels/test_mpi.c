@@ -19,6 +19,8 @@ TestSuite(mpi, .timeout = 120);
 
 static const size_t one_chunk = 0 /* the default: 8 MiB */, many_chunks = 1;
 
+static const struct mpi_arithmetic plain = {dtype_widen, dtype_store};
+
 /* ---- sums and gathers, against a plain reference */
 
 struct sums {
@@ -54,7 +56,7 @@ static void add_in_order_of_ranks(struct sums *sums, int size) {
 
 static void sum_and_gather(const struct ranks *ranks, void *argument) {
     const struct sums *sums = argument;
-    const struct collectives *c = mpi_collectives(ranks);
+    const struct collectives *c = mpi_collectives(ranks, &plain);
     size_t element = dtype_bytes(sums->dtype);
     char *data = malloc((size_t)sums->count * element + 1);
     fill(data, sums, ranks->rank);
@@ -248,7 +250,7 @@ static void check_array(const struct ranks *ranks, const float *data, int array)
 
 static void mix(const struct ranks *ranks, void *argument) {
     (void)argument;
-    const struct collectives *c = mpi_collectives(ranks);
+    const struct collectives *c = mpi_collectives(ranks, &plain);
     float *data = malloc(sizeof(float) * ARRAYS * ELEMENTS);
     uint64_t before = 0, half = 0;
     for (int array = 0; array < ARRAYS; array++) {
@@ -286,7 +288,7 @@ Test(mpi, many_jobs_and_traffic_of_the_host_between_them) {
 static void give_up(const struct ranks *ranks, void *argument) {
     (void)argument;
     static float data[3][1000];
-    const struct collectives *c = mpi_collectives(ranks);
+    const struct collectives *c = mpi_collectives(ranks, &plain);
     if (ranks->rank == 2) sleep(30);
     uint64_t ticket = collectives_reduce_scatter(c, data[ranks->rank], DTYPE_F32, 1000);
     usleep(10000);

@@ -410,6 +410,8 @@ Test(command_line, help_names_all_flags_and_fits) {
                                         "--set",
                                         "--device",
                                         "--resume",
+                                        "--ranks N",
+                                        "--log-ranks",
                                         "--dry-run",
                                         "--fit [GIB]",
                                         "--memory GIB",
