@@ -16,8 +16,12 @@ enum {
     PIECE_BYTES = 16 << 20, /* a message of more is cut into such */
     STAGING_BYTES = 8 << 20,
     BLOCK = 1024, /* elements that are added at a time */
-    SPINS = 64,   /* looks at a message before the thread sleeps between them */
-    SLEEP_NANOSECONDS = 20000,
+    /* Looks at a message: the first ones at once, some after short sleeps, in which most of a
+     * message's pieces come, then after longer ones, which cost 5 % of a core instead of 20. */
+    SPINS = 64,
+    SHORT_SLEEPS = 128,
+    SHORT_NANOSECONDS = 20000,
+    LONG_NANOSECONDS = 150000,
 };
 
 enum job_kind {
@@ -99,9 +103,13 @@ static void post_receive(struct mpi *mpi, int chunk, void *data, size_t bytes, i
             mpi->module->receive((char *)data + first, piece_of(bytes, first), from));
 }
 
+static void pause_after(int looks) {
+    long sleep = looks < SPINS + SHORT_SLEEPS ? SHORT_NANOSECONDS : LONG_NANOSECONDS;
+    if (looks >= SPINS) nanosleep(&(struct timespec){0, sleep}, NULL);
+}
+
 /* Waits until all are through. */
 static void finish(struct mpi *mpi, struct posted *posted) {
-    const struct timespec pause = {0, SLEEP_NANOSECONDS};
     for (int looks = 0; posted->count > 0; looks++) {
         int left = 0;
         for (int i = 0; i < posted->count; i++)
@@ -110,7 +118,7 @@ static void finish(struct mpi *mpi, struct posted *posted) {
         if (left < posted->count) looks = 0;
         posted->count = left;
         end_all(mpi);
-        if (left > 0 && looks >= SPINS) nanosleep(&pause, NULL);
+        if (left > 0) pause_after(looks);
     }
 }
 
