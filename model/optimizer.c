@@ -258,14 +258,13 @@ static void find_norm(struct optimizer *optimizer) {
        .grad_clip = (float)optimizer->config->optimizer.grad_clip);
 }
 
-/* In the order in which the next forward pass wants them; vectors, which it wants with the first
- * layer, are the last bucket and small. */
+/* In the order in which the next forward pass wants them. */
 static void update_all(struct optimizer *optimizer, int64_t step) {
     struct gpt *gpt = optimizer->gpt;
     struct shards *shards = &optimizer->exchange.shards;
     int slot = 0;
-    for (ptrdiff_t i = 0; i < arrlen(shards->buckets); i++) {
-        const struct bucket *bucket = &shards->buckets[i];
+    for (ptrdiff_t i = 0; i < arrlen(shards->order); i++) {
+        const struct bucket *bucket = &shards->buckets[shards->order[i]];
         const struct master_group *group = &gpt->masters.groups[bucket->group];
         struct part own = {group, bucket->own.first - group->first, bucket->own.count,
                            bucket->place, .remainder = NULL};

@@ -72,10 +72,18 @@ struct rank_part shards_overlap(const struct shards *shards, ptrdiff_t i, const 
     return part;
 }
 
+/* First what belongs to no layer: all layers read vectors, the first operation reads wte. */
+static void order_buckets(struct shards *shards) {
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < (int)arrlen(shards->buckets); i++)
+            if ((shards->buckets[i].layer >= 0) == pass) arrput(shards->order, i);
+}
+
 void shards_open(struct shards *shards, const struct parameter *list, const struct masters *masters,
                  const struct ranks *ranks, bool divide) {
     *shards = (struct shards){.divided = divide && ranks->size > 1};
     list_buckets(shards, list, masters, ranks->size > 1);
+    order_buckets(shards);
     for (ptrdiff_t i = 0; i < arrlen(shards->buckets); i++) {
         struct bucket *bucket = &shards->buckets[i];
         bucket->own = owned(shards, bucket, ranks, ranks->rank);
@@ -86,6 +94,7 @@ void shards_open(struct shards *shards, const struct parameter *list, const stru
 }
 
 void shards_close(struct shards *shards) {
+    arrfree(shards->order);
     arrfree(shards->buckets);
     *shards = (struct shards){0};
 }

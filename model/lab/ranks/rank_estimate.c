@@ -41,8 +41,8 @@ static size_t touched_bytes(const struct optimizer *optimizer, const struct mast
 static void list_loads(struct rank_step *step, const struct optimizer *optimizer, int ranks) {
     const struct exchange *exchange = &optimizer->exchange;
     const struct shards *shards = &exchange->shards;
-    for (ptrdiff_t i = 0; i < arrlen(shards->buckets); i++) {
-        const struct bucket *bucket = &shards->buckets[i];
+    for (ptrdiff_t i = 0; i < arrlen(shards->order); i++) {
+        const struct bucket *bucket = &shards->buckets[shards->order[i]];
         const struct master_group *group = &exchange->masters->groups[bucket->group];
         struct rank_load load = {.layer = bucket->layer, .gradient_messages = 1};
         load.gradient_bytes = sent(ranks, bucket->count, dtype_bytes(exchange->travels));
