@@ -11,7 +11,8 @@
 # MPI=1 builds the module for several ranks, MPI=0 leaves it out; by default mpicc decides.
 # CUDA=1 builds the CUDA backend in, CUDA=0 leaves it out; by default nvcc decides.
 # CUDA_ARCH="80 90" are the GPUs that machine code is made for; later ones translate the last.
-# ONEDNN=0 and CRITERION=0 build with our plain stand-ins; by default the headers decide.
+# ONEDNN=0 and CRITERION=0 build with our plain stand-ins; NCCL=0 builds the CUDA backend for one GPU;
+# by default the headers decide.
 # PACKAGES is a folder with cJSON and stb_ds for a machine that lacks them, see gpu_check.sh.
 
 BUILD ?= fast
@@ -52,7 +53,7 @@ PACKAGES ?= $(wildcard build/packages)
 PACKAGE_OPTIONS := $(addprefix -isystem ,$(PACKAGES:%=%/include))
 PACKAGE_FOLDER  := $(abspath $(PACKAGES:%=%/lib))
 OPTIONS += $(PACKAGE_OPTIONS)
-has_header = $(shell $(CC) $(PACKAGE_OPTIONS) -E -include $(1) -x c /dev/null >/dev/null 2>&1 && echo 1 || echo 0)
+has_header = $(shell $(CC) $(PACKAGE_OPTIONS) $(2) -E -include $(1) -x c /dev/null >/dev/null 2>&1 && echo 1 || echo 0)
 ONEDNN    ?= $(call has_header,dnnl.h)
 CRITERION ?= $(call has_header,criterion/criterion.h)
 ifeq ($(BUILD),emulated-thread)
@@ -85,16 +86,20 @@ EMULATED  := $(filter emulated%,$(BUILD))
 CUDA_HEADERS := $(firstword $(patsubst %/cuda_runtime.h,%,$(wildcard \
                   $(CUDA_HOME)/include/cuda_runtime.h /usr/local/cuda/include/cuda_runtime.h \
                   /usr/include/cuda_runtime.h)))
+CUDA_INCLUDES := $(addprefix -isystem ,$(filter-out /usr/include,$(CUDA_HEADERS)))
 ifeq ($(BUILD),sanitize)
 CUDA := 0
 endif
 CUDA ?= $(if $(NVCC),1,0)
+ifneq ($(filter 1,$(CUDA) $(EMULATED:%=1)),)
+NCCL ?= $(call has_header,nccl.h,$(CUDA_INCLUDES))
+endif
+WITH_NCCL := $(if $(filter 1,$(NCCL)),-DWITH_NCCL)
 CUDA_SOURCES :=
 ifneq ($(EMULATED),)
 CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/ranks/*.cu)
 EMULATOR     := test/cuda_emulator/cuda_emulator
-EMULATE      := -std=c++17 -g -I. -include $(EMULATOR).h \
-                $(addprefix -isystem ,$(filter-out /usr/include,$(CUDA_HEADERS))) \
+EMULATE      := -std=c++17 -g -I. -include $(EMULATOR).h $(PACKAGE_OPTIONS) $(CUDA_INCLUDES) $(WITH_NCCL) \
                 -fopenmp -Wall -Wextra -Werror=switch -Wno-unknown-pragmas -Wno-psabi -MMD -MP
 EMULATE_emulated         := -O2
 EMULATE_emulated-address := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all \
@@ -102,14 +107,14 @@ EMULATE_emulated-address := -O1 -fsanitize=address,undefined -fno-sanitize-recov
 EMULATE_emulated-thread  := -O1 -fsanitize=thread
 EMULATE_emulated-coverage := -O1 --coverage
 CFLAGS  := $(if $(filter %-address,$(BUILD)),-O1,-O2)
-OPTIONS += -DWITH_CUDA -DEMULATED
+OPTIONS += -DWITH_CUDA -DEMULATED $(WITH_NCCL)
 LINK    += $(filter -fsanitize=% --coverage,$(EMULATE_$(BUILD))) -rdynamic -lstdc++ -ldl
 else ifeq ($(CUDA),1)
 ifeq ($(NVCC),)
 $(error CUDA=1, but there is no nvcc: install the CUDA toolkit, or set NVCC=PATH)
 endif
 CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/ranks/*.cu)
-NVCC_OPTIONS := -std=c++17 -O3 -lineinfo -I. -MMD -MP \
+NVCC_OPTIONS := -std=c++17 -O3 -lineinfo -I. $(PACKAGE_OPTIONS) $(WITH_NCCL) -MMD -MP \
   -Xcompiler -Wall,-Wextra,-Werror=switch,-fno-exceptions,-fno-threadsafe-statics \
   $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch)) \
   -gencode=arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))

@@ -20,6 +20,7 @@ struct backend_options {
     bool autotune;       /* time the algorithms of each product, take the fastest */
     const char *choices; /* optional file of algorithms chosen before, taken if autotune is set */
     const struct ranks *ranks; /* that train together; NULL: this process is alone */
+    int gpu;                   /* CUDA: which of those that are seen; chosen by backend_open */
 };
 
 enum backend_kind { BACKEND_CPU, BACKEND_CUDA };

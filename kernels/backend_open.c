@@ -11,11 +11,38 @@
 #include "kernels/ranks/mpi.h"
 #ifdef WITH_CUDA
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/ranks/gpus.h"
+#include "kernels/ranks/nccl.h"
 #endif
 
-#ifndef WITH_CUDA
-static int cuda_backend_open(struct backend *be, const struct backend_options *options,
-                             struct error *error) {
+#ifdef WITH_CUDA
+/* Each rank opens a GPU of its own, then NCCL between them. RESULT_NONE if no rank has a GPU; what
+ * goes wrong on one goes wrong on all. */
+static int open_gpu_of_rank(struct backend *be, const struct backend_options *options,
+                            struct error *error) {
+    const struct ranks *ranks = options->ranks;
+    struct backend_options own = *options;
+    if (gpus_choose(ranks, &own.gpu, error)) return -1;
+    int status = cuda_backend_open(be, &own, error);
+    if (ranks_max(ranks, status != RESULT_NONE) == 0) return RESULT_NONE;
+    bool opened = status == 0;
+    if (opened) be->collectives = &collectives_alone;
+    status = ranks_agree(ranks, status, error);
+    if (status == 0) status = nccl_collectives_open(be, ranks, error);
+    if (status && opened) backend_close(be);
+    return status;
+}
+
+static int open_cuda(struct backend *be, const struct backend_options *options,
+                     struct error *error) {
+    if (options->ranks && options->ranks->size > 1) return open_gpu_of_rank(be, options, error);
+    int status = cuda_backend_open(be, options, error);
+    if (status == 0) be->collectives = &collectives_alone;
+    return status;
+}
+#else
+static int open_cuda(struct backend *be, const struct backend_options *options,
+                     struct error *error) {
     (void)be;
     (void)options;
     fail(error,
@@ -35,38 +62,6 @@ const char *backend_cpu_level(char *names, size_t size, struct error *error) {
     return level ? level->full_name : NULL;
 }
 
-/* All ranks must have opened a device, of one kind. */
-static int compare_devices(const struct backend *be, const struct ranks *ranks, int status,
-                           struct error *error) {
-    if (ranks_agree(ranks, status, error)) return -1;
-    enum backend_kind kind = be->device.kind;
-    ranks_broadcast(ranks, &kind, sizeof kind);
-    if (kind != be->device.kind)
-        status = fail(error,
-                      "this machine's device is %s, that of rank 0 is not\nset device to what all "
-                      "of them have",
-                      be->device.name);
-    return ranks_agree(ranks, status, error);
-}
-
-static int open_together(struct backend *be, const struct backend_options *options, int status,
-                         struct error *error) {
-    const struct ranks *ranks = options->ranks;
-    bool opened = status == 0;
-    status = compare_devices(be, ranks, status, error);
-    if (opened) be->collectives = &collectives_alone;
-    if (status == 0 && be->device.kind == BACKEND_CPU) {
-        const struct cpu_operations *level = cpu_level_choose(NULL, error)->operations;
-        const struct collectives *collectives =
-            mpi_collectives(ranks, &(struct mpi_arithmetic){level->widen, level->store});
-        if (collectives) be->collectives = collectives;
-        else status = fail(error, "out of memory");
-    } else if (status == 0) status = fail(error, "several ranks on GPUs: not yet");
-    status = ranks_agree(ranks, status, error);
-    if (status && opened) backend_close(be);
-    return status;
-}
-
 /* This rank's share of the cores; 0 where there is one rank, or where the user has said it. */
 static int threads_of_rank(const struct backend_options *options) {
     const struct ranks *ranks = options->ranks;
@@ -76,15 +71,32 @@ static int threads_of_rank(const struct backend_options *options) {
     return getenv("OMP_NUM_THREADS") ? 0 : cores;
 }
 
+/* Each rank opens its CPU, then MPI between them; all fail if one does. */
+static int open_cpu(struct backend *be, const struct backend_options *options,
+                    struct error *error) {
+    const struct ranks *ranks = options->ranks;
+    struct backend_options own = *options;
+    own.threads = threads_of_rank(options);
+    int status = cpu_backend_open(be, &own, error);
+    bool opened = status == 0;
+    if (opened) be->collectives = &collectives_alone;
+    if (!ranks || ranks->size == 1) return status;
+    if (opened) {
+        const struct cpu_operations *level = cpu_level_choose(NULL, error)->operations;
+        const struct collectives *collectives =
+            mpi_collectives(ranks, &(struct mpi_arithmetic){level->widen, level->store});
+        if (collectives) be->collectives = collectives;
+        else status = fail(error, "out of memory");
+    }
+    status = ranks_agree(ranks, status, error);
+    if (status && opened) backend_close(be);
+    return status;
+}
+
 int backend_open(struct backend *be, const struct backend_options *options, struct error *error) {
     int status = RESULT_NONE; /* no GPU */
-    struct backend_options of_rank = *options;
-    of_rank.threads = threads_of_rank(options);
-    if (options->device != DEVICE_CPU) status = cuda_backend_open(be, &of_rank, error);
+    if (options->device != DEVICE_CPU) status = open_cuda(be, options, error);
     if (status == RESULT_NONE && options->device != DEVICE_CUDA)
-        status = cpu_backend_open(be, &of_rank, error);
-    if (options->ranks && options->ranks->size > 1)
-        return open_together(be, options, status ? -1 : 0, error);
-    be->collectives = &collectives_alone;
+        status = open_cpu(be, options, error);
     return status ? -1 : 0;
 }

@@ -1,5 +1,5 @@
-/* The functions of cuBLASLt that we call, found at run time: the program links nothing of it, so
- * that it starts on machines without CUDA, and half a gigabyte is mapped only where a GPU is. */
+/* The functions of cuBLASLt that we call, found at run time (library.h), so that half a gigabyte is
+ * mapped only where a GPU is. */
 #pragma once
 
 #include <cublasLt.h>
@@ -29,6 +29,5 @@ struct cublaslt {
 #undef X
 };
 
-/* Fills the table. Returns -1 with a message. The library stays
- * in the process for good: opening it once more costs nothing then. */
+/* Fills the table. Returns -1 with a message. */
 int cublaslt_load(struct cublaslt *lt, struct error *error);

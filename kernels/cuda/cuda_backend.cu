@@ -222,15 +222,15 @@ static const char *why_no_device(cudaError_t status) {
 /* Is there machine code for the device? It takes part in no training. */
 static __global__ void probe_kernel(void) {}
 
-static int find_device(struct backend *be, struct error *error) {
+static int find_device(struct backend *be, int gpu, struct error *error) {
     struct cuda_state *cuda = cuda_state(be);
     cudaDeviceProp properties;
     cudaFuncAttributes attributes;
     int devices = 0;
     cudaError_t status = cudaGetDeviceCount(&devices);
     bool found = status == cudaSuccess && devices > 0;
-    if (found) status = cudaSetDevice(0);
-    if (found && status == cudaSuccess) status = cudaGetDeviceProperties(&properties, 0);
+    if (found) status = cudaSetDevice(gpu);
+    if (found && status == cudaSuccess) status = cudaGetDeviceProperties(&properties, gpu);
     if (!found || status != cudaSuccess) {
         fail(error, "device \"cuda\": %s\nuse --device cpu", why_no_device(status));
         cudaGetLastError();
@@ -293,7 +293,7 @@ int cuda_backend_open(struct backend *be, const struct backend_options *options,
     memset(be, 0, sizeof *be);
     be->state = calloc(1, sizeof(struct cuda_state));
     if (!be->state) return fail(error, "out of memory");
-    int failed = find_device(be, error);
+    int failed = find_device(be, options->gpu, error);
     if (!failed) {
         fill(be);
         open_streams(be);

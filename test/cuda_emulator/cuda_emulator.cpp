@@ -311,6 +311,8 @@ static bool launch_is_possible(const launch &what) {
     if (threads == 0 || threads > MAX_THREADS || block.z > 64) reason = "the size of a block";
     else if (!grid.x || !grid.y || !grid.z) reason = "an empty grid";
     else if (grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) reason = "the grid's size";
+    else if (device_of_stream(what.stream) != current_device())
+        reason = "a stream of another device";
     else if (what.shared_bytes > limit) reason = "more shared memory than allowed";
     if (!reason) return true;
     snprintf(failure, sizeof failure,

@@ -2,6 +2,7 @@
 #include <map>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "test/cuda_emulator/fibers.h"
@@ -11,6 +12,7 @@ namespace emu {
 
 cudaError_t last_error;
 static bool quiet;
+static int device_set;
 static std::map<const void *, size_t> shared_limits; /* by kernel */
 
 size_t shared_limit(const void *kernel) {
@@ -24,9 +26,44 @@ cudaError_t runtime_error(cudaError_t error, const char *what) {
     return error;
 }
 
+/* ---- several devices: CUDA_EMULATOR_DEVICES (by default 1) are in the machine, and
+ * CUDA_VISIBLE_DEVICES ("2" or "0,3") says which of them this process sees. */
+
+enum { DEVICES_MAX = 64 };
+
+static int machine_devices() {
+    const char *count = getenv("CUDA_EMULATOR_DEVICES");
+    int devices = count ? atoi(count) : 1;
+    return devices < DEVICES_MAX ? devices : DEVICES_MAX;
+}
+
+/* The number in the machine of each device that this process sees. Returns how many. */
+static int visible_devices(int numbers[DEVICES_MAX]) {
+    const char *list = getenv("CUDA_VISIBLE_DEVICES");
+    int count = 0, all = machine_devices();
+    for (int i = 0; i < all && !list; i++) numbers[count++] = i;
+    while (list && *list && count < DEVICES_MAX) {
+        char *end;
+        long number = strtol(list, &end, 10);
+        if (end == list || number < 0 || number >= all) break; /* as CUDA has it: the end */
+        numbers[count++] = (int)number;
+        list = *end == ',' ? end + 1 : end;
+    }
+    return count;
+}
+
+int current_device() {
+    return device_set;
+}
+
 /* Every allocation is opened: a library does not say what it will touch. */
 void work_begin(cudaStream_t stream) {
     stream_turn(stream);
+    device_open(true);
+}
+
+void inputs_begin(cudaStream_t stream, const void *from, size_t bytes) {
+    stream_inputs(stream, from, bytes);
     device_open(true);
 }
 
@@ -48,6 +85,8 @@ static const struct {
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
     {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
 };
 
@@ -92,16 +131,23 @@ const char *cudaGetErrorString(cudaError_t error) {
 /* ---- the device */
 
 cudaError_t cudaGetDeviceCount(int *count) {
-    *count = 1;
-    return cudaSuccess;
+    int numbers[DEVICES_MAX];
+    *count = visible_devices(numbers);
+    if (*count) return cudaSuccess;
+    last_error = cudaErrorNoDevice;
+    return last_error;
 }
 
 cudaError_t cudaSetDevice(int device) {
-    return device == 0 ? cudaSuccess : runtime_error(cudaErrorInvalidDevice, "cudaSetDevice");
+    int numbers[DEVICES_MAX];
+    if (device < 0 || device >= visible_devices(numbers))
+        return runtime_error(cudaErrorInvalidDevice, "cudaSetDevice");
+    device_set = device;
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int *device) {
-    *device = 0;
+    *device = device_set;
     return cudaSuccess;
 }
 
@@ -115,9 +161,14 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
     return cudaSuccess;
 }
 
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
+    int numbers[DEVICES_MAX];
     memset(p, 0, sizeof *p);
+    if (device < 0 || device >= visible_devices(numbers))
+        return runtime_error(cudaErrorInvalidDevice, "cudaGetDeviceProperties");
     strcpy(p->name, "CUDA emulator");
+    p->pciBusID = numbers[device];
+    snprintf(p->uuid.bytes, sizeof p->uuid.bytes, "emulated GPU %d", numbers[device]);
     size_t free_bytes;
     cudaMemGetInfo(&free_bytes, &p->totalGlobalMem);
     p->major = 9;

@@ -113,7 +113,8 @@ bool pinned_range(const void *p, size_t bytes);
 /* streams.cpp */
 void streams_finish();                 /* all that is queued, delivered to the host */
 void stream_turn(cudaStream_t stream); /* does what is queued before */
-void streams_turn();                   /* on every stream */
+void stream_inputs(cudaStream_t stream, const void *from, size_t bytes); /* see inputs_begin */
+void streams_turn();                                                     /* on every stream */
 
 } // namespace emu
 

@@ -86,6 +86,19 @@ void work_end();
 /* The same for a library that does not know its stream: does what is queued on any. */
 void device_access(bool on);
 
+/* Work that a library queues: done by run(argument) once, when the stream gets there, and writes
+ * into [to, to + bytes) alone. */
+void queue_work(cudaStream_t stream, void (*run)(void *argument), void *argument, void *to,
+                size_t bytes);
+
+/* Like work_begin, but leaves undone what queue_work has put there, unless it writes into those
+ * bytes: what a library reads at once although the stream would come to it later. */
+void inputs_begin(cudaStream_t stream, const void *from, size_t bytes);
+
+/* Of several devices (CUDA_EMULATOR_DEVICES): the one that is set, and that of a stream. */
+int current_device();
+int device_of_stream(cudaStream_t stream);
+
 /* Lets time pass on the clock of events, which is the processor time of the process (a busy machine
  * does not change it) and all that passed in this way. */
 void time_passes(double milliseconds);

@@ -1,7 +1,7 @@
 /* Streams, events, and copies that happen as late as CUDA allows, so that a missing wait is seen.
  *
- * A stream is a list of tasks: copies, fills, and waits for a point of another stream. Nothing is
- * done when it is queued. The tasks of a stream are done in order
+ * A stream is a list of tasks: copies, fills, work of libraries (queue_work), and waits for a point
+ * of another stream. Nothing is done when it is queued. The tasks of a stream are done in order
  *
  *   - when a kernel is launched on the stream (kernels run at once, after what they wait for),
  *   - when another stream that was told to wait for an event comes to its wait,
@@ -23,7 +23,7 @@
 
 namespace emu {
 
-enum task_kind { COPY, FILL, WAIT };
+enum task_kind { COPY, FILL, WAIT, WORK };
 
 struct stream;
 
@@ -41,10 +41,14 @@ struct task {
 
     stream *other; /* WAIT: until its tasks up to `until` are done */
     uint64_t until;
+
+    void (*run)(void *argument); /* WORK */
+    void *argument;
 };
 
 struct stream {
     bool blocking; /* waits for the legacy stream, and it for this */
+    int device;
     std::deque<task> tasks;
 };
 
@@ -118,7 +122,9 @@ static void perform_task(task *t) {
         return;
     }
     open_task(*t, true);
-    if (t->kind == FILL) {
+    if (t->kind == WORK) {
+        t->run(t->argument);
+    } else if (t->kind == FILL) {
         memset(t->to, t->value, t->bytes);
     } else if (t->to_host) {
         t->staged.assign((const char *)t->from, (const char *)t->from + t->bytes);
@@ -161,6 +167,17 @@ void stream_turn(cudaStream_t handle) {
     perform(stream_of(handle), ALL);
 }
 
+void stream_inputs(cudaStream_t handle, const void *from, size_t bytes) {
+    stream *s = stream_of(handle);
+    order_with_legacy(s);
+    for (size_t i = 0; i < s->tasks.size(); i++) {
+        task *t = &s->tasks[i];
+        if (t->done || (t->kind == WORK && !overlap(t->to, t->bytes, from, bytes))) continue;
+        if (t->kind == WAIT) perform_task(t);
+        else perform(s, t->number);
+    }
+}
+
 void streams_turn() {
     for (stream *s : streams) perform(s, ALL);
 }
@@ -198,6 +215,21 @@ static void queue(stream *s, task &&next) {
     memset(next.to, 0xff, next.bytes);
     if (on_device) device_open_range(next.to, next.bytes, false);
     append(s, std::move(next));
+}
+
+void queue_work(cudaStream_t handle, void (*run)(void *argument), void *argument, void *to,
+                size_t bytes) {
+    task work = {};
+    work.kind = WORK;
+    work.run = run;
+    work.argument = argument;
+    work.to = to;
+    work.bytes = bytes;
+    append(stream_of(handle), std::move(work));
+}
+
+int device_of_stream(cudaStream_t handle) {
+    return stream_of(handle) == &legacy ? current_device() : stream_of(handle)->device;
 }
 
 /* Whether the pointers fit the direction; cudaMemcpyDefault becomes what they are. */
@@ -273,6 +305,7 @@ cudaError_t cudaMemset(void *to, int value, size_t bytes) {
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *handle, unsigned flags) {
     stream *s = new stream();
     s->blocking = !(flags & cudaStreamNonBlocking);
+    s->device = current_device();
     streams.push_back(s);
     *handle = (cudaStream_t)s;
     return cudaSuccess;
