@@ -1,5 +1,8 @@
 /* What a test may ask of the emulated device. Only in emulated builds (EMULATED is defined there);
- * C and C++. The emulator serves one thread of the host. */
+ * C and C++. The emulator serves one thread of the host.
+ *
+ * CUDA_EMULATOR_DEVICES=4 in the environment puts four devices into the machine, of which
+ * CUDA_VISIBLE_DEVICES="2,3" shows some; by default there is one. */
 #ifndef TEST_CUDA_EMULATOR_CONTROL_H
 #define TEST_CUDA_EMULATOR_CONTROL_H
 

@@ -26,8 +26,7 @@ cudaError_t runtime_error(cudaError_t error, const char *what) {
     return error;
 }
 
-/* ---- several devices: CUDA_EMULATOR_DEVICES (by default 1) are in the machine, and
- * CUDA_VISIBLE_DEVICES ("2" or "0,3") says which of them this process sees. */
+/* ---- several devices, see control.h */
 
 enum { DEVICES_MAX = 64 };
 

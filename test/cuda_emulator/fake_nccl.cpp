@@ -82,6 +82,7 @@ struct meeting_point {
 
 fake_nccl counts;
 double patience = 60;
+bool quiet;
 int later_error, open_groups;
 struct {
     char function[32];
@@ -107,7 +108,7 @@ __attribute__((format(printf, 2, 3))) ncclResult_t mistake(ncclResult_t result, 
     va_start(list, format);
     vsnprintf(last_text, sizeof last_text, format, list);
     va_end(list);
-    fprintf(stderr, "fake NCCL: %s\n", last_text);
+    if (!quiet) fprintf(stderr, "fake NCCL: %s\n", last_text);
     counts.mistakes++;
     return result;
 }
@@ -474,6 +475,10 @@ void fake_nccl_fail(const char *function, int nth, int result) {
 
 void fake_nccl_fail_later(int result) {
     later_error = result;
+}
+
+void fake_nccl_quiet(int on) {
+    quiet = on != 0;
 }
 
 void fake_nccl_patience(double seconds) {

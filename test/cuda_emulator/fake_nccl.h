@@ -22,6 +22,9 @@ void fake_nccl_fail(const char *function, int nth, int result);
 /* From now on ncclCommGetAsyncError tells this ncclResult_t. */
 void fake_nccl_fail_later(int result);
 
+/* No messages on stderr about mistakes that a test makes on purpose. */
+void fake_nccl_quiet(int quiet);
+
 /* How long an operation waits for ranks that have not called it; 60 at first. */
 void fake_nccl_patience(double seconds);
 

@@ -393,6 +393,8 @@ int main(int count, char **arguments) {
     run_group("memory", test_memory);
     run_group("mistakes", in_all_orders<test_mistakes>);
     run_group("bank conflicts", test_bank_conflicts);
+    run_group("devices", test_devices);
+    run_group("NCCL", test_fake_nccl);
     program = arguments[0];
     run_group("sanitizers", test_sanitizers);
 #endif

@@ -51,6 +51,9 @@ void test_numbers(); /* test_numbers.cu: rounding, functions, packs */
 void test_streams(); /* test_streams.cu */
 void test_missing_waits();
 
+void test_devices(); /* test_fake_nccl.cu */
+void test_fake_nccl();
+
 /* test_mistakes.cu: what the emulator must report. Mistakes that sanitizers see end the program,
  * therefore it runs itself (`program`) with the name of a mistake as its argument. */
 extern const char *program;

@@ -141,6 +141,114 @@ Test(nccl, sums_reach_their_owners_and_all) {
             }
 }
 
+/* Kernels before and after, on the same and on other memory. */
+static void amid_kernels(const struct ranks *ranks, const void *given) {
+    enum { COUNT = 3000 };
+    (void)given;
+    struct backend be;
+    open_rank(&be, ranks);
+    struct array masters = make_array(&be, DTYPE_F32, COUNT);
+    struct array gradients = make_array(&be, DTYPE_BF16, COUNT);
+    struct array sums = make_array(&be, DTYPE_F32, COUNT);
+    struct tensor from = {masters.device, DTYPE_F32, 1, {COUNT}};
+    struct tensor to = {gradients.device, DTYPE_BF16, 1, {COUNT}};
+    struct tensor out = {sums.device, DTYPE_F32, 1, {COUNT}};
+    for (int salt = 0; salt < 2; salt++) {
+        load_values(&be, salt, &masters, ranks->rank, salt);
+        OP(&be, cast, .out = &to, .in = &from);
+        uint64_t ticket =
+            collectives_reduce_scatter(be.collectives, to.data, to.dtype, tensor_count(&to));
+        OP(&be, clear, .data = from.data, .bytes = tensor_bytes(&from));
+        collectives_wait(be.collectives, ticket);
+        OP(&be, cast, .out = &out, .in = &to);
+        ticket = collectives_all_gather(be.collectives, out.data, sizeof(float), COUNT);
+        OP(&be, clear, .data = to.data, .bytes = tensor_bytes(&to));
+        collectives_wait(be.collectives, ticket);
+        read_values(&be, &sums);
+        check_all_sums(ranks, &sums, salt);
+    }
+    free_array(&be, &masters);
+    free_array(&be, &gradients);
+    free_array(&be, &sums);
+    close_rank(&be, ranks);
+}
+
+Test(nccl, operations_go_on_beside) {
+    for (int size = 2; size <= 3; size++) cr_assert_eq(forked_ranks(size, amid_kernels, NULL), 0);
+}
+
+/* More operations under way than there are events, waited for late and in reverse. */
+static void many_tickets(const struct ranks *ranks, const void *given) {
+    enum { ARRAYS = 300, COUNT = 700 };
+    (void)given;
+    struct backend be;
+    static struct array arrays[ARRAYS];
+    uint64_t tickets[ARRAYS];
+    open_rank(&be, ranks);
+    for (int i = 0; i < ARRAYS; i++) arrays[i] = make_array(&be, DTYPE_F16, COUNT);
+    for (int i = 0; i < ARRAYS; i++) {
+        load_values(&be, i % 2, &arrays[i], ranks->rank, i);
+        tickets[i] = collectives_reduce_scatter(be.collectives, arrays[i].device, DTYPE_F16, COUNT);
+        RANK_CHECK(ranks, tickets[i] > (i ? tickets[i - 1] : 0));
+    }
+    collectives_wait(be.collectives, 0);
+    collectives_wait(be.collectives, tickets[ARRAYS - 2]);
+    read_values(&be, &arrays[ARRAYS - 2]);
+    check_sums(ranks, &arrays[ARRAYS - 2], ARRAYS - 2);
+    collectives_wait(be.collectives, tickets[ARRAYS - 1]);
+    for (int i = ARRAYS - 1; i >= 0; i--) {
+        collectives_wait(be.collectives, tickets[i]);
+        read_values(&be, &arrays[i]);
+        check_sums(ranks, &arrays[i], i);
+    }
+    for (int i = 0; i < ARRAYS; i++) free_array(&be, &arrays[i]);
+    close_rank(&be, ranks);
+}
+
+Test(nccl, tickets_wait_for_all_before) {
+    cr_assert_eq(forked_ranks(2, many_tickets, NULL), 0);
+}
+
+/* One rank alone looks at a result while the others wait for it: nobody holds it up. */
+static void look_alone(const struct ranks *ranks, const void *given) {
+    (void)given;
+    struct backend be;
+    open_rank(&be, ranks);
+    struct array a = make_array(&be, DTYPE_F32, 500);
+    load_values(&be, 0, &a, ranks->rank, 0);
+    collectives_reduce_scatter(be.collectives, a.device, a.dtype, a.count);
+    uint64_t ticket = collectives_all_gather(be.collectives, a.device, sizeof(float), a.count);
+    if (ranks->rank == 1) {
+        collectives_wait(be.collectives, ticket);
+        read_values(&be, &a);
+        check_all_sums(ranks, &a, 0);
+    }
+    ranks_barrier(ranks);
+    close_rank(&be, ranks); /* with work that nobody waited for */
+}
+
+Test(nccl, ranks_look_when_they_like) {
+    cr_assert_eq(forked_ranks(3, look_alone, NULL), 0);
+}
+
+/* No elements: a ticket like others. */
+static void nothing(const struct ranks *ranks, const void *given) {
+    (void)given;
+    struct backend be;
+    open_rank(&be, ranks);
+    struct array a = make_array(&be, DTYPE_F32, 1);
+    uint64_t first = collectives_reduce_scatter(be.collectives, a.device, a.dtype, 0);
+    uint64_t second = collectives_all_gather(be.collectives, a.device, 4, 0);
+    RANK_CHECK(ranks, first > 0 && second > first);
+    collectives_wait(be.collectives, second);
+    free_array(&be, &a);
+    close_rank(&be, ranks);
+}
+
+Test(nccl, no_elements) {
+    cr_assert_eq(forked_ranks(2, nothing, NULL), 0);
+}
+
 static void alone(const struct ranks *ranks, const void *given) {
     (void)given;
     struct backend be;
@@ -151,6 +259,253 @@ static void alone(const struct ranks *ranks, const void *given) {
 
 Test(nccl, one_rank_needs_none) {
     cr_assert_eq(forked_ranks(1, alone, NULL), 0);
+}
+
+/* ---- errors */
+
+static void check_failure(const struct ranks *ranks, const struct backend *be, const char *text) {
+    bool found = strstr(be->failure.text, text) != NULL;
+    if (!found) fprintf(stderr, "not \"%s\" but \"%s\"\n", text, be->failure.text);
+    RANK_CHECK(ranks, found);
+}
+
+struct failing {
+    const char *function;
+    int nth;
+    const char *text;
+};
+
+/* Rank 0 meets an error and gives up; nothing of NCCL is called after that. The others learn of it
+ * when the result does not come. */
+static void fail_at(const struct ranks *ranks, const void *given) {
+    const struct failing *failing = given;
+    struct backend be;
+    open_rank(&be, ranks);
+    struct array a = make_array(&be, DTYPE_F32, 1000);
+    cuda_emulator_quiet(1);
+    fake_nccl_quiet(1);
+    if (ranks->rank == 0) fake_nccl_fail(failing->function, failing->nth, SYSTEM_ERROR);
+    load_values(&be, 0, &a, ranks->rank, 0);
+    uint64_t first = collectives_reduce_scatter(be.collectives, a.device, a.dtype, a.count);
+    collectives_wait(be.collectives, first);
+    uint64_t ticket = collectives_all_gather(be.collectives, a.device, sizeof(float), a.count);
+    collectives_wait(be.collectives, ticket);
+    backend_download(&be, a.host, a.device, bytes_of(&a));
+    RANK_CHECK(ranks, be.failure.text[0]);
+    if (ranks->rank == 0) {
+        check_failure(ranks, &be, failing->text);
+        check_failure(ranks, &be, "unhandled system error: planned by the test");
+        long calls = fake_nccl_counts()->calls;
+        ticket = collectives_reduce_scatter(be.collectives, a.device, a.dtype, a.count);
+        RANK_CHECK(ranks, ticket == 0);
+        collectives_wait(be.collectives, ticket);
+        RANK_CHECK(ranks, fake_nccl_counts()->calls == calls);
+        RANK_CHECK(ranks, fake_nccl_counts()->mistakes == 0);
+    }
+    collectives_wait(be.collectives, first);
+    RANK_CHECK(ranks, fake_nccl_counts()->aborted == 1 && fake_nccl_counts()->alive == 0);
+    free_array(&be, &a);
+    backend_close(&be);
+    RANK_CHECK(ranks, fake_nccl_counts()->aborted == 1 && fake_nccl_counts()->alive == 0);
+}
+
+Test(nccl, errors_end_it) {
+    static const struct failing all[] = {
+        {"ncclGroupStart", 1, "NCCL: adding gradients"},
+        {"ncclReduceScatter", 1, "NCCL: adding gradients"},
+        {"ncclReduce", 1, "NCCL: adding gradients"},
+        {"ncclGroupEnd", 1, "NCCL: adding gradients"},
+        {"ncclCommGetAsyncError", 1, "NCCL: waiting for other ranks"},
+        {"ncclGroupStart", 2, "NCCL: spreading weights"},
+        {"ncclAllGather", 1, "NCCL: spreading weights"},
+        {"ncclBroadcast", 1, "NCCL: spreading weights"},
+        {"ncclGroupEnd", 2, "NCCL: spreading weights"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        cr_assert_eq(forked_ranks(2, fail_at, &all[i]), 0, "%s", all[i].function);
+}
+
+/* What becomes known only while the operations are under way. */
+static void fail_under_way(const struct ranks *ranks, const void *given) {
+    (void)given;
+    struct backend be;
+    open_rank(&be, ranks);
+    struct array a = make_array(&be, DTYPE_F32, 1000);
+    uint64_t ticket = collectives_all_gather(be.collectives, a.device, sizeof(float), a.count);
+    RANK_CHECK(ranks, be.failure.text[0] == 0);
+    fake_nccl_fail_later(REMOTE_ERROR);
+    collectives_wait(be.collectives, ticket);
+    check_failure(ranks, &be, "NCCL: waiting for other ranks: remote process exited");
+    RANK_CHECK(ranks, fake_nccl_counts()->aborted == 1 && fake_nccl_counts()->mistakes == 0);
+    backend_close(&be);
+    RANK_CHECK(ranks, fake_nccl_counts()->alive == 0 && fake_nccl_counts()->mistakes == 0);
+}
+
+Test(nccl, errors_come_late) {
+    cr_assert_eq(forked_ranks(2, fail_under_way, NULL), 0);
+}
+
+/* Another failure of the device ends NCCL too. */
+static void fail_elsewhere(const struct ranks *ranks, const void *given) {
+    (void)given;
+    struct backend be;
+    open_rank(&be, ranks);
+    struct array a = make_array(&be, DTYPE_F32, 1000);
+    fail(&be.failure, "CUDA: planned by the test");
+    RANK_CHECK(ranks, collectives_reduce_scatter(be.collectives, a.device, a.dtype, 1000) == 0);
+    RANK_CHECK(ranks, strcmp(be.failure.text, "CUDA: planned by the test") == 0);
+    RANK_CHECK(ranks, fake_nccl_counts()->aborted == 1 && fake_nccl_counts()->mistakes == 0);
+    backend_close(&be);
+    RANK_CHECK(ranks, fake_nccl_counts()->alive == 0 && fake_nccl_counts()->mistakes == 0);
+}
+
+Test(nccl, other_failures_end_it) {
+    cr_assert_eq(forked_ranks(2, fail_elsewhere, NULL), 0);
+}
+
+/* ---- the stand-in notices ranks that do not do the same */
+
+enum disorder { ANOTHER_ORDER, ANOTHER_COUNT, ANOTHER_DTYPE, MISSING, DEAD };
+
+static void disagree(const struct ranks *ranks, const void *given) {
+    enum disorder what = *(const enum disorder *)given;
+    bool odd = ranks->rank == 1;
+    struct backend be;
+    open_rank(&be, ranks);
+    struct array a = make_array(&be, DTYPE_F32, 1024);
+    cuda_emulator_quiet(1);
+    fake_nccl_patience(0.3);
+    fake_nccl_quiet(1);
+    uint64_t ticket = 0;
+    if (odd && what == ANOTHER_ORDER)
+        collectives_all_gather(be.collectives, a.device, sizeof(float), a.count);
+    if (!odd || what < MISSING)
+        ticket = collectives_reduce_scatter(be.collectives, a.device,
+                                            odd && what == ANOTHER_DTYPE ? DTYPE_BF16 : DTYPE_F32,
+                                            odd && what == ANOTHER_COUNT ? 512 : 1024);
+    if (!odd && what == ANOTHER_ORDER)
+        collectives_all_gather(be.collectives, a.device, sizeof(float), a.count);
+    collectives_wait(be.collectives, ticket);
+    if (odd && what == DEAD) return;
+    if (ticket) backend_download(&be, a.host, a.device, bytes_of(&a));
+    if (ticket) RANK_CHECK(ranks, be.failure.text[0] && fake_nccl_counts()->mistakes == 1);
+    if (what != DEAD) ranks_barrier(ranks);
+    backend_close(&be);
+}
+
+Test(nccl, ranks_that_do_not_do_the_same_are_noticed) {
+    for (enum disorder what = ANOTHER_ORDER; what <= DEAD; what++)
+        cr_assert_eq(forked_ranks(2, disagree, &what), 0, "%d", (int)what);
+}
+
+/* ---- opening */
+
+/* What a launcher may give the ranks, and what comes of it: the GPUs of the machine, those that
+ * each rank sees (NULL: all), and the message, or NULL. */
+struct place {
+    const char *machine, *visible[3];
+    enum device device;
+    const char *text;
+};
+
+static void open_in(const struct ranks *ranks, const void *given) {
+    const struct place *place = given;
+    const char *visible = place->visible[ranks->rank];
+    struct backend be;
+    struct error error = {""};
+    setenv("CUDA_EMULATOR_DEVICES", place->machine, 1);
+    if (visible) setenv("CUDA_VISIBLE_DEVICES", visible, 1);
+    int status = try_to_open(&be, ranks, place->device, &error);
+    if (place->text) {
+        bool found = strstr(error.text, place->text) != NULL;
+        if (!found) fprintf(stderr, "not \"%s\" but \"%s\"\n", place->text, error.text);
+        RANK_CHECK(ranks, status == -1 && found);
+        RANK_CHECK(ranks, fake_nccl_counts()->alive == 0 && fake_nccl_counts()->mistakes == 0);
+        return;
+    }
+    RANK_CHECK(ranks, status == 0 && be.device.kind == BACKEND_CUDA);
+    struct array a = make_array(&be, DTYPE_F32, 1000);
+    load_values(&be, 0, &a, ranks->rank, 0);
+    collectives_reduce_scatter(be.collectives, a.device, a.dtype, a.count);
+    collectives_wait(be.collectives, collectives_all_gather(be.collectives, a.device, 4, a.count));
+    read_values(&be, &a);
+    check_all_sums(ranks, &a, 0);
+    free_array(&be, &a);
+    close_rank(&be, ranks);
+}
+
+Test(nccl, each_rank_takes_a_gpu_of_its_own) {
+    static const struct place places[] = {
+        {"3", {NULL, NULL, NULL}, DEVICE_CUDA, NULL},
+        {"5", {NULL, NULL, NULL}, DEVICE_AUTO, NULL},
+        {"3", {"0", "1", "2"}, DEVICE_CUDA, NULL}, /* one each */
+        {"3", {"2", "0", "1"}, DEVICE_AUTO, NULL},
+        {"6", {"0,1", "2,3", "4,5"}, DEVICE_CUDA, NULL}, /* several each */
+        {"3", {"2,1,0", "2,1,0", "2,1,0"}, DEVICE_CUDA, NULL},
+        {"2",
+         {NULL, NULL, NULL},
+         DEVICE_CUDA,
+         "ranks 0 and 2 would share a GPU: there are 3 "
+         "ranks on that machine, and rank 2 sees 2 GPUs"},
+        {"1",
+         {NULL, NULL, NULL},
+         DEVICE_AUTO,
+         "ranks 0 and 1 would share a GPU: there are 3 "
+         "ranks on that machine, and rank 1 sees 1 GPU;"},
+        {"3", {"0", "1", "1"}, DEVICE_CUDA, "ranks 1 and 2 would share a GPU"},
+        {"3", {"0", "1", ""}, DEVICE_CUDA, "rank 2: device \"cuda\": there is no GPU here"},
+        {"3", {"", "1", "2"}, DEVICE_AUTO, "device \"cuda\": there is no GPU here"},
+        {"0", {NULL, NULL, NULL}, DEVICE_CUDA, "device \"cuda\": there is no GPU here"},
+    };
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        cr_assert_eq(forked_ranks(3, open_in, &places[i]), 0, "place %d", (int)i);
+}
+
+/* Rank 0 cannot begin: all are told. */
+static void no_id(const struct ranks *ranks, const void *given) {
+    (void)given;
+    struct backend be;
+    struct error error = {""};
+    setenv("CUDA_EMULATOR_DEVICES", "2", 1);
+    fake_nccl_fail("ncclGetUniqueId", 1, INVALID_ARGUMENT);
+    RANK_CHECK(ranks, try_to_open(&be, ranks, DEVICE_CUDA, &error) == -1);
+    RANK_CHECK(ranks, strstr(error.text, "NCCL: opening: invalid argument") != NULL);
+}
+
+Test(nccl, opening_fails_on_all) {
+    cr_assert_eq(forked_ranks(2, no_id, NULL), 0);
+}
+
+/* A rank that cannot connect ends all, since nobody can call the others back from NCCL. */
+static void no_connection(const struct ranks *ranks, const void *given) {
+    (void)given;
+    struct backend be;
+    struct error error = {""};
+    setenv("CUDA_EMULATOR_DEVICES", "2", 1);
+    freopen("/dev/null", "w", stderr);
+    fake_nccl_patience(0.5);
+    if (ranks->rank == 1) fake_nccl_fail("ncclCommInitRank", 1, SYSTEM_ERROR);
+    try_to_open(&be, ranks, DEVICE_CUDA, &error);
+}
+
+Test(nccl, a_rank_that_cannot_connect_ends_all) {
+    cr_assert_eq(forked_ranks(2, no_connection, NULL), 2);
+}
+
+/* The user's choice of an algorithm stands. */
+static void algorithm(const struct ranks *ranks, const void *given) {
+    const char *chosen = given;
+    struct backend be;
+    if (chosen) setenv("NCCL_ALGO", chosen, 1);
+    else unsetenv("NCCL_ALGO");
+    open_rank(&be, ranks);
+    RANK_CHECK(ranks, strcmp(getenv("NCCL_ALGO"), chosen ? chosen : "Ring") == 0);
+    close_rank(&be, ranks);
+}
+
+Test(nccl, algorithm_is_fixed) {
+    cr_assert_eq(forked_ranks(2, algorithm, NULL), 0);
+    cr_assert_eq(forked_ranks(2, algorithm, "Tree"), 0);
 }
 
 #else
