@@ -135,9 +135,8 @@ static struct shares shares_of(const struct ranks *ranks, int64_t count) {
     return shares;
 }
 
-/* What compute was given so far comes first. */
+/* What compute was given so far comes first. Returns whether NCCL may be called. */
 static bool begin(struct nccl_state *s, const char *what) {
-    if (given_up(s)) return false;
     cuda_failed(s->be, cudaEventRecord(s->ready, cuda_state(s->be)->compute), what);
     cuda_failed(s->be, cudaStreamWaitEvent(s->stream, s->ready, 0), what);
     return !given_up(s);
