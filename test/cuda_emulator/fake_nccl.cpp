@@ -142,7 +142,8 @@ struct work {
 };
 
 std::vector<work> group;
-std::vector<ncclComm *> known; /* never freed: what is used afterwards can be told */
+/* Never freed: what is used afterwards can be told. */
+std::vector<ncclComm *> &known = *new std::vector<ncclComm *>;
 
 size_t size_of(ncclDataType_t type) {
     switch (type) {
