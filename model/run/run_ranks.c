@@ -1,5 +1,6 @@
 #include "model/run/run_ranks.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,7 @@
 #include "data/base/json.h"
 #include "data/base/program.h"
 #include "data/base/sha256.h"
+#include "kernels/backend_open.h"
 #include "model/config/config_print.h"
 
 /* The first key of a block whose values differ, with both, as an error. */
@@ -44,7 +46,7 @@ static int compare_texts(const char *theirs, const char *ours, struct error *err
     return status;
 }
 
-static int compare_version(const struct ranks *ranks, struct error *error) {
+static int compare_program(const struct ranks *ranks, struct error *error) {
     char version[32] = MANTISSA_VERSION;
     ranks_broadcast(ranks, version, sizeof version);
     if (strcmp(version, MANTISSA_VERSION) == 0) return 0;
@@ -56,7 +58,7 @@ int run_ranks_compare_config(const struct ranks *ranks, const struct config *con
                              struct error *error) {
     size_t size = 0;
     if (ranks->size == 1) return 0;
-    if (ranks_agree(ranks, compare_version(ranks, error), error)) return -1;
+    if (ranks_agree(ranks, compare_program(ranks, error), error)) return -1;
     char *ours = config_json_text(config, &size);
     int64_t bytes = (int64_t)size + 1;
     ranks_broadcast(ranks, &bytes, sizeof bytes);

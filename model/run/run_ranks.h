@@ -7,7 +7,8 @@
 #include "model/config/config.h"
 #include "model/run/run_setup.h"
 
-/* The program's version and the resolved config, but for `threads`. */
+/* The program's version, what devices it was built for, and the resolved config, but for `threads`.
+ */
 int run_ranks_compare_config(const struct ranks *ranks, const struct config *config,
                              struct error *error);
 
