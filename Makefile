@@ -382,6 +382,7 @@ ifeq ($(BUILD),fast)
 	$(USE_PROGRAMS) test/scripts/test_regress.sh
 	$(USE_PROGRAMS) test/scripts/test_pages.sh
 	MAKE="$(MAKE)" test/scripts/test_install.sh
+	$(USE_PROGRAMS) test/scripts/test_ranks.sh
 endif
 
 # Refreshes what comes from the option table: configs/schema.json, the keys in configs/README.md.

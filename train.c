@@ -1,8 +1,10 @@
 /* ./train: flags, then config, then the run. No mathematics here. */
 #include <inttypes.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <stb/stb_ds.h>
@@ -150,7 +152,9 @@ static void say_why(const struct ranks *ranks, int messages, const char *program
                     struct error *error) {
     FILE *out = messages >= 0 ? fdopen(messages, "w") : NULL;
     if (!out) out = stderr;
-    usleep((useconds_t)(1e6 * rank_output_patience(ranks)));
+    double seconds = rank_output_patience(ranks);
+    struct timespec left = {(time_t)seconds, (long)(1e9 * (seconds - floor(seconds)))};
+    while (nanosleep(&left, &left)) continue; /* signals that end it come meanwhile */
     if (ranks->rank > 0) fprintf(out, "train: rank %d: ", ranks->rank);
     else fputs("train: ", out);
     help_print(out, error->text, program);

@@ -95,6 +95,8 @@ static void set_environment(void) {
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
         setenv(settings[i][0], settings[i][1], 0);
     for (size_t i = 0; geteuid() == 0 && i < 2; i++) setenv(of_root[i], "1", 0);
+    /* mpirun gives rank 0 a terminal of its own, whatever its output really is. */
+    if (!isatty(STDOUT_FILENO)) setenv("TERM", "dumb", 1);
 }
 
 /* What a terminal or a user sends to this process: the number, or 0. */

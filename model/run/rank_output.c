@@ -40,5 +40,5 @@ int rank_output_log(const struct ranks *ranks, const struct config *config, stru
 
 double rank_output_patience(const struct ranks *ranks) {
     if (ranks->rank == 0) return 0;
-    return 1 + 0.25 * (ranks->rank < 40 ? ranks->rank : 40);
+    return 4 + 0.25 * (ranks->rank < 40 ? ranks->rank : 40);
 }

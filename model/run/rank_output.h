@@ -14,5 +14,5 @@ int rank_output_quiet(const struct ranks *ranks);
 int rank_output_log(const struct ranks *ranks, const struct config *config, struct error *error);
 
 /* How long a rank waits before it says why it failed: rank 0 not at all, so that what all ranks
- * find wrong is said once. In seconds, below 12. */
+ * find wrong is said once. In seconds, at most 14. Open MPI takes two to end the others. */
 double rank_output_patience(const struct ranks *ranks);

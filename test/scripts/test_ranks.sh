@@ -1,0 +1,243 @@
+#!/usr/bin/env bash
+# Several ranks through the mpirun that is here: the same answer as one process, whatever happens on
+# the way. Needs TRAIN, a program with train_mpi.so beside it.
+# shellcheck disable=SC2012 # the names are our own
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+if [ ! -e "$(dirname "$TRAIN")/train_mpi.so" ] || ! command -v mpirun >/dev/null; then
+    echo "skipped: no mpicc or no mpirun here"
+    exit 0
+fi
+folder=$(mktemp -d)
+clean() {
+    rm -rf "$folder"
+}
+trap clean EXIT
+export OMP_NUM_THREADS=1 OMPI_MCA_btl_base_warn_component_unused=0
+cases=0
+
+fail() {
+    echo "test_ranks.sh: $*" >&2
+    exit 1
+}
+
+# A model of all parts: layers, tied head, vectors; 24 steps of 1536 tokens for 1, 2, 3 or 4 ranks.
+cat >"$folder/tiny.json" <<END
+{"run_dir": "$folder", "device": "cpu", "model": {"n_layer": 3, "n_head": 3, "n_embd": 72},
+ "data": {"seq_len": 64}, "optimizer": {"lr": 3e-4, "warmup_steps": 4},
+ "train": {"steps": 24, "micro_batch_size": 2, "batch_tokens": 1536},
+ "eval": {"every": 12, "batches": 5}}
+END
+
+# train RANKS NAME [FLAG ...]: what it says is in $folder/NAME.out; its status is the function's.
+train() {
+    local ranks=$1 name=$2
+    shift 2
+    local flags=(--config "$folder/tiny.json" --set name="$name" "$@")
+    if [ "$ranks" -gt 1 ]; then flags=(--ranks "$ranks" "${flags[@]}"); fi
+    timeout 120 "$TRAIN" "${flags[@]}" >"$folder/$name.out" 2>&1
+}
+
+expect() { # expect NAME TEXT: it was said, once
+    local times
+    times=$(grep -c -- "$2" "$folder/$1.out" || true)
+    [ "$times" = 1 ] || { cat "$folder/$1.out" >&2; fail "$1: \"$2\" was said $times times"; }
+    cases=$((cases + 1))
+}
+
+# Values of a key in metrics.jsonl, a line each.
+values() {
+    sed -n 's/.*"'"$2"'": \([^,}]*\).*/\1/p' "$folder/$1/metrics.jsonl"
+}
+
+# near A B KEY BOUND: of each pair of values the difference is at most BOUND.
+near() {
+    paste <(values "$1" "$3") <(values "$2" "$3") | awk -v bound="$4" -v what="$1 $2 $3" '
+        NF != 2 { print what ": line " NR " has " NF " values"; bad = 1 }
+        { d = $1 - $2; if (d < 0) d = -d; if (d > worst) worst = d }
+        END {
+            if (NR == 0 || bad || worst > bound) {
+                print what ": " NR " values differ by up to " worst ", allowed " bound; exit 1
+            }
+        }' >&2 || fail "$1 and $2 are not near in $3"
+    cases=$((cases + 1))
+}
+
+equal() { # equal A B: weights and moments of the last checkpoint, bit for bit
+    local a b
+    a=$(ls -d "$folder/$1"/checkpoints/step-* | tail -1)
+    b=$(ls -d "$folder/$2"/checkpoints/step-* | tail -1)
+    cmp "$a/model.safetensors" "$b/model.safetensors" || fail "$1 and $2: other weights"
+    # Shards may be cut elsewhere; all else of them is the same.
+    if [ -e "$a/optimizer-00001-of-00002.safetensors" ] &&
+        [ -e "$b/optimizer-00001-of-00002.safetensors" ]; then
+        for i in 1 2; do
+            cmp "$a/optimizer-0000$i-of-00002.safetensors" "$b/optimizer-0000$i-of-00002.safetensors" ||
+                fail "$1 and $2: other moments"
+        done
+    fi
+    cases=$((cases + 1))
+}
+
+same_answer() {
+    local precision=$1 bound=$2 ranks
+    train 1 "one-$precision" --set precision="$precision" || fail "one-$precision"
+    for ranks in 2 3 4; do
+        train "$ranks" "r$ranks-$precision" --set precision="$precision" || {
+            cat "$folder/r$ranks-$precision.out" >&2
+            fail "$ranks ranks in $precision"
+        }
+        near "one-$precision" "r$ranks-$precision" loss "$bound"
+        near "one-$precision" "r$ranks-$precision" val_loss "$bound"
+        near "one-$precision" "r$ranks-$precision" loss_scale 0
+    done
+}
+
+# fp32: sums in another order, some units of 2^-24 of a loss of 5, after 24 steps of Adam; 16 bit:
+# an activation that rounds to the other side, 2^-8 or 2^-11 of it.
+same_answer fp32 2e-5
+same_answer bf16 5e-3
+same_answer fp16 2e-3
+
+# The same bits again; and without a divided optimizer, which sums and updates the same.
+train 2 again --set precision=bf16 && equal r2-bf16 again
+train 2 whole --set precision=bf16 --set ranks.shard=none && equal r2-bf16 whole
+train 2 whole16 --set precision=fp16 --set ranks.shard=none && equal r2-fp16 whole16
+train 2 kept --set precision=bf16 --set weights.copy=kept && equal r2-bf16 kept
+train 2 cast --set precision=bf16 --set weights.copy=cast && equal r2-bf16 cast
+train 2 lower --set precision=bf16 --set ranks.gradients=lower || fail "lower gradients"
+near r2-bf16 lower loss 2e-2 # each gradient is rounded once more
+
+# fp16 with a scale that overflows at first: all skip together, as one process does.
+for ranks in 1 2 3; do
+    train "$ranks" "skips$ranks" --set precision=fp16 --set loss_scale.init_scale=4294967296 ||
+        fail "skips on $ranks ranks"
+done
+[ "$(values skips1 skipped | grep -c true)" -gt 2 ] || fail "nothing was skipped"
+for ranks in 2 3; do
+    cmp <(values skips1 skipped) <(values "skips$ranks" skipped) || fail "$ranks ranks skip others"
+    near skips1 "skips$ranks" loss_scale 0
+done
+
+# Stopped and gone on: with as many ranks the same bits; with others, the same samples.
+train 2 halves --set precision=bf16 --set checkpoint.every=12 --set checkpoint.keep=9 || fail halves
+rm -r "$folder/halves/checkpoints/step-00000024"
+for ranks in 1 2 3 4; do
+    cp -r "$folder/halves" "$folder/on$ranks"
+    train "$ranks" "on$ranks" --set precision=bf16 --set checkpoint.every=12 --resume ||
+        { cat "$folder/on$ranks.out" >&2; fail "resumed on $ranks"; }
+    near r2-bf16 "on$ranks" loss 5e-3
+done
+equal r2-bf16 on2
+train 1 alone --set precision=bf16 --set checkpoint.every=12 --set checkpoint.keep=9 || fail alone
+rm -r "$folder/alone/checkpoints/step-00000024"
+train 3 alone --set precision=bf16 --resume || fail "3 ranks from 1"
+near one-bf16 alone loss 5e-3
+
+# Something long, and what befalls one of its ranks: all end within 30 s.
+long() {
+    local name=$1
+    shift
+    train 3 "$name" --set train.steps=100000 --set checkpoint.every=20 --set eval.every=0 \
+        --set log.every=1000 "$@" &
+    long=$!
+    for ((i = 0; i < 300; i++)); do
+        if ls -d "$folder/$name"/checkpoints/step-* >/dev/null 2>&1; then break; fi
+        sleep 0.1
+    done
+    began=$(date +%s)
+}
+# The process of a rank: by what its launcher told it.
+rank_of() {
+    local process
+    for process in $(pgrep -f "set name=$1 "); do
+        if tr '\0' '\n' <"/proc/$process/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$2"; then
+            echo "$process"
+            return
+        fi
+    done
+    fail "$1: no rank $2"
+}
+ended() { # ended NAME STATUS: in time
+    local status=0
+    wait "$long" || status=$?
+    [ $(($(date +%s) - began)) -le 30 ] || fail "$1 took more than 30 s to end"
+    [ "$status" = "$2" ] || { cat "$folder/$1.out" >&2; fail "$1 ended with $status, not $2"; }
+    pgrep -f "set name=$1 " >/dev/null && fail "$1: some are left"
+    cases=$((cases + 1))
+}
+
+long term
+kill -TERM "$(rank_of term 2)"
+ended term 143
+expect term 'stopped by signal 15; go on with --resume'
+train 2 term --set train.steps=100000 --set train.minutes=0.01 --set eval.every=0 --resume ||
+    { cat "$folder/term.out" >&2; fail "not resumed after SIGTERM"; }
+expect term 'of train.minutes are over'
+
+long interrupt
+kill -INT "$(pgrep -of "set name=interrupt ")" # timeout passes it on, as a terminal would
+ended interrupt 130
+expect interrupt 'stopped by signal 10; go on with --resume'
+
+long killed
+kill -KILL "$(rank_of killed 1)"
+ended killed 137
+train 3 killed --set train.steps=100000 --set train.minutes=0.01 --set eval.every=0 --resume ||
+    { cat "$folder/killed.out" >&2; fail "not resumed after kill -9"; }
+
+# Ranks that differ, each told by name, once. What mpirun gives to each is not the same command.
+differ() {
+    local name=$1 text=$2
+    shift 2
+    local common=(--config "$folder/tiny.json" --set name="$name")
+    timeout 60 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+        mpirun --oversubscribe -n 1 "$TRAIN" "${common[@]}" : -n 1 "$TRAIN" "${common[@]}" "$@" \
+        >"$folder/$name.out" 2>&1 && fail "$name: they trained together"
+    expect "$name" "$text"
+}
+differ seeds 'rank 1: seed is 7 here, but 1 on rank 0' --set seed=7
+differ steps 'rank 1: train.steps is 23 here, but 24 on rank 0' --set train.steps=23
+head -c 40000 README.md >"$folder/a.txt"
+mkdir -p "$folder/here" "$folder/there"
+"$PREPARE" "$folder/a.txt" --out "$folder/here/x" --tokenizer bytes >/dev/null 2>&1 || fail prepare
+cp "$folder"/here/* "$folder/there"
+shard=$(ls "$folder"/there/x_train*.bin | head -1)
+printf 'Z' | dd of="$shard" bs=1 seek=5000 conv=notrunc 2>/dev/null
+ln -s here "$folder/0" && ln -s there "$folder/1"
+cat >"$folder/data.sh" <<END
+#!/bin/sh
+cd "$folder/\$OMPI_COMM_WORLD_RANK" && exec "$(realpath "$TRAIN")" --config "$folder/tiny.json" \
+    --set name=data --set data.train='x_train*.bin' --set eval.every=0
+END
+chmod +x "$folder/data.sh"
+timeout 60 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+    mpirun --oversubscribe -n 2 "$folder/data.sh" >"$folder/data.out" 2>&1 && fail "other data"
+expect data 'rank 1: data.train, .*the shards are not those of rank 0'
+
+# What all find wrong is said once; a batch that does not come out even, too.
+train 2 wrong --set optimizer.lr=-1 && fail "lr=-1"
+expect wrong 'optimizer.lr'
+train 4 uneven --set train.batch_tokens=1280 && fail "1280 tokens for 4 ranks"
+expect uneven 'train.batch_tokens is 1280, but 4 ranks take a multiple of 512'
+
+# A disk without room for one rank: a limit on the size of its files.
+cat >"$folder/full.sh" <<END
+#!/bin/bash
+if [ "\$OMPI_COMM_WORLD_RANK" = 1 ]; then ulimit -f 100; fi
+exec "$(realpath "$TRAIN")" --config "$folder/tiny.json" --set name=full --set checkpoint.every=8 \
+    --set train.steps=20
+END
+chmod +x "$folder/full.sh"
+timeout 60 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+    mpirun --oversubscribe -n 2 "$folder/full.sh" >"$folder/full.out" 2>&1 && fail "a full disk"
+expect full 'rank 1: .*optimizer-00002-of-00002'
+[ -z "$(ls -A "$folder/full/checkpoints")" ] || fail "half a checkpoint was left"
+
+# What the others say goes to files, if at all.
+train 2 logs --log-ranks || fail "--log-ranks"
+[ "$(grep -c 'mantissa: training' "$folder/logs.out")" = 1 ] || fail "not rank 0 alone said it"
+grep -q 'mantissa: training' "$folder/logs/ranks/rank-00001.txt" || fail "no log of rank 1"
+
+echo "test_ranks.sh: $cases cases: ok"
