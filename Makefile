@@ -311,9 +311,11 @@ endif
 endif
 
 # On the emulated GPU in emulated builds; else on the real one.
-test-device: $(OUT)/device_tests $(if $(EMULATED),$(OUT)/test_emulator)
+test-device: $(OUT)/device_tests $(if $(EMULATED),$(OUT)/test_emulator) \
+             $(if $(filter emulated,$(BUILD)),$(OUT)/train $(MODULE))
 	$(if $(EMULATED),$(OUT)/test_emulator)
 	$(TESTING) TEST_DEVICE=cuda $(OUT)/device_tests --jobs 2
+	$(if $(filter emulated,$(BUILD)),$(USE_PROGRAMS) test/scripts/test_ranks_gpu.sh)
 
 # Races between the threads of a block, seen by ThreadSanitizer.
 test-races:
