@@ -348,8 +348,9 @@ bench-products: $(OUT)/bench_products
 	$(OUT)/bench_products
 
 # What moves between processes; nothing where there is no MPI.
-bench-ranks: $(OUT)/bench_ranks $(if $(MODULE),$(OUT)/train_mpi.so)
+bench-ranks: $(OUT)/bench_ranks $(if $(MODULE),$(OUT)/train_mpi.so) $(PROGRAMS) $(MODULE)
 	$(OUT)/bench_ranks --ranks 2
+	$(USE_PROGRAMS) scripts/bench_ranks.sh
 
 # What a busy neighbor costs a run.
 bench-busy: $(PROGRAMS)
@@ -458,7 +459,7 @@ help:
 	@echo "make bench-adamw    the update of that step with each form of its arrays"
 	@echo "make bench-passes   norms, rope and gated SiLU beside copies of memory"
 	@echo "make bench-products each product of that step by each implementation of the library"
-	@echo "make bench-ranks    bytes between processes by second, beside memcpy"
+	@echo "make bench-ranks    two processes beside one; bytes between them beside memcpy"
 	@echo "make bench-busy     ms per step alone, and beside an endless loop"
 	@echo "make build/fast/bench_tokenizer  MB/s of the tokenizer: bench_tokenizer DIR FILE ..."
 	@echo "make cuda-report    registers, spills, tensor-core instructions of each CUDA kernel"

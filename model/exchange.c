@@ -2,11 +2,25 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <stb/stb_ds.h>
 
 static bool alone(const struct exchange *exchange) {
     return !exchange || exchange->collectives->ranks->size == 1;
+}
+
+static double seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void wait_for(struct exchange *exchange, uint64_t ticket) {
+    if (ticket == 0) return;
+    double began = seconds();
+    collectives_wait(exchange->collectives, ticket);
+    exchange->waited += seconds() - began;
 }
 
 static void carve(struct exchange *exchange, struct arena *arena) {
@@ -112,7 +126,7 @@ void exchange_gradients_arrived(struct exchange *exchange) {
     if (alone(exchange) || backend_plans(exchange->be)) return;
     for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++) {
         const struct rank_part *own = &exchange->shards.buckets[i].own;
-        collectives_wait(exchange->collectives, exchange->gradient_tickets[i]);
+        wait_for(exchange, exchange->gradient_tickets[i]);
         exchange->gradient_tickets[i] = 0;
         if (exchange->travels == exchange->gradients->dtype || own->count == 0) continue;
         struct tensor sums = tensor_range(exchange->gradients, own->first, own->count);
@@ -133,7 +147,7 @@ void exchange_sums(struct exchange *exchange, float *loss) {
                            c->ranks->size * exchange->squares_count);
     uint64_t ticket =
         collectives_all_gather(c, exchange->losses, sizeof *own, exchange->losses_count);
-    collectives_wait(c, ticket);
+    wait_for(exchange, ticket);
     OP(be, clear, .data = loss, .bytes = sizeof *loss);
     OP(be, loss_sum, .total = loss, .losses = exchange->losses, .count = exchange->losses_count,
        .weight = 1);
@@ -168,7 +182,7 @@ void exchange_weights_arrived(struct exchange *exchange, int64_t layer) {
     if (alone(exchange) || backend_plans(exchange->be)) return;
     for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++) {
         if (exchange->shards.buckets[i].layer != layer) continue;
-        collectives_wait(exchange->collectives, exchange->weight_tickets[i]);
+        wait_for(exchange, exchange->weight_tickets[i]);
         exchange->weight_tickets[i] = 0;
     }
 }
@@ -179,7 +193,7 @@ void exchange_settle(struct exchange *exchange) {
         if (exchange->weight_tickets[i] > last) last = exchange->weight_tickets[i];
         exchange->weight_tickets[i] = 0;
     }
-    collectives_wait(exchange->collectives, last);
+    wait_for(exchange, last);
 }
 
 void exchange_masters(struct exchange *exchange) {
@@ -195,5 +209,5 @@ void exchange_masters(struct exchange *exchange) {
         if (group->form == MASTERS_KEPT)
             last = gather(exchange, bucket, group->master.data, sizeof(float));
     }
-    collectives_wait(exchange->collectives, last);
+    wait_for(exchange, last);
 }

@@ -33,6 +33,7 @@ struct exchange {
     float *losses;                  /* [losses_count]: the first of each rank's is its loss */
     void *memory;                   /* of the arrays above; NULL until exchange_allocate */
     size_t bytes;
+    double waited; /* seconds that this process waited for data, where waiting is not queued */
 };
 
 /* Lays the exchange out for a model's list, masters and gradients, which stay the caller's. */

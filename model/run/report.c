@@ -232,3 +232,10 @@ void report_pause(struct report *report) {
     if (report->bar_visible) fputc('\n', report->out);
     report->bar_visible = false;
 }
+
+void report_waited(const struct report *report, const struct trainer *trainer) {
+    double all = progress_clock() - report->started, waited = trainer->optimizer.exchange.waited;
+    if (waited <= 0 || all <= 0) return;
+    fprintf(report->out, "waited for other ranks %.1f of %.1f s (%.1f %%)\n", waited, all,
+            100 * waited / all);
+}

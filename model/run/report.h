@@ -40,3 +40,7 @@ bool report_out_of_time(const struct report *report);
 
 /* Makes room for text of others: ends or wipes the bar. */
 void report_pause(struct report *report);
+
+/* At the end: the part of the time in which rank 0 had nothing to do until data of others came.
+ * Nothing where there are no others, or where devices wait instead. */
+void report_waited(const struct report *report, const struct trainer *trainer);
