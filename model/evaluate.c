@@ -98,9 +98,9 @@ static int mean_loss(double *loss, struct evaluator *evaluator, struct batch_res
     int64_t batch = evaluator->gpt->capacity.batch, batches = (sequences + batch - 1) / batch;
     double total = 0, weight = 0;
     int status = run_batches(evaluator, results, loader, sequences, error);
+    if (ranks_agree(ranks, status == RESULT_STOPPED ? 0 : status, error)) return -1;
     /* A signal may have reached some ranks only. */
     if (ranks_max(ranks, status == RESULT_STOPPED)) return RESULT_STOPPED;
-    if (ranks_agree(ranks, status, error)) return -1;
     if (share_results(ranks, results, batches, error)) return -1;
     for (int64_t i = 0; i < batches; i++) {
         total += results[i].weight * results[i].loss;

@@ -6,6 +6,9 @@
  *     update           the weights as operations read them, bucket by bucket; the next forward
  *                      pass waits for those of a layer when it comes to it
  *
+ * Over MPI what the host asks between steps comes after the weights, so that there they hide behind
+ * the updates only.
+ *
  * With one rank, or an exchange that is NULL, none of this does anything; nor while the backend
  * plans. */
 #pragma once

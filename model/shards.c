@@ -1,5 +1,7 @@
 #include "model/shards.h"
 
+#include <assert.h>
+
 #include <stb/stb_ds.h>
 
 static int group_of(const struct masters *masters, int64_t element) {
@@ -88,6 +90,7 @@ void shards_open(struct shards *shards, const struct parameter *list, const stru
         struct bucket *bucket = &shards->buckets[i];
         bucket->own = owned(shards, bucket, ranks, ranks->rank);
         bucket->place = shards->own_count;
+        assert(bucket->place % RANKS_ALIGNMENT == 0);
         shards->own_count += bucket->own.count;
         if (bucket->count > shards->largest) shards->largest = bucket->count;
     }

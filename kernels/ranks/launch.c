@@ -5,9 +5,11 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,6 +91,8 @@ static void set_environment(void) {
     static const char *const settings[][2] = {
         {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
         {"OMPI_MCA_hwloc_base_binding_policy", "none"},
+        {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"}, /* Open MPI 5's names */
+        {"PRTE_MCA_hwloc_default_binding_policy", "none"},
     };
     static const char *const of_root[] = {"OMPI_ALLOW_RUN_AS_ROOT",
                                           "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"};
@@ -99,40 +103,39 @@ static void set_environment(void) {
     if (!isatty(STDOUT_FILENO)) setenv("TERM", "dumb", 1);
 }
 
-/* What a terminal or a user sends to this process: the number, or 0. */
-static volatile sig_atomic_t asked;
-
-static void on_signal(int number) {
-    asked = number;
+/* What a terminal or a user may send to this process, and the end of mpirun: held back, to be
+ * waited for. */
+static void hold_signals(sigset_t *held, sigset_t *before) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD};
+    sigemptyset(held);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) sigaddset(held, numbers[i]);
+    sigprocmask(SIG_BLOCK, held, before);
 }
 
-static void catch_signals(void) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
-    struct sigaction action = {.sa_handler = on_signal}; /* it interrupts a wait */
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        sigaction(numbers[i], &action, NULL);
-}
-
-/* mpirun kills all ranks two seconds after it was asked to end; but SIGUSR1 it passes on, and the
- * ranks save a checkpoint. The second time mpirun itself is asked. */
-static int wait_for_mpirun(pid_t mpirun) {
-    int status = 0, times = 0, first = 0;
-    for (;;) {
-        if (waitpid(mpirun, &status, 0) == mpirun) break;
-        if (errno != EINTR) return EXIT_FAILURE;
-        if (!asked) continue;
-        if (times == 0) first = (int)asked;
-        kill(mpirun, times++ == 0 ? SIGUSR1 : SIGTERM);
-        asked = 0;
-    }
-    if (first) return 128 + first;
+static int exit_status(int status) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+/* mpirun ends all ranks two seconds after it was asked to end; but SIGUSR1 it passes on, and the
+ * ranks save a checkpoint. The second time mpirun itself is asked. */
+static int wait_for_mpirun(pid_t mpirun, const sigset_t *held) {
+    int status = 0, times = 0, first = 0;
+    while (waitpid(mpirun, &status, WNOHANG) != mpirun) {
+        int number = sigwaitinfo(held, NULL);
+        if (number < 0 || number == SIGCHLD) continue;
+        if (times == 0) first = number;
+        kill(mpirun, times++ == 0 ? SIGUSR1 : SIGTERM);
+    }
+    bool stopped = first && (times > 1 || exit_status(status) == 128 + SIGUSR1);
+    return stopped ? 128 + first : exit_status(status);
+}
+
 /* In a group of its own, which the terminal's Ctrl-C does not reach, and so without input. */
-static void become_mpirun(char **command) {
+static void become_mpirun(char **command, const sigset_t *signals) {
     int nowhere = open("/dev/null", O_RDONLY);
     setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* nobody else would end it */
+    sigprocmask(SIG_SETMASK, signals, NULL);
     if (nowhere >= 0) dup2(nowhere, STDIN_FILENO);
     execvp(command[0], command);
     fprintf(stderr,
@@ -159,10 +162,11 @@ int ranks_launch(int64_t count, char **argv, struct error *error) {
     command[3] = path;
     memcpy(command + 4, argv + 1, arguments * sizeof *command); /* with the NULL */
     set_environment();
-    catch_signals();
+    sigset_t held, before;
+    hold_signals(&held, &before);
     pid_t mpirun = fork();
-    if (mpirun == 0) become_mpirun(command);
-    int status = mpirun > 0 ? wait_for_mpirun(mpirun) : fail(error, "%s: cannot fork", what);
+    if (mpirun == 0) become_mpirun(command, &before);
+    int status = mpirun > 0 ? wait_for_mpirun(mpirun, &held) : fail(error, "%s: cannot fork", what);
     free(command);
     return status;
 }

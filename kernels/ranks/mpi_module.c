@@ -1,6 +1,7 @@
 #include "kernels/ranks/mpi_module.h"
 
 #include <mpi.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,30 +44,47 @@ static int open_world(struct mpi_world *world, char *reason, size_t size) {
     return 0;
 }
 
-static MPI_Request *new_request(void) {
-    MPI_Request *request = malloc(sizeof *request);
-    if (!request) MPI_Abort(MPI_COMM_WORLD, 1);
-    return request;
+struct message {
+    MPI_Request request;
+    size_t expected; /* bytes that are to arrive; SIZE_MAX: it is sent */
+};
+
+static struct message *new_message(size_t expected) {
+    struct message *message = malloc(sizeof *message);
+    if (!message) {
+        fputs("train: out of memory for a message of MPI\n", stderr);
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    message->expected = expected;
+    return message;
 }
 
 static void *send_message(const void *data, size_t bytes, int to) {
-    MPI_Request *request = new_request();
-    MPI_Isend(data, (int)bytes, MPI_BYTE, to, TAG, MPI_COMM_WORLD, request);
-    return request;
+    struct message *message = new_message(SIZE_MAX);
+    MPI_Isend(data, (int)bytes, MPI_BYTE, to, TAG, MPI_COMM_WORLD, &message->request);
+    return message;
 }
 
 static void *receive_message(void *data, size_t bytes, int from) {
-    MPI_Request *request = new_request();
-    MPI_Irecv(data, (int)bytes, MPI_BYTE, from, TAG, MPI_COMM_WORLD, request);
-    return request;
+    struct message *message = new_message(bytes);
+    MPI_Irecv(data, (int)bytes, MPI_BYTE, from, TAG, MPI_COMM_WORLD, &message->request);
+    return message;
 }
 
+/* One that is longer than expected is an error of MPI's own. */
 static int is_done(void *posted) {
-    MPI_Request *request = posted;
-    int done = 0;
-    MPI_Test(request, &done, MPI_STATUS_IGNORE);
-    if (done) free(request);
-    return done;
+    struct message *message = posted;
+    MPI_Status status;
+    int done = 0, bytes = 0;
+    MPI_Test(&message->request, &done, &status);
+    if (!done) return 0;
+    if (message->expected != SIZE_MAX) MPI_Get_count(&status, MPI_BYTE, &bytes);
+    if (message->expected != SIZE_MAX && (size_t)bytes != message->expected) {
+        fputs("train: ranks are out of step: a message of another size arrived\n", stderr);
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    }
+    free(message);
+    return 1;
 }
 
 static void abort_world(int status) {

@@ -263,8 +263,9 @@ int nccl_collectives_open(struct backend *be, const struct ranks *ranks, struct 
     ranks_broadcast(ranks, &id, sizeof id);
     if (nccl_failed(s, s->nccl.CommInitRank(&s->comm, ranks->size, id, ranks->rank),
                     "connecting")) {
-        fprintf(stderr, "rank %d: %s\n", ranks->rank, be->failure.text);
-        ranks_abort(ranks, 1);
+        fail(error, "%s", be->failure.text); /* others may hang: whoever hears it ends them */
+        nccl_close(&s->collectives);
+        return -1;
     }
     be->collectives = &s->collectives;
     return 0;

@@ -6,7 +6,8 @@
  * Here is the traffic of the host: small or rare, and everybody waits for everybody. Traffic of
  * gradients and weights, beside the operations of a backend, is in collectives.h. All ranks call
  * the same functions in the same order with the same sizes. None of them fails: where the library
- * finds an error, or a rank has ended, all ranks end. */
+ * finds an error all ranks end; where a rank has died their launcher ends the others (srun with
+ * --kill-on-bad-exit=1). */
 #pragma once
 
 #include <stdbool.h>

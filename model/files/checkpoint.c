@@ -211,6 +211,13 @@ static int verify(const struct ranks *ranks, const char *directory, struct error
     return ranks_agree(ranks, ranks->rank == 0 ? checkpoint_verify(directory, error) : 0, error);
 }
 
+/* The same of what may be a model from elsewhere: rank 0 sees what it is. */
+static int verify_checkpoint(const struct ranks *ranks, const char *directory,
+                             struct error *error) {
+    bool verifies = ranks->rank == 0 && file_exists_in(directory, checkpoint_manifest_name);
+    return ranks_agree(ranks, verifies ? checkpoint_verify(directory, error) : 0, error);
+}
+
 int checkpoint_locate(char *path, const char *given, FILE *warnings, struct error *error) {
     char inside[FILE_PATH_MAX];
     if (file_path_join(inside, given, "checkpoints", error)) return -1;
@@ -223,9 +230,7 @@ int checkpoint_locate(char *path, const char *given, FILE *warnings, struct erro
 
 int checkpoint_load_weights(struct gpt *gpt, const char *directory, struct error *error) {
     struct tensor_files weights;
-    if (file_exists_in(directory, checkpoint_manifest_name) &&
-        verify(gpt->be->collectives->ranks, directory, error))
-        return -1;
+    if (verify_checkpoint(gpt->be->collectives->ranks, directory, error)) return -1;
     if (open_weights(&weights, gpt, directory, error)) return -1;
     checkpoint_read_weights(gpt, &weights);
     tensor_files_close(&weights);

@@ -32,9 +32,9 @@ struct tensor_division {
 };
 
 /* Divides them: each file has as many as fit into limit bytes, at least one. With `files` > 1 there
- * are that many files of about the same size, or a multiple of it where those would not fit, or as
- * many as there are tensors. Fails when there would be more than tensor_files.h reads; closing is
- * then harmless. */
+ * are that many files of about the same size, or a multiple of that where the average would be
+ * above the limit, or as many as there are tensors: a file may be larger by a tensor. Fails when
+ * there would be more than tensor_files.h reads; closing is then harmless. */
 int tensor_division_open(struct tensor_division *division, const char *stem,
                          const struct safetensors_entry *entries, int count, uint64_t limit,
                          int files, struct error *error);

@@ -131,11 +131,11 @@ static int run_open(struct run *run, const struct config *config, const struct r
         print_notes("note", warnings);
     if (ranks_agree(ranks, open_data(run, allocate, error), error)) return -1;
     if (run_ranks_compare_data(ranks, config, &run->train, &run->val, error)) return -1;
-    if (allocate)
-        return ranks_agree(
-            ranks, setup_trainer(&run->trainer, &run->config, &run->precision, &run->be, error),
-            error);
-    return trainer_open(&run->trainer, &run->config, &run->precision, &run->be, false, error);
+    if (!allocate)
+        return trainer_open(&run->trainer, &run->config, &run->precision, &run->be, false, error);
+    int status = setup_trainer(&run->trainer, &run->config, &run->precision, &run->be, error);
+    if (ranks_agree(ranks, status, error)) return -1;
+    return run_ranks_compare_plan(ranks, &run->trainer, error);
 }
 
 static void run_close(struct run *run) {
@@ -203,8 +203,10 @@ static int start(struct run *run, const struct command_line *line, struct error 
     status = first ? open_tokenizer(run, from[0] ? from : NULL, error) : 0;
     if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
     if (ranks_agree(run->ranks, load(run, from, error), error)) return EXIT_FAILED;
+    if (run_ranks_compare_start(run->ranks, &run->trainer, error)) return EXIT_FAILED;
     status = first ? open_files(run, error) : 0;
-    return ranks_agree(run->ranks, status, error) ? EXIT_FAILED : EXIT_DONE;
+    if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
+    return run_ranks_see(run->ranks, run->directory, error) ? EXIT_FAILED : EXIT_DONE;
 }
 
 static int save(struct run *run, struct error *error) {
@@ -298,9 +300,12 @@ static int stopped(const struct run *run) {
 /* What one rank knows, all know after it: a signal, and that the time is over. */
 static bool agree(struct run *run, bool late) {
     if (run->ranks->size == 1) return late;
-    int64_t known = ranks_max(run->ranks, 2 * (int64_t)*run->stop + late);
-    run->agreed_stop = (int)(known / 2);
-    return known % 2 || ranks_max(run->ranks, late);
+    double began = progress_clock();
+    int64_t signal = ranks_max(run->ranks, *run->stop);
+    bool over = ranks_max(run->ranks, late) != 0;
+    run->agreed_stop = (int)signal;
+    run->trainer.optimizer.exchange.waited += progress_clock() - began;
+    return over;
 }
 
 static bool due(int64_t step, int64_t every, int64_t steps) {

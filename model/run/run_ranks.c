@@ -1,12 +1,15 @@
 #include "model/run/run_ranks.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
+#include "data/base/files.h"
 #include "data/base/json.h"
 #include "data/base/program.h"
 #include "data/base/sha256.h"
@@ -79,20 +82,26 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-static void add_shard(struct sha256 *hash, const struct token_shard *shard) {
-    enum { PIECES = 64, PIECE_BYTES = 4096 };
-    const char *bytes = shard->wide ? (const char *)shard->wide : (const char *)shard->narrow;
-    size_t size = (size_t)shard->count * (shard->wide ? sizeof(int32_t) : sizeof(uint16_t));
-    const char *name = base_name(shard->name);
-    sha256_add(hash, name, strlen(name) + 1);
-    sha256_add(hash, &shard->count, sizeof shard->count);
+enum { PIECES = 64, PIECE_BYTES = 4096 };
+
+static void add_sample(struct sha256 *hash, const void *bytes, size_t size) {
     sha256_add(hash, &size, sizeof size);
     if (size <= (size_t)PIECES * PIECE_BYTES) {
         sha256_add(hash, bytes, size);
         return;
     }
     for (size_t i = 0; i < PIECES; i++)
-        sha256_add(hash, bytes + (size - PIECE_BYTES) / (PIECES - 1) * i, PIECE_BYTES);
+        sha256_add(hash, (const char *)bytes + (size - PIECE_BYTES) / (PIECES - 1) * i,
+                   PIECE_BYTES);
+}
+
+static void add_shard(struct sha256 *hash, const struct token_shard *shard) {
+    const void *tokens = shard->wide ? (const void *)shard->wide : shard->narrow;
+    size_t size = (size_t)shard->count * (shard->wide ? sizeof(int32_t) : sizeof(uint16_t));
+    const char *name = base_name(shard->name);
+    sha256_add(hash, name, strlen(name) + 1);
+    add_sample(hash, tokens, size);
+    if (shard->mask.bits) add_sample(hash, shard->mask.bits, (size_t)((shard->count + 7) / 8));
 }
 
 static void hash_source(char hex[SHA256_HEX_MAX], const struct source *source) {
@@ -128,4 +137,75 @@ int run_ranks_compare_data(const struct ranks *ranks, const struct config *confi
     if (ranks->size == 1) return 0;
     if (compare_source(ranks, train, "data.train", config->data.train, error)) return -1;
     return compare_source(ranks, val, "data.val", config->data.val, error);
+}
+
+/* What of rank 0's a text is, by name. */
+static int compare_text(const struct ranks *ranks, const char *what, const char *text,
+                        struct error *error) {
+    enum { TEXT = 512 };
+    char ours[TEXT], theirs[TEXT];
+    memset(ours, 0, sizeof ours);
+    snprintf(ours, sizeof ours, "%s", text);
+    memcpy(theirs, ours, sizeof theirs);
+    ranks_broadcast(ranks, theirs, sizeof theirs);
+    int status = 0;
+    if (strcmp(ours, theirs) != 0)
+        status = fail(error, "%s: %.400s here, but %.400s on rank 0", what, ours, theirs);
+    return ranks_agree(ranks, status, error);
+}
+
+/* Replicas that all update must compute the same bits, so the processors must be alike too. */
+int run_ranks_compare_plan(const struct ranks *ranks, const struct trainer *trainer,
+                           struct error *error) {
+    const struct exchange *exchange = &trainer->optimizer.exchange;
+    const struct precision *precision = &trainer->gpt.precision;
+    const struct backend_description *device = &trainer->be->device;
+    char text[768];
+    bool alike = !exchange->shards.divided;
+    if (ranks->size == 1) return 0;
+    snprintf(text, sizeof text,
+             "%s with masters of form %d, gradients in %s, %" PRId64 " sums of squares%s%s%s%s",
+             dtype_name(precision->lower), (int)precision->masters,
+             dtype_name(precision->gradients), exchange->squares_count, alike ? ", " : "",
+             alike ? device->description : "", alike ? " " : "", alike ? device->library : "");
+    return compare_text(ranks, "how this rank trains", text, error);
+}
+
+static void add_masters(struct sha256 *hash, const struct gpt *gpt) {
+    enum { COUNT = 1024 };
+    float values[COUNT];
+    int64_t step = gpt->count / PIECES > COUNT ? gpt->count / PIECES : COUNT;
+    for (int64_t first = 0; first < gpt->count; first += step) {
+        int64_t left = gpt->count - first, count = left < COUNT ? left : COUNT;
+        masters_download(&gpt->masters, gpt->be, values, first, count);
+        sha256_add(hash, values, (size_t)count * sizeof *values);
+    }
+}
+
+int run_ranks_compare_start(const struct ranks *ranks, const struct trainer *trainer,
+                            struct error *error) {
+    struct sha256 hash;
+    uint8_t digest[SHA256_BYTES];
+    char hex[SHA256_HEX_MAX], text[256];
+    if (ranks->size == 1) return 0;
+    sha256_begin(&hash);
+    add_masters(&hash, &trainer->gpt);
+    sha256_end(&hash, digest);
+    sha256_hex(hex, digest);
+    snprintf(text, sizeof text,
+             "step %" PRId64 ", loss scale %g, weights whose sample has SHA-256 %.16s",
+             trainer->state.step, (double)trainer->state.scaler.loss_scale, hex);
+    return compare_text(ranks, "where training begins", text, error);
+}
+
+int run_ranks_see(const struct ranks *ranks, const char *path, struct error *error) {
+    int status = 0;
+    /* Network file systems may show it a little later. */
+    for (int i = 0; i < 50 && !file_exists(path); i++) usleep(100000);
+    if (!file_exists(path))
+        status = fail(error,
+                      "%.400s was written by rank 0 and is not there\nrun_dir must be on a file "
+                      "system that all ranks share",
+                      path);
+    return ranks_agree(ranks, status, error);
 }

@@ -6,6 +6,7 @@
 #include "kernels/ranks/ranks.h"
 #include "model/config/config.h"
 #include "model/run/run_setup.h"
+#include "model/trainer.h"
 
 /* The program's version, what devices it was built for, and the resolved config, but for `threads`.
  */
@@ -13,7 +14,19 @@ int run_ranks_compare_config(const struct ranks *ranks, const struct config *con
                              struct error *error);
 
 /* The texts, which may be on a disk that all share or be copied to each machine: names and sizes of
- * the shards, and 64 pieces of 4 KiB of each, spread evenly, with masks. */
+ * the shards, and of each, as of its mask, 64 pieces of 4 KiB, spread evenly. */
 int run_ranks_compare_data(const struct ranks *ranks, const struct config *config,
                            const struct source *train, const struct source *val,
                            struct error *error);
+
+/* What a device decided: precision, forms, counts; without a divided optimizer also what processors
+ * or GPUs there are. */
+int run_ranks_compare_plan(const struct ranks *ranks, const struct trainer *trainer,
+                           struct error *error);
+
+/* Step, loss scale and a sample of the weights, once they are loaded. */
+int run_ranks_compare_start(const struct ranks *ranks, const struct trainer *trainer,
+                            struct error *error);
+
+/* Whether all see a file that rank 0 has written. */
+int run_ranks_see(const struct ranks *ranks, const char *path, struct error *error);

@@ -477,7 +477,8 @@ Test(nccl, opening_fails_on_all) {
     cr_assert_eq(forked_ranks(2, no_id, NULL), 0);
 }
 
-/* A rank that cannot connect ends all, since nobody can call the others back from NCCL. */
+/* A rank that cannot connect fails alone, and ends all: nobody can call the others back from NCCL.
+ */
 static void no_connection(const struct ranks *ranks, const void *given) {
     (void)given;
     struct backend be;
@@ -486,7 +487,7 @@ static void no_connection(const struct ranks *ranks, const void *given) {
     freopen("/dev/null", "w", stderr);
     fake_nccl_patience(0.5);
     if (ranks->rank == 1) fake_nccl_fail("ncclCommInitRank", 1, SYSTEM_ERROR);
-    try_to_open(&be, ranks, DEVICE_CUDA, &error);
+    if (try_to_open(&be, ranks, DEVICE_CUDA, &error)) ranks_abort(ranks, 1);
 }
 
 Test(nccl, a_rank_that_cannot_connect_ends_all) {
