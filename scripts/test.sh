@@ -10,7 +10,8 @@ cd "$(dirname "$0")/.."
 . scripts/packages.sh
 
 install_build_needs /usr/include/criterion/criterion.h libcriterion-dev g++ g++ \
-    gnuplot gnuplot-nox mpicc libopenmpi-dev mpirun openmpi-bin
+    gnuplot gnuplot-nox mpicc libopenmpi-dev mpirun openmpi-bin \
+    pgrep procps
 make -j"$(nproc)" all
 make -j"$(nproc)" test
 if [ "${1:-}" = --all ]; then

@@ -9,6 +9,11 @@ if [ ! -e "$(dirname "$TRAIN")/train_mpi.so" ] || ! command -v mpirun >/dev/null
     echo "skipped: no mpicc or no mpirun here"
     exit 0
 fi
+if ! timeout 60 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
+    mpirun --oversubscribe -n 2 true; then
+    echo "skipped: the mpirun that is here does not start two processes"
+    exit 0
+fi
 folder=$(mktemp -d)
 clean() {
     rm -rf "$folder"
