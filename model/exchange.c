@@ -2,25 +2,20 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include <stb/stb_ds.h>
+
+#include "data/base/progress.h"
 
 static bool alone(const struct exchange *exchange) {
     return !exchange || exchange->collectives->ranks->size == 1;
 }
 
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 static void wait_for(struct exchange *exchange, uint64_t ticket) {
     if (ticket == 0) return;
-    double began = seconds();
+    double began = progress_clock();
     collectives_wait(exchange->collectives, ticket);
-    exchange->waited += seconds() - began;
+    exchange->waited += progress_clock() - began;
 }
 
 static void carve(struct exchange *exchange, struct arena *arena) {

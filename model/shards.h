@@ -26,7 +26,8 @@ struct bucket {
 
 struct shards {
     struct bucket *buckets; /* stb_ds array, in order */
-    int *order;             /* stb_ds array: all of them as the forward pass reads their weights */
+    int *order;             /* stb_ds array: all of them, those of no layer first, which the forward
+                             * pass reads first */
     int64_t own_count;      /* elements that this rank updates */
     int64_t largest;        /* elements of the largest bucket */
     bool divided;           /* ranks update different elements */

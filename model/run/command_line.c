@@ -228,8 +228,8 @@ static int take(struct command_line *line, enum flag flag, char *value, struct e
     return 0;
 }
 
-/* Of a dry run of several ranks. */
-static int check_estimate(const struct command_line *line, struct error *error) {
+/* Of several ranks, in training and on paper. */
+static int check_ranks(const struct command_line *line, struct error *error) {
     if (line->ranks && line->command != COMMAND_TRAIN && line->command != COMMAND_DRY_RUN)
         return fail(error, "--ranks goes with training and --dry-run");
     if (line->log_ranks && line->command != COMMAND_TRAIN)
@@ -280,7 +280,7 @@ static int check(const struct command_line *line, struct error *error) {
     bool audits = line->command == COMMAND_AUDIT;
     bool trains = line->command == COMMAND_TRAIN || line->command == COMMAND_DRY_RUN ||
                   line->command == COMMAND_PROFILE;
-    if (check_flags_of(line, error) || check_estimate(line, error)) return -1;
+    if (check_flags_of(line, error) || check_ranks(line, error)) return -1;
     if (trains && line->from)
         return fail(error, "--from goes with --sample, --eval, --export and --audit; a training "
                            "run takes\n--resume, or --set model.init_from=DIR");

@@ -5,21 +5,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-if [ ! -e "$(dirname "$TRAIN")/train_mpi.so" ] || ! command -v mpirun >/dev/null; then
-    echo "skipped: no mpicc or no mpirun here"
-    exit 0
-fi
-if ! timeout 60 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-    mpirun --oversubscribe -n 2 true; then
-    echo "skipped: the mpirun that is here does not start two processes"
-    exit 0
-fi
-folder=$(mktemp -d)
-clean() {
-    rm -rf "$folder"
-}
-trap clean EXIT
-export OMP_NUM_THREADS=1 OMPI_MCA_btl_base_warn_component_unused=0
+# shellcheck source=test/scripts/mpirun_here.sh
+. test/scripts/mpirun_here.sh
+export OMPI_MCA_btl_base_warn_component_unused=0
 cases=0
 
 fail() {
@@ -197,8 +185,7 @@ differ() {
     local name=$1 text=$2
     shift 2
     local common=(--config "$folder/tiny.json" --set name="$name")
-    timeout 60 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-        mpirun --oversubscribe -n 1 "$TRAIN" "${common[@]}" : -n 1 "$TRAIN" "${common[@]}" "$@" \
+    mpirun_here -n 1 "$TRAIN" "${common[@]}" : -n 1 "$TRAIN" "${common[@]}" "$@" \
         >"$folder/$name.out" 2>&1 && fail "$name: they trained together"
     expect "$name" "$text"
 }
@@ -217,8 +204,7 @@ cd "$folder/\$OMPI_COMM_WORLD_RANK" && exec "$(realpath "$TRAIN")" --config "$fo
     --set name=data --set data.train='x_train*.bin' --set eval.every=0
 END
 chmod +x "$folder/data.sh"
-timeout 60 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-    mpirun --oversubscribe -n 2 "$folder/data.sh" >"$folder/data.out" 2>&1 && fail "other data"
+mpirun_here -n 2 "$folder/data.sh" >"$folder/data.out" 2>&1 && fail "other data"
 expect data 'rank 1: data.train, .*the shards are not those of rank 0'
 
 # What all find wrong is said once; a batch that does not come out even, too.
@@ -235,8 +221,7 @@ exec "$(realpath "$TRAIN")" --config "$folder/tiny.json" --set name=full --set c
     --set train.steps=20
 END
 chmod +x "$folder/full.sh"
-timeout 60 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-    mpirun --oversubscribe -n 2 "$folder/full.sh" >"$folder/full.out" 2>&1 && fail "a full disk"
+mpirun_here -n 2 "$folder/full.sh" >"$folder/full.out" 2>&1 && fail "a full disk"
 expect full 'rank 1: .*optimizer-00002-of-00002'
 [ -z "$(ls -A "$folder/full/checkpoints")" ] || fail "half a checkpoint was left"
 

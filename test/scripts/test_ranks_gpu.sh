@@ -4,18 +4,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-if [ ! -e "$(dirname "$TRAIN")/train_mpi.so" ] || ! command -v mpirun >/dev/null; then
-    echo "skipped: no mpicc or no mpirun here"
-    exit 0
-fi
-if ! timeout 60 env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-    mpirun --oversubscribe -n 2 true; then
-    echo "skipped: the mpirun that is here does not start two processes"
-    exit 0
-fi
-folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
-export OMP_NUM_THREADS=1 CUDA_EMULATOR_DEVICES=4
+# shellcheck source=test/scripts/mpirun_here.sh
+. test/scripts/mpirun_here.sh
+export CUDA_EMULATOR_DEVICES=4
 
 cat >"$folder/tiny.json" <<END
 {"run_dir": "$folder", "device": "cuda", "model": {"n_layer": 2, "n_head": 2, "n_embd": 32},
