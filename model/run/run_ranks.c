@@ -150,7 +150,8 @@ static int compare_text(const struct ranks *ranks, const char *what, const char 
     ranks_broadcast(ranks, theirs, sizeof theirs);
     int status = 0;
     if (strcmp(ours, theirs) != 0)
-        status = fail(error, "%s: %.400s here, but %.400s on rank 0", what, ours, theirs);
+        status = fail(error, "%s: %.400s here, but %.400s on rank 0\nall ranks must have the same",
+                      what, ours, theirs);
     return ranks_agree(ranks, status, error);
 }
 
@@ -164,10 +165,12 @@ int run_ranks_compare_plan(const struct ranks *ranks, const struct trainer *trai
     bool alike = !exchange->shards.divided;
     if (ranks->size == 1) return 0;
     snprintf(text, sizeof text,
-             "%s with masters of form %d, gradients in %s, %" PRId64 " sums of squares%s%s%s%s",
+             "%s with masters of form %d, gradients in %s, %" PRId64
+             " sums of squares%s%s%s%s %.*s",
              dtype_name(precision->lower), (int)precision->masters,
              dtype_name(precision->gradients), exchange->squares_count, alike ? ", " : "",
-             alike ? device->description : "", alike ? " " : "", alike ? device->library : "");
+             alike ? device->description : "", alike ? " " : "", alike ? device->library : "",
+             alike ? (int)strcspn(device->use, ",") : 0, device->use); /* the level, no threads */
     return compare_text(ranks, "how this rank trains", text, error);
 }
 
