@@ -125,6 +125,27 @@ static void attention_block_backward(struct gpt *gpt, int64_t l) {
     input_backward(gpt, &d->ln1_out, &d->qkv, &w->qkv_weight, NULL);
 }
 
+/* What one rank embedded, this one or another. */
+static void add_embedded(struct gpt *gpt, const struct embedded *rows, bool own) {
+    bool learned = gpt->shape.positions == POSITIONS_LEARNED;
+    OP(gpt->be, embedding_backward, .dtoken_table = &gpt->dweights.wte,
+       .dposition_table = learned && own ? &gpt->dweights.wpe : NULL, .dout = &rows->dout,
+       .tokens = rows->tokens, .sequence_length = gpt->shape.sequence_length);
+}
+
+static void embed_backward(struct gpt *gpt, struct exchange *exchange) {
+    struct embedded own = {gpt->activations.gradients.residual_in, gpt->activations.tokens};
+    const struct ranks *ranks = gpt->be->collectives->ranks;
+    if (!exchange_embedded(exchange, &own)) {
+        add_embedded(gpt, &own, true);
+        return;
+    }
+    for (int rank = 0; rank < ranks->size; rank++) {
+        struct embedded rows = exchange_embedded_of(exchange, rank);
+        add_embedded(gpt, &rows, rank == ranks->rank);
+    }
+}
+
 void gpt_backward(struct gpt *gpt) {
     struct activations *all = &gpt->activations;
     const struct activation_gradients *d = &all->gradients;
@@ -151,9 +172,6 @@ void gpt_backward(struct gpt *gpt) {
                            &a->ln1_rstd, &lw->ln1_weight, &ldw->ln1_weight, &ldw->ln1_bias, false);
         exchange_gradients(exchange, l);
     }
-    bool learned = gpt->shape.positions == POSITIONS_LEARNED;
-    OP(gpt->be, embedding_backward, .dtoken_table = &dw->wte,
-       .dposition_table = learned ? &dw->wpe : NULL, .dout = &d->residual_in, .tokens = all->tokens,
-       .sequence_length = gpt->shape.sequence_length);
+    embed_backward(gpt, exchange);
     exchange_gradients(exchange, -1);
 }

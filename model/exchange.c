@@ -18,14 +18,42 @@ static void wait_for(struct exchange *exchange, uint64_t ticket) {
     exchange->waited += progress_clock() - began;
 }
 
+static bool is_lowered(const struct exchange *exchange) {
+    return exchange->travels != exchange->gradients->dtype;
+}
+
+/* Of each rank, filled up so that the parts of a collective are as long. */
+static int64_t embedded_values(const struct exchange *exchange) {
+    return round_up(exchange->embedded_rows * exchange->embedded_columns, RANKS_ALIGNMENT);
+}
+
+static int64_t embedded_tokens(const struct exchange *exchange) {
+    return round_up(exchange->embedded_rows, RANKS_ALIGNMENT);
+}
+
 static void carve(struct exchange *exchange, struct arena *arena) {
-    int64_t count =
-        exchange->travels == exchange->gradients->dtype ? 0 : tensor_count(exchange->gradients);
+    int64_t count = is_lowered(exchange) ? tensor_count(exchange->gradients) : 0;
+    int64_t ranks = exchange->collectives->ranks->size;
     exchange->lower = arena_tensor(arena, exchange->travels, count, 0);
     exchange->squares =
         arena_take(arena, (size_t)(exchange->collectives->ranks->size * exchange->squares_count) *
                               sizeof *exchange->squares);
     exchange->losses = arena_take(arena, (size_t)exchange->losses_count * sizeof(float));
+    if (exchange->embedded_rows == 0) return;
+    exchange->embedded = arena_tensor(arena, exchange->residual, ranks, embedded_values(exchange));
+    exchange->tokens = arena_tensor(arena, DTYPE_F32, ranks, embedded_tokens(exchange));
+}
+
+/* Rows instead of the whole table, where they are less than half as much: beside them the table
+ * travels too, only earlier. */
+static void choose_embedded(struct exchange *exchange, const struct config *config,
+                            const struct parameter *wte) {
+    int64_t rows = config->train.micro_batch_size * config->data.seq_len;
+    double row = (double)(exchange->embedded_columns * (int64_t)dtype_bytes(exchange->residual)) +
+                 sizeof(int32_t);
+    double table = (double)wte->elements * (double)dtype_bytes(exchange->travels);
+    int ranks = exchange->collectives->ranks->size;
+    if (ranks > 1 && 2 * ranks * (double)rows * row < table) exchange->embedded_rows = rows;
 }
 
 /* Of the rank that has most, so that all rows are as long; with several ranks whole parts of a
@@ -59,7 +87,10 @@ int exchange_open(struct exchange *exchange, struct backend *be, const struct co
         .gradients = gradients,
         .travels = lower ? precision->lower : gradients->dtype,
         .losses_count = ranks->size > 1 ? (int64_t)ranks->size * RANKS_ALIGNMENT : 0,
+        .residual = precision->residual,
+        .embedded_columns = parameter_wte(list)->extent.columns,
     };
+    choose_embedded(exchange, config, parameter_wte(list));
     shards_open(&exchange->shards, list, masters, ranks,
                 config->ranks.shard == CONFIG_SHARD_OPTIMIZER);
     exchange->squares_count = squares_count(exchange);
@@ -100,7 +131,7 @@ static void send_gradients(struct exchange *exchange, ptrdiff_t i) {
     const struct bucket *bucket = &exchange->shards.buckets[i];
     const struct collectives *c = exchange->collectives;
     struct tensor data = tensor_range(exchange->gradients, bucket->first, bucket->count);
-    if (exchange->travels != exchange->gradients->dtype) {
+    if (is_lowered(exchange)) {
         struct tensor lower = tensor_range(&exchange->lower, bucket->first, bucket->count);
         OP(exchange->be, cast, .out = &lower, .in = &data);
         data = lower;
@@ -111,23 +142,65 @@ static void send_gradients(struct exchange *exchange, ptrdiff_t i) {
     exchange->gradient_tickets[i] = ticket;
 }
 
+/* The table leaves early where what the embedding adds to it comes after it. */
+int exchange_leaves_after(const struct exchange *exchange, const struct bucket *bucket) {
+    bool early = bucket->embedding && exchange->embedded_rows > 0;
+    return early ? exchange->shards.head : bucket->layer;
+}
+
 void exchange_gradients(struct exchange *exchange, int64_t layer) {
     if (alone(exchange) || backend_plans(exchange->be)) return;
     for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++)
-        if (exchange->shards.buckets[i].layer == layer) send_gradients(exchange, i);
+        if (exchange_leaves_after(exchange, &exchange->shards.buckets[i]) == layer)
+            send_gradients(exchange, i);
+}
+
+/* Operations called afterwards find the sums of a bucket, in the gradients. */
+static void receive_gradients(struct exchange *exchange, ptrdiff_t i) {
+    const struct rank_part *own = &exchange->shards.buckets[i].own;
+    uint64_t ticket = exchange->gradient_tickets[i];
+    if (ticket == 0) return;
+    wait_for(exchange, ticket);
+    exchange->gradient_tickets[i] = 0;
+    if (!is_lowered(exchange) || own->count == 0) return;
+    struct tensor sums = tensor_range(exchange->gradients, own->first, own->count);
+    struct tensor lower = tensor_range(&exchange->lower, own->first, own->count);
+    OP(exchange->be, cast, .out = &sums, .in = &lower);
 }
 
 void exchange_gradients_arrived(struct exchange *exchange) {
     if (alone(exchange) || backend_plans(exchange->be)) return;
-    for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++) {
-        const struct rank_part *own = &exchange->shards.buckets[i].own;
-        wait_for(exchange, exchange->gradient_tickets[i]);
-        exchange->gradient_tickets[i] = 0;
-        if (exchange->travels == exchange->gradients->dtype || own->count == 0) continue;
-        struct tensor sums = tensor_range(exchange->gradients, own->first, own->count);
-        struct tensor lower = tensor_range(&exchange->lower, own->first, own->count);
-        OP(exchange->be, cast, .out = &sums, .in = &lower);
-    }
+    for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++) receive_gradients(exchange, i);
+}
+
+struct embedded exchange_embedded_of(const struct exchange *exchange, int rank) {
+    struct tensor row = tensor_slice(&exchange->embedded, rank, 1);
+    return (struct embedded){
+        .dout = tensor_view(&row, exchange->embedded_rows, exchange->embedded_columns),
+        .tokens = (const int32_t *)tensor_slice(&exchange->tokens, rank, 1).data,
+    };
+}
+
+static uint64_t gather_rows(const struct exchange *exchange, const struct tensor *rows) {
+    return collectives_all_gather(exchange->collectives, rows->data, dtype_bytes(rows->dtype),
+                                  tensor_count(rows));
+}
+
+/* Tokens are copied as bits, by an operation that does not look at them. */
+bool exchange_embedded(struct exchange *exchange, const struct embedded *own) {
+    if (alone(exchange) || backend_plans(exchange->be) || exchange->embedded_rows == 0)
+        return false;
+    struct embedded place = exchange_embedded_of(exchange, exchange->collectives->ranks->rank);
+    int64_t count = exchange->embedded_rows;
+    struct tensor to = {(void *)place.tokens, DTYPE_F32, 2, {1, count}};
+    struct tensor from = {(void *)own->tokens, DTYPE_F32, 2, {1, count}};
+    OP(exchange->be, copy_last_columns, .out = &place.dout, .in = &own->dout);
+    OP(exchange->be, copy_last_columns, .out = &to, .in = &from);
+    gather_rows(exchange, &exchange->embedded);
+    wait_for(exchange, gather_rows(exchange, &exchange->tokens));
+    for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++)
+        if (exchange->shards.buckets[i].embedding) receive_gradients(exchange, i);
+    return true;
 }
 
 void exchange_sums(struct exchange *exchange, float *loss) {
@@ -146,6 +219,10 @@ void exchange_sums(struct exchange *exchange, float *loss) {
     OP(be, clear, .data = loss, .bytes = sizeof *loss);
     OP(be, loss_sum, .total = loss, .losses = exchange->losses, .count = exchange->losses_count,
        .weight = 1);
+    if (!exchange->ask) return;
+    double began = progress_clock();
+    exchange->outcome = ranks_max(c->ranks, exchange->ask(exchange->context));
+    exchange->waited += progress_clock() - began;
 }
 
 static uint64_t gather(const struct exchange *exchange, const struct bucket *bucket, void *array,

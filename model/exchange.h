@@ -1,13 +1,15 @@
 /* What ranks that train together exchange in a step, through the collectives of the backend:
  *
  *     backward pass    gradients, bucket by bucket as they are complete: each rank gets the sum of
- *                      its own parts, or of all where the optimizer is not divided
+ *                      its own parts, or of all where the optimizer is not divided. wte's leave
+ *                      after the head, long before the embedding adds to them: what it adds in the
+ *                      last micro-batch follows as rows, where those are fewer (struct embedded)
  *     gradient norm    the sums of squares and the losses of all ranks
  *     update           the weights as operations read them, bucket by bucket; the next forward
  *                      pass waits for those of a layer when it comes to it
  *
- * Over MPI what the host asks between steps comes after the weights, so that there they hide behind
- * the updates only.
+ * What the host wants to know of all ranks after each step it asks before the weights leave: over
+ * MPI, where all traffic is one queue, it would wait for them.
  *
  * With one rank, or an exchange that is NULL, none of this does anything; nor while the backend
  * plans. */
@@ -19,6 +21,13 @@
 #include "kernels/ranks/collectives.h"
 #include "model/config/config.h"
 #include "model/shards.h"
+
+/* What the embedding's backward pass adds up: the gradient of its output in the last micro-batch,
+ * of one rank. */
+struct embedded {
+    struct tensor dout;    /* [N, C] */
+    const int32_t *tokens; /* [N] */
+};
 
 struct exchange {
     struct backend *be;
@@ -36,7 +45,17 @@ struct exchange {
     float *losses;                  /* [losses_count]: the first of each rank's is its loss */
     void *memory;                   /* of the arrays above; NULL until exchange_allocate */
     size_t bytes;
-    double waited; /* seconds that this process waited for data, where waiting is not queued */
+    enum dtype residual;            /* of the gradient of the embedding's output */
+    int64_t embedded_columns;       /* C */
+    int64_t embedded_rows;          /* N of each rank's struct embedded; 0: none travels */
+    struct tensor embedded, tokens; /* [ranks, N C] and [ranks, N], filled up to whole parts; the
+                                     * tokens are integers of 32 bit */
+    /* With several ranks, optional: asked in each step; the largest answer of all is the outcome.
+     */
+    int64_t (*ask)(void *context);
+    void *context;
+    int64_t outcome; /* of the last step that has begun */
+    double waited;   /* seconds that this process waited for data, where waiting is not queued */
 };
 
 /* Lays the exchange out for a model's list, masters and gradients, which stay the caller's. */
@@ -47,15 +66,24 @@ int exchange_open(struct exchange *exchange, struct backend *be, const struct co
 int exchange_allocate(struct exchange *exchange, struct error *error);
 void exchange_close(struct exchange *exchange);
 
-/* In the last backward pass of a step: the gradients that the pass of this layer completes, see
- * struct bucket, may leave. */
+/* After the backward pass of which layer the gradients of a bucket leave. */
+int exchange_leaves_after(const struct exchange *exchange, const struct bucket *bucket);
+
+/* In the last backward pass of a step: the gradients that the pass of this layer completes, may
+ * leave. */
 void exchange_gradients(struct exchange *exchange, int64_t layer);
+
+/* In the same pass, after its last layer: whether the embedding's gradient is to be computed for
+ * all ranks. Then wte's has the sums of the other parts, and operations find the rows of each rank,
+ * to be added in the order of ranks. Else it is computed for the own rows alone. */
+bool exchange_embedded(struct exchange *exchange, const struct embedded *own);
+struct embedded exchange_embedded_of(const struct exchange *exchange, int rank);
 
 /* Operations called afterwards find the sums of all ranks in the own parts of gradients. */
 void exchange_gradients_arrived(struct exchange *exchange);
 
 /* Each rank has its row of squares, and its loss in *loss: afterwards all rows, and the sum of
- * losses. */
+ * losses. Asks what there is to be asked. */
 void exchange_sums(struct exchange *exchange, float *loss);
 
 /* The own part of a bucket was updated: what operations read of it may leave. */

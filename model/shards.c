@@ -12,13 +12,16 @@ static int group_of(const struct masters *masters, int64_t element) {
 
 /* When the gradients of a parameter are complete. wte is finished twice where it is the head too.
  */
-static int layer_of(const struct parameter *list, const struct parameter *p) {
+static int layer_of(const struct parameter *list, const struct parameter *p, int head) {
+    if (p->extent.columns == 0) return -1;
+    return p == parameter_head(list) && p != parameter_wte(list) ? head : p->layer;
+}
+
+static int count_layers(const struct parameter *list) {
     int last = -1;
     for (ptrdiff_t i = 0; i < arrlen(list); i++)
         if (list[i].layer > last) last = list[i].layer;
-    if (p->extent.columns == 0) return -1;
-    if (p == parameter_head(list) && p != parameter_wte(list)) return last + 1;
-    return p->layer;
+    return last + 1;
 }
 
 static bool same_bucket(const struct bucket *bucket, const struct bucket *next) {
@@ -31,7 +34,8 @@ static void list_buckets(struct shards *shards, const struct parameter *list,
     for (ptrdiff_t i = 0; i < arrlen(list); i++) {
         const struct parameter *p = &list[i];
         struct bucket next = {p->offset, p->elements, group_of(masters, p->offset),
-                              .layer = travels ? layer_of(list, p) : -1,
+
+                              .layer = travels ? layer_of(list, p, shards->head) : -1,
                               .embedding = travels && p == parameter_wte(list)};
         struct bucket *last = arrlen(shards->buckets) ? &arrlast(shards->buckets) : NULL;
         if (last && same_bucket(last, &next)) last->count += next.count;
@@ -83,7 +87,7 @@ static void order_buckets(struct shards *shards) {
 
 void shards_open(struct shards *shards, const struct parameter *list, const struct masters *masters,
                  const struct ranks *ranks, bool divide) {
-    *shards = (struct shards){.divided = divide && ranks->size > 1};
+    *shards = (struct shards){.divided = divide && ranks->size > 1, .head = count_layers(list)};
     list_buckets(shards, list, masters, ranks->size > 1);
     order_buckets(shards);
     for (ptrdiff_t i = 0; i < arrlen(shards->buckets); i++) {

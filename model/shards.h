@@ -28,6 +28,7 @@ struct shards {
     struct bucket *buckets; /* stb_ds array, in order */
     int *order;             /* stb_ds array: all of them, those of no layer first, which the forward
                              * pass reads first */
+    int head;               /* what stands for the head among layers: n_layer */
     int64_t own_count;      /* elements that this rank updates */
     int64_t largest;        /* elements of the largest bucket */
     bool divided;           /* ranks update different elements */

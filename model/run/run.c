@@ -38,7 +38,7 @@ struct run {
     double began;                      /* progress_clock() at the start of the program */
     double step_began;                 /* progress_clock() when the oldest unfinished step began */
     const volatile sig_atomic_t *stop; /* the signal that asked for the end, or 0 */
-    int agreed_stop;                   /* the same of any rank, as all knew after the last step */
+    int agreed_stop;                   /* the same of any rank, as all know after each step */
     int lock;                          /* descriptor that holds the directory's lock, or -1 */
 };
 
@@ -297,15 +297,22 @@ static int stopped(const struct run *run) {
     return run->ranks->size > 1 ? run->agreed_stop : (int)*run->stop;
 }
 
-/* What one rank knows, all know after it: a signal, and that the time is over. */
-static bool agree(struct run *run, bool late) {
-    if (run->ranks->size == 1) return late;
-    double began = progress_clock();
-    int64_t signal = ranks_max(run->ranks, *run->stop);
-    bool over = ranks_max(run->ranks, late) != 0;
-    run->agreed_stop = (int)signal;
-    run->trainer.optimizer.exchange.waited += progress_clock() - began;
-    return over;
+enum { OUT_OF_TIME = 1, SIGNALS = 2 /* the signal, times this */ };
+
+/* What one rank knows and all have to: a signal, and that the time is over. */
+static int64_t end_wanted(void *context) {
+    const struct run *run = context;
+    return SIGNALS * *run->stop + (report_out_of_time(&run->report) ? OUT_OF_TIME : 0);
+}
+
+/* Whether the time is over, after a step, which has asked all; what took a pause has to be asked
+ * for anew, as it may have taken long. */
+static bool agree(struct run *run, bool paused) {
+    struct exchange *exchange = &run->trainer.optimizer.exchange;
+    if (run->ranks->size == 1) return report_out_of_time(&run->report);
+    if (paused) exchange->outcome = ranks_max(run->ranks, end_wanted(run));
+    run->agreed_stop = (int)(exchange->outcome / SIGNALS);
+    return exchange->outcome % SIGNALS == OUT_OF_TIME;
 }
 
 static bool due(int64_t step, int64_t every, int64_t steps) {
@@ -324,14 +331,15 @@ static int step_or_save(struct run *run, int64_t saved, struct error *error) {
 }
 
 /* What is due after a step, in this order: validation, sample, checkpoint. */
-static int after_step(struct run *run, int64_t *saved, struct error *error) {
+static int after_step(struct run *run, int64_t *saved, bool *paused, struct error *error) {
     const struct config *config = &run->config;
     int64_t step = run->trainer.state.step, steps = config->train.steps;
     bool can_sample = run->tokenizer.vocab_size > 0;
     bool validates = run->val.open && due(step, config->eval.every, steps);
     bool samples = can_sample && due(step, config->sample.every, steps);
     bool saves = config->checkpoint.every > 0 && step % config->checkpoint.every == 0;
-    if ((validates || samples || saves) && settle(run, error)) return -1;
+    *paused = validates || samples || saves;
+    if (*paused && settle(run, error)) return -1;
     if (validates && !stopped(run) && validate(run, error)) return -1;
     if (samples && !stopped(run) && sample_now(run, error)) return -1;
     if (!saves) return 0;
@@ -348,10 +356,12 @@ static int train(struct run *run, struct error *error) {
                   run->metrics.last_validation != *step;
     ranks_broadcast(run->ranks, &missed, sizeof missed);
     if (missed && validate(run, error)) return -1;
-    bool late = false; /* known after a step, so that each process gets at least one done */
+    bool paused, late = false; /* known after a step, so that each process gets at least one done */
+    run->trainer.optimizer.exchange.ask = end_wanted;
+    run->trainer.optimizer.exchange.context = run;
     while (*step < steps && !stopped(run) && !late) {
-        if (step_or_save(run, saved, error) || after_step(run, &saved, error)) return -1;
-        late = agree(run, report_out_of_time(&run->report));
+        if (step_or_save(run, saved, error) || after_step(run, &saved, &paused, error)) return -1;
+        late = agree(run, paused);
     }
     if (settle(run, error)) return -1;
     return *step > saved ? save(run, error) : 0;

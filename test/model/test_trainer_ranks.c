@@ -8,10 +8,15 @@
 
 TestSuite(trainer_ranks, .timeout = 300);
 
-enum { STEPS = 6, MICROS = 12 /* of all ranks together */ };
+enum {
+    STEPS = 6,
+    MICROS = 12,             /* of all ranks together */
+    LARGE_VOCABULARY = 1200, /* beside which what ranks embed is little, and travels as rows */
+};
 
 struct run {
     int family;
+    int vocabulary; /* 0: the rig's, which travels whole */
     enum config_precision precision;
     enum config_shard shard;
     enum config_dtype travels;
@@ -26,6 +31,7 @@ static void open_rig(struct rig *rig, const struct run *run, const struct ranks 
     struct backend_options options = {.device = DEVICE_CPU, .threads = 1, .ranks = ranks};
     rig_config(&rig->config, run->precision);
     set_family(&rig->config, run->family);
+    if (run->vocabulary) rig->config.model.vocab_size = run->vocabulary;
     rig->config.optimizer.lr = 3e-4;
     rig->config.train.micro_batch_size = 1;
     rig->config.train.batch_tokens = MICROS * RIG_LENGTH;
@@ -39,6 +45,8 @@ static void open_rig(struct rig *rig, const struct run *run, const struct ranks 
     world_requires(trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, true,
                                 &rig->error) == 0,
                    rig->error.text);
+    bool rows = rig->trainer.optimizer.exchange.embedded_rows > 0;
+    world_requires(rows == (ranks->size > 1 && run->vocabulary > 0), "how wte travels");
 }
 
 /* The weight of one rank becomes a NaN for a step, and with it that rank's gradients alone. */
@@ -106,8 +114,10 @@ static void expect_same_answer(const struct run *one, const struct run *many, in
 
 Test(trainer_ranks, all_families_get_the_answer_of_one_rank) {
     struct rig names;
-    for (int family = 0; family < FAMILIES; family++) {
+    for (int i = 0; i < 2 * FAMILIES; i++) {
+        int family = i / 2;
         struct run run = {.family = family, .sick_rank = -1};
+        run.vocabulary = i % 2 ? LARGE_VOCABULARY : 0;
         rig_config(&names.config, CONFIG_PRECISION_FP32);
         const char *name = set_family(&names.config, family);
         struct run one = trained(1, run);
@@ -123,6 +133,7 @@ Test(trainer_ranks, all_families_get_the_answer_of_one_rank) {
 Test(trainer_ranks, an_optimizer_that_is_not_divided_gives_the_same_bits) {
     for (size_t i = 0; i < COUNT(rig_precisions); i++) {
         struct run run = {.precision = rig_precisions[i], .sick_rank = -1};
+        run.vocabulary = LARGE_VOCABULARY;
         struct run divided = trained(3, run);
         run.shard = CONFIG_SHARD_NONE;
         struct run whole = trained(3, run);
@@ -137,6 +148,7 @@ Test(trainer_ranks, an_optimizer_that_is_not_divided_gives_the_same_bits) {
 
 Test(trainer_ranks, gradients_that_travel_in_16_bit_are_near) {
     struct run run = {.precision = CONFIG_PRECISION_BF16, .sick_rank = -1};
+    run.vocabulary = LARGE_VOCABULARY;
     struct run exact = trained(2, run);
     run.travels = CONFIG_DTYPE_LOWER;
     struct run lower = trained(2, run);

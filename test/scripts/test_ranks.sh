@@ -207,6 +207,20 @@ chmod +x "$folder/data.sh"
 mpirun_here -n 2 "$folder/data.sh" >"$folder/data.out" 2>&1 && fail "other data"
 expect data 'rank 1: data.train, .*the shards are not those of rank 0'
 
+# Folders that are not one: relative, and each process somewhere else.
+apart=("$(realpath "$TRAIN")" --config "$folder/tiny.json" --set run_dir=runs --set name=apart)
+mpirun_here -n 1 -wdir "$folder/here" "${apart[@]}" : -n 1 -wdir "$folder/there" "${apart[@]}" \
+    >"$folder/apart.out" 2>&1 && fail "a run_dir that is not shared"
+expect apart 'rank 1: .*was written by rank 0 and is not there'
+
+# Replicas that would compute other bits: the second is kept to the oldest level of instructions.
+if [ "$(uname -m)" = x86_64 ] && grep -q avx2 /proc/cpuinfo; then
+    levels=(--config "$folder/tiny.json" --set name=levels --set ranks.shard=none)
+    mpirun_here -n 1 "$TRAIN" "${levels[@]}" : -n 1 env MANTISSA_CPU=v2 "$TRAIN" "${levels[@]}" \
+        >"$folder/levels.out" 2>&1 && fail "levels: they trained together"
+    expect levels 'rank 1: how this rank trains'
+fi
+
 # What all find wrong is said once; a batch that does not come out even, too.
 train 2 wrong --set optimizer.lr=-1 && fail "lr=-1"
 expect wrong 'optimizer.lr'

@@ -44,7 +44,9 @@ static void list_loads(struct rank_step *step, const struct optimizer *optimizer
     for (ptrdiff_t i = 0; i < arrlen(shards->order); i++) {
         const struct bucket *bucket = &shards->buckets[shards->order[i]];
         const struct master_group *group = &exchange->masters->groups[bucket->group];
-        struct rank_load load = {.layer = bucket->layer, .gradient_messages = 1};
+        struct rank_load load = {.layer = bucket->layer,
+                                 .leaves = exchange_leaves_after(exchange, bucket),
+                                 .gradient_messages = 1};
         load.gradient_bytes = sent(ranks, bucket->count, dtype_bytes(exchange->travels));
         load.update_bytes = (double)bucket->own.count * (double)touched_bytes(optimizer, group);
         if (shards->divided) {
@@ -56,6 +58,12 @@ static void list_loads(struct rank_step *step, const struct optimizer *optimizer
             load.gradient_messages = 2;
         }
         arrput(step->loads, load);
+    }
+    if (exchange->embedded_rows > 0) {
+        step->embedded_messages = 2;
+        step->embedded_bytes =
+            sent(ranks, tensor_count(&exchange->embedded), dtype_bytes(exchange->residual)) +
+            sent(ranks, tensor_count(&exchange->tokens), sizeof(int32_t));
     }
     step->sum_messages = 2;
     step->sum_bytes = sent(ranks, ranks * exchange->squares_count, sizeof *exchange->squares) +

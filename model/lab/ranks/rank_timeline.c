@@ -39,7 +39,7 @@ static void wait_until(struct timeline *t, enum rank_traffic traffic, double arr
 static void put_gradients(struct timeline *t, int64_t layer) {
     for (ptrdiff_t i = 0; i < arrlen(t->step->loads); i++) {
         const struct rank_load *load = &t->step->loads[i];
-        if (load->layer == layer)
+        if (load->leaves == layer)
             t->arrived[i] = put(t, RANK_GRADIENTS, load->gradient_bytes, load->gradient_messages);
     }
 }
@@ -66,7 +66,12 @@ static void backward(struct timeline *t, bool last) {
         compute(t, t->step->backward + (layer + 1 < layers ? t->step->again : 0));
         if (last) put_gradients(t, layer);
     }
-    if (last) put_gradients(t, -1);
+    if (!last) return;
+    const struct rank_step *step = t->step;
+    if (step->embedded_messages)
+        wait_until(t, RANK_GRADIENTS,
+                   put(t, RANK_GRADIENTS, step->embedded_bytes, step->embedded_messages));
+    put_gradients(t, -1);
 }
 
 static void update(struct timeline *t) {

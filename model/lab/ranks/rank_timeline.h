@@ -6,7 +6,8 @@
 
 /* What a rank sends of a bucket, and does to it. */
 struct rank_load {
-    int layer; /* as in struct bucket (model/shards.h) */
+    int layer;  /* as in struct bucket (model/shards.h) */
+    int leaves; /* after whose backward pass its gradients are sent */
     double gradient_bytes, weight_bytes;
     int gradient_messages, weight_messages; /* collective operations */
     double update_bytes; /* that the norm and the update of the own part read and write */
@@ -18,6 +19,9 @@ struct rank_step {
     /* Floating point operations of one rank and micro-batch: of a layer there, back, and once more
      * where it is recomputed (all layers but the last); of the head both ways. */
     double forward, backward, again, head;
+    double embedded_bytes; /* sent after all layers, in embedded_messages (struct embedded in
+                            * model/exchange.h); the vectors' gradients wait for them */
+    int embedded_messages;
     double sum_bytes; /* sent between backward pass and update, in sum_messages; all wait */
     int sum_messages;
 };

@@ -25,8 +25,12 @@ static uint64_t count_scatter(const struct collectives *c, void *data, enum dtyp
 
 static uint64_t count_gather(const struct collectives *c, void *data, size_t bytes, int64_t count) {
     struct count *counts = c->state;
-    (void)data;
+    struct rank_part own = ranks_part(count, RANKS, 0);
     cr_assert_lt(counts->gathered, MOST);
+    for (int rank = 1; rank < RANKS; rank++) { /* as if all had what this one has */
+        struct rank_part other = ranks_part(count, RANKS, rank);
+        memcpy((char *)data + (size_t)other.first * bytes, data, (size_t)own.count * bytes);
+    }
     counts->gathers[counts->gathered++] = (double)count * (double)bytes;
     return 0;
 }
@@ -89,17 +93,19 @@ static void expect_counted(struct rig *rig, const char *what) {
     double gradients = sum(counts.scatters, counts.scattered);
     double others = sum(counts.gathers, counts.gathered);
     if (!divided) gradients *= 2, others -= gradients / 2;
+    double embedded = step->embedded_bytes / part;
+    gradients += embedded, others -= embedded;
     cr_expect_float_eq(estimate.times.bytes[RANK_GRADIENTS], part * gradients, 0.5,
                        "%s: %g, not %g", what, estimate.times.bytes[RANK_GRADIENTS],
                        part * gradients);
     double said = estimate.times.bytes[RANK_SUMS] + estimate.times.bytes[RANK_WEIGHTS];
     cr_expect_float_eq(said, part * others, 0.5, "%s: %g, not %g", what, said, part * others);
     cr_expect_eq(estimate.times.bytes[RANK_WEIGHTS] > 0, divided, "%s", what);
-    int at = 0, messages = step->sum_messages;
+    int at = 0, messages = step->embedded_messages + step->sum_messages;
     for (int64_t turn = step->layers; turn >= -1; turn--)
         for (ptrdiff_t i = 0; i < arrlen(step->loads); i++) {
             const struct rank_load *load = &step->loads[i];
-            if (load->layer != turn) continue;
+            if (load->leaves != turn) continue;
             double bytes = part * counts.scatters[at++] * (divided ? 1 : 2);
             cr_expect_float_eq(load->gradient_bytes, bytes, 0.5, "%s: %d: %g, not %g", what, at,
                                load->gradient_bytes, bytes);
@@ -107,7 +113,10 @@ static void expect_counted(struct rig *rig, const char *what) {
         }
     cr_expect_eq(at, counts.scattered, "%s", what);
     cr_expect_eq(messages, counts.gathered, "%s: %d, not %d", what, messages, counts.gathered);
-    at = step->sum_messages;
+    cr_expect_float_eq(step->embedded_bytes,
+                       part * sum(counts.gathers, divided ? step->embedded_messages : 0), 0.5, "%s",
+                       what);
+    at = step->embedded_messages + step->sum_messages;
     for (ptrdiff_t i = 0; divided && i < arrlen(step->loads); i++) {
         double bytes = sum(&counts.gathers[at], step->loads[i].weight_messages);
         cr_expect_float_eq(step->loads[i].weight_bytes, part * bytes, 0.5, "%s: %d", what, (int)i);
@@ -147,6 +156,9 @@ Test(rank_estimate, sends_what_training_sends_with_other_settings) {
     rig_config(&rig.config, CONFIG_PRECISION_BF16);
     set_family(&rig.config, 1);
     expect_counted(&rig, "a Llama, with a head of its own");
+    rig_config(&rig.config, CONFIG_PRECISION_BF16);
+    rig.config.model.vocab_size = 2 * RANKS * 2 * RIG_LENGTH + 100;
+    expect_counted(&rig, "a vocabulary beside which the rows of a micro-batch are few");
 }
 
 /* Sizes without gaps: 12 W^2 in a layer, wte of 128 rows, wpe of 32; 13 W a layer and 2 W vectors.

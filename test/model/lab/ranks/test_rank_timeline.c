@@ -14,7 +14,7 @@
 static const struct rank_machine slow = {.ranks = 3, .flops = 1, .memory = 1, .link = 1};
 
 static struct rank_load load(int layer, double gradients, double weights) {
-    return (struct rank_load){layer, gradients, weights, 1, 1, 0};
+    return (struct rank_load){layer, layer, gradients, weights, 1, 1, 0};
 }
 
 /* One layer and wte, vectors: nothing can be hidden.
@@ -76,6 +76,24 @@ Test(rank_timeline, an_untied_head_is_hidden) {
     step.loads[0] = load(1, 21, 12);
     rank_timeline(&times, &step, &slow);
     NEAR(times.step, 38.0);
+    arrfree(step.loads);
+}
+
+/* wte's gradients leave after the head, and 15 of 20 are hidden by the layer; then the embedding's
+ * rows, 3, and the vectors, 2, one after the other. wte's weights, 10, are wanted first of all. */
+Test(rank_timeline, a_tied_head_leaves_early) {
+    struct rank_times times;
+    struct rank_step step = {.layers = 1, .micros = 1, .forward = 10, .backward = 15, .head = 5};
+    step.embedded_bytes = 3;
+    step.embedded_messages = 1;
+    arrput(step.loads, load(-1, 20, 10));
+    arrput(step.loads, load(-1, 2, 0));
+    step.loads[0].leaves = 1;
+    rank_timeline(&times, &step, &slow);
+    NEAR(times.bytes[RANK_GRADIENTS], 25.0);
+    NEAR(times.waiting[RANK_GRADIENTS], 5.0 + 3 + 2);
+    NEAR(times.waiting[RANK_WEIGHTS], 10.0);
+    NEAR(times.step, 30.0 + 10 + 10);
     arrfree(step.loads);
 }
 
