@@ -2,9 +2,7 @@
  * processes of one machine, and a clerk who reports (with a line on stderr) whatever the real one
  * forbids, or would answer by hanging or by wrong numbers.
  *
- * A communicator is memory that the ranks share, which has no name: the unique id tells where in
- * /proc it is found, so that nothing is left behind, however a rank ends. Each rank has a room
- * there in which it publishes what goes into its operations.
+ * How ranks find each other and hand over their numbers is in fake_nccl_meeting.h.
  *
  * An operation takes what it reads when it is called, that is, what the stream would find when it
  * comes there: what the stream has not been told to wait for is missing. So a rank's slowness never
@@ -17,71 +15,23 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <atomic>
 #include <vector>
 
-#include <errno.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "test/cuda_emulator/fake_nccl_meeting.h"
 #include "test/cuda_emulator/machine.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+using namespace meeting;
+
 namespace {
 
-enum { RANKS_MOST = 16, RECORDS = 1024 };
-enum kind { REDUCE_SCATTER, ALL_GATHER, REDUCE, BROADCAST };
-const char *const names[] = {"ncclReduceScatter", "ncclAllGather", "ncclReduce", "ncclBroadcast"};
-const size_t ROOM = (size_t)256 << 20;
-const uint64_t MAGIC = 0x66616b656e63636c;
-
-/* What must be the same on all ranks. */
-struct operation {
-    kind what;
-    ncclDataType_t type;
-    int op, root;
-    size_t count;
-};
-
-/* In a rank's room: what it put into its operation number N, at N % RECORDS. */
-struct record {
-    operation called;
-    size_t at, bytes;
-};
-
-enum state { NOBODY, HERE, ABORTED, DESTROYED };
-
-struct member {
-    std::atomic<int> state;
-    int pid, size;
-    char device[16];
-    std::atomic<uint64_t> called, done; /* operations */
-    record records[RECORDS];
-};
-
-struct shared {
-    uint64_t magic;
-    member members[RANKS_MOST];
-};
-
-const size_t HEADER = (sizeof(shared) + 65535) / 65536 * 65536;
-
-/* What our ncclUniqueId holds. */
-struct meeting_point {
-    uint64_t magic;
-    int pid, file;
-};
-
 fake_nccl counts;
-double patience = 60;
 bool quiet;
 int later_error, open_groups;
 struct {
@@ -90,17 +40,6 @@ struct {
     ncclResult_t result;
 } planned;
 char last_text[512];
-
-double now() {
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-void rest() {
-    timespec t = {0, 50000};
-    nanosleep(&t, NULL);
-}
 
 __attribute__((format(printf, 2, 3))) ncclResult_t mistake(ncclResult_t result, const char *format,
                                                            ...) {
@@ -113,18 +52,20 @@ __attribute__((format(printf, 2, 3))) ncclResult_t mistake(ncclResult_t result, 
     return result;
 }
 
+ncclResult_t report(const trouble &what) {
+    return what.result == ncclSuccess ? ncclSuccess : mistake(what.result, "%s", what.text);
+}
+
 } // namespace
 
 struct ncclComm {
-    shared *memory;
-    int rank, size, device;
+    seat own;
+    int device;
     bool ended;          /* aborted or destroyed */
     bool failed;         /* a function has said so */
     ncclResult_t later;  /* what went wrong on the stream */
     cudaStream_t stream; /* of its operations */
     bool has_stream;
-    size_t used; /* of its room */
-    uint64_t called;
 };
 
 namespace {
@@ -155,10 +96,6 @@ size_t size_of(ncclDataType_t type) {
     }
 }
 
-char *room_of(const ncclComm *comm, int rank) {
-    return (char *)comm->memory + HEADER + (size_t)rank * ROOM;
-}
-
 /* ---- what a stream does when it comes to an operation */
 
 float load(const char *p, ncclDataType_t type, size_t i) {
@@ -173,16 +110,11 @@ void store(char *p, ncclDataType_t type, size_t i, float value) {
     else ((__half *)p)[i] = __float2half(value);
 }
 
-const char *input(const work &w, int rank) {
-    const record &r = w.comm->memory->members[rank].records[w.number % RECORDS];
-    return room_of(w.comm, rank) + r.at;
-}
-
 /* to = the sum of count elements from `first` on, in the order of the ring that ends at `last`. */
 void add(const work &w, char *to, size_t first, size_t count, int last) {
-    int size = w.comm->size;
+    int size = w.comm->own.size;
     for (int step = 1; step <= size; step++) {
-        const char *from = input(w, (last + step) % size);
+        const char *from = input(w.comm->own, (last + step) % size, w.number);
         for (size_t i = 0; i < count; i++) {
             float value = load(from, w.o.type, first + i);
             if (step > 1) value += load(to, w.o.type, i);
@@ -195,16 +127,16 @@ void do_arithmetic(const work &w) {
     size_t bytes = w.o.count * size_of(w.o.type);
     switch (w.o.what) {
     case REDUCE_SCATTER:
-        add(w, w.receive, (size_t)w.comm->rank * w.o.count, w.o.count, w.comm->rank);
+        add(w, w.receive, (size_t)w.comm->own.rank * w.o.count, w.o.count, w.comm->own.rank);
         break;
     case ALL_GATHER:
-        for (int rank = 0; rank < w.comm->size; rank++)
-            memcpy(w.receive + (size_t)rank * bytes, input(w, rank), bytes);
+        for (int rank = 0; rank < w.comm->own.size; rank++)
+            memcpy(w.receive + (size_t)rank * bytes, input(w.comm->own, rank, w.number), bytes);
         break;
     case REDUCE:
-        if (w.comm->rank == w.o.root) add(w, w.receive, 0, w.o.count, w.o.root);
+        if (w.comm->own.rank == w.o.root) add(w, w.receive, 0, w.o.count, w.o.root);
         break;
-    case BROADCAST: memcpy(w.receive, input(w, w.o.root), bytes); break;
+    case BROADCAST: memcpy(w.receive, input(w.comm->own, w.o.root, w.number), bytes); break;
     }
 }
 
@@ -213,49 +145,15 @@ char poison_at(const char *p) {
     return (uintptr_t)p % 2 ? (char)0xff : (char)0xc3;
 }
 
-/* Waits until the rank has called this operation; "" or why it never will. */
-void wait_for(const work &w, int rank, char *why, size_t size) {
-    const member &other = w.comm->memory->members[rank];
-    double begun = now();
-    why[0] = 0;
-    while (other.called.load() <= w.number) {
-        if (other.state == ABORTED) snprintf(why, size, "rank %d has aborted", rank);
-        else if (other.state == DESTROYED) snprintf(why, size, "rank %d has left", rank);
-        else if (kill(other.pid, 0) && errno == ESRCH) snprintf(why, size, "rank %d died", rank);
-        else if (now() - begun > patience) snprintf(why, size, "rank %d does not call it", rank);
-        if (why[0] && other.called.load() <= w.number) return;
-        why[0] = 0;
-        rest();
-    }
-}
-
-bool same(const operation &a, const operation &b) {
-    return a.what == b.what && a.type == b.type && a.op == b.op && a.root == b.root &&
-           a.count == b.count;
-}
-
 ncclResult_t meet(const work &w) {
-    char why[80];
-    const char *name = names[w.o.what];
-    for (int rank = 0; rank < w.comm->size; rank++) {
-        wait_for(w, rank, why, sizeof why);
-        if (why[0])
-            return mistake(ncclRemoteError, "rank %d waits in operation %llu, %s: %s", w.comm->rank,
-                           (unsigned long long)w.number, name, why);
-        const operation &o = w.comm->memory->members[rank].records[w.number % RECORDS].called;
-        if (!same(w.o, o))
-            return mistake(ncclInvalidUsage,
-                           "operation %llu: rank %d called %s, count %zu, type %d, root %d, where "
-                           "rank %d called %s, count %zu, type %d, root %d",
-                           (unsigned long long)w.number, rank, names[o.what], o.count, o.type,
-                           o.root, w.comm->rank, name, w.o.count, w.o.type, w.o.root);
-    }
+    ncclResult_t result = report(wait_for_all(w.comm->own, w.number, w.o));
+    if (result != ncclSuccess) return result;
     for (size_t i = 0; i < w.region_bytes; i++)
         if (w.region[i] != poison_at(w.region + i))
             return mistake(ncclInvalidUsage,
                            "rank %d, operation %llu, %s: byte %zu of its memory was written while "
                            "it was under way",
-                           w.comm->rank, (unsigned long long)w.number, name, i);
+                           w.comm->own.rank, (unsigned long long)w.number, name_of(w.o.what), i);
     return ncclSuccess;
 }
 
@@ -266,7 +164,7 @@ void perform(void *argument) {
         if (w->comm->later == ncclSuccess) do_arithmetic(*w);
         else emu::runtime_error(cudaErrorLaunchFailure, "NCCL's work failed");
     }
-    w->comm->memory->members[w->comm->rank].done = w->number + 1;
+    done(w->comm->own, w->number);
     delete w;
 }
 
@@ -288,20 +186,20 @@ ncclResult_t check_comm(ncclComm *comm, const char *function) {
         return mistake(ncclInvalidArgument, "%s: no communicator", function);
     if (comm->ended)
         return mistake(ncclInvalidArgument, "%s: rank %d has aborted or destroyed it", function,
-                       comm->rank);
+                       comm->own.rank);
     if (comm->failed)
         return mistake(ncclInvalidUsage, "%s: rank %d goes on after an error", function,
-                       comm->rank);
+                       comm->own.rank);
     return ncclSuccess;
 }
 
 ncclResult_t check_place(ncclComm *comm, const char *function, cudaStream_t stream) {
     if (emu::current_device() != comm->device || emu::device_of_stream(stream) != comm->device)
         return mistake(ncclInvalidUsage, "%s: rank %d: another device than at its start", function,
-                       comm->rank);
+                       comm->own.rank);
     if (comm->has_stream && comm->stream != stream)
         return mistake(ncclInvalidUsage, "%s: rank %d: a second stream is not emulated", function,
-                       comm->rank);
+                       comm->own.rank);
     comm->stream = stream;
     comm->has_stream = true;
     return ncclSuccess;
@@ -310,33 +208,33 @@ ncclResult_t check_place(ncclComm *comm, const char *function, cudaStream_t stre
 /* Bytes that a rank puts in and gets. */
 size_t send_bytes(const work &w) {
     size_t bytes = w.o.count * size_of(w.o.type);
-    if (w.o.what == BROADCAST && w.o.root != w.comm->rank) return 0;
-    return w.o.what == REDUCE_SCATTER ? bytes * (size_t)w.comm->size : bytes;
+    if (w.o.what == BROADCAST && w.o.root != w.comm->own.rank) return 0;
+    return w.o.what == REDUCE_SCATTER ? bytes * (size_t)w.comm->own.size : bytes;
 }
 size_t receive_bytes(const work &w) {
     size_t bytes = w.o.count * size_of(w.o.type);
-    if (w.o.what == REDUCE && w.o.root != w.comm->rank) return 0;
-    return w.o.what == ALL_GATHER ? bytes * (size_t)w.comm->size : bytes;
+    if (w.o.what == REDUCE && w.o.root != w.comm->own.rank) return 0;
+    return w.o.what == ALL_GATHER ? bytes * (size_t)w.comm->own.size : bytes;
 }
 
 /* Where both are the same memory, this is how they must lie. */
 bool in_place(const work &w) {
-    size_t part = (size_t)w.comm->rank * w.o.count * size_of(w.o.type);
+    size_t part = (size_t)w.comm->own.rank * w.o.count * size_of(w.o.type);
     if (w.o.what == REDUCE_SCATTER) return w.receive == w.send + part;
     if (w.o.what == ALL_GATHER) return w.send == w.receive + part;
     return w.send == w.receive;
 }
 
 ncclResult_t check_memory(work *w) {
-    const char *name = names[w->o.what];
+    const char *name = name_of(w->o.what);
     size_t in = send_bytes(*w), out = receive_bytes(*w);
     bool overlap = w->send < w->receive + out && w->receive < w->send + in;
     if ((in && !emu::device_range(w->send, in)) || (out && !emu::device_range(w->receive, out)))
         return mistake(ncclInvalidArgument, "%s: rank %d: not all of it is device memory", name,
-                       w->comm->rank);
+                       w->comm->own.rank);
     if (overlap && !in_place(*w))
         return mistake(ncclInvalidUsage, "%s: rank %d: buffers overlap in a wrong place", name,
-                       w->comm->rank);
+                       w->comm->own.rank);
     bool all_of_send = in_place(*w) && in > out;
     w->region = all_of_send ? (char *)w->send : w->receive;
     w->region_bytes = all_of_send ? in : out;
@@ -344,35 +242,16 @@ ncclResult_t check_memory(work *w) {
 }
 
 ncclResult_t check(work *w) {
-    const char *name = names[w->o.what];
+    const char *name = name_of(w->o.what);
     ncclResult_t result = check_comm(w->comm, name);
     if (result == ncclSuccess) result = check_place(w->comm, name, w->stream);
     if (result == ncclSuccess && (!size_of(w->o.type) || w->o.op != ncclSum ||
                                   (w->o.type == ncclInt8 && w->o.what % 2 == 0)))
         result = mistake(ncclInvalidArgument, "%s: a type or sum that is not emulated", name);
-    if (result == ncclSuccess && (w->o.root < 0 || w->o.root >= w->comm->size))
-        result = mistake(ncclInvalidArgument, "%s: root %d of %d", name, w->o.root, w->comm->size);
+    if (result == ncclSuccess && (w->o.root < 0 || w->o.root >= w->comm->own.size))
+        result =
+            mistake(ncclInvalidArgument, "%s: root %d of %d", name, w->o.root, w->comm->own.size);
     return result == ncclSuccess ? check_memory(w) : result;
-}
-
-/* Once all have done what was published, the room is empty again. */
-ncclResult_t publish(work *w) {
-    ncclComm *comm = w->comm;
-    member *own = &comm->memory->members[comm->rank];
-    size_t bytes = send_bytes(*w);
-    uint64_t done = comm->called;
-    for (int rank = 0; rank < comm->size; rank++)
-        done = std::min(done, comm->memory->members[rank].done.load());
-    if (done == comm->called) comm->used = 0;
-    if (comm->used + bytes > ROOM || comm->called - done >= RECORDS)
-        return mistake(ncclSystemError, "rank %d: too much is under way for the emulation",
-                       comm->rank);
-    w->number = comm->called++;
-    if (bytes) memcpy(room_of(comm, comm->rank) + comm->used, w->send, bytes);
-    own->records[w->number % RECORDS] = {w->o, comm->used, bytes};
-    own->called = comm->called;
-    comm->used += (bytes + 63) / 64 * 64;
-    return ncclSuccess;
 }
 
 ncclResult_t end_group() {
@@ -381,7 +260,7 @@ ncclResult_t end_group() {
         if (w.comm->failed) continue;
         emu::inputs_begin(w.stream, w.send, send_bytes(w));
         emu::inputs_begin(w.stream, w.region, w.region_bytes);
-        ncclResult_t own = publish(&w);
+        ncclResult_t own = report(publish(&w.comm->own, w.o, w.send, send_bytes(w), &w.number));
         for (size_t i = 0; i < w.region_bytes; i++) w.region[i] = poison_at(w.region + i);
         emu::work_end();
         if (own != ncclSuccess) result = own;
@@ -394,9 +273,11 @@ ncclResult_t end_group() {
     return result;
 }
 
-ncclResult_t call(work w) {
+ncclResult_t call(const operation &o, const void *send, void *receive, ncclComm *comm,
+                  cudaStream_t stream) {
+    work w = {comm, o, (const char *)send, (char *)receive, stream, 0, NULL, 0};
     ncclResult_t result;
-    if (fails(names[w.o.what], w.comm, &result)) return result;
+    if (fails(name_of(w.o.what), w.comm, &result)) return result;
     result = check(&w);
     if (result != ncclSuccess) {
         if (std::find(known.begin(), known.end(), w.comm) != known.end()) w.comm->failed = true;
@@ -406,59 +287,21 @@ ncclResult_t call(work w) {
     return open_groups ? ncclSuccess : end_group();
 }
 
-/* ---- ranks meet */
-
-ncclResult_t map(const meeting_point &point, shared **memory) {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", point.pid, point.file);
-    FILE *file = point.magic == MAGIC ? fopen(path, "r+") : NULL;
-    if (!file) return mistake(ncclSystemError, "ncclCommInitRank: nobody has this unique id");
-    void *at = mmap(NULL, HEADER + RANKS_MOST * ROOM, PROT_READ | PROT_WRITE,
-                    MAP_SHARED | MAP_NORESERVE, fileno(file), 0);
-    fclose(file);
-    *memory = (shared *)at;
-    return at != MAP_FAILED && (*memory)->magic == MAGIC
-               ? ncclSuccess
-               : mistake(ncclSystemError, "ncclCommInitRank: the memory cannot be shared");
-}
-
-/* Waits for all ranks, each of which must have a device of its own. */
-ncclResult_t gather(const ncclComm *comm) {
-    double begun = now();
-    const member *all = comm->memory->members;
-    for (int rank = 0; rank < comm->size; rank++) {
-        while (all[rank].state.load() == NOBODY) {
-            if (now() - begun > patience)
-                return mistake(ncclSystemError, "ncclCommInitRank: rank %d does not come", rank);
-            rest();
-        }
-        if (all[rank].size != comm->size)
-            return mistake(ncclInvalidArgument, "ncclCommInitRank: %d ranks, or %d?", comm->size,
-                           all[rank].size);
-    }
-    for (int a = 0; a < comm->size; a++)
-        for (int b = 0; b < a; b++)
-            if (memcmp(all[a].device, all[b].device, sizeof all[a].device) == 0)
-                return mistake(ncclInvalidUsage, "ranks %d and %d have the same GPU", b, a);
-    return ncclSuccess;
-}
-
 /* Ends a communicator. Returns whether that was allowed. */
-ncclResult_t leave(ncclComm *comm, state how, const char *function) {
+ncclResult_t end(ncclComm *comm, state how, const char *function) {
     if (std::find(known.begin(), known.end(), comm) == known.end() || comm->ended)
         return mistake(ncclInvalidArgument, "%s: no communicator", function);
-    member *own = &comm->memory->members[comm->rank];
     counts.calls++;
     counts.alive--;
     counts.aborted += how == ABORTED;
     comm->ended = true;
-    own->state = how;
+    leave(comm->own, how);
     if (how == DESTROYED && (comm->failed || comm->later != ncclSuccess))
         return mistake(ncclInvalidUsage, "%s: rank %d goes on after an error", function,
-                       comm->rank);
-    if (how == DESTROYED && own->done.load() != comm->called)
+                       comm->own.rank);
+    if (how == DESTROYED && !all_is_done(comm->own))
         return mistake(ncclInvalidUsage, "%s: rank %d: operations are under way", function,
-                       comm->rank);
+                       comm->own.rank);
     return open_groups ? mistake(ncclInvalidUsage, "%s: within a group", function) : ncclSuccess;
 }
 
@@ -482,10 +325,6 @@ void fake_nccl_quiet(int on) {
     quiet = on != 0;
 }
 
-void fake_nccl_patience(double seconds) {
-    patience = seconds;
-}
-
 extern "C" {
 
 ncclResult_t ncclGetVersion(int *version) {
@@ -507,56 +346,31 @@ const char *ncclGetLastError(ncclComm_t) {
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     ncclResult_t result;
     if (fails("ncclGetUniqueId", NULL, &result)) return result;
-    meeting_point point = {MAGIC, getpid(), memfd_create("fake nccl", MFD_CLOEXEC)};
-    if (point.file < 0 || ftruncate(point.file, (off_t)(HEADER + RANKS_MOST * ROOM)) ||
-        pwrite(point.file, &MAGIC, sizeof MAGIC, offsetof(shared, magic)) != sizeof MAGIC)
-        return mistake(ncclSystemError, "ncclGetUniqueId: no memory to share");
-    memset(id, 0, sizeof *id);
-    memcpy(id, &point, sizeof point);
-    return ncclSuccess;
+    return report(arrange(id));
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t *handle, int size, ncclUniqueId id, int rank) {
     ncclResult_t result;
-    meeting_point point;
-    shared *memory = NULL;
     cudaDeviceProp properties;
-    memcpy(&point, &id, sizeof point);
+    seat own;
+    int device = emu::current_device();
     *handle = NULL;
     if (fails("ncclCommInitRank", NULL, &result)) return result;
-    if (size < 1 || size > RANKS_MOST || rank < 0 || rank >= size)
-        return mistake(ncclInvalidArgument, "ncclCommInitRank: rank %d of %d", rank, size);
-    result = map(point, &memory);
+    cudaGetDeviceProperties(&properties, device);
+    result = report(enter(&own, id, rank, size, properties.uuid.bytes));
     if (result != ncclSuccess) return result;
-    member *own = &memory->members[rank];
-    if (own->state.load() != NOBODY)
-        return mistake(ncclInvalidUsage, "ncclCommInitRank: rank %d is there twice", rank);
-    ncclComm *comm = new ncclComm();
-    comm->memory = memory;
-    comm->rank = rank;
-    comm->size = size;
-    comm->device = emu::current_device();
-    cudaGetDeviceProperties(&properties, comm->device);
-    own->pid = getpid();
-    own->size = size;
-    memcpy(own->device, properties.uuid.bytes, sizeof own->device);
-    own->state = HERE;
-    known.push_back(comm);
-    result = gather(comm);
-    if (point.pid == getpid()) close(point.file); /* all have it */
-    comm->ended = result != ncclSuccess;
-    if (result != ncclSuccess) return result;
+    *handle = new ncclComm{own, device, false, false, ncclSuccess, NULL, false};
+    known.push_back(*handle);
     counts.alive++;
-    *handle = comm;
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-    return leave(comm, DESTROYED, "ncclCommDestroy");
+    return end(comm, DESTROYED, "ncclCommDestroy");
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-    return leave(comm, ABORTED, "ncclCommAbort");
+    return end(comm, ABORTED, "ncclCommAbort");
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *later) {
@@ -590,50 +404,22 @@ ncclResult_t ncclGroupEnd(void) {
 
 ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type,
                                ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-    return call({comm,
-                 {REDUCE_SCATTER, type, op, 0, count},
-                 (const char *)send,
-                 (char *)receive,
-                 stream,
-                 0,
-                 NULL,
-                 0});
+    return call({REDUCE_SCATTER, type, op, 0, count}, send, receive, comm, stream);
 }
 
 ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type,
                            ncclComm_t comm, cudaStream_t stream) {
-    return call({comm,
-                 {ALL_GATHER, type, ncclSum, 0, count},
-                 (const char *)send,
-                 (char *)receive,
-                 stream,
-                 0,
-                 NULL,
-                 0});
+    return call({ALL_GATHER, type, ncclSum, 0, count}, send, receive, comm, stream);
 }
 
 ncclResult_t ncclReduce(const void *send, void *receive, size_t count, ncclDataType_t type,
                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream) {
-    return call({comm,
-                 {REDUCE, type, op, root, count},
-                 (const char *)send,
-                 (char *)receive,
-                 stream,
-                 0,
-                 NULL,
-                 0});
+    return call({REDUCE, type, op, root, count}, send, receive, comm, stream);
 }
 
 ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type,
                            int root, ncclComm_t comm, cudaStream_t stream) {
-    return call({comm,
-                 {BROADCAST, type, ncclSum, root, count},
-                 (const char *)send,
-                 (char *)receive,
-                 stream,
-                 0,
-                 NULL,
-                 0});
+    return call({BROADCAST, type, ncclSum, root, count}, send, receive, comm, stream);
 }
 }
 #endif
