@@ -7,101 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/backend_open.h"
 #include "kernels/ranks/collectives.h"
 #include "test/cuda_emulator/control.h"
 #include "test/cuda_emulator/fake_nccl.h"
-#include "test/kernels/forked_ranks.h"
+#include "test/kernels/gpu_ranks.h"
 
 enum { INVALID_ARGUMENT = 4, SYSTEM_ERROR = 2, REMOTE_ERROR = 6 }; /* ncclResult_t */
-
-static int try_to_open(struct backend *be, const struct ranks *ranks, enum device device,
-                       struct error *error) {
-    struct backend_options options = {.device = device, .ranks = ranks};
-    return backend_open(be, &options, error);
-}
-
-/* Each rank has a GPU of its own in one machine. */
-static void open_rank(struct backend *be, const struct ranks *ranks) {
-    struct error error = {""};
-    char gpus[16];
-    snprintf(gpus, sizeof gpus, "%d", ranks->size);
-    setenv("CUDA_EMULATOR_DEVICES", gpus, 1);
-    fake_nccl_patience(20);
-    if (try_to_open(be, ranks, DEVICE_CUDA, &error)) fprintf(stderr, "%s\n", error.text);
-    RANK_CHECK(ranks, error.text[0] == 0);
-}
-
-static void close_rank(struct backend *be, const struct ranks *ranks) {
-    if (be->failure.text[0]) fprintf(stderr, "%s\n", be->failure.text);
-    RANK_CHECK(ranks, be->failure.text[0] == 0);
-    backend_close(be);
-    RANK_CHECK(ranks, be->failure.text[0] == 0);
-    RANK_CHECK(ranks, fake_nccl_counts()->mistakes == 0 && fake_nccl_counts()->alive == 0);
-}
-
-/* ---- data: small integers, whose sums are exact in every dtype and any order */
-
-struct array {
-    enum dtype dtype;
-    int64_t count;
-    char *device, *host; /* host: pinned */
-    float *values;
-};
-
-static size_t bytes_of(const struct array *a) {
-    return (size_t)a->count * dtype_bytes(a->dtype);
-}
-
-static struct array make_array(struct backend *be, enum dtype dtype, int64_t count) {
-    struct array a = {dtype, count, NULL, NULL, NULL};
-    a.device = backend_allocate(be, bytes_of(&a));
-    a.host = backend_host_allocate(be, bytes_of(&a));
-    a.values = calloc((size_t)count + 1, sizeof *a.values);
-    return a;
-}
-
-static void free_array(struct backend *be, struct array *a) {
-    backend_release(be, a->device);
-    backend_host_release(be, a->host);
-    free(a->values);
-}
-
-static float value_of(int rank, int64_t i, int salt) {
-    return (float)((i * 7 + rank * 3 + salt) % 11 - 4);
-}
-
-static float sum_of(int size, int64_t i, int salt) {
-    float sum = 0;
-    for (int rank = 0; rank < size; rank++) sum += value_of(rank, i, salt);
-    return sum;
-}
-
-/* Fills the device's memory as late as streams allow: what does not wait finds poison. */
-static void load_values(struct backend *be, int slot, const struct array *a, int rank, int salt) {
-    for (int64_t i = 0; i < a->count; i++) a->values[i] = value_of(rank, i, salt);
-    dtype_store(a->host, a->dtype, 0, a->values, (size_t)a->count);
-    struct transfer transfer = {a->device, a->host, bytes_of(a)};
-    backend_load(be, slot, &transfer, 1);
-}
-
-static void read_values(struct backend *be, const struct array *a) {
-    backend_fetch(be, 0, a->host, a->device, bytes_of(a));
-    backend_fetched(be, 0);
-    const float *read = dtype_widen(a->values, a->host, a->dtype, 0, (size_t)a->count);
-    if (read != a->values) memcpy(a->values, read, (size_t)a->count * sizeof *read);
-}
-
-static void check_sums(const struct ranks *ranks, const struct array *a, int salt) {
-    struct rank_part part = ranks_part(a->count, ranks->size, ranks->rank);
-    for (int64_t i = part.first; i < part.first + part.count; i++)
-        RANK_CHECK(ranks, a->values[i] == sum_of(ranks->size, i, salt));
-}
-
-static void check_all_sums(const struct ranks *ranks, const struct array *a, int salt) {
-    for (int64_t i = 0; i < a->count; i++)
-        RANK_CHECK(ranks, a->values[i] == sum_of(ranks->size, i, salt));
-}
 
 /* ---- what must work */
 
@@ -113,22 +24,22 @@ struct shape {
 static void there_and_back(const struct ranks *ranks, const void *given) {
     const struct shape *shape = given;
     struct backend be;
-    open_rank(&be, ranks);
-    struct array a = make_array(&be, shape->dtype, shape->count);
+    gpu_rank_open(&be, ranks);
+    struct gpu_array a = gpu_array_make(&be, shape->dtype, shape->count);
     for (int salt = 0; salt < 3; salt++) {
-        load_values(&be, 0, &a, ranks->rank, salt);
+        gpu_array_load(&be, 0, &a, ranks->rank, salt);
         uint64_t ticket = collectives_reduce_scatter(be.collectives, a.device, a.dtype, a.count);
         collectives_wait(be.collectives, ticket);
-        read_values(&be, &a);
-        check_sums(ranks, &a, salt);
+        gpu_array_read(&be, &a);
+        gpu_array_check_own(ranks, &a, salt);
         ticket = collectives_all_gather(be.collectives, a.device, dtype_bytes(a.dtype), a.count);
         collectives_wait(be.collectives, ticket);
-        read_values(&be, &a);
-        check_all_sums(ranks, &a, salt);
+        gpu_array_read(&be, &a);
+        gpu_array_check_all(ranks, &a, salt);
     }
     RANK_CHECK(ranks, strncmp(be.collectives->description, "NCCL 2.", 7) == 0);
-    free_array(&be, &a);
-    close_rank(&be, ranks);
+    gpu_array_free(&be, &a);
+    gpu_rank_close(&be, ranks);
 }
 
 Test(nccl, sums_reach_their_owners_and_all) {
@@ -147,15 +58,15 @@ static void amid_kernels(const struct ranks *ranks, const void *given) {
     enum { COUNT = 3000 };
     (void)given;
     struct backend be;
-    open_rank(&be, ranks);
-    struct array masters = make_array(&be, DTYPE_F32, COUNT);
-    struct array gradients = make_array(&be, DTYPE_BF16, COUNT);
-    struct array sums = make_array(&be, DTYPE_F32, COUNT);
+    gpu_rank_open(&be, ranks);
+    struct gpu_array masters = gpu_array_make(&be, DTYPE_F32, COUNT);
+    struct gpu_array gradients = gpu_array_make(&be, DTYPE_BF16, COUNT);
+    struct gpu_array sums = gpu_array_make(&be, DTYPE_F32, COUNT);
     struct tensor from = {masters.device, DTYPE_F32, 1, {COUNT}};
     struct tensor to = {gradients.device, DTYPE_BF16, 1, {COUNT}};
     struct tensor out = {sums.device, DTYPE_F32, 1, {COUNT}};
     for (int salt = 0; salt < 2; salt++) {
-        load_values(&be, salt, &masters, ranks->rank, salt);
+        gpu_array_load(&be, salt, &masters, ranks->rank, salt);
         OP(&be, cast, .out = &to, .in = &from);
         uint64_t ticket =
             collectives_reduce_scatter(be.collectives, to.data, to.dtype, tensor_count(&to));
@@ -165,13 +76,13 @@ static void amid_kernels(const struct ranks *ranks, const void *given) {
         ticket = collectives_all_gather(be.collectives, out.data, sizeof(float), COUNT);
         OP(&be, clear, .data = to.data, .bytes = tensor_bytes(&to));
         collectives_wait(be.collectives, ticket);
-        read_values(&be, &sums);
-        check_all_sums(ranks, &sums, salt);
+        gpu_array_read(&be, &sums);
+        gpu_array_check_all(ranks, &sums, salt);
     }
-    free_array(&be, &masters);
-    free_array(&be, &gradients);
-    free_array(&be, &sums);
-    close_rank(&be, ranks);
+    gpu_array_free(&be, &masters);
+    gpu_array_free(&be, &gradients);
+    gpu_array_free(&be, &sums);
+    gpu_rank_close(&be, ranks);
 }
 
 Test(nccl, operations_go_on_beside) {
@@ -183,27 +94,27 @@ static void many_tickets(const struct ranks *ranks, const void *given) {
     enum { ARRAYS = 300, COUNT = 700 };
     (void)given;
     struct backend be;
-    static struct array arrays[ARRAYS];
+    static struct gpu_array arrays[ARRAYS];
     uint64_t tickets[ARRAYS];
-    open_rank(&be, ranks);
-    for (int i = 0; i < ARRAYS; i++) arrays[i] = make_array(&be, DTYPE_F16, COUNT);
+    gpu_rank_open(&be, ranks);
+    for (int i = 0; i < ARRAYS; i++) arrays[i] = gpu_array_make(&be, DTYPE_F16, COUNT);
     for (int i = 0; i < ARRAYS; i++) {
-        load_values(&be, i % 2, &arrays[i], ranks->rank, i);
+        gpu_array_load(&be, i % 2, &arrays[i], ranks->rank, i);
         tickets[i] = collectives_reduce_scatter(be.collectives, arrays[i].device, DTYPE_F16, COUNT);
         RANK_CHECK(ranks, tickets[i] > (i ? tickets[i - 1] : 0));
     }
     collectives_wait(be.collectives, 0);
     collectives_wait(be.collectives, tickets[ARRAYS - 2]);
-    read_values(&be, &arrays[ARRAYS - 2]);
-    check_sums(ranks, &arrays[ARRAYS - 2], ARRAYS - 2);
+    gpu_array_read(&be, &arrays[ARRAYS - 2]);
+    gpu_array_check_own(ranks, &arrays[ARRAYS - 2], ARRAYS - 2);
     collectives_wait(be.collectives, tickets[ARRAYS - 1]);
     for (int i = ARRAYS - 1; i >= 0; i--) {
         collectives_wait(be.collectives, tickets[i]);
-        read_values(&be, &arrays[i]);
-        check_sums(ranks, &arrays[i], i);
+        gpu_array_read(&be, &arrays[i]);
+        gpu_array_check_own(ranks, &arrays[i], i);
     }
-    for (int i = 0; i < ARRAYS; i++) free_array(&be, &arrays[i]);
-    close_rank(&be, ranks);
+    for (int i = 0; i < ARRAYS; i++) gpu_array_free(&be, &arrays[i]);
+    gpu_rank_close(&be, ranks);
 }
 
 Test(nccl, tickets_wait_for_all_before) {
@@ -214,18 +125,18 @@ Test(nccl, tickets_wait_for_all_before) {
 static void look_alone(const struct ranks *ranks, const void *given) {
     (void)given;
     struct backend be;
-    open_rank(&be, ranks);
-    struct array a = make_array(&be, DTYPE_F32, 500);
-    load_values(&be, 0, &a, ranks->rank, 0);
+    gpu_rank_open(&be, ranks);
+    struct gpu_array a = gpu_array_make(&be, DTYPE_F32, 500);
+    gpu_array_load(&be, 0, &a, ranks->rank, 0);
     collectives_reduce_scatter(be.collectives, a.device, a.dtype, a.count);
     uint64_t ticket = collectives_all_gather(be.collectives, a.device, sizeof(float), a.count);
     if (ranks->rank == 1) {
         collectives_wait(be.collectives, ticket);
-        read_values(&be, &a);
-        check_all_sums(ranks, &a, 0);
+        gpu_array_read(&be, &a);
+        gpu_array_check_all(ranks, &a, 0);
     }
     ranks_barrier(ranks);
-    close_rank(&be, ranks); /* with work that nobody waited for */
+    gpu_rank_close(&be, ranks); /* with work that nobody waited for */
 }
 
 Test(nccl, ranks_look_when_they_like) {
@@ -236,14 +147,14 @@ Test(nccl, ranks_look_when_they_like) {
 static void nothing(const struct ranks *ranks, const void *given) {
     (void)given;
     struct backend be;
-    open_rank(&be, ranks);
-    struct array a = make_array(&be, DTYPE_F32, 1);
+    gpu_rank_open(&be, ranks);
+    struct gpu_array a = gpu_array_make(&be, DTYPE_F32, 1);
     uint64_t first = collectives_reduce_scatter(be.collectives, a.device, a.dtype, 0);
     uint64_t second = collectives_all_gather(be.collectives, a.device, 4, 0);
     RANK_CHECK(ranks, first > 0 && second > first);
     collectives_wait(be.collectives, second);
-    free_array(&be, &a);
-    close_rank(&be, ranks);
+    gpu_array_free(&be, &a);
+    gpu_rank_close(&be, ranks);
 }
 
 Test(nccl, no_elements) {
@@ -253,9 +164,9 @@ Test(nccl, no_elements) {
 static void alone(const struct ranks *ranks, const void *given) {
     (void)given;
     struct backend be;
-    open_rank(&be, ranks);
+    gpu_rank_open(&be, ranks);
     RANK_CHECK(ranks, be.collectives == &collectives_alone);
-    close_rank(&be, ranks);
+    gpu_rank_close(&be, ranks);
 }
 
 Test(nccl, one_rank_needs_none) {
@@ -281,17 +192,17 @@ struct failing {
 static void fail_at(const struct ranks *ranks, const void *given) {
     const struct failing *failing = given;
     struct backend be;
-    open_rank(&be, ranks);
-    struct array a = make_array(&be, DTYPE_F32, 1000);
+    gpu_rank_open(&be, ranks);
+    struct gpu_array a = gpu_array_make(&be, DTYPE_F32, 1000);
     cuda_emulator_quiet(1);
     fake_nccl_quiet(1);
     if (ranks->rank == 0) fake_nccl_fail(failing->function, failing->nth, SYSTEM_ERROR);
-    load_values(&be, 0, &a, ranks->rank, 0);
+    gpu_array_load(&be, 0, &a, ranks->rank, 0);
     uint64_t first = collectives_reduce_scatter(be.collectives, a.device, a.dtype, a.count);
     collectives_wait(be.collectives, first);
     uint64_t ticket = collectives_all_gather(be.collectives, a.device, sizeof(float), a.count);
     collectives_wait(be.collectives, ticket);
-    backend_download(&be, a.host, a.device, bytes_of(&a));
+    backend_download(&be, a.host, a.device, gpu_array_bytes(&a));
     RANK_CHECK(ranks, be.failure.text[0]);
     if (ranks->rank == 0) {
         check_failure(ranks, &be, failing->text);
@@ -305,7 +216,7 @@ static void fail_at(const struct ranks *ranks, const void *given) {
     }
     collectives_wait(be.collectives, first);
     RANK_CHECK(ranks, fake_nccl_counts()->aborted == 1 && fake_nccl_counts()->alive == 0);
-    free_array(&be, &a);
+    gpu_array_free(&be, &a);
     backend_close(&be);
     RANK_CHECK(ranks, fake_nccl_counts()->aborted == 1 && fake_nccl_counts()->alive == 0);
 }
@@ -330,8 +241,8 @@ Test(nccl, errors_end_it) {
 static void fail_under_way(const struct ranks *ranks, const void *given) {
     (void)given;
     struct backend be;
-    open_rank(&be, ranks);
-    struct array a = make_array(&be, DTYPE_F32, 1000);
+    gpu_rank_open(&be, ranks);
+    struct gpu_array a = gpu_array_make(&be, DTYPE_F32, 1000);
     uint64_t ticket = collectives_all_gather(be.collectives, a.device, sizeof(float), a.count);
     RANK_CHECK(ranks, be.failure.text[0] == 0);
     fake_nccl_fail_later(REMOTE_ERROR);
@@ -350,8 +261,8 @@ Test(nccl, errors_come_late) {
 static void fail_elsewhere(const struct ranks *ranks, const void *given) {
     (void)given;
     struct backend be;
-    open_rank(&be, ranks);
-    struct array a = make_array(&be, DTYPE_F32, 1000);
+    gpu_rank_open(&be, ranks);
+    struct gpu_array a = gpu_array_make(&be, DTYPE_F32, 1000);
     fail(&be.failure, "CUDA: planned by the test");
     RANK_CHECK(ranks, collectives_reduce_scatter(be.collectives, a.device, a.dtype, 1000) == 0);
     RANK_CHECK(ranks, strcmp(be.failure.text, "CUDA: planned by the test") == 0);
@@ -372,8 +283,8 @@ static void disagree(const struct ranks *ranks, const void *given) {
     enum disorder what = *(const enum disorder *)given;
     bool odd = ranks->rank == 1;
     struct backend be;
-    open_rank(&be, ranks);
-    struct array a = make_array(&be, DTYPE_F32, 1024);
+    gpu_rank_open(&be, ranks);
+    struct gpu_array a = gpu_array_make(&be, DTYPE_F32, 1024);
     cuda_emulator_quiet(1);
     fake_nccl_patience(0.3);
     fake_nccl_quiet(1);
@@ -388,7 +299,7 @@ static void disagree(const struct ranks *ranks, const void *given) {
         collectives_all_gather(be.collectives, a.device, sizeof(float), a.count);
     collectives_wait(be.collectives, ticket);
     if (odd && what == DEAD) return;
-    if (ticket) backend_download(&be, a.host, a.device, bytes_of(&a));
+    if (ticket) backend_download(&be, a.host, a.device, gpu_array_bytes(&a));
     if (ticket) RANK_CHECK(ranks, be.failure.text[0] && fake_nccl_counts()->mistakes == 1);
     if (what != DEAD) ranks_barrier(ranks);
     backend_close(&be);
@@ -416,7 +327,7 @@ static void open_in(const struct ranks *ranks, const void *given) {
     struct error error = {""};
     setenv("CUDA_EMULATOR_DEVICES", place->machine, 1);
     if (visible) setenv("CUDA_VISIBLE_DEVICES", visible, 1);
-    int status = try_to_open(&be, ranks, place->device, &error);
+    int status = gpu_rank_try(&be, ranks, place->device, &error);
     if (place->text) {
         bool found = strstr(error.text, place->text) != NULL;
         if (!found) fprintf(stderr, "not \"%s\" but \"%s\"\n", place->text, error.text);
@@ -425,14 +336,14 @@ static void open_in(const struct ranks *ranks, const void *given) {
         return;
     }
     RANK_CHECK(ranks, status == 0 && be.device.kind == BACKEND_CUDA);
-    struct array a = make_array(&be, DTYPE_F32, 1000);
-    load_values(&be, 0, &a, ranks->rank, 0);
+    struct gpu_array a = gpu_array_make(&be, DTYPE_F32, 1000);
+    gpu_array_load(&be, 0, &a, ranks->rank, 0);
     collectives_reduce_scatter(be.collectives, a.device, a.dtype, a.count);
     collectives_wait(be.collectives, collectives_all_gather(be.collectives, a.device, 4, a.count));
-    read_values(&be, &a);
-    check_all_sums(ranks, &a, 0);
-    free_array(&be, &a);
-    close_rank(&be, ranks);
+    gpu_array_read(&be, &a);
+    gpu_array_check_all(ranks, &a, 0);
+    gpu_array_free(&be, &a);
+    gpu_rank_close(&be, ranks);
 }
 
 Test(nccl, each_rank_takes_a_gpu_of_its_own) {
@@ -469,7 +380,7 @@ static void no_id(const struct ranks *ranks, const void *given) {
     struct error error = {""};
     setenv("CUDA_EMULATOR_DEVICES", "2", 1);
     fake_nccl_fail("ncclGetUniqueId", 1, INVALID_ARGUMENT);
-    RANK_CHECK(ranks, try_to_open(&be, ranks, DEVICE_CUDA, &error) == -1);
+    RANK_CHECK(ranks, gpu_rank_try(&be, ranks, DEVICE_CUDA, &error) == -1);
     RANK_CHECK(ranks, strstr(error.text, "NCCL: opening: invalid argument") != NULL);
 }
 
@@ -487,7 +398,7 @@ static void no_connection(const struct ranks *ranks, const void *given) {
     freopen("/dev/null", "w", stderr);
     fake_nccl_patience(0.5);
     if (ranks->rank == 1) fake_nccl_fail("ncclCommInitRank", 1, SYSTEM_ERROR);
-    if (try_to_open(&be, ranks, DEVICE_CUDA, &error)) ranks_abort(ranks, 1);
+    if (gpu_rank_try(&be, ranks, DEVICE_CUDA, &error)) ranks_abort(ranks, 1);
 }
 
 Test(nccl, a_rank_that_cannot_connect_ends_all) {
@@ -500,9 +411,9 @@ static void algorithm(const struct ranks *ranks, const void *given) {
     struct backend be;
     if (chosen) setenv("NCCL_ALGO", chosen, 1);
     else unsetenv("NCCL_ALGO");
-    open_rank(&be, ranks);
+    gpu_rank_open(&be, ranks);
     RANK_CHECK(ranks, strcmp(getenv("NCCL_ALGO"), chosen ? chosen : "Ring") == 0);
-    close_rank(&be, ranks);
+    gpu_rank_close(&be, ranks);
 }
 
 Test(nccl, algorithm_is_fixed) {
