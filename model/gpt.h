@@ -16,19 +16,8 @@
 #include "model/architecture/activations.h"
 #include "model/architecture/parameters.h"
 #include "model/masters.h"
+#include "model/memory_parts.h"
 #include "model/precision.h"
-
-/* Bytes of each part of memory. */
-struct memory_plan {
-    size_t master; /* with the remainders of split ones */
-    size_t lower;  /* 16-bit weights beside them */
-    size_t gradients, moments, activations;
-    size_t batches, workspace; /* of a trainer; those of other uses are not planned */
-    size_t exchange;           /* of gradients and sums on their way to other ranks */
-    size_t library;            /* of the library of products itself; an estimate */
-    size_t total;
-    size_t host; /* of the host, for what is offloaded; no part of the total */
-};
 
 /* What a model is opened for, and so what memory it has. */
 enum gpt_use {

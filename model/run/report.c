@@ -38,28 +38,20 @@ static const char *count_text(char text[32], double count) {
 }
 
 void report_memory(FILE *out, const struct memory_plan *plan) {
-    const struct {
-        const char *name;
-        size_t bytes;
-    } parts[] = {
-        {"fp32 weights", plan->master},     {"16-bit copy", plan->lower},
-        {"gradients", plan->gradients},     {"moments", plan->moments},
-        {"activations", plan->activations}, {"batches", plan->batches},
-        {"workspace", plan->workspace},     {"exchange", plan->exchange},
-        {"library", plan->library},
-    };
     const double mib = 1 << 20;
     int digits = (double)plan->total < 1000 * mib; /* so that large plans fit the line too */
     fprintf(out, "%.*f MiB:", digits, (double)plan->total / mib);
     int place = 0;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        if ((double)parts[i].bytes / mib < (digits ? 0.05 : 0.5)) continue; /* prints as 0 */
+    for (enum memory_part part = 0; part < MEMORY_PART_TOTAL; part++) {
+        double bytes = (double)memory_part_bytes(plan, part);
+        if (bytes / mib < (digits ? 0.05 : 0.5)) continue; /* prints as 0 */
         const char *between = place == 0 ? " " : place % 3 ? ", " : ",\n              ";
-        fprintf(out, "%s%s %.*f", between, parts[i].name, digits, (double)parts[i].bytes / mib);
+        fprintf(out, "%s%s %.*f", between, memory_part_name(part), digits, bytes / mib);
         place++;
     }
     if (plan->host)
-        fprintf(out, "\n             and of the host %.*f MiB", digits, (double)plan->host / mib);
+        fprintf(out, "\n             %s %.*f MiB", memory_part_name(MEMORY_PART_HOST), digits,
+                (double)plan->host / mib);
 }
 
 static void print_data(FILE *out, const char *label, const char *name,

@@ -44,7 +44,10 @@ int memory_layout_of(struct memory_plan *plan, const struct config *config, stru
 }
 
 size_t memory_state_bytes(const struct memory_plan *plan) {
-    return plan->master + plan->lower + plan->gradients + plan->moments;
+    size_t bytes = 0;
+    for (enum memory_part part = 0; part < MEMORY_PARTS_STATE; part++)
+        bytes += memory_part_bytes(plan, part);
+    return bytes;
 }
 
 /* ---- the largest micro-batch */

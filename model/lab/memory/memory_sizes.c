@@ -1,7 +1,6 @@
 #include "model/lab/memory/memory_sizes.h"
 
 #include <inttypes.h>
-#include <stddef.h>
 
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
@@ -57,16 +56,6 @@ static void explain_variants(FILE *out) {
 
 /* Of a large model, where vectors do not count. */
 static int print_bytes(FILE *out, const struct memory_question *question, struct error *error) {
-    static const struct {
-        const char *name;
-        size_t offset;
-    } parts[] = {
-        {"fp32 weights", offsetof(struct memory_plan, master)},
-        {"16-bit copy", offsetof(struct memory_plan, lower)},
-        {"gradients", offsetof(struct memory_plan, gradients)},
-        {"moments", offsetof(struct memory_plan, moments)},
-        {"all", offsetof(struct memory_plan, total)},
-    };
     struct memory_plan plans[MEMORY_LAYER] = {{0}};
     struct table table = {0};
     double count = 0;
@@ -84,10 +73,12 @@ static int print_bytes(FILE *out, const struct memory_question *question, struct
         }
         plans[i].total = memory_state_bytes(&plans[i]);
     }
-    for (size_t part = 0; part < sizeof parts / sizeof *parts; part++) {
-        table_cell(&table, "%s", parts[part].name);
+    for (int row = 0; row <= MEMORY_PARTS_STATE; row++) {
+        bool all = row == MEMORY_PARTS_STATE;
+        enum memory_part part = all ? MEMORY_PART_TOTAL : (enum memory_part)row;
+        table_cell(&table, "%s", all ? "all" : memory_part_name(part));
         for (int i = 0; i < MEMORY_LAYER; i++) {
-            size_t bytes = *(const size_t *)((const char *)&plans[i] + parts[part].offset);
+            size_t bytes = memory_part_bytes(&plans[i], part);
             if (plans[i].total == 0) table_cell(&table, "-");
             else table_cell(&table, "%.1f", (double)bytes / count);
         }

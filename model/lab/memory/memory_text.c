@@ -1,7 +1,6 @@
 #include "model/lab/memory/memory_text.h"
 
 #include <inttypes.h>
-#include <stddef.h>
 
 #include "model/config/config_keys.h"
 
@@ -22,23 +21,8 @@ static const char *precision_text(char text[16], enum config_precision precision
 /* ---- the parts of a plan in each precision */
 
 static int print_parts(FILE *out, const struct memory_question *question, struct error *error) {
-    static const struct {
-        const char *name;
-        size_t offset;
-    } parts[] = {
-        {"fp32 weights", offsetof(struct memory_plan, master)},
-        {"16-bit copy", offsetof(struct memory_plan, lower)},
-        {"gradients", offsetof(struct memory_plan, gradients)},
-        {"moments", offsetof(struct memory_plan, moments)},
-        {"activations", offsetof(struct memory_plan, activations)},
-        {"batches", offsetof(struct memory_plan, batches)},
-        {"workspace", offsetof(struct memory_plan, workspace)},
-        {"library", offsetof(struct memory_plan, library)},
-        {"total", offsetof(struct memory_plan, total)},
-        {"and of the host", offsetof(struct memory_plan, host)},
-    };
-    /* The last row is there for runs that offload. */
-    size_t rows = sizeof parts / sizeof *parts - !question->config->offload.optimizer;
+    enum memory_part last =
+        question->config->offload.optimizer ? MEMORY_PART_HOST : MEMORY_PART_TOTAL;
     struct config config = *question->config;
     struct memory_plan plans[PRECISIONS] = {{0}};
     struct table table = {0};
@@ -55,12 +39,12 @@ static int print_parts(FILE *out, const struct memory_question *question, struct
         char name[16];
         table_column(&table, precision_text(name, precisions[i], question->config), TABLE_RIGHT);
     }
-    for (size_t part = 0; part < rows; part++) {
-        table_cell(&table, "%s", parts[part].name);
+    for (enum memory_part part = 0; part <= last; part++) {
+        if (part == MEMORY_PART_EXCHANGE) continue; /* the run is that of one rank */
+        table_cell(&table, "%s", memory_part_name(part));
         for (int i = 0; i < PRECISIONS; i++) {
-            const char *plan = (const char *)&plans[i];
             if (!memory_can_compute(question->be, precisions[i])) table_cell(&table, "-");
-            else memory_bytes_cell(&table, &unit, *(const size_t *)(plan + parts[part].offset));
+            else memory_bytes_cell(&table, &unit, memory_part_bytes(&plans[i], part));
         }
     }
     fprintf(out, "\nMemory of this run in each precision (* as configured)\n\n");

@@ -1,27 +1,11 @@
 #include "model/lab/ranks/rank_text.h"
 
 #include <inttypes.h>
-#include <stddef.h>
 
 #include "model/config/config_keys.h"
 #include "model/lab/memory/memory_figures.h"
 
 static void print_memory(FILE *out, const struct rank_estimate *estimate) {
-    static const struct {
-        const char *name;
-        size_t offset;
-    } parts[] = {
-        {"fp32 weights", offsetof(struct memory_plan, master)},
-        {"16-bit copy", offsetof(struct memory_plan, lower)},
-        {"gradients", offsetof(struct memory_plan, gradients)},
-        {"moments", offsetof(struct memory_plan, moments)},
-        {"activations", offsetof(struct memory_plan, activations)},
-        {"batches", offsetof(struct memory_plan, batches)},
-        {"workspace", offsetof(struct memory_plan, workspace)},
-        {"exchange", offsetof(struct memory_plan, exchange)},
-        {"library", offsetof(struct memory_plan, library)},
-        {"total", offsetof(struct memory_plan, total)},
-    };
     const struct memory_plan *plans[] = {&estimate->alone, &estimate->each};
     struct table table = {0};
     size_t most =
@@ -30,11 +14,10 @@ static void print_memory(FILE *out, const struct rank_estimate *estimate) {
     table_column(&table, "", TABLE_LEFT);
     table_column(&table, "alone", TABLE_RIGHT);
     table_column(&table, "each rank", TABLE_RIGHT);
-    for (size_t part = 0; part < sizeof parts / sizeof *parts; part++) {
-        table_cell(&table, "%s", parts[part].name);
+    for (enum memory_part part = 0; part <= MEMORY_PART_TOTAL; part++) {
+        table_cell(&table, "%s", memory_part_name(part));
         for (int i = 0; i < 2; i++)
-            memory_bytes_cell(&table, &unit,
-                              *(const size_t *)((const char *)plans[i] + parts[part].offset));
+            memory_bytes_cell(&table, &unit, memory_part_bytes(plans[i], part));
     }
     fprintf(out, "\nMemory of each of %d ranks in %s, without what MPI and NCCL take\n\n",
             estimate->machine.ranks, unit.name);
