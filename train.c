@@ -25,7 +25,6 @@
 #include "model/files/export.h"
 #include "model/lab/audit/run_audit.h"
 #include "model/run/rank_output.h"
-#include "model/run/run_estimate.h"
 #include "model/run/run_profile.h"
 #include "model/run/run.h"
 #include "model/run/run_sample.h"
@@ -143,8 +142,7 @@ static int run(const struct command_line *line, struct ranks *ranks, int *messag
     if (line->command == COMMAND_SAMPLE) return run_sample(&config, from, line, error);
     if (line->command == COMMAND_EVAL) return run_eval(&config, from, line, error);
     if (line->command == COMMAND_PROFILE) return run_profile(&config, line, error);
-    status = run_dry(&config, line, error);
-    return status || line->ranks == 0 ? status : run_estimate(&config, line, error);
+    return run_dry(&config, line, error);
 }
 
 /* Of several ranks the first to fail says why and ends all; the others have no time left to. */

@@ -15,6 +15,7 @@
 #include "model/files/checkpoint.h"
 #include "model/lab/memory/memory_sizes.h"
 #include "model/lab/memory/memory_text.h"
+#include "model/lab/ranks/rank_text.h"
 #include "model/run/metrics.h"
 #include "model/run/report.h"
 #include "model/run/run_directory.h"
@@ -407,6 +408,17 @@ int run_train(const struct config *config, const struct command_line *line,
     return status;
 }
 
+static int print_estimate(struct run *run, const struct command_line *line, struct error *error) {
+    struct rank_question question = {
+        .config = &run->config,
+        .be = &run->be,
+        .ranks = (int)line->ranks,
+        .flops = line->tflops > 0 ? 1e12 * line->tflops : 0,
+        .link = line->link_gbs > 0 ? 1e9 * line->link_gbs : 0,
+    };
+    return rank_print(stdout, &question, error);
+}
+
 int run_dry(const struct config *config, const struct command_line *line, struct error *error) {
     struct run run;
     int status = RESULT_FAILED;
@@ -420,6 +432,7 @@ int run_dry(const struct config *config, const struct command_line *line, struct
                            : memory_print_run(stdout, &question, error);
         if (status >= 0 && line->sizes && memory_print_sizes(stdout, &question, error))
             status = RESULT_FAILED;
+        if (status == 0 && line->ranks) status = print_estimate(&run, line, error);
     }
     if (status == RESULT_NONE) error->text[0] = 0; /* standard output has said it */
     run_close(&run);

@@ -18,7 +18,8 @@ int run_train(const struct config *config, const struct command_line *line,
 /* Prints the banner of the same run and tables of the memory that it and its variants need
  * (model/lab/memory/memory_text.h), or with line->fit only whether it fits and what to change;
  * EXIT_FAILED, without a message in error, if nothing makes it fit. With line->sizes tables of
- * larger models follow. Trains nothing. */
+ * larger models follow, with line->ranks what the run would need and how fast it would be on so
+ * many (model/lab/ranks/rank_text.h). Trains nothing. */
 int run_dry(const struct config *config, const struct command_line *line, struct error *error);
 
 /* Prints loss, perplexity and bits per byte of the model at `from` on the text line->data, for each
