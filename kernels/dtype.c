@@ -5,12 +5,14 @@
 #include <immintrin.h>
 #endif
 
+#include "kernels/float8.h"
+
 static const struct {
     const char *name;
     size_t bytes;
-} dtypes[DTYPE_COUNT] = {
+} dtypes[DTYPE_ALL_COUNT] = {
 #define X(NAME, name, bytes, ...) {name, bytes},
-    DTYPES(X)
+    DTYPES(X) DTYPES_8_BIT(X)
 #undef X
 };
 
@@ -74,6 +76,34 @@ uint16_t f16_from_f32(float value) {
     return (uint16_t)(sign | rounded >> 13);
 }
 
+float dtype_f8_max(enum dtype dtype) {
+    return f8_max(dtype == DTYPE_E4M3);
+}
+
+float f32_from_f8(uint8_t bits, enum dtype dtype) {
+    return f8_widen(bits, dtype == DTYPE_E4M3);
+}
+
+uint8_t f8_from_f32(float value, enum dtype dtype) {
+    return (uint8_t)f8_round(value, 1, dtype == DTYPE_E4M3);
+}
+
+static void widen_e4m3(float *out, const uint8_t *in, size_t count) {
+    for (size_t i = 0; i < count; i++) out[i] = f8_widen(in[i], true);
+}
+
+static void widen_e5m2(float *out, const uint8_t *in, size_t count) {
+    for (size_t i = 0; i < count; i++) out[i] = f8_widen(in[i], false);
+}
+
+static void store_e4m3(uint8_t *out, const float *in, size_t count) {
+    for (size_t i = 0; i < count; i++) out[i] = (uint8_t)f8_round(in[i], 1, true);
+}
+
+static void store_e5m2(uint8_t *out, const float *in, size_t count) {
+    for (size_t i = 0; i < count; i++) out[i] = (uint8_t)f8_round(in[i], 1, false);
+}
+
 static void widen_f16(float *out, const uint16_t *in, size_t count) {
     size_t i = 0;
 #ifdef __F16C__
@@ -107,6 +137,8 @@ const float *dtype_widen(float *buffer, const void *data, enum dtype dtype, size
     case DTYPE_F32: return (const float *)data + offset;
     case DTYPE_F16: widen_f16(buffer, (const uint16_t *)data + offset, count); break;
     case DTYPE_BF16: widen_bf16(buffer, (const uint16_t *)data + offset, count); break;
+    case DTYPE_E4M3: widen_e4m3(buffer, (const uint8_t *)data + offset, count); break;
+    case DTYPE_E5M2: widen_e5m2(buffer, (const uint8_t *)data + offset, count); break;
     }
     return buffer;
 }
@@ -116,5 +148,7 @@ void dtype_store(void *data, enum dtype dtype, size_t offset, const float *value
     case DTYPE_F32: memmove((float *)data + offset, values, count * sizeof *values); break;
     case DTYPE_F16: store_f16((uint16_t *)data + offset, values, count); break;
     case DTYPE_BF16: store_bf16((uint16_t *)data + offset, values, count); break;
+    case DTYPE_E4M3: store_e4m3((uint8_t *)data + offset, values, count); break;
+    case DTYPE_E5M2: store_e5m2((uint8_t *)data + offset, values, count); break;
     }
 }

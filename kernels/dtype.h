@@ -15,15 +15,27 @@
     X(F16, "fp16", 2, "float16", CUDA_R_16F) \
     X(BF16, "bf16", 2, "bfloat16", CUDA_R_16BF)
 
+/* Operands of matrix products, with scales beside them; never computed in and never in a file.
+ * Micikevicius et al. 2022: E4M3 (its variant without infinities) and E5M2. The last column is the
+ * largest value. */
+#define DTYPES_8_BIT(X)                        \
+    X(E4M3, "e4m3", 1, CUDA_R_8F_E4M3, 448.0f) \
+    X(E5M2, "e5m2", 1, CUDA_R_8F_E5M2, 57344.0f)
+
 enum dtype {
 #define X(NAME, ...) DTYPE_##NAME,
-    DTYPES(X)
+    DTYPES(X) DTYPES_8_BIT(X)
 #undef X
 };
 
+/* Of the first list, and of both. */
 #define X(...) +1
-enum { DTYPE_COUNT = DTYPES(X) };
+enum { DTYPE_COUNT = DTYPES(X), DTYPE_ALL_COUNT = DTYPE_COUNT DTYPES_8_BIT(X) };
 #undef X
+
+static inline int dtype_is_8_bit(enum dtype dtype) {
+    return (int)dtype >= (int)DTYPE_COUNT;
+}
 
 size_t dtype_bytes(enum dtype dtype);
 const char *dtype_name(enum dtype dtype); /* "fp32", "fp16", "bf16" */
@@ -35,6 +47,12 @@ float f32_from_f16(uint16_t bits);
 float f32_from_bf16(uint16_t bits);
 uint16_t f16_from_f32(float value);
 uint16_t bf16_from_f32(float value);
+
+/* Of the two dtypes of 8 bits. Finite values saturate at the largest; what is not finite becomes
+ * NaN in E4M3, and stays what it is in E5M2. */
+float f32_from_f8(uint8_t bits, enum dtype dtype);
+uint8_t f8_from_f32(float value, enum dtype dtype);
+float dtype_f8_max(enum dtype dtype);
 
 /* Reads count values of the given dtype, starting at element `offset` of data, as fp32.
  * Returns the place itself when it already holds fp32, else fills buffer and returns it. */

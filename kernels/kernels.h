@@ -39,6 +39,8 @@
     S(attention_backward)           \
     X(cross_entropy)                \
     X(cast)                         \
+    S(quantize)                     \
+    X(quantize_history)             \
     X(copy_last_columns)            \
     X(clear)                        \
     X(loss_sum)                     \
@@ -103,7 +105,9 @@ struct layernorm_backward_args {
 };
 
 /* out = A B + bias with fp32 accumulation, where A is a or its transpose, B likewise; then at most
- * one epilogue. The dtypes of a and b may differ; the product is then as if both were fp32. */
+ * one epilogue. The dtypes of a and b may differ; the product is then as if both were fp32.
+ * Operands of 8 bits (kernels/dtype.h), which are always both, not both E5M2, come with the scales
+ * of quantize: out = (A B) * (scale of a * scale of b) + bias. */
 struct matmul_args {
     const struct tensor *out;      /* [M, N]; += if accumulate */
     const struct tensor *a;        /* [M, K], or [K, M] if transpose_a */
@@ -114,9 +118,18 @@ struct matmul_args {
     const struct tensor *dgelu_in; /* optional [M, N], read: out = A B, which may be rounded to out
                                     * first, * gelu'(it) */
     const struct tensor *dbias;    /* optional += [N], the column sums of B as stored in b; or [M],
-                                    * those of the transposed A as stored in a, if sums_of_a */
+                                    * those of the transposed A as stored in a, if sums_of_a;
+                                    * none of 8-bit operands */
+    const float *a_scales;         /* given exactly with 8-bit operands: [1]; [M] if by_vector */
+    const float *b_scales;         /* the same: [1]; [N] if by_vector */
     bool transpose_a, transpose_b, accumulate, sums_of_a;
+    bool scales_by_vector;
 };
+
+/* Whether operands have scales, which may be NULL while planning. */
+static inline bool matmul_scales(const struct matmul_args *args) {
+    return dtype_is_8_bit(args->a->dtype);
+}
 
 /* gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))). Hendrycks, Gimpel 2016. */
 struct gelu_forward_args {
@@ -240,6 +253,30 @@ struct cast_args {
     bool masters;
 };
 
+enum quantize_by { QUANTIZE_WHOLE, QUANTIZE_ROWS, QUANTIZE_COLUMNS };
+
+/* What quantize saw of a tensor since this was cleared, in backend memory. */
+struct quantize_record {
+    float amax;         /* the largest finite magnitude */
+    int32_t not_finite; /* quantizations that met a value that is not finite */
+    int32_t zero;       /* quantizations of nothing but zeros */
+};
+
+/* out = in * s, rounded to 8 bits (f8_from_f32), where s = max / amax: the format's largest value
+ * over the largest finite magnitude of the tensor, of each row or of each column. amax is 0: s = 1;
+ * s is at most 2^126; with power_of_two it is rounded down to one. in * s is rounded to fp32 first.
+ * scales = 1 / s: what matmul multiplies by. */
+struct quantize_args {
+    const struct tensor *out; /* [N, C], 8 bit */
+    float *scales;            /* [1], [N] or [C] */
+    const struct tensor *in;  /* [N, C] */
+    const float *amax; /* optional [1], QUANTIZE_WHOLE only: instead of in's own where it is > 0 */
+    struct quantize_record *record; /* optional, of in: added to */
+    const struct tensor *dbias;     /* optional += [C], the column sums of in, as matmul's dbias */
+    enum quantize_by by;
+    bool power_of_two;
+};
+
 /* Each row of out = the last C columns of that row of in. */
 struct copy_last_columns_args {
     const struct tensor *out; /* [N, C] */
@@ -264,6 +301,8 @@ struct step_state {
     int32_t skipped;        /* steps skipped since the start of training */
     int32_t skipped_in_row; /* steps skipped since the last update */
     int32_t at_floor;       /* skips since the last update that found the scale at its minimum */
+    int32_t fp8_not_finite; /* quantizations of this step that met a value that is not finite */
+    int32_t fp8_zero;       /* quantizations of this step of nothing but zeros */
 };
 
 /* *total += weight * sum of losses, in fixed order. */
@@ -281,6 +320,18 @@ struct gradient_squares_args {
     double *squares;                /* [backend_squares(be, gradients)] */
     const struct tensor *gradients; /* [P], scaled */
     const struct step_state *state; /* of which loss_scale is read */
+};
+
+/* Ends a step of quantizations: sums of all records go into state, and, if there is a history, the
+ * largest amax of each tensor into its row `at`; amax is then the largest of the whole history,
+ * times margin. */
+struct quantize_history_args {
+    struct step_state *state;              /* fp8_not_finite and fp8_zero are set */
+    float *amax;                           /* [count]; NULL without a history */
+    float *history;                        /* [length, count] */
+    const struct quantize_record *records; /* [ranks, each], of which count are read */
+    int64_t ranks, each, count, length, at;
+    float margin;
 };
 
 /* Sets gradient_norm, found_inf and clip_factor of state from all squares, added in fixed order. A

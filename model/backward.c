@@ -35,53 +35,91 @@ static void normalize_backward(struct gpt *gpt, const struct tensor *dbranch,
        .dresidual = first ? NULL : dresidual);
 }
 
-/* out = in weight + bias: dweight (added to or not) and dbias. */
-static void weight_backward(const struct gpt *gpt, const struct tensor *dweight,
-                            const struct tensor *dbias, const struct tensor *dout,
-                            const struct tensor *in) {
-    if (!dbias->rank) dbias = NULL;
-    if (gpt->shape.linear)
-        OP(gpt->be, matmul, .out = dweight, .a = dout, .transpose_a = true, .b = in,
-           .accumulate = gpt->accumulate, .dbias = dbias, .sums_of_a = true);
-    else
-        OP(gpt->be, matmul, .out = dweight, .a = in, .transpose_a = true, .b = dout,
-           .accumulate = gpt->accumulate, .dbias = dbias);
+/* A linear layer of a block, out = in weight + bias. */
+struct linear {
+    enum autocast_site site;
+    int64_t layer;
+    const struct tensor *dweight, *dbias;    /* dweight: added to or not */
+    const struct tensor *din;                /* times gelu'(dgelu_in), if that is given */
+    const struct tensor *dout, *in, *weight; /* in: not read any more when din is written */
+    const struct tensor *dgelu_in;           /* optional */
+};
+
+/* An operand as the product reads it. What is looked at again makes no record. */
+static struct operand operand_of(const struct gpt *gpt, const struct linear *layer,
+                                 const struct quantized_operand *operand) {
+    struct quantized_operand named = *operand;
+    named.site = layer->site, named.layer = layer->layer;
+    if (!gpt->precision.eight[layer->site]) return (struct operand){*operand->in, NULL};
+    return quantization_round(&gpt->quantization, &named);
 }
 
-/* The same: din. */
-static void input_backward(const struct gpt *gpt, const struct tensor *din,
-                           const struct tensor *dout, const struct tensor *weight,
-                           const struct tensor *dgelu_in) {
-    OP(gpt->be, matmul, .out = din, .a = dout, .b = weight, .transpose_b = !gpt->shape.linear,
-       .dgelu_in = dgelu_in);
+/* With operands of 8 bits dbias was summed up on the way to them. */
+static void weight_backward(const struct gpt *gpt, const struct linear *layer,
+                            const struct operand *dout) {
+    bool linear = gpt->shape.linear;
+    bool eight = gpt->precision.eight[layer->site];
+    struct operand in = {*layer->in, NULL};
+    if (eight)
+        in = quantization_input_again(&gpt->quantization, layer->site, layer->layer, layer->in);
+    const struct operand *a = linear ? dout : &in, *b = linear ? &in : dout;
+    OP(gpt->be, matmul, .out = layer->dweight, .a = &a->values, .a_scales = a->scales,
+       .transpose_a = true, .b = &b->values, .b_scales = b->scales, .accumulate = gpt->accumulate,
+       .dbias = eight ? NULL : layer->dbias, .sums_of_a = linear && layer->dbias,
+       .scales_by_vector = quantization_by_vector(&gpt->quantization));
 }
 
-/* The activation's own tensor takes its gradient, since nobody reads it any more. */
-static void gated_backward(struct gpt *gpt, int64_t l) {
-    const struct layer_parameters *w = &gpt->weights.layers[l];
-    const struct layer_activations *a = &gpt->activations.layers[l];
-    const struct activation_gradients *d = &gpt->activations.gradients;
-    input_backward(gpt, &a->mlp_gelu, &d->mlp_projection, &w->mlp_projection_weight, NULL);
-    tell(gpt, ACTIVATION_mlp_fc, l);
-    OP(gpt->be, swiglu_backward, .dgate_up = &d->mlp_fc, .dout = &a->mlp_gelu,
-       .gate_up = &a->mlp_fc);
+/* dweight and dbias, then din, which is what was told about. */
+static void linear_backward(struct gpt *gpt, struct linear layer) {
+    bool linear = gpt->shape.linear, by_vector = quantization_by_vector(&gpt->quantization);
+    struct written written = gpt->written;
+    gpt->written = (struct written){0};
+    if (!layer.dbias->rank) layer.dbias = NULL;
+    struct quantized_operand gradient = {
+        .kind = QUANTIZED_GRADIENT, .in = layer.dout, .by = QUANTIZE_COLUMNS, .dbias = layer.dbias};
+    struct operand dout = operand_of(gpt, &layer, &gradient);
+    weight_backward(gpt, &layer, &dout);
+    gradient.by = QUANTIZE_ROWS, gradient.dbias = NULL, gradient.again = true;
+    if (gpt->precision.eight[layer.site] && by_vector) dout = operand_of(gpt, &layer, &gradient);
+    struct operand weight =
+        operand_of(gpt, &layer,
+                   &(struct quantized_operand){.kind = QUANTIZED_WEIGHT,
+                                               .in = layer.weight,
+                                               .by = linear ? QUANTIZE_COLUMNS : QUANTIZE_ROWS,
+                                               .again = true});
+    gpt->written = written;
+    OP(gpt->be, matmul, .out = layer.din, .a = &dout.values, .a_scales = dout.scales,
+       .b = &weight.values, .b_scales = weight.scales, .transpose_b = !linear,
+       .dgelu_in = layer.dgelu_in, .scales_by_vector = by_vector);
 }
 
 static void mlp_backward(struct gpt *gpt, int64_t l) {
     const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
     const struct layer_activations *a = &gpt->activations.layers[l];
     const struct activation_gradients *d = &gpt->activations.gradients;
-    weight_backward(gpt, &dw->mlp_projection_weight, &dw->mlp_projection_bias, &d->mlp_projection,
-                    &a->mlp_gelu);
-    if (gpt->shape.mlp == MLP_SWIGLU) {
-        gated_backward(gpt, l);
-    } else {
+    bool gated = gpt->shape.mlp == MLP_SWIGLU;
+    struct linear projection = {
+        .site = SITE_MLP_PROJECTION,
+        .layer = l,
+        .dweight = &dw->mlp_projection_weight,
+        .dbias = &dw->mlp_projection_bias,
+        .din = gated ? &a->mlp_gelu : &d->mlp_fc, /* a tensor takes the gradient of its own */
+        .dout = &d->mlp_projection,
+        .in = &a->mlp_gelu,
+        .weight = &w->mlp_projection_weight,
+        .dgelu_in = gated ? NULL : &a->mlp_fc,
+    };
+    if (!gated) tell(gpt, ACTIVATION_mlp_fc, l);
+    linear_backward(gpt, projection);
+    if (gated) {
         tell(gpt, ACTIVATION_mlp_fc, l);
-        input_backward(gpt, &d->mlp_fc, &d->mlp_projection, &w->mlp_projection_weight, &a->mlp_fc);
+        OP(gpt->be, swiglu_backward, .dgate_up = &d->mlp_fc, .dout = &a->mlp_gelu,
+           .gate_up = &a->mlp_fc);
     }
-    weight_backward(gpt, &dw->mlp_fc_weight, &dw->mlp_fc_bias, &d->mlp_fc, &a->ln2_out);
     tell(gpt, ACTIVATION_ln2_out, l);
-    input_backward(gpt, &d->ln2_out, &d->mlp_fc, &w->mlp_fc_weight, NULL);
+    linear_backward(gpt,
+                    (struct linear){SITE_MLP_FC, l, &dw->mlp_fc_weight, &dw->mlp_fc_bias,
+                                    &d->ln2_out, &d->mlp_fc, &a->ln2_out, &w->mlp_fc_weight, NULL});
 }
 
 /* From the gradient of q and k as attention reads them to that of the product they come from. */
@@ -107,11 +145,12 @@ static void attention_block_backward(struct gpt *gpt, int64_t l) {
     const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
     const struct layer_activations *a = &gpt->activations.layers[l];
     const struct activation_gradients *d = &gpt->activations.gradients;
-    weight_backward(gpt, &dw->attention_projection_weight, &dw->attention_projection_bias,
-                    &d->attention_projection, &a->attention_out);
     tell(gpt, ACTIVATION_attention_out, l);
-    input_backward(gpt, &d->attention_out, &d->attention_projection,
-                   &w->attention_projection_weight, NULL);
+    linear_backward(gpt,
+                    (struct linear){SITE_ATTENTION_PROJECTION, l, &dw->attention_projection_weight,
+                                    &dw->attention_projection_bias, &d->attention_out,
+                                    &d->attention_projection, &a->attention_out,
+                                    &w->attention_projection_weight, NULL});
     struct tensor dqkv = tensor_split(&d->qkv, s->batch, s->sequence_length);
     struct tensor qkv = tensor_split(&a->qkv, s->batch, s->sequence_length);
     struct tensor out = tensor_split(&a->attention_out, s->batch, s->sequence_length);
@@ -120,9 +159,9 @@ static void attention_block_backward(struct gpt *gpt, int64_t l) {
     OP(gpt->be, attention_backward, .dqkv = &dqkv, .dout = &dout, .qkv = &qkv, .out = &out,
        .lse = a->lse.data, .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head);
     heads_backward(gpt, l);
-    weight_backward(gpt, &dw->qkv_weight, &dw->qkv_bias, &d->qkv, &a->ln1_out);
     tell(gpt, ACTIVATION_ln1_out, l);
-    input_backward(gpt, &d->ln1_out, &d->qkv, &w->qkv_weight, NULL);
+    linear_backward(gpt, (struct linear){SITE_QKV, l, &dw->qkv_weight, &dw->qkv_bias, &d->ln1_out,
+                                         &d->qkv, &a->ln1_out, &w->qkv_weight, NULL});
 }
 
 /* What one rank embedded, this one or another. */

@@ -48,12 +48,36 @@ static const struct tensor *if_there(const struct tensor *bias) {
     return bias->rank ? bias : NULL;
 }
 
-/* out = in weight + bias. */
-static void linear(const struct pass *pass, const struct tensor *out, const struct tensor *in,
-                   const struct tensor *weight, const struct tensor *bias,
-                   const struct tensor *gelu_in) {
-    OP(pass->gpt->be, matmul, .out = out, .a = in, .b = weight, .bias = if_there(bias),
-       .gelu_in = gelu_in, .transpose_b = pass->gpt->shape.linear);
+/* A linear layer of a block: out = in weight + bias, or the GELU of that, which goes to gelu_in. */
+struct linear {
+    enum autocast_site site;
+    int64_t layer;
+    const struct tensor *out, *in, *weight, *bias, *gelu_in;
+};
+
+/* What was told is of the product, not of what rounds its operands. */
+static void linear_forward(const struct pass *pass, const struct linear *layer) {
+    struct gpt *gpt = pass->gpt;
+    struct operand in = {*layer->in, NULL}, weight = {*layer->weight, NULL};
+    bool linear = gpt->shape.linear;
+    if (gpt->precision.eight[layer->site]) {
+        struct written written = gpt->written;
+        struct quantized_operand operand = {.kind = QUANTIZED_WEIGHT,
+                                            .site = layer->site,
+                                            .layer = layer->layer,
+                                            .in = layer->weight,
+                                            .by = linear ? QUANTIZE_ROWS : QUANTIZE_COLUMNS,
+                                            .again = pass->again};
+        gpt->written = (struct written){0};
+        in = quantization_input(&gpt->quantization, layer->site, layer->layer, layer->in,
+                                pass->again);
+        weight = quantization_round(&gpt->quantization, &operand);
+        gpt->written = written;
+    }
+    OP(gpt->be, matmul, .out = layer->out, .a = &in.values, .a_scales = in.scales,
+       .b = &weight.values, .b_scales = weight.scales, .bias = if_there(layer->bias),
+       .gelu_in = layer->gelu_in, .transpose_b = linear,
+       .scales_by_vector = quantization_by_vector(&gpt->quantization));
 }
 
 /* Norms and their statistics: RMS norm has no means. */
@@ -137,14 +161,16 @@ static void attention_block(const struct pass *pass, int64_t l) {
     struct tensor out = rows_of(pass, &a->attention_out);
     struct tensor projection = scratch_of(pass, &a->attention_projection);
     if (!pass->gpt->shape.qk_norm) tell_one(pass, ACTIVATION_qkv, l);
-    linear(pass, &qkv, &in, &w->qkv_weight, &w->qkv_bias, NULL);
+    linear_forward(pass,
+                   &(struct linear){SITE_QKV, l, &qkv, &in, &w->qkv_weight, &w->qkv_bias, NULL});
     prepare_heads(pass, &qkv, l);
     if (pass->keeps) keep_keys_and_values(pass, &qkv, l);
     tell_one(pass, ACTIVATION_attention_out, l);
     attend(pass, l);
     tell_one(pass, ACTIVATION_attention_projection, l);
-    linear(pass, &projection, &out, &w->attention_projection_weight, &w->attention_projection_bias,
-           NULL);
+    linear_forward(pass, &(struct linear){SITE_ATTENTION_PROJECTION, l, &projection, &out,
+                                          &w->attention_projection_weight,
+                                          &w->attention_projection_bias, NULL});
 }
 
 static void mlp_hidden(const struct pass *pass, int64_t l) {
@@ -154,12 +180,14 @@ static void mlp_hidden(const struct pass *pass, int64_t l) {
     struct tensor out = rows_of(pass, &a->mlp_gelu);
     if (pass->gpt->shape.mlp == MLP_SWIGLU) {
         tell_one(pass, ACTIVATION_mlp_fc, l);
-        linear(pass, &hidden, &in, &w->mlp_fc_weight, &w->mlp_fc_bias, NULL);
+        linear_forward(pass, &(struct linear){SITE_MLP_FC, l, &hidden, &in, &w->mlp_fc_weight,
+                                              &w->mlp_fc_bias, NULL});
         tell_one(pass, ACTIVATION_mlp_gelu, l);
         OP(pass->gpt->be, swiglu_forward, .out = &out, .gate_up = &hidden);
     } else {
         tell_two(pass, ACTIVATION_mlp_fc, ACTIVATION_mlp_gelu, l);
-        linear(pass, &out, &in, &w->mlp_fc_weight, &w->mlp_fc_bias, &hidden);
+        linear_forward(pass, &(struct linear){SITE_MLP_FC, l, &out, &in, &w->mlp_fc_weight,
+                                              &w->mlp_fc_bias, &hidden});
     }
 }
 
@@ -170,7 +198,9 @@ static void mlp_block(const struct pass *pass, int64_t l) {
     struct tensor projection = scratch_of(pass, &a->mlp_projection);
     mlp_hidden(pass, l);
     tell_one(pass, ACTIVATION_mlp_projection, l);
-    linear(pass, &projection, &gelu, &w->mlp_projection_weight, &w->mlp_projection_bias, NULL);
+    linear_forward(pass,
+                   &(struct linear){SITE_MLP_PROJECTION, l, &projection, &gelu,
+                                    &w->mlp_projection_weight, &w->mlp_projection_bias, NULL});
 }
 
 /* The first norm of a layer, of what its input was stored as. */

@@ -98,7 +98,8 @@ static void carve_layer(struct gpt *gpt, struct arena *arena, void *const *scrat
                                   extent.columns ? 2 : 1,
                                   {extent.rows, extent.columns}};
         if (a->memory != SCRATCH_NONE) continue;
-        if (layer <= 0 || gpt->sharing < a->shared)
+        bool kept = a->read_once && quantization_keeps(&gpt->quantization, a->reader);
+        if (layer <= 0 || (gpt->sharing < a->shared && !kept))
             tensor->data = arena_take(arena, tensor_bytes(tensor));
         else tensor->data = activation_tensor(all, i, 0)->data;
     }
@@ -127,9 +128,21 @@ static void carve_activations(struct gpt *gpt, struct arena *arena) {
                                   s->n_layer * gpt->capacity.sequence_length, 2 * shape_kv(s));
     a->tokens = arena_take(arena, (size_t)s->rows * sizeof *a->tokens);
     a->targets = arena_take(arena, (size_t)s->rows * sizeof *a->targets);
+    quantization_carve(&gpt->quantization, arena, s);
     carve_scratch(gpt, arena, scratch);
     for (int64_t layer = -1; layer < s->n_layer; layer++) carve_layer(gpt, arena, scratch, layer);
     place_gradients(gpt, scratch);
+}
+
+/* What is read once is kept in 8 bits, unless it is computed once more. */
+static int open_quantization(struct gpt *gpt, const struct config *config, struct error *error) {
+    bool keeps[LINEAR_COUNT] = {false};
+    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+        const struct activation *a = &activation_table[i];
+        if (a->read_once && gpt->precision.eight[a->reader] && gpt->sharing < a->shared)
+            keeps[linear_index(a->reader)] = true;
+    }
+    return quantization_open(&gpt->quantization, config, &gpt->precision, gpt->be, keeps, error);
 }
 
 int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
@@ -156,6 +169,7 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
         return fail(error, "offload.optimizer: there is no GPU whose memory it could save\n"
                            "leave it out, or use device \"cuda\"");
     masters_open(&gpt->masters, gpt->list, &gpt->precision, gpt->offload);
+    if (open_quantization(gpt, config, error)) return -1;
     size_t layers = (size_t)gpt->shape.n_layer;
     gpt->weights.layers = calloc(layers, sizeof *gpt->weights.layers);
     gpt->dweights.layers = calloc(layers, sizeof *gpt->dweights.layers);
@@ -223,6 +237,7 @@ int gpt_allocate(struct gpt *gpt, struct error *error) {
     arena = (struct arena){gpt->activation_memory, 0, m->activations};
     carve_activations(gpt, &arena);
     OP(be, clear, .data = gpt->parameter_memory, .bytes = parameters);
+    quantization_clear(&gpt->quantization);
     return gpt->shape.positions == POSITIONS_ROPE ? fill_angles(gpt, error) : 0;
 }
 
@@ -233,6 +248,7 @@ void gpt_close(struct gpt *gpt) {
     if (gpt->activation_memory) backend_release(be, gpt->activation_memory);
     arrfree(gpt->list);
     masters_close(&gpt->masters);
+    quantization_close(&gpt->quantization);
     free(gpt->weights.layers);
     free(gpt->dweights.layers);
     free(gpt->activations.layers);

@@ -18,6 +18,7 @@
 #include "model/masters.h"
 #include "model/memory_parts.h"
 #include "model/precision.h"
+#include "model/quantization.h"
 
 /* What a model is opened for, and so what memory it has. */
 enum gpt_use {
@@ -60,6 +61,7 @@ struct gpt {
 
     struct exchange *exchange; /* with other ranks; NULL: there is none (model/exchange.h) */
     struct masters masters;
+    struct quantization quantization;  /* of fp8 */
     struct tensor gradients;           /* [count] */
     struct parameters weights;         /* what operations read */
     struct parameters dweights;        /* gradients */

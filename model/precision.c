@@ -5,6 +5,7 @@
 #include "model/config/config_keys.h"
 
 static enum dtype choose_lower(const struct config *config, const struct backend *be, char *note) {
+    if (config->precision == CONFIG_PRECISION_FP8) return DTYPE_BF16;
     if (config->precision != CONFIG_PRECISION_AUTO) return (enum dtype)config->precision;
     const bool *native = be->device.native;
     enum dtype lower = native[DTYPE_BF16] ? DTYPE_BF16 : native[DTYPE_F16] ? DTYPE_F16 : DTYPE_F32;
@@ -16,9 +17,9 @@ static enum dtype choose_lower(const struct config *config, const struct backend
     return lower;
 }
 
-static bool kept_in_float32(const struct config *config, enum autocast_site site) {
-    for (int i = 0; i < config->autocast.float32.count; i++)
-        if (strcmp(config->autocast.float32.items[i], autocast_site_name(site)) == 0) return true;
+static bool names(const struct config_words *list, enum autocast_site site) {
+    for (int i = 0; i < list->count; i++)
+        if (strcmp(list->items[i], autocast_site_name(site)) == 0) return true;
     return false;
 }
 
@@ -40,13 +41,21 @@ static void resolve_activations(struct precision *p) {
 /* A site that takes the dtype of its input takes that of the tensor it reads. */
 static void resolve_sites(struct precision *p, const struct config *config) {
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        bool float32 = !autocast_site_is_choice(i) || kept_in_float32(config, i);
+        bool float32 = !autocast_site_is_choice(i) || names(&config->autocast.float32, i);
         p->site[i] = float32 ? DTYPE_F32 : p->lower;
     }
     for (int i = 0; i < ACTIVATION_COUNT; i++) {
         const struct activation *a = &activation_table[i];
         bool follows = !a->residual && autocast_site_policy(a->reader) == POLICY_INPUT;
         if (follows && p->site[a->reader] != DTYPE_F32) p->site[a->reader] = p->site[a->writer];
+    }
+}
+
+static void resolve_8_bit(struct precision *p, const struct config *config) {
+    for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
+        p->eight[i] = config->precision == CONFIG_PRECISION_FP8 && p->site[i] != DTYPE_F32 &&
+                      linear_index(i) >= 0 && !names(&config->autocast.lower16, i);
+        p->fp8 = p->fp8 || p->eight[i];
     }
 }
 
@@ -67,10 +76,11 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
     p->lower = config->autocast.enabled ? choose_lower(config, be, note) : DTYPE_F32;
     if (p->lower == DTYPE_BF16 && !be->device.computes[DTYPE_BF16])
         return fail(error,
-                    "precision \"bf16\": %s cannot compute in bf16\n"
+                    "precision \"%s\": %s cannot compute in bf16\n"
                     "use \"precision\": \"fp16\", which scales the loss to make up for its range",
-                    be->device.description);
+                    config_precision_name(config->precision), be->device.description);
     resolve_sites(p, config);
+    resolve_8_bit(p, config);
     p->residual = config->autocast.residual == CONFIG_DTYPE_LOWER ? p->lower : DTYPE_F32;
     p->gradients = config->gradients.dtype == CONFIG_DTYPE_LOWER ? p->lower : DTYPE_F32;
     p->moments = config->optimizer.moments == CONFIG_MOMENTS_BFLOAT16 ? DTYPE_BF16 : DTYPE_F32;
@@ -82,13 +92,21 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
 
 enum config_precision precision_setting(const struct precision *precision,
                                         const struct config *config) {
-    return config->precision == CONFIG_PRECISION_AUTO ? (enum config_precision)precision->lower
+    return config->precision == CONFIG_PRECISION_AUTO ? precision_come_to(precision)
                                                       : config->precision;
+}
+
+enum config_precision precision_come_to(const struct precision *precision) {
+    return precision->fp8 ? CONFIG_PRECISION_FP8 : (enum config_precision)precision->lower;
+}
+
+const char *precision_name(const struct precision *precision) {
+    return config_precision_name(precision_come_to(precision));
 }
 
 void precision_warnings(const struct precision *precision, const struct config *config, char *text,
                         size_t size) {
-    const char *dtype = dtype_name(precision->lower);
+    const char *dtype = precision_name(precision);
     size_t used = 0;
     text[0] = 0;
     if (!precision->scale_loss && config_given(config, "loss_scale"))
@@ -101,6 +119,7 @@ void precision_warnings(const struct precision *precision, const struct config *
         bool set;
     } lowered[] = {
         {"autocast.float32", config->autocast.float32.count > 0},
+        {"autocast.lower16", config->autocast.lower16.count > 0},
         {"autocast.residual", config->autocast.residual == CONFIG_DTYPE_LOWER},
         {"gradients.dtype", config->gradients.dtype == CONFIG_DTYPE_LOWER},
         {"weights.copy", config->weights.copy != CONFIG_COPY_AUTO},
@@ -143,14 +162,21 @@ void precision_print(FILE *out, const struct precision *precision) {
         print_word(out, "fp32 everywhere", &column);
         return;
     }
+    if (p->fp8) {
+        print_word(out, "fp8:", &column);
+        for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
+            if (p->eight[i]) print_word(out, autocast_site_name(i), &column);
+        column = 1 << 16; /* begins a line */
+    }
     for (int pass = 0; pass < 2; pass++) {
         enum dtype wanted = pass == 0 ? p->lower : DTYPE_F32;
         char label[16];
         snprintf(label, sizeof label, "%s:", dtype_name(wanted));
-        if (pass > 0) column = 1 << 16; /* begins a line */
+        if (pass > 0) column = 1 << 16;
         print_word(out, label, &column);
         for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
-            if (p->site[i] == wanted) print_word(out, autocast_site_name(i), &column);
+            if (p->site[i] == wanted && !p->eight[i])
+                print_word(out, autocast_site_name(i), &column);
         if (p->residual == wanted) print_word(out, "residual", &column);
         if (p->gradients == wanted) print_word(out, "gradients", &column);
     }

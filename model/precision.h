@@ -19,13 +19,15 @@
 enum master_form { MASTERS_FLOAT32, MASTERS_SPLIT, MASTERS_KEPT, MASTERS_CAST };
 
 struct precision {
-    enum dtype lower;                                  /* DTYPE_F32: nothing runs in 16 bit */
-    enum dtype site[AUTOCAST_SITE_COUNT];              /* what each computes from and gives */
-    enum dtype residual;                               /* the residual stream and its gradient */
-    enum dtype gradients;                              /* of parameters */
-    enum dtype moments;                                /* of the optimizer: fp32 or bf16 */
-    enum master_form masters;                          /* FLOAT32 if nothing runs in 16 bit */
-    bool scale_loss;                                   /* fp16 only */
+    enum dtype lower;                     /* DTYPE_F32: nothing runs in 16 bit */
+    enum dtype site[AUTOCAST_SITE_COUNT]; /* what each computes from and gives */
+    bool eight[AUTOCAST_SITE_COUNT];      /* linear layers whose operands are rounded to 8 bits */
+    bool fp8;                             /* whether there are any */
+    enum dtype residual;                  /* the residual stream and its gradient */
+    enum dtype gradients;                 /* of parameters */
+    enum dtype moments;                   /* of the optimizer: fp32 or bf16 */
+    enum master_form masters;             /* FLOAT32 if nothing runs in 16 bit */
+    bool scale_loss;                      /* fp16 only */
     enum dtype activation[ACTIVATIONS_AND_STATISTICS]; /* and of its gradient */
 };
 
@@ -39,6 +41,10 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
 /* The setting that names what was resolved: for "auto" what it came to. */
 enum config_precision precision_setting(const struct precision *precision,
                                         const struct config *config);
+
+/* What it came to, never "auto"; and its name: "fp32", "fp16", "bf16" or "fp8". */
+enum config_precision precision_come_to(const struct precision *precision);
+const char *precision_name(const struct precision *precision);
 
 /* Writes settings of the user that have no effect in this precision, one a line, each line ended by
  * a line break, into text (of size bytes, cut there). */

@@ -30,7 +30,14 @@ static void accumulate(struct trainer *trainer, float weight, bool last) {
 
 static void begin_step(struct trainer *trainer) {
     gpt_clear_gradients(&trainer->gpt);
+    quantization_begin_step(&trainer->gpt.quantization);
     OP(trainer->be, clear, .data = &trainer->optimizer.state->loss, .bytes = sizeof(float));
+}
+
+static void end_step(struct trainer *trainer) {
+    optimizer_step(&trainer->optimizer, trainer->state.step);
+    quantization_end_step(&trainer->gpt.quantization, trainer->optimizer.state,
+                          trainer->state.step);
 }
 
 /* Walks every operation of a step with the plan table: the first micro-batch and, as its products
@@ -43,7 +50,7 @@ static void plan(struct trainer *trainer) {
     begin_step(trainer);
     accumulate(trainer, 1, true);
     if (trainer->config->train.grad_accum_steps > 1) accumulate(trainer, 1, true);
-    optimizer_step(&trainer->optimizer, trainer->state.step);
+    end_step(trainer);
     if (config->sample.every > 0) sample_plan(&trainer->gpt);
     be->op = be->run;
     memory->workspace = be->workspace_bytes;
@@ -128,7 +135,7 @@ int trainer_begin_step(struct trainer *trainer, const struct loader *loader, str
         accumulate(trainer, weight, micro + 1 == micros);
     }
     double lr = schedule_lr(config, trainer->state.step);
-    optimizer_step(&trainer->optimizer, trainer->state.step);
+    end_step(trainer);
     trainer->state.step++;
     trainer->state.tokens += batches_step_tokens(trainer->config);
     int slot = (trainer->first_queued + trainer->unfinished++) % BACKEND_SLOTS;
@@ -155,6 +162,9 @@ int trainer_end_step(struct trainer *trainer, struct step_report *report, struct
         .gradient_norm = result->gradient_norm,
         .loss_scale = trainer->state.scaler.loss_scale, /* that the step before left */
         .lr = queued->lr,
+        .fp8 = trainer->gpt.precision.fp8,
+        .fp8_not_finite = result->fp8_not_finite,
+        .fp8_zero = result->fp8_zero,
         .skipped = result->found_inf,
     };
     trainer->state.scaler = *result;

@@ -34,6 +34,8 @@ struct step_report {
     int64_t tokens;
     float loss, gradient_norm, loss_scale; /* loss_scale: the one this step used */
     double lr;
+    int32_t fp8_not_finite, fp8_zero; /* as in struct step_state */
+    bool fp8;                         /* whether they count something */
     bool skipped;
 };
 

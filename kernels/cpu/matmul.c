@@ -1,5 +1,6 @@
 /* Matrix products: oneDNN where it has a kernel for the dtypes, else panels of the same product on
  * operands widened to fp32 (widened.h). */
+#include <assert.h>
 #include <stdio.h>
 
 #include "kernels/cpu/cpu.h"
@@ -8,7 +9,9 @@
 /* The library's product of the operands as they are; NULL: widen. */
 static struct cpu_product *find_direct(struct backend *be, const struct matmul_args *args,
                                        bool planning) {
-    if (args->a->dtype != args->b->dtype) return NULL;
+    assert(dtype_is_8_bit(args->a->dtype) == dtype_is_8_bit(args->b->dtype));
+    assert(!(matmul_scales(args) && args->dbias));
+    if (args->a->dtype != args->b->dtype || matmul_scales(args)) return NULL;
     return cpu_products_find(be->state, product_shape_of(args), planning);
 }
 

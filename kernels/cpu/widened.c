@@ -84,24 +84,34 @@ static struct region region_of(const struct tensor *tensor, const struct panel *
                            panel->count[columns]};
 }
 
+/* Operands of 8 bits are multiplied as what they are, which bf16 holds as exactly as fp32. */
+static enum dtype operand_dtype(const struct backend *be, const struct matmul_args *args) {
+    return matmul_scales(args) && be->device.native[DTYPE_BF16] ? DTYPE_BF16 : DTYPE_F32;
+}
+
 /* ---- copies */
 
 static bool is_whole_rows(const struct region *r) {
     return r->columns == tensor_columns(r->tensor);
 }
 
-static bool in_place(const struct region *r) {
-    return r->tensor->dtype == DTYPE_F32 && is_whole_rows(r);
+static void *place_of(const struct region *r) {
+    return (float *)r->tensor->data + r->row * tensor_columns(r->tensor);
 }
 
-static float *place_of(const struct region *r) {
-    return (float *)r->tensor->data + r->row * tensor_columns(r->tensor);
+/* To dense, row by row: n values of a row, as fp32 or, exactly, as bf16. */
+static void load(void *dense, enum dtype dtype, size_t to, const struct tensor *t, int64_t at,
+                 int64_t n) {
+    float buffer[COLUMN_BLOCK];
+    float *mine = dtype == DTYPE_F32 ? (float *)dense + to : buffer;
+    const float *values = dtype_widen(mine, t->data, t->dtype, (size_t)at, (size_t)n);
+    if (values != mine || dtype != DTYPE_F32) dtype_store(dense, dtype, to, values, (size_t)n);
 }
 
 enum direction { LOAD, STORE };
 
-/* Between the region and dense, its values in fp32 row by row. */
-static void move(const struct region *r, float *dense, enum direction direction) {
+/* Between the region and dense, its values of a dtype row by row. */
+static void move(const struct region *r, void *dense, enum dtype dtype, enum direction direction) {
     int64_t stride = tensor_columns(r->tensor), rows = r->rows, columns = r->columns;
     if (is_whole_rows(r)) columns *= rows, rows = 1; /* one long row, moved in equal pieces */
     const struct tensor *t = r->tensor;
@@ -110,13 +120,45 @@ static void move(const struct region *r, float *dense, enum direction direction)
         for (int64_t block = 0; block < blocks_of(columns, COLUMN_BLOCK); block++) {
             int64_t c = block * COLUMN_BLOCK, n = block_length(c, columns, COLUMN_BLOCK);
             int64_t at = (r->row + row) * stride + r->column + c;
-            float *mine = dense + row * columns + c;
-            if (direction == STORE) {
-                dtype_store(t->data, t->dtype, (size_t)at, mine, (size_t)n);
-                continue;
-            }
-            const float *values = dtype_widen(mine, t->data, t->dtype, (size_t)at, (size_t)n);
-            if (values != mine) memcpy(mine, values, (size_t)n * sizeof *mine);
+            size_t place = (size_t)(row * columns + c);
+            if (direction == LOAD) load(dense, dtype, place, t, at, n);
+            else
+                dtype_store(t->data, t->dtype, (size_t)at, (const float *)dense + place, (size_t)n);
+        }
+}
+
+/* n sums of a row of out, from column c on: scaled, with what bias and out add to them. */
+static void finish_row(float *sums, const struct matmul_args *args, const struct tensor *out,
+                       int64_t row, int64_t c, int64_t n) {
+    float buffer[COLUMN_BLOCK];
+    bool by_vector = args->scales_by_vector;
+    float scale = args->a_scales[by_vector ? row : 0];
+    int64_t at = row * tensor_columns(out) + c;
+    if (by_vector)
+        for (int64_t i = 0; i < n; i++) sums[i] *= scale * args->b_scales[c + i];
+    else
+        for (int64_t i = 0; i < n; i++) sums[i] *= scale * args->b_scales[0];
+    if (args->bias) {
+        const float *bias =
+            dtype_widen(buffer, args->bias->data, args->bias->dtype, (size_t)c, (size_t)n);
+        for (int64_t i = 0; i < n; i++) sums[i] += bias[i];
+    }
+    if (args->accumulate) {
+        const float *old = dtype_widen(buffer, out->data, out->dtype, (size_t)at, (size_t)n);
+        for (int64_t i = 0; i < n; i++) sums[i] += old[i];
+    }
+    dtype_store(out->data, out->dtype, (size_t)at, sums, (size_t)n);
+}
+
+/* The same of a whole region of sums of 8-bit operands. */
+static void store_scaled(const struct region *r, float *dense, const struct matmul_args *args) {
+    int64_t blocks = blocks_of(r->columns, COLUMN_BLOCK);
+#pragma omp parallel for schedule(static) collapse(2)
+    for (int64_t row = 0; row < r->rows; row++)
+        for (int64_t block = 0; block < blocks; block++) {
+            int64_t c = block * COLUMN_BLOCK, n = block_length(c, r->columns, COLUMN_BLOCK);
+            finish_row(dense + row * r->columns + c, args, r->tensor, r->row + row, r->column + c,
+                       n);
         }
 }
 
@@ -132,30 +174,38 @@ struct parts {
 
 /* Where the copies of a panel are, NULL for what is used in place. */
 struct places {
-    float *copy[DIMENSIONS], *bias;
+    void *copy[DIMENSIONS];
+    float *bias;
     void *library;
     size_t bytes;
 };
 
-/* The first panel of K takes bias and what is accumulated to, the others add to it. */
-static struct parts parts_of(const struct matmul_args *args, const struct panel *panel) {
+/* The first panel of K takes bias and what is accumulated to, the others add to it. Where sums are
+ * scaled, both come after the last. */
+static struct parts parts_of(const struct matmul_args *args, const struct panel *panel,
+                             enum dtype in) {
     struct parts parts = {.shape = product_shape_of(args)};
     struct product_shape *s = &parts.shape;
     parts.of[A] = region_of(args->a, panel, args->transpose_a ? K : M, args->transpose_a ? M : K);
     parts.of[B] = region_of(args->b, panel, args->transpose_b ? N : K, args->transpose_b ? K : N);
     parts.of[OUT] = region_of(result_of(args), panel, M, N);
     s->m = panel->count[M], s->n = panel->count[N], s->k = panel->count[K];
-    s->in = s->out = DTYPE_F32;
+    s->in = (int32_t)in;
+    s->out = DTYPE_F32;
     if (args->bias) s->bias = DTYPE_F32;
+    if (matmul_scales(args)) s->bias = -1, s->accumulate = false;
     if (panel->first[K] == 0) return parts;
     s->bias = -1;
     s->accumulate = true;
     return parts;
 }
 
-static float *take(struct arena *arena, const struct region *r) {
-    if (in_place(r)) return NULL;
-    return arena_take(arena, (size_t)(r->rows * r->columns) * sizeof(float));
+static void *take(struct arena *arena, const struct parts *parts, int operand, bool scaled) {
+    const struct region *r = &parts->of[operand];
+    enum dtype dtype = operand == OUT ? DTYPE_F32 : (enum dtype)parts->shape.in;
+    bool in_place = r->tensor->dtype == dtype && is_whole_rows(r) && !(operand == OUT && scaled);
+    if (in_place) return NULL;
+    return arena_take(arena, (size_t)(r->rows * r->columns) * dtype_bytes(dtype));
 }
 
 /* The operand that is whole comes first: its copy stays from panel to panel. */
@@ -165,10 +215,10 @@ static struct places places_of(const struct parts *parts, int cut, const struct 
     struct arena arena = {memory, 0, SIZE_MAX};
     for (int i = 0; i < DIMENSIONS; i++) {
         int operand = (cut + i) % DIMENSIONS;
-        places.copy[operand] = take(&arena, &parts->of[operand]);
+        places.copy[operand] = take(&arena, parts, operand, matmul_scales(args));
     }
     places.bias = NULL;
-    if (args->bias && args->bias->dtype != DTYPE_F32)
+    if (parts->shape.bias >= 0 && args->bias->dtype != DTYPE_F32)
         places.bias = arena_take(&arena, (size_t)tensor_count(args->bias) * sizeof(float));
     places.library = product ? arena_take(&arena, library_scratch_bytes(product)) : NULL;
     places.bytes = arena.used;
@@ -184,7 +234,7 @@ size_t widened_scratch(struct backend *be, const struct matmul_args *args, bool 
     for (int i = 0; i < 3; i++) {
         if (kinds[i] > last || (i > 0 && kinds[i] == kinds[i - 1])) continue;
         struct panel panel = panel_of(&cut, kinds[i] * cut.size);
-        struct parts parts = parts_of(args, &panel);
+        struct parts parts = parts_of(args, &panel, operand_dtype(be, args));
         const struct cpu_product *product = cpu_products_find(be->state, parts.shape, planning);
         size_t needed = places_of(&parts, cut.dimension, args, product, NULL).bytes;
         if (needed > bytes) bytes = needed;
@@ -192,10 +242,10 @@ size_t widened_scratch(struct backend *be, const struct matmul_args *args, bool 
     return bytes;
 }
 
-/* The region in fp32: itself, or its copy, which is made now unless it is there already. */
-static float *widen(const struct region *r, float *copy, bool there) {
+/* The region in that dtype: itself, or its copy, which is made now unless it is there already. */
+static void *widen(const struct region *r, void *copy, enum dtype dtype, bool there) {
     if (!copy) return place_of(r);
-    if (!there) move(r, copy, LOAD);
+    if (!there) move(r, copy, dtype, LOAD);
     return copy;
 }
 
@@ -203,21 +253,24 @@ static float *widen(const struct region *r, float *copy, bool there) {
 static bool multiply_panel(struct backend *be, const struct matmul_args *args,
                            const struct cut *cut, int64_t at, void *scratch) {
     struct panel panel = panel_of(cut, at);
-    struct parts parts = parts_of(args, &panel);
+    enum dtype in = operand_dtype(be, args);
+    struct parts parts = parts_of(args, &panel, in);
     const struct cpu_product *product = cpu_products_find(be->state, parts.shape, false);
     struct places p = places_of(&parts, cut->dimension, args, product, scratch);
     bool first_of_sum = panel.first[K] == 0;
     bool last_of_sum = panel.first[K] + panel.count[K] == cut->whole[K];
-    const float *a = widen(&parts.of[A], p.copy[A], at > 0 && cut->dimension == A);
-    const float *b = widen(&parts.of[B], p.copy[B], at > 0 && cut->dimension == B);
-    float *out = widen(&parts.of[OUT], p.copy[OUT], !(args->accumulate && first_of_sum));
+    bool adds = args->accumulate && first_of_sum && !matmul_scales(args);
+    const void *a = widen(&parts.of[A], p.copy[A], in, at > 0 && cut->dimension == A);
+    const void *b = widen(&parts.of[B], p.copy[B], in, at > 0 && cut->dimension == B);
+    float *out = widen(&parts.of[OUT], p.copy[OUT], DTYPE_F32, !adds);
     const float *bias = NULL;
-    if (args->bias && first_of_sum) {
+    if (parts.shape.bias >= 0) {
         struct region all = {args->bias, 0, 1, 0, tensor_count(args->bias)};
-        bias = widen(&all, p.bias, false) + panel.first[N];
+        bias = (const float *)widen(&all, p.bias, DTYPE_F32, false) + panel.first[N];
     }
     if (!product || !cpu_products_run(be->state, product, out, a, b, bias, p.library)) return false;
-    if (p.copy[OUT] && last_of_sum) move(&parts.of[OUT], out, STORE);
+    if (last_of_sum && matmul_scales(args)) store_scaled(&parts.of[OUT], out, args);
+    else if (p.copy[OUT] && last_of_sum) move(&parts.of[OUT], out, DTYPE_F32, STORE);
     return true;
 }
 

@@ -1,4 +1,4 @@
-/* Matrix products on operands widened to fp32, where the library has no faster kernel for their
+/* Matrix products on operands widened to fp32 (of 8 bits: to bf16 where that is faster), where the library has no faster kernel for their
  * dtypes: fp16, bf16 without fast instructions, and unlike dtypes all work, at nearly fp32 speed;
  * only the rounding of what is stored differs.
  *

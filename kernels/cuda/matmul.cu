@@ -11,6 +11,8 @@
  *     gelu                      from gelu_in, after the product
  *     gelu'                     in place, on the product rounded to out
  *     column sums               cuda_column_sums
+ *     operands of 8 bits        both are copied to bf16, which is exact; the product goes to fp32
+ * in the workspace; store_kernel scales it
  *
  * Where the library declines a whole it is asked again for less. */
 #include <assert.h>
@@ -22,10 +24,17 @@
 
 enum { STORE_THREADS = 256, TILE = 128 /* of the library's, about */ };
 
-/* out [rows, columns] (+)= product + bias; product may be out itself, and bias NULL. */
+/* Of 8-bit operands; a is NULL where there are none. */
+struct scales {
+    const float *a, *b;
+    bool by_vector;
+};
+
+/* out [rows, columns] (+)= product * scales + bias; product may be out itself, and bias NULL. */
 template <typename Out, typename Bias>
-static __global__ void store_kernel(Out *out, const float *product, const Bias *bias, int64_t count,
-                                    int64_t columns, bool accumulate, bool packed) {
+static __global__ void store_kernel(Out *out, const float *product, struct scales scales,
+                                    const Bias *bias, int64_t count, int64_t columns,
+                                    bool accumulate, bool packed) {
     int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * PACK;
     if (at >= count) return;
     int some = count - at < PACK ? (int)(count - at) : (int)PACK;
@@ -33,6 +42,15 @@ static __global__ void store_kernel(Out *out, const float *product, const Bias *
     float values[PACK], more[PACK];
     if (whole) load_pack(values, product + at);
     else load_some(values, product + at, some);
+    if (scales.a) {
+        int64_t row = at / columns, column = at % columns;
+#pragma unroll
+        for (int i = 0; i < PACK; i++) {
+            bool vector = scales.by_vector;
+            if (i < some) values[i] *= scales.a[vector ? row : 0] * scales.b[vector ? column : 0];
+            if (++column == columns) column = 0, row++;
+        }
+    }
     if (bias) {
         int64_t column = at % columns;
 #pragma unroll
@@ -52,7 +70,7 @@ static __global__ void store_kernel(Out *out, const float *product, const Bias *
 }
 
 static void store(struct backend *be, const struct tensor *out, const float *product,
-                  const struct tensor *bias, bool accumulate) {
+                  struct scales scales, const struct tensor *bias, bool accumulate) {
     int64_t count = tensor_count(out), columns = tensor_columns(out);
     unsigned blocks = (unsigned)blocks_of(count, STORE_THREADS * PACK);
     bool packed = (uintptr_t)out->data % 16 == 0 && (uintptr_t)product % 16 == 0;
@@ -61,7 +79,7 @@ static void store(struct backend *be, const struct tensor *out, const float *pro
     STORAGE_SWITCH(out->dtype, Out,
                    STORAGE_SWITCH(bias_dtype, Bias,
                                   LAUNCH((store_kernel<Out, Bias>), blocks, STORE_THREADS, 0,
-                                         cuda_state(be)->compute, (Out *)out->data, product,
+                                         cuda_state(be)->compute, (Out *)out->data, product, scales,
                                          (const Bias *)added, count, columns, accumulate, packed)));
     cuda_launched(be, "matmul");
 }
@@ -76,6 +94,7 @@ struct recipe {
     struct product_key key;
     struct tensor a, b, bias; /* as the library reads them: args' own, or copies in the workspace */
     struct tensor result;     /* what the library stores to: args' own, or fp32 in the workspace */
+    bool elsewhere;           /* the latter */
     void *sums;               /* of columns, or scratch for them */
     void *scratch;            /* the library's */
     size_t bytes;             /* of workspace */
@@ -92,12 +111,14 @@ static const struct tensor *summed(const struct matmul_args *args) {
 }
 
 static enum dtype operand_dtype(const struct matmul_args *args) {
+    if (matmul_scales(args)) return DTYPE_BF16;
     return args->a->dtype == args->b->dtype ? args->a->dtype : DTYPE_F32;
 }
 
 /* Whether the library stores the dtype of the sum. */
 static bool is_direct(const struct matmul_args *args) {
     enum dtype to = sum_of(args)->dtype;
+    if (matmul_scales(args)) return false;
     return to == DTYPE_F32 || to == operand_dtype(args);
 }
 
@@ -159,6 +180,8 @@ static struct product_key key_of(const struct cuda_products *products,
     assert(tensor_rows(args->out) == key.m && tensor_columns(args->out) == key.n);
     assert(!(args->accumulate && (args->gelu_in || args->dgelu_in)));
     assert(!(args->gelu_in && args->dgelu_in) && !(args->dbias && args->transpose_b));
+    assert(dtype_is_8_bit(args->a->dtype) == dtype_is_8_bit(args->b->dtype));
+    assert(!(args->dbias && matmul_scales(args)));
     return key;
 }
 
@@ -180,8 +203,11 @@ static void place(struct backend *be, const struct matmul_args *args, struct rec
     r->b = copy_place(&arena, args->b, (enum dtype)r->key.in);
     r->result = *(r->fused & FUSE_GELU ? args->out : sum);
     bool bias_later = args->bias && !(r->fused & FUSE_BIAS);
-    if (!is_direct(args) || (bias_later && sum->dtype != DTYPE_F32))
-        r->result = copy_place(&arena, sum, DTYPE_F32);
+    if (!is_direct(args) || (bias_later && sum->dtype != DTYPE_F32)) {
+        r->result.dtype = DTYPE_F32;
+        r->result.data = arena_take(&arena, tensor_bytes(&r->result));
+        r->elsewhere = true;
+    }
     if (r->fused & FUSE_BIAS) r->bias = copy_place(&arena, args->bias, sum->dtype);
     if (r->fused & FUSE_DBIAS)
         r->sums = arena_take(&arena, tensor_count(args->dbias) * sizeof(float));
@@ -198,7 +224,7 @@ static struct recipe lay_out(struct backend *be, const struct matmul_args *args,
     r.key.epilogue = epilogue_of(fused);
     place(be, args, &r, NULL);
     r.key.out = (int16_t)r.result.dtype;
-    r.key.accumulate = args->accumulate && r.result.dtype == sum_of(args)->dtype;
+    r.key.accumulate = args->accumulate && !r.elsewhere;
     return r;
 }
 
@@ -235,7 +261,8 @@ size_t cuda_matmul_scratch(struct backend *be, const struct matmul_args *args) {
 
 static void copy_in(struct backend *be, const struct tensor *copy, const struct tensor *from) {
     struct cast_args args = {copy, from, false};
-    if (copy->data != from->data) cuda_cast(be, &args);
+    if (dtype_is_8_bit(from->dtype)) cuda_widen_8_bit(be, copy, from);
+    else if (copy->data != from->data) cuda_cast(be, &args);
 }
 
 static bool multiply(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
@@ -255,10 +282,11 @@ static bool multiply(struct backend *be, const struct matmul_args *args, const s
 /* What the library left undone. */
 static void finish(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
     const struct tensor *sum = sum_of(args);
-    bool elsewhere = r->result.dtype != sum->dtype;
     const struct tensor *bias = r->fused & FUSE_BIAS ? NULL : args->bias;
-    if (elsewhere || bias)
-        store(be, sum, (const float *)r->result.data, bias, args->accumulate && elsewhere);
+    struct scales scales = {args->a_scales, args->b_scales, args->scales_by_vector};
+    if (r->elsewhere || bias)
+        store(be, sum, (const float *)r->result.data, scales, bias,
+              args->accumulate && r->elsewhere);
     if (args->gelu_in && !(r->fused & FUSE_GELU)) {
         struct gelu_forward_args gelu = {args->out, args->gelu_in};
         cuda_gelu_forward(be, &gelu);
@@ -267,8 +295,9 @@ static void finish(struct backend *be, const struct matmul_args *args, const str
         struct gelu_backward_args gelu = {args->out, args->out, args->dgelu_in};
         cuda_gelu_backward(be, &gelu);
     }
+    const struct scales none = {NULL, NULL, false};
     if (args->dbias) {
-        if (r->fused & FUSE_DBIAS) store(be, args->dbias, (const float *)r->sums, NULL, true);
+        if (r->fused & FUSE_DBIAS) store(be, args->dbias, (const float *)r->sums, none, NULL, true);
         else cuda_column_sums(be, args->dbias, summed(args), r->sums);
     }
 }

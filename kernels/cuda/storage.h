@@ -15,7 +15,7 @@
 
 enum { PACK = 8 };
 
-/* Runs the statement with T naming the storage type of `kind`. */
+/* Runs the statement with T naming the storage type of `kind`; 8 bits are none. */
 #define STORAGE_SWITCH(kind, T, ...) \
     do {                             \
         switch (kind) {              \
@@ -31,6 +31,8 @@ enum { PACK = 8 };
             typedef __nv_bfloat16 T; \
             __VA_ARGS__;             \
         } break;                     \
+        case DTYPE_E4M3:             \
+        case DTYPE_E5M2: break;      \
         }                            \
     } while (0)
 

@@ -3,6 +3,7 @@
 #define BETWEEN(WRITER, READER) .writer = SITE_##WRITER, .reader = SITE_##READER
 #define RESIDUAL_STREAM         .residual = true
 #define OWN(level)              .shared = level
+#define READ_ONCE(level)        .shared = level, .read_once = true
 #define IN(scratch, level)      .memory = SCRATCH_##scratch, .shared = level
 #define GRADIENT_IN(scratch)    .gradient = SCRATCH_##scratch
 #define GRADIENT_IN_PLACE       .gradient_in_place = true

@@ -60,6 +60,7 @@ struct activation {
     bool residual;    /* of the residual stream; else writer and reader decide on the dtype */
     enum autocast_site writer, reader;
     enum sharing shared;           /* from this level on */
+    bool read_once;                /* by its reader alone, in both passes */
     enum scratch memory, gradient; /* SCRATCH_NONE: memory of its own, no gradient */
     bool gradient_in_place;
     size_t field;          /* offset in struct layer_activations or struct activations */

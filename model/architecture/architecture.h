@@ -39,18 +39,19 @@
 
 /* X(SITE, word of autocast.float32, policy): where autocast decides on a dtype.
  *   LOWER    the lower dtype, unless the config keeps it in fp32
+ *   LINEAR   the same; a linear layer of a block, whose operands fp8 rounds to 8 bits
  *   INPUT    that of its input, unless the config keeps it in fp32
  *   FLOAT32  fp32 in any case, so it is no word of the config */
-#define AUTOCAST_SITES(X)                                  \
-    X(EMBEDDING, "embedding", FLOAT32)                     \
-    X(LAYERNORM, "layernorm", FLOAT32)                     \
-    X(QKV, "qkv", LOWER)                                   \
-    X(ATTENTION, "attention", LOWER)                       \
-    X(ATTENTION_PROJECTION, "attention_projection", LOWER) \
-    X(MLP_FC, "mlp_fc", LOWER)                             \
-    X(GELU, "gelu", INPUT)                                 \
-    X(MLP_PROJECTION, "mlp_projection", LOWER)             \
-    X(LM_HEAD, "lm_head", LOWER)                           \
+#define AUTOCAST_SITES(X)                                   \
+    X(EMBEDDING, "embedding", FLOAT32)                      \
+    X(LAYERNORM, "layernorm", FLOAT32)                      \
+    X(QKV, "qkv", LINEAR)                                   \
+    X(ATTENTION, "attention", LOWER)                        \
+    X(ATTENTION_PROJECTION, "attention_projection", LINEAR) \
+    X(MLP_FC, "mlp_fc", LINEAR)                             \
+    X(GELU, "gelu", INPUT)                                  \
+    X(MLP_PROJECTION, "mlp_projection", LINEAR)             \
+    X(LM_HEAD, "lm_head", LOWER)                            \
     X(CROSS_ENTROPY, "cross_entropy", FLOAT32)
 
 /* X(field, GPT-2's name, Llama's name, extent, site that reads it, decay, init, gradient)
@@ -133,31 +134,33 @@
  *   dtype: BETWEEN(site that writes it, site that reads it), or the RESIDUAL_STREAM's
  *   memory: OWN(level), its own in each layer, or IN(scratch, level); from this level of sharing on
  *           (enum sharing in model/architecture/activations.h) the layers take turns in one
- *           tensor, and the backward pass computes it once more
+ *           tensor, and the backward pass computes it once more. READ_ONCE(level) is OWN, but
+ *           where its reader keeps it in 8 bits (fp8) the layers take turns too: nobody else
+ *           reads it in the backward pass
  *   gradient: GRADIENT_IN(scratch), GRADIENT_IN_PLACE, or NO_GRADIENT: nobody reads it later; that
  *             of the gated SiLU passes through the tensor itself */
-#define LAYER_ACTIVATIONS(X)                                                                     \
-    X(residual_in, "residual", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(SHARE_ALL),              \
-      GRADIENT_IN(dresidual))                                                                    \
-    X(ln1_out, "ln1", BETWEEN(LAYERNORM, QKV), s->rows, s->n_embd, OWN(SHARE_LAYER),             \
-      GRADIENT_IN(dnorm))                                                                        \
-    X(qkv, "qkv", BETWEEN(QKV, ATTENTION), s->rows, shape_qkv(s), OWN(SHARE_LAYER),              \
-      GRADIENT_IN(dqkv))                                                                         \
-    X(qk_raw, "qk_raw", BETWEEN(QKV, ATTENTION), s->qk_norm ? s->rows : 0, shape_qk(s),          \
-      OWN(SHARE_LAYER), NO_GRADIENT)                                                             \
-    X(attention_out, "attention", BETWEEN(ATTENTION, ATTENTION_PROJECTION), s->rows, shape_q(s), \
-      OWN(SHARE_LAYER), GRADIENT_IN(dnorm))                                                      \
-    X(attention_projection, "attention_projection", BETWEEN(ATTENTION_PROJECTION, LAYERNORM),    \
-      s->rows, s->n_embd, IN(branch, SHARE_LAYER), GRADIENT_IN(dbranch))                         \
-    X(residual_mid, "residual_mid", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(SHARE_LAYER),       \
-      GRADIENT_IN(dresidual))                                                                    \
-    X(ln2_out, "ln2", BETWEEN(LAYERNORM, MLP_FC), s->rows, s->n_embd, OWN(SHARE_LAYER),          \
-      GRADIENT_IN(dnorm))                                                                        \
-    X(mlp_fc, "mlp_fc", BETWEEN(MLP_FC, GELU), s->rows, shape_hidden(s), OWN(SHARE_LAYER),       \
-      GRADIENT_IN(dhidden))                                                                      \
-    X(mlp_gelu, "gelu", BETWEEN(GELU, MLP_PROJECTION), s->rows, s->n_inner, OWN(SHARE_GELU),     \
-      NO_GRADIENT)                                                                               \
-    X(mlp_projection, "mlp_projection", BETWEEN(MLP_PROJECTION, LAYERNORM), s->rows, s->n_embd,  \
+#define LAYER_ACTIVATIONS(X)                                                                       \
+    X(residual_in, "residual", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(SHARE_ALL),                \
+      GRADIENT_IN(dresidual))                                                                      \
+    X(ln1_out, "ln1", BETWEEN(LAYERNORM, QKV), s->rows, s->n_embd, READ_ONCE(SHARE_LAYER),         \
+      GRADIENT_IN(dnorm))                                                                          \
+    X(qkv, "qkv", BETWEEN(QKV, ATTENTION), s->rows, shape_qkv(s), OWN(SHARE_LAYER),                \
+      GRADIENT_IN(dqkv))                                                                           \
+    X(qk_raw, "qk_raw", BETWEEN(QKV, ATTENTION), s->qk_norm ? s->rows : 0, shape_qk(s),            \
+      OWN(SHARE_LAYER), NO_GRADIENT)                                                               \
+    X(attention_out, "attention", BETWEEN(ATTENTION, ATTENTION_PROJECTION), s->rows, shape_q(s),   \
+      OWN(SHARE_LAYER), GRADIENT_IN(dnorm))                                                        \
+    X(attention_projection, "attention_projection", BETWEEN(ATTENTION_PROJECTION, LAYERNORM),      \
+      s->rows, s->n_embd, IN(branch, SHARE_LAYER), GRADIENT_IN(dbranch))                           \
+    X(residual_mid, "residual_mid", RESIDUAL_STREAM, s->rows, s->n_embd, OWN(SHARE_LAYER),         \
+      GRADIENT_IN(dresidual))                                                                      \
+    X(ln2_out, "ln2", BETWEEN(LAYERNORM, MLP_FC), s->rows, s->n_embd, READ_ONCE(SHARE_LAYER),      \
+      GRADIENT_IN(dnorm))                                                                          \
+    X(mlp_fc, "mlp_fc", BETWEEN(MLP_FC, GELU), s->rows, shape_hidden(s), OWN(SHARE_LAYER),         \
+      GRADIENT_IN(dhidden))                                                                        \
+    X(mlp_gelu, "gelu", BETWEEN(GELU, MLP_PROJECTION), s->rows, s->n_inner, READ_ONCE(SHARE_GELU), \
+      NO_GRADIENT)                                                                                 \
+    X(mlp_projection, "mlp_projection", BETWEEN(MLP_PROJECTION, LAYERNORM), s->rows, s->n_embd,    \
       IN(branch, SHARE_ALL), GRADIENT_IN(dbranch))
 
 /* The same, once per model. Logits exist for a chunk of rows at a time. */

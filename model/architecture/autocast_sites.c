@@ -11,14 +11,32 @@ static const struct {
 #undef X
 };
 
-#define WORD_LOWER(word) word,
-#define WORD_INPUT(word) word,
+#define WORD_LOWER(word)  word,
+#define WORD_LINEAR(word) word,
+#define WORD_INPUT(word)  word,
 #define WORD_FLOAT32(word)
 const char *const autocast_words[AUTOCAST_WORD_COUNT + 1] = {
 #define X(SITE, word, policy) WORD_##policy(word)
     AUTOCAST_SITES(X)
 #undef X
         NULL};
+
+#define LINEAR_LOWER(word)
+#define LINEAR_LINEAR(word) word,
+#define LINEAR_INPUT(word)
+#define LINEAR_FLOAT32(word)
+const char *const linear_words[LINEAR_COUNT + 1] = {
+#define X(SITE, word, policy) LINEAR_##policy(word)
+    AUTOCAST_SITES(X)
+#undef X
+        NULL};
+
+int linear_index(enum autocast_site site) {
+    int index = 0;
+    if (sites[site].policy != POLICY_LINEAR) return -1;
+    for (enum autocast_site i = 0; i < site; i++) index += sites[i].policy == POLICY_LINEAR;
+    return index;
+}
 
 const char *autocast_site_name(enum autocast_site site) {
     return sites[site].name;

@@ -12,7 +12,7 @@ enum autocast_site {
         AUTOCAST_SITE_COUNT
 };
 
-enum autocast_policy { POLICY_LOWER, POLICY_INPUT, POLICY_FLOAT32 };
+enum autocast_policy { POLICY_LOWER, POLICY_LINEAR, POLICY_INPUT, POLICY_FLOAT32 };
 
 const char *autocast_site_name(enum autocast_site site);
 enum autocast_policy autocast_site_policy(enum autocast_site site);
@@ -25,3 +25,11 @@ bool autocast_site_is_choice(enum autocast_site site);
 enum { AUTOCAST_WORD_COUNT = AUTOCAST_SITES(X) };
 #undef X
 extern const char *const autocast_words[AUTOCAST_WORD_COUNT + 1];
+
+/* Linear layers of a block, in the order of the sites; their names, which autocast.lower16 takes,
+ * ended by NULL; and the site of each. */
+#define X(SITE, word, policy) +(POLICY_##policy == POLICY_LINEAR)
+enum { LINEAR_COUNT = AUTOCAST_SITES(X) };
+#undef X
+extern const char *const linear_words[LINEAR_COUNT + 1];
+int linear_index(enum autocast_site site); /* -1: it is none */

@@ -27,12 +27,13 @@ enum {
     CONFIG_MICRO_TOKENS_MAX = 1 << 24, /* of a micro-batch */
 };
 
-/* A dtype by its number, or the choice of one. */
+/* A dtype by its number, linear layers with operands of 8 bits, or the choice of a dtype. */
 enum config_precision {
     CONFIG_PRECISION_FP32 = DTYPE_F32,
     CONFIG_PRECISION_FP16 = DTYPE_F16,
     CONFIG_PRECISION_BF16 = DTYPE_BF16,
-    CONFIG_PRECISION_AUTO = DTYPE_COUNT,
+    CONFIG_PRECISION_FP8 = DTYPE_COUNT,
+    CONFIG_PRECISION_AUTO,
 };
 enum config_device { CONFIG_DEVICE_AUTO, CONFIG_DEVICE_CPU, CONFIG_DEVICE_CUDA };
 enum config_preset {
@@ -54,6 +55,8 @@ enum config_schedule {
 enum config_dtype { CONFIG_DTYPE_FLOAT32, CONFIG_DTYPE_LOWER };
 enum config_moments { CONFIG_MOMENTS_FLOAT32, CONFIG_MOMENTS_BFLOAT16 };
 enum config_copy { CONFIG_COPY_AUTO, CONFIG_COPY_SPLIT, CONFIG_COPY_KEPT, CONFIG_COPY_CAST };
+enum config_recipe { CONFIG_RECIPE_TENSOR, CONFIG_RECIPE_DELAYED, CONFIG_RECIPE_ROW };
+enum config_format { CONFIG_FORMAT_HYBRID, CONFIG_FORMAT_E4M3 };
 enum config_recompute { CONFIG_RECOMPUTE_NONE, CONFIG_RECOMPUTE_GELU, CONFIG_RECOMPUTE_LAYER };
 enum config_shard { CONFIG_SHARD_OPTIMIZER, CONFIG_SHARD_NONE };
 enum config_resume { CONFIG_RESUME_NEVER, CONFIG_RESUME_AUTO };
@@ -113,8 +116,16 @@ struct config {
     struct {
         bool enabled;
         struct config_words float32; /* operations kept in float32 */
+        struct config_words lower16; /* linear layers kept in 16 bit in fp8 */
         enum config_dtype residual;
     } autocast;
+    struct {
+        enum config_recipe recipe;
+        enum config_format format;
+        bool power_of_two;
+        int64_t amax_history_length, margin;
+        bool require;
+    } fp8;
     struct {
         enum config_dtype dtype;
     } gradients;

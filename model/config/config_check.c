@@ -218,8 +218,7 @@ static int check_data(const struct config_check *check) {
                              micro, (int64_t)CONFIG_MICRO_TOKENS_MAX);
     if (c->train.batch_tokens % micro != 0)
         return config_refuse(check, "train.batch_tokens",
-                             "train.batch_tokens is %" PRId64
-                             ", no multiple of the %" PRId64
+                             "train.batch_tokens is %" PRId64 ", no multiple of the %" PRId64
                              " tokens of a micro-batch (train.micro_batch_size * data.seq_len).\n"
                              "Set it to %" PRId64 ", or choose another micro-batch.",
                              c->train.batch_tokens, micro,

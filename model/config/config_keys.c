@@ -12,8 +12,8 @@ static const char *const precision_words[] = {
 #define X(NAME, name, ...) name,
     DTYPES(X)
 #undef X
-        "auto",
-    NULL};
+        "fp8",
+    "auto", NULL};
 static const char *const device_words[] = {"auto", "cpu", "cuda", NULL};
 static const char *const preset_words[] = {"",
 #define X(NAME, name, ...) name,
@@ -31,6 +31,8 @@ static const char *const positions_words[] = {"learned", "rope", NULL};
 static const char *const rope_scaling_words[] = {"none", "llama3", NULL};
 static const char *const mlp_words[] = {"gelu", "swiglu", NULL};
 static const char *const bias_words[] = {"all", "qkv", "none", NULL};
+static const char *const recipe_words[] = {"tensor", "delayed", "row", NULL};
+static const char *const format_words[] = {"hybrid", "e4m3", NULL};
 static const char *const recompute_words[] = {"none", "gelu", "layer", NULL};
 static const char *const shard_words[] = {"optimizer", "none", NULL};
 static const char *const resume_words[] = {"never", "auto", NULL};
@@ -89,7 +91,8 @@ const struct config_option config_options[] = {
         precision, CONFIG_PRECISION_AUTO, precision_words,
         HELP(
             "Arithmetic of the run. auto takes bf16 where that is faster than fp32, else fp32 on a "
-            "CPU and fp16 on a GPU.")),
+            "CPU and fp16 on a GPU. fp8 is bf16 whose linear layers read 8 bits; auto never takes "
+            "it.")),
     ENUM(device, CONFIG_DEVICE_AUTO, device_words,
          HELP("Where to train. auto takes the GPU if there is one.")),
     INTEGER(seed, 1, 0, 9007199254740991.0,
@@ -215,8 +218,24 @@ const struct config_option config_options[] = {
             HELP("false computes in float32 everywhere, whatever the precision.")),
     LIST(autocast.float32, autocast_words,
          HELP("Operations that stay in float32 in a 16-bit run.")),
+    LIST(autocast.lower16, linear_words, HELP("Linear layers that stay in bf16 in an fp8 run.")),
     ENUM(autocast.residual, CONFIG_DTYPE_FLOAT32, dtype_words,
          HELP("Storage of the residual stream; lower = the 16-bit type of the run.")),
+
+    ENUM(fp8.recipe, CONFIG_RECIPE_TENSOR, recipe_words,
+         HELP("What the scale of 8-bit values is made of. tensor: the tensor itself; delayed: the "
+              "largest values of the steps before; row: each row of activations and each column of "
+              "weights.")),
+    ENUM(fp8.format, CONFIG_FORMAT_HYBRID, format_words,
+         HELP("hybrid: E4M3 in the forward pass, E5M2 for gradients; e4m3: E4M3 for all.")),
+    BOOLEAN(fp8.power_of_two, false, HELP("Whether scales are rounded down to powers of two.")),
+    INTEGER(fp8.amax_history_length, 1024, 1, 65536,
+            HELP("delayed only: the steps whose largest values count.")),
+    INTEGER(fp8.margin, 0, 0, 16,
+            HELP("delayed only: scales are divided by 2 to this power, so that values may grow.")),
+    BOOLEAN(fp8.require, false,
+            HELP("GPU only: true ends the run where there are no 8-bit matrix products; false "
+                 "computes the same numbers with bf16 products.")),
 
     ENUM(gradients.dtype, CONFIG_DTYPE_FLOAT32, dtype_words,
          HELP("Storage of weight gradients; lower = the 16-bit type of the run.")),
@@ -292,6 +311,7 @@ const struct config_block config_blocks[] = {
     {"train", "How long, and how much per step."},
     {"optimizer", "AdamW and its learning rate."},
     {"autocast", "What runs in 16 bit when precision is fp16 or bf16."},
+    {"fp8", "How linear layers are rounded to 8 bits; used with fp8 only."},
     {"gradients", "How gradients are stored."},
     {"weights", "How 16-bit weights are stored."},
     {"offload", "What is kept in memory of the host."},

@@ -50,11 +50,14 @@ static void print_value(FILE *out, const struct config *config,
     }
 }
 
+/* Blocks of one precision, in another, unless they were given. */
 static bool left_out(const struct config *config, int block) {
     bool scaled =
         config->precision == CONFIG_PRECISION_FP16 || config->precision == CONFIG_PRECISION_AUTO;
-    return block == config_block_index("loss_scale", 10) && !scaled &&
-           !config_given(config, "loss_scale");
+    bool rounded = config->precision == CONFIG_PRECISION_FP8;
+    return (block == config_block_index("loss_scale", 10) && !scaled &&
+            !config_given(config, "loss_scale")) ||
+           (block == config_block_index("fp8", 3) && !rounded && !config_given(config, "fp8"));
 }
 
 void config_print_json(FILE *out, const struct config *config) {

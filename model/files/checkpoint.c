@@ -9,6 +9,7 @@
 #include <stb/stb_ds.h>
 
 #include "model/files/checkpoint_directory.h"
+#include "model/files/checkpoint_history.h"
 #include "model/files/checkpoint_manifest.h"
 #include "model/files/checkpoint_tensors.h"
 #include "model/files/checkpoint_together.h"
@@ -91,12 +92,24 @@ static int write_tokenizer(const struct trainer *trainer, struct stored_file **f
     return end_text(file, &out, path, error);
 }
 
+/* The same on all ranks. */
+static int write_history(const struct trainer *trainer, struct stored_file **files,
+                         const char *directory, struct error *error) {
+    const struct quantization *quantization = &trainer->gpt.quantization;
+    char path[FILE_PATH_MAX];
+    if (quantization->history_length == 0) return 0;
+    struct stored_file *file = add_file(files, path, directory, checkpoint_history_name, error);
+    if (!file) return -1;
+    return checkpoint_write_history(quantization, path, &file->bytes, file->sha256, error);
+}
+
 /* What rank 0 writes for all. */
 static int write_model(const struct trainer *trainer, struct stored_file **files,
                        const char *directory, uint64_t limit, struct error *error) {
     const struct checkpoint_target model = {directory, checkpoint_model_stem, limit, files};
     if (checkpoint_write_weights(&trainer->gpt, &model, error)) return -1;
     if (write_configs(trainer, files, directory, error)) return -1;
+    if (write_history(trainer, files, directory, error)) return -1;
     return write_tokenizer(trainer, files, directory, error);
 }
 
@@ -243,7 +256,7 @@ static void load_state(struct trainer *trainer, const struct checkpoint_manifest
     const struct precision *precision = &trainer->gpt.precision;
     struct step_state *scaler = &trainer->state.scaler;
     trainer->state = manifest->state;
-    if (precision->lower != manifest->precision) {
+    if (precision_come_to(precision) != manifest->precision) {
         scaler->growth_tracker = 0;
         scaler->skipped_in_row = 0;
         scaler->at_floor = 0;
@@ -256,9 +269,9 @@ static void load_state(struct trainer *trainer, const struct checkpoint_manifest
 static void note_precision(const struct trainer *trainer,
                            const struct checkpoint_manifest *manifest, FILE *notes) {
     const struct precision *precision = &trainer->gpt.precision;
-    if (precision->lower == manifest->precision) return;
+    if (precision_come_to(precision) == manifest->precision) return;
     fprintf(notes, "precision: the checkpoint was trained in %s, training goes on in %s",
-            dtype_name(manifest->precision), dtype_name(precision->lower));
+            config_precision_name(manifest->precision), precision_name(precision));
     if (precision->scale_loss)
         fprintf(notes, "; the loss scale starts at loss_scale.init_scale, %g",
                 (double)trainer->state.scaler.loss_scale);
@@ -315,8 +328,8 @@ static cJSON *config_tree(const struct config *config) {
 
 static void note_settings(const struct trainer *trainer, const struct checkpoint_manifest *manifest,
                           FILE *notes) {
-    static const char *const blocks[] = {"data",     "train",     "optimizer",
-                                         "autocast", "gradients", "loss_scale"};
+    static const char *const blocks[] = {"data", "train",     "optimizer", "autocast",
+                                         "fp8",  "gradients", "loss_scale"};
     const struct config *config = trainer->config;
     cJSON *saved = cJSON_Parse(manifest->config), *now = config_tree(config);
     const cJSON *seed = json_member(saved, "seed");
@@ -343,6 +356,9 @@ int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, stru
     if (file_path_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
     if (checkpoint_manifest_open(&manifest, manifest_path, error)) return -1;
     int status = load_tensors(trainer, path, error);
+    if (status == 0)
+        status =
+            checkpoint_read_history(&trainer->gpt.quantization, path, manifest.state.step, error);
     if (status == 0) {
         load_state(trainer, &manifest);
         note_precision(trainer, &manifest, notes);

@@ -84,7 +84,7 @@ static int print_body(FILE *out, const struct trainer *trainer, const struct sto
             ",\n  \"grad_accum_steps\": %" PRId64 ",\n  \"seq_len\": %" PRId64
             ",\n  \"precision\": \"%s\",\n",
             config->seed, config->train.micro_batch_size, config->train.grad_accum_steps,
-            config->data.seq_len, dtype_name(trainer->gpt.precision.lower));
+            config->data.seq_len, precision_name(&trainer->gpt.precision));
     print_scaler(out, &state->scaler);
     if (print_config(out, config, error)) return -1;
     fputs("  \"files\": {", out);
@@ -174,10 +174,10 @@ static int read_state(const struct source *source, struct checkpoint_manifest *m
 
 static int read_precision(const struct source *source, struct checkpoint_manifest *manifest) {
     const cJSON *name = json_member(source->root, "precision");
-    int dtype = cJSON_IsString(name) ? dtype_named(name->valuestring) : -1;
-    if (dtype < 0) return lacks(source, "precision");
-    manifest->precision = (enum dtype)dtype;
-    return 0;
+    enum config_precision *precision = &manifest->precision;
+    for (*precision = 0; cJSON_IsString(name) && *precision < CONFIG_PRECISION_AUTO; ++*precision)
+        if (strcmp(name->valuestring, config_precision_name(*precision)) == 0) return 0;
+    return lacks(source, "precision");
 }
 
 static int read_file(const struct source *source, const cJSON *member, struct stored_file *file) {

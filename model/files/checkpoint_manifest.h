@@ -38,9 +38,9 @@ extern const char checkpoint_generation_name[];
 struct checkpoint_manifest {
     struct training_state state; /* of the scaler what a step does not set anew */
     int64_t next_sample;
-    enum dtype precision;      /* DTYPE_F32 unless the run had a lower precision */
-    struct stored_file *files; /* stb_ds array: those that it has, with plain names */
-    char *config;              /* JSON text, as printed by config_print_json but for indentation */
+    enum config_precision precision; /* what the run's came to: never auto */
+    struct stored_file *files;       /* stb_ds array: those that it has, with plain names */
+    char *config; /* JSON text, as printed by config_print_json but for indentation */
 };
 
 /* files: an stb_ds array of all other files. */

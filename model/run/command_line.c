@@ -130,7 +130,7 @@ static int read_precision(enum config_precision *out, const char *flag, const ch
         const char *name = config_precision_name(*out);
         if (strlen(name) == length && strncmp(name, text, length) == 0) return 0;
     }
-    return fail(error, "%s: \"%.*s\" is none of fp32, fp16, bf16", flag, (int)length, text);
+    return fail(error, "%s: \"%.*s\" is none of fp32, fp16, bf16, fp8", flag, (int)length, text);
 }
 
 static int read_precisions(struct command_line *line, const char *text, struct error *error) {
@@ -302,7 +302,7 @@ static int check(const struct command_line *line, struct error *error) {
         return fail(error, "--export takes no --set and no --device: it changes the dtype alone");
     if (line->command == COMMAND_EVAL && !line->data)
         return fail(error, "--eval needs --data GLOB, token shards made with ./prepare");
-    if (line->command == COMMAND_EXPORT && line->export_dtype == CONFIG_PRECISION_AUTO)
+    if (line->command == COMMAND_EXPORT && line->export_dtype >= CONFIG_PRECISION_FP8)
         return fail(error, "--export needs --dtype fp32, fp16 or bf16");
     return 0;
 }

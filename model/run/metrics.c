@@ -62,6 +62,9 @@ int metrics_step(struct metrics *metrics, const struct step_report *report, doub
     fprintf(file, ", \"skipped\": %s", report->skipped ? "true" : "false");
     print_number(file, "step_ms", step_ms, 6);
     print_number(file, "tokens_per_s", tokens_per_s, 6);
+    if (report->fp8)
+        fprintf(file, ", \"fp8_not_finite\": %" PRId32 ", \"fp8_zero\": %" PRId32,
+                report->fp8_not_finite, report->fp8_zero);
     fprintf(file, ", \"memory_bytes\": %" PRIu64 "}\n", memory_bytes);
     return finish_line(metrics, error);
 }

@@ -2,6 +2,8 @@
  *
  *   {"step", "tokens", "loss", "lr", "grad_norm", "loss_scale", "skipped", "step_ms",
  *    "tokens_per_s", "memory_bytes"}   after each step
+ *                                      in fp8 with "fp8_not_finite", "fp8_zero": roundings of that
+ *                                      step that met a value that is not finite, or only zeros
  *   {"step", "val_loss"}               after each validation
  *
  * fp32 values carry nine digits, enough to tell any two apart; what is not finite is null. */

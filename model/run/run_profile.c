@@ -17,7 +17,8 @@ enum { REPETITIONS_DEFAULT = 5 };
 /* A product as it was asked for; the tensors of the arguments lived on the stack of the caller. */
 struct product {
     struct tensor out, a, b;
-    bool transpose_a, transpose_b, accumulate;
+    const float *a_scales, *b_scales;
+    bool transpose_a, transpose_b, accumulate, scales_by_vector;
 };
 
 struct clock {
@@ -54,9 +55,12 @@ static void record(struct observer *observer, enum operation_id id, const void *
     struct product product = {*(args->gelu_in ? args->gelu_in : args->out),
                               *args->a,
                               *args->b,
+                              args->a_scales,
+                              args->b_scales,
                               args->transpose_a,
                               args->transpose_b,
-                              args->accumulate};
+                              args->accumulate,
+                              args->scales_by_vector};
     arrput(clock->products, product);
 }
 
@@ -70,8 +74,9 @@ static int step(struct trainer *trainer, const struct loader *loader, struct err
 static void replay(struct backend *be, const struct product *products) {
     for (ptrdiff_t i = 0; i < arrlen(products); i++) {
         const struct product *p = &products[i];
-        OP(be, matmul, .out = &p->out, .a = &p->a, .b = &p->b, .transpose_a = p->transpose_a,
-           .transpose_b = p->transpose_b, .accumulate = p->accumulate);
+        OP(be, matmul, .out = &p->out, .a = &p->a, .b = &p->b, .a_scales = p->a_scales,
+           .b_scales = p->b_scales, .transpose_a = p->transpose_a, .transpose_b = p->transpose_b,
+           .accumulate = p->accumulate, .scales_by_vector = p->scales_by_vector);
     }
 }
 
@@ -151,7 +156,7 @@ static int write_profile(const struct profile *profile, const struct trainer *tr
     const struct backend *be = trainer->be;
     if (file_path_join(path, folder, "profile.json", error)) return -1;
     cJSON *root = cJSON_CreateObject(), *parts = cJSON_CreateObject();
-    cJSON_AddStringToObject(root, "precision", dtype_name(trainer->gpt.precision.lower));
+    cJSON_AddStringToObject(root, "precision", precision_name(&trainer->gpt.precision));
     cJSON_AddStringToObject(root, "device", be->device.description);
     cJSON_AddNumberToObject(root, "threads", be->device.threads);
     cJSON_AddStringToObject(root, "library", be->device.library);
@@ -182,7 +187,7 @@ static int profile_run(const struct config *config, struct trainer *trainer,
     int repetitions = line->repetitions > 0 ? (int)line->repetitions : REPETITIONS_DEFAULT;
     if (profile_trainer(&profile, trainer, loader, repetitions, error)) return -1;
     printf("a step of %s in %s, medians of %d:\n", config->name,
-           dtype_name(trainer->gpt.precision.lower), repetitions);
+           precision_name(&trainer->gpt.precision), repetitions);
     profile_print(stdout, &profile);
     printf("%.0f tokens/s; the step takes %.3f times its bare products\n",
            profile.tokens / profile.step, profile.step / profile.products);

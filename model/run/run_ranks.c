@@ -167,9 +167,9 @@ int run_ranks_compare_plan(const struct ranks *ranks, const struct trainer *trai
     snprintf(text, sizeof text,
              "%s with masters of form %d, gradients in %s, %" PRId64
              " sums of squares%s%s%s%s %.*s",
-             dtype_name(precision->lower), (int)precision->masters,
-             dtype_name(precision->gradients), exchange->squares_count, alike ? ", " : "",
-             alike ? device->description : "", alike ? " " : "", alike ? device->library : "",
+             precision_name(precision), (int)precision->masters, dtype_name(precision->gradients),
+             exchange->squares_count, alike ? ", " : "", alike ? device->description : "",
+             alike ? " " : "", alike ? device->library : "",
              alike ? (int)strcspn(device->use, ",") : 0, device->use); /* the level, no threads */
     return compare_text(ranks, "how this rank trains", text, error);
 }

@@ -70,14 +70,14 @@ static void add_scratch(struct span **spans, const struct gpt *gpt) {
 
 /* Those with memory of their own in a layer, or of the model (layer -1). */
 static void add_own(struct span **spans, const struct gpt *gpt, const char *name, bool layered,
-                    size_t field, enum sharing shared) {
+                    size_t field, enum sharing shared, bool kept) {
     const struct activations *a = &gpt->activations;
     if (!layered) add_span(spans, name, tensor_at(a, field));
     for (int layer = 0; layered && layer < gpt->shape.n_layer; layer++) {
         const struct tensor *tensor = tensor_at(&a->layers[layer], field);
         bool first = tensor->data == tensor_at(a->layers, field)->data;
         if (layer == 0 || !first) add_span(spans, name, tensor);
-        if (layer > 0) cr_expect_eq(gpt->sharing >= shared, first, "%s", name);
+        if (layer > 0) cr_expect_eq(gpt->sharing >= shared || kept, first, "%s", name);
     }
 }
 
@@ -104,6 +104,22 @@ static void check_masters(struct span **spans, const struct gpt *gpt) {
     cr_expect_eq(gpt->memory.lower, lower);
 }
 
+/* Of fp8: inputs that are kept; of each kind the largest operand, for any linear layer; records. */
+static void add_quantized(struct span **spans, const struct gpt *gpt) {
+    const struct gpt_shape *s = &gpt->shape;
+    const struct quantization *q = &gpt->quantization;
+    int64_t wide = shape_hidden(s) > shape_qkv(s) ? shape_hidden(s) : shape_qkv(s);
+    int64_t inputs = s->n_inner > shape_q(s) ? s->n_inner : shape_q(s);
+    const int64_t bytes[] = {s->rows * (inputs > s->n_embd ? inputs : s->n_embd),
+                             s->n_embd * (wide > inputs ? wide : inputs), s->rows * wide};
+    for (int kind = 0; kind < QUANTIZED_KINDS; kind++)
+        add_span(spans, "8 bits", &(struct tensor){q->values[kind], DTYPE_E4M3, 1, {bytes[kind]}});
+    for (int64_t i = 0; i < s->n_layer * LINEAR_COUNT; i++)
+        if (q->keeps[i % LINEAR_COUNT]) add_span(spans, "kept", &q->kept[i].values);
+    struct tensor records = {q->records, DTYPE_F32, 1, {3 * quantization_count(q)}};
+    add_span(spans, "records", &records);
+}
+
 static void check_plan(const struct trainer *trainer) {
     const struct gpt *gpt = &trainer->gpt;
     const struct optimizer *optimizer = &trainer->optimizer;
@@ -123,9 +139,11 @@ static void check_plan(const struct trainer *trainer) {
     for (int i = 0; i < ACTIVATIONS_AND_STATISTICS; i++) {
         const struct activation *a = &activation_table[i];
         if (!a->memory)
-            add_own(&spans, gpt, a->name ? a->name : "statistics", a->layered, a->field, a->shared);
+            add_own(&spans, gpt, a->name ? a->name : "statistics", a->layered, a->field, a->shared,
+                    a->read_once && quantization_keeps(&gpt->quantization, a->reader));
     }
     if (gpt->has_cache) add_span(&spans, "cache", &gpt->cache);
+    if (gpt->quantization.be) add_quantized(&spans, gpt);
     size_t used = 0;
     for (ptrdiff_t i = 0; i < arrlen(spans); i++) used += (size_t)(spans[i].end - spans[i].begin);
     cr_expect_leq(used, m->activations);

@@ -35,7 +35,7 @@ static int load(struct subject *subject, struct trainer *trainer, const char *fr
     if (file_path_join(path, from, checkpoint_manifest_name, error)) return -1;
     if (!file_exists(path)) return checkpoint_load_weights(&trainer->gpt, from, error);
     if (checkpoint_manifest_open(&manifest, path, error)) return -1;
-    if (manifest.precision == DTYPE_F16) {
+    if (manifest.precision == CONFIG_PRECISION_FP16) {
         subject->loss_scale = manifest.state.scaler.loss_scale;
         subject->scale_of_run = true;
     }

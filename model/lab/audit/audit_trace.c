@@ -50,7 +50,8 @@ unsigned place_words(int place) {
     unsigned words = 0;
     if (a->residual) return 0;
     if (autocast_site_is_choice(a->writer)) words |= 1u << a->writer;
-    if (autocast_site_policy(a->reader) == POLICY_LOWER) words |= 1u << a->reader;
+    enum autocast_policy policy = autocast_site_policy(a->reader);
+    if (policy == POLICY_LOWER || policy == POLICY_LINEAR) words |= 1u << a->reader;
     return words;
 }
 

@@ -169,7 +169,7 @@ Test(config_errors, errors_of_values) {
         {NULL, "optimizer.lr=inf", {"optimizer.lr is inf"}},
         {NULL, "optimizer.lr=", {"optimizer.lr is empty"}},
         {NULL, "log.metrics=yes", {"log.metrics is yes", "true or false"}},
-        {NULL, "precision=fp8", {"precision is \"fp8\""}},
+        {NULL, "precision=fp4", {"precision is \"fp4\""}},
         {NULL, "precision=", {"precision is \"\""}},
         {NULL, "autocast.float32=gelu,", {"names \"\""}},
         {NULL, "autocast.float32=,", {"names \"\""}},

@@ -250,7 +250,8 @@ Test(command_line, eval_and_export_need_what_they_read) {
     refuse("--eval|--from|d|--data|x|--config|c", "--config");
     refuse("--export|o|--dtype|fp16", "--from DIR");
     refuse("--export|o|--from|d", "--dtype fp32");
-    refuse("--export|o|--from|d|--dtype|fp8", "fp32, fp16, bf16");
+    refuse("--export|o|--from|d|--dtype|fp8", "fp32, fp16 or bf16");
+    refuse("--export|o|--from|d|--dtype|fp4", "fp32, fp16, bf16");
     refuse("--export|o|--from|d|--dtype|auto", "fp32, fp16, bf16");
     refuse("--export|o|--from|d|--dtype|", "fp32, fp16, bf16");
     refuse("--export|o|--from|d|--dtype|fp16|--shard-size|0", "from 1e-06 to 1e+06");
@@ -266,7 +267,7 @@ Test(command_line, precisions) {
     refuse("--eval|--from|d|--data|x|--precision|fp32,", "\"\" is none of");
     refuse("--eval|--from|d|--data|x|--precision|,fp32", "\"\" is none of");
     refuse("--eval|--from|d|--data|x|--precision|fp3", "\"fp3\" is none of");
-    refuse("--eval|--from|d|--data|x|--precision|fp32,fp16,bf16,fp32", "at most 3");
+    refuse("--eval|--from|d|--data|x|--precision|fp32,fp16,bf16,fp8,fp32", "at most 4");
 }
 
 Test(command_line, one_command_at_a_time) {
