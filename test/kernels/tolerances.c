@@ -58,6 +58,9 @@ static const struct tolerance table[] = {
      * when they add (Fasi, Higham, Mikaitis, Pranesh 2021, 10.7717/peerj-cs.330): the errors of
      * partial sums add up. Simulated for K = 20000 with blocks of 8 and 16 terms: up to 15 u. */
     {"matmul_long", {32, 32, 32}, 1},
+    /* The two scales are multiplied, the sum by the result, and bias or output are added: one more
+     * rounding each. */
+    {"matmul_8_bit", {9, 9, 9}, 1},
     /* The product may be rounded to the output before it is multiplied by gelu', as two separate
      * operations would. */
     {"matmul_dgelu", {6, 6, 6}, 2},

@@ -1,0 +1,142 @@
+/* Products of 8-bit operands: exact values, scaled sums. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "data/base/random.h"
+#include "test/device.h"
+#include "test/kernels/check.h"
+#include "test/kernels/reference.h"
+
+enum epilogue { PLAIN, BIAS, ACCUMULATE, GELU, DGELU };
+
+struct product {
+    int64_t m, n, k;
+    enum dtype a, b, out;
+    bool transpose_a, transpose_b, by_vector;
+    enum epilogue epilogue;
+};
+
+/* Finite codes of all sizes, and what they are. */
+static struct tensor codes(struct check *c, enum dtype dtype, int64_t rows, int64_t columns,
+                           double **values) {
+    int64_t count = rows * columns;
+    uint8_t *bytes = malloc((size_t)count);
+    uint64_t stream = c->stream++;
+    *values = check_doubles(c, count);
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t bits = random_bits(9, stream, (uint64_t)i);
+        bytes[i] = (uint8_t)(bits % (dtype == DTYPE_E4M3 ? 0x70 : 0x44) | (bits >> 32 & 0x80));
+        (*values)[i] = (double)f32_from_f8(bytes[i], dtype);
+    }
+    struct tensor tensor = {
+        check_memory(c, CHECK_READ, bytes, (size_t)count), dtype, 2, {rows, columns}};
+    free(bytes);
+    return tensor;
+}
+
+static const float *scales(struct check *c, int64_t count, float **values) {
+    static float all[2][4096];
+    uint64_t stream = c->stream++;
+    *values = all[stream & 1];
+    cr_assert_leq(count, 4096);
+    for (int64_t i = 0; i < count; i++)
+        (*values)[i] = 0.01f + 0.1f * (float)random_uniform(9, stream, (uint64_t)i);
+    return check_memory(c, CHECK_READ, *values, (size_t)count * sizeof **values);
+}
+
+struct operands {
+    struct tensor a, b, out, bias, gelu_in, dgelu_in;
+    double *a_values, *b_values, *before;
+    float *a_scales, *b_scales;
+};
+
+static void verify(struct check *c, const struct product *p, const struct operands *o) {
+    double *expected = check_doubles(c, p->m * p->n), *size = check_doubles(c, p->m * p->n);
+    const double *bias = o->bias.data ? check_read(c, &o->bias) : NULL;
+    for (int64_t i = 0; i < p->m * p->n; i++) {
+        int64_t row = i / p->n, column = i % p->n;
+        double sum = 0, all = 0;
+        for (int64_t l = 0; l < p->k; l++) {
+            double x = o->a_values[p->transpose_a ? l * p->m + row : row * p->k + l];
+            double y = o->b_values[p->transpose_b ? column * p->k + l : l * p->n + column];
+            sum += x * y, all += fabs(x * y);
+        }
+        double scale = (double)o->a_scales[p->by_vector ? row : 0] *
+                       (double)o->b_scales[p->by_vector ? column : 0];
+        double added = bias ? bias[column] : o->before ? o->before[i] : 0;
+        expected[i] = sum * scale + added;
+        size[i] = all * scale + fabs(added);
+    }
+    if (p->epilogue == GELU) {
+        check_close(c, "matmul_8_bit", &o->gelu_in, expected, size);
+        const double *x = check_read(c, &o->gelu_in);
+        for (int64_t i = 0; i < p->m * p->n; i++) expected[i] = reference_gelu(x[i]);
+        check_close(c, "gelu_forward", &o->out, expected, x);
+        return;
+    }
+    const double *x = p->epilogue == DGELU ? check_read(c, &o->dgelu_in) : NULL;
+    for (int64_t i = 0; x && i < p->m * p->n; i++) {
+        expected[i] *= reference_gelu_derivative(x[i]);
+        size[i] *= reference_gelu_sensitivity(x[i]);
+    }
+    check_close(c, x ? "matmul_dgelu" : "matmul_8_bit", &o->out, expected, size);
+}
+
+static void body(struct check *c, const void *given) {
+    const struct product *p = given;
+    struct operands o = {0};
+    bool sums = p->epilogue == ACCUMULATE;
+    o.a = codes(c, p->a, p->transpose_a ? p->k : p->m, p->transpose_a ? p->m : p->k, &o.a_values);
+    o.b = codes(c, p->b, p->transpose_b ? p->n : p->k, p->transpose_b ? p->k : p->n, &o.b_values);
+    const float *a_scales = scales(c, p->by_vector ? p->m : 1, &o.a_scales);
+    const float *b_scales = scales(c, p->by_vector ? p->n : 1, &o.b_scales);
+    o.out = sums ? check_sum(c, p->out, p->m, p->n) : check_output(c, p->out, p->m, p->n);
+    if (sums) o.before = check_read(c, &o.out);
+    if (p->epilogue == BIAS || p->epilogue == GELU) o.bias = check_normal(c, DTYPE_F32, p->n, 0, 1);
+    if (p->epilogue == GELU) o.gelu_in = check_output(c, p->out, p->m, p->n);
+    if (p->epilogue == DGELU) o.dgelu_in = check_normal(c, p->out, p->m, p->n, 1.5);
+    CHECK_OP(c, matmul, .out = &o.out, .a = &o.a, .b = &o.b, .a_scales = a_scales,
+             .b_scales = b_scales, .bias = o.bias.data ? &o.bias : NULL,
+             .gelu_in = o.gelu_in.data ? &o.gelu_in : NULL,
+             .dgelu_in = o.dgelu_in.data ? &o.dgelu_in : NULL, .transpose_a = p->transpose_a,
+             .transpose_b = p->transpose_b, .accumulate = sums, .scales_by_vector = p->by_vector);
+    if (c->verify) verify(c, p, &o);
+}
+
+static void each_type(int64_t m, int64_t n, int64_t k, enum epilogue epilogue) {
+    static const enum dtype types[][3] = {{DTYPE_E4M3, DTYPE_E4M3, DTYPE_BF16},
+                                          {DTYPE_E5M2, DTYPE_E4M3, DTYPE_BF16},
+                                          {DTYPE_E4M3, DTYPE_E5M2, DTYPE_F32}};
+    for (int t = 0; t < 3; t++)
+        for (int variant = 0; variant < 8; variant++) {
+            struct product p = {m,           n,           k,           types[t][0], types[t][1],
+                                types[t][2], variant & 1, variant & 2, variant & 4, epilogue};
+            check_products(body, &p);
+        }
+}
+
+Test(matmul_8_bit, shapes) {
+    each_type(1, 1, 1, PLAIN);
+    each_type(33, 50, 72, PLAIN);
+    each_type(64, 48, 128, PLAIN);
+}
+
+Test(matmul_8_bit, epilogues) {
+    each_type(77, 72, 40, BIAS);
+    each_type(40, 72, 77, ACCUMULATE);
+    each_type(26, 40, 37, GELU);
+    each_type(26, 40, 37, DGELU);
+}
+
+/* Two panels each of the CPU's: of rows, columns and sums. */
+Test(matmul_8_bit, panels) {
+    const struct product products[] = {
+        {50021, 19, 26, DTYPE_E4M3, DTYPE_E5M2, DTYPE_F32, true, true, false, ACCUMULATE},
+        {19, 50021, 26, DTYPE_E4M3, DTYPE_E4M3, DTYPE_BF16, false, false, false, BIAS},
+        {19, 26, 50021, DTYPE_E4M3, DTYPE_E4M3, DTYPE_BF16, false, true, true, GELU},
+    };
+    if (test_device() != DEVICE_CPU) cr_skip_test("panels are the CPU's");
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++)
+        check_products(body, &products[i]);
+}

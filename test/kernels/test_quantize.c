@@ -1,0 +1,252 @@
+/* Rounding to 8 bits with scales, and the end of a step of it. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "test/kernels/check.h"
+
+enum plant { NOTHING, ZEROS, INFINITE, TINY, ZERO_ROW };
+
+struct shape {
+    int64_t rows, columns;
+    enum dtype in, out;
+    enum quantize_by by;
+    bool power_of_two, sums;
+    enum plant plant;
+    float amax; /* handed in; 0: none, negative: a zero is */
+};
+
+static double *planted(struct check *c, const struct shape *s) {
+    struct tensor random = check_normal(c, s->in, s->rows, s->columns, 0.7);
+    double *values = check_read(c, &random);
+    int64_t count = s->rows * s->columns;
+    for (int64_t i = 0; i < count; i++) {
+        if (s->plant == ZEROS || (s->plant == ZERO_ROW && i / s->columns == s->rows / 2))
+            values[i] = i & 1 ? -0.0 : 0.0;
+        if (s->plant == TINY) values[i] = check_round(ldexp(values[i], -130), s->in);
+    }
+    if (s->plant == INFINITE) {
+        values[0] = INFINITY;
+        values[count / 2] = NAN;
+        values[count - 1] = -INFINITY;
+    }
+    return values;
+}
+
+static int64_t group_of(const struct shape *s, int64_t i) {
+    if (s->by == QUANTIZE_WHOLE) return 0;
+    return s->by == QUANTIZE_ROWS ? i / s->columns : i % s->columns;
+}
+
+static int64_t groups_of(const struct shape *s) {
+    return s->by == QUANTIZE_WHOLE ? 1 : s->by == QUANTIZE_ROWS ? s->rows : s->columns;
+}
+
+/* The rule of struct quantize_args, in the arithmetic that it names. */
+static float factor_of(const struct shape *s, double amax) {
+    float max = s->out == DTYPE_E4M3 ? 448.0f : 57344.0f;
+    float factor = amax > 0 ? max / (float)amax : 1.0f;
+    if (factor > 0x1p126f) factor = 0x1p126f;
+    return s->power_of_two ? ldexpf(1, ilogbf(factor)) : factor;
+}
+
+static uint8_t code_of(double value, float factor, enum dtype dtype) {
+    float product = (float)value * factor, max = dtype == DTYPE_E4M3 ? 448.0f : 57344.0f;
+    if (isfinite(value) && fabsf(product) > max) product = copysignf(max, product);
+    if (isinf(value)) product = (float)value;
+    return f8_from_f32(product, dtype);
+}
+
+static void verify(const struct shape *s, const double *values, const uint8_t *codes,
+                   const float *scales, const struct quantize_record *record) {
+    int64_t count = s->rows * s->columns, groups = groups_of(s);
+    double amax[512] = {0}, largest = 0;
+    bool bad = false;
+    cr_assert_leq(groups, 512);
+    for (int64_t i = 0; i < count; i++) {
+        double *group = &amax[group_of(s, i)];
+        if (!isfinite(values[i])) bad = true;
+        else if (fabs(values[i]) > *group) *group = fabs(values[i]);
+        largest = fmax(largest, *group);
+    }
+    cr_expect_eq(record->amax, fmaxf((float)largest, 0.125f));
+    cr_expect_eq(record->not_finite, 5 + bad);
+    cr_expect_eq(record->zero, 7 + (largest == 0 && !bad));
+    for (int64_t group = 0; group < groups; group++) {
+        float factor = factor_of(s, s->amax > 0 ? (double)s->amax : amax[group]);
+        cr_assert_eq(scales[group], 1 / factor, "scale %d is %a, not %a", (int)group,
+                     (double)scales[group], (double)(1 / factor));
+    }
+    for (int64_t i = 0; i < count; i++) {
+        double own = s->amax > 0 ? (double)s->amax : amax[group_of(s, i)];
+        uint8_t wanted = code_of(values[i], factor_of(s, own), s->out);
+        cr_assert_eq(codes[i], wanted, "%a became 0x%02x, not 0x%02x", values[i], codes[i], wanted);
+    }
+}
+
+static void body(struct check *c, const void *given) {
+    const struct shape *s = given;
+    int64_t count = s->rows * s->columns;
+    size_t bytes = (size_t)groups_of(s) * sizeof(float);
+    const struct quantize_record before = {0.125f, 5, 7};
+    float amax = s->amax > 0 ? s->amax : 0;
+    double *values = planted(c, s);
+    struct tensor in = check_tensor(c, CHECK_READ, s->in, s->rows, s->columns, values);
+    struct tensor out = {
+        check_memory(c, CHECK_WRITE, NULL, (size_t)count), s->out, 2, {s->rows, s->columns}};
+    struct tensor dbias = {0};
+    double *sums = NULL;
+    if (s->sums) {
+        dbias = check_sum(c, DTYPE_F32, s->columns, 0);
+        sums = check_read(c, &dbias);
+    }
+    float *scales = check_memory(c, CHECK_WRITE, NULL, bytes);
+    struct quantize_record *record = check_memory(c, CHECK_WRITE, &before, sizeof before);
+    const float *handed = s->amax == 0 ? NULL : check_memory(c, CHECK_READ, &amax, sizeof amax);
+    CHECK_OP(c, quantize, .out = &out, .scales = scales, .in = &in, .amax = handed,
+             .record = record, .dbias = s->sums ? &dbias : NULL, .by = s->by,
+             .power_of_two = s->power_of_two);
+    if (!c->verify) return;
+    uint8_t *codes = malloc((size_t)count);
+    float *found = malloc(bytes);
+    struct quantize_record after;
+    backend_download(&c->be, codes, out.data, (size_t)count);
+    backend_download(&c->be, found, scales, bytes);
+    backend_download(&c->be, &after, record, sizeof after);
+    verify(s, values, codes, found, &after);
+    double *sizes = check_doubles(c, s->columns);
+    for (int64_t i = 0; s->sums && i < count; i++) {
+        sums[i % s->columns] += values[i];
+        sizes[i % s->columns] += fabs(values[i]);
+    }
+    if (s->sums) check_close(c, "column_sums", &dbias, sums, sizes);
+    free(codes);
+    free(found);
+}
+
+Test(quantize, shapes_and_scales) {
+    static const int64_t sizes[][2] = {{1, 1}, {77, 72}, {33, 50}, {64, 512}, {300, 40}, {3, 500}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int by = 0; by < 3; by++)
+            for (int variant = 0; variant < 8; variant++) {
+                struct shape s = {sizes[i][0],
+                                  sizes[i][1],
+                                  DTYPE_BF16,
+                                  variant & 1 ? DTYPE_E5M2 : DTYPE_E4M3,
+                                  (enum quantize_by)by,
+                                  variant & 2,
+                                  variant & 4,
+                                  NOTHING,
+                                  0};
+                check_everywhere(body, &s);
+            }
+}
+
+Test(quantize, other_dtypes) {
+    for (int by = 0; by < 3; by++)
+        for (int variant = 0; variant < 4; variant++) {
+            struct shape s = {37,
+                              72,
+                              variant & 1 ? DTYPE_F32 : DTYPE_F16,
+                              variant & 2 ? DTYPE_E5M2 : DTYPE_E4M3,
+                              (enum quantize_by)by,
+                              false,
+                              true,
+                              NOTHING,
+                              0};
+            check_everywhere(body, &s);
+        }
+}
+
+/* Zeros keep their signs; what is not finite is counted, and stays; the smallest numbers do not
+ * overflow their scale. */
+Test(quantize, special_values) {
+    for (int plant = ZEROS; plant <= ZERO_ROW; plant++)
+        for (int by = 0; by < 3; by++)
+            for (int variant = 0; variant < 4; variant++) {
+                struct shape s = {21,
+                                  40,
+                                  DTYPE_BF16,
+                                  variant & 1 ? DTYPE_E5M2 : DTYPE_E4M3,
+                                  (enum quantize_by)by,
+                                  variant & 2,
+                                  false,
+                                  (enum plant)plant,
+                                  0};
+                check_everywhere(body, &s);
+            }
+}
+
+/* Larger values than expected saturate, even where the product with the scale overflows; 0 means
+ * that nothing is known. */
+Test(quantize, an_amax_that_is_handed_in) {
+    static const float amaxes[] = {-1, 1e-30f, 0.3f, 5, 1e30f};
+    for (size_t i = 0; i < sizeof amaxes / sizeof *amaxes; i++)
+        for (int plant = 0; plant < ZERO_ROW; plant++) {
+            struct shape s = {21,
+                              40,
+                              DTYPE_BF16,
+                              i & 1 ? DTYPE_E5M2 : DTYPE_E4M3,
+                              QUANTIZE_WHOLE,
+                              false,
+                              false,
+                              (enum plant)plant,
+                              amaxes[i]};
+            check_everywhere(body, &s);
+        }
+}
+
+/* ---- quantize_history */
+
+enum { RANKS = 3, EACH = 300, TENSORS = 290, LENGTH = 4, AT = 2 };
+
+static void history_body(struct check *c, const void *given) {
+    static struct quantize_record records[RANKS * EACH];
+    static float history[LENGTH * TENSORS], expected[LENGTH * TENSORS], got[TENSORS];
+    const struct step_state zero = {.loss = 3, .fp8_not_finite = 99, .fp8_zero = 99};
+    bool keeps = *(const bool *)given;
+    int32_t not_finite = 0, zeros = 0;
+    for (int i = 0; i < RANKS * EACH; i++) {
+        records[i] = (struct quantize_record){(float)(i * 37 % 101), i % 3 == 0, i % 5 == 0};
+        if (i % EACH >= TENSORS) records[i].not_finite = 1000; /* nobody's */
+        else not_finite += records[i].not_finite, zeros += records[i].zero;
+    }
+    for (int i = 0; i < LENGTH * TENSORS; i++) history[i] = (float)(i * 53 % 97);
+    struct step_state *state = check_memory(c, CHECK_WRITE, &zero, sizeof zero);
+    const struct quantize_record *seen = check_memory(c, CHECK_READ, records, sizeof records);
+    float *amax = check_memory(c, CHECK_WRITE, NULL, sizeof got);
+    float *kept = check_memory(c, CHECK_WRITE, history, sizeof history);
+    CHECK_OP(c, quantize_history, .state = state, .amax = keeps ? amax : NULL,
+             .history = keeps ? kept : NULL, .records = seen, .ranks = RANKS, .each = EACH,
+             .count = TENSORS, .length = LENGTH, .at = AT, .margin = 4);
+    struct step_state after;
+    backend_download(&c->be, &after, state, sizeof after);
+    cr_expect_eq(after.fp8_not_finite, not_finite);
+    cr_expect_eq(after.fp8_zero, zeros);
+    cr_expect_eq(after.loss, 3);
+    if (!keeps) return;
+    memcpy(expected, history, sizeof expected);
+    for (int i = 0; i < TENSORS; i++) {
+        float largest = 0;
+        for (int rank = 0; rank < RANKS; rank++)
+            largest = fmaxf(largest, records[rank * EACH + i].amax);
+        expected[AT * TENSORS + i] = largest;
+    }
+    backend_download(&c->be, history, kept, sizeof history);
+    backend_download(&c->be, got, amax, sizeof got);
+    cr_expect_arr_eq(history, expected, sizeof history);
+    for (int i = 0; i < TENSORS; i++) {
+        float largest = 0;
+        for (int row = 0; row < LENGTH; row++)
+            largest = fmaxf(largest, expected[row * TENSORS + i]);
+        cr_expect_eq(got[i], 4 * largest, "%d", i);
+    }
+}
+
+Test(quantize, history_of_all_ranks) {
+    for (int keeps = 0; keeps < 2; keeps++) {
+        bool given = keeps;
+        check_everywhere(history_body, &given);
+    }
+}
