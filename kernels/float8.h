@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "kernels/rounding.h" /* ON_HOST_AND_DEVICE */
+#include "kernels/host_device.h"
 
 static ON_HOST_AND_DEVICE uint32_t f8_bits(float value) {
     uint32_t bits;

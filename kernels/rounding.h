@@ -17,13 +17,7 @@
 #include <stdint.h>
 
 #include "kernels/dtype.h"
-
-/* Both backends compute these, so they are in a header that C and CUDA read. */
-#ifdef __CUDACC__
-#define ON_HOST_AND_DEVICE __host__ __device__ __forceinline__
-#else
-#define ON_HOST_AND_DEVICE inline
-#endif
+#include "kernels/host_device.h"
 
 /* Of the master with these fp32 bits: the nearest bf16, ties away from zero, since half of the last
  * bit kept is added to the magnitude; what is left, which is the lower half as a signed number; and
