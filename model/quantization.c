@@ -94,6 +94,10 @@ static int64_t records_each(const struct quantization *quantization) {
     return ranks_of(quantization) > 1 ? round_up(count, RANKS_ALIGNMENT) : count;
 }
 
+int64_t quantization_records(const struct quantization *quantization) {
+    return quantization->be ? ranks_of(quantization) * records_each(quantization) : 0;
+}
+
 void quantization_carve(struct quantization *quantization, struct arena *arena,
                         const struct gpt_shape *shape) {
     struct quantization *q = quantization;
@@ -102,7 +106,7 @@ void quantization_carve(struct quantization *quantization, struct arena *arena,
     int64_t count = quantization_count(q);
     find_bounds(bounds, shape);
     /* In the same places for any batch: they last. */
-    q->records = arena_take(arena, (size_t)(ranks_of(q) * records_each(q)) * sizeof *q->records);
+    q->records = arena_take(arena, (size_t)quantization_records(q) * sizeof *q->records);
     if (q->history_length) {
         q->amax = arena_take(arena, (size_t)count * sizeof *q->amax);
         q->history = arena_take(arena, (size_t)(q->history_length * count) * sizeof *q->history);
@@ -136,7 +140,7 @@ void quantization_clear(const struct quantization *quantization) {
     size_t count = q->be ? (size_t)quantization_count(q) : 0;
     if (!q->be) return;
     OP(q->be, clear, .data = q->records,
-       .bytes = (size_t)(ranks_of(q) * records_each(q)) * sizeof *q->records);
+       .bytes = (size_t)quantization_records(q) * sizeof *q->records);
     if (!q->history_length) return;
     OP(q->be, clear, .data = q->amax, .bytes = count * sizeof *q->amax);
     OP(q->be, clear, .data = q->history,
@@ -222,7 +226,7 @@ void quantization_end_step(const struct quantization *quantization, struct step_
     int64_t each = records_each(q);
     if (ranks_of(q) > 1 && !backend_plans(q->be))
         collectives_wait(
-            c, collectives_all_gather(c, q->records, sizeof *q->records, ranks_of(q) * each));
+            c, collectives_all_gather(c, q->records, sizeof *q->records, quantization_records(q)));
     OP(q->be, quantize_history, .state = state, .amax = q->amax, .history = q->history,
        .records = q->records, .ranks = ranks_of(q), .each = each, .count = quantization_count(q),
        .length = q->history_length, .at = q->history_length ? step % q->history_length : 0,

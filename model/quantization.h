@@ -96,6 +96,9 @@ static inline bool quantization_by_vector(const struct quantization *quantizatio
     return quantization->recipe == CONFIG_RECIPE_ROW;
 }
 
+/* Records of all ranks. */
+int64_t quantization_records(const struct quantization *quantization);
+
 /* How many tensors have records, and where that of a tensor is among them. */
 int64_t quantization_count(const struct quantization *quantization);
 int64_t quantization_place(const struct quantization *quantization, enum quantized kind,

@@ -34,10 +34,11 @@ static void begin_step(struct trainer *trainer) {
     OP(trainer->be, clear, .data = &trainer->optimizer.state->loss, .bytes = sizeof(float));
 }
 
+/* Records of other ranks come before the weights, which nobody waits for. */
 static void end_step(struct trainer *trainer) {
-    optimizer_step(&trainer->optimizer, trainer->state.step);
     quantization_end_step(&trainer->gpt.quantization, trainer->optimizer.state,
                           trainer->state.step);
+    optimizer_step(&trainer->optimizer, trainer->state.step);
 }
 
 /* Walks every operation of a step with the plan table: the first micro-batch and, as its products

@@ -28,9 +28,11 @@ static float *decoded_logits(struct gpt *gpt, const int32_t *tokens, int64_t fir
 }
 
 /* Sums in another order: 2^-24 in fp32, but a 16-bit value on its way may round to the neighbour,
- * 2^-8 or 2^-11 of it, in each of a few places; relative to the largest logit. */
+ * 2^-8 or 2^-11 of it, in each of a few places; relative to the largest logit. In fp8, 2^-4 of it.
+ */
 static double cache_tolerance(enum config_precision precision) {
     if (precision == CONFIG_PRECISION_FP32) return 1e-5;
+    if (precision == CONFIG_PRECISION_FP8) return 4.0 / 16;
     return precision == CONFIG_PRECISION_BF16 ? 4.0 / 256 : 4.0 / 2048;
 }
 
@@ -39,6 +41,8 @@ static void check_cache(enum config_precision precision, int family) {
     struct gpt gpt;
     int32_t tokens[RIG_LENGTH];
     rig_config(&rig.config, precision);
+    rig.config.fp8.recipe =
+        CONFIG_RECIPE_ROW; /* others' scales depend on how many rows there are */
     set_family(&rig.config, family);
     open_sampler(&rig, &gpt);
     for (int i = 0; i < RIG_LENGTH; i++) tokens[i] = i * 11 % RIG_VOCABULARY;

@@ -65,9 +65,11 @@ static void list_loads(struct rank_step *step, const struct optimizer *optimizer
             sent(ranks, tensor_count(&exchange->embedded), dtype_bytes(exchange->residual)) +
             sent(ranks, tensor_count(&exchange->tokens), sizeof(int32_t));
     }
-    step->sum_messages = 2;
+    step->sum_messages = optimizer->gpt->quantization.be ? 3 : 2;
     step->sum_bytes = sent(ranks, ranks * exchange->squares_count, sizeof *exchange->squares) +
-                      sent(ranks, exchange->losses_count, sizeof *exchange->losses);
+                      sent(ranks, exchange->losses_count, sizeof *exchange->losses) +
+                      sent(ranks, quantization_records(&optimizer->gpt->quantization),
+                           sizeof(struct quantize_record));
 }
 
 /* ---- what is computed: products and attention */
