@@ -1,4 +1,4 @@
-/* The two formats of 8 bits, for vectorized loops: no branch, no table.
+/* The two formats of 8 bits, for vectorized loops and GPUs: no branch, no table.
  *
  *            sign exponent fraction  bias  largest  smallest normal, subnormal  not finite
  *     E4M3   1    4        3         7     448      2^-6   2^-9                 NaN: all ones
@@ -57,4 +57,11 @@ static ON_HOST_AND_DEVICE uint32_t f8_round(float value, float scale, bool e4m3)
     uint32_t bad = e4m3 || original > 0x7f800000 ? 0x7f : 0x7c;
     code = original >= 0x7f800000 ? bad : code;
     return code | (bits >> 24 & 0x80);
+}
+
+/* What values are multiplied by before they are rounded, see quantize in kernels/kernels.h. */
+static ON_HOST_AND_DEVICE float f8_scale(float amax, bool e4m3, bool power_of_two) {
+    float scale = amax > 0 ? f8_max(e4m3) / amax : 1.0f;
+    if (scale > 0x1p126f) scale = 0x1p126f;
+    return power_of_two ? f8_float(f8_bits(scale) & 0x7f800000) : scale;
 }

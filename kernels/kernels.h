@@ -124,6 +124,7 @@ struct matmul_args {
     const float *b_scales;         /* the same: [1]; [N] if by_vector */
     bool transpose_a, transpose_b, accumulate, sums_of_a;
     bool scales_by_vector;
+    bool fast_accumulation; /* of 8-bit operands on tensor cores: sums of fewer bits, sooner */
 };
 
 /* Whether operands have scales, which may be NULL while planning. */

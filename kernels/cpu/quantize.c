@@ -62,9 +62,7 @@ static struct magnitude magnitude_of(const struct tensor *in, int64_t at, int64_
 }
 
 static float scale_of(float amax, const struct quantize_args *args) {
-    float scale = amax > 0 ? dtype_f8_max(args->out->dtype) / amax : 1;
-    if (scale > 0x1p126f) scale = 0x1p126f;
-    return args->power_of_two ? f8_float(f8_bits(scale) & 0x7f800000) : scale;
+    return f8_scale(amax, args->out->dtype == DTYPE_E4M3, args->power_of_two);
 }
 
 static void store(const struct quantize_args *args, int64_t at, int64_t count, float scale) {

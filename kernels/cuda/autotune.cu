@@ -1,9 +1,9 @@
 /* Choosing algorithms by the clock, and remembering the choice: two algorithms add in different
  * orders, so a run that is resumed must take those it began with to give the same bits.
  *
- *     mantissa algorithms, format 1, cublasLt 130100, NVIDIA H200
- *     in=bf16 out=bf16 m=1024 n=768 k=3072 transpose=00 accumulate=0 tf32=0 epilogue=bias
- *         algorithm=(128 digits, on the same line)
+ *     mantissa algorithms, format 2, cublasLt 130100, NVIDIA H200
+ *     a=bf16 b=bf16 out=bf16 m=1024 n=768 k=3072 transpose=00 accumulate=0 tf32=0 fast=0 scaled=0
+ *         epilogue=bias algorithm=(128 digits, on the same line)
  */
 #include "kernels/cuda/plain_c.h"
 #include "kernels/cuda/products.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARM_UPS = 2, TIMED_RUNS = 5, FORMAT = 1, LINE_BYTES = 512 };
+enum { WARM_UPS = 2, TIMED_RUNS = 5, FORMAT = 2, LINE_BYTES = 512 };
 enum { ALGORITHM_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
 
 static const char MAGIC[] = "mantissa algorithms, format ";
@@ -23,16 +23,16 @@ static const char *const epilogue_names[EPILOGUES] = {"none",      "bias",  "gel
 
 /* ---- timing */
 
-struct operands {
-    void *out, *a, *b, *vector, *aux, *workspace;
-};
-
-static size_t place(struct operands *operands, const struct product_key *key,
+static size_t place(struct product_memory *operands, const struct product_key *key,
                     size_t workspace_bytes, void *memory) {
     struct arena arena = {(char *)memory, 0, SIZE_MAX};
-    size_t in = dtype_bytes((enum dtype)key->in), out = dtype_bytes((enum dtype)key->out);
-    operands->a = arena_take(&arena, (size_t)(key->m * key->k) * in);
-    operands->b = arena_take(&arena, (size_t)(key->k * key->n) * in);
+    size_t out = dtype_bytes((enum dtype)key->out);
+    operands->a =
+        arena_take(&arena, (size_t)(key->m * key->k) * dtype_bytes((enum dtype)key->a_in));
+    operands->b =
+        arena_take(&arena, (size_t)(key->k * key->n) * dtype_bytes((enum dtype)key->b_in));
+    operands->a_scale = (const float *)arena_take(&arena, sizeof(float));
+    operands->b_scale = (const float *)arena_take(&arena, sizeof(float));
     operands->out = arena_take(&arena, (size_t)(key->m * key->n) * out);
     operands->aux = arena_take(&arena, (size_t)(key->m * key->n) * out);
     operands->vector = arena_take(&arena, (size_t)key->n * out);
@@ -47,11 +47,10 @@ static int by_value(const void *a, const void *b) {
 
 /* The median of some runs, in milliseconds; infinite if the algorithm fails. */
 static float time_product(const struct cuda_products *products, const struct cuda_product *product,
-                          const struct operands *o, const cudaEvent_t event[2]) {
+                          const struct product_memory *o, const cudaEvent_t event[2]) {
     float times[TIMED_RUNS];
     for (int run = -WARM_UPS; run < TIMED_RUNS; run++) {
-        if (cudaEventRecord(event[0], products->stream) ||
-            product_run(products, product, o->out, o->a, o->b, o->vector, o->aux, o->workspace) ||
+        if (cudaEventRecord(event[0], products->stream) || product_run(products, product, o) ||
             cudaEventRecord(event[1], products->stream) || cudaEventSynchronize(event[1]))
             return INFINITY;
         if (run >= 0 && cudaEventElapsedTime(&times[run], event[0], event[1])) return INFINITY;
@@ -61,7 +60,7 @@ static float time_product(const struct cuda_products *products, const struct cud
 }
 
 static int fastest(const struct cuda_products *products, struct cuda_product *product,
-                   const struct operands *operands,
+                   const struct product_memory *operands,
                    const cublasLtMatmulHeuristicResult_t *algorithms, int count,
                    const cudaEvent_t event[2]) {
     int best = 0;
@@ -80,7 +79,7 @@ static int fastest(const struct cuda_products *products, struct cuda_product *pr
 
 int product_tune(struct cuda_products *products, struct cuda_product *product,
                  const cublasLtMatmulHeuristicResult_t *algorithms, int count) {
-    struct operands operands;
+    struct product_memory operands;
     size_t workspace_bytes = 0;
     void *memory = NULL;
     cudaEvent_t event[2] = {NULL, NULL};
@@ -92,7 +91,8 @@ int product_tune(struct cuda_products *products, struct cuda_product *product,
     bool ready = count > 1 && !cudaMalloc(&memory, bytes) && !cudaEventCreate(&event[0]) &&
                  !cudaEventCreate(&event[1]);
     if (ready) {
-        /* Zeros would flatter: 0x3c3c is 0.01 in bf16 and fp32, and 1.06 in fp16. */
+        /* Zeros would flatter: 0x3c3c is 0.01 in bf16 and fp32, and 1.06 in fp16; 0x3c is 1.5
+         * in E4M3 and 1 in E5M2. */
         place(&operands, &product->key, workspace_bytes, memory);
         cudaMemsetAsync(memory, 0x3c, bytes, products->stream);
         best = fastest(products, product, &operands, algorithms, count, event);
@@ -149,10 +149,11 @@ static void write_header(const struct cuda_products *products, char *line) {
 static void write_choice(FILE *file, const struct product_choice *choice) {
     const struct product_key *key = &choice->key;
     fprintf(file,
-            "in=%s out=%s m=%" PRId64 " n=%" PRId64 " k=%" PRId64
-            " transpose=%d%d accumulate=%d tf32=%d epilogue=%s algorithm=",
-            dtype_name((enum dtype)key->in), dtype_name((enum dtype)key->out), key->m, key->n,
-            key->k, key->transpose_a, key->transpose_b, key->accumulate, key->tf32,
+            "a=%s b=%s out=%s m=%" PRId64 " n=%" PRId64 " k=%" PRId64
+            " transpose=%d%d accumulate=%d tf32=%d fast=%d scaled=%d epilogue=%s algorithm=",
+            dtype_name((enum dtype)key->a_in), dtype_name((enum dtype)key->b_in),
+            dtype_name((enum dtype)key->out), key->m, key->n, key->k, key->transpose_a,
+            key->transpose_b, key->accumulate, key->tf32, key->fast, key->scaled,
             epilogue_names[key->epilogue]);
     for (int i = 0; i < ALGORITHM_WORDS; i++)
         fprintf(file, "%016" PRIx64, choice->algorithm.data[i]);
@@ -189,26 +190,44 @@ static bool read_algorithm(const char *digits, cublasLtMatmulAlgo_t *algorithm) 
     return !strcmp(digits + 16 * ALGORITHM_WORDS, "\n");
 }
 
+/* The dtype of this name, those of 8 bits included, or -1. */
+static int16_t operand_dtype(const char *name) {
+    for (int dtype = 0; dtype < DTYPE_ALL_COUNT; dtype++)
+        if (!strcmp(name, dtype_name((enum dtype)dtype))) return (int16_t)dtype;
+    return -1;
+}
+
+static bool are_flags(const int *numbers, int count) {
+    for (int i = 0; i < count; i++)
+        if ((unsigned)numbers[i] > 1) return false;
+    return true;
+}
+
 static bool read_choice(const char *line, struct product_choice *choice) {
-    char in[8], out[8], epilogue[16];
-    int ta, tb, accumulate, tf32, at = -1;
+    enum { TRANSPOSE_A, TRANSPOSE_B, ACCUMULATE, TF32, FAST, SCALED, FLAGS };
+    char a_in[8], b_in[8], out[8], epilogue[16];
+    int is[FLAGS], at = -1;
     struct product_key *key = &choice->key;
     int fields =
         sscanf(line,
-               "in=%7s out=%7s m=%" SCNd64 " n=%" SCNd64 " k=%" SCNd64
-               " transpose=%1d%1d accumulate=%d tf32=%d epilogue=%15s algorithm=%n",
-               in, out, &key->m, &key->n, &key->k, &ta, &tb, &accumulate, &tf32, epilogue, &at);
-    if (fields != 10 || at < 0 || !read_algorithm(line + at, &choice->algorithm)) return false;
-    key->in = (int16_t)dtype_named(in);
+               "a=%7s b=%7s out=%7s m=%" SCNd64 " n=%" SCNd64 " k=%" SCNd64
+               " transpose=%1d%1d accumulate=%d tf32=%d fast=%d scaled=%d epilogue=%15s "
+               "algorithm=%n",
+               a_in, b_in, out, &key->m, &key->n, &key->k, &is[TRANSPOSE_A], &is[TRANSPOSE_B],
+               &is[ACCUMULATE], &is[TF32], &is[FAST], &is[SCALED], epilogue, &at);
+    if (fields != 13 || at < 0 || !read_algorithm(line + at, &choice->algorithm)) return false;
+    key->a_in = operand_dtype(a_in);
+    key->b_in = operand_dtype(b_in);
     key->out = (int16_t)dtype_named(out);
     key->epilogue = index_of(epilogue, epilogue_names, EPILOGUES);
-    key->transpose_a = (int16_t)ta;
-    key->transpose_b = (int16_t)tb;
-    key->accumulate = (int16_t)accumulate;
-    key->tf32 = (int16_t)tf32;
-    bool flags =
-        (unsigned)ta < 2 && (unsigned)tb < 2 && (unsigned)accumulate < 2 && (unsigned)tf32 < 2;
-    return flags && key->in >= 0 && key->out >= 0 && key->epilogue >= 0;
+    key->transpose_a = (int16_t)is[TRANSPOSE_A];
+    key->transpose_b = (int16_t)is[TRANSPOSE_B];
+    key->accumulate = (int16_t)is[ACCUMULATE];
+    key->tf32 = (int16_t)is[TF32];
+    key->fast = (int16_t)is[FAST];
+    key->scaled = is[SCALED];
+    return are_flags(is, FLAGS) && key->a_in >= 0 && key->b_in >= 0 && key->out >= 0 &&
+           key->epilogue >= 0;
 }
 
 /* A file of another GPU, library or format is no error: everything is timed anew. */

@@ -59,9 +59,6 @@ size_t cuda_column_sums_bytes(const struct backend *be, const struct tensor *b);
 void cuda_column_sums(struct backend *be, const struct tensor *dbias, const struct tensor *b,
                       void *scratch);
 
-/* to, [count] in bf16 = the values of 8 bits in from, exactly. */
-void cuda_widen_8_bit(struct backend *be, const struct tensor *to, const struct tensor *from);
-
 /* Matrix products: cuBLASLt and its prepared plans. NULL with a message on failure. */
 struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
                                          const struct backend_options *options,

@@ -6,29 +6,47 @@
  * side of a GELU, whose rows must be packed. What it does not do:
  *
  *     unlike operands           both are copied to fp32 first, which is exact
+ *     8 bits, unless in memory  what is not is transposed first
+ *     as [M, K] and [N, K]
+ *     8 bits of odd sizes, or   both are copied to bf16 first, which is exact
+ *     on older GPUs
+ *     scales by vector, or of   the product goes to fp32; store_kernel multiplies by them
+ *     such copies
  *     bias of a wider dtype     the product goes to fp32 in the workspace; store_kernel adds the
  *     than out, fp32 to 16 bit  bias and rounds, once
  *     gelu                      from gelu_in, after the product
  *     gelu'                     in place, on the product rounded to out
  *     column sums               cuda_column_sums
- *     operands of 8 bits        both are copied to bf16, which is exact; the product goes to fp32
- * in the workspace; store_kernel scales it
  *
  * Where the library declines a whole it is asked again for less. */
 #include <assert.h>
 #include <stdio.h>
 
+#include "kernels/cuda/eight_bit.h"
 #include "kernels/cuda/plain_c.h"
 #include "kernels/cuda/products.h"
 #include "kernels/cuda/storage.h"
 
 enum { STORE_THREADS = 256, TILE = 128 /* of the library's, about */ };
 
-/* Of 8-bit operands; a is NULL where there are none. */
+/* Of operands of 8 bits, where the library has not multiplied by them; a is NULL: of none. */
 struct scales {
     const float *a, *b;
     bool by_vector;
 };
+
+/* Multiplies the values from element `at` on. */
+static __device__ __forceinline__ void scale_pack(float *values, struct scales scales, int64_t at,
+                                                  int64_t columns, int count) {
+    int64_t row = scales.by_vector ? at / columns : 0, column = at - row * columns;
+    float both = scales.a[row] * scales.b[0];
+#pragma unroll
+    for (int i = 0; i < PACK; i++) {
+        if (scales.by_vector && i < count) both = scales.a[row] * scales.b[column];
+        values[i] *= both;
+        if (++column == columns) column = 0, row++;
+    }
+}
 
 /* out [rows, columns] (+)= product * scales + bias; product may be out itself, and bias NULL. */
 template <typename Out, typename Bias>
@@ -42,15 +60,7 @@ static __global__ void store_kernel(Out *out, const float *product, struct scale
     float values[PACK], more[PACK];
     if (whole) load_pack(values, product + at);
     else load_some(values, product + at, some);
-    if (scales.a) {
-        int64_t row = at / columns, column = at % columns;
-#pragma unroll
-        for (int i = 0; i < PACK; i++) {
-            bool vector = scales.by_vector;
-            if (i < some) values[i] *= scales.a[vector ? row : 0] * scales.b[vector ? column : 0];
-            if (++column == columns) column = 0, row++;
-        }
-    }
+    if (scales.a) scale_pack(values, scales, at, columns, some);
     if (bias) {
         int64_t column = at % columns;
 #pragma unroll
@@ -90,6 +100,7 @@ enum { FUSE_BIAS = 1, FUSE_GELU = 2, FUSE_DGELU = 4, FUSE_DBIAS = 8 };
 
 struct recipe {
     unsigned fused;
+    bool eight; /* the library multiplies operands of 8 bits */
     const struct cuda_product *product;
     struct product_key key;
     struct tensor a, b, bias; /* as the library reads them: args' own, or copies in the workspace */
@@ -110,16 +121,33 @@ static const struct tensor *summed(const struct matmul_args *args) {
     return args->sums_of_a ? args->a : args->b;
 }
 
-static enum dtype operand_dtype(const struct matmul_args *args) {
-    if (matmul_scales(args)) return DTYPE_BF16;
-    return args->a->dtype == args->b->dtype ? args->a->dtype : DTYPE_F32;
+static bool is_multiple(int64_t size) {
+    return size % EIGHT_BIT_UNIT == 0;
 }
 
-/* Whether the library stores the dtype of the sum. */
-static bool is_direct(const struct matmul_args *args) {
+/* Whether the library can multiply these operands of 8 bits. */
+static bool takes_eight(const struct cuda_products *products, const struct matmul_args *args) {
+    return matmul_scales(args) && products->eight_bit && is_multiple(tensor_rows(args->a)) &&
+           is_multiple(tensor_columns(args->a)) && is_multiple(tensor_columns(args->out));
+}
+
+/* Whether store_kernel is to multiply by scales. */
+static bool scales_later(const struct matmul_args *args, bool eight) {
+    return matmul_scales(args) && (!eight || args->scales_by_vector);
+}
+
+/* What the library reads of an operand. */
+static enum dtype read_as(const struct matmul_args *args, const struct tensor *operand,
+                          bool eight) {
+    if (matmul_scales(args)) return eight ? operand->dtype : DTYPE_BF16;
+    return args->a->dtype == args->b->dtype ? operand->dtype : DTYPE_F32;
+}
+
+/* Whether the library stores the sum itself, but for a bias. */
+static bool is_direct(const struct matmul_args *args, bool eight) {
     enum dtype to = sum_of(args)->dtype;
-    if (matmul_scales(args)) return false;
-    return to == DTYPE_F32 || to == operand_dtype(args);
+    if (scales_later(args, eight)) return to == DTYPE_F32 && !args->accumulate;
+    return eight || to == DTYPE_F32 || to == read_as(args, args->a, eight);
 }
 
 /* Whether column sums should be an epilogue. The library overwrites, and rounds to the dtype of
@@ -134,15 +162,19 @@ static bool sums_come_along(const struct cuda_products *products, const struct m
            tiles >= WAVES * (int64_t)products->multiprocessors;
 }
 
-/* What the library may be asked to do on the way. */
-static unsigned fusible(const struct cuda_products *products, const struct matmul_args *args) {
+/* What the library may be asked to do on the way. With operands of 8 bits that is to add a bias of
+ * the output's 16 bits: to fp32 it adds one in bf16 only, and for GELU it wants an output of 8
+ * bits. */
+static unsigned fusible(const struct cuda_products *products, const struct matmul_args *args,
+                        bool eight) {
     enum dtype to = sum_of(args)->dtype;
     const struct tensor *other = args->gelu_in ? args->gelu_in : args->dgelu_in;
     bool packed = tensor_columns(args->out) % PACK == 0;
     bool gelu = other && products->fuses && packed && other->dtype == args->out->dtype;
     if (other && other->dtype == DTYPE_F32) gelu = false; /* nobody says how good its tanh is */
     unsigned fused = 0;
-    if (!is_direct(args)) return 0;
+    if (!is_direct(args, eight) || scales_later(args, eight)) return 0;
+    if (eight) return args->bias && args->bias->dtype == to && to != DTYPE_F32 ? FUSE_BIAS : 0;
     if (args->bias && (args->bias->dtype == to || to == DTYPE_F32)) fused |= FUSE_BIAS;
     if (args->gelu_in && gelu && (fused || !args->bias)) fused |= FUSE_GELU;
     if (args->dgelu_in && gelu && !args->bias) fused |= FUSE_DGELU;
@@ -164,24 +196,30 @@ static int32_t epilogue_of(unsigned fused) {
     return fused & FUSE_BIAS ? EPILOGUE_BIAS : EPILOGUE_NONE;
 }
 
-static struct product_key key_of(const struct cuda_products *products,
-                                 const struct matmul_args *args) {
-    struct product_key key = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-    int64_t a_rows = tensor_rows(args->a), a_columns = tensor_columns(args->a);
-    int64_t b_rows = tensor_rows(args->b), b_columns = tensor_columns(args->b);
-    key.m = args->transpose_a ? a_columns : a_rows;
-    key.k = args->transpose_a ? a_rows : a_columns;
-    key.n = args->transpose_b ? b_rows : b_columns;
-    key.in = (int16_t)operand_dtype(args);
-    key.transpose_a = args->transpose_a;
-    key.transpose_b = args->transpose_b;
-    key.tf32 = products->tf32 && key.in == DTYPE_F32;
-    assert(key.k == (args->transpose_b ? b_columns : b_rows));
-    assert(tensor_rows(args->out) == key.m && tensor_columns(args->out) == key.n);
+static void check(const struct matmul_args *args, const struct product_key *key) {
+    bool both = dtype_is_8_bit(args->b->dtype);
+    assert(key->k == (args->transpose_b ? tensor_columns(args->b) : tensor_rows(args->b)));
+    assert(tensor_rows(args->out) == key->m && tensor_columns(args->out) == key->n);
     assert(!(args->accumulate && (args->gelu_in || args->dgelu_in)));
     assert(!(args->gelu_in && args->dgelu_in) && !(args->dbias && args->transpose_b));
-    assert(dtype_is_8_bit(args->a->dtype) == dtype_is_8_bit(args->b->dtype));
-    assert(!(args->dbias && matmul_scales(args)));
+    assert(matmul_scales(args) == both && !(args->dbias && both));
+    assert(!(args->a->dtype == DTYPE_E5M2 && args->b->dtype == DTYPE_E5M2));
+}
+
+static struct product_key key_of(const struct cuda_products *products,
+                                 const struct matmul_args *args, bool eight) {
+    struct product_key key = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    key.m = args->transpose_a ? tensor_columns(args->a) : tensor_rows(args->a);
+    key.k = args->transpose_a ? tensor_rows(args->a) : tensor_columns(args->a);
+    key.n = args->transpose_b ? tensor_rows(args->b) : tensor_columns(args->b);
+    key.a_in = (int16_t)read_as(args, args->a, eight);
+    key.b_in = (int16_t)read_as(args, args->b, eight);
+    key.transpose_a = !eight && args->transpose_a;
+    key.transpose_b = eight || args->transpose_b;
+    key.tf32 = products->tf32 && key.a_in == DTYPE_F32;
+    key.fast = eight && args->fast_accumulation;
+    key.scaled = eight && !args->scales_by_vector;
+    check(args, &key);
     return key;
 }
 
@@ -194,19 +232,28 @@ static struct tensor copy_place(struct arena *arena, const struct tensor *tensor
     return copy;
 }
 
+/* Of an operand that may have to be transposed. */
+static struct tensor operand_place(struct arena *arena, const struct tensor *tensor,
+                                   enum dtype dtype, bool transpose) {
+    if (!transpose) return copy_place(arena, tensor, dtype);
+    return arena_tensor(arena, dtype, tensor_columns(tensor), tensor_rows(tensor));
+}
+
 /* What is kept where in memory; without it, only the dtypes and bytes are right. */
 static void place(struct backend *be, const struct matmul_args *args, struct recipe *r,
                   void *memory) {
     struct arena arena = {(char *)memory, 0, r->bytes};
     const struct tensor *sum = sum_of(args);
-    r->a = copy_place(&arena, args->a, (enum dtype)r->key.in);
-    r->b = copy_place(&arena, args->b, (enum dtype)r->key.in);
+    r->a = operand_place(&arena, args->a, (enum dtype)r->key.a_in,
+                         (bool)r->key.transpose_a != args->transpose_a);
+    r->b = operand_place(&arena, args->b, (enum dtype)r->key.b_in,
+                         (bool)r->key.transpose_b != args->transpose_b);
     r->result = *(r->fused & FUSE_GELU ? args->out : sum);
     bool bias_later = args->bias && !(r->fused & FUSE_BIAS);
-    if (!is_direct(args) || (bias_later && sum->dtype != DTYPE_F32)) {
+    r->elsewhere = !is_direct(args, r->eight) || (bias_later && sum->dtype != DTYPE_F32);
+    if (r->elsewhere) {
         r->result.dtype = DTYPE_F32;
         r->result.data = arena_take(&arena, tensor_bytes(&r->result));
-        r->elsewhere = true;
     }
     if (r->fused & FUSE_BIAS) r->bias = copy_place(&arena, args->bias, sum->dtype);
     if (r->fused & FUSE_DBIAS)
@@ -217,10 +264,12 @@ static void place(struct backend *be, const struct matmul_args *args, struct rec
 }
 
 /* Everything but the library's part. */
-static struct recipe lay_out(struct backend *be, const struct matmul_args *args, unsigned fused) {
+static struct recipe lay_out(struct backend *be, const struct matmul_args *args, unsigned fused,
+                             bool eight) {
     struct recipe r = {};
     r.fused = fused;
-    r.key = key_of(cuda_state(be)->products, args);
+    r.eight = eight;
+    r.key = key_of(cuda_state(be)->products, args, eight);
     r.key.epilogue = epilogue_of(fused);
     place(be, args, &r, NULL);
     r.key.out = (int16_t)r.result.dtype;
@@ -232,20 +281,27 @@ static struct recipe lay_out(struct backend *be, const struct matmul_args *args,
 static bool find_recipe(struct backend *be, const struct matmul_args *args, struct recipe *r,
                         bool planning) {
     struct cuda_products *products = cuda_state(be)->products;
-    unsigned fused = fusible(products, args);
-    for (;; fused = less(fused)) {
-        *r = lay_out(be, args, fused);
+    bool eight = takes_eight(products, args);
+    unsigned fused = fusible(products, args, eight);
+    for (;;) {
+        *r = lay_out(be, args, fused, eight);
         size_t left = be->workspace_bytes > r->bytes ? be->workspace_bytes - r->bytes : 0;
         r->product = product_find(products, &r->key,
                                   planning ? (size_t)PRODUCT_WORKSPACE_BYTES : left, planning);
-        if (r->product || !fused) break;
+        if (r->product || !(fused || eight)) break;
+        if (fused) {
+            fused = less(fused);
+        } else {
+            eight = false;
+            fused = fusible(products, args, eight);
+        }
     }
     if (r->product) r->bytes += r->product->workspace_bytes;
     if (r->product && (planning || r->bytes <= be->workspace_bytes)) return true;
     if (!be->failure.text[0])
         snprintf(be->failure.text, sizeof be->failure.text,
                  "CUDA: a matrix product of %lld x %lld x %lld, %s to %s: %s", (long long)r->key.m,
-                 (long long)r->key.n, (long long)r->key.k, dtype_name((enum dtype)r->key.in),
+                 (long long)r->key.n, (long long)r->key.k, dtype_name(args->a->dtype),
                  dtype_name((enum dtype)r->key.out),
                  r->product ? "it was not planned and the workspace is too small"
                             : "cuBLASLt has no algorithm for it");
@@ -261,16 +317,23 @@ size_t cuda_matmul_scratch(struct backend *be, const struct matmul_args *args) {
 
 static void copy_in(struct backend *be, const struct tensor *copy, const struct tensor *from) {
     struct cast_args args = {copy, from, false};
-    if (dtype_is_8_bit(from->dtype)) cuda_widen_8_bit(be, copy, from);
-    else if (copy->data != from->data) cuda_cast(be, &args);
+    if (copy->data == from->data) return;
+    if (!dtype_is_8_bit(from->dtype)) cuda_cast(be, &args);
+    else if (dtype_is_8_bit(copy->dtype)) cuda_transpose_8_bit(be, copy, from);
+    else cuda_widen_8_bit(be, copy, from);
 }
 
 static bool multiply(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
     const struct cuda_products *products = cuda_state(be)->products;
     void *vector = r->fused & FUSE_BIAS ? r->bias.data : r->sums;
     const struct tensor *aux = args->gelu_in ? args->gelu_in : args->dgelu_in;
-    cublasStatus_t status = product_run(products, r->product, r->result.data, r->a.data, r->b.data,
-                                        vector, aux ? aux->data : NULL, r->scratch);
+    struct product_memory memory = {};
+    memory.out = r->result.data;
+    memory.a = r->a.data, memory.b = r->b.data;
+    memory.a_scale = args->a_scales, memory.b_scale = args->b_scales;
+    memory.vector = vector, memory.aux = aux ? aux->data : NULL;
+    memory.workspace = r->scratch;
+    cublasStatus_t status = product_run(products, r->product, &memory);
     if (status && !be->failure.text[0])
         snprintf(be->failure.text, sizeof be->failure.text,
                  "CUDA: cuBLASLt failed on a matrix product of %lld x %lld x %lld: %s",
@@ -283,8 +346,10 @@ static bool multiply(struct backend *be, const struct matmul_args *args, const s
 static void finish(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
     const struct tensor *sum = sum_of(args);
     const struct tensor *bias = r->fused & FUSE_BIAS ? NULL : args->bias;
+    const struct scales none = {NULL, NULL, false};
     struct scales scales = {args->a_scales, args->b_scales, args->scales_by_vector};
-    if (r->elsewhere || bias)
+    if (!scales_later(args, r->eight)) scales = none;
+    if (r->elsewhere || bias || scales.a)
         store(be, sum, (const float *)r->result.data, scales, bias,
               args->accumulate && r->elsewhere);
     if (args->gelu_in && !(r->fused & FUSE_GELU)) {
@@ -295,7 +360,6 @@ static void finish(struct backend *be, const struct matmul_args *args, const str
         struct gelu_backward_args gelu = {args->out, args->out, args->dgelu_in};
         cuda_gelu_backward(be, &gelu);
     }
-    const struct scales none = {NULL, NULL, false};
     if (args->dbias) {
         if (r->fused & FUSE_DBIAS) store(be, args->dbias, (const float *)r->sums, none, NULL, true);
         else cuda_column_sums(be, args->dbias, summed(args), r->sums);

@@ -25,9 +25,12 @@ size_t product_alignment(enum dtype dtype, int64_t columns) {
 }
 
 static cudaDataType_t type_of(int dtype) {
-    static const cudaDataType_t types[DTYPE_COUNT] = {
+    static const cudaDataType_t types[DTYPE_ALL_COUNT] = {
 #define X(NAME, name, bytes, huggingface, type) type,
         DTYPES(X)
+#undef X
+#define X(NAME, name, bytes, type, max) type,
+            DTYPES_8_BIT(X)
 #undef X
     };
     return types[dtype];
@@ -77,6 +80,19 @@ static bool describe_epilogue(const struct cublaslt *lt, const struct cuda_produ
            SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
 }
 
+/* For operands of 8 bits alone. Our b is the library's A. */
+static bool describe_scales(const struct cublaslt *lt, const struct cuda_product *product) {
+    const struct product_key *key = &product->key;
+    cublasLtMatmulDesc_t operation = product->operation;
+    const void *scale = (const void *)(uintptr_t)VECTOR_ALIGNMENT;
+    int8_t fast = (int8_t)key->fast;
+    if (!dtype_is_8_bit((enum dtype)key->a_in)) return true;
+    bool ok = SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast);
+    if (!key->scaled) return ok;
+    ok &= SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale);
+    return ok & SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scale);
+}
+
 /* rows x columns of ours are columns x rows of the library's. */
 static bool lay_out(const struct cublaslt *lt, cublasLtMatrixLayout_t *layout, int dtype,
                     int64_t rows, int64_t columns) {
@@ -94,9 +110,9 @@ static bool describe(const struct cublaslt *lt, struct cuda_product *product) {
     cublasLtMatmulDesc_t operation = product->operation;
     return SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_TRANSA, first) &&
            SET(MatmulDescSetAttribute, operation, CUBLASLT_MATMUL_DESC_TRANSB, second) &&
-           describe_epilogue(lt, product) &&
-           lay_out(lt, &product->a, key->in, ta ? key->k : key->m, ta ? key->m : key->k) &&
-           lay_out(lt, &product->b, key->in, tb ? key->n : key->k, tb ? key->k : key->n) &&
+           describe_epilogue(lt, product) && describe_scales(lt, product) &&
+           lay_out(lt, &product->a, key->a_in, ta ? key->k : key->m, ta ? key->m : key->k) &&
+           lay_out(lt, &product->b, key->b_in, tb ? key->n : key->k, tb ? key->k : key->n) &&
            lay_out(lt, &product->out, key->out, key->m, key->n);
 }
 
@@ -109,9 +125,8 @@ static bool prefer_number(const struct cublaslt *lt, cublasLtMatmulPreference_t 
 /* What algorithms may ask for. */
 static bool prefer(const struct cublaslt *lt, cublasLtMatmulPreference_t preference,
                    const struct product_key *key, uint64_t workspace_bytes) {
-    enum dtype in = (enum dtype)key->in;
-    size_t a = product_alignment(in, key->transpose_a ? key->m : key->k);
-    size_t b = product_alignment(in, key->transpose_b ? key->k : key->n);
+    size_t a = product_alignment((enum dtype)key->a_in, key->transpose_a ? key->m : key->k);
+    size_t b = product_alignment((enum dtype)key->b_in, key->transpose_b ? key->k : key->n);
     size_t out = product_alignment((enum dtype)key->out, key->n);
     return SET(MatmulPreferenceSetAttribute, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
                workspace_bytes) &&
@@ -215,31 +230,45 @@ static bool is_aligned(const void *data, int dtype, int64_t columns) {
     return (uintptr_t)data % product_alignment((enum dtype)dtype, columns) == 0;
 }
 
-/* The pointers of an epilogue live in the operation. Setting them is a store into host memory: the
- * library copies what it needs when the product is queued. */
+static bool set_pointer(const struct cublaslt *lt, const struct cuda_product *product,
+                        cublasLtMatmulDescAttributes_t attribute, const void *pointer) {
+    return SET(MatmulDescSetAttribute, product->operation, attribute, pointer);
+}
+
+/* The pointers of scales and of an epilogue live in the operation. Setting them is a store into
+ * host memory: the library copies what it needs when the product is queued. */
+static bool set_pointers(const struct cublaslt *lt, const struct cuda_product *product,
+                         const struct product_memory *memory) {
+    const struct product_key *key = &product->key;
+    bool ok = true;
+    if (has_vector(key)) {
+        assert(memory->vector && (uintptr_t)memory->vector % VECTOR_ALIGNMENT == 0);
+        ok &= set_pointer(lt, product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, memory->vector);
+    }
+    if (has_aux(key)) {
+        assert(memory->aux && is_aligned(memory->aux, key->out, key->n));
+        ok &= set_pointer(lt, product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, memory->aux);
+    }
+    if (key->scaled) {
+        assert(memory->a_scale && memory->b_scale);
+        ok &= set_pointer(lt, product, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, memory->b_scale);
+        ok &= set_pointer(lt, product, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, memory->a_scale);
+    }
+    return ok;
+}
+
 cublasStatus_t product_run(const struct cuda_products *products, const struct cuda_product *product,
-                           void *out, const void *a, const void *b, void *vector, void *aux,
-                           void *workspace) {
+                           const struct product_memory *memory) {
     const struct cublaslt *lt = &products->lt;
     const struct product_key *key = &product->key;
     float alpha = 1, beta = key->accumulate ? 1 : 0;
-    assert(is_aligned(a, key->in, key->transpose_a ? key->m : key->k));
-    assert(is_aligned(b, key->in, key->transpose_b ? key->k : key->n));
-    assert(is_aligned(out, key->out, key->n));
-    if (has_vector(key)) {
-        assert(vector && (uintptr_t)vector % VECTOR_ALIGNMENT == 0);
-        if (!SET(MatmulDescSetAttribute, product->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                 vector))
-            return CUBLAS_STATUS_INVALID_VALUE;
-    }
-    if (has_aux(key)) {
-        assert(aux && is_aligned(aux, key->out, key->n));
-        if (!SET(MatmulDescSetAttribute, product->operation,
-                 CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux))
-            return CUBLAS_STATUS_INVALID_VALUE;
-    }
-    return lt->Matmul(products->handle, product->operation, &alpha, b, product->b, a, product->a,
-                      &beta, out, product->out, out, product->out, &product->algorithm, workspace,
+    assert(is_aligned(memory->a, key->a_in, key->transpose_a ? key->m : key->k));
+    assert(is_aligned(memory->b, key->b_in, key->transpose_b ? key->k : key->n));
+    assert(is_aligned(memory->out, key->out, key->n));
+    if (!set_pointers(lt, product, memory)) return CUBLAS_STATUS_INVALID_VALUE;
+    return lt->Matmul(products->handle, product->operation, &alpha, memory->b, product->b,
+                      memory->a, product->a, &beta, memory->out, product->out, memory->out,
+                      product->out, &product->algorithm, memory->workspace,
                       product->workspace_bytes, products->stream);
 }
 
@@ -273,6 +302,7 @@ struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
     products->tf32 = options->tf32;
     products->autotune = options->autotune;
     products->fuses = cuda->major >= 9;
+    products->eight_bit = cuda->major >= 9 || (cuda->major == 8 && cuda->minor >= 9);
     products->multiprocessors = cuda->multiprocessors;
     bool reads = options->autotune && options->choices;
     if (open_library(products, error) ||

@@ -24,11 +24,14 @@ enum { EPILOGUES = EPILOGUE_COLUMN_SUMS + 1 };
 /* All that tells products apart. Compared as bytes: there is no padding. */
 struct product_key {
     int64_t m, n, k;     /* out [m, n] = op(a) [m, k] op(b) [k, n] */
-    int16_t in, out;     /* enum dtype of both operands; of out, aux and vector */
+    int16_t a_in, b_in;  /* enum dtype of the operands: unlike only if they have 8 bits */
+    int16_t out;         /* of out, aux and vector */
     int16_t transpose_a; /* a is [k, m] */
     int16_t transpose_b; /* b is [n, k] */
     int16_t accumulate;  /* out += */
     int16_t tf32;        /* fp32 operands may be rounded to 10 bits of fraction */
+    int16_t fast;        /* sums of 8-bit operands may stay in the tensor cores' accumulators */
+    int32_t scaled;      /* each operand is multiplied by its scale */
     int32_t epilogue;    /* enum product_epilogue */
 };
 
@@ -51,7 +54,8 @@ struct cuda_products {
     cublasLtHandle_t handle;
     cudaStream_t stream;
     bool tf32, autotune;
-    bool fuses; /* gelu and column sums are worth asking for on this GPU */
+    bool fuses;     /* gelu and column sums are worth asking for on this GPU */
+    bool eight_bit; /* it multiplies operands of 8 bits */
     int multiprocessors;
     char name[256];                /* of the GPU */
     struct cuda_product *prepared; /* fewer than a hundred: searched one by one */
@@ -59,6 +63,10 @@ struct cuda_products {
     struct product_choice *choices; /* what was timed, now or by the run that left the file */
     int choice_count, choice_capacity;
 };
+
+/* Operands of 8 bits are what the library takes: not transposed in its sense (which is a [m, k] and
+ * b [n, k]), all dimensions multiples of this. */
+enum { EIGHT_BIT_UNIT = 16 };
 
 enum {
     PRODUCT_WORKSPACE_BYTES = 32 << 20, /* the most an algorithm may want: advice for Hopper */
@@ -76,10 +84,18 @@ const struct cuda_product *product_find(struct cuda_products *products,
                                         const struct product_key *key, size_t workspace_bytes,
                                         bool planning);
 
-/* Queues it. vector and aux are for epilogues that have them. */
+/* What a product works on, in device memory. */
+struct product_memory {
+    void *out;
+    const void *a, *b;
+    const float *a_scale, *b_scale; /* if it is scaled */
+    void *vector, *aux;             /* for epilogues that have them */
+    void *workspace;
+};
+
+/* Queues it. */
 cublasStatus_t product_run(const struct cuda_products *products, const struct cuda_product *product,
-                           void *out, const void *a, const void *b, void *vector, void *aux,
-                           void *workspace);
+                           const struct product_memory *memory);
 
 /* autotune.cu. Times the algorithms and returns the number of the fastest; 0 if it cannot. */
 enum { TUNED_ALGORITHMS = 8 };

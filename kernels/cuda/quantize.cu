@@ -1,266 +1,338 @@
-/* Rounding to 8 bits, all on the device: magnitudes, then scales, then codes.
+/* Rounding to 8 bits with a scale.
  *
- * The tensor is read twice, 2 bytes an element, and written once, 1 byte. Magnitudes are compared
- * as the bits of floats that are not negative, whose order is that of integers: atomics on them
- * give the same result in any order. */
-#include "kernels/cuda/columns.h"
+ *     whole    find the largest magnitude; make the scale; round. With an amax of earlier steps it
+ *              is found while values are rounded, and they are read once
+ *     rows     a block for each row does all, and the second time finds it in the cache
+ *     columns  as for the whole, with a largest magnitude and a scale for each column
+ *
+ * Magnitudes are compared as the bits of fp32, which have the order of the values, so that the
+ * largest may be found by atomics in any order. All of it is memory work: 2 bytes are read per
+ * element and pass, and 1 is written. */
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/flat.h"
 #include "kernels/float8.h"
 
-enum {
-    THREADS = 256,
-    CHUNKS = 4,       /* packs that a thread takes */
-    COLUMN_ROWS = 64, /* rows of a block, where columns have scales */
-    INFINITE = 0x7f800000
+enum { THREADS = 256, CHUNKS = 4, COLUMN_ROWS = 64 /* that a block looks through */ };
+
+static const uint32_t NOT_FINITE = 0x7f800000; /* and above, without the sign */
+
+/* What was found of a tensor, in the workspace. */
+struct findings {
+    uint32_t largest;    /* bits of the largest finite magnitude, with one scale or one by row */
+    uint32_t not_finite; /* something was not */
 };
 
-/* In the workspace: of each scale the largest finite magnitude, then what to multiply by; and
- * whether something was not finite. */
-struct found {
-    uint32_t *amax; /* [scales] */
-    float *factors; /* [scales] */
-    uint32_t *bad;  /* [1] */
+/* ---- magnitudes */
+
+struct magnitude {
+    uint32_t finite, any; /* the bits of the largest finite one; all bits together */
 };
 
-static int64_t scales_of(const struct quantize_args *args) {
-    if (args->by == QUANTIZE_WHOLE) return 1;
-    return args->by == QUANTIZE_ROWS ? tensor_rows(args->in) : tensor_columns(args->in);
+static __device__ __forceinline__ void look(uint32_t *finite, uint32_t *any, float value) {
+    uint32_t bits = __float_as_uint(value) & 0x7fffffff;
+    *any = max(*any, bits);
+    *finite = max(*finite, bits < NOT_FINITE ? bits : 0u);
 }
 
-static struct found place(const struct quantize_args *args, void *memory, size_t *bytes) {
-    struct arena arena = {(char *)memory, 0, SIZE_MAX};
-    int64_t scales = scales_of(args);
-    struct found found;
-    found.amax = (uint32_t *)arena_take(&arena, (size_t)(scales + 1) * sizeof(uint32_t));
-    found.factors = (float *)arena_take(&arena, (size_t)scales * sizeof(float));
-    found.bad = memory ? found.amax + scales : NULL;
-    *bytes = arena.used;
-    return found;
-}
-
-/* Of values that count: the bits of the largest finite magnitude; all, those of any. */
-static __device__ __forceinline__ void look(uint32_t *finite, uint32_t *all, const float *values,
-                                            int count) {
-#pragma unroll
-    for (int i = 0; i < PACK; i++) {
-        uint32_t bits = i < count ? f8_bits(values[i]) & 0x7fffffffu : 0;
-        *all = bits > *all ? bits : *all;
-        if (bits < INFINITE && bits > *finite) *finite = bits;
-    }
-}
-
-/* To the place of a scale, once for each warp. */
-static __device__ __forceinline__ void report(struct found found, int64_t scale, uint32_t finite,
-                                              uint32_t all) {
+/* Thread 0 gets the block's; all must call. */
+static __device__ struct magnitude block_magnitude(struct magnitude own) {
+    __shared__ struct magnitude part[THREADS / WARP];
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     for (int offset = WARP / 2; offset > 0; offset /= 2) {
-        uint32_t other = __shfl_xor_sync(0xffffffffu, finite, offset);
-        uint32_t any = __shfl_xor_sync(0xffffffffu, all, offset);
-        finite = other > finite ? other : finite;
-        all = any > all ? any : all;
+        own.finite = max(own.finite, __shfl_xor_sync(0xffffffffu, own.finite, offset));
+        own.any = max(own.any, __shfl_xor_sync(0xffffffffu, own.any, offset));
     }
-    if (threadIdx.x % WARP != 0) return;
-    if (finite) atomicMax(found.amax + scale, finite);
-    if (all >= INFINITE) atomicMax(found.bad, 1u);
+    if (lane == 0) part[warp] = own;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        for (int i = 1; i < THREADS / WARP; i++) {
+            own.finite = max(own.finite, part[i].finite);
+            own.any = max(own.any, part[i].any);
+        }
+    __syncthreads();
+    return own;
 }
 
-/* Elements that share a scale: runs of `length`, of which blockIdx.y says which. */
-template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-    amax_kernel(struct found found, const T *__restrict__ in, int64_t length, bool packed) {
-    const T *run = in + blockIdx.y * length;
-    uint32_t finite = 0, all = 0;
+static __device__ __forceinline__ void report(struct findings *found, struct magnitude block) {
+    if (block.finite) atomicMax(&found->largest, block.finite);
+    if (block.any >= NOT_FINITE) atomicOr(&found->not_finite, 1u);
+}
+
+static __device__ __forceinline__ bool is_given(const float *amax) {
+    return amax && *amax > 0;
+}
+
+template <typename T> static constexpr __host__ __device__ int values_of() {
+    return chunk_values(sizeof(T));
+}
+
+template <bool WHOLE, typename T>
+static __device__ __forceinline__ struct magnitude find_share(const T *in, int64_t first,
+                                                              int64_t count) {
+    constexpr int N = values_of<T>();
+    struct magnitude own = {0, 0};
+    float values[CHUNKS][N];
+    int64_t at = first + (int64_t)threadIdx.x * N;
     for (int c = 0; c < CHUNKS; c++) {
-        int64_t at = (((int64_t)blockIdx.x * CHUNKS + c) * THREADS + threadIdx.x) * PACK;
-        int count = columns_from(at, length);
-        float values[PACK] = {0};
-        if (count <= 0) break;
-        if (packed && count == PACK) load_pack(values, run + at);
-        else load_some(values, run + at, count);
-        look(&finite, &all, values, count);
+        int64_t i = at + c * THREADS * N;
+        load_flat<WHOLE, N>(values[c], in + i, count - i);
     }
-    report(found, blockIdx.y, finite, all);
+    for (int c = 0; c < CHUNKS; c++)
+        for (int i = 0; i < N; i++) look(&own.finite, &own.any, values[c][i]);
+    return own;
 }
 
-/* A thread owns a column; a block looks at COLUMN_ROWS rows. */
+/* Nothing is to be done if the scale comes from elsewhere: then round_kernel looks. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-    column_amax_kernel(struct found found, const T *__restrict__ in, int64_t rows,
-                       int64_t columns) {
-    int64_t column = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    find_kernel(struct findings *found, const T *__restrict__ in, int64_t count, const float *amax,
+                bool aligned) {
+    constexpr int SHARE = THREADS * CHUNKS * values_of<T>();
+    int64_t first = (int64_t)blockIdx.x * SHARE;
+    if (is_given(amax)) return;
+    struct magnitude own = aligned && first + SHARE <= count ? find_share<true>(in, first, count)
+                                                             : find_share<false>(in, first, count);
+    own = block_magnitude(own);
+    if (threadIdx.x == 0) report(found, own);
+}
+
+/* A thread owns some columns that follow each other, in COLUMN_ROWS rows. */
+template <typename T, bool PACKED>
+static __global__ void __launch_bounds__(THREADS)
+    find_columns_kernel(uint32_t *largest, struct findings *found, const T *__restrict__ in,
+                        int64_t rows, int64_t columns) {
+    constexpr int N = values_of<T>();
+    int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
     int64_t first = (int64_t)blockIdx.y * COLUMN_ROWS;
     int64_t last = first + COLUMN_ROWS < rows ? first + COLUMN_ROWS : rows;
-    uint32_t finite = 0, all = 0;
+    uint32_t finite[N] = {0}, any = 0;
     if (column >= columns) return;
+#pragma unroll 4
     for (int64_t row = first; row < last; row++) {
-        float value = widen(in[row * columns + column]);
-        look(&finite, &all, &value, 1);
+        float values[N];
+        load_flat<PACKED, N>(values, in + row * columns + column, columns - column);
+        for (int i = 0; i < N; i++) look(&finite[i], &any, values[i]);
     }
-    if (finite) atomicMax(found.amax + column, finite);
-    if (all >= INFINITE) atomicMax(found.bad, 1u);
+    for (int i = 0; i < N; i++)
+        if (finite[i] && column + i < columns) atomicMax(&largest[column + i], finite[i]);
+    if (any >= NOT_FINITE) atomicOr(&found->not_finite, 1u);
 }
 
-/* One block. The scale of an amax, the rule of struct quantize_args. */
+/* ---- scales */
+
+/* multipliers are what values are multiplied by; found->largest becomes that of all. */
 static __global__ void __launch_bounds__(THREADS)
-    scales_kernel(struct found found, float *scales, struct quantize_record *record,
-                  const float *given, int64_t count, bool e4m3, bool power_of_two) {
-    __shared__ uint32_t part[THREADS];
-    uint32_t largest = 0;
-    for (int64_t i = threadIdx.x; i < count; i += THREADS) {
-        uint32_t bits = found.amax[i];
-        largest = bits > largest ? bits : largest;
-        float amax = given && *given > 0 ? *given : f8_float(bits);
-        float factor = amax > 0 ? __fdiv_rn(f8_max(e4m3), amax) : 1.0f;
-        if (factor > 0x1p126f) factor = 0x1p126f;
-        if (power_of_two) factor = f8_float(f8_bits(factor) & INFINITE);
-        found.factors[i] = factor;
-        scales[i] = __fdiv_rn(1.0f, factor);
+    scales_kernel(float *multipliers, float *scales, struct findings *found,
+                  const uint32_t *largest, int64_t count, const float *amax, bool e4m3,
+                  bool power_of_two) {
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= count) return;
+    float own = is_given(amax) ? *amax : __uint_as_float(largest[i]);
+    float scale = f8_scale(own, e4m3, power_of_two);
+    multipliers[i] = scale;
+    scales[i] = 1.0f / scale;
+    if (largest != &found->largest) atomicMax(&found->largest, largest[i]);
+}
+
+static __global__ void note_kernel(struct quantize_record *record, const struct findings *found) {
+    record->amax = fmaxf(record->amax, __uint_as_float(found->largest));
+    if (found->not_finite) record->not_finite++;
+    else if (found->largest == 0) record->zero++;
+}
+
+/* ---- rounding */
+
+template <bool WHOLE, int N>
+static __device__ __forceinline__ void store_codes(uint8_t *to, const uint32_t *codes,
+                                                   int64_t left) {
+    if (WHOLE) {
+        struct chunk<uint8_t, N> moved;
+        uint8_t at[N];
+        for (int i = 0; i < N; i++) at[i] = (uint8_t)codes[i];
+        memcpy(&moved.bits, (const void *)at, sizeof at);
+        *(struct chunk<uint8_t, N> *)to = moved;
+    } else {
+        for (int i = 0; i < N; i++)
+            if (i < left) to[i] = (uint8_t)codes[i];
     }
-    part[threadIdx.x] = largest;
-    __syncthreads();
-    if (threadIdx.x > 0 || !record) return;
-    for (int i = 1; i < THREADS; i++) largest = part[i] > largest ? part[i] : largest;
-    float amax = f8_float(largest);
-    if (amax > record->amax) record->amax = amax;
-    record->not_finite += (int32_t)*found.bad;
-    record->zero += largest == 0 && !*found.bad;
 }
 
-/* Which scale an element has. */
-template <enum quantize_by BY>
-static __device__ __forceinline__ float factor_at(const float *factors, int64_t at,
-                                                  int64_t columns) {
-    if (BY == QUANTIZE_WHOLE) return factors[0];
-    return factors[BY == QUANTIZE_ROWS ? at / columns : at % columns];
-}
-
-template <typename T, enum quantize_by BY, bool E4M3>
-static __global__ void __launch_bounds__(THREADS)
-    codes_kernel(uint8_t *__restrict__ out, const T *__restrict__ in,
-                 const float *__restrict__ factors, int64_t count, int64_t columns, bool packed) {
+/* Every element with its own multiplier if BY_COLUMN, where columns are a multiple of a chunk if
+ * WHOLE. */
+template <bool WHOLE, bool E4M3, bool BY_COLUMN, typename T>
+static __device__ __forceinline__ struct magnitude
+round_share(uint8_t *out, const T *in, const float *multipliers, int64_t first, int64_t count,
+            int64_t columns) {
+    constexpr int N = values_of<T>();
+    struct magnitude own = {0, 0};
+    float values[CHUNKS][N], scale = BY_COLUMN ? 0 : *multipliers;
+    int64_t at = first + (int64_t)threadIdx.x * N;
     for (int c = 0; c < CHUNKS; c++) {
-        int64_t at = (((int64_t)blockIdx.x * CHUNKS + c) * THREADS + threadIdx.x) * PACK;
-        int some = columns_from(at, count);
-        float values[PACK];
-        union {
-            uint2 bits;
-            uint8_t at[PACK];
-        } codes;
-        if (some <= 0) return;
-        bool whole = packed && some == PACK;
-        if (whole) load_pack(values, in + at);
-        else load_some(values, in + at, some);
-#pragma unroll
-        for (int i = 0; i < PACK; i++) {
-            int64_t element = at + (i < some ? i : 0);
-            float factor = factor_at<BY>(factors, element, columns);
-            codes.at[i] = (uint8_t)f8_round(values[i], factor, E4M3);
+        int64_t i = at + c * THREADS * N;
+        load_flat<WHOLE, N>(values[c], in + i, count - i);
+    }
+    for (int c = 0; c < CHUNKS; c++) {
+        int64_t place = at + c * THREADS * N, column = BY_COLUMN ? place % columns : 0;
+        uint32_t codes[N];
+        for (int i = 0; i < N; i++) {
+            if (BY_COLUMN) {
+                scale = multipliers[column];
+                if (++column == columns) column = 0;
+            }
+            look(&own.finite, &own.any, values[c][i]);
+            codes[i] = f8_round(values[c][i], scale, E4M3);
         }
-        if (whole) *(uint2 *)(out + at) = codes.bits;
-        else
-            for (int i = 0; i < some; i++) out[at + i] = codes.at[i];
+        store_codes<WHOLE, N>(out + place, codes, count - place);
     }
+    return own;
 }
 
-template <typename T>
-static void find_amax(struct backend *be, const struct quantize_args *args, struct found found) {
-    int64_t rows = tensor_rows(args->in), columns = tensor_columns(args->in);
-    cudaStream_t stream = cuda_state(be)->compute;
-    const T *in = (const T *)args->in->data;
-    if (args->by == QUANTIZE_COLUMNS) {
-        dim3 grid((unsigned)blocks_of(columns, THREADS), (unsigned)blocks_of(rows, COLUMN_ROWS));
-        LAUNCH(column_amax_kernel<T>, grid, THREADS, 0, stream, found, in, rows, columns);
-        return;
-    }
-    /* Rows beyond what a grid may have in y are in further launches. */
-    int64_t length = args->by == QUANTIZE_ROWS ? columns : rows * columns;
-    int64_t runs = args->by == QUANTIZE_ROWS ? rows : 1;
-    enum { GRID_Y = 65535 };
-    bool packed = (uintptr_t)in % 16 == 0 && (runs == 1 || length % PACK == 0);
-    for (int64_t first = 0; first < runs; first += GRID_Y) {
-        int64_t some = runs - first < GRID_Y ? runs - first : (int64_t)GRID_Y;
-        dim3 grid((unsigned)blocks_of(length, (int64_t)THREADS * CHUNKS * PACK), (unsigned)some);
-        struct found part = found;
-        part.amax += first;
-        LAUNCH(amax_kernel<T>, grid, THREADS, 0, stream, part, in + first * length, length, packed);
-    }
-}
-
-template <typename T, enum quantize_by BY>
-static void write_codes(struct backend *be, const struct quantize_args *args, struct found found) {
-    int64_t count = tensor_count(args->in);
-    unsigned blocks = (unsigned)blocks_of(count, (int64_t)THREADS * CHUNKS * PACK);
-    uint8_t *out = (uint8_t *)args->out->data;
-    const T *in = (const T *)args->in->data;
-    bool packed = (uintptr_t)in % 16 == 0 && (uintptr_t)out % 8 == 0;
-    if (args->out->dtype == DTYPE_E4M3)
-        LAUNCH((codes_kernel<T, BY, true>), blocks, THREADS, 0, cuda_state(be)->compute, out, in,
-               found.factors, count, tensor_columns(args->in), packed);
-    else
-        LAUNCH((codes_kernel<T, BY, false>), blocks, THREADS, 0, cuda_state(be)->compute, out, in,
-               found.factors, count, tensor_columns(args->in), packed);
-}
-
-template <typename T>
-static void quantize(struct backend *be, const struct quantize_args *args, struct found found) {
-    find_amax<T>(be, args, found);
-    LAUNCH(scales_kernel, 1, THREADS, 0, cuda_state(be)->compute, found, args->scales, args->record,
-           args->amax, scales_of(args), args->out->dtype == DTYPE_E4M3, args->power_of_two);
-    if (args->by == QUANTIZE_WHOLE) write_codes<T, QUANTIZE_WHOLE>(be, args, found);
-    else if (args->by == QUANTIZE_ROWS) write_codes<T, QUANTIZE_ROWS>(be, args, found);
-    else write_codes<T, QUANTIZE_COLUMNS>(be, args, found);
-}
-
-template <bool E4M3>
+/* With an amax from elsewhere, what is found of the tensor goes to found. */
+template <typename T, bool E4M3, bool BY_COLUMN>
 static __global__ void __launch_bounds__(THREADS)
-    widen_kernel(__nv_bfloat16 *__restrict__ out, const uint8_t *__restrict__ in, int64_t count,
-                 bool packed) {
-    int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * PACK;
-    int some = columns_from(at, count);
-    float values[PACK];
-    union {
-        uint2 bits;
-        uint8_t at[PACK];
-    } codes;
-    if (some <= 0) return;
-    bool whole = packed && some == PACK;
-    if (whole) codes.bits = *(const uint2 *)(in + at);
-    else
-        for (int i = 0; i < PACK; i++) codes.at[i] = i < some ? in[at + i] : 0;
-#pragma unroll
-    for (int i = 0; i < PACK; i++) values[i] = f8_widen(codes.at[i], E4M3);
-    if (whole) store_pack(out + at, values);
-    else store_some(out + at, values, some);
+    round_kernel(uint8_t *__restrict__ out, const T *__restrict__ in, const float *multipliers,
+                 int64_t count, int64_t columns, struct findings *found, const float *amax,
+                 bool aligned) {
+    constexpr int SHARE = THREADS * CHUNKS * values_of<T>();
+    int64_t first = (int64_t)blockIdx.x * SHARE;
+    struct magnitude own =
+        aligned && first + SHARE <= count
+            ? round_share<true, E4M3, BY_COLUMN>(out, in, multipliers, first, count, columns)
+            : round_share<false, E4M3, BY_COLUMN>(out, in, multipliers, first, count, columns);
+    if (BY_COLUMN || !is_given(amax)) return;
+    own = block_magnitude(own);
+    if (threadIdx.x == 0) report(found, own);
 }
 
-void cuda_widen_8_bit(struct backend *be, const struct tensor *to, const struct tensor *from) {
-    int64_t count = tensor_count(from);
-    unsigned blocks = (unsigned)blocks_of(count, (int64_t)THREADS * PACK);
-    bool packed = (uintptr_t)to->data % 16 == 0 && (uintptr_t)from->data % 8 == 0;
-    __nv_bfloat16 *out = (__nv_bfloat16 *)to->data;
-    const uint8_t *in = (const uint8_t *)from->data;
-    if (from->dtype == DTYPE_E4M3)
-        LAUNCH(widen_kernel<true>, blocks, THREADS, 0, cuda_state(be)->compute, out, in, count,
-               packed);
-    else
-        LAUNCH(widen_kernel<false>, blocks, THREADS, 0, cuda_state(be)->compute, out, in, count,
-               packed);
-    cuda_launched(be, "matmul");
+/* A block does one row. */
+template <typename T, bool E4M3, bool PACKED>
+static __global__ void __launch_bounds__(THREADS)
+    rows_kernel(uint8_t *__restrict__ out, float *scales, const T *__restrict__ in, int64_t columns,
+                bool power_of_two, struct findings *found) {
+    constexpr int N = values_of<T>();
+    __shared__ float multiplier;
+    int64_t row = blockIdx.x, step = THREADS * N, start = (int64_t)threadIdx.x * N;
+    struct magnitude own = {0, 0};
+    float values[N];
+    for (int64_t column = start; column < columns; column += step) {
+        load_flat<PACKED, N>(values, in + row * columns + column, columns - column);
+        for (int i = 0; i < N; i++) look(&own.finite, &own.any, values[i]);
+    }
+    own = block_magnitude(own);
+    if (threadIdx.x == 0) {
+        multiplier = f8_scale(__uint_as_float(own.finite), E4M3, power_of_two);
+        scales[row] = 1.0f / multiplier;
+        report(found, own);
+    }
+    __syncthreads();
+    for (int64_t column = start; column < columns; column += step) {
+        uint32_t codes[N];
+        load_flat<PACKED, N>(values, in + row * columns + column, columns - column);
+        for (int i = 0; i < N; i++) codes[i] = f8_round(values[i], multiplier, E4M3);
+        store_codes<PACKED, N>(out + row * columns + column, codes, columns - column);
+    }
+}
+
+/* ---- launching */
+
+struct scratch {
+    struct findings *found;
+    uint32_t *largest; /* found->largest, or one for each column */
+    float *multipliers;
+    void *sums; /* of columns */
+    size_t cleared, bytes;
+};
+
+static struct scratch scratch_of(const struct backend *be, const struct quantize_args *args,
+                                 void *memory) {
+    struct arena arena = {(char *)memory, 0, SIZE_MAX};
+    struct scratch s = {};
+    bool by_column = args->by == QUANTIZE_COLUMNS;
+    size_t count = by_column ? (size_t)tensor_columns(args->in) : 1;
+    s.found = (struct findings *)arena_take(&arena, sizeof *s.found);
+    s.largest = memory && !by_column ? &s.found->largest : NULL;
+    if (by_column) s.largest = (uint32_t *)arena_take(&arena, count * sizeof *s.largest);
+    s.cleared = arena.used;
+    s.multipliers = (float *)arena_take(&arena, count * sizeof *s.multipliers);
+    if (args->dbias) s.sums = arena_take(&arena, cuda_column_sums_bytes(be, args->in));
+    s.bytes = arena.used;
+    return s;
 }
 
 size_t cuda_quantize_scratch(struct backend *be, const struct quantize_args *args) {
-    size_t bytes, sums = args->dbias ? cuda_column_sums_bytes(be, args->in) : 0;
-    place(args, NULL, &bytes);
-    return bytes > sums ? bytes : sums;
+    return scratch_of(be, args, NULL).bytes;
+}
+
+template <typename T> static bool is_packed(const struct quantize_args *args, bool rows) {
+    constexpr int N = values_of<T>();
+    return aligned_to(args->in->data, N * sizeof(T)) && aligned_to(args->out->data, N) &&
+           (!rows || tensor_columns(args->in) % N == 0);
+}
+
+template <typename T>
+static void find(const struct quantize_args *args, const struct scratch *s, cudaStream_t stream) {
+    constexpr int N = values_of<T>();
+    int64_t count = tensor_count(args->in), columns = tensor_columns(args->in);
+    int64_t rows = tensor_rows(args->in);
+    const T *in = (const T *)args->in->data;
+    if (args->by == QUANTIZE_WHOLE) {
+        LAUNCH(find_kernel<T>, (unsigned)blocks_of(count, THREADS * CHUNKS * N), THREADS, 0, stream,
+               s->found, in, count, args->amax, is_packed<T>(args, false));
+        return;
+    }
+    dim3 grid((unsigned)blocks_of(columns, THREADS * N), (unsigned)blocks_of(rows, COLUMN_ROWS));
+    assert(grid.y <= 65535);
+    if (is_packed<T>(args, true))
+        LAUNCH((find_columns_kernel<T, true>), grid, THREADS, 0, stream, s->largest, s->found, in,
+               rows, columns);
+    else
+        LAUNCH((find_columns_kernel<T, false>), grid, THREADS, 0, stream, s->largest, s->found, in,
+               rows, columns);
+}
+
+template <typename T, bool E4M3>
+static void round_all(const struct quantize_args *args, const struct scratch *s,
+                      cudaStream_t stream) {
+    constexpr int SHARE = THREADS * CHUNKS * values_of<T>();
+    int64_t count = tensor_count(args->in), columns = tensor_columns(args->in);
+    int64_t rows = tensor_rows(args->in);
+    unsigned blocks = (unsigned)blocks_of(count, SHARE);
+    uint8_t *out = (uint8_t *)args->out->data;
+    const T *in = (const T *)args->in->data;
+    if (args->by == QUANTIZE_WHOLE)
+        LAUNCH((round_kernel<T, E4M3, false>), blocks, THREADS, 0, stream, out, in, s->multipliers,
+               count, columns, s->found, args->amax, is_packed<T>(args, false));
+    else if (args->by == QUANTIZE_COLUMNS)
+        LAUNCH((round_kernel<T, E4M3, true>), blocks, THREADS, 0, stream, out, in, s->multipliers,
+               count, columns, s->found, NULL, is_packed<T>(args, false));
+    else if (is_packed<T>(args, true))
+        LAUNCH((rows_kernel<T, E4M3, true>), (unsigned)rows, THREADS, 0, stream, out, args->scales,
+               in, columns, args->power_of_two, s->found);
+    else
+        LAUNCH((rows_kernel<T, E4M3, false>), (unsigned)rows, THREADS, 0, stream, out, args->scales,
+               in, columns, args->power_of_two, s->found);
 }
 
 void cuda_quantize(struct backend *be, const struct quantize_args *args) {
-    size_t bytes;
-    void *scratch = backend_workspace(be, cuda_quantize_scratch(be, args));
-    struct found found = place(args, scratch, &bytes);
+    cudaStream_t stream = cuda_state(be)->compute;
+    bool e4m3 = args->out->dtype == DTYPE_E4M3;
+    struct scratch s = scratch_of(be, args, backend_workspace(be, cuda_quantize_scratch(be, args)));
+    int64_t scales = args->by == QUANTIZE_COLUMNS ? tensor_columns(args->in) : 1;
     assert(dtype_is_8_bit(args->out->dtype) && tensor_count(args->out) == tensor_count(args->in));
+    assert(!args->amax || args->by == QUANTIZE_WHOLE);
     if (tensor_count(args->in) == 0) return;
-    struct clear_args zeros = {found.amax, (size_t)(scales_of(args) + 1) * sizeof(uint32_t)};
-    cuda_clear(be, &zeros);
-    STORAGE_SWITCH(args->in->dtype, T, quantize<T>(be, args, found));
-    if (args->dbias) cuda_column_sums(be, args->dbias, args->in, scratch);
+    cuda_failed(be, cudaMemsetAsync(s.found, 0, s.cleared, stream), "quantize");
+    if (args->by != QUANTIZE_ROWS) {
+        STORAGE_SWITCH(args->in->dtype, T, find<T>(args, &s, stream));
+        LAUNCH(scales_kernel, (unsigned)blocks_of(scales, THREADS), THREADS, 0, stream,
+               s.multipliers, args->scales, s.found, s.largest, scales, args->amax, e4m3,
+               args->power_of_two);
+    }
+    STORAGE_SWITCH(args->in->dtype, T, {
+        if (e4m3) round_all<T, true>(args, &s, stream);
+        else round_all<T, false>(args, &s, stream);
+    });
+    if (args->record) LAUNCH(note_kernel, 1, 1, 0, stream, args->record, s.found);
     cuda_launched(be, "quantize");
+    if (args->dbias) cuda_column_sums(be, args->dbias, args->in, s.sums);
 }

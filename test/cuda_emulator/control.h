@@ -19,6 +19,10 @@ void cuda_emulator_schedule(unsigned seed);
 /* Leaves `bytes` of device memory free, whatever is allocated now; 16 GiB at first. */
 void cuda_emulator_memory(size_t bytes);
 
+/* Makes it a GPU of compute capability sm / 10 . sm % 10, for what is opened from now on; sm_90 at
+ * first. */
+void cuda_emulator_capability(int sm);
+
 /* Counted since the last reset. A conflict is a further cycle that an ldmatrix (one of its 8x8
  * matrices) takes because rows share banks of shared memory; 0 is what a good layout gives. */
 struct cuda_emulator_stats {

@@ -12,7 +12,7 @@ namespace emu {
 
 cudaError_t last_error;
 static bool quiet;
-static int device_set;
+static int device_set, sm = 90;
 static std::map<const void *, size_t> shared_limits; /* by kernel */
 
 size_t shared_limit(const void *kernel) {
@@ -55,6 +55,10 @@ int current_device() {
     return device_set;
 }
 
+int capability() {
+    return sm;
+}
+
 /* Every allocation is opened: a library does not say what it will touch. */
 void work_begin(cudaStream_t stream) {
     stream_turn(stream);
@@ -93,6 +97,9 @@ static const struct {
 
 using namespace emu;
 
+void cuda_emulator_capability(int capability) {
+    emu::sm = capability;
+}
 void cuda_emulator_quiet(int on) {
     quiet = on != 0;
 }
@@ -170,7 +177,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device) {
     snprintf(p->uuid.bytes, sizeof p->uuid.bytes, "emulated GPU %d", numbers[device]);
     size_t free_bytes;
     cudaMemGetInfo(&free_bytes, &p->totalGlobalMem);
-    p->major = 9;
+    p->major = emu::capability() / 10;
+    p->minor = emu::capability() % 10;
     p->multiProcessorCount = MULTIPROCESSORS;
     p->warpSize = LANES;
     p->maxThreadsPerBlock = MAX_THREADS;

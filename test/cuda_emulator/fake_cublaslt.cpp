@@ -21,7 +21,7 @@ struct preference {
 
 static_assert(sizeof(algorithm) == sizeof(cublasLtMatmulAlgo_t), "");
 
-enum { WORKSPACE_ALIGNMENT = 256, AUX_ALIGNMENT = 16 };
+enum { WORKSPACE_ALIGNMENT = 256, AUX_ALIGNMENT = 16, EIGHT_BIT_UNIT = 16, EIGHT_BIT_SM = 89 };
 const uint64_t MAGIC = 0x66616b656c740001;
 
 fake_cublaslt counts;
@@ -60,13 +60,36 @@ problem gather(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMatrix
     p.has_vector = p.op->epilogue &
                    (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB);
     p.has_aux = p.op->epilogue & 128;
+    bool to_f32 = is_eight_bit(p.a.type) && p.d.type == CUDA_R_32F;
     p.vector_type = p.op->vector_type < 0 ? p.d.type : p.op->vector_type;
+    if (to_f32 && p.op->vector_type < 0) p.vector_type = CUDA_R_16BF;
     p.aux_type = p.op->aux_type < 0 ? p.d.type : p.op->aux_type;
     return p;
 }
 
 bool known(int type) {
-    return type == CUDA_R_32F || type == CUDA_R_16F || type == CUDA_R_16BF;
+    return type == CUDA_R_32F || type == CUDA_R_16F || type == CUDA_R_16BF || is_eight_bit(type);
+}
+
+/* What the library asks of operands of 8 bits, beyond the rest. */
+cublasStatus_t examine_eight_bit(const problem &p) {
+    const operation &op = *p.op;
+    const layout *all[] = {&p.a, &p.b, &p.c, &p.d};
+    SUPPORT(emu::capability() >= EIGHT_BIT_SM, "operands of 8 bits on an older GPU");
+    SUPPORT(is_eight_bit(p.a.type) && is_eight_bit(p.b.type), "one operand of 8 bits");
+    SUPPORT(p.a.type != CUDA_R_8F_E5M2 || p.b.type != CUDA_R_8F_E5M2, "E5M2 times E5M2");
+    SUPPORT(!is_eight_bit(p.d.type), "an output of 8 bits, which is not emulated");
+    SUPPORT(op.transpose_a && !op.transpose_b, "operands of 8 bits that are not TN");
+    SUPPORT(op.compute == CUBLAS_COMPUTE_32F, "operands of 8 bits not summed in fp32");
+    for (const layout *l : all)
+        SUPPORT(l->rows % EIGHT_BIT_UNIT == 0 && l->columns % EIGHT_BIT_UNIT == 0 &&
+                    l->stride * (int64_t)size_of(l->type) % EIGHT_BIT_UNIT == 0,
+                "operands of 8 bits whose sizes are no multiples of 16");
+    SUPPORT(op.epilogue == FAKE_DEFAULT || op.epilogue == FAKE_BIAS,
+            "an epilogue that is not for operands of 8 bits");
+    int bias = p.d.type == CUDA_R_32F ? (int)CUDA_R_16BF : p.d.type;
+    SUPPORT(!p.has_vector || p.vector_type == bias, "a bias of a type that this output has not");
+    return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t examine_epilogue(const problem &p) {
@@ -80,7 +103,8 @@ cublasStatus_t examine_epilogue(const problem &p) {
         if (p.op->epilogue == refused[i]) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (p.has_vector) {
         REQUIRE(p.op->vector, "an epilogue without its bias pointer");
-        SUPPORT(p.vector_type == p.d.type, "a bias that has not the type of the output");
+        SUPPORT(p.vector_type == p.d.type || is_eight_bit(p.a.type),
+                "a bias that has not the type of the output");
         SUPPORT((uintptr_t)p.op->vector % size_of(p.vector_type) == 0, "a misaligned bias");
     }
     if (p.has_aux) {
@@ -106,10 +130,15 @@ cublasStatus_t examine(const problem &p) {
                 p.k == (op.transpose_b ? p.b.columns : p.b.rows) && p.c.rows == p.m &&
                 p.c.columns == p.n;
     REQUIRE(fits, "shapes that do not fit each other");
-    SUPPORT(p.a.type == p.b.type, "operands of unlike types");
     SUPPORT(p.c.type == p.d.type, "C and D of unlike types");
-    SUPPORT(p.d.type == CUDA_R_32F || p.d.type == p.a.type, "an output that A cannot give");
     SUPPORT(op.scale == CUDA_R_32F, "a scale type other than fp32");
+    if (is_eight_bit(p.a.type) || is_eight_bit(p.b.type) || is_eight_bit(p.d.type)) {
+        cublasStatus_t status = examine_eight_bit(p);
+        return status ? status : examine_epilogue(p);
+    }
+    REQUIRE(!op.scale_a && !op.scale_b, "scales of operands that have not 8 bits");
+    SUPPORT(p.a.type == p.b.type, "operands of unlike types");
+    SUPPORT(p.d.type == CUDA_R_32F || p.d.type == p.a.type, "an output that A cannot give");
     SUPPORT(op.compute == CUBLAS_COMPUTE_32F ||
                 (op.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && p.a.type == CUDA_R_32F),
             "a compute type that is not emulated");
@@ -132,7 +161,8 @@ uint64_t checksum(const problem &p) {
     }
     sum = mix(mix(sum, (uint64_t)p.op->compute), p.op->epilogue);
     sum = mix(mix(sum, (uint64_t)p.op->transpose_a), (uint64_t)p.op->transpose_b);
-    return mix(sum, (uint64_t)p.op->aux_stride);
+    sum = mix(mix(sum, p.op->scale_a != nullptr), p.op->scale_b != nullptr);
+    return mix(mix(sum, (uint64_t)p.op->fast), (uint64_t)p.op->aux_stride);
 }
 
 /* Short of tiles and long of k is when the real one splits, too. */
@@ -215,6 +245,8 @@ cublasStatus_t examine_pointers(const problem &p, const algorithm &chosen, const
         REQUIRE(!used || (uintptr_t)pointers[i] % chosen.alignment[i] == 0,
                 "a pointer that is less aligned than was promised");
     }
+    for (int i = 0; i < 4 && is_eight_bit(p.a.type); i++)
+        SUPPORT((uintptr_t)pointers[i] % EIGHT_BIT_UNIT == 0, "a misaligned matrix, with 8 bits");
     REQUIRE(workspace_bytes >= chosen.workspace_bytes, "too small a workspace");
     REQUIRE(!chosen.workspace_bytes || (uintptr_t)workspace % WORKSPACE_ALIGNMENT == 0,
             "a misaligned workspace");
@@ -226,6 +258,8 @@ cublasStatus_t examine_pointers(const problem &p, const algorithm &chosen, const
         {op.vector, p.has_vector ? vector : 0, "bias", !(op.epilogue & CUBLASLT_EPILOGUE_BIAS)},
         {op.aux, p.has_aux ? bytes_of(aux) : 0, "aux", op.epilogue != CUBLASLT_EPILOGUE_DGELU},
         {c, c == d ? 0 : bytes_of(p.c), "C", false},
+        {op.scale_a, op.scale_a ? sizeof(float) : 0, "scale of A", false},
+        {op.scale_b, op.scale_b ? sizeof(float) : 0, "scale of B", false},
     };
     return examine_memory(ranges, sizeof ranges / sizeof *ranges);
 }
@@ -247,6 +281,9 @@ place attribute(operation *op, cublasLtMatmulDescAttributes_t which) {
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return {&op->aux, 8};
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return {&op->aux_stride, 8};
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: return {&op->aux_type, 4};
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return {&op->scale_a, 8};
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return {&op->scale_b, 8};
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return {&op->fast, 1};
     default: return {nullptr, 0};
     }
 }
@@ -411,6 +448,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
     counts.products++;
     counts.epilogue = (int)p.op->epilogue;
     counts.algorithm = (int)chosen.variant;
+    counts.a_type = p.a.type, counts.b_type = p.b.type;
+    counts.fast = p.op->fast, counts.scaled = p.op->scale_a && p.op->scale_b;
     if (chosen.variant == slow) emu::time_passes(3000);
     emu::work_begin(stream);
     compute(p, (fake_algorithm)chosen.variant, {a, b, c, d, workspace, scale, kept});

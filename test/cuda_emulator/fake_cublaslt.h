@@ -17,6 +17,9 @@ enum fake_epilogue {
     FAKE_BGRADB = 512
 };
 
+/* The values of cudaDataType. */
+enum fake_type { FAKE_F32 = 0, FAKE_BF16 = 14, FAKE_E4M3 = 28, FAKE_E5M2 = 29 };
+
 /* Algorithms by the order in which they add over k: one by one, in blocks, in three parts (with
  * the reduction scheme that goes by compute type, output type, or in place). */
 enum fake_algorithm {
@@ -32,8 +35,10 @@ struct fake_cublaslt {
     long queries;    /* of the heuristics */
     long products;   /* run */
     long alive;      /* objects made and not destroyed */
-    int epilogue;    /* of the last product */
-    int algorithm;   /* of the last product */
+    /* Of the last product: */
+    int epilogue, algorithm;
+    int a_type, b_type; /* cudaDataType of the operands A and B, of the library's */
+    int fast, scaled;   /* fast accumulation, both scale pointers */
 };
 
 const struct fake_cublaslt *fake_cublaslt_counts(void);

@@ -7,7 +7,19 @@
 
 namespace fake {
 
+/* Of the formats of 8 bits: sign, exponent, fraction. */
+static float from_eight_bits(uint8_t code, bool e4m3) {
+    int bits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, exponent = (code & 0x7f) >> bits;
+    int fraction = code & ((1 << bits) - 1), top = e4m3 ? 15 : 31;
+    float value = ldexpf((float)(fraction | (exponent ? 1 << bits : 0)),
+                         (exponent ? exponent : 1) - bias - bits);
+    if (e4m3 && (code & 0x7f) == 0x7f) value = NAN;
+    if (!e4m3 && exponent == top) value = fraction ? NAN : INFINITY;
+    return code & 0x80 ? -value : value;
+}
+
 static float load(const void *p, int type, uint64_t i) {
+    if (is_eight_bit(type)) return from_eight_bits(((const uint8_t *)p)[i], type == CUDA_R_8F_E4M3);
     if (type == CUDA_R_32F) return ((const float *)p)[i];
     if (type == CUDA_R_16BF) return __bfloat162float(((const __nv_bfloat16 *)p)[i]);
     return __half2float(((const __half *)p)[i]);
@@ -106,11 +118,12 @@ static float gelu_slope(float x) {
  * the sums come from a reduction of splits. */
 static void conclude(const problem &p, const float *sums, bool split, const matrices &with) {
     const operation &op = *p.op;
+    float scale = (op.scale_a ? *op.scale_a : 1) * (op.scale_b ? *op.scale_b : 1);
     bool bias = op.epilogue & CUBLASLT_EPILOGUE_BIAS, forward = op.epilogue & 32;
     bool backward = op.epilogue & 64;
     for (uint64_t column = 0; column < p.n; column++)
         for (uint64_t row = 0; row < p.m; row++) {
-            float value = with.alpha * sums[column * p.m + row];
+            float value = with.alpha * scale * sums[column * p.m + row];
             uint64_t at = column * (uint64_t)p.d.stride + row;
             uint64_t aux_at = column * (uint64_t)op.aux_stride + row;
             if (split && bias) value = as_type(p.d.type, value);

@@ -21,6 +21,8 @@ struct operation {
     void *vector, *aux;
     int64_t aux_stride;
     int32_t vector_type, aux_type;
+    const float *scale_a, *scale_b;
+    int8_t fast;
 };
 
 /* What our cublasLtMatmulAlgo_t holds. */
@@ -41,8 +43,11 @@ struct problem {
 
 enum : unsigned { BLOCK = 32, SPLITS = 3 }; /* of k */
 
+static inline bool is_eight_bit(int type) {
+    return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+}
 static inline size_t size_of(int type) {
-    return type == CUDA_R_32F ? 4 : 2;
+    return type == CUDA_R_32F ? 4 : is_eight_bit(type) ? 1 : 2;
 }
 
 /* d = epilogue(alpha a b + beta c). Everything has been looked through; device memory is open. */

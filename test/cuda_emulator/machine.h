@@ -99,6 +99,8 @@ void inputs_begin(cudaStream_t stream, const void *from, size_t bytes);
 int current_device();
 int device_of_stream(cudaStream_t stream);
 
+int capability(); /* 90 for sm_90 */
+
 /* Lets time pass on the clock of events, which is the processor time of the process (a busy machine
  * does not change it) and all that passed in this way. */
 void time_passes(double milliseconds);

@@ -7,6 +7,10 @@
 #include "test/device.h"
 #include "test/kernels/check.h"
 #include "test/kernels/reference.h"
+#ifdef EMULATED
+#include "test/cuda_emulator/control.h"
+#include "test/cuda_emulator/fake_cublaslt.h"
+#endif
 
 enum epilogue { PLAIN, BIAS, ACCUMULATE, GELU, DGELU };
 
@@ -140,3 +144,94 @@ Test(matmul_8_bit, panels) {
     for (size_t i = 0; i < sizeof products / sizeof *products; i++)
         check_products(body, &products[i]);
 }
+
+#ifdef EMULATED
+/* What the library is asked for on a GPU that multiplies 8 bits, where all sizes are multiples of
+ * 16, and elsewhere: the results are the same. */
+static void each_on_the_library(int64_t m, int64_t n, int64_t k, enum epilogue epilogue,
+                                bool takes_them) {
+    static const enum dtype types[][3] = {{DTYPE_E4M3, DTYPE_E4M3, DTYPE_BF16},
+                                          {DTYPE_E5M2, DTYPE_E4M3, DTYPE_F16},
+                                          {DTYPE_E4M3, DTYPE_E5M2, DTYPE_F32}};
+    for (int t = 0; t < 3; t++)
+        for (int variant = 0; variant < 8; variant++) {
+            struct product p = {m,           n,           k,           types[t][0], types[t][1],
+                                types[t][2], variant & 1, variant & 2, variant & 4, epilogue};
+            check_products(body, &p);
+            const struct fake_cublaslt *got = fake_cublaslt_counts();
+            int a = p.a == DTYPE_E4M3 ? FAKE_E4M3 : FAKE_E5M2;
+            int b = p.b == DTYPE_E4M3 ? FAKE_E4M3 : FAKE_E5M2;
+            cr_assert_eq(got->b_type, takes_them ? a : FAKE_BF16);
+            cr_assert_eq(got->a_type, takes_them ? b : FAKE_BF16);
+            cr_assert_eq(got->scaled, takes_them && !p.by_vector);
+        }
+}
+
+Test(matmul_8_bit, tensor_cores_take_multiples_of_16) {
+    each_on_the_library(32, 144, 272, PLAIN, true);
+    each_on_the_library(144, 16, 32, PLAIN, true);
+    each_on_the_library(32, 48, 40, PLAIN, false);
+    each_on_the_library(40, 48, 32, PLAIN, false);
+    each_on_the_library(32, 40, 48, PLAIN, false);
+}
+
+Test(matmul_8_bit, epilogues_on_tensor_cores) {
+    each_on_the_library(32, 48, 80, BIAS, true);
+    each_on_the_library(48, 32, 16, ACCUMULATE, true);
+    each_on_the_library(16, 48, 32, GELU, true);
+    each_on_the_library(16, 48, 32, DGELU, true);
+}
+
+Test(matmul_8_bit, older_gpus_multiply_in_bf16) {
+    cuda_emulator_capability(80);
+    each_on_the_library(32, 48, 80, BIAS, false);
+    each_on_the_library(48, 32, 16, ACCUMULATE, false);
+}
+
+Test(matmul_8_bit, the_first_with_them_is_sm_89) {
+    cuda_emulator_capability(89);
+    each_on_the_library(32, 48, 80, PLAIN, true);
+    cuda_emulator_capability(86);
+    each_on_the_library(32, 48, 80, PLAIN, false);
+}
+
+/* Large sizes are tiles of the transposing kernel, whole and cut. */
+Test(matmul_8_bit, transposed_tiles) {
+    struct product p = {400,        144,  272,   DTYPE_E4M3, DTYPE_E5M2,
+                        DTYPE_BF16, true, false, false,      PLAIN};
+    check_products(body, &p);
+    cr_assert_eq(fake_cublaslt_counts()->b_type, FAKE_E4M3);
+}
+
+/* A bias in the output's dtype is the library's to add, unless it multiplies by no scales. */
+static void biased(struct check *c, const void *given) {
+    bool by_vector = *(const bool *)given;
+    struct operands o = {0};
+    struct product p = {16,         32,    48,   DTYPE_E4M3, DTYPE_E4M3,
+                        DTYPE_BF16, false, true, by_vector,  BIAS};
+    o.a = codes(c, p.a, p.m, p.k, &o.a_values);
+    o.b = codes(c, p.b, p.n, p.k, &o.b_values);
+    const float *a_scales = scales(c, by_vector ? p.m : 1, &o.a_scales);
+    const float *b_scales = scales(c, by_vector ? p.n : 1, &o.b_scales);
+    o.out = check_output(c, DTYPE_BF16, p.m, p.n);
+    o.bias = check_normal(c, DTYPE_BF16, p.n, 0, 1);
+    CHECK_OP(c, matmul, .out = &o.out, .a = &o.a, .b = &o.b, .a_scales = a_scales,
+             .b_scales = b_scales, .bias = &o.bias, .transpose_b = true,
+             .scales_by_vector = by_vector, .fast_accumulation = by_vector);
+    if (c->verify) verify(c, &p, &o);
+}
+
+Test(matmul_8_bit, biases_and_accumulation_as_asked) {
+    for (int by_vector = 0; by_vector < 2; by_vector++) {
+        bool given = by_vector;
+        check_products(biased, &given);
+        cr_assert_eq(fake_cublaslt_counts()->epilogue, by_vector ? FAKE_DEFAULT : FAKE_BIAS);
+        cr_assert_eq(fake_cublaslt_counts()->fast, by_vector);
+    }
+    bool by_tensor = false;
+    fake_cublaslt_refuse(FAKE_BIAS);
+    check_products(biased, &by_tensor);
+    cr_assert_eq(fake_cublaslt_counts()->epilogue, FAKE_DEFAULT);
+    cr_assert_eq(fake_cublaslt_counts()->a_type, FAKE_E4M3);
+}
+#endif

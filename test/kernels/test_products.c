@@ -237,7 +237,7 @@ static int outcome(const char *from, const char *to, const char *place) {
 Test(products, files_of_other_machines_are_not_used) {
     cr_assert_eq(outcome("\n", "\n", ""), 0);
     cr_assert_eq(outcome("\n", " Ti\n", ""), 1); /* another GPU */
-    cr_assert_eq(outcome("format 1", "format 2", ""), 1);
+    cr_assert_eq(outcome("format 2", "format 3", ""), 1);
     cr_assert_eq(outcome("cublasLt 1", "cublasLt 2", ""), 1);
     cr_assert_eq(outcome("m=24", "m=25", ""), 1);               /* another product */
     cr_assert_eq(outcome("algorithm=6", "algorithm=7", ""), 1); /* the library does not know it */
@@ -249,15 +249,19 @@ Test(products, malformed_files_are_errors) {
     } edits[] = {
         {"mantissa", "Mantissa", "line 1"},
         {"m=24", "m=", "line 2"},
-        {"in=fp32", "in=fp31", "line 2"},
+        {"a=fp32", "a=fp31", "line 2"},
+        {"b=fp32", "b=fp31", "line 2"},
         {"out=fp32", "out=fp320000000000000", "line 2"},
+        {"out=fp32", "out=e4m3", "line 2"},
         {"epilogue=none", "epilogue=", "line 2"},
         {"epilogue=none", "epilogue=more", "line 2"},
         {"transpose=00", "transpose=02", "line 2"},
         {"accumulate=1", "accumulate=2", "line 3"},
         {"tf32=0", "tf32=7", "line 2"},
+        {"fast=0", "fast=-1", "line 2"},
+        {"scaled=0", "scaled=2", "line 2"},
         {"algorithm=6", "algorithm=", "line 2"},
-        {"0\nin=", "0 0\nin=", "line 2"},
+        {"0\na=", "0 0\na=", "line 2"},
         {"algorithm=6", "algorithm=66", "line 2"},
         {"algorithm=6", "algorithm=g", "line 2"},
         {"accumulate=1", "\naccumulate=1", "line 3"},
