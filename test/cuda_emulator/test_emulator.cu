@@ -395,6 +395,7 @@ int main(int count, char **arguments) {
     run_group("bank conflicts", test_bank_conflicts);
     run_group("devices", test_devices);
     run_group("NCCL", test_fake_nccl);
+    run_group("cuBLASLt", test_fake_cublaslt);
     program = arguments[0];
     run_group("sanitizers", test_sanitizers);
 #endif

@@ -54,6 +54,8 @@ void test_missing_waits();
 void test_devices(); /* test_fake_nccl.cu */
 void test_fake_nccl();
 
+void test_fake_cublaslt(); /* test_fake_cublaslt.cu */
+
 /* test_mistakes.cu: what the emulator must report. Mistakes that sanitizers see end the program,
  * therefore it runs itself (`program`) with the name of a mistake as its argument. */
 extern const char *program;
