@@ -37,7 +37,7 @@ struct backend_description {
     bool computes[DTYPE_COUNT];        /* by enum dtype: can compute in it at all */
     bool native[DTYPE_COUNT];          /* products in it at more than fp32 speed */
     int64_t square_share[DTYPE_COUNT]; /* gradients of a dtype behind one of gradient_squares */
-    bool gelu_of_stored;  /* gelu_forward of a matmul's gelu_in gives the bits of its out */
+    bool gelu_of_stored;  /* gelu_forward of any matmul's gelu_in gives the bits of its out */
     int steps_ahead;      /* training steps worth queueing before the oldest one's result is read */
     int64_t window_count; /* elements of the optimizer's state to be loaded and stored at a time */
     double link;          /* bytes a second between it and the host, each way: an assumption */

@@ -114,7 +114,7 @@ struct matmul_args {
     const struct tensor *b;        /* [K, N], or [N, K] if transpose_b */
     const struct tensor *bias;     /* optional [N], same dtype as b or fp32 */
     const struct tensor *gelu_in;  /* optional [M, N], written: A B + bias; out = gelu of it, before
-                                    * or after it is rounded */
+                                    * or after it is rounded; after, with 8-bit operands */
     const struct tensor *dgelu_in; /* optional [M, N], read: out = A B, which may be rounded to out
                                     * first, * gelu'(it) */
     const struct tensor *dbias;    /* optional += [N], the column sums of B as stored in b; or [M],

@@ -280,7 +280,7 @@ void gpt_recompute(struct gpt *gpt, int64_t layer) {
         mlp_hidden(&pass, layer);
     } else if (gpt->shape.mlp == MLP_SWIGLU) {
         OP(gpt->be, swiglu_forward, .out = &a->mlp_gelu, .gate_up = &a->mlp_fc);
-    } else if (gpt->be->device.gelu_of_stored) {
+    } else if (gpt->be->device.gelu_of_stored || gpt->precision.eight[SITE_MLP_FC]) {
         OP(gpt->be, gelu_forward, .out = &a->mlp_gelu, .in = &a->mlp_fc);
     } else {
         mlp_hidden(&pass, layer);

@@ -207,17 +207,29 @@ double memory_offload_seconds(const struct config *config, struct backend *be) {
 
 /* ---- what recomputing costs */
 
+/* Whether the GELU of a layer comes with the product that gives its input, so that only both can be
+ * had again: a library's GELU may be that of the unrounded sum. */
+static bool gelu_is_fused(const struct gpt_shape *shape, const struct config *config,
+                          const struct backend *be) {
+    struct precision precision;
+    struct error ignored;
+    char note[PRECISION_NOTE_MAX];
+    if (shape->mlp != MLP_GELU || be->device.gelu_of_stored) return false;
+    if (precision_resolve(&precision, note, config, be, &ignored)) return true;
+    return !precision.eight[SITE_MLP_FC];
+}
+
 /* Multiplications that a layer does once more, for one row: of the sites that write what is shared.
- * The GELU's input is there, but a library's GELU may be that of the unrounded one. */
+ * The GELU's input is there, which does not always help. */
 static int64_t products_again(const struct gpt_shape *shape, const struct config *config,
                               const struct backend *be) {
     bool again[AUTOCAST_SITE_COUNT] = {false};
+    bool fused = gelu_is_fused(shape, config, be);
     int64_t total = 0;
     for (int i = 0; i < ACTIVATION_COUNT && config->train.recompute; i++) {
         const struct activation *a = &activation_table[i];
         if (!a->layered || a->residual || (int)a->shared > (int)config->train.recompute) continue;
         again[a->writer] = true;
-        bool fused = shape->mlp == MLP_GELU && !be->device.gelu_of_stored;
         if (a->shared == SHARE_GELU && fused) again[activation_table[i - 1].writer] = true;
     }
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
