@@ -36,6 +36,7 @@ struct backend_description {
     int threads;                       /* 0: not a CPU */
     bool computes[DTYPE_COUNT];        /* by enum dtype: can compute in it at all */
     bool native[DTYPE_COUNT];          /* products in it at more than fp32 speed */
+    bool native_8_bit;                 /* products of 8-bit operands, at more than bf16 speed */
     int64_t square_share[DTYPE_COUNT]; /* gradients of a dtype behind one of gradient_squares */
     bool gelu_of_stored;  /* gelu_forward of any matmul's gelu_in gives the bits of its out */
     int steps_ahead;      /* training steps worth queueing before the oldest one's result is read */

@@ -77,6 +77,7 @@ static void linear_forward(const struct pass *pass, const struct linear *layer) 
     OP(gpt->be, matmul, .out = layer->out, .a = &in.values, .a_scales = in.scales,
        .b = &weight.values, .b_scales = weight.scales, .bias = if_there(layer->bias),
        .gelu_in = layer->gelu_in, .transpose_b = linear,
+       .fast_accumulation = gpt->quantization.fast_accumulation,
        .scales_by_vector = quantization_by_vector(&gpt->quantization));
 }
 

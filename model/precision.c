@@ -81,6 +81,16 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
                     config_precision_name(config->precision), be->device.description);
     resolve_sites(p, config);
     resolve_8_bit(p, config);
+    if (p->fp8 && be->device.kind == BACKEND_CUDA && !be->device.native_8_bit) {
+        if (config->fp8.require)
+            return fail(error,
+                        "fp8.require: %s has no 8-bit matrix products\n"
+                        "leave it out to compute the same numbers with bf16 products",
+                        be->device.description);
+        snprintf(note, PRECISION_NOTE_MAX,
+                 "precision \"fp8\": this GPU has no 8-bit matrix products; bf16 products compute "
+                 "the same numbers, slower than precision \"bf16\"");
+    }
     p->residual = config->autocast.residual == CONFIG_DTYPE_LOWER ? p->lower : DTYPE_F32;
     p->gradients = config->gradients.dtype == CONFIG_DTYPE_LOWER ? p->lower : DTYPE_F32;
     p->moments = config->optimizer.moments == CONFIG_MOMENTS_BFLOAT16 ? DTYPE_BF16 : DTYPE_F32;

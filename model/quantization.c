@@ -19,6 +19,7 @@ int quantization_open(struct quantization *quantization, const struct config *co
         .be = be,
         .recipe = config->fp8.recipe,
         .power_of_two = config->fp8.power_of_two,
+        .fast_accumulation = config->fp8.fast_accumulation,
         .margin = delayed ? ldexpf(1, (int)config->fp8.margin) : 1,
         .history_length = delayed ? config->fp8.amax_history_length : 0,
         .layers = config->model.n_layer,

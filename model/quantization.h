@@ -36,7 +36,7 @@ struct operand {
 struct quantization {
     struct backend *be; /* NULL: nothing is rounded to 8 bits */
     enum config_recipe recipe;
-    bool power_of_two;
+    bool power_of_two, fast_accumulation;
     float margin;                      /* 2^fp8.margin */
     int64_t history_length;            /* 0: no history */
     enum dtype dtype[QUANTIZED_KINDS]; /* DTYPE_E4M3 or DTYPE_E5M2 */

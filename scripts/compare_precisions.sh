@@ -115,7 +115,7 @@ split_precisions() {
     mapfile -t -d , items < <(printf '%s' "$precisions")
     for item in "${items[@]}"; do
         [ -n "$item" ] || continue
-        if [[ $last != *:* || $item =~ ^(fp32|bf16|fp16)(:|$) ]]; then
+        if [[ $last != *:* || $item =~ ^(fp32|bf16|fp16|fp8)(:|$) ]]; then
             variants+=("$item") last=$item
         else variants[-1]+=,$item; fi
     done
@@ -138,8 +138,8 @@ check_setting() { # KEY=VALUE WHERE: "" for all runs, else where the settings of
 
 check_variant() { # PRECISION[:KEY=VALUE]...
     local settings setting keys=" " where="--precisions: $1: " shape="${1%%:*}:KEY=VALUE"
-    case ${1%%:*} in fp32 | bf16 | fp16) ;; *)
-        wrong "--precisions: $1 begins with none of fp32, bf16, fp16" ;;
+    case ${1%%:*} in fp32 | bf16 | fp16 | fp8) ;; *)
+        wrong "--precisions: $1 begins with none of fp32, bf16, fp16, fp8" ;;
     esac
     mapfile -t -d : settings < <(printf '%s:' "$1")
     for setting in "${settings[@]:1}"; do

@@ -27,6 +27,11 @@ struct cuda_state {
     struct cuda_products *products;
 };
 
+/* Whether the GPU has tensor cores for operands of 8 bits: from Ada on. */
+static inline bool cuda_has_8_bit(const struct cuda_state *cuda) {
+    return cuda->major >= 9 || (cuda->major == 8 && cuda->minor >= 9);
+}
+
 static inline struct cuda_state *cuda_state(const struct backend *be) {
     return (struct cuda_state *)be->state;
 }

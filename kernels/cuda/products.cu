@@ -302,7 +302,7 @@ struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
     products->tf32 = options->tf32;
     products->autotune = options->autotune;
     products->fuses = cuda->major >= 9;
-    products->eight_bit = cuda->major >= 9 || (cuda->major == 8 && cuda->minor >= 9);
+    products->eight_bit = cuda_has_8_bit(cuda);
     products->multiprocessors = cuda->multiprocessors;
     bool reads = options->autotune && options->choices;
     if (open_library(products, error) ||

@@ -124,7 +124,7 @@ struct config {
         enum config_format format;
         bool power_of_two;
         int64_t amax_history_length, margin;
-        bool require;
+        bool fast_accumulation, require;
     } fp8;
     struct {
         enum config_dtype dtype;

@@ -233,6 +233,9 @@ const struct config_option config_options[] = {
             HELP("delayed only: the steps whose largest values count.")),
     INTEGER(fp8.margin, 0, 0, 16,
             HELP("delayed only: scales are divided by 2 to this power, so that values may grow.")),
+    BOOLEAN(fp8.fast_accumulation, true,
+            HELP("GPU only: whether tensor cores may add up the forward pass with fewer bits, which "
+                 "is faster.")),
     BOOLEAN(fp8.require, false,
             HELP("GPU only: true ends the run where there are no 8-bit matrix products; false "
                  "computes the same numbers with bf16 products.")),

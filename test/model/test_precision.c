@@ -228,6 +228,62 @@ Test(precision, a_device_without_bf16_is_an_error_that_proposes_fp16) {
     cr_expect(strstr(note, "GPU has fp16"), "%s", note);
 }
 
+/* fp8 is bf16 but for which operands are rounded once more. */
+Test(precision, linear_layers_have_8_bits_unless_the_config_keeps_them_out) {
+    struct config config, bf16;
+    char note[PRECISION_NOTE_MAX];
+    config_defaults(&bf16);
+    bf16.precision = CONFIG_PRECISION_BF16;
+    config = bf16;
+    config.precision = CONFIG_PRECISION_FP8;
+    struct precision p = resolve(&config, &cpu, note), expected = resolve(&bf16, &cpu, note);
+    cr_expect_str_eq(note, "");
+    cr_expect(p.fp8 && !expected.fp8);
+    cr_expect_eq(p.lower, DTYPE_BF16);
+    cr_expect_not(p.scale_loss);
+    cr_expect_arr_eq(p.site, expected.site, sizeof p.site);
+    cr_expect_arr_eq(p.activation, expected.activation, sizeof p.activation);
+    cr_expect_eq(p.masters, expected.masters);
+    for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
+        cr_expect_eq(p.eight[i], i == SITE_QKV || i == SITE_ATTENTION_PROJECTION ||
+                                     i == SITE_MLP_FC || i == SITE_MLP_PROJECTION);
+    cr_expect_str_eq(precision_name(&p), "fp8");
+    cr_expect_eq(precision_come_to(&p), CONFIG_PRECISION_FP8);
+    config.autocast.lower16 = (struct config_words){1, {"mlp_fc"}};
+    config.autocast.float32 = (struct config_words){1, {"qkv"}};
+    p = resolve(&config, &cpu, note);
+    cr_expect(p.fp8 && !p.eight[SITE_MLP_FC] && !p.eight[SITE_QKV] && p.eight[SITE_MLP_PROJECTION]);
+    cr_expect_eq(p.site[SITE_QKV], DTYPE_F32);
+    cr_expect_eq(p.site[SITE_MLP_FC], DTYPE_BF16);
+    config.autocast.enabled = false;
+    p = resolve(&config, &cpu, note);
+    cr_expect_not(p.fp8);
+    cr_expect_str_eq(precision_name(&p), "fp32");
+}
+
+Test(precision, a_gpu_without_8_bit_products_is_told_or_refused) {
+    struct backend gpu = {.device = {.kind = BACKEND_CUDA,
+                                     .description = "Ampere",
+                                     .computes = {[DTYPE_BF16] = true},
+                                     .native = {[DTYPE_BF16] = true}}};
+    struct precision precision;
+    struct config config;
+    struct error error = {0};
+    char note[PRECISION_NOTE_MAX];
+    config_defaults(&config);
+    config.precision = CONFIG_PRECISION_FP8;
+    cr_expect(resolve(&config, &gpu, note).fp8);
+    cr_expect(strstr(note, "no 8-bit matrix products"), "%s", note);
+    config.fp8.require = true;
+    cr_expect_eq(precision_resolve(&precision, note, &config, &gpu, &error), -1);
+    cr_expect(strstr(error.text, "fp8.require: Ampere"), "%s", error.text);
+    gpu.device.native_8_bit = true;
+    cr_expect(resolve(&config, &gpu, note).fp8);
+    cr_expect_str_eq(note, "");
+    config.precision = CONFIG_PRECISION_AUTO;
+    cr_expect_not(resolve(&config, &gpu, note).fp8);
+}
+
 static int occurrences(const char *text, const char *word) {
     int count = 0;
     size_t length = strlen(word);

@@ -34,10 +34,10 @@ const char *check_rule(char text[CHECK_TEXT_MAX], enum check_id id, const struct
                  "skipped");
         break;
     case CHECK_TRAINING_LOSS:
-        snprintf(text, CHECK_TEXT_MAX, "the final one is %s the reference", part);
+        snprintf(text, CHECK_TEXT_MAX, "the final one is %s the reference; fp8: twice that", part);
         break;
     case CHECK_VALIDATION_LOSS:
-        snprintf(text, CHECK_TEXT_MAX, "the last one is %s the reference", part);
+        snprintf(text, CHECK_TEXT_MAX, "the last one is %s the reference; fp8: twice that", part);
         break;
     case CHECK_CURVE:
         snprintf(text, CHECK_TEXT_MAX, "smoothed and settled it stays %s the reference", part);
@@ -118,15 +118,19 @@ static void check_finite(struct check *check, const struct comparison *c,
         "%" PRId64 " step%s whose loss or gradient norm is not finite", lost, lost == 1 ? "" : "s");
 }
 
+static double loss_limit(const struct comparison *c, const struct limits *limits) {
+    return strcmp(c->group->runs[0]->precision, "fp8") == 0 ? 2 * limits->loss : limits->loss;
+}
+
 static void check_training(struct check *check, const struct comparison *c,
                            const struct limits *limits) {
     char words[64];
+    double limit = loss_limit(c, limits);
     const struct difference *d = &c->training;
     if (isnan(d->mean))
-        set(check, CHECK_FAIL, NAN, limits->loss, "no finite loss over the last %d steps",
-            c->window);
+        set(check, CHECK_FAIL, NAN, limit, "no finite loss over the last %d steps", c->window);
     else
-        set(check, judge(d, limits->loss, limits->lower_is_fine), d->mean, limits->loss,
+        set(check, judge(d, limit, limits->lower_is_fine), d->mean, limit,
             "%+.3f %% (%.4f, reference %.4f)%s", d->mean, c->training_loss[COMPARE_OTHER],
             c->training_loss[COMPARE_REFERENCE], noise_words(words, d));
 }
@@ -134,14 +138,14 @@ static void check_training(struct check *check, const struct comparison *c,
 static void check_validation(struct check *check, const struct comparison *c,
                              const struct limits *limits) {
     char words[64];
+    double limit = loss_limit(c, limits);
     const struct difference *d = &c->validation;
     if (c->validation_step < 0)
-        set(check, CHECK_NOTHING, NAN, limits->loss, "no validation that all runs have");
+        set(check, CHECK_NOTHING, NAN, limit, "no validation that all runs have");
     else if (isnan(d->mean))
-        set(check, CHECK_FAIL, NAN, limits->loss, "not finite at step %" PRId64,
-            c->validation_step);
+        set(check, CHECK_FAIL, NAN, limit, "not finite at step %" PRId64, c->validation_step);
     else
-        set(check, judge(d, limits->loss, limits->lower_is_fine), d->mean, limits->loss,
+        set(check, judge(d, limit, limits->lower_is_fine), d->mean, limit,
             "%+.3f %% (%.4f, reference %.4f) at step %" PRId64 "%s", d->mean,
             c->validation_loss[COMPARE_OTHER], c->validation_loss[COMPARE_REFERENCE],
             c->validation_step, noise_words(words, d));

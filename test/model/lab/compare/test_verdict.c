@@ -91,6 +91,16 @@ Test(verdict, near_the_limit_of_losses) {
     expect_judged((struct run_recipe){.eval_every = 20, .bias = 0.61}, TRAINING | VALIDATION);
 }
 
+Test(verdict, fp8_may_be_twice_as_far) {
+    limits = LIMITS_DEFAULT;
+    struct run_recipe recipe = {.eval_every = 20, .precision = "fp8", .bias = 0.99};
+    expect_judged(recipe, 0);
+    recipe.bias = 1.01;
+    expect_judged(recipe, TRAINING | VALIDATION);
+    recipe.bias = -1.01;
+    expect_judged(recipe, TRAINING | VALIDATION);
+}
+
 Test(verdict, lower_is_fine) {
     limits = LIMITS_DEFAULT;
     limits.lower_is_fine = true;
