@@ -36,6 +36,11 @@ static int choose_formats(bool wanted[AUDIT_FORMATS], const struct command_line 
         return fail(error, "--repetitions: at most %d for --audit", REPETITIONS_MAX);
     for (int i = 0; i < AUDIT_FORMATS; i++) wanted[i] = line->precision_count == 0;
     for (int i = 0; i < line->precision_count; i++) {
+        if (line->precisions[i] == CONFIG_PRECISION_FP8)
+            return fail(error,
+                        "--audit --precision fp8: the audit looks at 16-bit formats only\n"
+                        "compare whole runs with scripts/compare_precisions.sh, or name bf16 "
+                        "or fp16");
         if (line->precisions[i] == CONFIG_PRECISION_BF16) wanted[AUDIT_BF16] = true;
         if (line->precisions[i] == CONFIG_PRECISION_FP16) wanted[AUDIT_FP16] = true;
     }

@@ -13,7 +13,8 @@ struct memory_question memory_question(const struct config *config, struct backe
 }
 
 bool memory_can_compute(const struct backend *be, enum config_precision precision) {
-    return precision != CONFIG_PRECISION_BF16 || be->device.computes[DTYPE_BF16];
+    bool bf16 = precision == CONFIG_PRECISION_BF16 || precision == CONFIG_PRECISION_FP8;
+    return !bf16 || be->device.computes[DTYPE_BF16];
 }
 
 struct memory_unit memory_unit_for(size_t largest) {

@@ -4,11 +4,11 @@
 
 #include "model/config/config_keys.h"
 
-enum { PRECISIONS = 3, LEVELS = CONFIG_RECOMPUTE_LAYER + 1 };
+enum { PRECISIONS = 4, LEVELS = CONFIG_RECOMPUTE_LAYER + 1 };
 
 /* In the order of the columns. */
 static const enum config_precision precisions[PRECISIONS] = {
-    CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16, CONFIG_PRECISION_FP16};
+    CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16, CONFIG_PRECISION_FP16, CONFIG_PRECISION_FP8};
 
 /* The name, with a star if it is what the run is in. */
 static const char *precision_text(char text[16], enum config_precision precision,

@@ -14,7 +14,7 @@ TestSuite(memory_program, .init = set_up, .fini = remove_folder);
 Test(memory_program, prints_the_tables) {
     expect_exit(TINY "|--dry-run", 0);
     expect_match(out_text, "\nMemory of this run in each precision");
-    expect_match(out_text, "\nMiB +fp32 \\* +bf16 +fp16\n");
+    expect_match(out_text, "\nMiB +fp32 \\* +bf16 +fp16 +fp8\n");
     expect_match(out_text, "\ntrain.recompute=layer  ");
     expect_match(out_text, "\nLargest train.micro_batch_size in [^\n]* \\(free here\\)\n");
     expect_match(out_text, "\nThis run fits: [^\n]*\n$");

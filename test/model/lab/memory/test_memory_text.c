@@ -300,7 +300,7 @@ Test(memory_text, without_autocast_the_run_is_in_fp32) {
     rig.config.autocast.enabled = false;
     char *text = print(&rig, 80);
     expect_match(text, "autocast\\.enabled is false, so this run computes in fp32");
-    expect_match(text, "\nMiB +fp32 \\* +bf16 +fp16\n");
+    expect_match(text, "\nMiB +fp32 \\* +bf16 +fp16 +fp8\n");
     cr_expect_not_null(strstr(text, "optimizer.moments=bfloat16"));
     cr_expect_null(strstr(text, "gradients.dtype"), "%s", text);
     cr_expect_null(strstr(text, "precision="), "%s", text);
