@@ -18,7 +18,7 @@ enum { REPETITIONS_DEFAULT = 5 };
 struct product {
     struct tensor out, a, b;
     const float *a_scales, *b_scales;
-    bool transpose_a, transpose_b, accumulate, scales_by_vector;
+    bool transpose_a, transpose_b, accumulate, scales_by_vector, fast_accumulation;
 };
 
 struct clock {
@@ -60,7 +60,8 @@ static void record(struct observer *observer, enum operation_id id, const void *
                               args->transpose_a,
                               args->transpose_b,
                               args->accumulate,
-                              args->scales_by_vector};
+                              args->scales_by_vector,
+                              args->fast_accumulation};
     arrput(clock->products, product);
 }
 
@@ -76,7 +77,8 @@ static void replay(struct backend *be, const struct product *products) {
         const struct product *p = &products[i];
         OP(be, matmul, .out = &p->out, .a = &p->a, .b = &p->b, .a_scales = p->a_scales,
            .b_scales = p->b_scales, .transpose_a = p->transpose_a, .transpose_b = p->transpose_b,
-           .accumulate = p->accumulate, .scales_by_vector = p->scales_by_vector);
+           .accumulate = p->accumulate, .scales_by_vector = p->scales_by_vector,
+           .fast_accumulation = p->fast_accumulation);
     }
 }
 

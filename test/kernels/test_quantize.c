@@ -6,7 +6,7 @@
 
 #include "test/kernels/check.h"
 
-enum plant { NOTHING, ZEROS, INFINITE, TINY, ZERO_ROW };
+enum plant { NOTHING, ZEROS, INFINITE, TINY, LARGE, ZERO_ROW };
 
 struct shape {
     int64_t rows, columns;
@@ -24,6 +24,7 @@ static double *planted(struct check *c, const struct shape *s) {
     for (int64_t i = 0; i < count; i++) {
         if (s->plant == ZEROS || (s->plant == ZERO_ROW && i / s->columns == s->rows / 2))
             values[i] = i & 1 ? -0.0 : 0.0;
+        if (s->plant == LARGE) values[i] = ldexp(values[i], 100);
         if (s->plant == TINY) values[i] = check_round(ldexp(values[i], -130), s->in);
     }
     if (s->plant == INFINITE) {
