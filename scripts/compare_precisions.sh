@@ -12,8 +12,9 @@ batches, and reports on the terminal, and as report.html, report.md and
 report.json, how the runs differ: losses, gradients, loss scale, speed, memory,
 and a verdict.
 
-  --precisions LIST   default fp32,bf16,fp16; the others are measured against
-                      fp32 if it is there, else against the first; settings
+  --precisions LIST   default fp32,bf16,fp16, and there is fp8; the others are
+                      measured against fp32 if it is there, else against the
+                      first; settings
                       behind a precision, each after a colon, make a variant:
                       bf16:gradients.dtype=lower:train.recompute=layer
   --steps N           default as in CONFIG; for fewer than its warm-up has, add

@@ -313,7 +313,7 @@ const struct config_block config_blocks[] = {
     {"data", "What is read."},
     {"train", "How long, and how much per step."},
     {"optimizer", "AdamW and its learning rate."},
-    {"autocast", "What runs in 16 bit when precision is fp16 or bf16."},
+    {"autocast", "What runs in 16 bit when precision is fp16, bf16 or fp8."},
     {"fp8", "How linear layers are rounded to 8 bits; used with fp8 only."},
     {"gradients", "How gradients are stored."},
     {"weights", "How 16-bit weights are stored."},

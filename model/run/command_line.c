@@ -340,7 +340,7 @@ void command_line_free(struct command_line *line) {
 
 void command_line_help(FILE *out) {
     fprintf(out,
-            "mantissa %s: trains GPTs in fp32, fp16 or bf16.\n\n"
+            "mantissa %s: trains GPTs in fp32, fp16, bf16 or fp8.\n\n"
             "  ./train --config bf16.json                  train\n"
             "  ./train --config bf16.json --resume         go on after an interruption\n"
             "  ./train --config bf16.json --ranks 4        train in four processes\n"
