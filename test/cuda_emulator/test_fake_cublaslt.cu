@@ -151,6 +151,8 @@ static void test_scales() {
     for (int on_the_host = 0; on_the_host < 2; on_the_host++) {
         forms f = fill_in(w, on_the_host ? scale.host : scale.device);
         float one = 1, zero = 0;
+        CHECK(!cublasLtMatmulDescSetAttribute(f.op, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+                                              &scale.device, sizeof scale.device));
         CHECK(find(f, &result) == 1);
         cublasStatus_t status =
             cublasLtMatmul(handle, f.op, &one, a.device, f.a, b.device, f.b, &zero, out.device,

@@ -6,7 +6,7 @@
 
 #include "test/kernels/check.h"
 
-enum plant { NOTHING, ZEROS, INFINITE, TINY, LARGE, ZERO_ROW };
+enum plant { NOTHING, ZEROS, BAD_ZEROS, INFINITE, TINY, LARGE, ZERO_ROW };
 
 struct shape {
     int64_t rows, columns;
@@ -22,11 +22,13 @@ static double *planted(struct check *c, const struct shape *s) {
     double *values = check_read(c, &random);
     int64_t count = s->rows * s->columns;
     for (int64_t i = 0; i < count; i++) {
-        if (s->plant == ZEROS || (s->plant == ZERO_ROW && i / s->columns == s->rows / 2))
+        if (s->plant == ZEROS || s->plant == BAD_ZEROS ||
+            (s->plant == ZERO_ROW && i / s->columns == s->rows / 2))
             values[i] = i & 1 ? -0.0 : 0.0;
         if (s->plant == LARGE) values[i] = ldexp(values[i], 100);
         if (s->plant == TINY) values[i] = check_round(ldexp(values[i], -130), s->in);
     }
+    if (s->plant == BAD_ZEROS) values[0] = INFINITY;
     if (s->plant == INFINITE) {
         values[0] = INFINITY;
         values[count / 2] = NAN;
