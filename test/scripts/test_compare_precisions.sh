@@ -239,8 +239,8 @@ test_case "variants that cannot be"
 cannot() { # VARIANT PART
     runs 2 "my tiny.json" --precisions "fp32,$1" && says "$2" && silent_on "run 1"
 }
-cannot fp8:threads=2 "--precisions: fp8:threads=2 begins with none of fp32, bf16, fp16"
-cannot :threads=2 "--precisions: :threads=2 begins with none of fp32, bf16, fp16"
+cannot fp4:threads=2 "--precisions: fp4:threads=2 begins with none of fp32, bf16, fp16, fp8"
+cannot :threads=2 "--precisions: :threads=2 begins with none of fp32, bf16, fp16, fp8"
 cannot bf16: "--precisions: bf16:: a setting is empty; write bf16:KEY=VALUE"
 cannot bf16::threads=2 "--precisions: bf16::threads=2: a setting is empty"
 cannot bf16:threads=2: "a setting is empty"
@@ -257,7 +257,7 @@ cannot bf16:log.metrics=false "log.metrics=false: this is chosen here"
 cannot bf16:autocast.enabled=false "compute in fp32"
 cannot bf16:gradients.dtyp=lower "bf16:gradients.dtyp=lower cannot be trained:"
 says 'there is no key "gradients.dtyp". Did you mean gradients.dtype?'
-cannot bf16:autocast.float32=qkv,fp8 '"fp8"'
+cannot bf16:autocast.float32=qkv,fp4 '"fp4"'
 cannot "bf16,$(printf 'bf16:threads=%d,' {1..7})" "--precisions: 9, but a report holds 8 at most"
 runs 2 "my tiny.json" --steps 20 --precisions fp32,bf16:train.steps=10 && says "contradicts"
 if [ -e runs ]; then wrong "it began nevertheless"; fi
@@ -316,7 +316,7 @@ runs 2 "my tiny.json" --steps
 runs 2 "my tiny.json" --steps 0
 runs 2 "my tiny.json" --seeds 1.5
 runs 2 "my tiny.json" --precisions fp32
-runs 2 "my tiny.json" --precisions fp32,fp8 && says "fp8"
+runs 2 "my tiny.json" --precisions fp32,fp4 && says "fp4"
 runs 2 "my tiny.json" --precisions fp32,fp32 && says "twice"
 runs 2 "my tiny.json" --precisions "" && says "at least two"
 runs 2 "my tiny.json" -- --set name=x && says "chosen here"
