@@ -176,13 +176,15 @@ static void profile_row(struct table *table, const struct comparison_report *rep
         NUMBER_CELL(table, "%.1f ms", part_ms(profiled_run(&report->groups[g]), name));
 }
 
+/* Of the runs of one model, the one with the most operations has those of all. */
 static struct table profile_table(const struct comparison_report *report) {
     const struct run_record *named = NULL;
     struct table table = {0};
     table_column(&table, "of a step", TABLE_LEFT);
     for (int g = 0; g < arrlen(report->groups); g++) {
         table_column(&table, report->groups[g].label, TABLE_RIGHT);
-        if (!named) named = profiled_run(&report->groups[g]);
+        const struct run_record *run = profiled_run(&report->groups[g]);
+        if (run && (!named || arrlen(run->profile) > arrlen(named->profile))) named = run;
     }
     if (!named) return table;
     for (int i = 0; i < arrlen(named->profile); i++)
