@@ -9,6 +9,7 @@
 #include "data/base/files.h"
 #include "data/base/printed.h"
 #include "data/base/signals.h"
+#include "model/lab/audit/audit_8_bit.h"
 #include "model/lab/audit/audit_print.h"
 #include "model/run/report.h"
 
@@ -30,23 +31,26 @@ static void say(struct audit_progress *progress, const char *what) {
 /* What there would hardly be memory for. */
 enum { REPETITIONS_MAX = 1000 };
 
+/* It was named, or it is the config's precision and nothing was. */
+static bool wants_fp8(const struct command_line *line, const struct config *config) {
+    if (line->precision_count == 0) return config->precision == CONFIG_PRECISION_FP8;
+    for (int i = 0; i < line->precision_count; i++)
+        if (line->precisions[i] == CONFIG_PRECISION_FP8) return true;
+    return false;
+}
+
 static int choose_formats(bool wanted[AUDIT_FORMATS], const struct command_line *line,
-                          struct error *error) {
+                          const struct config *config, struct error *error) {
     if (line->repetitions > REPETITIONS_MAX)
         return fail(error, "--repetitions: at most %d for --audit", REPETITIONS_MAX);
     for (int i = 0; i < AUDIT_FORMATS; i++) wanted[i] = line->precision_count == 0;
     for (int i = 0; i < line->precision_count; i++) {
-        if (line->precisions[i] == CONFIG_PRECISION_FP8)
-            return fail(error,
-                        "--audit --precision fp8: the audit looks at 16-bit formats only\n"
-                        "compare whole runs with scripts/compare_precisions.sh, or name bf16 "
-                        "or fp16");
         if (line->precisions[i] == CONFIG_PRECISION_BF16) wanted[AUDIT_BF16] = true;
         if (line->precisions[i] == CONFIG_PRECISION_FP16) wanted[AUDIT_FP16] = true;
     }
-    if (wanted[AUDIT_BF16] || wanted[AUDIT_FP16]) return 0;
+    if (wanted[AUDIT_BF16] || wanted[AUDIT_FP16] || wants_fp8(line, config)) return 0;
     return fail(error, "--audit --precision fp32: there is nothing to compare; fp32 is always the "
-                       "reference,\nname bf16 or fp16 or leave --precision out");
+                       "reference,\nname bf16, fp16 or fp8, or leave --precision out");
 }
 
 /* What cannot be written to is said before the work, which takes long. */
@@ -86,13 +90,21 @@ int run_audit(const struct config *config, const char *from, const struct comman
     struct audit audit;
     struct spoken_progress spoken = {{say}, progress_clock()};
     const volatile sig_atomic_t *stop = signals_catch();
-    if (choose_formats(wanted, line, error)) return EXIT_USAGE;
+    if (choose_formats(wanted, line, config, error)) return EXIT_USAGE;
     if (line->out && make_folder(line->out, error)) return EXIT_FAILED;
     int repetitions = line->repetitions > 0 ? (int)line->repetitions : SUBJECT_REPETITIONS;
-    int status =
-        audit_run(&audit, config, from, wanted, repetitions, stop, &spoken.progress, error);
-    if (status == 0) status = report(&audit, line->out, error);
-    audit_free(&audit);
+    int status = 0;
+    if (wanted[AUDIT_BF16] || wanted[AUDIT_FP16]) {
+        status =
+            audit_run(&audit, config, from, wanted, repetitions, stop, &spoken.progress, error);
+        if (status == 0) status = report(&audit, line->out, error);
+        audit_free(&audit);
+    }
+    if (status == 0 && wants_fp8(line, config)) {
+        struct eight_bit_audit fp8;
+        status = eight_bit_audit_run(&fp8, config, from, repetitions, stop, error);
+        if (status == 0) eight_bit_audit_print(stdout, &fp8);
+    }
     if (status == RESULT_STOPPED) {
         fprintf(stderr, "stopped by signal %d\n", (int)*stop);
         return EXIT_SIGNAL + *stop;
