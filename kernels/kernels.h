@@ -53,6 +53,14 @@
 
 struct backend;
 
+/* Of the values of a tensor as they are stored, in backend memory: what quantize wants to know.
+ * Whoever writes the tensor can find it on the way, and joins what is there, which is cleared
+ * before: the larger of both, and 1 if one of both is. */
+struct magnitude {
+    uint32_t largest;    /* the largest finite magnitude, as the bits of fp32, which are in order */
+    uint32_t not_finite; /* 1 if there was an infinity or NaN, else 0 */
+};
+
 /* out[i] = token_table[tokens[i]] + position_table[i % sequence_length], for N = B * T rows;
  * without a position table the token's row alone. With a remainder the token table is that of split
  * masters (kernels/rounding.h). */
@@ -87,6 +95,7 @@ struct layernorm_forward_args {
     const struct tensor *residual; /* optional [N, C]; given exactly when sum is */
     const struct tensor *weight;   /* [C] fp32 */
     const struct tensor *bias;     /* optional [C] fp32 */
+    struct magnitude *magnitude;   /* optional, of out */
     float epsilon;
 };
 
@@ -102,6 +111,7 @@ struct layernorm_backward_args {
     const float *mean, *rstd;       /* [N]; mean optional */
     const struct tensor *weight;    /* [C] fp32 */
     const struct tensor *dresidual; /* optional [N, C] */
+    struct magnitude *magnitude;    /* optional, of din_lower, or without that of din */
 };
 
 /* out = A B + bias with fp32 accumulation, where A is a or its transpose, B likewise; then at most
@@ -122,10 +132,16 @@ struct matmul_args {
                                     * none of 8-bit operands */
     const float *a_scales;         /* given exactly with 8-bit operands: [1]; [M] if by_vector */
     const float *b_scales;         /* the same: [1]; [N] if by_vector */
+    struct magnitude *magnitude;   /* optional, of out, of 8-bit operands with gelu_in or dgelu_in
+                                    * only */
     bool transpose_a, transpose_b, accumulate, sums_of_a;
     bool scales_by_vector;
     bool fast_accumulation; /* of 8-bit operands on tensor cores: sums of fewer bits, sooner */
 };
+
+/* On tensor cores operands of 8 bits are a [M, K] and b [N, K] in memory, and all sizes multiples
+ * of this; else they are brought into that order, or multiplied as bf16. */
+enum { EIGHT_BIT_UNIT = 16 };
 
 /* Whether operands have scales, which may be NULL while planning. */
 static inline bool matmul_scales(const struct matmul_args *args) {
@@ -136,12 +152,14 @@ static inline bool matmul_scales(const struct matmul_args *args) {
 struct gelu_forward_args {
     const struct tensor *out; /* same count as in */
     const struct tensor *in;
+    struct magnitude *magnitude; /* optional, of out */
 };
 
 struct gelu_backward_args {
     const struct tensor *din; /* dout * gelu'(in); may be dout itself */
     const struct tensor *dout;
     const struct tensor *in;
+    struct magnitude *magnitude; /* optional, of din */
 };
 
 /* out = silu(gate) * up, silu(x) = x / (1 + exp(-x)): a gated linear unit. A row of gate_up is gate
@@ -149,12 +167,14 @@ struct gelu_backward_args {
 struct swiglu_forward_args {
     const struct tensor *out;     /* [N, I] */
     const struct tensor *gate_up; /* [N, 2 I] */
+    struct magnitude *magnitude;  /* optional, of out */
 };
 
 struct swiglu_backward_args {
     const struct tensor *dgate_up; /* [N, 2 I]; may be gate_up itself */
     const struct tensor *dout;     /* [N, I] */
     const struct tensor *gate_up;  /* [N, 2 I] */
+    struct magnitude *magnitude;   /* optional, of dgate_up */
 };
 
 /* Rotates the first `heads` groups of D columns of each row, in place: of row i, at position
@@ -266,17 +286,29 @@ struct quantize_record {
 /* out = in * s, rounded to 8 bits (f8_from_f32), where s = max / amax: the format's largest value
  * over the largest finite magnitude of the tensor, of each row or of each column. amax is 0: s = 1;
  * s is at most 2^126; with power_of_two it is rounded down to one. in * s is rounded to fp32 first.
- * scales = 1 / s: what matmul multiplies by. */
+ * scales = 1 / s: what matmul multiplies by.
+ *
+ * transposed is the same in the order in which tensor cores read an operand whose rows are not what
+ * a product sums over. */
 struct quantize_args {
-    const struct tensor *out; /* [N, C], 8 bit */
-    float *scales;            /* [1], [N] or [C] */
-    const struct tensor *in;  /* [N, C] */
+    const struct tensor *out;        /* [N, C], 8 bit; optional if transposed is given */
+    const struct tensor *transposed; /* optional [C, N], not QUANTIZE_ROWS: of the same values */
+    float *scales;                   /* [1], [N] or [C] */
+    const struct tensor *in;         /* [N, C] */
     const float *amax; /* optional [1], QUANTIZE_WHOLE only: instead of in's own where it is > 0 */
+    struct magnitude *magnitude;    /* optional, of in, QUANTIZE_WHOLE only: read if found, else
+                                     * joined; it goes to record then */
     struct quantize_record *record; /* optional, of in: added to */
     const struct tensor *dbias;     /* optional += [C], the column sums of in, as matmul's dbias */
     enum quantize_by by;
     bool power_of_two;
+    bool found; /* magnitude is known: in is not looked through */
 };
+
+/* What has the dtype of the result. */
+static inline const struct tensor *quantize_result(const struct quantize_args *args) {
+    return args->out ? args->out : args->transposed;
+}
 
 /* Each row of out = the last C columns of that row of in. */
 struct copy_last_columns_args {

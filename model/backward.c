@@ -25,14 +25,21 @@ static void normalize_backward(struct gpt *gpt, const struct tensor *dbranch,
                                const struct tensor *dout, const struct tensor *in,
                                const struct tensor *mean, const struct tensor *rstd,
                                const struct tensor *weight, const struct tensor *dweight,
-                               const struct tensor *dbias, bool first) {
+                               const struct tensor *dbias, struct magnitude *magnitude,
+                               bool first) {
     const struct tensor *dresidual = &gpt->activations.gradients.residual_in;
     bool has_mean = gpt->shape.norm == NORM_LAYERNORM;
     bool shared = precision_branch_is_residual(&gpt->precision);
     OP(gpt->be, layernorm_backward, .din = dresidual, .din_lower = shared ? NULL : dbranch,
        .dweight = dweight, .dbias = has_mean ? dbias : NULL, .dout = dout, .in = in,
        .mean = has_mean ? mean->data : NULL, .rstd = rstd->data, .weight = weight,
-       .dresidual = first ? NULL : dresidual);
+       .dresidual = first ? NULL : dresidual, .magnitude = magnitude);
+}
+
+/* For whoever writes the gradient of a linear layer of 8 bits; NULL below the first. */
+static struct magnitude *magnitude_of(const struct gpt *gpt, enum autocast_site site, int64_t l) {
+    if (l < 0) return NULL;
+    return quantization_magnitude(&gpt->quantization, QUANTIZED_GRADIENT, site, l);
 }
 
 /* A linear layer of a block, out = in weight + bias. */
@@ -43,6 +50,7 @@ struct linear {
     const struct tensor *din;                /* times gelu'(dgelu_in), if that is given */
     const struct tensor *dout, *in, *weight; /* in: not read any more when din is written */
     const struct tensor *dgelu_in;           /* optional */
+    struct magnitude *magnitude;             /* of din, with dgelu_in */
 };
 
 /* An operand as the product reads it. What is looked at again makes no record. */
@@ -50,7 +58,7 @@ static struct operand operand_of(const struct gpt *gpt, const struct linear *lay
                                  const struct quantized_operand *operand) {
     struct quantized_operand named = *operand;
     named.site = layer->site, named.layer = layer->layer;
-    if (!gpt->precision.eight[layer->site]) return (struct operand){*operand->in, NULL};
+    if (!gpt->precision.eight[layer->site]) return (struct operand){.values = *operand->in};
     return quantization_round(&gpt->quantization, &named);
 }
 
@@ -59,12 +67,13 @@ static void weight_backward(const struct gpt *gpt, const struct linear *layer,
                             const struct operand *dout) {
     bool linear = gpt->shape.linear;
     bool eight = gpt->precision.eight[layer->site];
-    struct operand in = {*layer->in, NULL};
+    struct operand in = {.values = *layer->in};
     if (eight)
         in = quantization_input_again(&gpt->quantization, layer->site, layer->layer, layer->in);
     const struct operand *a = linear ? dout : &in, *b = linear ? &in : dout;
-    OP(gpt->be, matmul, .out = layer->dweight, .a = &a->values, .a_scales = a->scales,
-       .transpose_a = true, .b = &b->values, .b_scales = b->scales, .accumulate = gpt->accumulate,
+    OP(gpt->be, matmul, .out = layer->dweight, .a = operand_over_rows(a), .a_scales = a->scales,
+       .transpose_a = !operand_is_transposed(a), .b = operand_over_rows(b), .b_scales = b->scales,
+       .transpose_b = operand_is_transposed(b), .accumulate = gpt->accumulate,
        .dbias = eight ? NULL : layer->dbias, .sums_of_a = linear && layer->dbias,
        .scales_by_vector = quantization_by_vector(&gpt->quantization));
 }
@@ -75,28 +84,32 @@ static void linear_backward(struct gpt *gpt, struct linear layer) {
     struct written written = gpt->written;
     gpt->written = (struct written){0};
     if (!layer.dbias->rank) layer.dbias = NULL;
-    struct quantized_operand gradient = {
-        .kind = QUANTIZED_GRADIENT, .in = layer.dout, .by = QUANTIZE_COLUMNS, .dbias = layer.dbias};
+    struct quantized_operand gradient = {.kind = QUANTIZED_GRADIENT,
+                                         .in = layer.dout,
+                                         .over = by_vector ? OVER_ROWS : OVER_BOTH,
+                                         .dbias = layer.dbias};
     struct operand dout = operand_of(gpt, &layer, &gradient);
     weight_backward(gpt, &layer, &dout);
-    gradient.by = QUANTIZE_ROWS, gradient.dbias = NULL, gradient.again = true;
+    gradient.over = OVER_COLUMNS, gradient.dbias = NULL, gradient.again = true;
     if (gpt->precision.eight[layer.site] && by_vector) dout = operand_of(gpt, &layer, &gradient);
     struct operand weight =
         operand_of(gpt, &layer,
                    &(struct quantized_operand){.kind = QUANTIZED_WEIGHT,
                                                .in = layer.weight,
-                                               .by = linear ? QUANTIZE_COLUMNS : QUANTIZE_ROWS,
+                                               .over = linear ? OVER_ROWS : OVER_COLUMNS,
                                                .again = true});
     gpt->written = written;
     OP(gpt->be, matmul, .out = layer.din, .a = &dout.values, .a_scales = dout.scales,
-       .b = &weight.values, .b_scales = weight.scales, .transpose_b = !linear,
-       .dgelu_in = layer.dgelu_in, .scales_by_vector = by_vector);
+       .b = linear ? operand_over_rows(&weight) : &weight.values, .b_scales = weight.scales,
+       .transpose_b = !linear || operand_is_transposed(&weight), .dgelu_in = layer.dgelu_in,
+       .magnitude = layer.magnitude, .scales_by_vector = by_vector);
 }
 
 static void mlp_backward(struct gpt *gpt, int64_t l) {
     const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
     const struct layer_activations *a = &gpt->activations.layers[l];
     const struct activation_gradients *d = &gpt->activations.gradients;
+    struct magnitude *dmlp_fc = magnitude_of(gpt, SITE_MLP_FC, l);
     bool gated = gpt->shape.mlp == MLP_SWIGLU;
     struct linear projection = {
         .site = SITE_MLP_PROJECTION,
@@ -108,18 +121,19 @@ static void mlp_backward(struct gpt *gpt, int64_t l) {
         .in = &a->mlp_gelu,
         .weight = &w->mlp_projection_weight,
         .dgelu_in = gated ? NULL : &a->mlp_fc,
+        .magnitude = gated ? NULL : dmlp_fc,
     };
     if (!gated) tell(gpt, ACTIVATION_mlp_fc, l);
     linear_backward(gpt, projection);
     if (gated) {
         tell(gpt, ACTIVATION_mlp_fc, l);
         OP(gpt->be, swiglu_backward, .dgate_up = &d->mlp_fc, .dout = &a->mlp_gelu,
-           .gate_up = &a->mlp_fc);
+           .gate_up = &a->mlp_fc, .magnitude = dmlp_fc);
     }
     tell(gpt, ACTIVATION_ln2_out, l);
-    linear_backward(gpt,
-                    (struct linear){SITE_MLP_FC, l, &dw->mlp_fc_weight, &dw->mlp_fc_bias,
-                                    &d->ln2_out, &d->mlp_fc, &a->ln2_out, &w->mlp_fc_weight, NULL});
+    linear_backward(gpt, (struct linear){SITE_MLP_FC, l, &dw->mlp_fc_weight, &dw->mlp_fc_bias,
+                                         &d->ln2_out, &d->mlp_fc, &a->ln2_out, &w->mlp_fc_weight,
+                                         NULL, NULL});
 }
 
 /* From the gradient of q and k as attention reads them to that of the product they come from. */
@@ -150,7 +164,7 @@ static void attention_block_backward(struct gpt *gpt, int64_t l) {
                     (struct linear){SITE_ATTENTION_PROJECTION, l, &dw->attention_projection_weight,
                                     &dw->attention_projection_bias, &d->attention_out,
                                     &d->attention_projection, &a->attention_out,
-                                    &w->attention_projection_weight, NULL});
+                                    &w->attention_projection_weight, NULL, NULL});
     struct tensor dqkv = tensor_split(&d->qkv, s->batch, s->sequence_length);
     struct tensor qkv = tensor_split(&a->qkv, s->batch, s->sequence_length);
     struct tensor out = tensor_split(&a->attention_out, s->batch, s->sequence_length);
@@ -161,7 +175,7 @@ static void attention_block_backward(struct gpt *gpt, int64_t l) {
     heads_backward(gpt, l);
     tell(gpt, ACTIVATION_ln1_out, l);
     linear_backward(gpt, (struct linear){SITE_QKV, l, &dw->qkv_weight, &dw->qkv_bias, &d->ln1_out,
-                                         &d->qkv, &a->ln1_out, &w->qkv_weight, NULL});
+                                         &d->qkv, &a->ln1_out, &w->qkv_weight, NULL, NULL});
 }
 
 /* What one rank embedded, this one or another. */
@@ -194,7 +208,8 @@ void gpt_backward(struct gpt *gpt) {
     exchange_gradients(exchange, gpt->shape.n_layer);
     tell_norm(gpt, ACTIVATION_residual_final, 0, ACTIVATION_mlp_projection, last);
     normalize_backward(gpt, &d->mlp_projection, &d->lnf_out, &all->residual_final, &all->lnf_mean,
-                       &all->lnf_rstd, &w->lnf_weight, &dw->lnf_weight, &dw->lnf_bias, true);
+                       &all->lnf_rstd, &w->lnf_weight, &dw->lnf_weight, &dw->lnf_bias,
+                       magnitude_of(gpt, SITE_MLP_PROJECTION, last), true);
     for (int64_t l = last; l >= 0; l--) {
         struct layer_activations *a = &all->layers[l];
         const struct layer_parameters *lw = &w->layers[l], *ldw = &dw->layers[l];
@@ -204,11 +219,12 @@ void gpt_backward(struct gpt *gpt) {
         tell_norm(gpt, ACTIVATION_residual_mid, l, ACTIVATION_attention_projection, l);
         normalize_backward(gpt, &d->attention_projection, &d->ln2_out, &a->residual_mid,
                            &a->ln2_mean, &a->ln2_rstd, &lw->ln2_weight, &ldw->ln2_weight,
-                           &ldw->ln2_bias, false);
+                           &ldw->ln2_bias, magnitude_of(gpt, SITE_ATTENTION_PROJECTION, l), false);
         attention_block_backward(gpt, l);
         tell_norm(gpt, ACTIVATION_residual_in, l, ACTIVATION_mlp_projection, l - 1);
         normalize_backward(gpt, &d->mlp_projection, &d->ln1_out, &a->residual_in, &a->ln1_mean,
-                           &a->ln1_rstd, &lw->ln1_weight, &ldw->ln1_weight, &ldw->ln1_bias, false);
+                           &a->ln1_rstd, &lw->ln1_weight, &ldw->ln1_weight, &ldw->ln1_bias,
+                           magnitude_of(gpt, SITE_MLP_PROJECTION, l - 1), false);
         exchange_gradients(exchange, l);
     }
     embed_backward(gpt, exchange);

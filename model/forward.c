@@ -53,12 +53,13 @@ struct linear {
     enum autocast_site site;
     int64_t layer;
     const struct tensor *out, *in, *weight, *bias, *gelu_in;
+    struct magnitude *magnitude; /* of out, if that is a GELU */
 };
 
 /* What was told is of the product, not of what rounds its operands. */
 static void linear_forward(const struct pass *pass, const struct linear *layer) {
     struct gpt *gpt = pass->gpt;
-    struct operand in = {*layer->in, NULL}, weight = {*layer->weight, NULL};
+    struct operand in = {.values = *layer->in}, weight = {.values = *layer->weight};
     bool linear = gpt->shape.linear;
     if (gpt->precision.eight[layer->site]) {
         struct written written = gpt->written;
@@ -66,7 +67,7 @@ static void linear_forward(const struct pass *pass, const struct linear *layer) 
                                             .site = layer->site,
                                             .layer = layer->layer,
                                             .in = layer->weight,
-                                            .by = linear ? QUANTIZE_ROWS : QUANTIZE_COLUMNS,
+                                            .over = linear ? OVER_COLUMNS : OVER_ROWS,
                                             .again = pass->again};
         gpt->written = (struct written){0};
         in = quantization_input(&gpt->quantization, layer->site, layer->layer, layer->in,
@@ -75,8 +76,9 @@ static void linear_forward(const struct pass *pass, const struct linear *layer) 
         gpt->written = written;
     }
     OP(gpt->be, matmul, .out = layer->out, .a = &in.values, .a_scales = in.scales,
-       .b = &weight.values, .b_scales = weight.scales, .bias = if_there(layer->bias),
-       .gelu_in = layer->gelu_in, .transpose_b = linear,
+       .b = linear ? &weight.values : operand_over_rows(&weight), .b_scales = weight.scales,
+       .bias = if_there(layer->bias), .gelu_in = layer->gelu_in,
+       .transpose_b = linear || operand_is_transposed(&weight), .magnitude = layer->magnitude,
        .fast_accumulation = gpt->quantization.fast_accumulation,
        .scales_by_vector = quantization_by_vector(&gpt->quantization));
 }
@@ -86,18 +88,23 @@ static float *means_of(const struct pass *pass, const struct tensor *mean) {
     return pass->gpt->shape.norm == NORM_LAYERNORM ? statistics_of(pass, mean) : NULL;
 }
 
+/* For whoever writes the input of a linear layer of 8 bits. */
+static struct magnitude *magnitude_of(const struct pass *pass, enum autocast_site site, int64_t l) {
+    return quantization_magnitude(&pass->gpt->quantization, QUANTIZED_INPUT, site, l);
+}
+
 /* A sub-layer's result is added to the residual stream and normalized for the next in one go. */
 static void add_and_normalize(const struct pass *pass, const struct tensor *out,
                               const struct tensor *sum, const struct tensor *mean,
                               const struct tensor *rstd, const struct tensor *in,
                               const struct tensor *residual, const struct tensor *weight,
-                              const struct tensor *bias) {
+                              const struct tensor *bias, struct magnitude *magnitude) {
     struct tensor branch = scratch_of(pass, in), out_rows = rows_of(pass, out);
     struct tensor sum_rows = rows_of(pass, sum), residual_rows = rows_of(pass, residual);
     OP(pass->gpt->be, layernorm_forward, .out = &out_rows, .sum = &sum_rows,
        .mean = means_of(pass, mean), .rstd = statistics_of(pass, rstd), .in = &branch,
        .residual = &residual_rows, .weight = weight, .bias = if_there(bias),
-       .epsilon = (float)pass->gpt->shape.norm_eps);
+       .epsilon = (float)pass->gpt->shape.norm_eps, .magnitude = magnitude);
 }
 
 /* Positions of the rows of a pass in a table of them: one that begins inside a sequence finds its
@@ -162,8 +169,8 @@ static void attention_block(const struct pass *pass, int64_t l) {
     struct tensor out = rows_of(pass, &a->attention_out);
     struct tensor projection = scratch_of(pass, &a->attention_projection);
     if (!pass->gpt->shape.qk_norm) tell_one(pass, ACTIVATION_qkv, l);
-    linear_forward(pass,
-                   &(struct linear){SITE_QKV, l, &qkv, &in, &w->qkv_weight, &w->qkv_bias, NULL});
+    linear_forward(
+        pass, &(struct linear){SITE_QKV, l, &qkv, &in, &w->qkv_weight, &w->qkv_bias, NULL, NULL});
     prepare_heads(pass, &qkv, l);
     if (pass->keeps) keep_keys_and_values(pass, &qkv, l);
     tell_one(pass, ACTIVATION_attention_out, l);
@@ -171,7 +178,7 @@ static void attention_block(const struct pass *pass, int64_t l) {
     tell_one(pass, ACTIVATION_attention_projection, l);
     linear_forward(pass, &(struct linear){SITE_ATTENTION_PROJECTION, l, &projection, &out,
                                           &w->attention_projection_weight,
-                                          &w->attention_projection_bias, NULL});
+                                          &w->attention_projection_bias, NULL, NULL});
 }
 
 static void mlp_hidden(const struct pass *pass, int64_t l) {
@@ -182,13 +189,15 @@ static void mlp_hidden(const struct pass *pass, int64_t l) {
     if (pass->gpt->shape.mlp == MLP_SWIGLU) {
         tell_one(pass, ACTIVATION_mlp_fc, l);
         linear_forward(pass, &(struct linear){SITE_MLP_FC, l, &hidden, &in, &w->mlp_fc_weight,
-                                              &w->mlp_fc_bias, NULL});
+                                              &w->mlp_fc_bias, NULL, NULL});
         tell_one(pass, ACTIVATION_mlp_gelu, l);
-        OP(pass->gpt->be, swiglu_forward, .out = &out, .gate_up = &hidden);
+        OP(pass->gpt->be, swiglu_forward, .out = &out, .gate_up = &hidden,
+           .magnitude = magnitude_of(pass, SITE_MLP_PROJECTION, l));
     } else {
         tell_two(pass, ACTIVATION_mlp_fc, ACTIVATION_mlp_gelu, l);
         linear_forward(pass, &(struct linear){SITE_MLP_FC, l, &out, &in, &w->mlp_fc_weight,
-                                              &w->mlp_fc_bias, &hidden});
+                                              &w->mlp_fc_bias, &hidden,
+                                              magnitude_of(pass, SITE_MLP_PROJECTION, l)});
     }
 }
 
@@ -199,9 +208,9 @@ static void mlp_block(const struct pass *pass, int64_t l) {
     struct tensor projection = scratch_of(pass, &a->mlp_projection);
     mlp_hidden(pass, l);
     tell_one(pass, ACTIVATION_mlp_projection, l);
-    linear_forward(pass,
-                   &(struct linear){SITE_MLP_PROJECTION, l, &projection, &gelu,
-                                    &w->mlp_projection_weight, &w->mlp_projection_bias, NULL});
+    linear_forward(pass, &(struct linear){SITE_MLP_PROJECTION, l, &projection, &gelu,
+                                          &w->mlp_projection_weight, &w->mlp_projection_bias, NULL,
+                                          NULL});
 }
 
 /* The first norm of a layer, of what its input was stored as. */
@@ -212,7 +221,8 @@ static void normalize_in(const struct pass *pass, int64_t l) {
     tell_one(pass, ACTIVATION_ln1_out, l);
     OP(pass->gpt->be, layernorm_forward, .out = &out, .mean = means_of(pass, &a->ln1_mean),
        .rstd = statistics_of(pass, &a->ln1_rstd), .in = &in, .weight = &w->ln1_weight,
-       .bias = if_there(&w->ln1_bias), .epsilon = (float)pass->gpt->shape.norm_eps);
+       .bias = if_there(&w->ln1_bias), .epsilon = (float)pass->gpt->shape.norm_eps,
+       .magnitude = magnitude_of(pass, SITE_QKV, l));
 }
 
 static void embed(const struct pass *pass) {
@@ -234,7 +244,8 @@ static void normalize_mid(const struct pass *pass, int64_t l) {
     struct layer_activations *a = &pass->gpt->activations.layers[l];
     tell_two(pass, ACTIVATION_residual_mid, ACTIVATION_ln2_out, l);
     add_and_normalize(pass, &a->ln2_out, &a->residual_mid, &a->ln2_mean, &a->ln2_rstd,
-                      &a->attention_projection, &a->residual_in, &w->ln2_weight, &w->ln2_bias);
+                      &a->attention_projection, &a->residual_in, &w->ln2_weight, &w->ln2_bias,
+                      magnitude_of(pass, SITE_MLP_FC, l));
 }
 
 /* The end of layer l: the first norm of the next one, or the last of all. */
@@ -247,16 +258,19 @@ static void normalize_out(const struct pass *pass, int64_t l) {
         tell_two(pass, ACTIVATION_residual_final, ACTIVATION_lnf_out, 0);
         add_and_normalize(pass, &all->lnf_out, &all->residual_final, &all->lnf_mean, &all->lnf_rstd,
                           &a->mlp_projection, &a->residual_mid, &gpt->weights.lnf_weight,
-                          &gpt->weights.lnf_bias);
+                          &gpt->weights.lnf_bias, NULL);
     } else {
         tell_two(pass, ACTIVATION_residual_in, ACTIVATION_ln1_out, l + 1);
         add_and_normalize(pass, &next->ln1_out, &next->residual_in, &next->ln1_mean,
                           &next->ln1_rstd, &a->mlp_projection, &a->residual_mid,
-                          &next_w->ln1_weight, &next_w->ln1_bias);
+                          &next_w->ln1_weight, &next_w->ln1_bias,
+                          magnitude_of(pass, SITE_QKV, l + 1));
     }
 }
 
 static void run(const struct pass *pass) {
+    pass->gpt->written = (struct written){0};
+    quantization_begin_pass(&pass->gpt->quantization);
     exchange_weights_arrived(pass->gpt->exchange, -1);
     embed(pass);
     for (int64_t l = 0; l < pass->gpt->shape.n_layer; l++) {

@@ -1,5 +1,6 @@
 #include "model/quantization.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -23,9 +24,12 @@ int quantization_open(struct quantization *quantization, const struct config *co
         .margin = delayed ? ldexpf(1, (int)config->fp8.margin) : 1,
         .history_length = delayed ? config->fp8.amax_history_length : 0,
         .layers = config->model.n_layer,
+        .gated = config->model.mlp == MLP_SWIGLU,
+        .tensor_cores = be->device.native_8_bit,
         .dtype = {DTYPE_E4M3, DTYPE_E4M3, e4m3 ? DTYPE_E4M3 : DTYPE_E5M2},
     };
     memcpy(quantization->keeps, keeps, sizeof quantization->keeps);
+    memcpy(quantization->eight, precision->eight, sizeof quantization->eight);
     quantization->kept =
         calloc((size_t)(quantization->layers * LINEAR_COUNT), sizeof *quantization->kept);
     return quantization->kept ? 0 : fail(error, "out of memory");
@@ -108,6 +112,8 @@ void quantization_carve(struct quantization *quantization, struct arena *arena,
     find_bounds(bounds, shape);
     /* In the same places for any batch: they last. */
     q->records = arena_take(arena, (size_t)quantization_records(q) * sizeof *q->records);
+    if (!quantization_by_vector(q))
+        q->magnitudes = arena_take(arena, (size_t)count * sizeof *q->magnitudes);
     if (q->history_length) {
         q->amax = arena_take(arena, (size_t)count * sizeof *q->amax);
         q->history = arena_take(arena, (size_t)(q->history_length * count) * sizeof *q->history);
@@ -117,6 +123,8 @@ void quantization_carve(struct quantization *quantization, struct arena *arena,
         q->values[kind] = arena_take(arena, (size_t)bounds[kind].elements);
         q->scales[kind] = arena_take(arena, (size_t)scales * sizeof(float));
     }
+    if (q->tensor_cores && !quantization_by_vector(q))
+        q->turned = arena_take(arena, (size_t)bounds[QUANTIZED_GRADIENT].elements);
     carve_kept(q, arena, shape);
 }
 
@@ -148,23 +156,76 @@ void quantization_clear(const struct quantization *quantization) {
        .bytes = (size_t)q->history_length * count * sizeof *q->history);
 }
 
+/* Whether the operation that writes the tensor joins its magnitude. A GELU and its gradient do as
+ * part of a product of 8-bit operands. */
+static bool writer_looks(const struct quantization *q, enum quantized kind,
+                         enum autocast_site site) {
+    switch (site) {
+    case SITE_QKV: return kind == QUANTIZED_INPUT;
+    case SITE_ATTENTION_PROJECTION: return kind == QUANTIZED_GRADIENT;
+    case SITE_MLP_FC:
+        return kind == QUANTIZED_INPUT ||
+               (kind == QUANTIZED_GRADIENT && (q->gated || q->eight[SITE_MLP_PROJECTION]));
+    case SITE_MLP_PROJECTION:
+        return kind == QUANTIZED_GRADIENT ||
+               (kind == QUANTIZED_INPUT && (q->gated || q->eight[SITE_MLP_FC]));
+    default: return false;
+    }
+}
+
+struct magnitude *quantization_magnitude(const struct quantization *quantization,
+                                         enum quantized kind, enum autocast_site site,
+                                         int64_t layer) {
+    const struct quantization *q = quantization;
+    if (!q->be || !q->eight[site] || !q->magnitudes || !writer_looks(q, kind, site)) return NULL;
+    return q->magnitudes + quantization_place(q, kind, site, layer);
+}
+
+/* Whether the operand is stored transposed, beside the order in which it is there or instead. */
+static bool turns(const struct quantization *q, const struct quantized_operand *operand) {
+    return q->tensor_cores && operand->over != OVER_COLUMNS &&
+           tensor_rows(operand->in) % EIGHT_BIT_UNIT == 0 &&
+           tensor_columns(operand->in) % EIGHT_BIT_UNIT == 0;
+}
+
+/* The operand, with its values at one place and its transpose at the other. */
+static struct operand operand_at(const struct quantization *q,
+                                 const struct quantized_operand *operand, void *values,
+                                 void *transposed, float *scales) {
+    const struct tensor *in = operand->in;
+    struct operand out = {.scales = scales};
+    bool turned = turns(q, operand);
+    if (!turned || operand->over == OVER_BOTH) out.values = *in, out.values.data = values;
+    if (turned) {
+        out.transposed = tensor_view(in, tensor_columns(in), tensor_rows(in));
+        out.transposed.data = transposed;
+    }
+    out.values.dtype = out.transposed.dtype = q->dtype[operand->kind];
+    return out;
+}
+
 static void round_into(const struct quantization *q, const struct operand *out,
                        const struct quantized_operand *operand) {
     int64_t place = quantization_place(q, operand->kind, operand->site, operand->layer);
     struct quantize_record *records = own_records(q);
-    OP(q->be, quantize, .out = &out->values, .scales = (float *)out->scales, .in = operand->in,
-       .amax = q->amax ? q->amax + place : NULL,
+    enum quantize_by by = operand->over == OVER_ROWS ? QUANTIZE_COLUMNS : QUANTIZE_ROWS;
+    assert(!(quantization_by_vector(q) && operand->over == OVER_BOTH));
+    OP(q->be, quantize, .out = out->values.rank ? &out->values : NULL,
+       .transposed = out->transposed.rank ? &out->transposed : NULL, .scales = (float *)out->scales,
+       .in = operand->in, .amax = q->amax ? q->amax + place : NULL,
+       .magnitude = q->magnitudes ? q->magnitudes + place : NULL,
+       .found = q->magnitudes && (operand->again || writer_looks(q, operand->kind, operand->site)),
        .record = records && !operand->again ? records + place : NULL, .dbias = operand->dbias,
-       .by = quantization_by_vector(q) ? operand->by : QUANTIZE_WHOLE,
-       .power_of_two = q->power_of_two);
+       .by = quantization_by_vector(q) ? by : QUANTIZE_WHOLE, .power_of_two = q->power_of_two);
 }
 
 struct operand quantization_round(const struct quantization *quantization,
                                   const struct quantized_operand *operand) {
     const struct quantization *q = quantization;
-    struct operand out = {*operand->in, q->scales[operand->kind]};
-    out.values.data = q->values[operand->kind];
-    out.values.dtype = q->dtype[operand->kind];
+    void *values = q->values[operand->kind];
+    struct operand out =
+        operand_at(q, operand, values, operand->over == OVER_BOTH ? q->turned : values,
+                   q->scales[operand->kind]);
     round_into(q, &out, operand);
     return out;
 }
@@ -173,44 +234,43 @@ bool quantization_keeps(const struct quantization *quantization, enum autocast_s
     return linear_index(site) >= 0 && quantization->keeps[linear_index(site)];
 }
 
-/* The rows of an input that is kept: all, or those of a prompt. */
-static struct operand kept_of(const struct quantization *q, enum autocast_site site, int64_t layer,
-                              const struct tensor *in) {
-    struct operand kept = q->kept[layer * LINEAR_COUNT + linear_index(site)];
-    kept.values = tensor_slice(&kept.values, 0, tensor_rows(in));
-    return kept;
-}
-
 struct operand quantization_input(const struct quantization *quantization, enum autocast_site site,
                                   int64_t layer, const struct tensor *in, bool again) {
-    bool keeps = quantization_keeps(quantization, site);
-    struct quantized_operand operand = {.kind = QUANTIZED_INPUT,
-                                        .site = site,
-                                        .layer = layer,
-                                        .in = in,
-                                        .by = QUANTIZE_COLUMNS,
-                                        .again = again};
-    if (keeps) {
-        struct operand kept = kept_of(quantization, site, layer, in);
-        round_into(quantization, &kept, &operand);
-        if (!quantization_by_vector(quantization)) return kept;
-    }
-    operand.again = again || keeps;
-    operand.by = QUANTIZE_ROWS;
-    return quantization_round(quantization, &operand);
+    const struct quantization *q = quantization;
+    const struct operand *kept = &q->kept[layer * LINEAR_COUNT + linear_index(site)];
+    struct quantized_operand operand = {
+        .kind = QUANTIZED_INPUT, .site = site, .layer = layer, .in = in, .again = again};
+    if (!quantization_keeps(q, site)) return quantization_round(q, &operand);
+    operand.over = quantization_by_vector(q) ? OVER_ROWS : OVER_BOTH;
+    void *values = turns(q, &operand) ? q->values[QUANTIZED_INPUT] : kept->values.data;
+    struct operand out = operand_at(q, &operand, values, kept->values.data, (float *)kept->scales);
+    round_into(q, &out, &operand);
+    if (operand.over == OVER_BOTH) return out;
+    operand.over = OVER_COLUMNS, operand.again = true;
+    return quantization_round(q, &operand);
 }
 
+/* What is kept is all rows, or those of a prompt. */
 struct operand quantization_input_again(const struct quantization *quantization,
                                         enum autocast_site site, int64_t layer,
                                         const struct tensor *in) {
+    const struct quantization *q = quantization;
+    const struct operand *kept = &q->kept[layer * LINEAR_COUNT + linear_index(site)];
     struct quantized_operand operand = {.kind = QUANTIZED_INPUT,
                                         .site = site,
                                         .layer = layer,
                                         .in = in,
-                                        .by = QUANTIZE_COLUMNS,
+                                        .over = OVER_ROWS,
                                         .again = true};
-    if (quantization_keeps(quantization, site)) return kept_of(quantization, site, layer, in);
-    return quantization_round(quantization, &operand);
+    if (!quantization_keeps(q, site)) return quantization_round(q, &operand);
+    return operand_at(q, &operand, kept->values.data, kept->values.data, (float *)kept->scales);
+}
+
+void quantization_begin_pass(const struct quantization *quantization) {
+    const struct quantization *q = quantization;
+    if (!q->be || quantization_by_vector(q)) return;
+    OP(q->be, clear, .data = q->magnitudes,
+       .bytes = (size_t)quantization_count(q) * sizeof *q->magnitudes);
 }
 
 void quantization_begin_step(const struct quantization *quantization) {

@@ -9,8 +9,10 @@
  *
  * "by": in the recipe "row", where each product has scales along what it does not sum over. In the
  * others there is one scale for a tensor: of its own largest magnitude ("tensor"), or of the
- * largest in the steps before ("delayed"), which is the tensor's own as long as there is none. Bias
- * gradients are sums of what was not rounded. */
+ * largest in the steps before ("delayed"), which is the tensor's own as long as there is none. That
+ * is found where the tensor is written, by norms and by the MLP's non-linear function in both
+ * directions; of what attention writes, and of weights, when it is rounded for the first time in a
+ * pass. Bias gradients are sums of what was not rounded. */
 #pragma once
 
 #include <stdbool.h>
@@ -31,7 +33,11 @@ enum quantized { QUANTIZED_INPUT, QUANTIZED_WEIGHT, QUANTIZED_GRADIENT, QUANTIZE
 struct operand {
     struct tensor values;
     const float *scales;
+    struct tensor transposed; /* rank 0, or what a product over rows reads */
 };
+
+/* What a product sums over, rows or columns of an operand as it is stored; or two of them do. */
+enum quantized_over { OVER_COLUMNS, OVER_ROWS, OVER_BOTH };
 
 struct quantization {
     struct backend *be; /* NULL: nothing is rounded to 8 bits */
@@ -41,11 +47,16 @@ struct quantization {
     int64_t history_length;            /* 0: no history */
     enum dtype dtype[QUANTIZED_KINDS]; /* DTYPE_E4M3 or DTYPE_E5M2 */
     int64_t layers;
+    bool eight[AUTOCAST_SITE_COUNT];
+    bool gated;        /* the MLP */
+    bool tensor_cores; /* multiply 8 bits, and want to sum over columns only */
 
     bool keeps[LINEAR_COUNT];        /* whether inputs are kept for the backward pass */
-    struct operand *kept;            /* [layers, LINEAR_COUNT]: those */
+    struct operand *kept;            /* [layers, LINEAR_COUNT]: those; [N, inputs] or transposed */
     void *values[QUANTIZED_KINDS];   /* the operand in use of each kind */
-    float *scales[QUANTIZED_KINDS];  /* its scales */
+    void *turned;                    /* a gradient's transpose, if both are in use */
+    float *scales[QUANTIZED_KINDS];  /* the operand's scales */
+    struct magnitude *magnitudes;    /* [count]: of this pass; not in the recipe "row" */
     struct quantize_record *records; /* [ranks, count filled up]: of this step, see place */
     float *amax;                     /* [count], of the steps before; with a history */
     float *history;                  /* [history_length, count] */
@@ -57,7 +68,7 @@ struct quantized_operand {
     enum autocast_site site;
     int64_t layer;
     const struct tensor *in;
-    enum quantize_by by;        /* in the recipe "row" */
+    enum quantized_over over;   /* not both in the recipe "row" */
     const struct tensor *dbias; /* optional += [C], its column sums */
     bool again;                 /* it was looked at before: no record is made */
 };
@@ -76,7 +87,8 @@ void quantization_carve(struct quantization *quantization, struct arena *arena,
 /* Forgets all steps. */
 void quantization_clear(const struct quantization *quantization);
 
-/* Rounds it, into memory that the next operand of its kind takes. */
+/* Rounds it, into memory that the next operand of its kind takes. Where tensor cores multiply, what
+ * is summed over rows is transposed on the way. */
 struct operand quantization_round(const struct quantization *quantization,
                                   const struct quantized_operand *operand);
 
@@ -91,6 +103,19 @@ struct operand quantization_input_again(const struct quantization *quantization,
 /* Whether an activation that this layer alone reads need not stay. */
 bool quantization_keeps(const struct quantization *quantization, enum autocast_site site);
 
+/* Where the operation that writes an operand's tensor joins its magnitude; NULL: nobody asks. */
+struct magnitude *quantization_magnitude(const struct quantization *quantization,
+                                         enum quantized kind, enum autocast_site site,
+                                         int64_t layer);
+
+/* What a product reads that sums over rows of the operand. */
+static inline const struct tensor *operand_over_rows(const struct operand *operand) {
+    return operand->transposed.rank ? &operand->transposed : &operand->values;
+}
+static inline bool operand_is_transposed(const struct operand *operand) {
+    return operand->transposed.rank > 0;
+}
+
 /* Whether products read a scale for each row and column. */
 static inline bool quantization_by_vector(const struct quantization *quantization) {
     return quantization->recipe == CONFIG_RECIPE_ROW;
@@ -103,6 +128,9 @@ int64_t quantization_records(const struct quantization *quantization);
 int64_t quantization_count(const struct quantization *quantization);
 int64_t quantization_place(const struct quantization *quantization, enum quantized kind,
                            enum autocast_site site, int64_t layer);
+
+/* Before each forward pass. */
+void quantization_begin_pass(const struct quantization *quantization);
 
 /* Before the first micro-batch of a step, and after the last: what the records of all ranks say
  * goes into the state and into the history. */

@@ -32,6 +32,12 @@ void cpu_accumulate(const struct tensor *tensor, int64_t offset, const float *va
 void cpu_add_partials(const struct tensor *out, const float *partials, int64_t blocks,
                       int64_t stride);
 
+/* Of `count` elements that follow each other, from `at` on; joined; both at once, by any thread,
+ * for an operation that has just stored them (magnitude: NULL: nothing). */
+struct magnitude cpu_magnitude(const struct tensor *tensor, int64_t at, int64_t count);
+void cpu_join_magnitude(struct magnitude *magnitude, struct magnitude one);
+void cpu_look(struct magnitude *magnitude, const struct tensor *tensor, int64_t at, int64_t count);
+
 #define X(name) void cpu_##name(struct backend *be, const struct name##_args *args);
 #define S(name) \
     X(name)     \

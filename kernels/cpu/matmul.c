@@ -28,6 +28,7 @@ static bool multiply(struct backend *be, const struct matmul_args *args) {
 }
 
 void cpu_matmul(struct backend *be, const struct matmul_args *args) {
+    assert(!args->magnitude || (matmul_scales(args) && (args->gelu_in || args->dgelu_in)));
     if (!multiply(be, args)) {
         struct product_shape shape = product_shape_of(args);
         snprintf(be->failure.text, sizeof be->failure.text,
@@ -36,10 +37,11 @@ void cpu_matmul(struct backend *be, const struct matmul_args *args) {
         return;
     }
     if (args->gelu_in)
-        cpu_gelu_forward(be, &(const struct gelu_forward_args){args->out, args->gelu_in});
+        cpu_gelu_forward(
+            be, &(const struct gelu_forward_args){args->out, args->gelu_in, args->magnitude});
     if (args->dgelu_in)
-        cpu_gelu_backward(be,
-                          &(const struct gelu_backward_args){args->out, args->out, args->dgelu_in});
+        cpu_gelu_backward(be, &(const struct gelu_backward_args){args->out, args->out,
+                                                                 args->dgelu_in, args->magnitude});
     if (args->dbias) cpu_column_sums(args->dbias, args->sums_of_a ? args->a : args->b);
 }
 

@@ -23,6 +23,7 @@ void cpu_swiglu_forward(struct backend *be, const struct swiglu_forward_args *ar
 #pragma omp simd
         for (int64_t k = 0; k < n; k++) values[k] = gate[k] * logistic(gate[k]) * up[k];
         dtype_store(out->data, out->dtype, row * columns + c, values, n);
+        cpu_look(args->magnitude, out, row * columns + c, n);
     }
 }
 
@@ -51,5 +52,7 @@ void cpu_swiglu_backward(struct backend *be, const struct swiglu_backward_args *
         }
         dtype_store(din->data, din->dtype, at, dgate, n);
         dtype_store(din->data, din->dtype, at + columns, dup, n);
+        cpu_look(args->magnitude, din, at, n);
+        cpu_look(args->magnitude, din, at + columns, n);
     }
 }

@@ -9,6 +9,7 @@
  * in registers until the group ends, and one barrier serves two rows. The group's sums go to the
  * workspace, and a second kernel adds up the groups. Long or unaligned rows and rare combinations
  * of dtypes take a kernel that reads its elements twice. */
+#include "kernels/cuda/magnitude.h"
 #include "kernels/cuda/partials.h"
 #include "kernels/cuda/reduce.h"
 
@@ -26,8 +27,9 @@ struct backward {
     float *partials; /* [groups, sums, C]: dweight, dbias of each group of rows */
     int sums;        /* 2, or 1 without dbias */
     const float *mean, *rstd, *weight;
-    float per_column;   /* 1 / C */
-    float per_column_d; /* the same for mean(d), which RMS norm has not: 0 */
+    struct magnitude *magnitude; /* optional */
+    float per_column;            /* 1 / C */
+    float per_column_d;          /* the same for mean(d), which RMS norm has not: 0 */
     int64_t rows, columns, group_rows;
 };
 
@@ -92,9 +94,9 @@ static __device__ __forceinline__ void read_rows(struct rows *x, const struct ba
 }
 
 template <typename Stream>
-static __device__ __forceinline__ void write_rows(struct rows *x, const float mean_d[ROWS],
-                                                  const float mean_dh[ROWS],
-                                                  const struct backward &a, int64_t at, int rows) {
+static __device__ __forceinline__ void
+write_rows(struct seen *seen, struct rows *x, const float mean_d[ROWS], const float mean_dh[ROWS],
+           const struct backward &a, int64_t at, int rows) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         if (r >= rows) continue;
@@ -107,6 +109,7 @@ static __device__ __forceinline__ void write_rows(struct rows *x, const float me
         if (a.din_lower.data)
             STORAGE_SWITCH(a.din_lower.dtype, Lower,
                            store_pack((Lower *)a.din_lower.data + at + r * a.columns, din));
+        if (a.magnitude) look_at_array(seen, a.din_lower.data ? a.din_lower : a.din, din, PACK);
     }
 }
 
@@ -117,6 +120,7 @@ static __global__ void __launch_bounds__(THREADS_MAX) backward_kernel(struct bac
     int64_t first = group * a.group_rows;
     int64_t last = first + a.group_rows < a.rows ? first + a.group_rows : a.rows;
     bool inside = column < a.columns;
+    struct seen own = {0, 0};
     float weight[PACK] = {0}, dweight[PACK] = {0}, dbias[PACK] = {0};
     if (inside) load_pack(weight, a.weight + column);
     for (int64_t row = first; row < last; row += ROWS) {
@@ -134,8 +138,10 @@ static __global__ void __launch_bounds__(THREADS_MAX) backward_kernel(struct bac
             }
         }
         row_means(mean_d, mean_dh, part[(row - first) / ROWS % 2], a.per_column_d, a.per_column);
-        if (inside) write_rows<Stream>(&x, mean_d, mean_dh, a, row * a.columns + column, rows);
+        if (inside)
+            write_rows<Stream>(&own, &x, mean_d, mean_dh, a, row * a.columns + column, rows);
     }
+    if (a.magnitude) join_magnitude(a.magnitude, own);
     if (!inside) return;
     float *partial = a.partials + group * a.sums * a.columns + column;
     store_pack(partial, dweight);
@@ -153,8 +159,8 @@ static __device__ __forceinline__ void general_read(float *dout, float *h, const
     for (int i = 0; i < PACK; i++) h[i] = i < count ? (h[i] - mean) * rstd : 0;
 }
 
-static __device__ __forceinline__ void general_row(const struct backward &a, int64_t row,
-                                                   float *dweight, float *dbias) {
+static __device__ __forceinline__ void general_row(struct seen *seen, const struct backward &a,
+                                                   int64_t row, float *dweight, float *dbias) {
     const int64_t columns = a.columns, step = GENERAL_THREADS * PACK;
     float dout[PACK], h[PACK], din[PACK], more[PACK] = {0}, sum_d = 0, sum_dh = 0;
     for (int64_t c = threadIdx.x * PACK; c < columns; c += step) {
@@ -180,6 +186,7 @@ static __device__ __forceinline__ void general_row(const struct backward &a, int
         }
         store_array(a.din, row * columns + c, din, count);
         if (a.din_lower.data) store_array(a.din_lower, row * columns + c, din, count);
+        if (a.magnitude) look_at_array(seen, a.din_lower.data ? a.din_lower : a.din, din, count);
     }
 }
 
@@ -193,7 +200,9 @@ static __global__ void __launch_bounds__(GENERAL_THREADS)
             dweight[c + i] = 0;
             if (a.sums == 2) dbias[c + i] = 0;
         }
-    for (int64_t row = first; row < last; row++) general_row(a, row, dweight, dbias);
+    struct seen own = {0, 0};
+    for (int64_t row = first; row < last; row++) general_row(&own, a, row, dweight, dbias);
+    if (a.magnitude) join_magnitude(a.magnitude, own);
 }
 
 /* ---- on the host */
@@ -229,6 +238,7 @@ void cuda_layernorm_backward(struct backend *be, const struct layernorm_backward
         .mean = args->mean,
         .rstd = args->rstd,
         .weight = (const float *)args->weight->data,
+        .magnitude = args->magnitude,
         .per_column = 1.0f / (float)tensor_columns(args->din),
         .per_column_d = args->mean ? 1.0f / (float)tensor_columns(args->din) : 0,
         .rows = tensor_rows(args->din),

@@ -9,6 +9,7 @@
  * aligned, and what else is rare go through a kernel that reads its elements anew for each pass;
  * they come from the caches then. */
 #include "kernels/cuda/columns.h"
+#include "kernels/cuda/magnitude.h"
 #include "kernels/cuda/reduce.h"
 
 enum {
@@ -23,6 +24,7 @@ struct forward {
     struct array out, sum, stream, branch;
     float *mean, *rstd;
     const float *weight, *bias;
+    struct magnitude *magnitude;
     int64_t rows, columns;
     float per_column, epsilon; /* per_column: 1 / C */
 };
@@ -104,16 +106,19 @@ static __global__ void __launch_bounds__(THREADS_MAX) forward_kernel(struct forw
                 a.rstd[first + r] = rstd[r];
             }
     }
-    if (!inside) return;
-    float weight[PACK], bias[PACK] = {0};
-    load_pack(weight, a.weight + column);
-    if (a.bias) load_pack(bias, a.bias + column);
+    struct seen own = {0, 0};
+    float weight[PACK] = {0}, bias[PACK] = {0};
+    if (inside) load_pack(weight, a.weight + column);
+    if (inside && a.bias) load_pack(bias, a.bias + column);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         for (int i = 0; i < PACK; i++)
             x[r][i] = (x[r][i] - mean[r]) * rstd[r] * weight[i] + bias[i];
-        if (r < rows) store_pack((Out *)a.out.data + (first + r) * a.columns + column, x[r]);
+        if (!inside || r >= rows) continue;
+        store_pack((Out *)a.out.data + (first + r) * a.columns + column, x[r]);
+        if (a.magnitude) look_at_stored<Out, PACK>(&own, x[r]);
     }
+    if (a.magnitude) join_magnitude(a.magnitude, own);
 }
 
 /* A block per row. Each thread reads in later passes what it has read or stored itself. */
@@ -143,6 +148,7 @@ static __global__ void __launch_bounds__(GENERAL_THREADS) general_forward_kernel
     float rstd = 1.0f / sqrtf(variance + a.epsilon);
     if (threadIdx.x == 0) a.rstd[row] = rstd;
     if (threadIdx.x == 0 && a.mean) a.mean[row] = mean;
+    struct seen own = {0, 0};
     for (int64_t c = begin; c < columns; c += step) {
         int count = columns_from(c, columns);
         load_array(x, from, start + c, count);
@@ -150,7 +156,9 @@ static __global__ void __launch_bounds__(GENERAL_THREADS) general_forward_kernel
             if (i < count)
                 x[i] = (x[i] - mean) * rstd * a.weight[c + i] + (a.bias ? a.bias[c + i] : 0);
         store_array(a.out, start + c, x, count);
+        if (a.magnitude) look_at_array(&own, a.out, x, count);
     }
+    if (a.magnitude) join_magnitude(a.magnitude, own);
 }
 
 static void launch_forward(struct backend *be, const struct forward *a) {
@@ -176,6 +184,7 @@ void cuda_layernorm_forward(struct backend *be, const struct layernorm_forward_a
         .rstd = args->rstd,
         .weight = (const float *)args->weight->data,
         .bias = args->bias ? (const float *)args->bias->data : NULL,
+        .magnitude = args->magnitude,
         .rows = tensor_rows(args->out),
         .columns = tensor_columns(args->out),
         .per_column = 1.0f / (float)tensor_columns(args->out),

@@ -64,10 +64,6 @@ struct cuda_products {
     int choice_count, choice_capacity;
 };
 
-/* Operands of 8 bits are what the library takes: not transposed in its sense (which is a [m, k] and
- * b [n, k]), all dimensions multiples of this. */
-enum { EIGHT_BIT_UNIT = 16 };
-
 enum {
     PRODUCT_WORKSPACE_BYTES = 32 << 20, /* the most an algorithm may want: advice for Hopper */
     VECTOR_ALIGNMENT = 16               /* of bias and column sums, in bytes */

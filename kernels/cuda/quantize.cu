@@ -1,62 +1,22 @@
 /* Rounding to 8 bits with a scale.
  *
- *     whole    find the largest magnitude; make the scale; round. With an amax of earlier steps it
- *              is found while values are rounded, and they are read once
+ *     whole    find the largest magnitude, unless whoever wrote the tensor has; round. With an amax
+ *              of earlier steps it is found while values are rounded, and they are read once
  *     rows     a block for each row does all, and the second time finds it in the cache
  *     columns  as for the whole, with a largest magnitude and a scale for each column
  *
- * Magnitudes are compared as the bits of fp32, which have the order of the values, so that the
- * largest may be found by atomics in any order. All of it is memory work: 2 bytes are read per
- * element and pass, and 1 is written. */
+ * Codes may go out as they are, transposed, or both. All of it is memory work: 2 bytes are read per
+ * element and pass, and 1 is written for each order. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
+#include "kernels/cuda/magnitude.h"
+#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/tile.h"
 #include "kernels/float8.h"
 
 enum { THREADS = 256, CHUNKS = 4, COLUMN_ROWS = 64 /* that a block looks through */ };
 
-static const uint32_t NOT_FINITE = 0x7f800000; /* and above, without the sign */
-
-/* What was found of a tensor, in the workspace. */
-struct findings {
-    uint32_t largest;    /* bits of the largest finite magnitude, with one scale or one by row */
-    uint32_t not_finite; /* something was not */
-};
-
 /* ---- magnitudes */
-
-struct magnitude {
-    uint32_t finite, any; /* the bits of the largest finite one; all bits together */
-};
-
-static __device__ __forceinline__ void look(uint32_t *finite, uint32_t *any, float value) {
-    uint32_t bits = __float_as_uint(value) & 0x7fffffff;
-    *any = max(*any, bits);
-    *finite = max(*finite, bits < NOT_FINITE ? bits : 0u);
-}
-
-/* Thread 0 gets the block's; all must call. */
-static __device__ struct magnitude block_magnitude(struct magnitude own) {
-    __shared__ struct magnitude part[THREADS / WARP];
-    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    for (int offset = WARP / 2; offset > 0; offset /= 2) {
-        own.finite = max(own.finite, __shfl_xor_sync(0xffffffffu, own.finite, offset));
-        own.any = max(own.any, __shfl_xor_sync(0xffffffffu, own.any, offset));
-    }
-    if (lane == 0) part[warp] = own;
-    __syncthreads();
-    if (threadIdx.x == 0)
-        for (int i = 1; i < THREADS / WARP; i++) {
-            own.finite = max(own.finite, part[i].finite);
-            own.any = max(own.any, part[i].any);
-        }
-    __syncthreads();
-    return own;
-}
-
-static __device__ __forceinline__ void report(struct findings *found, struct magnitude block) {
-    if (block.finite) atomicMax(&found->largest, block.finite);
-    if (block.any >= NOT_FINITE) atomicOr(&found->not_finite, 1u);
-}
 
 static __device__ __forceinline__ bool is_given(const float *amax) {
     return amax && *amax > 0;
@@ -67,10 +27,10 @@ template <typename T> static constexpr __host__ __device__ int values_of() {
 }
 
 template <bool WHOLE, typename T>
-static __device__ __forceinline__ struct magnitude find_share(const T *in, int64_t first,
-                                                              int64_t count) {
+static __device__ __forceinline__ struct seen find_share(const T *in, int64_t first,
+                                                         int64_t count) {
     constexpr int N = values_of<T>();
-    struct magnitude own = {0, 0};
+    struct seen own = {0, 0};
     float values[CHUNKS][N];
     int64_t at = first + (int64_t)threadIdx.x * N;
     for (int c = 0; c < CHUNKS; c++) {
@@ -78,66 +38,93 @@ static __device__ __forceinline__ struct magnitude find_share(const T *in, int64
         load_flat<WHOLE, N>(values[c], in + i, count - i);
     }
     for (int c = 0; c < CHUNKS; c++)
-        for (int i = 0; i < N; i++) look(&own.finite, &own.any, values[c][i]);
+        for (int i = 0; i < N; i++) look_at(&own, values[c][i]);
     return own;
 }
 
 /* Nothing is to be done if the scale comes from elsewhere: then round_kernel looks. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-    find_kernel(struct findings *found, const T *__restrict__ in, int64_t count, const float *amax,
+    find_kernel(struct magnitude *found, const T *__restrict__ in, int64_t count, const float *amax,
                 bool aligned) {
     constexpr int SHARE = THREADS * CHUNKS * values_of<T>();
     int64_t first = (int64_t)blockIdx.x * SHARE;
     if (is_given(amax)) return;
-    struct magnitude own = aligned && first + SHARE <= count ? find_share<true>(in, first, count)
-                                                             : find_share<false>(in, first, count);
-    own = block_magnitude(own);
-    if (threadIdx.x == 0) report(found, own);
+    join_magnitude(found, aligned && first + SHARE <= count ? find_share<true>(in, first, count)
+                                                            : find_share<false>(in, first, count));
 }
 
 /* A thread owns some columns that follow each other, in COLUMN_ROWS rows. */
 template <typename T, bool PACKED>
 static __global__ void __launch_bounds__(THREADS)
-    find_columns_kernel(uint32_t *largest, struct findings *found, const T *__restrict__ in,
+    find_columns_kernel(uint32_t *largest, struct magnitude *found, const T *__restrict__ in,
                         int64_t rows, int64_t columns) {
     constexpr int N = values_of<T>();
     int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
     int64_t first = (int64_t)blockIdx.y * COLUMN_ROWS;
     int64_t last = first + COLUMN_ROWS < rows ? first + COLUMN_ROWS : rows;
-    uint32_t finite[N] = {0}, any = 0;
+    struct seen seen[N] = {{0, 0}};
+    uint32_t any = 0;
     if (column >= columns) return;
 #pragma unroll 4
     for (int64_t row = first; row < last; row++) {
         float values[N];
         load_flat<PACKED, N>(values, in + row * columns + column, columns - column);
-        for (int i = 0; i < N; i++) look(&finite[i], &any, values[i]);
+        for (int i = 0; i < N; i++) look_at(&seen[i], values[i]);
     }
-    for (int i = 0; i < N; i++)
-        if (finite[i] && column + i < columns) atomicMax(&largest[column + i], finite[i]);
+    for (int i = 0; i < N; i++) {
+        any = max(any, seen[i].any);
+        if (seen[i].finite && column + i < columns) atomicMax(&largest[column + i], seen[i].finite);
+    }
     if (any >= NOT_FINITE) atomicOr(&found->not_finite, 1u);
 }
 
 /* ---- scales */
 
-/* multipliers are what values are multiplied by; found->largest becomes that of all. */
-static __global__ void __launch_bounds__(THREADS)
-    scales_kernel(float *multipliers, float *scales, struct findings *found,
-                  const uint32_t *largest, int64_t count, const float *amax, bool e4m3,
-                  bool power_of_two) {
-    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i >= count) return;
-    float own = is_given(amax) ? *amax : __uint_as_float(largest[i]);
-    float scale = f8_scale(own, e4m3, power_of_two);
-    multipliers[i] = scale;
-    scales[i] = 1.0f / scale;
-    if (largest != &found->largest) atomicMax(&found->largest, largest[i]);
-}
-
-static __global__ void note_kernel(struct quantize_record *record, const struct findings *found) {
+static __device__ void note(struct quantize_record *record, const struct magnitude *found) {
     record->amax = fmaxf(record->amax, __uint_as_float(found->largest));
     if (found->not_finite) record->not_finite++;
     else if (found->largest == 0) record->zero++;
+}
+
+/* After all blocks that join `found`. With an amax that was not given round kernels have noted. */
+static __global__ void note_kernel(struct quantize_record *record, const struct magnitude *found,
+                                   const float *amax) {
+    if (!amax || is_given(amax)) note(record, found);
+}
+
+/* What values are multiplied by, one by column or one for all, and what becomes of that. */
+struct scaling {
+    const float *multipliers; /* [C]; NULL: as follows */
+    const float *amax;        /* optional */
+    struct magnitude *found;  /* known if there is no amax */
+    bool looks;               /* if an amax is given: found is to be joined */
+    bool power_of_two;
+    float *scale;                   /* [1], written */
+    struct quantize_record *record; /* optional: noted here unless joined here */
+};
+
+static __device__ __forceinline__ float scale_of(const struct scaling &s, bool e4m3) {
+    bool given = is_given(s.amax);
+    float amax = given ? *s.amax : __uint_as_float(s.found->largest);
+    float scale = f8_scale(amax, e4m3, s.power_of_two);
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
+        *s.scale = 1.0f / scale;
+        if (s.record && !(given && s.looks)) note(s.record, s.found);
+    }
+    return scale;
+}
+
+/* multipliers are what values of a column are multiplied by; found->largest becomes that of all. */
+static __global__ void __launch_bounds__(THREADS)
+    columns_kernel(float *multipliers, float *scales, struct magnitude *found,
+                   const uint32_t *largest, int64_t count, bool e4m3, bool power_of_two) {
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= count) return;
+    float scale = f8_scale(__uint_as_float(largest[i]), e4m3, power_of_two);
+    multipliers[i] = scale;
+    scales[i] = 1.0f / scale;
+    atomicMax(&found->largest, largest[i]);
 }
 
 /* ---- rounding */
@@ -157,29 +144,30 @@ static __device__ __forceinline__ void store_codes(uint8_t *to, const uint32_t *
     }
 }
 
-/* Every element with its own multiplier if BY_COLUMN, where columns are a multiple of a chunk if
- * WHOLE. */
-template <bool WHOLE, bool E4M3, bool BY_COLUMN, typename T>
-static __device__ __forceinline__ struct magnitude
-round_share(uint8_t *out, const T *in, const float *multipliers, int64_t first, int64_t count,
-            int64_t columns) {
+/* One for all; one, and found is to be joined; one for each column. */
+enum { ONE, ONE_AND_LOOKS, BY_COLUMN };
+
+template <bool WHOLE, bool E4M3, int KIND, typename T>
+static __device__ __forceinline__ struct seen round_share(uint8_t *out, const T *in, float scale,
+                                                          const float *multipliers, int64_t first,
+                                                          int64_t count, int64_t columns) {
     constexpr int N = values_of<T>();
-    struct magnitude own = {0, 0};
-    float values[CHUNKS][N], scale = BY_COLUMN ? 0 : *multipliers;
+    struct seen own = {0, 0};
+    float values[CHUNKS][N];
     int64_t at = first + (int64_t)threadIdx.x * N;
     for (int c = 0; c < CHUNKS; c++) {
         int64_t i = at + c * THREADS * N;
         load_flat<WHOLE, N>(values[c], in + i, count - i);
     }
     for (int c = 0; c < CHUNKS; c++) {
-        int64_t place = at + c * THREADS * N, column = BY_COLUMN ? place % columns : 0;
+        int64_t place = at + c * THREADS * N, column = KIND == BY_COLUMN ? place % columns : 0;
         uint32_t codes[N];
         for (int i = 0; i < N; i++) {
-            if (BY_COLUMN) {
+            if (KIND == BY_COLUMN) {
                 scale = multipliers[column];
                 if (++column == columns) column = 0;
             }
-            look(&own.finite, &own.any, values[c][i]);
+            if (KIND == ONE_AND_LOOKS) look_at(&own, values[c][i]);
             codes[i] = f8_round(values[c][i], scale, E4M3);
         }
         store_codes<WHOLE, N>(out + place, codes, count - place);
@@ -187,44 +175,105 @@ round_share(uint8_t *out, const T *in, const float *multipliers, int64_t first, 
     return own;
 }
 
-/* With an amax from elsewhere, what is found of the tensor goes to found. */
-template <typename T, bool E4M3, bool BY_COLUMN>
+template <typename T, bool E4M3, int KIND>
 static __global__ void __launch_bounds__(THREADS)
-    round_kernel(uint8_t *__restrict__ out, const T *__restrict__ in, const float *multipliers,
-                 int64_t count, int64_t columns, struct findings *found, const float *amax,
-                 bool aligned) {
+    round_kernel(uint8_t *__restrict__ out, const T *__restrict__ in, int64_t count,
+                 int64_t columns, struct scaling scaling, bool aligned) {
     constexpr int SHARE = THREADS * CHUNKS * values_of<T>();
     int64_t first = (int64_t)blockIdx.x * SHARE;
-    struct magnitude own =
+    float scale = KIND == BY_COLUMN ? 0 : scale_of(scaling, E4M3);
+    const float *each = scaling.multipliers;
+    struct seen own =
         aligned && first + SHARE <= count
-            ? round_share<true, E4M3, BY_COLUMN>(out, in, multipliers, first, count, columns)
-            : round_share<false, E4M3, BY_COLUMN>(out, in, multipliers, first, count, columns);
-    if (BY_COLUMN || !is_given(amax)) return;
-    own = block_magnitude(own);
-    if (threadIdx.x == 0) report(found, own);
+            ? round_share<true, E4M3, KIND>(out, in, scale, each, first, count, columns)
+            : round_share<false, E4M3, KIND>(out, in, scale, each, first, count, columns);
+    if (KIND == ONE_AND_LOOKS && is_given(scaling.amax)) join_magnitude(scaling.found, own);
+}
+
+/* A unit of a tile. */
+template <bool E4M3, int KIND, typename T>
+static __device__ __forceinline__ uint4 round_unit(struct seen *own, const T *in,
+                                                   const float *scales) {
+    constexpr int N = values_of<T>();
+    union {
+        uint8_t codes[TILE_UNIT];
+        uint4 bits;
+    } unit;
+    for (int c = 0; c < TILE_UNIT / N; c++) {
+        float values[N];
+        load_flat<true, N>(values, in + c * N, N);
+        for (int i = 0; i < N; i++) {
+            if (KIND == ONE_AND_LOOKS) look_at(own, values[i]);
+            float scale = scales[KIND == BY_COLUMN ? c * N + i : 0];
+            unit.codes[c * N + i] = (uint8_t)f8_round(values[i], scale, E4M3);
+        }
+    }
+    return unit.bits;
+}
+
+/* The same by tiles, transposed, and into out if that is given. */
+template <typename T, bool E4M3, int KIND>
+static __global__ void __launch_bounds__(TILE_THREADS)
+    round_tile_kernel(uint8_t *__restrict__ out, uint8_t *__restrict__ transposed,
+                      const T *__restrict__ in, int64_t rows, int64_t columns,
+                      struct scaling scaling) {
+    __shared__ struct tile tile;
+    struct seen own = {0, 0};
+    float scales[KIND == BY_COLUMN ? TILE_UNIT : 1];
+    int64_t first = (int64_t)blockIdx.y * TILE_SIDE;
+    int64_t column = (int64_t)blockIdx.x * TILE_SIDE + threadIdx.x % TILE_UNITS * TILE_UNIT;
+    if (KIND != BY_COLUMN) scales[0] = scale_of(scaling, E4M3);
+    else
+        for (int i = 0; i < TILE_UNIT; i++)
+            scales[i] = column < columns ? scaling.multipliers[column + i] : 0;
+    for (int row = (int)threadIdx.x / TILE_UNITS; row < TILE_SIDE; row += TILE_STEP) {
+        int64_t at = (first + row) * columns + column;
+        if (first + row >= rows || column >= columns) continue;
+        uint4 unit = round_unit<E4M3, KIND>(&own, in + at, scales);
+        if (out) *(uint4 *)(out + at) = unit;
+        tile_put(&tile, row, unit);
+    }
+    __syncthreads();
+    tile_store(transposed, &tile, rows, columns);
+    if (KIND == ONE_AND_LOOKS && is_given(scaling.amax)) join_magnitude(scaling.found, own);
+}
+
+/* The same for any size and place, an element for each thread. */
+template <typename T, bool E4M3, int KIND>
+static __global__ void __launch_bounds__(THREADS)
+    round_each_kernel(uint8_t *out, uint8_t *transposed, const T *__restrict__ in, int64_t rows,
+                      int64_t columns, struct scaling scaling) {
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    int64_t row = i / columns, column = i % columns;
+    struct seen own = {0, 0};
+    float scale = KIND == BY_COLUMN ? scaling.multipliers[column] : scale_of(scaling, E4M3);
+    if (i < rows * columns) {
+        float value = widen(in[i]);
+        uint8_t code = (uint8_t)f8_round(value, scale, E4M3);
+        if (KIND == ONE_AND_LOOKS) look_at(&own, value);
+        if (out) out[i] = code;
+        transposed[column * rows + row] = code;
+    }
+    if (KIND == ONE_AND_LOOKS && is_given(scaling.amax)) join_magnitude(scaling.found, own);
 }
 
 /* A block does one row. */
 template <typename T, bool E4M3, bool PACKED>
 static __global__ void __launch_bounds__(THREADS)
     rows_kernel(uint8_t *__restrict__ out, float *scales, const T *__restrict__ in, int64_t columns,
-                bool power_of_two, struct findings *found) {
+                bool power_of_two, struct magnitude *found) {
     constexpr int N = values_of<T>();
-    __shared__ float multiplier;
     int64_t row = blockIdx.x, step = THREADS * N, start = (int64_t)threadIdx.x * N;
-    struct magnitude own = {0, 0};
+    struct seen own = {0, 0};
     float values[N];
     for (int64_t column = start; column < columns; column += step) {
         load_flat<PACKED, N>(values, in + row * columns + column, columns - column);
-        for (int i = 0; i < N; i++) look(&own.finite, &own.any, values[i]);
+        for (int i = 0; i < N; i++) look_at(&own, values[i]);
     }
-    own = block_magnitude(own);
-    if (threadIdx.x == 0) {
-        multiplier = f8_scale(__uint_as_float(own.finite), E4M3, power_of_two);
-        scales[row] = 1.0f / multiplier;
-        report(found, own);
-    }
-    __syncthreads();
+    float largest = block_max<THREADS>(__uint_as_float(own.finite));
+    float multiplier = f8_scale(largest, E4M3, power_of_two);
+    if (threadIdx.x == 0) scales[row] = 1.0f / multiplier;
+    join_magnitude(found, own);
     for (int64_t column = start; column < columns; column += step) {
         uint32_t codes[N];
         load_flat<PACKED, N>(values, in + row * columns + column, columns - column);
@@ -236,24 +285,27 @@ static __global__ void __launch_bounds__(THREADS)
 /* ---- launching */
 
 struct scratch {
-    struct findings *found;
-    uint32_t *largest; /* found->largest, or one for each column */
-    float *multipliers;
-    void *sums; /* of columns */
-    size_t cleared, bytes;
+    struct magnitude *found;
+    uint32_t *largest;  /* [C], by column */
+    float *multipliers; /* [C], by column */
+    void *sums;         /* of columns */
+    void *cleared;
+    size_t to_clear, bytes;
 };
 
+/* What is found by several blocks begins at zero: largest is not there unless by column, and found
+ * is the caller's if that is given. */
 static struct scratch scratch_of(const struct backend *be, const struct quantize_args *args,
                                  void *memory) {
     struct arena arena = {(char *)memory, 0, SIZE_MAX};
     struct scratch s = {};
-    bool by_column = args->by == QUANTIZE_COLUMNS;
-    size_t count = by_column ? (size_t)tensor_columns(args->in) : 1;
-    s.found = (struct findings *)arena_take(&arena, sizeof *s.found);
-    s.largest = memory && !by_column ? &s.found->largest : NULL;
-    if (by_column) s.largest = (uint32_t *)arena_take(&arena, count * sizeof *s.largest);
-    s.cleared = arena.used;
-    s.multipliers = (float *)arena_take(&arena, count * sizeof *s.multipliers);
+    size_t columns = args->by == QUANTIZE_COLUMNS ? (size_t)tensor_columns(args->in) : 0;
+    s.found = args->magnitude;
+    s.cleared = memory;
+    if (!args->magnitude) s.found = (struct magnitude *)arena_take(&arena, sizeof *s.found);
+    if (columns) s.largest = (uint32_t *)arena_take(&arena, columns * sizeof *s.largest);
+    s.to_clear = arena.used;
+    if (columns) s.multipliers = (float *)arena_take(&arena, columns * sizeof *s.multipliers);
     if (args->dbias) s.sums = arena_take(&arena, cuda_column_sums_bytes(be, args->in));
     s.bytes = arena.used;
     return s;
@@ -265,8 +317,16 @@ size_t cuda_quantize_scratch(struct backend *be, const struct quantize_args *arg
 
 template <typename T> static bool is_packed(const struct quantize_args *args, bool rows) {
     constexpr int N = values_of<T>();
-    return aligned_to(args->in->data, N * sizeof(T)) && aligned_to(args->out->data, N) &&
+    return aligned_to(args->in->data, N * sizeof(T)) &&
+           (!args->out || aligned_to(args->out->data, N)) &&
            (!rows || tensor_columns(args->in) % N == 0);
+}
+
+template <typename T> static bool has_tiles(const struct quantize_args *args) {
+    return is_packed<T>(args, true) && tensor_rows(args->in) % TILE_UNIT == 0 &&
+           tensor_columns(args->in) % TILE_UNIT == 0 &&
+           (!args->out || aligned_to(args->out->data, TILE_UNIT)) &&
+           aligned_to(args->transposed->data, TILE_UNIT);
 }
 
 template <typename T>
@@ -277,7 +337,7 @@ static void find(const struct quantize_args *args, const struct scratch *s, cuda
     const T *in = (const T *)args->in->data;
     if (args->by == QUANTIZE_WHOLE) {
         LAUNCH(find_kernel<T>, (unsigned)blocks_of(count, THREADS * CHUNKS * N), THREADS, 0, stream,
-               s->found, in, count, args->amax, is_packed<T>(args, false));
+               s->found, in, count, args->amax, aligned_to(in, N * sizeof(T)));
         return;
     }
     dim3 grid((unsigned)blocks_of(columns, THREADS * N), (unsigned)blocks_of(rows, COLUMN_ROWS));
@@ -290,49 +350,75 @@ static void find(const struct quantize_args *args, const struct scratch *s, cuda
                rows, columns);
 }
 
-template <typename T, bool E4M3>
-static void round_all(const struct quantize_args *args, const struct scratch *s,
-                      cudaStream_t stream) {
+template <typename T, bool E4M3, int KIND>
+static void round_flat(const struct quantize_args *args, const struct scaling &scaling,
+                       cudaStream_t stream) {
     constexpr int SHARE = THREADS * CHUNKS * values_of<T>();
     int64_t count = tensor_count(args->in), columns = tensor_columns(args->in);
     int64_t rows = tensor_rows(args->in);
-    unsigned blocks = (unsigned)blocks_of(count, SHARE);
-    uint8_t *out = (uint8_t *)args->out->data;
+    uint8_t *out = args->out ? (uint8_t *)args->out->data : NULL;
+    uint8_t *transposed = args->transposed ? (uint8_t *)args->transposed->data : NULL;
     const T *in = (const T *)args->in->data;
-    if (args->by == QUANTIZE_WHOLE)
-        LAUNCH((round_kernel<T, E4M3, false>), blocks, THREADS, 0, stream, out, in, s->multipliers,
-               count, columns, s->found, args->amax, is_packed<T>(args, false));
-    else if (args->by == QUANTIZE_COLUMNS)
-        LAUNCH((round_kernel<T, E4M3, true>), blocks, THREADS, 0, stream, out, in, s->multipliers,
-               count, columns, s->found, NULL, is_packed<T>(args, false));
-    else if (is_packed<T>(args, true))
-        LAUNCH((rows_kernel<T, E4M3, true>), (unsigned)rows, THREADS, 0, stream, out, args->scales,
-               in, columns, args->power_of_two, s->found);
+    if (!transposed)
+        LAUNCH((round_kernel<T, E4M3, KIND>), (unsigned)blocks_of(count, SHARE), THREADS, 0, stream,
+               out, in, count, columns, scaling, is_packed<T>(args, false));
+    else if (has_tiles<T>(args))
+        LAUNCH((round_tile_kernel<T, E4M3, KIND>), tile_grid(rows, columns), TILE_THREADS, 0,
+               stream, out, transposed, in, rows, columns, scaling);
     else
-        LAUNCH((rows_kernel<T, E4M3, false>), (unsigned)rows, THREADS, 0, stream, out, args->scales,
-               in, columns, args->power_of_two, s->found);
+        LAUNCH((round_each_kernel<T, E4M3, KIND>), (unsigned)blocks_of(count, THREADS), THREADS, 0,
+               stream, out, transposed, in, rows, columns, scaling);
+}
+
+template <typename T, bool E4M3>
+static void round_rows(const struct quantize_args *args, const struct scratch *s,
+                       cudaStream_t stream) {
+    LAUNCH((is_packed<T>(args, true) ? rows_kernel<T, E4M3, true> : rows_kernel<T, E4M3, false>),
+           (unsigned)tensor_rows(args->in), THREADS, 0, stream, (uint8_t *)args->out->data,
+           args->scales, (const T *)args->in->data, tensor_columns(args->in), args->power_of_two,
+           s->found);
+}
+
+template <typename T, bool E4M3>
+static void round_all(const struct quantize_args *args, const struct scratch *s,
+                      cudaStream_t stream) {
+    bool looks = args->amax && !args->found;
+    const struct scaling scaling = {s->multipliers,     args->amax,   s->found,    looks,
+                                    args->power_of_two, args->scales, args->record};
+    if (args->by == QUANTIZE_ROWS) round_rows<T, E4M3>(args, s, stream);
+    else if (args->by == QUANTIZE_COLUMNS) round_flat<T, E4M3, BY_COLUMN>(args, scaling, stream);
+    else if (scaling.looks) round_flat<T, E4M3, ONE_AND_LOOKS>(args, scaling, stream);
+    else round_flat<T, E4M3, ONE>(args, scaling, stream);
+}
+
+static void check(const struct quantize_args *args) {
+    assert(dtype_is_8_bit(quantize_result(args)->dtype));
+    assert(!args->out || tensor_count(args->out) == tensor_count(args->in));
+    assert(!args->transposed || tensor_count(args->transposed) == tensor_count(args->in));
+    assert(!(args->amax || args->magnitude) || args->by == QUANTIZE_WHOLE);
+    assert(!args->transposed || args->by != QUANTIZE_ROWS);
+    assert(!args->found || args->magnitude);
 }
 
 void cuda_quantize(struct backend *be, const struct quantize_args *args) {
     cudaStream_t stream = cuda_state(be)->compute;
-    bool e4m3 = args->out->dtype == DTYPE_E4M3;
+    bool e4m3 = quantize_result(args)->dtype == DTYPE_E4M3, whole = args->by == QUANTIZE_WHOLE;
     struct scratch s = scratch_of(be, args, backend_workspace(be, cuda_quantize_scratch(be, args)));
-    int64_t scales = args->by == QUANTIZE_COLUMNS ? tensor_columns(args->in) : 1;
-    assert(dtype_is_8_bit(args->out->dtype) && tensor_count(args->out) == tensor_count(args->in));
-    assert(!args->amax || args->by == QUANTIZE_WHOLE);
+    int64_t columns = tensor_columns(args->in);
+    check(args);
     if (tensor_count(args->in) == 0) return;
-    cuda_failed(be, cudaMemsetAsync(s.found, 0, s.cleared, stream), "quantize");
-    if (args->by != QUANTIZE_ROWS) {
+    if (s.to_clear) cuda_failed(be, cudaMemsetAsync(s.cleared, 0, s.to_clear, stream), "quantize");
+    if (args->by != QUANTIZE_ROWS && !args->found)
         STORAGE_SWITCH(args->in->dtype, T, find<T>(args, &s, stream));
-        LAUNCH(scales_kernel, (unsigned)blocks_of(scales, THREADS), THREADS, 0, stream,
-               s.multipliers, args->scales, s.found, s.largest, scales, args->amax, e4m3,
-               args->power_of_two);
-    }
+    if (args->by == QUANTIZE_COLUMNS)
+        LAUNCH(columns_kernel, (unsigned)blocks_of(columns, THREADS), THREADS, 0, stream,
+               s.multipliers, args->scales, s.found, s.largest, columns, e4m3, args->power_of_two);
     STORAGE_SWITCH(args->in->dtype, T, {
         if (e4m3) round_all<T, true>(args, &s, stream);
         else round_all<T, false>(args, &s, stream);
     });
-    if (args->record) LAUNCH(note_kernel, 1, 1, 0, stream, args->record, s.found);
+    if (args->record && (!whole || (args->amax && !args->found)))
+        LAUNCH(note_kernel, 1, 1, 0, stream, args->record, s.found, whole ? args->amax : NULL);
     cuda_launched(be, "quantize");
     if (args->dbias) cuda_column_sums(be, args->dbias, args->in, s.sums);
 }

@@ -3,6 +3,7 @@
  *
  * A thread owns a pack of columns of one row, and reads gate and up of it. */
 #include "kernels/cuda/columns.h"
+#include "kernels/cuda/magnitude.h"
 #include "kernels/cuda/ptx.h"
 
 enum { THREADS = 256 };
@@ -27,16 +28,21 @@ static __device__ __forceinline__ bool find_pack(int64_t *row, int64_t *column, 
 
 template <bool PACKED, typename Out, typename In>
 static __global__ void __launch_bounds__(THREADS)
-    forward_kernel(Out *out, const In *__restrict__ gate_up, int64_t rows, int64_t columns) {
+    forward_kernel(Out *out, const In *__restrict__ gate_up, int64_t rows, int64_t columns,
+                   struct magnitude *magnitude) {
     int64_t row, column;
     int count;
     float gate[PACK], up[PACK];
-    if (!find_pack(&row, &column, &count, rows, columns)) return;
-    const In *from = gate_up + row * 2 * columns + column;
-    load_columns<PACKED>(gate, from, count);
-    load_columns<PACKED>(up, from + columns, count);
-    for (int i = 0; i < PACK; i++) gate[i] *= logistic(gate[i]) * up[i];
-    store_columns<PACKED>(out + row * columns + column, gate, count);
+    struct seen own = {0, 0};
+    if (find_pack(&row, &column, &count, rows, columns)) {
+        const In *from = gate_up + row * 2 * columns + column;
+        load_columns<PACKED>(gate, from, count);
+        load_columns<PACKED>(up, from + columns, count);
+        for (int i = 0; i < PACK; i++) gate[i] *= logistic(gate[i]) * up[i];
+        store_columns<PACKED>(out + row * columns + column, gate, count);
+        if (magnitude) look_at_stored<Out, PACK>(&own, gate);
+    }
+    if (magnitude) join_magnitude(magnitude, own);
 }
 
 /* silu'(x) = s + x s (1 - s), where s is the logistic function. dgate_up may be gate_up: a thread
@@ -44,22 +50,27 @@ static __global__ void __launch_bounds__(THREADS)
 template <bool PACKED, typename Din, typename Dout, typename In>
 static __global__ void __launch_bounds__(THREADS)
     backward_kernel(Din *dgate_up, const Dout *__restrict__ dout, const In *gate_up, int64_t rows,
-                    int64_t columns) {
+                    int64_t columns, struct magnitude *magnitude) {
     int64_t row, column;
     int count;
     float gate[PACK], up[PACK], d[PACK];
-    if (!find_pack(&row, &column, &count, rows, columns)) return;
-    int64_t at = row * 2 * columns + column;
-    load_columns<PACKED>(gate, gate_up + at, count);
-    load_columns<PACKED>(up, gate_up + at + columns, count);
-    load_columns<PACKED>(d, dout + row * columns + column, count);
-    for (int i = 0; i < PACK; i++) {
-        float s = logistic(gate[i]), x = gate[i];
-        gate[i] = d[i] * up[i] * (s + x * s * (1.0f - s));
-        up[i] = d[i] * x * s;
+    struct seen own = {0, 0};
+    if (find_pack(&row, &column, &count, rows, columns)) {
+        int64_t at = row * 2 * columns + column;
+        load_columns<PACKED>(gate, gate_up + at, count);
+        load_columns<PACKED>(up, gate_up + at + columns, count);
+        load_columns<PACKED>(d, dout + row * columns + column, count);
+        for (int i = 0; i < PACK; i++) {
+            float s = logistic(gate[i]), x = gate[i];
+            gate[i] = d[i] * up[i] * (s + x * s * (1.0f - s));
+            up[i] = d[i] * x * s;
+        }
+        store_columns<PACKED>(dgate_up + at, gate, count);
+        store_columns<PACKED>(dgate_up + at + columns, up, count);
+        if (magnitude) look_at_stored<Din, PACK>(&own, gate);
+        if (magnitude) look_at_stored<Din, PACK>(&own, up);
     }
-    store_columns<PACKED>(dgate_up + at, gate, count);
-    store_columns<PACKED>(dgate_up + at + columns, up, count);
+    if (magnitude) join_magnitude(magnitude, own);
 }
 
 static unsigned blocks_for(int64_t rows, int64_t columns) {
@@ -72,7 +83,7 @@ static void forward(struct backend *be, const struct swiglu_forward_args *a) {
     bool packed = rows_are_packed(a->out) && rows_are_packed(a->gate_up); /* so are its halves */
     LAUNCH((packed ? forward_kernel<true, Out, In> : forward_kernel<false, Out, In>),
            blocks_for(rows, columns), THREADS, 0, cuda_state(be)->compute, (Out *)a->out->data,
-           (const In *)a->gate_up->data, rows, columns);
+           (const In *)a->gate_up->data, rows, columns, a->magnitude);
 }
 
 void cuda_swiglu_forward(struct backend *be, const struct swiglu_forward_args *args) {
@@ -91,7 +102,7 @@ static void backward(struct backend *be, const struct swiglu_backward_args *a) {
         rows_are_packed(a->dout) && rows_are_packed(a->gate_up) && rows_are_packed(a->dgate_up);
     LAUNCH((packed ? backward_kernel<true, Din, Dout, In> : backward_kernel<false, Din, Dout, In>),
            blocks_for(rows, columns), THREADS, 0, cuda_state(be)->compute, (Din *)a->dgate_up->data,
-           (const Dout *)a->dout->data, (const In *)a->gate_up->data, rows, columns);
+           (const Dout *)a->dout->data, (const In *)a->gate_up->data, rows, columns, a->magnitude);
 }
 
 void cuda_swiglu_backward(struct backend *be, const struct swiglu_backward_args *args) {

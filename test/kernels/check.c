@@ -341,6 +341,28 @@ void check_equal(struct check *c, const char *what, const struct tensor *got,
                   dtype_name(got->dtype), (long long)i, values[i], expected[i]);
 }
 
+struct magnitude *check_magnitude(struct check *c, float largest, bool not_finite) {
+    struct magnitude before = {0, not_finite};
+    memcpy(&before.largest, &largest, sizeof largest);
+    return check_memory(c, CHECK_WRITE, &before, sizeof before);
+}
+
+void check_joined(struct check *c, const struct magnitude *magnitude, float before, bool bad_before,
+                  const struct tensor *tensor) {
+    struct magnitude found;
+    float largest;
+    double *values = check_read(c, tensor), wanted = (double)before;
+    bool bad = bad_before;
+    for (int64_t i = 0; i < tensor_count(tensor); i++) {
+        if (!isfinite(values[i])) bad = true;
+        else if (fabs(values[i]) > wanted) wanted = fabs(values[i]);
+    }
+    backend_download(&c->be, &found, magnitude, sizeof found);
+    memcpy(&largest, &found.largest, sizeof largest);
+    cr_expect_eq((double)largest, wanted, "largest magnitude %a, not %a", (double)largest, wanted);
+    cr_expect_eq(found.not_finite, bad);
+}
+
 double check_derivative(double (*f)(const void *state), const void *state, double *x) {
     const double step = 1e-3, middle = *x;
     double at[5];

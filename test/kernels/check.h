@@ -77,6 +77,12 @@ double *check_doubles(struct check *c, int64_t count);
 /* What a tensor holds now, on the host, exactly. */
 double *check_read(struct check *c, const struct tensor *tensor);
 
+/* For an operation to join, with what was found of something else; and that it has been joined by
+ * what a tensor holds now. */
+struct magnitude *check_magnitude(struct check *c, float largest, bool not_finite);
+void check_joined(struct check *c, const struct magnitude *magnitude, float before, bool bad_before,
+                  const struct tensor *tensor);
+
 /* The same tensor as rank 3. */
 struct tensor check_rank3(struct tensor tensor, int64_t a, int64_t b, int64_t columns);
 

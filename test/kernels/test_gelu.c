@@ -27,8 +27,10 @@ static struct tensor make_input(struct check *c, const struct shape *s) {
 static void forward(struct check *c, const void *given) {
     const struct shape *s = given;
     struct tensor in = make_input(c, s), out = check_output(c, s->out, s->count, 0);
-    CHECK_OP(c, gelu_forward, .out = &out, .in = &in);
+    struct magnitude *magnitude = check_magnitude(c, 0, false);
+    CHECK_OP(c, gelu_forward, .out = &out, .in = &in, .magnitude = magnitude);
     if (!c->verify) return;
+    check_joined(c, magnitude, 0, false, &out);
     double *x = check_read(c, &in), *expected = check_doubles(c, s->count);
     for (int64_t i = 0; i < s->count; i++) expected[i] = reference_gelu(x[i]);
     check_close(c, "gelu_forward", &out, expected, x);
@@ -45,8 +47,10 @@ static void backward_of(struct check *c, const struct shape *s, bool in_place) {
         in_place ? check_sum(c, s->out, s->count, 0) : check_normal(c, s->in, s->count, 0, 1.0);
     struct tensor din = in_place ? dout : check_output(c, s->out, s->count, 0);
     double *d = check_read(c, &dout);
-    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in);
+    struct magnitude *magnitude = in_place ? NULL : check_magnitude(c, 0, false);
+    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in, .magnitude = magnitude);
     if (!c->verify) return;
+    if (magnitude) check_joined(c, magnitude, 0, false, &din);
     double *x = check_read(c, &in), *size = check_doubles(c, s->count);
     for (int64_t i = 0; i < s->count; i++) {
         size[i] = fabs(d[i]) * reference_gelu_sensitivity(x[i]);

@@ -92,11 +92,13 @@ static void forward(struct check *c, const void *given) {
     t.mean = check_output(c, DTYPE_F32, rows, 0);
     t.rstd = check_output(c, DTYPE_F32, rows, 0);
     double *in = check_read(c, &t.in), *residual = check_read(c, &t.residual);
+    struct magnitude *magnitude = check_magnitude(c, 0, false);
     CHECK_OP(c, layernorm_forward, .out = &t.out, .sum = s->has_residual ? &t.sum : NULL,
              .mean = t.mean.data, .rstd = t.rstd.data, .in = &t.in,
              .residual = s->has_residual ? &t.residual : NULL, .weight = &t.weight, .bias = &t.bias,
-             .epsilon = (float)EPSILON);
+             .epsilon = (float)EPSILON, .magnitude = magnitude);
     if (!c->verify) return;
+    check_joined(c, magnitude, 0, false, &t.out);
     if (!s->has_residual) {
         verify_forward(c, &t, in);
         return;
@@ -206,6 +208,8 @@ static const struct backward_shape backward_shapes[] = {
     {3, 4096, DTYPE_F16, DTYPE_F16, DTYPE_F16, DTYPE_F16, RESIDUAL_IS_DIN, NO_LOWER},
     {3, 4104, DTYPE_F16, DTYPE_F32, DTYPE_F32, DTYPE_F16, RESIDUAL_IS_DIN, LOWER_F16},
     {19, 40, DTYPE_BF16, DTYPE_BF16, DTYPE_F32, DTYPE_F32, RESIDUAL, NO_LOWER},
+    /* A gradient of zero: values behind the last column are larger. */
+    {9, 1, DTYPE_F32, DTYPE_F32, DTYPE_F32, DTYPE_F32, NO_RESIDUAL, NO_LOWER},
     /* So many rows that groups of them grow. */
     {16390, 8, DTYPE_F32, DTYPE_F32, DTYPE_F32, DTYPE_F32, NO_RESIDUAL, NO_LOWER},
 };
@@ -225,10 +229,12 @@ static void statistics(struct check *c, struct backward_tensors *t) {
 }
 
 static void run_backward(struct check *c, struct backward_tensors *t, bool with_residual) {
+    struct magnitude *magnitude = check_magnitude(c, 0, false);
     CHECK_OP(c, layernorm_backward, .din = &t->din, .din_lower = t->lower.data ? &t->lower : NULL,
              .dweight = &t->dweight, .dbias = &t->dbias, .dout = &t->dout, .in = &t->in,
              .mean = t->mean.data, .rstd = t->rstd.data, .weight = &t->weight,
-             .dresidual = with_residual ? &t->dresidual : NULL);
+             .dresidual = with_residual ? &t->dresidual : NULL, .magnitude = magnitude);
+    if (c->verify) check_joined(c, magnitude, 0, false, t->lower.data ? &t->lower : &t->din);
 }
 
 static void make_backward(struct check *c, const struct backward_shape *s,

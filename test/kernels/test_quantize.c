@@ -15,6 +15,8 @@ struct shape {
     bool power_of_two, sums;
     enum plant plant;
     float amax; /* handed in; 0: none, negative: a zero is */
+    enum { OUT, TRANSPOSED, BOTH } order;
+    enum { UNKNOWN, JOINED, FOUND } magnitude;
 };
 
 static double *planted(struct check *c, const struct shape *s) {
@@ -88,6 +90,36 @@ static void verify(const struct shape *s, const double *values, const uint8_t *c
     }
 }
 
+/* What is known beforehand, or room for it. */
+static struct magnitude *magnitude_of(struct check *c, const struct shape *s,
+                                      const double *values) {
+    double largest = 0;
+    bool bad = false;
+    if (s->magnitude == UNKNOWN) return NULL;
+    if (s->magnitude == JOINED) return check_magnitude(c, 0, false);
+    for (int64_t i = 0; i < s->rows * s->columns; i++) {
+        if (!isfinite(values[i])) bad = true;
+        else largest = fmax(largest, fabs(values[i]));
+    }
+    return check_magnitude(c, (float)largest, bad);
+}
+
+/* Back into codes; beside codes that are there already it must be the same. */
+static void check_transposed(struct check *c, const struct shape *s, uint8_t *codes,
+                             const struct tensor *transposed) {
+    size_t count = (size_t)(s->rows * s->columns);
+    uint8_t *turned = malloc(count);
+    backend_download(&c->be, turned, transposed->data, count);
+    for (int64_t row = 0; row < s->rows; row++)
+        for (int64_t column = 0; column < s->columns; column++) {
+            uint8_t *code = &codes[row * s->columns + column];
+            uint8_t other = turned[column * s->rows + row];
+            if (s->order == BOTH) cr_assert_eq(*code, other);
+            *code = other;
+        }
+    free(turned);
+}
+
 static void body(struct check *c, const void *given) {
     const struct shape *s = given;
     int64_t count = s->rows * s->columns;
@@ -95,10 +127,14 @@ static void body(struct check *c, const void *given) {
     const struct quantize_record before = {0.125f, 5, 7};
     float amax = s->amax > 0 ? s->amax : 0;
     double *values = planted(c, s);
+    struct magnitude *magnitude = magnitude_of(c, s, values);
     struct tensor in = check_tensor(c, CHECK_READ, s->in, s->rows, s->columns, values);
     struct tensor out = {
         check_memory(c, CHECK_WRITE, NULL, (size_t)count), s->out, 2, {s->rows, s->columns}};
-    struct tensor dbias = {0};
+    struct tensor transposed = out, dbias = {0};
+    if (s->order != OUT)
+        transposed = (struct tensor){
+            check_memory(c, CHECK_WRITE, NULL, (size_t)count), s->out, 2, {s->columns, s->rows}};
     double *sums = NULL;
     if (s->sums) {
         dbias = check_sum(c, DTYPE_F32, s->columns, 0);
@@ -107,14 +143,18 @@ static void body(struct check *c, const void *given) {
     float *scales = check_memory(c, CHECK_WRITE, NULL, bytes);
     struct quantize_record *record = check_memory(c, CHECK_WRITE, &before, sizeof before);
     const float *handed = s->amax == 0 ? NULL : check_memory(c, CHECK_READ, &amax, sizeof amax);
-    CHECK_OP(c, quantize, .out = &out, .scales = scales, .in = &in, .amax = handed,
+    CHECK_OP(c, quantize, .out = s->order == TRANSPOSED ? NULL : &out,
+             .transposed = s->order == OUT ? NULL : &transposed, .magnitude = magnitude,
+             .found = s->magnitude == FOUND, .scales = scales, .in = &in, .amax = handed,
              .record = record, .dbias = s->sums ? &dbias : NULL, .by = s->by,
              .power_of_two = s->power_of_two);
     if (!c->verify) return;
     uint8_t *codes = malloc((size_t)count);
     float *found = malloc(bytes);
     struct quantize_record after;
-    backend_download(&c->be, codes, out.data, (size_t)count);
+    if (s->order != TRANSPOSED) backend_download(&c->be, codes, out.data, (size_t)count);
+    if (s->order != OUT) check_transposed(c, s, codes, &transposed);
+    if (s->magnitude == JOINED) check_joined(c, magnitude, 0, false, &in);
     backend_download(&c->be, found, scales, bytes);
     backend_download(&c->be, &after, record, sizeof after);
     verify(s, values, codes, found, &after);
@@ -141,7 +181,9 @@ Test(quantize, shapes_and_scales) {
                                   variant & 2,
                                   variant & 4,
                                   NOTHING,
-                                  0};
+                                  0,
+                                  OUT,
+                                  UNKNOWN};
                 check_everywhere(body, &s);
             }
 }
@@ -157,7 +199,9 @@ Test(quantize, other_dtypes) {
                               false,
                               true,
                               NOTHING,
-                              0};
+                              0,
+                              OUT,
+                              UNKNOWN};
             check_everywhere(body, &s);
         }
 }
@@ -176,7 +220,9 @@ Test(quantize, special_values) {
                                   variant & 2,
                                   false,
                                   (enum plant)plant,
-                                  0};
+                                  0,
+                                  OUT,
+                                  UNKNOWN};
                 check_everywhere(body, &s);
             }
 }
@@ -195,9 +241,37 @@ Test(quantize, an_amax_that_is_handed_in) {
                               false,
                               false,
                               (enum plant)plant,
-                              amaxes[i]};
+                              amaxes[i],
+                              OUT,
+                              UNKNOWN};
             check_everywhere(body, &s);
         }
+}
+
+/* Shapes with and without tiles; found by others, for others, or in steps before. */
+Test(quantize, transposed_and_known) {
+    static const int64_t sizes[][2] = {{1, 1},   {77, 72},   {48, 16},
+                                       {16, 48}, {144, 272}, {256, 128}};
+    static const enum dtype types[] = {DTYPE_BF16, DTYPE_BF16, DTYPE_F32, DTYPE_F16};
+    for (int i = 0; i < 6 * 2 * 3 * 3 * 3; i++) {
+        int by = i % 2, order = i / 2 % 3, magnitude = i / 6 % 3, handed = i / 18 % 3;
+        if (by == 0 && magnitude + handed == 0 && order == 0) continue; /* above */
+        if (by == 1 && magnitude + handed > 0) continue;
+        struct shape s = {sizes[i / 54][0],
+                          sizes[i / 54][1],
+                          types[i % 4],
+                          i % 3 ? DTYPE_E4M3 : DTYPE_E5M2,
+                          by ? QUANTIZE_COLUMNS : QUANTIZE_WHOLE,
+                          i % 5 == 0,
+                          i % 4 == 1 && i % 7,
+                          i % 7 == 0 ? (enum plant)(i / 7 % ZERO_ROW) : NOTHING,
+                          handed == 0   ? 0
+                          : handed == 1 ? 0.7f
+                                        : -1,
+                          order,
+                          magnitude};
+        check_everywhere(body, &s);
+    }
 }
 
 /* ---- quantize_history */

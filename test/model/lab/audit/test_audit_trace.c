@@ -34,6 +34,7 @@ static int outputs_of(enum operation_id id, const void *all_args) {
     switch (id) {
     case ID_embedding_forward: return 1;
     case ID_embedding_backward: return 0;
+    case ID_clear: return 0;
     case ID_quantize: return 0;
     case ID_layernorm_forward: return forward->sum ? 2 : 1;
     case ID_layernorm_backward: return backward->din_lower ? 2 : 1;

@@ -1,0 +1,78 @@
+/* Magnitudes are compared as the bits of fp32, which have the order of the values. bf16, which is
+ * what linear layers read, is looked at as the upper halves of them. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/float8.h"
+
+enum { BF16_INFINITE = 0x7f80 };
+static const uint32_t INFINITE = 0x7f800000;
+
+static uint16_t largest_bf16(const uint16_t *in, int64_t count) {
+    uint16_t largest = 0;
+#pragma omp simd reduction(max : largest)
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t magnitude = in[i] & 0x7fff;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest;
+}
+
+static uint16_t largest_finite_bf16(const uint16_t *in, int64_t count) {
+    uint16_t largest = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t magnitude = in[i] & 0x7fff;
+        if (magnitude < BF16_INFINITE && magnitude > largest) largest = magnitude;
+    }
+    return largest;
+}
+
+static struct magnitude magnitude_of_bf16(const uint16_t *in, int64_t count) {
+    uint16_t largest = largest_bf16(in, count);
+    bool bad = largest >= BF16_INFINITE;
+    if (bad) largest = largest_finite_bf16(in, count);
+    return (struct magnitude){(uint32_t)largest << 16, bad};
+}
+
+struct magnitude cpu_magnitude(const struct tensor *tensor, int64_t at, int64_t count) {
+    struct magnitude found = {0, 0};
+    float buffer[CPU_BLOCK];
+    if (tensor->dtype == DTYPE_BF16)
+        return magnitude_of_bf16((const uint16_t *)tensor->data + at, count);
+    for (int64_t first = 0; first < count; first += CPU_BLOCK) {
+        int64_t n = block_length(first, count, CPU_BLOCK);
+        const float *values =
+            dtype_widen(buffer, tensor->data, tensor->dtype, (size_t)(at + first), (size_t)n);
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t bits = f8_bits(values[i]) & 0x7fffffff;
+            if (bits >= INFINITE) found.not_finite = 1;
+            else if (bits > found.largest) found.largest = bits;
+        }
+    }
+    return found;
+}
+
+/* Threads seldom have anything to say: the largest is known soon. */
+void cpu_join_magnitude(struct magnitude *magnitude, struct magnitude one) {
+    uint32_t largest, not_finite;
+#pragma omp atomic read
+    largest = magnitude->largest;
+#pragma omp atomic read
+    not_finite = magnitude->not_finite;
+    if (one.largest <= largest && one.not_finite <= not_finite) return;
+#pragma omp critical(magnitude)
+    {
+#pragma omp atomic read
+        largest = magnitude->largest;
+        if (one.largest > largest) {
+#pragma omp atomic write
+            magnitude->largest = one.largest;
+        }
+        if (one.not_finite) {
+#pragma omp atomic write
+            magnitude->not_finite = 1;
+        }
+    }
+}
+
+void cpu_look(struct magnitude *magnitude, const struct tensor *tensor, int64_t at, int64_t count) {
+    if (magnitude) cpu_join_magnitude(magnitude, cpu_magnitude(tensor, at, count));
+}

@@ -1,0 +1,52 @@
+/* The largest magnitude of a tensor (struct magnitude), found by kernels that have its values at
+ * hand: by each thread of its own, then for the block, which joins the tensor's by an atomic. The
+ * largest of all may be found in any order. */
+#pragma once
+
+#include "kernels/cuda/columns.h"
+
+static const uint32_t NOT_FINITE = 0x7f800000; /* bits of a magnitude, and above */
+
+/* What a thread has seen. */
+struct seen {
+    uint32_t finite, any; /* the bits of the largest finite magnitude; of the largest at all */
+};
+
+static __device__ __forceinline__ void look_at(struct seen *seen, float value) {
+    uint32_t bits = __float_as_uint(value) & 0x7fffffff;
+    seen->any = max(seen->any, bits);
+    seen->finite = max(seen->finite, bits < NOT_FINITE ? bits : 0u);
+}
+
+/* At values as they are stored. */
+template <typename T, int N>
+static __device__ __forceinline__ void look_at_stored(struct seen *seen, const float *values) {
+    for (int i = 0; i < N; i++) look_at(seen, rounded<T>(values[i]));
+}
+
+static __device__ __forceinline__ void look_at_array(struct seen *seen, const struct array &array,
+                                                     const float *values, int count) {
+    STORAGE_SWITCH(array.dtype, T, {
+        for (int i = 0; i < PACK; i++)
+            if (i < count) look_at(seen, rounded<T>(values[i]));
+    });
+}
+
+/* All threads of a block of at most 1024 must call. */
+static __device__ void join_magnitude(struct magnitude *magnitude, struct seen own) {
+    __shared__ struct seen part[1024 / WARP];
+    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
+    for (int offset = WARP / 2; offset > 0; offset /= 2) {
+        own.finite = max(own.finite, __shfl_xor_sync(0xffffffffu, own.finite, offset));
+        own.any = max(own.any, __shfl_xor_sync(0xffffffffu, own.any, offset));
+    }
+    if (lane == 0) part[warp] = own;
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    for (int i = 1; i < (int)blockDim.x / WARP; i++) {
+        own.finite = max(own.finite, part[i].finite);
+        own.any = max(own.any, part[i].any);
+    }
+    if (own.finite) atomicMax(&magnitude->largest, own.finite);
+    if (own.any >= NOT_FINITE) atomicOr(&magnitude->not_finite, 1u);
+}
