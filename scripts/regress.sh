@@ -15,7 +15,7 @@ dtypes, and compares with the figures committed in scripts/regress/:
   losses, norms,  every step, and the SHA-256 of the weights at the end: the
   weights         same bits on the same type of machine (processor or GPU,
                   threads, compiler, library of products); on another one the
-                  losses of fp32 within 0.1 %, those of 16 bit within 1 %
+                  losses of fp32 within 0.1 %, those of 16 and 8 bit within 2 %
   memory          the plan, to 0.1 MiB, on the same type of machine
   speed           a step over its bare matrix products, on the same type of
                   machine: within 25 %
@@ -30,12 +30,12 @@ running.
   --again          run nothing: compare once more what the last run has left in
                    build/regress
   --jobs LIST      only some of: fp32 bf16 fp16 bf16-gelu bf16-layer fp16-lower
-                   fp32-odd bf16-odd
+                   fp32-odd bf16-odd fp8 fp8-row fp8-delayed
   --train PROGRAM  another ./train
 TEXT
 }
 
-all="fp32 bf16 fp16 bf16-gelu bf16-layer fp16-lower fp32-odd bf16-odd"
+all="fp32 bf16 fp16 bf16-gelu bf16-layer fp16-lower fp32-odd bf16-odd fp8 fp8-row fp8-delayed"
 update=false quick=false again=false train=./train jobs=$all
 while [ $# -gt 0 ]; do
     case $1 in
@@ -79,6 +79,11 @@ steps=20
 job_settings() {
     case $1 in
     fp32 | bf16 | fp16) echo "--set precision=$1" ;;
+    # at the rate of the others the loss leaps at step 6, in bf16 too, and how far is chance
+    fp8) echo "--set precision=fp8 --set optimizer.lr=5e-4" ;;
+    fp8-row | fp8-delayed)
+        echo "--set precision=fp8 --set optimizer.lr=5e-4 --set fp8.recipe=${1#fp8-}"
+        ;;
     bf16-gelu) echo "--set precision=bf16 --set train.recompute=gelu" ;;
     bf16-layer) echo "--set precision=bf16 --set train.recompute=layer" ;;
     fp16-lower)
@@ -158,7 +163,7 @@ JSON
         run "$job"
         { collect "$job"; memory "$job"; } >>"$folder/lines"
         repetitions=1
-        case $job in fp32 | bf16 | fp16) $quick || repetitions=40 ;; esac
+        case $job in fp32 | bf16 | fp16 | fp8) $quick || repetitions=40 ;; esac
         if [ $repetitions -gt 1 ] || [ -z "$profile" ]; then
             profile=$folder/$job/profile.json
             run "$job" --profile --repetitions $repetitions --out "$folder/$job"
@@ -230,9 +235,11 @@ awk -v same=$same -v quick=$quick -v jobs=" $jobs " '
 function apart(a, b) { d = a - b; if (d < 0) d = -d; return b == 0 ? (d > 0) : d / b }
 function moved(text) { print "moved: " text; failed = 1 }
 /^#/ { next }
-FNR == NR { old[$1 " " $2] = $3; order[++count] = $1 " " $2; next }
+FNR == NR { old[$1 " " $2] = $3; order[++count] = $1 " " $2; known[$1]; next }
+!($1 in known) { unknown[$1]; next }
 { new[$1 " " $2] = $3; if (!(($1 " " $2) in old)) moved($1 ": " $2 " is new") }
 END {
+    for (job in unknown) print "not compared: this baseline is older than " job
     for (i = 1; i <= count; i++) {
         key = order[i]; split(key, part, " "); job = part[1]; figure = part[2]
         if (index(jobs, " " job " ") == 0 || (quick == "true" && figure == "ratio")) continue
@@ -249,7 +256,8 @@ END {
             told[job, figure] = 1 # the first step is enough
             moved(job ": " part[2] " is " a ", was " b (figure == "weights" ? "" : percent))
         } else if (!same && (figure == "loss" || figure == "validation")) {
-            limit = job ~ /^fp32/ ? 0.001 : 0.01
+            # Instruction sets apart by up to: bf16 1.4 %, fp16 0.3 %, fp8 at its rate 0.3 %.
+            limit = job ~ /^fp32/ ? 0.001 : 0.02
             if (apart(a, b) > limit && !((job, figure) in told)) {
                 told[job, figure] = 1
                 moved(job ": " part[2] " is " a ", was " b percent)

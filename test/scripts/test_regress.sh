@@ -63,6 +63,11 @@ says "moved: fp32: weights is"
 says "moved: bf16: memory"
 says "moved: fp32: norm.3 is new"
 
+# A job that the baseline does not have yet is told, and is no fault.
+tamper -e '/^bf16-layer /d'
+expect 0 "${few[@]}"
+says "not compared: this baseline is older than bf16-layer"
+
 # Another type of machine: bits, memory and speed are its own, but losses are close.
 tamper -e 's/^# machine: .*/# machine: another/' -e 's/^\(fp32 weights \)./\1x/' \
     -e 's/^\(fp32 loss\.4 [0-9]*\.[0-9][0-9][0-9]\)[0-9]*/\1/'
