@@ -12,8 +12,8 @@ scripts/gpu_check.sh --bundle
 On a machine with an NVIDIA GPU, nvcc, gcc and make: builds for this GPU, checks the emulator's
 picture of it, runs the tests of all operations and of whole trainings on it, compares the
 precisions on the built-in text and audits them, runs compute-sanitizer on small shapes, and then
-measures GPT-2 124M, every operation and the ceilings, beside PyTorch if python3 has it. Ends with
-one table, and FOLDER/gpu_check.json (build/gpu_check by default).
+measures GPT-2 124M, every operation and the ceilings, beside PyTorch if python3 has it, and bf16
+and fp8 at GPT-2 XL's 1.5B where there is memory. Ends with one table, and FOLDER/gpu_check.json (build/gpu_check by default).
 
   --quick      no compute-sanitizer, no PyTorch, shorter measurements
   --no-torch   no PyTorch
@@ -162,7 +162,7 @@ elif [ -z "$gpu" ] || [ -z "$arch" ]; then
 gpu_check: no GPU here: nvidia-smi finds none (nvidia-smi -L says why, if it is installed).
 With one it would: build for it with nvcc; compare the emulator with it; run the tests of all
 operations and of whole trainings on it; run compute-sanitizer; measure GPT-2 124M in fp32, tf32,
-fp16 and bf16, each operation, attention, and PyTorch on the same model; and write one table and
+fp16, bf16 and fp8, each operation, attention, and PyTorch on the same model; and write one table and
 one JSON file. Without one: `make test` runs the same kernels on the emulator, and
 `scripts/gpu_check.sh --emulated` rehearses this script.
 TEXT
@@ -327,7 +327,7 @@ else
     skip torch "not asked for"
 fi
 
-# ---- 8. the precision lab: three precisions on the built-in text, and the audit. What differs by
+# ---- 8. the precision lab: four precisions on the built-in text, and the audit. What differs by
 # chance from one run to the next is no failure of this machine, so the verdict is only shown.
 
 # shellcheck disable=SC2317  # called by name, in a bash of its own under a time limit
@@ -335,7 +335,7 @@ lab() { # MORE ARGUMENTS OF ./train ...
     local status=0
     rm -rf build/gpu_lab
     TRAIN=$folder/train COMPARE=$folder/compare scripts/compare_precisions.sh fp16.json \
-        --out build/gpu_lab -- --device cuda "$@" || [ -s build/gpu_lab/report.json ] || status=1
+        --precisions fp32,bf16,fp16,fp8 --out build/gpu_lab -- --device cuda "$@" || [ -s build/gpu_lab/report.json ] || status=1
     "$folder/train" --audit --config fp16.json --device cuda "$@" --out build/gpu_lab ||
         status=1
     cp build/gpu_lab/report.json "$out/compare.json" &&
@@ -353,7 +353,32 @@ export -f lab
 export folder out
 step lab 90 bash -c 'lab "$@"' lab "${tiny_model[@]}"
 
-# ---- 9. the table
+# ---- 9. bf16 and fp8 at GPT-2 XL's shape: masters, moments and gradients take 25 GB
+
+large=$rehearsal
+if [ "$memory" -ge 35000 ]; then large=4; fi
+if [ "$memory" -ge 70000 ]; then large=8; fi
+# shellcheck disable=SC2317  # called by name, in a bash of its own under a time limit
+bench_large() {
+    local precision status=0
+    for precision in bf16 fp8; do
+        "$folder/gpu_bench" --json "$out/large_$precision.json" --batch "$large" --layers 48 \
+            --width 1600 --heads 25 --steps-only 1 --seconds 0.1 --precision "$precision" "$@" ||
+            status=1
+    done
+    return "$status"
+}
+if [ "$quick" -eq 1 ]; then
+    skip large "not in a quick check"
+elif [ "$large" -eq 0 ]; then
+    skip large "1.5B needs a GPU with 35 GB"
+else
+    export -f bench_large
+    export folder out large
+    step large 130 bash -c 'bench_large "$@"' large "${tiny[@]}"
+fi
+
+# ---- 10. the table
 
 # figure FILE FIELD TEXT ...: the number of FIELD in the line that holds every TEXT; "" if none.
 figure() {
@@ -365,6 +390,7 @@ figure() {
 }
 # ratio A B: A / B, "" unless both are numbers above zero.
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.4f", a / b }'; }
+large_speed() { figure "large_$1.json" tokens_per_s "\"precision\": \"$1\", \"batch\""; }
 precision_line() { figure gpu_bench.json "$2" "\"precision\": \"$1\", \"batch\""; }
 torch_line() { figure torch_bench.json "$2" "\"precision\": \"$1\", \"tokens"; }
 
@@ -383,7 +409,7 @@ show_training() {
     local p ours theirs
     printf '\n%-6s %12s %12s %7s %9s %7s %10s %10s\n' "" "tokens/s" "PyTorch" ratio \
         "ms/step" "MFU %" "GiB" "PyTorch"
-    for p in fp32 tf32 fp16 bf16; do
+    for p in fp32 tf32 fp16 bf16 fp8; do
         ours=$(precision_line "$p" tokens_per_s) theirs=$(torch_line "$p" tokens_per_s)
         printf '%-6s %12s %12s %7.4s %9s %7s %10s %10s\n' "$p" "${ours:--}" "${theirs:--}" \
             "$(ratio "$ours" "$theirs")" "$(precision_line "$p" ms_per_step)" \
@@ -420,6 +446,8 @@ show_aims() {
     aim "bf16 model FLOPs, in those of the product alone" ">= 0.6" "$(precision_line bf16 mfu)"
     aim "fp16 speed, in that of bf16" ">= 0.97" "$(ratio "$fp16" "$bf16")"
     aim "bf16 speed, in that of fp32" ">= 4" "$(ratio "$bf16" "$fp32")"
+    aim "fp8 speed at 1.5B, in that of bf16" ">= 1.25" \
+        "$(ratio "$(large_speed fp8)" "$(large_speed bf16)")"
     for t in 1024 2048 4096; do
         key=("\"dtype\": \"bf16\"" "\"D\": 64," "\"T\": $t,")
         aim "attention forward, D 64, T $t, TFLOP/s" ">= 300" \
@@ -475,7 +503,9 @@ write_json() {
     done
     printf '],\n"aims": [\n'
     printf '%s\n' "${aims[@]}" | sed '$!s/$/,/'
-    printf '],\n"bench": %s,\n"torch": %s}\n' "$(embed gpu_bench.json)" "$(embed torch_bench.json)"
+    printf '],\n"bench": %s,\n"torch": %s,\n' "$(embed gpu_bench.json)" "$(embed torch_bench.json)"
+    printf '"large_bf16": %s,\n"large_fp8": %s}\n' "$(embed large_bf16.json)" \
+        "$(embed large_fp8.json)"
 }
 
 if [ -s "$out/bench.log" ]; then

@@ -1,7 +1,7 @@
 /* What a GPU makes of a training step: GPT-2 124M in each precision, each operation, each ceiling.
  *
- *   build/fast/gpu_bench [--json FILE] [--batch N] [--seq N] [--layers N] [--precision P]
- *                        [--seconds S] [--autotune 1] [--tiny 1]
+ *   build/fast/gpu_bench [--json FILE] [--batch N] [--seq N] [--layers N] [--width N] [--heads N]
+ *                        [--precision P] [--seconds S] [--steps-only 1] [--autotune 1] [--tiny 1]
  *
  * Ceilings come first, in the same run: matrix products, and copying memory. Model FLOPs are
  * 6 N + 6 L C T a token (N all parameters, the causal half of attention), so that utilization says
@@ -23,7 +23,7 @@
 
 enum { ROUNDS = 5, PART_STEPS = 3, WARM_UP = 2, TOKENS = 1 << 20 };
 
-const char *const bench_precision_names[] = {"fp32", "tf32", "fp16", "bf16"};
+const char *const bench_precision_names[] = {"fp32", "tf32", "fp16", "bf16", "fp8"};
 
 /* ---- what both halves use */
 
@@ -110,7 +110,8 @@ struct rig {
 static void make_config(struct config *config, const struct bench *bench,
                         enum bench_precision precision) {
     static const enum config_precision values[] = {CONFIG_PRECISION_FP32, CONFIG_PRECISION_FP32,
-                                                   CONFIG_PRECISION_FP16, CONFIG_PRECISION_BF16};
+                                                   CONFIG_PRECISION_FP16, CONFIG_PRECISION_BF16,
+                                                   CONFIG_PRECISION_FP8};
     config_defaults(config);
     config->precision = values[precision];
     config->tf32 = precision == BENCH_TF32;
@@ -253,9 +254,14 @@ static void print_figures(struct bench *bench, enum bench_precision precision,
 }
 
 static void print_parts(struct bench *bench, const struct figures all[], const bool done[]) {
-    printf("Step by operation, ms %18s %9s %9s %9s\n", "fp32", "tf32", "fp16", "bf16");
+    printf("%-30s", "Step by operation, ms");
+    for (int p = 0; p < BENCH_PRECISIONS; p++) printf(" %9s", bench_precision_names[p]);
+    printf("\n");
     bench_json_begin(bench, "parts");
     for (int id = 0; id <= OPERATION_IDS; id++) {
+        double any = id == OPERATION_IDS;
+        for (int p = 0; p < BENCH_PRECISIONS && id < OPERATION_IDS; p++) any += all[p].parts[id];
+        if (any == 0) continue; /* no part of this model's step */
         const char *name =
             id < OPERATION_IDS ? operation_name((enum operation_id)id) : "between operations";
         printf("  %-28s", name);
@@ -296,8 +302,9 @@ static void bench_training(struct bench *bench) {
 
 static void usage(void) {
     fprintf(stderr, "usage: gpu_bench [--json FILE] [--batch N] [--seq N] [--layers N] "
-                    "[--precision P]\n"
-                    "                 [--seconds S] [--autotune 1] [--tiny 1]\n");
+                    "[--width N] [--heads N]\n"
+                    "                 [--precision P] [--seconds S] [--steps-only 1] "
+                    "[--autotune 1] [--tiny 1]\n");
     exit(2);
 }
 
@@ -309,8 +316,11 @@ static void read_options(struct bench *bench, int argc, char **argv) {
         else if (strcmp(key, "--batch") == 0) bench->batch = atoi(value);
         else if (strcmp(key, "--seq") == 0) bench->seq = atoi(value);
         else if (strcmp(key, "--layers") == 0) bench->layers = atoi(value);
+        else if (strcmp(key, "--width") == 0) bench->width = atoi(value);
+        else if (strcmp(key, "--heads") == 0) bench->heads = atoi(value);
         else if (strcmp(key, "--seconds") == 0) bench->seconds = atof(value);
         else if (strcmp(key, "--precision") == 0) bench->only = value;
+        else if (strcmp(key, "--steps-only") == 0) bench->steps_only = atoi(value);
         else if (strcmp(key, "--autotune") == 0) bench->autotune = atoi(value);
         else if (strcmp(key, "--tiny") == 0) bench->tiny = atoi(value);
         else usage();
@@ -322,7 +332,8 @@ static void read_options(struct bench *bench, int argc, char **argv) {
     bool known = !bench->only;
     for (int p = 0; p < BENCH_PRECISIONS; p++)
         known = known || strcmp(bench->only, bench_precision_names[p]) == 0;
-    if (!known || bench->batch < 1 || bench->seq < 8 || bench->layers < 1 || bench->seconds <= 0)
+    if (!known || bench->batch < 1 || bench->seq < 8 || bench->layers < 1 || bench->heads < 1 ||
+        bench->width < 1 || bench->width % bench->heads || bench->seconds <= 0)
         usage();
 }
 
@@ -343,14 +354,19 @@ int main(int argc, char **argv) {
     }
     if (!bench_open(&bench, &be, false)) return 1;
     printf("%s\n", be.device.description);
+    if (!be.device.native_8_bit)
+        printf("Without 8-bit tensor cores: fp8 multiplies the same numbers in bf16\n");
     if (bench.json)
-        fprintf(bench.json, "{\"device\": \"%s\", \"rehearsal\": %s", be.device.description,
-                bench.tiny ? "true" : "false");
+        fprintf(bench.json, "{\"device\": \"%s\", \"rehearsal\": %s, \"native_8_bit\": %s",
+                be.device.description, bench.tiny ? "true" : "false",
+                be.device.native_8_bit ? "true" : "false");
     backend_close(&be);
-    bench_ceilings(&bench);
+    if (!bench.steps_only) bench_ceilings(&bench);
     bench_training(&bench);
-    bench_attention(&bench);
-    bench_kernels(&bench);
+    if (!bench.steps_only) {
+        bench_attention(&bench);
+        bench_kernels(&bench);
+    }
     if (bench.json) {
         fprintf(bench.json, ",\n\"failures\": %d}\n", bench.failures);
         if (fclose(bench.json) != 0) bench_failed(&bench, "writing the JSON file", "disk full?");

@@ -6,13 +6,21 @@
 #include "kernels/observer.h"
 #include "data/base/statistics.h"
 
-enum bench_precision { BENCH_FP32, BENCH_TF32, BENCH_FP16, BENCH_BF16, BENCH_PRECISIONS };
+enum bench_precision {
+    BENCH_FP32,
+    BENCH_TF32,
+    BENCH_FP16,
+    BENCH_BF16,
+    BENCH_FP8,
+    BENCH_PRECISIONS
+};
 
 struct bench {
     int64_t batch, seq, layers, heads, width, vocabulary;
     double seconds; /* about how long each figure is measured */
     bool tiny;      /* a rehearsal: small shapes, and figures that mean nothing */
     bool autotune;
+    bool steps_only;  /* no ceilings, no kernels one by one */
     const char *only; /* optional: this precision alone */
     FILE *json;       /* optional */
 

@@ -14,7 +14,13 @@ static void copy_body(const struct subject *s) {
         gpu_copy(s->be, s->t[0].data, s->t[1].data, tensor_bytes(&s->t[0]));
 }
 
+/* 8-bit operands have a scale each, and b as tensor cores want it. */
 static void product_body(const struct subject *s) {
+    if (dtype_is_8_bit(s->t[1].dtype)) {
+        OP(s->be, matmul, .out = &s->t[0], .a = &s->t[1], .b = &s->t[2], .transpose_b = true,
+           .a_scales = s->a, .b_scales = s->a, .fast_accumulation = true);
+        return;
+    }
     OP(s->be, matmul, .out = &s->t[0], .a = &s->t[1], .b = &s->t[2]);
 }
 
@@ -30,13 +36,16 @@ static void bench_copy(struct bench *bench, struct backend *be) {
 }
 
 static void bench_product(struct bench *bench, struct backend *be, enum bench_precision precision) {
-    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+    static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_E4M3};
     static const int64_t sizes[] = {4096, 8192};
     const char *name = bench_precision_names[precision];
     for (int i = 0; i < (bench->tiny ? 1 : 2); i++) {
         int64_t size = bench->tiny ? 64 : sizes[i];
         struct subject s = {bench, be, product_body, .block_count = 0};
-        for (int t = 0; t < 3; t++) make(&s, t, dtypes[precision], size, size, t ? 0.5 : 0);
+        enum dtype dtype = dtypes[precision];
+        make(&s, 0, precision == BENCH_FP8 ? DTYPE_BF16 : dtype, size, size, 0);
+        for (int t = 1; t < 3; t++) make(&s, t, dtype, size, size, 0.5);
+        s.a = precision == BENCH_FP8 ? make_vector(&s, 1) : NULL;
         double seconds = measure(&s, name);
         double rate = seconds > 0 ? 2.0 * (double)(size * size * size) / seconds : 0;
         if (rate > bench->product_rate[precision]) bench->product_rate[precision] = rate;
@@ -158,6 +167,21 @@ static void embedding_backward_body(const struct subject *s) {
 
 static void cast_body(const struct subject *s) {
     OP(s->be, cast, .out = &s->t[0], .in = &s->t[1]);
+}
+
+/* Of the MLP's gradient, for both of the products that read it; with its magnitude to be found, or
+ * known from the operation that wrote it. */
+static void quantize_body(const struct subject *s) {
+    OP(s->be, quantize, .out = &s->t[0], .transposed = &s->t[2], .scales = s->a, .in = &s->t[1]);
+}
+
+static void quantize_found_body(const struct subject *s) {
+    OP(s->be, quantize, .out = &s->t[0], .transposed = &s->t[2], .scales = s->a, .in = &s->t[1],
+       .magnitude = s->scratch, .found = true);
+}
+
+static void quantize_rows_body(const struct subject *s) {
+    OP(s->be, quantize, .out = &s->t[0], .scales = s->a, .in = &s->t[1], .by = QUANTIZE_ROWS);
 }
 
 static void clear_body(const struct subject *s) {
@@ -299,6 +323,16 @@ static double make_cast(struct subject *s, int64_t N, int64_t C) {
     return (double)(N * 4 * C) * 6;
 }
 
+static double make_quantize(struct subject *s, int64_t N, int64_t C) {
+    bool whole = s->body != quantize_rows_body, found = s->body == quantize_found_body;
+    make(s, 0, DTYPE_E5M2, N, 4 * C, 0);
+    make(s, 1, DTYPE_BF16, N, 4 * C, 1);
+    if (whole) make(s, 2, DTYPE_E5M2, 4 * C, N, 0);
+    s->a = make_vector(s, whole ? 1 : N);
+    s->scratch = make_vector(s, sizeof(struct magnitude) / sizeof(float));
+    return (double)(N * 4 * C) * (found ? 2 + 2 : whole ? 2 + 2 + 2 : 2 + 1);
+}
+
 static double make_clear(struct subject *s, int64_t N, int64_t C) {
     make(s, 0, DTYPE_F32, N, 4 * C, 0);
     return (double)(N * 4 * C) * 4;
@@ -337,6 +371,9 @@ static const struct {
     {"embedding_backward", embedding_backward_body, make_embedding},
     {"column_sums", column_sums_body, make_column_sums},
     {"cast", cast_body, make_cast},
+    {"quantize", quantize_body, make_quantize},
+    {"quantize_found", quantize_found_body, make_quantize},
+    {"quantize_rows", quantize_rows_body, make_quantize},
     {"clear", clear_body, make_clear},
 };
 
