@@ -11,7 +11,9 @@ such as runs/bf16, or a metrics.jsonl file. Several runs are overlaid.
 
   --metric NAME,...   loss (default in the terminal; with the validation loss),
                       val_loss, grad_norm, loss_scale (with the skipped steps),
-                      lr, tokens_per_s, or all (default of --svg and --png)
+                      fp8_not_finite and fp8_zero (roundings to 8 bit of what
+                      held infinity or NaN, or only zeros), lr, tokens_per_s,
+                      or all that happened (default of --svg and --png)
   --svg FILE          draw into FILE instead
   --png FILE          likewise
   --smooth N          loss, grad_norm, tokens_per_s: mean of the last N steps
@@ -34,9 +36,11 @@ die() { # STATUS MESSAGE
 }
 wrong_usage() { die 2 "$1"$'\n'"see scripts/plot.sh --help"; }
 
-ALL_METRICS=(loss val_loss grad_norm loss_scale lr tokens_per_s)
+ALL_METRICS=(loss val_loss grad_norm loss_scale fp8_not_finite fp8_zero lr tokens_per_s)
 declare -A MEANING=([loss]=loss [val_loss]="validation loss" [grad_norm]="gradient norm"
-    [loss_scale]="loss scale" [lr]="learning rate" [tokens_per_s]="tokens per second")
+    [loss_scale]="loss scale" [fp8_not_finite]="fp8 roundings of infinity or NaN"
+    [fp8_zero]="fp8 roundings of only zeros" [lr]="learning rate"
+    [tokens_per_s]="tokens per second")
 # Those of Okabe and Ito (2008), which readers with any colour vision tell apart; as in page.c.
 LETTERS=ABCDEFGHIJKLMNOPQRSTUVWXYZ # marks of validations in the terminal
 COLOURS=(0067a3 c95000 008a63 b0558d a87400 2f9bd6 5f666d 7c7a00)
@@ -270,7 +274,7 @@ chart() { # METRIC
     for run in "${!files[@]}"; do
         if ! has "$run" "$1"; then continue; fi
         case $1 in
-        loss_scale) style=steps ;;
+        loss_scale | fp8_*) style=steps ;;
         val_loss) style=linespoints ;;
         *) style=lines ;;
         esac
@@ -301,9 +305,13 @@ any_has() {                                # METRIC
     return 1
 }
 
-scales_losses() { # whether it ever is other than 1
-    awk '$1 == "loss_scale" && $2 && ($5 != 1 || $6 != 1) { found = 1 } END { exit !found }' \
-        "$folder/summary"
+# Whether it ever is other than where nothing happens: a loss scale of 1, no roundings.
+worth_a_chart() { # METRIC
+    awk -v metric="$1" '
+        BEGIN { rest["loss_scale"] = 1; rest["fp8_not_finite"] = rest["fp8_zero"] = 0 }
+        $1 == metric && $2 && (!(metric in rest) || $5 != rest[metric] || $6 != rest[metric]) {
+            found = 1 }
+        END { exit !found }' "$folder/summary"
 }
 
 # charts: the metrics to draw; missing: those asked for that no run has.
@@ -312,8 +320,7 @@ choose_charts() {
     charts=() missing=()
     if [ "${metrics[0]}" = all ]; then
         for metric in "${ALL_METRICS[@]}"; do
-            if ! any_has "$metric"; then continue; fi
-            if [ "$metric" != loss_scale ] || scales_losses; then charts+=("$metric"); fi
+            if any_has "$metric" && worth_a_chart "$metric"; then charts+=("$metric"); fi
         done
         return
     fi

@@ -82,13 +82,14 @@ END
     # Whether so small a model passes is not asked here.
     scripts/compare_precisions.sh "$work/tiny.json" --out "$work/compare" >"$work/log" 2>&1 ||
         [ -s "$work/compare/report.html" ] || { cat "$work/log"; exit 1; }
-    "$train" --audit --config "$work/tiny.json" --out "$work/audit" >"$work/log" 2>&1 ||
+    "$train" --audit --precision fp16,fp8 --config "$work/tiny.json" --out "$work/audit" \
+        >"$work/log" 2>&1 ||
         { cat "$work/log"; exit 1; }
 }
 if [ $# -eq 0 ]; then
     cd "$(dirname "$0")/../.."
     make_reports
-    set -- "$work/compare/report.html" "$work/audit/audit.html"
+    set -- "$work/compare/report.html" "$work/audit/audit.html" "$work/audit/audit_fp8.html"
 fi
 for file in "$@"; do
     if [ ! -r "$file" ]; then

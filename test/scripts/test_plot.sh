@@ -45,11 +45,12 @@ count() { # NUMBER PATTERN FILE: so many of its lines match
     if [ "$got" != "$1" ]; then wrong "$got lines of $3 instead of $1 match: $2"; fi
 }
 
-# run FOLDER STEPS [LOSS [SCALE]]: a run whose loss begins there and falls to about a quarter. The
-# loss scale is halved in every fifth step, which is skipped; a SCALE of 1 stays.
+# run FOLDER STEPS [LOSS [SCALE [NOT_FINITE]]]: a run whose loss begins there and falls to about a
+# quarter. The loss scale is halved in every fifth step, which is skipped; a SCALE of 1 stays. With
+# NOT_FINITE it is one of fp8 in which that happens in every fifth step.
 run() {
     mkdir -p "$1"
-    awk -v steps="$2" -v loss="${3:-8}" -v scale="${4:-1}" 'BEGIN {
+    awk -v steps="$2" -v loss="${3:-8}" -v scale="${4:-1}" -v not_finite="${5:-}" 'BEGIN {
         for (i = 1; i <= steps; i++) {
             skipped = scale > 1 && i % 5 == 0
             if (skipped) scale /= 2
@@ -57,6 +58,8 @@ run() {
                    loss * (0.25 + 0.75 * exp(-5 * (i - 1) / steps)), 1e-3 * i / steps
             printf "\"grad_norm\": %s, \"loss_scale\": %.9g, \"skipped\": %s, ",
                    skipped ? "null" : "1.5", scale, skipped ? "true" : "false"
+            if (not_finite != "")
+                printf "\"fp8_not_finite\": %d, \"fp8_zero\": 0, ", i % 5 ? 0 : not_finite
             printf "\"step_ms\": 12.5, \"tokens_per_s\": %d, \"memory_bytes\": 1000000}\n", 40960
             if (i % 10 == 0) printf "{\"step\": %d, \"val_loss\": %.9g}\n", i, loss / 3
         }
@@ -114,6 +117,13 @@ test_case "no chart of a loss scale that is always 1"
 run one 30
 runs 0 "$plot" one --metric all && never_says "loss scale" && says "tokens per second"
 runs 0 "$plot" one --metric loss_scale && says "2^0"
+
+test_case "roundings of fp8, where something happened"
+run eight 30 8 1 3 && run quiet 30 8 1 0
+runs 0 "$plot" eight --metric all && says "fp8 roundings of infinity or NaN" && fits 80
+never_says "only zeros"
+runs 0 "$plot" quiet --metric all && never_says "fp8"
+runs 0 "$plot" quiet --metric fp8_zero && says "fp8 roundings of only zeros"
 
 test_case "a single step, and equal values"
 run one 1

@@ -8,7 +8,6 @@
 #include "kernels/observer.h"
 #include "model/backward.h"
 #include "model/forward.h"
-#include "model/lab/page/table.h"
 
 /* Sums over the values of an operand of a layer. */
 struct sums {
@@ -207,6 +206,7 @@ int eight_bit_audit_run(struct eight_bit_audit *audit, const struct config *conf
     struct config own = *config;
     own.train.grad_accum_steps = repetitions; /* the batches are a step */
     *audit = (struct eight_bit_audit){.batches = repetitions};
+    snprintf(audit->config, sizeof audit->config, "%.127s", config->name);
     if (subject_open(&subject, &trainer, &own, from, error)) return -1;
     int status = run_batches(&subject, &trainer, &audit->loss, error);
     float *reference = malloc((size_t)trainer.gpt.count * sizeof *reference);
@@ -221,75 +221,4 @@ int eight_bit_audit_run(struct eight_bit_audit *audit, const struct config *conf
     free(reference);
     subject_close(&subject);
     return status;
-}
-
-/* ---- tables */
-
-static void print_operands(FILE *out, const struct eight_bit_audit *audit) {
-    static const char *const kinds[] = {"input", "weight", "gradient"};
-    struct table table = {0};
-    table_column(&table, "operand", TABLE_LEFT);
-    table_columns(&table, TABLE_RIGHT, "rounded to", "to zero", "saturated", "SNR", "worst layer",
-                  NULL);
-    for (int i = 0; i < LINEAR_COUNT; i++)
-        for (int kind = 0; audit->rounds[i] && kind < QUANTIZED_KINDS; kind++) {
-            const struct eight_bit_operand *o = &audit->operands[i][kind];
-            table_cell(&table, "%s %s", linear_words[i], kinds[kind]);
-            table_cell(&table, "%s", dtype_name(audit->dtype[kind]));
-            table_cell(&table, "%.2g %%", 100 * o->to_zero);
-            table_cell(&table, "%.2g %%", 100 * o->saturated);
-            table_cell(&table, "%.1f dB", o->snr);
-            table_cell(&table, "%.1f dB, %d", o->worst_snr, o->worst_layer);
-        }
-    table_print_text(out, &table, 80);
-    table_free(&table);
-}
-
-static void print_trials(FILE *out, const struct eight_bit_audit *audit) {
-    struct table table = {0};
-    table_column(&table, "computed in", TABLE_LEFT);
-    table_columns(&table, TABLE_RIGHT, "loss", "against fp32", "error of gradients", NULL);
-    for (int i = 0; i < audit->trial_count; i++) {
-        const struct eight_bit_trial *trial = &audit->trials[i];
-        table_cell(&table, "%s", trial->name);
-        table_cell(&table, "%.5f", trial->loss);
-        table_cell(&table, "%+.3f %%", 100 * (trial->loss / audit->loss - 1));
-        table_cell(&table, "%.2f %%", 100 * trial->gradient_error);
-    }
-    table_print_text(out, &table, 80);
-    table_free(&table);
-}
-
-/* The layer whose operands cost most, if it costs anything to speak of. */
-static void print_advice(FILE *out, const struct eight_bit_audit *audit) {
-    const struct eight_bit_trial *fp8 = &audit->trials[1], *best = NULL;
-    for (int i = 6; i < audit->trial_count; i++)
-        if (!best || audit->trials[i].gradient_error < best->gradient_error)
-            best = &audit->trials[i];
-    if (!isfinite(fp8->gradient_error)) {
-        fprintf(out, "Something is not finite in fp8: use bf16.\n");
-        return;
-    }
-    if (!best) return;
-    double removed = 1 - best->gradient_error / fp8->gradient_error;
-    if (removed > 0.25)
-        fprintf(out,
-                "%s removes %.0f %% of the error of the gradients: consider\n"
-                "    \"autocast\": {\"lower16\": [\"%.*s\"]}\n",
-                best->name, 100 * removed, (int)strcspn(best->name, " "), best->name);
-    else
-        fprintf(out, "No single layer stands out: %s removes %.0f %% of the error.\n", best->name,
-                100 * removed);
-    fprintf(out, "A few batches say how large errors are, not whether training stands them: that\n"
-                 "says scripts/compare_precisions.sh with --precisions fp32,bf16,fp8.\n");
-}
-
-void eight_bit_audit_print(FILE *out, const struct eight_bit_audit *audit) {
-    fprintf(out, "fp8: operands of linear layers in %d micro-batches, as configured\n\n",
-            audit->batches);
-    print_operands(out, audit);
-    fprintf(out, "\nLoss and gradients; fp32 has a loss of %.5f\n\n", audit->loss);
-    print_trials(out, audit);
-    fputc('\n', out);
-    print_advice(out, audit);
 }

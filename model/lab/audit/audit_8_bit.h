@@ -25,7 +25,8 @@ struct eight_bit_trial {
 enum { EIGHT_BIT_TRIALS_MAX = 16 };
 
 struct eight_bit_audit {
-    double loss; /* of fp32 */
+    char config[128]; /* its name */
+    double loss;      /* of fp32 */
     int batches;
     bool rounds[LINEAR_COUNT]; /* layers that the config rounds */
     enum dtype dtype[QUANTIZED_KINDS];
@@ -42,3 +43,17 @@ int eight_bit_audit_run(struct eight_bit_audit *audit, const struct config *conf
 
 /* Tables of at most 80 columns, and what to make of them. */
 void eight_bit_audit_print(FILE *out, const struct eight_bit_audit *audit);
+
+/* audit_fp8.html: the same as a page. */
+void eight_bit_audit_print_html(FILE *out, const struct eight_bit_audit *audit);
+
+/* audit_fp8.json; shares and errors are parts of 1, SNR is in dB, null is not finite:
+ *
+ *     {
+ *       "config", "repetitions", "loss": of fp32,
+ *       "operands": [{"layer": "qkv", "operand": "input", "format": "e4m3", "to_zero", "saturated",
+ *                     "snr", "worst_snr", "worst_layer"}, ...],
+ *       "trials": [{"name", "loss", "gradient_error"}, ...],
+ *       "advice": [text, ...]
+ *     } */
+void eight_bit_audit_print_json(FILE *out, const struct eight_bit_audit *audit);

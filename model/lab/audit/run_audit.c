@@ -61,14 +61,31 @@ static int make_folder(const char *folder, struct error *error) {
                 folder, strerror(errno));
 }
 
+/* Collects what is printed for the file `name` of the folder, whose path it sets. */
+static int open_file(struct printed *printed, char path[FILE_PATH_MAX], const char *folder,
+                     const char *name, struct error *error) {
+    if (file_path_join(path, folder, name, error)) return -1;
+    if (printed_open(printed) == 0) return 0;
+    return fail(error, "out of memory while writing %.400s", path);
+}
+
 static int write_file(const char *folder, const char *name,
                       void (*print)(FILE *, const struct audit *, const struct advice *),
                       const struct audit *audit, const struct advice *advice, struct error *error) {
     char path[FILE_PATH_MAX];
     struct printed printed;
-    if (file_path_join(path, folder, name, error)) return -1;
-    if (printed_open(&printed)) return fail(error, "out of memory while writing %.400s", path);
+    if (open_file(&printed, path, folder, name, error)) return -1;
     print(printed.out, audit, advice);
+    return printed_write(&printed, path, NULL, error);
+}
+
+static int write_8_bit(const char *folder, const char *name,
+                       void (*print)(FILE *, const struct eight_bit_audit *),
+                       const struct eight_bit_audit *audit, struct error *error) {
+    char path[FILE_PATH_MAX];
+    struct printed printed;
+    if (open_file(&printed, path, folder, name, error)) return -1;
+    print(printed.out, audit);
     return printed_write(&printed, path, NULL, error);
 }
 
@@ -104,6 +121,10 @@ int run_audit(const struct config *config, const char *from, const struct comman
         struct eight_bit_audit fp8;
         status = eight_bit_audit_run(&fp8, config, from, repetitions, stop, error);
         if (status == 0) eight_bit_audit_print(stdout, &fp8);
+        if (status == 0 && line->out &&
+            (write_8_bit(line->out, "audit_fp8.json", eight_bit_audit_print_json, &fp8, error) ||
+             write_8_bit(line->out, "audit_fp8.html", eight_bit_audit_print_html, &fp8, error)))
+            status = -1;
     }
     if (status == RESULT_STOPPED) {
         fprintf(stderr, "stopped by signal %d\n", (int)*stop);

@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <cjson/cJSON.h>
+
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
-
 #include "model/lab/audit/audit_8_bit.h"
 
 static const volatile sig_atomic_t running = 0, stopped = 15;
@@ -97,5 +98,55 @@ Test(audit_8_bit, stops_and_prints) {
     cr_expect(strstr(text, "mlp_fc weight") && strstr(text, "fp8 row, hybrid"), "%s", text);
     for (const char *line = text; *line; line += strcspn(line, "\n") + (strchr(line, '\n') != NULL))
         cr_expect_leq(strcspn(line, "\n"), 80u);
+    free(text);
+}
+
+static char *printed(void (*print)(FILE *, const struct eight_bit_audit *),
+                     const struct eight_bit_audit *audit) {
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    print(out, audit);
+    fclose(out);
+    return text;
+}
+
+/* One layer that stands out, and figures that are not finite. */
+Test(audit_8_bit, page_and_json) {
+    struct eight_bit_audit audit = {.config = "a <b>", .loss = 2, .batches = 3};
+    enum { MLP_FC = 2 };
+    cr_assert_str_eq(linear_words[MLP_FC], "mlp_fc");
+    audit.rounds[MLP_FC] = true;
+    audit.dtype[QUANTIZED_GRADIENT] = DTYPE_E5M2;
+    audit.operands[MLP_FC][QUANTIZED_GRADIENT] =
+        (struct eight_bit_operand){0.25, 0, 26.5, -INFINITY, 7};
+    const char *const names[] = {"bf16",   "fp8 as configured", "tensor", "e4m3", "row",
+                                 "row e4", "mlp_fc in bf16"};
+    for (int i = 0; i < 7; i++) {
+        struct eight_bit_trial *trial = &audit.trials[audit.trial_count++];
+        *trial = (struct eight_bit_trial){.loss = 2.5, .gradient_error = i == 6 ? 0.01 : 0.1};
+        snprintf(trial->name, sizeof trial->name, "%s", names[i]);
+    }
+    char *text = printed(eight_bit_audit_print_json, &audit);
+    cJSON *root = cJSON_Parse(text);
+    cr_assert(root, "%s", text);
+    cJSON *operands = cJSON_GetObjectItem(root, "operands");
+    cr_expect_eq(cJSON_GetArraySize(operands), QUANTIZED_KINDS, "of the one layer");
+    cJSON *gradient = cJSON_GetArrayItem(operands, QUANTIZED_GRADIENT);
+    cr_expect_str_eq(cJSON_GetObjectItem(gradient, "format")->valuestring, "e5m2");
+    cr_expect_eq(cJSON_GetObjectItem(gradient, "to_zero")->valuedouble, 0.25);
+    cr_expect_eq(cJSON_GetObjectItem(gradient, "worst_layer")->valueint, 7);
+    cr_expect(cJSON_IsNull(cJSON_GetObjectItem(gradient, "worst_snr")));
+    cJSON *last = cJSON_GetArrayItem(cJSON_GetObjectItem(root, "trials"), 6);
+    cr_expect_eq(cJSON_GetObjectItem(last, "gradient_error")->valuedouble, 0.01);
+    cJSON_Delete(root);
+    free(text);
+    text = printed(eight_bit_audit_print_html, &audit);
+    cr_expect(strstr(text, "a &lt;b&gt;") && strstr(text, "removes 90 %"), "%s", text);
+    cr_expect(strstr(text, "lower16"), "advice to be copied");
+    free(text);
+    audit.trials[1].gradient_error = NAN;
+    text = printed(eight_bit_audit_print, &audit);
+    cr_expect(strstr(text, "use bf16") && !strstr(text, "lower16"), "%s", text);
     free(text);
 }

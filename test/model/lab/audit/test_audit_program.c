@@ -171,6 +171,20 @@ Test(audit_program, the_page_stands_alone) {
     free(page);
 }
 
+/* fp8 alone has files of its own. */
+Test(audit_program, files_of_fp8) {
+    size_t size;
+    expect_exit(AUDIT "|--precision|fp8|--out|report", 0);
+    struct json_file file = read_json("report/audit_fp8.json");
+    cr_expect_eq(cJSON_GetArraySize(at(file.root, "operands")), 12, "four layers of three");
+    json_file_close(&file);
+    char *page = read_whole("report/audit_fp8.html", &size);
+    expect_text(page, "Precision audit of run: fp8");
+    expect_text(page, "</html>");
+    free(page);
+    cr_expect_neq(access("report/audit.json", F_OK), 0, "of 16 bit nothing was asked");
+}
+
 /* What is to be pasted is a config, and training takes it. */
 Test(audit_program, the_block_is_a_config) {
     expect_exit(AUDIT "|--out|report", 0);
