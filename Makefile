@@ -396,9 +396,10 @@ generate: $(PROGRAMS)
 FUZZ_SECONDS ?= 60
 FUZZERS      := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
 FUZZ_SOURCES := $(filter-out data/text/block_encoder.c data/text/splitter.c,$(DATA_SOURCES)) \
-                kernels/dtype.c $(call sources_in,model/architecture model/config) \
+                kernels/dtype.c model/precision.c \
+                $(call sources_in,model/architecture model/config) \
                 $(wildcard $(addprefix model/files/,config*.c safetensors*.c huggingface*.c)) \
-                $(addprefix model/files/,checkpoint_manifest.c tensor_files.c)
+                $(addprefix model/files/,amax_history.c checkpoint_manifest.c tensor_files.c)
 
 build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h test/small_bpe.h $(FUZZ_SOURCES)
 	@mkdir -p build/fuzz/corpus/$*

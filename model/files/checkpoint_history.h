@@ -1,6 +1,5 @@
-/* The history of fp8's delayed scaling in a checkpoint: fp8.safetensors with one tensor,
- * "amax_history" [fp8.amax_history_length, tensors] in the order of model/quantization.h; row
- * step % fp8.amax_history_length belongs to that step. Runs without such a history have no file. */
+/* The history of fp8's delayed scaling in a checkpoint: fp8.safetensors, see amax_history.h. Runs
+ * without such a history have no file. */
 #pragma once
 
 #include "data/base/error.h"
@@ -13,7 +12,7 @@ extern const char checkpoint_history_name[];
 int checkpoint_write_history(const struct quantization *quantization, const char *path,
                              uint64_t *bytes, char sha256[SHA256_HEX_MAX], struct error *error);
 
-/* Reads what a directory has of it, if anything, for the step that comes next. A history of another
- * length is taken as far as it goes. Nothing happens in a run that keeps no history. */
+/* Reads what a directory has of it, if anything, for the step that comes next. Nothing happens in a
+ * run that keeps no history. */
 int checkpoint_read_history(const struct quantization *quantization, const char *directory,
                             int64_t step, struct error *error);
