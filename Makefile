@@ -5,7 +5,7 @@
 #   BUILD=sanitize            AddressSanitizer and UndefinedBehaviorSanitizer, CPU only
 #   BUILD=emulated            the CUDA kernels compiled for the CPU, on test/cuda_emulator
 #   BUILD=emulated-address    the same under AddressSanitizer and UndefinedBehaviorSanitizer
-#   BUILD=emulated-thread     the same under ThreadSanitizer: races in shared memory
+#   BUILD=emulated-thread     the same under ThreadSanitizer: races of threads, blocks and streams
 #   BUILD=emulated-coverage   the same, counting lines, for make cuda-coverage
 #
 # MPI=1 builds the module for several ranks, MPI=0 leaves it out; by default mpicc decides.
@@ -317,7 +317,8 @@ test-device: $(OUT)/device_tests $(if $(EMULATED),$(OUT)/test_emulator) \
 	$(TESTING) TEST_DEVICE=cuda $(OUT)/device_tests --jobs 2
 	$(if $(filter emulated,$(BUILD)),$(USE_PROGRAMS) test/scripts/test_ranks_gpu.sh)
 
-# Races between the threads of a block, seen by ThreadSanitizer.
+# Races between the threads of a block, between blocks, and between streams that nothing orders,
+# seen by ThreadSanitizer.
 test-races:
 	$(MAKE) BUILD=emulated-thread test-device
 

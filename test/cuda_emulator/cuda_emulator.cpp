@@ -26,6 +26,7 @@ struct cuda_emulator_stats stats;
 
 static fiber host;                        /* the thread of the host, while fibers run */
 static uint64_t block_begun, block_ended; /* what ThreadSanitizer synchronises on */
+static int turn;                          /* of a fiber's stacks and contexts */
 static fiber *ready[MAX_THREADS];
 static unsigned ready_first, ready_count; /* a ring */
 static uint64_t random_state;
@@ -51,6 +52,56 @@ void release(void *p) {
     __tsan_release(p);
 #endif
 }
+
+void touched(const void *p, size_t bytes, bool written) {
+    (void)p, (void)bytes, (void)written;
+#ifdef EMU_TSAN
+    if (bytes == 0) return;
+    if (written) __tsan_write_range((void *)p, bytes);
+    else __tsan_read_range((void *)p, bytes);
+#endif
+}
+
+/* ---- what a block has for itself: to ThreadSanitizer it is new in each one. Dynamic memory is
+ * allocated elsewhere, where AddressSanitizer guards its ends. */
+
+#ifdef EMU_TSAN
+#define OF_A_BLOCK __attribute__((section("emu_block")))
+static struct {
+    uint64_t barriers[BARRIERS][2], lanes[MAX_THREADS / LANES][16][2];
+    char dynamic[SHARED_OPT_IN + 2 * SHARED_ALIGNMENT];
+} own OF_A_BLOCK;
+
+static void renew(void *p, size_t bytes) {
+    static bool begun;
+    uintptr_t first = (uintptr_t)p / 8 * 8, end = ((uintptr_t)p + bytes + 7) / 8 * 8;
+    if (!begun) { /* all of the program's data; what is not renewed is not looked at */
+        uintptr_t a = (uintptr_t)__start_emu_shared / 8 * 8, b = (uintptr_t)&own / 8 * 8;
+        uintptr_t a_end = (uintptr_t)__stop_emu_shared + 8, b_end = b + sizeof own;
+        uintptr_t low = a && a < b ? a : b, high = a_end > b_end ? a_end : b_end;
+        __tsan_java_init(low, (high - low + 7) / 8 * 8);
+    }
+    begun = true;
+    __tsan_java_free(first, end - first);
+    __tsan_java_alloc(first, end - first);
+}
+
+void *meeting_of_barrier(int id, unsigned generation) {
+    return &own.barriers[id][generation & 1];
+}
+
+void *meeting_of_lanes(int warp, int group, unsigned generation) {
+    return &own.lanes[warp][group][generation & 1];
+}
+#else
+void *meeting_of_barrier(int, unsigned) {
+    return NULL;
+}
+
+void *meeting_of_lanes(int, int, unsigned) {
+    return NULL;
+}
+#endif
 
 /* ---- whose turn it is */
 
@@ -148,7 +199,7 @@ static void thread_main() {
     switched();
     acquire(&block_begun);
     kernel_body(kernel_argument);
-    if (!self->copies.empty())
+    if (!self->copies->empty())
         fail(self->at, "a thread exits with an asynchronous copy never waited for");
     meetings_check_exit();
     self->state = DONE;
@@ -159,6 +210,8 @@ static void thread_main() {
 }
 
 static void make_stack(fiber *f) {
+    f->stack = f->stacks[turn];
+    f->tsan = f->contexts[turn];
     if (!f->stack) { /* one guard page below each */
         void *memory = mmap(NULL, STACK_BYTES + PAGE_BYTES, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -166,10 +219,10 @@ static void make_stack(fiber *f) {
             perror("cuda_emulator: stacks");
             abort();
         }
-        f->stack = (char *)memory + PAGE_BYTES;
+        f->stack = f->stacks[turn] = (char *)memory + PAGE_BYTES;
         f->stack_bytes = STACK_BYTES;
 #ifdef EMU_TSAN
-        f->tsan = __tsan_create_fiber(0);
+        f->tsan = f->contexts[turn] = __tsan_create_fiber(0);
 #endif
     }
 #ifdef EMU_UCONTEXT
@@ -199,7 +252,8 @@ static void start_fiber(int id) {
     f->index = {id % blockDim.x, id / blockDim.x % blockDim.y, id / (blockDim.x * blockDim.y)};
     f->waits = "start";
     f->at = {"?", 0};
-    f->copies.clear();
+    f->copies = &f->own_copies[turn];
+    f->copies->clear();
     f->open_group = 0;
     make_stack(f);
     make_ready(f);
@@ -213,7 +267,7 @@ static void abandon() {
         __tsan_switch_to_fiber(fibers[i].tsan, 0); /* what it did happened before what follows */
         __tsan_switch_to_fiber(host.tsan, 0);
         __tsan_destroy_fiber(fibers[i].tsan);
-        fibers[i].tsan = __tsan_create_fiber(0);
+        fibers[i].tsan = fibers[i].contexts[turn] = __tsan_create_fiber(0);
 #endif
     }
 }
@@ -246,8 +300,12 @@ static void describe_deadlock() {
 
 /* Not memset: these bytes may hold AddressSanitizer's red zones, over which only code without its
  * checks may write. */
-__attribute__((no_sanitize("address"))) static void poison(volatile char *p, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++) p[i] = (char)0xff;
+__attribute__((no_sanitize("address"))) void poison(void *memory, size_t bytes) {
+    volatile char *p = (volatile char *)memory;
+    size_t i = 0;
+    for (; i < bytes && (uintptr_t)(p + i) % 8; i++) p[i] = (char)0xff;
+    for (; i + 8 <= bytes; i += 8) *(volatile uint64_t *)(p + i) = UINT64_MAX;
+    for (; i < bytes; i++) p[i] = (char)0xff;
 }
 
 static void run_block() {
@@ -258,11 +316,22 @@ static void run_block() {
         int lanes = thread_count - w * LANES;
         warps[w] = {lanes >= LANES ? ~0u : (1u << lanes) - 1, 0, 0, {}, true};
     }
+#ifdef EMU_TSAN
+    turn ^= 1;
+#endif
     for (int i = 0; i < thread_count; i++) start_fiber(i);
 
     /* Poisoned from its last byte on, so that AddressSanitizer sees overruns. */
     size_t bytes = current->shared_bytes, whole = bytes + 2 * SHARED_ALIGNMENT;
+#ifdef EMU_TSAN
+    char *memory = own.dynamic;
+    renew(own.barriers, sizeof own.barriers + sizeof own.lanes);
+    renew(memory, whole);
+    if (__start_emu_shared)
+        renew(__start_emu_shared, (size_t)(__stop_emu_shared - __start_emu_shared));
+#else
     char *memory = (char *)malloc(whole);
+#endif
     dynamic_memory = memory + SHARED_ALIGNMENT - (uintptr_t)memory % SHARED_ALIGNMENT;
     ASAN_POISON_MEMORY_REGION(memory, whole);
     ASAN_UNPOISON_MEMORY_REGION(dynamic_memory, bytes);
@@ -270,18 +339,29 @@ static void run_block() {
     if (__start_emu_shared)
         poison(__start_emu_shared, (size_t)(__stop_emu_shared - __start_emu_shared));
 
-    release(&block_begun);
     wait_turn(); /* returns when no fiber is ready */
-    acquire(&block_ended);
     if (!failed && live_count > 0) describe_deadlock();
     if (failed) abandon();
     ASAN_UNPOISON_MEMORY_REGION(memory, whole);
+#ifndef EMU_TSAN
     free(memory);
+#endif
     stats.blocks++;
     stats.threads += (uint64_t)thread_count;
 }
 
 /* ---- a launch */
+
+/* nvcc does not compile a kernel with more than SHARED_DEFAULT; what it leaves is for dynamic
+ * memory. */
+static void check_static_shared() {
+    size_t bytes = static_shared(current->kernel), limit = shared_limit(current->kernel);
+    if (bytes <= SHARED_DEFAULT && current->shared_bytes <= limit) return;
+    snprintf(failure, sizeof failure,
+             "%s has %zu bytes of static shared memory (of %d), and %zu dynamic ones (of %zu)",
+             current->name, bytes, (int)SHARED_DEFAULT, current->shared_bytes, limit);
+    failed = true;
+}
 
 /* Blocks, too, run in any order. */
 static void run_blocks(uint64_t count) {
@@ -294,38 +374,48 @@ static void run_blocks(uint64_t count) {
             order[j] = i;
         }
     }
+    release(&block_begun);
     for (uint64_t i = 0; i < count && !failed; i++) {
         uint64_t b = schedule_seed > 1 ? order[i] : schedule_seed == 1 ? count - 1 - i : i;
         uint64_t row = b / gridDim.x;
         blockIdx = {(unsigned)(b % gridDim.x), (unsigned)(row % gridDim.y),
                     (unsigned)(row / gridDim.y)};
         run_block();
+        if (i == 0 && !failed) check_static_shared();
     }
+    acquire(&block_ended);
 }
 
-static bool launch_is_possible(const launch &what) {
+/* What no kernel could have is a wrong configuration; what this one cannot have, a wrong value. */
+static cudaError_t check_launch(const launch &what) {
     const dim3 &grid = what.grid, &block = what.block;
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
     size_t limit = shared_limit(what.kernel);
+    int bounds = launch_bounds(what.kernel);
     const char *reason = NULL;
+    cudaError_t error = cudaErrorInvalidConfiguration;
     if (threads == 0 || threads > MAX_THREADS || block.z > 64) reason = "the size of a block";
     else if (!grid.x || !grid.y || !grid.z) reason = "an empty grid";
     else if (grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535) reason = "the grid's size";
     else if (device_of_stream(what.stream) != current_device())
         reason = "a stream of another device";
-    else if (what.shared_bytes > limit) reason = "more shared memory than allowed";
-    if (!reason) return true;
+    else error = cudaErrorInvalidValue;
+    if (!reason && threads > (uint64_t)bounds) reason = "more threads than its launch bounds";
+    if (!reason && what.shared_bytes > limit) reason = "more shared memory than allowed";
+    if (!reason) return cudaSuccess;
     snprintf(failure, sizeof failure,
-             "launch of %s is not possible: %s (grid %u,%u,%u, block %u,%u,%u, shared %zu of %zu)",
+             "launch of %s is not possible: %s (grid %u,%u,%u, block %u,%u,%u, threads %u of %d, "
+             "shared %zu of %zu)",
              what.name, reason, grid.x, grid.y, grid.z, block.x, block.y, block.z,
-             what.shared_bytes, limit);
-    return false;
+             (unsigned)threads, bounds, what.shared_bytes, limit);
+    return error;
 }
 
 void run(const launch &what, void (*body)(void *), void *argument) {
     failure[0] = 0;
-    if (!launch_is_possible(what)) {
-        runtime_error(cudaErrorInvalidConfiguration, failure);
+    cudaError_t refused = check_launch(what);
+    if (refused != cudaSuccess) {
+        runtime_error(refused, failure);
         return;
     }
     work_begin(what.stream);
@@ -342,6 +432,7 @@ void run(const launch &what, void (*body)(void *), void *argument) {
 #endif
     run_blocks((uint64_t)gridDim.x * gridDim.y * gridDim.z);
     self = NULL;
+    stream_leave(failed); /* the host reads what failed */
     work_end();
     stats.launches++;
     if (failed) runtime_error(cudaErrorLaunchFailure, failure);

@@ -25,8 +25,9 @@
  * and other data in one section. */
 #undef __shared__
 #undef __launch_bounds__
-#define __shared__ static __attribute__((section("emu_shared"), used))
-#define __launch_bounds__(...)
+#define __shared__                      static __attribute__((section("emu_shared"), used))
+#define __launch_bounds__(threads, ...) /* read by launch_bounds in kernels.cpp */ \
+    __attribute__((patchable_function_entry(1 * (threads), 1 * (threads))))
 
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
@@ -39,8 +40,8 @@ namespace emu {
 template <class... P> struct launcher {
     void (*kernel)(P...);
     launch what;
-    void operator()(P... p) const { /* by value: converted once, as a kernel's parameters are */
-        auto body = [&] { kernel(p...); };
+    EMU_NO_TSAN void operator()(P... p) const { /* converted once, as a kernel's parameters are */
+        auto body = [&]() EMU_NO_TSAN { kernel(p...); };
         run(
             what, [](void *call) { (*static_cast<decltype(body) *>(call))(); }, &body);
     }

@@ -1,6 +1,4 @@
-/* The rest of the runtime API: errors, the device, attributes of kernels. */
-#include <map>
-
+/* The rest of the runtime API: errors, the device. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,12 +11,6 @@ namespace emu {
 cudaError_t last_error;
 static bool quiet;
 static int device_set, sm = 90;
-static std::map<const void *, size_t> shared_limits; /* by kernel */
-
-size_t shared_limit(const void *kernel) {
-    std::map<const void *, size_t>::const_iterator at = shared_limits.find(kernel);
-    return at == shared_limits.end() ? (size_t)SHARED_DEFAULT : at->second;
-}
 
 cudaError_t runtime_error(cudaError_t error, const char *what) {
     if (!quiet) fprintf(stderr, "cuda_emulator: %s\n", what);
@@ -62,16 +54,19 @@ int capability() {
 /* Every allocation is opened: a library does not say what it will touch. */
 void work_begin(cudaStream_t stream) {
     stream_turn(stream);
+    stream_enter(stream);
     device_open(true);
 }
 
 void inputs_begin(cudaStream_t stream, const void *from, size_t bytes) {
     stream_inputs(stream, from, bytes);
+    stream_enter(stream);
     device_open(true);
 }
 
 void work_end() {
     device_open(false);
+    stream_leave();
 }
 
 void device_access(bool on) {
@@ -126,7 +121,8 @@ const char *cudaGetErrorName(cudaError_t error) {
 
 /* The emulator knows more than CUDA does. */
 const char *cudaGetErrorString(cudaError_t error) {
-    if ((error == cudaErrorLaunchFailure || error == cudaErrorInvalidConfiguration) &&
+    if ((error == cudaErrorLaunchFailure || error == cudaErrorInvalidConfiguration ||
+         error == cudaErrorInvalidValue) &&
         *cuda_emulator_failure())
         return cuda_emulator_failure();
     for (const auto &known : error_texts)
@@ -216,45 +212,6 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int dev
     default: return runtime_error(cudaErrorInvalidValue, "cudaDeviceGetAttribute: not emulated");
     }
     return cudaSuccess;
-}
-
-/* ---- kernels */
-
-cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value) {
-    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
-    if (value < 0 || value > SHARED_OPT_IN)
-        return runtime_error(cudaErrorInvalidValue,
-                             "cudaFuncSetAttribute: more shared memory than a block can have");
-    shared_limits[kernel] = (size_t)value;
-    return cudaSuccess;
-}
-
-/* Registers and static shared memory are nvcc's to know. */
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel) {
-    memset(attributes, 0, sizeof *attributes);
-    attributes->maxThreadsPerBlock = MAX_THREADS;
-    attributes->maxDynamicSharedSizeBytes = (int)shared_limit(kernel);
-    attributes->numRegs = 32;
-    attributes->binaryVersion = attributes->ptxVersion = 90;
-    return cudaSuccess;
-}
-
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel,
-                                                          int threads, size_t shared_bytes) {
-    if (threads <= 0 || threads > MAX_THREADS)
-        return runtime_error(cudaErrorInvalidValue, "cudaOccupancy: the size of a block");
-    int by_threads = THREADS_PER_MULTIPROCESSOR / ((threads + LANES - 1) / LANES * LANES);
-    int by_memory = SHARED_PER_MULTIPROCESSOR / ((int)shared_bytes + SHARED_RESERVED);
-    *blocks = by_threads < by_memory ? by_threads : by_memory;
-    if (*blocks > BLOCKS_PER_MULTIPROCESSOR) *blocks = BLOCKS_PER_MULTIPROCESSOR;
-    if (shared_bytes > shared_limit(kernel)) *blocks = 0;
-    return cudaSuccess;
-}
-
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *kernel,
-                                                                   int threads, size_t shared_bytes,
-                                                                   unsigned) {
-    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, shared_bytes);
 }
 
 } // extern "C"

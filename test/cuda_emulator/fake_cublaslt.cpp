@@ -230,6 +230,8 @@ cublasStatus_t examine_memory(const range *ranges, int count) {
                 return reject(CUBLAS_STATUS_INVALID_VALUE, "they overlap");
             }
     }
+    for (int i = 0; i < count; i++)
+        emu::touched(ranges[i].data, ranges[i].bytes, ranges[i].written);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -442,18 +444,19 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
     REQUIRE(handle && *(uint64_t *)handle == MAGIC, "no handle");
     cublasStatus_t status = examine(p);
     if (!status) status = recognize(p, algo, &chosen);
-    if (!status) status = examine_pointers(p, chosen, a, b, c, d, workspace, workspace_bytes);
     if (status) return status;
     SUPPORT(kept == 0 || p.c.stride == p.d.stride, "C and D of unlike layouts");
+    emu::work_begin(stream);
+    status = examine_pointers(p, chosen, a, b, c, d, workspace, workspace_bytes);
+    if (!status) compute(p, (fake_algorithm)chosen.variant, {a, b, c, d, workspace, scale, kept});
+    emu::work_end();
+    if (status) return status;
     counts.products++;
     counts.epilogue = (int)p.op->epilogue;
     counts.algorithm = (int)chosen.variant;
     counts.a_type = p.a.type, counts.b_type = p.b.type;
     counts.fast = p.op->fast, counts.scaled = p.op->scale_a && p.op->scale_b;
     if (chosen.variant == slow) emu::time_passes(3000);
-    emu::work_begin(stream);
-    compute(p, (fake_algorithm)chosen.variant, {a, b, c, d, workspace, scale, kept});
-    emu::work_end();
     return CUBLAS_STATUS_SUCCESS;
 }
 }

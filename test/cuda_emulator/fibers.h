@@ -22,6 +22,13 @@
 #endif
 #ifdef EMU_TSAN
 #include <sanitizer/tsan_interface.h>
+extern "C" {
+void __tsan_read_range(void *p, unsigned long bytes);
+void __tsan_write_range(void *p, unsigned long bytes);
+void __tsan_java_init(unsigned long heap, unsigned long bytes);
+void __tsan_java_alloc(unsigned long p, unsigned long bytes);
+void __tsan_java_free(unsigned long p, unsigned long bytes);
+}
 #endif
 #ifndef __x86_64__
 #define EMU_UCONTEXT
@@ -49,7 +56,7 @@ struct fiber {
     void *payload;
     collective_function *function;
 
-    std::vector<deferred> copies; /* oldest first */
+    std::vector<deferred> *copies; /* oldest first */
     int open_group;
 
     char *stack;
@@ -60,13 +67,15 @@ struct fiber {
     void *stack_pointer;
 #endif
     void *fake_stack, *tsan; /* the sanitizers' side of it */
+
+    /* Blocks take turns with these, so that to ThreadSanitizer none follows on the one before. */
+    char *stacks[2];
+    void *contexts[2];
+    std::vector<deferred> own_copies[2];
 };
 
-/* What ThreadSanitizer synchronises on goes by the parity of the generation, so that a thread that
- * runs ahead does not hide a race. */
 struct lane_group {
     unsigned mask, generation;
-    uint64_t sync[2];
 };
 
 struct warp_state {
@@ -83,7 +92,6 @@ struct barrier_state {
     int waiting_count;
     unsigned generation;
     int sum, result[2];
-    uint64_t sync[2];
 };
 
 extern fiber fibers[MAX_THREADS], *self; /* self: the running one */
@@ -99,6 +107,14 @@ void wait_turn(); /* runs another ready fiber, or the host if there is none */
 void acquire(void *p);
 void release(void *p);
 
+/* What a block's threads release and acquire when they meet: by the place, and by the parity of its
+ * generation, so that a thread that runs ahead does not hide a race. */
+void *meeting_of_barrier(int id, unsigned generation);
+void *meeting_of_lanes(int warp, int group, unsigned generation);
+
+/* Fills with 0xff what neither sanitizer is to see written. */
+void poison(void *p, size_t bytes);
+
 void meetings_begin();      /* before a block */
 void meetings_check_exit(); /* self is about to end */
 
@@ -110,7 +126,10 @@ void device_open(bool on);
 void device_open_range(const void *p, size_t bytes, bool on);
 bool pinned_range(const void *p, size_t bytes);
 
-/* streams.cpp */
+/* streams.cpp. To ThreadSanitizer each stream is a thread of its own, which comes after what the
+ * host did before it queued something, and after the streams that it waited for. */
+void stream_enter(cudaStream_t stream); /* what follows is done by the stream */
+void stream_leave(bool host_waits = false);
 void streams_finish();                 /* all that is queued, delivered to the host */
 void stream_turn(cudaStream_t stream); /* does what is queued before */
 void stream_inputs(cudaStream_t stream, const void *from, size_t bytes); /* see inputs_begin */

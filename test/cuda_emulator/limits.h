@@ -18,8 +18,17 @@ enum {
 };
 static const size_t DEVICE_MEMORY = (size_t)16 << 30;
 
-/* How much dynamic shared memory the kernel may have, by cudaFuncSetAttribute. */
+/* How many threads a block of the kernel may have: what __launch_bounds__ says, MAX_THREADS without
+ * it. */
+int launch_bounds(const void *kernel);
+
+/* How much dynamic shared memory the kernel may have: what cudaFuncSetAttribute allows, else what
+ * its static memory leaves of SHARED_DEFAULT. */
 size_t shared_limit(const void *kernel);
+
+/* Called after a block of the kernel has run: how much static shared memory its blocks have so far
+ * been seen to use. Variables count whole, and if something was written to them. */
+size_t static_shared(const void *kernel);
 
 } // namespace emu
 

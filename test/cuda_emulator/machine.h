@@ -83,6 +83,9 @@ bool device_range(const void *p, size_t bytes); /* is all of it in one allocatio
 void work_begin(cudaStream_t stream);
 void work_end();
 
+/* What a library reads or writes between the two. */
+void touched(const void *p, size_t bytes, bool written);
+
 /* The same for a library that does not know its stream: does what is queued on any. */
 void device_access(bool on);
 

@@ -9,6 +9,9 @@
  *
  * What a task will write is filled with 0xff when it is queued: whoever reads without waiting finds
  * NaN, and a copy to the host is put into the host's memory only when the host synchronises.
+ * ThreadSanitizer sees more: to it each stream is a thread, ordered with others by events alone, so
+ * that what two streams do to the same memory is a race, whenever it happens here.
+ *
  * From host memory that is not pinned a copy takes the bytes when it is queued; to such memory it
  * is done before the call returns. */
 #include <algorithm>
@@ -50,6 +53,8 @@ struct stream {
     bool blocking; /* waits for the legacy stream, and it for this */
     int device;
     std::deque<task> tasks;
+    void *tsan;            /* what ThreadSanitizer takes for its thread */
+    uint64_t told, passed; /* what that one acquires from the host, and releases for others */
 };
 
 struct event {
@@ -91,6 +96,54 @@ static bool overlap(const void *a, size_t a_bytes, const void *b, size_t b_bytes
            (const char *)b < (const char *)a + a_bytes;
 }
 
+/* ---- to ThreadSanitizer */
+
+/* Goes on as the stream. Returns as what one went on before. */
+static void *become(stream *s) {
+    (void)s;
+#ifdef EMU_TSAN
+    void *before = __tsan_get_current_fiber();
+    if (!s->tsan) s->tsan = __tsan_create_fiber(0);
+    __tsan_switch_to_fiber(s->tsan, __tsan_switch_to_fiber_no_sync);
+    return before;
+#else
+    return NULL;
+#endif
+}
+
+static void become_again(stream *s, void *before) {
+    (void)before;
+    release(&s->passed);
+#ifdef EMU_TSAN
+    __tsan_switch_to_fiber(before, __tsan_switch_to_fiber_no_sync);
+#endif
+}
+
+/* What the host has done until now comes before what it queues. */
+static void tell(stream *s) {
+    release(&s->told);
+    void *before = become(s);
+    acquire(&s->told);
+    become_again(s, before);
+}
+
+static stream *entered;
+static void *entered_from;
+
+void stream_enter(cudaStream_t handle) {
+    if (entered) stream_leave(); /* for inputs, then for work */
+    entered = stream_of(handle);
+    tell(entered);
+    entered_from = become(entered);
+}
+
+void stream_leave(bool host_waits) {
+    if (!entered) return; /* work on no stream in particular */
+    become_again(entered, entered_from);
+    if (host_waits) acquire(&entered->passed);
+    entered = NULL;
+}
+
 /* ---- doing */
 
 static void open_task(const task &t, bool on) {
@@ -102,7 +155,7 @@ static void open_task(const task &t, bool on) {
 static void deliver(task *t) {
     if (t->staged.empty()) return;
     memcpy(t->to, t->staged.data(), t->bytes);
-    t->staged.clear();
+    std::vector<char>().swap(t->staged);
 }
 
 /* A copy from memory to which an earlier copy went that the host has not waited for. */
@@ -118,12 +171,15 @@ static void perform(stream *s, uint64_t until);
 static void perform_task(task *t) {
     t->done = true;
     if (t->kind == WAIT) {
-        if (exists(t->other)) perform(t->other, t->until);
+        if (!exists(t->other)) return;
+        perform(t->other, t->until);
+        acquire(&t->other->passed);
         return;
     }
     open_task(*t, true);
     if (t->kind == WORK) {
         t->run(t->argument);
+        touched(t->to, t->bytes, true);
     } else if (t->kind == FILL) {
         memset(t->to, t->value, t->bytes);
     } else if (t->to_host) {
@@ -139,13 +195,24 @@ static void perform_task(task *t) {
 
 /* The tasks up to number `until`. They stay in the list: the host may wait for them later. */
 static void perform(stream *s, uint64_t until) {
+    void *before = become(s);
     for (size_t i = 0; i < s->tasks.size() && s->tasks[i].number <= until; i++)
         if (!s->tasks[i].done) perform_task(&s->tasks[i]);
+    become_again(s, before);
+}
+
+/* All of `other` is done, and comes before what `s` does. */
+static void follow(stream *s, stream *other) {
+    perform(other, ALL);
+    void *before = become(s);
+    acquire(&other->passed);
+    become_again(s, before);
 }
 
 /* The host waits: all is done, and what was copied to the host arrives. */
 static void settle(stream *s, uint64_t until) {
     perform(s, until);
+    acquire(&s->passed);
     while (!s->tasks.empty() && s->tasks.front().number <= until) {
         task t = std::move(s->tasks.front());
         s->tasks.pop_front();
@@ -156,10 +223,10 @@ static void settle(stream *s, uint64_t until) {
 
 /* The legacy stream and blocking streams wait for each other. */
 static void order_with_legacy(stream *s) {
-    if (s != &legacy && s->blocking) perform(&legacy, ALL);
+    if (s != &legacy && s->blocking) follow(s, &legacy);
     if (s != &legacy) return;
     for (stream *other : streams)
-        if (other->blocking) perform(other, ALL);
+        if (other->blocking) follow(s, other);
 }
 
 void stream_turn(cudaStream_t handle) {
@@ -173,13 +240,21 @@ void stream_inputs(cudaStream_t handle, const void *from, size_t bytes) {
     for (size_t i = 0; i < s->tasks.size(); i++) {
         task *t = &s->tasks[i];
         if (t->done || (t->kind == WORK && !overlap(t->to, t->bytes, from, bytes))) continue;
-        if (t->kind == WAIT) perform_task(t);
-        else perform(s, t->number);
+        if (t->kind != WAIT) {
+            perform(s, t->number);
+            continue;
+        }
+        void *before = become(s);
+        perform_task(t);
+        become_again(s, before);
     }
 }
 
 void streams_turn() {
-    for (stream *s : streams) perform(s, ALL);
+    for (stream *s : streams) {
+        perform(s, ALL);
+        acquire(&s->passed);
+    }
 }
 
 void streams_finish() {
@@ -189,6 +264,7 @@ void streams_finish() {
 /* ---- queueing */
 
 static void append(stream *s, task &&next) {
+    tell(s);
     while (!s->tasks.empty() && s->tasks.front().done && !s->tasks.front().to_host &&
            s->tasks.front().kind != WAIT)
         s->tasks.pop_front(); /* of no use to a host that waits */
@@ -212,7 +288,7 @@ static void queue(stream *s, task &&next) {
     if (pending_overlap(next)) perform(s, ALL);
     bool on_device = device_range(next.to, next.bytes);
     if (on_device) device_open_range(next.to, next.bytes, true);
-    memset(next.to, 0xff, next.bytes);
+    poison(next.to, next.bytes);
     if (on_device) device_open_range(next.to, next.bytes, false);
     append(s, std::move(next));
 }
@@ -325,6 +401,9 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
         return runtime_error(cudaErrorInvalidResourceHandle, "cudaStreamDestroy");
     settle(s, ALL);
     streams.erase(std::find(streams.begin(), streams.end(), s));
+#ifdef EMU_TSAN
+    if (s->tsan) __tsan_destroy_fiber(s->tsan);
+#endif
     delete s;
     return cudaSuccess;
 }

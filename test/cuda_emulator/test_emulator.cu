@@ -389,9 +389,10 @@ int main(int count, char **arguments) {
     run_group("numbers", test_numbers);
     run_group("streams", test_streams);
 #ifndef __CUDACC__
-    run_group("missing waits", test_missing_waits);
+    if (!SEES_MISSING_WAITS) run_group("missing waits", test_missing_waits);
     run_group("memory", test_memory);
     run_group("mistakes", in_all_orders<test_mistakes>);
+    run_group("limits", test_limits_of_kernels);
     run_group("bank conflicts", test_bank_conflicts);
     run_group("devices", test_devices);
     run_group("NCCL", test_fake_nccl);

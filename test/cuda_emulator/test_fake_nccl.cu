@@ -80,8 +80,10 @@ static void test_alone() {
     CHECK(ncclReduce(data + 32, data + 32, 32, ncclFloat32, ncclSum, 0, a.comm, a.stream) ==
           ncclSuccess);
     CHECK(ncclGroupEnd() == ncclSuccess);
-    download(a.data); /* waits for nothing: poison */
-    for (int i = 0; i < ALONE_COUNT; i++) CHECK(isnan(a.data.host[i]));
+    if (!SEES_MISSING_WAITS) {
+        download(a.data); /* waits for nothing: poison */
+        for (int i = 0; i < ALONE_COUNT; i++) CHECK(isnan(a.data.host[i]));
+    }
     CHECK(cudaStreamSynchronize(a.stream) == cudaSuccess);
     download(a.data);
     for (int i = 0; i < ALONE_COUNT; i++) CHECK(a.data.host[i] == (float)i);
@@ -160,7 +162,7 @@ void test_fake_nccl() {
     test_wrong_calls();
     test_wrong_device();
     test_wrong_ends();
-    test_touched();
+    if (!SEES_MISSING_WAITS) test_touched();
     CHECK(fake_nccl_counts()->alive == 0);
     fake_nccl_quiet(0);
 }

@@ -153,6 +153,63 @@ void test_memory() {
     drop(b);
 }
 
+/* ---- what a kernel may have */
+
+template <int THREADS> static __global__ void __launch_bounds__(THREADS, 2) bounded_kernel(int *p) {
+    p[threadIdx.x] = 1;
+}
+
+template <int COUNT> static __global__ void static_kernel(int *p) {
+    __shared__ int values[COUNT];
+    DYNAMIC_SHARED(int, more);
+    values[threadIdx.x] = more[threadIdx.x] = 1;
+    __syncthreads();
+    p[threadIdx.x] = values[threadIdx.x ^ 1] + more[threadIdx.x];
+}
+
+template <int THREADS> static void test_bounds(int *p) {
+    LAUNCH(bounded_kernel<THREADS>, 1, THREADS, 0, 0, p);
+    CHECK(cudaGetLastError() == cudaSuccess);
+    LAUNCH(bounded_kernel<THREADS>, 1, dim3(THREADS / 32 + 1, 32), 0, 0, p);
+    CHECK(cudaGetLastError() == cudaErrorInvalidValue);
+    CHECK(strstr(cuda_emulator_failure(), "launch bounds"));
+    int blocks = -1;
+    CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, bounded_kernel<THREADS>,
+                                                        THREADS + 32, 0) == cudaSuccess);
+    CHECK(blocks == 0);
+}
+
+void test_limits_of_kernels() {
+    buffer<int> b = make_buffer<int>(1024);
+    test_bounds<32>(b.device);
+    test_bounds<96>(b.device);
+    test_bounds<512>(b.device);
+    cudaFuncAttributes attributes;
+    CHECK(cudaFuncGetAttributes(&attributes, bounded_kernel<96>) == cudaSuccess);
+    CHECK(attributes.maxThreadsPerBlock == 96);
+    CHECK(cudaFuncGetAttributes(&attributes, misuse_kernel) == cudaSuccess);
+    CHECK(attributes.maxThreadsPerBlock == 1024); /* says nothing */
+
+    LAUNCH(static_kernel<12 * 1024 - 32>, 1, 32, 128, 0, b.device); /* 48 KB in all */
+    CHECK(cudaGetLastError() == cudaSuccess);
+    LAUNCH(static_kernel<12 * 1024 - 31>, 1, 32, 128, 0, b.device);
+    CHECK(cudaGetLastError() != cudaSuccess);
+    CHECK(cudaFuncSetAttribute(static_kernel<12 * 1024 - 31>,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, 128) == cudaSuccess);
+    LAUNCH(static_kernel<12 * 1024 - 31>, 1, 32, 128, 0, b.device);
+    CHECK(cudaGetLastError() == cudaSuccess);
+    CHECK(cudaFuncSetAttribute(static_kernel<12 * 1024 - 31>,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               (227 - 47) << 10) == cudaErrorInvalidValue);
+    CHECK(cudaFuncSetAttribute(static_kernel<13 * 1024>,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, 128) == cudaSuccess);
+    cudaGetLastError();
+    LAUNCH(static_kernel<13 * 1024>, 1, 32, 128, 0, b.device); /* nvcc does not compile it */
+    CHECK(cudaGetLastError() == cudaErrorLaunchFailure);
+    CHECK(strstr(cuda_emulator_failure(), "static shared memory"));
+    drop(b);
+}
+
 /* ---- bank conflicts of ldmatrix, by the pitch of rows */
 
 template <int PITCH> static __global__ void banks_kernel() {
@@ -221,6 +278,43 @@ static __global__ void race_kernel(int *out, const int *in, int kind) {
     out[i] = values[i];
 }
 
+/* ---- work that nothing orders */
+
+static __global__ void blocks_kernel(int *out, bool atomic) {
+    if (threadIdx.x != 5 % (blockIdx.x + 1)) return; /* not always the same thread */
+    if (atomic) atomicAdd(out, 1);
+    else *out += 1;
+}
+
+static __global__ void copy_kernel(int *out, const int *in) {
+    int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
+    out[i] = in[i];
+}
+
+/* A kernel of stream a reads `in`; then something of stream b writes there. */
+static void write_behind(const char *how, int *out, int *in) {
+    cudaStream_t a, b;
+    cudaEvent_t read;
+    int *host;
+    cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking);
+    cudaEventCreateWithFlags(&read, cudaEventDisableTiming);
+    cudaMallocHost((void **)&host, 64 * sizeof *host);
+    memset(host, 0, 64 * sizeof *host);
+    LAUNCH(copy_kernel, 2, 32, 0, a, out, in);
+    if (strstr(how, "event")) {
+        cudaEventRecord(read, a);
+        cudaStreamWaitEvent(b, read, 0);
+    }
+    if (strstr(how, "host")) cudaStreamSynchronize(a);
+    if (strstr(how, "same")) b = a;
+    if (strstr(how, "copy"))
+        cudaMemcpyAsync(in, host, 64 * sizeof *host, cudaMemcpyHostToDevice, b);
+    if (strstr(how, "fill")) cudaMemsetAsync(in, 0, 64 * sizeof *host, b);
+    if (strstr(how, "kernel")) LAUNCH(copy_kernel, 2, 32, 0, b, in, in + 64);
+    cudaDeviceSynchronize();
+}
+
 static const struct {
     const char *name;
     int flavor;
@@ -240,6 +334,17 @@ static const struct {
     {"race_3", THREAD, "data race"},
     {"race_4", THREAD, "data race"},
     {"race_6", THREAD, "data race"},
+    {"blocks_apart", THREAD, "data race"},
+    {"blocks_atomic", THREAD, NULL},
+    {"behind_copy", THREAD, "data race"},
+    {"behind_fill", THREAD, "data race"},
+    {"behind_kernel", THREAD, "data race"},
+    {"behind_copy_event", THREAD, NULL},
+    {"behind_copy_host", THREAD, NULL},
+    {"behind_copy_same", THREAD, NULL},
+    {"behind_kernel_event", THREAD, NULL},
+    {"behind_kernel_host", THREAD, NULL},
+    {"behind_kernel_same", THREAD, NULL},
 };
 
 int make_mistake(const char *name) {
@@ -254,6 +359,11 @@ int make_mistake(const char *name) {
     if (!strcmp(name, "past_dynamic_shared")) shared_at = 1032;
     if (!strncmp(name, "race_", 5)) {
         LAUNCH(race_kernel, 1, 64, 0, 0, out.device, in.device, atoi(name + 5));
+    } else if (!strncmp(name, "blocks_", 7)) {
+        LAUNCH(blocks_kernel, 4, 32, 0, 0, out.device, !strcmp(name, "blocks_atomic"));
+        cudaDeviceSynchronize();
+    } else if (!strncmp(name, "behind_", 7)) {
+        write_behind(name + 7, out.device, in.device);
     } else if (!strcmp(name, "misaligned")) {
         LAUNCH(alignment_kernel, 1, 1, 0, 0, (float4 *)p.device);
     } else if (!strcmp(name, "host_reads_device")) {

@@ -58,7 +58,8 @@ int barrier(int id, int count, const char *name, site at, int value) {
     b->name = name;
     b->sum += value;
     int parity = (int)(b->generation & 1);
-    release(&b->sync[parity]);
+    void *sync = meeting_of_barrier(id, b->generation);
+    release(sync);
     stats.barriers++;
     if (++b->arrived < expected) {
         self->state = AT_BARRIER;
@@ -78,7 +79,7 @@ int barrier(int id, int count, const char *name, site at, int value) {
             wait_turn();
         }
     }
-    acquire(&b->sync[parity]);
+    acquire(sync);
     return b->result[parity];
 }
 
@@ -141,7 +142,7 @@ void collective(const char *name, unsigned mask, void *payload, collective_funct
         warp->uniform = in_same_call(self, &lanes[__builtin_ctz(warp->waiting)]);
     check_collective(lanes);
     lane_group *group = group_of(warp, mask);
-    uint64_t *sync = &group->sync[group->generation & 1];
+    void *sync = meeting_of_lanes(self->id / LANES, (int)(group - warp->groups), group->generation);
     if (orders_memory) release(sync);
     warp->waiting |= 1u << self->lane;
     if (!all_have_come(lanes)) {
@@ -168,8 +169,8 @@ void collective(const char *name, unsigned mask, void *payload, collective_funct
 
 void defer(const deferred &work, site at) {
     self->at = at;
-    self->copies.push_back(work);
-    self->copies.back().group = self->open_group;
+    self->copies->push_back(work);
+    self->copies->back().group = self->open_group;
 }
 
 void defer_commit() {
@@ -177,7 +178,7 @@ void defer_commit() {
 }
 
 void defer_wait(int pending) {
-    std::vector<deferred> &copies = self->copies;
+    std::vector<deferred> &copies = *self->copies;
     size_t done = 0;
     for (; done < copies.size() && copies[done].group < self->open_group - pending; done++)
         copies[done].run(copies[done]);

@@ -1,4 +1,5 @@
 #include <criterion/criterion.h>
+#include <float.h>
 #include <math.h>
 
 #include "test/kernels/golden.h"
@@ -117,6 +118,39 @@ static void large(struct check *c, const void *given) {
 
 Test(gradient_norm, large_gradients) {
     check_everywhere(large, NULL);
+}
+
+/* So many gradients of the same size that their norm is just within fp32, or beyond it although
+ * each of them is finite: by such a norm no gradient could be clipped. */
+struct alike {
+    double value;
+    int64_t count;
+    enum dtype dtype;
+};
+
+static void body_alike(struct check *c, const void *given) {
+    const struct alike *alike = given;
+    double *values = check_doubles(c, alike->count);
+    for (int64_t i = 0; i < alike->count; i++) values[i] = check_round(alike->value, alike->dtype);
+    double norm = sqrt((double)alike->count) * values[0];
+    struct tensor gradients = check_tensor(c, CHECK_READ, alike->dtype, alike->count, 0, values);
+    struct step_state state = norm_of(c, &gradients, 1, 1);
+    cr_assert_eq(state.found_inf, norm > (double)FLT_MAX, "a norm of %g FLT_MAX",
+                 norm / (double)FLT_MAX);
+    if (c->verify && norm <= (double)FLT_MAX)
+        check_scalar(c, "gradient_norm", state.gradient_norm, norm);
+}
+
+Test(gradient_norm, near_the_end_of_fp32) {
+    static const int64_t counts[] = {2, 4, 15, 16, 77};
+    for (int i = 0; i < 5; i++) {
+        enum dtype dtype = i % 2 ? DTYPE_BF16 : DTYPE_F32;
+        double all_of_it = (double)FLT_MAX / sqrt((double)counts[i]);
+        check_everywhere(body_alike, &(const struct alike){0.98 * all_of_it, counts[i], dtype});
+        check_everywhere(body_alike, &(const struct alike){1.02 * all_of_it, counts[i], dtype});
+        if (counts[i] <= 16)
+            check_everywhere(body_alike, &(const struct alike){0x1.fep127, counts[i], dtype});
+    }
 }
 
 /* Small gradients whose squares underflow fp32 are still not zero. */

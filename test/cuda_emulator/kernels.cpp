@@ -1,0 +1,182 @@
+/* What is known of a kernel beside its code: how many threads it was compiled for, and how much
+ * shared memory it has.
+ *
+ * __launch_bounds__ becomes as many instructions that do nothing, in front of the kernel's first
+ * one, where they are never run: of all that the compiler lets stand at that place it alone takes
+ * any constant, that of a template too. The compiler lists where such instructions begin.
+ *
+ * Static shared memory is counted by variables that were written, as the symbols of the program
+ * give them: a block that runs shows which are its kernel's. */
+#include <map>
+#include <vector>
+
+#include <elf.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "test/cuda_emulator/fibers.h"
+#include "test/cuda_emulator/limits.h"
+
+extern "C" char __start_emu_shared[] __attribute__((weak));
+extern "C" char __stop_emu_shared[] __attribute__((weak));
+extern "C" const uintptr_t __start___patchable_function_entries[] __attribute__((weak));
+extern "C" const uintptr_t __stop___patchable_function_entries[] __attribute__((weak));
+
+namespace emu {
+
+/* ---- launch bounds */
+
+#ifdef __x86_64__
+typedef unsigned char instruction;
+static const instruction NOTHING = 0x90;
+#elif defined(__aarch64__)
+typedef uint32_t instruction;
+static const instruction NOTHING = 0xd503201f;
+#else
+#error "how does an instruction that does nothing look on this processor?"
+#endif
+
+static int find_bounds(const void *kernel) {
+    const instruction *entry = (const instruction *)kernel, *begin = NULL;
+    for (const uintptr_t *at = __start___patchable_function_entries;
+         at < __stop___patchable_function_entries; at++)
+        if (*at<(uintptr_t)entry && * at>(uintptr_t) begin) begin = (const instruction *)*at;
+    if (!begin || entry - begin > MAX_THREADS) return MAX_THREADS;
+    for (const instruction *p = begin; p < entry; p++)
+        if (*p != NOTHING) return MAX_THREADS; /* they stand in front of another kernel */
+    return (int)(entry - begin);
+}
+
+int launch_bounds(const void *kernel) {
+    static std::map<const void *, int> known;
+    std::map<const void *, int>::iterator at = known.find(kernel);
+    if (at == known.end()) at = known.insert({kernel, find_bounds(kernel)}).first;
+    return at->second;
+}
+
+/* ---- shared memory */
+
+struct shared_variable {
+    const char *first;
+    size_t bytes;
+};
+
+struct shared_use {
+    std::vector<bool> used; /* by variable */
+    size_t bytes;
+};
+
+static std::map<const void *, size_t> limits; /* of dynamic memory, by kernel */
+
+/* Never destroyed: streams fill it, and to ThreadSanitizer the end of the program waits for none.
+ */
+static std::map<const void *, shared_use> &uses = *new std::map<const void *, shared_use>;
+
+static std::vector<char> read_program() {
+    std::vector<char> bytes;
+    FILE *file = fopen("/proc/self/exe", "rb");
+    char part[1 << 16];
+    for (size_t n; file && (n = fread(part, 1, sizeof part, file)) > 0;)
+        bytes.insert(bytes.end(), part, part + n);
+    if (file) fclose(file);
+    return bytes;
+}
+
+/* From the table of symbols; a program that was stripped of it has none. */
+static std::vector<shared_variable> find_variables() {
+    std::vector<shared_variable> found;
+    std::vector<char> program = read_program();
+    if (program.size() < sizeof(Elf64_Ehdr) || !__start_emu_shared) return found;
+    const Elf64_Ehdr *head = (const Elf64_Ehdr *)program.data();
+    const Elf64_Shdr *sections = (const Elf64_Shdr *)(program.data() + head->e_shoff);
+    const char *names = program.data() + sections[head->e_shstrndx].sh_offset;
+    int shared = 0, symbols = 0;
+    for (int i = 1; i < head->e_shnum; i++) {
+        if (!strcmp(names + sections[i].sh_name, "emu_shared")) shared = i;
+        if (sections[i].sh_type == SHT_SYMTAB) symbols = i;
+    }
+    if (!shared || !symbols) return found;
+    const Elf64_Sym *all = (const Elf64_Sym *)(program.data() + sections[symbols].sh_offset);
+    for (size_t i = 0; i < sections[symbols].sh_size / sizeof *all; i++)
+        if (all[i].st_shndx == shared && ELF64_ST_TYPE(all[i].st_info) == STT_OBJECT)
+            found.push_back({__start_emu_shared + (all[i].st_value - sections[shared].sh_addr),
+                             all[i].st_size});
+    return found;
+}
+
+static bool written(const shared_variable &variable) {
+    for (size_t i = 0; i < variable.bytes; i++)
+        if (variable.first[i] != (char)0xff) return true;
+    return false;
+}
+
+size_t static_shared(const void *kernel) {
+    static const std::vector<shared_variable> variables = find_variables();
+    shared_use &use = uses[kernel];
+    use.used.resize(variables.size());
+    for (size_t i = 0; i < variables.size(); i++) {
+        if (use.used[i] || !written(variables[i])) continue;
+        use.used[i] = true;
+        use.bytes += variables[i].bytes;
+    }
+    return use.bytes;
+}
+
+static size_t known_static(const void *kernel) {
+    std::map<const void *, shared_use>::const_iterator at = uses.find(kernel);
+    return at == uses.end() ? 0 : at->second.bytes;
+}
+
+size_t shared_limit(const void *kernel) {
+    std::map<const void *, size_t>::const_iterator at = limits.find(kernel);
+    size_t known = known_static(kernel), most = known < SHARED_OPT_IN ? SHARED_OPT_IN - known : 0;
+    if (at != limits.end()) return at->second < most ? at->second : most;
+    return known < SHARED_DEFAULT ? SHARED_DEFAULT - known : 0;
+}
+
+} // namespace emu
+
+using namespace emu;
+
+extern "C" {
+
+cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value) {
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+    if (value < 0 || value + known_static(kernel) > SHARED_OPT_IN)
+        return runtime_error(cudaErrorInvalidValue,
+                             "cudaFuncSetAttribute: more shared memory than a block can have");
+    limits[kernel] = (size_t)value;
+    return cudaSuccess;
+}
+
+/* Registers are nvcc's to know. */
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel) {
+    memset(attributes, 0, sizeof *attributes);
+    attributes->maxThreadsPerBlock = launch_bounds(kernel);
+    attributes->maxDynamicSharedSizeBytes = (int)shared_limit(kernel);
+    attributes->sharedSizeBytes = known_static(kernel);
+    attributes->numRegs = 32;
+    attributes->binaryVersion = attributes->ptxVersion = 90;
+    return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel,
+                                                          int threads, size_t shared_bytes) {
+    if (threads <= 0 || threads > MAX_THREADS)
+        return runtime_error(cudaErrorInvalidValue, "cudaOccupancy: the size of a block");
+    int by_threads = THREADS_PER_MULTIPROCESSOR / ((threads + LANES - 1) / LANES * LANES);
+    int by_memory = SHARED_PER_MULTIPROCESSOR / ((int)shared_bytes + SHARED_RESERVED);
+    *blocks = by_threads < by_memory ? by_threads : by_memory;
+    if (*blocks > BLOCKS_PER_MULTIPROCESSOR) *blocks = BLOCKS_PER_MULTIPROCESSOR;
+    if (shared_bytes > shared_limit(kernel) || threads > launch_bounds(kernel)) *blocks = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *kernel,
+                                                                   int threads, size_t shared_bytes,
+                                                                   unsigned) {
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, kernel, threads, shared_bytes);
+}
+
+} // extern "C"
