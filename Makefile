@@ -312,10 +312,11 @@ endif
 
 # On the emulated GPU in emulated builds; else on the real one.
 test-device: $(OUT)/device_tests $(if $(EMULATED),$(OUT)/test_emulator) \
-             $(if $(filter emulated,$(BUILD)),$(OUT)/train $(MODULE))
+             $(if $(filter emulated,$(BUILD)),$(OUT)/train $(MODULE) $(OUT)/gpu_bench)
 	$(if $(EMULATED),$(OUT)/test_emulator)
 	$(TESTING) TEST_DEVICE=cuda $(OUT)/device_tests --jobs 2
 	$(if $(filter emulated,$(BUILD)),$(USE_PROGRAMS) test/scripts/test_ranks_gpu.sh)
+	$(if $(filter emulated,$(BUILD)),GPU_BENCH=$(OUT)/gpu_bench test/scripts/test_gpu_failures.sh)
 
 # Races between the threads of a block, between blocks, and between streams that nothing orders,
 # seen by ThreadSanitizer.

@@ -88,6 +88,7 @@ struct backend {
 
     void *workspace;        /* see backend_workspace */
     size_t workspace_bytes; /* grows while planning */
+    bool only_sizes;        /* are wanted of a plan: what it prepares is not tried out */
 
     struct error failure; /* not empty: an operation failed; results are undefined */
 };

@@ -76,7 +76,9 @@ int trainer_open(struct trainer *trainer, const struct config *config,
     trainer->state.scaler.loss_scale =
         precision->scale_loss ? (float)config->loss_scale.init_scale : 1;
     if (optimizer_open(&trainer->optimizer, gpt, config, error)) return -1;
+    be->only_sizes = !allocate;
     plan(trainer);
+    be->only_sizes = false;
     if (!allocate) return 0;
     /* The model first: it asks whether there is memory for all, while nothing is taken. */
     if (gpt_allocate(gpt, error) || optimizer_allocate(&trainer->optimizer, error) ||

@@ -294,19 +294,14 @@ static void launch(struct backend *be, const struct attention_backward_args *arg
         STAGES * (backward_tiles<D>::STAGE * sizeof(T) + STREAM_ROWS * sizeof(query_values)) +
         sizeof(struct held);
     cudaStream_t stream = cuda_state(be)->compute;
+    const char *what = "attention_backward";
     if (query_blocks == 0) return;
-    if (cuda_failed(be,
-                    cudaFuncSetAttribute(query_gradients_kernel<T, D>,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
-                    "attention_backward") ||
-        cuda_failed(be,
-                    cudaFuncSetAttribute(key_gradients_kernel<T, D>,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
-                    "attention_backward"))
+    if (!cuda_shared(be, (const void *)query_gradients_kernel<T, D>, bytes, what) ||
+        !cuda_shared(be, (const void *)key_gradients_kernel<T, D>, bytes, what))
         return;
     LAUNCH((query_gradients_kernel<T, D>), query_blocks, threads, bytes, stream, b);
     LAUNCH((key_gradients_kernel<T, D>), key_blocks, threads, bytes, stream, b);
-    cuda_launched(be, "attention_backward");
+    cuda_launched(be, what);
 }
 
 void attention_mma_backward(struct backend *be, const struct attention_backward_args *args,

@@ -322,8 +322,8 @@ static void launch(struct backend *be, const struct attention_forward_args *args
     size_t shared = (QUERIES + RING * tile_keys<D>()) * D * sizeof(T);
     float factor = (float)(LOG2_OF_E / sqrt((double)D));
     if (blocks == 0) return;
-    cudaFuncSetAttribute(attention_forward_kernel<T, D>,
-                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    const void *kernel = (const void *)attention_forward_kernel<T, D>;
+    if (!cuda_shared(be, kernel, shared, "attention_forward")) return;
     LAUNCH((attention_forward_kernel<T, D>), (unsigned)blocks, THREADS, shared,
            cuda_state(be)->compute, (T *)args->out->data, args->lse, (const T *)args->qkv->data,
            *shape, attention_group(shape, shape->batch * shape->heads), factor);

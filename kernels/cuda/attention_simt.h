@@ -28,7 +28,6 @@ enum {
     ROW_GROUPS = 16,
     COLUMN_GROUPS = 8,
     QUAD = 4,
-    DEFAULT_SHARED_BYTES = 48 << 10, /* what a block has without asking for more */
     SIMT_WIDTH_MAX = 256
 };
 

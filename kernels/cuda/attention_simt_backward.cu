@@ -199,18 +199,13 @@ static __global__ void __launch_bounds__(SIMT_THREADS, BLOCKS)
 template <int W, int A, int B, int BLOCKS>
 static void run(struct backend *be, struct simt_problem problem, int64_t batch) {
     size_t bytes = backward_tiles<W, A, B>::bytes;
-    cudaFuncAttribute limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
     const char *what = "attention_backward";
     problem.tiles = (int)blocks_of(problem.length, A);
     unsigned key_blocks = (unsigned)(batch * problem.kv_heads * problem.tiles);
     unsigned query_blocks = (unsigned)(batch * problem.heads * problem.tiles);
-    if (bytes > DEFAULT_SHARED_BYTES) {
-        cuda_failed(be,
-                    cudaFuncSetAttribute(key_gradients_kernel<W, A, B, BLOCKS>, limit, (int)bytes),
-                    what);
-        cuda_failed(be, cudaFuncSetAttribute(query_gradients_kernel<W, A, B, 3>, limit, (int)bytes),
-                    what);
-    }
+    if (!cuda_shared(be, (const void *)key_gradients_kernel<W, A, B, BLOCKS>, bytes, what) ||
+        !cuda_shared(be, (const void *)query_gradients_kernel<W, A, B, 3>, bytes, what))
+        return;
     LAUNCH((key_gradients_kernel<W, A, B, BLOCKS>), key_blocks, SIMT_THREADS, bytes,
            cuda_state(be)->compute, problem);
     LAUNCH((query_gradients_kernel<W, A, B, 3>), query_blocks, SIMT_THREADS, bytes,

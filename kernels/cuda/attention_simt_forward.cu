@@ -112,11 +112,8 @@ template <int W, int QUERIES, int KEYS, int BLOCKS>
 static void run(struct backend *be, struct simt_problem problem, int64_t all_heads) {
     size_t bytes = forward_tiles<W, QUERIES, KEYS>::bytes;
     problem.tiles = (int)blocks_of(problem.length, QUERIES);
-    if (bytes > DEFAULT_SHARED_BYTES)
-        cuda_failed(be,
-                    cudaFuncSetAttribute(attention_simt_forward_kernel<W, QUERIES, KEYS, BLOCKS>,
-                                         cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
-                    "attention_forward");
+    const void *kernel = (const void *)attention_simt_forward_kernel<W, QUERIES, KEYS, BLOCKS>;
+    if (!cuda_shared(be, kernel, bytes, "attention_forward")) return;
     LAUNCH((attention_simt_forward_kernel<W, QUERIES, KEYS, BLOCKS>),
            (unsigned)(all_heads * problem.tiles), SIMT_THREADS, bytes, cuda_state(be)->compute,
            problem);

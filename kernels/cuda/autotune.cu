@@ -1,5 +1,5 @@
-/* Choosing algorithms by the clock, and remembering the choice: two algorithms add in different
- * orders, so a run that is resumed must take those it began with to give the same bits.
+/* Remembering the algorithms that were chosen by the clock: two algorithms add in different orders,
+ * so a run that is resumed must take those it began with to give the same bits.
  *
  *     mantissa algorithms, format 2, cublasLt 130100, NVIDIA H200
  *     a=bf16 b=bf16 out=bf16 m=1024 n=768 k=3072 transpose=00 accumulate=0 tf32=0 fast=0 scaled=0
@@ -9,102 +9,16 @@
 #include "kernels/cuda/products.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WARM_UPS = 2, TIMED_RUNS = 5, FORMAT = 2, LINE_BYTES = 512 };
+enum { FORMAT = 2, LINE_BYTES = 512 };
 enum { ALGORITHM_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
 
 static const char MAGIC[] = "mantissa algorithms, format ";
-static const char *const epilogue_names[EPILOGUES] = {"none",      "bias",  "gelu",
-                                                      "gelu_bias", "dgelu", "column_sums"};
-
-/* ---- timing */
-
-static size_t place(struct product_memory *operands, const struct product_key *key,
-                    size_t workspace_bytes, void *memory) {
-    struct arena arena = {(char *)memory, 0, SIZE_MAX};
-    size_t out = dtype_bytes((enum dtype)key->out);
-    operands->a =
-        arena_take(&arena, (size_t)(key->m * key->k) * dtype_bytes((enum dtype)key->a_in));
-    operands->b =
-        arena_take(&arena, (size_t)(key->k * key->n) * dtype_bytes((enum dtype)key->b_in));
-    operands->a_scale = (const float *)arena_take(&arena, sizeof(float));
-    operands->b_scale = (const float *)arena_take(&arena, sizeof(float));
-    operands->out = arena_take(&arena, (size_t)(key->m * key->n) * out);
-    operands->aux = arena_take(&arena, (size_t)(key->m * key->n) * out);
-    operands->vector = arena_take(&arena, (size_t)key->n * out);
-    operands->workspace = arena_take(&arena, workspace_bytes);
-    return arena.used;
-}
-
-static int by_value(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
-/* The median of some runs, in milliseconds; infinite if the algorithm fails. */
-static float time_product(const struct cuda_products *products, const struct cuda_product *product,
-                          const struct product_memory *o, const cudaEvent_t event[2]) {
-    float times[TIMED_RUNS];
-    for (int run = -WARM_UPS; run < TIMED_RUNS; run++) {
-        if (cudaEventRecord(event[0], products->stream) || product_run(products, product, o) ||
-            cudaEventRecord(event[1], products->stream) || cudaEventSynchronize(event[1]))
-            return INFINITY;
-        if (run >= 0 && cudaEventElapsedTime(&times[run], event[0], event[1])) return INFINITY;
-    }
-    qsort(times, TIMED_RUNS, sizeof *times, by_value);
-    return times[TIMED_RUNS / 2];
-}
-
-static int fastest(const struct cuda_products *products, struct cuda_product *product,
-                   const struct product_memory *operands,
-                   const cublasLtMatmulHeuristicResult_t *algorithms, int count,
-                   const cudaEvent_t event[2]) {
-    int best = 0;
-    float least = INFINITY;
-    for (int i = 0; i < count; i++) {
-        product->algorithm = algorithms[i].algo;
-        product->workspace_bytes = algorithms[i].workspaceSize;
-        float time = time_product(products, product, operands, event);
-        if (time < least) {
-            least = time;
-            best = i;
-        }
-    }
-    return best;
-}
-
-int product_tune(struct cuda_products *products, struct cuda_product *product,
-                 const cublasLtMatmulHeuristicResult_t *algorithms, int count) {
-    struct product_memory operands;
-    size_t workspace_bytes = 0;
-    void *memory = NULL;
-    cudaEvent_t event[2] = {NULL, NULL};
-    int best = 0;
-    for (int i = 0; i < count; i++)
-        if (algorithms[i].workspaceSize > workspace_bytes)
-            workspace_bytes = algorithms[i].workspaceSize;
-    size_t bytes = place(&operands, &product->key, workspace_bytes, NULL);
-    bool ready = count > 1 && !cudaMalloc(&memory, bytes) && !cudaEventCreate(&event[0]) &&
-                 !cudaEventCreate(&event[1]);
-    if (ready) {
-        /* Zeros would flatter: 0x3c3c is 0.01 in bf16 and fp32, and 1.06 in fp16; 0x3c is 1.5
-         * in E4M3 and 1 in E5M2. */
-        place(&operands, &product->key, workspace_bytes, memory);
-        cudaMemsetAsync(memory, 0x3c, bytes, products->stream);
-        best = fastest(products, product, &operands, algorithms, count, event);
-    }
-    for (int i = 0; i < 2; i++)
-        if (event[i]) cudaEventDestroy(event[i]);
-    if (memory) cudaFree(memory);
-    cudaGetLastError(); /* too little memory: then the library's own first choice */
-    return best;
-}
-
-/* ---- remembering */
+const char *const epilogue_names[EPILOGUES] = {"none",      "bias",  "gelu",
+                                               "gelu_bias", "dgelu", "column_sums"};
 
 static struct product_choice *find_choice(const struct cuda_products *products,
                                           const struct product_key *key) {

@@ -162,16 +162,7 @@ static void launch(struct backend *be, const struct cross_entropy_args *args) {
     size_t row_bytes = (size_t)columns * sizeof(T);
     bool keep = args->loss_scale && row_bytes + STATIC_SHARED <= cuda->shared_bytes;
     const void *kernel = (const void *)cross_entropy_kernel<T, N, THREADS>;
-    if (keep) {
-        cuda_failed(be,
-                    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         (int)row_bytes),
-                    "cross_entropy");
-        cuda_failed(be,
-                    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                         cudaSharedmemCarveoutMaxShared),
-                    "cross_entropy");
-    }
+    if (keep && !cuda_shared(be, kernel, row_bytes, "cross_entropy")) return;
     LAUNCH((cross_entropy_kernel<T, N, THREADS>), (unsigned)rows, THREADS, keep ? row_bytes : 0,
            cuda->compute, args->losses, (T *)args->logits->data, args->targets, args->loss_scale,
            args->weight, (int)columns, (int)args->vocab_size, keep);

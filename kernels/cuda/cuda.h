@@ -44,6 +44,10 @@ static inline int64_t blocks_of(int64_t count, int64_t block) {
 /* Notes the first failure in be->failure.text. Returns whether there is one. */
 bool cuda_failed(struct backend *be, cudaError_t status, const char *what);
 
+/* Before a launch with so much dynamic shared memory: allows it, and asks for as much of the first
+ * cache as there is, so that several blocks fit. Returns false if that is not possible. */
+bool cuda_shared(struct backend *be, const void *kernel, size_t bytes, const char *what);
+
 /* After a launch: notes whether it was possible. */
 void cuda_launched(struct backend *be, const char *what);
 

@@ -39,6 +39,15 @@ bool cuda_failed(struct backend *be, cudaError_t status, const char *what) {
     return be->failure.text[0] != 0;
 }
 
+bool cuda_shared(struct backend *be, const void *kernel, size_t bytes, const char *what) {
+    cudaError_t status =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (status == cudaSuccess)
+        status = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                      cudaSharedmemCarveoutMaxShared);
+    return !cuda_failed(be, status, what);
+}
+
 void cuda_launched(struct backend *be, const char *what) {
     cuda_failed(be, cudaGetLastError(), what);
 }

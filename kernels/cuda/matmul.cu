@@ -287,8 +287,9 @@ static bool find_recipe(struct backend *be, const struct matmul_args *args, stru
     for (;;) {
         *r = lay_out(be, args, fused, eight);
         size_t left = be->workspace_bytes > r->bytes ? be->workspace_bytes - r->bytes : 0;
-        r->product = product_find(products, &r->key,
-                                  planning ? (size_t)PRODUCT_WORKSPACE_BYTES : left, planning);
+        r->product =
+            product_find(products, &r->key, planning ? (size_t)PRODUCT_WORKSPACE_BYTES : left,
+                         planning && !be->only_sizes);
         if (r->product || !(fused || eight)) break;
         if (fused) {
             fused = less(fused);
@@ -305,7 +306,7 @@ static bool find_recipe(struct backend *be, const struct matmul_args *args, stru
                  (long long)r->key.n, (long long)r->key.k, dtype_name(args->a->dtype),
                  dtype_name((enum dtype)r->key.out),
                  r->product ? "it was not planned and the workspace is too small"
-                            : "cuBLASLt has no algorithm for it");
+                            : cuda_state(be)->products->refusal);
     return false;
 }
 
@@ -337,9 +338,11 @@ static bool multiply(struct backend *be, const struct matmul_args *args, const s
     cublasStatus_t status = product_run(products, r->product, &memory);
     if (status && !be->failure.text[0])
         snprintf(be->failure.text, sizeof be->failure.text,
-                 "CUDA: cuBLASLt failed on a matrix product of %lld x %lld x %lld: %s",
+                 "CUDA: cuBLASLt failed on a matrix product of %lld x %lld x %lld, %s to %s, "
+                 "epilogue %s: %s",
                  (long long)r->key.m, (long long)r->key.n, (long long)r->key.k,
-                 products->lt.GetStatusString(status));
+                 dtype_name((enum dtype)r->key.a_in), dtype_name((enum dtype)r->key.out),
+                 epilogue_names[r->key.epilogue], products->lt.GetStatusString(status));
     return !status;
 }
 

@@ -8,6 +8,7 @@
 
 extern "C" {
 #include "data/base/error.h"
+#include "data/base/random.h"
 #include "kernels/arena.h"
 #include "kernels/backend.h"
 #include "kernels/choices.h"

@@ -174,15 +174,17 @@ static bool take_chosen(const struct cuda_products *products, struct cuda_produc
 }
 
 static bool take_algorithm(struct cuda_products *products, struct cuda_product *product,
-                           size_t workspace_bytes, bool tune) {
-    cublasLtMatmulHeuristicResult_t algorithms[TUNED_ALGORITHMS];
+                           size_t workspace_bytes, bool try_it) {
+    cublasLtMatmulHeuristicResult_t algorithms[TRIED_ALGORITHMS];
+    product->tried = try_it;
     if (products->autotune && take_chosen(products, product, workspace_bytes)) return true;
-    int count = ask(products, product, workspace_bytes, algorithms, tune ? TUNED_ALGORITHMS : 1);
+    int count = ask(products, product, workspace_bytes, algorithms, try_it ? TRIED_ALGORITHMS : 1);
     if (count == 0) return false;
-    int taken = tune ? product_tune(products, product, algorithms, count) : 0;
+    int taken = try_it ? product_try(products, product, algorithms, count) : 0;
+    if (taken < 0) return false;
     product->algorithm = algorithms[taken].algo;
     product->workspace_bytes = algorithms[taken].workspaceSize;
-    if (tune) product_choose(products, product);
+    if (try_it && products->autotune) product_choose(products, product);
     return true;
 }
 
@@ -209,17 +211,21 @@ static struct cuda_product *append(struct cuda_products *products) {
 
 const struct cuda_product *product_find(struct cuda_products *products,
                                         const struct product_key *key, size_t workspace_bytes,
-                                        bool planning) {
+                                        bool try_it) {
     struct cuda_product *product = NULL;
     for (int i = 0; i < products->count && !product; i++)
         if (!memcmp(&products->prepared[i].key, key, sizeof *key)) product = &products->prepared[i];
-    if (!product) {
+    bool known = product != NULL;
+    if (!known) {
         product = append(products);
         if (!product) return NULL;
         product->key = *key;
+        product->possible = describe(&products->lt, product);
+    }
+    if (!known || (try_it && !product->tried && product->possible)) {
+        snprintf(products->refusal, sizeof products->refusal, "cuBLASLt has no algorithm for it");
         product->possible =
-            describe(&products->lt, product) &&
-            take_algorithm(products, product, workspace_bytes, planning && products->autotune);
+            product->possible && take_algorithm(products, product, workspace_bytes, try_it);
     }
     return product->possible && product->workspace_bytes <= workspace_bytes ? product : NULL;
 }

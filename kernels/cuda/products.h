@@ -20,6 +20,7 @@ enum product_epilogue {
     EPILOGUE_COLUMN_SUMS /* of op(b), written to vector [n] */
 };
 enum { EPILOGUES = EPILOGUE_COLUMN_SUMS + 1 };
+extern const char *const epilogue_names[EPILOGUES];
 
 /* All that tells products apart. Compared as bytes: there is no padding. */
 struct product_key {
@@ -38,6 +39,7 @@ struct product_key {
 struct cuda_product {
     struct product_key key;
     bool possible; /* the library has an algorithm */
+    bool tried;    /* and it works */
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, out; /* b is the library's first operand */
     cublasLtMatmulAlgo_t algorithm;
@@ -62,6 +64,7 @@ struct cuda_products {
     int count, capacity;
     struct product_choice *choices; /* what was timed, now or by the run that left the file */
     int choice_count, choice_capacity;
+    char refusal[160]; /* why the last product that was looked for is not possible */
 };
 
 enum {
@@ -74,11 +77,12 @@ enum {
 size_t product_alignment(enum dtype dtype, int64_t columns);
 
 /* The product, prepared now if it was not before. NULL if the library has no algorithm for it that
- * needs at most workspace_bytes. With `planning`, algorithms may be timed (if autotune is set),
- * which takes device memory for a while. Good until the next call. */
+ * needs at most workspace_bytes; products->refusal says why. With `try_it` it is run once, unless
+ * it was before, and with autotune its algorithms are timed, which takes device memory for a while:
+ * an algorithm that fails then is not taken. Good until the next call. */
 const struct cuda_product *product_find(struct cuda_products *products,
                                         const struct product_key *key, size_t workspace_bytes,
-                                        bool planning);
+                                        bool try_it);
 
 /* What a product works on, in device memory. */
 struct product_memory {
@@ -93,12 +97,14 @@ struct product_memory {
 cublasStatus_t product_run(const struct cuda_products *products, const struct cuda_product *product,
                            const struct product_memory *memory);
 
-/* autotune.cu. Times the algorithms and returns the number of the fastest; 0 if it cannot. */
-enum { TUNED_ALGORITHMS = 8 };
-int product_tune(struct cuda_products *products, struct cuda_product *product,
-                 const cublasLtMatmulHeuristicResult_t *algorithms, int count);
+/* product_trial.cu. Runs the algorithms on memory of its own and returns the number of the first
+ * one that works, or with autotune of the fastest; 0 where there is no memory for that, -1 if none
+ * works (products->refusal says what the library said). */
+enum { TRIED_ALGORITHMS = 8 };
+int product_try(struct cuda_products *products, struct cuda_product *product,
+                const cublasLtMatmulHeuristicResult_t *algorithms, int count);
 
-/* Notes a choice. Finds one, or NULL. */
+/* autotune.cu. Notes a choice. Finds one, or NULL. */
 void product_choose(struct cuda_products *products, const struct cuda_product *product);
 const cublasLtMatmulAlgo_t *product_chosen(const struct cuda_products *products,
                                            const struct product_key *key);

@@ -400,6 +400,7 @@ static cudaError_t check_launch(const launch &what) {
     else if (device_of_stream(what.stream) != current_device())
         reason = "a stream of another device";
     else error = cudaErrorInvalidValue;
+    if (!reason && must_fail("launch")) reason = "it was told to fail";
     if (!reason && threads > (uint64_t)bounds) reason = "more threads than its launch bounds";
     if (!reason && what.shared_bytes > limit) reason = "more shared memory than allowed";
     if (!reason) return cudaSuccess;

@@ -18,6 +18,14 @@ cudaError_t runtime_error(cudaError_t error, const char *what) {
     return error;
 }
 
+bool must_fail(const char *call) {
+    static const char *const wanted = getenv("CUDA_EMULATOR_FAIL");
+    static long left = wanted && strchr(wanted, ':') ? atol(strchr(wanted, ':') + 1) : 0;
+    size_t length = strlen(call);
+    if (!wanted || strncmp(wanted, call, length) != 0 || wanted[length] != ':') return false;
+    return --left == 0;
+}
+
 /* ---- several devices, see control.h */
 
 enum { DEVICES_MAX = 64 };

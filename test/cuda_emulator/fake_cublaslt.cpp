@@ -26,6 +26,9 @@ const uint64_t MAGIC = 0x66616b656c740001;
 
 fake_cublaslt counts;
 uint32_t refused[8], refusals, slow;
+struct {
+    uint32_t epilogue, algorithm;
+} lie;
 
 cublasStatus_t reject(cublasStatus_t status, const char *why) {
     fprintf(stderr, "fake cublasLt: %s\n", why);
@@ -337,6 +340,11 @@ void fake_cublaslt_slow(int algorithm) {
     slow = (uint32_t)algorithm;
 }
 
+void fake_cublaslt_lie(int epilogue, int algorithm) {
+    lie.epilogue = (uint32_t)epilogue;
+    lie.algorithm = (uint32_t)algorithm;
+}
+
 size_t cublasLtGetVersion(void) {
     return CUBLAS_VERSION;
 }
@@ -344,6 +352,7 @@ const char *cublasLtGetStatusString(cublasStatus_t status) {
     return status == CUBLAS_STATUS_NOT_SUPPORTED ? "not supported (fake)" : "failure (fake)";
 }
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
+    SUPPORT(!emu::must_fail("cublasLtCreate"), "it was told to fail");
     return make(handle, MAGIC);
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
@@ -400,6 +409,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     *got = 0;
     counts.queries++;
     REQUIRE(wanted > 0, "no algorithms wanted");
+    SUPPORT(!emu::must_fail("cublasLtMatmulAlgoGetHeuristic"), "it was told to fail");
     cublasStatus_t status = examine(p);
     if (status) return status;
     int count = list_variants(p, wish, list);
@@ -446,6 +456,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
     if (!status) status = recognize(p, algo, &chosen);
     if (status) return status;
     SUPPORT(kept == 0 || p.c.stride == p.d.stride, "C and D of unlike layouts");
+    SUPPORT(!emu::must_fail("cublasLtMatmul"), "it was told to fail");
+    SUPPORT(lie.epilogue != (uint32_t)p.op->epilogue ||
+                (lie.algorithm && lie.algorithm != (uint32_t)chosen.variant),
+            "what its heuristics have offered");
     emu::work_begin(stream);
     status = examine_pointers(p, chosen, a, b, c, d, workspace, workspace_bytes);
     if (!status) compute(p, (fake_algorithm)chosen.variant, {a, b, c, d, workspace, scale, kept});

@@ -46,6 +46,10 @@ const struct fake_cublaslt *fake_cublaslt_counts(void);
 /* From now on products with this epilogue, too, are not supported; 0: all are again. */
 void fake_cublaslt_refuse(int epilogue);
 
+/* From now on products with this epilogue fail when they are run, though the heuristics have
+ * algorithms for them: those of this algorithm alone, or of all if it is 0. Epilogue 0: none. */
+void fake_cublaslt_lie(int epilogue, int algorithm);
+
 /* From now on this algorithm takes a few milliseconds more; 0: none does. */
 void fake_cublaslt_slow(int algorithm);
 

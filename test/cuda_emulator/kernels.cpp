@@ -142,6 +142,8 @@ using namespace emu;
 extern "C" {
 
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value) {
+    if (emu::must_fail("cudaFuncSetAttribute"))
+        return emu::runtime_error(cudaErrorInvalidValue, "cudaFuncSetAttribute was told to fail");
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
     if (value < 0 || value + known_static(kernel) > SHARED_OPT_IN)
         return runtime_error(cudaErrorInvalidValue,

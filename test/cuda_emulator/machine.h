@@ -108,6 +108,9 @@ int capability(); /* 90 for sm_90 */
  * does not change it) and all that passed in this way. */
 void time_passes(double milliseconds);
 
+/* Whether this call is the one that is to fail, see control.h. */
+bool must_fail(const char *call);
+
 /* Notes an error of a runtime call and says on stderr what was wrong. Returns it. */
 cudaError_t runtime_error(cudaError_t error, const char *what);
 

@@ -64,6 +64,8 @@ void cuda_emulator_memory(size_t bytes) {
 extern "C" {
 
 cudaError_t cudaMalloc(void **p, size_t bytes) {
+    if (emu::must_fail("cudaMalloc"))
+        return emu::runtime_error(cudaErrorMemoryAllocation, "cudaMalloc was told to fail");
     *p = NULL;
     if (bytes > total - allocated || padded(bytes) > total - allocated) {
         last_error = cudaErrorMemoryAllocation;
@@ -95,6 +97,8 @@ cudaError_t cudaFree(void *p) {
 }
 
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned) {
+    if (emu::must_fail("cudaHostAlloc"))
+        return emu::runtime_error(cudaErrorMemoryAllocation, "cudaHostAlloc was told to fail");
     const size_t most = (size_t)1 << 40; /* more would end the program under a sanitizer */
     *p = bytes > 0 && bytes <= most ? malloc(bytes) : NULL;
     if (bytes && !*p) return runtime_error(cudaErrorMemoryAllocation, "cudaMallocHost");
@@ -121,6 +125,8 @@ cudaError_t cudaFreeHost(void *p) {
 }
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
+    if (emu::must_fail("cudaMemGetInfo"))
+        return emu::runtime_error(cudaErrorUnknown, "cudaMemGetInfo was told to fail");
     *free_bytes = total - allocated;
     *total_bytes = total;
     return cudaSuccess;

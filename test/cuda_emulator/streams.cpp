@@ -332,6 +332,8 @@ extern "C" {
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t handle) {
+    if (emu::must_fail("cudaMemcpyAsync"))
+        return emu::runtime_error(cudaErrorInvalidValue, "cudaMemcpyAsync was told to fail");
     stream *s = stream_of(handle);
     if (bytes == 0) return cudaSuccess;
     if (!resolve(to, from, bytes, &kind)) return runtime_error(cudaErrorInvalidValue, WRONG_COPY);
@@ -360,6 +362,8 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind 
 }
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t handle) {
+    if (emu::must_fail("cudaMemsetAsync"))
+        return emu::runtime_error(cudaErrorInvalidValue, "cudaMemsetAsync was told to fail");
     if (bytes == 0) return cudaSuccess;
     if (!device_range(to, bytes))
         return runtime_error(cudaErrorInvalidValue, "cudaMemset: outside of device memory");
@@ -379,6 +383,8 @@ cudaError_t cudaMemset(void *to, int value, size_t bytes) {
 /* ---- streams */
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *handle, unsigned flags) {
+    if (emu::must_fail("cudaStreamCreateWithFlags"))
+        return emu::runtime_error(cudaErrorUnknown, "cudaStreamCreateWithFlags was told to fail");
     stream *s = new stream();
     s->blocking = !(flags & cudaStreamNonBlocking);
     s->device = current_device();
@@ -409,6 +415,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+    if (emu::must_fail("cudaStreamSynchronize"))
+        return emu::runtime_error(cudaErrorLaunchFailure, "cudaStreamSynchronize was told to fail");
     order_with_legacy(stream_of(handle));
     settle(stream_of(handle), ALL);
     return last_error;
@@ -425,6 +433,7 @@ cudaError_t cudaDeviceSynchronize(void) {
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t mark, unsigned) {
     const event *e = (const event *)mark;
+    if (!e) return runtime_error(cudaErrorInvalidResourceHandle, "cudaStreamWaitEvent");
     if (!e->on) return cudaSuccess; /* as CUDA has it: never recorded, nothing to wait for */
     task wait = {};
     wait.kind = WAIT;
@@ -437,6 +446,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t mark, unsigned)
 /* ---- events */
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *mark, unsigned flags) {
+    if (emu::must_fail("cudaEventCreateWithFlags"))
+        return emu::runtime_error(cudaErrorUnknown, "cudaEventCreateWithFlags was told to fail");
     event *e = new event();
     e->timed = !(flags & cudaEventDisableTiming);
     *mark = (cudaEvent_t)e;
@@ -453,7 +464,10 @@ cudaError_t cudaEventDestroy(cudaEvent_t mark) {
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t mark, cudaStream_t handle) {
+    if (emu::must_fail("cudaEventRecord"))
+        return emu::runtime_error(cudaErrorUnknown, "cudaEventRecord was told to fail");
     event *e = (event *)mark;
+    if (!e) return runtime_error(cudaErrorInvalidResourceHandle, "cudaEventRecord");
     e->on = stream_of(handle);
     e->number = ++numbers;
     e->time = now();
@@ -461,7 +475,10 @@ cudaError_t cudaEventRecord(cudaEvent_t mark, cudaStream_t handle) {
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t mark) {
+    if (emu::must_fail("cudaEventSynchronize"))
+        return emu::runtime_error(cudaErrorLaunchFailure, "cudaEventSynchronize was told to fail");
     const event *e = (const event *)mark;
+    if (!e) return runtime_error(cudaErrorInvalidResourceHandle, "cudaEventSynchronize");
     if (e->on && exists(e->on)) settle(e->on, e->number);
     return last_error;
 }
@@ -471,8 +488,10 @@ cudaError_t cudaEventQuery(cudaEvent_t mark) {
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to) {
+    if (emu::must_fail("cudaEventElapsedTime"))
+        return emu::runtime_error(cudaErrorUnknown, "cudaEventElapsedTime was told to fail");
     const event *a = (const event *)from, *b = (const event *)to;
-    if (!a->on || !b->on || !a->timed || !b->timed)
+    if (!a || !b || !a->on || !b->on || !a->timed || !b->timed)
         return runtime_error(cudaErrorInvalidResourceHandle, "cudaEventElapsedTime");
     *milliseconds = (float)(b->time - a->time);
     return cudaSuccess;

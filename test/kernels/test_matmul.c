@@ -404,6 +404,18 @@ Test(matmul, epilogues_are_used_and_can_be_declined) {
     }
 }
 
+/* The heuristics offer an epilogue that fails when it is run: it is left out before step 0. */
+Test(matmul, epilogues_that_fail_are_left_out) {
+    for (size_t f = 0; f < sizeof fusions / sizeof *fusions; f++) {
+        const struct fusion *fusion = &fusions[f];
+        if (fusion->wanted[0] == FAKE_DEFAULT) continue;
+        fake_cublaslt_lie(fusion->wanted[0], 0);
+        check_products(body, &fusion->product);
+        cr_assert_eq(fake_cublaslt_counts()->epilogue, (int)fusion->wanted[1], "case %zu", f);
+    }
+    fake_cublaslt_lie(0, 0);
+}
+
 Test(matmul, long_sums_are_split_in_fixed_order) {
     struct product p = {{3, 5, 20000}, BF16_TO_F32, 0, 0, PLAIN};
     check_products(body, &p);

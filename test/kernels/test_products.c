@@ -89,11 +89,25 @@ Test(products, are_prepared_once) {
     run_products(&bench);
     run_products(&bench);
     plan(&bench);
-    cr_assert_eq(fake_cublaslt_counts()->products, 4);
+    cr_assert_eq(fake_cublaslt_counts()->products, 2 + 4, "each was tried once");
     cr_assert_eq(fake_cublaslt_counts()->operations, operations);
     cr_assert_eq(fake_cublaslt_counts()->queries, queries);
     close_bench(&bench);
     cr_assert_eq(fake_cublaslt_counts()->alive, 0, "objects of the library are left");
+}
+
+/* Where only sizes are asked for nothing is run; what comes to train then is tried. */
+Test(products, are_not_tried_for_sizes) {
+    struct bench bench;
+    open_bench(&bench, &plain);
+    bench.be.only_sizes = true;
+    plan(&bench);
+    cr_expect_eq(fake_cublaslt_counts()->products, 0);
+    bench.be.only_sizes = false;
+    fake_cublaslt_lie(FAKE_DEFAULT, 0);
+    plan(&bench);
+    cr_expect(strstr(bench.be.failure.text, "then fails"), "%s", bench.be.failure.text);
+    close_bench(&bench);
 }
 
 /* Sampling meets products that no step has; casts need a workspace that only planning gives. */
@@ -117,6 +131,29 @@ Test(products, without_an_algorithm_say_so) {
     plan(&bench);
     cr_assert(strstr(bench.be.failure.text, "24 x 40 x 72"), "%s", bench.be.failure.text);
     close_bench(&bench);
+}
+
+/* The heuristics offer what the library then refuses: with one algorithm, with all. */
+Test(products, that_fail_when_they_are_tried) {
+    struct bench bench;
+    open_bench(&bench, &plain);
+    plan(&bench);
+    uint64_t usual = digest(&bench);
+    int algorithm = fake_cublaslt_counts()->algorithm;
+    close_bench(&bench);
+    fake_cublaslt_lie(FAKE_DEFAULT, algorithm);
+    open_bench(&bench, &plain);
+    plan(&bench);
+    cr_expect_neq(digest(&bench), usual, "another algorithm adds in another order");
+    cr_expect_neq(fake_cublaslt_counts()->algorithm, algorithm);
+    close_bench(&bench);
+    fake_cublaslt_lie(FAKE_DEFAULT, 0);
+    open_bench(&bench, &plain);
+    plan(&bench);
+    cr_expect(strstr(bench.be.failure.text, "24 x 40 x 72"), "%s", bench.be.failure.text);
+    cr_expect(strstr(bench.be.failure.text, "then fails"), "%s", bench.be.failure.text);
+    close_bench(&bench);
+    cr_expect_eq(fake_cublaslt_counts()->alive, 0);
 }
 
 static double worst_difference(struct bench *bench, bool tf32) {

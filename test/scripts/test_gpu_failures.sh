@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# gpu_bench where a call of CUDA or cuBLASLt fails, each in turn, early and late: it says which
+# measurement that cost, and goes on to its last table. Uses $GPU_BENCH, of an emulated build.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+bench=${GPU_BENCH:-build/emulated/gpu_bench}
+folder=$(mktemp -d "${TMPDIR:-/tmp}/gpu failures.XXXXXX")
+trap 'rm -rf "$folder"' EXIT
+failures=0 ran=0
+
+wrong() {
+    echo "FAIL: CUDA_EMULATOR_FAIL=$1: $2"
+    tail -n 5 "$folder/said"
+    failures=$((failures + 1))
+}
+
+for call in cudaMalloc cudaHostAlloc cudaMemGetInfo cudaMemcpyAsync cudaMemsetAsync \
+    cudaStreamCreateWithFlags cudaStreamSynchronize cudaEventCreateWithFlags cudaEventRecord \
+    cudaEventSynchronize cudaEventElapsedTime cudaFuncSetAttribute launch cublasLtCreate \
+    cublasLtMatmul cublasLtMatmulAlgoGetHeuristic; do
+    for number in 1 25; do
+        status=0
+        ran=$((ran + 1))
+        CUDA_EMULATOR_FAIL=$call:$number timeout 60 "$bench" --tiny 1 --seconds 0.001 \
+            --json "$folder/bench.json" >"$folder/said" 2>&1 || status=$?
+        said=$(grep -c "failed: " "$folder/said" || true)
+        # Without any call of the number, or with another way to go, nothing is lost.
+        if [ "$status" = 0 ] && [ "$said" = 0 ]; then continue; fi
+        if [ "$status" != 1 ] || [ "$said" = 0 ]; then
+            wrong "$call:$number" "status $status, $said times \"failed\""
+        elif grep -q "opening the GPU: failed" "$folder/said"; then
+            continue # there is nothing to measure
+        elif ! grep -q "^  clear  *[0-9]" "$folder/said"; then
+            wrong "$call:$number" "it does not come to its end"
+        elif [ "$(tail -c 2 "$folder/bench.json")" != "}" ]; then
+            wrong "$call:$number" "its JSON does not end"
+        fi
+    done
+done
+# A library that refuses a product is no failure at all: there is another algorithm.
+CUDA_EMULATOR_FAIL=cublasLtMatmul:1 timeout 60 "$bench" --tiny 1 --seconds 0.001 \
+    >"$folder/said" 2>&1 || wrong cublasLtMatmul:1 "no other algorithm was taken"
+grep -q "it was told to fail" "$folder/said" || wrong cublasLtMatmul:1 "nothing was to fail"
+[ $failures = 0 ] || exit 1
+echo "gpu_bench: $ran calls failed in turn, all as expected"
