@@ -102,6 +102,7 @@ double measure(struct subject *s, const char *what) {
     if (be->failure.text[0]) {
         bench_failed(s->bench, what, be->failure.text);
         be->failure.text[0] = 0;
+        gpu_forget_error();
         seconds = 0;
     }
     release(s);

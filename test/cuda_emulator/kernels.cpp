@@ -62,9 +62,13 @@ struct shared_variable {
     size_t bytes;
 };
 
+/* Looking through all variables takes longer than a small launch. */
+enum { LOOKS = 3 };
+
 struct shared_use {
     std::vector<bool> used; /* by variable */
     size_t bytes;
+    int looks;
 };
 
 static std::map<const void *, size_t> limits; /* of dynamic memory, by kernel */
@@ -115,6 +119,7 @@ size_t static_shared(const void *kernel) {
     static const std::vector<shared_variable> variables = find_variables();
     shared_use &use = uses[kernel];
     use.used.resize(variables.size());
+    if (use.looks++ >= LOOKS) return use.bytes;
     for (size_t i = 0; i < variables.size(); i++) {
         if (use.used[i] || !written(variables[i])) continue;
         use.used[i] = true;

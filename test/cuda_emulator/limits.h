@@ -26,7 +26,7 @@ int launch_bounds(const void *kernel);
  * its static memory leaves of SHARED_DEFAULT. */
 size_t shared_limit(const void *kernel);
 
-/* Called after a block of the kernel has run: how much static shared memory its blocks have so far
+/* Called after a block of the kernel has run: how much static shared memory its first blocks have
  * been seen to use. Variables count whole, and if something was written to them. */
 size_t static_shared(const void *kernel);
 

@@ -7,6 +7,7 @@ bench=${GPU_BENCH:-build/emulated/gpu_bench}
 folder=$(mktemp -d "${TMPDIR:-/tmp}/gpu failures.XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 failures=0 ran=0
+options=(--tiny 1 --precision bf16 --seconds 0.001)
 
 wrong() {
     echo "FAIL: CUDA_EMULATOR_FAIL=$1: $2"
@@ -21,7 +22,7 @@ for call in cudaMalloc cudaHostAlloc cudaMemGetInfo cudaMemcpyAsync cudaMemsetAs
     for number in 1 25; do
         status=0
         ran=$((ran + 1))
-        CUDA_EMULATOR_FAIL=$call:$number timeout 60 "$bench" --tiny 1 --seconds 0.001 \
+        CUDA_EMULATOR_FAIL=$call:$number timeout 60 "$bench" "${options[@]}" \
             --json "$folder/bench.json" >"$folder/said" 2>&1 || status=$?
         said=$(grep -c "failed: " "$folder/said" || true)
         # Without any call of the number, or with another way to go, nothing is lost.
@@ -38,8 +39,7 @@ for call in cudaMalloc cudaHostAlloc cudaMemGetInfo cudaMemcpyAsync cudaMemsetAs
     done
 done
 # A library that refuses a product is no failure at all: there is another algorithm.
-CUDA_EMULATOR_FAIL=cublasLtMatmul:1 timeout 60 "$bench" --tiny 1 --seconds 0.001 \
-    >"$folder/said" 2>&1 || wrong cublasLtMatmul:1 "no other algorithm was taken"
+CUDA_EMULATOR_FAIL=cublasLtMatmul:1 timeout 60 "$bench" "${options[@]}" >"$folder/said" 2>&1 || wrong cublasLtMatmul:1 "no other algorithm was taken"
 grep -q "it was told to fail" "$folder/said" || wrong cublasLtMatmul:1 "nothing was to fail"
 [ $failures = 0 ] || exit 1
 echo "gpu_bench: $ran calls failed in turn, all as expected"
