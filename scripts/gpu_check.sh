@@ -335,7 +335,8 @@ lab() { # MORE ARGUMENTS OF ./train ...
     local status=0
     rm -rf build/gpu_lab
     TRAIN=$folder/train COMPARE=$folder/compare scripts/compare_precisions.sh fp16.json \
-        --precisions fp32,bf16,fp16,fp8 --out build/gpu_lab -- --device cuda "$@" || [ -s build/gpu_lab/report.json ] || status=1
+        --precisions fp32,bf16,fp16,fp8 --out build/gpu_lab -- --device cuda "$@" ||
+        [ -s build/gpu_lab/report.json ] || status=1
     "$folder/train" --audit --config fp16.json --device cuda "$@" --out build/gpu_lab ||
         status=1
     cp build/gpu_lab/report.json "$out/compare.json" &&

@@ -23,13 +23,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/storage.h"
 
-enum {
-    SIMT_THREADS = 128,
-    ROW_GROUPS = 16,
-    COLUMN_GROUPS = 8,
-    QUAD = 4,
-    SIMT_WIDTH_MAX = 256
-};
+enum { SIMT_THREADS = 128, ROW_GROUPS = 16, COLUMN_GROUPS = 8, QUAD = 4, SIMT_WIDTH_MAX = 256 };
 
 /* A tensor [B, T, stride]. The dtype is known at run time only: it matters where tiles are loaded
  * and stored, for which a branch costs nothing, and any dtypes can meet. */

@@ -20,6 +20,7 @@
  *
  * Where the library declines a whole it is asked again for less. */
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "kernels/cuda/eight_bit.h"
@@ -278,43 +279,6 @@ static struct recipe lay_out(struct backend *be, const struct matmul_args *args,
     return r;
 }
 
-/* Finds the recipe that fuses most. Returns false with be->failure.text set if there is none. */
-static bool find_recipe(struct backend *be, const struct matmul_args *args, struct recipe *r,
-                        bool planning) {
-    struct cuda_products *products = cuda_state(be)->products;
-    bool eight = takes_eight(products, args);
-    unsigned fused = fusible(products, args, eight);
-    for (;;) {
-        *r = lay_out(be, args, fused, eight);
-        size_t left = be->workspace_bytes > r->bytes ? be->workspace_bytes - r->bytes : 0;
-        r->product =
-            product_find(products, &r->key, planning ? (size_t)PRODUCT_WORKSPACE_BYTES : left,
-                         planning && !be->only_sizes);
-        if (r->product || !(fused || eight)) break;
-        if (fused) {
-            fused = less(fused);
-        } else {
-            eight = false;
-            fused = fusible(products, args, eight);
-        }
-    }
-    if (r->product) r->bytes += r->product->workspace_bytes;
-    if (r->product && (planning || r->bytes <= be->workspace_bytes)) return true;
-    if (!be->failure.text[0])
-        snprintf(be->failure.text, sizeof be->failure.text,
-                 "CUDA: a matrix product of %lld x %lld x %lld, %s to %s: %s", (long long)r->key.m,
-                 (long long)r->key.n, (long long)r->key.k, dtype_name(args->a->dtype),
-                 dtype_name((enum dtype)r->key.out),
-                 r->product ? "it was not planned and the workspace is too small"
-                            : cuda_state(be)->products->refusal);
-    return false;
-}
-
-size_t cuda_matmul_scratch(struct backend *be, const struct matmul_args *args) {
-    struct recipe r;
-    return find_recipe(be, args, &r, true) ? r.bytes : 0;
-}
-
 /* ---- running */
 
 static void copy_in(struct backend *be, const struct tensor *copy, const struct tensor *from) {
@@ -370,12 +334,140 @@ static void finish(struct backend *be, const struct matmul_args *args, const str
     }
 }
 
+static void follow(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
+    copy_in(be, &r->a, args->a);
+    copy_in(be, &r->b, args->b);
+    if (r->fused & FUSE_BIAS) copy_in(be, &r->bias, args->bias);
+    if (multiply(be, args, r)) finish(be, args, r);
+}
+
+/* ---- finding */
+
+/* The recipe of such a form; false if the library declines. */
+static bool find_form(struct backend *be, const struct matmul_args *args, struct recipe *r,
+                      unsigned fused, bool eight, bool planning) {
+    *r = lay_out(be, args, fused, eight);
+    size_t left = be->workspace_bytes > r->bytes ? be->workspace_bytes - r->bytes : 0;
+    r->product = product_find(cuda_state(be)->products, &r->key,
+                              planning ? (size_t)PRODUCT_WORKSPACE_BYTES : left,
+                              planning && !be->only_sizes);
+    return r->product != NULL;
+}
+
+/* ---- by the clock: what is fused against what is not */
+
+struct timed_recipe {
+    struct backend *be;
+    const struct matmul_args *args;
+    const struct recipe *r;
+};
+
+static bool run_timed(void *argument) {
+    const struct timed_recipe *timed = (const struct timed_recipe *)argument;
+    follow(timed->be, timed->args, timed->r);
+    return !timed->be->failure.text[0];
+}
+
+static float time_form(struct backend *be, const struct matmul_args *args, unsigned fused,
+                       struct arena arena) {
+    struct recipe r;
+    if (!find_form(be, args, &r, fused, false, true)) return INFINITY;
+    r.bytes += r.product->workspace_bytes;
+    place(be, args, &r, arena_take(&arena, r.bytes));
+    struct timed_recipe timed = {be, args, &r};
+    float time = product_time(cuda_state(be)->products, run_timed, &timed);
+    be->failure.text[0] = 0; /* of the trial alone: there was none before */
+    return time;
+}
+
+/* Tensors like those of args, in other memory. */
+struct twins {
+    struct matmul_args args;
+    struct tensor tensors[7];
+};
+
+static void make_twins(struct twins *twins, const struct matmul_args *args, struct arena *arena) {
+    twins->args = *args;
+    const struct tensor **of[] = {&twins->args.out,  &twins->args.a,       &twins->args.b,
+                                  &twins->args.bias, &twins->args.gelu_in, &twins->args.dgelu_in,
+                                  &twins->args.dbias};
+    for (int i = 0; i < 7; i++) {
+        if (!*of[i]) continue;
+        twins->tensors[i] = **of[i];
+        twins->tensors[i].data = arena_take(arena, tensor_bytes(&twins->tensors[i]));
+        *of[i] = &twins->tensors[i];
+    }
+}
+
+/* Whether the fused form, which is possible, is faster than the next one. Asked once; then it is
+ * declined, or remembered. Without memory to try it on it is kept. */
+static bool keeps_fused(struct backend *be, const struct matmul_args *args,
+                        const struct product_key *key, unsigned fused) {
+    struct cuda_products *products = cuda_state(be)->products;
+    enum { WORKSPACES = 2 * PRODUCT_WORKSPACE_BYTES }; /* the library's, and what forms need */
+    struct twins twins;
+    struct arena arena = {NULL, 0, SIZE_MAX};
+    void *memory = NULL;
+    bool kept = true;
+    if (product_was_compared(products, key)) return true;
+    make_twins(&twins, args, &arena);
+    struct recipe apart = lay_out(be, args, less(fused), false);
+    size_t bytes = arena.used + apart.bytes + WORKSPACES;
+    if (cudaMalloc(&memory, bytes) == cudaSuccess) {
+        arena = (struct arena){(char *)memory, 0, bytes};
+        make_twins(&twins, args, &arena);
+        if (product_fill(products, memory, bytes)) {
+            float together = time_form(be, &twins.args, fused, arena);
+            kept = together <= time_form(be, &twins.args, less(fused), arena);
+        }
+        cudaFree(memory);
+    }
+    cudaGetLastError(); /* too little memory */
+    if (!kept) product_decline(products, key);
+    return kept;
+}
+
+/* Finds the recipe that fuses most, or with autotune is fastest. Returns false with
+ * be->failure.text set if there is none. */
+static bool find_recipe(struct backend *be, const struct matmul_args *args, struct recipe *r,
+                        bool planning) {
+    struct cuda_products *products = cuda_state(be)->products;
+    bool eight = takes_eight(products, args);
+    bool compares = planning && !be->only_sizes && products->autotune && !be->failure.text[0];
+    unsigned fused = fusible(products, args, eight);
+    for (;;) {
+        bool found = find_form(be, args, r, fused, eight, planning);
+        if (found && compares && fused & ~FUSE_BIAS) /* then it may have moved */
+            found = keeps_fused(be, args, &r->key, fused) &&
+                    find_form(be, args, r, fused, eight, planning);
+        if (found || !(fused || eight)) break;
+        if (fused) {
+            fused = less(fused);
+        } else {
+            eight = false;
+            fused = fusible(products, args, eight);
+        }
+    }
+    if (r->product) r->bytes += r->product->workspace_bytes;
+    if (r->product && (planning || r->bytes <= be->workspace_bytes)) return true;
+    if (!be->failure.text[0])
+        snprintf(be->failure.text, sizeof be->failure.text,
+                 "CUDA: a matrix product of %lld x %lld x %lld, %s to %s: %s", (long long)r->key.m,
+                 (long long)r->key.n, (long long)r->key.k, dtype_name(args->a->dtype),
+                 dtype_name((enum dtype)r->key.out),
+                 r->product ? "it was not planned and the workspace is too small"
+                            : cuda_state(be)->products->refusal);
+    return false;
+}
+
+size_t cuda_matmul_scratch(struct backend *be, const struct matmul_args *args) {
+    struct recipe r;
+    return find_recipe(be, args, &r, true) ? r.bytes : 0;
+}
+
 void cuda_matmul(struct backend *be, const struct matmul_args *args) {
     struct recipe r;
     if (!find_recipe(be, args, &r, false)) return;
     place(be, args, &r, backend_workspace(be, r.bytes));
-    copy_in(be, &r.a, args->a);
-    copy_in(be, &r.b, args->b);
-    if (r.fused & FUSE_BIAS) copy_in(be, &r.bias, args->bias);
-    if (multiply(be, args, &r)) finish(be, args, &r);
+    follow(be, args, &r);
 }

@@ -13,8 +13,8 @@ static const size_t PATTERN_BYTES = 1 << 16;
 
 struct trial {
     struct cuda_products *products;
+    const struct cuda_product *product;
     struct product_memory operands;
-    cudaEvent_t event[2];
 };
 
 static size_t place(struct product_memory *operands, const struct product_key *key,
@@ -38,10 +38,11 @@ static size_t place(struct product_memory *operands, const struct product_key *k
  * switches; in every dtype that operands have, and never infinite: 16 bits of 0x3c00 with some of
  * them at random are 2^-7 to 2 in bf16, 1 to 2 in fp16, and the bytes are finite in E4M3 and E5M2.
  */
-static bool fill(const struct cuda_products *products, char *memory, size_t bytes) {
+bool product_fill(const struct cuda_products *products, void *to, size_t bytes) {
     static uint16_t pattern[PATTERN_BYTES / sizeof(uint16_t)];
     for (size_t i = 0; i < PATTERN_BYTES / sizeof *pattern; i++)
         pattern[i] = (uint16_t)(0x3c00 | (random_bits(12, 0, i) & 0x83fb));
+    char *memory = (char *)to;
     size_t first = bytes < PATTERN_BYTES ? bytes : PATTERN_BYTES;
     bool ok = !cudaMemcpyAsync(memory, pattern, first, cudaMemcpyHostToDevice, products->stream);
     for (size_t done = first; done < bytes && ok; done *= 2)
@@ -51,9 +52,10 @@ static bool fill(const struct cuda_products *products, char *memory, size_t byte
 }
 
 /* Whether the algorithm works; notes what was said if not. */
-static bool works(struct trial *trial, const struct cuda_product *product) {
+static bool works(void *argument) {
+    const struct trial *trial = (const struct trial *)argument;
     struct cuda_products *products = trial->products;
-    cublasStatus_t status = product_run(products, product, &trial->operands);
+    cublasStatus_t status = product_run(products, trial->product, &trial->operands);
     cudaError_t error = status ? cudaSuccess : cudaStreamSynchronize(products->stream);
     if (!status && error == cudaSuccess) return true;
     snprintf(products->refusal, sizeof products->refusal,
@@ -67,19 +69,22 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The median of some runs, in milliseconds; infinite if the algorithm fails. */
-static float time_product(struct trial *trial, const struct cuda_product *product) {
-    cudaStream_t stream = trial->products->stream;
-    float times[TIMED_RUNS];
-    for (int run = -WARM_UPS; run < TIMED_RUNS; run++) {
-        if (cudaEventRecord(trial->event[0], stream) || !works(trial, product) ||
-            cudaEventRecord(trial->event[1], stream) || cudaEventSynchronize(trial->event[1]))
-            return INFINITY;
-        if (run >= 0 && cudaEventElapsedTime(&times[run], trial->event[0], trial->event[1]))
-            return INFINITY;
+float product_time(struct cuda_products *products, bool (*run)(void *argument), void *argument) {
+    cudaEvent_t begin = NULL, end = NULL;
+    float times[TIMED_RUNS], median = INFINITY;
+    bool ok = !cudaEventCreate(&begin) && !cudaEventCreate(&end);
+    for (int i = -WARM_UPS; i < TIMED_RUNS && ok; i++) {
+        ok = !cudaEventRecord(begin, products->stream) && run(argument) &&
+             !cudaEventRecord(end, products->stream) && !cudaEventSynchronize(end);
+        if (ok && i >= 0) ok = !cudaEventElapsedTime(&times[i], begin, end);
     }
-    qsort(times, TIMED_RUNS, sizeof *times, by_value);
-    return times[TIMED_RUNS / 2];
+    if (ok) {
+        qsort(times, TIMED_RUNS, sizeof *times, by_value);
+        median = times[TIMED_RUNS / 2];
+    }
+    if (begin) cudaEventDestroy(begin);
+    if (end) cudaEventDestroy(end);
+    return median;
 }
 
 static int choose(struct trial *trial, struct cuda_product *product,
@@ -90,8 +95,8 @@ static int choose(struct trial *trial, struct cuda_product *product,
     for (int i = 0; i < count; i++) {
         product->algorithm = algorithms[i].algo;
         product->workspace_bytes = algorithms[i].workspaceSize;
-        if (!tune && works(trial, product)) return i;
-        float time = tune ? time_product(trial, product) : INFINITY;
+        if (!tune && works(trial)) return i;
+        float time = tune ? product_time(trial->products, works, trial) : INFINITY;
         if (time < least) {
             least = time;
             best = i;
@@ -102,7 +107,7 @@ static int choose(struct trial *trial, struct cuda_product *product,
 
 int product_try(struct cuda_products *products, struct cuda_product *product,
                 const cublasLtMatmulHeuristicResult_t *algorithms, int count) {
-    struct trial trial = {products, {}, {NULL, NULL}};
+    struct trial trial = {products, product, {}};
     size_t workspace_bytes = 0;
     void *memory = NULL;
     int chosen = 0;
@@ -111,19 +116,15 @@ int product_try(struct cuda_products *products, struct cuda_product *product,
             workspace_bytes = algorithms[i].workspaceSize;
     size_t bytes = place(&trial.operands, &product->key, workspace_bytes, NULL);
     cudaError_t error = cudaMalloc(&memory, bytes);
-    if (error == cudaSuccess) error = cudaEventCreate(&trial.event[0]);
-    if (error == cudaSuccess) error = cudaEventCreate(&trial.event[1]);
     if (error != cudaSuccess && error != cudaErrorMemoryAllocation) {
         snprintf(products->refusal, sizeof products->refusal, "it cannot be tried: %s",
                  cudaGetErrorString(error));
         chosen = -1;
     } else if (error == cudaSuccess) {
         place(&trial.operands, &product->key, workspace_bytes, memory);
-        if (fill(products, (char *)memory, bytes))
+        if (product_fill(products, memory, bytes))
             chosen = choose(&trial, product, algorithms, count);
     }
-    for (int i = 0; i < 2; i++)
-        if (trial.event[i]) cudaEventDestroy(trial.event[i]);
     if (memory) cudaFree(memory);
     cudaGetLastError(); /* too little memory: then the library's own first choice */
     return chosen;

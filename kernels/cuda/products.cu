@@ -158,18 +158,24 @@ static int ask(const struct cuda_products *products, const struct cuda_product *
     return kept;
 }
 
+static bool declines(const cublasLtMatmulAlgo_t *algorithm) {
+    static const cublasLtMatmulAlgo_t none = {};
+    return memcmp(algorithm, &none, sizeof none) == 0;
+}
+
 /* Takes what an earlier run chose, if the library still agrees. */
 static bool take_chosen(const struct cuda_products *products, struct cuda_product *product,
                         size_t workspace_bytes) {
     const cublasLtMatmulAlgo_t *chosen = product_chosen(products, &product->key);
     cublasLtMatmulHeuristicResult_t result;
-    if (!chosen ||
+    if (!chosen || declines(chosen) ||
         products->lt.MatmulAlgoCheck(products->handle, product->operation, product->b, product->a,
                                      product->out, product->out, chosen, &result) ||
         result.workspaceSize > workspace_bytes)
         return false;
     product->algorithm = *chosen;
     product->workspace_bytes = result.workspaceSize;
+    product->compared = true;
     return true;
 }
 
@@ -178,6 +184,8 @@ static bool take_algorithm(struct cuda_products *products, struct cuda_product *
     cublasLtMatmulHeuristicResult_t algorithms[TRIED_ALGORITHMS];
     product->tried = try_it;
     if (products->autotune && take_chosen(products, product, workspace_bytes)) return true;
+    const cublasLtMatmulAlgo_t *chosen = product_chosen(products, &product->key);
+    if (products->autotune && chosen && declines(chosen)) return false;
     int count = ask(products, product, workspace_bytes, algorithms, try_it ? TRIED_ALGORITHMS : 1);
     if (count == 0) return false;
     int taken = try_it ? product_try(products, product, algorithms, count) : 0;
@@ -209,12 +217,17 @@ static struct cuda_product *append(struct cuda_products *products) {
     return added;
 }
 
+static struct cuda_product *prepared(struct cuda_products *products,
+                                     const struct product_key *key) {
+    for (int i = 0; i < products->count; i++)
+        if (!memcmp(&products->prepared[i].key, key, sizeof *key)) return &products->prepared[i];
+    return NULL;
+}
+
 const struct cuda_product *product_find(struct cuda_products *products,
                                         const struct product_key *key, size_t workspace_bytes,
                                         bool try_it) {
-    struct cuda_product *product = NULL;
-    for (int i = 0; i < products->count && !product; i++)
-        if (!memcmp(&products->prepared[i].key, key, sizeof *key)) product = &products->prepared[i];
+    struct cuda_product *product = prepared(products, key);
     bool known = product != NULL;
     if (!known) {
         product = append(products);
@@ -228,6 +241,20 @@ const struct cuda_product *product_find(struct cuda_products *products,
             product->possible && take_algorithm(products, product, workspace_bytes, try_it);
     }
     return product->possible && product->workspace_bytes <= workspace_bytes ? product : NULL;
+}
+
+bool product_was_compared(struct cuda_products *products, const struct product_key *key) {
+    struct cuda_product *product = prepared(products, key);
+    bool was = product->compared;
+    product->compared = true;
+    return was;
+}
+
+void product_decline(struct cuda_products *products, const struct product_key *key) {
+    struct cuda_product *product = prepared(products, key);
+    product->possible = false;
+    memset(&product->algorithm, 0, sizeof product->algorithm);
+    product_choose(products, product);
 }
 
 /* ---- running */

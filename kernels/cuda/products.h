@@ -40,6 +40,7 @@ struct cuda_product {
     struct product_key key;
     bool possible; /* the library has an algorithm */
     bool tried;    /* and it works */
+    bool compared; /* with doing less on the way, or an earlier run has chosen it */
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, out; /* b is the library's first operand */
     cublasLtMatmulAlgo_t algorithm;
@@ -104,7 +105,21 @@ enum { TRIED_ALGORITHMS = 8 };
 int product_try(struct cuda_products *products, struct cuda_product *product,
                 const cublasLtMatmulHeuristicResult_t *algorithms, int count);
 
-/* autotune.cu. Notes a choice. Finds one, or NULL. */
+/* The median time of some runs on the products' stream, in milliseconds; infinite if one fails. */
+float product_time(struct cuda_products *products, bool (*run)(void *argument), void *argument);
+
+/* Fills device memory with random numbers that are finite in every dtype of operands. Returns
+ * false if that is not possible. */
+bool product_fill(const struct cuda_products *products, void *memory, size_t bytes);
+
+/* Whether it was compared with doing less on the way; it counts as that from now on. */
+bool product_was_compared(struct cuda_products *products, const struct product_key *key);
+
+/* Declines a product whose parts are faster one by one, in this run and in those that read its
+ * choices: product_find does not find it any more. */
+void product_decline(struct cuda_products *products, const struct product_key *key);
+
+/* autotune.cu. Notes a choice; an algorithm of zeros declines. Finds one, or NULL. */
 void product_choose(struct cuda_products *products, const struct cuda_product *product);
 const cublasLtMatmulAlgo_t *product_chosen(const struct cuda_products *products,
                                            const struct product_key *key);

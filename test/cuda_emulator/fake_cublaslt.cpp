@@ -25,7 +25,7 @@ enum { WORKSPACE_ALIGNMENT = 256, AUX_ALIGNMENT = 16, EIGHT_BIT_UNIT = 16, EIGHT
 const uint64_t MAGIC = 0x66616b656c740001;
 
 fake_cublaslt counts;
-uint32_t refused[8], refusals, slow;
+uint32_t refused[8], refusals, slow, slow_epilogue;
 struct {
     uint32_t epilogue, algorithm;
 } lie;
@@ -340,6 +340,9 @@ void fake_cublaslt_slow(int algorithm) {
     slow = (uint32_t)algorithm;
 }
 
+void fake_cublaslt_slow_epilogue(int epilogue) {
+    slow_epilogue = (uint32_t)epilogue;
+}
 void fake_cublaslt_lie(int epilogue, int algorithm) {
     lie.epilogue = (uint32_t)epilogue;
     lie.algorithm = (uint32_t)algorithm;
@@ -470,7 +473,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
     counts.algorithm = (int)chosen.variant;
     counts.a_type = p.a.type, counts.b_type = p.b.type;
     counts.fast = p.op->fast, counts.scaled = p.op->scale_a && p.op->scale_b;
-    if (chosen.variant == slow) emu::time_passes(3000);
+    if (chosen.variant == slow || p.op->epilogue == slow_epilogue) emu::time_passes(3000);
     return CUBLAS_STATUS_SUCCESS;
 }
 }

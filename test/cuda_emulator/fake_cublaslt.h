@@ -53,6 +53,9 @@ void fake_cublaslt_lie(int epilogue, int algorithm);
 /* From now on this algorithm takes a few milliseconds more; 0: none does. */
 void fake_cublaslt_slow(int algorithm);
 
+/* So do all products with this epilogue; 0: none. */
+void fake_cublaslt_slow_epilogue(int epilogue);
+
 #ifdef __cplusplus
 }
 #endif

@@ -237,6 +237,48 @@ Test(products, a_resumed_run_takes_the_same_algorithms) {
     close_bench(&bench);
 }
 
+/* ---- fused or not */
+
+static struct tensor lower(struct bench *bench, int64_t rows, int64_t columns) {
+    struct tensor tensor = make_tensor(bench, rows, columns); /* large enough */
+    tensor.dtype = DTYPE_BF16;
+    return tensor;
+}
+
+/* The epilogue of a product with a GELU, in a run that reads and writes its choices while products
+ * with the epilogue `slow` are. */
+static int epilogue_with(int slow, const char *choices) {
+    struct backend_options options = tuned(choices);
+    struct error message;
+    struct bench bench;
+    fake_cublaslt_slow_epilogue(slow);
+    open_bench(&bench, &options);
+    struct tensor of[] = {lower(&bench, M, N), lower(&bench, M, N), lower(&bench, M, K),
+                          lower(&bench, K, N)};
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass == 0) backend_plan_begin(&bench.be);
+        OP(&bench.be, matmul, .out = &of[0], .gelu_in = &of[1], .a = &of[2], .b = &of[3]);
+        if (pass == 0) cr_assert_eq(backend_plan_end(&bench.be, &message), 0, "%s", message.text);
+    }
+    cr_assert_str_empty(bench.be.failure.text);
+    int epilogue = fake_cublaslt_counts()->epilogue;
+    cr_assert_eq(backend_write_choices(&bench.be, choices, &message), 0, "%s", message.text);
+    for (int i = 0; i < 4; i++) backend_release(&bench.be, of[i].data);
+    close_bench(&bench);
+    return epilogue;
+}
+
+Test(products, autotune_fuses_what_is_faster_so) {
+    const char *one = in_folder("one.txt"), *other = in_folder("other.txt");
+    cr_expect_eq(epilogue_with(FAKE_GELU_AUX, one), FAKE_DEFAULT);
+    cr_expect_eq(epilogue_with(FAKE_DEFAULT, other), FAKE_GELU_AUX);
+    /* A resumed run does as it did, whatever is faster by now. */
+    for (int i = 0; i < 2; i++) {
+        cr_expect_eq(epilogue_with(FAKE_DEFAULT, one), FAKE_DEFAULT);
+        cr_expect_eq(epilogue_with(FAKE_GELU_AUX, other), FAKE_GELU_AUX);
+    }
+}
+
 /* Reads a file, changes it by `edit`, writes it back. */
 static void edit_file(const char *path, const char *from, const char *to) {
     char text[4096], changed[4096];
