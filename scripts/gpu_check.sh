@@ -13,7 +13,8 @@ On a machine with an NVIDIA GPU, nvcc, gcc and make: builds for this GPU, checks
 picture of it, runs the tests of all operations and of whole trainings on it, compares the
 precisions on the built-in text and audits them, runs compute-sanitizer on small shapes, and then
 measures GPT-2 124M, every operation and the ceilings, beside PyTorch if python3 has it, and bf16
-and fp8 at GPT-2 XL's 1.5B where there is memory. Ends with one table, and FOLDER/gpu_check.json (build/gpu_check by default).
+and fp8 at GPT-2 XL's 1.5B where there is memory. Ends with one table, and FOLDER/gpu_check.json
+(build/gpu_check by default).
 
   --quick      no compute-sanitizer, no PyTorch, shorter measurements
   --no-torch   no PyTorch
@@ -162,8 +163,8 @@ elif [ -z "$gpu" ] || [ -z "$arch" ]; then
 gpu_check: no GPU here: nvidia-smi finds none (nvidia-smi -L says why, if it is installed).
 With one it would: build for it with nvcc; compare the emulator with it; run the tests of all
 operations and of whole trainings on it; run compute-sanitizer; measure GPT-2 124M in fp32, tf32,
-fp16, bf16 and fp8, each operation, attention, and PyTorch on the same model; and write one table and
-one JSON file. Without one: `make test` runs the same kernels on the emulator, and
+fp16, bf16 and fp8, each operation, attention, and PyTorch on the same model; and write one table
+and one JSON file. Without one: `make test` runs the same kernels on the emulator, and
 `scripts/gpu_check.sh --emulated` rehearses this script.
 TEXT
     exit 1

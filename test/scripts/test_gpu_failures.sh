@@ -39,7 +39,8 @@ for call in cudaMalloc cudaHostAlloc cudaMemGetInfo cudaMemcpyAsync cudaMemsetAs
     done
 done
 # A library that refuses a product is no failure at all: there is another algorithm.
-CUDA_EMULATOR_FAIL=cublasLtMatmul:1 timeout 60 "$bench" "${options[@]}" >"$folder/said" 2>&1 || wrong cublasLtMatmul:1 "no other algorithm was taken"
+CUDA_EMULATOR_FAIL=cublasLtMatmul:1 timeout 60 "$bench" "${options[@]}" >"$folder/said" 2>&1 ||
+    wrong cublasLtMatmul:1 "no other algorithm was taken"
 grep -q "it was told to fail" "$folder/said" || wrong cublasLtMatmul:1 "nothing was to fail"
 [ $failures = 0 ] || exit 1
 echo "gpu_bench: $ran calls failed in turn, all as expected"
