@@ -321,7 +321,8 @@ test-device: $(OUT)/device_tests $(if $(EMULATED),$(OUT)/test_emulator) \
 # Races between the threads of a block, between blocks, and between streams that nothing orders,
 # seen by ThreadSanitizer.
 test-races:
-	$(MAKE) BUILD=emulated-thread test-device
+	$(MAKE) BUILD=emulated-thread test-device build/emulated-thread/train
+	TRAIN=build/emulated-thread/train test/scripts/test_races.sh
 
 # The CPU's tests under each set of instructions that this processor has.
 test-isa: $(OUT)/tests $(PROGRAMS)

@@ -78,11 +78,10 @@ static std::map<const void *, size_t> limits; /* of dynamic memory, by kernel */
 static std::map<const void *, shared_use> &uses = *new std::map<const void *, shared_use>;
 
 static std::vector<char> read_program() {
-    std::vector<char> bytes;
+    std::vector<char> bytes, part(1 << 16); /* not on the stack, which is the host's */
     FILE *file = fopen("/proc/self/exe", "rb");
-    char part[1 << 16];
-    for (size_t n; file && (n = fread(part, 1, sizeof part, file)) > 0;)
-        bytes.insert(bytes.end(), part, part + n);
+    for (size_t n; file && (n = fread(part.data(), 1, part.size(), file)) > 0;)
+        bytes.insert(bytes.end(), part.data(), part.data() + n);
     if (file) fclose(file);
     return bytes;
 }

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Whole trainings on the emulated GPU under ThreadSanitizer, to which streams are threads: batches,
+# results, moments that pass through, samples and validation all have a stream or an event of their
+# own. Uses $TRAIN, of BUILD=emulated-thread.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+train=${TRAIN:-build/emulated-thread/train}
+folder=$(mktemp -d "${TMPDIR:-/tmp}/races.XXXXXX")
+trap 'rm -rf "$folder"' EXIT
+failures=0 ran=0
+
+cat >"$folder/small.json" <<'END'
+{"model": {"n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": 32}, "data": {"seq_len": 32},
+ "train": {"steps": 4, "micro_batch_size": 2, "grad_accum_steps": 3},
+ "optimizer": {"warmup_steps": 1}, "eval": {"every": 2, "batches": 2},
+ "sample": {"every": 2, "tokens": 5}}
+END
+
+# Trains with these settings; a race ends ./train with a status that is not 0.
+trains() {
+    local settings=() setting
+    for setting in "$@"; do settings+=(--set "$setting"); done
+    ran=$((ran + 1))
+    OMP_NUM_THREADS=1 "$train" --config "$folder/small.json" --device cuda \
+        --set run_dir="$folder" --set name="run-$ran" "${settings[@]}" >"$folder/said" 2>&1 ||
+        echo "status $?" >>"$folder/said"
+    if grep -qE '^status|WARNING: ThreadSanitizer' "$folder/said"; then
+        echo "FAIL: $*"
+        grep -A 12 -m 2 'WARNING: ThreadSanitizer' "$folder/said" || tail -n 5 "$folder/said"
+        failures=$((failures + 1))
+    fi
+}
+trains precision=fp32
+trains precision=bf16
+trains precision=fp16
+trains precision=bf16 offload.optimizer=true
+trains precision=bf16 weights.copy=cast train.recompute=layer gradients.dtype=lower
+trains precision=fp8 fp8.recipe=delayed
+trains precision=fp8 fp8.recipe=row train.recompute=gelu
+trains precision=bf16 model.norm=rmsnorm model.mlp=swiglu model.positions=rope model.n_kv_head=1
+[ $failures = 0 ] || exit 1
+echo "test_races.sh: $ran trainings: no races"
