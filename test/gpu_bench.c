@@ -365,6 +365,7 @@ int main(int argc, char **argv) {
     bench_training(&bench);
     if (!bench.steps_only) {
         bench_attention(&bench);
+        bench_fusions(&bench);
         bench_kernels(&bench);
     }
     if (bench.json) {

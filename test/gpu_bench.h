@@ -51,3 +51,4 @@ bool bench_open(struct bench *bench, struct backend *be, bool tf32);
 void bench_ceilings(struct bench *bench);
 void bench_kernels(struct bench *bench);
 void bench_attention(struct bench *bench);
+void bench_fusions(struct bench *bench);

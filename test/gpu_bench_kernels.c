@@ -73,6 +73,53 @@ void bench_ceilings(struct bench *bench) {
     fflush(stdout);
 }
 
+/* ---- products with something on their way, and with a pass of its own for it. Products of the
+ * MLP: its first one with GELU, the gradient of its input, the gradient of its second weight. */
+
+static void gelu_body(const struct subject *s) {
+    OP(s->be, matmul, .out = &s->t[0], .gelu_in = &s->t[1], .a = &s->t[2], .b = &s->t[3],
+       .bias = &s->t[4]);
+}
+
+static void dgelu_body(const struct subject *s) {
+    OP(s->be, matmul, .out = &s->t[0], .dgelu_in = &s->t[1], .a = &s->t[2], .b = &s->t[3]);
+}
+
+static double time_fusion(struct bench *bench, struct backend *be, const char *name,
+                          void (*body)(const struct subject *s), bool fused) {
+    struct subject s = {bench, be, body, .block_count = 0};
+    int64_t N = bench->batch * bench->seq, C = bench->width;
+    make(&s, 0, DTYPE_BF16, N, 4 * C, 0.5);
+    make(&s, 1, DTYPE_BF16, N, 4 * C, 0.5);
+    make(&s, 2, DTYPE_BF16, N, C, 0.5);
+    make(&s, 3, DTYPE_BF16, C, 4 * C, 0.5);
+    make(&s, 4, DTYPE_BF16, 4 * C, 0, 0.5);
+    gpu_fuse(be, fused);
+    return measure(&s, name);
+}
+
+void bench_fusions(struct bench *bench) {
+    static const struct {
+        const char *name;
+        void (*body)(const struct subject *s);
+    } fusions[] = {{"gelu", gelu_body}, {"dgelu", dgelu_body}};
+    struct backend be;
+    if (!bench_open(bench, &be, false)) return;
+    printf("Products of the MLP in bf16 %15s %12s\n", "fused", "apart");
+    bench_json_begin(bench, "fusions");
+    for (int i = 0; i < 2; i++) {
+        double fused = time_fusion(bench, &be, fusions[i].name, fusions[i].body, true);
+        double apart = time_fusion(bench, &be, fusions[i].name, fusions[i].body, false);
+        printf("  with %-20s %12.1f us %9.1f us\n", fusions[i].name, fused * 1e6, apart * 1e6);
+        bench_json_line(bench, "{\"fusion\": \"%s\", \"fused_us\": %.2f, \"apart_us\": %.2f}",
+                        fusions[i].name, fused * 1e6, apart * 1e6);
+    }
+    bench_json_end(bench);
+    gpu_clock_close();
+    backend_close(&be);
+    fflush(stdout);
+}
+
 /* ---- what memory bounds */
 
 static void layernorm_forward_body(const struct subject *s) {

@@ -1,4 +1,5 @@
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/products.h"
 #include "test/gpu_clock.h"
 
 static cudaEvent_t events[GPU_MARKS]; /* one benchmark at a time; made when first used */
@@ -44,4 +45,8 @@ void gpu_clock_close(void) {
 
 void gpu_forget_error(void) {
     cudaGetLastError();
+}
+
+void gpu_fuse(struct backend *be, bool on) {
+    cuda_state(be)->products->fuses = on;
 }

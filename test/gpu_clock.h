@@ -28,6 +28,9 @@ void gpu_column_sums(struct backend *be, const struct tensor *dbias, const struc
 
 void gpu_clock_close(void);
 
+/* Whether products from now on do on their way what the library can; as the GPU has it at first. */
+void gpu_fuse(struct backend *be, bool on);
+
 /* After a failure: the runtime's last error is none of what comes next. */
 void gpu_forget_error(void);
 
