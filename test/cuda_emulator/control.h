@@ -4,7 +4,8 @@
  * CUDA_EMULATOR_DEVICES=4 in the environment puts four devices into the machine, of which
  * CUDA_VISIBLE_DEVICES="2,3" shows some; by default there is one. CUDA_EMULATOR_FAIL=cudaMalloc:3
  * lets the third call of cudaMalloc fail; so can other calls that take resources or start work,
- * kernels ("launch") and those of cublasLt. */
+ * kernels ("launch") and those of cublasLt. CUDA_EMULATOR_SM=75 makes it a GPU of that compute
+ * capability; CUBLASLT_REFUSE=EPILOGUE and CUBLASLT_LIE=EPILOGUE are as in fake_cublaslt.h. */
 #ifndef TEST_CUDA_EMULATOR_CONTROL_H
 #define TEST_CUDA_EMULATOR_CONTROL_H
 

@@ -10,7 +10,13 @@ namespace emu {
 
 cudaError_t last_error;
 static bool quiet;
-static int device_set, sm = 90;
+static int device_set;
+
+static int first_capability() {
+    const char *asked = getenv("CUDA_EMULATOR_SM");
+    return asked ? atoi(asked) : 90;
+}
+static int sm = first_capability();
 
 cudaError_t runtime_error(cudaError_t error, const char *what) {
     if (!quiet) fprintf(stderr, "cuda_emulator: %s\n", what);

@@ -8,6 +8,7 @@
 #include "test/cuda_emulator/fake_product.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 using namespace fake;
@@ -25,10 +26,16 @@ enum { WORKSPACE_ALIGNMENT = 256, AUX_ALIGNMENT = 16, EIGHT_BIT_UNIT = 16, EIGHT
 const uint64_t MAGIC = 0x66616b656c740001;
 
 fake_cublaslt counts;
-uint32_t refused[8], refusals, slow, slow_epilogue;
+/* An epilogue that the environment names, see control.h; 0: none. */
+uint32_t asked(const char *variable) {
+    const char *value = getenv(variable);
+    return value ? (uint32_t)atoi(value) : 0;
+}
+
+uint32_t refused[8] = {asked("CUBLASLT_REFUSE")}, refusals = refused[0] != 0, slow, slow_epilogue;
 struct {
     uint32_t epilogue, algorithm;
-} lie;
+} lie = {asked("CUBLASLT_LIE"), 0};
 
 cublasStatus_t reject(cublasStatus_t status, const char *why) {
     fprintf(stderr, "fake cublasLt: %s\n", why);

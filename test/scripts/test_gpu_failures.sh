@@ -42,5 +42,22 @@ done
 CUDA_EMULATOR_FAIL=cublasLtMatmul:1 timeout 60 "$bench" "${options[@]}" >"$folder/said" 2>&1 ||
     wrong cublasLtMatmul:1 "no other algorithm was taken"
 grep -q "it was told to fail" "$folder/said" || wrong cublasLtMatmul:1 "nothing was to fail"
+
+# Other GPUs and libraries: what is left out there, and that the rest is measured.
+measures() { # WHAT SAID ENVIRONMENT ...: SAID is in the output; every operation is measured
+    local what=$1 said=$2 status=0
+    shift 2
+    ran=$((ran + 1))
+    env "$@" timeout 60 "$bench" --tiny 1 --seconds 0.001 >"$folder/said" 2>&1 || status=$?
+    if [ "$status" -gt 1 ] || ! grep -qE -- "$said" "$folder/said" ||
+        ! grep -q "^  clear  *[0-9]" "$folder/said"; then
+        wrong "$*" "$what: status $status, or it does not say: $said"
+    fi
+}
+measures "a card without bf16" "bf16.*failed: .*bf16" CUDA_EMULATOR_SM=75
+measures "one without 8 bits" "Without 8-bit tensor cores" CUDA_EMULATOR_SM=80
+measures "a library without GELU" "^  bf16 .*tokens/s" CUBLASLT_REFUSE=164
+measures "one that lies about GELU" "what its heuristics have offered" CUBLASLT_LIE=164
+measures "and about its gradient" "what its heuristics have offered" CUBLASLT_LIE=192
 [ $failures = 0 ] || exit 1
-echo "gpu_bench: $ran calls failed in turn, all as expected"
+echo "gpu_bench: $ran runs amid failures, all as expected"
