@@ -51,17 +51,26 @@ bool product_fill(const struct cuda_products *products, void *to, size_t bytes) 
     return ok;
 }
 
-/* Whether the algorithm works; notes what was said if not. */
-static bool works(void *argument) {
+static void note(struct cuda_products *products, const char *said) {
+    snprintf(products->refusal, sizeof products->refusal,
+             "cuBLASLt offers an algorithm and then fails: %s", said);
+}
+
+/* Whether the library takes it; notes what it said if not. */
+static bool queues(void *argument) {
     const struct trial *trial = (const struct trial *)argument;
     struct cuda_products *products = trial->products;
     cublasStatus_t status = product_run(products, trial->product, &trial->operands);
-    cudaError_t error = status ? cudaSuccess : cudaStreamSynchronize(products->stream);
-    if (!status && error == cudaSuccess) return true;
-    snprintf(products->refusal, sizeof products->refusal,
-             "cuBLASLt offers an algorithm and then fails: %s",
-             status ? products->lt.GetStatusString(status) : cudaGetErrorString(error));
-    return false;
+    if (status) note(products, products->lt.GetStatusString(status));
+    return !status;
+}
+
+/* Whether it comes to its end, too. */
+static bool works(struct trial *trial) {
+    if (!queues(trial)) return false;
+    cudaError_t error = cudaStreamSynchronize(trial->products->stream);
+    if (error != cudaSuccess) note(trial->products, cudaGetErrorString(error));
+    return error == cudaSuccess;
 }
 
 static int by_value(const void *a, const void *b) {
@@ -95,8 +104,9 @@ static int choose(struct trial *trial, struct cuda_product *product,
     for (int i = 0; i < count; i++) {
         product->algorithm = algorithms[i].algo;
         product->workspace_bytes = algorithms[i].workspaceSize;
-        if (!tune && works(trial)) return i;
-        float time = tune ? product_time(trial->products, works, trial) : INFINITY;
+        if (!works(trial)) continue;
+        if (!tune) return i;
+        float time = product_time(trial->products, queues, trial);
         if (time < least) {
             least = time;
             best = i;
