@@ -73,8 +73,8 @@ void bench_ceilings(struct bench *bench) {
     fflush(stdout);
 }
 
-/* ---- products with something on their way, and with a pass of its own for it. Products of the
- * MLP: its first one with GELU, the gradient of its input, the gradient of its second weight. */
+/* ---- the MLP's products with GELU, or its gradient, on their way, and with a pass of its own for
+ * it */
 
 static void gelu_body(const struct subject *s) {
     OP(s->be, matmul, .out = &s->t[0], .gelu_in = &s->t[1], .a = &s->t[2], .b = &s->t[3],

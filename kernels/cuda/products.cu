@@ -165,11 +165,9 @@ static bool declines(const cublasLtMatmulAlgo_t *algorithm) {
 
 /* Takes what an earlier run chose, if the library still agrees. */
 static bool take_chosen(const struct cuda_products *products, struct cuda_product *product,
-                        size_t workspace_bytes) {
-    const cublasLtMatmulAlgo_t *chosen = product_chosen(products, &product->key);
+                        const cublasLtMatmulAlgo_t *chosen, size_t workspace_bytes) {
     cublasLtMatmulHeuristicResult_t result;
-    if (!chosen || declines(chosen) ||
-        products->lt.MatmulAlgoCheck(products->handle, product->operation, product->b, product->a,
+    if (products->lt.MatmulAlgoCheck(products->handle, product->operation, product->b, product->a,
                                      product->out, product->out, chosen, &result) ||
         result.workspaceSize > workspace_bytes)
         return false;
@@ -183,9 +181,10 @@ static bool take_algorithm(struct cuda_products *products, struct cuda_product *
                            size_t workspace_bytes, bool try_it) {
     cublasLtMatmulHeuristicResult_t algorithms[TRIED_ALGORITHMS];
     product->tried = try_it;
-    if (products->autotune && take_chosen(products, product, workspace_bytes)) return true;
-    const cublasLtMatmulAlgo_t *chosen = product_chosen(products, &product->key);
-    if (products->autotune && chosen && declines(chosen)) return false;
+    const cublasLtMatmulAlgo_t *chosen =
+        products->autotune ? product_chosen(products, &product->key) : NULL;
+    if (chosen && declines(chosen)) return false;
+    if (chosen && take_chosen(products, product, chosen, workspace_bytes)) return true;
     int count = ask(products, product, workspace_bytes, algorithms, try_it ? TRIED_ALGORITHMS : 1);
     if (count == 0) return false;
     int taken = try_it ? product_try(products, product, algorithms, count) : 0;

@@ -66,16 +66,15 @@ void touched(const void *p, size_t bytes, bool written) {
  * allocated elsewhere, where AddressSanitizer guards its ends. */
 
 #ifdef EMU_TSAN
-#define OF_A_BLOCK __attribute__((section("emu_block")))
 static struct {
     uint64_t barriers[BARRIERS][2], lanes[MAX_THREADS / LANES][16][2];
     char dynamic[SHARED_OPT_IN + 2 * SHARED_ALIGNMENT];
-} own OF_A_BLOCK;
+} own __attribute__((section("emu_block")));
 
 static void renew(void *p, size_t bytes) {
     static bool begun;
     uintptr_t first = (uintptr_t)p / 8 * 8, end = ((uintptr_t)p + bytes + 7) / 8 * 8;
-    if (!begun) { /* all of the program's data; what is not renewed is not looked at */
+    if (!begun) { /* from one section to the other: ThreadSanitizer knows a single range */
         uintptr_t a = (uintptr_t)__start_emu_shared / 8 * 8, b = (uintptr_t)&own / 8 * 8;
         uintptr_t a_end = (uintptr_t)__stop_emu_shared + 8, b_end = b + sizeof own;
         uintptr_t low = a && a < b ? a : b, high = a_end > b_end ? a_end : b_end;

@@ -26,6 +26,7 @@ enum { WORKSPACE_ALIGNMENT = 256, AUX_ALIGNMENT = 16, EIGHT_BIT_UNIT = 16, EIGHT
 const uint64_t MAGIC = 0x66616b656c740001;
 
 fake_cublaslt counts;
+
 /* An epilogue that the environment names, see control.h; 0: none. */
 uint32_t asked(const char *variable) {
     const char *value = getenv(variable);

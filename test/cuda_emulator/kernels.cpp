@@ -40,8 +40,10 @@ static const instruction NOTHING = 0xd503201f;
 static int find_bounds(const void *kernel) {
     const instruction *entry = (const instruction *)kernel, *begin = NULL;
     for (const uintptr_t *at = __start___patchable_function_entries;
-         at < __stop___patchable_function_entries; at++)
-        if (*at<(uintptr_t)entry && * at>(uintptr_t) begin) begin = (const instruction *)*at;
+         at < __stop___patchable_function_entries; at++) {
+        const instruction *place = (const instruction *)*at;
+        if (place < entry && place > begin) begin = place;
+    }
     if (!begin || entry - begin > MAX_THREADS) return MAX_THREADS;
     for (const instruction *p = begin; p < entry; p++)
         if (*p != NOTHING) return MAX_THREADS; /* they stand in front of another kernel */
