@@ -28,9 +28,10 @@
     S(layernorm_backward)           \
     S(matmul)                       \
     X(gelu_forward)                 \
-    X(gelu_backward)                \
+    S(gelu_backward)                \
     X(swiglu_forward)               \
     X(swiglu_backward)              \
+    S(column_sums)                  \
     X(qk_norm_forward)              \
     S(qk_norm_backward)             \
     X(rope)                         \
@@ -102,16 +103,18 @@ struct layernorm_forward_args {
 /* din = dresidual + (gradient of the layer norm for dout); din_lower is the same, rounded to the
  * dtype that the next matrix product reads. din may be dresidual itself. */
 struct layernorm_backward_args {
-    const struct tensor *din;       /* [N, C] */
-    const struct tensor *din_lower; /* optional [N, C] */
-    const struct tensor *dweight;   /* += [C] */
-    const struct tensor *dbias;     /* optional += [C]; given exactly when mean is */
-    const struct tensor *dout;      /* [N, C] */
-    const struct tensor *in;        /* [N, C], what was normalized */
-    const float *mean, *rstd;       /* [N]; mean optional */
-    const struct tensor *weight;    /* [C] fp32 */
-    const struct tensor *dresidual; /* optional [N, C] */
-    struct magnitude *magnitude;    /* optional, of din_lower, or without that of din */
+    const struct tensor *din;         /* [N, C] */
+    const struct tensor *din_lower;   /* optional [N, C] */
+    const struct tensor *dweight;     /* += [C] */
+    const struct tensor *dbias;       /* optional += [C]; given exactly when mean is */
+    const struct tensor *dout;        /* [N, C] */
+    const struct tensor *in;          /* [N, C], what was normalized */
+    const float *mean, *rstd;         /* [N]; mean optional */
+    const struct tensor *weight;      /* [C] fp32 */
+    const struct tensor *dresidual;   /* optional [N, C] */
+    struct magnitude *magnitude;      /* optional, of din_lower, or without that of din */
+    const struct tensor *column_sums; /* optional += [C], of the same as stored: the gradient of the
+                                       * bias of what was added to the residual */
 };
 
 /* out = A B + bias with fp32 accumulation, where A is a or its transpose, B likewise; then at most
@@ -127,14 +130,13 @@ struct matmul_args {
                                     * or after it is rounded; after, with 8-bit operands */
     const struct tensor *dgelu_in; /* optional [M, N], read: out = A B, which may be rounded to out
                                     * first, * gelu'(it) */
-    const struct tensor *dbias;    /* optional += [N], the column sums of B as stored in b; or [M],
-                                    * those of the transposed A as stored in a, if sums_of_a;
-                                    * none of 8-bit operands */
-    const float *a_scales;         /* given exactly with 8-bit operands: [1]; [M] if by_vector */
-    const float *b_scales;         /* the same: [1]; [N] if by_vector */
-    struct magnitude *magnitude;   /* optional, of out, of 8-bit operands with gelu_in or dgelu_in
-                                    * only */
-    bool transpose_a, transpose_b, accumulate, sums_of_a;
+    const struct tensor *column_sums; /* optional += [N], of out as stored, with dgelu_in only: the
+                                       * gradient of the bias before the gelu */
+    const float *a_scales;            /* given exactly with 8-bit operands: [1]; [M] if by_vector */
+    const float *b_scales;            /* the same: [1]; [N] if by_vector */
+    struct magnitude *magnitude; /* optional, of out, of 8-bit operands with gelu_in or dgelu_in
+                                  * only */
+    bool transpose_a, transpose_b, accumulate;
     bool scales_by_vector;
     bool fast_accumulation; /* of 8-bit operands on tensor cores: sums of fewer bits, sooner */
 };
@@ -159,7 +161,8 @@ struct gelu_backward_args {
     const struct tensor *din; /* dout * gelu'(in); may be dout itself */
     const struct tensor *dout;
     const struct tensor *in;
-    struct magnitude *magnitude; /* optional, of din */
+    struct magnitude *magnitude;      /* optional, of din */
+    const struct tensor *column_sums; /* optional += [C], of din [N, C] as stored */
 };
 
 /* out = silu(gate) * up, silu(x) = x / (1 + exp(-x)): a gated linear unit. A row of gate_up is gate
@@ -175,6 +178,12 @@ struct swiglu_backward_args {
     const struct tensor *dout;     /* [N, I] */
     const struct tensor *gate_up;  /* [N, 2 I] */
     struct magnitude *magnitude;   /* optional, of dgate_up */
+};
+
+/* The gradient of a bias, where nobody sums it up on the way. */
+struct column_sums_args {
+    const struct tensor *sums; /* += [C] */
+    const struct tensor *in;   /* [N, C] */
 };
 
 /* Rotates the first `heads` groups of D columns of each row, in place: of row i, at position
@@ -245,13 +254,14 @@ struct attention_decode_args {
 /* The gradients of a key and a value are the sums over the query heads that read them, added in a
  * fixed order. */
 struct attention_backward_args {
-    const struct tensor *dqkv; /* [B, T, (H + 2 H_kv) D] */
-    const struct tensor *dout; /* [B, T, H D] */
-    const struct tensor *qkv;  /* [B, T, (H + 2 H_kv) D] */
-    const struct tensor *out;  /* [B, T, H D], of the forward pass */
-    const float *lse;          /* [B, H, T] */
-    int heads;                 /* H */
-    int kv_heads;              /* H_kv */
+    const struct tensor *dqkv;        /* [B, T, (H + 2 H_kv) D] */
+    const struct tensor *dout;        /* [B, T, H D] */
+    const struct tensor *qkv;         /* [B, T, (H + 2 H_kv) D] */
+    const struct tensor *out;         /* [B, T, H D], of the forward pass */
+    const float *lse;                 /* [B, H, T] */
+    const struct tensor *column_sums; /* optional += [(H + 2 H_kv) D], of dqkv as stored */
+    int heads;                        /* H */
+    int kv_heads;                     /* H_kv */
 };
 
 /* losses[i] = -log softmax(logits[i, 0..vocab_size-1])[targets[i]]. With a loss_scale, logits
@@ -299,7 +309,6 @@ struct quantize_args {
     struct magnitude *magnitude;    /* optional, of in, QUANTIZE_WHOLE only: read if found, else
                                      * joined; it goes to record then */
     struct quantize_record *record; /* optional, of in: added to */
-    const struct tensor *dbias;     /* optional += [C], the column sums of in, as matmul's dbias */
     enum quantize_by by;
     bool power_of_two;
     bool found; /* magnitude is known: in is not looked through */

@@ -215,7 +215,7 @@ static void round_into(const struct quantization *q, const struct operand *out,
        .in = operand->in, .amax = q->amax ? q->amax + place : NULL,
        .magnitude = q->magnitudes ? q->magnitudes + place : NULL,
        .found = q->magnitudes && (operand->again || writer_looks(q, operand->kind, operand->site)),
-       .record = records && !operand->again ? records + place : NULL, .dbias = operand->dbias,
+       .record = records && !operand->again ? records + place : NULL,
        .by = quantization_by_vector(q) ? by : QUANTIZE_WHOLE, .power_of_two = q->power_of_two);
 }
 

@@ -68,9 +68,8 @@ struct quantized_operand {
     enum autocast_site site;
     int64_t layer;
     const struct tensor *in;
-    enum quantized_over over;   /* not both in the recipe "row" */
-    const struct tensor *dbias; /* optional += [C], its column sums */
-    bool again;                 /* it was looked at before: no record is made */
+    enum quantized_over over; /* not both in the recipe "row" */
+    bool again;               /* it was looked at before: no record is made */
 };
 
 /* Reads the recipe; nothing is rounded unless the precision says so. keeps: the linear layers whose

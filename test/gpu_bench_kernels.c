@@ -236,7 +236,7 @@ static void clear_body(const struct subject *s) {
 }
 
 static void column_sums_body(const struct subject *s) {
-    if (s->be->op == s->be->run) gpu_column_sums(s->be, &s->t[0], &s->t[1], s->scratch);
+    OP(s->be, column_sums, .sums = &s->t[0], .in = &s->t[1]);
 }
 
 /* Makes what the operation works on; returns the bytes that it must move. N rows of C, P
@@ -388,7 +388,6 @@ static double make_clear(struct subject *s, int64_t N, int64_t C) {
 static double make_column_sums(struct subject *s, int64_t N, int64_t C) {
     make(s, 0, DTYPE_F32, 3 * C, 0, 0);
     make(s, 1, DTYPE_BF16, N, 3 * C, 1);
-    s->scratch = take(s, gpu_column_sums_bytes(s->be, &s->t[1]));
     return (double)(N * 3 * C) * 2;
 }
 

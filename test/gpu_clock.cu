@@ -26,16 +26,6 @@ void gpu_copy(struct backend *be, void *to, const void *from, size_t bytes) {
                 "copying within the GPU");
 }
 
-size_t gpu_column_sums_bytes(const struct backend *be, const struct tensor *b) {
-    return cuda_column_sums_bytes(be, b);
-}
-
-void gpu_column_sums(struct backend *be, const struct tensor *dbias, const struct tensor *b,
-                     void *scratch) {
-    cuda_column_sums(be, dbias, b, scratch);
-    cuda_launched(be, "column sums");
-}
-
 void gpu_clock_close(void) {
     for (int mark = 0; mark < GPU_MARKS; mark++) {
         if (events[mark]) cudaEventDestroy(events[mark]);

@@ -21,11 +21,6 @@ double gpu_seconds(struct backend *be, int from, int to);
 /* The vendor's copy within device memory: the ceiling for what moves bytes. */
 void gpu_copy(struct backend *be, void *to, const void *from, size_t bytes);
 
-/* dbias += column sums of b, as matmul's dbias does it; scratch holds gpu_column_sums_bytes. */
-size_t gpu_column_sums_bytes(const struct backend *be, const struct tensor *b);
-void gpu_column_sums(struct backend *be, const struct tensor *dbias, const struct tensor *b,
-                     void *scratch);
-
 void gpu_clock_close(void);
 
 /* Whether products from now on do on their way what the library can; as the GPU has it at first. */

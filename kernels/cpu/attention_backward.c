@@ -306,4 +306,5 @@ void cpu_attention_backward(struct backend *be, const struct attention_backward_
             key_block_store(&sizes, sums, &head, task % sizes.blocks);
         }
     }
+    if (args->column_sums) cpu_sum_columns(args->column_sums, args->dqkv);
 }

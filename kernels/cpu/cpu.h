@@ -51,5 +51,5 @@ struct product_shape;
 void cpu_plain_product(const struct product_shape *shape, float *out, const float *a,
                        const float *b, const float *bias);
 
-/* += column sums of b over its rows (bias gradient); b [rows, N], dbias [N]. */
-void cpu_column_sums(const struct tensor *dbias, const struct tensor *b);
+/* sums [N] += those of the columns of in [rows, N]. */
+void cpu_sum_columns(const struct tensor *sums, const struct tensor *in);

@@ -30,19 +30,29 @@ void cpu_add_partials(const struct tensor *out, const float *partials, int64_t b
     }
 }
 
-void cpu_column_sums(const struct tensor *dbias, const struct tensor *b) {
+void cpu_sum_columns(const struct tensor *sums, const struct tensor *in) {
     enum { COLUMNS = 64 }; /* a fixed share, so that the sums do not depend on the threads */
-    int64_t rows = tensor_rows(b), columns = tensor_columns(b);
+    int64_t rows = tensor_rows(in), columns = tensor_columns(in);
 #pragma omp parallel for schedule(static)
     for (int64_t block = 0; block < blocks_of(columns, COLUMNS); block++) {
         float sum[COLUMNS] = {0}, buffer[COLUMNS];
         int64_t c = block * COLUMNS, n = block_length(c, columns, COLUMNS);
         for (int64_t row = 0; row < rows; row++) {
-            const float *x = dtype_widen(buffer, b->data, b->dtype, row * columns + c, n);
+            const float *x = dtype_widen(buffer, in->data, in->dtype, row * columns + c, n);
             for (int64_t i = 0; i < n; i++) sum[i] += x[i];
         }
-        cpu_accumulate(dbias, c, sum, n);
+        cpu_accumulate(sums, c, sum, n);
     }
+}
+
+void cpu_column_sums(struct backend *be, const struct column_sums_args *args) {
+    (void)be;
+    cpu_sum_columns(args->sums, args->in);
+}
+
+size_t cpu_column_sums_scratch(struct backend *be, const struct column_sums_args *args) {
+    (void)be, (void)args;
+    return 0;
 }
 
 void cpu_cast(struct backend *be, const struct cast_args *args) {

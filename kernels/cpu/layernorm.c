@@ -156,4 +156,6 @@ void cpu_layernorm_backward(struct backend *be, const struct layernorm_backward_
     }
     cpu_add_partials(args->dweight, partials, blocks, 2 * columns);
     if (args->dbias) cpu_add_partials(args->dbias, partials + columns, blocks, 2 * columns);
+    if (args->column_sums)
+        cpu_sum_columns(args->column_sums, args->din_lower ? args->din_lower : args->din);
 }

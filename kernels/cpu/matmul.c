@@ -10,7 +10,6 @@
 static struct cpu_product *find_direct(struct backend *be, const struct matmul_args *args,
                                        bool planning) {
     assert(dtype_is_8_bit(args->a->dtype) == dtype_is_8_bit(args->b->dtype));
-    assert(!(matmul_scales(args) && args->dbias));
     if (args->a->dtype != args->b->dtype || matmul_scales(args)) return NULL;
     return cpu_products_find(be->state, product_shape_of(args), planning);
 }
@@ -28,6 +27,7 @@ static bool multiply(struct backend *be, const struct matmul_args *args) {
 }
 
 void cpu_matmul(struct backend *be, const struct matmul_args *args) {
+    assert(!args->column_sums || args->dgelu_in);
     assert(!args->magnitude || (matmul_scales(args) && (args->gelu_in || args->dgelu_in)));
     if (!multiply(be, args)) {
         struct product_shape shape = product_shape_of(args);
@@ -40,9 +40,9 @@ void cpu_matmul(struct backend *be, const struct matmul_args *args) {
         cpu_gelu_forward(
             be, &(const struct gelu_forward_args){args->out, args->gelu_in, args->magnitude});
     if (args->dgelu_in)
-        cpu_gelu_backward(be, &(const struct gelu_backward_args){args->out, args->out,
-                                                                 args->dgelu_in, args->magnitude});
-    if (args->dbias) cpu_column_sums(args->dbias, args->sums_of_a ? args->a : args->b);
+        cpu_gelu_backward(be,
+                          &(const struct gelu_backward_args){args->out, args->out, args->dgelu_in,
+                                                             args->magnitude, args->column_sums});
 }
 
 size_t cpu_matmul_scratch(struct backend *be, const struct matmul_args *args) {

@@ -169,7 +169,6 @@ void cpu_quantize(struct backend *be, const struct quantize_args *args) {
     else if (args->by == QUANTIZE_ROWS) by_rows(args, &all);
     else by_columns(args, &all);
     if (args->record) note(args->record, &all);
-    if (args->dbias) cpu_column_sums(args->dbias, args->in);
 }
 
 size_t cpu_quantize_scratch(struct backend *be, const struct quantize_args *args) {

@@ -50,14 +50,23 @@ void cuda_attention_forward(struct backend *be, const struct attention_forward_a
 size_t cuda_attention_backward_scratch(struct backend *be,
                                        const struct attention_backward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
+    struct column_sums_args sums = {args->column_sums, args->dqkv};
     if (refused(be, &shape)) return 0;
-    return backward_on_tensor_cores(be, args, &shape) ? attention_mma_backward_bytes(&shape)
-                                                      : attention_simt_backward_bytes(&shape);
+    if (backward_on_tensor_cores(be, args, &shape))
+        return attention_mma_backward_bytes(args, &shape);
+    size_t bytes = attention_simt_backward_bytes(&shape);
+    size_t further = args->column_sums ? cuda_column_sums_scratch(be, &sums) : 0;
+    return bytes > further ? bytes : further;
 }
 
 void cuda_attention_backward(struct backend *be, const struct attention_backward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     if (refused(be, &shape)) return;
-    if (backward_on_tensor_cores(be, args, &shape)) attention_mma_backward(be, args, &shape);
-    else attention_simt_backward(be, args, &shape);
+    if (backward_on_tensor_cores(be, args, &shape)) {
+        attention_mma_backward(be, args, &shape);
+        return;
+    }
+    attention_simt_backward(be, args, &shape);
+    struct column_sums_args sums = {args->column_sums, args->dqkv};
+    if (args->column_sums) cuda_column_sums(be, &sums);
 }

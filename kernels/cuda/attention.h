@@ -34,7 +34,8 @@ void attention_mma_forward(struct backend *be, const struct attention_forward_ar
                            const struct attention_shape *shape);
 void attention_mma_backward(struct backend *be, const struct attention_backward_args *args,
                             const struct attention_shape *shape);
-size_t attention_mma_backward_bytes(const struct attention_shape *shape);
+size_t attention_mma_backward_bytes(const struct attention_backward_args *args,
+                                    const struct attention_shape *shape);
 
 void attention_simt_forward(struct backend *be, const struct attention_forward_args *args,
                             const struct attention_shape *shape);

@@ -26,6 +26,7 @@
  * Scores are computed with the held rows down, so that P and dS leave the accumulators as the A
  * fragments of the next product and never touch shared memory. */
 #include "kernels/cuda/attention_mma_backward.h"
+#include "kernels/cuda/partials.h"
 
 /* The values of the block's queries, to memory and to `values` in shared memory. Each warp its own
  * rows, for which it has dout in the tile. */
@@ -133,8 +134,8 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
         }
     }
     __syncthreads();
-    store_sums<T, D>(b.dqkv + query_place<T, D>(b, of, first), b.stride, valid, stages, dq,
-                     b.scale);
+    store_sums<T, D>(b.dqkv + query_place<T, D>(b, of, first), b.stride, valid, stages, dq, b.scale,
+                     sums_place<T, D>(b, of, of.head * D));
 }
 
 /* Queries and dout, with the values of the queries. */
@@ -252,18 +253,38 @@ static __global__ void __launch_bounds__(backward_tiles<D>::THREADS, backward_ti
     of = again(kept);
     first = of.tile * HELD_ROWS;
     T *dk_rows = b.dqkv + key_place<T, D>(b, of, first);
-    store_sums<T, D>(dk_rows, b.stride, b.sequence - first, stages, dk, b.scale);
+    float *sums = sums_place<T, D>(b, of, b.out_stride + of.head * D);
+    store_sums<T, D>(dk_rows, b.stride, b.sequence - first, stages, dk, b.scale, sums);
     store_sums<T, D>(dk_rows + b.kv_heads * D, b.stride, b.sequence - first, stages + tiles::STAGE,
-                     dv, 1.0f);
+                     dv, 1.0f, sums ? sums + b.kv_heads * D : NULL);
 }
 
 static int held_tiles(const struct attention_shape *shape) {
     return (int)blocks_of(shape->sequence, HELD_ROWS);
 }
 
-size_t attention_mma_backward_bytes(const struct attention_shape *shape) {
-    return (size_t)(shape->batch * shape->heads * held_tiles(shape) * HELD_ROWS) *
-           sizeof(query_values);
+/* Groups of rows that a warp has. */
+static int64_t row_groups(const struct attention_shape *shape) {
+    int rows = shape->width == 64 ? (int)backward_tiles<64>::ROWS : (int)backward_tiles<128>::ROWS;
+    return shape->batch * held_tiles(shape) * (HELD_ROWS / rows);
+}
+
+/* The workspace; memory: where it is, or NULL. Returns its bytes. */
+template <typename T>
+static size_t lay_out(struct backward<T> *b, const struct attention_backward_args *args,
+                      const struct attention_shape *shape, void *memory) {
+    struct arena arena = {(char *)memory, 0, SIZE_MAX};
+    int64_t rows = shape->batch * shape->heads * held_tiles(shape) * HELD_ROWS;
+    int64_t sums = args->column_sums ? row_groups(shape) * tensor_columns(args->dqkv) : 0;
+    b->values = (query_values *)arena_take(&arena, (size_t)rows * sizeof(query_values));
+    b->sums = sums ? (float *)arena_take(&arena, (size_t)sums * sizeof(float)) : NULL;
+    return arena.used;
+}
+
+size_t attention_mma_backward_bytes(const struct attention_backward_args *args,
+                                    const struct attention_shape *shape) {
+    struct backward<__half> b;
+    return lay_out(&b, args, shape, NULL);
 }
 
 template <typename T, int D>
@@ -275,7 +296,7 @@ static void launch(struct backend *be, const struct attention_backward_args *arg
     b.qkv = (const T *)args->qkv->data;
     b.out = (const T *)args->out->data;
     b.lse = args->lse;
-    b.values = (query_values *)backend_workspace(be, attention_mma_backward_bytes(shape));
+    lay_out(&b, args, shape, backend_workspace(be, attention_mma_backward_bytes(args, shape)));
     b.sequence = (int)shape->sequence;
     b.heads = (int)shape->heads;
     b.kv_heads = (int)shape->kv_heads;
@@ -301,6 +322,10 @@ static void launch(struct backend *be, const struct attention_backward_args *arg
         return;
     LAUNCH((query_gradients_kernel<T, D>), query_blocks, threads, bytes, stream, b);
     LAUNCH((key_gradients_kernel<T, D>), key_blocks, threads, bytes, stream, b);
+    if (b.sums) {
+        struct sums sums = sums_of(args->column_sums);
+        add_partials(be, &sums, b.sums, row_groups(shape));
+    }
     cuda_launched(be, what);
 }
 

@@ -30,6 +30,7 @@ template <typename T> struct backward {
     const T *dout, *qkv, *out;
     const float *lse;
     query_values *values; /* [B, H, tiles * HELD_ROWS] */
+    float *sums;          /* optional [B, tiles, warps, stride]: of each warp's rows of dqkv */
     int sequence, heads, kv_heads, batch, tiles;
     int group, kv_group;    /* of attention_work, for heads of queries and of keys */
     int stride, out_stride; /* between rows of qkv and dqkv, of out and dout */
@@ -146,11 +147,35 @@ static __device__ __forceinline__ void mask(float s[][2][4], int ahead) {
     }
 }
 
+/* Where a warp's part of the column sums of dqkv goes, from a head's first column on; NULL: they
+ * are not wanted. */
+template <typename T, int D>
+static __device__ __forceinline__ float *sums_place(const struct backward<T> &b, struct held of,
+                                                    int64_t column) {
+    const int warps = backward_tiles<D>::THREADS / WARP;
+    if (!b.sums) return NULL;
+    int64_t group = (int64_t)(of.batch * b.tiles + of.tile) * warps + thread_index_again() / WARP;
+    return b.sums + group * b.stride + column;
+}
+
+/* The sums over the warp's rows, of which a lane has added up some, of chunks of PACK columns. */
+template <int CHUNKS>
+static __device__ __forceinline__ void store_column_sums(float *to, float own[PACK]) {
+    int lane = thread_index_again() % WARP;
+#pragma unroll
+    for (int i = 0; i < PACK; i++)
+        for (int other = CHUNKS; other < WARP; other *= 2)
+            own[i] += __shfl_xor_sync(0xffffffffu, own[i], other);
+    if (lane < CHUNKS) store_pack(to + lane * PACK, own);
+}
+
 /* Rounds the warp's sums times factor and stores them: through shared memory (its own rows of
- * `staging`), because an accumulator is 8 bytes of a row, and a sector of memory has 32. */
+ * `staging`), because an accumulator is 8 bytes of a row, and a sector of memory has 32. What is
+ * stored is summed up on the way, down the columns, for column_sums. */
 template <typename T, int D>
 static __device__ __forceinline__ void store_sums(T *to, int64_t stride, int valid, T *staging,
-                                                  const float sum[][D / 8][4], float factor) {
+                                                  const float sum[][D / 8][4], float factor,
+                                                  float *column_sums) {
     const int rows = backward_tiles<D>::ROWS, chunks = D / PACK;
     int thread = thread_index_again(), lane = thread % WARP, first = thread / WARP * rows;
     staging += first * D;
@@ -163,13 +188,19 @@ static __device__ __forceinline__ void store_sums(T *to, int64_t stride, int val
         *(uint32_t *)at = bits;
     }
     __syncwarp();
+    float own[PACK] = {};
 #pragma unroll
     for (int i = 0; i < rows * chunks; i += WARP) {
         int row = (i + lane) / chunks, chunk = (i + lane) % chunks;
-        if (first + row < valid)
-            *(uint4 *)(to + (first + row) * stride + chunk * PACK) =
-                *(const uint4 *)(staging + tile_offset<D>(row, chunk));
+        const T *from = staging + tile_offset<D>(row, chunk);
+        if (first + row >= valid) continue;
+        *(uint4 *)(to + (first + row) * stride + chunk * PACK) = *(const uint4 *)from;
+        if (!column_sums) continue;
+        float values[PACK];
+        load_pack(values, from);
+        for (int j = 0; j < PACK; j++) own[j] += values[j];
     }
+    if (column_sums) store_column_sums<chunks>(column_sums, own);
 }
 
 /* What is needed once a streamed tile is kept in shared memory and read anew each time: registers

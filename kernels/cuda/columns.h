@@ -60,6 +60,15 @@ static __device__ __forceinline__ void store_array(const struct array &to, int64
     });
 }
 
+/* sums += values as they are stored. */
+static __device__ __forceinline__ void add_as_stored(float *sums, const struct array &stored,
+                                                     const float *values, int count) {
+    STORAGE_SWITCH(stored.dtype, T, {
+        for (int i = 0; i < PACK; i++)
+            if (i < count) sums[i] += rounded<T>(values[i]);
+    });
+}
+
 /* += values, rounded once. */
 static __device__ __forceinline__ void add_to_array(const struct array &to, int64_t at,
                                                     const float *values, int count) {

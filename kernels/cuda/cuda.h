@@ -20,8 +20,7 @@ struct cuda_state {
     cudaEvent_t changed[BACKEND_SLOTS]; /* compute is done with it */
     cudaEvent_t stored[BACKEND_SLOTS];  /* and it is back on the host */
     int major, minor;                   /* compute capability */
-    int multiprocessors;
-    size_t shared_bytes; /* of shared memory that a block can have */
+    size_t shared_bytes;                /* of shared memory that a block can have */
     size_t free_at_open; /* bytes of device memory that were free before the first allocation */
     size_t peak_bytes;   /* most that has been taken of it */
     struct cuda_products *products;
@@ -62,11 +61,10 @@ OPERATIONS_BY_SCRATCH(X, S)
 /* How many gradients of this dtype one of gradient_squares covers. */
 int64_t cuda_square_share(enum dtype dtype);
 
-/* += column sums of b [rows, N] over its rows, dbias [N]; the workspace from `scratch` on holds
- * cuda_column_sums_bytes. */
-size_t cuda_column_sums_bytes(const struct backend *be, const struct tensor *b);
-void cuda_column_sums(struct backend *be, const struct tensor *dbias, const struct tensor *b,
-                      void *scratch);
+/* The same with scratch of cuda_column_sums_scratch and cuda_gelu_backward_scratch bytes from
+ * whoever has some. */
+void cuda_sum_columns(struct backend *be, const struct column_sums_args *args, void *scratch);
+void cuda_gelu_derivative(struct backend *be, const struct gelu_backward_args *args, void *scratch);
 
 /* Matrix products: cuBLASLt and its prepared plans. NULL with a message on failure. */
 struct cuda_products *cuda_products_open(const struct cuda_state *cuda,

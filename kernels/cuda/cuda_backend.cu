@@ -247,7 +247,6 @@ static int find_device(struct backend *be, int gpu, struct error *error) {
     }
     cuda->major = properties.major;
     cuda->minor = properties.minor;
-    cuda->multiprocessors = properties.multiProcessorCount;
     cuda->shared_bytes = properties.sharedMemPerBlockOptin;
     be->device.chunk_bytes = properties.totalGlobalMem / 128;
     if (be->device.chunk_bytes > CHUNK_BYTES_MAX) be->device.chunk_bytes = CHUNK_BYTES_MAX;

@@ -1,6 +1,7 @@
 /* The gradients of layer norm. With d = dout * weight and h = (in - mean) * rstd, the gradient of a
  * row is rstd * (d - mean(d) - h * mean(d * h)); those of weight and bias are the column sums of
- * dout * h and dout.
+ * dout * h and dout. The column sums of the result are wanted too: as the gradient of the bias of
+ * what was added to the residual stream before.
  *
  * Bytes per element: what the dtypes say, each tensor once; for bf16 branches on an fp32 stream
  * 2 + 4 + 4 read, 4 + 2 written. The limit is memory bandwidth.
@@ -24,8 +25,9 @@ enum {
 
 struct backward {
     struct array din, din_lower, dout, in, dresidual;
-    float *partials; /* [groups, sums, C]: dweight, dbias of each group of rows */
-    int sums;        /* 2, or 1 without dbias */
+    float *partials;  /* [groups, sums, C]: dweight and others of each group of rows */
+    struct sums sums; /* dweight, dbias and column_sums, the last two if they are wanted */
+    int dbias, own;   /* which of the sums is dbias, and which that of the result; 0: none */
     const float *mean, *rstd, *weight;
     struct magnitude *magnitude; /* optional */
     float per_column;            /* 1 / C */
@@ -96,7 +98,8 @@ static __device__ __forceinline__ void read_rows(struct rows *x, const struct ba
 template <typename Stream>
 static __device__ __forceinline__ void
 write_rows(struct seen *seen, struct rows *x, const float mean_d[ROWS], const float mean_dh[ROWS],
-           const struct backward &a, int64_t at, int rows) {
+           float own[PACK], const struct backward &a, int64_t at, int rows) {
+    const struct array &below = a.din_lower.data ? a.din_lower : a.din;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         if (r >= rows) continue;
@@ -109,7 +112,8 @@ write_rows(struct seen *seen, struct rows *x, const float mean_d[ROWS], const fl
         if (a.din_lower.data)
             STORAGE_SWITCH(a.din_lower.dtype, Lower,
                            store_pack((Lower *)a.din_lower.data + at + r * a.columns, din));
-        if (a.magnitude) look_at_array(seen, a.din_lower.data ? a.din_lower : a.din, din, PACK);
+        if (a.magnitude) look_at_array(seen, below, din, PACK);
+        if (a.own) add_as_stored(own, below, din, PACK);
     }
 }
 
@@ -120,8 +124,8 @@ static __global__ void __launch_bounds__(THREADS_MAX) backward_kernel(struct bac
     int64_t first = group * a.group_rows;
     int64_t last = first + a.group_rows < a.rows ? first + a.group_rows : a.rows;
     bool inside = column < a.columns;
-    struct seen own = {0, 0};
-    float weight[PACK] = {0}, dweight[PACK] = {0}, dbias[PACK] = {0};
+    struct seen seen = {0, 0};
+    float weight[PACK] = {0}, dweight[PACK] = {0}, dbias[PACK] = {0}, own[PACK] = {0};
     if (inside) load_pack(weight, a.weight + column);
     for (int64_t row = first; row < last; row += ROWS) {
         int rows = last - row < ROWS ? (int)(last - row) : (int)ROWS;
@@ -139,13 +143,14 @@ static __global__ void __launch_bounds__(THREADS_MAX) backward_kernel(struct bac
         }
         row_means(mean_d, mean_dh, part[(row - first) / ROWS % 2], a.per_column_d, a.per_column);
         if (inside)
-            write_rows<Stream>(&own, &x, mean_d, mean_dh, a, row * a.columns + column, rows);
+            write_rows<Stream>(&seen, &x, mean_d, mean_dh, own, a, row * a.columns + column, rows);
     }
-    if (a.magnitude) join_magnitude(a.magnitude, own);
+    if (a.magnitude) join_magnitude(a.magnitude, seen);
     if (!inside) return;
-    float *partial = a.partials + group * a.sums * a.columns + column;
+    float *partial = a.partials + group * a.sums.count * a.columns + column;
     store_pack(partial, dweight);
-    if (a.sums == 2) store_pack(partial + a.columns, dbias);
+    if (a.dbias) store_pack(partial + a.dbias * a.columns, dbias);
+    if (a.own) store_pack(partial + a.own * a.columns, own);
 }
 
 /* ---- the general kernel */
@@ -160,8 +165,10 @@ static __device__ __forceinline__ void general_read(float *dout, float *h, const
 }
 
 static __device__ __forceinline__ void general_row(struct seen *seen, const struct backward &a,
-                                                   int64_t row, float *dweight, float *dbias) {
+                                                   int64_t row, float *dweight) {
     const int64_t columns = a.columns, step = GENERAL_THREADS * PACK;
+    const struct array &below = a.din_lower.data ? a.din_lower : a.din;
+    float *dbias = dweight + a.dbias * columns, *own = dweight + a.own * columns;
     float dout[PACK], h[PACK], din[PACK], more[PACK] = {0}, sum_d = 0, sum_dh = 0;
     for (int64_t c = threadIdx.x * PACK; c < columns; c += step) {
         int count = columns_from(c, columns);
@@ -169,7 +176,7 @@ static __device__ __forceinline__ void general_row(struct seen *seen, const stru
         for (int i = 0; i < PACK; i++) {
             if (i >= count) continue;
             dweight[c + i] += dout[i] * h[i];
-            if (a.sums == 2) dbias[c + i] += dout[i];
+            if (a.dbias) dbias[c + i] += dout[i];
             sum_d += dout[i] * a.weight[c + i];
             sum_dh += dout[i] * a.weight[c + i] * h[i];
         }
@@ -186,7 +193,8 @@ static __device__ __forceinline__ void general_row(struct seen *seen, const stru
         }
         store_array(a.din, row * columns + c, din, count);
         if (a.din_lower.data) store_array(a.din_lower, row * columns + c, din, count);
-        if (a.magnitude) look_at_array(seen, a.din_lower.data ? a.din_lower : a.din, din, count);
+        if (a.magnitude) look_at_array(seen, below, din, count);
+        if (a.own) add_as_stored(own + c, below, din, count);
     }
 }
 
@@ -194,15 +202,13 @@ static __global__ void __launch_bounds__(GENERAL_THREADS)
     general_backward_kernel(struct backward a) {
     int64_t group = blockIdx.x, first = group * a.group_rows;
     int64_t last = first + a.group_rows < a.rows ? first + a.group_rows : a.rows;
-    float *dweight = a.partials + group * a.sums * a.columns, *dbias = dweight + a.columns;
+    float *partial = a.partials + group * a.sums.count * a.columns;
     for (int64_t c = threadIdx.x * PACK; c < a.columns; c += GENERAL_THREADS * PACK)
-        for (int i = 0; i < columns_from(c, a.columns); i++) {
-            dweight[c + i] = 0;
-            if (a.sums == 2) dbias[c + i] = 0;
-        }
-    struct seen own = {0, 0};
-    for (int64_t row = first; row < last; row++) general_row(&own, a, row, dweight, dbias);
-    if (a.magnitude) join_magnitude(a.magnitude, own);
+        for (int i = 0; i < columns_from(c, a.columns); i++)
+            for (int sum = 0; sum < a.sums.count; sum++) partial[sum * a.columns + c + i] = 0;
+    struct seen seen = {0, 0};
+    for (int64_t row = first; row < last; row++) general_row(&seen, a, row, partial);
+    if (a.magnitude) join_magnitude(a.magnitude, seen);
 }
 
 /* ---- on the host */
@@ -221,20 +227,22 @@ static void launch_backward(struct backend *be, const struct backward *a, bool f
 size_t cuda_layernorm_backward_scratch(struct backend *be,
                                        const struct layernorm_backward_args *args) {
     (void)be;
-    int64_t sums = args->dbias ? 2 : 1;
+    int64_t sums = 1 + (args->dbias != NULL) + (args->column_sums != NULL);
     int64_t floats = groups_of(tensor_rows(args->din)) * sums * tensor_columns(args->din);
     return (size_t)floats * sizeof(float);
 }
 
 void cuda_layernorm_backward(struct backend *be, const struct layernorm_backward_args *args) {
-    const struct backward a = {
+    struct backward a = {
         .din = array_of(args->din),
         .din_lower = array_of(args->din_lower),
         .dout = array_of(args->dout),
         .in = array_of(args->in),
         .dresidual = array_of(args->dresidual),
         .partials = (float *)backend_workspace(be, cuda_layernorm_backward_scratch(be, args)),
-        .sums = args->dbias ? 2 : 1,
+        .sums = sums_of(args->dweight),
+        .dbias = args->dbias ? 1 : 0,
+        .own = args->column_sums ? 1 + (args->dbias != NULL) : 0,
         .mean = args->mean,
         .rstd = args->rstd,
         .weight = (const float *)args->weight->data,
@@ -246,12 +254,14 @@ void cuda_layernorm_backward(struct backend *be, const struct layernorm_backward
         .group_rows = rows_per_group(tensor_rows(args->din)),
     };
     assert(args->weight->dtype == DTYPE_F32 && !args->mean == !args->dbias);
+    sums_add(&a.sums, args->dbias);
+    sums_add(&a.sums, args->column_sums);
     if (a.rows == 0) return;
     bool packed = a.din.packed && a.din_lower.packed && a.dout.packed && a.in.packed &&
                   a.dresidual.packed && rows_are_packed(args->weight);
     bool stream =
         a.din.dtype == a.in.dtype && (!args->dresidual || a.dresidual.dtype == a.in.dtype);
     launch_backward(be, &a, packed && stream && a.columns <= (int64_t)THREADS_MAX * PACK);
-    add_partials(be, args->dweight, args->dbias, a.partials, groups_of(a.rows));
+    add_partials(be, &a.sums, a.partials, groups_of(a.rows));
     cuda_launched(be, "layernorm_backward");
 }

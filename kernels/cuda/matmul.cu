@@ -15,8 +15,8 @@
  *     bias of a wider dtype     the product goes to fp32 in the workspace; store_kernel adds the
  *     than out, fp32 to 16 bit  bias and rounds, once
  *     gelu                      from gelu_in, after the product
- *     gelu'                     in place, on the product rounded to out
- *     column sums               cuda_column_sums
+ *     gelu'                     in place, on the product rounded to out, with its column sums
+ *     column sums               in a pass of their own, where the library does gelu'
  *
  * Where the library declines a whole it is asked again for less. */
 #include <assert.h>
@@ -28,7 +28,7 @@
 #include "kernels/cuda/products.h"
 #include "kernels/cuda/storage.h"
 
-enum { STORE_THREADS = 256, TILE = 128 /* of the library's, about */ };
+enum { STORE_THREADS = 256 };
 
 /* Of operands of 8 bits, where the library has not multiplied by them; a is NULL: of none. */
 struct scales {
@@ -97,7 +97,7 @@ static void store(struct backend *be, const struct tensor *out, const float *pro
 
 /* ---- recipes */
 
-enum { FUSE_BIAS = 1, FUSE_GELU = 2, FUSE_DGELU = 4, FUSE_DBIAS = 8 };
+enum { FUSE_BIAS = 1, FUSE_GELU = 2, FUSE_DGELU = 4 };
 
 struct recipe {
     unsigned fused;
@@ -107,7 +107,7 @@ struct recipe {
     struct tensor a, b, bias; /* as the library reads them: args' own, or copies in the workspace */
     struct tensor result;     /* what the library stores to: args' own, or fp32 in the workspace */
     bool elsewhere;           /* the latter */
-    void *sums;               /* of columns, or scratch for them */
+    void *sums;               /* scratch for column sums */
     void *scratch;            /* the library's */
     size_t bytes;             /* of workspace */
 };
@@ -115,11 +115,6 @@ struct recipe {
 /* What holds A B + bias: gelu_in if there is one. */
 static const struct tensor *sum_of(const struct matmul_args *args) {
     return args->gelu_in ? args->gelu_in : args->out;
-}
-
-/* The operand whose columns are summed. */
-static const struct tensor *summed(const struct matmul_args *args) {
-    return args->sums_of_a ? args->a : args->b;
 }
 
 static bool is_multiple(int64_t size) {
@@ -151,18 +146,6 @@ static bool is_direct(const struct matmul_args *args, bool eight) {
     return eight || to == DTYPE_F32 || to == read_as(args, args->a, eight);
 }
 
-/* Whether column sums should be an epilogue. The library overwrites, and rounds to the dtype of
- * out: only fp32 sums can be added later. And it will not split k then, which costs more than a
- * pass over b unless out alone has tiles for many waves: with one and a bit, half the GPU idles. */
-enum { WAVES = 8 };
-
-static bool sums_come_along(const struct cuda_products *products, const struct matmul_args *args) {
-    int64_t tiles =
-        blocks_of(tensor_rows(args->out), TILE) * blocks_of(tensor_columns(args->out), TILE);
-    return products->fuses && !args->sums_of_a && args->out->dtype == DTYPE_F32 &&
-           tiles >= WAVES * (int64_t)products->multiprocessors;
-}
-
 /* What the library may be asked to do on the way. With operands of 8 bits that is to add a bias of
  * the output's 16 bits: to fp32 it adds one in bf16 only, and for GELU it wants an output of 8
  * bits. */
@@ -179,8 +162,6 @@ static unsigned fusible(const struct cuda_products *products, const struct matmu
     if (args->bias && (args->bias->dtype == to || to == DTYPE_F32)) fused |= FUSE_BIAS;
     if (args->gelu_in && gelu && (fused || !args->bias)) fused |= FUSE_GELU;
     if (args->dgelu_in && gelu && !args->bias) fused |= FUSE_DGELU;
-    if (args->dbias && sums_come_along(products, args) && !args->bias && !fused)
-        fused |= FUSE_DBIAS;
     return fused;
 }
 
@@ -193,7 +174,6 @@ static unsigned less(unsigned fused) {
 static int32_t epilogue_of(unsigned fused) {
     if (fused & FUSE_GELU) return fused & FUSE_BIAS ? EPILOGUE_GELU_BIAS : EPILOGUE_GELU;
     if (fused & FUSE_DGELU) return EPILOGUE_DGELU;
-    if (fused & FUSE_DBIAS) return EPILOGUE_COLUMN_SUMS;
     return fused & FUSE_BIAS ? EPILOGUE_BIAS : EPILOGUE_NONE;
 }
 
@@ -203,8 +183,8 @@ static void check(const struct matmul_args *args, const struct product_key *key)
     assert(tensor_rows(args->out) == key->m && tensor_columns(args->out) == key->n);
     assert(!(args->accumulate && (args->gelu_in || args->dgelu_in)));
     assert(!args->magnitude || (both && (args->gelu_in || args->dgelu_in)));
-    assert(!(args->gelu_in && args->dgelu_in) && !(args->dbias && args->transpose_b));
-    assert(matmul_scales(args) == both && !(args->dbias && both));
+    assert(!(args->gelu_in && args->dgelu_in) && matmul_scales(args) == both);
+    assert(!args->column_sums || args->dgelu_in);
     assert(!(args->a->dtype == DTYPE_E5M2 && args->b->dtype == DTYPE_E5M2));
 }
 
@@ -241,6 +221,20 @@ static struct tensor operand_place(struct arena *arena, const struct tensor *ten
     return arena_tensor(arena, dtype, tensor_columns(tensor), tensor_rows(tensor));
 }
 
+static struct gelu_backward_args gelu_backward_of(const struct matmul_args *args) {
+    struct gelu_backward_args gelu = {args->out, args->out, args->dgelu_in, args->magnitude,
+                                      args->column_sums};
+    return gelu;
+}
+
+/* Of scratch for column sums: they come along with gelu', or are a pass of their own. */
+static size_t sums_bytes(struct backend *be, const struct matmul_args *args, unsigned fused) {
+    struct gelu_backward_args gelu = gelu_backward_of(args);
+    struct column_sums_args sums = {args->column_sums, args->out};
+    return fused & FUSE_DGELU ? cuda_column_sums_scratch(be, &sums)
+                              : cuda_gelu_backward_scratch(be, &gelu);
+}
+
 /* What is kept where in memory; without it, only the dtypes and bytes are right. */
 static void place(struct backend *be, const struct matmul_args *args, struct recipe *r,
                   void *memory) {
@@ -258,9 +252,7 @@ static void place(struct backend *be, const struct matmul_args *args, struct rec
         r->result.data = arena_take(&arena, tensor_bytes(&r->result));
     }
     if (r->fused & FUSE_BIAS) r->bias = copy_place(&arena, args->bias, sum->dtype);
-    if (r->fused & FUSE_DBIAS)
-        r->sums = arena_take(&arena, tensor_count(args->dbias) * sizeof(float));
-    else if (args->dbias) r->sums = arena_take(&arena, cuda_column_sums_bytes(be, summed(args)));
+    if (args->column_sums) r->sums = arena_take(&arena, sums_bytes(be, args, r->fused));
     r->scratch = arena.base ? arena.base + arena.used : NULL;
     if (!memory) r->bytes = arena.used;
 }
@@ -291,13 +283,12 @@ static void copy_in(struct backend *be, const struct tensor *copy, const struct 
 
 static bool multiply(struct backend *be, const struct matmul_args *args, const struct recipe *r) {
     const struct cuda_products *products = cuda_state(be)->products;
-    void *vector = r->fused & FUSE_BIAS ? r->bias.data : r->sums;
     const struct tensor *aux = args->gelu_in ? args->gelu_in : args->dgelu_in;
     struct product_memory memory = {};
     memory.out = r->result.data;
     memory.a = r->a.data, memory.b = r->b.data;
     memory.a_scale = args->a_scales, memory.b_scale = args->b_scales;
-    memory.vector = vector, memory.aux = aux ? aux->data : NULL;
+    memory.vector = r->bias.data, memory.aux = aux ? aux->data : NULL;
     memory.workspace = r->scratch;
     cublasStatus_t status = product_run(products, r->product, &memory);
     if (status && !be->failure.text[0])
@@ -325,12 +316,11 @@ static void finish(struct backend *be, const struct matmul_args *args, const str
         cuda_gelu_forward(be, &gelu);
     }
     if (args->dgelu_in && !(r->fused & FUSE_DGELU)) {
-        struct gelu_backward_args gelu = {args->out, args->out, args->dgelu_in, args->magnitude};
-        cuda_gelu_backward(be, &gelu);
-    }
-    if (args->dbias) {
-        if (r->fused & FUSE_DBIAS) store(be, args->dbias, (const float *)r->sums, none, NULL, true);
-        else cuda_column_sums(be, args->dbias, summed(args), r->sums);
+        struct gelu_backward_args gelu = gelu_backward_of(args);
+        cuda_gelu_derivative(be, &gelu, r->sums);
+    } else if (args->column_sums) {
+        struct column_sums_args sums = {args->column_sums, args->out};
+        cuda_sum_columns(be, &sums, r->sums);
     }
 }
 
@@ -388,9 +378,9 @@ struct twins {
 
 static void make_twins(struct twins *twins, const struct matmul_args *args, struct arena *arena) {
     twins->args = *args;
-    const struct tensor **of[] = {&twins->args.out,  &twins->args.a,       &twins->args.b,
-                                  &twins->args.bias, &twins->args.gelu_in, &twins->args.dgelu_in,
-                                  &twins->args.dbias};
+    const struct tensor **of[] = {
+        &twins->args.out,     &twins->args.a,        &twins->args.b,          &twins->args.bias,
+        &twins->args.gelu_in, &twins->args.dgelu_in, &twins->args.column_sums};
     for (int i = 0; i < 7; i++) {
         if (!*of[i]) continue;
         twins->tensors[i] = **of[i];

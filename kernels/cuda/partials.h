@@ -6,16 +6,34 @@
 
 #include "kernels/cuda/columns.h"
 
-enum { PARTIAL_WARPS = 16 };
+enum { PARTIAL_WARPS = 16, SUMS_MAX = 3 };
+
+/* Where sums go, each of `columns`. */
+struct sums {
+    struct array at[SUMS_MAX];
+    int64_t columns;
+    int count;
+};
+
+static inline struct sums sums_of(const struct tensor *first) {
+    struct sums sums = {{array_of(first)}, tensor_count(first), 1};
+    return sums;
+}
+
+/* Nothing if there is no further one. */
+static inline void sums_add(struct sums *sums, const struct tensor *further) {
+    if (!further) return;
+    assert(sums->count < SUMS_MAX && tensor_count(further) == sums->columns);
+    sums->at[sums->count++] = array_of(further);
+}
 
 /* One column per lane. Warp w adds groups w, w + 16, ..., so that many loads are in flight; then
  * the warps' sums are added in order. */
 static __global__ void __launch_bounds__(PARTIAL_WARPS *WARP)
-    add_partials_kernel(struct array first, struct array second, const float *__restrict__ partials,
-                        int groups, int64_t columns, int64_t stride) {
+    add_partials_kernel(struct sums sums, const float *__restrict__ partials, int groups) {
     __shared__ float part[PARTIAL_WARPS][WARP];
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    int64_t column = (int64_t)blockIdx.x * WARP + lane;
+    int64_t column = (int64_t)blockIdx.x * WARP + lane, stride = sums.count * sums.columns;
     float sum = 0;
     if (column < stride) {
 #pragma unroll 8
@@ -26,20 +44,19 @@ static __global__ void __launch_bounds__(PARTIAL_WARPS *WARP)
     __syncthreads();
     if (warp > 0 || column >= stride) return;
     for (int i = 1; i < PARTIAL_WARPS; i++) sum += part[i][lane];
-    const struct array out = column < columns ? first : second;
-    int64_t at = column < columns ? column : column - columns;
+    struct array out = sums.at[0];
+    for (int i = 1; i < SUMS_MAX; i++)
+        if (column >= i * sums.columns) out = sums.at[i];
+    int64_t at = column % sums.columns;
     STORAGE_SWITCH(out.dtype, T, {
         T *place = (T *)out.data + at;
         *place = narrow<T>(widen(*place) + sum);
     });
 }
 
-/* first += the sums over groups of partials [groups, columns]; with second,
- * of [groups, 2, columns], where second takes the other half. */
-static void add_partials(struct backend *be, const struct tensor *first,
-                         const struct tensor *second, const float *partials, int64_t groups) {
-    int64_t columns = tensor_count(first), stride = second ? 2 * columns : columns;
-    LAUNCH(add_partials_kernel, (unsigned)blocks_of(stride, WARP), PARTIAL_WARPS * WARP, 0,
-           cuda_state(be)->compute, array_of(first), array_of(second), partials, (int)groups,
-           columns, stride);
+/* sums += those over groups of partials [groups, count of sums, columns]. */
+static void add_partials(struct backend *be, const struct sums *sums, const float *partials,
+                         int64_t groups) {
+    LAUNCH(add_partials_kernel, (unsigned)blocks_of(sums->count * sums->columns, WARP),
+           PARTIAL_WARPS * WARP, 0, cuda_state(be)->compute, *sums, partials, (int)groups);
 }

@@ -42,14 +42,12 @@ static uint32_t epilogue_of(const struct product_key *key) {
     case EPILOGUE_GELU: return CUBLASLT_EPILOGUE_GELU_AUX;
     case EPILOGUE_GELU_BIAS: return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     case EPILOGUE_DGELU: return CUBLASLT_EPILOGUE_DGELU;
-    case EPILOGUE_COLUMN_SUMS: return CUBLASLT_EPILOGUE_BGRADA; /* our b is the library's A */
     }
     return CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 static bool has_vector(const struct product_key *key) {
-    return key->epilogue == EPILOGUE_BIAS || key->epilogue == EPILOGUE_GELU_BIAS ||
-           key->epilogue == EPILOGUE_COLUMN_SUMS;
+    return key->epilogue == EPILOGUE_BIAS || key->epilogue == EPILOGUE_GELU_BIAS;
 }
 
 static bool has_aux(const struct product_key *key) {
@@ -335,7 +333,6 @@ struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
     products->autotune = options->autotune;
     products->fuses = cuda->major >= 9;
     products->eight_bit = cuda_has_8_bit(cuda);
-    products->multiprocessors = cuda->multiprocessors;
     bool reads = options->autotune && options->choices;
     if (open_library(products, error) ||
         (reads && cuda_products_read(products, options->choices, error))) {

@@ -13,13 +13,12 @@
 /* What the library does with the sums before they are stored. */
 enum product_epilogue {
     EPILOGUE_NONE,
-    EPILOGUE_BIAS,       /* + vector, a bias [n] */
-    EPILOGUE_GELU,       /* the sum goes to aux [m, n], gelu of it to out */
-    EPILOGUE_GELU_BIAS,  /* the same for sum + bias */
-    EPILOGUE_DGELU,      /* sum * gelu'(aux) */
-    EPILOGUE_COLUMN_SUMS /* of op(b), written to vector [n] */
+    EPILOGUE_BIAS,      /* + vector, a bias [n] */
+    EPILOGUE_GELU,      /* the sum goes to aux [m, n], gelu of it to out */
+    EPILOGUE_GELU_BIAS, /* the same for sum + bias */
+    EPILOGUE_DGELU      /* sum * gelu'(aux) */
 };
-enum { EPILOGUES = EPILOGUE_COLUMN_SUMS + 1 };
+enum { EPILOGUES = EPILOGUE_DGELU + 1 };
 extern const char *const epilogue_names[EPILOGUES];
 
 /* All that tells products apart. Compared as bytes: there is no padding. */
@@ -57,9 +56,8 @@ struct cuda_products {
     cublasLtHandle_t handle;
     cudaStream_t stream;
     bool tf32, autotune;
-    bool fuses;     /* gelu and column sums are worth asking for on this GPU */
-    bool eight_bit; /* it multiplies operands of 8 bits */
-    int multiprocessors;
+    bool fuses;                    /* gelu is worth asking for on this GPU */
+    bool eight_bit;                /* it multiplies operands of 8 bits */
     char name[256];                /* of the GPU */
     struct cuda_product *prepared; /* fewer than a hundred: searched one by one */
     int count, capacity;

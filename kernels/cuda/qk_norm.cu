@@ -255,6 +255,8 @@ void cuda_qk_norm_backward(struct backend *be, const struct qk_norm_backward_arg
                    LAUNCH((packed ? backward_kernel<true, T> : backward_kernel<false, T>), groups,
                           THREADS, 0, cuda_state(be)->compute, (T *)args->dinout->data,
                           (const T *)args->raw->data, a));
-    add_partials(be, args->dq_weight, args->dk_weight, a.partials, groups);
+    struct sums sums = sums_of(args->dq_weight);
+    sums_add(&sums, args->dk_weight);
+    add_partials(be, &sums, a.partials, groups);
     cuda_launched(be, "qk_norm_backward");
 }

@@ -288,15 +288,13 @@ struct scratch {
     struct magnitude *found;
     uint32_t *largest;  /* [C], by column */
     float *multipliers; /* [C], by column */
-    void *sums;         /* of columns */
     void *cleared;
     size_t to_clear, bytes;
 };
 
 /* What is found by several blocks begins at zero: largest is not there unless by column, and found
  * is the caller's if that is given. */
-static struct scratch scratch_of(const struct backend *be, const struct quantize_args *args,
-                                 void *memory) {
+static struct scratch scratch_of(const struct quantize_args *args, void *memory) {
     struct arena arena = {(char *)memory, 0, SIZE_MAX};
     struct scratch s = {};
     size_t columns = args->by == QUANTIZE_COLUMNS ? (size_t)tensor_columns(args->in) : 0;
@@ -306,13 +304,13 @@ static struct scratch scratch_of(const struct backend *be, const struct quantize
     if (columns) s.largest = (uint32_t *)arena_take(&arena, columns * sizeof *s.largest);
     s.to_clear = arena.used;
     if (columns) s.multipliers = (float *)arena_take(&arena, columns * sizeof *s.multipliers);
-    if (args->dbias) s.sums = arena_take(&arena, cuda_column_sums_bytes(be, args->in));
     s.bytes = arena.used;
     return s;
 }
 
 size_t cuda_quantize_scratch(struct backend *be, const struct quantize_args *args) {
-    return scratch_of(be, args, NULL).bytes;
+    (void)be;
+    return scratch_of(args, NULL).bytes;
 }
 
 template <typename T> static bool is_packed(const struct quantize_args *args, bool rows) {
@@ -403,7 +401,7 @@ static void check(const struct quantize_args *args) {
 void cuda_quantize(struct backend *be, const struct quantize_args *args) {
     cudaStream_t stream = cuda_state(be)->compute;
     bool e4m3 = quantize_result(args)->dtype == DTYPE_E4M3, whole = args->by == QUANTIZE_WHOLE;
-    struct scratch s = scratch_of(be, args, backend_workspace(be, cuda_quantize_scratch(be, args)));
+    struct scratch s = scratch_of(args, backend_workspace(be, cuda_quantize_scratch(be, args)));
     int64_t columns = tensor_columns(args->in);
     check(args);
     if (tensor_count(args->in) == 0) return;
@@ -420,5 +418,4 @@ void cuda_quantize(struct backend *be, const struct quantize_args *args) {
     if (args->record && (!whole || (args->amax && !args->found)))
         LAUNCH(note_kernel, 1, 1, 0, stream, args->record, s.found, whole ? args->amax : NULL);
     cuda_launched(be, "quantize");
-    if (args->dbias) cuda_column_sums(be, args->dbias, args->in, s.sums);
 }

@@ -363,6 +363,26 @@ void check_joined(struct check *c, const struct magnitude *magnitude, float befo
     cr_expect_eq(found.not_finite, bad);
 }
 
+void check_column_sums(struct check *c, const struct tensor *sums, const double *before,
+                       const struct tensor *of) {
+    int64_t columns = tensor_columns(of);
+    double *values = check_read(c, of), *size = check_doubles(c, columns);
+    double *wanted = check_doubles(c, columns);
+    for (int64_t i = 0; i < columns; i++) {
+        wanted[i] = before[i];
+        size[i] = fabs(before[i]);
+    }
+    for (int64_t i = 0; i < tensor_count(of); i++) {
+        wanted[i % columns] += values[i];
+        size[i % columns] += fabs(values[i]);
+    }
+    /* The CPU adds n rows one by one. Where they have one sign, partial sums grow to the whole:
+     * 0.3 u sqrt(n), times 3 to be sure. */
+    double longer = c->be.device.kind == BACKEND_CPU ? 1 + sqrt((double)tensor_rows(of)) / 4 : 1;
+    for (int64_t i = 0; i < columns; i++) size[i] *= longer;
+    check_close(c, "column_sums", sums, wanted, size);
+}
+
 double check_derivative(double (*f)(const void *state), const void *state, double *x) {
     const double step = 1e-3, middle = *x;
     double at[5];

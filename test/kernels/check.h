@@ -83,6 +83,10 @@ struct magnitude *check_magnitude(struct check *c, float largest, bool not_finit
 void check_joined(struct check *c, const struct magnitude *magnitude, float before, bool bad_before,
                   const struct tensor *tensor);
 
+/* Column sums, before which there were `before`, of what `of` holds now. */
+void check_column_sums(struct check *c, const struct tensor *sums, const double *before,
+                       const struct tensor *of);
+
 /* The same tensor as rank 3. */
 struct tensor check_rank3(struct tensor tensor, int64_t a, int64_t b, int64_t columns);
 

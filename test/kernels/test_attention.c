@@ -244,9 +244,12 @@ static void verify_backward(struct check *c, const struct shape *s, const struct
 
 static void run_backward(struct check *c, const struct shape *s, struct tensors *t) {
     t->dqkv = output(c, s, s->dtypes.dqkv, row_of(s).columns);
+    struct tensor sums = check_sum(c, DTYPE_F32, row_of(s).columns, 0);
+    double *before = check_read(c, &sums);
     CHECK_OP(c, attention_backward, .dqkv = &t->dqkv, .dout = &t->dout, .qkv = &t->qkv,
              .out = &t->out, .lse = t->lse.data, .heads = (int)s->heads,
-             .kv_heads = (int)row_of(s).kv_heads);
+             .kv_heads = (int)row_of(s).kv_heads, .column_sums = &sums);
+    if (c->verify) check_column_sums(c, &sums, before, &t->dqkv);
 }
 
 static void backward(struct check *c, const void *given) {

@@ -73,6 +73,46 @@ Test(gelu, backward) {
         EACH_SHAPE(s) check_everywhere(backward_in_place, &shapes[s]);
 }
 
+/* With column sums: in place and packed, which is one pass, and otherwise. */
+struct matrix {
+    int64_t rows, columns;
+    enum dtype out, in;
+    enum { IN_PLACE, ELSEWHERE } where;
+};
+
+static void backward_sums(struct check *c, const void *given) {
+    const struct matrix *s = given;
+    struct tensor in = check_normal(c, s->in, s->rows, s->columns, 2.0);
+    struct tensor din = s->where == IN_PLACE ? check_sum(c, s->out, s->rows, s->columns)
+                                             : check_output(c, s->out, s->rows, s->columns);
+    struct tensor dout =
+        s->where == IN_PLACE ? din : check_normal(c, s->out, s->rows, s->columns, 1.0);
+    struct tensor sums = check_sum(c, DTYPE_F32, s->columns, 0);
+    double *d = check_read(c, &dout), *before = check_read(c, &sums);
+    struct magnitude *magnitude = s->rows % 2 ? check_magnitude(c, 0, false) : NULL;
+    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in, .magnitude = magnitude,
+             .column_sums = &sums);
+    if (!c->verify) return;
+    if (magnitude) check_joined(c, magnitude, 0, false, &din);
+    double *x = check_read(c, &in), *size = check_doubles(c, s->rows * s->columns);
+    for (int64_t i = 0; i < s->rows * s->columns; i++) {
+        size[i] = fabs(d[i]) * reference_gelu_sensitivity(x[i]);
+        d[i] *= reference_gelu_derivative(x[i]);
+    }
+    check_close(c, "gelu_backward", &din, d, size);
+    check_column_sums(c, &sums, before, &din);
+}
+
+Test(gelu, backward_with_column_sums) {
+    static const struct matrix given[] = {
+        {77, 72, DTYPE_BF16, DTYPE_BF16, IN_PLACE}, {300, 264, DTYPE_BF16, DTYPE_BF16, IN_PLACE},
+        {64, 256, DTYPE_F32, DTYPE_F32, IN_PLACE},  {65, 8, DTYPE_F16, DTYPE_F32, IN_PLACE},
+        {33, 37, DTYPE_BF16, DTYPE_BF16, IN_PLACE}, {40, 48, DTYPE_F32, DTYPE_BF16, ELSEWHERE},
+        {1, 520, DTYPE_F32, DTYPE_BF16, IN_PLACE}};
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++)
+        check_everywhere(backward_sums, &given[i]);
+}
+
 /* Three dtypes at once, and arrays that start at odd places: nothing may be read or written in
  * pieces that are not aligned. */
 static void odd_places(struct check *c, const void *given) {

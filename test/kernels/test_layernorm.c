@@ -141,6 +141,7 @@ Test(layernorm, far_from_zero) {
 
 struct backward_tensors {
     struct tensor din, lower, dweight, dbias, dout, in, mean, rstd, weight, dresidual;
+    struct tensor sums;                                       /* optional */
     double *dweight_before, *dbias_before, *dresidual_before; /* read before the operation */
 };
 
@@ -230,11 +231,16 @@ static void statistics(struct check *c, struct backward_tensors *t) {
 
 static void run_backward(struct check *c, struct backward_tensors *t, bool with_residual) {
     struct magnitude *magnitude = check_magnitude(c, 0, false);
+    double *sums_before = t->sums.data ? check_read(c, &t->sums) : NULL;
     CHECK_OP(c, layernorm_backward, .din = &t->din, .din_lower = t->lower.data ? &t->lower : NULL,
              .dweight = &t->dweight, .dbias = &t->dbias, .dout = &t->dout, .in = &t->in,
              .mean = t->mean.data, .rstd = t->rstd.data, .weight = &t->weight,
-             .dresidual = with_residual ? &t->dresidual : NULL, .magnitude = magnitude);
-    if (c->verify) check_joined(c, magnitude, 0, false, t->lower.data ? &t->lower : &t->din);
+             .dresidual = with_residual ? &t->dresidual : NULL, .magnitude = magnitude,
+             .column_sums = sums_before ? &t->sums : NULL);
+    if (!c->verify) return;
+    const struct tensor *below = t->lower.data ? &t->lower : &t->din;
+    check_joined(c, magnitude, 0, false, below);
+    if (sums_before) check_column_sums(c, &t->sums, sums_before, below);
 }
 
 static void make_backward(struct check *c, const struct backward_shape *s,
@@ -248,6 +254,8 @@ static void make_backward(struct check *c, const struct backward_shape *s,
         .dbias = check_sum(c, s->parameter, columns, 0),
     };
     statistics(c, t);
+    /* Not for all: the first norm has nothing below. */
+    if (s->rows != 26) t->sums = check_sum(c, s->parameter, columns, 0);
     if (s->residual == RESIDUAL) t->dresidual = check_normal(c, s->din, rows, columns, 1.0);
     if (s->residual == RESIDUAL_IS_DIN) t->dresidual = check_sum(c, s->din, rows, columns);
     t->din = s->residual == RESIDUAL_IS_DIN ? t->dresidual : check_output(c, s->din, rows, columns);
@@ -304,6 +312,7 @@ static void unaligned(struct check *c, const void *given) {
                                  .weight = weight,
                                  .dresidual = places[3]};
     statistics(c, &b);
+    b.sums = check_sum(c, DTYPE_F32, columns, 0);
     b.dweight_before = check_read(c, &b.dweight);
     b.dbias_before = check_read(c, &b.dbias);
     b.dresidual_before = check_read(c, &b.dresidual);
