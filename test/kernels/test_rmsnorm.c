@@ -110,10 +110,14 @@ static void backward(struct check *c, const void *given) {
     for (int64_t i = 0; i < count; i++) g.din_size[i] = fabs(g.din[i]);
     for (int64_t i = 0; i < columns; i++) g.dweight_size[i] = fabs(g.dweight[i]);
     struct magnitude *magnitude = check_magnitude(c, 0, false);
+    struct tensor sums = check_sum(c, DTYPE_F32, columns, 0);
+    double *sums_before = check_read(c, &sums);
     CHECK_OP(c, layernorm_backward, .din = &din, .din_lower = s->has_lower ? &lower : NULL,
              .dweight = &dweight, .dout = &dout, .in = &in, .rstd = rstd.data, .weight = &weight,
-             .dresidual = s->has_residual ? &din : NULL, .magnitude = magnitude);
+             .dresidual = s->has_residual ? &din : NULL, .magnitude = magnitude,
+             .column_sums = s->has_lower ? &sums : NULL);
     if (!c->verify) return;
+    if (s->has_lower) check_column_sums(c, &sums, sums_before, &lower);
     check_joined(c, magnitude, 0, false, s->has_lower ? &lower : &din);
     reference(&g, s, x, check_read(c, &dout), check_read(c, &weight), check_read(c, &rstd));
     check_close(c, "layernorm_backward", &din, g.din, g.din_size);
