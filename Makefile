@@ -148,7 +148,7 @@ TEST_SOURCES    := $(wildcard test/kernels/*.c) \
 # Sanitizers are too slow for many steps of training.
 DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/test_gpt_golden.c $(TEST_RUNNER) \
   test/model/test_sample_cache.c \
-  $(if $(filter emulated-thread,$(BUILD)),,test/model/test_device_training.c) \
+  $(if $(filter emulated-thread,$(BUILD)),,test/model/test_device_training.c test/model/test_launches.c) \
   $(if $(filter emulated-address emulated-thread,$(BUILD)),,\
     test/model/test_trainer.c test/model/test_recompute.c test/model/test_masters.c)
 

@@ -21,6 +21,7 @@ struct cuda_state {
     cudaEvent_t stored[BACKEND_SLOTS];  /* and it is back on the host */
     int major, minor;                   /* compute capability */
     size_t shared_bytes;                /* of shared memory that a block can have */
+    size_t memory_bytes;                /* of the device */
     size_t free_at_open; /* bytes of device memory that were free before the first allocation */
     size_t peak_bytes;   /* most that has been taken of it */
     struct cuda_products *products;

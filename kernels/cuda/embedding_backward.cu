@@ -21,7 +21,6 @@ enum {
     CHUNK_ROWS_MIN = 32,
     SORT_CHUNKS_MAX = 512,
     SORT_CHUNK_ROWS_MIN = 512,
-    SCAN_THREADS = 1024,
 };
 
 /* ---- sorting rows by token: passes over 8 bits of the token each, the lowest first, each stable
@@ -44,7 +43,7 @@ static __device__ __forceinline__ int digit_of(struct use use, int shift) {
     return use.token >> shift & (RADIX - 1);
 }
 
-/* counts [RADIX, chunks]: how often each digit occurs in each chunk. A warp per chunk. */
+/* counts [chunks, RADIX]: how often each digit occurs in each chunk. A warp per chunk. */
 static __global__ void __launch_bounds__(WARP)
     count_digits_kernel(int32_t *__restrict__ counts, const struct use *__restrict__ uses,
                         const int32_t *__restrict__ tokens, int rows, int chunk_rows, int shift) {
@@ -57,7 +56,7 @@ static __global__ void __launch_bounds__(WARP)
         atomicAdd(&count[digit_of(use_at(uses, tokens, at), shift)], 1);
     __syncwarp();
     for (int digit = lane; digit < RADIX; digit += WARP)
-        counts[digit * (int)gridDim.x + (int)blockIdx.x] = count[digit];
+        counts[(int)blockIdx.x * RADIX + digit] = count[digit];
 }
 
 static __device__ __forceinline__ int warp_scan(int value) { /* inclusive */
@@ -68,39 +67,38 @@ static __device__ __forceinline__ int warp_scan(int value) { /* inclusive */
     return value;
 }
 
-/* Replaces each count by the sum of those before it. One block: they are at most 131072. */
-static __global__ void __launch_bounds__(SCAN_THREADS) scan_kernel(int32_t *counts, int n) {
-    __shared__ int warp_total[SCAN_THREADS / WARP];
-    int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
-    int each = (n + SCAN_THREADS - 1) / SCAN_THREADS, first = (int)threadIdx.x * each;
-    int last = first + each < n ? first + each : n, own = 0;
+/* start [RADIX]: where the first use of each digit in the block's chunk goes: behind those of lower
+ * digits, and of this one in earlier chunks. A thread per digit. Every block adds up all counts:
+ * that is less than to launch a kernel which does it for all of them. */
+static __device__ __forceinline__ void find_starts(int start[RADIX], const int32_t *counts) {
+    __shared__ int warp_total[RADIX / WARP];
+    int digit = (int)threadIdx.x, warp = digit / WARP, earlier = 0, all = 0;
 #pragma unroll 8
-    for (int i = first; i < last; i++) own += counts[i];
-    int through = warp_scan(own);
-    if (lane == WARP - 1) warp_total[warp] = through;
-    __syncthreads();
-    int before = through - own;
-    for (int w = 0; w < warp; w++) before += warp_total[w];
-#pragma unroll 8
-    for (int i = first; i < last; i++) {
-        int count = counts[i];
-        counts[i] = before;
-        before += count;
+    for (int chunk = 0; chunk < (int)gridDim.x; chunk++) {
+        int count = counts[chunk * RADIX + digit];
+        all += count;
+        if (chunk < (int)blockIdx.x) earlier += count;
     }
+    int through = warp_scan(all);
+    if (digit % WARP == WARP - 1) warp_total[warp] = through;
+    __syncthreads();
+    int before = through - all;
+    for (int w = 0; w < warp; w++) before += warp_total[w];
+    start[digit] = before + earlier;
+    __syncthreads();
 }
 
-/* Moves uses to where the scanned counts say. A warp goes through its chunk in order, 32 at a
- * time; among those of the same digit the lower lane comes first. */
-static __global__ void __launch_bounds__(WARP)
-    scatter_kernel(struct use *__restrict__ sorted, const int32_t *__restrict__ starts,
+/* Moves uses to their places. One warp goes through the block's chunk in order, 32 at a time; among
+ * those of the same digit the lower lane comes first. */
+static __global__ void __launch_bounds__(RADIX)
+    scatter_kernel(struct use *__restrict__ sorted, const int32_t *__restrict__ counts,
                    const struct use *__restrict__ uses, const int32_t *__restrict__ tokens,
                    int rows, int chunk_rows, int shift) {
     __shared__ int start[RADIX];
     int lane = (int)threadIdx.x, first = (int)blockIdx.x * chunk_rows;
     int last = rows - first < chunk_rows ? rows : first + chunk_rows;
-    for (int digit = lane; digit < RADIX; digit += WARP)
-        start[digit] = starts[digit * (int)gridDim.x + (int)blockIdx.x];
-    __syncwarp();
+    find_starts(start, counts);
+    if (lane >= WARP) return;
     for (int base = first; base < last; base += WARP) {
         bool inside = base + lane < last;
         struct use use = use_at(uses, tokens, inside ? base + lane : first);
@@ -249,7 +247,7 @@ static __global__ void __launch_bounds__(SUM_THREADS_MAX)
 /* The workspace: uses are sorted from one buffer to the other and back. */
 struct workspace {
     struct use *uses[2];
-    int32_t *counts; /* [RADIX, chunks of the sort] */
+    int32_t *counts; /* [chunks of the sort, RADIX] */
     float *heads, *tails;
     size_t bytes;
 };
@@ -300,8 +298,7 @@ static const struct use *sort_by_token(struct backend *be, const struct workspac
     do {
         LAUNCH(count_digits_kernel, chunks, WARP, 0, stream, w->counts, from, tokens, n, chunk_rows,
                shift);
-        LAUNCH(scan_kernel, 1, SCAN_THREADS, 0, stream, w->counts, (int)chunks * RADIX);
-        LAUNCH(scatter_kernel, chunks, WARP, 0, stream, to, w->counts, from, tokens, n, chunk_rows,
+        LAUNCH(scatter_kernel, chunks, RADIX, 0, stream, to, w->counts, from, tokens, n, chunk_rows,
                shift);
         from = to;
         to = w->uses[from == w->uses[0]];

@@ -25,9 +25,10 @@ enum {
 
 struct backward {
     struct array din, din_lower, dout, in, dresidual;
-    float *partials;  /* [groups, sums, C]: dweight and others of each group of rows */
-    struct sums sums; /* dweight, dbias and column_sums, the last two if they are wanted */
-    int dbias, own;   /* which of the sums is dbias, and which that of the result; 0: none */
+    struct array below; /* din_lower, or without that din: what is looked at and summed */
+    float *partials;    /* [groups, sums, C]: dweight and others of each group of rows */
+    struct sums sums;   /* dweight, dbias and column_sums, the last two if they are wanted */
+    int dbias, own;     /* which of the sums is dbias, and which that of the result; 0: none */
     const float *mean, *rstd, *weight;
     struct magnitude *magnitude; /* optional */
     float per_column;            /* 1 / C */
@@ -99,7 +100,6 @@ template <typename Stream>
 static __device__ __forceinline__ void
 write_rows(struct seen *seen, struct rows *x, const float mean_d[ROWS], const float mean_dh[ROWS],
            float own[PACK], const struct backward &a, int64_t at, int rows) {
-    const struct array &below = a.din_lower.data ? a.din_lower : a.din;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         if (r >= rows) continue;
@@ -112,8 +112,8 @@ write_rows(struct seen *seen, struct rows *x, const float mean_d[ROWS], const fl
         if (a.din_lower.data)
             STORAGE_SWITCH(a.din_lower.dtype, Lower,
                            store_pack((Lower *)a.din_lower.data + at + r * a.columns, din));
-        if (a.magnitude) look_at_array(seen, below, din, PACK);
-        if (a.own) add_as_stored(own, below, din, PACK);
+        if (a.magnitude) look_at_array(seen, a.below, din, PACK);
+        if (a.own) add_as_stored(own, a.below, din, PACK);
     }
 }
 
@@ -167,8 +167,6 @@ static __device__ __forceinline__ void general_read(float *dout, float *h, const
 static __device__ __forceinline__ void general_row(struct seen *seen, const struct backward &a,
                                                    int64_t row, float *dweight) {
     const int64_t columns = a.columns, step = GENERAL_THREADS * PACK;
-    const struct array &below = a.din_lower.data ? a.din_lower : a.din;
-    float *dbias = dweight + a.dbias * columns, *own = dweight + a.own * columns;
     float dout[PACK], h[PACK], din[PACK], more[PACK] = {0}, sum_d = 0, sum_dh = 0;
     for (int64_t c = threadIdx.x * PACK; c < columns; c += step) {
         int count = columns_from(c, columns);
@@ -176,7 +174,7 @@ static __device__ __forceinline__ void general_row(struct seen *seen, const stru
         for (int i = 0; i < PACK; i++) {
             if (i >= count) continue;
             dweight[c + i] += dout[i] * h[i];
-            if (a.dbias) dbias[c + i] += dout[i];
+            if (a.dbias) dweight[a.dbias * columns + c + i] += dout[i];
             sum_d += dout[i] * a.weight[c + i];
             sum_dh += dout[i] * a.weight[c + i] * h[i];
         }
@@ -193,12 +191,12 @@ static __device__ __forceinline__ void general_row(struct seen *seen, const stru
         }
         store_array(a.din, row * columns + c, din, count);
         if (a.din_lower.data) store_array(a.din_lower, row * columns + c, din, count);
-        if (a.magnitude) look_at_array(seen, below, din, count);
-        if (a.own) add_as_stored(own + c, below, din, count);
+        if (a.magnitude) look_at_array(seen, a.below, din, count);
+        if (a.own) add_as_stored(dweight + a.own * columns + c, a.below, din, count);
     }
 }
 
-static __global__ void __launch_bounds__(GENERAL_THREADS)
+static __global__ void __launch_bounds__(GENERAL_THREADS, 3)
     general_backward_kernel(struct backward a) {
     int64_t group = blockIdx.x, first = group * a.group_rows;
     int64_t last = first + a.group_rows < a.rows ? first + a.group_rows : a.rows;
@@ -239,6 +237,7 @@ void cuda_layernorm_backward(struct backend *be, const struct layernorm_backward
         .dout = array_of(args->dout),
         .in = array_of(args->in),
         .dresidual = array_of(args->dresidual),
+        .below = array_of(args->din_lower ? args->din_lower : args->din),
         .partials = (float *)backend_workspace(be, cuda_layernorm_backward_scratch(be, args)),
         .sums = sums_of(args->dweight),
         .dbias = args->dbias ? 1 : 0,

@@ -339,7 +339,7 @@ static bool find_form(struct backend *be, const struct matmul_args *args, struct
     *r = lay_out(be, args, fused, eight);
     size_t left = be->workspace_bytes > r->bytes ? be->workspace_bytes - r->bytes : 0;
     r->product = product_find(cuda_state(be)->products, &r->key,
-                              planning ? (size_t)PRODUCT_WORKSPACE_BYTES : left,
+                              planning ? cuda_state(be)->products->most_workspace : left,
                               planning && !be->only_sizes);
     return r->product != NULL;
 }
@@ -394,7 +394,7 @@ static void make_twins(struct twins *twins, const struct matmul_args *args, stru
 static bool keeps_fused(struct backend *be, const struct matmul_args *args,
                         const struct product_key *key, unsigned fused) {
     struct cuda_products *products = cuda_state(be)->products;
-    enum { WORKSPACES = 2 * PRODUCT_WORKSPACE_BYTES }; /* the library's, and what forms need */
+    size_t workspaces = 2 * products->most_workspace; /* the library's, and what forms need */
     struct twins twins;
     struct arena arena = {NULL, 0, SIZE_MAX};
     void *memory = NULL;
@@ -402,7 +402,7 @@ static bool keeps_fused(struct backend *be, const struct matmul_args *args,
     if (product_was_compared(products, key)) return true;
     make_twins(&twins, args, &arena);
     struct recipe apart = lay_out(be, args, less(fused), false);
-    size_t bytes = arena.used + apart.bytes + WORKSPACES;
+    size_t bytes = arena.used + apart.bytes + workspaces;
     if (cudaMalloc(&memory, bytes) == cudaSuccess) {
         arena = (struct arena){(char *)memory, 0, bytes};
         make_twins(&twins, args, &arena);

@@ -318,6 +318,14 @@ static int open_library(struct cuda_products *products, struct error *error) {
     return 0;
 }
 
+/* Workspace is for algorithms that split k: each part has an output in fp32 there. NVIDIA advises
+ * 32 MiB for Hopper, which 4 parts of a 1600 x 6400 gradient exceed; a 512th of the memory is
+ * little where there is much. */
+static size_t workspace_for(size_t memory) {
+    size_t least = (size_t)32 << 20, most = (size_t)128 << 20, share = memory / 512;
+    return share < least ? least : share > most ? most : share;
+}
+
 /* Epilogues beyond a bias pay from Hopper on; before, the library's are slower than a product and a
  * pass of our own. */
 struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
@@ -331,6 +339,7 @@ struct cuda_products *cuda_products_open(const struct cuda_state *cuda,
     products->stream = cuda->compute;
     products->tf32 = options->tf32;
     products->autotune = options->autotune;
+    products->most_workspace = workspace_for(cuda->memory_bytes);
     products->fuses = cuda->major >= 9;
     products->eight_bit = cuda_has_8_bit(cuda);
     bool reads = options->autotune && options->choices;

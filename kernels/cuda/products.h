@@ -55,6 +55,7 @@ struct cuda_products {
     struct cublaslt lt;
     cublasLtHandle_t handle;
     cudaStream_t stream;
+    size_t most_workspace; /* bytes that an algorithm may want */
     bool tf32, autotune;
     bool fuses;                    /* gelu is worth asking for on this GPU */
     bool eight_bit;                /* it multiplies operands of 8 bits */
@@ -66,10 +67,7 @@ struct cuda_products {
     char refusal[160]; /* why the last product that was looked for is not possible */
 };
 
-enum {
-    PRODUCT_WORKSPACE_BYTES = 32 << 20, /* the most an algorithm may want: advice for Hopper */
-    VECTOR_ALIGNMENT = 16               /* of bias and column sums, in bytes */
-};
+enum { VECTOR_ALIGNMENT = 16 /* of a bias, in bytes */ };
 
 /* The largest power of two, up to 256, that every row of such a matrix is aligned to. Matrices
  * start at multiples of 256 bytes, or are slices of rows of such. */

@@ -1,0 +1,54 @@
+/* What a step asks of a GPU: launches of kernels, and products of the library. Counted on the
+ * emulated GPU for GPT-2's twelve layers and vocabulary, narrow, in one micro-batch. */
+#include "test/model/trainer_fixture.h"
+
+#ifdef EMULATED
+#include "test/cuda_emulator/control.h"
+#include "test/cuda_emulator/fake_cublaslt.h"
+
+struct launches {
+    uint64_t kernels;
+    long products;
+};
+
+static struct launches launches_of_a_step(enum config_precision precision) {
+    static struct rig rig;
+    memset(&rig, 0, sizeof rig);
+    rig_config(&rig.config, precision);
+    rig.config.model.n_layer = 12;
+    rig.config.model.n_head = 1;
+    rig.config.model.n_embd = 64;
+    rig.config.model.vocab_size = 50257;
+    rig.config.train.micro_batch_size = 1;
+    rig.config.train.grad_accum_steps = 1;
+    rig_open_on(&rig, DEVICE_CUDA, 1);
+    rig_step(&rig);
+    cuda_emulator_stats_reset();
+    long before = fake_cublaslt_counts()->products;
+    rig_step(&rig);
+    struct launches launches = {cuda_emulator_stats().launches,
+                                fake_cublaslt_counts()->products - before};
+    rig_close(&rig);
+    return launches;
+}
+
+/* One more is a finding: it costs some microseconds, of which a small model's step has few. */
+enum {
+    LAYERS = 12,
+    PRODUCTS = LAYERS * (4 + 8) + 3, /* of linear layers; of the head */
+    /* Attention and two norms; their gradients with a second kernel for sums over rows, and one
+     * more for attention's; the sums of what the library multiplied by gelu'. */
+    IN_LAYERS = LAYERS * (1 + 2 + 3 + 2 * 2 + 2),
+    LAST_NORM = 1 + 2,
+    EMBEDDING = 1 + 7, /* two passes of a sort; sums of tokens, of frequent ones, of positions */
+    LOSS = 2,
+    UPDATE = 7,
+};
+
+Test(launches, of_a_step) {
+    struct launches bf16 = launches_of_a_step(CONFIG_PRECISION_BF16);
+    int kernels = IN_LAYERS + LAST_NORM + EMBEDDING + LOSS + UPDATE;
+    cr_expect_eq((int)bf16.kernels, kernels, "%d kernels, not %d", (int)bf16.kernels, kernels);
+    cr_expect_eq(bf16.products, PRODUCTS, "%ld products, not %d", bf16.products, PRODUCTS);
+}
+#endif
