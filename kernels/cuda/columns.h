@@ -44,6 +44,28 @@ static __device__ __forceinline__ void store_columns(T *to, const float *values,
     else store_some(to, values, count);
 }
 
+/* Stores each lane's pack of a row of which `left` columns are left there, 0 or less behind the
+ * end. All lanes of a warp must call, with neighbouring packs. In fp32 a pack is a sector of memory
+ * and takes two accesses: a pair of lanes shares each, so that no access leaves half a sector. */
+template <typename T>
+static __device__ __forceinline__ void store_neighbours(T *to, int left, const float *values) {
+    if (left > 0) store_pack(to, values);
+}
+static __device__ __forceinline__ void store_neighbours(float *to, int left, const float *values) {
+    int odd = (int)threadIdx.x % 2;
+    float4 *at = (float4 *)to - odd; /* of the pair's first and third access */
+    float first[PACK / 2], second[PACK / 2];
+    for (int i = 0; i < PACK / 2; i++) {
+        float low = values[i], high = values[PACK / 2 + i];
+        float given = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1);
+        first[i] = odd ? given : low;
+        second[i] = odd ? high : given;
+    }
+    left += odd * PACK;
+    if (left > 0) at[0] = make_float4(first[0], first[1], first[2], first[3]);
+    if (left > PACK) at[2] = make_float4(second[0], second[1], second[2], second[3]);
+}
+
 static __device__ __forceinline__ void load_array(float *values, const struct array &from,
                                                   int64_t at, int count) {
     STORAGE_SWITCH(from.dtype, T, {

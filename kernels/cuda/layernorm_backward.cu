@@ -99,7 +99,7 @@ static __device__ __forceinline__ void read_rows(struct rows *x, const struct ba
 template <typename Stream>
 static __device__ __forceinline__ void
 write_rows(struct seen *seen, struct rows *x, const float mean_d[ROWS], const float mean_dh[ROWS],
-           float own[PACK], const struct backward &a, int64_t at, int rows) {
+           float own[PACK], const struct backward &a, int64_t at, int rows, int left) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         if (r >= rows) continue;
@@ -108,7 +108,8 @@ write_rows(struct seen *seen, struct rows *x, const float mean_d[ROWS], const fl
             din[i] = x->rstd[r] * (x->dout[r][i] - mean_d[r] - x->h[r][i] * mean_dh[r]);
             din[i] += x->dresidual[r][i];
         }
-        store_pack((Stream *)a.din.data + at + r * a.columns, din);
+        store_neighbours((Stream *)a.din.data + at + r * a.columns, left, din);
+        if (left <= 0) continue;
         if (a.din_lower.data)
             STORAGE_SWITCH(a.din_lower.dtype, Lower,
                            store_pack((Lower *)a.din_lower.data + at + r * a.columns, din));
@@ -123,14 +124,15 @@ static __global__ void __launch_bounds__(THREADS_MAX) backward_kernel(struct bac
     int64_t group = blockIdx.x, column = (int64_t)threadIdx.x * PACK;
     int64_t first = group * a.group_rows;
     int64_t last = first + a.group_rows < a.rows ? first + a.group_rows : a.rows;
-    bool inside = column < a.columns;
+    int left = (int)(a.columns - column);
+    bool inside = left > 0;
     struct seen seen = {0, 0};
-    float weight[PACK] = {0}, dweight[PACK] = {0}, dbias[PACK] = {0}, own[PACK] = {0};
-    if (inside) load_pack(weight, a.weight + column);
+    float dweight[PACK] = {0}, dbias[PACK] = {0}, own[PACK] = {0};
     for (int64_t row = first; row < last; row += ROWS) {
         int rows = last - row < ROWS ? (int)(last - row) : (int)ROWS;
         struct rows x = {{{0}}, {{0}}, {{0}}, {0}};
-        float mean_d[ROWS] = {0}, mean_dh[ROWS] = {0};
+        float mean_d[ROWS] = {0}, mean_dh[ROWS] = {0}, weight[PACK] = {0};
+        if (inside) load_pack(weight, a.weight + column); /* again: registers are few */
         if (inside) read_rows<Dout, Stream>(&x, a, row, column, rows);
         for (int r = 0; r < ROWS; r++) {
             for (int i = 0; i < PACK; i++) {
@@ -142,8 +144,8 @@ static __global__ void __launch_bounds__(THREADS_MAX) backward_kernel(struct bac
             }
         }
         row_means(mean_d, mean_dh, part[(row - first) / ROWS % 2], a.per_column_d, a.per_column);
-        if (inside)
-            write_rows<Stream>(&seen, &x, mean_d, mean_dh, own, a, row * a.columns + column, rows);
+        write_rows<Stream>(&seen, &x, mean_d, mean_dh, own, a, row * a.columns + column, rows,
+                           left);
     }
     if (a.magnitude) join_magnitude(a.magnitude, seen);
     if (!inside) return;

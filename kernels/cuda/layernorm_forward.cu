@@ -48,21 +48,21 @@ static __device__ __forceinline__ void row_sums(float sums[ROWS], const float va
  * normalized is the sum as it was rounded, because the backward pass will read that. */
 template <typename Branch, typename Stream>
 static __device__ __forceinline__ void read_rows(float x[ROWS][PACK], const struct forward &a,
-                                                 int64_t at, int rows) {
+                                                 int64_t at, int rows, int left) {
     const Stream *stream = (const Stream *)a.stream.data + at;
     const Branch *branch = (const Branch *)a.branch.data + at;
     float more[ROWS][PACK] = {{0}};
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
-        if (r < rows) load_pack(x[r], stream + r * a.columns);
+        if (r < rows && left > 0) load_pack(x[r], stream + r * a.columns);
     if (!a.branch.data) return;
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
-        if (r < rows) load_pack(more[r], branch + r * a.columns);
+        if (r < rows && left > 0) load_pack(more[r], branch + r * a.columns);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         for (int i = 0; i < PACK; i++) x[r][i] = rounded<Stream>(x[r][i] + more[r][i]);
-        if (r < rows) store_pack((Stream *)a.sum.data + at + r * a.columns, x[r]);
+        if (r < rows) store_neighbours((Stream *)a.sum.data + at + r * a.columns, left, x[r]);
     }
 }
 
@@ -91,12 +91,13 @@ static __device__ __forceinline__ void statistics(float mean[ROWS], float rstd[R
 }
 
 template <typename Out, typename Branch, typename Stream>
-static __global__ void __launch_bounds__(THREADS_MAX) forward_kernel(struct forward a) {
+static __global__ void __launch_bounds__(THREADS_MAX, 1) forward_kernel(struct forward a) {
     int64_t first = (int64_t)blockIdx.x * ROWS, column = (int64_t)threadIdx.x * PACK;
     int rows = a.rows - first < ROWS ? (int)(a.rows - first) : (int)ROWS;
-    bool inside = column < a.columns;
+    int left = (int)(a.columns - column);
+    bool inside = left > 0;
     float x[ROWS][PACK] = {{0}}, mean[ROWS], rstd[ROWS];
-    if (inside) read_rows<Branch, Stream>(x, a, first * a.columns + column, rows);
+    read_rows<Branch, Stream>(x, a, first * a.columns + column, rows, left);
     statistics(mean, rstd, x, a, inside);
     if (threadIdx.x == 0) {
 #pragma unroll
@@ -114,9 +115,9 @@ static __global__ void __launch_bounds__(THREADS_MAX) forward_kernel(struct forw
     for (int r = 0; r < ROWS; r++) {
         for (int i = 0; i < PACK; i++)
             x[r][i] = (x[r][i] - mean[r]) * rstd[r] * weight[i] + bias[i];
-        if (!inside || r >= rows) continue;
-        store_pack((Out *)a.out.data + (first + r) * a.columns + column, x[r]);
-        if (a.magnitude) look_at_stored<Out, PACK>(&own, x[r]);
+        if (r >= rows) continue;
+        store_neighbours((Out *)a.out.data + (first + r) * a.columns + column, left, x[r]);
+        if (a.magnitude && inside) look_at_stored<Out, PACK>(&own, x[r]);
     }
     if (a.magnitude) join_magnitude(a.magnitude, own);
 }
