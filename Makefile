@@ -99,7 +99,7 @@ CUDA_SOURCES :=
 ifneq ($(EMULATED),)
 CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/ranks/*.cu)
 EMULATOR     := test/cuda_emulator/cuda_emulator
-EMULATE      := -std=c++17 -g -I. -include $(EMULATOR).h $(PACKAGE_OPTIONS) $(CUDA_INCLUDES) $(WITH_NCCL) \
+EMULATE      := -std=c++17 -g -iquote . -include $(EMULATOR).h $(PACKAGE_OPTIONS) $(CUDA_INCLUDES) $(WITH_NCCL) \
                 -fopenmp -Wall -Wextra -Werror=switch -Wno-unknown-pragmas -Wno-psabi -MMD -MP
 EMULATE_emulated         := -O2
 EMULATE_emulated-address := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all \

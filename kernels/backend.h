@@ -7,7 +7,8 @@
 enum device { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
 
 enum {
-    BACKEND_SLOTS = 2 /* for traffic in which nobody waits, each way: they take turns */
+    BACKEND_SLOTS = 2, /* for traffic in which nobody waits, each way: they take turns */
+    BACKEND_GRAPHS = 4 /* kinds of work that are started as one */
 };
 
 struct ranks;       /* kernels/ranks/ranks.h */
@@ -17,6 +18,7 @@ struct backend_options {
     enum device device;
     int threads;         /* CPU: 0 for all cores */
     bool tf32;           /* CUDA: fp32 products may round their operands to 10 bits of fraction */
+    bool graphs;         /* CUDA: start operations of a step together, see backend_graph */
     bool autotune;       /* time the algorithms of each product, take the fastest */
     const char *choices; /* optional file of algorithms chosen before, taken if autotune is set */
     const struct ranks *ranks; /* that train together; NULL: this process is alone */
@@ -69,6 +71,7 @@ struct device_functions {
     void (*load)(struct backend *be, int slot, const struct transfer *transfers, int count);
     void (*store)(struct backend *be, int slot, const struct transfer *transfers, int count);
     void (*stored)(struct backend *be);
+    void (*graph)(struct backend *be, int which, void (*work)(void *), void *argument);
     size_t (*peak_bytes)(struct backend *be);
     int (*write_choices)(struct backend *be, const char *path, struct error *error);
     void (*close)(struct backend *be);
@@ -162,6 +165,14 @@ static inline void backend_store(struct backend *be, int slot, const struct tran
 
 static inline void backend_stored(struct backend *be) {
     be->functions->stored(be);
+}
+
+/* Does work(argument): operations, and no traffic. Where the device can start them as one, they are
+ * recorded first, and work may be called twice, if that fails. Each kind of work, 0 to
+ * BACKEND_GRAPHS - 1, calls the same operations each time, with arguments of its own. */
+static inline void backend_graph(struct backend *be, int which, void (*work)(void *),
+                                 void *argument) {
+    be->functions->graph(be, which, work, argument);
 }
 
 /* The most memory that this process has used so far, in bytes. */

@@ -16,16 +16,28 @@ enum {
     SKIPS_UNSCALED_MAX = 10, /* the same where there is no loss scale to lower */
 };
 
+/* Of backend_graph. */
+enum { GRAPH_FIRST_MICRO, GRAPH_FURTHER_MICRO, GRAPH_UPDATE };
+
+struct micro {
+    struct trainer *trainer;
+    float weight;
+    bool first, last; /* of the step */
+};
+
 /* Forward and backward of the micro-batch in place. */
-static void accumulate(struct trainer *trainer, float weight, bool last) {
+static void accumulate(void *argument) {
+    const struct micro *micro = argument;
+    struct trainer *trainer = micro->trainer;
     struct gpt *gpt = &trainer->gpt;
-    gpt->completes = last;
+    float weight = micro->weight;
+    gpt->accumulate = !micro->first;
+    gpt->completes = micro->last;
     gpt_forward(gpt);
     gpt_loss(gpt, &trainer->optimizer.state->loss_scale, weight);
     OP(trainer->be, loss_sum, .total = &trainer->optimizer.state->loss,
        .losses = gpt->activations.losses.data, .count = gpt->shape.rows, .weight = weight);
     gpt_backward(gpt);
-    gpt->accumulate = true;
 }
 
 static void begin_step(struct trainer *trainer) {
@@ -35,7 +47,8 @@ static void begin_step(struct trainer *trainer) {
 }
 
 /* Records of other ranks come before the weights, which nobody waits for. */
-static void end_step(struct trainer *trainer) {
+static void end_step(void *argument) {
+    struct trainer *trainer = argument;
     quantization_end_step(&trainer->gpt.quantization, trainer->optimizer.state,
                           trainer->state.step);
     optimizer_step(&trainer->optimizer, trainer->state.step);
@@ -49,8 +62,9 @@ static void plan(struct trainer *trainer) {
     struct memory_plan *memory = &trainer->gpt.memory;
     backend_plan_begin(be);
     begin_step(trainer);
-    accumulate(trainer, 1, true);
-    if (trainer->config->train.grad_accum_steps > 1) accumulate(trainer, 1, true);
+    accumulate(&(struct micro){trainer, 1, true, true});
+    if (trainer->config->train.grad_accum_steps > 1)
+        accumulate(&(struct micro){trainer, 1, false, true});
     end_step(trainer);
     if (config->sample.every > 0) sample_plan(&trainer->gpt);
     be->op = be->run;
@@ -123,6 +137,15 @@ static int check_overflow(const struct trainer *trainer, int64_t at, struct erro
     return 0;
 }
 
+/* As one, where it is nothing but operations: ranks talk to each other in between, and offloaded
+ * state comes and goes. */
+static void start(struct trainer *trainer, int which, void (*work)(void *), void *argument) {
+    struct backend *be = trainer->be;
+    bool comes_and_goes = which == GRAPH_UPDATE && trainer->gpt.offload;
+    if (be->collectives->ranks->size > 1 || comes_and_goes) work(argument);
+    else backend_graph(be, which, work, argument);
+}
+
 int trainer_begin_step(struct trainer *trainer, const struct loader *loader, struct error *error) {
     struct backend *be = trainer->be;
     const struct config *config = trainer->config;
@@ -135,10 +158,11 @@ int trainer_begin_step(struct trainer *trainer, const struct loader *loader, str
         int64_t first_sample = batches_first_sample(config, trainer->state.step,
                                                     be->collectives->ranks->rank * micros + micro);
         if (batches_put(&trainer->batches, &trainer->gpt, loader, first_sample, error)) return -1;
-        accumulate(trainer, weight, micro + 1 == micros);
+        start(trainer, micro == 0 ? GRAPH_FIRST_MICRO : GRAPH_FURTHER_MICRO, accumulate,
+              &(struct micro){trainer, weight, micro == 0, micro + 1 == micros});
     }
     double lr = schedule_lr(config, trainer->state.step);
-    end_step(trainer);
+    start(trainer, GRAPH_UPDATE, end_step, trainer);
     trainer->state.step++;
     trainer->state.tokens += batches_step_tokens(trainer->config);
     int slot = (trainer->first_queued + trainer->unfinished++) % BACKEND_SLOTS;

@@ -380,7 +380,22 @@ else
     step large 130 bash -c 'bench_large "$@"' large "${tiny[@]}"
 fi
 
-# ---- 10. the table
+# ---- 10. a small step, started as one and operation by operation: the host's and the gaps' part
+
+# shellcheck disable=SC2317  # called by name, in a bash of its own under a time limit
+bench_graphs() {
+    local graphs status=0
+    for graphs in 1 0; do
+        "$folder/gpu_bench" --json "$out/graphs_$graphs.json" --graphs "$graphs" --batch 4 \
+            --seq 256 --steps-only 1 --seconds 0.1 --precision bf16 "$@" || status=1
+    done
+    return "$status"
+}
+export -f bench_graphs
+export folder out
+step graphs 60 bash -c 'bench_graphs "$@"' graphs "${tiny[@]}"
+
+# ---- 11. the table
 
 # figure FILE FIELD TEXT ...: the number of FIELD in the line that holds every TEXT; "" if none.
 figure() {
@@ -392,6 +407,7 @@ figure() {
 }
 # ratio A B: A / B, "" unless both are numbers above zero.
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.4f", a / b }'; }
+graphs_speed() { figure "graphs_$1.json" tokens_per_s '"batch"'; }
 large_speed() { figure "large_$1.json" tokens_per_s "\"precision\": \"$1\", \"batch\""; }
 precision_line() { figure gpu_bench.json "$2" "\"precision\": \"$1\", \"batch\""; }
 torch_line() { figure torch_bench.json "$2" "\"precision\": \"$1\", \"tokens"; }
@@ -450,6 +466,8 @@ show_aims() {
     aim "bf16 speed, in that of fp32" ">= 4" "$(ratio "$bf16" "$fp32")"
     aim "fp8 speed at 1.5B, in that of bf16" ">= 1.25" \
         "$(ratio "$(large_speed fp8)" "$(large_speed bf16)")"
+    aim "small steps as CUDA graphs, in those without" ">= 1" \
+        "$(ratio "$(graphs_speed 1)" "$(graphs_speed 0)")"
     for t in 1024 2048 4096; do
         key=("\"dtype\": \"bf16\"" "\"D\": 64," "\"T\": $t,")
         aim "attention forward, D 64, T $t, TFLOP/s" ">= 300" \

@@ -1,7 +1,8 @@
 /* What a GPU makes of a training step: GPT-2 124M in each precision, each operation, each ceiling.
  *
  *   build/fast/gpu_bench [--json FILE] [--batch N] [--seq N] [--layers N] [--width N] [--heads N]
- *                        [--precision P] [--seconds S] [--steps-only 1] [--autotune 1] [--tiny 1]
+ *                        [--precision P] [--seconds S] [--steps-only 1] [--autotune 1] [--graphs 0]
+ *                        [--tiny 1]
  *
  * Ceilings come first, in the same run: matrix products, and copying memory. Model FLOPs are
  * 6 N + 6 L C T a token (N all parameters, the causal half of attention), so that utilization says
@@ -58,7 +59,8 @@ void bench_failed(struct bench *bench, const char *what, const char *why) {
 
 bool bench_open(struct bench *bench, struct backend *be, bool tf32) {
     struct error error;
-    struct backend_options options = {DEVICE_CUDA, .tf32 = tf32, .autotune = bench->autotune};
+    struct backend_options options = {DEVICE_CUDA, .tf32 = tf32, .graphs = !bench->one_by_one,
+                                      .autotune = bench->autotune};
     if (backend_open(be, &options, &error) == 0) return true;
     bench_failed(bench, "opening the GPU", error.text);
     return false;
@@ -304,7 +306,7 @@ static void usage(void) {
     fprintf(stderr, "usage: gpu_bench [--json FILE] [--batch N] [--seq N] [--layers N] "
                     "[--width N] [--heads N]\n"
                     "                 [--precision P] [--seconds S] [--steps-only 1] "
-                    "[--autotune 1] [--tiny 1]\n");
+                    "[--autotune 1] [--graphs 0] [--tiny 1]\n");
     exit(2);
 }
 
@@ -322,6 +324,7 @@ static void read_options(struct bench *bench, int argc, char **argv) {
         else if (strcmp(key, "--precision") == 0) bench->only = value;
         else if (strcmp(key, "--steps-only") == 0) bench->steps_only = atoi(value);
         else if (strcmp(key, "--autotune") == 0) bench->autotune = atoi(value);
+        else if (strcmp(key, "--graphs") == 0) bench->one_by_one = !atoi(value);
         else if (strcmp(key, "--tiny") == 0) bench->tiny = atoi(value);
         else usage();
         if (strcmp(key, "--json") == 0 && !bench->json) {

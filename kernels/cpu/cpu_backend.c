@@ -100,6 +100,11 @@ static void cpu_close(struct backend *be) {
     cpu_products_close(be->state);
 }
 
+static void cpu_graph(struct backend *be, int which, void (*work)(void *), void *argument) {
+    (void)be, (void)which;
+    work(argument);
+}
+
 static const struct device_functions cpu_functions = {
     .allocate = cpu_allocate,
     .available = cpu_available,
@@ -115,6 +120,7 @@ static const struct device_functions cpu_functions = {
     .load = cpu_load,
     .store = cpu_store,
     .stored = cpu_stored,
+    .graph = cpu_graph,
     .peak_bytes = cpu_peak_bytes,
     .write_choices = cpu_write_choices,
     .close = cpu_close,

@@ -11,6 +11,12 @@ extern "C" {
 
 struct cuda_products;
 
+/* Work of one kind that was recorded before. */
+struct cuda_graph {
+    cudaGraphExec_t exec; /* NULL: none yet */
+    bool begun;           /* it was done once */
+};
+
 struct cuda_state {
     cudaStream_t compute, copy, load, store;
     cudaEvent_t begun[BACKEND_SLOTS];   /* compute got as far as where slot was last sent */
@@ -24,6 +30,8 @@ struct cuda_state {
     size_t memory_bytes;                /* of the device */
     size_t free_at_open; /* bytes of device memory that were free before the first allocation */
     size_t peak_bytes;   /* most that has been taken of it */
+    struct cuda_graph graphs[BACKEND_GRAPHS];
+    bool uses_graphs;
     struct cuda_products *products;
 };
 
@@ -66,6 +74,10 @@ int64_t cuda_square_share(enum dtype dtype);
  * whoever has some. */
 void cuda_sum_columns(struct backend *be, const struct column_sums_args *args, void *scratch);
 void cuda_gelu_derivative(struct backend *be, const struct gelu_backward_args *args, void *scratch);
+
+/* See backend_graph. */
+void cuda_graph_run(struct backend *be, int which, void (*work)(void *), void *argument);
+void cuda_graphs_close(struct cuda_state *cuda);
 
 /* Matrix products: cuBLASLt and its prepared plans. NULL with a message on failure. */
 struct cuda_products *cuda_products_open(const struct cuda_state *cuda,

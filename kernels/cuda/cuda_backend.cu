@@ -189,6 +189,7 @@ static int cuda_write_choices(struct backend *be, const char *path, struct error
 
 static void cuda_close(struct backend *be) {
     struct cuda_state *cuda = cuda_state(be);
+    cuda_graphs_close(cuda);
     if (cuda->products) cuda_products_close(cuda->products);
     for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
         if (cuda->begun[slot]) cudaEventDestroy(cuda->begun[slot]);
@@ -279,6 +280,7 @@ static const struct device_functions cuda_functions = {
     .load = cuda_load,
     .store = cuda_store,
     .stored = cuda_stored,
+    .graph = cuda_graph_run,
     .peak_bytes = cuda_peak_bytes,
     .write_choices = cuda_write_choices,
     .close = cuda_close,
@@ -310,6 +312,7 @@ int cuda_backend_open(struct backend *be, const struct backend_options *options,
     if (!failed) {
         fill(be);
         open_streams(be);
+        cuda_state(be)->uses_graphs = options->graphs;
         cuda_state(be)->free_at_open = cuda_available(be);
         failed = be->failure.text[0] ? -1 : 0;
         if (failed) fail(error, "%s", be->failure.text);

@@ -319,6 +319,8 @@ static void tokens_backward(struct backend *be, const struct embedding_backward_
     struct sums a = {array_of(dtable),    w.heads, w.tails, dout->data, NULL, rows, columns,
                      sum_chunk_rows(rows)};
     a.uses = sort_by_token(be, &w, args->tokens, rows, tensor_rows(dtable));
+    cuda_launched(be, "embedding_backward");
+    if (be->failure.text[0]) return; /* what is not sorted leads anywhere */
     cudaStream_t stream = cuda_state(be)->compute;
     unsigned threads = threads_for_columns(columns, SUM_THREADS_MAX);
     dim3 grid((unsigned)blocks_of(rows, a.chunk_rows), column_tiles(columns, threads));

@@ -101,6 +101,9 @@ const struct config_option config_options[] = {
     BOOLEAN(tf32, false,
             HELP("GPU only: fp32 matrix products may round what they read to 10 bits of fraction, "
                  "several times as fast.")),
+    BOOLEAN(cuda_graphs, true,
+            HELP("GPU only: record the operations of a step and start them together, which saves "
+                 "the time between them. The same bits as without.")),
     BOOLEAN(autotune, false,
             HELP("Time the algorithms of each matrix product before the first step. The "
                  "choice is kept in the run's folder, so that a resumed run computes the same.")),
@@ -233,9 +236,10 @@ const struct config_option config_options[] = {
             HELP("delayed only: the steps whose largest values count.")),
     INTEGER(fp8.margin, 0, 0, 16,
             HELP("delayed only: scales are divided by 2 to this power, so that values may grow.")),
-    BOOLEAN(fp8.fast_accumulation, true,
-            HELP("GPU only: whether tensor cores may add up the forward pass with fewer bits, which "
-                 "is faster.")),
+    BOOLEAN(
+        fp8.fast_accumulation, true,
+        HELP("GPU only: whether tensor cores may add up the forward pass with fewer bits, which "
+             "is faster.")),
     BOOLEAN(fp8.require, false,
             HELP("GPU only: true ends the run where there are no 8-bit matrix products; false "
                  "computes the same numbers with bf16 products.")),

@@ -54,6 +54,7 @@ int setup_backend(struct backend *be, const struct config *config, const char *c
         .device = devices[config->device],
         .threads = (int)config->threads,
         .tf32 = config->tf32,
+        .graphs = config->cuda_graphs,
         .autotune = config->autotune && choices, /* not anew for every sample */
         .choices = choices,
         .ranks = ranks,

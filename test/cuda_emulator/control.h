@@ -31,6 +31,7 @@ void cuda_emulator_capability(int sm);
 struct cuda_emulator_stats {
     uint64_t launches, blocks, threads, switches, barriers, collectives;
     uint64_t ldmatrix, ldmatrix_conflicts;
+    uint64_t graph_launches; /* their kernels count as launches, too */
 };
 struct cuda_emulator_stats cuda_emulator_stats(void);
 void cuda_emulator_stats_reset(void);

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "test/cuda_emulator/fibers.h"
+#include "test/cuda_emulator/graphs.h"
 #include "test/cuda_emulator/limits.h"
 
 uint3 threadIdx, blockIdx;
@@ -411,13 +412,8 @@ static cudaError_t check_launch(const launch &what) {
     return error;
 }
 
-void run(const launch &what, void (*body)(void *), void *argument) {
-    failure[0] = 0;
-    cudaError_t refused = check_launch(what);
-    if (refused != cudaSuccess) {
-        runtime_error(refused, failure);
-        return;
-    }
+/* What check_launch has found possible. */
+static void run_now(const launch &what, void (*body)(void *), void *argument) {
     work_begin(what.stream);
     current = &what;
     kernel_body = body;
@@ -438,6 +434,26 @@ void run(const launch &what, void (*body)(void *), void *argument) {
     if (failed) runtime_error(cudaErrorLaunchFailure, failure);
 }
 
+void run(const launch &what, void (*body)(void *), void *argument,
+         std::shared_ptr<void> (*keep)(const void *)) {
+    failure[0] = 0;
+    cudaError_t refused = check_launch(what);
+    if (refused != cudaSuccess) {
+        runtime_error(refused, failure);
+        return;
+    }
+    if (!recording(what.stream)) {
+        run_now(what, body, argument);
+        return;
+    }
+    std::shared_ptr<void> kept = keep(argument);
+    record("kernel", what.kernel, [=](cudaStream_t stream) {
+        launch later = what;
+        later.stream = stream;
+        run_now(later, body, kept.get());
+    });
+}
+
 void *dynamic_shared() {
     return dynamic_memory;
 }
@@ -448,6 +464,10 @@ unsigned shared_offset(const void *p) {
 
 int lane() {
     return self->lane;
+}
+
+void count_graph_launch() {
+    stats.graph_launches++;
 }
 
 void count_ldmatrix(unsigned conflicts) {

@@ -41,9 +41,14 @@ template <class... P> struct launcher {
     void (*kernel)(P...);
     launch what;
     EMU_NO_TSAN void operator()(P... p) const { /* converted once, as a kernel's parameters are */
-        auto body = [&]() EMU_NO_TSAN { kernel(p...); };
+        void (*const called)(P...) = kernel;
+        auto body = [=]() EMU_NO_TSAN { called(p...); };
+        typedef decltype(body) bound;
         run(
-            what, [](void *call) { (*static_cast<decltype(body) *>(call))(); }, &body);
+            what, [](void *call) { (*static_cast<bound *>(call))(); }, &body,
+            [](const void *call) -> std::shared_ptr<void> {
+                return std::make_shared<bound>(*static_cast<const bound *>(call));
+            });
     }
 };
 

@@ -6,6 +6,7 @@
  * Algorithms differ in the order in which they add, and one, of the in-place reduction scheme, in
  * the order from call to call: whoever allows that scheme gets other bits each time. */
 #include "test/cuda_emulator/fake_product.h"
+#include "test/cuda_emulator/graphs.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -453,6 +454,23 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t op
     return CUBLAS_STATUS_SUCCESS;
 }
 
+static cublasStatus_t multiply(const problem &p, const algorithm &chosen, const matrices &with,
+                               size_t workspace_bytes, cudaStream_t stream) {
+    emu::work_begin(stream);
+    cublasStatus_t status = examine_pointers(p, chosen, with.a, with.b, with.c, with.d,
+                                             with.workspace, workspace_bytes);
+    if (!status) compute(p, (fake_algorithm)chosen.variant, with);
+    emu::work_end();
+    if (status) return status;
+    counts.products++;
+    counts.epilogue = (int)p.op->epilogue;
+    counts.algorithm = (int)chosen.variant;
+    counts.a_type = p.a.type, counts.b_type = p.b.type;
+    counts.fast = p.op->fast, counts.scaled = p.op->scale_a && p.op->scale_b;
+    if (chosen.variant == slow || p.op->epilogue == slow_epilogue) emu::time_passes(3000);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, const void *alpha,
                               const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
                               cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
@@ -471,17 +489,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t op, 
     SUPPORT(lie.epilogue != (uint32_t)p.op->epilogue ||
                 (lie.algorithm && lie.algorithm != (uint32_t)chosen.variant),
             "what its heuristics have offered");
-    emu::work_begin(stream);
-    status = examine_pointers(p, chosen, a, b, c, d, workspace, workspace_bytes);
-    if (!status) compute(p, (fake_algorithm)chosen.variant, {a, b, c, d, workspace, scale, kept});
-    emu::work_end();
-    if (status) return status;
-    counts.products++;
-    counts.epilogue = (int)p.op->epilogue;
-    counts.algorithm = (int)chosen.variant;
-    counts.a_type = p.a.type, counts.b_type = p.b.type;
-    counts.fast = p.op->fast, counts.scaled = p.op->scale_a && p.op->scale_b;
-    if (chosen.variant == slow || p.op->epilogue == slow_epilogue) emu::time_passes(3000);
+    const matrices with = {a, b, c, d, workspace, scale, kept};
+    if (!emu::recording(stream)) return multiply(p, chosen, with, workspace_bytes, stream);
+    operation described = *p.op; /* as it is now */
+    emu::record("product", op, [=](cudaStream_t on) {
+        problem later = p;
+        later.op = &described;
+        multiply(later, chosen, with, workspace_bytes, on);
+    });
     return CUBLAS_STATUS_SUCCESS;
 }
 }

@@ -7,6 +7,7 @@
 #define TEST_CUDA_EMULATOR_MACHINE_H
 
 #include <cuda_runtime.h>
+#include <memory>
 #include <stdint.h>
 
 namespace emu {
@@ -33,9 +34,11 @@ struct launch {
     cudaStream_t stream;
 };
 
-/* Calls body(argument) once for each thread of each block. A mistake ends the launch: it is printed
- * and becomes the runtime's last error. */
-void run(const launch &what, void (*body)(void *), void *argument);
+/* Calls body(argument) once for each thread of each block; where a graph is recorded on the stream,
+ * later, with what `keep` made of the argument. A mistake ends the launch: it is printed and
+ * becomes the runtime's last error. */
+void run(const launch &what, void (*body)(void *), void *argument,
+         std::shared_ptr<void> (*keep)(const void *argument));
 
 /* Reports a mistake of the running thread. */
 [[noreturn]] void fail(site at, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -73,6 +76,7 @@ void defer_wait(int pending); /* runs all but the last `pending` closed groups *
 void cp_async(void *to, const void *from, unsigned bytes, unsigned from_bytes, site at);
 
 void count_ldmatrix(unsigned conflicts);
+void count_graph_launch();
 
 /* ---- device memory, for libraries that work on it (fake_cublaslt.cpp) */
 

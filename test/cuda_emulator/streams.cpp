@@ -23,6 +23,7 @@
 #include <time.h>
 
 #include "test/cuda_emulator/fibers.h"
+#include "test/cuda_emulator/graphs.h"
 
 namespace emu {
 
@@ -335,6 +336,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     if (emu::must_fail("cudaMemcpyAsync"))
         return emu::runtime_error(cudaErrorInvalidValue, "cudaMemcpyAsync was told to fail");
     stream *s = stream_of(handle);
+    if (spoils_recording_on(handle, "cudaMemcpy")) return cudaErrorStreamCaptureUnsupported;
     if (bytes == 0) return cudaSuccess;
     if (!resolve(to, from, bytes, &kind)) return runtime_error(cudaErrorInvalidValue, WRONG_COPY);
     if (kind == cudaMemcpyHostToHost) {
@@ -367,6 +369,10 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t hand
     if (bytes == 0) return cudaSuccess;
     if (!device_range(to, bytes))
         return runtime_error(cudaErrorInvalidValue, "cudaMemset: outside of device memory");
+    if (recording(handle)) {
+        record("fill", NULL, [=](cudaStream_t on) { cudaMemsetAsync(to, value, bytes, on); });
+        return cudaSuccess;
+    }
     task fill = {};
     fill.kind = FILL;
     fill.to = to;
@@ -417,6 +423,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     if (emu::must_fail("cudaStreamSynchronize"))
         return emu::runtime_error(cudaErrorLaunchFailure, "cudaStreamSynchronize was told to fail");
+    if (spoils_recording_on(handle, "cudaStreamSynchronize")) return last_error;
     order_with_legacy(stream_of(handle));
     settle(stream_of(handle), ALL);
     return last_error;
@@ -427,6 +434,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
+    if (spoils_recording("cudaDeviceSynchronize")) return last_error;
     streams_finish();
     return last_error;
 }
@@ -434,6 +442,7 @@ cudaError_t cudaDeviceSynchronize(void) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t mark, unsigned) {
     const event *e = (const event *)mark;
     if (!e) return runtime_error(cudaErrorInvalidResourceHandle, "cudaStreamWaitEvent");
+    if (spoils_recording_on(handle, "cudaStreamWaitEvent")) return last_error;
     if (!e->on) return cudaSuccess; /* as CUDA has it: never recorded, nothing to wait for */
     task wait = {};
     wait.kind = WAIT;
@@ -468,6 +477,7 @@ cudaError_t cudaEventRecord(cudaEvent_t mark, cudaStream_t handle) {
         return emu::runtime_error(cudaErrorUnknown, "cudaEventRecord was told to fail");
     event *e = (event *)mark;
     if (!e) return runtime_error(cudaErrorInvalidResourceHandle, "cudaEventRecord");
+    if (spoils_recording_on(handle, "cudaEventRecord")) return last_error;
     e->on = stream_of(handle);
     e->number = ++numbers;
     e->time = now();

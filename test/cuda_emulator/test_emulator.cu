@@ -388,8 +388,10 @@ int main(int count, char **arguments) {
     run_group("shared memory", in_all_orders<test_large_shared>);
     run_group("numbers", test_numbers);
     run_group("streams", test_streams);
+    run_group("graphs", test_graphs);
 #ifndef __CUDACC__
     if (!SEES_MISSING_WAITS) run_group("missing waits", test_missing_waits);
+    run_group("spoiled graphs", test_spoiled_graphs);
     run_group("memory", test_memory);
     run_group("mistakes", in_all_orders<test_mistakes>);
     run_group("limits", test_limits_of_kernels);

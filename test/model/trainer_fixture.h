@@ -77,7 +77,8 @@ static inline void rig_mask(uint8_t mask[RIG_MASK_BYTES]) {
 
 static inline void rig_open_backend(struct rig *rig, enum device device, int threads) {
     char note[PRECISION_NOTE_MAX];
-    struct backend_options options = {.device = device, .threads = threads};
+    struct backend_options options = {
+        .device = device, .threads = threads, .graphs = rig->config.cuda_graphs};
     cr_assert_eq(backend_open(&rig->be, &options, &rig->error), 0, "%s", rig->error.text);
     cr_assert_eq(precision_resolve(&rig->precision, note, &rig->config, &rig->be, &rig->error), 0,
                  "%s", rig->error.text);

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # gpu_bench where a call of CUDA or cuBLASLt fails, each in turn, early and late: it says which
-# measurement that cost, and goes on to its last table. Uses $GPU_BENCH, of an emulated build.
+# measurement that cost, and goes on to its last table; and ./train where graphs fail. Uses
+# $GPU_BENCH, of an emulated build, and the train beside it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 bench=${GPU_BENCH:-build/emulated/gpu_bench}
@@ -59,5 +60,30 @@ measures "one without 8 bits" "Without 8-bit tensor cores" CUDA_EMULATOR_SM=80
 measures "a library without GELU" "^  bf16 .*tokens/s" CUBLASLT_REFUSE=164
 measures "one that lies about GELU" "what its heuristics have offered" CUBLASLT_LIE=164
 measures "and about its gradient" "what its heuristics have offered" CUBLASLT_LIE=192
+
+# A graph that cannot be recorded, made or started: operations are launched one by one, same bits.
+cat >"$folder/small.json" <<'END'
+{"model": {"n_layer": 1, "n_head": 1, "n_embd": 64, "n_positions": 32}, "data": {"seq_len": 32},
+ "precision": "bf16", "train": {"steps": 3, "micro_batch_size": 2}, "eval": {"every": 0},
+ "sample": {"every": 0}}
+END
+trains() { # NAME ENVIRONMENT ...: the digest of what a short training leaves
+    local name=$1
+    shift
+    env "$@" OMP_NUM_THREADS=1 timeout 120 "${bench%gpu_bench}train" --device cuda \
+        --config "$folder/small.json" --set run_dir="$folder" --set name="$name" \
+        >"$folder/said" 2>&1 || echo "status $?"
+    find "$folder/$name" -name model.safetensors -exec sha256sum {} + | cut -d ' ' -f 1
+}
+whole=$(trains whole)
+[ ${#whole} = 64 ] || wrong "(training)" "no weights: $whole"
+for call in cudaStreamBeginCapture cudaStreamEndCapture cudaGraphInstantiate cudaGraphLaunch; do
+    ran=$((ran + 1))
+    left=$(trains "$call" CUDA_EMULATOR_FAIL=$call:1)
+    [ "$left" = "$whole" ] || wrong "$call:1" "other weights: $left, not $whole"
+    grep -q "graphs do not work here" "$folder/said" || wrong "$call:1" "nothing is said of it"
+done
+left=$(trains update CUDA_EMULATOR_FAIL=cudaGraphExecUpdate:1)
+[ "$left" = "$whole" ] || wrong cudaGraphExecUpdate:1 "other weights: $left, not $whole"
 [ $failures = 0 ] || exit 1
-echo "gpu_bench: $ran runs amid failures, all as expected"
+echo "gpu_bench and train: $ran runs amid failures, all as expected"
