@@ -381,6 +381,8 @@ check: $(PROGRAMS)
 	@if command -v shellcheck >/dev/null; then set -x; \
 	  shellcheck -x scripts/*.sh scripts/slurm/*.sbatch test/scripts/*.sh test/plain_criterion/*.sh .ci/run; \
 	else echo "skipped: no shellcheck here"; fi
+	@if command -v python3 >/dev/null; then set -x; test/scripts/test_estimates.py; \
+	else echo "skipped: the tests of estimates, because there is no python3 here"; fi
 	test/scripts/test_fetch.sh
 	test/scripts/test_plot.sh
 ifeq ($(BUILD),fast)
@@ -466,7 +468,8 @@ help:
 	@echo "make bench-ranks    two processes beside one; bytes between them beside memcpy"
 	@echo "make bench-busy     ms per step alone, and beside an endless loop"
 	@echo "make build/fast/bench_tokenizer  MB/s of the tokenizer: bench_tokenizer DIR FILE ..."
-	@echo "make cuda-report    registers, spills, tensor-core instructions of each CUDA kernel"
+	@echo "make cuda-report    registers, spills, tensor-core instructions of each CUDA kernel, and"
+	@echo "                    estimates of what kernels and steps reach"
 	@echo "make cuda-coverage  lines of CUDA code that no test reaches"
 	@echo "make check-mutants  plants faults in the CUDA kernels, shows which tests notice"
 	@echo "make generate       refresh configs/schema.json and the keys in configs/README.md"

@@ -2,17 +2,27 @@
 # What the compiler made of each CUDA kernel: registers, spills, shared memory, occupancy,
 # tensor-core products and 128-bit memory accesses, checked against scripts/cuda_report.expected.
 # Needs nvcc and python3, and no GPU.
-#   scripts/cuda_report.sh [--arch "80 90"] [FILE.cu ...]     default: all of kernels/cuda
+#   scripts/cuda_report.sh [--write] [--arch "80 90"] [FILE.cu ...]     default: all of kernels/cuda
+# With sm_80, sm_90 and all files: also estimates of what kernels and steps reach, from the machine
+# code (cuda_estimates.md), against scripts/cuda_replay.expected, which --write makes anew.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-archs="80 90"
+archs="80 90" write=()
+if [ "${1:-}" = --write ]; then
+    write=(--write)
+    shift
+fi
 if [ "${1:-}" = --arch ]; then
     archs=$2
     shift 2
 fi
 files=("$@")
-[ ${#files[@]} -gt 0 ] || files=(kernels/cuda/*.cu)
+estimates=0
+if [ ${#files[@]} -eq 0 ]; then
+    files=(kernels/cuda/*.cu)
+    if [ "$archs" = "80 90" ]; then estimates=1; fi
+fi
 nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 if ! command -v "$nvcc" >/dev/null; then
     echo "cuda_report: there is no nvcc here: install the CUDA toolkit, or set NVCC=PATH" >&2
@@ -31,6 +41,8 @@ compile() {
         return 1
     fi
     python3 scripts/cubin_opcodes.py "$name.cubin" >"$name.opcodes"
+    paste <(cut -f 1 "$name.opcodes") \
+        <(cut -f 1 "$name.opcodes" | sed 's/$/\t/' | short_names | cut -f 1) >"$name.names"
 }
 
 # Per kernel: name, registers, stack, spill stores + loads, static shared memory, and the opcodes.
@@ -60,7 +72,7 @@ short_names() {
 
 # Prints the table of one architecture; exit status 1 if something is not as expected.
 judge() {
-    awk -F '\t' -v arch="$1" '
+    awk -F '\t' -v arch="$1" -v held="$work/sm_$1.warps" '
         function pattern(text) {              # a shell pattern as a regular expression
             gsub(/[][\\.^$+(){}|]/, "\\\\&", text)
             gsub(/\*/, ".*", text)
@@ -104,6 +116,7 @@ judge() {
                 occupancy = warps($3, block, $6 + (e <= n ? dynamic[e] : 0))
                 if (e <= n && least[e] != "-" && occupancy < least[e]) wrong = wrong " FEW-WARPS"
             }
+            print file "\t" name "\t" occupancy >held
             mark = wrong ~ /[A-Z]/ ? "!" : wrong
             if (mark == "!") complaint[++bad] = file "/" name ":" wrong
             printf "%-2s%-32s %4d %5d %6d %5s %4d %3d %3d %4d %3d\n", mark, name, $3, $4 + $5, $6,
@@ -138,8 +151,21 @@ done
 echo "spill: bytes, local arrays too; shared: static bytes; warps: of a multiprocessor"
 echo "LDG, STG: of 128 bits; LDSM: ldmatrix; CPA: cp.async of 16 bytes"
 echo "!: not as expected; ?: not in scripts/cuda_report.expected"
+if [ "$estimates" -eq 1 ]; then
+    figures=()
+    for arch in $archs; do
+        echo
+        python3 scripts/cuda_replay.py "$work" "$arch" "$work/replay.sm_$arch.json" || status=1
+        figures+=("$work/replay.sm_$arch.json")
+    done
+    echo
+    python3 scripts/cuda_step_model.py "${figures[@]}" "$work/step_model.json" || status=1
+    compiler=$("$nvcc" --version | sed -nE 's/.*release .*, V([0-9.]+).*/\1/p')
+    python3 scripts/check_estimates.py "${write[@]}" scripts/cuda_replay.expected "$compiler" \
+        "${figures[@]}" "$work/step_model.json" || status=1
+fi
 if [ "$status" -eq 0 ]; then
-    echo "all as scripts/cuda_report.expected says"
+    echo "all as scripts/cuda_report.expected and scripts/cuda_replay.expected say"
 else
     echo "not as expected: see the lines with !" >&2
 fi

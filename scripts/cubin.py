@@ -1,0 +1,81 @@
+"""Reads the machine code of CUDA kernels (ELF files of nvcc -cubin), without the toolkit's tools.
+
+An instruction of sm_70 and later has 16 bytes. As cuobjdump -sass shows them for sm_80 and sm_90:
+bits 0..8 are the operation and 9..11 the form of its operands; 12..15 the predicate, of which 7 is
+"always" and 15 "never"; 73..75 the width of a memory access (4: 32 bits, 5: 64, 6: 128). From bit
+105 on the compiler says what the hardware does not find out: cycles until the next instruction may
+be issued, whether to yield, the barrier that is set when a result is there and when operands were
+read (7: none), and the barriers that it waits for.
+"""
+import collections
+import struct
+
+Instruction = collections.namedtuple(
+    "Instruction", "at operation predicate width stall write read wait target")
+
+BRANCH = 0x147
+MAX_THREADS = 0x05  # an attribute in .nv.info.KERNEL: three 32-bit numbers
+SIZED = 0x04        # the format of attributes that have a size of their own
+
+
+def sections(data):
+    """Name, offset and bytes of each section of an ELF file."""
+    table, = struct.unpack_from("<Q", data, 0x28)
+    size, count, name_section = struct.unpack_from("<HHH", data, 0x3A)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", data, table + i * size) for i in range(count)]
+    names = headers[name_section][4]
+    for header in headers:
+        start = names + header[0]
+        yield data[start:data.index(b"\0", start)].decode(), header[4], header[5]
+
+
+def architecture(data):
+    """90 for sm_90."""
+    flags, = struct.unpack_from("<I", data, 0x30)
+    return flags >> 8 & 0xFF
+
+
+def launch_bound(data, offset, size):
+    """The threads of a block by __launch_bounds__; 0: not given."""
+    at, end = offset, offset + size
+    while at + 4 <= end:
+        form, attribute, length = struct.unpack_from("<BBH", data, at)
+        if form == SIZED and attribute == MAX_THREADS:
+            x, y, z = struct.unpack_from("<III", data, at + 4)
+            return x * y * z
+        at += 4 + (length if form == SIZED else 0)
+    return 0
+
+
+def branch_target(at, word, arch):
+    """Where a branch at byte `at` of its kernel goes."""
+    distance = word >> 34 & (1 << 48) - 1
+    if distance >> 47:
+        distance -= 1 << 48
+    if arch >= 90:
+        distance = distance << 8 | word >> 16 & 0xFF
+    return at + 16 + 4 * distance
+
+
+def decode(code, arch):
+    """The instructions of a kernel."""
+    decoded = []
+    for at in range(0, len(code) - 15, 16):
+        low, high = struct.unpack_from("<QQ", code, at)
+        operation, control = low & 0x1FF, high >> 41
+        target = branch_target(at, low | high << 64, arch) if operation == BRANCH else None
+        decoded.append(Instruction(at, operation, low >> 12 & 15, high >> 9 & 7, control & 15,
+                                   control >> 5 & 7, control >> 8 & 7, control >> 11 & 63, target))
+    return decoded
+
+
+def kernels(path):
+    """Mangled name, instructions, and the threads of __launch_bounds__, of each kernel."""
+    with open(path, "rb") as file:
+        data = file.read()
+    parts = {name: (offset, size) for name, offset, size in sections(data)}
+    for name, (offset, size) in parts.items():
+        if name.startswith(".text."):
+            kernel = name[len(".text."):]
+            yield (kernel, decode(data[offset:offset + size], architecture(data)),
+                   launch_bound(data, *parts.get(".nv.info." + kernel, (0, 0))))

@@ -1,0 +1,300 @@
+#!/usr/bin/env python3
+"""Estimates what kernels reach, from their machine code. NOT MEASUREMENTS: see cuda_estimates.md.
+
+    cuda_replay.py FOLDER ARCH FIGURES.json      prints a table, writes the figures
+
+FOLDER is what scripts/cuda_report.sh has made: NAME.sm_ARCH.cubin, .names (mangled and short names)
+and sm_ARCH.warps (how many of a kernel a multiprocessor holds). Kernels on tensor cores: their inner
+loop is replayed on one of the four schedulers of a multiprocessor. Kernels that move memory: how
+many bytes they have in flight, and how many instructions they issue for each.
+"""
+import collections
+import json
+import re
+import sys
+
+import cubin
+
+# ---- what is replayed
+
+# On tensor cores: how often the inner loop is run in a round of the one around it; 0: there is none.
+Tensor = collections.namedtuple("Tensor", "file name inner")
+# Moving memory: bytes of an element (or a parameter, or a logit) that are moved, and the least.
+Memory = collections.namedtuple("Memory", "file name moved least")
+
+HMMA_FLOP = 2 * 16 * 8 * 16  # m16n8k16
+KERNELS = [
+    Tensor("attention_mma_forward", "forward<bf16, 64>", 0),
+    Tensor("attention_mma_forward", "forward<bf16, 128>", 0),
+    # steps of 16 in tiles of 64, two of them unrolled
+    Tensor("attention_mma_backward", "query_gradients<bf16, 64>", 2),
+    Tensor("attention_mma_backward", "query_gradients<bf16, 128>", 2),
+    Tensor("attention_mma_backward", "key_gradients<bf16, 64>", 4),
+    Tensor("attention_mma_backward", "key_gradients<bf16, 128>", 4),
+    # a branch of 16 bits and a stream of 32 in, both out
+    Memory("layernorm_forward", "forward<bf16, bf16, fp32>", 2 + 4 + 4 + 2, 2 + 4 + 4 + 2),
+    # the same with the gradient of the stream, and three fp32 sums for each 32 rows at 32 x 1024
+    Memory("layernorm_backward", "backward<bf16, fp32>", 2 + 4 + 4 + 4 + 2 + 3 * 4 * 2 / 32,
+           2 + 4 + 4 + 4 + 2),
+    Memory("cross_entropy", "cross_entropy<bf16, 8, 512>", 2 + 2, 2 + 2),
+    # upper half and remainder of the master, two moments in and out; an fp32 gradient in
+    Memory("adamw", "adamw<fp32, upper_bits, bf16_copy, fp32>", 2 * (2 + 2 + 4 + 4) + 4,
+           2 * (2 + 2 + 4 + 4) + 4),
+    Memory("gelu_backward", "summed<false, bf16, bf16>", 2 + 2 + 2, 2 + 2 + 2),
+]
+
+# ---- the machine: multiprocessors, clock under load in GHz, memory in bytes a nanosecond, cycles
+# that a scheduler's tensor core needs for an HMMA. Assumptions: see cuda_estimates.md.
+
+Machine = collections.namedtuple("Machine", "name multiprocessors clock memory hmma")
+MACHINES = {80: Machine("A100 SXM 80 GB", 108, 1.41, 2039, 8),
+            90: Machine("H100 SXM", 132, 1.70, 3350, 6)}
+LATENCY = 800      # cycles of a load from memory that is busy
+SCHEDULERS = 4
+QUEUE = 32         # cycles of work that the memory queue takes in advance
+
+# ---- operations: name, pipe, cycles of the pipe for a warp, cycles until the result is there
+
+FIXED = {}
+
+
+def operations(pipe, cycles, latency, table):
+    for code, name in table.items():
+        FIXED[code] = (name, pipe, cycles, latency)
+
+
+operations("fma", 1, 4, {0x20: "FMUL", 0x21: "FADD", 0x23: "FFMA", 0x24: "IMAD", 0x25: "IMAD.WIDE",
+                         0x27: "IMAD.HI", 0x30: "HADD2", 0x31: "HFMA2", 0x32: "HMUL2",
+                         0x35: "HFMA2"})
+operations("alu", 2, 6, {0x02: "MOV", 0x03: "P2R", 0x04: "R2P", 0x05: "CS2R", 0x07: "SEL",
+                         0x08: "FSEL", 0x09: "FMNMX", 0x0B: "FSETP", 0x0C: "ISETP", 0x0F: "VIMNMX3",
+                         0x10: "IADD3", 0x11: "LEA", 0x12: "LOP3", 0x13: "IABS", 0x16: "PRMT",
+                         0x17: "IMNMX", 0x19: "SHF", 0x1C: "PLOP3", 0x36: "VIADD", 0x3E: "F2FP",
+                         0x45: "I2FP", 0x46: "VIADDMNMX", 0x48: "VIMNMX", 0x06: "VOTE"})
+operations("uniform", 2, 10, {0x82: "UMOV", 0x86: "VOTEU", 0x87: "USEL", 0x8C: "UISETP",
+                              0x90: "UIADD3", 0x91: "ULEA", 0x92: "ULOP3", 0x96: "UPRMT",
+                              0x99: "USHF", 0xA4: "UIMAD", 0xA5: "UIMAD.WIDE", 0xB9: "ULDC",
+                              0xCA: "R2UR", 0x1C2: "R2UR", 0x1C3: "S2UR"})
+operations("special", 8, 22, {0x102: "FCHK", 0x104: "F2F", 0x105: "F2I", 0x106: "I2F", 0x108: "MUFU",
+                              0x110: "F2F.64", 0x111: "F2I.64", 0x112: "I2F.64"})
+operations("double", 32, 60, {0x28: "DMUL", 0x29: "DADD", 0x2A: "DSETP", 0x2B: "DFMA"})
+operations("tensor", 0, 18, {0x3C: "HMMA"})  # cycles: the machine's
+operations("memory", 4, 24, {0x182: "LDC", 0x184: "LDS", 0x188: "STS", 0x119: "S2R"})
+operations("memory", 8, 24, {0x189: "SHFL", 0x181: "LDG", 0x186: "STG", 0x18E: "RED", 0x1A8: "ATOMG",
+                             0x18C: "ATOMS"})
+operations("memory", 16, 30, {0x3B: "LDSM", 0x1AE: "LDGSTS"})  # 128 bits a lane
+operations("control", 0, 0, {0x118: "NOP", 0x11A: "DEPBAR", 0x11B: "ENDCOLLECTIVE", 0x11D: "BAR",
+                             0x141: "BSYNC", 0x142: "BREAK", 0x144: "CALL", 0x145: "BSSY",
+                             0x146: "YIELD", 0x147: "BRA", 0x148: "WARPSYNC", 0x149: "BRX",
+                             0x14D: "EXIT", 0x150: "RET", 0x1AF: "LDGDEPBAR", 0x192: "MEMBAR"})
+HMMA, LDG, STG, BAR, LDGSTS = 0x3C, 0x181, 0x186, 0x11D, 0x1AE
+MOVES = (LDG, STG, LDGSTS, BAR, HMMA)
+NEVER, ALWAYS, NO_BARRIER = 15, 7, 7
+BYTES = {4: 4, 5: 8, 6: 16}  # of a lane, by the width of an access
+
+
+class Unknown(Exception):
+    pass
+
+
+def operation(instruction):
+    try:
+        return FIXED[instruction.operation]
+    except KeyError:
+        raise Unknown("operation %#x at %#x is not in the table of cuda_replay.py"
+                      % (instruction.operation, instruction.at)) from None
+
+
+# ---- loops
+
+def loops(code):
+    """First and last index of each loop: a branch back."""
+    index = {i.at: n for n, i in enumerate(code)}
+    return [(index[i.target], n) for n, i in enumerate(code)
+            if i.target is not None and i.target < i.at and i.target in index]
+
+
+def count(code, wanted):
+    return sum(i.operation == wanted and i.predicate != NEVER for i in code)
+
+
+def hot_loop(code):
+    """The innermost loop on tensor cores with the fewest instructions for a product: the one for
+    tiles that need no mask."""
+    found = [(a, b) for a, b in loops(code) if count(code[a:b + 1], HMMA)]
+    inner = [(a, b) for a, b in found
+             if not any((c, d) != (a, b) and a <= c and d <= b for c, d in found)]
+    if not inner:
+        raise Unknown("there is no loop with tensor-core products")
+    return min(inner, key=lambda at: (at[1] - at[0] + 1) / count(code[at[0]:at[1] + 1], HMMA))
+
+
+def path(code, first, last):
+    """What is done in a round: branches ahead that skip no product, no barrier and no access to
+    memory are taken, since what they skip is rare (a new maximum, an end)."""
+    index = {i.at: n for n, i in enumerate(code)}
+    done, n = [], first
+    while n <= last:
+        now = code[n]
+        done.append(now)
+        ahead = index.get(now.target, -1) if now.target is not None else -1
+        if n < ahead <= last and not any(count(code[n + 1:ahead], op) for op in MOVES):
+            n = ahead
+        else:
+            n += 1
+    return done
+
+
+# ---- a scheduler
+
+class Warp:
+    def __init__(self, start):
+        self.place = 0
+        self.ready = start
+        self.barriers = [0] * 6  # when each was last released
+
+
+def may_issue(warp, instruction, now):
+    return warp.ready <= now and all(not instruction.wait >> b & 1 or warp.barriers[b] <= now
+                                     for b in range(6))
+
+
+def issue(warp, instruction, now, free, busy, machine):
+    """Returns whether the pipe took it."""
+    name, pipe, cycles, latency = operation(instruction)
+    if pipe == "tensor":
+        cycles = machine.hmma
+    if instruction.predicate == NEVER:
+        pipe, cycles = "alu", 1
+    start = now
+    if pipe == "memory":
+        if free[pipe] - now > QUEUE:
+            return False
+        start = max(free[pipe], now)
+        free[pipe] = start + cycles
+    elif pipe != "control":
+        if free[pipe] > now:
+            return False
+        free[pipe] = now + cycles
+    busy[pipe] += cycles
+    done = start + latency + (cycles if pipe == "memory" else 0)
+    if instruction.write != NO_BARRIER:
+        warp.barriers[instruction.write] = max(warp.barriers[instruction.write], done)
+    if instruction.read != NO_BARRIER:
+        warp.barriers[instruction.read] = max(warp.barriers[instruction.read], start + 12)
+    warp.ready = now + max(instruction.stall, 1) + (20 if name == "BAR" else 0)
+    return True
+
+
+def replay(body, warps, machine, rounds=24):
+    """Cycles of a scheduler for a round of one warp, where all are at it, and those that each pipe
+    is busy; the warp that issued last goes first."""
+    all_warps = [Warp(i * 700) for i in range(warps)]
+    free, busy, ends = collections.Counter(), collections.Counter(), []
+    now, last = 0, all_warps[0]
+    while len(ends) < rounds * warps:
+        for warp in [last] + [w for w in all_warps if w is not last]:
+            if not may_issue(warp, body[warp.place], now):
+                continue
+            if not issue(warp, body[warp.place], now, free, busy, machine):
+                continue
+            last = warp
+            warp.place += 1
+            if warp.place == len(body):
+                warp.place = 0
+                ends.append(now)
+            break
+        now += 1
+    begin, end = len(ends) // 4, len(ends) * 3 // 4
+    return (ends[end] - ends[begin]) / (end - begin), {p: busy[p] / len(ends) for p in busy}
+
+
+# ---- figures
+
+def round_of(code, inner_rounds):
+    """What a warp does in a round: of the loop around the hot one, or else of that itself."""
+    first, last = hot_loop(code)
+    hot = path(code, first, last)
+    around = [(a, b) for a, b in loops(code) if a <= first and last <= b and (a, b) != (first, last)]
+    if not inner_rounds or not around:
+        return hot
+    begin, end = min(around, key=lambda at: at[1] - at[0])
+    others = [(a, b) for a, b in loops(code) if begin < a and b < end and count(code[a:b + 1], HMMA)]
+    once = [i for n, i in enumerate(code[begin:end + 1], begin)
+            if not any(a <= n <= b for a, b in others)]
+    return once + hot * inner_rounds
+
+
+def tensor_figures(kernel, code, warps, machine):
+    body = round_of(code, kernel.inner)
+    products = count(body, HMMA)
+    cycles, pipes = replay(body, max(warps // SCHEDULERS, 1), machine)
+    busiest = max((p for p in pipes if p != "control"), key=pipes.get)
+    second = 1e9 * machine.clock * machine.multiprocessors * SCHEDULERS
+    return {"kind": "tensor", "instructions": len(body) / products, "busiest": busiest,
+            "share": min(products * machine.hmma / cycles, 1),
+            "tflops": products * HMMA_FLOP / cycles * second / 1e12}
+
+
+def memory_figures(kernel, code, warps, machine):
+    """What is loaded before anything waits for it is in flight together."""
+    flying = most = pending = 0
+    for i in code:
+        if i.wait & pending:
+            flying = pending = 0
+        if i.predicate == NEVER or i.operation != LDG:
+            continue
+        flying += 32 * BYTES.get(i.width, 0)
+        if i.write != NO_BARRIER:
+            pending |= 1 << i.write
+        most = max(most, flying)
+    cycle = machine.memory / machine.clock / machine.multiprocessors  # bytes of a multiprocessor
+    wanted = LATENCY * cycle
+    return {"kind": "memory", "busiest": "memory" if most * warps >= wanted else "latency",
+            "share": min(most * warps / wanted, 1), "in_flight": most * warps,
+            "moved": kernel.moved, "moved_to_least": kernel.moved / kernel.least}
+
+
+def read_table(path_):
+    with open(path_) as file:
+        return [line.rstrip("\n").split("\t") for line in file]
+
+
+def print_figure(file, name, held, figure):
+    tensor = figure["kind"] == "tensor"
+    print("%-23s %-36s %5d %6s %-8s %5.2f %7s %6s"
+          % (file, name, held, "%.2f" % figure["instructions"] if tensor else "-",
+             figure["busiest"], figure["share"], "%.0f" % figure["tflops"] if tensor else "-",
+             "-" if tensor else "%.2f" % figure["moved_to_least"]))
+
+
+def main():
+    folder, arch, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    machine = MACHINES[arch]
+    warps = {(file, name): int(n) for file, name, n in read_table("%s/sm_%d.warps" % (folder, arch))
+             if n.isdigit()}
+    print("ESTIMATES by replay of machine code, not measured: sm_%d, %s" % (arch, machine.name))
+    print("%-23s %-36s %5s %6s %-8s %5s %7s %6s" % ("file", "kernel", "warps", "instr", "busiest",
+                                                    "share", "TFLOP/s", "bytes"))
+    figures = {}
+    for kernel in KERNELS:
+        base = "%s/%s.sm_%d" % (folder, kernel.file, arch)
+        names = {mangled: short for mangled, short in read_table(base + ".names")}
+        found = [code for name, code, _ in cubin.kernels(base + ".cubin")
+                 if names.get(name) == kernel.name]
+        held = warps.get((kernel.file, kernel.name))
+        if not found or not held:
+            sys.exit("cuda_replay: %s has no kernel %s" % (kernel.file, kernel.name))
+        of = tensor_figures if isinstance(kernel, Tensor) else memory_figures
+        try:
+            figure = of(kernel, found[0], held, machine)
+        except Unknown as problem:
+            sys.exit("cuda_replay: %s, %s: %s" % (kernel.file, kernel.name, problem))
+        figures["%s/%s" % (kernel.file, kernel.name)] = figure
+        print_figure(kernel.file, kernel.name, held, figure)
+    with open(out, "w") as file:
+        json.dump({"arch": arch, "machine": machine.name, "kernels": figures}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

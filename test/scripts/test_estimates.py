@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Do the estimates by replay say what they should? Machine code made up here, of which the cycles
+are known, and figures that have become worse."""
+import contextlib
+import io
+import json
+import os
+import struct
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts"))
+import check_estimates  # noqa: E402
+import cubin  # noqa: E402
+import cuda_replay  # noqa: E402
+
+HMMA, FADD, MUFU, BRA, LDG = 0x3C, 0x21, 0x108, 0x147, 0x181
+failures = []
+
+
+def expect(what, got, wanted, tolerance=0.0):
+    if abs(got - wanted) > tolerance:
+        failures.append("%s: %s, not %s" % (what, got, wanted))
+
+
+def instruction(operation, stall=1, write=7, read=7, wait=0, width=0, predicate=7, low=0):
+    control = stall | 1 << 4 | write << 5 | read << 8 | wait << 11
+    return struct.pack("<QQ", operation | predicate << 12 | low, control << 41 | width << 9)
+
+
+def branch(distance, arch):
+    """To so many bytes behind itself."""
+    field = distance // 4 & (1 << (56 if arch >= 90 else 48)) - 1
+    word = field << 34 if arch < 90 else (field & 0xFF) << 16 | (field >> 8) << 34
+    low, high = word & (1 << 64) - 1, word >> 64
+    return struct.pack("<QQ", BRA | 7 << 12 | low, high | (5 | 7 << 5 | 7 << 8) << 41)
+
+
+def decoding():
+    for arch in (80, 90):
+        code = (instruction(LDG, stall=3, write=2, read=5, wait=9, width=6, predicate=15) +
+                branch(32, arch) + branch(-48, arch))
+        load, ahead, back = cubin.decode(code, arch)
+        expect("operation", load.operation, LDG)
+        expect("stall", load.stall, 3)
+        expect("barriers", load.write * 10 + load.read, 25)
+        expect("wait", load.wait, 9)
+        expect("width", load.width, 6)
+        expect("predicate", load.predicate, 15)
+        expect("target ahead, sm_%d" % arch, ahead.target, 16 + 16 + 32)
+        expect("target back, sm_%d" % arch, back.target, 32 + 16 - 48)
+
+
+def cycles(code, warps, arch):
+    decoded = cubin.decode(code, arch)
+    return cuda_replay.replay(decoded, warps, cuda_replay.MACHINES[arch], rounds=400)[0]
+
+
+def replaying():
+    for arch in (80, 90):
+        hmma = cuda_replay.MACHINES[arch].hmma
+        expect("a full tensor pipe", cycles(instruction(HMMA) * 16, 2, arch), 16 * hmma, 0.5)
+    adds = instruction(FADD, stall=4) * 16
+    expect("one warp waits for each sum", cycles(adds, 1, 90), 64, 1)
+    expect("four warps hide that", cycles(adds, 4, 90), 16, 1)
+    expect("eight cycles for each exponential", cycles(instruction(MUFU) * 8, 4, 90), 64, 1)
+    waits = instruction(MUFU, write=0) + instruction(FADD, wait=1)
+    expect("a sum that waits for an exponential", cycles(waits, 1, 90), 23, 2)
+
+
+def choosing():
+    """The loop with fewer instructions for a product is the hot one, and what is rare is skipped."""
+    product, other = instruction(HMMA), instruction(FADD)
+    hot = product * 4 + branch(32, 90) + other * 2 + product
+    masked = product * 4 + other * 20
+    code = cubin.decode(other * 3 + masked + branch(-16 * 25, 90) +
+                        hot + branch(-16 * 9, 90), 90)
+    first, last = cuda_replay.hot_loop(code)
+    expect("first of the hot loop", first, 28)
+    expect("last of the hot loop", last, 36)
+    expect("a round of it", len(cuda_replay.path(code, first, last)), 7)
+    try:
+        cuda_replay.replay(cubin.decode(instruction(0x1FF), 90), 1, cuda_replay.MACHINES[90])
+        failures.append("an operation that is not known was replayed")
+    except cuda_replay.Unknown:
+        pass
+
+
+def comparing():
+    with tempfile.TemporaryDirectory() as folder:
+        expected, made = os.path.join(folder, "expected"), os.path.join(folder, "made.json")
+
+        def status(share, compiler):
+            with open(made, "w") as file:
+                json.dump({"arch": 90, "kernels": {"a/b<c>": {"share": share, "kind": "x"}}}, file)
+            sys.argv = ["check_estimates.py", expected, compiler, made]
+            with contextlib.redirect_stdout(io.StringIO()):
+                return check_estimates.main()
+
+        check_estimates.write(expected, "13.0.1", {"sm_90 a/b<c>: share": 0.8})
+        expect("as expected", status(0.8, "13.0.1"), 0)
+        expect("better", status(0.9, "13.0.1"), 0)
+        expect("a little worse", status(0.79, "13.0.1"), 0)
+        expect("worse", status(0.7, "13.0.1"), 1)
+        expect("worse, by another compiler", status(0.7, "13.1.0"), 0)
+
+
+for test in (decoding, replaying, choosing, comparing):
+    test()
+for failure in failures:
+    print("FAIL: " + failure)
+print("test_estimates.py: %s" % ("failed" if failures else "decoding, replaying, comparing: ok"))
+sys.exit(bool(failures))
