@@ -236,14 +236,15 @@ step build $((rehearsal ? 1200 : 180)) make -k -j"$(nproc)" OUT="$folder" CRITER
 
 # shellcheck disable=SC2317  # called by name, in a bash of its own under a time limit
 conformance() {
-    local source objects=() compiling=()
+    local source objects=() compiling=() feature=
+    if [ "$arch" -eq 90 ]; then feature=a; fi # Hopper's own instructions
     for source in test/cuda_emulator/test_*.cu; do
         objects+=("$out/$(basename "$source").o")
-        "$nvcc" -std=c++17 -O2 -I. -arch="sm_$arch" -c -o "${objects[-1]}" "$source" &
+        "$nvcc" -std=c++17 -O2 -I. -arch="sm_$arch$feature" -c -o "${objects[-1]}" "$source" &
         compiling+=($!)
     done
     for source in "${compiling[@]}"; do wait "$source" || return 1; done
-    "$nvcc" -arch="sm_$arch" -o "$out/conformance" "${objects[@]}" && rm "${objects[@]}" &&
+    "$nvcc" -arch="sm_$arch$feature" -o "$out/conformance" "${objects[@]}" && rm "${objects[@]}" &&
         "$out/conformance"
 }
 if [ "$rehearsal" -eq 1 ]; then

@@ -9,6 +9,7 @@
 
 #include "test/cuda_emulator/fibers.h"
 #include "test/cuda_emulator/graphs.h"
+#include "test/cuda_emulator/hopper.h"
 #include "test/cuda_emulator/limits.h"
 
 uint3 threadIdx, blockIdx;
@@ -339,8 +340,12 @@ static void run_block() {
     if (__start_emu_shared)
         poison(__start_emu_shared, (size_t)(__stop_emu_shared - __start_emu_shared));
 
+    hopper_block_begins();
     wait_turn(); /* returns when no fiber is ready */
     if (!failed && live_count > 0) describe_deadlock();
+    const char *left = failed ? NULL : hopper_block_ends();
+    if (left) snprintf(failure, sizeof failure, "%s: %s", current->name, left);
+    failed = failed || left;
     if (failed) abandon();
     ASAN_UNPOISON_MEMORY_REGION(memory, whole);
 #ifndef EMU_TSAN
@@ -456,6 +461,10 @@ void run(const launch &what, void (*body)(void *), void *argument,
 
 void *dynamic_shared() {
     return dynamic_memory;
+}
+
+size_t shared_in_use() {
+    return current->shared_bytes;
 }
 
 unsigned shared_offset(const void *p) {

@@ -389,9 +389,11 @@ int main(int count, char **arguments) {
     run_group("numbers", test_numbers);
     run_group("streams", test_streams);
     run_group("graphs", test_graphs);
+    run_group("Hopper", in_all_orders<test_hopper>);
 #ifndef __CUDACC__
     if (!SEES_MISSING_WAITS) run_group("missing waits", test_missing_waits);
     run_group("spoiled graphs", test_spoiled_graphs);
+    run_group("Hopper, mistakes", in_all_orders<test_hopper_mistakes>);
     run_group("memory", test_memory);
     run_group("mistakes", in_all_orders<test_mistakes>);
     run_group("limits", test_limits_of_kernels);

@@ -48,6 +48,8 @@ static inline void finish() {
 
 void test_numbers(); /* test_numbers.cu: rounding, functions, packs */
 
+void test_hopper(); /* test_hopper.cu */
+void test_hopper_mistakes();
 void test_graphs(); /* test_graphs.cu */
 void test_spoiled_graphs();
 void test_streams(); /* test_streams.cu */

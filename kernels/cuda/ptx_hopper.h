@@ -1,0 +1,138 @@
+/* Hopper's instructions (sm_90a): barriers in shared memory that count bytes, tensor copies (TMA),
+ * and products of whole warp groups (wgmma). As in ptx.h, the tests run
+ * test/cuda_emulator/ptx_hopper_emulated.h in its place: keep both in step.
+ *
+ * Tiles in shared memory have rows of 128 bytes, 64 values of 16 bits, and start at multiples of
+ * 1024 bytes: 16-byte chunk c of row r stands at chunk c ^ (r % 8), as CU_TENSOR_MAP_SWIZZLE_128B
+ * writes them and wgmma reads them (PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions").
+ */
+#pragma once
+
+#include <cuda.h>
+
+#include "kernels/cuda/ptx.h"
+
+/* A barrier of a block: a phase ends once `count` threads have arrived and all expected bytes too.
+ */
+typedef uint64_t phase_barrier;
+
+/* Columns of a tile, rows of an accumulator of a warp group, values of it that a thread has. */
+enum { TILE_VALUES = 64, GROUP_ROWS = 64, GROUP_SUMS = 32, GROUP_THREADS = 128 };
+
+#ifdef __CUDACC__
+#if defined __CUDA_ARCH__ && !defined __CUDA_ARCH_FEAT_SM90_ALL
+#define SM90A(...) __trap()
+#else
+#define SM90A(...) asm volatile(__VA_ARGS__)
+#endif
+
+static __device__ __forceinline__ void phase_init(phase_barrier *barrier, int count) {
+    SM90A("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
+          : "memory");
+}
+/* Afterwards, and after a barrier of the block, all may use what one thread initialized. */
+static __device__ __forceinline__ void phase_init_done() {
+    SM90A("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+static __device__ __forceinline__ void phase_arrive(phase_barrier *barrier) {
+    SM90A("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+/* Arrives, and lets the phase wait for so many bytes of copies. */
+static __device__ __forceinline__ void phase_arrive_expecting(phase_barrier *barrier, int bytes) {
+    SM90A("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+          "r"(bytes)
+          : "memory");
+}
+/* Until the phase of this parity (0 for the first) has ended. */
+static __device__ __forceinline__ void phase_wait(phase_barrier *barrier, int parity) {
+    uint32_t done = 0;
+    do {
+        SM90A("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+              "selp.u32 %0, 1, 0, p; }"
+              : "=r"(done)
+              : "r"(shared_address(barrier)), "r"(parity)
+              : "memory");
+    } while (!done);
+}
+
+/* Starts to copy the box of the map at these coordinates, innermost first, to a tile; what lies
+ * outside of the tensor is 0. The barrier counts the bytes. One thread calls. */
+static __device__ __forceinline__ void tensor_copy(void *to, const CUtensorMap *map, int x, int y,
+                                                   int z, int w, phase_barrier *barrier) {
+    SM90A("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+          "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared_address(to)),
+          "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "r"(z), "r"(w)
+          : "memory");
+}
+
+/* What this thread has stored to shared memory is there for wgmma and tensor copies. */
+static __device__ __forceinline__ void shared_stores_done() {
+    SM90A("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* Before the first product, and after any other use of its registers. */
+static __device__ __forceinline__ void group_fence() {
+    SM90A("wgmma.fence.sync.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ void group_commit() {
+    SM90A("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/* Until all but `pending` committed groups of products are done. */
+template <int pending> static __device__ __forceinline__ void group_wait() {
+    SM90A("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+
+/* The matrix descriptor of a tile: 8 rows are 1024 bytes, swizzled over 128. */
+static __device__ __forceinline__ uint64_t tile_descriptor(const void *tile) {
+    return (uint64_t)(shared_address(tile) >> 4 & 0x3fff) | (uint64_t)1 << 16 |
+           (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+#define GROUP_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define GROUP_D                                                                                    \
+    GROUP_D4(0), GROUP_D4(4), GROUP_D4(8), GROUP_D4(12), GROUP_D4(16), GROUP_D4(20), GROUP_D4(24), \
+        GROUP_D4(28)
+#define GROUP_PRODUCT(name, type)                                                               \
+    template <int TRANSPOSED>                                                                   \
+    static __device__ __forceinline__ void name(float d[GROUP_SUMS], uint64_t a, uint64_t b,    \
+                                                int add) {                                      \
+        SM90A("{ .reg .pred p; setp.ne.b32 p, %34, 0; "                                         \
+              "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "                   \
+              "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,"     \
+              "%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, p, 1, 1, 0, %35; }"      \
+              : GROUP_D                                                                         \
+              : "l"(a), "l"(b), "r"(add), "n"(TRANSPOSED));                                     \
+    }                                                                                           \
+    template <int TRANSPOSED>                                                                   \
+    static __device__ __forceinline__ void name(float d[GROUP_SUMS], const uint32_t a[4],       \
+                                                uint64_t b, int add) {                          \
+        SM90A("{ .reg .pred p; setp.ne.b32 p, %37, 0; "                                         \
+              "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "                   \
+              "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,"     \
+              "%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, "          \
+              "p, 1, 1, %38; }"                                                                 \
+              : GROUP_D                                                                         \
+              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TRANSPOSED)); \
+    }
+/* d [64, 64] = A [64, 16] B [16, 64], plus d if add. A: the tile's rows, 16 columns from where the
+ * descriptor begins; or in registers, as mma_m16n8k16 has it, 16 rows a warp. B: TRANSPOSED 0: the
+ * 64 rows of a tile are the columns of B, of which it has 16 values; 1: 16 rows of a tile are the
+ * rows of B. A thread has of d what it has of mma's, 8 columns after 8 columns. */
+GROUP_PRODUCT(group_product_bf16, "bf16")
+GROUP_PRODUCT(group_product_f16, "f16")
+#undef GROUP_PRODUCT
+#undef GROUP_D
+#undef GROUP_D4
+
+/* All warps of a group: from now on each thread has so many registers, a multiple of 8. */
+template <int count> static __device__ __forceinline__ void registers_give_back() {
+    SM90A("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int count> static __device__ __forceinline__ void registers_take() {
+    SM90A("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+#undef SM90A
+
+#else
+#include "test/cuda_emulator/ptx_hopper_emulated.h"
+#endif

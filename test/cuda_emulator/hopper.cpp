@@ -1,0 +1,411 @@
+/* Barriers that count bytes, tensor copies and products of warp groups, as strict as the hardware
+ * may be:
+ *
+ * - A copy arrives when somebody waits for it in vain; until then its target reads as NaN.
+ * - Products are done when they are waited for. Until then their sums read as NaN; a product on
+ *   registers that were used in between needs a fence before it.
+ * - Copies and products see shared memory through a view of their own (the "async proxy"). What
+ *   threads store gets there by shared_stores_done; where a product would read something else than
+ *   the threads see, the launch fails. */
+#include <math.h>
+#include <string.h>
+
+#include <cuda.h>
+
+#include "test/cuda_emulator/fibers.h"
+#include "test/cuda_emulator/hopper.h"
+#include "test/cuda_emulator/limits.h"
+
+namespace emu {
+
+enum {
+    RANK = 4,
+    UNIT = 16,            /* bytes that are swizzled as one */
+    ROW = 128,            /* bytes of a tile's row */
+    EIGHT_ROWS = 8 * ROW, /* bytes after which the swizzle begins anew */
+    SUMS = 32,
+    DEPTH = 16,
+    COPIES = 64,
+    PRODUCTS = 64,
+    ACCUMULATORS = 4
+};
+
+/* What a CUtensorMap holds here. */
+struct tensor_map {
+    const char *base;
+    uint64_t sizes[RANK], strides[RANK]; /* in elements; in bytes */
+    uint32_t box[RANK];
+    uint32_t element;
+    bool swizzled;
+};
+static_assert(sizeof(tensor_map) <= sizeof(CUtensorMap), "a tensor map has 128 bytes");
+
+/* A barrier, as it lies in shared memory. */
+struct phase {
+    uint64_t parity : 1, count : 15, awaited : 16, bytes : 32; /* bytes: still to come */
+};
+static_assert(sizeof(phase) == sizeof(uint64_t), "a barrier has 8 bytes");
+
+struct copy_in_flight {
+    char *to;
+    tensor_map map;
+    int place[RANK];
+    uint64_t *barrier;
+};
+
+struct product_in_flight {
+    float *d;
+    float a[2][DEPTH]; /* of registers: rows group and group + 8 of the warp */
+    bool in_registers, transposed, add;
+    unsigned a_at, b_at; /* bytes from the start of shared memory */
+    float (*value)(uint16_t);
+    int group;
+    site at;
+};
+
+/* What the registers of a product hold, while they read as NaN. */
+struct accumulator {
+    float *d; /* NULL: free */
+    float sums[SUMS];
+};
+
+struct group_thread {
+    product_in_flight products[PRODUCTS];
+    accumulator accumulators[ACCUMULATORS];
+    int count, open_group;
+    bool fenced;
+};
+
+static group_thread threads[MAX_THREADS];
+static copy_in_flight copies[COPIES];
+static int copy_count;
+static fiber *phase_waiters[MAX_THREADS];
+static int phase_waiter_count;
+static char view[SHARED_OPT_IN]; /* shared memory as copies and products see it */
+static bool used;
+
+/* Not memcpy: AddressSanitizer's red zones may lie in between. */
+__attribute__((no_sanitize("address"))) static void look(void *to, const void *from, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++) ((volatile char *)to)[i] = ((const volatile char *)from)[i];
+}
+
+void hopper_block_begins() {
+    if (used) memset(view, 0xff, sizeof view);
+    for (int i = 0; used && i < MAX_THREADS; i++) {
+        threads[i].count = threads[i].open_group = 0;
+        threads[i].fenced = false;
+        for (accumulator &a : threads[i].accumulators) a.d = NULL;
+    }
+    copy_count = phase_waiter_count = 0;
+    used = false;
+}
+
+const char *hopper_block_ends() {
+    if (copy_count > 0) return "a tensor copy was under way when the block ended";
+    for (int i = 0; used && i < thread_count; i++)
+        if (threads[i].count > 0) return "products of a group were never waited for";
+    return NULL;
+}
+
+/* ---- barriers */
+
+static phase load_phase(const uint64_t *barrier) {
+    phase p;
+    memcpy(&p, barrier, sizeof p);
+    return p;
+}
+
+static void wake_waiters() {
+    for (int i = 0; i < phase_waiter_count; i++) make_ready(phase_waiters[i]);
+    phase_waiter_count = 0;
+}
+
+static void change_phase(uint64_t *barrier, int arrivals, int64_t bytes, site at) {
+    phase p = load_phase(barrier);
+    if ((int)p.awaited < arrivals)
+        fail(at, "more arrivals at a barrier than its count of %d", (int)p.count);
+    p.awaited = (uint64_t)((int)p.awaited - arrivals);
+    p.bytes = (uint64_t)((int64_t)p.bytes + bytes);
+    if (p.awaited == 0 && p.bytes == 0) {
+        p.parity ^= 1;
+        p.awaited = p.count;
+        wake_waiters();
+    }
+    memcpy(barrier, &p, sizeof p);
+}
+
+void phase_init(uint64_t *barrier, int count, site at) {
+    if ((uintptr_t)barrier % 8) fail(at, "a barrier that is not aligned");
+    phase p = {};
+    p.count = p.awaited = (uint64_t)count;
+    memcpy(barrier, &p, sizeof p);
+    used = true;
+}
+
+void phase_arrive(uint64_t *barrier, int bytes, site at) {
+    release(barrier);
+    change_phase(barrier, 0, bytes, at);
+    change_phase(barrier, 1, 0, at);
+}
+
+/* ---- tensor copies */
+
+static unsigned swizzle(unsigned offset) {
+    return offset ^ offset / ROW % 8 * UNIT;
+}
+
+static void deliver(const copy_in_flight &copy) {
+    const tensor_map &m = copy.map;
+    unsigned base = shared_offset(copy.to), at = 0;
+    char *shared = copy.to - base;
+    uint32_t i[RANK];
+    for (i[3] = 0; i[3] < m.box[3]; i[3]++)
+        for (i[2] = 0; i[2] < m.box[2]; i[2]++)
+            for (i[1] = 0; i[1] < m.box[1]; i[1]++)
+                for (i[0] = 0; i[0] < m.box[0]; i[0]++, at += m.element) {
+                    const char *from = m.base;
+                    bool inside = true;
+                    for (int d = 0; d < RANK; d++) {
+                        int64_t x = copy.place[d] + (int64_t)i[d];
+                        inside = inside && x >= 0 && x < (int64_t)m.sizes[d];
+                        from += x * (int64_t)m.strides[d];
+                    }
+                    char value[4] = {0};
+                    unsigned to = base + at;
+                    if (inside) memcpy(value, from, m.element);
+                    if (m.swizzled) to = swizzle(to);
+                    memcpy(shared + to, value, m.element);
+                    memcpy(view + to, value, m.element);
+                }
+    change_phase(copy.barrier, 0, -(int64_t)at, site{"a tensor copy", 0});
+}
+
+static bool deliver_one() {
+    if (copy_count == 0) return false;
+    copy_in_flight first = copies[0];
+    memmove(copies, copies + 1, (size_t)--copy_count * sizeof *copies);
+    deliver(first);
+    return true;
+}
+
+void phase_wait(uint64_t *barrier, int parity, site at) {
+    while ((int)load_phase(barrier).parity == parity) {
+        if (deliver_one()) continue;
+        self->state = AT_BARRIER;
+        self->waits = "phase_wait";
+        self->at = at;
+        phase_waiters[phase_waiter_count++] = self;
+        wait_turn();
+    }
+    acquire(barrier);
+}
+
+void tensor_copy(void *to, const CUtensorMap *map, const int place[RANK], uint64_t *barrier,
+                 site at) {
+    copy_in_flight copy;
+    memcpy(&copy.map, map, sizeof copy.map);
+    const tensor_map &m = copy.map;
+    size_t bytes = m.element;
+    for (int d = 0; d < RANK; d++) bytes *= m.box[d];
+    if (shared_offset(to) % (m.swizzled ? EIGHT_ROWS : ROW))
+        fail(at, "the target of a tensor copy is not aligned");
+    if (shared_offset(to) + bytes > SHARED_OPT_IN) fail(at, "a tensor copy leaves shared memory");
+    if (copy_count == COPIES) fail(at, "more tensor copies at once than are emulated");
+    copy.to = (char *)to;
+    copy.barrier = barrier;
+    memcpy(copy.place, place, sizeof copy.place);
+    memset(to, 0xff, bytes);
+    memset(view + shared_offset(to), 0xff, bytes);
+    copies[copy_count++] = copy;
+    used = true;
+    wake_waiters(); /* who waits in vain lets it arrive */
+}
+
+void shared_stores_done() {
+    look(view, dynamic_shared(), shared_in_use());
+    used = true;
+}
+
+/* ---- products */
+
+static group_thread *own() {
+    return &threads[self->id];
+}
+
+static accumulator *accumulator_of(const float *d) {
+    for (accumulator &a : own()->accumulators)
+        if (a.d == d) return &a;
+    return NULL;
+}
+
+/* Reads registers of the warp: each lane gets its two rows of A. */
+struct rows_of_a {
+    const uint32_t *a;
+    float (*rows)[DEPTH];
+    float (*value)(uint16_t);
+};
+
+static void gather(unsigned mask, void **payload, site at) {
+    if (mask != ~0u) fail(at, "a product of a group needs all lanes");
+    for (int l = 0; l < LANES; l++)
+        for (int i = 0; i < 8; i++)
+            for (int reader = 0; reader < 4; reader++) {
+                const rows_of_a *from = (const rows_of_a *)payload[l];
+                rows_of_a *to = (rows_of_a *)payload[l / 4 * 4 + reader];
+                uint16_t bits = (uint16_t)(from->a[i / 2] >> i % 2 * 16);
+                to->rows[i / 2 % 2][l % 4 * 2 + i % 2 + i / 4 * 8] = from->value(bits);
+            }
+}
+
+/* Where a descriptor begins; it must be the one of a tile whose rows follow each other, within a
+ * row for columns, or at whole groups of rows. */
+static unsigned tile_of(uint64_t descriptor, bool transposed, site at) {
+    unsigned start = (unsigned)(descriptor & 0x3fff) * UNIT;
+    if (descriptor >> 62 != 1) fail(at, "a descriptor that is not swizzled over 128 bytes");
+    if ((descriptor >> 32 & 0x3fff) != EIGHT_ROWS / UNIT)
+        fail(at, "a descriptor whose groups of eight rows are not 1024 bytes apart");
+    if (descriptor >> 49 & 7) fail(at, "a descriptor with a base offset, which is not emulated");
+    if (start % EIGHT_ROWS >= (transposed ? 1u : (unsigned)ROW))
+        fail(at, "a descriptor that begins neither with a tile nor with columns of it");
+    return start;
+}
+
+void group_multiply(const group_product &p, site at) {
+    group_thread *t = own();
+    product_in_flight next = {};
+    bool follows = accumulator_of(p.d) != NULL;
+    if (!t->fenced && !follows) fail(at, "a product without group_fence after its registers' use");
+    if (t->count == PRODUCTS) fail(at, "more products at once than are emulated");
+    uint32_t none[4] = {};
+    rows_of_a rows = {p.a ? p.a : none, next.a, p.value};
+    collective("group_product", ~0u, &rows, gather, at);
+    next.d = p.d;
+    next.in_registers = p.a != NULL;
+    next.transposed = p.transposed;
+    next.add = p.add;
+    next.value = p.value;
+    next.group = t->open_group;
+    next.at = at;
+    if (!p.a) next.a_at = tile_of(p.a_tile, false, at);
+    next.b_at = tile_of(p.b_tile, p.transposed, at);
+    product_in_flight *kept = &t->products[t->count++];
+    *kept = next;
+    used = true;
+    if (follows) return;
+    accumulator *free = accumulator_of(NULL);
+    if (!free) fail(at, "more accumulators at once than are emulated");
+    free->d = p.d;
+    memcpy(free->sums, p.d, sizeof free->sums);
+    for (int i = 0; i < SUMS; i++) p.d[i] = NAN;
+}
+
+/* A value of a tile as products see it, which is to be as threads see it. */
+static float value_at(const product_in_flight &p, unsigned offset) {
+    uint16_t seen, stored;
+    offset = swizzle(offset);
+    if (offset + 2 > shared_in_use()) fail(p.at, "a product reads beyond shared memory");
+    memcpy(&seen, view + offset, sizeof seen);
+    look(&stored, (const char *)dynamic_shared() + offset, sizeof stored);
+    if (seen != stored)
+        fail(p.at, "a product reads what threads have stored, without shared_stores_done");
+    return p.value(seen);
+}
+
+static void multiply(const product_in_flight &p) {
+    accumulator *a = accumulator_of(p.d);
+    unsigned first = (unsigned)(self->id / LANES % 4 * 16 + self->lane / 4);
+    for (unsigned i = 0; i < SUMS; i++) {
+        unsigned row = first + i / 2 % 2 * 8;
+        unsigned column = i / 4 * 8 + (unsigned)self->lane % 4 * 2 + i % 2;
+        float sum = p.add ? a->sums[i] : 0;
+        for (unsigned k = 0; k < DEPTH; k++) {
+            float left =
+                p.in_registers ? p.a[i / 2 % 2][k] : value_at(p, p.a_at + row * ROW + k * 2);
+            float right =
+                value_at(p, p.b_at + (p.transposed ? k * ROW + column * 2 : column * ROW + k * 2));
+            sum += left * right;
+        }
+        a->sums[i] = sum;
+    }
+}
+
+static void meet(const char *name, site at) {
+    collective(
+        name, ~0u, NULL, [](unsigned, void **, site) {}, at);
+}
+
+void group_fence(site at) {
+    meet("group_fence", at);
+    own()->fenced = true;
+}
+
+void group_commit(site at) {
+    meet("group_commit", at);
+    own()->open_group++;
+}
+
+void group_wait(int pending, site at) {
+    meet("group_wait", at);
+    group_thread *t = own();
+    int done = 0;
+    for (; done < t->count && t->products[done].group < t->open_group - pending; done++)
+        multiply(t->products[done]);
+    t->count -= done;
+    memmove(t->products, t->products + done, (size_t)t->count * sizeof *t->products);
+    for (accumulator &a : t->accumulators) {
+        bool busy = false;
+        for (int i = 0; i < t->count; i++) busy = busy || t->products[i].d == a.d;
+        if (!a.d || busy) continue;
+        memcpy(a.d, a.sums, sizeof a.sums);
+        a.d = NULL;
+    }
+    t->fenced = false; /* their registers may be used now */
+}
+
+void group_registers(int count, bool, site at) {
+    if (count < 24 || count > 256 || count % 8) fail(at, "%d registers a thread", count);
+    meet("setmaxnreg", at);
+}
+
+/* ---- maps of tensors */
+
+static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *base,
+                       const cuuint64_t *sizes, const cuuint64_t *strides, const cuuint32_t *box,
+                       const cuuint32_t *steps, CUtensorMapInterleave interleave,
+                       CUtensorMapSwizzle swizzle, CUtensorMapL2promotion,
+                       CUtensorMapFloatOOBfill) {
+    tensor_map m = {};
+    m.base = (const char *)base;
+    m.element = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ? 4 : 2;
+    m.swizzled = swizzle == CU_TENSOR_MAP_SWIZZLE_128B;
+    bool known = type == CU_TENSOR_MAP_DATA_TYPE_FLOAT32 ||
+                 type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16 ||
+                 type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    if (!known || rank != RANK || (uintptr_t)base % 16 ||
+        interleave != CU_TENSOR_MAP_INTERLEAVE_NONE ||
+        (swizzle && swizzle != CU_TENSOR_MAP_SWIZZLE_128B))
+        return CUDA_ERROR_INVALID_VALUE;
+    for (int d = 0; d < RANK; d++) {
+        m.sizes[d] = sizes[d];
+        m.strides[d] = d ? strides[d - 1] : m.element;
+        m.box[d] = box[d];
+        if (!sizes[d] || !box[d] || box[d] > 256 || steps[d] != 1 || (d && strides[d - 1] % 16))
+            return CUDA_ERROR_INVALID_VALUE;
+    }
+    uint32_t inner = box[0] * m.element;
+    if (inner % 16 || (m.swizzled && inner > ROW)) return CUDA_ERROR_INVALID_VALUE;
+    memset(map, 0, sizeof *map);
+    memcpy(map, &m, sizeof m);
+    return CUDA_SUCCESS;
+}
+
+} // namespace emu
+
+extern "C" cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned,
+                                                        unsigned long long,
+                                                        cudaDriverEntryPointQueryResult *result) {
+    bool found = strcmp(name, "cuTensorMapEncodeTiled") == 0;
+    *function = found ? (void *)emu::encode : NULL;
+    *result = found ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+}

@@ -1,0 +1,17 @@
+/* Between hopper.cpp and cuda_emulator.cpp, which runs blocks. */
+#ifndef TEST_CUDA_EMULATOR_HOPPER_H
+#define TEST_CUDA_EMULATOR_HOPPER_H
+
+#include <stddef.h>
+
+#include "kernels/cuda/ptx_hopper.h"
+
+namespace emu {
+
+void hopper_block_begins();
+const char *hopper_block_ends(); /* what was left undone, or NULL */
+size_t shared_in_use();          /* bytes of dynamic shared memory of the block */
+
+} // namespace emu
+
+#endif

@@ -1,0 +1,91 @@
+/* The functions of kernels/cuda/ptx_hopper.h in the emulator (hopper.cpp). Keep both files in step.
+ */
+#ifndef TEST_CUDA_EMULATOR_PTX_HOPPER_EMULATED_H
+#define TEST_CUDA_EMULATOR_PTX_HOPPER_EMULATED_H
+
+namespace emu {
+
+void phase_init(uint64_t *barrier, int count, site at);
+void phase_arrive(uint64_t *barrier, int bytes, site at);
+void phase_wait(uint64_t *barrier, int parity, site at);
+void tensor_copy(void *to, const CUtensorMap *map, const int place[4], uint64_t *barrier, site at);
+void shared_stores_done();
+
+/* One product of a group: A from a descriptor, or from registers if a is not NULL. */
+struct group_product {
+    float *d;
+    const uint32_t *a;
+    uint64_t a_tile, b_tile;
+    bool transposed, add;
+    float (*value)(uint16_t bits);
+};
+void group_multiply(const group_product &product, site at);
+void group_fence(site at);
+void group_commit(site at);
+void group_wait(int pending, site at);
+void group_registers(int count, bool more, site at);
+
+} // namespace emu
+
+static inline void phase_init(phase_barrier *barrier, int count, EMU_SITE) {
+    emu::phase_init(barrier, count, EMU_HERE);
+}
+static inline void phase_init_done() {}
+static inline void phase_arrive(phase_barrier *barrier, EMU_SITE) {
+    emu::phase_arrive(barrier, 0, EMU_HERE);
+}
+static inline void phase_arrive_expecting(phase_barrier *barrier, int bytes, EMU_SITE) {
+    emu::phase_arrive(barrier, bytes, EMU_HERE);
+}
+static inline void phase_wait(phase_barrier *barrier, int parity, EMU_SITE) {
+    emu::phase_wait(barrier, parity, EMU_HERE);
+}
+static inline void tensor_copy(void *to, const CUtensorMap *map, int x, int y, int z, int w,
+                               phase_barrier *barrier, EMU_SITE) {
+    const int place[4] = {x, y, z, w};
+    emu::tensor_copy(to, map, place, barrier, EMU_HERE);
+}
+static inline void shared_stores_done() {
+    emu::shared_stores_done();
+}
+static inline void group_fence(EMU_SITE) {
+    emu::group_fence(EMU_HERE);
+}
+static inline void group_commit(EMU_SITE) {
+    emu::group_commit(EMU_HERE);
+}
+template <int pending> static inline void group_wait(EMU_SITE) {
+    emu::group_wait(pending, EMU_HERE);
+}
+static inline uint64_t tile_descriptor(const void *tile) {
+    return (uint64_t)(emu::shared_offset(tile) >> 4 & 0x3fff) | (uint64_t)1 << 16 |
+           (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+template <int TRANSPOSED>
+static inline void group_product_bf16(float d[GROUP_SUMS], uint64_t a, uint64_t b, int add,
+                                      EMU_SITE) {
+    emu::group_multiply({d, NULL, a, b, TRANSPOSED != 0, add != 0, emu::bf16_value}, EMU_HERE);
+}
+template <int TRANSPOSED>
+static inline void group_product_bf16(float d[GROUP_SUMS], const uint32_t a[4], uint64_t b, int add,
+                                      EMU_SITE) {
+    emu::group_multiply({d, a, 0, b, TRANSPOSED != 0, add != 0, emu::bf16_value}, EMU_HERE);
+}
+template <int TRANSPOSED>
+static inline void group_product_f16(float d[GROUP_SUMS], uint64_t a, uint64_t b, int add,
+                                     EMU_SITE) {
+    emu::group_multiply({d, NULL, a, b, TRANSPOSED != 0, add != 0, emu::f16_value}, EMU_HERE);
+}
+template <int TRANSPOSED>
+static inline void group_product_f16(float d[GROUP_SUMS], const uint32_t a[4], uint64_t b, int add,
+                                     EMU_SITE) {
+    emu::group_multiply({d, a, 0, b, TRANSPOSED != 0, add != 0, emu::f16_value}, EMU_HERE);
+}
+template <int count> static inline void registers_give_back(EMU_SITE) {
+    emu::group_registers(count, false, EMU_HERE);
+}
+template <int count> static inline void registers_take(EMU_SITE) {
+    emu::group_registers(count, true, EMU_HERE);
+}
+
+#endif
