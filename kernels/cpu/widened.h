@@ -1,6 +1,6 @@
-/* Matrix products on operands widened to fp32 (of 8 bits: to bf16 where that is faster), where the library has no faster kernel for their
- * dtypes: fp16, bf16 without fast instructions, and unlike dtypes all work, at nearly fp32 speed;
- * only the rounding of what is stored differs.
+/* Matrix products on operands widened to fp32 (of 8 bits: to bf16 where that is faster), where the
+ * library has no faster kernel for their dtypes: fp16, bf16 without fast instructions, and unlike
+ * dtypes all work, at nearly fp32 speed; only the rounding of what is stored differs.
  *
  * A product is cut into panels along its longest dimension, so that the widened copies stay small:
  *

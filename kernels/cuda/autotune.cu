@@ -18,8 +18,7 @@ enum { FORMAT = 2, LINE_BYTES = 512 };
 enum { ALGORITHM_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t) };
 
 static const char MAGIC[] = "mantissa algorithms, format ";
-const char *const epilogue_names[EPILOGUES] = {"none",      "bias",  "gelu",
-                                               "gelu_bias", "dgelu"};
+const char *const epilogue_names[EPILOGUES] = {"none", "bias", "gelu", "gelu_bias", "dgelu"};
 
 static struct product_choice *find_choice(const struct cuda_products *products,
                                           const struct product_key *key) {

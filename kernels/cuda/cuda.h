@@ -70,8 +70,8 @@ OPERATIONS_BY_SCRATCH(X, S)
 /* How many gradients of this dtype one of gradient_squares covers. */
 int64_t cuda_square_share(enum dtype dtype);
 
-/* The same with scratch of cuda_column_sums_scratch and cuda_gelu_backward_scratch bytes from
- * whoever has some. */
+/* The same with scratch from whoever has some: both take cuda_column_sums_scratch bytes, of what
+ * they sum up. */
 void cuda_sum_columns(struct backend *be, const struct column_sums_args *args, void *scratch);
 void cuda_gelu_derivative(struct backend *be, const struct gelu_backward_args *args, void *scratch);
 

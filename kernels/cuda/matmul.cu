@@ -221,20 +221,6 @@ static struct tensor operand_place(struct arena *arena, const struct tensor *ten
     return arena_tensor(arena, dtype, tensor_columns(tensor), tensor_rows(tensor));
 }
 
-static struct gelu_backward_args gelu_backward_of(const struct matmul_args *args) {
-    struct gelu_backward_args gelu = {args->out, args->out, args->dgelu_in, args->magnitude,
-                                      args->column_sums};
-    return gelu;
-}
-
-/* Of scratch for column sums: they come along with gelu', or are a pass of their own. */
-static size_t sums_bytes(struct backend *be, const struct matmul_args *args, unsigned fused) {
-    struct gelu_backward_args gelu = gelu_backward_of(args);
-    struct column_sums_args sums = {args->column_sums, args->out};
-    return fused & FUSE_DGELU ? cuda_column_sums_scratch(be, &sums)
-                              : cuda_gelu_backward_scratch(be, &gelu);
-}
-
 /* What is kept where in memory; without it, only the dtypes and bytes are right. */
 static void place(struct backend *be, const struct matmul_args *args, struct recipe *r,
                   void *memory) {
@@ -252,7 +238,8 @@ static void place(struct backend *be, const struct matmul_args *args, struct rec
         r->result.data = arena_take(&arena, tensor_bytes(&r->result));
     }
     if (r->fused & FUSE_BIAS) r->bias = copy_place(&arena, args->bias, sum->dtype);
-    if (args->column_sums) r->sums = arena_take(&arena, sums_bytes(be, args, r->fused));
+    struct column_sums_args sums = {args->column_sums, args->out};
+    if (args->column_sums) r->sums = arena_take(&arena, cuda_column_sums_scratch(be, &sums));
     r->scratch = arena.base ? arena.base + arena.used : NULL;
     if (!memory) r->bytes = arena.used;
 }
@@ -316,7 +303,8 @@ static void finish(struct backend *be, const struct matmul_args *args, const str
         cuda_gelu_forward(be, &gelu);
     }
     if (args->dgelu_in && !(r->fused & FUSE_DGELU)) {
-        struct gelu_backward_args gelu = gelu_backward_of(args);
+        struct gelu_backward_args gelu = {args->out, args->out, args->dgelu_in, args->magnitude,
+                                          args->column_sums};
         cuda_gelu_derivative(be, &gelu, r->sums);
     } else if (args->column_sums) {
         struct column_sums_args sums = {args->column_sums, args->out};

@@ -69,8 +69,7 @@ problem gather(cublasLtMatmulDesc_t op, cublasLtMatrixLayout_t a, cublasLtMatrix
     p.m = p.d.rows;
     p.n = p.d.columns;
     p.k = p.op->transpose_a ? p.a.rows : p.a.columns;
-    p.has_vector = p.op->epilogue &
-                   (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB);
+    p.has_vector = p.op->epilogue & CUBLASLT_EPILOGUE_BIAS;
     p.has_aux = p.op->epilogue & 128;
     bool to_f32 = is_eight_bit(p.a.type) && p.d.type == CUDA_R_32F;
     p.vector_type = p.op->vector_type < 0 ? p.d.type : p.op->vector_type;
@@ -105,9 +104,8 @@ cublasStatus_t examine_eight_bit(const problem &p) {
 }
 
 cublasStatus_t examine_epilogue(const problem &p) {
-    static const uint32_t supported[] = {FAKE_DEFAULT,       FAKE_BIAS,  FAKE_GELU_AUX,
-                                         FAKE_GELU_AUX_BIAS, FAKE_DGELU, FAKE_BGRADA,
-                                         FAKE_BGRADB};
+    static const uint32_t supported[] = {FAKE_DEFAULT, FAKE_BIAS, FAKE_GELU_AUX, FAKE_GELU_AUX_BIAS,
+                                         FAKE_DGELU};
     bool found = false;
     for (uint32_t epilogue : supported) found |= p.op->epilogue == epilogue;
     SUPPORT(found, "an epilogue that is not emulated");
@@ -252,7 +250,7 @@ cublasStatus_t examine_pointers(const problem &p, const algorithm &chosen, const
                                 size_t workspace_bytes) {
     const operation &op = *p.op;
     const void *pointers[] = {a, b, c, d, op.vector, op.aux};
-    size_t vector = (op.epilogue == CUBLASLT_EPILOGUE_BGRADB ? p.n : p.m) * size_of(p.vector_type);
+    size_t vector = p.m * size_of(p.vector_type);
     layout aux = {p.aux_type, p.m, p.n, op.aux_stride};
     for (int i = 0; i < 6; i++) {
         bool used = i < 4 || (i == 4 ? p.has_vector : p.has_aux);

@@ -12,9 +12,7 @@ enum fake_epilogue {
     FAKE_BIAS = 4,
     FAKE_GELU_AUX = 160,
     FAKE_GELU_AUX_BIAS = 164,
-    FAKE_DGELU = 192,
-    FAKE_BGRADA = 256,
-    FAKE_BGRADB = 512
+    FAKE_DGELU = 192
 };
 
 /* The values of cudaDataType. */

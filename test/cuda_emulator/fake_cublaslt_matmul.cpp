@@ -137,16 +137,6 @@ static void conclude(const problem &p, const float *sums, bool split, const matr
         }
 }
 
-/* Sums over k of the rows of a, or of the columns of b. */
-static void bias_gradient(const problem &p, const float *a, const float *b) {
-    bool of_a = p.op->epilogue == CUBLASLT_EPILOGUE_BGRADA;
-    for (uint64_t i = 0; i < (of_a ? p.m : p.n); i++) {
-        float sum = 0;
-        for (uint64_t x = 0; x < p.k; x++) sum += of_a ? a[x * p.m + i] : b[i * p.k + x];
-        store(p.op->vector, p.vector_type, i, sum);
-    }
-}
-
 void compute(const problem &p, fake_algorithm order, const matrices &with) {
     bool tf32 = p.op->compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     float *a = unpack(with.a, p.a, p.op->transpose_a, tf32);
@@ -156,7 +146,6 @@ void compute(const problem &p, fake_algorithm order, const matrices &with) {
     else if (order == FAKE_BLOCKS) multiply_in_blocks(sums, a, b, p);
     else multiply_split(sums, a, b, p, order, (float *)with.workspace);
     conclude(p, sums, order >= FAKE_SPLIT, with);
-    if (p.op->epilogue >= CUBLASLT_EPILOGUE_BGRADA) bias_gradient(p, a, b);
     free(sums);
     free(a);
     free(b);

@@ -307,15 +307,18 @@ static void golden(struct check *c, const void *given) {
     struct tensor dgelu = check_output(c, DTYPE_F32, rows, out);
     struct tensor da = check_output(c, DTYPE_F32, rows, in);
     struct tensor db = check_output(c, DTYPE_F32, in, out);
+    struct tensor dbias = check_tensor(c, CHECK_WRITE, DTYPE_F32, out, 0, check_doubles(c, out));
     CHECK_OP(c, matmul, .out = &gelu, .a = &a, .b = &b, .bias = &bias, .gelu_in = &linear);
     CHECK_OP(c, matmul, .out = &da, .a = &dout, .b = &b, .transpose_b = true);
     CHECK_OP(c, matmul, .out = &db, .a = &a, .b = &dout, .transpose_a = true);
     CHECK_OP(c, matmul, .out = &dgelu, .a = &dout, .b = &identity, .dgelu_in = &before);
+    CHECK_OP(c, column_sums, .sums = &dbias, .in = &dout);
     if (!c->verify) return;
     golden_close(c, "golden_sum", &linear, "linear.out", NULL);
     golden_close(c, "golden_sum", &gelu, "linear.gelu_out", NULL);
     golden_close(c, "golden_sum", &da, "linear.da", NULL);
     golden_close(c, "golden_sum", &db, "linear.db", NULL);
+    golden_close(c, "golden_sum", &dbias, "linear.dbias", NULL);
     golden_close(c, "golden_sum", &dgelu, "linear.dgelu_in", NULL);
 }
 

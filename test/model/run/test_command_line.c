@@ -407,35 +407,15 @@ static char *help(void) {
 }
 
 Test(command_line, help_names_all_flags_and_fits) {
-    static const char *const names[] = {"--config",
-                                        "--set",
-                                        "--device",
-                                        "--resume",
-                                        "--ranks N",
-                                        "--log-ranks",
-                                        "--dry-run",
-                                        "--fit [GIB]",
-                                        "--memory GIB",
-                                        "--sample",
-                                        "--from",
-                                        "--tokens",
-                                        "--top-k",
-                                        "--seed",
-                                        "--temperature",
-                                        "--top-p",
-                                        "--eval",
-                                        "--data",
-                                        "--precision",
-                                        "--export",
-                                        "--dtype",
-                                        "--shard-size",
-                                        "--print-schema",
-                                        "--print-reference",
-                                        "--help",
-                                        "--version",
-                                        "optimizer.lr",
-                                        "130",
-                                        "143"};
+    static const char *const names[] = {
+        "--config",     "--set",        "--device",       "--resume",
+        "--ranks N",    "--log-ranks",  "--dry-run",      "--fit [GIB]",
+        "--memory GIB", "--sample",     "--from",         "--tokens",
+        "--top-k",      "--seed",       "--temperature",  "--top-p",
+        "--eval",       "--data",       "--precision",    "--export",
+        "--dtype",      "--shard-size", "--print-schema", "--print-reference",
+        "--help",       "--version",    "optimizer.lr",   "130",
+        "143"};
     char *text = help();
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         cr_expect_not_null(strstr(text, names[i]), "--help does not tell of %s", names[i]);
