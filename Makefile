@@ -115,9 +115,11 @@ $(error CUDA=1, but there is no nvcc: install the CUDA toolkit, or set NVCC=PATH
 endif
 CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/ranks/*.cu)
 NVCC_OPTIONS := -std=c++17 -O3 -lineinfo -I. $(PACKAGE_OPTIONS) $(WITH_NCCL) -MMD -MP \
-  -Xcompiler -Wall,-Wextra,-Werror=switch,-fno-exceptions,-fno-threadsafe-statics \
-  $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch)) \
+  -Xcompiler -Wall,-Wextra,-Werror=switch,-fno-exceptions,-fno-threadsafe-statics
+GENCODE      := $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch)) \
   -gencode=arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
+# What no later GPU can run: for Hopper alone, whatever the others are compiled for.
+$(OUT)/kernels/cuda/attention_wgmma%: GENCODE := -gencode=arch=compute_90a,code=sm_90a
 OPTIONS += -DWITH_CUDA
 LINK    += $(addprefix -L$(CUDA_HOME)/,lib64 lib targets/x86_64-linux/lib) -lcudart_static \
            -ldl -lrt -lpthread
@@ -249,7 +251,7 @@ $(OUT)/gpu_bench: $(call object,test/gpu_bench.c test/gpu_bench_subject.c \
 
 # What objects were compiled with: where that changes (CUDA=0 today, CUDA=1 tomorrow), they are
 # compiled anew.
-COMPILED_WITH := $(CC) $(OPTIONS) $(LEVEL_OPTIONS) $(CFLAGS) $(CPPFLAGS) $(LEVELS) $(CUDA) $(NVCC_OPTIONS)
+COMPILED_WITH := $(CC) $(OPTIONS) $(LEVEL_OPTIONS) $(CFLAGS) $(CPPFLAGS) $(LEVELS) $(CUDA) $(NVCC_OPTIONS) $(GENCODE)
 $(OUT)/options: force
 	@mkdir -p $(@D)
 	@echo '$(COMPILED_WITH)' | cmp -s - $@ || echo '$(COMPILED_WITH)' >$@
@@ -295,7 +297,7 @@ else
 $(OUT)/%.o: %.cu Makefile $(OUT)/options
 	@mkdir -p $(@D)
 	$(call say,NVCC)
-	$(QUIET)$(NVCC) $(NVCC_OPTIONS) -c -o $@ $<
+	$(QUIET)$(NVCC) $(NVCC_OPTIONS) $(GENCODE) -c -o $@ $<
 endif
 
 TESTING := $(USE_PROGRAMS) OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive

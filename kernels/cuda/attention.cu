@@ -24,6 +24,14 @@ static bool forward_on_tensor_cores(const struct backend *be,
            attention_mma_supports(cuda_state(be), dtype, shape->width);
 }
 
+/* Where tensor cores do: rows must begin where tensor copies can. */
+static bool forward_on_warp_groups(const struct backend *be,
+                                   const struct attention_forward_args *args,
+                                   const struct attention_shape *shape) {
+    return (uintptr_t)args->qkv->data % 16 == 0 &&
+           attention_wgmma_supports(cuda_state(be), args->qkv->dtype, shape->width);
+}
+
 static bool backward_on_tensor_cores(const struct backend *be,
                                      const struct attention_backward_args *args,
                                      const struct attention_shape *shape) {
@@ -43,8 +51,9 @@ size_t cuda_attention_forward_scratch(struct backend *be,
 void cuda_attention_forward(struct backend *be, const struct attention_forward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     if (refused(be, &shape)) return;
-    if (forward_on_tensor_cores(be, args, &shape)) attention_mma_forward(be, args, &shape);
-    else attention_simt_forward(be, args, &shape);
+    if (!forward_on_tensor_cores(be, args, &shape)) attention_simt_forward(be, args, &shape);
+    else if (forward_on_warp_groups(be, args, &shape)) attention_wgmma_forward(be, args, &shape);
+    else attention_mma_forward(be, args, &shape);
 }
 
 size_t cuda_attention_backward_scratch(struct backend *be,

@@ -1,12 +1,12 @@
-/* What the attention files share. attention.cu picks one of two implementations:
+/* What the attention files share. attention.cu picks an implementation:
  *
- *     attention_mma_*   tensor cores: fp16 and bf16, heads of 64 or 128 values, sm_80 and later
- *     attention_simt_*  anything else: fp32 arithmetic in plain threads
+ *     attention_wgmma_*  Hopper's tensor cores, forward: fp16 and bf16, heads of 64 or 128 values
+ *     attention_mma_*    those of sm_80 and later: the same, forward and backward
+ *     attention_simt_*   anything else: fp32 arithmetic in plain threads
  *
  * attention_mma_*.cu use warp-level mma.sync, which Ampere, Hopper and later GPUs all run. Hopper
- * alone has wgmma (a warpgroup multiplies straight from shared memory) and TMA (one thread fetches
- * a tile); an attention_wgmma_forward.cu for sm_90a can stand beside these files with the same
- * prototypes, and attention.cu asks attention_wgmma_supports first. */
+ * alone has wgmma (a group of warps multiplies straight from shared memory) and TMA (one thread
+ * fetches a tile): attention_wgmma_*.cu are compiled for sm_90a only. */
 #pragma once
 
 #include <assert.h>
@@ -36,6 +36,13 @@ void attention_mma_backward(struct backend *be, const struct attention_backward_
                             const struct attention_shape *shape);
 size_t attention_mma_backward_bytes(const struct attention_backward_args *args,
                                     const struct attention_shape *shape);
+
+bool attention_wgmma_supports(struct cuda_state *cuda, enum dtype dtype, int64_t width);
+
+/* The same where attention_wgmma_supports said yes, and rows of qkv begin at multiples of 16 bytes.
+ */
+void attention_wgmma_forward(struct backend *be, const struct attention_forward_args *args,
+                             const struct attention_shape *shape);
 
 void attention_simt_forward(struct backend *be, const struct attention_forward_args *args,
                             const struct attention_shape *shape);

@@ -32,6 +32,8 @@ struct cuda_state {
     size_t peak_bytes;   /* most that has been taken of it */
     struct cuda_graph graphs[BACKEND_GRAPHS];
     bool uses_graphs;
+    void *encode_tensor_map; /* cuTensorMapEncodeTiled, if attention_wgmma_* can run */
+    bool looked_for_encode;
     struct cuda_products *products;
 };
 
