@@ -133,6 +133,4 @@ template <int count> static __device__ __forceinline__ void registers_take() {
 }
 #undef SM90A
 
-#else
-#include "test/cuda_emulator/ptx_hopper_emulated.h"
 #endif

@@ -216,5 +216,6 @@ static inline unsigned __reduce_and_sync(unsigned mask, unsigned value, EMU_SITE
 
 #include "test/cuda_emulator/arithmetic.h"
 #include "test/cuda_emulator/ptx_emulated.h"
+#include "test/cuda_emulator/ptx_hopper_emulated.h"
 
 #endif

@@ -3,6 +3,8 @@
 #ifndef TEST_CUDA_EMULATOR_PTX_HOPPER_EMULATED_H
 #define TEST_CUDA_EMULATOR_PTX_HOPPER_EMULATED_H
 
+#include <cuda.h>
+
 namespace emu {
 
 void phase_init(uint64_t *barrier, int count, site at);
@@ -27,21 +29,21 @@ void group_registers(int count, bool more, site at);
 
 } // namespace emu
 
-static inline void phase_init(phase_barrier *barrier, int count, EMU_SITE) {
+static inline void phase_init(uint64_t *barrier, int count, EMU_SITE) {
     emu::phase_init(barrier, count, EMU_HERE);
 }
 static inline void phase_init_done() {}
-static inline void phase_arrive(phase_barrier *barrier, EMU_SITE) {
+static inline void phase_arrive(uint64_t *barrier, EMU_SITE) {
     emu::phase_arrive(barrier, 0, EMU_HERE);
 }
-static inline void phase_arrive_expecting(phase_barrier *barrier, int bytes, EMU_SITE) {
+static inline void phase_arrive_expecting(uint64_t *barrier, int bytes, EMU_SITE) {
     emu::phase_arrive(barrier, bytes, EMU_HERE);
 }
-static inline void phase_wait(phase_barrier *barrier, int parity, EMU_SITE) {
+static inline void phase_wait(uint64_t *barrier, int parity, EMU_SITE) {
     emu::phase_wait(barrier, parity, EMU_HERE);
 }
 static inline void tensor_copy(void *to, const CUtensorMap *map, int x, int y, int z, int w,
-                               phase_barrier *barrier, EMU_SITE) {
+                               uint64_t *barrier, EMU_SITE) {
     const int place[4] = {x, y, z, w};
     emu::tensor_copy(to, map, place, barrier, EMU_HERE);
 }
@@ -62,22 +64,20 @@ static inline uint64_t tile_descriptor(const void *tile) {
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 template <int TRANSPOSED>
-static inline void group_product_bf16(float d[GROUP_SUMS], uint64_t a, uint64_t b, int add,
-                                      EMU_SITE) {
+static inline void group_product_bf16(float d[32], uint64_t a, uint64_t b, int add, EMU_SITE) {
     emu::group_multiply({d, NULL, a, b, TRANSPOSED != 0, add != 0, emu::bf16_value}, EMU_HERE);
 }
 template <int TRANSPOSED>
-static inline void group_product_bf16(float d[GROUP_SUMS], const uint32_t a[4], uint64_t b, int add,
+static inline void group_product_bf16(float d[32], const uint32_t a[4], uint64_t b, int add,
                                       EMU_SITE) {
     emu::group_multiply({d, a, 0, b, TRANSPOSED != 0, add != 0, emu::bf16_value}, EMU_HERE);
 }
 template <int TRANSPOSED>
-static inline void group_product_f16(float d[GROUP_SUMS], uint64_t a, uint64_t b, int add,
-                                     EMU_SITE) {
+static inline void group_product_f16(float d[32], uint64_t a, uint64_t b, int add, EMU_SITE) {
     emu::group_multiply({d, NULL, a, b, TRANSPOSED != 0, add != 0, emu::f16_value}, EMU_HERE);
 }
 template <int TRANSPOSED>
-static inline void group_product_f16(float d[GROUP_SUMS], const uint32_t a[4], uint64_t b, int add,
+static inline void group_product_f16(float d[32], const uint32_t a[4], uint64_t b, int add,
                                      EMU_SITE) {
     emu::group_multiply({d, a, 0, b, TRANSPOSED != 0, add != 0, emu::f16_value}, EMU_HERE);
 }
