@@ -99,8 +99,8 @@ CUDA_SOURCES :=
 ifneq ($(EMULATED),)
 CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/ranks/*.cu)
 EMULATOR     := test/cuda_emulator/cuda_emulator
-EMULATE      := -std=c++17 -g -iquote . -include $(EMULATOR).h $(PACKAGE_OPTIONS) $(CUDA_INCLUDES) $(WITH_NCCL) \
-                -fopenmp -Wall -Wextra -Werror=switch -Wno-unknown-pragmas -Wno-psabi -MMD -MP
+EMULATE      := -std=c++17 -g -iquote . -include $(EMULATOR).h $(PACKAGE_OPTIONS) \
+                $(CUDA_INCLUDES) $(WITH_NCCL) -fopenmp -Wall -Wextra -Werror=switch -Wno-unknown-pragmas -Wno-psabi -MMD -MP
 EMULATE_emulated         := -O2
 EMULATE_emulated-address := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all \
                             -fsanitize-sections=emu_shared
@@ -150,7 +150,8 @@ TEST_SOURCES    := $(wildcard test/kernels/*.c) \
 # Sanitizers are too slow for many steps of training.
 DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/test_gpt_golden.c $(TEST_RUNNER) \
   test/model/test_sample_cache.c \
-  $(if $(filter emulated-thread,$(BUILD)),,test/model/test_device_training.c test/model/test_launches.c) \
+  $(if $(filter emulated-thread,$(BUILD)),, \
+       test/model/test_device_training.c test/model/test_launches.c) \
   $(if $(filter emulated-address emulated-thread,$(BUILD)),,\
     test/model/test_trainer.c test/model/test_recompute.c test/model/test_masters.c)
 
@@ -251,7 +252,8 @@ $(OUT)/gpu_bench: $(call object,test/gpu_bench.c test/gpu_bench_subject.c \
 
 # What objects were compiled with: where that changes (CUDA=0 today, CUDA=1 tomorrow), they are
 # compiled anew.
-COMPILED_WITH := $(CC) $(OPTIONS) $(LEVEL_OPTIONS) $(CFLAGS) $(CPPFLAGS) $(LEVELS) $(CUDA) $(NVCC_OPTIONS) $(GENCODE)
+COMPILED_WITH := $(CC) $(OPTIONS) $(LEVEL_OPTIONS) $(CFLAGS) $(CPPFLAGS) $(LEVELS) $(CUDA) \
+                 $(NVCC_OPTIONS) $(GENCODE)
 $(OUT)/options: force
 	@mkdir -p $(@D)
 	@echo '$(COMPILED_WITH)' | cmp -s - $@ || echo '$(COMPILED_WITH)' >$@

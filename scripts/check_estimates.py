@@ -5,9 +5,9 @@ are expected.
     check_estimates.py EXPECTED COMPILER FIGURES.json ...      exit status 1: one has become worse
     check_estimates.py --write EXPECTED COMPILER FIGURES.json ...
 
-COMPILER is the version of nvcc. The same compiler makes the same code, so that a share that falls by
-more than 3 %, or a step that takes as much longer, is the kernel's doing. Another compiler places
-instructions in another way: then what is worse is said, and the status is 0.
+COMPILER is the version of nvcc. The same compiler makes the same code, so that a share that falls
+by more than 3 %, or a step that takes as much longer, is the kernel's doing. Another compiler
+places instructions in another way: then what is worse is said, and the status is 0.
 """
 import json
 import sys
@@ -33,7 +33,7 @@ def figures(paths):
 
 def write(path, compiler, found):
     with open(path, "w") as file:
-        file.write("# Estimates, not measured, as scripts/check_estimates.py --write has found them.\n")
+        file.write("# Estimates, not measured, as check_estimates.py --write has found them.\n")
         file.write("compiler\t%s\n" % compiler)
         for name in sorted(found):
             file.write("%s\t%.4g\n" % (name, found[name]))

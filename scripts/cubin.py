@@ -6,14 +6,17 @@ bits 0..8 are the operation and 9..11 the form of its operands; 12..15 the predi
 105 on the compiler says what the hardware does not find out: cycles until the next instruction may
 be issued, whether to yield, the barrier that is set when a result is there and when operands were
 read (7: none), and the barriers that it waits for.
+
+Products of warp groups (HGMMA): 84..86 are 7 unless the product ends a group. WARPGROUP: bit 80
+says that it waits for groups, until at most as many as 72..79 say are under way.
 """
 import collections
 import struct
 
 Instruction = collections.namedtuple(
-    "Instruction", "at operation predicate width stall write read wait target")
+    "Instruction", "at operation form predicate width stall write read wait target group")
 
-BRANCH = 0x147
+BRANCH, PRODUCT, GROUP = 0x147, 0x1F0, 0x1C5  # BRA, HGMMA, WARPGROUP
 MAX_THREADS = 0x05  # an attribute in .nv.info.KERNEL: three 32-bit numbers
 SIZED = 0x04        # the format of attributes that have a size of their own
 
@@ -57,6 +60,13 @@ def branch_target(at, word, arch):
     return at + 16 + 4 * distance
 
 
+def group_of(operation, high):
+    """Of a product: whether it ends a group. Of a wait: how many groups may go on. Else None."""
+    if operation == PRODUCT:
+        return high >> 20 & 7 != 7
+    return high >> 8 & 0xFF if operation == GROUP and high >> 16 & 1 else None
+
+
 def decode(code, arch):
     """The instructions of a kernel."""
     decoded = []
@@ -64,8 +74,9 @@ def decode(code, arch):
         low, high = struct.unpack_from("<QQ", code, at)
         operation, control = low & 0x1FF, high >> 41
         target = branch_target(at, low | high << 64, arch) if operation == BRANCH else None
-        decoded.append(Instruction(at, operation, low >> 12 & 15, high >> 9 & 7, control & 15,
-                                   control >> 5 & 7, control >> 8 & 7, control >> 11 & 63, target))
+        decoded.append(Instruction(at, operation, low >> 9 & 7, low >> 12 & 15, high >> 9 & 7,
+                                   control & 15, control >> 5 & 7, control >> 8 & 7,
+                                   control >> 11 & 63, target, group_of(operation, high)))
     return decoded
 
 

@@ -4,25 +4,23 @@
     cuda_replay.py FOLDER ARCH FIGURES.json      prints a table, writes the figures
 
 FOLDER is what scripts/cuda_report.sh has made: NAME.sm_ARCH.cubin, .names (mangled and short names)
-and sm_ARCH.warps (how many of a kernel a multiprocessor holds). Kernels on tensor cores: their inner
-loop is replayed on one of the four schedulers of a multiprocessor. Kernels that move memory: how
-many bytes they have in flight, and how many instructions they issue for each.
+and sm_ARCH.warps (how many of a kernel a multiprocessor holds). Kernels on tensor cores: their
+inner loop is replayed on one of the four schedulers of a multiprocessor. Kernels that move memory:
+how many bytes they have in flight, and how many they move beside the least possible.
 """
 import collections
 import json
-import re
 import sys
 
 import cubin
 
 # ---- what is replayed
 
-# On tensor cores: how often the inner loop is run in a round of the one around it; 0: there is none.
+# On tensor cores: how often the inner loop is run in a round of the one around it; 0: it is alone.
 Tensor = collections.namedtuple("Tensor", "file name inner")
 # Moving memory: bytes of an element (or a parameter, or a logit) that are moved, and the least.
 Memory = collections.namedtuple("Memory", "file name moved least")
 
-HMMA_FLOP = 2 * 16 * 8 * 16  # m16n8k16
 KERNELS = [
     Tensor("attention_mma_forward", "forward<bf16, 64>", 0),
     Tensor("attention_mma_forward", "forward<bf16, 128>", 0),
@@ -31,6 +29,12 @@ KERNELS = [
     Tensor("attention_mma_backward", "query_gradients<bf16, 128>", 2),
     Tensor("attention_mma_backward", "key_gradients<bf16, 64>", 4),
     Tensor("attention_mma_backward", "key_gradients<bf16, 128>", 4),
+    Tensor("attention_wgmma_forward", "forward<bf16, 64>", 0),
+    Tensor("attention_wgmma_forward", "forward<bf16, 128>", 0),
+    Tensor("attention_wgmma_backward", "query_gradients<bf16, 64>", 0),
+    Tensor("attention_wgmma_backward", "query_gradients<bf16, 128>", 0),
+    Tensor("attention_wgmma_backward", "key_gradients<bf16, 64>", 0),
+    Tensor("attention_wgmma_backward", "key_gradients<bf16, 128>", 0),
     # a branch of 16 bits and a stream of 32 in, both out
     Memory("layernorm_forward", "forward<bf16, bf16, fp32>", 2 + 4 + 4 + 2, 2 + 4 + 4 + 2),
     # the same with the gradient of the stream, and three fp32 sums for each 32 rows at 32 x 1024
@@ -44,14 +48,17 @@ KERNELS = [
 ]
 
 # ---- the machine: multiprocessors, clock under load in GHz, memory in bytes a nanosecond, cycles
-# that a scheduler's tensor core needs for an HMMA. Assumptions: see cuda_estimates.md.
+# that a scheduler's tensor core needs for an HMMA, and for its part of an HGMMA. Assumptions: see
+# cuda_estimates.md.
 
-Machine = collections.namedtuple("Machine", "name multiprocessors clock memory hmma")
-MACHINES = {80: Machine("A100 SXM 80 GB", 108, 1.41, 2039, 8),
-            90: Machine("H100 SXM", 132, 1.70, 3350, 6)}
+Machine = collections.namedtuple("Machine", "name multiprocessors clock memory hmma hgmma")
+MACHINES = {80: Machine("A100 SXM 80 GB", 108, 1.41, 2039, 8, 0),
+            90: Machine("H100 SXM", 132, 1.70, 3350, 6, 32)}
 LATENCY = 800      # cycles of a load from memory that is busy
 SCHEDULERS = 4
-QUEUE = 32         # cycles of work that the memory queue takes in advance
+STARTS = (300, 500, 700, 900, 1100)  # cycles from one warp's start to the next one's; the median
+QUEUE = 32          # cycles of work that the queues to memory and to HGMMA take in advance
+GROUP_LATENCY = 30  # cycles from the last product of a group to its end
 
 # ---- operations: name, pipe, cycles of the pipe for a warp, cycles until the result is there
 
@@ -73,23 +80,28 @@ operations("alu", 2, 6, {0x02: "MOV", 0x03: "P2R", 0x04: "R2P", 0x05: "CS2R", 0x
                          0x45: "I2FP", 0x46: "VIADDMNMX", 0x48: "VIMNMX", 0x06: "VOTE"})
 operations("uniform", 2, 10, {0x82: "UMOV", 0x86: "VOTEU", 0x87: "USEL", 0x8C: "UISETP",
                               0x90: "UIADD3", 0x91: "ULEA", 0x92: "ULOP3", 0x96: "UPRMT",
-                              0x99: "USHF", 0xA4: "UIMAD", 0xA5: "UIMAD.WIDE", 0xB9: "ULDC",
-                              0xCA: "R2UR", 0x1C2: "R2UR", 0x1C3: "S2UR"})
-operations("special", 8, 22, {0x102: "FCHK", 0x104: "F2F", 0x105: "F2I", 0x106: "I2F", 0x108: "MUFU",
-                              0x110: "F2F.64", 0x111: "F2I.64", 0x112: "I2F.64"})
+                              0x97: "UIADD3.64", 0x99: "USHF", 0xA4: "UIMAD",
+                              0xA5: "UIMAD.WIDE", 0xB9: "ULDC", 0xCA: "R2UR", 0x1C2: "R2UR", 0x1C3: "S2UR"})
+operations("special", 8, 22, {0x102: "FCHK", 0x104: "F2F", 0x105: "F2I", 0x106: "I2F",
+                              0x108: "MUFU", 0x110: "F2F.64", 0x111: "F2I.64", 0x112: "I2F.64"})
 operations("double", 32, 60, {0x28: "DMUL", 0x29: "DADD", 0x2A: "DSETP", 0x2B: "DFMA"})
-operations("tensor", 0, 18, {0x3C: "HMMA"})  # cycles: the machine's
-operations("memory", 4, 24, {0x182: "LDC", 0x184: "LDS", 0x188: "STS", 0x119: "S2R"})
-operations("memory", 8, 24, {0x189: "SHFL", 0x181: "LDG", 0x186: "STG", 0x18E: "RED", 0x1A8: "ATOMG",
-                             0x18C: "ATOMS"})
+operations("tensor", 0, 18, {0x3C: "HMMA", 0x1F0: "HGMMA"})  # cycles: the machine's
+operations("memory", 4, 24, {0x182: "LDC", 0x184: "LDS", 0x188: "STS", 0x119: "S2R",
+                             0x1A7: "SYNCS"})
+operations("memory", 8, 24, {0x189: "SHFL", 0x181: "LDG", 0x186: "STG", 0x18E: "RED",
+                             0x1A8: "ATOMG", 0x18C: "ATOMS"})
 operations("memory", 16, 30, {0x3B: "LDSM", 0x1AE: "LDGSTS"})  # 128 bits a lane
 operations("control", 0, 0, {0x118: "NOP", 0x11A: "DEPBAR", 0x11B: "ENDCOLLECTIVE", 0x11D: "BAR",
                              0x141: "BSYNC", 0x142: "BREAK", 0x144: "CALL", 0x145: "BSSY",
                              0x146: "YIELD", 0x147: "BRA", 0x148: "WARPSYNC", 0x149: "BRX",
-                             0x14D: "EXIT", 0x150: "RET", 0x1AF: "LDGDEPBAR", 0x192: "MEMBAR"})
-HMMA, LDG, STG, BAR, LDGSTS = 0x3C, 0x181, 0x186, 0x11D, 0x1AE
-MOVES = (LDG, STG, LDGSTS, BAR, HMMA)
-NEVER, ALWAYS, NO_BARRIER = 15, 7, 7
+                             0x14D: "EXIT", 0x150: "RET", 0x1AF: "LDGDEPBAR", 0x192: "MEMBAR",
+                             0x1C5: "WARPGROUP"})
+HMMA, HGMMA, WARPGROUP, LDG, STG, BAR, LDGSTS = 0x3C, 0x1F0, 0x1C5, 0x181, 0x186, 0x11D, 0x1AE
+PRODUCTS = (HMMA, HGMMA)
+MOVES = (LDG, STG, LDGSTS, BAR) + PRODUCTS
+FLOP = {HMMA: 2 * 16 * 8 * 16, HGMMA: 2 * 16 * 64 * 16}  # of a warp: m16n8k16, m64n64k16
+A_IN_REGISTERS = 6  # the form of such a product
+NEVER, NO_BARRIER = 15, 7
 BYTES = {4: 4, 5: 8, 6: 16}  # of a lane, by the width of an access
 
 
@@ -114,19 +126,19 @@ def loops(code):
             if i.target is not None and i.target < i.at and i.target in index]
 
 
-def count(code, wanted):
-    return sum(i.operation == wanted and i.predicate != NEVER for i in code)
+def count(code, *wanted):
+    return sum(i.operation in wanted and i.predicate != NEVER for i in code)
 
 
 def hot_loop(code):
     """The innermost loop on tensor cores with the fewest instructions for a product: the one for
     tiles that need no mask."""
-    found = [(a, b) for a, b in loops(code) if count(code[a:b + 1], HMMA)]
+    found = [(a, b) for a, b in loops(code) if count(code[a:b + 1], *PRODUCTS)]
     inner = [(a, b) for a, b in found
              if not any((c, d) != (a, b) and a <= c and d <= b for c, d in found)]
     if not inner:
         raise Unknown("there is no loop with tensor-core products")
-    return min(inner, key=lambda at: (at[1] - at[0] + 1) / count(code[at[0]:at[1] + 1], HMMA))
+    return min(inner, key=lambda at: (at[1] - at[0] + 1) / count(code[at[0]:at[1] + 1], *PRODUCTS))
 
 
 def path(code, first, last):
@@ -138,7 +150,7 @@ def path(code, first, last):
         now = code[n]
         done.append(now)
         ahead = index.get(now.target, -1) if now.target is not None else -1
-        if n < ahead <= last and not any(count(code[n + 1:ahead], op) for op in MOVES):
+        if n < ahead <= last and not count(code[n + 1:ahead], *MOVES):
             n = ahead
         else:
             n += 1
@@ -152,11 +164,31 @@ class Warp:
         self.place = 0
         self.ready = start
         self.barriers = [0] * 6  # when each was last released
+        self.groups = []         # when each group of products is done
 
 
 def may_issue(warp, instruction, now):
-    return warp.ready <= now and all(not instruction.wait >> b & 1 or warp.barriers[b] <= now
-                                     for b in range(6))
+    if warp.ready > now or any(instruction.wait >> b & 1 and warp.barriers[b] > now
+                               for b in range(6)):
+        return False
+    if instruction.operation != WARPGROUP or instruction.group is None:
+        return True
+    awaited = warp.groups[:len(warp.groups) - instruction.group]
+    return not awaited or awaited[-1] <= now
+
+
+def start_group_product(warp, instruction, now, free, busy, machine):
+    """Of a warp group: it waits its turn beside the warp. Each operand in shared memory is 2 KB of
+    the 128 bytes a cycle that its four warps share; when it is read is not modelled."""
+    if free["tensor"] - now > QUEUE:
+        return None
+    start = max(now, free["tensor"])
+    free["tensor"] = start + machine.hgmma
+    busy["tensor"] += machine.hgmma
+    busy["memory"] += 16 if instruction.form == A_IN_REGISTERS else 32
+    if instruction.group:
+        warp.groups = warp.groups[-8:] + [start + machine.hgmma + GROUP_LATENCY]
+    return start
 
 
 def issue(warp, instruction, now, free, busy, machine):
@@ -167,7 +199,12 @@ def issue(warp, instruction, now, free, busy, machine):
     if instruction.predicate == NEVER:
         pipe, cycles = "alu", 1
     start = now
-    if pipe == "memory":
+    if name == "HGMMA":
+        start = start_group_product(warp, instruction, now, free, busy, machine)
+        if start is None:
+            return False
+        pipe, cycles = "control", 0
+    elif pipe == "memory":
         if free[pipe] - now > QUEUE:
             return False
         start = max(free[pipe], now)
@@ -186,10 +223,10 @@ def issue(warp, instruction, now, free, busy, machine):
     return True
 
 
-def replay(body, warps, machine, rounds=24):
+def replay_from(start, body, warps, machine, rounds):
     """Cycles of a scheduler for a round of one warp, where all are at it, and those that each pipe
     is busy; the warp that issued last goes first."""
-    all_warps = [Warp(i * 700) for i in range(warps)]
+    all_warps = [Warp(i * start) for i in range(warps)]
     free, busy, ends = collections.Counter(), collections.Counter(), []
     now, last = 0, all_warps[0]
     while len(ends) < rounds * warps:
@@ -206,7 +243,14 @@ def replay(body, warps, machine, rounds=24):
             break
         now += 1
     begin, end = len(ends) // 4, len(ends) * 3 // 4
-    return (ends[end] - ends[begin]) / (end - begin), {p: busy[p] / len(ends) for p in busy}
+    pipes = {p: busy[p] / len(ends) for p in busy}
+    return max((ends[end] - ends[begin]) / (end - begin), *pipes.values()), pipes
+
+
+def replay(body, warps, machine, rounds=24):
+    """The median over several starts: warps fall into step in one way or another."""
+    results = [replay_from(start, body, warps, machine, rounds) for start in STARTS]
+    return sorted(results, key=lambda result: result[0])[len(results) // 2]
 
 
 # ---- figures
@@ -215,11 +259,13 @@ def round_of(code, inner_rounds):
     """What a warp does in a round: of the loop around the hot one, or else of that itself."""
     first, last = hot_loop(code)
     hot = path(code, first, last)
-    around = [(a, b) for a, b in loops(code) if a <= first and last <= b and (a, b) != (first, last)]
+    around = [(a, b) for a, b in loops(code)
+              if a <= first and last <= b and (a, b) != (first, last)]
     if not inner_rounds or not around:
         return hot
     begin, end = min(around, key=lambda at: at[1] - at[0])
-    others = [(a, b) for a, b in loops(code) if begin < a and b < end and count(code[a:b + 1], HMMA)]
+    others = [(a, b) for a, b in loops(code)
+              if begin < a and b < end and count(code[a:b + 1], *PRODUCTS)]
     once = [i for n, i in enumerate(code[begin:end + 1], begin)
             if not any(a <= n <= b for a, b in others)]
     return once + hot * inner_rounds
@@ -227,13 +273,14 @@ def round_of(code, inner_rounds):
 
 def tensor_figures(kernel, code, warps, machine):
     body = round_of(code, kernel.inner)
-    products = count(body, HMMA)
+    products = count(body, *PRODUCTS)
+    each = machine.hgmma if count(body, HGMMA) else machine.hmma
+    flop = sum(FLOP[i.operation] for i in body if i.operation in FLOP and i.predicate != NEVER)
     cycles, pipes = replay(body, max(warps // SCHEDULERS, 1), machine)
     busiest = max((p for p in pipes if p != "control"), key=pipes.get)
     second = 1e9 * machine.clock * machine.multiprocessors * SCHEDULERS
     return {"kind": "tensor", "instructions": len(body) / products, "busiest": busiest,
-            "share": min(products * machine.hmma / cycles, 1),
-            "tflops": products * HMMA_FLOP / cycles * second / 1e12}
+            "share": min(products * each / cycles, 1), "tflops": flop / cycles * second / 1e12}
 
 
 def memory_figures(kernel, code, warps, machine):
@@ -278,6 +325,8 @@ def main():
                                                     "share", "TFLOP/s", "bytes"))
     figures = {}
     for kernel in KERNELS:
+        if arch < 90 and "wgmma" in kernel.file:
+            continue
         base = "%s/%s.sm_%d" % (folder, kernel.file, arch)
         names = {mangled: short for mangled, short in read_table(base + ".names")}
         found = [code for name, code, _ in cubin.kernels(base + ".cubin")

@@ -11,10 +11,12 @@ import sys
 
 Card = collections.namedtuple("Card", "name arch peak memory scratch launch head products")
 Model = collections.namedtuple("Model", "name width layers heads batch length")
+# rows: of queries or keys that a block has; held: blocks that the card works on at once
+Attention = collections.namedtuple("Attention", "tflops rows held")
 
-# peak in TFLOP/s of bf16, memory in bytes a ns, scratch for logits in bytes; launch: microseconds between kernels of a graph;
-# head, products: what cuBLASLt reaches of the peak, in products with the vocabulary, and in others
-# by the model's width.
+# peak in TFLOP/s of bf16, memory in bytes a ns, scratch for logits in bytes; launch: microseconds
+# between kernels of a graph; head, products: what cuBLASLt reaches of the peak, in products with
+# the vocabulary, and in others by the model's width.
 CARDS = [
     Card("A100 SXM 80 GB", 80, 312, 2039, 1.27e9, 1.3, 0.78, {768: 0.70, 1600: 0.78}),
     Card("H100 SXM", 90, 989, 3350, 1.27e9, 1.0, 0.66, {768: 0.58, 1600: 0.68}),
@@ -23,7 +25,6 @@ CARDS = [
 MODELS = [Model("124M", 768, 12, 12, 32, 1024), Model("1.5B", 1600, 48, 25, 8, 1024)]
 VOCABULARY = 50304
 STREAMED = 0.90     # of the memory's rate, what a pass with enough bytes in flight reaches
-TILE = 128          # queries that a block of attention has
 EDGE = 3000         # cycles that a block of attention spends before and after its tiles
 GELU_COST = 0.30    # a product whose epilogue is gelu or its gradient takes that much longer
 
@@ -36,30 +37,31 @@ def pass_ms(card, figure, elements):
     return elements * figure["moved"] / (card.memory * 1e6 * STREAMED * figure["share"])
 
 
-def attention_ms(model, tflops, products, clock_ms):
-    """Scores above the diagonal are computed where a tile holds some of the others."""
+def attention_ms(model, kernel, products):
+    """Scores above the diagonal are computed where a block's tiles hold some of the others. Blocks
+    begin and end in turns: what one does not do meanwhile another one of the multiprocessor does."""
     width = model.width // model.heads
-    pairs = sum(i + 1 for i in range(model.length // TILE)) * TILE * TILE
+    pairs = sum(i + 1 for i in range(math.ceil(model.length / kernel.rows))) * kernel.rows ** 2
     flop = model.batch * model.heads * pairs * 2 * width * products
-    return flop / (tflops * 1e9) + clock_ms
-
-
-def attention_edges(model, card, held):
-    """Blocks begin and end in turns: what one does not do meanwhile another does, in part."""
-    blocks = model.batch * model.heads * model.length // TILE
-    multiprocessors = 132 if card.arch == 90 else 108
-    return blocks / multiprocessors / held * EDGE / 1.5e6
+    blocks = model.batch * model.heads * model.length / kernel.rows
+    return flop / (kernel.tflops * 1e9) + blocks / kernel.held * EDGE / 1.5e6
 
 
 def attention_parts(model, card, of):
+    """A block has 128 rows, but 256 in the forward pass of wgmma for heads of 64 values."""
     wide = 128 if model.width // model.heads > 64 else 64
-    forward = of("attention_mma_forward/forward<bf16, %d>" % wide)["tflops"]
-    query = of("attention_mma_backward/query_gradients<bf16, %d>" % wide)["tflops"]
-    key = of("attention_mma_backward/key_gradients<bf16, %d>" % wide)["tflops"]
-    edges = attention_edges(model, card, 2)
-    return {"attention forward": model.layers * attention_ms(model, forward, 2, edges),
-            "attention backward": model.layers * (attention_ms(model, query, 3, edges) +
-                                                  attention_ms(model, key, 4, edges))}
+    kind, blocks, multiprocessors = ("wgmma", 1, 132) if card.arch == 90 else ("mma", 2, 108)
+
+    def kernel(name, rows=128):
+        tflops = of("attention_%s%s/%s<bf16, %d>" % (kind, *name, wide))["tflops"]
+        return Attention(tflops, rows, blocks * multiprocessors)
+
+    forward = kernel(("_forward", "forward"), 16384 // wide if kind == "wgmma" else 128)
+    query = kernel(("_backward", "query_gradients"))
+    key = kernel(("_backward", "key_gradients"))
+    return {"attention forward": model.layers * attention_ms(model, forward, 2),
+            "attention backward": model.layers * (attention_ms(model, query, 3) +
+                                                  attention_ms(model, key, 4))}
 
 
 def chunks_of(model, card):

@@ -24,12 +24,11 @@ static bool forward_on_tensor_cores(const struct backend *be,
            attention_mma_supports(cuda_state(be), dtype, shape->width);
 }
 
-/* Where tensor cores do: rows must begin where tensor copies can. */
-static bool forward_on_warp_groups(const struct backend *be,
-                                   const struct attention_forward_args *args,
-                                   const struct attention_shape *shape) {
-    return (uintptr_t)args->qkv->data % 16 == 0 &&
-           attention_wgmma_supports(cuda_state(be), args->qkv->dtype, shape->width);
+/* Where tensor cores do: tensor copies begin at whole 16 bytes. */
+static bool on_warp_groups(const struct backend *be, const struct tensor *qkv,
+                           const struct tensor *dout, const struct attention_shape *shape) {
+    return (uintptr_t)qkv->data % 16 == 0 && (!dout || (uintptr_t)dout->data % 16 == 0) &&
+           attention_wgmma_supports(cuda_state(be), qkv->dtype, shape->width);
 }
 
 static bool backward_on_tensor_cores(const struct backend *be,
@@ -52,27 +51,34 @@ void cuda_attention_forward(struct backend *be, const struct attention_forward_a
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     if (refused(be, &shape)) return;
     if (!forward_on_tensor_cores(be, args, &shape)) attention_simt_forward(be, args, &shape);
-    else if (forward_on_warp_groups(be, args, &shape)) attention_wgmma_forward(be, args, &shape);
+    else if (on_warp_groups(be, args->qkv, NULL, &shape)) attention_wgmma_forward(be, args, &shape);
     else attention_mma_forward(be, args, &shape);
 }
 
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+/* Which tensor cores do it depends on where the tensors begin, which is not known yet. */
 size_t cuda_attention_backward_scratch(struct backend *be,
                                        const struct attention_backward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     struct column_sums_args sums = {args->column_sums, args->dqkv};
     if (refused(be, &shape)) return 0;
     if (backward_on_tensor_cores(be, args, &shape))
-        return attention_mma_backward_bytes(args, &shape);
-    size_t bytes = attention_simt_backward_bytes(&shape);
-    size_t further = args->column_sums ? cuda_column_sums_scratch(be, &sums) : 0;
-    return bytes > further ? bytes : further;
+        return larger(attention_mma_backward_bytes(args, &shape),
+                      attention_wgmma_backward_bytes(args, &shape));
+    return larger(attention_simt_backward_bytes(&shape),
+                  args->column_sums ? cuda_column_sums_scratch(be, &sums) : 0);
 }
 
 void cuda_attention_backward(struct backend *be, const struct attention_backward_args *args) {
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     if (refused(be, &shape)) return;
     if (backward_on_tensor_cores(be, args, &shape)) {
-        attention_mma_backward(be, args, &shape);
+        if (on_warp_groups(be, args->qkv, args->dout, &shape))
+            attention_wgmma_backward(be, args, &shape);
+        else attention_mma_backward(be, args, &shape);
         return;
     }
     attention_simt_backward(be, args, &shape);

@@ -1,7 +1,7 @@
 /* What the attention files share. attention.cu picks an implementation:
  *
- *     attention_wgmma_*  Hopper's tensor cores, forward: fp16 and bf16, heads of 64 or 128 values
- *     attention_mma_*    those of sm_80 and later: the same, forward and backward
+ *     attention_wgmma_*  Hopper's tensor cores: fp16 and bf16, heads of 64 or 128 values
+ *     attention_mma_*    those of sm_80 and later: the same
  *     attention_simt_*   anything else: fp32 arithmetic in plain threads
  *
  * attention_mma_*.cu use warp-level mma.sync, which Ampere, Hopper and later GPUs all run. Hopper
@@ -39,10 +39,15 @@ size_t attention_mma_backward_bytes(const struct attention_backward_args *args,
 
 bool attention_wgmma_supports(struct cuda_state *cuda, enum dtype dtype, int64_t width);
 
-/* The same where attention_wgmma_supports said yes, and rows of qkv begin at multiples of 16 bytes.
+/* The same where attention_wgmma_supports said yes, and qkv and dout begin at multiples of 16
+ * bytes.
  */
 void attention_wgmma_forward(struct backend *be, const struct attention_forward_args *args,
                              const struct attention_shape *shape);
+void attention_wgmma_backward(struct backend *be, const struct attention_backward_args *args,
+                              const struct attention_shape *shape);
+size_t attention_wgmma_backward_bytes(const struct attention_backward_args *args,
+                                      const struct attention_shape *shape);
 
 void attention_simt_forward(struct backend *be, const struct attention_forward_args *args,
                             const struct attention_shape *shape);

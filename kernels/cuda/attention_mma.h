@@ -156,6 +156,29 @@ static __device__ __forceinline__ void fragments_b_trans(uint32_t b[4], const T 
     fragments_b_trans<D>(b, &lanes, 0, n);
 }
 
+/* The sums over the warp's rows, of which a lane has added up some, of chunks of PACK columns. */
+template <int CHUNKS>
+static __device__ __forceinline__ void store_column_sums(float *to, float own[PACK]) {
+    int lane = thread_index_again() % WARP;
+#pragma unroll
+    for (int i = 0; i < PACK; i++)
+        for (int other = CHUNKS; other < WARP; other *= 2)
+            own[i] += __shfl_xor_sync(0xffffffffu, own[i], other);
+    if (lane < CHUNKS) store_pack(to + lane * PACK, own);
+}
+
+/* Calls function<T, D> with the arguments that follow, for 16 bits and heads of 64 or 128 values.
+ */
+#define BY_TYPE_AND_WIDTH(function, dtype, width, ...)                                 \
+    do {                                                                               \
+        bool half_ = (dtype) == DTYPE_F16;                                             \
+        assert((half_ || (dtype) == DTYPE_BF16) && ((width) == 64 || (width) == 128)); \
+        if (half_ && (width) == 64) function<__half, 64>(__VA_ARGS__);                 \
+        else if (half_) function<__half, 128>(__VA_ARGS__);                            \
+        else if ((width) == 64) function<__nv_bfloat16, 64>(__VA_ARGS__);              \
+        else function<__nv_bfloat16, 128>(__VA_ARGS__);                                \
+    } while (0)
+
 /* Which tile of which head a block works on. Heads come in groups whose keys and values stay in
  * the L2 cache; within a group all heads do tile 0 first, then tile 1: if tile 0 is the longest,
  * the short ones fill the gaps at the end. */

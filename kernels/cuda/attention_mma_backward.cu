@@ -331,13 +331,6 @@ static void launch(struct backend *be, const struct attention_backward_args *arg
 
 void attention_mma_backward(struct backend *be, const struct attention_backward_args *args,
                             const struct attention_shape *shape) {
-    assert(shape->width == 64 || shape->width == 128);
     assert(args->dqkv->dtype == args->qkv->dtype && args->dout->dtype == args->qkv->dtype);
-    if (args->qkv->dtype == DTYPE_F16) {
-        if (shape->width == 64) launch<__half, 64>(be, args, shape);
-        else launch<__half, 128>(be, args, shape);
-    } else {
-        if (shape->width == 64) launch<__nv_bfloat16, 64>(be, args, shape);
-        else launch<__nv_bfloat16, 128>(be, args, shape);
-    }
+    BY_TYPE_AND_WIDTH(launch, args->qkv->dtype, shape->width, be, args, shape);
 }

@@ -158,17 +158,6 @@ static __device__ __forceinline__ float *sums_place(const struct backward<T> &b,
     return b.sums + group * b.stride + column;
 }
 
-/* The sums over the warp's rows, of which a lane has added up some, of chunks of PACK columns. */
-template <int CHUNKS>
-static __device__ __forceinline__ void store_column_sums(float *to, float own[PACK]) {
-    int lane = thread_index_again() % WARP;
-#pragma unroll
-    for (int i = 0; i < PACK; i++)
-        for (int other = CHUNKS; other < WARP; other *= 2)
-            own[i] += __shfl_xor_sync(0xffffffffu, own[i], other);
-    if (lane < CHUNKS) store_pack(to + lane * PACK, own);
-}
-
 /* Rounds the warp's sums times factor and stores them: through shared memory (its own rows of
  * `staging`), because an accumulator is 8 bytes of a row, and a sector of memory has 32. What is
  * stored is summed up on the way, down the columns, for column_sums. */

@@ -333,9 +333,5 @@ static void launch(struct backend *be, const struct attention_forward_args *args
 void attention_mma_forward(struct backend *be, const struct attention_forward_args *args,
                            const struct attention_shape *shape) {
     assert(args->out->dtype == args->qkv->dtype);
-    bool half = args->qkv->dtype == DTYPE_F16, wide = shape->width == 128;
-    if (half && wide) launch<__half, 128>(be, args, shape);
-    else if (half) launch<__half, 64>(be, args, shape);
-    else if (wide) launch<__nv_bfloat16, 128>(be, args, shape);
-    else launch<__nv_bfloat16, 64>(be, args, shape);
+    BY_TYPE_AND_WIDTH(launch, args->qkv->dtype, shape->width, be, args, shape);
 }

@@ -88,49 +88,54 @@ static __device__ __forceinline__ uint64_t tile_descriptor(const void *tile) {
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-#define GROUP_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define GROUP_D                                                                                    \
-    GROUP_D4(0), GROUP_D4(4), GROUP_D4(8), GROUP_D4(12), GROUP_D4(16), GROUP_D4(20), GROUP_D4(24), \
-        GROUP_D4(28)
-#define GROUP_PRODUCT(name, type)                                                               \
-    template <int TRANSPOSED>                                                                   \
-    static __device__ __forceinline__ void name(float d[GROUP_SUMS], uint64_t a, uint64_t b,    \
-                                                int add) {                                      \
-        SM90A("{ .reg .pred p; setp.ne.b32 p, %34, 0; "                                         \
-              "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "                   \
-              "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,"     \
-              "%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, p, 1, 1, 0, %35; }"      \
-              : GROUP_D                                                                         \
-              : "l"(a), "l"(b), "r"(add), "n"(TRANSPOSED));                                     \
-    }                                                                                           \
-    template <int TRANSPOSED>                                                                   \
-    static __device__ __forceinline__ void name(float d[GROUP_SUMS], const uint32_t a[4],       \
-                                                uint64_t b, int add) {                          \
-        SM90A("{ .reg .pred p; setp.ne.b32 p, %37, 0; "                                         \
-              "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "                   \
-              "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,"     \
-              "%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, "          \
-              "p, 1, 1, %38; }"                                                                 \
-              : GROUP_D                                                                         \
-              : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TRANSPOSED)); \
+#define GROUP_D4(d, i) d(i), d(i + 1), d(i + 2), d(i + 3)
+#define GROUP_D(d)                                                                    \
+    GROUP_D4(d, 0), GROUP_D4(d, 4), GROUP_D4(d, 8), GROUP_D4(d, 12), GROUP_D4(d, 16), \
+        GROUP_D4(d, 20), GROUP_D4(d, 24), GROUP_D4(d, 28)
+#define GROUP_NEW(i) "=f"(d[i])
+#define GROUP_OLD(i) "+f"(d[i])
+#define GROUP_SUM(type, add)                                                      \
+    "{ .reg .pred p; setp.ne.b32 p, " add ", 0; "                                 \
+    "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type " "               \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20," \
+    "%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+#define GROUP_PRODUCT(name, type)                                                              \
+    template <int TRANSPOSED, int ADD>                                                         \
+    static __device__ __forceinline__ void name(float d[GROUP_SUMS], uint64_t a, uint64_t b) { \
+        if (ADD)                                                                               \
+            SM90A(GROUP_SUM(type, "1") "%32, %33, p, 1, 1, 0, %34; }"                          \
+                  : GROUP_D(GROUP_OLD)                                                         \
+                  : "l"(a), "l"(b), "n"(TRANSPOSED));                                          \
+        else                                                                                   \
+            SM90A(GROUP_SUM(type, "0") "%32, %33, p, 1, 1, 0, %34; }"                          \
+                  : GROUP_D(GROUP_NEW)                                                         \
+                  : "l"(a), "l"(b), "n"(TRANSPOSED));                                          \
+    }                                                                                          \
+    template <int TRANSPOSED, int ADD>                                                         \
+    static __device__ __forceinline__ void name(float d[GROUP_SUMS], const uint32_t a[4],      \
+                                                uint64_t b) {                                  \
+        if (ADD)                                                                               \
+            SM90A(GROUP_SUM(type, "1") "{%32,%33,%34,%35}, %36, p, 1, 1, %37; }"               \
+                  : GROUP_D(GROUP_OLD)                                                         \
+                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TRANSPOSED));      \
+        else                                                                                   \
+            SM90A(GROUP_SUM(type, "0") "{%32,%33,%34,%35}, %36, p, 1, 1, %37; }"               \
+                  : GROUP_D(GROUP_NEW)                                                         \
+                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TRANSPOSED));      \
     }
-/* d [64, 64] = A [64, 16] B [16, 64], plus d if add. A: the tile's rows, 16 columns from where the
+/* d [64, 64] = A [64, 16] B [16, 64], plus d if ADD. A: the tile's rows, 16 columns from where the
  * descriptor begins; or in registers, as mma_m16n8k16 has it, 16 rows a warp. B: TRANSPOSED 0: the
  * 64 rows of a tile are the columns of B, of which it has 16 values; 1: 16 rows of a tile are the
  * rows of B. A thread has of d what it has of mma's, 8 columns after 8 columns. */
 GROUP_PRODUCT(group_product_bf16, "bf16")
 GROUP_PRODUCT(group_product_f16, "f16")
 #undef GROUP_PRODUCT
+#undef GROUP_SUM
+#undef GROUP_OLD
+#undef GROUP_NEW
 #undef GROUP_D
 #undef GROUP_D4
 
-/* All warps of a group: from now on each thread has so many registers, a multiple of 8. */
-template <int count> static __device__ __forceinline__ void registers_give_back() {
-    SM90A("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
-}
-template <int count> static __device__ __forceinline__ void registers_take() {
-    SM90A("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
-}
 #undef SM90A
 
 #endif

@@ -27,7 +27,7 @@ enum {
     DEPTH = 16,
     COPIES = 64,
     PRODUCTS = 64,
-    ACCUMULATORS = 4
+    ACCUMULATORS = 8
 };
 
 /* What a CUtensorMap holds here. */
@@ -360,11 +360,6 @@ void group_wait(int pending, site at) {
         a.d = NULL;
     }
     t->fenced = false; /* their registers may be used now */
-}
-
-void group_registers(int count, bool, site at) {
-    if (count < 24 || count > 256 || count % 8) fail(at, "%d registers a thread", count);
-    meet("setmaxnreg", at);
 }
 
 /* ---- maps of tensors */

@@ -25,7 +25,6 @@ void group_multiply(const group_product &product, site at);
 void group_fence(site at);
 void group_commit(site at);
 void group_wait(int pending, site at);
-void group_registers(int count, bool more, site at);
 
 } // namespace emu
 
@@ -63,29 +62,16 @@ static inline uint64_t tile_descriptor(const void *tile) {
     return (uint64_t)(emu::shared_offset(tile) >> 4 & 0x3fff) | (uint64_t)1 << 16 |
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
-template <int TRANSPOSED>
-static inline void group_product_bf16(float d[32], uint64_t a, uint64_t b, int add, EMU_SITE) {
-    emu::group_multiply({d, NULL, a, b, TRANSPOSED != 0, add != 0, emu::bf16_value}, EMU_HERE);
-}
-template <int TRANSPOSED>
-static inline void group_product_bf16(float d[32], const uint32_t a[4], uint64_t b, int add,
-                                      EMU_SITE) {
-    emu::group_multiply({d, a, 0, b, TRANSPOSED != 0, add != 0, emu::bf16_value}, EMU_HERE);
-}
-template <int TRANSPOSED>
-static inline void group_product_f16(float d[32], uint64_t a, uint64_t b, int add, EMU_SITE) {
-    emu::group_multiply({d, NULL, a, b, TRANSPOSED != 0, add != 0, emu::f16_value}, EMU_HERE);
-}
-template <int TRANSPOSED>
-static inline void group_product_f16(float d[32], const uint32_t a[4], uint64_t b, int add,
-                                     EMU_SITE) {
-    emu::group_multiply({d, a, 0, b, TRANSPOSED != 0, add != 0, emu::f16_value}, EMU_HERE);
-}
-template <int count> static inline void registers_give_back(EMU_SITE) {
-    emu::group_registers(count, false, EMU_HERE);
-}
-template <int count> static inline void registers_take(EMU_SITE) {
-    emu::group_registers(count, true, EMU_HERE);
-}
-
+#define GROUP_PRODUCT(name, value)                                                        \
+    template <int TRANSPOSED, int ADD>                                                    \
+    static inline void name(float d[32], uint64_t a, uint64_t b, EMU_SITE) {              \
+        emu::group_multiply({d, NULL, a, b, TRANSPOSED != 0, ADD != 0, value}, EMU_HERE); \
+    }                                                                                     \
+    template <int TRANSPOSED, int ADD>                                                    \
+    static inline void name(float d[32], const uint32_t a[4], uint64_t b, EMU_SITE) {     \
+        emu::group_multiply({d, a, 0, b, TRANSPOSED != 0, ADD != 0, value}, EMU_HERE);    \
+    }
+GROUP_PRODUCT(group_product_bf16, emu::bf16_value)
+GROUP_PRODUCT(group_product_f16, emu::f16_value)
+#undef GROUP_PRODUCT
 #endif

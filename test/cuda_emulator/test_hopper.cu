@@ -83,11 +83,11 @@ static __device__ void multiply_stage(float d[GROUP_SUMS], const hopper_work &w,
         if (FORM == REGISTERS) {
             load_registers(r, w, first + k * 16);
             group_fence();
-            group_product_bf16<0>(d, r, b_step, 1);
+            group_product_bf16<0, 1>(d, r, b_step);
             group_commit();
             group_wait<0>();
         } else {
-            group_product_bf16<FORM == ROWS_OF_B>(d, a + (uint64_t)(k * 32 / 16), b_step, 1);
+            group_product_bf16<FORM == ROWS_OF_B, 1>(d, a + (uint64_t)(k * 32 / 16), b_step);
         }
     }
 }
@@ -143,7 +143,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS) stored_kernel(hopper_wor
     if (!MAKES(STORES_NOT_FENCED)) shared_stores_done();
     __syncthreads();
     group_fence();
-    group_product_f16<0>(d, tile_descriptor(tile), tile_descriptor(tile), 0);
+    group_product_f16<0, 0>(d, tile_descriptor(tile), tile_descriptor(tile));
     group_commit();
     group_wait<0>();
     for (int i = 0; i < GROUP_SUMS; i++) w.out[threadIdx.x * GROUP_SUMS + i] = d[i];

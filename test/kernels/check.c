@@ -10,6 +10,9 @@
 #include "kernels/arena.h"
 #include "kernels/backend_open.h"
 #include "test/device.h"
+#ifdef EMULATED
+#include "test/cuda_emulator/control.h"
+#endif
 
 enum { GUARD_BYTES = 2 * ARENA_ALIGNMENT, SEED = 20 };
 
@@ -288,6 +291,15 @@ void check_everywhere(void (*body)(struct check *c, const void *given), const vo
     for (size_t run = 0; run < sizeof threads / sizeof *threads; run++)
         cr_assert(run_once(body, given, threads[run], false) == first,
                   "%d threads gave other bits than 1 thread", threads[run]);
+}
+
+void check_on_each_gpu(void (*body)(struct check *c, const void *given), const void *given) {
+#ifdef EMULATED
+    cuda_emulator_capability(80);
+    check_everywhere(body, given);
+    cuda_emulator_capability(90);
+#endif
+    check_everywhere(body, given);
 }
 
 void check_products(void (*body)(struct check *c, const void *given), const void *given) {

@@ -42,6 +42,9 @@ struct check {
  * threads stands for the order in which the GPU's threads and blocks run. */
 void check_everywhere(void (*body)(struct check *c, const void *given), const void *given);
 
+/* The same, on an emulated GPU once for each that has kernels of its own: sm_80, sm_90. */
+void check_on_each_gpu(void (*body)(struct check *c, const void *given), const void *given);
+
 /* The same for matrix products, whose sums a library may split among threads as it likes: the bits
  * must be the same each time with 1, with 2, and with 3 threads, and each is compared with the
  * reference. */

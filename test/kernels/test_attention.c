@@ -262,7 +262,7 @@ static void backward(struct check *c, const void *given) {
 
 Test(attention, backward) {
     for
-        EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
+        EACH_SHAPE(s) check_on_each_gpu(backward, &shapes[s]);
 }
 
 static void both(struct check *c, const void *given) {
@@ -311,7 +311,7 @@ Test(attention, lengths) {
         check_everywhere(both, &s);
         s.head_columns = l % 2 ? 64 : 128;
         s.dtypes = plain[1 + l / 2 % 2];
-        check_everywhere(both, &s);
+        check_on_each_gpu(both, &s);
         s.head_columns = 128;
         s.dtypes = plain[0];
         if (lengths[l] < 100) check_everywhere(both, &s);
@@ -334,7 +334,7 @@ Test(attention, grouped) {
         for (size_t d = 0; d < 3; d++) {
             struct shape s = given[i];
             s.dtypes = plain[d];
-            if (d == i % 3 || s.length < 100) check_everywhere(both, &s);
+            if (d == i % 3 || s.length < 100) check_on_each_gpu(both, &s);
         }
 }
 

@@ -7,9 +7,6 @@
 #include "data/base/random.h"
 #include "test/kernels/check.h"
 #include "test/kernels/qkv_row.h"
-#ifdef EMULATED
-#include "test/cuda_emulator/control.h"
-#endif
 
 struct shape {
     int64_t batch, length, heads, width; /* B, T, H, D */
@@ -23,16 +20,6 @@ static struct qkv_row row_of(const struct shape *s) {
 }
 
 enum { LENGTH_MAX = 400 };
-
-/* On Hopper other kernels do it than before. */
-static void everywhere(void (*body)(struct check *c, const void *given), const void *given) {
-#ifdef EMULATED
-    cuda_emulator_capability(80);
-    check_everywhere(body, given);
-    cuda_emulator_capability(90);
-#endif
-    check_everywhere(body, given);
-}
 
 struct results {
     struct tensor qkv, out, lse;
@@ -114,8 +101,8 @@ Test(attention_mma, lengths) {
     static const int64_t lengths[] = {1, 15, 16, 17, 63, 64, 65, 77, 127, 128, 129, 200};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         enum dtype one = i % 2 ? DTYPE_F16 : DTYPE_BF16, other = i % 2 ? DTYPE_BF16 : DTYPE_F16;
-        everywhere(forward, &(const struct shape){1, lengths[i], 1, 64, one, 1, 0});
-        everywhere(forward, &(const struct shape){1, lengths[i], 1, 128, other, 1, 0});
+        check_on_each_gpu(forward, &(const struct shape){1, lengths[i], 1, 64, one, 1, 0});
+        check_on_each_gpu(forward, &(const struct shape){1, lengths[i], 1, 128, other, 1, 0});
     }
 }
 
@@ -124,36 +111,36 @@ Test(attention_mma, key_tiles) {
     static const int64_t lengths[] = {47, 48, 49, 96, 97, 143, 144, 145, 257};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         enum dtype dtype = i % 2 ? DTYPE_F16 : DTYPE_BF16;
-        everywhere(forward, &(const struct shape){1, lengths[i], 1, 128, dtype, 1, 0});
+        check_on_each_gpu(forward, &(const struct shape){1, lengths[i], 1, 128, dtype, 1, 0});
     }
 }
 
 Test(attention_mma, batches_and_heads) {
-    everywhere(forward, &(const struct shape){3, 70, 5, 64, DTYPE_BF16, 1, 0});
-    everywhere(forward, &(const struct shape){2, 131, 3, 128, DTYPE_F16, 1, 0});
-    everywhere(forward, &(const struct shape){2, 33, 2, 64, DTYPE_F16, 1, 0});
+    check_on_each_gpu(forward, &(const struct shape){3, 70, 5, 64, DTYPE_BF16, 1, 0});
+    check_on_each_gpu(forward, &(const struct shape){2, 131, 3, 128, DTYPE_F16, 1, 0});
+    check_on_each_gpu(forward, &(const struct shape){2, 33, 2, 64, DTYPE_F16, 1, 0});
 }
 
 /* Heads of queries that read the same keys and values, one of them in the next group. */
 Test(attention_mma, grouped) {
-    everywhere(forward, &(const struct shape){1, 77, 9, 64, DTYPE_BF16, 1, 3});
-    everywhere(forward, &(const struct shape){2, 77, 14, 64, DTYPE_F16, 1, 2});
-    everywhere(forward, &(const struct shape){1, 150, 4, 128, DTYPE_BF16, 1, 2});
-    everywhere(forward, &(const struct shape){2, 33, 3, 128, DTYPE_F16, 1, 1});
+    check_on_each_gpu(forward, &(const struct shape){1, 77, 9, 64, DTYPE_BF16, 1, 3});
+    check_on_each_gpu(forward, &(const struct shape){2, 77, 14, 64, DTYPE_F16, 1, 2});
+    check_on_each_gpu(forward, &(const struct shape){1, 150, 4, 128, DTYPE_BF16, 1, 2});
+    check_on_each_gpu(forward, &(const struct shape){2, 33, 3, 128, DTYPE_F16, 1, 1});
 }
 
 /* Several blocks of queries, the last of them incomplete; keys go through the ring three times. */
 Test(attention_mma, long_rows) {
-    everywhere(forward, &(const struct shape){1, 390, 1, 64, DTYPE_F16, 1, 0});
-    everywhere(forward, &(const struct shape){1, 320, 1, 128, DTYPE_BF16, 1, 0});
+    check_on_each_gpu(forward, &(const struct shape){1, 390, 1, 64, DTYPE_F16, 1, 0});
+    check_on_each_gpu(forward, &(const struct shape){1, 320, 1, 128, DTYPE_BF16, 1, 0});
 }
 
 /* Scores of thousands, where the softmax is one key or a tie of a few. */
 Test(attention_mma, large_scores) {
-    everywhere(forward, &(const struct shape){1, 150, 2, 64, DTYPE_BF16, 30, 0});
-    everywhere(forward, &(const struct shape){1, 150, 1, 64, DTYPE_F16, 30, 0});
-    everywhere(forward, &(const struct shape){1, 150, 1, 128, DTYPE_BF16, 5, 0});
-    everywhere(forward, &(const struct shape){1, 150, 1, 128, DTYPE_F16, 30, 0});
+    check_on_each_gpu(forward, &(const struct shape){1, 150, 2, 64, DTYPE_BF16, 30, 0});
+    check_on_each_gpu(forward, &(const struct shape){1, 150, 1, 64, DTYPE_F16, 30, 0});
+    check_on_each_gpu(forward, &(const struct shape){1, 150, 1, 128, DTYPE_BF16, 5, 0});
+    check_on_each_gpu(forward, &(const struct shape){1, 150, 1, 128, DTYPE_F16, 30, 0});
 }
 
 /* Maxima that rise from tile to tile, fall, or are far below zero: each exercises the shrinking of
@@ -178,8 +165,8 @@ static void ramp(struct check *c, const void *given) {
 }
 
 Test(attention_mma, rising_and_falling_scores) {
-    everywhere(ramp, &(const struct shape){1, 333, 1, 64, DTYPE_BF16, 0, 0});
-    everywhere(ramp, &(const struct shape){1, 200, 1, 128, DTYPE_F16, 0, 0});
+    check_on_each_gpu(ramp, &(const struct shape){1, 333, 1, 64, DTYPE_BF16, 0, 0});
+    check_on_each_gpu(ramp, &(const struct shape){1, 200, 1, 128, DTYPE_F16, 0, 0});
 }
 
 /* What comes after a position must not matter, to the bit, wherever in a tile it is. */
@@ -204,6 +191,6 @@ static void causal(struct check *c, const void *given) {
 }
 
 Test(attention_mma, causal) {
-    everywhere(causal, &(const struct shape){1, 140, 1, 64, DTYPE_BF16, 1, 0});
-    everywhere(causal, &(const struct shape){1, 140, 1, 128, DTYPE_F16, 1, 0});
+    check_on_each_gpu(causal, &(const struct shape){1, 140, 1, 64, DTYPE_BF16, 1, 0});
+    check_on_each_gpu(causal, &(const struct shape){1, 140, 1, 128, DTYPE_F16, 1, 0});
 }

@@ -185,7 +185,8 @@ static void backward(struct check *c, const void *given) {
 static void backward_of(int64_t batch, int64_t length, int64_t heads, int64_t width) {
     for (int half = 0; half < 2; half++) {
         enum dtype dtype = half ? DTYPE_F16 : DTYPE_BF16;
-        check_everywhere(backward, &(const struct shape){batch, length, heads, width, dtype, 1, 0});
+        check_on_each_gpu(backward,
+                          &(const struct shape){batch, length, heads, width, dtype, 1, 0});
     }
 }
 
@@ -207,10 +208,10 @@ Test(attention_mma_backward, edges_of_tiles) {
 
 /* More tiles than there are stages, so that stages are used again. */
 Test(attention_mma_backward, many_tiles) {
-    check_everywhere(backward, &(const struct shape){1, 390, 1, 64, DTYPE_BF16, 1, 0});
-    check_everywhere(backward, &(const struct shape){1, 385, 1, 64, DTYPE_F16, 1, 0});
-    check_everywhere(backward, &(const struct shape){1, 200, 1, 128, DTYPE_BF16, 1, 0});
-    check_everywhere(backward, &(const struct shape){1, 320, 1, 128, DTYPE_F16, 1, 0});
+    check_on_each_gpu(backward, &(const struct shape){1, 390, 1, 64, DTYPE_BF16, 1, 0});
+    check_on_each_gpu(backward, &(const struct shape){1, 385, 1, 64, DTYPE_F16, 1, 0});
+    check_on_each_gpu(backward, &(const struct shape){1, 200, 1, 128, DTYPE_BF16, 1, 0});
+    check_on_each_gpu(backward, &(const struct shape){1, 320, 1, 128, DTYPE_F16, 1, 0});
 }
 
 Test(attention_mma_backward, batches_and_heads) {
@@ -222,16 +223,16 @@ Test(attention_mma_backward, batches_and_heads) {
 /* Queries of one head stream by after those of another: heads of one tile and of several, fewer and
  * more tiles than there are stages, and keys that fewer tiles of queries see than others. */
 Test(attention_mma_backward, grouped) {
-    check_everywhere(backward, &(const struct shape){1, 77, 9, 64, DTYPE_BF16, 1, 3});
-    check_everywhere(backward, &(const struct shape){2, 77, 14, 64, DTYPE_F16, 1, 2});
-    check_everywhere(backward, &(const struct shape){2, 33, 3, 128, DTYPE_F16, 1, 1});
-    check_everywhere(backward, &(const struct shape){1, 150, 4, 128, DTYPE_BF16, 1, 2});
-    check_everywhere(backward, &(const struct shape){1, 300, 4, 64, DTYPE_BF16, 1, 2});
-    check_everywhere(backward, &(const struct shape){1, 5, 2, 64, DTYPE_F16, 1, 1});
+    check_on_each_gpu(backward, &(const struct shape){1, 77, 9, 64, DTYPE_BF16, 1, 3});
+    check_on_each_gpu(backward, &(const struct shape){2, 77, 14, 64, DTYPE_F16, 1, 2});
+    check_on_each_gpu(backward, &(const struct shape){2, 33, 3, 128, DTYPE_F16, 1, 1});
+    check_on_each_gpu(backward, &(const struct shape){1, 150, 4, 128, DTYPE_BF16, 1, 2});
+    check_on_each_gpu(backward, &(const struct shape){1, 300, 4, 64, DTYPE_BF16, 1, 2});
+    check_on_each_gpu(backward, &(const struct shape){1, 5, 2, 64, DTYPE_F16, 1, 1});
 }
 
 /* Scores of tens: P is 1 in places, 0 in others. */
 Test(attention_mma_backward, steep) {
-    check_everywhere(backward, &(const struct shape){1, 100, 1, 64, DTYPE_F16, 2, 0});
-    check_everywhere(backward, &(const struct shape){1, 100, 1, 128, DTYPE_BF16, 2, 0});
+    check_on_each_gpu(backward, &(const struct shape){1, 100, 1, 64, DTYPE_F16, 2, 0});
+    check_on_each_gpu(backward, &(const struct shape){1, 100, 1, 128, DTYPE_BF16, 2, 0});
 }

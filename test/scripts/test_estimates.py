@@ -14,7 +14,7 @@ import check_estimates  # noqa: E402
 import cubin  # noqa: E402
 import cuda_replay  # noqa: E402
 
-HMMA, FADD, MUFU, BRA, LDG = 0x3C, 0x21, 0x108, 0x147, 0x181
+HMMA, HGMMA, WARPGROUP, FADD, MUFU, BRA, LDG = 0x3C, 0x1F0, 0x1C5, 0x21, 0x108, 0x147, 0x181
 failures = []
 
 
@@ -23,9 +23,17 @@ def expect(what, got, wanted, tolerance=0.0):
         failures.append("%s: %s, not %s" % (what, got, wanted))
 
 
-def instruction(operation, stall=1, write=7, read=7, wait=0, width=0, predicate=7, low=0):
+def instruction(operation, stall=1, write=7, read=7, wait=0, width=0, predicate=7, low=0, high=0):
     control = stall | 1 << 4 | write << 5 | read << 8 | wait << 11
-    return struct.pack("<QQ", operation | predicate << 12 | low, control << 41 | width << 9)
+    return struct.pack("<QQ", operation | predicate << 12 | low, control << 41 | width << 9 | high)
+
+
+def group_product(ends=False, registers=False):
+    return instruction(HGMMA, low=(6 if registers else 4) << 9, high=0 if ends else 7 << 20)
+
+
+def group_wait(pending):
+    return instruction(WARPGROUP, high=1 << 16 | pending << 8)
 
 
 def branch(distance, arch):
@@ -68,6 +76,28 @@ def replaying():
     expect("a sum that waits for an exponential", cycles(waits, 1, 90), 23, 2)
 
 
+def replaying_groups():
+    """Products of warp groups go on beside the warp, until it waits for them."""
+    inner, last, in_registers, waits = cubin.decode(
+        group_product() + group_product(ends=True) + group_product(registers=True) + group_wait(3),
+        90)
+    expect("a product within a group", inner.group, False)
+    expect("a product that ends a group", last.group, True)
+    expect("A in registers", in_registers.form, cuda_replay.A_IN_REGISTERS)
+    expect("a wait for groups", waits.group, 3)
+    hgmma, latency = cuda_replay.MACHINES[90].hgmma, cuda_replay.GROUP_LATENCY
+    exponentials = instruction(MUFU) * 8  # 64 cycles
+    one = group_product(ends=True)
+    expect("a product, a wait", cycles(one + group_wait(0), 1, 90), hgmma + latency, 2)
+    expect("exponentials behind it", cycles(one + group_wait(0) + exponentials, 1, 90),
+           hgmma + latency + 64, 9)
+    expect("exponentials beside it", cycles(one + exponentials + group_wait(0), 1, 90), 64, 9)
+    expect("a wait that lets one group go on", cycles(one + group_wait(1) + exponentials, 1, 90),
+           64, 9)
+    full = group_product() * 7 + one + group_wait(0)
+    expect("two warps fill the tensor cores", cycles(full, 2, 90), 8 * hgmma, 1)
+
+
 def choosing():
     """The loop with fewer instructions for a product is the hot one, and what is rare is skipped."""
     product, other = instruction(HMMA), instruction(FADD)
@@ -105,7 +135,7 @@ def comparing():
         expect("worse, by another compiler", status(0.7, "13.1.0"), 0)
 
 
-for test in (decoding, replaying, choosing, comparing):
+for test in (decoding, replaying, replaying_groups, choosing, comparing):
     test()
 for failure in failures:
     print("FAIL: " + failure)

@@ -1,0 +1,232 @@
+/* Tiles, products and the ring of tiles that come by, for attention on Hopper's tensor cores
+ * (sm_90a; attention_wgmma_*.cu).
+ *
+ * A block holds 64 rows of a head for each of its groups of four warps: their sums are accumulators
+ * of wgmma. Two tiles at a time, keys and values or queries and gradients of outputs, come by in a
+ * ring of slots that tensor copies fill and all groups read; a slot has a barrier that says "full"
+ * and one that says "empty". Thread 0 fetches what comes two steps later, in passing: a warp for
+ * that alone would take registers from the others (they are given out to four warps at a time).
+ *
+ * Maps see tensors as [B, T, heads, D]: rows beyond the end read as 0. Heads of 128 values take two
+ * tiles side by side. */
+#pragma once
+
+#include "kernels/cuda/attention_mma.h"
+#include "kernels/cuda/ptx_hopper.h"
+
+enum { RING = 4, AHEAD = RING - 2, TILE_BYTES = GROUP_ROWS * TILE_VALUES * 2 };
+
+/* 64 rows of a head. */
+template <int D> struct head_tile {
+    enum {
+        ACROSS = D / TILE_VALUES, /* tiles side by side */
+        BYTES = ACROSS * TILE_BYTES,
+        SLOT = 2 * BYTES
+    };
+};
+
+/* Whether the program has code for this GPU. */
+bool attention_wgmma_compiled(void);
+
+/* The map of a tensor of 16 bits [B, T, heads, D], from which 64 rows and 64 values of a head are
+ * copied at once; and of fp32 [batch, heads, rows, columns <= 256], of which a row is. Return
+ * false, with a message in be, if the driver refuses. */
+bool attention_wgmma_map(CUtensorMap *map, struct backend *be, const struct tensor *of, int heads,
+                         const struct attention_shape *shape);
+bool attention_wgmma_map_floats(CUtensorMap *map, struct backend *be, const float *data,
+                                int columns, int64_t rows, int64_t heads, int64_t batch);
+
+/* Which of the block's groups of warps this is, so that the compiler knows that a warp agrees. */
+static __device__ __forceinline__ int group_of_warps() {
+    return __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP_THREADS, 0);
+}
+
+/* ---- the ring */
+
+struct ring {
+    unsigned char *slots;        /* RING of head_tile::SLOT bytes */
+    phase_barrier *full, *empty; /* RING each */
+};
+
+/* By one thread. */
+static __device__ __forceinline__ void ring_init(const struct ring &ring, int warps) {
+    for (int i = 0; i < RING; i++) {
+        phase_init(ring.full + i, 1);
+        phase_init(ring.empty + i, warps);
+    }
+}
+
+/* The slot of step `step`, of which the second tile is head_tile::BYTES further. */
+template <int D>
+static __device__ __forceinline__ unsigned char *slot_of(const struct ring &ring, int step) {
+    return ring.slots + step % RING * head_tile<D>::SLOT;
+}
+static __device__ __forceinline__ void wait_for_slot(const struct ring &ring, int step) {
+    phase_wait(ring.full + step % RING, step / RING % 2);
+}
+/* By each warp, once its products have read the slot. */
+static __device__ __forceinline__ void empty_slot(const struct ring &ring, int step) {
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) phase_arrive(ring.empty + step % RING);
+}
+/* By the thread that fetches: waits until all have emptied the slot; returns what counts its
+ * `bytes`. */
+static __device__ __forceinline__ phase_barrier *refill_slot(const struct ring &ring, int step,
+                                                             int bytes) {
+    phase_wait(ring.empty + step % RING, (step / RING % 2) ^ 1);
+    phase_arrive_expecting(ring.full + step % RING, bytes);
+    return ring.full + step % RING;
+}
+
+/* Starts to copy 64 rows of a head, from `row` on. */
+template <int D>
+static __device__ __forceinline__ void fetch_rows(unsigned char *to, const CUtensorMap *map,
+                                                  int head, int row, int batch,
+                                                  phase_barrier *full) {
+#pragma unroll
+    for (int i = 0; i < head_tile<D>::ACROSS; i++)
+        tensor_copy(to + i * TILE_BYTES, map, i * TILE_VALUES, head, row, batch, full);
+}
+
+/* Keys and values of a head in the map of qkv; step after step, the next 64. */
+struct key_source {
+    const CUtensorMap *map;
+    int head, value_head, batch, steps;
+};
+static __device__ __forceinline__ struct key_source
+key_source(const CUtensorMap *map, int heads, int kv_heads, int batch, int head, int steps) {
+    int keys = heads + head / (heads / kv_heads);
+    struct key_source source = {map, keys, keys + kv_heads, batch, steps};
+    return source;
+}
+/* Step `step`, if there is one; thread 0 does. */
+template <int D>
+static __device__ __forceinline__ void fetch_keys(const struct ring &ring,
+                                                  const struct key_source &source, int step) {
+    if (threadIdx.x == 0 && step < source.steps) {
+        phase_barrier *full = refill_slot(ring, step, head_tile<D>::SLOT);
+        unsigned char *to = slot_of<D>(ring, step);
+        fetch_rows<D>(to, source.map, source.head, step * GROUP_ROWS, source.batch, full);
+        fetch_rows<D>(to + head_tile<D>::BYTES, source.map, source.value_head, step * GROUP_ROWS,
+                      source.batch, full);
+    }
+    __syncwarp();
+}
+/* Lets the steps from `step` on pass that the group has no use for. */
+template <int D>
+static __device__ __forceinline__ void let_pass(const struct ring &ring,
+                                                const struct key_source &source, int step) {
+    for (; step < source.steps; step++) {
+        fetch_keys<D>(ring, source, step + AHEAD);
+        wait_for_slot(ring, step);
+        empty_slot(ring, step);
+    }
+}
+
+/* ---- products of a group */
+
+template <int ADD>
+static __device__ __forceinline__ void product(float d[GROUP_SUMS], uint64_t a, uint64_t b,
+                                               __half) {
+    group_product_f16<0, ADD>(d, a, b);
+}
+template <int ADD>
+static __device__ __forceinline__ void product(float d[GROUP_SUMS], uint64_t a, uint64_t b,
+                                               __nv_bfloat16) {
+    group_product_bf16<0, ADD>(d, a, b);
+}
+static __device__ __forceinline__ void product(float d[GROUP_SUMS], const uint32_t a[4], uint64_t b,
+                                               __half) {
+    group_product_f16<1, 1>(d, a, b);
+}
+static __device__ __forceinline__ void product(float d[GROUP_SUMS], const uint32_t a[4], uint64_t b,
+                                               __nv_bfloat16) {
+    group_product_bf16<1, 1>(d, a, b);
+}
+
+/* Starts s = a b', 64 rows of a head each, as a group of products. */
+template <typename T, int D>
+static __device__ __forceinline__ void start_scores(float s[GROUP_SUMS], const unsigned char *a,
+                                                    const unsigned char *b) {
+#pragma unroll
+    for (int i = 0; i < D / 16; i++) { /* 16 values are 32 bytes of a row */
+        uint64_t at = (uint64_t)((i / 4 * TILE_BYTES + i % 4 * 32) / 16);
+        if (i == 0) product<0>(s, tile_descriptor(a), tile_descriptor(b), T());
+        else product<1>(s, tile_descriptor(a) + at, tile_descriptor(b) + at, T());
+    }
+    group_commit();
+}
+
+/* Starts sum += p b, 64 rows of a head, as a group of products. */
+template <typename T, int D>
+static __device__ __forceinline__ void start_sums(float sum[D / TILE_VALUES][GROUP_SUMS],
+                                                  const uint32_t p[GROUP_ROWS / 16][4],
+                                                  const unsigned char *b) {
+#pragma unroll
+    for (int i = 0; i < GROUP_ROWS / 16; i++) /* 16 rows are 2048 bytes */
+#pragma unroll
+        for (int tile = 0; tile < D / TILE_VALUES; tile++)
+            product(sum[tile], p[i],
+                    tile_descriptor(b) + (uint64_t)((tile * TILE_BYTES + i * 2048) / 16), T());
+    group_commit();
+}
+
+/* s, rounded to 16 bits, as A of the next products. */
+template <typename T>
+static __device__ __forceinline__ void round_to(uint32_t p[GROUP_ROWS / 16][4],
+                                                const float s[GROUP_SUMS]) {
+#pragma unroll
+    for (int i = 0; i < GROUP_ROWS / 16; i++) rounded_fragment<T>(p[i], s + i * 8, s + i * 8 + 4);
+}
+
+/* Removes what lies above the diagonal, or below where keys are down the rows; the warp's first row
+ * is `ahead` after the first column. */
+template <bool KEYS_DOWN>
+static __device__ __forceinline__ void mask(float s[GROUP_SUMS], int ahead) {
+    int lane = (int)threadIdx.x % WARP, last = ahead + lane / 4 - lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < GROUP_SUMS; i++) {
+        int step = i / 4 * 8 + i % 2 - i / 2 % 2 * 8; /* columns right less rows down */
+        if (KEYS_DOWN ? step < last : step > last) s[i] = -INFINITY;
+    }
+}
+
+/* ---- results */
+
+/* Where chunk `chunk` of a row stands in 64 rows of a head, in values. */
+static __device__ __forceinline__ int chunk_at(int row, int chunk) {
+    return chunk / 8 * (TILE_BYTES / 2) + tile_offset<TILE_VALUES>(row, chunk % 8);
+}
+
+/* Rounds the warp's sums times a factor for each of the thread's rows and stores them, through
+ * `staged`, held rows that this warp alone has multiplied. `valid` of the group's rows exist.
+ * SUMS: what is stored is summed down the columns, for the warp's place in the column sums. */
+template <typename T, int D, bool SUMS>
+static __device__ __forceinline__ void store_rows(T *to, int64_t stride, int valid, T *staged,
+                                                  const float sum[D / TILE_VALUES][GROUP_SUMS],
+                                                  const float factor[2], float *column_sums) {
+    const int chunks = D / PACK;
+    int thread = (int)threadIdx.x % GROUP_THREADS, lane = thread % WARP, first = thread / WARP * 16;
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+            const float *pair = sum[n / 8] + n % 8 * 4 + half * 2;
+            T *at = staged + chunk_at(first + half * 8 + lane / 4, n) + lane % 4 * 2;
+            *(uint32_t *)at = rounded_pair(pair[0] * factor[half], pair[1] * factor[half], T());
+        }
+    __syncwarp();
+    float own[PACK] = {};
+#pragma unroll
+    for (int i = 0; i < 16 * chunks; i += WARP) {
+        int row = first + (i + lane) / chunks, chunk = (i + lane) % chunks;
+        const T *from = staged + chunk_at(row, chunk);
+        if (row >= valid) continue;
+        *(uint4 *)(to + row * stride + chunk * PACK) = *(const uint4 *)from;
+        if (!SUMS || !column_sums) continue;
+        float values[PACK];
+        load_pack(values, from);
+        for (int j = 0; j < PACK; j++) own[j] += values[j];
+    }
+    if (SUMS && column_sums) store_column_sums<chunks>(column_sums, own);
+}

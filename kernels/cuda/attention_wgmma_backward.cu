@@ -1,0 +1,462 @@
+/* The gradient of attention on Hopper's tensor cores, in two kernels as in
+ * attention_mma_backward.cu, where the formulas are and why there are two; for sm_90a alone.
+ *
+ *     query_gradients_kernel   holds 128 queries: S = Q K', dP = dO V', dQ += dS K
+ *     key_gradients_kernel     holds 128 keys:    S' = K Q', dP' = V dO', dV += P' dO, dK += dS' Q
+ *
+ * Each of two groups of warps has 64 of the held rows. P and dS leave the accumulators of wgmma as
+ * A of the next product, in registers. A group multiplies the scores of the next tile right behind
+ * the sums of this one, and exponentiates while the other group multiplies. */
+#include "kernels/cuda/attention_wgmma.h"
+#include "kernels/cuda/partials.h"
+
+enum {
+    GROUPS = 2,
+    HELD_ROWS = GROUPS * GROUP_ROWS,
+    THREADS = GROUPS * GROUP_THREADS,
+    WARPS = THREADS / WARP
+};
+
+/* What the keys need to know of 64 queries: -lse log2(e), -infinity beyond the end; and delta. */
+struct query_values {
+    float x[GROUP_ROWS], delta[GROUP_ROWS];
+};
+enum { VALUES_BYTES = sizeof(struct query_values) };
+
+/* What a block holds: rows tile * HELD_ROWS and on of a head. */
+struct held {
+    int batch, head, tile;
+};
+
+template <int D> struct layout {
+    enum {
+        SECOND = head_tile<D>::BYTES, /* from held queries or keys to gradients of out or values */
+        RING_AT = GROUPS * head_tile<D>::SLOT,
+        VALUES_AT = RING_AT + RING * head_tile<D>::SLOT,
+        BARRIERS_AT = VALUES_AT + RING * VALUES_BYTES,
+        KEPT_AT = BARRIERS_AT + (2 * RING + 1) * 8,
+        BYTES = KEPT_AT + sizeof(struct held)
+    };
+};
+
+template <typename T> struct backward {
+    T *dqkv;
+    const T *out;
+    const float *lse;
+    struct query_values *values; /* [B, H, tiles * GROUPS] */
+    float *sums;                 /* optional [B, tiles, WARPS, stride]: of 16 rows of dqkv each */
+    int sequence, heads, kv_heads, batch, tiles;
+    int group, kv_group;    /* of attention_work, for heads of queries and of keys */
+    int stride, out_stride; /* between rows of dqkv, of out */
+    float scale, factor;    /* 1 / sqrt(D); the same times log2(e) */
+};
+
+static __device__ __forceinline__ int warp_in_group() {
+    return (int)threadIdx.x % GROUP_THREADS / WARP;
+}
+
+/* The warp's part of the column sums, from a head's first column on; NULL: they are not wanted. */
+template <typename T>
+static __device__ __forceinline__ float *sums_place(const struct backward<T> &b, struct held of,
+                                                    int64_t column) {
+    if (!b.sums) return NULL;
+    int64_t row = (int64_t)(of.batch * b.tiles + of.tile) * WARPS + (int)threadIdx.x / WARP;
+    return b.sums + row * b.stride + column;
+}
+
+/* Shared memory of both kernels. */
+struct places {
+    struct ring ring;
+    unsigned char *own;          /* the group's held rows, and their second half */
+    struct query_values *values; /* RING, beside the slots */
+    phase_barrier *held_full;
+};
+template <int D> static __device__ __forceinline__ struct places places_of(unsigned char *shared) {
+    typedef struct layout<D> layout;
+    phase_barrier *barriers = (phase_barrier *)(shared + layout::BARRIERS_AT);
+    struct places places = {{shared + layout::RING_AT, barriers, barriers + RING},
+                            shared + group_of_warps() * head_tile<D>::SLOT,
+                            (struct query_values *)(shared + layout::VALUES_AT),
+                            barriers + 2 * RING};
+    return places;
+}
+
+/* Initializes the barriers and starts to copy what is held, from row `first` on: of `head` in
+ * `map`, and of `second_head` in `second`. */
+template <int D>
+static __device__ __forceinline__ void hold(const struct places &places, const CUtensorMap *map,
+                                            int head, const CUtensorMap *second, int second_head,
+                                            int batch, int first) {
+    if (threadIdx.x == 0) {
+        ring_init(places.ring, WARPS);
+        phase_init(places.held_full, 1);
+        phase_init_done();
+        phase_arrive_expecting(places.held_full, GROUPS * head_tile<D>::SLOT);
+        for (int i = 0; i < GROUPS; i++) { /* thread 0's own are the first */
+            unsigned char *to = places.own + i * head_tile<D>::SLOT;
+            int row = first + i * GROUP_ROWS;
+            fetch_rows<D>(to, map, head, row, batch, places.held_full);
+            fetch_rows<D>(to + layout<D>::SECOND, second, second_head, row, batch,
+                          places.held_full);
+        }
+    }
+    __syncthreads();
+}
+
+/* Starts the products of what is held and step `step`: s, and ds of the second halves. */
+template <typename T, int D>
+static __device__ __forceinline__ void start_both(float s[GROUP_SUMS], float ds[GROUP_SUMS],
+                                                  const struct places &places, int step) {
+    const unsigned char *slot = slot_of<D>(places.ring, step);
+    start_scores<T, D>(s, places.own, slot);
+    start_scores<T, D>(ds, places.own + layout<D>::SECOND, slot + layout<D>::SECOND);
+}
+
+/* ---- queries */
+
+/* x and delta of the thread's two rows, 8 apart; all of the warp's go to `values` in memory too.
+ * out, lse: from the group's first row on, of which `valid` exist. */
+template <typename T, int D>
+static __device__ __forceinline__ void
+find_values(float x[2], float delta[2], struct query_values *shared, struct query_values *values,
+            const T *dout, const T *out, int64_t out_stride, const float *lse, int valid) {
+    const int chunks = D / PACK, at_once = WARP / chunks;
+    int lane = (int)threadIdx.x % WARP, first = warp_in_group() * 16;
+#pragma unroll
+    for (int i = 0; i < 16; i += at_once) {
+        int row = first + i + lane / chunks, chunk = lane % chunks;
+        float a[PACK], b[PACK] = {}, sum = 0;
+        load_pack(a, dout + chunk_at(row, chunk));
+        if (row < valid) load_pack(b, out + row * out_stride + chunk * PACK);
+        for (int j = 0; j < PACK; j++) sum += a[j] * b[j];
+        for (int j = chunks / 2; j > 0; j /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, j);
+        if (chunk == 0) {
+            float shift = row < valid ? -lse[row] * LOG2_OF_E : -INFINITY;
+            values->x[row] = shared->x[row] = shift;
+            values->delta[row] = shared->delta[row] = sum;
+        }
+    }
+    __syncwarp();
+    for (int half = 0; half < 2; half++) {
+        int row = first + half * 8 + lane / 4;
+        x[half] = shared->x[row];
+        delta[half] = shared->delta[row];
+    }
+}
+
+/* s becomes P, ds, which is dP, becomes dS. Waits for s until `sums` groups of products that were
+ * started behind ds are under way with it. */
+template <int SUMS>
+static __device__ __forceinline__ void query_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS],
+                                                    bool diagonal, const float x[2],
+                                                    const float delta[2], float factor) {
+    group_wait<SUMS + 1>();
+    if (diagonal) mask<false>(s, warp_in_group() * 16);
+#pragma unroll
+    for (int i = 0; i < GROUP_SUMS; i++) s[i] = exp2_approx(fmaf(s[i], factor, x[i / 2 % 2]));
+    group_wait<SUMS>();
+#pragma unroll
+    for (int i = 0; i < GROUP_SUMS; i++) ds[i] = s[i] * (ds[i] - delta[i / 2 % 2]);
+}
+
+/* dq of the group's queries over the steps that they see, `seen`, at least one. */
+template <typename T, int D>
+static __device__ __forceinline__ void
+sum_over_keys(float dq[D / TILE_VALUES][GROUP_SUMS], const struct places &places,
+              const struct key_source &source, const float x[2], const float delta[2], int seen,
+              float factor) {
+    const struct ring &ring = places.ring;
+    float s[GROUP_SUMS], ds[GROUP_SUMS];
+    uint32_t a[GROUP_ROWS / 16][4];
+    fetch_keys<D>(ring, source, AHEAD);
+    wait_for_slot(ring, 0);
+    group_fence();
+    start_both<T, D>(s, ds, places, 0);
+    query_scores<0>(s, ds, seen == 1, x, delta, factor);
+    round_to<T>(a, ds);
+    if (seen > 1) wait_for_slot(ring, 1);
+    for (int step = 1; step < seen; step++) {
+        fetch_keys<D>(ring, source, step + AHEAD);
+        group_fence();
+        start_both<T, D>(s, ds, places, step);
+        start_sums<T, D>(dq, a, slot_of<D>(ring, step - 1));
+        query_scores<1>(s, ds, step == seen - 1, x, delta, factor);
+        if (step + 1 < seen) wait_for_slot(ring, step + 1);
+        group_wait<0>();
+        empty_slot(ring, step - 1);
+        round_to<T>(a, ds);
+    }
+    group_fence();
+    start_sums<T, D>(dq, a, slot_of<D>(ring, seen - 1));
+    group_wait<0>();
+    empty_slot(ring, seen - 1);
+}
+
+/* dQ of HELD_ROWS queries: keys and values come by, up to the diagonal. */
+template <typename T, int D>
+static __global__ void __launch_bounds__(THREADS, 1)
+    query_gradients_kernel(const struct backward<T> b, const __grid_constant__ CUtensorMap qkv,
+                           const __grid_constant__ CUtensorMap dout) {
+    DYNAMIC_SHARED(unsigned char, shared);
+    struct places places = places_of<D>(shared);
+    struct attention_work work = attention_work(b.tiles, b.batch * b.heads, b.group);
+    /* The last queries have the most keys. */
+    struct held of = {work.head / b.heads, work.head % b.heads, b.tiles - 1 - work.tile};
+    int begin = of.tile * HELD_ROWS, group = group_of_warps();
+    int first = begin + group * GROUP_ROWS, valid = b.sequence - first;
+    int end = b.sequence < begin + HELD_ROWS ? b.sequence : begin + HELD_ROWS;
+    struct key_source source = key_source(&qkv, b.heads, b.kv_heads, of.batch, of.head,
+                                          (end + GROUP_ROWS - 1) / GROUP_ROWS);
+    hold<D>(places, &qkv, of.head, &dout, of.head, of.batch, begin);
+    for (int step = 0; step < AHEAD; step++) fetch_keys<D>(places.ring, source, step);
+
+    float x[2], delta[2], dq[D / TILE_VALUES][GROUP_SUMS] = {};
+    int64_t row = (int64_t)of.batch * b.sequence + first;
+    phase_wait(places.held_full, 0);
+    find_values<T, D>(x, delta, places.values + group,
+                      b.values + ((int64_t)work.head * b.tiles + of.tile) * GROUPS + group,
+                      (const T *)(places.own + layout<D>::SECOND),
+                      b.out + row * b.out_stride + of.head * D, b.out_stride,
+                      b.lse + (int64_t)work.head * b.sequence + first, valid);
+    int seen = valid > 0 ? first / GROUP_ROWS + 1 : 0;
+    const float factors[2] = {b.scale, b.scale};
+    if (seen > 0) sum_over_keys<T, D>(dq, places, source, x, delta, seen, b.factor);
+    store_rows<T, D, true>(b.dqkv + row * b.stride + of.head * D, b.stride, valid, (T *)places.own,
+                           dq, factors, sums_place(b, of, of.head * D));
+    let_pass<D>(places.ring, source, seen);
+}
+
+/* ---- keys */
+
+/* Which tiles of queries come by: those of one head from the diagonal on, then those of the next
+ * head that reads the same keys. */
+struct query_source {
+    const CUtensorMap *qkv, *dout, *values;
+    const volatile struct held *of; /* keys; in shared memory: registers are for the sums */
+    int per_head, steps;
+};
+
+/* Step `step`, if there is one; thread 0 does. */
+template <int D>
+static __device__ __forceinline__ void fetch_queries(const struct places &places,
+                                                     const struct query_source &source, int step) {
+    if (threadIdx.x == 0 && step < source.steps) {
+        int readers = source.steps / source.per_head, batch = source.of->batch;
+        int head = source.of->head * readers + step / source.per_head;
+        int tile = source.of->tile * GROUPS + step % source.per_head;
+        phase_barrier *full = refill_slot(places.ring, step, head_tile<D>::SLOT + VALUES_BYTES);
+        unsigned char *to = slot_of<D>(places.ring, step);
+        fetch_rows<D>(to, source.qkv, head, tile * GROUP_ROWS, batch, full);
+        fetch_rows<D>(to + layout<D>::SECOND, source.dout, head, tile * GROUP_ROWS, batch, full);
+        tensor_copy(places.values + step % RING, source.values, 0, tile, head, batch, full);
+    }
+    __syncwarp();
+}
+
+/* s becomes P', ds, which is dP', becomes dS'; a thread's columns are queries. Waits until SUMS + 1
+ * groups of products that were started behind s are under way, and then until `THEN` are. */
+template <int SUMS, int THEN>
+static __device__ __forceinline__ void key_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS],
+                                                  bool diagonal, const struct query_values *values,
+                                                  float factor) {
+    const float *x = values->x + threadIdx.x % 4 * 2, *delta = values->delta + threadIdx.x % 4 * 2;
+    group_wait<SUMS + 1>();
+    if (diagonal) mask<true>(s, warp_in_group() * 16);
+#pragma unroll
+    for (int i = 0; i < GROUP_SUMS; i += 4) {
+        float2 pair = *(const float2 *)(x + i * 2);
+#pragma unroll
+        for (int j = i; j < i + 4; j++)
+            s[j] = exp2_approx(fmaf(s[j], factor, j % 2 ? pair.y : pair.x));
+    }
+    group_wait<THEN>();
+#pragma unroll
+    for (int i = 0; i < GROUP_SUMS; i += 4) {
+        float2 pair = *(const float2 *)(delta + i * 2);
+#pragma unroll
+        for (int j = i; j < i + 4; j++) ds[j] = s[j] * (ds[j] - (j % 2 ? pair.y : pair.x));
+    }
+}
+
+/* dv += p dO, dk += a Q: of the queries of step `step`. */
+template <typename T, int D>
+static __device__ __forceinline__ void
+start_key_sums(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES][GROUP_SUMS],
+               const uint32_t p[GROUP_ROWS / 16][4], const uint32_t a[GROUP_ROWS / 16][4],
+               const struct places &places, int step) {
+    const unsigned char *slot = slot_of<D>(places.ring, step);
+    start_sums<T, D>(dv, p, slot + layout<D>::SECOND);
+    start_sums<T, D>(dk, a, slot);
+}
+
+/* Adds to dk and dv of the group's keys what `count` steps from `first` on give, of one head from
+ * the diagonal on; dk is still to be multiplied by scale. */
+template <typename T, int D>
+static __device__ __forceinline__ void
+sum_over_queries(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES][GROUP_SUMS],
+                 const struct places &places, const struct query_source &source, int first,
+                 int count, float factor) {
+    const struct ring &ring = places.ring;
+    float s[GROUP_SUMS], ds[GROUP_SUMS];
+    uint32_t p[GROUP_ROWS / 16][4], a[GROUP_ROWS / 16][4];
+    fetch_queries<D>(places, source, first + AHEAD);
+    wait_for_slot(ring, first);
+    group_fence();
+    start_both<T, D>(s, ds, places, first);
+    key_scores<0, 0>(s, ds, true, places.values + first % RING, factor);
+    round_to<T>(p, s);
+    round_to<T>(a, ds);
+    if (count > 1) wait_for_slot(ring, first + 1);
+    for (int i = 1; i < count; i++) {
+        int step = first + i;
+        fetch_queries<D>(places, source, step + AHEAD);
+        group_fence();
+        start_both<T, D>(s, ds, places, step);
+        start_key_sums<T, D>(dk, dv, p, a, places, step - 1);
+        key_scores<2, D == 64 ? 2 : 0>(s, ds, false, places.values + step % RING, factor);
+        if (i + 1 < count) wait_for_slot(ring, step + 1);
+        group_wait<0>();
+        empty_slot(ring, step - 1);
+        round_to<T>(p, s);
+        round_to<T>(a, ds);
+    }
+    group_fence();
+    start_key_sums<T, D>(dk, dv, p, a, places, first + count - 1);
+    group_wait<0>();
+    empty_slot(ring, first + count - 1);
+}
+
+/* The same for all heads that read the keys. Those of group 1 see nothing of a head's first tile.
+ */
+template <typename T, int D>
+static __device__ __forceinline__ void
+sum_over_heads(float dk[D / TILE_VALUES][GROUP_SUMS], float dv[D / TILE_VALUES][GROUP_SUMS],
+               const struct places &places, const struct query_source &source, float factor) {
+    int group = group_of_warps(), unseen = group < source.per_head ? group : source.per_head;
+    for (int head = 0; head < source.steps; head += source.per_head) {
+        for (int step = head; step < head + unseen; step++) {
+            fetch_queries<D>(places, source, step + AHEAD);
+            wait_for_slot(places.ring, step);
+            empty_slot(places.ring, step);
+        }
+        if (unseen < source.per_head)
+            sum_over_queries<T, D>(dk, dv, places, source, head + unseen, source.per_head - unseen,
+                                   factor);
+    }
+}
+
+/* dK and dV of HELD_ROWS keys: queries and gradients of outputs come by. */
+template <typename T, int D>
+static __global__ void __launch_bounds__(THREADS, 1)
+    key_gradients_kernel(const struct backward<T> b, const __grid_constant__ CUtensorMap qkv,
+                         const __grid_constant__ CUtensorMap dout,
+                         const __grid_constant__ CUtensorMap values) {
+    DYNAMIC_SHARED(unsigned char, shared);
+    struct places places = places_of<D>(shared);
+    struct attention_work work = attention_work(b.tiles, b.batch * b.kv_heads, b.kv_group);
+    struct held of = {work.head / b.kv_heads, work.head % b.kv_heads, work.tile};
+    volatile struct held *kept = (volatile struct held *)(places.held_full + 1);
+    int per_head = (b.sequence - of.tile * HELD_ROWS + GROUP_ROWS - 1) / GROUP_ROWS;
+    struct query_source source = {&qkv, &dout,    &values,
+                                  kept, per_head, per_head * (b.heads / b.kv_heads)};
+    if (threadIdx.x == 0) kept->batch = of.batch, kept->head = of.head, kept->tile = of.tile;
+    hold<D>(places, &qkv, b.heads + of.head, &qkv, b.heads + b.kv_heads + of.head, of.batch,
+            of.tile * HELD_ROWS);
+    for (int step = 0; step < AHEAD; step++) fetch_queries<D>(places, source, step);
+
+    float dk[D / TILE_VALUES][GROUP_SUMS] = {}, dv[D / TILE_VALUES][GROUP_SUMS] = {};
+    phase_wait(places.held_full, 0);
+    sum_over_heads<T, D>(dk, dv, places, source, b.factor);
+    of.batch = kept->batch, of.head = kept->head, of.tile = kept->tile;
+    int first = of.tile * HELD_ROWS + group_of_warps() * GROUP_ROWS;
+    int column = b.out_stride + of.head * D, valid = b.sequence - first;
+    const float scales[2] = {b.scale, b.scale}, ones[2] = {1, 1};
+    T *to = b.dqkv + ((int64_t)of.batch * b.sequence + first) * b.stride + column;
+    float *sums = sums_place(b, of, column);
+    store_rows<T, D, true>(to, b.stride, valid, (T *)places.own, dk, scales, sums);
+    store_rows<T, D, true>(to + b.kv_heads * D, b.stride, valid,
+                           (T *)(places.own + layout<D>::SECOND), dv, ones,
+                           sums ? sums + b.kv_heads * D : NULL);
+}
+
+/* ---- on the host */
+
+static int held_tiles(const struct attention_shape *shape) {
+    return (int)blocks_of(shape->sequence, HELD_ROWS);
+}
+static int64_t sums_rows(const struct attention_shape *shape) {
+    return shape->batch * held_tiles(shape) * WARPS;
+}
+
+/* The workspace; memory: where it is, or NULL. Returns its bytes. */
+template <typename T>
+static size_t lay_out(struct backward<T> *b, const struct attention_backward_args *args,
+                      const struct attention_shape *shape, void *memory) {
+    struct arena arena = {(char *)memory, 0, SIZE_MAX};
+    int64_t groups = shape->batch * shape->heads * held_tiles(shape) * GROUPS;
+    int64_t sums = args->column_sums ? sums_rows(shape) * tensor_columns(args->dqkv) : 0;
+    b->values = (struct query_values *)arena_take(&arena, (size_t)groups * VALUES_BYTES);
+    b->sums = sums ? (float *)arena_take(&arena, (size_t)sums * sizeof(float)) : NULL;
+    return arena.used;
+}
+
+size_t attention_wgmma_backward_bytes(const struct attention_backward_args *args,
+                                      const struct attention_shape *shape) {
+    struct backward<__half> b;
+    return lay_out(&b, args, shape, NULL);
+}
+
+template <typename T, int D>
+static struct backward<T> plan(struct backend *be, const struct attention_backward_args *args,
+                               const struct attention_shape *shape) {
+    struct backward<T> b;
+    b.dqkv = (T *)args->dqkv->data;
+    b.out = (const T *)args->out->data;
+    b.lse = args->lse;
+    lay_out(&b, args, shape, backend_workspace(be, attention_wgmma_backward_bytes(args, shape)));
+    b.sequence = (int)shape->sequence;
+    b.heads = (int)shape->heads;
+    b.kv_heads = (int)shape->kv_heads;
+    b.batch = (int)shape->batch;
+    b.tiles = held_tiles(shape);
+    b.group = attention_group(shape, shape->batch * shape->heads);
+    b.kv_group = attention_group(shape, shape->batch * shape->kv_heads);
+    b.stride = (b.heads + 2 * b.kv_heads) * D;
+    b.out_stride = b.heads * D;
+    b.scale = 1 / sqrtf((float)D);
+    b.factor = b.scale * LOG2_OF_E;
+    return b;
+}
+
+template <typename T, int D>
+static void launch(struct backend *be, const struct attention_backward_args *args,
+                   const struct attention_shape *shape) {
+    struct backward<T> b = plan<T, D>(be, args, shape);
+    const char *what = "attention_backward";
+    CUtensorMap qkv, dout, values;
+    if (!attention_wgmma_map(&qkv, be, args->qkv, b.heads + 2 * b.kv_heads, shape) ||
+        !attention_wgmma_map(&dout, be, args->dout, b.heads, shape) ||
+        !attention_wgmma_map_floats(&values, be, (const float *)b.values, 2 * GROUP_ROWS,
+                                    b.tiles * GROUPS, b.heads, b.batch))
+        return;
+    size_t bytes = layout<D>::BYTES;
+    cudaStream_t stream = cuda_state(be)->compute;
+    if (!cuda_shared(be, (const void *)query_gradients_kernel<T, D>, bytes, what) ||
+        !cuda_shared(be, (const void *)key_gradients_kernel<T, D>, bytes, what))
+        return;
+    unsigned query_blocks = (unsigned)(b.tiles * b.batch * b.heads);
+    unsigned key_blocks = (unsigned)(b.tiles * b.batch * b.kv_heads);
+    LAUNCH((query_gradients_kernel<T, D>), query_blocks, THREADS, bytes, stream, b, qkv, dout);
+    LAUNCH((key_gradients_kernel<T, D>), key_blocks, THREADS, bytes, stream, b, qkv, dout, values);
+    if (b.sums) {
+        struct sums sums = sums_of(args->column_sums);
+        add_partials(be, &sums, b.sums, sums_rows(shape));
+    }
+    cuda_launched(be, what);
+}
+
+void attention_wgmma_backward(struct backend *be, const struct attention_backward_args *args,
+                              const struct attention_shape *shape) {
+    assert(args->dqkv->dtype == args->qkv->dtype && args->dout->dtype == args->qkv->dtype);
+    BY_TYPE_AND_WIDTH(launch, args->qkv->dtype, shape->width, be, args, shape);
+}
