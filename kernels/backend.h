@@ -19,6 +19,7 @@ struct backend_options {
     int threads;         /* CPU: 0 for all cores */
     bool tf32;           /* CUDA: fp32 products may round their operands to 10 bits of fraction */
     bool graphs;         /* CUDA: start operations of a step together, see backend_graph */
+    bool without_wgmma;  /* CUDA: on Hopper, attention by the instructions of sm_80 */
     bool autotune;       /* time the algorithms of each product, take the fastest */
     const char *choices; /* optional file of algorithms chosen before, taken if autotune is set */
     const struct ranks *ranks; /* that train together; NULL: this process is alone */

@@ -174,8 +174,8 @@ if [ "$estimates" -eq 1 ]; then
         "${figures[@]}" "$work/step_model.json" || status=1
 fi
 if [ "$status" -eq 0 ]; then
-    also=$([ "$estimates" -eq 1 ] && echo ", scripts/cuda_replay.expected" || true)
-    echo "all as expected (scripts/cuda_report.expected$also)"
+    if [ "$estimates" -eq 1 ]; then also=", scripts/cuda_replay.expected"; fi
+    echo "all as expected (scripts/cuda_report.expected${also:-})"
 else
     echo "not as expected: see the lines with !" >&2
 fi

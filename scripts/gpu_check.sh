@@ -10,7 +10,8 @@ scripts/gpu_check.sh [--quick] [--no-torch] [--batch N] [--out FOLDER] [--emulat
 scripts/gpu_check.sh --bundle
 
 On a machine with an NVIDIA GPU, nvcc, gcc and make: builds for this GPU, checks the emulator's
-picture of it, runs the tests of all operations and of whole trainings on it, compares the
+picture of it, runs the tests of all operations and of whole trainings on it (if Hopper's own
+attention fails them, all else is measured without it), compares the
 precisions on the built-in text and audits them, runs compute-sanitizer on small shapes, and then
 measures GPT-2 124M, every operation and the ceilings, beside PyTorch if python3 has it, and bf16
 and fp8 at GPT-2 XL's 1.5B where there is memory. Ends with one table, and FOLDER/gpu_check.json
@@ -269,6 +270,15 @@ fi
 if [ "$rehearsal" -eq 1 ]; then
     models='gpt_golden/*' operations='@(cast|clear|loss_sum|tensor)/*' jobs=2
 fi
+# Hopper's own attention first: if it fails, all else is measured without it.
+wgmma=(--wgmma 1) hopper=(--set cuda_wgmma=true) attention='attention_mma*/*'
+if [ "$rehearsal" -eq 1 ]; then attention='attention_mma/causal'; fi
+if [ "$arch" -ne 90 ]; then
+    skip attention "not a Hopper GPU"
+elif ! step attention 60 "$folder/device_tests" --jobs "$jobs" --timeout 30 \
+    --filter "$attention"; then
+    wgmma=(--wgmma 0) hopper=(--set cuda_wgmma=false)
+fi
 step operations 70 "$folder/device_tests" --jobs "$jobs" --timeout 60 --filter "$operations"
 step models 60 "$folder/device_tests" --jobs "$jobs" --timeout 55 --filter "$models"
 
@@ -319,7 +329,7 @@ for job in "${warming[@]}"; do wait "$job"; done
 seconds=0.1
 if [ "$quick" -eq 1 ] || [ "$rehearsal" -eq 1 ]; then seconds=0.05; fi
 step bench 120 "$folder/gpu_bench" --json "$out/gpu_bench.json" --batch "$batch" \
-    --seconds "$seconds" "${tiny[@]}"
+    --seconds "$seconds" "${wgmma[@]}" "${tiny[@]}"
 if [ "$torch" -eq 1 ]; then
     step torch 130 python3 scripts/torch_bench.py --json "$out/torch_bench.json" \
         --batch "$batch" "${torch_tiny[@]}"
@@ -354,7 +364,7 @@ if [ "$rehearsal" -eq 1 ]; then
 fi
 export -f lab
 export folder out
-step lab 90 bash -c 'lab "$@"' lab "${tiny_model[@]}"
+step lab 90 bash -c 'lab "$@"' lab "${hopper[@]}" "${tiny_model[@]}"
 
 # ---- 9. bf16 and fp8 at GPT-2 XL's shape: masters, moments and gradients take 25 GB
 
@@ -378,7 +388,7 @@ elif [ "$large" -eq 0 ]; then
 else
     export -f bench_large
     export folder out large
-    step large 130 bash -c 'bench_large "$@"' large "${tiny[@]}"
+    step large 130 bash -c 'bench_large "$@"' large "${wgmma[@]}" "${tiny[@]}"
 fi
 
 # ---- 10. a small step, started as one and operation by operation: the host's and the gaps' part
@@ -394,141 +404,12 @@ bench_graphs() {
 }
 export -f bench_graphs
 export folder out
-step graphs 60 bash -c 'bench_graphs "$@"' graphs "${tiny[@]}"
+step graphs 60 bash -c 'bench_graphs "$@"' graphs "${wgmma[@]}" "${tiny[@]}"
 
 # ---- 11. the table
 
-# figure FILE FIELD TEXT ...: the number of FIELD in the line that holds every TEXT; "" if none.
-figure() {
-    local lines field=$2 text
-    lines=$(cat "$out/$1" 2>/dev/null)
-    shift 2
-    for text in "\"$field\": " "$@"; do lines=$(grep -F -- "$text" <<<"$lines"); done
-    sed -nE "1s/.*\"$field\": (-?[0-9.]+).*/\1/p" <<<"$lines"
-}
-# ratio A B: A / B, "" unless both are numbers above zero.
-ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.4f", a / b }'; }
-graphs_speed() { figure "graphs_$1.json" tokens_per_s '"batch"'; }
-large_speed() { figure "large_$1.json" tokens_per_s "\"precision\": \"$1\", \"batch\""; }
-precision_line() { figure gpu_bench.json "$2" "\"precision\": \"$1\", \"batch\""; }
-torch_line() { figure torch_bench.json "$2" "\"precision\": \"$1\", \"tokens"; }
-
-aims=()
-aim() { # TEXT WANTED MEASURED: WANTED is ">= N" or "<= N"
-    local met=-
-    if [ -n "$3" ]; then
-        met=$(awk -v x="$3" -v w="$2" 'BEGIN { split(w, part, " ")
-            print (part[1] == ">=" ? x >= part[2] : x <= part[2]) ? "yes" : "NO" }')
-    fi
-    printf '  %-52s %9s %10.10s  %s\n' "$1" "$2" "${3:--}" "$met"
-    aims+=("{\"aim\": \"$1\", \"wanted\": \"$2\", \"measured\": ${3:-null}, \"met\": \"$met\"}")
-}
-
-show_training() {
-    local p ours theirs
-    printf '\n%-6s %12s %12s %7s %9s %7s %10s %10s\n' "" "tokens/s" "PyTorch" ratio \
-        "ms/step" "MFU %" "GiB" "PyTorch"
-    for p in fp32 tf32 fp16 bf16 fp8; do
-        ours=$(precision_line "$p" tokens_per_s) theirs=$(torch_line "$p" tokens_per_s)
-        printf '%-6s %12s %12s %7.4s %9s %7s %10s %10s\n' "$p" "${ours:--}" "${theirs:--}" \
-            "$(ratio "$ours" "$theirs")" "$(precision_line "$p" ms_per_step)" \
-            "$(percent "$(precision_line "$p" mfu)")" \
-            "$(gigabytes "$(precision_line "$p" measured_bytes)")" \
-            "$(gigabytes "$(torch_line "$p" peak_bytes)")"
-    done
-}
-percent() { awk -v x="$1" 'BEGIN { if (x != "") printf "%.1f", 100 * x }'; }
-gigabytes() { awk -v x="$1" 'BEGIN { if (x > 0) printf "%.2f", x / 2^30 }'; }
-
-show_attention() {
-    local d t line
-    printf '\n%-22s %12s %10s %12s %10s\n' "attention, TFLOP/s" forward PyTorch backward PyTorch
-    for line in 'bf16 64 1024' 'bf16 64 2048' 'bf16 64 4096' 'fp16 64 1024' 'bf16 128 1024' \
-        'bf16 128 4096'; do
-        read -r p d t <<<"$line"
-        local key=("\"dtype\": \"$p\"" "\"D\": $d," "\"T\": $t,")
-        printf '%-22s %12s %10s %12s %10s\n' "$p D $d T $t" \
-            "$(figure gpu_bench.json forward_tflop_per_s "${key[@]}")" \
-            "$(figure torch_bench.json forward_tflop_per_s "${key[@]}")" \
-            "$(figure gpu_bench.json backward_tflop_per_s "${key[@]}")" \
-            "$(figure torch_bench.json backward_tflop_per_s "${key[@]}")"
-    done
-}
-
-show_aims() {
-    local bf16 fp16 fp32 t key slowest
-    bf16=$(precision_line bf16 tokens_per_s) fp16=$(precision_line fp16 tokens_per_s)
-    fp32=$(precision_line fp32 tokens_per_s)
-    printf '\n  %-52s %9s %10s  %s\n' aim wanted measured met
-    aim "bf16 tokens/s, in those of PyTorch compile" ">= 1.2" \
-        "$(ratio "$bf16" "$(torch_line bf16 tokens_per_s)")"
-    aim "bf16 model FLOPs, in those of the product alone" ">= 0.6" "$(precision_line bf16 mfu)"
-    aim "fp16 speed, in that of bf16" ">= 0.97" "$(ratio "$fp16" "$bf16")"
-    aim "bf16 speed, in that of fp32" ">= 4" "$(ratio "$bf16" "$fp32")"
-    aim "fp8 speed at 1.5B, in that of bf16" ">= 1.25" \
-        "$(ratio "$(large_speed fp8)" "$(large_speed bf16)")"
-    aim "small steps as CUDA graphs, in those without" ">= 1" \
-        "$(ratio "$(graphs_speed 1)" "$(graphs_speed 0)")"
-    for t in 1024 2048 4096; do
-        key=("\"dtype\": \"bf16\"" "\"D\": 64," "\"T\": $t,")
-        aim "attention forward, D 64, T $t, TFLOP/s" ">= 300" \
-            "$(figure gpu_bench.json forward_tflop_per_s "${key[@]}")"
-        aim "attention backward, D 64, T $t, TFLOP/s" ">= 220" \
-            "$(figure gpu_bench.json backward_tflop_per_s "${key[@]}")"
-    done
-    slowest=$(sed -nE 's/.*"kernel": "([a-z_]+)".*"of_copy": ([0-9.]+).*/\2 \1/p' \
-        "$out/gpu_bench.json" 2>/dev/null | sort -n | head -n 1)
-    slowest=${slowest:- none}
-    aim "slowest memory-bound kernel (${slowest#* }), of copy" ">= 0.85" "${slowest%% *}"
-    aim "memory of bf16, in that of fp32" "<= 0.6" \
-        "$(ratio "$(precision_line bf16 measured_bytes)" "$(precision_line fp32 measured_bytes)")"
-    aim "measured memory off the plan, bf16" "<= 0.02" \
-        "$(awk -v m="$(precision_line bf16 measured_bytes)" \
-            -v p="$(precision_line bf16 plan_bytes)" 'BEGIN { if (m > 0 && p > 0) {
-                off = m / p - 1
-                printf "%.4f", off < 0 ? -off : off } }')"
-}
-
-# The comparison's verdicts: its first table.
-show_lab() {
-    [ -s "$out/lab.log" ] || return 0
-    echo
-    sed -n '/^run  *verdict/,/^The training/{/^The training/!p}' "$out/lab.log"
-}
-
-# A file of a step as a part of ours; null if the step did not finish writing it.
-embed() {
-    if [ "$(tail -c 2 "$out/$1" 2>/dev/null)" = "}" ]; then
-        cat "$out/$1"
-    else
-        echo null
-    fi
-}
-quoted() {
-    local text=${1//\\/\\\\}
-    printf '"%s"' "${text//\"/\\\"}"
-}
-
-write_json() {
-    local i comma=""
-    printf '{"gpu": %s, "compute_capability": "%s", "facts": %s, "cpu": %s,\n' \
-        "$(quoted "$gpu")" "$arch" "$(quoted "$facts")" "$(quoted "$cpu")"
-    printf '"nvcc": "%s", "commit": "%s", "date": "%s", "rehearsal": %s, "seconds": %d,\n' \
-        "$toolkit" "$commit" "$(date -u +%FT%TZ)" \
-        "$([ "$rehearsal" -eq 1 ] && echo true || echo false)" "$SECONDS"
-    echo '"steps": ['
-    for i in "${!names[@]}"; do
-        printf '%s{"step": "%s", "verdict": %s, "seconds": %d}\n' "$comma" "${names[$i]}" \
-            "$(quoted "${verdicts[$i]}")" "${times[$i]}"
-        comma=,
-    done
-    printf '],\n"aims": [\n'
-    printf '%s\n' "${aims[@]}" | sed '$!s/$/,/'
-    printf '],\n"bench": %s,\n"torch": %s,\n' "$(embed gpu_bench.json)" "$(embed torch_bench.json)"
-    printf '"large_bf16": %s,\n"large_fp8": %s}\n' "$(embed large_bf16.json)" \
-        "$(embed large_fp8.json)"
-}
-
+# shellcheck source=scripts/gpu_check_table.sh
+. scripts/gpu_check_table.sh
 if [ -s "$out/bench.log" ]; then
     echo
     cat "$out/bench.log"

@@ -2,6 +2,7 @@
  *
  *   build/fast/gpu_bench [--json FILE] [--batch N] [--seq N] [--layers N] [--width N] [--heads N]
  *                        [--precision P] [--seconds S] [--steps-only 1] [--autotune 1] [--graphs 0]
+ *                        [--wgmma 0]
  *                        [--tiny 1]
  *
  * Ceilings come first, in the same run: matrix products, and copying memory. Model FLOPs are
@@ -60,6 +61,7 @@ void bench_failed(struct bench *bench, const char *what, const char *why) {
 bool bench_open(struct bench *bench, struct backend *be, bool tf32) {
     struct error error;
     struct backend_options options = {DEVICE_CUDA, .tf32 = tf32, .graphs = !bench->one_by_one,
+                                      .without_wgmma = bench->without_wgmma,
                                       .autotune = bench->autotune};
     if (backend_open(be, &options, &error) == 0) return true;
     bench_failed(bench, "opening the GPU", error.text);
@@ -306,7 +308,7 @@ static void usage(void) {
     fprintf(stderr, "usage: gpu_bench [--json FILE] [--batch N] [--seq N] [--layers N] "
                     "[--width N] [--heads N]\n"
                     "                 [--precision P] [--seconds S] [--steps-only 1] "
-                    "[--autotune 1] [--graphs 0] [--tiny 1]\n");
+                    "[--autotune 1] [--graphs 0] [--wgmma 0] [--tiny 1]\n");
     exit(2);
 }
 
@@ -325,6 +327,7 @@ static void read_options(struct bench *bench, int argc, char **argv) {
         else if (strcmp(key, "--steps-only") == 0) bench->steps_only = atoi(value);
         else if (strcmp(key, "--autotune") == 0) bench->autotune = atoi(value);
         else if (strcmp(key, "--graphs") == 0) bench->one_by_one = !atoi(value);
+        else if (strcmp(key, "--wgmma") == 0) bench->without_wgmma = !atoi(value);
         else if (strcmp(key, "--tiny") == 0) bench->tiny = atoi(value);
         else usage();
         if (strcmp(key, "--json") == 0 && !bench->json) {

@@ -20,7 +20,8 @@ struct bench {
     double seconds; /* about how long each figure is measured */
     bool tiny;      /* a rehearsal: small shapes, and figures that mean nothing */
     bool autotune;
-    bool one_by_one;  /* operations are not started together, as a CUDA graph */
+    bool one_by_one; /* operations are not started together, as a CUDA graph */
+    bool without_wgmma;
     bool steps_only;  /* no ceilings, no kernels one by one */
     const char *only; /* optional: this precision alone */
     FILE *json;       /* optional */

@@ -1,5 +1,7 @@
 /* Attention alone, forward and backward, with as many heads of keys and values as of queries and
  * with fewer. */
+#include <string.h>
+
 #include "test/gpu_bench_subject.h"
 
 static void attention_forward_body(const struct subject *s) {
@@ -56,16 +58,41 @@ static void bench_attention_case(struct bench *bench, struct backend *be,
     printf("  %-4s D %3lld T %4lld B %2lld H %2lld / %2lld %9.1f TFLOP/s %9.1f TFLOP/s\n",
            dtype_name(c->dtype), (long long)c->head, (long long)c->length, (long long)c->batch,
            (long long)c->heads, (long long)c->kv_heads, forward_rate, backward_rate);
-    bench_json_line(
-        bench,
-        "{\"dtype\": \"%s\", \"D\": %lld, \"T\": %lld, \"B\": %lld, \"H\": %lld, \"kv\": %lld, "
-        "\"forward_us\": %.2f, \"backward_us\": %.2f, \"forward_tflop_per_s\": %.2f, "
-        "\"backward_tflop_per_s\": %.2f}",
-        dtype_name(c->dtype), (long long)c->head, (long long)c->length, (long long)c->batch,
-        (long long)c->heads, (long long)c->kv_heads, forward * 1e6, backward * 1e6, forward_rate,
-        backward_rate);
+    bench_json_line(bench,
+                    "{\"wgmma\": %s, \"dtype\": \"%s\", \"D\": %lld, \"T\": %lld, \"B\": %lld, "
+                    "\"H\": %lld, \"kv\": %lld, "
+                    "\"forward_us\": %.2f, \"backward_us\": %.2f, \"forward_tflop_per_s\": %.2f, "
+                    "\"backward_tflop_per_s\": %.2f}",
+                    bench->without_wgmma ? "false" : "true", dtype_name(c->dtype),
+                    (long long)c->head, (long long)c->length, (long long)c->batch,
+                    (long long)c->heads, (long long)c->kv_heads, forward * 1e6, backward * 1e6,
+                    forward_rate, backward_rate);
 }
 
+/* Returns whether the GPU has kernels of its own beside those of sm_80. */
+static bool bench_attention_cases(struct bench *bench, const struct attention_case *list,
+                                  size_t count) {
+    struct backend be;
+    if (!bench_open(bench, &be, false)) return false;
+    bool hopper = strstr(be.device.description, "sm_90") != NULL;
+    const char *title = !hopper                ? "Attention, causal"
+                        : bench->without_wgmma ? "Attention, mma.sync"
+                                               : "Attention, wgmma";
+    printf("%-24s %17s %17s\n", title, "forward", "backward");
+    for (size_t i = 0; i < count; i++) {
+        struct attention_case c = list[i];
+        if (bench->tiny)
+            c.batch = 1, c.heads = 2 * c.heads / c.kv_heads, c.kv_heads = 2, c.length /= 64;
+        if (c.dtype == DTYPE_BF16 && !be.device.native[DTYPE_BF16]) continue;
+        bench_attention_case(bench, &be, &c);
+    }
+    gpu_clock_close();
+    backend_close(&be);
+    fflush(stdout);
+    return hopper;
+}
+
+/* Where there is a choice of kernels, both are measured. */
 void bench_attention(struct bench *bench) {
     static const struct attention_case list[] = {
         {DTYPE_BF16, 16, 12, 12, 1024, 64}, {DTYPE_BF16, 8, 12, 12, 2048, 64},
@@ -74,19 +101,12 @@ void bench_attention(struct bench *bench) {
         {DTYPE_F32, 16, 12, 12, 1024, 64},  {DTYPE_BF16, 16, 9, 3, 1024, 64},
         {DTYPE_BF16, 2, 32, 8, 4096, 128}, /* Llama's */
     };
-    struct backend be;
-    if (!bench_open(bench, &be, false)) return;
-    printf("Attention, causal %24s %17s\n", "forward", "backward");
     bench_json_begin(bench, "attention");
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        struct attention_case c = list[i];
-        if (bench->tiny)
-            c.batch = 1, c.heads = 2 * c.heads / c.kv_heads, c.kv_heads = 2, c.length /= 64;
-        if (c.dtype == DTYPE_BF16 && !be.device.native[DTYPE_BF16]) continue;
-        bench_attention_case(bench, &be, &c);
+    bool choice = bench_attention_cases(bench, list, sizeof list / sizeof *list);
+    if (choice && !bench->without_wgmma) {
+        bench->without_wgmma = true;
+        bench_attention_cases(bench, list, sizeof list / sizeof *list);
+        bench->without_wgmma = false;
     }
     bench_json_end(bench);
-    gpu_clock_close();
-    backend_close(&be);
-    fflush(stdout);
 }

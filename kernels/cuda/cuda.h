@@ -31,7 +31,7 @@ struct cuda_state {
     size_t free_at_open; /* bytes of device memory that were free before the first allocation */
     size_t peak_bytes;   /* most that has been taken of it */
     struct cuda_graph graphs[BACKEND_GRAPHS];
-    bool uses_graphs;
+    bool uses_graphs, without_wgmma;
     void *encode_tensor_map; /* cuTensorMapEncodeTiled, if attention_wgmma_* can run */
     bool looked_for_encode;
     struct cuda_products *products;

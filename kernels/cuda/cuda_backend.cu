@@ -313,6 +313,7 @@ int cuda_backend_open(struct backend *be, const struct backend_options *options,
         fill(be);
         open_streams(be);
         cuda_state(be)->uses_graphs = options->graphs;
+        cuda_state(be)->without_wgmma = options->without_wgmma;
         cuda_state(be)->free_at_open = cuda_available(be);
         failed = be->failure.text[0] ? -1 : 0;
         if (failed) fail(error, "%s", be->failure.text);

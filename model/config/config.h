@@ -77,7 +77,7 @@ struct config {
     enum config_device device;
     int64_t seed;
     int64_t threads; /* 0: all cores */
-    bool tf32, cuda_graphs, autotune;
+    bool tf32, cuda_graphs, cuda_wgmma, autotune;
     char run_dir[CONFIG_STRING_MAX];
     struct {
         enum config_preset preset;

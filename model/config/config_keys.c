@@ -104,6 +104,9 @@ const struct config_option config_options[] = {
     BOOLEAN(cuda_graphs, true,
             HELP("GPU only: record the operations of a step and start them together, which saves "
                  "the time between them. The same bits as without.")),
+    BOOLEAN(cuda_wgmma, true,
+            HELP("GPU only: attention by Hopper's own instructions where it has heads of 64 or 128 "
+                 "values. false: by those of sm_80, as on other GPUs. The last bits differ.")),
     BOOLEAN(autotune, false,
             HELP("Time the algorithms of each matrix product before the first step. The "
                  "choice is kept in the run's folder, so that a resumed run computes the same.")),

@@ -55,6 +55,7 @@ int setup_backend(struct backend *be, const struct config *config, const char *c
         .threads = (int)config->threads,
         .tf32 = config->tf32,
         .graphs = config->cuda_graphs,
+        .without_wgmma = !config->cuda_wgmma,
         .autotune = config->autotune && choices, /* not anew for every sample */
         .choices = choices,
         .ranks = ranks,

@@ -57,6 +57,8 @@ measures() { # WHAT SAID ENVIRONMENT ...: SAID is in the output; every operation
 }
 measures "a card without bf16" "bf16.*failed: .*bf16" CUDA_EMULATOR_SM=75
 measures "one without 8 bits" "Without 8-bit tensor cores" CUDA_EMULATOR_SM=80
+measures "one with one attention" "Attention, causal" CUDA_EMULATOR_SM=80
+measures "one with two" "Attention, mma.sync" CUDA_EMULATOR_SM=90
 measures "a library without GELU" "^  bf16 .*tokens/s" CUBLASLT_REFUSE=164
 measures "one that lies about GELU" "what its heuristics have offered" CUBLASLT_LIE=164
 measures "and about its gradient" "what its heuristics have offered" CUBLASLT_LIE=192

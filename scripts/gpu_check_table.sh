@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# The last part of gpu_check.sh, which reads this file: figures of the JSON files in $out, tables,
+# aims, and the report. Uses its variables.
+# shellcheck disable=SC2154
+
+# figure FILE FIELD TEXT ...: the number of FIELD in the line that holds every TEXT; "" if none.
+figure() {
+    local lines field=$2 text
+    lines=$(cat "$out/$1" 2>/dev/null)
+    shift 2
+    for text in "\"$field\": " "$@"; do lines=$(grep -F -- "$text" <<<"$lines"); done
+    sed -nE "1s/.*\"$field\": (-?[0-9.]+).*/\1/p" <<<"$lines"
+}
+# ratio A B: A / B, "" unless both are numbers above zero.
+ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.4f", a / b }'; }
+graphs_speed() { figure "graphs_$1.json" tokens_per_s '"batch"'; }
+large_speed() { figure "large_$1.json" tokens_per_s "\"precision\": \"$1\", \"batch\""; }
+precision_line() { figure gpu_bench.json "$2" "\"precision\": \"$1\", \"batch\""; }
+torch_line() { figure torch_bench.json "$2" "\"precision\": \"$1\", \"tokens"; }
+
+aims=()
+aim() { # TEXT WANTED MEASURED: WANTED is ">= N" or "<= N"
+    local met=-
+    if [ -n "$3" ]; then
+        met=$(awk -v x="$3" -v w="$2" 'BEGIN { split(w, part, " ")
+            print (part[1] == ">=" ? x >= part[2] : x <= part[2]) ? "yes" : "NO" }')
+    fi
+    printf '  %-52s %9s %10.10s  %s\n' "$1" "$2" "${3:--}" "$met"
+    aims+=("{\"aim\": \"$1\", \"wanted\": \"$2\", \"measured\": ${3:-null}, \"met\": \"$met\"}")
+}
+
+show_training() {
+    local p ours theirs
+    printf '\n%-6s %12s %12s %7s %9s %7s %10s %10s\n' "" "tokens/s" "PyTorch" ratio \
+        "ms/step" "MFU %" "GiB" "PyTorch"
+    for p in fp32 tf32 fp16 bf16 fp8; do
+        ours=$(precision_line "$p" tokens_per_s) theirs=$(torch_line "$p" tokens_per_s)
+        printf '%-6s %12s %12s %7.4s %9s %7s %10s %10s\n' "$p" "${ours:--}" "${theirs:--}" \
+            "$(ratio "$ours" "$theirs")" "$(precision_line "$p" ms_per_step)" \
+            "$(percent "$(precision_line "$p" mfu)")" \
+            "$(gigabytes "$(precision_line "$p" measured_bytes)")" \
+            "$(gigabytes "$(torch_line "$p" peak_bytes)")"
+    done
+}
+percent() { awk -v x="$1" 'BEGIN { if (x != "") printf "%.1f", 100 * x }'; }
+gigabytes() { awk -v x="$1" 'BEGIN { if (x > 0) printf "%.2f", x / 2^30 }'; }
+
+show_attention() {
+    local d t line
+    printf '\n%-22s %12s %10s %12s %10s\n' "attention, TFLOP/s" forward PyTorch backward PyTorch
+    for line in 'bf16 64 1024' 'bf16 64 2048' 'bf16 64 4096' 'fp16 64 1024' 'bf16 128 1024' \
+        'bf16 128 4096'; do
+        read -r p d t <<<"$line"
+        local key=("\"dtype\": \"$p\"" "\"D\": $d," "\"T\": $t,")
+        printf '%-22s %12s %10s %12s %10s\n' "$p D $d T $t" \
+            "$(figure gpu_bench.json forward_tflop_per_s "${key[@]}")" \
+            "$(figure torch_bench.json forward_tflop_per_s "${key[@]}")" \
+            "$(figure gpu_bench.json backward_tflop_per_s "${key[@]}")" \
+            "$(figure torch_bench.json backward_tflop_per_s "${key[@]}")"
+        if [ "$arch" -ne 90 ]; then continue; fi
+        key+=('"wgmma": false')
+        printf '%-22s %12s %10s %12s\n' "  by mma.sync" \
+            "$(figure gpu_bench.json forward_tflop_per_s "${key[@]}")" "" \
+            "$(figure gpu_bench.json backward_tflop_per_s "${key[@]}")"
+    done
+}
+
+attention_aim() { # PASS D T TFLOP/S
+    aim "attention $1, D $2, T $3, TFLOP/s" ">= $4" \
+        "$(figure gpu_bench.json "${1}_tflop_per_s" '"dtype": "bf16"' "\"D\": $2," "\"T\": $3,")"
+}
+
+show_aims() {
+    local bf16 fp16 fp32 slowest
+    bf16=$(precision_line bf16 tokens_per_s) fp16=$(precision_line fp16 tokens_per_s)
+    fp32=$(precision_line fp32 tokens_per_s)
+    printf '\n  %-52s %9s %10s  %s\n' aim wanted measured met
+    aim "bf16 tokens/s, in those of PyTorch compile" ">= 1.2" \
+        "$(ratio "$bf16" "$(torch_line bf16 tokens_per_s)")"
+    aim "bf16 model FLOPs, in those of the product alone" ">= 0.6" "$(precision_line bf16 mfu)"
+    aim "fp16 speed, in that of bf16" ">= 0.97" "$(ratio "$fp16" "$bf16")"
+    aim "bf16 speed, in that of fp32" ">= 4" "$(ratio "$bf16" "$fp32")"
+    aim "fp8 speed at 1.5B, in that of bf16" ">= 1.25" \
+        "$(ratio "$(large_speed fp8)" "$(large_speed bf16)")"
+    aim "small steps as CUDA graphs, in those without" ">= 1" \
+        "$(ratio "$(graphs_speed 1)" "$(graphs_speed 0)")"
+    if [ "$arch" -eq 90 ]; then
+        attention_aim forward 64 1024 340
+        attention_aim backward 64 1024 300
+        attention_aim forward 64 4096 480
+        attention_aim backward 64 4096 420
+        attention_aim forward 128 4096 550
+    fi
+    slowest=$(sed -nE 's/.*"kernel": "([a-z_]+)".*"of_copy": ([0-9.]+).*/\2 \1/p' \
+        "$out/gpu_bench.json" 2>/dev/null | sort -n | head -n 1)
+    slowest=${slowest:- none}
+    aim "slowest memory-bound kernel (${slowest#* }), of copy" ">= 0.85" "${slowest%% *}"
+    aim "memory of bf16, in that of fp32" "<= 0.6" \
+        "$(ratio "$(precision_line bf16 measured_bytes)" "$(precision_line fp32 measured_bytes)")"
+    aim "measured memory off the plan, bf16" "<= 0.02" \
+        "$(awk -v m="$(precision_line bf16 measured_bytes)" \
+            -v p="$(precision_line bf16 plan_bytes)" 'BEGIN { if (m > 0 && p > 0) {
+                off = m / p - 1
+                printf "%.4f", off < 0 ? -off : off } }')"
+}
+
+# The comparison's verdicts: its first table.
+show_lab() {
+    [ -s "$out/lab.log" ] || return 0
+    echo
+    sed -n '/^run  *verdict/,/^The training/{/^The training/!p}' "$out/lab.log"
+}
+
+# A file of a step as a part of ours; null if the step did not finish writing it.
+embed() {
+    if [ "$(tail -c 2 "$out/$1" 2>/dev/null)" = "}" ]; then
+        cat "$out/$1"
+    else
+        echo null
+    fi
+}
+quoted() {
+    local text=${1//\\/\\\\}
+    printf '"%s"' "${text//\"/\\\"}"
+}
+
+write_json() {
+    local i comma=""
+    printf '{"gpu": %s, "compute_capability": "%s", "facts": %s, "cpu": %s,\n' \
+        "$(quoted "$gpu")" "$arch" "$(quoted "$facts")" "$(quoted "$cpu")"
+    printf '"nvcc": "%s", "commit": "%s", "date": "%s", "rehearsal": %s, "seconds": %d,\n' \
+        "$toolkit" "$commit" "$(date -u +%FT%TZ)" \
+        "$([ "$rehearsal" -eq 1 ] && echo true || echo false)" "$SECONDS"
+    echo '"steps": ['
+    for i in "${!names[@]}"; do
+        printf '%s{"step": "%s", "verdict": %s, "seconds": %d}\n' "$comma" "${names[$i]}" \
+            "$(quoted "${verdicts[$i]}")" "${times[$i]}"
+        comma=,
+    done
+    printf '],\n"aims": [\n'
+    printf '%s\n' "${aims[@]}" | sed '$!s/$/,/'
+    printf '],\n"bench": %s,\n"torch": %s,\n' "$(embed gpu_bench.json)" "$(embed torch_bench.json)"
+    printf '"large_bf16": %s,\n"large_fp8": %s}\n' "$(embed large_bf16.json)" \
+        "$(embed large_fp8.json)"
+}
