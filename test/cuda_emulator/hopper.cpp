@@ -84,13 +84,38 @@ static int phase_waiter_count;
 static char view[SHARED_OPT_IN]; /* shared memory as copies and products see it */
 static bool used;
 
-/* Not memcpy: AddressSanitizer's red zones may lie in between. */
+/* Not memcpy: AddressSanitizer's red zones may lie in between, and to ThreadSanitizer what the
+ * emulator notes is no access. */
 __attribute__((no_sanitize("address"))) static void look(void *to, const void *from, size_t bytes) {
     for (size_t i = 0; i < bytes; i++) ((volatile char *)to)[i] = ((const volatile char *)from)[i];
 }
 
+/* ---- to ThreadSanitizer, what copies is a thread of its own, which begins when it is asked to */
+
+static void *engine;
+static char asked;
+
+static void *become_engine() {
+#ifdef EMU_TSAN
+    void *before = __tsan_get_current_fiber();
+    if (!engine) engine = __tsan_create_fiber(0);
+    __tsan_switch_to_fiber(engine, __tsan_switch_to_fiber_no_sync);
+    acquire(&asked);
+    return before;
+#else
+    return engine;
+#endif
+}
+
+static void become_again(void *before) {
+    (void)before;
+#ifdef EMU_TSAN
+    __tsan_switch_to_fiber(before, __tsan_switch_to_fiber_no_sync);
+#endif
+}
+
 void hopper_block_begins() {
-    if (used) memset(view, 0xff, sizeof view);
+    if (used) poison(view, sizeof view);
     for (int i = 0; used && i < MAX_THREADS; i++) {
         threads[i].count = threads[i].open_group = 0;
         threads[i].fenced = false;
@@ -111,7 +136,7 @@ const char *hopper_block_ends() {
 
 static phase load_phase(const uint64_t *barrier) {
     phase p;
-    memcpy(&p, barrier, sizeof p);
+    look(&p, barrier, sizeof p);
     return p;
 }
 
@@ -131,14 +156,14 @@ static void change_phase(uint64_t *barrier, int arrivals, int64_t bytes, site at
         p.awaited = p.count;
         wake_waiters();
     }
-    memcpy(barrier, &p, sizeof p);
+    look(barrier, &p, sizeof p);
 }
 
 void phase_init(uint64_t *barrier, int count, site at) {
     if ((uintptr_t)barrier % 8) fail(at, "a barrier that is not aligned");
     phase p = {};
     p.count = p.awaited = (uint64_t)count;
-    memcpy(barrier, &p, sizeof p);
+    look(barrier, &p, sizeof p);
     used = true;
 }
 
@@ -158,6 +183,7 @@ static void deliver(const copy_in_flight &copy) {
     const tensor_map &m = copy.map;
     unsigned base = shared_offset(copy.to), at = 0;
     char *shared = copy.to - base;
+    void *before = become_engine();
     uint32_t i[RANK];
     for (i[3] = 0; i[3] < m.box[3]; i[3]++)
         for (i[2] = 0; i[2] < m.box[2]; i[2]++)
@@ -172,18 +198,23 @@ static void deliver(const copy_in_flight &copy) {
                     }
                     char value[4] = {0};
                     unsigned to = base + at;
-                    if (inside) memcpy(value, from, m.element);
+                    if (inside) look(value, from, m.element);
+                    if (inside && i[0] == 0) touched(from, m.box[0] * m.element, false);
                     if (m.swizzled) to = swizzle(to);
-                    memcpy(shared + to, value, m.element);
-                    memcpy(view + to, value, m.element);
+                    look(shared + to, value, m.element);
+                    look(view + to, value, m.element);
                 }
+    touched(copy.to, at, true);
+    release(copy.barrier);
+    become_again(before);
     change_phase(copy.barrier, 0, -(int64_t)at, site{"a tensor copy", 0});
 }
 
 static bool deliver_one() {
     if (copy_count == 0) return false;
-    copy_in_flight first = copies[0];
-    memmove(copies, copies + 1, (size_t)--copy_count * sizeof *copies);
+    copy_in_flight first;
+    look(&first, copies, sizeof first);
+    look(copies, copies + 1, (size_t)--copy_count * sizeof *copies);
     deliver(first);
     return true;
 }
@@ -214,9 +245,10 @@ void tensor_copy(void *to, const CUtensorMap *map, const int place[RANK], uint64
     copy.to = (char *)to;
     copy.barrier = barrier;
     memcpy(copy.place, place, sizeof copy.place);
-    memset(to, 0xff, bytes);
-    memset(view + shared_offset(to), 0xff, bytes);
-    copies[copy_count++] = copy;
+    poison(to, bytes);
+    poison(view + shared_offset(to), bytes);
+    look(&copies[copy_count++], &copy, sizeof copy);
+    release(&asked);
     used = true;
     wake_waiters(); /* who waits in vain lets it arrive */
 }
@@ -289,13 +321,13 @@ void group_multiply(const group_product &p, site at) {
     if (!p.a) next.a_at = tile_of(p.a_tile, false, at);
     next.b_at = tile_of(p.b_tile, p.transposed, at);
     product_in_flight *kept = &t->products[t->count++];
-    *kept = next;
+    look(kept, &next, sizeof next);
     used = true;
     if (follows) return;
     accumulator *free = accumulator_of(NULL);
     if (!free) fail(at, "more accumulators at once than are emulated");
     free->d = p.d;
-    memcpy(free->sums, p.d, sizeof free->sums);
+    look(free->sums, p.d, sizeof free->sums);
     for (int i = 0; i < SUMS; i++) p.d[i] = NAN;
 }
 
@@ -305,13 +337,25 @@ __attribute__((no_sanitize("address"))) static float value_at(const product_in_f
     uint16_t seen;
     offset = swizzle(offset);
     if (offset + 2 > shared_in_use()) fail(p.at, "a product reads beyond shared memory");
-    memcpy(&seen, view + offset, sizeof seen);
+    look(&seen, view + offset, sizeof seen);
     if (seen != *(const volatile uint16_t *)((const char *)dynamic_shared() + offset))
         fail(p.at, "a product reads what threads have stored, without shared_stores_done");
     return p.value(seen);
 }
 
+/* To ThreadSanitizer; for the warp, of which each lane reads a part. */
+static void touched_by(const product_in_flight &p) {
+    char *shared = (char *)dynamic_shared();
+    unsigned a_row = p.a_at + (unsigned)(self->id / LANES % 4 * 16) * ROW;
+    for (unsigned i = 0; !p.in_registers && i < 16 * 2; i++)
+        touched(shared + swizzle(a_row + i / 2 * ROW + i % 2 * UNIT), UNIT, false);
+    for (unsigned i = 0; !p.transposed && i < 64 * 2; i++)
+        touched(shared + swizzle(p.b_at + i / 2 * ROW + i % 2 * UNIT), UNIT, false);
+    if (p.transposed) touched(shared + p.b_at, DEPTH * ROW, false);
+}
+
 static void multiply(const product_in_flight &p) {
+    if (self->lane == 0) touched_by(p);
     accumulator *a = accumulator_of(p.d);
     unsigned first = (unsigned)(self->id / LANES % 4 * 16 + self->lane / 4);
     for (unsigned i = 0; i < SUMS; i++) {
@@ -351,12 +395,12 @@ void group_wait(int pending, site at) {
     for (; done < t->count && t->products[done].group < t->open_group - pending; done++)
         multiply(t->products[done]);
     t->count -= done;
-    memmove(t->products, t->products + done, (size_t)t->count * sizeof *t->products);
+    look(t->products, t->products + done, (size_t)t->count * sizeof *t->products);
     for (accumulator &a : t->accumulators) {
         bool busy = false;
         for (int i = 0; i < t->count; i++) busy = busy || t->products[i].d == a.d;
         if (!a.d || busy) continue;
-        memcpy(a.d, a.sums, sizeof a.sums);
+        look(a.d, a.sums, sizeof a.sums);
         a.d = NULL;
     }
     t->fenced = false; /* their registers may be used now */
