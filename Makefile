@@ -26,6 +26,8 @@ ifneq ($(filter sanitize emulated-address,$(BUILD)),)
 OPTIONS += -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 CFLAGS  := -O1
 endif
+# The same bits on processors that could fuse; and a root that sets no errno can be of vectors.
+$(OUT)/data/base/random.o: OPTIONS += -ffp-contract=off -fno-math-errno
 # The hash of stb_ds shifts into the sign bit.
 $(OUT)/data/base/stb_ds.o: OPTIONS += -fno-sanitize=shift
 
@@ -189,7 +191,7 @@ USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS)) \
                 COMPARE=./$(word 3,$(PROGRAMS))
 
 .PHONY: all test test-split test-isa test-sanitize test-device test-races bench bench-adamw bench-passes bench-products bench-ranks \
-        bench-busy \
+        bench-busy bench-start \
         cuda-report cuda-coverage check-mutants check generate fuzz install uninstall dist \
         clean help force
 .SUFFIXES:
@@ -360,6 +362,9 @@ bench-ranks: $(OUT)/bench_ranks $(if $(MODULE),$(OUT)/train_mpi.so) $(PROGRAMS) 
 	$(USE_PROGRAMS) scripts/bench_ranks.sh
 
 # What a busy neighbor costs a run.
+bench-start: $(PROGRAMS)
+	TRAIN=./train scripts/bench_start.sh
+
 bench-busy: $(PROGRAMS)
 	$(USE_PROGRAMS) scripts/bench_busy.sh
 
@@ -471,6 +476,7 @@ help:
 	@echo "make bench-products each product of that step by each implementation of the library"
 	@echo "make bench-ranks    two processes beside one; bytes between them beside memcpy"
 	@echo "make bench-busy     ms per step alone, and beside an endless loop"
+	@echo "make bench-start    seconds to the first step, resumed, and to a sample's first token"
 	@echo "make build/fast/bench_tokenizer  MB/s of the tokenizer: bench_tokenizer DIR FILE ..."
 	@echo "make cuda-report    registers, spills, tensor-core instructions of each CUDA kernel, and"
 	@echo "                    estimates of what kernels and steps reach"

@@ -35,7 +35,8 @@ static int load_config(struct config *config, char *from, const struct command_l
     char path[FILE_PATH_MAX];
     int overrides = (int)arrlen(line->overrides);
     if (line->from) {
-        if (checkpoint_locate(from, line->from, stderr, error)) return EXIT_FAILED;
+        if (checkpoint_locate(from, line->from, CHECKPOINT_WEIGHTS, stderr, error))
+            return EXIT_FAILED;
         if (checkpoint_config(config, from, error)) return EXIT_FAILED;
         return config_override(config, from, line->overrides, overrides, error) ? EXIT_USAGE
                                                                                 : EXIT_DONE;
@@ -88,7 +89,7 @@ static int print(const struct command_line *line, struct error *error) {
 static int export(const struct command_line *line, struct error *error) {
     char from[FILE_PATH_MAX];
     struct export_options options = {(enum dtype)line->export_dtype, line->shard_gb};
-    if (checkpoint_locate(from, line->from, stderr, error) ||
+    if (checkpoint_locate(from, line->from, CHECKPOINT_WEIGHTS, stderr, error) ||
         export_model(line->export_to, from, &options, error))
         return EXIT_FAILED;
     printf("exported %s to %s\n", from, line->export_to);
@@ -103,7 +104,8 @@ static int audit(const struct command_line *line, struct error *error) {
     of_config.from = NULL;
     int status = load_config(&config, from, &of_config, error);
     if (status) return status;
-    if (line->from && checkpoint_locate(from, line->from, stderr, error)) return EXIT_FAILED;
+    if (line->from && checkpoint_locate(from, line->from, CHECKPOINT_WHOLE, stderr, error))
+        return EXIT_FAILED;
     return run_audit(&config, from[0] ? from : NULL, line, error);
 }
 

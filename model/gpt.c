@@ -266,31 +266,50 @@ void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
     carve_activations(gpt, &arena);
 }
 
+enum { DRAWN = 8192, SENT = 16 * DRAWN };
+
 /* Elements first..first+count of a parameter's initial value. */
-static void fill_initial(float *values, const struct parameter *parameter, uint64_t seed,
-                         uint64_t stream, int64_t first, int64_t count) {
-    if (parameter->init <= 0) {
-        for (int64_t i = 0; i < count; i++) values[i] = parameter->init == INIT_ONE ? 1.0f : 0.0f;
+static void draw(float *values, const struct parameter *parameter, uint64_t seed, uint64_t stream,
+                 int64_t first, int64_t count) {
+    if (parameter->init > 0) {
+        random_normals(values, parameter->init, seed, stream, (uint64_t)first, count);
         return;
     }
+    for (int64_t i = 0; i < count; i++) values[i] = parameter->init == INIT_ONE ? 1.0f : 0.0f;
+}
+
+/* On a CPU each thread puts what it draws in place. */
+static void initialize_in_place(struct gpt *gpt, uint64_t seed, ptrdiff_t index) {
+    const struct parameter *p = &gpt->list[index];
+    int64_t total = parameter_count(p);
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < count; i++)
-        values[i] = (float)(parameter->init * random_normal(seed, stream, (uint64_t)(first + i)));
+    for (int64_t first = 0; first < total; first += DRAWN) {
+        float values[DRAWN];
+        int64_t count = total - first < DRAWN ? total - first : DRAWN;
+        draw(values, p, seed, (uint64_t)index + 1, first, count);
+        masters_upload(&gpt->masters, gpt->be, values, p->offset + first, count);
+    }
+}
+
+/* To a device one thread sends what all have drawn. */
+static void initialize_and_send(struct gpt *gpt, uint64_t seed, ptrdiff_t index) {
+    const struct parameter *p = &gpt->list[index];
+    float values[SENT];
+    for (int64_t begin = 0, total = parameter_count(p); begin < total; begin += SENT) {
+        int64_t sent = total - begin < SENT ? total - begin : SENT;
+#pragma omp parallel for schedule(static)
+        for (int64_t first = 0; first < sent; first += DRAWN)
+            draw(values + first, p, seed, (uint64_t)index + 1, begin + first,
+                 sent - first < DRAWN ? sent - first : DRAWN);
+        masters_upload(&gpt->masters, gpt->be, values, p->offset + begin, sent);
+    }
 }
 
 void gpt_initialize(struct gpt *gpt, uint64_t seed) {
-    enum { PIECE = 32768 };
-    float values[PIECE];
     struct backend *be = gpt->be;
-    const struct memory_plan *m = &gpt->memory;
-    OP(be, clear, .data = gpt->parameter_memory, .bytes = parameter_bytes(m));
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
-        int64_t total = parameter_count(&gpt->list[i]);
-        for (int64_t first = 0; first < total; first += PIECE) {
-            int64_t count = total - first < PIECE ? total - first : PIECE;
-            fill_initial(values, &gpt->list[i], seed, (uint64_t)i + 1, first, count);
-            masters_upload(&gpt->masters, be, values, gpt->list[i].offset + first, count);
-        }
+        if (be->device.kind == BACKEND_CPU) initialize_in_place(gpt, seed, i);
+        else initialize_and_send(gpt, seed, i);
     }
     masters_refresh(&gpt->masters, be);
 }

@@ -96,8 +96,8 @@ void gpt_close(struct gpt *gpt);
  * anew from the same memory, so what they held is lost. */
 void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length);
 
-/* Fills masters with the initial weights of GPT-2, a pure function of the seed. Gradients become
- * zero. */
+/* Fills masters with the initial weights of GPT-2, a pure function of the seed: the same bits on
+ * any machine, with any number of threads. */
 void gpt_initialize(struct gpt *gpt, uint64_t seed);
 
 /* Begins a step's gradients: clears those that are only ever added to, and has the next backward

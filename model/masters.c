@@ -157,8 +157,8 @@ void masters_download(const struct masters *masters, struct backend *be, float *
     }
 }
 
-void masters_upload(struct masters *masters, struct backend *be, const float *values, int64_t first,
-                    int64_t count) {
+void masters_upload(const struct masters *masters, struct backend *be, const float *values,
+                    int64_t first, int64_t count) {
     while (count > 0) {
         struct stretch s = stretch_of(masters, first, count);
         float *master = (float *)s.group->master.data + s.first;

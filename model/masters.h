@@ -58,8 +58,8 @@ struct tensor masters_place(const struct masters *masters, const struct paramete
  * be followed by masters_refresh before operations read it. */
 void masters_download(const struct masters *masters, struct backend *be, float *values,
                       int64_t first, int64_t count);
-void masters_upload(struct masters *masters, struct backend *be, const float *values, int64_t first,
-                    int64_t count);
+void masters_upload(const struct masters *masters, struct backend *be, const float *values,
+                    int64_t first, int64_t count);
 
 /* Writes the copies that are kept anew. */
 void masters_refresh(const struct masters *masters, struct backend *be);

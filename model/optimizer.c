@@ -136,7 +136,7 @@ void optimizer_download(const struct optimizer *optimizer, int moment, void *val
     }
 }
 
-static void upload(struct optimizer *optimizer, int moment, const float *values, int64_t at,
+static void upload(const struct optimizer *optimizer, int moment, const float *values, int64_t at,
                    int64_t count) {
     enum { PIECE = 8192 };
     float stored[PIECE];
@@ -153,8 +153,8 @@ static void upload(struct optimizer *optimizer, int moment, const float *values,
     }
 }
 
-void optimizer_upload(struct optimizer *optimizer, int moment, const float *values, int64_t first,
-                      int64_t count) {
+void optimizer_upload(const struct optimizer *optimizer, int moment, const float *values,
+                      int64_t first, int64_t count) {
     int64_t at;
     for (ptrdiff_t i = 0; i < arrlen(optimizer->exchange.shards.buckets); i++) {
         struct rank_part part = own_part(optimizer, i, first, count, &at);

@@ -42,8 +42,8 @@ int optimizer_allocate(struct optimizer *optimizer, struct error *error);
  * from fp32, rounded to nearest. */
 void optimizer_download(const struct optimizer *optimizer, int moment, void *values, int64_t first,
                         int64_t count);
-void optimizer_upload(struct optimizer *optimizer, int moment, const float *values, int64_t first,
-                      int64_t count);
+void optimizer_upload(const struct optimizer *optimizer, int moment, const float *values,
+                      int64_t first, int64_t count);
 
 /* Ends the accumulation of gradients: their norm and found_inf, then, unless that is set, the
  * update with the learning rate of that step (steps done before it), then the loss scale. */

@@ -82,7 +82,7 @@ static int allocate_traffic(struct trainer *trainer, struct error *error) {
 }
 
 int trainer_open(struct trainer *trainer, const struct config *config,
-                 const struct precision *precision, struct backend *be, bool allocate,
+                 const struct precision *precision, struct backend *be, enum trainer_memory memory,
                  struct error *error) {
     *trainer = (struct trainer){.config = config, .be = be};
     struct gpt *gpt = &trainer->gpt;
@@ -90,17 +90,21 @@ int trainer_open(struct trainer *trainer, const struct config *config,
     trainer->state.scaler.loss_scale =
         precision->scale_loss ? (float)config->loss_scale.init_scale : 1;
     if (optimizer_open(&trainer->optimizer, gpt, config, error)) return -1;
-    be->only_sizes = !allocate;
+    be->only_sizes = memory == TRAINER_PLANNED;
     plan(trainer);
     be->only_sizes = false;
-    if (!allocate) return 0;
+    if (memory == TRAINER_PLANNED) return 0;
     /* The model first: it asks whether there is memory for all, while nothing is taken. */
     if (gpt_allocate(gpt, error) || optimizer_allocate(&trainer->optimizer, error) ||
         backend_plan_end(be, error) || allocate_traffic(trainer, error))
         return -1;
-    gpt_initialize(gpt, (uint64_t)config->seed);
+    if (memory == TRAINER_INITIALIZED) trainer_initialize(trainer);
     trainer_restore_scaler(trainer);
     return 0;
+}
+
+void trainer_initialize(struct trainer *trainer) {
+    gpt_initialize(&trainer->gpt, (uint64_t)trainer->config->seed);
 }
 
 void trainer_close(struct trainer *trainer) {

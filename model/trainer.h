@@ -61,12 +61,19 @@ struct trainer {
     const struct tokenizer *tokenizer; /* optional: its files go into checkpoints */
 };
 
+enum trainer_memory {
+    TRAINER_PLANNED,    /* none: the trainer can only be asked for its plan */
+    TRAINER_EMPTY,      /* all is 0, for weights to be loaded or trainer_initialize */
+    TRAINER_INITIALIZED /* with the initial weights */
+};
+
 /* Lays out the model and walks one step so that every operation is prepared and the memory plan is
- * complete. With allocate the memory is taken too and the model initialized from config->seed;
- * without, the trainer can only be asked for its plan. */
+ * complete, and takes that memory. */
 int trainer_open(struct trainer *trainer, const struct config *config,
-                 const struct precision *precision, struct backend *be, bool allocate,
+                 const struct precision *precision, struct backend *be, enum trainer_memory memory,
                  struct error *error);
+/* Sets the initial weights, from config->seed. */
+void trainer_initialize(struct trainer *trainer);
 void trainer_close(struct trainer *trainer);
 
 /* Queues the next step on the loader's data. Fails on bad data; weights and state are then as

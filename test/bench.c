@@ -55,7 +55,7 @@ static void bench(struct config *config, const char *precision_name, int repetit
                      &(const struct backend_options){DEVICE_AUTO, .threads = (int)config->threads},
                      &error) ||
         precision_resolve(&precision, note, config, &be, &error) ||
-        trainer_open(&trainer, config, &precision, &be, true, &error))
+        trainer_open(&trainer, config, &precision, &be, TRAINER_INITIALIZED, &error))
         die(error.text);
     printf("%s, %d threads, %s\n", be.device.description, be.device.threads, precision_name);
     measure(&trainer, &loader, repetitions, precision_name);

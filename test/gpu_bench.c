@@ -164,7 +164,8 @@ static int open_training(struct rig *rig) {
     if (open_data(rig) || precision_resolve(&precision, note, &rig->config, &rig->be, &rig->error))
         return -1;
     size_t before = backend_available(&rig->be);
-    if (trainer_open(&rig->trainer, &rig->config, &precision, &rig->be, true, &rig->error) ||
+    if (trainer_open(&rig->trainer, &rig->config, &precision, &rig->be, TRAINER_INITIALIZED,
+                     &rig->error) ||
         steps(rig, WARM_UP))
         return -1;
     size_t after = backend_available(&rig->be);

@@ -219,35 +219,35 @@ static int load_tensors(struct trainer *trainer, const char *directory, struct e
     return status;
 }
 
-/* Once for all ranks. */
-static int verify(const struct ranks *ranks, const char *directory, struct error *error) {
-    return ranks_agree(ranks, ranks->rank == 0 ? checkpoint_verify(directory, error) : 0, error);
-}
-
-/* The same of what may be a model from elsewhere: rank 0 sees what it is. */
-static int verify_checkpoint(const struct ranks *ranks, const char *directory,
-                             struct error *error) {
-    bool verifies = ranks->rank == 0 && file_exists_in(directory, checkpoint_manifest_name);
-    return ranks_agree(ranks, verifies ? checkpoint_verify(directory, error) : 0, error);
-}
-
-int checkpoint_locate(char *path, const char *given, FILE *warnings, struct error *error) {
+int checkpoint_locate(char *path, const char *given, enum checkpoint_parts parts, FILE *warnings,
+                      struct error *error) {
     char inside[FILE_PATH_MAX];
     if (file_path_join(inside, given, "checkpoints", error)) return -1;
     snprintf(path, FILE_PATH_MAX, "%s", given); /* fits, since the longer one above did */
-    if (!file_exists(inside)) return 0;
-    int status = checkpoint_newest(path, given, warnings, error);
-    if (status > 0) return fail(error, "%s holds no complete checkpoint", given);
-    return status;
+    if (file_exists(inside)) {
+        int status = checkpoint_newest(path, given, parts, warnings, error);
+        if (status > 0) return fail(error, "%s holds no complete checkpoint", given);
+        return status;
+    }
+    return file_exists_in(path, checkpoint_manifest_name) ? checkpoint_verify(path, parts, error)
+                                                          : 0;
 }
 
 int checkpoint_load_weights(struct gpt *gpt, const char *directory, struct error *error) {
     struct tensor_files weights;
-    if (verify_checkpoint(gpt->be->collectives->ranks, directory, error)) return -1;
     if (open_weights(&weights, gpt, directory, error)) return -1;
     checkpoint_read_weights(gpt, &weights);
     tensor_files_close(&weights);
     return finish_upload(gpt, error);
+}
+
+/* Rank 0 sees whether it is a checkpoint, and verifies it for all. */
+int checkpoint_load_model(struct gpt *gpt, const char *directory, struct error *error) {
+    const struct ranks *ranks = gpt->be->collectives->ranks;
+    bool verifies = ranks->rank == 0 && file_exists_in(directory, checkpoint_manifest_name);
+    int status = verifies ? checkpoint_verify(directory, CHECKPOINT_WEIGHTS, error) : 0;
+    if (ranks_agree(ranks, status, error)) return -1;
+    return checkpoint_load_weights(gpt, directory, error);
 }
 
 /* The scaler goes on where the precision does. The counts of updates, Adam's t, and of skipped
@@ -352,7 +352,6 @@ static void note_settings(const struct trainer *trainer, const struct checkpoint
 int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, struct error *error) {
     char manifest_path[FILE_PATH_MAX];
     struct checkpoint_manifest manifest;
-    if (verify(trainer->be->collectives->ranks, path, error)) return -1;
     if (file_path_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
     if (checkpoint_manifest_open(&manifest, manifest_path, error)) return -1;
     int status = load_tensors(trainer, path, error);

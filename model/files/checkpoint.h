@@ -20,6 +20,7 @@
 
 #include "data/base/error.h"
 #include "data/base/files.h"
+#include "model/files/checkpoint_directory.h"
 #include "model/trainer.h"
 
 /* Saves the trainer between two steps, in RUN_DIRECTORY (created if missing), and stores the path
@@ -34,13 +35,14 @@ int checkpoint_save(struct trainer *trainer, const char *run_directory, char *pa
                     struct error *error);
 
 /* Turns what a person names into a checkpoint's path (FILE_PATH_MAX bytes): a run directory means
- * its newest complete checkpoint, as above; anything else is taken as it is. */
-int checkpoint_locate(char *path, const char *given, FILE *warnings, struct error *error);
+ * its newest complete checkpoint; anything else is taken as it is. Where a trainer.json stands
+ * there, those parts of it are verified, which reads them whole: what loads it needs not. */
+int checkpoint_locate(char *path, const char *given, enum checkpoint_parts parts, FILE *warnings,
+                      struct error *error);
 
-/* Puts an open, allocated trainer in the state of a checkpoint, after verifying it: weights,
- * moments, step, tokens, scaler. Fails, changing nothing, when it is damaged or its shapes are not
- * those of the config. How many ranks saved it does not matter; those that train together all call
- * it.
+/* Puts an open, allocated trainer in the state of a checkpoint that was verified: weights, moments,
+ * step, tokens, scaler. Fails, changing nothing, when its shapes are not those of the config. How
+ * many ranks saved it does not matter; those that train together all call it.
  *
  * The next step takes the batch that the trainer's own config gives for it, samples step * B on for
  * B = grad_accum_steps * micro_batch_size: those that follow if batches and data are as they were.
@@ -53,8 +55,11 @@ int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, stru
 /* Fills the weights alone, of an allocated gpt, from a directory: a checkpoint, or a model of
  * Hugging Face in one file or in shards (tensor_files.h says which files are read,
  * checkpoint_tensors.h what they may hold). Where a config.json stands beside them, the number of
- * heads must agree; where a trainer.json does, the hashes. Changes nothing when it fails. */
+ * heads must agree. Changes nothing when it fails. */
 int checkpoint_load_weights(struct gpt *gpt, const char *directory, struct error *error);
+
+/* The same of a directory that nobody has verified. Ranks all call it. */
+int checkpoint_load_model(struct gpt *gpt, const char *directory, struct error *error);
 
 /* The config of the run that made a checkpoint. From a directory that has no trainer.json, a model
  * of Hugging Face, the defaults with that model's sizes, the tokenizer that fits its vocabulary,

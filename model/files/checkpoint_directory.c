@@ -135,21 +135,41 @@ static int check_unlisted(const char *directory, const struct checkpoint_manifes
     return 0;
 }
 
-static int check(const char *directory, bool hash, struct error *error) {
+static bool is_of(enum checkpoint_parts parts, const struct stored_file *file) {
+    size_t length = strlen(checkpoint_optimizer_stem);
+    return parts == CHECKPOINT_WHOLE || strncmp(file->name, checkpoint_optimizer_stem, length) != 0;
+}
+
+/* Hashes several files at once. */
+static int check_files(const char *directory, const struct stored_file *files,
+                       enum checkpoint_parts parts, bool hash, struct error *error) {
+    ptrdiff_t count = arrlen(files), bad = count;
+#pragma omp parallel for schedule(dynamic) if (hash)
+    for (ptrdiff_t i = 0; i < count; i++) {
+        struct error reason;
+        if (!is_of(parts, &files[i]) || check_file(directory, &files[i], hash, &reason) == 0)
+            continue;
+#pragma omp critical
+        if (i < bad) bad = i, *error = reason; /* the first of them, as if one by one */
+    }
+    return bad < count ? -1 : 0;
+}
+
+static int check(const char *directory, enum checkpoint_parts parts, bool hash,
+                 struct error *error) {
     char path[FILE_PATH_MAX];
     struct checkpoint_manifest manifest;
     if (file_path_join(path, directory, checkpoint_manifest_name, error)) return -1;
     if (checkpoint_manifest_open(&manifest, path, error)) return -1;
     int status = check_name(directory, manifest.state.step, error);
-    for (ptrdiff_t i = 0; status == 0 && i < arrlen(manifest.files); i++)
-        status = check_file(directory, &manifest.files[i], hash, error);
+    if (status == 0) status = check_files(directory, manifest.files, parts, hash, error);
     if (status == 0) status = check_unlisted(directory, &manifest, error);
     checkpoint_manifest_close(&manifest);
     return status;
 }
 
-int checkpoint_verify(const char *path, struct error *error) {
-    return check(path, true, error);
+int checkpoint_verify(const char *path, enum checkpoint_parts parts, struct error *error) {
+    return check(path, parts, true, error);
 }
 
 /* The unfinished ones that are newer than `found`. */
@@ -166,14 +186,15 @@ static int warn_of_unfinished(const char *run_directory, int64_t found, FILE *wa
     return status;
 }
 
-int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, struct error *error) {
+int checkpoint_newest(char *path, const char *run_directory, enum checkpoint_parts parts,
+                      FILE *warnings, struct error *error) {
     struct error reason;
     int64_t *steps = NULL, found = -1;
     int status = list_steps(&steps, run_directory, "", error);
     bool any = arrlen(steps) > 0;
     for (ptrdiff_t i = 0; status == 0 && found < 0 && i < arrlen(steps); i++) {
         status = step_path(path, run_directory, steps[i], "", error);
-        if (status == 0 && check(path, true, &reason) == 0) found = steps[i];
+        if (status == 0 && check(path, parts, true, &reason) == 0) found = steps[i];
         else if (status == 0)
             fprintf(warnings, "checkpoint skipped: %.*s\n", (int)strcspn(reason.text, "\n"),
                     reason.text);
@@ -262,7 +283,7 @@ int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t 
     for (ptrdiff_t i = 0; status == 0 && i < arrlen(steps); i++) {
         if (steps[i] >= step) continue;
         status = step_path(path, run_directory, steps[i], "", error);
-        if (status || check(path, false, &ignored)) continue;
+        if (status || check(path, CHECKPOINT_WHOLE, false, &ignored)) continue;
         if (kept < keep) kept++;
         else status = retire(run_directory, steps[i], error);
     }

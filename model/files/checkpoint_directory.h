@@ -34,12 +34,16 @@ int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_direc
 int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t keep,
                                struct error *error);
 
-/* Finds the complete checkpoint of the highest step: trainer.json unchanged, each file it lists
- * with its size and SHA-256. Newer ones that are damaged or were never completed are named in
- * warnings, a line each, with the reason. Returns 0 with its path (FILE_PATH_MAX bytes),
+/* What is wanted of a checkpoint: its weights alone need none of the optimizer's files. */
+enum checkpoint_parts { CHECKPOINT_WEIGHTS, CHECKPOINT_WHOLE };
+
+/* Finds the complete checkpoint of the highest step: trainer.json unchanged, each file it lists of
+ * these parts with its size and SHA-256. Newer ones that are damaged or were never completed are
+ * named in warnings, a line each, with the reason. Returns 0 with its path (FILE_PATH_MAX bytes),
  * RESULT_NONE, RESULT_DAMAGED, or -1 with a message if the directory cannot be read. */
-int checkpoint_newest(char *path, const char *run_directory, FILE *warnings, struct error *error);
+int checkpoint_newest(char *path, const char *run_directory, enum checkpoint_parts parts,
+                      FILE *warnings, struct error *error);
 
 /* Returns 0 if the checkpoint at path is complete in that sense, and of the step in its name;
  * else -1 with the reason. */
-int checkpoint_verify(const char *path, struct error *error);
+int checkpoint_verify(const char *path, enum checkpoint_parts parts, struct error *error);

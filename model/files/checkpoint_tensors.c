@@ -352,33 +352,47 @@ int checkpoint_write_moments(const struct optimizer *optimizer,
 
 enum { READ = 16384 };
 
-void checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files) {
-    float values[READ];
-    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
-        const struct parameter *p = &gpt->list[i];
-        const struct tensor_place *place = checkpoint_find_weight(files, p->name);
-        for (int64_t first = 0, total = parameter_count(p); first < total; first += READ) {
-            int64_t count = total - first < READ ? total - first : READ;
-            checkpoint_widen(values, place->entry, first, count);
-            masters_upload(&gpt->masters, gpt->be, values, p->offset + first, count);
-        }
+/* Widens the entry's values, of parameter p, piece by piece, and passes each on. On a CPU every
+ * thread takes some of them; a device is sent to by one. */
+static void read_entry(const struct array *array, const struct parameter *p,
+                       const struct safetensors_entry *entry,
+                       void (*pass)(const struct array *array, const float *values, int64_t first,
+                                    int64_t count)) {
+    int64_t total = parameter_count(p);
+    bool together = array->gpt->be->device.kind == BACKEND_CPU;
+#pragma omp parallel for schedule(static) if (together)
+    for (int64_t first = 0; first < total; first += READ) {
+        float values[READ];
+        int64_t count = total - first < READ ? total - first : READ;
+        checkpoint_widen(values, entry, first, count);
+        pass(array, values, p->offset + first, count);
     }
 }
 
-static void read_moment(struct optimizer *optimizer, int moment, const struct parameter *p,
-                        const struct tensor_place *place) {
-    float values[READ];
-    for (int64_t first = 0, total = parameter_count(p); first < total; first += READ) {
-        int64_t count = total - first < READ ? total - first : READ;
-        checkpoint_widen(values, place->entry, first, count);
-        optimizer_upload(optimizer, moment, values, p->offset + first, count);
+static void pass_masters(const struct array *array, const float *values, int64_t first,
+                         int64_t count) {
+    masters_upload(&array->gpt->masters, array->gpt->be, values, first, count);
+}
+static void pass_moment(const struct array *array, const float *values, int64_t first,
+                        int64_t count) {
+    optimizer_upload(array->optimizer, array->moment, values, first, count);
+}
+
+void checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files) {
+    const struct array masters = {.gpt = gpt};
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+        const struct parameter *p = &gpt->list[i];
+        read_entry(&masters, p, checkpoint_find_weight(files, p->name)->entry, pass_masters);
     }
 }
 
 void checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_files *files) {
     const struct parameter *list = optimizer->gpt->list;
     for (int moment = 0; moment < 2; moment++)
-        for (ptrdiff_t i = 0; i < arrlen(list); i++)
-            read_moment(optimizer, moment, &list[i],
-                        find_moment(list, files, moment, list[i].name));
+        for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+            const struct array array = {
+                .gpt = optimizer->gpt, .optimizer = optimizer, .moment = moment};
+            read_entry(&array, &list[i], find_moment(list, files, moment, list[i].name)->entry,
+                       pass_moment);
+        }
 }

@@ -225,10 +225,7 @@ int export_model(const char *to, const char *from, const struct export_options *
                  struct error *error) {
     struct places places;
     struct job job = {from, places.unfinished, options->dtype, .error = error};
-    char manifest[FILE_PATH_MAX];
     struct error ignored;
-    if (file_path_join(manifest, from, checkpoint_manifest_name, error)) return -1;
-    if (file_exists(manifest) && checkpoint_verify(from, error)) return -1;
     config_defaults(&job.config);
     if (options->shard_gb > 0) job.config.checkpoint.shard_gb = options->shard_gb;
     if (huggingface_read_config(&job.config, from, error)) return -1;

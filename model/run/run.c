@@ -133,7 +133,8 @@ static int run_open(struct run *run, const struct config *config, const struct r
     if (ranks_agree(ranks, open_data(run, allocate, error), error)) return -1;
     if (run_ranks_compare_data(ranks, config, &run->train, &run->val, error)) return -1;
     if (!allocate)
-        return trainer_open(&run->trainer, &run->config, &run->precision, &run->be, false, error);
+        return trainer_open(&run->trainer, &run->config, &run->precision, &run->be, TRAINER_PLANNED,
+                            error);
     int status = setup_trainer(&run->trainer, &run->config, &run->precision, &run->be, error);
     if (ranks_agree(ranks, status, error)) return -1;
     return run_ranks_compare_plan(ranks, &run->trainer, error);
@@ -180,8 +181,10 @@ static int load(struct run *run, const char *from, struct error *error) {
         fprintf(stderr, "resuming from %s\n", from);
         return 0;
     }
-    if (!config->model.init_from[0]) return 0;
-    return checkpoint_load_weights(&run->trainer.gpt, config->model.init_from, error);
+    if (config->model.init_from[0])
+        return checkpoint_load_model(&run->trainer.gpt, config->model.init_from, error);
+    trainer_initialize(&run->trainer);
+    return 0;
 }
 
 /* What rank 0 writes for all. */

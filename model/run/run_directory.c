@@ -33,7 +33,7 @@ static bool same_place(const char *a, const char *b) {
 static int start_from_path(char *from, const char *given, const char *newest, int found,
                            const char *directory, struct error *error) {
     char path[FILE_PATH_MAX];
-    if (checkpoint_locate(path, given, stderr, error)) return EXIT_FAILED;
+    if (checkpoint_locate(path, given, CHECKPOINT_WHOLE, stderr, error)) return EXIT_FAILED;
     if (found == RESULT_DONE && !same_place(path, newest)) {
         fail(error,
              "%s holds checkpoints, the newest being %s,\nso it cannot go on from %s: give the "
@@ -49,7 +49,7 @@ int run_directory_start(char *from, const char *directory, const struct config *
                         const struct command_line *line, struct error *error) {
     char newest[FILE_PATH_MAX];
     from[0] = 0;
-    int found = checkpoint_newest(newest, directory, stderr, error);
+    int found = checkpoint_newest(newest, directory, CHECKPOINT_WHOLE, stderr, error);
     if (found == RESULT_FAILED) return EXIT_FAILED;
     if (found == RESULT_DAMAGED) {
         fail(error,

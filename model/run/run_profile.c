@@ -209,6 +209,7 @@ int run_profile(const struct config *config, const struct command_line *line, st
     if (status == 0) print_notes("note", note);
     if (status == 0) status = source_open(&text, config, config->data.train, false, error);
     if (status == 0) status = setup_trainer(&trainer, config, &precision, &be, error);
+    if (status == 0) trainer_initialize(&trainer);
     if (status == 0) status = profile_run(config, &trainer, &text.loader, line, error);
     if (trainer.config) trainer_close(&trainer);
     source_close(&text);

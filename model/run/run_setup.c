@@ -158,7 +158,7 @@ static void add_advice(const struct config *config, struct error *error) {
 
 int setup_trainer(struct trainer *trainer, const struct config *config,
                   const struct precision *precision, struct backend *be, struct error *error) {
-    if (trainer_open(trainer, config, precision, be, true, error) == 0) return 0;
+    if (trainer_open(trainer, config, precision, be, TRAINER_EMPTY, error) == 0) return 0;
     size_t needed = trainer->gpt.memory.total;
     trainer_close(trainer);
     if (needed > backend_available(be)) add_advice(config, error);

@@ -218,8 +218,9 @@ static void open_setup(struct setup *s, const struct bounds *bounds) {
                               &s->error),
                  0, "%s", s->error.text);
     cr_assert_eq(precision_resolve(&precision, note, &s->config, &s->be, &s->error), 0);
-    cr_assert_eq(trainer_open(&s->trainer, &s->config, &precision, &s->be, true, &s->error), 0,
-                 "%s", s->error.text);
+    cr_assert_eq(
+        trainer_open(&s->trainer, &s->config, &precision, &s->be, TRAINER_INITIALIZED, &s->error),
+        0, "%s", s->error.text);
     struct gpt *gpt = &s->trainer.gpt;
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
         char name[NAME_MAX_BYTES];

@@ -188,8 +188,9 @@ Test(gpt_memory, plan_without_memory_is_the_plan_with_memory) {
         rig_config(&wet.config, rig_precisions[p]);
         rig_open(&wet, 1);
         rig_open_backend(&dry, test_device(), 1);
-        cr_assert_eq(
-            trainer_open(&dry.trainer, &dry.config, &dry.precision, &dry.be, false, &dry.error), 0);
+        cr_assert_eq(trainer_open(&dry.trainer, &dry.config, &dry.precision, &dry.be,
+                                  TRAINER_PLANNED, &dry.error),
+                     0);
         cr_expect_arr_eq(&dry.trainer.gpt.memory, &wet.trainer.gpt.memory,
                          sizeof(struct memory_plan));
         cr_expect_null(dry.trainer.gpt.parameter_memory);

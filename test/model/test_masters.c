@@ -27,7 +27,8 @@ static struct digest train(const struct config *config, int threads, double *los
     rig_open_backend(&rig, test_device(), threads);
     if (config->offload.optimizer) rig.be.device.host_memory = false;
     rig.be.device.window_count = WINDOW;
-    cr_assert_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, true, &rig.error),
+    cr_assert_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
+                              TRAINER_INITIALIZED, &rig.error),
                  0, "%s", rig.error.text);
     rig_steps(&rig, STEPS / 2);
     cr_expect_eq(trainer_evaluate(&rig.trainer, loss, &rig.loader, 2, &rig.error), 0);
@@ -99,7 +100,8 @@ Test(masters, offload_needs_another_memory) {
     rig.config.offload.optimizer = true;
     rig_open_data(&rig);
     rig_open_backend(&rig, DEVICE_CPU, 1);
-    cr_expect_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, true, &rig.error),
+    cr_expect_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
+                              TRAINER_INITIALIZED, &rig.error),
                  -1);
     cr_expect(strstr(rig.error.text, "offload.optimizer"), "%s", rig.error.text);
     rig_close(&rig);
@@ -116,9 +118,9 @@ Test(masters, offload_plans_memory_of_the_host) {
     struct memory_plan plans[2];
     for (int offload = 0; offload < 2; offload++) {
         rig.config.offload.optimizer = offload;
-        cr_assert_eq(
-            trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, true, &rig.error), 0,
-            "%s", rig.error.text);
+        cr_assert_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
+                                  TRAINER_INITIALIZED, &rig.error),
+                     0, "%s", rig.error.text);
         plans[offload] = rig.trainer.gpt.memory;
         trainer_close(&rig.trainer);
     }

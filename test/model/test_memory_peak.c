@@ -72,7 +72,8 @@ static bool take_step(struct rig *rig) {
 }
 
 static bool train(struct rig *rig) {
-    if (trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, true, &rig->error))
+    if (trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, TRAINER_INITIALIZED,
+                     &rig->error))
         return false;
     for (int step = 0; step < STEPS; step++)
         if (!take_step(rig)) return false;

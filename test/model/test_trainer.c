@@ -516,13 +516,14 @@ Test(trainer, memory_is_asked_for_before_any_is_taken) {
         struct device_functions functions = *rig.be.functions;
         functions.available = offer;
         rig.be.functions = &functions;
-        cr_assert_eq(
-            trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, false, &rig.error), 0);
+        cr_assert_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
+                                  TRAINER_PLANNED, &rig.error),
+                     0);
         cr_expect_gt(rig.trainer.gpt.memory.batches, 0);
         offered = rig.trainer.gpt.memory.total - (variant ? 1 : 0);
         trainer_close(&rig.trainer);
-        int status =
-            trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, true, &rig.error);
+        int status = trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
+                                  TRAINER_INITIALIZED, &rig.error);
         cr_expect_eq(status, variant ? -1 : 0);
         if (variant) {
             cr_expect_not_null(strstr(rig.error.text, "not enough memory"), "%s", rig.error.text);

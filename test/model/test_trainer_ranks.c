@@ -42,8 +42,8 @@ static void open_rig(struct rig *rig, const struct run *run, const struct ranks 
     world_requires(backend_open(&rig->be, &options, &rig->error) == 0, rig->error.text);
     world_requires(
         precision_resolve(&rig->precision, note, &rig->config, &rig->be, &rig->error) == 0, note);
-    world_requires(trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, true,
-                                &rig->error) == 0,
+    world_requires(trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be,
+                                TRAINER_INITIALIZED, &rig->error) == 0,
                    rig->error.text);
     bool rows = rig->trainer.optimizer.exchange.embedded_rows > 0;
     world_requires(rows == (ranks->size > 1 && run->vocabulary > 0), "how wte travels");

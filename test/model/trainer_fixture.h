@@ -88,9 +88,9 @@ static inline void rig_open_backend(struct rig *rig, enum device device, int thr
 static inline void rig_open_on(struct rig *rig, enum device device, int threads) {
     rig_open_data(rig);
     rig_open_backend(rig, device, threads);
-    cr_assert_eq(
-        trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, true, &rig->error), 0,
-        "%s", rig->error.text);
+    cr_assert_eq(trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be,
+                              TRAINER_INITIALIZED, &rig->error),
+                 0, "%s", rig->error.text);
 }
 
 static inline void rig_open(struct rig *rig, int threads) {

@@ -19,7 +19,7 @@ static int open_trainer(struct subject *subject, struct trainer *trainer,
     char note[PRECISION_NOTE_MAX];
     struct precision precision;
     if (precision_resolve(&precision, note, config, &subject->be, error)) return -1;
-    if (trainer_open(trainer, config, &precision, &subject->be, true, error)) {
+    if (trainer_open(trainer, config, &precision, &subject->be, TRAINER_INITIALIZED, error)) {
         trainer_close(trainer);
         return -1;
     }
@@ -66,7 +66,7 @@ static int open_reference(struct subject *subject, struct trainer *reference, co
     if (open_trainer(subject, reference, &subject->config, error)) return -1;
     int status = 0;
     if (from) status = load(subject, reference, from, error);
-    else if (init_from[0]) status = checkpoint_load_weights(&reference->gpt, init_from, error);
+    else if (init_from[0]) status = checkpoint_load_model(&reference->gpt, init_from, error);
     if (status == 0) status = keep_masters(subject, &reference->gpt, error);
     if (status) trainer_close(reference);
     return status;

@@ -22,7 +22,7 @@ int memory_plan_of(struct memory_plan *plan, const struct config *config, struct
     size_t workspace = be->workspace_bytes;
     if (resolve(&precision, config, be, error)) return -1;
     be->workspace_bytes = 0; /* it only grows, but this plan is to have its own */
-    int status = trainer_open(&trainer, config, &precision, be, false, error);
+    int status = trainer_open(&trainer, config, &precision, be, TRAINER_PLANNED, error);
     *plan = trainer.gpt.memory;
     trainer_close(&trainer);
     be->workspace_bytes = workspace;

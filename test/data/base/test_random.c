@@ -82,6 +82,57 @@ Test(random, normal_has_the_moments_of_the_normal_distribution) {
     cr_assert_float_eq(beyond_two / (double)DRAWS, 0.0455, 5 * 0.00066);
 }
 
+/* In exact arithmetic, as far as that of long doubles is. */
+Test(random, normal_is_within_its_stated_error) {
+    const uint64_t seeds[] = {1, 7, UINT64_MAX};
+    long double worst = 0;
+    for (int s = 0; s < 3; s++)
+        for (uint64_t i = 0; i < 40000; i += 2) {
+            uint64_t first = random_bits(seeds[s], 5, i), second = random_bits(seeds[s], 5, i + 1);
+            long double u = 1 - (long double)(first >> 12) * 0x1p-52L;
+            long double radius = sqrtl(-2 * logl(u));
+            long double angle = 6.283185307179586476925L * (long double)(second >> 10) * 0x1p-54L;
+            long double even = fabsl(random_normal(seeds[s], 5, i) - radius * cosl(angle));
+            long double odd = fabsl(random_normal(seeds[s], 5, i + 1) - radius * sinl(angle));
+            worst = fmaxl(worst, fmaxl(even, odd));
+        }
+    cr_expect_lt((double)worst, 3e-14, "%Lg", worst);
+}
+
+/* From any counter on, many at once are those drawn one by one. */
+Test(random, normals_are_the_same_many_at_once) {
+    enum { COUNT = 700 };
+    float values[COUNT + 1];
+    for (uint64_t first = 0; first < 5; first++)
+        for (int64_t count = 0; count <= COUNT; count += 1 + count / 3) {
+            values[count] = 77;
+            random_normals(values, 0.02, 3, 9, first + (first == 4) * (UINT64_C(1) << 40), count);
+            for (int64_t i = 0; i < count; i++) {
+                uint64_t counter = first + (first == 4) * (UINT64_C(1) << 40) + (uint64_t)i;
+                cr_assert_eq(values[i], (float)(0.02 * random_normal(3, 9, counter)));
+            }
+            cr_assert_eq(values[count], 77);
+        }
+}
+
+/* Bits that every machine has: they decide the initial weights. */
+Test(random, normal_has_known_bits) {
+    const struct {
+        uint64_t seed, stream, counter, bits;
+    } known[] = {{1u, 1, 0, 0xbfffe81268dc8bba},
+                 {1u, 1, 1, 0xbff4f2d781ed809c},
+                 {1337u, 12, 123456789, 0xbfec8590262312cb},
+                 {1337u, 12, 123456790, 0xbfa3a14f4d2ee372},
+                 {0u, 0, 4, 0x3f8ba3c56c4ce57c},
+                 {9007199254740991u, 148, 38597375, 0xbf9a921d78e678d8}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        double value = random_normal(known[i].seed, known[i].stream, known[i].counter);
+        uint64_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        cr_expect_eq(bits, known[i].bits, "%zu: %a", i, value);
+    }
+}
+
 static void check_bijection(uint64_t seed, uint64_t stream, uint64_t count) {
     char *seen = calloc(count, 1);
     for (uint64_t i = 0; i < count; i++) {

@@ -55,7 +55,7 @@ static inline void subject_open(struct subject *subject) {
         precision_resolve(&subject->precision, note, &subject->config, &subject->be, &reason), 0,
         "%s", reason.text);
     cr_assert_eq(trainer_open(&subject->trainer, &subject->config, &subject->precision,
-                              &subject->be, true, &reason),
+                              &subject->be, TRAINER_INITIALIZED, &reason),
                  0, "%s", reason.text);
 }
 
@@ -188,7 +188,7 @@ static inline int64_t newest_step(const char *run, char **warnings) {
     struct error reason = {0};
     size_t size;
     FILE *out = open_memstream(warnings, &size);
-    int status = checkpoint_newest(path, run, out, &reason);
+    int status = checkpoint_newest(path, run, CHECKPOINT_WHOLE, out, &reason);
     fclose(out);
     cr_assert_neq(status, -1, "%s", reason.text);
     return status ? -1 : strtoll(strrchr(path, '-') + 1, NULL, 10);

@@ -31,7 +31,7 @@ static void put_bytes(const char *file, const void *bytes, size_t size) {
 
 static void expect_damaged(const char *name, const char *reason) {
     error.text[0] = '\0';
-    cr_expect_eq(checkpoint_verify(path, &error), -1, "%s: damage unseen", name);
+    cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), -1, "%s: damage unseen", name);
     expect_text(error.text, name);
     expect_text(error.text, reason);
 }
@@ -57,7 +57,7 @@ static void expect_damage_shows(const char *const *names, size_t count) {
             flip(file, at);
         }
         close(file);
-        cr_assert_eq(checkpoint_verify(path, &error), 0, "%s", error.text);
+        cr_assert_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), 0, "%s", error.text);
     }
 }
 
@@ -67,6 +67,35 @@ Test(checkpoint_damage, any_changed_byte_shows) {
     subject.trainer.tokenizer = toy_tokenizer();
     save_step(&subject, folder, 5, path);
     expect_damage_shows(files, COUNT(files));
+    subject_close(&subject);
+}
+
+/* Who wants weights alone need not have the optimizer's files. */
+Test(checkpoint_damage, of_the_optimizer_does_not_keep_weights_from_being_read) {
+    struct subject subject;
+    char found[FILE_PATH_MAX];
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    save_step(&subject, folder, 5, path);
+    cr_assert_eq(truncate(file_of("optimizer.safetensors"), 9), 0);
+    expect_damaged("optimizer.safetensors", "it has 9 bytes");
+    cr_expect_eq(checkpoint_locate(found, folder, CHECKPOINT_WHOLE, stderr, &error), -1);
+    cr_expect_eq(checkpoint_locate(found, path, CHECKPOINT_WHOLE, stderr, &error), -1);
+    cr_assert_eq(unlink(file_of("optimizer.safetensors")), 0);
+    const char *const places[] = {folder, path};
+    for (int i = 0; i < 2; i++) {
+        cr_expect_eq(checkpoint_locate(found, places[i], CHECKPOINT_WEIGHTS, stderr, &error), 0,
+                     "%s", error.text);
+        cr_expect_str_eq(found, path);
+    }
+    cr_expect_eq(checkpoint_load_weights(&subject.trainer.gpt, found, &error), 0, "%s", error.text);
+    int file = open(file_of("model.safetensors"), O_RDWR);
+    cr_assert_geq(file, 0);
+    flip(file, lseek(file, 0, SEEK_END) - 1);
+    close(file);
+    for (int i = 0; i < 2; i++)
+        cr_expect_eq(checkpoint_locate(found, places[i], CHECKPOINT_WEIGHTS, stderr, &error), -1);
+    cr_expect_eq(checkpoint_load_model(&subject.trainer.gpt, path, &error), -1);
+    expect_text(error.text, "model.safetensors: it is damaged");
     subject_close(&subject);
 }
 
@@ -160,7 +189,8 @@ Test(checkpoint_damage, the_step_in_the_name_must_be_that_inside) {
     free(warnings);
     cr_assert_eq(rename(in_checkpoints(folder, "step-00000011"), in_checkpoints(folder, "best")),
                  0);
-    cr_expect_eq(checkpoint_verify(in_checkpoints(folder, "best"), &error), 0, "%s", error.text);
+    cr_expect_eq(checkpoint_verify(in_checkpoints(folder, "best"), CHECKPOINT_WHOLE, &error), 0,
+                 "%s", error.text);
     subject_close(&subject);
 }
 
@@ -240,7 +270,7 @@ Test(checkpoint_damage, places_that_cannot_be_written_are_named) {
     deep[FILE_PATH_MAX - 1] = '\0';
     cr_expect_eq(checkpoint_save(&subject.trainer, deep, path, &error), -1);
     free(deep);
-    cr_expect_eq(checkpoint_newest(path, place, stderr, &error), -1);
+    cr_expect_eq(checkpoint_newest(path, place, CHECKPOINT_WHOLE, stderr, &error), -1);
     subject_close(&subject);
 }
 

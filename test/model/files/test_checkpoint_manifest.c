@@ -63,11 +63,11 @@ Test(checkpoint_manifest, of_three_files_resume) {
     subject_open_tiny(&loaded, CONFIG_PRECISION_FP32);
     save_step(&subject, folder, 7, path);
     unlink(in_checkpoints(folder, "step-00000007/generation_config.json"));
-    cr_expect_eq(checkpoint_verify(path, &error), -1);
+    cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), -1);
     expect_text(error.text, "generation_config.json: it is missing");
     char *list = list_of(three, COUNT(three), "");
     put_files(list);
-    cr_expect_eq(checkpoint_verify(path, &error), 0, "%s", error.text);
+    cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), 0, "%s", error.text);
     cr_assert_eq(checkpoint_load(&loaded.trainer, path, stderr, &error), 0, "%s", error.text);
     expect_same(&subject, &loaded);
     cr_expect_eq(newest_step(folder, &warnings), 7);
@@ -113,7 +113,7 @@ Test(checkpoint_manifest, lists_of_files_are_checked) {
         char *list = list_of(three, cases[i].count, cases[i].count ? cases[i].more : "");
         put_files(list);
         error.text[0] = '\0';
-        cr_expect_eq(checkpoint_verify(path, &error), -1, "%s", list);
+        cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), -1, "%s", list);
         expect_text(error.text, cases[i].reason);
         free(list);
     }
@@ -125,7 +125,7 @@ Test(checkpoint_manifest, lists_of_files_are_checked) {
     arrput(many, '\0');
     char *list = list_of(three, 3, many);
     put_files(list);
-    cr_expect_eq(checkpoint_verify(path, &error), -1);
+    cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), -1);
     expect_text(error.text, "more than 2012");
     free(list);
     arrfree(many);
@@ -133,7 +133,7 @@ Test(checkpoint_manifest, lists_of_files_are_checked) {
     put_files(list);
     cr_assert_eq(
         file_write_whole(in_checkpoints(folder, "step-00000007/empty"), "", 0, NULL, &error), 0);
-    cr_expect_eq(checkpoint_verify(path, &error), 0, "%s", error.text);
+    cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), 0, "%s", error.text);
     free(list);
     subject_close(&subject);
 }

@@ -65,11 +65,11 @@ Test(checkpoint_shards, one_file_beside_several_is_refused) {
         char file[FILE_PATH_MAX];
         cr_assert_eq(file_path_join(file, path, names[i], &error), 0);
         cr_assert_eq(file_write_whole(file, "x", 1, NULL, &error), 0);
-        cr_expect_eq(checkpoint_verify(path, &error), -1);
+        cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), -1);
         expect_text(error.text, names[i]);
         expect_text(error.text, "is no part of this checkpoint");
         cr_assert_eq(unlink(file), 0);
-        cr_expect_eq(checkpoint_verify(path, &error), 0, "%s", error.text);
+        cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), 0, "%s", error.text);
     }
     subject_close(&subject);
 }

@@ -16,9 +16,9 @@ enum { SCREEN_MAX = 1 << 16 };
 static void open_plan(struct rig *rig) {
     rig_open_data(rig);
     rig_open_backend(rig, test_device(), 1);
-    cr_assert_eq(
-        trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, false, &rig->error), 0,
-        "%s", rig->error.text);
+    cr_assert_eq(trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be,
+                              TRAINER_PLANNED, &rig->error),
+                 0, "%s", rig->error.text);
 }
 
 /* A place to print to, and what arrived there. */

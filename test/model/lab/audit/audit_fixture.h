@@ -60,8 +60,9 @@ static inline void open_run(struct run *run, const struct config *config) {
                  error.text);
     cr_assert_eq(source_open(&run->text, config, config->data.train, false, &error), 0, "%s",
                  error.text);
-    cr_assert_eq(trainer_open(&run->trainer, &run->config, &precision, &run->be, true, &error), 0,
-                 "%s", error.text);
+    cr_assert_eq(trainer_open(&run->trainer, &run->config, &precision, &run->be,
+                              TRAINER_INITIALIZED, &error),
+                 0, "%s", error.text);
 }
 
 static inline void close_run(struct run *run) {

@@ -76,9 +76,9 @@ static void open_rig(struct rig *rig, size_t chunk_bytes) {
     rig_open_data(rig);
     rig_open_backend(rig, test_device(), 1);
     if (chunk_bytes) rig->be.device.chunk_bytes = chunk_bytes;
-    cr_assert_eq(
-        trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, true, &rig->error), 0,
-        "%s", rig->error.text);
+    cr_assert_eq(trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be,
+                              TRAINER_INITIALIZED, &rig->error),
+                 0, "%s", rig->error.text);
 }
 
 static void open(struct rig *rig, enum config_precision precision, int layers, const char *word,

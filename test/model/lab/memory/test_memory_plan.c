@@ -38,9 +38,9 @@ Test(memory_plan, is_the_plan_of_a_run) {
             cr_expect_eq(rig.be.workspace_bytes, (size_t)1 << 40);
             rig.be.workspace_bytes = 0;
             rig_open_data(&rig);
-            cr_assert_eq(
-                trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be, true, &rig.error),
-                0);
+            cr_assert_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
+                                      TRAINER_INITIALIZED, &rig.error),
+                         0);
             cr_expect_arr_eq(&plan, &rig.trainer.gpt.memory, sizeof plan);
             cr_expect_eq(plan.total, plan.master + plan.lower + plan.gradients + plan.moments +
                                          plan.activations + plan.batches + plan.workspace +

@@ -53,9 +53,9 @@ static void count_step(struct count *counts, struct rig *rig) {
     *counts = (struct count){0};
     rig->be.collectives = &counting;
     rig_open_data(rig);
-    cr_assert_eq(
-        trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, true, &rig->error), 0,
-        "%s", rig->error.text);
+    cr_assert_eq(trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be,
+                              TRAINER_INITIALIZED, &rig->error),
+                 0, "%s", rig->error.text);
     rig_step(rig);
     trainer_settle(&rig->trainer);
     trainer_close(&rig->trainer);
