@@ -81,8 +81,9 @@ static int fail_outside(const struct token_shard *shard, uint64_t start, int voc
                         struct error *error) {
     uint64_t position = start;
     int32_t token;
-    token_shard_read(shard, &token, position, 1);
-    while (is_inside(token, vocab_size)) token_shard_read(shard, &token, ++position, 1);
+    if (token_shard_read(shard, &token, position, 1, error)) return -1;
+    while (is_inside(token, vocab_size))
+        if (token_shard_read(shard, &token, ++position, 1, error)) return -1;
     if (!is_inside(token, VOCABULARY_MAX))
         return fail(error,
                     "%.600s: token %" PRIu32 " at position %" PRIu64 " is beyond any vocabulary, "
@@ -121,8 +122,9 @@ int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
         uint64_t start;
         const struct token_shard *shard = find_sample(loader, first_sample + (uint64_t)row, &start);
         int32_t *input = inputs + (size_t)row * seq_len, *target = targets + (size_t)row * seq_len;
-        token_shard_read(shard, input, start, seq_len);
-        token_shard_read(shard, target + seq_len - 1, start + seq_len, 1);
+        if (token_shard_read(shard, input, start, seq_len, error) ||
+            token_shard_read(shard, target + seq_len - 1, start + seq_len, 1, error))
+            return -1;
         memcpy(target, input + 1, (seq_len - 1) * sizeof *target);
         uint32_t any_outside = outside(target[seq_len - 1], vocab_size);
         for (size_t t = 0; t < seq_len; t++) any_outside |= outside(input[t], vocab_size);

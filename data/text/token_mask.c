@@ -5,8 +5,8 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -50,9 +50,9 @@ static const char again[] =
 static int check(const struct token_mask *mask, const char *path, uint64_t tokens,
                  struct error *error) {
     struct header header = {0};
-    memcpy(&header, mask->mapping,
-           mask->mapping_bytes < sizeof header ? mask->mapping_bytes : sizeof header);
-    if (mask->mapping_bytes < sizeof header || memcmp(header.magic, MAGIC, sizeof MAGIC) != 0)
+    memcpy(&header, mask->file,
+           mask->file_bytes < sizeof header ? mask->file_bytes : sizeof header);
+    if (mask->file_bytes < sizeof header || memcmp(header.magic, MAGIC, sizeof MAGIC) != 0)
         return fail(error, "%.*s: not the mask of a token shard: it does not begin with MASK\n%s",
                     NAME_SHOWN, path, again);
     if (header.version != TOKEN_MASK_VERSION)
@@ -64,30 +64,38 @@ static int check(const struct token_mask *mask, const char *path, uint64_t token
                     "\n%s",
                     NAME_SHOWN, path, header.tokens, tokens, again);
     const uint64_t wanted = sizeof header + bytes_for(tokens);
-    if (mask->mapping_bytes != wanted)
+    if (mask->file_bytes != wanted)
         return fail(error,
                     "%.*s: damaged: a mask of %" PRIu64 " tokens has %" PRIu64
                     " bytes, the file has %zu\n%s",
-                    NAME_SHOWN, path, tokens, wanted, mask->mapping_bytes, again);
+                    NAME_SHOWN, path, tokens, wanted, mask->file_bytes, again);
     if (tokens % 8 != 0 && mask->bits[tokens / 8] >> tokens % 8 != 0)
         return fail(error, "%.*s: damaged: it has bits behind the last token\n%s", NAME_SHOWN, path,
                     again);
     return 0;
 }
 
-static int map(struct token_mask *mask, int fd, const char *path, struct error *error) {
+static int read_file(struct token_mask *mask, int fd, const char *path, struct error *error) {
     struct stat status;
     if (fstat(fd, &status))
         return fail(error, "cannot read %.*s: %s", NAME_SHOWN, path, strerror(errno));
     if (!S_ISREG(status.st_mode) || status.st_size == 0)
         return fail(error, "%.*s: not the mask of a token shard: %s\n%s", NAME_SHOWN, path,
                     S_ISREG(status.st_mode) ? "it is empty" : "it is no regular file", again);
-    void *mapping = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    if (mapping == MAP_FAILED)
-        return fail(error, "cannot map %.*s: %s", NAME_SHOWN, path, strerror(errno));
-    mask->mapping = mapping;
-    mask->mapping_bytes = (size_t)status.st_size;
-    mask->bits = (const uint8_t *)mapping + TOKEN_MASK_HEADER_BYTES;
+    mask->file_bytes = (size_t)status.st_size;
+    mask->file = malloc(mask->file_bytes);
+    if (!mask->file)
+        return fail(error, "out of memory for the mask %.*s (%zu bytes)", NAME_SHOWN, path,
+                    mask->file_bytes);
+    mask->bits = mask->file + TOKEN_MASK_HEADER_BYTES;
+    for (size_t done = 0; done < mask->file_bytes;) {
+        ssize_t got = read(fd, mask->file + done, mask->file_bytes - done);
+        if (got < 0 && errno == EINTR) continue;
+        if (got <= 0)
+            return fail(error, "cannot read %.*s: %s", NAME_SHOWN, path,
+                        got < 0 ? strerror(errno) : "it was cut short meanwhile");
+        done += (size_t)got;
+    }
     return 0;
 }
 
@@ -110,7 +118,7 @@ int token_mask_open(struct token_mask *mask, const char *shard_path, uint64_t to
     if (fd < 0)
         return fail(error, "cannot open %.*s, the mask of a token shard: %s", NAME_SHOWN, path,
                     strerror(errno));
-    int status = map(mask, fd, path, error);
+    int status = read_file(mask, fd, path, error);
     close(fd);
     if (status == 0) status = check(mask, path, tokens, error);
     if (status) token_mask_close(mask);
@@ -118,7 +126,7 @@ int token_mask_open(struct token_mask *mask, const char *shard_path, uint64_t to
 }
 
 void token_mask_close(struct token_mask *mask) {
-    if (mask->mapping) munmap(mask->mapping, mask->mapping_bytes);
+    free(mask->file);
     memset(mask, 0, sizeof *mask);
 }
 

@@ -22,8 +22,8 @@ enum { TOKEN_MASK_VERSION = 1, TOKEN_MASK_HEADER_BYTES = 16 };
 /* All zeros: every token counts. */
 struct token_mask {
     const uint8_t *bits; /* [(tokens + 7) / 8], or NULL: every token counts */
-    void *mapping;       /* the mapped file, or NULL */
-    size_t mapping_bytes;
+    uint8_t *file;       /* all its bytes, or NULL */
+    size_t file_bytes;
 };
 
 /* The file that belongs to a shard of this path; false for names that do not end in .bin, which
@@ -33,7 +33,7 @@ bool token_mask_path(char path[FILE_PATH_MAX], const char *shard_path);
 /* Whether a path is one of a mask. */
 bool token_mask_is_named(const char *path);
 
-/* Maps the mask of a shard of so many tokens, if there is one. Fails when it cannot be read, when
+/* Reads the mask of a shard of so many tokens, if there is one. Fails when it cannot be read, when
  * it is damaged or of another shard, and when it is wanted and not there. */
 int token_mask_open(struct token_mask *mask, const char *shard_path, uint64_t tokens, bool wanted,
                     struct error *error);

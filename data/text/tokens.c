@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -118,7 +119,16 @@ static int map_shard(struct token_shard *shard, int fd, const char *path, struct
                     NAME_SHOWN, path, bytes, strerror(errno));
     shard->mapping = mapping;
     shard->mapping_bytes = bytes;
+    shard->file = fd;
     return read_format(shard, error);
+}
+
+/* Each shard stays open: as many as the system lets this process have. */
+static void allow_open_files(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit)) return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 static int open_shard(struct tokens *tokens, const char *path, struct error *error) {
@@ -134,7 +144,7 @@ static int open_shard(struct tokens *tokens, const char *path, struct error *err
     }
     arrput(tokens->shards, shard);
     int status = map_shard(&arrlast(tokens->shards), fd, path, error);
-    close(fd);
+    if (!arrlast(tokens->shards).mapping) close(fd);
     struct token_shard *opened = &arrlast(tokens->shards);
     if (status == 0)
         status = token_mask_open(&opened->mask, path, opened->count, opened->is_masked, error);
@@ -145,6 +155,7 @@ static int open_shard(struct tokens *tokens, const char *path, struct error *err
 
 static int open_matches(struct tokens *tokens, const char *pattern, struct error *error) {
     glob_t matches = {0};
+    allow_open_files();
     int status = glob(pattern, GLOB_TILDE, NULL, &matches);
     if (status == GLOB_NOMATCH) {
         bool is_plain = !strpbrk(pattern, "*?[");
@@ -200,7 +211,7 @@ int tokens_from_memory(struct tokens *tokens, int32_t *owned, uint64_t count, co
 void tokens_close(struct tokens *tokens) {
     for (size_t i = 0; i < arrlenu(tokens->shards); i++) {
         struct token_shard *shard = &tokens->shards[i];
-        if (shard->mapping) munmap(shard->mapping, shard->mapping_bytes);
+        if (shard->mapping) munmap(shard->mapping, shard->mapping_bytes), close(shard->file);
         token_mask_close(&shard->mask);
         free(shard->owned);
         free(shard->name);
@@ -209,13 +220,48 @@ void tokens_close(struct tokens *tokens) {
     tokens->count = tokens->counted = 0;
 }
 
-void token_shard_read(const struct token_shard *shard, int32_t *tokens, uint64_t first,
-                      size_t count) {
+static int fail_cut_short(const struct token_shard *shard, struct error *error) {
+    struct stat status;
+    long long bytes = fstat(shard->file, &status) ? 0 : (long long)status.st_size;
+    return fail(error,
+                "%.*s: it had %zu bytes when it was opened, and has %lld now\nit was cut short "
+                "while in use: write it again, or copy it again",
+                NAME_SHOWN, shard->name, shard->mapping_bytes, bytes);
+}
+
+/* Not through the mapping: where a file has been cut short, or cannot be read, that would end the
+ * program by a signal. */
+static int read_file(const struct token_shard *shard, char *to, uint64_t at, size_t bytes,
+                     struct error *error) {
+    while (bytes > 0) {
+        ssize_t got = pread(shard->file, to, bytes, (off_t)at);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0)
+            return fail(error, "cannot read %.*s: %s\ncheck the disk that it is on", NAME_SHOWN,
+                        shard->name, strerror(errno));
+        if (got == 0) return fail_cut_short(shard, error);
+        to += got, at += (uint64_t)got, bytes -= (size_t)got;
+    }
+    return 0;
+}
+
+int token_shard_read(const struct token_shard *shard, int32_t *tokens, uint64_t first, size_t count,
+                     struct error *error) {
     assert(first <= shard->count && count <= shard->count - first);
-    if (shard->wide && count > 0) memcpy(tokens, shard->wide + first, count * sizeof *tokens);
-    if (shard->wide) return;
-    const uint16_t *narrow = shard->narrow + first;
-    for (size_t i = 0; i < count; i++) tokens[i] = narrow[i];
+    const size_t size = shard->wide ? sizeof *shard->wide : sizeof *shard->narrow;
+    const char *data = shard->wide ? (const char *)shard->wide : (const char *)shard->narrow;
+    char *packed = (char *)tokens + count * (sizeof *tokens - size); /* at the end of the place */
+    if (!shard->mapping) memcpy(packed, data + first * size, count * size);
+    else if (read_file(shard, packed,
+                       (uint64_t)(data - (const char *)shard->mapping) + first * size, count * size,
+                       error))
+        return -1;
+    for (size_t i = 0; !shard->wide && i < count; i++) {
+        uint16_t token;
+        memcpy(&token, packed + i * size, sizeof token);
+        tokens[i] = token;
+    }
+    return 0;
 }
 
 /* Splits a prefix into the directory it is in and the beginning of the files' names. */

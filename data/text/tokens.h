@@ -44,8 +44,9 @@ struct token_shard {
     const uint16_t *narrow;
     const int32_t *wide;
     uint64_t count;
-    void *mapping; /* the mapped file, or NULL */
+    void *mapping; /* the mapped file, or NULL; only read while the shard is opened and compared */
     size_t mapping_bytes;
+    int file;       /* open, if there is a mapping */
     int32_t *owned; /* the tokens made in memory, or NULL */
     bool raw;       /* a file of nanoGPT, without a header */
     bool is_masked; /* by its header a mask belongs to it */
@@ -62,7 +63,7 @@ struct tokens {
 /* Maps the shards that `pattern` names: one path, or a glob with * ? [] or a leading ~. A pattern
  * that is itself the name of a file means that file. Masks that match are not taken for shards, and
  * each shard's own is opened with it. Tokens are read from the disk as they are used, so a set may
- * be larger than memory; a shard must not be cut short while it is in use.
+ * be larger than memory.
  *
  * Fails when nothing matches, when any file is unreadable, no shard, or not as long as its header
  * says, when a mask is damaged, and when no token of the set counts. On failure nothing is left to
@@ -74,9 +75,10 @@ int tokens_open(struct tokens *tokens, const char *pattern, struct error *error)
 int tokens_from_memory(struct tokens *tokens, int32_t *owned, uint64_t count, const char *name,
                        struct error *error);
 
-/* Stores the tokens first .. first + count - 1 of a shard, which must be there. */
-void token_shard_read(const struct token_shard *shard, int32_t *tokens, uint64_t first,
-                      size_t count);
+/* Stores the tokens first .. first + count - 1 < shard->count. Fails when the file has been cut
+ * short since it was opened, or its disk cannot read it. */
+int token_shard_read(const struct token_shard *shard, int32_t *tokens, uint64_t first, size_t count,
+                     struct error *error);
 
 /* Releases everything. Harmless on a set that failed to open or is closed already. */
 void tokens_close(struct tokens *tokens);

@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
         require(token_mask_counted(&mask, 0, tokens) == counted);
         token_mask_close(&mask);
     } else {
-        require(strstr(error.text, name) != NULL && mask.mapping == NULL);
+        require(strstr(error.text, name) != NULL && mask.file == NULL);
     }
     close(fd);
     free(image);

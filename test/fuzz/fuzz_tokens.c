@@ -36,7 +36,7 @@ static void check(const char *path, bool is_named_bin, const uint8_t *image, siz
     require(size == header_bytes + token_bytes * tokens.count);
     for (uint64_t i = 0; i < tokens.count; i++) {
         int32_t token, expected = 0;
-        token_shard_read(shard, &token, i, 1);
+        require(token_shard_read(shard, &token, i, 1, &error) == 0);
         memcpy(&expected, image + header_bytes + token_bytes * i, token_bytes);
         require(token == expected);
     }

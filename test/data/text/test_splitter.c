@@ -51,7 +51,9 @@ static int32_t *tokens_of(const char *side) {
     if (!file_exists(in_folder("%s_000000.bin", side))) return NULL;
     cr_assert_eq(tokens_open(&tokens, in_folder("%s_*.bin", side), &error), 0, "%s", error.text);
     cr_assert_eq(arrlen(tokens.shards), 1);
-    token_shard_read(&tokens.shards[0], arraddnptr(all, tokens.count), 0, tokens.count);
+    cr_assert_eq(
+        token_shard_read(&tokens.shards[0], arraddnptr(all, tokens.count), 0, tokens.count, &error),
+        0);
     tokens_close(&tokens);
     return all;
 }

@@ -105,7 +105,8 @@ Test(tokens_wide, packing_first_and_putting_later_is_the_same) {
         cr_assert_eq(open_in_folder(&set, "set_*"), 0, "%s", error.text);
         cr_assert_eq(arrlen(set.shards), 4);
         for (uint64_t s = 0; s < 4; s++)
-            token_shard_read(&set.shards[s], read + 30 * s, 0, set.shards[s].count);
+            cr_assert_eq(
+                token_shard_read(&set.shards[s], read + 30 * s, 0, set.shards[s].count, &error), 0);
         cr_assert_arr_eq(read, tokens, sizeof tokens);
         tokens_close(&set);
     }
@@ -123,7 +124,8 @@ Test(tokens_wide, sets_may_mix_all_kinds) {
     const int32_t expected[3][4] = {{10, 65535}, {70000, 1, 128000}, {100, 101, 102, 103}};
     for (size_t s = 0; s < 3; s++) {
         int32_t read[4] = {0};
-        token_shard_read(&tokens.shards[s], read, 0, tokens.shards[s].count);
+        cr_assert_eq(token_shard_read(&tokens.shards[s], read, 0, tokens.shards[s].count, &error),
+                     0);
         cr_expect_arr_eq(read, expected[s], sizeof read);
     }
     tokens_close(&tokens);
@@ -134,10 +136,29 @@ Test(tokens_wide, parts_of_shards_are_read) {
     struct tokens tokens;
     write_set("set", 100, 100, 100);
     cr_assert_eq(open_in_folder(&tokens, "set_*"), 0, "%s", error.text);
-    token_shard_read(&tokens.shards[0], read, 90, 10);
+    cr_assert_eq(token_shard_read(&tokens.shards[0], read, 90, 10, &error), 0);
     for (uint64_t i = 0; i < 10; i++) cr_expect_eq(read[i], large(90 + i));
-    token_shard_read(&tokens.shards[0], read, 100, 0);
+    cr_assert_eq(token_shard_read(&tokens.shards[0], read, 100, 0, &error), 0);
     cr_expect_eq(read[0], large(90));
+    tokens_close(&tokens);
+}
+
+/* An error, where a mapping would end the program by a signal. */
+Test(tokens_wide, files_that_shrink_in_use_are_named) {
+    int32_t read[50000];
+    struct tokens tokens;
+    write_set("set", 100000, 50000, 10000); /* pages beyond the new end, and in the last one */
+    cr_assert_eq(open_in_folder(&tokens, "set_*"), 0, "%s", error.text);
+    const struct token_shard *shard = &tokens.shards[0];
+    cr_assert_eq(truncate(shard->name, 1024 + 4 * 1000), 0);
+    cr_expect_eq(token_shard_read(shard, read, 0, 1000, &error), 0, "%s", error.text);
+    for (int i = 0; i < 1000; i++) cr_expect_eq(read[i], large((uint64_t)i));
+    for (uint64_t first = 999; first < 50000; first += 24499) {
+        cr_expect_eq(token_shard_read(shard, read, first, 2, &error), -1);
+        cr_expect_not_null(strstr(error.text, shard->name), "%s", error.text);
+        cr_expect_not_null(strstr(error.text, "201024 bytes when it was opened, and has 5024 now"),
+                           "%s", error.text);
+    }
     tokens_close(&tokens);
 }
 
