@@ -162,7 +162,7 @@ struct config {
     } sample;
     struct {
         int64_t every;
-        bool metrics;
+        bool metrics, tensorboard;
     } log;
 
     int64_t rank_count; /* processes that train together: no key, their launcher decides; >= 1 */

@@ -310,6 +310,8 @@ const struct config_option config_options[] = {
 
     INTEGER(log.every, 1, 1, 1e9, HELP("Steps between lines on the console.")),
     BOOLEAN(log.metrics, true, HELP("Whether to write metrics.jsonl in the run's folder.")),
+    BOOLEAN(log.tensorboard, false,
+            HELP("Whether to write event files for TensorBoard in the run's folder.")),
 };
 const int config_option_count = sizeof config_options / sizeof *config_options;
 _Static_assert(sizeof config_options / sizeof *config_options <= CONFIG_OPTION_LIMIT,

@@ -22,6 +22,7 @@
 #include "model/run/run_ranks.h"
 #include "model/run/run_sample.h"
 #include "model/run/run_setup.h"
+#include "model/run/tensorboard.h"
 #include "model/trainer.h"
 
 struct run {
@@ -35,6 +36,7 @@ struct run {
     struct trainer trainer;
     struct report report;
     struct metrics metrics;
+    struct tensorboard board;
     char directory[FILE_PATH_MAX];     /* run_dir/name */
     double began;                      /* progress_clock() at the start of the program */
     double step_began;                 /* progress_clock() when the oldest unfinished step began */
@@ -143,6 +145,7 @@ static int run_open(struct run *run, const struct config *config, const struct r
 static void run_close(struct run *run) {
     struct error ignored;
     metrics_close(&run->metrics, &ignored);
+    tensorboard_close(&run->board, &ignored);
     if (run->trainer.config) trainer_close(&run->trainer);
     source_close(&run->train);
     source_close(&run->val);
@@ -194,8 +197,10 @@ static int open_files(struct run *run, struct error *error) {
     if (run_directory_write_config(run->directory, config, error)) return -1;
     choices_path(choices, run->directory);
     if (config->autotune && backend_write_choices(&run->be, choices, error)) return -1;
-    if (!config->log.metrics) return 0;
-    return metrics_open(&run->metrics, run->directory, run->trainer.state.step, error);
+    int64_t step = run->trainer.state.step;
+    if (config->log.tensorboard && tensorboard_open(&run->board, run->directory, step, error))
+        return -1;
+    return config->log.metrics ? metrics_open(&run->metrics, run->directory, step, error) : 0;
 }
 
 /* Begins anew, from other weights, or from a checkpoint. Returns an exit status. */
@@ -230,7 +235,9 @@ static int validate(struct run *run, struct error *error) {
     int status = trainer_evaluate(&run->trainer, &loss, &run->val.loader, batches, error);
     if (status) return status == RESULT_STOPPED ? 0 : -1;
     report_validation(&run->report, step, loss);
-    return metrics_validation(&run->metrics, step, loss, error);
+    if (metrics_validation(&run->metrics, step, loss, error)) return -1;
+    return tensorboard_write(&run->board, step, &(struct scalar){"validation/loss", loss}, 1,
+                             error);
 }
 
 static int sample_now(struct run *run, struct error *error) {
@@ -258,6 +265,23 @@ static int sample_now(struct run *run, struct error *error) {
     return 0;
 }
 
+static int log_step(struct run *run, const struct step_report *report, double seconds,
+                    double tokens_per_s, struct error *error) {
+    size_t memory = backend_peak_bytes(&run->be);
+    const struct scalar scalars[] = {
+        {"train/loss", report->loss},
+        {"train/lr", report->lr},
+        {"train/grad_norm", report->gradient_norm},
+        {"train/loss_scale", report->loss_scale},
+        {"speed/step_ms", 1e3 * seconds},
+        {"speed/tokens_per_s", tokens_per_s},
+        {"memory/peak_mib", (double)memory / 0x1p20},
+    };
+    if (metrics_step(&run->metrics, report, 1e3 * seconds, tokens_per_s, memory, error)) return -1;
+    return tensorboard_write(&run->board, report->step, scalars, sizeof scalars / sizeof *scalars,
+                             error);
+}
+
 /* The oldest unfinished step, from the end of the one before. */
 static int end_step(struct run *run, struct error *error) {
     struct step_report report;
@@ -275,8 +299,7 @@ static int end_step(struct run *run, struct error *error) {
                 "being lost; consider bf16 or a lower optimizer.lr\n",
                 report.step);
     }
-    return metrics_step(&run->metrics, &report, 1e3 * seconds, tokens / seconds,
-                        backend_peak_bytes(&run->be), error);
+    return log_step(run, &report, seconds, tokens / seconds, error);
 }
 
 /* Ends all steps: what comes next needs the state as it is, or takes time of its own. */
