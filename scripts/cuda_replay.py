@@ -10,6 +10,7 @@ how many bytes they have in flight, and how many they move beside the least poss
 """
 import collections
 import json
+import random
 import sys
 
 import cubin
@@ -56,9 +57,10 @@ MACHINES = {80: Machine("A100 SXM 80 GB", 108, 1.41, 2039, 8, 0),
             90: Machine("H100 SXM", 132, 1.70, 3350, 6, 32)}
 LATENCY = 800      # cycles of a load from memory that is busy
 SCHEDULERS = 4
-STARTS = (300, 500, 700, 900, 1100)  # cycles from one warp's start to the next one's; the median
+STARTS = (300, 500, 700, 900, 1100, 1300)  # cycles from one warp's start to the next one's
 QUEUE = 32          # cycles of work that the queues to memory and to HGMMA take in advance
 GROUP_LATENCY = 30  # cycles from the last product of a group to its end
+JITTER = 64         # cycles that a barrier in shared memory may take longer, at random
 
 # ---- operations: name, pipe, cycles of the pipe for a warp, cycles until the result is there
 
@@ -96,7 +98,8 @@ operations("control", 0, 0, {0x118: "NOP", 0x11A: "DEPBAR", 0x11B: "ENDCOLLECTIV
                              0x146: "YIELD", 0x147: "BRA", 0x148: "WARPSYNC", 0x149: "BRX",
                              0x14D: "EXIT", 0x150: "RET", 0x1AF: "LDGDEPBAR", 0x192: "MEMBAR",
                              0x1C5: "WARPGROUP"})
-HMMA, HGMMA, WARPGROUP, LDG, STG, BAR, LDGSTS = 0x3C, 0x1F0, 0x1C5, 0x181, 0x186, 0x11D, 0x1AE
+HMMA, HGMMA, WARPGROUP, SYNCS = 0x3C, 0x1F0, 0x1C5, 0x1A7
+LDG, STG, BAR, LDGSTS = 0x181, 0x186, 0x11D, 0x1AE
 PRODUCTS = (HMMA, HGMMA)
 MOVES = (LDG, STG, LDGSTS, BAR) + PRODUCTS
 FLOP = {HMMA: 2 * 16 * 8 * 16, HGMMA: 2 * 16 * 64 * 16}  # of a warp: m16n8k16, m64n64k16
@@ -227,6 +230,7 @@ def replay_from(start, body, warps, machine, rounds):
     """Cycles of a scheduler for a round of one warp, where all are at it, and those that each pipe
     is busy; the warp that issued last goes first."""
     all_warps = [Warp(i * start) for i in range(warps)]
+    chance = random.Random(start)
     free, busy, ends = collections.Counter(), collections.Counter(), []
     now, last = 0, all_warps[0]
     while len(ends) < rounds * warps:
@@ -235,6 +239,8 @@ def replay_from(start, body, warps, machine, rounds):
                 continue
             if not issue(warp, body[warp.place], now, free, busy, machine):
                 continue
+            if body[warp.place].operation == SYNCS:
+                warp.ready += chance.randrange(JITTER)
             last = warp
             warp.place += 1
             if warp.place == len(body):
@@ -248,9 +254,9 @@ def replay_from(start, body, warps, machine, rounds):
 
 
 def replay(body, warps, machine, rounds=24):
-    """The median over several starts: warps fall into step in one way or another."""
+    """The mean over several starts: warps fall into step in one way or another."""
     results = [replay_from(start, body, warps, machine, rounds) for start in STARTS]
-    return sorted(results, key=lambda result: result[0])[len(results) // 2]
+    return sum(cycles for cycles, _ in results) / len(results), results[0][1]
 
 
 # ---- figures

@@ -5,8 +5,8 @@
  *     key_gradients_kernel     holds 128 keys:    S' = K Q', dP' = V dO', dV += P' dO, dK += dS' Q
  *
  * Each of two groups of warps has 64 of the held rows. P and dS leave the accumulators of wgmma as
- * A of the next product, in registers. A group multiplies the scores of the next tile right behind
- * the sums of this one, and exponentiates while the other group multiplies. */
+ * A of the next product, in registers. A group starts the scores of the next tile, then the sums of
+ * this one, and exponentiates while these and those of the other group are multiplied. */
 #include "kernels/cuda/attention_wgmma.h"
 #include "kernels/cuda/partials.h"
 
@@ -91,6 +91,9 @@ static __device__ __forceinline__ void hold(const struct places &places, const C
         ring_init(places.ring, WARPS);
         phase_init(places.held_full, 1);
         phase_init_done();
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
         phase_arrive_expecting(places.held_full, GROUPS * head_tile<D>::SLOT);
         for (int i = 0; i < GROUPS; i++) { /* thread 0's own are the first */
             unsigned char *to = places.own + i * head_tile<D>::SLOT;
@@ -100,7 +103,7 @@ static __device__ __forceinline__ void hold(const struct places &places, const C
                           places.held_full);
         }
     }
-    __syncthreads();
+    __syncwarp();
 }
 
 /* Starts the products of what is held and step `step`: s, and ds of the second halves. */
@@ -144,8 +147,8 @@ find_values(float x[2], float delta[2], struct query_values *shared, struct quer
     }
 }
 
-/* s becomes P, ds, which is dP, becomes dS. Waits for s until `sums` groups of products that were
- * started behind ds are under way with it. */
+/* s becomes P, ds, which is dP, becomes dS. SUMS: groups of products that were started behind ds,
+ * which go on. */
 template <int SUMS>
 static __device__ __forceinline__ void query_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS],
                                                     bool diagonal, const float x[2],
@@ -253,8 +256,8 @@ static __device__ __forceinline__ void fetch_queries(const struct places &places
     __syncwarp();
 }
 
-/* s becomes P', ds, which is dP', becomes dS'; a thread's columns are queries. Waits until SUMS + 1
- * groups of products that were started behind s are under way, and then until `THEN` are. */
+/* s becomes P', ds, which is dP', becomes dS'; a thread's columns are queries. SUMS: groups of
+ * products that were started behind ds; THEN: how many of them go on while ds is read. */
 template <int SUMS, int THEN>
 static __device__ __forceinline__ void key_scores(float s[GROUP_SUMS], float ds[GROUP_SUMS],
                                                   bool diagonal, const struct query_values *values,

@@ -150,12 +150,15 @@ static __global__ void __launch_bounds__(layout<D>::THREADS, 1)
         ring_init(ring, places::THREADS / WARP);
         phase_init(queries_full, 1);
         phase_init_done();
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
         phase_arrive_expecting(queries_full, places::GROUPS * head_tile<D>::BYTES);
         for (int i = 0; i < places::GROUPS; i++)
             fetch_rows<D>(queries + i * head_tile<D>::BYTES, &map, head, begin + i * GROUP_ROWS,
                           batch, queries_full);
     }
-    __syncthreads();
+    __syncwarp();
     for (int step = 0; step < AHEAD; step++) fetch_keys<D>(ring, source, step);
     int seen = first < f.sequence ? first / GROUP_ROWS + 1 : 0;
     if (seen > 0) {
