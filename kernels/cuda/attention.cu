@@ -65,9 +65,11 @@ size_t cuda_attention_backward_scratch(struct backend *be,
     struct attention_shape shape = attention_shape(args->qkv, args->heads, args->kv_heads);
     struct column_sums_args sums = {args->column_sums, args->dqkv};
     if (refused(be, &shape)) return 0;
-    if (backward_on_tensor_cores(be, args, &shape))
-        return larger(attention_mma_backward_bytes(args, &shape),
-                      attention_wgmma_backward_bytes(args, &shape));
+    if (backward_on_tensor_cores(be, args, &shape)) {
+        size_t bytes = attention_mma_backward_bytes(args, &shape);
+        if (!attention_wgmma_supports(cuda_state(be), args->qkv->dtype, shape.width)) return bytes;
+        return larger(bytes, attention_wgmma_backward_bytes(args, &shape));
+    }
     return larger(attention_simt_backward_bytes(&shape),
                   args->column_sums ? cuda_column_sums_scratch(be, &sums) : 0);
 }
