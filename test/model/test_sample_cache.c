@@ -27,11 +27,12 @@ static float *decoded_logits(struct gpt *gpt, const int32_t *tokens, int64_t fir
     return rig_floats(be, &logits);
 }
 
-/* Sums in another order: 2^-24 in fp32, but a 16-bit value on its way may round to the neighbour,
- * 2^-8 or 2^-11 of it, in each of a few places; relative to the largest logit. In fp8, 2^-4 of it.
- */
+/* Sums in another order, relative to the largest logit: in fp32 1.1e-5 at most over all families
+ * and levels of instructions ("mixed too"; the others stay below 2e-6). A 16-bit value on its way
+ * may round to the neighbour, 2^-8 or 2^-11 of it, in each of a few places; one of fp8 to 2^-4 of
+ * it. */
 static double cache_tolerance(enum config_precision precision) {
-    if (precision == CONFIG_PRECISION_FP32) return 1e-5;
+    if (precision == CONFIG_PRECISION_FP32) return 3e-5;
     if (precision == CONFIG_PRECISION_FP8) return 4.0 / 16;
     return precision == CONFIG_PRECISION_BF16 ? 4.0 / 256 : 4.0 / 2048;
 }
