@@ -72,6 +72,9 @@ struct device_functions {
     void (*load)(struct backend *be, int slot, const struct transfer *transfers, int count);
     void (*store)(struct backend *be, int slot, const struct transfer *transfers, int count);
     void (*stored)(struct backend *be);
+    void (*snapshot)(struct backend *be, const struct transfer *transfers, int count);
+    void (*snapshot_guard)(struct backend *be);
+    bool (*snapshot_there)(struct backend *be, bool wait);
     void (*graph)(struct backend *be, int which, void (*work)(void *), void *argument);
     size_t (*peak_bytes)(struct backend *be);
     int (*write_choices)(struct backend *be, const char *path, struct error *error);
@@ -166,6 +169,23 @@ static inline void backend_store(struct backend *be, int slot, const struct tran
 
 static inline void backend_stored(struct backend *be) {
     be->functions->stored(be);
+}
+
+/* Copies memory of the device to the host as operations called before have left it, in pieces,
+ * beside those called later. Of these, the ones that change it come after a snapshot_guard: they
+ * wait on the device until it is copied. snapshot_there tells whether the host may look, or waits
+ * until it may. One at a time. */
+static inline void backend_snapshot(struct backend *be, const struct transfer *transfers,
+                                    int count) {
+    be->functions->snapshot(be, transfers, count);
+}
+
+static inline void backend_snapshot_guard(struct backend *be) {
+    be->functions->snapshot_guard(be);
+}
+
+static inline bool backend_snapshot_there(struct backend *be, bool wait) {
+    return be->functions->snapshot_there(be, wait);
 }
 
 /* Does work(argument): operations, and no traffic. Where the device can start them as one, they are

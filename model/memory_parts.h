@@ -9,7 +9,9 @@
  *   batches, workspace  of a trainer; those of other uses are not planned
  *   exchange   of gradients and sums on their way to other ranks
  *   library    of the library of products itself; an estimate
- *   host       of the host, for what is offloaded; no part of the total */
+ *   host       of the host, for what is offloaded; no part of the total
+ *   snapshot   of the host, for the copy that checkpoints are written from (model/snapshot.h); no
+ *              part of the total, since a run without memory for it does without */
 #define MEMORY_PARTS(X)                        \
     X(MASTER, master, "fp32 weights")          \
     X(LOWER, lower, "16-bit copy")             \
@@ -21,7 +23,8 @@
     X(EXCHANGE, exchange, "exchange")          \
     X(LIBRARY, library, "library")             \
     X(TOTAL, total, "total")                   \
-    X(HOST, host, "and of the host")
+    X(HOST, host, "and of the host")           \
+    X(SNAPSHOT, snapshot, "and to save")
 
 /* Bytes. */
 struct memory_plan {

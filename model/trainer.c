@@ -10,6 +10,7 @@
 #include "model/forward.h"
 #include "model/sample.h"
 #include "model/schedule.h"
+#include "model/snapshot.h"
 
 enum {
     SKIPS_AT_FLOOR_MAX = 8,  /* infinite gradients in a row at the smallest loss scale */
@@ -72,6 +73,7 @@ static void plan(struct trainer *trainer) {
     memory->batches = batches_bytes(be, trainer->gpt.capacity.rows);
     memory->library = be->device.library_bytes;
     memory->total += memory->workspace + memory->batches + memory->library;
+    if (snapshot_wanted(config)) memory->snapshot = snapshot_bytes(trainer);
 }
 
 static int allocate_traffic(struct trainer *trainer, struct error *error) {
@@ -166,6 +168,7 @@ int trainer_begin_step(struct trainer *trainer, const struct loader *loader, str
               &(struct micro){trainer, weight, micro == 0, micro + 1 == micros});
     }
     double lr = schedule_lr(config, trainer->state.step);
+    backend_snapshot_guard(be);
     start(trainer, GRAPH_UPDATE, end_step, trainer);
     trainer->state.step++;
     trainer->state.tokens += batches_step_tokens(trainer->config);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "data/base/host_memory.h"
 #include "kernels/arena.h"
 #include <sys/mman.h>
 
@@ -24,27 +25,9 @@ static void *cpu_allocate(struct backend *be, size_t bytes) {
     return memory;
 }
 
-/* The number behind `label` in a small text file of the system, or SIZE_MAX. */
-static size_t system_number(const char *path, const char *label) {
-    char line[256];
-    unsigned long long value;
-    size_t found = SIZE_MAX, length = strlen(label);
-    FILE *file = fopen(path, "r");
-    while (file && found == SIZE_MAX && fgets(line, sizeof line, file))
-        if (strncmp(line, label, length) == 0 && sscanf(line + length, "%llu", &value) == 1)
-            found = (size_t)value;
-    if (file) fclose(file);
-    return found;
-}
-
-/* Linux promises more memory than there is and kills who uses it, so ask first: what the system
- * could free, or less where a container is limited. */
 static size_t cpu_available(struct backend *be) {
     (void)be;
-    size_t kib = system_number("/proc/meminfo", "MemAvailable:");
-    size_t system = kib == SIZE_MAX ? SIZE_MAX : kib * 1024;
-    size_t container = system_number("/sys/fs/cgroup/memory.max", "");
-    return container < system ? container : system;
+    return host_memory_available();
 }
 
 static void cpu_release(struct backend *be, void *memory) {
@@ -94,6 +77,21 @@ static void cpu_stored(struct backend *be) {
     (void)be;
 }
 
+static void cpu_snapshot(struct backend *be, const struct transfer *transfers, int count) {
+    (void)be;
+    for (int i = 0; i < count; i++)
+        host_memory_copy(transfers[i].host, transfers[i].device, transfers[i].bytes);
+}
+
+static void cpu_snapshot_guard(struct backend *be) {
+    (void)be;
+}
+
+static bool cpu_snapshot_there(struct backend *be, bool wait) {
+    (void)be, (void)wait;
+    return true;
+}
+
 static size_t cpu_peak_bytes(struct backend *be) {
     struct rusage usage;
     (void)be;
@@ -129,6 +127,9 @@ static const struct device_functions cpu_functions = {
     .load = cpu_load,
     .store = cpu_store,
     .stored = cpu_stored,
+    .snapshot = cpu_snapshot,
+    .snapshot_guard = cpu_snapshot_guard,
+    .snapshot_there = cpu_snapshot_there,
     .graph = cpu_graph,
     .peak_bytes = cpu_peak_bytes,
     .write_choices = cpu_write_choices,

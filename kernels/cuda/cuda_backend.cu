@@ -175,6 +175,48 @@ static void cuda_stored(struct backend *be) {
     cuda_failed(be, cudaStreamSynchronize(cuda_state(be)->store), "storing state on the host");
 }
 
+/* ---- the state, copied while training goes on: in pieces, so that what a step fetches meanwhile
+ * waits for a piece at most */
+
+static void cuda_snapshot(struct backend *be, const struct transfer *transfers, int count) {
+    const size_t PIECE = (size_t)16 << 20;
+    struct cuda_state *cuda = cuda_state(be);
+    const char *what = "copying the state for a checkpoint";
+    cuda_failed(be, cudaEventRecord(cuda->snapshot_begun, cuda->compute), what);
+    cuda_failed(be, cudaStreamWaitEvent(cuda->snapshot, cuda->snapshot_begun, 0), what);
+    for (int i = 0; i < count; i++) {
+        char *to = (char *)transfers[i].host;
+        const char *from = (const char *)transfers[i].device;
+        for (size_t at = 0; at < transfers[i].bytes; at += PIECE) {
+            size_t left = transfers[i].bytes - at;
+            cuda_failed(be,
+                        cudaMemcpyAsync(to + at, from + at, left < PIECE ? left : PIECE,
+                                        cudaMemcpyDeviceToHost, cuda->snapshot),
+                        what);
+        }
+    }
+    cuda_failed(be, cudaEventRecord(cuda->snapshot_taken, cuda->snapshot), what);
+}
+
+/* Costs nothing where there was none, or it is long taken. */
+static void cuda_snapshot_guard(struct backend *be) {
+    struct cuda_state *cuda = cuda_state(be);
+    cuda_failed(be, cudaStreamWaitEvent(cuda->compute, cuda->snapshot_taken, 0),
+                "waiting for a copy of the state");
+}
+
+static bool cuda_snapshot_there(struct backend *be, bool wait) {
+    struct cuda_state *cuda = cuda_state(be);
+    cudaError_t status =
+        wait ? cudaEventSynchronize(cuda->snapshot_taken) : cudaEventQuery(cuda->snapshot_taken);
+    if (status == cudaErrorNotReady) {
+        cudaGetLastError(); /* no error, but remembered as one */
+        return false;
+    }
+    cuda_failed(be, status, "copying the state for a checkpoint");
+    return true;
+}
+
 /* ---- opening and closing */
 
 /* Scratch for a chunk of logits is a 64th of the memory. With every chunk the gradient of the head
@@ -199,6 +241,9 @@ static void cuda_close(struct backend *be) {
         if (cuda->changed[slot]) cudaEventDestroy(cuda->changed[slot]);
         if (cuda->stored[slot]) cudaEventDestroy(cuda->stored[slot]);
     }
+    if (cuda->snapshot_begun) cudaEventDestroy(cuda->snapshot_begun);
+    if (cuda->snapshot_taken) cudaEventDestroy(cuda->snapshot_taken);
+    if (cuda->snapshot) cudaStreamDestroy(cuda->snapshot);
     if (cuda->load) cudaStreamDestroy(cuda->load);
     if (cuda->store) cudaStreamDestroy(cuda->store);
     if (cuda->copy) cudaStreamDestroy(cuda->copy);
@@ -214,6 +259,9 @@ static void open_streams(struct backend *be) {
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->copy, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->load, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->store, cudaStreamNonBlocking), what);
+    cuda_failed(be, cudaStreamCreateWithFlags(&cuda->snapshot, cudaStreamNonBlocking), what);
+    cuda_failed(be, cudaEventCreateWithFlags(&cuda->snapshot_begun, flags), what);
+    cuda_failed(be, cudaEventCreateWithFlags(&cuda->snapshot_taken, flags), what);
     for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
         cudaEvent_t *events[] = {&cuda->begun[slot],  &cuda->sent[slot],    &cuda->fetched[slot],
                                  &cuda->loaded[slot], &cuda->changed[slot], &cuda->stored[slot]};
@@ -280,6 +328,9 @@ static const struct device_functions cuda_functions = {
     .load = cuda_load,
     .store = cuda_store,
     .stored = cuda_stored,
+    .snapshot = cuda_snapshot,
+    .snapshot_guard = cuda_snapshot_guard,
+    .snapshot_there = cuda_snapshot_there,
     .graph = cuda_graph_run,
     .peak_bytes = cuda_peak_bytes,
     .write_choices = cuda_write_choices,

@@ -59,6 +59,7 @@ enum config_recipe { CONFIG_RECIPE_TENSOR, CONFIG_RECIPE_DELAYED, CONFIG_RECIPE_
 enum config_format { CONFIG_FORMAT_HYBRID, CONFIG_FORMAT_E4M3 };
 enum config_recompute { CONFIG_RECOMPUTE_NONE, CONFIG_RECOMPUTE_GELU, CONFIG_RECOMPUTE_LAYER };
 enum config_shard { CONFIG_SHARD_OPTIMIZER, CONFIG_SHARD_NONE };
+enum config_on_error { CONFIG_ON_ERROR_STOP, CONFIG_ON_ERROR_CONTINUE };
 enum config_resume { CONFIG_RESUME_NEVER, CONFIG_RESUME_AUTO };
 
 /* Who gave a key its value; a larger one wins. */
@@ -150,6 +151,8 @@ struct config {
     struct {
         int64_t every, keep; /* every 0: only at the end */
         double shard_gb;     /* of data in a file of tensors, in 1e9 bytes */
+        bool background;     /* written while training goes on, where there is memory */
+        enum config_on_error on_error;
         enum config_resume resume;
     } checkpoint;
     struct {

@@ -35,6 +35,7 @@ static const char *const recipe_words[] = {"tensor", "delayed", "row", NULL};
 static const char *const format_words[] = {"hybrid", "e4m3", NULL};
 static const char *const recompute_words[] = {"none", "gelu", "layer", NULL};
 static const char *const shard_words[] = {"optimizer", "none", NULL};
+static const char *const on_error_words[] = {"stop", "continue", NULL};
 static const char *const resume_words[] = {"never", "auto", NULL};
 
 /* The key is spelled once: it is the path of the field as well, and a row whose field has another
@@ -294,6 +295,14 @@ const struct config_option config_options[] = {
         checkpoint.shard_gb, 5, 1e-6, 1e6,
         HELP("GB (1e9 bytes) of tensors in a file at most; larger models and moments are written "
              "in several, with an index.")),
+    BOOLEAN(checkpoint.background, true,
+            HELP("Whether training goes on while a checkpoint is written, from a copy of weights "
+                 "and moments in memory of the host. Where there is no memory for the copy, "
+                 "training waits.")),
+    ENUM(checkpoint.on_error, CONFIG_ON_ERROR_STOP, on_error_words,
+         HELP("What a checkpoint that cannot be written means. stop: the run ends with status 1. "
+              "continue: a warning, and training goes on to the next checkpoint; only the last "
+              "one has to succeed.")),
     ENUM(checkpoint.resume, CONFIG_RESUME_NEVER, resume_words,
          HELP("auto continues from the newest checkpoint in the run's folder if there is one.")),
 

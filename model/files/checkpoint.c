@@ -140,14 +140,19 @@ static int write_files(const struct trainer *trainer, const char *directory, str
     return ranks_agree(ranks, status, error);
 }
 
-/* Rank 0 makes directories and names; all write in them. */
 int checkpoint_save(struct trainer *trainer, const char *run_directory, char *path,
                     struct error *error) {
+    exchange_masters(&trainer->optimizer.exchange);
+    return checkpoint_write(trainer, run_directory, path, error);
+}
+
+/* Rank 0 makes directories and names; all write in them. */
+int checkpoint_write(const struct trainer *trainer, const char *run_directory, char *path,
+                     struct error *error) {
     const struct ranks *ranks = trainer->be->collectives->ranks;
     struct error ignored;
     int64_t step = trainer->state.step, keep = trainer->config->checkpoint.keep;
     int status = 0, warned = 0;
-    exchange_masters(&trainer->optimizer.exchange);
     if (ranks->rank == 0) status = checkpoint_directory_begin(path, run_directory, step, error);
     if (ranks_agree(ranks, status, error)) return -1;
     ranks_broadcast(ranks, path, FILE_PATH_MAX);

@@ -34,6 +34,10 @@
 int checkpoint_save(struct trainer *trainer, const char *run_directory, char *path,
                     struct error *error);
 
+/* The same of a trainer whose weights are known to be whole, such as a snapshot's. */
+int checkpoint_write(const struct trainer *trainer, const char *run_directory, char *path,
+                     struct error *error);
+
 /* Turns what a person names into a checkpoint's path (FILE_PATH_MAX bytes): a run directory means
  * its newest complete checkpoint; anything else is taken as it is. Where a trainer.json stands
  * there, those parts of it are verified, which reads them whole: what loads it needs not. */

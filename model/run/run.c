@@ -22,6 +22,7 @@
 #include "model/run/run_ranks.h"
 #include "model/run/run_sample.h"
 #include "model/run/run_setup.h"
+#include "model/run/saving.h"
 #include "model/run/tensorboard.h"
 #include "model/trainer.h"
 
@@ -37,6 +38,7 @@ struct run {
     struct report report;
     struct metrics metrics;
     struct tensorboard board;
+    struct saving saving;
     char directory[FILE_PATH_MAX];     /* run_dir/name */
     double began;                      /* progress_clock() at the start of the program */
     double step_began;                 /* progress_clock() when the oldest unfinished step began */
@@ -146,6 +148,7 @@ static void run_close(struct run *run) {
     struct error ignored;
     metrics_close(&run->metrics, &ignored);
     tensorboard_close(&run->board, &ignored);
+    saving_close(&run->saving);
     if (run->trainer.config) trainer_close(&run->trainer);
     source_close(&run->train);
     source_close(&run->val);
@@ -216,17 +219,6 @@ static int start(struct run *run, const struct command_line *line, struct error 
     status = first ? open_files(run, error) : 0;
     if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
     return run_ranks_see(run->ranks, run->directory, error) ? EXIT_FAILED : EXIT_DONE;
-}
-
-static int save(struct run *run, struct error *error) {
-    char path[FILE_PATH_MAX];
-    int status = checkpoint_save(&run->trainer, run->directory, path, error);
-    if (status < 0) return -1;
-    report_pause(&run->report);
-    if (status == RESULT_WARNED) fprintf(stderr, "warning: %s\n", error->text);
-    printf("saved %s\n", path);
-    fflush(stdout);
-    return 0;
 }
 
 static int validate(struct run *run, struct error *error) {
@@ -347,18 +339,18 @@ static bool due(int64_t step, int64_t every, int64_t steps) {
 }
 
 /* A step that could not begin has left everything as the step before did. */
-static int step_or_save(struct run *run, int64_t saved, struct error *error) {
+static int step_or_save(struct run *run, struct error *error) {
     struct error ignored;
     int64_t step = run->trainer.state.step;
     if (step_once(run, error) == 0) return 0;
     if (run->ranks->size > 1) return -1; /* the others are in the middle of it */
     bool intact = run->trainer.state.step == step && settle(run, &ignored) == 0;
-    if (intact && step > saved) save(run, &ignored);
+    if (intact) saving_finish(&run->saving, &ignored);
     return -1;
 }
 
 /* What is due after a step, in this order: validation, sample, checkpoint. */
-static int after_step(struct run *run, int64_t *saved, bool *paused, struct error *error) {
+static int after_step(struct run *run, bool *paused, struct error *error) {
     const struct config *config = &run->config;
     int64_t step = run->trainer.state.step, steps = config->train.steps;
     bool can_sample = run->tokenizer.vocab_size > 0;
@@ -366,18 +358,16 @@ static int after_step(struct run *run, int64_t *saved, bool *paused, struct erro
     bool samples = can_sample && due(step, config->sample.every, steps);
     bool saves = config->checkpoint.every > 0 && step % config->checkpoint.every == 0;
     *paused = validates || samples || saves;
+    if (saving_go_on(&run->saving, error)) return -1;
     if (*paused && settle(run, error)) return -1;
     if (validates && !stopped(run) && validate(run, error)) return -1;
     if (samples && !stopped(run) && sample_now(run, error)) return -1;
-    if (!saves) return 0;
-    *saved = step;
-    return save(run, error);
+    return saves ? saving_save(&run->saving, error) : 0;
 }
 
 static int train(struct run *run, struct error *error) {
     const struct config *config = &run->config;
     int64_t *step = &run->trainer.state.step, steps = config->train.steps;
-    int64_t saved = *step;
     /* A run stopped by a signal leaves out the validation that was due. */
     bool missed = *step > 0 && run->val.open && due(*step, config->eval.every, steps) &&
                   run->metrics.last_validation != *step;
@@ -387,11 +377,11 @@ static int train(struct run *run, struct error *error) {
     run->trainer.optimizer.exchange.ask = end_wanted;
     run->trainer.optimizer.exchange.context = run;
     while (*step < steps && !stopped(run) && !late) {
-        if (step_or_save(run, saved, error) || after_step(run, &saved, &paused, error)) return -1;
+        if (step_or_save(run, error) || after_step(run, &paused, error)) return -1;
         late = agree(run, paused);
     }
     if (settle(run, error)) return -1;
-    return *step > saved ? save(run, error) : 0;
+    return saving_finish(&run->saving, error);
 }
 
 static void print_banner(struct run *run) {
@@ -423,6 +413,7 @@ int run_train(const struct config *config, const struct command_line *line,
             printf("all %" PRId64 " steps are done already; raise train.steps to go on\n",
                    config->train.steps);
         run.trainer.stop = run.stop = signals_catch();
+        saving_open(&run.saving, &run.trainer, &run.report, run.directory);
         if (train(&run, error)) status = EXIT_FAILED;
         report_pause(&run.report);
         if (status == EXIT_DONE) report_waited(&run.report, &run.trainer);

@@ -494,7 +494,11 @@ cudaError_t cudaEventSynchronize(cudaEvent_t mark) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t mark) {
-    return cudaEventSynchronize(mark);
+    const event *e = (const event *)mark;
+    bool waits = e && e->on && exists(e->on) &&
+                 std::any_of(e->on->tasks.begin(), e->on->tasks.end(),
+                             [e](const task &t) { return !t.done && t.number < e->number; });
+    return waits ? cudaErrorNotReady : cudaEventSynchronize(mark);
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t from, cudaEvent_t to) {

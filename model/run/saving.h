@@ -1,0 +1,37 @@
+/* When the checkpoints of a run are written: in the background where that is wanted and there is
+ * memory for it, else at once. What became of them is said on standard output and error. */
+#pragma once
+
+#include <stdint.h>
+
+#include "data/base/error.h"
+#include "model/files/checkpoint_background.h"
+#include "model/run/report.h"
+#include "model/trainer.h"
+
+struct saving {
+    struct trainer *trainer;
+    struct report *report;
+    const char *directory; /* of the run */
+    struct background_save background;
+    int64_t saved; /* the step of the newest checkpoint that is complete, or where training began */
+    int64_t begun; /* the step of the one under way in the background, or -1 */
+};
+
+/* After the weights were loaded. directory and the rest stay the caller's. */
+void saving_open(struct saving *saving, struct trainer *trainer, struct report *report,
+                 const char *directory);
+/* Waits for the checkpoint under way. */
+void saving_close(struct saving *saving);
+
+/* Saves the settled trainer, once the checkpoint before is written; after the last step it leaves
+ * that to saving_finish. Fails, with checkpoint.on_error "stop", when this or the one before cannot
+ * be. */
+int saving_save(struct saving *saving, struct error *error);
+
+/* After each step: says what has become of the checkpoint under way. Fails as saving_save. */
+int saving_go_on(struct saving *saving, struct error *error);
+
+/* At the end, of a settled trainer: waits for the checkpoint under way, and saves what is newer
+ * than it. Fails if that cannot be. */
+int saving_finish(struct saving *saving, struct error *error);
