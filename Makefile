@@ -151,7 +151,7 @@ TEST_SOURCES    := $(wildcard test/kernels/*.c) \
 # Those that run on whatever device there is: every operation, and whole trainings.
 # Sanitizers are too slow for many steps of training.
 DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/test_gpt_golden.c $(TEST_RUNNER) \
-  test/model/test_sample_cache.c \
+  test/model/test_sample_cache.c test/model/test_snapshot.c \
   $(if $(filter emulated-thread,$(BUILD)),, \
        test/model/test_device_training.c test/model/test_launches.c) \
   $(if $(filter emulated-address emulated-thread,$(BUILD)),,\
@@ -191,7 +191,7 @@ USE_PROGRAMS := TRAIN=./$(word 1,$(PROGRAMS)) PREPARE=./$(word 2,$(PROGRAMS)) \
                 COMPARE=./$(word 3,$(PROGRAMS))
 
 .PHONY: all test test-split test-isa test-sanitize test-device test-races bench bench-adamw bench-passes bench-products bench-ranks \
-        bench-busy bench-start \
+        bench-busy bench-start bench-checkpoint \
         cuda-report cuda-coverage check-mutants check generate fuzz install uninstall dist \
         clean help force
 .SUFFIXES:
@@ -365,6 +365,9 @@ bench-ranks: $(OUT)/bench_ranks $(if $(MODULE),$(OUT)/train_mpi.so) $(PROGRAMS) 
 bench-start: $(PROGRAMS)
 	TRAIN=./train scripts/bench_start.sh
 
+bench-checkpoint: $(PROGRAMS)
+	TRAIN=./train scripts/bench_checkpoint.sh
+
 bench-busy: $(PROGRAMS)
 	$(USE_PROGRAMS) scripts/bench_busy.sh
 
@@ -477,6 +480,7 @@ help:
 	@echo "make bench-ranks    two processes beside one; bytes between them beside memcpy"
 	@echo "make bench-busy     ms per step alone, and beside an endless loop"
 	@echo "make bench-start    seconds to the first step, resumed, and to a sample's first token"
+	@echo "make bench-checkpoint  how long saving stops training, and MB/s beside those of dd"
 	@echo "make build/fast/bench_tokenizer  MB/s of the tokenizer: bench_tokenizer DIR FILE ..."
 	@echo "make cuda-report    registers, spills, tensor-core instructions of each CUDA kernel, and"
 	@echo "                    estimates of what kernels and steps reach"

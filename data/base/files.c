@@ -45,21 +45,6 @@ static int fail_system(struct error *error, int number, const char *doing, const
                 remedy_for(number));
 }
 
-/* offset -1 appends at the file's position. Returns 0 or an errno value. */
-static int write_fully(int fd, const uint8_t *bytes, size_t size, int64_t offset) {
-    while (size > 0) {
-        const ssize_t written =
-            offset < 0 ? write(fd, bytes, size) : pwrite(fd, bytes, size, (off_t)offset);
-        if (written < 0 && errno == EINTR) continue;
-        if (written < 0) return errno;
-        if (written == 0) return EIO;
-        bytes += written;
-        size -= (size_t)written;
-        if (offset >= 0) offset += written;
-    }
-    return 0;
-}
-
 static int sync_fully(int fd) {
     while (fsync(fd) != 0) {
         if (errno != EINTR) return errno;
@@ -84,11 +69,10 @@ static int parent_of(char parent[FILE_PATH_MAX], const char *path) {
 }
 
 static void writer_close(struct file_writer *writer) {
+    if (writer->open) write_behind_close(&writer->behind);
     if (writer->fd >= 0) close(writer->fd);
-    free(writer->buffer);
     writer->fd = -1;
-    writer->buffer = NULL;
-    writer->buffered = 0;
+    writer->open = false;
 }
 
 static int writer_fail(struct file_writer *writer, int number, const char *doing,
@@ -111,51 +95,39 @@ int file_writer_open(struct file_writer *writer, const char *path, struct error 
     memcpy(writer->temporary, path, length);
     memcpy(writer->temporary + length, ".tmp", sizeof(".tmp"));
 
-    writer->buffer = malloc(FILE_WRITER_BUFFER_BYTES);
-    if (!writer->buffer)
-        return fail(error, "out of memory: no room for the buffer that writes %.*s", PATH_SHOWN,
-                    path);
     const int flags = O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW;
     do writer->fd = open(writer->temporary, flags, 0644);
     while (writer->fd < 0 && errno == EINTR);
     if (writer->fd < 0) {
-        const int number = errno;
-        writer_close(writer);
-        return fail_system(error, number, "create", writer->temporary);
+        return fail_system(error, errno, "create", writer->temporary);
     }
+    if (write_behind_open(&writer->behind, writer->fd)) {
+        writer_close(writer);
+        unlink(writer->temporary);
+        return fail(error, "out of memory: no room for the buffer that writes %.*s", PATH_SHOWN,
+                    path);
+    }
+    writer->open = true;
     sha256_begin(&writer->hash);
     return 0;
 }
 
-static int writer_flush(struct file_writer *writer) {
-    const int number = write_fully(writer->fd, writer->buffer, writer->buffered, -1);
-    writer->buffered = 0;
-    return number;
-}
-
 int file_writer_put(struct file_writer *writer, const void *bytes, size_t size,
                     struct error *error) {
-    assert(writer->buffer && "the writer is not open");
+    assert(writer->open && "the writer is not open");
     if (size == 0) return 0;
     sha256_add(&writer->hash, bytes, size);
     writer->size += size;
-    int number = 0;
-    if (size > FILE_WRITER_BUFFER_BYTES - writer->buffered) number = writer_flush(writer);
-    if (number == 0 && size >= FILE_WRITER_BUFFER_BYTES) {
-        number = write_fully(writer->fd, bytes, size, -1);
-    } else if (number == 0) {
-        memcpy(writer->buffer + writer->buffered, bytes, size);
-        writer->buffered += size;
-    }
+    const int number = write_behind_put(&writer->behind, bytes, size);
     return number == 0 ? 0 : writer_fail(writer, number, "write", error);
 }
 
 int file_writer_patch(struct file_writer *writer, uint64_t offset, const void *bytes, size_t size,
                       struct error *error) {
-    assert(writer->buffer && "the writer is not open");
+    assert(writer->open && "the writer is not open");
     assert(offset <= writer->size && size <= writer->size - offset);
     writer->patched = true;
-    int number = writer_flush(writer);
+    int number = write_behind_flush(&writer->behind);
     if (number == 0) number = write_fully(writer->fd, bytes, size, (int64_t)offset);
     return number == 0 ? 0 : writer_fail(writer, number, "write", error);
 }
@@ -169,8 +141,8 @@ static int writer_digest(struct file_writer *writer, struct error *error) {
 }
 
 int file_writer_commit(struct file_writer *writer, struct error *error) {
-    assert(writer->buffer && "the writer is not open");
-    int number = writer_flush(writer);
+    assert(writer->open && "the writer is not open");
+    int number = write_behind_flush(&writer->behind);
     if (number == 0) number = sync_fully(writer->fd);
     if (number != 0) return writer_fail(writer, number, "write", error);
     if (writer_digest(writer, error) != 0) {
@@ -190,7 +162,7 @@ int file_writer_commit(struct file_writer *writer, struct error *error) {
 }
 
 void file_writer_abandon(struct file_writer *writer) {
-    if (!writer->buffer) return;
+    if (!writer->open) return;
     writer_close(writer);
     unlink(writer->temporary);
 }

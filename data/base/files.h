@@ -14,17 +14,18 @@
 
 #include "data/base/error.h"
 #include "data/base/sha256.h"
+#include "data/base/write_behind.h"
 
-enum { FILE_PATH_MAX = 4096, FILE_WRITER_BUFFER_BYTES = 1 << 20 };
+enum { FILE_PATH_MAX = 4096 };
 
 struct file_writer {
     int fd;
     bool patched;
     char path[FILE_PATH_MAX];
     char temporary[FILE_PATH_MAX];
-    uint8_t *buffer; /* bytes not handed to the system yet; NULL when the writer is not open */
-    size_t buffered;
-    uint64_t size; /* bytes put so far; stays valid after the commit */
+    bool open;
+    struct write_behind behind; /* bytes not handed to the system yet */
+    uint64_t size;              /* bytes put so far; stays valid after the commit */
     struct sha256 hash;
     char hex[SHA256_HEX_MAX]; /* SHA-256 of the file, valid after the commit */
 };

@@ -54,7 +54,7 @@ struct mask_writer {
 };
 
 static inline bool mask_writer_is_open(const struct mask_writer *writer) {
-    return writer->file.buffer != NULL;
+    return writer->file.open;
 }
 
 /* Begins with so many tokens that count. The directory must exist. */

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include "data/base/progress.h"
 #include "model/files/checkpoint.h"
 
 int background_open(struct background_save *save, const struct trainer *trainer,
@@ -20,8 +21,10 @@ void background_begin(struct background_save *save, struct trainer *trainer) {
 
 static void *write_snapshot(void *argument) {
     struct background_save *save = argument;
+    double began = progress_clock();
     save->status =
         checkpoint_write(&save->snapshot.state, save->run_directory, save->path, &save->error);
+    save->seconds = progress_clock() - began;
     atomic_store(&save->ended, true);
     return NULL;
 }

@@ -24,7 +24,8 @@ struct background_save {
     atomic_bool ended; /* the thread is at its end: what it leaves is below */
     char run_directory[FILE_PATH_MAX];
     char path[FILE_PATH_MAX];
-    int status; /* of checkpoint_write */
+    int status;     /* of checkpoint_write */
+    double seconds; /* that it took */
     struct error error;
 };
 

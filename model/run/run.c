@@ -417,6 +417,7 @@ int run_train(const struct config *config, const struct command_line *line,
         if (train(&run, error)) status = EXIT_FAILED;
         report_pause(&run.report);
         if (status == EXIT_DONE) report_waited(&run.report, &run.trainer);
+        if (status == EXIT_DONE) saving_report(stdout, &run.saving);
         if (status == EXIT_DONE && run.trainer.state.step < config->train.steps)
             status = stopped_early(&run);
     }

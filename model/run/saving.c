@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "data/base/progress.h"
+#include "kernels/ranks/collectives.h"
 #include "model/files/checkpoint.h"
 
 void saving_open(struct saving *saving, struct trainer *trainer, struct report *report,
@@ -14,7 +16,7 @@ void saving_open(struct saving *saving, struct trainer *trainer, struct report *
     saving->directory = directory;
     saving->saved = trainer->state.step;
     saving->begun = -1;
-    if (!snapshot_wanted(trainer->config)) return;
+    if (!snapshot_wanted(trainer->config) || trainer->be->collectives->ranks->size > 1) return;
     if (background_open(&saving->background, trainer, directory, &reason) == 0) return;
     fprintf(stderr, "note: training waits while checkpoints are written: %s\n", reason.text);
 }
@@ -44,6 +46,7 @@ static int go_on(struct saving *saving, bool wait, struct error *error) {
     if (status == RESULT_NONE) return 0;
     int64_t step = saving->begun;
     saving->begun = -1;
+    saving->writing += saving->background.seconds;
     return tell(saving, status, step, path, error);
 }
 
@@ -59,23 +62,42 @@ void saving_close(struct saving *saving) {
     background_close(&saving->background);
 }
 
-int saving_save(struct saving *saving, struct error *error) {
-    char path[FILE_PATH_MAX];
-    int64_t step = saving->trainer->state.step;
-    if (step >= saving->trainer->config->train.steps) return 0; /* saving_finish follows */
+static int begin(struct saving *saving, struct error *error) {
     if (go_on(saving, true, error)) return -1;
-    if (background_is_open(&saving->background)) {
-        background_begin(&saving->background, saving->trainer);
-        saving->begun = step;
-        return go_on(saving, false, error);
-    }
+    saving->begun = saving->trainer->state.step;
+    background_begin(&saving->background, saving->trainer);
+    return go_on(saving, false, error);
+}
+
+static int save_now(struct saving *saving, bool last, struct error *error) {
+    char path[FILE_PATH_MAX];
+    double began = progress_clock();
     int status = checkpoint_save(saving->trainer, saving->directory, path, error);
-    return tell(saving, status, step, path, error);
+    if (!last) saving->writing += progress_clock() - began;
+    if (last && status < 0) return -1;
+    return tell(saving, status, saving->trainer->state.step, path, error);
+}
+
+int saving_save(struct saving *saving, struct error *error) {
+    const struct trainer *trainer = saving->trainer;
+    if (trainer->state.step >= trainer->config->train.steps) return 0; /* saving_finish follows */
+    double began = progress_clock();
+    int status = background_is_open(&saving->background) ? begin(saving, error)
+                                                         : save_now(saving, false, error);
+    saving->stopped += progress_clock() - began;
+    saving->count++;
+    return status;
+}
+
+void saving_report(FILE *out, const struct saving *saving) {
+    if (saving->count == 0) return;
+    fprintf(out,
+            "%" PRId64 " checkpoint%s on the way: training stopped for %.3f s, writing took "
+            "%.3f s\n",
+            saving->count, saving->count > 1 ? "s" : "", saving->stopped, saving->writing);
 }
 
 int saving_finish(struct saving *saving, struct error *error) {
-    char path[FILE_PATH_MAX];
-    int64_t step = saving->trainer->state.step;
     if (go_on(saving, false, error)) return -1;
     if (saving->begun >= 0) {
         report_pause(saving->report);
@@ -83,7 +105,5 @@ int saving_finish(struct saving *saving, struct error *error) {
                 saving->begun);
         if (go_on(saving, true, error)) return -1;
     }
-    if (saving->saved >= step) return 0;
-    int status = checkpoint_save(saving->trainer, saving->directory, path, error);
-    return status < 0 ? -1 : tell(saving, status, step, path, error);
+    return saving->saved < saving->trainer->state.step ? save_now(saving, true, error) : 0;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <stdint.h>
+#include <stdio.h>
 
 #include "data/base/error.h"
 #include "model/files/checkpoint_background.h"
@@ -16,6 +17,8 @@ struct saving {
     struct background_save background;
     int64_t saved; /* the step of the newest checkpoint that is complete, or where training began */
     int64_t begun; /* the step of the one under way in the background, or -1 */
+    int64_t count; /* checkpoints before the last step */
+    double stopped, writing; /* seconds: that they stopped training for, that writing them took */
 };
 
 /* After the weights were loaded. directory and the rest stay the caller's. */
@@ -31,6 +34,9 @@ int saving_save(struct saving *saving, struct error *error);
 
 /* After each step: says what has become of the checkpoint under way. Fails as saving_save. */
 int saving_go_on(struct saving *saving, struct error *error);
+
+/* What saving before the end has cost, a line if there was any. */
+void saving_report(FILE *out, const struct saving *saving);
 
 /* At the end, of a settled trainer: waits for the checkpoint under way, and saves what is newer
  * than it. Fails if that cannot be. */

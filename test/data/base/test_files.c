@@ -73,9 +73,8 @@ Test(files, what_a_crash_left_is_emptied) {
 }
 
 Test(files, pieces_of_any_size_arrive_with_size_and_hash) {
-    static const size_t pieces[] = {
-        1, FILE_WRITER_BUFFER_BYTES - 1,     1,  FILE_WRITER_BUFFER_BYTES, 0,
-        7, 2 * FILE_WRITER_BUFFER_BYTES + 3, 100};
+    static const size_t pieces[] = {1, WRITE_BEHIND_BYTES - 1,     1,  WRITE_BEHIND_BYTES, 0,
+                                    7, 2 * WRITE_BEHIND_BYTES + 3, 100};
     size_t total = 0;
     for (size_t i = 0; i < sizeof(pieces) / sizeof(*pieces); i++) total += pieces[i];
     uint8_t *source = malloc(total);
@@ -132,7 +131,7 @@ Test(files, full_disk_is_named_and_leaves_nothing) {
     const struct rlimit before = limit;
     limit.rlim_cur = 10000;
     cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
-    static const uint8_t bytes[2 * FILE_WRITER_BUFFER_BYTES];
+    static const uint8_t bytes[2 * WRITE_BEHIND_BYTES];
     for (int when = 0; when < 3; when++) {
         struct file_writer writer;
         strcpy(error.text, "");

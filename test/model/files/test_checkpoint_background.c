@@ -1,0 +1,124 @@
+/* Checkpoints written while training goes on are those that are written while it waits. */
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "model/files/checkpoint_background.h"
+#include "test/model/files/checkpoint_fixture.h"
+
+static char path[FILE_PATH_MAX];
+
+TestSuite(checkpoint_background, .init = make_folder, .fini = remove_folder);
+
+static const char *run_of(const char *name) {
+    static char paths[2][256];
+    static int turn;
+    char *run = paths[turn++ % 2];
+    snprintf(run, sizeof *paths, "%s/%s", folder, name);
+    return run;
+}
+
+static void open_save(struct background_save *save, const struct subject *subject,
+                      const char *run) {
+    *save = (struct background_save){0};
+    cr_assert_eq(background_open(save, &subject->trainer, run, &error), 0, "%s", error.text);
+}
+
+static void expect_same_file(const char *left, const char *right, const char *name) {
+    size_t sizes[2];
+    char *texts[2] = {read_text(left, name, &sizes[0]), read_text(right, name, &sizes[1])};
+    cr_assert_eq(sizes[0], sizes[1], "%s", name);
+    cr_expect_eq(memcmp(texts[0], texts[1], sizes[0]), 0, "%s differs", name);
+    free(texts[0]);
+    free(texts[1]);
+}
+
+Test(checkpoint_background, writes_the_same_files) {
+    static const char *const names[] = {"model.safetensors", "optimizer.safetensors",
+                                        "config.json",       "generation_config.json",
+                                        "vocab.json",        "trainer.json"};
+    static const enum config_precision precisions[] = {CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16,
+                                                       CONFIG_PRECISION_FP16};
+    for (size_t i = 0; i < COUNT(precisions); i++) {
+        char waited[FILE_PATH_MAX];
+        struct subject subject = {0};
+        struct background_save save;
+        subject_open_tiny(&subject, precisions[i]);
+        subject.trainer.tokenizer = toy_tokenizer();
+        open_save(&save, &subject, run_of("background"));
+        for (int64_t step = 5; step < 8; step++) {
+            save_step(&subject, run_of("waited"), step, waited);
+            background_begin(&save, &subject.trainer);
+            cr_expect_neq(save.phase, BACKGROUND_IDLE);
+            subject_fill(&subject, 99);
+            cr_assert_eq(background_go_on(&save, true, path, &error), 0, "%s", error.text);
+            cr_expect_eq(background_go_on(&save, true, path, &error), RESULT_NONE, "told twice");
+            for (size_t k = 0; k < COUNT(names); k++) expect_same_file(path, waited, names[k]);
+        }
+        cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), 0, "%s", error.text);
+        background_close(&save);
+        subject_close(&subject);
+    }
+}
+
+/* Without waiting for it, it comes to its end all the same. */
+Test(checkpoint_background, comes_to_its_end) {
+    struct subject subject = {0};
+    struct background_save save;
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    open_save(&save, &subject, folder);
+    cr_expect_eq(background_go_on(&save, true, path, &error), RESULT_NONE, "there is none");
+    subject_fill(&subject, 3);
+    background_begin(&save, &subject.trainer);
+    int status = RESULT_NONE;
+    for (int tries = 0; status == RESULT_NONE && tries < 6000; tries++) {
+        status = background_go_on(&save, false, path, &error);
+        usleep(10000);
+    }
+    cr_expect_eq(status, 0, "%s", error.text);
+    cr_expect_str_eq(path, in_checkpoints(folder, "step-00000003"));
+    background_close(&save);
+    subject_close(&subject);
+}
+
+/* A close in the middle of it waits: what was begun is whole. */
+Test(checkpoint_background, closing_waits) {
+    char *warnings;
+    struct subject subject = {0};
+    struct background_save save;
+    subject_open_tiny(&subject, CONFIG_PRECISION_BF16);
+    open_save(&save, &subject, folder);
+    subject_fill(&subject, 4);
+    background_begin(&save, &subject.trainer);
+    background_close(&save);
+    cr_expect_eq(newest_step(folder, &warnings), 4);
+    cr_expect_str_eq(warnings, "");
+    free(warnings);
+    subject_close(&subject);
+}
+
+Test(checkpoint_background, a_full_disk_is_told_and_the_next_one_is_written) {
+    struct subject subject = {0};
+    struct background_save save;
+    struct rlimit limit, before;
+    char *warnings;
+    signal(SIGXFSZ, SIG_IGN);
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    open_save(&save, &subject, folder);
+    save_step(&subject, folder, 1, path);
+    getrlimit(RLIMIT_FSIZE, &before);
+    for (int64_t step = 2; step < 4; step++) {
+        limit = (struct rlimit){step == 2 ? 20000 : before.rlim_cur, before.rlim_max};
+        setrlimit(RLIMIT_FSIZE, &limit);
+        subject_fill(&subject, step);
+        background_begin(&save, &subject.trainer);
+        int status = background_go_on(&save, true, path, &error);
+        cr_expect_eq(status, step == 2 ? RESULT_FAILED : 0, "%s", error.text);
+        if (step == 2) expect_text(error.text, "disk full");
+        cr_expect_eq(newest_step(folder, &warnings), step == 2 ? 1 : 3);
+        cr_expect_str_eq(warnings, "", "what was begun is removed");
+        free(warnings);
+    }
+    background_close(&save);
+    subject_close(&subject);
+}
