@@ -24,7 +24,7 @@
     X(LIBRARY, library, "library")             \
     X(TOTAL, total, "total")                   \
     X(HOST, host, "and of the host")           \
-    X(SNAPSHOT, snapshot, "and to save")
+    X(SNAPSHOT, snapshot, "and for saving")
 
 /* Bytes. */
 struct memory_plan {

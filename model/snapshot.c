@@ -70,11 +70,9 @@ int snapshot_open(struct snapshot *snapshot, const struct trainer *trainer, stru
         .collectives = &collectives_alone,
         .device = {.kind = BACKEND_CPU, .host_memory = true},
     };
-    size_t available = host_memory_available();
-    if (bytes <= available) snapshot->memory = backend_host_allocate(be, bytes);
+    if (bytes <= host_memory_available()) snapshot->memory = backend_host_allocate(be, bytes);
     if (!snapshot->memory) {
-        fail(error, "%zu MiB needed, %zu MiB of the host's memory available", bytes >> 20,
-             available >> 20);
+        fail(error, "there is no memory of the host for a copy of %zu MiB", bytes >> 20);
         return RESULT_NONE;
     }
     snapshot->be = be;

@@ -216,13 +216,17 @@ static void remove_leftovers(const char *run_directory, const char *ending) {
     arrfree(steps);
 }
 
+void checkpoint_directory_clean(const char *run_directory) {
+    remove_leftovers(run_directory, unfinished);
+    remove_leftovers(run_directory, leaving);
+}
+
 int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
                                struct error *error) {
     if (file_path_join(path, run_directory, "checkpoints", error)) return -1;
     if (directory_create(path, error)) return -1;
     /* Those of other steps only take up room: if one cannot be removed, training goes on. */
-    remove_leftovers(run_directory, unfinished);
-    remove_leftovers(run_directory, leaving);
+    checkpoint_directory_clean(run_directory);
     if (step_path(path, run_directory, step, unfinished, error)) return -1;
     if (directory_remove(path, error)) return -1;
     return directory_create(path, error);

@@ -14,7 +14,10 @@
 #include "data/base/files.h"
 #include "model/files/tensor_shards.h"
 
-/* RUN/checkpoints/.step-STEP.tmp, made anew and empty; leftovers of killed writers are removed. */
+/* Removes what killed writers have left, as far as possible. Nobody may be writing. */
+void checkpoint_directory_clean(const char *run_directory);
+
+/* RUN/checkpoints/.step-STEP.tmp, made anew and empty. Leftovers are removed. */
 int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
                                struct error *error);
 

@@ -49,9 +49,10 @@ void report_memory(FILE *out, const struct memory_plan *plan) {
         fprintf(out, "%s%s %.*f", between, memory_part_name(part), digits, bytes / mib);
         place++;
     }
-    if (plan->host)
-        fprintf(out, "\n             %s %.*f MiB", memory_part_name(MEMORY_PART_HOST), digits,
-                (double)plan->host / mib);
+    for (enum memory_part part = MEMORY_PART_HOST; part <= MEMORY_PART_SNAPSHOT; part++)
+        if (memory_part_bytes(plan, part) > 0)
+            fprintf(out, "\n             %s %.*f MiB", memory_part_name(part), digits,
+                    (double)memory_part_bytes(plan, part) / mib);
 }
 
 static void print_data(FILE *out, const char *label, const char *name,

@@ -172,6 +172,7 @@ static int find_start(struct run *run, char from[FILE_PATH_MAX], const struct co
     if (run->ranks->rank == 0) {
         status = run_directory_lock(&run->lock, run->directory, error) ? EXIT_FAILED : EXIT_DONE;
         if (!status) status = run_directory_start(from, run->directory, config, line, error);
+        if (!status) checkpoint_directory_clean(run->directory);
     }
     ranks_agree(run->ranks, status, error);
     ranks_broadcast(run->ranks, &status, sizeof status);

@@ -1,3 +1,4 @@
+#include "model/snapshot.h"
 #include "model/lab/memory/memory_text.h"
 
 #include <inttypes.h>
@@ -21,8 +22,6 @@ static const char *precision_text(char text[16], enum config_precision precision
 /* ---- the parts of a plan in each precision */
 
 static int print_parts(FILE *out, const struct memory_question *question, struct error *error) {
-    enum memory_part last =
-        question->config->offload.optimizer ? MEMORY_PART_HOST : MEMORY_PART_TOTAL;
     struct config config = *question->config;
     struct memory_plan plans[PRECISIONS] = {{0}};
     struct table table = {0};
@@ -39,8 +38,10 @@ static int print_parts(FILE *out, const struct memory_question *question, struct
         char name[16];
         table_column(&table, precision_text(name, precisions[i], question->config), TABLE_RIGHT);
     }
-    for (enum memory_part part = 0; part <= last; part++) {
+    for (enum memory_part part = 0; part <= MEMORY_PART_SNAPSHOT; part++) {
         if (part == MEMORY_PART_EXCHANGE) continue; /* the run is that of one rank */
+        if (part == MEMORY_PART_HOST && !question->config->offload.optimizer) continue;
+        if (part == MEMORY_PART_SNAPSHOT && !snapshot_wanted(question->config)) continue;
         table_cell(&table, "%s", memory_part_name(part));
         for (int i = 0; i < PRECISIONS; i++) {
             if (!memory_can_compute(question->be, precisions[i])) table_cell(&table, "-");

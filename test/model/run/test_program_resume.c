@@ -104,7 +104,7 @@ Test(program_resume, after_so_many_minutes) {
         cr_expect_not_null(strstr(out_text, "0.0001 minutes"), "%s", out_text);
     }
     expect_exit(with(LONG, "%s", "--resume|--set|train.minutes=9"), 0);
-    cr_expect_null(strstr(out_text, "stopped"), "%s", out_text);
+    cr_expect_null(strstr(out_text, "stopped at"), "%s", out_text);
     run_undisturbed("fp32");
     expect_same_run("a/run", "b/run");
 }
