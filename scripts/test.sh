@@ -3,7 +3,7 @@
 # headers of CUDA are, that includes the CUDA kernels on an emulated GPU.
 #   scripts/test.sh            the tests, and those of the kernels on lower levels of instructions
 #   scripts/test.sh --all      also all of them under AddressSanitizer and UBSan, and the CPU's on
-#                              each set of instructions that is here
+#                              each set of instructions that is here, and two minutes of torture.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/packages.sh
@@ -17,6 +17,7 @@ make -j"$(nproc)" test
 if [ "${1:-}" = --all ]; then
     make -j"$(nproc)" test-sanitize
     make test-split
+    scripts/torture.sh 2
     make test-isa
 else
     scripts/test_isa.sh --short

@@ -1,0 +1,333 @@
+#!/usr/bin/env bash
+# Does to small trainings what machines and people do to long ones, one trial after another, each in
+# a random precision: kills, failing system calls, full and read-only disks, damaged files, a second
+# trainer, a clock that jumps. After each the run is resumed, and has to end with the same bits as
+# one that nobody disturbed; or there is one clear error, after which it still can.
+#   scripts/torture.sh MINUTES [SEED]
+# Prints a table; its status is 1 if a trial went wrong, whose folder then stays. What cannot be
+# done here (no strace, no right to mount, no compiler) is left out and said.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+minutes=${1:?usage: scripts/torture.sh MINUTES [SEED]} seed=${2:-$$}
+train=$(realpath "${TRAIN:-./train}") prepare=$(realpath "${PREPARE:-./prepare}")
+export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
+RANDOM=$seed
+folder=$(mktemp -d)
+keep=false
+clean_up() {
+    grep -o " $folder/[^ ]*" /proc/mounts | xargs -r umount -l || true
+    if $keep; then echo "kept: $folder" >&2; else rm -rf "$folder"; fi
+}
+trap clean_up EXIT
+trap 'exit 130' INT TERM
+
+precisions=(fp32 bf16 fp16 fp8)
+kinds=(kill kill_saving call full_disk file_limit read_only bit cut shard_bit shard_cut two clock)
+calls=(write fsync rename renameat2 openat mkdir close mmap ftruncate unlink lseek read flock fcntl)
+errors=(ENOSPC EIO EINTR ENOMEM)
+declare -A trials ended told killed unlike
+
+below() { echo $(((RANDOM << 15 | RANDOM) % $1)); }
+one_of() { eval "echo \${$((1 + $(below $#)))}"; }
+
+# ---- what is trained
+
+prepare_data() {
+    "$prepare" --tokenizer bytes --out "$folder/text" --shard-tokens 20000 README.md \
+        model/README.md configs/README.md >/dev/null 2>&1
+    cp -r "$folder"/text_* "$(mkdir -p "$folder/shards" && echo "$folder/shards")"
+}
+
+# configure DIRECTORY PRECISION
+configure() {
+    mkdir -p "$1"
+    cat >"$1/run.json" <<END
+{"run_dir": "$1", "name": "run", "device": "cpu", "precision": "$2",
+ "model": {"n_layer": 2, "n_head": 2, "n_embd": 48, "n_positions": 64, "vocab_size": 256},
+ "data": {"train": "$folder/shards/text_train_*.bin", "val": "$folder/shards/text_val_*.bin",
+          "tokenizer": "bytes", "seq_len": 64},
+ "fp8": {"recipe": "delayed"},
+ "optimizer": {"warmup_steps": 5}, "train": {"steps": 30, "micro_batch_size": 4},
+ "eval": {"every": 10, "batches": 2}, "sample": {"every": 0}, "log": {"tensorboard": true},
+ "checkpoint": {"every": 4, "keep": 3, "resume": "auto",
+                "on_error": "$(one_of stop continue)", "background": $(one_of true true false)}}
+END
+}
+
+# What has to be the same in the end: weights, moments, history, and each line of the metrics.
+fingerprint() {
+    (cd "$1/run/checkpoints/step-00000030" && sha256sum ./*.safetensors)
+    sed 's/"step_ms".*//' "$1/run/metrics.jsonl"
+}
+
+now() { date +%s%N; }
+
+declare -A expected duration
+references() {
+    local precision began
+    for precision in "${precisions[@]}"; do
+        configure "$folder/reference" "$precision"
+        began=$(now)
+        "$train" --config "$folder/reference/run.json" >"$folder/said" 2>&1 ||
+            { cat "$folder/said" >&2; exit 1; }
+        duration[$precision]=$((($(now) - began) / 1000000))
+        expected[$precision]=$(fingerprint "$folder/reference")
+        rm -rf "$folder/reference"
+    done
+}
+
+# ---- one trial: $run is its folder, $precision its precision, $status how the first run ended
+
+begin() { "$@" "$train" --config "$run/run.json" >"$run/out" 2>"$run/err"; }
+# An empty command line before the program.
+plain() { "$@"; }
+pause() { sleep "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))"; }
+
+wrong() {
+    keep=true
+    unlike[$kind]=$((${unlike[$kind]:-0} + 1))
+    echo "WRONG: $kind, $precision, $run: $1" >&2
+    mv "$run" "$folder/wrong-$count-$kind"
+}
+
+# Resumes until the end; where that is refused with a message, `restore` takes the damage back.
+restore() { :; }
+end_trial() {
+    local attempt leftovers
+    for attempt in 1 2 3; do
+        if begin plain; then break; fi
+        [ -s "$run/err" ] || { wrong "no message"; return; }
+        [ "$attempt" -lt 3 ] || { wrong "cannot be resumed: $(tail -n 2 "$run/err")"; return; }
+        restore
+    done
+    leftovers=$(find "$run" -name '*.tmp' -o -name '*.old')
+    [ -z "$leftovers" ] || { wrong "left behind: $leftovers"; return; }
+    [ "$(fingerprint "$run")" = "${expected[$precision]}" ] || { wrong "other bits"; return; }
+    rm -rf "$run"
+}
+
+# How the disturbed run ended: by itself, with a message, or killed by us.
+judge() {
+    if [ "$status" -eq 0 ]; then ended[$kind]=$((${ended[$kind]:-0} + 1))
+    elif [ "$status" -eq 137 ]; then killed[$kind]=$((${killed[$kind]:-0} + 1))
+    elif [ "$status" -gt 128 ]; then wrong "died of signal $((status - 128))"; return 1
+    elif [ -s "$run/err" ]; then told[$kind]=$((${told[$kind]:-0} + 1))
+    else wrong "status $status without a message"; return 1
+    fi
+}
+
+# Lets a run get past half of its steps and kills it: checkpoints to be damaged.
+half_a_run() {
+    begin timeout -s KILL "$(printf '0.%03d' $((${duration[$precision]} * 6 / 10 % 1000)))" || true
+    find "$run/run/checkpoints" -name 'step-*' -maxdepth 1 2>/dev/null | grep -q .
+}
+newest() { find "$run/run/checkpoints" -maxdepth 1 -name 'step-*' | sort | tail -n 1; }
+a_file_of() { find "$1" -type f | sort | sed -n "$((1 + $(below "$(find "$1" -type f | wc -l)")))p"; }
+
+flip_bit() { # FILE
+    local size at byte
+    size=$(stat -c %s "$1")
+    [ "$size" -gt 0 ] || return 0
+    at=$(below "$size")
+    byte=$(od -An -tu1 -j "$at" -N1 "$1" | tr -d ' ')
+    printf '%b' "\\x$(printf %02x $((byte ^ 1 << $(below 8))))" |
+        dd of="$1" bs=1 seek="$at" conv=notrunc status=none
+}
+
+# ---- the kinds
+
+kill_trial() {
+    begin timeout -s KILL "$(printf '0.%03d' "$(below $((${duration[$precision]} % 1000)))")" \
+        || status=$?
+}
+
+# Syncs are slow, so that most of the time a save is under way; it is killed inside of one.
+kill_saving_trial() {
+    local tracer
+    begin strace -f -qq -o /dev/null -e trace=fsync \
+        -e inject=fsync:delay_enter=$((2000 + $(below 30000))) &
+    tracer=$!
+    while kill -0 "$tracer" 2>/dev/null && ! compgen -G "$run/run/checkpoints/.step-*.tmp" >/dev/null
+    do sleep 0.005; done
+    pause "$(below 150)"
+    while pkill -KILL -f -- "--config $run/run.json"; do sleep 0.01; done
+    wait "$tracer" || status=$?
+}
+
+# Memory is asked for by libraries too, oneDNN among them, that do not look whether they get it: what
+# fails of mmap is the mapping of a file of a checkpoint.
+call_trial() {
+    local call=${calls[$(below ${#calls[@]})]} error=${errors[$(below ${#errors[@]})]} only=()
+    if [ "$call" = mmap ]; then
+        half_a_run || return 0
+        only=(-P "$(a_file_of "$(newest)")")
+    fi
+    begin strace -f -qq -o "$run/calls" "${only[@]}" -e trace="$call" \
+        -e inject="$call":error="$error":when=$((1 + $(below $((1 << $(below 8)))))) || status=$?
+}
+
+full_disk_trial() {
+    mount -t tmpfs -o size=$((200 + $(below 6000)))k none "$folder/disk"
+    mkdir -p "$run/run"
+    mount --bind "$folder/disk" "$run/run"
+    begin plain || status=$?
+    mount -o remount,size=100m "$folder/disk"
+    cp -r "$run/run" "$run/kept"
+    umount "$run/run" "$folder/disk"
+    rmdir "$run/run"
+    mv "$run/kept" "$run/run"
+}
+
+file_limit_trial() {
+    (ulimit -f $((1 + $(below 1200))); begin plain) || status=$?
+}
+
+# The folder of checkpoints, or the whole run, from some moment on.
+read_only_trial() {
+    local child place=$run/run
+    [ "$(below 2)" -eq 0 ] || place=$run/run/checkpoints
+    begin plain &
+    child=$!
+    pause "$(below "${duration[$precision]}")"
+    mkdir -p "$place"
+    mount --bind "$place" "$folder/disk"
+    mount -o remount,ro,bind "$folder/disk"
+    mount --bind "$folder/disk" "$place"
+    wait "$child" || status=$?
+    umount -l "$place" "$folder/disk"
+}
+
+# FILE COMMAND: damages a file, and says how to take that back.
+damage() {
+    damaged=$1
+    cp "$damaged" "$folder/whole"
+    restore() { cp "$folder/whole" "$damaged"; }
+    "$2" "$damaged"
+    begin plain || status=$?
+}
+cut_file() { truncate -s "$(below $(($(stat -c %s "$1") + 1)))" "$1"; }
+
+bit_trial() {
+    half_a_run || return 0
+    damage "$(a_file_of "$(newest)")" flip_bit
+}
+cut_trial() {
+    half_a_run || return 0
+    damage "$(a_file_of "$(newest)")" cut_file
+}
+
+# Other tokens are other data, which nobody can tell from intended ones: what counts is that the run
+# ends well, or names the shard. The trial's own end is on the whole shard.
+shard_bit_trial() {
+    damage "$(a_file_of "$folder/shards")" flip_bit
+    restore
+    rm -rf "$run/run"
+}
+# While it is in use.
+shard_cut_trial() {
+    local child
+    damaged=$(a_file_of "$folder/shards")
+    cp "$damaged" "$folder/whole"
+    begin plain &
+    child=$!
+    pause "$(below "${duration[$precision]}")"
+    cut_file "$damaged"
+    wait "$child" || status=$?
+    cp "$folder/whole" "$damaged"
+    [ "$status" -eq 0 ] || grep -q -e "$damaged" "$run/err" || status=200
+}
+
+two_trial() {
+    local child other=0
+    begin plain &
+    child=$!
+    pause "$(below "${duration[$precision]}")"
+    "$train" --config "$run/run.json" >"$run/out2" 2>"$run/err2" || other=$?
+    wait "$child" || status=$?
+    # The second one is refused while the first one runs, or comes after (or before) its end.
+    [ "$other" -eq 0 ] || grep -q "another process is training there" "$run/err2" || status=200
+    if [ "$status" -eq 1 ]; then grep -q "another process" "$run/err" || status=200; fi
+}
+
+clock_trial() {
+    JUMPS=$(below 1000000) begin env LD_PRELOAD="$folder/jumps.so" || status=$?
+}
+
+make_clock() {
+    cat >"$folder/jumps.c" <<'END'
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* One call in eight sees the calendar move by up to ten days, back or forth. */
+static long long jump(void) {
+    static unsigned long long state;
+    static long long moved;
+    if (state == 0) state = 1 + strtoull(getenv("JUMPS") ? getenv("JUMPS") : "1", NULL, 10);
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    if (state >> 61 == 0) moved += (long long)(state >> 20) % 1728000 - 864000;
+    return moved;
+}
+
+int clock_gettime(clockid_t id, struct timespec *t) {
+    int status = (int)syscall(SYS_clock_gettime, id, t);
+    if (status == 0 && id == CLOCK_REALTIME) t->tv_sec += jump();
+    return status;
+}
+
+time_t time(time_t *out) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    if (out) *out = t.tv_sec;
+    return t.tv_sec;
+}
+END
+    ${CC:-cc} -shared -fPIC -o "$folder/jumps.so" "$folder/jumps.c" 2>/dev/null
+}
+
+# ---- all of them
+
+leave_out() {
+    local kept=() kind
+    for kind in "${kinds[@]}"; do [[ " $1 " == *" $kind "* ]] || kept+=("$kind"); done
+    kinds=("${kept[@]}")
+    echo "left out, because $2: $1"
+}
+
+print_table() {
+    local kind
+    printf '\n%-12s %7s %8s %8s %8s %8s\n' "" trials ended error killed wrong
+    for kind in "${kinds[@]}"; do
+        printf '%-12s %7d %8d %8d %8d %8d\n' "$kind" "${trials[$kind]:-0}" "${ended[$kind]:-0}" \
+            "${told[$kind]:-0}" "${killed[$kind]:-0}" "${unlike[$kind]:-0}"
+    done
+    cat <<END
+
+ended, error, killed: how the disturbed run ended. Each was resumed and came to its end with
+the bits of an undisturbed run (weights, moments, losses), but for those that are wrong.
+END
+}
+
+mkdir "$folder/disk"
+prepare_data
+references
+strace -o /dev/null true 2>/dev/null || leave_out "kill_saving call" "strace cannot be used"
+{ mount -t tmpfs none "$folder/disk" && umount "$folder/disk"; } 2>/dev/null ||
+    leave_out "full_disk read_only" "nothing can be mounted"
+make_clock || leave_out "clock" "there is no compiler"
+
+end=$(($(date +%s) + $(awk -v m="$minutes" 'BEGIN { printf "%d", 60 * m }')))
+for ((count = 0; $(date +%s) < end; count++)); do
+    kind=${kinds[$((count % ${#kinds[@]}))]} precision=${precisions[$(below 4)]}
+    run=$folder/trial-$count status=0
+    restore() { :; }
+    configure "$run" "$precision"
+    "${kind}_trial" 2>/dev/null # where the shell names the killed
+    trials[$kind]=$((${trials[$kind]:-0} + 1))
+    if judge; then end_trial; fi
+done
+echo "$(uname -m), seed $seed, $count trials in $minutes minutes: $("$train" --version | head -n 1)"
+print_table
+for kind in "${kinds[@]}"; do [ "${unlike[$kind]:-0}" -eq 0 ] || exit 1; done
