@@ -81,7 +81,8 @@ references() {
 begin() { "$@" "$train" --config "$run/run.json" >"$run/out" 2>"$run/err"; }
 # An empty command line before the program.
 plain() { "$@"; }
-pause() { sleep "$(printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)))"; }
+seconds() { printf '%d.%03d' $(($1 / 1000)) $(($1 % 1000)); } # of milliseconds
+pause() { sleep "$(seconds "$1")"; }
 
 wrong() {
     keep=true
@@ -118,7 +119,7 @@ judge() {
 
 # Lets a run get past half of its steps and kills it: checkpoints to be damaged.
 half_a_run() {
-    begin timeout -s KILL "$(printf '0.%03d' $((${duration[$precision]} * 6 / 10 % 1000)))" || true
+    begin timeout -s KILL "$(seconds $((${duration[$precision]} * 6 / 10)))" || true
     find "$run/run/checkpoints" -name 'step-*' -maxdepth 1 2>/dev/null | grep -q .
 }
 newest() { find "$run/run/checkpoints" -maxdepth 1 -name 'step-*' | sort | tail -n 1; }
@@ -137,8 +138,7 @@ flip_bit() { # FILE
 # ---- the kinds
 
 kill_trial() {
-    begin timeout -s KILL "$(printf '0.%03d' "$(below $((${duration[$precision]} % 1000)))")" \
-        || status=$?
+    begin timeout -s KILL "$(seconds "$(below "${duration[$precision]}")")" || status=$?
 }
 
 # Syncs are slow, so that most of the time a save is under way; it is killed inside of one.
