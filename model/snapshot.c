@@ -26,13 +26,16 @@ static size_t history_bytes(const struct quantization *quantization) {
     return (size_t)count * sizeof *quantization->history;
 }
 
+/* Of several ranks the first writes the weights for all; how moments are written is up to them. */
 static void carve(struct snapshot *snapshot, const struct trainer *trainer, struct arena *arena) {
+    const struct ranks *ranks = trainer->be->collectives->ranks;
+    if (ranks->rank > 0) return;
     masters_carve(&snapshot->masters, arena, arena);
-    for (int i = 0; i < 2; i++) {
+    snapshot->history = arena_take(arena, history_bytes(&trainer->gpt.quantization));
+    for (int i = 0; i < 2 && ranks->size == 1; i++) {
         const struct tensor *moments = &trainer->optimizer.moments[i];
         snapshot->moments[i] = arena_tensor(arena, moments->dtype, tensor_count(moments), 0);
     }
-    snapshot->history = arena_take(arena, history_bytes(&trainer->gpt.quantization));
 }
 
 static void open_masters(struct masters *masters, const struct trainer *trainer) {
@@ -136,13 +139,15 @@ void snapshot_take(struct snapshot *snapshot, const struct trainer *trainer) {
     const struct gpt *gpt = &trainer->gpt;
     struct copies copies = {0};
     end_touching(snapshot);
+    const struct ranks *ranks = snapshot->be->collectives->ranks;
+    bool writes = ranks->rank == 0;
     if (gpt->offload) backend_stored(snapshot->be);
-    add_masters(&copies, &snapshot->masters, &gpt->masters);
-    for (int i = 0; i < 2; i++) {
+    if (writes) add_masters(&copies, &snapshot->masters, &gpt->masters);
+    for (int i = 0; i < 2 && ranks->size == 1; i++) {
         const struct tensor *moments = &trainer->optimizer.moments[i];
         add(&copies, snapshot->moments[i].data, moments->data, tensor_bytes(moments), gpt->offload);
     }
-    if (gpt->quantization.history_length > 0)
+    if (writes && gpt->quantization.history_length > 0)
         add(&copies, snapshot->history, gpt->quantization.history,
             history_bytes(&gpt->quantization), false);
     backend_snapshot(snapshot->be, copies.list, (int)arrlen(copies.list));

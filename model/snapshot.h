@@ -31,7 +31,8 @@ struct snapshot {
 /* Whether a run saves before its end, and in the background. */
 bool snapshot_wanted(const struct config *config);
 
-/* Bytes that a snapshot of this trainer takes, which need not have memory itself. */
+/* Bytes that a snapshot of this trainer takes, which need not have memory itself. Of several ranks
+ * the first has the weights; moments are gathered apart (checkpoint_together.h). */
 size_t snapshot_bytes(const struct trainer *trainer);
 
 /* Takes the memory. Returns RESULT_NONE, with the reason, where there is not enough left. The

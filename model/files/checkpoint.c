@@ -103,70 +103,90 @@ static int write_history(const struct trainer *trainer, struct stored_file **fil
     return checkpoint_write_history(quantization, path, &file->bytes, file->sha256, error);
 }
 
-/* What rank 0 writes for all. */
-static int write_model(const struct trainer *trainer, struct stored_file **files,
-                       const char *directory, uint64_t limit, struct error *error) {
-    const struct checkpoint_target model = {directory, checkpoint_model_stem, limit, files};
+int checkpoint_write_model(const struct trainer *trainer, struct stored_file **files,
+                           const char *directory, struct error *error) {
+    const struct checkpoint_target model = {directory, checkpoint_model_stem,
+                                            checkpoint_file_bytes(trainer), files};
     if (checkpoint_write_weights(&trainer->gpt, &model, error)) return -1;
     if (write_configs(trainer, files, directory, error)) return -1;
     if (write_history(trainer, files, directory, error)) return -1;
     return write_tokenizer(trainer, files, directory, error);
 }
 
+uint64_t checkpoint_file_bytes(const struct trainer *trainer) {
+    return (uint64_t)(trainer->config->checkpoint.shard_gb * 1e9);
+}
+
 static int write_listed(const struct trainer *trainer, struct stored_file **files,
                         const char *directory, struct error *error) {
     const struct ranks *ranks = trainer->be->collectives->ranks;
-    uint64_t limit = (uint64_t)(trainer->config->checkpoint.shard_gb * 1e9);
-    const struct checkpoint_target optimizer = {directory, checkpoint_optimizer_stem, limit, files};
-    int status = ranks->rank == 0 ? write_model(trainer, files, directory, limit, error) : 0;
+    const struct checkpoint_target optimizer = {directory, checkpoint_optimizer_stem,
+                                                checkpoint_file_bytes(trainer), files};
+    int status = ranks->rank == 0 ? checkpoint_write_model(trainer, files, directory, error) : 0;
     if (ranks_agree(ranks, status, error)) return -1;
     if (ranks->size > 1)
         return checkpoint_write_moments_together(&trainer->optimizer, &optimizer, error);
     return checkpoint_write_moments(&trainer->optimizer, &optimizer, error);
 }
 
-/* All of them, one by one, each durable by itself; trainer.json, which lists the others, last. */
-static int write_files(const struct trainer *trainer, const char *directory, struct error *error) {
-    const struct ranks *ranks = trainer->be->collectives->ranks;
-    char path[FILE_PATH_MAX];
-    struct stored_file *files = NULL;
-    int status = write_listed(trainer, &files, directory, error);
-    if (status == 0 && ranks->rank == 0) {
-        status = file_path_join(path, directory, checkpoint_manifest_name, error);
-        if (status == 0) status = checkpoint_directory_check(directory, files, error);
-        if (status == 0) status = checkpoint_write_manifest(trainer, files, path, error);
-    }
-    arrfree(files);
-    return ranks_agree(ranks, status, error);
+int checkpoint_begin(char path[FILE_PATH_MAX], const struct ranks *ranks, const char *run_directory,
+                     int64_t step, struct error *error) {
+    int status = 0;
+    if (ranks->rank == 0) status = checkpoint_directory_begin(path, run_directory, step, error);
+    if (ranks_agree(ranks, status, error)) return -1;
+    ranks_broadcast(ranks, path, FILE_PATH_MAX);
+    return 0;
 }
 
-int checkpoint_save(struct trainer *trainer, const char *run_directory, char *path,
-                    struct error *error) {
-    exchange_masters(&trainer->optimizer.exchange);
-    return checkpoint_write(trainer, run_directory, path, error);
+/* trainer.json, which lists the others, is the last of the files. */
+static int write_manifest(const struct trainer *trainer, const struct stored_file *files,
+                          const char *directory, struct error *error) {
+    char path[FILE_PATH_MAX];
+    if (file_path_join(path, directory, checkpoint_manifest_name, error)) return -1;
+    if (checkpoint_directory_check(directory, files, error)) return -1;
+    return checkpoint_write_manifest(trainer, files, path, error);
+}
+
+int checkpoint_end(const struct checkpoint_ending *ending, char path[FILE_PATH_MAX],
+                   struct error *error) {
+    const struct ranks *ranks = ending->ranks;
+    const struct trainer *trainer = ending->trainer;
+    struct error ignored;
+    int64_t step = trainer->state.step, keep = trainer->config->checkpoint.keep;
+    int status = ending->status, warned = 0;
+    if (status == 0 && ranks->rank == 0)
+        status = write_manifest(trainer, ending->files, path, error);
+    status = ranks_agree(ranks, status, error);
+    if (ranks->rank == 0 && status)
+        directory_remove(path, &ignored); /* on a full disk the rest of it is in the way */
+    if (status) return -1;
+    if (ranks->rank == 0) {
+        status = checkpoint_directory_publish(path, ending->run_directory, step, error);
+        warned =
+            status == 0 && checkpoint_directory_prune(ending->run_directory, step, keep, error);
+    }
+    if (ranks_agree(ranks, status, error)) return -1;
+    ranks_broadcast(ranks, path, FILE_PATH_MAX);
+    return warned ? RESULT_WARNED : 0;
 }
 
 /* Rank 0 makes directories and names; all write in them. */
 int checkpoint_write(const struct trainer *trainer, const char *run_directory, char *path,
                      struct error *error) {
     const struct ranks *ranks = trainer->be->collectives->ranks;
-    struct error ignored;
-    int64_t step = trainer->state.step, keep = trainer->config->checkpoint.keep;
-    int status = 0, warned = 0;
-    if (ranks->rank == 0) status = checkpoint_directory_begin(path, run_directory, step, error);
-    if (ranks_agree(ranks, status, error)) return -1;
-    ranks_broadcast(ranks, path, FILE_PATH_MAX);
-    status = write_files(trainer, path, error);
-    if (ranks->rank == 0 && status)
-        directory_remove(path, &ignored); /* on a full disk the rest of it is in the way */
-    if (status) return -1;
-    if (ranks->rank == 0) {
-        status = checkpoint_directory_publish(path, run_directory, step, error);
-        warned = status == 0 && checkpoint_directory_prune(run_directory, step, keep, error);
-    }
-    if (ranks_agree(ranks, status, error)) return -1;
-    ranks_broadcast(ranks, path, FILE_PATH_MAX);
-    return warned ? RESULT_WARNED : 0;
+    struct stored_file *files = NULL;
+    if (checkpoint_begin(path, ranks, run_directory, trainer->state.step, error)) return -1;
+    int status = write_listed(trainer, &files, path, error);
+    const struct checkpoint_ending ending = {trainer, ranks, run_directory, files, status};
+    status = checkpoint_end(&ending, path, error);
+    arrfree(files);
+    return status;
+}
+
+int checkpoint_save(struct trainer *trainer, const char *run_directory, char *path,
+                    struct error *error) {
+    exchange_masters(&trainer->optimizer.exchange);
+    return checkpoint_write(trainer, run_directory, path, error);
 }
 
 /* Shapes do not show the number of heads. */

@@ -38,6 +38,28 @@ int checkpoint_save(struct trainer *trainer, const char *run_directory, char *pa
 int checkpoint_write(const struct trainer *trainer, const char *run_directory, char *path,
                      struct error *error);
 
+/* Its parts, for ranks that do not wait for each other while they write: all begin and end
+ * together, in between each writes what is its own in the directory `path`. checkpoint_end adds
+ * trainer.json, publishes, and stores the final path; the path of _begin comes in. */
+struct checkpoint_ending {
+    const struct trainer *trainer; /* what was written; its own ranks do not count */
+    const struct ranks *ranks;
+    const char *run_directory;
+    const struct stored_file *files; /* rank 0's: stb_ds array of all that were written */
+    int status;                      /* of this rank's writing, with its message in error */
+};
+int checkpoint_begin(char path[FILE_PATH_MAX], const struct ranks *ranks, const char *run_directory,
+                     int64_t step, struct error *error);
+int checkpoint_end(const struct checkpoint_ending *ending, char path[FILE_PATH_MAX],
+                   struct error *error);
+
+/* All but the moments, by rank 0; what is written is appended to *files, an stb_ds array. */
+int checkpoint_write_model(const struct trainer *trainer, struct stored_file **files,
+                           const char *directory, struct error *error);
+
+/* The most data in a file of tensors. */
+uint64_t checkpoint_file_bytes(const struct trainer *trainer);
+
 /* Turns what a person names into a checkpoint's path (FILE_PATH_MAX bytes): a run directory means
  * its newest complete checkpoint; anything else is taken as it is. Where a trainer.json stands
  * there, those parts of it are verified, which reads them whole: what loads it needs not. */

@@ -1,11 +1,13 @@
 #include "model/files/checkpoint_together.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <stb/stb_ds.h>
 
 #include "kernels/ranks/collectives.h"
+#include "model/files/checkpoint_manifest.h"
 
 enum { PIECE = 1 << 16 /* elements of a tensor that a rank writes at a time */ };
 
@@ -19,15 +21,17 @@ struct together {
     const struct optimizer *optimizer;
     const struct gpt *gpt;
     const struct ranks *ranks;
-    const struct checkpoint_target *target;
-    struct tensor_division division;
+    const struct checkpoint_target *target; /* NULL: pieces are gathered */
+    const struct tensor_division *division;
     size_t element_bytes;
-    struct cursor *cursors;      /* [ranks]: of the files that are being written */
-    struct rank_message *out;    /* [ranks] */
-    struct rank_message *in;     /* [ranks] */
-    char *sent;                  /* [ranks, PIECE] elements */
-    char *piece;                 /* [PIECE] elements */
-    struct stored_file *written; /* [ranks]: one file of each */
+    struct cursor *cursors;           /* [ranks]: of the files that are being written */
+    struct rank_message *out;         /* [ranks] */
+    struct rank_message *in;          /* [ranks] */
+    char *sent;                       /* [ranks, PIECE] elements */
+    char *piece;                      /* [PIECE] elements */
+    struct stored_file *written;      /* [ranks]: one file of each */
+    struct safetensors_writer writer; /* of this rank's file */
+    char *gathered;                   /* where the next piece goes, if pieces are gathered */
 };
 
 /* The elements of a tensor that come next in a file. */
@@ -106,34 +110,49 @@ static int64_t swap_pieces(struct together *t) {
     return count;
 }
 
-/* Files first .. first + ranks - 1, one of each rank. A rank that fails goes on sending. */
-static int write_row(struct together *t, int first, struct error *error) {
-    struct safetensors_writer writer;
-    int files = (int)arrlen(t->division.ends), own = first + t->ranks->rank, status = 0;
+/* Cursors for files first .. first + ranks - 1, one of each rank. Returns whether this rank has
+ * one. */
+static bool begin_row(struct together *t, int first) {
+    int files = (int)arrlen(t->division->ends);
     for (int rank = 0; rank < t->ranks->size; rank++) {
         int file = first + rank;
-        int begin = file < files && file > 0 ? t->division.ends[file - 1] : 0;
-        t->cursors[rank] = (struct cursor){begin, file < files ? t->division.ends[file] : 0, 0};
+        int begin = file < files && file > 0 ? t->division->ends[file - 1] : 0;
+        t->cursors[rank] = (struct cursor){begin, file < files ? t->division->ends[file] : 0, 0};
     }
+    return first + t->ranks->rank < files;
+}
+
+/* A rank that fails goes on sending. */
+static int write_row(struct together *t, int first, struct error *error) {
+    int own = first + t->ranks->rank, status = 0;
+    bool writes = begin_row(t, first);
     memset(t->written, 0, (size_t)t->ranks->size * sizeof *t->written);
     struct stored_file stored = {0};
-    bool writes = own < files;
     if (writes)
         status =
-            tensor_division_begin_file(&writer, &t->division, own, t->target->directory, error);
+            tensor_division_begin_file(&t->writer, t->division, own, t->target->directory, error);
     for (int64_t count; (count = swap_pieces(t)) >= 0;)
         if (writes && status == 0 && count > 0)
-            status =
-                safetensors_write_data(&writer, t->piece, (size_t)count * t->element_bytes, error);
+            status = safetensors_write_data(&t->writer, t->piece, (size_t)count * t->element_bytes,
+                                            error);
     if (writes && status == 0)
-        status = tensor_division_end_file(&stored, &writer, &t->division, own, error);
+        status = tensor_division_end_file(&stored, &t->writer, t->division, own, error);
     ranks_gather(t->ranks, t->written, &stored, sizeof stored);
     return status;
 }
 
+static void gather_row(struct together *t, int first) {
+    begin_row(t, first);
+    for (int64_t count; (count = swap_pieces(t)) >= 0;) {
+        if (count == 0) continue;
+        memcpy(t->gathered, t->piece, (size_t)count * t->element_bytes);
+        t->gathered += (size_t)count * t->element_bytes;
+    }
+}
+
 static int write_rows(struct together *t, struct error *error) {
     struct error first_error = {0};
-    int files = (int)arrlen(t->division.ends), status = 0;
+    int files = (int)arrlen(t->division->ends), status = 0;
     for (int first = 0; first < files; first += t->ranks->size) {
         int now = write_row(t, first, status ? &first_error : error);
         if (now) status = now;
@@ -144,8 +163,8 @@ static int write_rows(struct together *t, struct error *error) {
     if (status == 0 && be->failure.text[0]) status = fail(error, "%s", be->failure.text);
     if (ranks_agree(t->ranks, status, error)) return -1;
     if (t->ranks->rank == 0 && files > 1)
-        status = tensor_division_write_index(&t->division, t->target->directory, t->target->files,
-                                             error);
+        status =
+            tensor_division_write_index(t->division, t->target->directory, t->target->files, error);
     return ranks_agree(t->ranks, status, error);
 }
 
@@ -158,7 +177,7 @@ static int allocate(struct together *t, struct error *error) {
     t->sent = malloc(size * PIECE * t->element_bytes);
     t->piece = malloc(PIECE * t->element_bytes);
     if (t->cursors && t->out && t->in && t->written && t->sent && t->piece) return 0;
-    return fail(error, "out of memory while writing to %.400s", t->target->directory);
+    return fail(error, "out of memory for the moments of other ranks");
 }
 
 static void release(struct together *t) {
@@ -170,27 +189,124 @@ static void release(struct together *t) {
     free(t->piece);
 }
 
-int checkpoint_write_moments_together(const struct optimizer *optimizer,
-                                      const struct checkpoint_target *target, struct error *error) {
+static void list_entries(struct safetensors_entry **entries, const struct optimizer *optimizer) {
     const struct gpt *gpt = optimizer->gpt;
-    enum dtype dtype = gpt->precision.moments;
-    struct together t = {.optimizer = optimizer,
-                         .gpt = gpt,
-                         .ranks = gpt->be->collectives->ranks,
-                         .target = target,
-                         .element_bytes = dtype_bytes(dtype)};
-    struct safetensors_entry *entries = NULL;
     char prefix[CHECKPOINT_PREFIX_MAX];
     for (int moment = 0; moment < 2; moment++)
-        checkpoint_list_entries(&entries, gpt->list,
-                                checkpoint_moment_prefix(prefix, gpt->list, moment), dtype);
-    int status = tensor_division_open(&t.division, target->stem, entries, (int)arrlen(entries),
+        checkpoint_list_entries(entries, gpt->list,
+                                checkpoint_moment_prefix(prefix, gpt->list, moment),
+                                gpt->precision.moments);
+}
+
+static struct together together_of(const struct optimizer *optimizer,
+                                   const struct tensor_division *division) {
+    const struct gpt *gpt = optimizer->gpt;
+    return (struct together){.optimizer = optimizer,
+                             .gpt = gpt,
+                             .ranks = gpt->be->collectives->ranks,
+                             .division = division,
+                             .element_bytes = dtype_bytes(gpt->precision.moments)};
+}
+
+int checkpoint_write_moments_together(const struct optimizer *optimizer,
+                                      const struct checkpoint_target *target, struct error *error) {
+    struct tensor_division division;
+    struct together t = together_of(optimizer, &division);
+    struct safetensors_entry *entries = NULL;
+    list_entries(&entries, optimizer);
+    t.target = target;
+    int status = tensor_division_open(&division, target->stem, entries, (int)arrlen(entries),
                                       target->limit, t.ranks->size, error);
     if (status == 0) status = allocate(&t, error);
     status = ranks_agree(t.ranks, status, error);
     if (status == 0) status = write_rows(&t, error);
     release(&t);
-    tensor_division_close(&t.division);
+    tensor_division_close(&division);
     checkpoint_free_entries(entries);
     return status;
+}
+
+/* ---- in steps */
+
+static size_t file_bytes(const struct gathered_moments *gathered, int file) {
+    const struct tensor_division *division = &gathered->division;
+    const struct gpt *gpt = gathered->optimizer->gpt;
+    int64_t elements = 0, parameters = arrlen(gpt->list);
+    for (int i = file > 0 ? division->ends[file - 1] : 0; i < division->ends[file]; i++)
+        elements += parameter_count(&gpt->list[i % parameters]);
+    return (size_t)elements * dtype_bytes(gpt->precision.moments);
+}
+
+int gathered_moments_open(struct gathered_moments *gathered, const struct optimizer *optimizer,
+                          uint64_t limit, struct error *error) {
+    const struct ranks *ranks = optimizer->gpt->be->collectives->ranks;
+    *gathered = (struct gathered_moments){.optimizer = optimizer};
+    list_entries(&gathered->entries, optimizer);
+    if (tensor_division_open(&gathered->division, checkpoint_optimizer_stem, gathered->entries,
+                             (int)arrlen(gathered->entries), limit, ranks->size, error))
+        return -1;
+    for (int i = ranks->rank; i < (int)arrlen(gathered->division.ends); i += ranks->size)
+        gathered->bytes += file_bytes(gathered, i);
+    gathered->data = malloc(gathered->bytes + 1);
+    gathered->row = calloc((size_t)ranks->size, sizeof *gathered->row);
+    return gathered->data && gathered->row
+               ? 0
+               : fail(error, "out of memory for the moments of other ranks");
+}
+
+void gathered_moments_close(struct gathered_moments *gathered) {
+    free(gathered->data);
+    free(gathered->row);
+    arrfree(gathered->written);
+    tensor_division_close(&gathered->division);
+    checkpoint_free_entries(gathered->entries);
+    *gathered = (struct gathered_moments){0};
+}
+
+int gathered_moments_fill(struct gathered_moments *gathered, struct error *error) {
+    struct together t = together_of(gathered->optimizer, &gathered->division);
+    t.gathered = gathered->data;
+    int status = ranks_agree(t.ranks, allocate(&t, error), error);
+    for (int first = 0; status == 0 && first < (int)arrlen(t.division->ends);
+         first += t.ranks->size)
+        gather_row(&t, first);
+    assert(status || t.gathered == gathered->data + gathered->bytes);
+    release(&t);
+    const struct backend *be = t.gpt->be;
+    if (status == 0 && be->failure.text[0]) status = fail(error, "%s", be->failure.text);
+    return ranks_agree(t.ranks, status, error);
+}
+
+int gathered_moments_write(struct gathered_moments *gathered, const char *directory,
+                           struct error *error) {
+    const struct ranks *ranks = gathered->optimizer->gpt->be->collectives->ranks;
+    const char *data = gathered->data;
+    struct safetensors_writer writer;
+    arrsetlen(gathered->written, 0);
+    for (int i = ranks->rank; i < (int)arrlen(gathered->division.ends); i += ranks->size) {
+        struct stored_file stored;
+        size_t bytes = file_bytes(gathered, i);
+        if (tensor_division_begin_file(&writer, &gathered->division, i, directory, error) ||
+            safetensors_write_data(&writer, data, bytes, error) ||
+            tensor_division_end_file(&stored, &writer, &gathered->division, i, error))
+            return -1;
+        arrput(gathered->written, stored);
+        data += bytes;
+    }
+    return 0;
+}
+
+int gathered_moments_list(const struct gathered_moments *gathered, const char *directory,
+                          struct stored_file **files, struct error *error) {
+    const struct ranks *ranks = gathered->optimizer->gpt->be->collectives->ranks;
+    int count = (int)arrlen(gathered->division.ends);
+    for (int row = 0; row * ranks->size < count; row++) {
+        struct stored_file own = {0};
+        if (row < (int)arrlen(gathered->written)) own = gathered->written[row];
+        ranks_gather(ranks, gathered->row, &own, sizeof own);
+        for (int rank = 0; ranks->rank == 0 && rank < ranks->size; rank++)
+            if (gathered->row[rank].name[0]) arrput(*files, gathered->row[rank]);
+    }
+    if (ranks->rank > 0 || count == 1) return 0;
+    return tensor_division_write_index(&gathered->division, directory, files, error);
 }

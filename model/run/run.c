@@ -317,22 +317,26 @@ static int stopped(const struct run *run) {
     return run->ranks->size > 1 ? run->agreed_stop : (int)*run->stop;
 }
 
-enum { OUT_OF_TIME = 1, SIGNALS = 2 /* the signal, times this */ };
+/* The largest of all ranks' answers counts: a save that goes on may be outdone by what ends the
+ * run, as then it is waited for. */
+enum { SAVES = 1, OUT_OF_TIME = 2, SIGNALS = 4 /* the signal, times this */ };
 
 /* What one rank knows and all have to: a signal, and that the time is over. */
 static int64_t end_wanted(void *context) {
-    const struct run *run = context;
-    return SIGNALS * *run->stop + (report_out_of_time(&run->report) ? OUT_OF_TIME : 0);
+    struct run *run = context;
+    return SIGNALS * *run->stop + (report_out_of_time(&run->report) ? OUT_OF_TIME : 0) +
+           (saving_goes_on(&run->saving) ? SAVES : 0);
 }
 
-/* Whether the time is over, after a step, which has asked all; what took a pause has to be asked
- * for anew, as it may have taken long. */
-static bool agree(struct run *run, bool paused) {
+/* After a step, which has asked all ranks; what took a pause has to be asked for anew, as it may
+ * have taken long. Comes to the end of a checkpoint that is written. */
+static int agree(struct run *run, bool paused, bool *late, struct error *error) {
     struct exchange *exchange = &run->trainer.optimizer.exchange;
-    if (run->ranks->size == 1) return report_out_of_time(&run->report);
-    if (paused) exchange->outcome = ranks_max(run->ranks, end_wanted(run));
+    if (run->ranks->size == 1) exchange->outcome = end_wanted(run);
+    else if (paused) exchange->outcome = ranks_max(run->ranks, end_wanted(run));
     run->agreed_stop = (int)(exchange->outcome / SIGNALS);
-    return exchange->outcome % SIGNALS == OUT_OF_TIME;
+    *late = exchange->outcome % SIGNALS >= OUT_OF_TIME;
+    return exchange->outcome % 2 == SAVES ? 0 : saving_end(&run->saving, error);
 }
 
 static bool due(int64_t step, int64_t every, int64_t steps) {
@@ -359,7 +363,6 @@ static int after_step(struct run *run, bool *paused, struct error *error) {
     bool samples = can_sample && due(step, config->sample.every, steps);
     bool saves = config->checkpoint.every > 0 && step % config->checkpoint.every == 0;
     *paused = validates || samples || saves;
-    if (saving_go_on(&run->saving, error)) return -1;
     if (*paused && settle(run, error)) return -1;
     if (validates && !stopped(run) && validate(run, error)) return -1;
     if (samples && !stopped(run) && sample_now(run, error)) return -1;
@@ -379,7 +382,7 @@ static int train(struct run *run, struct error *error) {
     run->trainer.optimizer.exchange.context = run;
     while (*step < steps && !stopped(run) && !late) {
         if (step_or_save(run, error) || after_step(run, &paused, error)) return -1;
-        late = agree(run, paused);
+        if (agree(run, paused, &late, error)) return -1;
     }
     if (settle(run, error)) return -1;
     return saving_finish(&run->saving, error);

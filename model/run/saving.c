@@ -3,9 +3,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "data/base/progress.h"
-#include "kernels/ranks/collectives.h"
 #include "model/files/checkpoint.h"
 
 void saving_open(struct saving *saving, struct trainer *trainer, struct report *report,
@@ -16,7 +16,7 @@ void saving_open(struct saving *saving, struct trainer *trainer, struct report *
     saving->directory = directory;
     saving->saved = trainer->state.step;
     saving->begun = -1;
-    if (!snapshot_wanted(trainer->config) || trainer->be->collectives->ranks->size > 1) return;
+    if (!snapshot_wanted(trainer->config)) return;
     if (background_open(&saving->background, trainer, directory, &reason) == 0) return;
     fprintf(stderr, "note: training waits while checkpoints are written: %s\n", reason.text);
 }
@@ -39,34 +39,36 @@ static int tell(struct saving *saving, int status, int64_t step, const char *pat
     return 0;
 }
 
-static int go_on(struct saving *saving, bool wait, struct error *error) {
+int saving_end(struct saving *saving, struct error *error) {
     char path[FILE_PATH_MAX];
     if (saving->begun < 0) return 0;
-    int status = background_go_on(&saving->background, wait, path, error);
-    if (status == RESULT_NONE) return 0;
     int64_t step = saving->begun;
+    int status = background_end(&saving->background, path, error);
     saving->begun = -1;
     saving->writing += saving->background.seconds;
     return tell(saving, status, step, path, error);
 }
 
-int saving_go_on(struct saving *saving, struct error *error) {
-    return go_on(saving, false, error);
+bool saving_goes_on(struct saving *saving) {
+    return saving->begun >= 0 && background_goes_on(&saving->background);
 }
 
 /* A run that ends for another reason still has the checkpoint that was under way. */
 void saving_close(struct saving *saving) {
     struct error error;
-    if (saving->begun > 0 && go_on(saving, true, &error))
+    if (saving->begun > 0 && saving_end(saving, &error))
         fprintf(stderr, "warning: step %" PRId64 " was not saved: %s\n", saving->begun, error.text);
     background_close(&saving->background);
 }
 
 static int begin(struct saving *saving, struct error *error) {
-    if (go_on(saving, true, error)) return -1;
-    saving->begun = saving->trainer->state.step;
-    background_begin(&saving->background, saving->trainer);
-    return go_on(saving, false, error);
+    int64_t step = saving->trainer->state.step;
+    if (saving_end(saving, error)) return -1;
+    if (background_begin(&saving->background, saving->trainer, error))
+        return tell(saving, -1, step, "", error);
+    saving->begun = step;
+    saving_goes_on(saving);
+    return 0;
 }
 
 static int save_now(struct saving *saving, bool last, struct error *error) {
@@ -98,12 +100,13 @@ void saving_report(FILE *out, const struct saving *saving) {
 }
 
 int saving_finish(struct saving *saving, struct error *error) {
-    if (go_on(saving, false, error)) return -1;
-    if (saving->begun >= 0) {
+    /* Nobody need be told of a moment. */
+    for (int i = 0; i < 30 && saving_goes_on(saving); i++) usleep(10000);
+    if (saving_goes_on(saving)) {
         report_pause(saving->report);
         fprintf(stderr, "waiting until the checkpoint of step %" PRId64 " is written\n",
                 saving->begun);
-        if (go_on(saving, true, error)) return -1;
     }
+    if (saving_end(saving, error)) return -1;
     return saving->saved < saving->trainer->state.step ? save_now(saving, true, error) : 0;
 }

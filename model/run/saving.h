@@ -2,6 +2,7 @@
  * memory for it, else at once. What became of them is said on standard output and error. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -32,8 +33,12 @@ void saving_close(struct saving *saving);
  * be. */
 int saving_save(struct saving *saving, struct error *error);
 
-/* After each step: says what has become of the checkpoint under way. Fails as saving_save. */
-int saving_go_on(struct saving *saving, struct error *error);
+/* After each step: whether a checkpoint is being written, by this rank. */
+bool saving_goes_on(struct saving *saving);
+
+/* Comes to the end of the checkpoint under way, if there is one, and says what has become of it. It
+ * waits only if that goes on. All ranks call it. Fails as saving_save. */
+int saving_end(struct saving *saving, struct error *error);
 
 /* What saving before the end has cost, a line if there was any. */
 void saving_report(FILE *out, const struct saving *saving);

@@ -128,6 +128,14 @@ rm -r "$folder/alone/checkpoints/step-00000024"
 train 3 alone --set precision=bf16 --resume || fail "3 ranks from 1"
 near one-bf16 alone loss 5e-3
 
+# Written while training waits: the same files. "halves" was not resumed, "waits" is its equal.
+train 2 waits --set precision=bf16 --set checkpoint.every=12 --set checkpoint.background=false ||
+    fail waits
+for file in "$folder"/waits/checkpoints/step-00000012/*.safetensors*; do
+    cmp "$file" "$folder/halves/checkpoints/step-00000012/${file##*/}" || fail "${file##*/}"
+done
+[ "$(find "$folder"/waits/checkpoints/step-00000012/optimizer-* | wc -l)" -eq 2 ] || fail "two files"
+
 # Something long, and what befalls one of its ranks: all end within 30 s.
 long() {
     local name=$1
@@ -232,11 +240,18 @@ cat >"$folder/full.sh" <<END
 #!/bin/bash
 if [ "\$OMPI_COMM_WORLD_RANK" = 1 ]; then ulimit -f 100; fi
 exec "$(realpath "$TRAIN")" --config "$folder/tiny.json" --set name=full --set checkpoint.every=8 \
-    --set train.steps=20
+    --set train.steps=20 "\$@"
 END
 chmod +x "$folder/full.sh"
 mpirun_here -n 2 "$folder/full.sh" >"$folder/full.out" 2>&1 && fail "a full disk"
 expect full 'rank 1: .*optimizer-00002-of-00002'
+[ -z "$(ls -A "$folder/full/checkpoints")" ] || fail "half a checkpoint was left"
+
+mpirun_here -n 2 "$folder/full.sh" --set checkpoint.on_error=continue >"$folder/full.out" 2>&1 &&
+    fail "the last checkpoint was not saved"
+expect full 'warning: step 8 was not saved: rank 1: .*optimizer-00002-of-00002'
+expect full 'warning: step 16 was not saved: rank 1'
+grep -q "^step 20: validation" "$folder/full.out" || fail "training did not go on"
 [ -z "$(ls -A "$folder/full/checkpoints")" ] || fail "half a checkpoint was left"
 
 # What the others say goes to files, if at all.

@@ -48,11 +48,12 @@ Test(checkpoint_background, writes_the_same_files) {
         open_save(&save, &subject, run_of("background"));
         for (int64_t step = 5; step < 8; step++) {
             save_step(&subject, run_of("waited"), step, waited);
-            background_begin(&save, &subject.trainer);
-            cr_expect_neq(save.phase, BACKGROUND_IDLE);
+            cr_assert_eq(background_begin(&save, &subject.trainer, &error), 0);
+            background_goes_on(&save);
+            cr_expect_eq(save.phase, BACKGROUND_WRITES);
             subject_fill(&subject, 99);
-            cr_assert_eq(background_go_on(&save, true, path, &error), 0, "%s", error.text);
-            cr_expect_eq(background_go_on(&save, true, path, &error), RESULT_NONE, "told twice");
+            cr_assert_eq(background_end(&save, path, &error), 0, "%s", error.text);
+            cr_expect_eq(background_end(&save, path, &error), RESULT_NONE, "told twice");
             for (size_t k = 0; k < COUNT(names); k++) expect_same_file(path, waited, names[k]);
         }
         cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), 0, "%s", error.text);
@@ -67,15 +68,12 @@ Test(checkpoint_background, comes_to_its_end) {
     struct background_save save;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
     open_save(&save, &subject, folder);
-    cr_expect_eq(background_go_on(&save, true, path, &error), RESULT_NONE, "there is none");
+    cr_expect_eq(background_end(&save, path, &error), RESULT_NONE, "there is none");
     subject_fill(&subject, 3);
-    background_begin(&save, &subject.trainer);
-    int status = RESULT_NONE;
-    for (int tries = 0; status == RESULT_NONE && tries < 6000; tries++) {
-        status = background_go_on(&save, false, path, &error);
-        usleep(10000);
-    }
-    cr_expect_eq(status, 0, "%s", error.text);
+    cr_assert_eq(background_begin(&save, &subject.trainer, &error), 0);
+    for (int tries = 0; background_goes_on(&save) && tries < 6000; tries++) usleep(10000);
+    cr_expect_not(background_goes_on(&save));
+    cr_expect_eq(background_end(&save, path, &error), 0, "%s", error.text);
     cr_expect_str_eq(path, in_checkpoints(folder, "step-00000003"));
     background_close(&save);
     subject_close(&subject);
@@ -89,7 +87,8 @@ Test(checkpoint_background, closing_waits) {
     subject_open_tiny(&subject, CONFIG_PRECISION_BF16);
     open_save(&save, &subject, folder);
     subject_fill(&subject, 4);
-    background_begin(&save, &subject.trainer);
+    cr_assert_eq(background_begin(&save, &subject.trainer, &error), 0);
+    background_goes_on(&save);
     background_close(&save);
     cr_expect_eq(newest_step(folder, &warnings), 4);
     cr_expect_str_eq(warnings, "");
@@ -111,8 +110,8 @@ Test(checkpoint_background, a_full_disk_is_told_and_the_next_one_is_written) {
         limit = (struct rlimit){step == 2 ? 20000 : before.rlim_cur, before.rlim_max};
         setrlimit(RLIMIT_FSIZE, &limit);
         subject_fill(&subject, step);
-        background_begin(&save, &subject.trainer);
-        int status = background_go_on(&save, true, path, &error);
+        cr_assert_eq(background_begin(&save, &subject.trainer, &error), 0);
+        int status = background_end(&save, path, &error);
         cr_expect_eq(status, step == 2 ? RESULT_FAILED : 0, "%s", error.text);
         if (step == 2) expect_text(error.text, "disk full");
         cr_expect_eq(newest_step(folder, &warnings), step == 2 ? 1 : 3);
