@@ -57,6 +57,19 @@ size_t snapshot_bytes(const struct trainer *trainer) {
     return arena.used;
 }
 
+/* About what a rank of several has to gather of their moments to save in the background. */
+static size_t gathered_bytes(const struct trainer *trainer) {
+    int ranks = trainer->be->collectives->ranks->size;
+    const struct gpt *gpt = &trainer->gpt;
+    if (ranks == 1) return 0;
+    return (size_t)(2 * gpt->count / ranks) * dtype_bytes(gpt->precision.moments);
+}
+
+void snapshot_plan(struct trainer *trainer) {
+    if (snapshot_wanted(trainer->config))
+        trainer->gpt.memory.snapshot = snapshot_bytes(trainer) + gathered_bytes(trainer);
+}
+
 /* The system hands out pages when they are first written, which takes longer than the copy. */
 static void *touch(void *argument) {
     const struct snapshot *snapshot = argument;

@@ -10,7 +10,6 @@
 #include "model/forward.h"
 #include "model/sample.h"
 #include "model/schedule.h"
-#include "model/snapshot.h"
 
 enum {
     SKIPS_AT_FLOOR_MAX = 8,  /* infinite gradients in a row at the smallest loss scale */
@@ -55,14 +54,6 @@ static void end_step(void *argument) {
     optimizer_step(&trainer->optimizer, trainer->state.step);
 }
 
-/* About what a rank of several has to gather of their moments to save in the background. */
-static size_t gathered_bytes(const struct trainer *trainer) {
-    int ranks = trainer->be->collectives->ranks->size;
-    const struct gpt *gpt = &trainer->gpt;
-    if (ranks == 1) return 0;
-    return (size_t)(2 * gpt->count / ranks) * dtype_bytes(gpt->precision.moments);
-}
-
 /* Walks every operation of a step with the plan table: the first micro-batch and, as its products
  * are others, a further one. */
 static void plan(struct trainer *trainer) {
@@ -81,8 +72,6 @@ static void plan(struct trainer *trainer) {
     memory->batches = batches_bytes(be, trainer->gpt.capacity.rows);
     memory->library = be->device.library_bytes;
     memory->total += memory->workspace + memory->batches + memory->library;
-    if (snapshot_wanted(config))
-        memory->snapshot = snapshot_bytes(trainer) + gathered_bytes(trainer);
 }
 
 static int allocate_traffic(struct trainer *trainer, struct error *error) {

@@ -389,6 +389,7 @@ static int train(struct run *run, struct error *error) {
 }
 
 static void print_banner(struct run *run) {
+    snapshot_plan(&run->trainer);
     report_open(&run->report, stdout, &run->trainer, run->began, loss_floor(&run->config));
     report_banner(&run->report, &run->trainer, run->train.open ? &run->train.loader : NULL,
                   run->val.open ? &run->val.loader : NULL, run->directory);

@@ -89,6 +89,7 @@ Test(snapshot, is_planned) {
         rig.config.checkpoint.every = i == 1 ? 0 : i == 2 ? rig.config.train.steps : 5;
         rig.config.checkpoint.background = i != 3;
         rig_open(&rig, 1);
+        snapshot_plan(&rig.trainer);
         size_t planned = rig.trainer.gpt.memory.snapshot;
         cr_expect_eq(planned, i == 0 ? snapshot_bytes(&rig.trainer) : 0, "%d: %zu", i, planned);
         rig_close(&rig);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "model/config/config_keys.h"
+#include "model/snapshot.h"
 #include "model/trainer.h"
 
 static double maximum_of(const char *key) {
@@ -23,6 +24,7 @@ int memory_plan_of(struct memory_plan *plan, const struct config *config, struct
     if (resolve(&precision, config, be, error)) return -1;
     be->workspace_bytes = 0; /* it only grows, but this plan is to have its own */
     int status = trainer_open(&trainer, config, &precision, be, TRAINER_PLANNED, error);
+    if (status == 0) snapshot_plan(&trainer);
     *plan = trainer.gpt.memory;
     trainer_close(&trainer);
     be->workspace_bytes = workspace;
