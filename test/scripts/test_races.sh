@@ -33,7 +33,8 @@ trains() {
 trains precision=fp32
 trains precision=bf16
 trains precision=fp16
-trains precision=bf16 offload.optimizer=true
+trains precision=bf16 offload.optimizer=true checkpoint.every=1
+trains precision=fp16 checkpoint.every=1 checkpoint.keep=1
 trains precision=bf16 weights.copy=cast train.recompute=layer gradients.dtype=lower
 trains precision=fp8 fp8.recipe=delayed
 trains precision=fp8 fp8.recipe=row train.recompute=gelu
