@@ -1,27 +1,39 @@
 #!/usr/bin/env bash
-# What a checkpoint of GPT-2 124M (1.5 GB) costs on this machine's CPU: how long training stops
-# where it waits for the disk and where it is written in the background, and at what speed it is
-# written beside a copy of as many bytes by dd. Medians of the rounds, which take turns.
+# What a checkpoint of GPT-2 124M (1.5 GB) costs: how long training stops where it waits for the
+# disk and where it is written in the background, how much longer the steps after it take together,
+# and at what speed it is written beside a copy of as many bytes by dd. Medians of the rounds, which
+# take turns.
 #   scripts/bench_checkpoint.sh [ROUNDS]      3
-# Needs TRAIN, by default ./train, and 5 GB in $TMPDIR, which should be a disk, not memory.
+# Needs TRAIN, by default ./train, and 6 GB in $TMPDIR, which should be a disk, not memory. DEVICE is
+# "cpu" or "cuda", MODEL another model, as in a config.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-train=$(realpath "${TRAIN:-./train}") rounds=${1:-3}
+train=$(realpath "${TRAIN:-./train}") rounds=${1:-3} device=${DEVICE:-cpu}
+model=${MODEL:-'{"preset": "gpt2", "vocab_size": 50257}'}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 cat >"$folder/save.json" <<END
-{"run_dir": "$folder", "device": "cpu", "model": {"preset": "gpt2", "vocab_size": 50257},
+{"run_dir": "$folder", "device": "$device", "model": $model,
  "data": {"train": "tales", "val": "", "tokenizer": "bytes", "seq_len": 64},
- "optimizer": {"warmup_steps": 0}, "train": {"steps": 40, "micro_batch_size": 1},
- "eval": {"every": 0}, "sample": {"every": 0}, "checkpoint": {"every": 20, "keep": 1}}
+ "optimizer": {"warmup_steps": 0}, "train": {"steps": 60, "micro_batch_size": 1},
+ "eval": {"every": 0}, "sample": {"every": 0}, "checkpoint": {"every": 20, "keep": 9},
+ "log": {"every": 1000}}
 END
 
-# NAME SETTING: trains, appends the seconds that training stopped and writing took to NAME.*
+# NAME SETTING: trains, appends the seconds that training stopped, that writing took, and that the
+# steps after it took beyond those before it, to NAME.*
 save() {
     "$train" --config "$folder/save.json" --set name="$1" --set "$2" >"$folder/said" 2>&1
-    sed -n 's/.*stopped for \([0-9.]*\) s.*/\1/p' "$folder/said" >>"$folder/$1.stop"
-    sed -n 's/.*writing took \([0-9.]*\) s.*/\1/p' "$folder/said" >>"$folder/$1.write"
-    bytes=$(cat "$folder/$1"/checkpoints/step-*/*.safetensors | wc -c)
+    sed -n 's/^\([0-9]*\) check.*stopped for \([0-9.]*\) s.*/\1 \2/p' "$folder/said" |
+        awk '{ print $2 / $1 }' >>"$folder/$1.stop"
+    sed -n 's/^\([0-9]*\) check.*writing took \([0-9.]*\) s.*/\1 \2/p' "$folder/said" |
+        awk '{ print $2 / $1 }' >>"$folder/$1.write"
+    sed -n 's/.*"step": \([0-9]*\),.*"step_ms": \([0-9.]*\),.*/\1 \2/p' \
+        "$folder/$1/metrics.jsonl" | sort -n -k2 | awk '
+        $1 > 5 && $1 <= 20 { before[++n] = $2 }
+        $1 > 20 && $1 <= 40 { after += $2 }
+        END { printf "%.3f\n", (after - 20 * before[int((n + 1) / 2)]) / 1e3 }' >>"$folder/$1.slower"
+    bytes=$(cat "$folder/$1"/checkpoints/step-00000020/*.safetensors | wc -c)
     rm -rf "${folder:?}/$1"
 }
 copy() {
@@ -41,12 +53,13 @@ median() { sort -n "$folder/$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1)
 stop=$(median waiting.stop)
 dd=$(awk -v s="$(median copy.write)" -v b="$bytes" \
     'BEGIN { print int(b / 1e6) * 1.048576 / s }')
-row() {
-    awk -v name="$1" -v stop="$2" -v write="$3" -v b="$bytes" -v dd="$dd" -v waiting="$stop" \
-        'BEGIN { printf "%-16s training stops %6.2f s (%.2f)   written at %5.0f MB/s (%.2f of dd)\n",
-                 name, stop, stop / waiting, b / 1e6 / write, b / 1e6 / write / dd }'
+row() { # TEXT NAME
+    awk -v text="$1" -v stop="$(median "$2.stop")" -v slower="$(median "$2.slower")" \
+        -v write="$(median "$2.write")" -v b="$bytes" -v dd="$dd" -v waiting="$stop" \
+        'BEGIN { printf "%-14s stops %.2f s (%.2f)  later steps %+.2f s  %5.0f MB/s (%.2f of dd)\n",
+                 text, stop, stop / waiting, slower, b / 1e6 / write, b / 1e6 / write / dd }'
 }
-row "waiting" "$stop" "$(median waiting.write)"
-row "in background" "$(median background.stop)" "$(median background.write)"
-printf '%-16s %55.0f MB/s\n' "dd conv=fsync" "$dd"
+row "waiting" waiting
+row "in background" background
+printf '%-14s %47.0f MB/s\n' "dd conv=fsync" "$dd"
 echo "aims: training stops at most 0.40 s and 0.10 of waiting; 0.9 of dd"

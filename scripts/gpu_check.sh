@@ -406,7 +406,16 @@ export -f bench_graphs
 export folder out
 step graphs 60 bash -c 'bench_graphs "$@"' graphs "${wgmma[@]}" "${tiny[@]}"
 
-# ---- 11. the table
+# ---- 11. what saving costs
+
+saved=()
+if [ "$rehearsal" -eq 1 ]; then
+    saved=(MODEL='{"n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 64}')
+fi
+step checkpoint 60 env TRAIN="$folder/train" DEVICE=cuda "${saved[@]}" \
+    scripts/bench_checkpoint.sh $((rehearsal ? 1 : 3))
+
+# ---- 12. the table
 
 # shellcheck source=scripts/gpu_check_table.sh
 . scripts/gpu_check_table.sh
@@ -418,6 +427,10 @@ show_training
 show_attention
 show_aims
 show_lab
+if [ -s "$out/checkpoint.log" ]; then
+    echo
+    cat "$out/checkpoint.log"
+fi
 echo
 for i in "${!names[@]}"; do
     printf '  %-12s %4d s  %s\n' "${names[$i]}" "${times[$i]}" "${verdicts[$i]}"

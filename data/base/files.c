@@ -108,6 +108,7 @@ int file_writer_open(struct file_writer *writer, const char *path, struct error 
                     path);
     }
     writer->open = true;
+    sha256_begin(&writer->hash);
     return 0;
 }
 
@@ -115,6 +116,7 @@ int file_writer_put(struct file_writer *writer, const void *bytes, size_t size,
                     struct error *error) {
     assert(writer->open && "the writer is not open");
     if (size == 0) return 0;
+    sha256_add(&writer->hash, bytes, size);
     writer->size += size;
     const int number = write_behind_put(&writer->behind, bytes, size);
     return number == 0 ? 0 : writer_fail(writer, number, "write", error);
@@ -133,7 +135,7 @@ int file_writer_patch(struct file_writer *writer, uint64_t offset, const void *b
 static int writer_digest(struct file_writer *writer, struct error *error) {
     if (writer->patched) return sha256_file(writer->hex, NULL, writer->temporary, error);
     uint8_t digest[SHA256_BYTES];
-    sha256_end(&writer->behind.hash, digest);
+    sha256_end(&writer->hash, digest);
     sha256_hex(writer->hex, digest);
     return 0;
 }

@@ -26,7 +26,8 @@ struct file_writer {
     bool open;
     struct write_behind behind; /* bytes not handed to the system yet */
     uint64_t size;              /* bytes put so far; stays valid after the commit */
-    char hex[SHA256_HEX_MAX];   /* SHA-256 of the file, valid after the commit */
+    struct sha256 hash;
+    char hex[SHA256_HEX_MAX]; /* SHA-256 of the file, valid after the commit */
 };
 
 /* Creates or empties PATH.tmp with mode 0644 (less the umask). The directory must exist, and PATH

@@ -43,87 +43,71 @@ static int write_piece(struct write_behind *behind, const uint8_t *piece, size_t
     return write_fully(behind->fd, piece + done, size - done, -1);
 }
 
-static void do_job(struct write_behind *behind, enum write_behind_job job) {
-    const uint8_t *piece = behind->pieces[1 - behind->filling];
-    if (job == WRITE_BEHIND_HASHES) sha256_add(&behind->hash, piece, WRITE_BEHIND_BYTES);
-    else if (behind->number == 0) behind->number = write_piece(behind, piece, WRITE_BEHIND_BYTES);
-}
-
-static void do_jobs(struct write_behind *behind, enum write_behind_job job) {
+static void *write_pieces(void *argument) {
+    struct write_behind *behind = argument;
     pthread_mutex_lock(&behind->mutex);
     for (;;) {
-        while (behind->done[job] == behind->handed && !behind->ends)
+        while (behind->pending == 0 && !behind->ends)
             pthread_cond_wait(&behind->changed, &behind->mutex);
-        if (behind->done[job] == behind->handed) break;
+        if (behind->pending == 0) break;
+        const uint8_t *piece = behind->pieces[1 - behind->filling];
+        size_t size = behind->pending;
         pthread_mutex_unlock(&behind->mutex);
-        do_job(behind, job);
+        int number = write_piece(behind, piece, size);
         pthread_mutex_lock(&behind->mutex);
-        behind->done[job]++;
+        if (behind->number == 0) behind->number = number;
+        behind->pending = 0;
         pthread_cond_broadcast(&behind->changed);
     }
     pthread_mutex_unlock(&behind->mutex);
-}
-
-static void *write_pieces(void *behind) {
-    do_jobs(behind, WRITE_BEHIND_WRITES);
-    return NULL;
-}
-
-static void *hash_pieces(void *behind) {
-    do_jobs(behind, WRITE_BEHIND_HASHES);
     return NULL;
 }
 
 int write_behind_open(struct write_behind *behind, int fd) {
     *behind = (struct write_behind){.fd = fd};
-    sha256_begin(&behind->hash);
-    pthread_mutex_init(&behind->mutex, NULL);
-    pthread_cond_init(&behind->changed, NULL);
     behind->pieces[0] = aligned_alloc(DIRECT_ALIGNMENT, WRITE_BEHIND_BYTES);
     return behind->pieces[0] ? 0 : ENOMEM;
 }
 
 /* With the first full piece. Signals are for other threads. */
-static int start_threads(struct write_behind *behind) {
-    static void *(*const jobs[WRITE_BEHIND_JOBS])(void *) = {write_pieces, hash_pieces};
+static void start_thread(struct write_behind *behind) {
     sigset_t all, before;
     behind->pieces[1] = aligned_alloc(DIRECT_ALIGNMENT, WRITE_BEHIND_BYTES);
-    if (!behind->pieces[1]) return ENOMEM;
+    if (!behind->pieces[1]) return;
     behind->direct = set_direct(behind, true);
+    pthread_mutex_init(&behind->mutex, NULL);
+    pthread_cond_init(&behind->changed, NULL);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    for (int i = 0; i < WRITE_BEHIND_JOBS; i++)
-        behind->threaded[i] = pthread_create(&behind->threads[i], NULL, jobs[i], behind) == 0;
+    behind->threaded = pthread_create(&behind->thread, NULL, write_pieces, behind) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return 0;
 }
 
-/* Waits until the threads have nothing to do. */
+/* Waits until the thread has nothing to do. */
 static int settle(struct write_behind *behind) {
+    if (!behind->threaded) return behind->number;
     pthread_mutex_lock(&behind->mutex);
-    for (int i = 0; i < WRITE_BEHIND_JOBS; i++)
-        while (behind->done[i] < behind->handed)
-            pthread_cond_wait(&behind->changed, &behind->mutex);
+    while (behind->pending > 0) pthread_cond_wait(&behind->changed, &behind->mutex);
     int number = behind->number;
     pthread_mutex_unlock(&behind->mutex);
     return number;
 }
 
 static int hand_over(struct write_behind *behind) {
-    int number = behind->pieces[1] ? settle(behind) : start_threads(behind);
-    if (number) return number;
+    if (!behind->pieces[1]) start_thread(behind);
+    if (!behind->threaded) {
+        int number = write_piece(behind, behind->pieces[behind->filling], behind->filled);
+        behind->filled = 0;
+        return behind->number ? behind->number : (behind->number = number);
+    }
+    int number = settle(behind);
     pthread_mutex_lock(&behind->mutex);
     behind->filling = 1 - behind->filling;
+    behind->pending = number ? 0 : behind->filled;
     behind->filled = 0;
-    behind->handed++;
     pthread_cond_broadcast(&behind->changed);
     pthread_mutex_unlock(&behind->mutex);
-    for (int i = 0; i < WRITE_BEHIND_JOBS; i++)
-        if (!behind->threaded[i]) {
-            do_job(behind, (enum write_behind_job)i);
-            behind->done[i]++; /* which nobody else looks at */
-        }
-    return behind->threaded[WRITE_BEHIND_WRITES] ? 0 : behind->number;
+    return number;
 }
 
 int write_behind_put(struct write_behind *behind, const void *bytes, size_t size) {
@@ -143,22 +127,21 @@ int write_behind_flush(struct write_behind *behind) {
     if (number) return number;
     if (behind->direct && !set_direct(behind, false)) return errno;
     behind->direct = false; /* what follows is not aligned */
-    const uint8_t *rest = behind->pieces[behind->filling];
-    sha256_add(&behind->hash, rest, behind->filled);
-    number = write_fully(behind->fd, rest, behind->filled, -1);
+    number = write_fully(behind->fd, behind->pieces[behind->filling], behind->filled, -1);
     behind->filled = 0;
     return number;
 }
 
 void write_behind_close(struct write_behind *behind) {
-    pthread_mutex_lock(&behind->mutex);
-    behind->ends = true;
-    pthread_cond_broadcast(&behind->changed);
-    pthread_mutex_unlock(&behind->mutex);
-    for (int i = 0; i < WRITE_BEHIND_JOBS; i++)
-        if (behind->threaded[i]) pthread_join(behind->threads[i], NULL);
-    pthread_mutex_destroy(&behind->mutex);
-    pthread_cond_destroy(&behind->changed);
+    if (behind->threaded) {
+        pthread_mutex_lock(&behind->mutex);
+        behind->ends = true;
+        pthread_cond_broadcast(&behind->changed);
+        pthread_mutex_unlock(&behind->mutex);
+        pthread_join(behind->thread, NULL);
+        pthread_mutex_destroy(&behind->mutex);
+        pthread_cond_destroy(&behind->changed);
+    }
     free(behind->pieces[0]);
     free(behind->pieces[1]);
     *behind = (struct write_behind){.fd = -1};

@@ -1,5 +1,5 @@
-/* Appending to a file in large pieces: while one thread writes a piece and another hashes it, the
- * next is filled. SHA-256 takes a processor about as long as a fast disk takes to write.
+/* Appending to a file in large pieces: while a thread writes one, the next is filled, so that
+ * whoever computes or hashes what it writes does not wait for the disk.
  *
  * A file of more than a piece goes around the system's cache (O_DIRECT), where the file system can
  * do that: the copy into the cache takes the processor longer than some disks take to write, and
@@ -11,12 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "data/base/sha256.h"
-
 enum { WRITE_BEHIND_BYTES = 4 << 20 /* a piece */ };
-
-/* What is done with each full piece, by a thread of its own where there can be one. */
-enum write_behind_job { WRITE_BEHIND_WRITES, WRITE_BEHIND_HASHES, WRITE_BEHIND_JOBS };
 
 struct write_behind {
     int fd;
@@ -24,13 +19,11 @@ struct write_behind {
     int filling;        /* which of them */
     size_t filled;      /* bytes of it */
     bool direct;
-    struct sha256 hash; /* of all that was put, after a flush */
-    pthread_t threads[WRITE_BEHIND_JOBS];
-    bool threaded[WRITE_BEHIND_JOBS];
+    bool threaded;
+    pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* one of the next three */
-    uint64_t handed;        /* full pieces so far; the last one is the one that is not filled */
-    uint64_t done[WRITE_BEHIND_JOBS];
+    size_t pending;         /* bytes of the other piece that are not written yet */
     bool ends;
     int number; /* errno of the first write that failed, or 0 */
 };
@@ -40,7 +33,7 @@ struct write_behind {
 int write_behind_open(struct write_behind *behind, int fd);
 int write_behind_put(struct write_behind *behind, const void *bytes, size_t size);
 
-/* Waits until the system has all that was put, and it is hashed. */
+/* Waits until the system has all that was put. */
 int write_behind_flush(struct write_behind *behind);
 
 /* What was not flushed may be lost. */

@@ -56,8 +56,9 @@ bool saving_goes_on(struct saving *saving) {
 /* A run that ends for another reason still has the checkpoint that was under way. */
 void saving_close(struct saving *saving) {
     struct error error;
-    if (saving->begun > 0 && saving_end(saving, &error))
-        fprintf(stderr, "warning: step %" PRId64 " was not saved: %s\n", saving->begun, error.text);
+    int64_t step = saving->begun;
+    if (step > 0 && saving_end(saving, &error))
+        fprintf(stderr, "warning: step %" PRId64 " was not saved: %s\n", step, error.text);
     background_close(&saving->background);
 }
 
