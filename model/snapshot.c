@@ -77,6 +77,15 @@ static void *touch(void *argument) {
     return NULL;
 }
 
+/* Memory that is planned has been taken, but pages that nobody has written yet are not missing. */
+static bool has_room(const struct trainer *trainer, size_t bytes) {
+    struct backend *be = trainer->be;
+    size_t planned = be->device.host_memory ? trainer->gpt.memory.total : 0;
+    size_t held = backend_peak_bytes(be), to_come = planned > held ? planned - held : 0;
+    size_t available = host_memory_available();
+    return to_come <= available && bytes <= available - to_come;
+}
+
 int snapshot_open(struct snapshot *snapshot, const struct trainer *trainer, struct error *error) {
     struct backend *be = trainer->be;
     size_t bytes = snapshot_bytes(trainer);
@@ -86,7 +95,7 @@ int snapshot_open(struct snapshot *snapshot, const struct trainer *trainer, stru
         .collectives = &collectives_alone,
         .device = {.kind = BACKEND_CPU, .host_memory = true},
     };
-    if (bytes <= host_memory_available()) snapshot->memory = backend_host_allocate(be, bytes);
+    if (has_room(trainer, bytes)) snapshot->memory = backend_host_allocate(be, bytes);
     if (!snapshot->memory) {
         fail(error, "there is no memory of the host for a copy of %zu MiB", bytes >> 20);
         return RESULT_NONE;

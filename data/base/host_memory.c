@@ -21,6 +21,8 @@ size_t host_memory_available(void) {
     size_t kib = system_number("/proc/meminfo", "MemAvailable:");
     size_t system = kib == SIZE_MAX ? SIZE_MAX : kib * 1024;
     size_t container = system_number("/sys/fs/cgroup/memory.max", "");
+    size_t used = system_number("/sys/fs/cgroup/memory.stat", "anon "); /* the rest can be freed */
+    if (container != SIZE_MAX && used != SIZE_MAX) container -= used < container ? used : container;
     return container < system ? container : system;
 }
 
