@@ -39,7 +39,7 @@ save() {
 copy() {
     local began now
     began=$(date +%s%N)
-    dd if=/dev/zero of="$folder/copy" bs=1M count=$((bytes / 1000000)) conv=fsync status=none
+    dd if=/dev/zero of="$folder/copy" bs=1M count=$((bytes / 1048576 + 1)) conv=fsync status=none
     now=$(date +%s%N)
     rm -f "$folder/copy"
     awk -v t=$((now - began)) 'BEGIN { print t / 1e9 }' >>"$folder/copy.write"
@@ -52,7 +52,7 @@ done
 median() { sort -n "$folder/$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 stop=$(median waiting.stop)
 dd=$(awk -v s="$(median copy.write)" -v b="$bytes" \
-    'BEGIN { print int(b / 1e6) * 1.048576 / s }')
+    'BEGIN { print (int(b / 1048576) + 1) * 1.048576 / s }')
 row() { # TEXT NAME
     awk -v text="$1" -v stop="$(median "$2.stop")" -v slower="$(median "$2.slower")" \
         -v write="$(median "$2.write")" -v b="$bytes" -v dd="$dd" -v waiting="$stop" \
