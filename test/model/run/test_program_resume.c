@@ -93,7 +93,7 @@ Test(program_resume, sigint_in_fp16) {
 
 /* No process is so late that it gets no step done. */
 Test(program_resume, after_so_many_minutes) {
-    const char *late = with(LONG, "%s", "--set|train.minutes=0.0001|--set|checkpoint.resume=auto");
+    const char *late = with(LONG, "%s", "--set|train.minutes=1e-6|--set|checkpoint.resume=auto");
     for (int step = 1; step <= 3; step++) {
         char expected[64];
         expect_exit(late, 0);
@@ -101,7 +101,7 @@ Test(program_resume, after_so_many_minutes) {
         snprintf(expected, sizeof expected, "stopped at step %d of 300", step);
         cr_expect_not_null(strstr(out_text, expected), "%s", out_text);
         cr_expect_not_null(strstr(out_text, "--resume"), "%s", out_text);
-        cr_expect_not_null(strstr(out_text, "0.0001 minutes"), "%s", out_text);
+        cr_expect_not_null(strstr(out_text, "the 1e-06 minutes"), "%s", out_text);
     }
     expect_exit(with(LONG, "%s", "--resume|--set|train.minutes=9"), 0);
     cr_expect_null(strstr(out_text, "stopped at"), "%s", out_text);
