@@ -251,7 +251,7 @@ config() { # FOLDER STEPS
 
 test_case "--follow ends with the run"
 run full 30 && config one 30
-{ sleep 0.4 && head -n 10 full/metrics.jsonl >one/metrics.jsonl && sleep 0.4 &&
+{ sleep 1.5 && head -n 10 full/metrics.jsonl >one/metrics.jsonl && sleep 0.4 &&
     cp full/metrics.jsonl one/; } &
 runs 0 timeout 20 "$plot" one --follow 0.1 && says "waiting for the first steps of one"
 says "*one" && never_says 'E['
@@ -264,14 +264,14 @@ runs 0 timeout 20 "$plot" one --follow 0.1 --svg one.svg && count 1 ">loss<" one
 
 test_case "--follow until it is stopped"
 run one 10 && config one 30
-runs 130 timeout -s INT --preserve-status 1 "$plot" one --follow 0.1 && says "*one"
-runs 143 timeout --preserve-status 1 "$plot" one --follow 0.1
-mkdir t && TMPDIR=$PWD/t runs 143 timeout --preserve-status 1 "$plot" one --follow 0.1
+runs 130 timeout -s INT --preserve-status 3 "$plot" one --follow 0.1 && says "*one"
+runs 143 timeout --preserve-status 3 "$plot" one --follow 0.1
+mkdir t && TMPDIR=$PWD/t runs 143 timeout --preserve-status 3 "$plot" one --follow 0.1
 if [ -n "$(ls t)" ]; then wrong "leaves files behind"; fi
 
 test_case "--follow without a config"
 run one 10
-runs 130 timeout -s INT --preserve-status 1 "$plot" one --follow 0.1 && says "*one"
+runs 130 timeout -s INT --preserve-status 3 "$plot" one --follow 0.1 && says "*one"
 
 if command -v script >/dev/null; then
     test_case "--follow in a terminal, which is left in order"

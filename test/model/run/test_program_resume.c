@@ -63,13 +63,18 @@ static void run_undisturbed(const char *precision) {
 
 static void check_signal(int signal_number, int expected, const char *precision) {
     const char *arguments = with(LONG, "--set|precision=%s", precision);
-    pid_t child = start(arguments);
-    wait_for_step(child, "a/run", 70);
-    kill(child, signal_number);
-    int status = finish(child);
-    cr_expect_eq(status, expected, "exit %d\n%s", status, error_text);
-    long step = last_step("a/run");
+    long step = 300;
+    int status = 0;
+    for (int tries = 0; tries < 10 && step == 300; tries++) { /* 300: it came too late */
+        if (tries > 0) cr_assert_eq(directory_remove(in_folder("a"), &error), 0);
+        pid_t child = start(arguments);
+        wait_for_step(child, "a/run", 70);
+        kill(child, signal_number);
+        status = finish(child);
+        step = last_step("a/run");
+    }
     char name[64];
+    cr_expect_eq(status, expected, "exit %d\n%s", status, error_text);
     cr_assert_lt(step, 300, "the signal came too late to test anything");
     snprintf(name, sizeof name, "a/run/checkpoints/step-%08ld/trainer.json", step);
     cr_expect(exists(name), "stopped after step %ld, but no %s", step, name);
