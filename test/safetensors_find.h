@@ -1,6 +1,7 @@
-/* Looks a tensor of a file up by its name. */
+/* Looks a tensor of a file up by its name, and reads all of it. */
 #pragma once
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "model/files/safetensors.h"
@@ -10,4 +11,23 @@ static inline const struct safetensors_entry *safetensors_find(const struct safe
     for (int i = 0; i < file->count; i++)
         if (strcmp(file->entries[i].name, name) == 0) return &file->entries[i];
     return NULL;
+}
+
+/* The data of a tensor, to be freed; NULL if it cannot be read. */
+static inline void *safetensors_data(const struct safetensors *file,
+                                     const struct safetensors_entry *entry) {
+    struct error failure;
+    void *data = malloc(entry->bytes + 1);
+    if (data && safetensors_read(data, file, entry, 0, entry->bytes, &failure) == 0) return data;
+    free(data);
+    return NULL;
+}
+
+/* Whether that is what a tensor holds. */
+static inline bool safetensors_holds(const struct safetensors *file,
+                                     const struct safetensors_entry *entry, const void *bytes) {
+    void *data = safetensors_data(file, entry);
+    bool same = data && memcmp(data, bytes, entry->bytes) == 0;
+    free(data);
+    return same;
 }

@@ -1,14 +1,12 @@
 #include "data/text/token_mask.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
+
+#include "data/base/file_reader.h"
 
 enum { NAME_SHOWN = 600, PUT_BYTES = 4096 };
 
@@ -20,7 +18,7 @@ struct header {
     uint32_t version;
     uint64_t tokens;
 };
-_Static_assert(sizeof(struct header) == TOKEN_MASK_HEADER_BYTES, "the header is mapped as it is");
+_Static_assert(sizeof(struct header) == TOKEN_MASK_HEADER_BYTES, "the header is read as it is");
 
 static bool ends_in(const char *path, const char *ending) {
     const size_t length = strlen(path), size = strlen(ending);
@@ -50,6 +48,9 @@ static const char again[] =
 static int check(const struct token_mask *mask, const char *path, uint64_t tokens,
                  struct error *error) {
     struct header header = {0};
+    if (mask->file_bytes == 0)
+        return fail(error, "%.*s: not the mask of a token shard: it is empty\n%s", NAME_SHOWN, path,
+                    again);
     memcpy(&header, mask->file,
            mask->file_bytes < sizeof header ? mask->file_bytes : sizeof header);
     if (mask->file_bytes < sizeof header || memcmp(header.magic, MAGIC, sizeof MAGIC) != 0)
@@ -75,28 +76,14 @@ static int check(const struct token_mask *mask, const char *path, uint64_t token
     return 0;
 }
 
-static int read_file(struct token_mask *mask, int fd, const char *path, struct error *error) {
-    struct stat status;
-    if (fstat(fd, &status))
-        return fail(error, "cannot read %.*s: %s", NAME_SHOWN, path, strerror(errno));
-    if (!S_ISREG(status.st_mode) || status.st_size == 0)
-        return fail(error, "%.*s: not the mask of a token shard: %s\n%s", NAME_SHOWN, path,
-                    S_ISREG(status.st_mode) ? "it is empty" : "it is no regular file", again);
-    mask->file_bytes = (size_t)status.st_size;
-    mask->file = malloc(mask->file_bytes);
+static int read_file(struct token_mask *mask, const struct file_reader *file, struct error *error) {
+    mask->file_bytes = (size_t)file->bytes;
+    mask->file = malloc(mask->file_bytes + 1);
     if (!mask->file)
-        return fail(error, "out of memory for the mask %.*s (%zu bytes)", NAME_SHOWN, path,
+        return fail(error, "out of memory for the mask %.*s (%zu bytes)", NAME_SHOWN, file->path,
                     mask->file_bytes);
     mask->bits = mask->file + TOKEN_MASK_HEADER_BYTES;
-    for (size_t done = 0; done < mask->file_bytes;) {
-        ssize_t got = read(fd, mask->file + done, mask->file_bytes - done);
-        if (got < 0 && errno == EINTR) continue;
-        if (got <= 0)
-            return fail(error, "cannot read %.*s: %s", NAME_SHOWN, path,
-                        got < 0 ? strerror(errno) : "it was cut short meanwhile");
-        done += (size_t)got;
-    }
-    return 0;
+    return file_reader_get(file, mask->file, 0, mask->file_bytes, error);
 }
 
 static int fail_missing(const char *shard_path, struct error *error) {
@@ -112,14 +99,15 @@ int token_mask_open(struct token_mask *mask, const char *shard_path, uint64_t to
     char path[FILE_PATH_MAX];
     memset(mask, 0, sizeof *mask);
     if (!token_mask_path(path, shard_path)) return wanted ? fail_missing(shard_path, error) : 0;
-    /* Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 && errno == ENOENT) return wanted ? fail_missing(shard_path, error) : 0;
-    if (fd < 0)
-        return fail(error, "cannot open %.*s, the mask of a token shard: %s", NAME_SHOWN, path,
-                    strerror(errno));
-    int status = read_file(mask, fd, path, error);
-    close(fd);
+    if (!file_exists(path)) return wanted ? fail_missing(shard_path, error) : 0;
+    struct file_reader file;
+    struct error reason;
+    int status = file_reader_open(&file, path, &reason);
+    if (status)
+        return fail(error, "%s%s%s", reason.text, status == RESULT_NONE ? "\n" : "",
+                    status == RESULT_NONE ? again : "");
+    status = read_file(mask, &file, error);
+    file_reader_close(&file);
     if (status == 0) status = check(mask, path, tokens, error);
     if (status) token_mask_close(mask);
     return status;

@@ -4,20 +4,16 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <glob.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <stb/stb_ds.h>
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are mapped as they are");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "shards are read as they are");
 
 enum {
     HEADER_WORDS = SHARD_HEADER_BYTES / 4,
@@ -79,83 +75,49 @@ static int check_header(const char *path, const uint32_t *header, uint64_t file_
     return 0;
 }
 
-/* Finds the tokens in a mapped file of any format. */
+/* Finds the tokens in an open file of any format. */
 static int read_format(struct token_shard *shard, struct error *error) {
-    const uint64_t bytes = shard->mapping_bytes;
-    uint32_t first = 0;
-    memcpy(&first, shard->mapping, bytes < sizeof first ? bytes : sizeof first);
-    if (first == SHARD_MAGIC_16 || first == SHARD_MAGIC_32) {
-        const void *tokens = (const char *)shard->mapping + SHARD_HEADER_BYTES;
-        if (first == SHARD_MAGIC_32) shard->wide = tokens;
-        else shard->narrow = tokens;
-        if (check_header(shard->name, shard->mapping, bytes, &shard->count, error)) return -1;
-        shard->is_masked = ((const uint32_t *)shard->mapping)[HEADER_MASKED] != 0;
-        return 0;
+    const uint64_t bytes = shard->file.bytes;
+    uint32_t header[HEADER_WORDS] = {0};
+    if (file_reader_get(&shard->file, header, 0, bytes < sizeof header ? bytes : sizeof header,
+                        error))
+        return -1;
+    const bool is_wide = header[0] == SHARD_MAGIC_32;
+    shard->token_bytes = is_wide ? 4 : 2;
+    if (is_wide || header[0] == SHARD_MAGIC_16) {
+        shard->first_byte = SHARD_HEADER_BYTES;
+        shard->is_masked = header[HEADER_MASKED] != 0;
+        return check_header(shard->name, header, bytes, &shard->count, error);
     }
-    if (!is_named_bin(shard->name) || bytes % 2 != 0)
-        return fail_no_shard(shard->name, bytes, first, error);
+    if (!is_named_bin(shard->name) || bytes == 0 || bytes % 2 != 0)
+        return fail_no_shard(shard->name, bytes, header[0], error);
     shard->raw = true;
-    shard->narrow = shard->mapping;
     shard->count = bytes / 2;
     return 0;
 }
 
-static int map_shard(struct token_shard *shard, int fd, const char *path, struct error *error) {
-    struct stat status;
-    if (fstat(fd, &status))
-        return fail(error, "cannot read %.*s: %s", NAME_SHOWN, path, strerror(errno));
-    if (!S_ISREG(status.st_mode))
-        return fail(
-            error, "%.*s: %s\nname the shards in it, for instance %.*s/*_train_*.bin", NAME_SHOWN,
-            path, S_ISDIR(status.st_mode) ? "a directory, not a token shard" : "not a regular file",
-            NAME_SHOWN / 2, path);
-    if (status.st_size == 0) return fail_no_shard(path, 0, 0, error);
-    size_t bytes = (size_t)status.st_size;
-    void *mapping = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (mapping == MAP_FAILED)
-        return fail(error,
-                    "cannot map %.*s (%zu bytes): %s\nraise the memory limit (ulimit -v), or "
-                    "name fewer shards",
-                    NAME_SHOWN, path, bytes, strerror(errno));
-    shard->mapping = mapping;
-    shard->mapping_bytes = bytes;
-    shard->file = fd;
-    return read_format(shard, error);
-}
-
-/* Each shard stays open: as many as the system lets this process have. */
-static void allow_open_files(void) {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit)) return;
-    limit.rlim_cur = limit.rlim_max;
-    setrlimit(RLIMIT_NOFILE, &limit);
+static int open_file(struct token_shard *shard, struct error *error) {
+    struct error reason;
+    int status = file_reader_open(&shard->file, shard->name, &reason);
+    if (status == RESULT_NONE)
+        return fail(error, "%.*s\nname the shards in it, for instance %.*s/*_train_*.bin",
+                    NAME_SHOWN, reason.text, NAME_SHOWN / 2, shard->name);
+    return status ? fail(error, "%s", reason.text) : read_format(shard, error);
 }
 
 static int open_shard(struct tokens *tokens, const char *path, struct error *error) {
-    /* Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it. */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return fail(error, "cannot open the token shard %.*s: %s\ncheck data.train and data.val",
-                    NAME_SHOWN, path, strerror(errno));
-    struct token_shard shard = {.name = strdup(path)};
-    if (!shard.name) {
-        close(fd);
-        return fail(error, "out of memory while opening %.*s", NAME_SHOWN, path);
-    }
-    arrput(tokens->shards, shard);
-    int status = map_shard(&arrlast(tokens->shards), fd, path, error);
-    if (!arrlast(tokens->shards).mapping) close(fd);
-    struct token_shard *opened = &arrlast(tokens->shards);
-    if (status == 0)
-        status = token_mask_open(&opened->mask, path, opened->count, opened->is_masked, error);
-    tokens->count += opened->count;
-    if (status == 0) tokens->counted += token_mask_counted(&opened->mask, 0, opened->count);
-    return status;
+    struct token_shard *shard = arraddnptr(tokens->shards, 1);
+    *shard = (struct token_shard){.name = strdup(path)};
+    if (!shard->name) return fail(error, "out of memory while opening %.*s", NAME_SHOWN, path);
+    if (open_file(shard, error)) return -1;
+    if (token_mask_open(&shard->mask, path, shard->count, shard->is_masked, error)) return -1;
+    tokens->count += shard->count;
+    tokens->counted += token_mask_counted(&shard->mask, 0, shard->count);
+    return 0;
 }
 
 static int open_matches(struct tokens *tokens, const char *pattern, struct error *error) {
     glob_t matches = {0};
-    allow_open_files();
     int status = glob(pattern, GLOB_TILDE, NULL, &matches);
     if (status == GLOB_NOMATCH) {
         bool is_plain = !strpbrk(pattern, "*?[");
@@ -198,7 +160,7 @@ int tokens_from_memory(struct tokens *tokens, int32_t *owned, uint64_t count, co
                        struct error *error) {
     memset(tokens, 0, sizeof *tokens);
     struct token_shard shard = {
-        .name = strdup(name), .wide = owned, .count = count, .owned = owned};
+        .name = strdup(name), .count = count, .token_bytes = sizeof *owned, .owned = owned};
     if (!shard.name) {
         free(owned);
         return fail(error, "out of memory while making the tokens of %.*s", NAME_SHOWN, name);
@@ -211,7 +173,7 @@ int tokens_from_memory(struct tokens *tokens, int32_t *owned, uint64_t count, co
 void tokens_close(struct tokens *tokens) {
     for (size_t i = 0; i < arrlenu(tokens->shards); i++) {
         struct token_shard *shard = &tokens->shards[i];
-        if (shard->mapping) munmap(shard->mapping, shard->mapping_bytes), close(shard->file);
+        file_reader_close(&shard->file);
         token_mask_close(&shard->mask);
         free(shard->owned);
         free(shard->name);
@@ -220,43 +182,19 @@ void tokens_close(struct tokens *tokens) {
     tokens->count = tokens->counted = 0;
 }
 
-static int fail_cut_short(const struct token_shard *shard, struct error *error) {
-    struct stat status;
-    long long bytes = fstat(shard->file, &status) ? 0 : (long long)status.st_size;
-    return fail(error,
-                "%.*s: it had %zu bytes when it was opened, and has %lld now\nit was cut short "
-                "while in use: write it again, or copy it again",
-                NAME_SHOWN, shard->name, shard->mapping_bytes, bytes);
-}
-
-/* Not through the mapping: where a file has been cut short, or cannot be read, that would end the
- * program by a signal. */
-static int read_file(const struct token_shard *shard, char *to, uint64_t at, size_t bytes,
-                     struct error *error) {
-    while (bytes > 0) {
-        ssize_t got = pread(shard->file, to, bytes, (off_t)at);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0)
-            return fail(error, "cannot read %.*s: %s\ncheck the disk that it is on", NAME_SHOWN,
-                        shard->name, strerror(errno));
-        if (got == 0) return fail_cut_short(shard, error);
-        to += got, at += (uint64_t)got, bytes -= (size_t)got;
-    }
-    return 0;
-}
-
 int token_shard_read(const struct token_shard *shard, int32_t *tokens, uint64_t first, size_t count,
                      struct error *error) {
     assert(first <= shard->count && count <= shard->count - first);
-    const size_t size = shard->wide ? sizeof *shard->wide : sizeof *shard->narrow;
-    const char *data = shard->wide ? (const char *)shard->wide : (const char *)shard->narrow;
+    if (shard->owned) {
+        memcpy(tokens, shard->owned + first, count * sizeof *tokens);
+        return 0;
+    }
+    const size_t size = (size_t)shard->token_bytes;
     char *packed = (char *)tokens + count * (sizeof *tokens - size); /* at the end of the place */
-    if (!shard->mapping) memcpy(packed, data + first * size, count * size);
-    else if (read_file(shard, packed,
-                       (uint64_t)(data - (const char *)shard->mapping) + first * size, count * size,
-                       error))
+    if (file_reader_get(&shard->file, packed, shard->first_byte + first * size, count * size,
+                        error))
         return -1;
-    for (size_t i = 0; !shard->wide && i < count; i++) {
+    for (size_t i = 0; size == 2 && i < count; i++) {
         uint16_t token;
         memcpy(&token, packed + i * size, sizeof token);
         tokens[i] = token;

@@ -23,6 +23,7 @@
 #include <stdint.h>
 
 #include "data/base/error.h"
+#include "data/base/file_reader.h"
 #include "data/base/files.h"
 #include "data/text/token_mask.h"
 #include "data/text/vocabulary.h"
@@ -39,17 +40,13 @@ enum {
 
 struct token_shard {
     char *name; /* the path, or what tokens_from_memory was told */
-    /* [count], one of them, the other is NULL. What a file holds is not checked: a wide token may
-     * be any number. */
-    const uint16_t *narrow;
-    const int32_t *wide;
     uint64_t count;
-    void *mapping; /* the mapped file, or NULL; only read while the shard is opened and compared */
-    size_t mapping_bytes;
-    int file;       /* open, if there is a mapping */
-    int32_t *owned; /* the tokens made in memory, or NULL */
-    bool raw;       /* a file of nanoGPT, without a header */
-    bool is_masked; /* by its header a mask belongs to it */
+    int token_bytes;         /* 2 or 4. What a file holds is not checked: 4 may be any number */
+    uint64_t first_byte;     /* of the tokens in the file */
+    struct file_reader file; /* not open, if there is none */
+    int32_t *owned;          /* [count], made in memory, or NULL */
+    bool raw;                /* a file of nanoGPT, without a header */
+    bool is_masked;          /* by its header a mask belongs to it */
     struct token_mask mask;
 };
 
@@ -60,7 +57,7 @@ struct tokens {
     uint64_t counted;           /* of them, those that count in the loss */
 };
 
-/* Maps the shards that `pattern` names: one path, or a glob with * ? [] or a leading ~. A pattern
+/* Opens the shards that `pattern` names: one path, or a glob with * ? [] or a leading ~. A pattern
  * that is itself the name of a file means that file. Masks that match are not taken for shards, and
  * each shard's own is opened with it. Tokens are read from the disk as they are used, so a set may
  * be larger than memory.

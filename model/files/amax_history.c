@@ -37,10 +37,10 @@ int amax_history_read(float *history, int64_t length, int64_t count, const char 
     memset(history, 0, (size_t)(length * count) * sizeof *history);
     int64_t saved = status ? 0 : (int64_t)entry->shape[0];
     int64_t last = saved < length ? saved : length;
-    for (int64_t at = step - 1; at >= 0 && at >= step - last; at--)
-        memcpy(history + at % length * count,
-               (const char *)entry->data + (size_t)(at % saved * count) * sizeof *history,
-               (size_t)count * sizeof *history);
+    size_t row = (size_t)count * sizeof *history;
+    for (int64_t at = step - 1; status == 0 && at >= 0 && at >= step - last; at--)
+        status = safetensors_read(history + at % length * count, &file, entry,
+                                  (uint64_t)(at % saved) * row, row, error);
     for (int64_t i = 0; i < length * count && status == 0; i++)
         if (!(history[i] >= 0 && isfinite(history[i])))
             status =

@@ -235,10 +235,10 @@ static int load_tensors(struct trainer *trainer, const char *directory, struct e
     if (open_weights(&weights, gpt, directory, error)) return -1;
     int status = open_moments(&moments, gpt, directory, error);
     if (status == 0) {
-        checkpoint_read_weights(gpt, &weights);
-        checkpoint_read_moments(&trainer->optimizer, &moments);
+        status = checkpoint_read_weights(gpt, &weights, error);
+        if (status == 0) status = checkpoint_read_moments(&trainer->optimizer, &moments, error);
         tensor_files_close(&moments);
-        status = finish_upload(gpt, error);
+        if (status == 0) status = finish_upload(gpt, error);
     }
     tensor_files_close(&weights);
     return status;
@@ -261,9 +261,9 @@ int checkpoint_locate(char *path, const char *given, enum checkpoint_parts parts
 int checkpoint_load_weights(struct gpt *gpt, const char *directory, struct error *error) {
     struct tensor_files weights;
     if (open_weights(&weights, gpt, directory, error)) return -1;
-    checkpoint_read_weights(gpt, &weights);
+    int status = checkpoint_read_weights(gpt, &weights, error);
     tensor_files_close(&weights);
-    return finish_upload(gpt, error);
+    return status ? -1 : finish_upload(gpt, error);
 }
 
 /* Rank 0 sees whether it is a checkpoint, and verifies it for all. */

@@ -13,8 +13,8 @@
 enum {
     NAME_MAX_BYTES = 128,
     SHAPE_TEXT_MAX = 64,
-    CHUNK = 4096,    /* elements that are widened or compared at a time */
-    PIECE = 1 << 18, /* elements that pass through the host at a time */
+    CHUNK = 16384,   /* elements that are read at a time */
+    PIECE = 1 << 18, /* elements that are written at a time */
 };
 
 static const enum safetensors_dtype stored[DTYPE_COUNT] = {
@@ -158,33 +158,37 @@ enum dtype checkpoint_dtype(const struct safetensors_entry *entry) {
     return (enum dtype)dtype;
 }
 
-/* Files may align their data to single bytes, so 16-bit values are copied before they are read. */
-void checkpoint_widen(float *values, const struct safetensors_entry *entry, int64_t first,
-                      int64_t count) {
+int checkpoint_widen(float *values, const struct tensor_place *place, int64_t first, int64_t count,
+                     struct error *error) {
     uint16_t halves[CHUNK];
-    enum dtype dtype = checkpoint_dtype(entry);
+    enum dtype dtype = checkpoint_dtype(place->entry);
     size_t size = dtype_bytes(dtype);
-    const char *data = (const char *)entry->data + (size_t)first * size;
-    if (dtype == DTYPE_F32) memcpy(values, data, (size_t)count * size);
-    for (int64_t done = 0; dtype != DTYPE_F32 && done < count; done += CHUNK) {
+    if (dtype == DTYPE_F32)
+        return tensor_place_read(values, place, (uint64_t)first * size, (size_t)count * size,
+                                 error);
+    for (int64_t done = 0; done < count; done += CHUNK) {
         size_t part = (size_t)(count - done < CHUNK ? count - done : CHUNK);
-        memcpy(halves, data + (size_t)done * size, part * size);
+        if (tensor_place_read(halves, place, (uint64_t)(first + done) * size, part * size, error))
+            return -1;
         dtype_widen(values + done, halves, dtype, 0, part);
     }
-    safetensors_release(data, (size_t)count * size);
+    return 0;
 }
 
 /* Whether two tensors of one shape hold the same numbers, bit for bit after widening. */
-static bool same_values(const struct safetensors_entry *a, const struct safetensors_entry *b) {
+static int compare_values(bool *same, const struct tensor_place *a, const struct tensor_place *b,
+                          struct error *error) {
     float left[CHUNK], right[CHUNK];
-    int64_t total = (int64_t)(a->bytes / dtype_bytes(checkpoint_dtype(a)));
-    for (int64_t first = 0; first < total; first += CHUNK) {
+    int64_t total = (int64_t)(a->entry->bytes / dtype_bytes(checkpoint_dtype(a->entry)));
+    *same = true;
+    for (int64_t first = 0; first < total && *same; first += CHUNK) {
         int64_t count = total - first < CHUNK ? total - first : CHUNK;
-        checkpoint_widen(left, a, first, count);
-        checkpoint_widen(right, b, first, count);
-        if (memcmp(left, right, (size_t)count * sizeof *left) != 0) return false;
+        if (checkpoint_widen(left, a, first, count, error) ||
+            checkpoint_widen(right, b, first, count, error))
+            return -1;
+        *same = memcmp(left, right, (size_t)count * sizeof *left) == 0;
     }
-    return true;
+    return 0;
 }
 
 static int check_head(const struct parameter *list, const struct tensor_files *files,
@@ -193,7 +197,9 @@ static int check_head(const struct parameter *list, const struct tensor_files *f
     const struct parameter *wte = parameter_wte(list);
     if (!head || parameter_head(list) != wte) return 0;
     if (check_tensor(wte, head, error)) return -1;
-    if (same_values(head->entry, checkpoint_find_weight(files, wte->name)->entry)) return 0;
+    bool same;
+    if (compare_values(&same, head, checkpoint_find_weight(files, wte->name), error)) return -1;
+    if (same) return 0;
     return fail(error,
                 "%.400s: lm_head.weight differs from the token embedding, but the config's model "
                 "shares the two\nuse a file with tied embeddings",
@@ -350,23 +356,32 @@ int checkpoint_write_moments(const struct optimizer *optimizer,
     return write_arrays(arrays, 2, target, error);
 }
 
-enum { READ = 16384 };
-
-/* Widens the entry's values, of parameter p, piece by piece, and passes each on. On a CPU every
+/* Reads a tensor, the values of parameter p, piece by piece, and passes each on. On a CPU every
  * thread takes some of them; a device is sent to by one. */
-static void read_entry(const struct array *array, const struct parameter *p,
-                       const struct safetensors_entry *entry,
+static int read_tensor(const struct array *array, const struct parameter *p,
+                       const struct tensor_place *place,
                        void (*pass)(const struct array *array, const float *values, int64_t first,
-                                    int64_t count)) {
+                                    int64_t count),
+                       struct error *error) {
     int64_t total = parameter_count(p);
     bool together = array->gpt->be->device.kind == BACKEND_CPU;
+    int status = 0;
 #pragma omp parallel for schedule(static) if (together)
-    for (int64_t first = 0; first < total; first += READ) {
-        float values[READ];
-        int64_t count = total - first < READ ? total - first : READ;
-        checkpoint_widen(values, entry, first, count);
-        pass(array, values, p->offset + first, count);
+    for (int64_t first = 0; first < total; first += CHUNK) {
+        float values[CHUNK];
+        struct error failure;
+        int64_t count = total - first < CHUNK ? total - first : CHUNK;
+        if (checkpoint_widen(values, place, first, count, &failure) == 0) {
+            pass(array, values, p->offset + first, count);
+            continue;
+        }
+#pragma omp critical(failure_of_a_piece)
+        {
+            status = -1;
+            *error = failure;
+        }
     }
+    return status;
 }
 
 static void pass_masters(const struct array *array, const float *values, int64_t first,
@@ -378,21 +393,26 @@ static void pass_moment(const struct array *array, const float *values, int64_t 
     optimizer_upload(array->optimizer, array->moment, values, first, count);
 }
 
-void checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files) {
+int checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files,
+                            struct error *error) {
     const struct array masters = {.gpt = gpt};
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
         const struct parameter *p = &gpt->list[i];
-        read_entry(&masters, p, checkpoint_find_weight(files, p->name)->entry, pass_masters);
+        const struct tensor_place *place = checkpoint_find_weight(files, p->name);
+        if (read_tensor(&masters, p, place, pass_masters, error)) return -1;
     }
+    return 0;
 }
 
-void checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_files *files) {
+int checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_files *files,
+                            struct error *error) {
     const struct parameter *list = optimizer->gpt->list;
     for (int moment = 0; moment < 2; moment++)
         for (ptrdiff_t i = 0; i < arrlen(list); i++) {
             const struct array array = {
                 .gpt = optimizer->gpt, .optimizer = optimizer, .moment = moment};
-            read_entry(&array, &list[i], find_moment(list, files, moment, list[i].name)->entry,
-                       pass_moment);
+            const struct tensor_place *place = find_moment(list, files, moment, list[i].name);
+            if (read_tensor(&array, &list[i], place, pass_moment, error)) return -1;
         }
+    return 0;
 }

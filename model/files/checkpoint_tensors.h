@@ -40,10 +40,10 @@ const struct tensor_place *checkpoint_find_weight(const struct tensor_files *fil
 /* The dtype of a tensor that was checked. */
 enum dtype checkpoint_dtype(const struct safetensors_entry *entry);
 
-/* Elements first .. first + count of a tensor that was checked, as fp32 in values. Their pages are
- * released: whoever reads all tensors in pieces needs the memory of a piece. */
-void checkpoint_widen(float *values, const struct safetensors_entry *entry, int64_t first,
-                      int64_t count);
+/* Reads elements first .. first + count - 1 of a tensor that was checked, as fp32 into values. Any
+ * thread may. Fails as safetensors_read. */
+int checkpoint_widen(float *values, const struct tensor_place *place, int64_t first, int64_t count,
+                     struct error *error);
 
 /* For writers: append an entry for each parameter to *entries, an stb_ds array, in the order of the
  * list. The names belong to the entries. */
@@ -65,6 +65,8 @@ int checkpoint_write_weights(const struct gpt *gpt, const struct checkpoint_targ
 int checkpoint_write_moments(const struct optimizer *optimizer,
                              const struct checkpoint_target *target, struct error *error);
 
-/* Fill the masters, or the moments, from files that passed their check. */
-void checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files);
-void checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_files *files);
+/* Fill the masters, or the moments, from files that passed their check. Fail as safetensors_read.
+ */
+int checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files, struct error *error);
+int checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_files *files,
+                            struct error *error);

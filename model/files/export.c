@@ -41,12 +41,10 @@ static int convert(void *buffer, float *values, const struct tensor_place *place
     const struct safetensors_entry *entry = place->entry;
     if (checkpoint_dtype(entry) == dtype) {
         size_t size = dtype_bytes(dtype);
-        const char *data = (const char *)entry->data + (size_t)first * size;
-        memcpy(buffer, data, (size_t)count * size);
-        safetensors_release(data, (size_t)count * size);
-        return 0;
+        return tensor_place_read(buffer, place, (uint64_t)first * size, (size_t)count * size,
+                                 error);
     }
-    checkpoint_widen(values, entry, first, count);
+    if (checkpoint_widen(values, place, first, count, error)) return -1;
     dtype_store(buffer, dtype, 0, values, (size_t)count);
     if (dtype == DTYPE_F32) return 0;
     for (int64_t i = 0; i < count; i++) {

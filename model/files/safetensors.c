@@ -1,15 +1,11 @@
 #include "model/files/safetensors.h"
 
-#include <errno.h>
-#include <fcntl.h>
+#include <assert.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cjson/cJSON.h>
 
@@ -215,7 +211,7 @@ static int check_names(const struct safetensors *file, const struct reader *read
     return twice ? damaged(reader, "tensor %.150s is described twice", twice) : 0;
 }
 
-static int read_entries(struct safetensors *file, const uint8_t *data, uint64_t data_bytes,
+static int read_entries(struct safetensors *file, uint64_t data_bytes,
                         const struct reader *reader) {
     const size_t members = (size_t)cJSON_GetArraySize(file->header);
     file->entries = malloc((members + 1) * sizeof(*file->entries));
@@ -232,7 +228,6 @@ static int read_entries(struct safetensors *file, const uint8_t *data, uint64_t 
         }
         struct safetensors_entry *entry = &file->entries[file->count];
         if (read_entry(entry, item, data_bytes, reader) != 0) return -1;
-        entry->data = data + entry->offset;
         file->count++;
     }
     if (file->count > 1)
@@ -265,81 +260,53 @@ static int parse_header(struct safetensors *file, const char *text, size_t size,
 }
 
 static int read_header(struct safetensors *file, const struct reader *reader) {
-    const uint8_t *bytes = file->map;
+    const struct file_reader *from = &file->from;
+    uint8_t bytes[SAFETENSORS_LENGTH_BYTES];
     uint64_t header_bytes = 0;
+    if (from->bytes < sizeof bytes)
+        return damaged(reader, "its %" PRIu64 " bytes are too few for a header", from->bytes);
+    if (file_reader_get(from, bytes, 0, sizeof bytes, reader->error)) return -1;
     for (int i = 0; i < SAFETENSORS_LENGTH_BYTES; i++)
         header_bytes |= (uint64_t)bytes[i] << (8 * i);
     if (header_bytes == 0 || header_bytes > SAFETENSORS_HEADER_MAX_BYTES)
         return damaged(reader, "its header claims %" PRIu64 " bytes (allowed: 1 to %d)",
                        header_bytes, SAFETENSORS_HEADER_MAX_BYTES);
-    if (header_bytes > file->map_bytes - SAFETENSORS_LENGTH_BYTES)
+    if (header_bytes > from->bytes - sizeof bytes)
         return damaged(reader, "its header claims %" PRIu64 " bytes, but the file has %" PRIu64,
-                       header_bytes, file->map_bytes);
-    /* A copy that ends in NUL: some releases of the parser look one byte past the length. */
+                       header_bytes, from->bytes);
+    /* With a NUL at the end: some releases of the parser look one byte past the length. */
     char *text = malloc(header_bytes + 1);
     if (!text) return safetensors_out_of_memory(reader->error, reader->path);
-    memcpy(text, bytes + SAFETENSORS_LENGTH_BYTES, header_bytes);
     text[header_bytes] = '\0';
-    const int result = parse_header(file, text, header_bytes, reader);
+    int result = file_reader_get(from, text, sizeof bytes, header_bytes, reader->error);
+    if (result == 0) result = parse_header(file, text, header_bytes, reader);
     free(text);
     if (result != 0) return -1;
-    const uint64_t data_start = SAFETENSORS_LENGTH_BYTES + header_bytes;
-    return read_entries(file, bytes + data_start, file->map_bytes - data_start, reader);
-}
-
-static int map_file(struct safetensors *file, const struct reader *reader) {
-    /* O_NONBLOCK: opening a pipe that nobody writes to must not hang. */
-    const int fd = open(reader->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return fail(reader->error, "cannot open %.480s: %s\ncheck the path and its permissions",
-                    reader->path, strerror(errno));
-    struct stat status;
-    int result = 0;
-    if (fstat(fd, &status) != 0)
-        result = fail(reader->error, "cannot read %.480s: %s\ncheck the path and the disk it is on",
-                      reader->path, strerror(errno));
-    else if (!S_ISREG(status.st_mode))
-        result = fail(reader->error,
-                      "cannot read %.480s: it is not a regular file\nname a safetensors file",
-                      reader->path);
-    else if (status.st_size < SAFETENSORS_LENGTH_BYTES)
-        result =
-            damaged(reader, "its %lld bytes are too few for a header", (long long)status.st_size);
-    if (result == 0) {
-        void *map = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (map == MAP_FAILED) {
-            result = fail(reader->error,
-                          "cannot map %.480s into memory: %s\nfree memory, or raise its limit "
-                          "(ulimit -v)",
-                          reader->path, strerror(errno));
-        } else {
-            file->map = map;
-            file->map_bytes = (uint64_t)status.st_size;
-        }
-    }
-    close(fd);
-    return result;
+    file->data_start = sizeof bytes + header_bytes;
+    return read_entries(file, from->bytes - file->data_start, reader);
 }
 
 int safetensors_open(struct safetensors *file, const char *path, struct error *error) {
     const struct reader reader = {path, error};
-    memset(file, 0, sizeof(*file));
-    if (map_file(file, &reader) != 0) return -1;
+    struct error reason;
+    *file = (struct safetensors){0};
+    int status = file_reader_open(&file->from, path, &reason);
+    if (status == RESULT_NONE) return fail(error, "%s\nname a safetensors file", reason.text);
+    if (status) return fail(error, "%s", reason.text);
     if (read_header(file, &reader) == 0) return 0;
     safetensors_close(file);
     return -1;
 }
 
-/* The page that the bytes end in is left to whoever reads on. Advice that fails costs memory, no
- * more. */
-void safetensors_release(const void *bytes, size_t size) {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)bytes;
-    const uintptr_t begin = start - start % page, end = start + size - (start + size) % page;
-    if (end > begin) madvise((char *)bytes - start % page, end - begin, MADV_DONTNEED);
+int safetensors_read(void *to, const struct safetensors *file,
+                     const struct safetensors_entry *entry, uint64_t first, size_t size,
+                     struct error *error) {
+    assert(first <= entry->bytes && size <= entry->bytes - first);
+    return file_reader_get(&file->from, to, file->data_start + entry->offset + first, size, error);
 }
 
 void safetensors_close(struct safetensors *file) {
-    if (file->map) munmap(file->map, file->map_bytes);
+    file_reader_close(&file->from);
     cJSON_Delete(file->header);
     free(file->entries);
     memset(file, 0, sizeof(*file));

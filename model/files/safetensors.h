@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "data/base/error.h"
+#include "data/base/file_reader.h"
 
 struct cJSON;
 
@@ -51,29 +52,30 @@ struct safetensors_entry {
     int rank; /* 0 for a scalar, at most SAFETENSORS_RANK_MAX */
     uint64_t shape[SAFETENSORS_RANK_MAX];
     /* Found by the reader, ignored by the writer. */
-    uint64_t offset;  /* bytes from the start of the data section */
-    uint64_t bytes;   /* size of the data */
-    const void *data; /* mapped, read-only; files of others may align it to one byte only: memcpy */
+    uint64_t offset; /* bytes from the start of the data section */
+    uint64_t bytes;  /* size of the data */
 };
 
 struct safetensors {
     int count;
     struct safetensors_entry *entries; /* in the order of the data */
     struct cJSON *header;              /* owns the names */
-    void *map;
-    uint64_t map_bytes;
+    struct file_reader from;
+    uint64_t data_start; /* of from, in bytes */
 };
 
-/* Maps a file and checks its whole header: entries cover the data exactly, in known dtypes, with
- * sizes that fit their shapes. The values themselves are not looked at. Names and data stay
- * valid until the close. Fails on anything that the format does not allow, on more than
- * SAFETENSORS_RANK_MAX dimensions, and when the file cannot be read; then there is nothing to
- * close, though closing is harmless. The file may not be cut short while it is open. */
+/* Opens a file and checks its whole header: entries cover the data exactly, in known dtypes, with
+ * sizes that fit their shapes. The values themselves are not looked at. Names stay valid until the
+ * close. Fails on anything that the format does not allow, on more than SAFETENSORS_RANK_MAX
+ * dimensions, and when the file cannot be read; then there is nothing to close, though closing is
+ * harmless. */
 int safetensors_open(struct safetensors *file, const char *path, struct error *error);
 
-/* Says that bytes of an entry's data have been read: their pages need not stay in memory, where a
- * mapped file would otherwise grow to its full size. What is read again comes from the file. */
-void safetensors_release(const void *bytes, size_t size);
+/* Reads bytes first .. first + size - 1 of an entry's data. Any thread may. Fails when the file has
+ * been cut short since it was opened, or its disk cannot read it. */
+int safetensors_read(void *to, const struct safetensors *file,
+                     const struct safetensors_entry *entry, uint64_t first, size_t size,
+                     struct error *error);
 
 /* Also takes a struct filled with zeros or one closed before. */
 void safetensors_close(struct safetensors *file);

@@ -218,6 +218,11 @@ const struct tensor_place *tensor_files_find(const struct tensor_files *files, c
     return bsearch(&key, files->places, (size_t)files->count, sizeof key, compare_places);
 }
 
+int tensor_place_read(void *to, const struct tensor_place *place, uint64_t first, size_t size,
+                      struct error *error) {
+    return safetensors_read(to, &place->file->safetensors, place->entry, first, size, error);
+}
+
 void tensor_files_close(struct tensor_files *files) {
     for (int i = 0; i < files->file_count; i++) {
         safetensors_close(&files->files[i].safetensors);

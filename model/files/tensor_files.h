@@ -46,4 +46,8 @@ int tensor_files_open_directory(struct tensor_files *files, const char *director
 /* The tensor of that name, or NULL. */
 const struct tensor_place *tensor_files_find(const struct tensor_files *files, const char *name);
 
+/* Reads bytes first .. first + size - 1 of a tensor, as safetensors_read does. */
+int tensor_place_read(void *to, const struct tensor_place *place, uint64_t first, size_t size,
+                      struct error *error);
+
 void tensor_files_close(struct tensor_files *files);

@@ -82,45 +82,54 @@ static const char *base_name(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-enum { PIECES = 64, PIECE_BYTES = 4096 };
+enum { PIECES = 64, PIECE = 1024 /* tokens, or bytes of a mask */ };
 
-static void add_sample(struct sha256 *hash, const void *bytes, size_t size) {
-    sha256_add(hash, &size, sizeof size);
-    if (size <= (size_t)PIECES * PIECE_BYTES) {
-        sha256_add(hash, bytes, size);
-        return;
+/* Where piece i of a sample of `count` begins. What has room in the sample is in it in full. */
+static uint64_t piece_at(uint64_t count, uint64_t i) {
+    return count <= (uint64_t)PIECES * PIECE ? i * PIECE : (count - PIECE) / (PIECES - 1) * i;
+}
+
+static int add_tokens(struct sha256 *hash, const struct token_shard *shard, struct error *error) {
+    int32_t tokens[PIECE];
+    uint64_t at;
+    for (uint64_t i = 0; i < PIECES && (at = piece_at(shard->count, i)) < shard->count; i++) {
+        uint64_t left = shard->count - at, count = left < PIECE ? left : PIECE;
+        if (token_shard_read(shard, tokens, at, count, error)) return -1;
+        sha256_add(hash, tokens, count * sizeof *tokens);
     }
-    for (size_t i = 0; i < PIECES; i++)
-        sha256_add(hash, (const char *)bytes + (size - PIECE_BYTES) / (PIECES - 1) * i,
-                   PIECE_BYTES);
+    return 0;
 }
 
-static void add_shard(struct sha256 *hash, const struct token_shard *shard) {
-    const void *tokens = shard->wide ? (const void *)shard->wide : shard->narrow;
-    size_t size = (size_t)shard->count * (shard->wide ? sizeof(int32_t) : sizeof(uint16_t));
-    const char *name = base_name(shard->name);
-    sha256_add(hash, name, strlen(name) + 1);
-    add_sample(hash, tokens, size);
-    if (shard->mask.bits) add_sample(hash, shard->mask.bits, (size_t)((shard->count + 7) / 8));
+static void add_mask(struct sha256 *hash, const struct token_shard *shard) {
+    uint64_t at, bytes = shard->mask.bits ? (shard->count + 7) / 8 : 0;
+    for (uint64_t i = 0; i < PIECES && (at = piece_at(bytes, i)) < bytes; i++)
+        sha256_add(hash, shard->mask.bits + at, bytes - at < PIECE ? bytes - at : PIECE);
 }
 
-static void hash_source(char hex[SHA256_HEX_MAX], const struct source *source) {
+static int hash_source(char hex[SHA256_HEX_MAX], const struct source *source, struct error *error) {
     struct sha256 hash;
     uint8_t digest[SHA256_BYTES];
+    ptrdiff_t count = source->open ? arrlen(source->tokens.shards) : 0;
+    int status = 0;
     sha256_begin(&hash);
-    if (source->open) {
-        sha256_add(&hash, &source->tokens.counted, sizeof source->tokens.counted);
-        for (ptrdiff_t i = 0; i < arrlen(source->tokens.shards); i++)
-            add_shard(&hash, &source->tokens.shards[i]);
+    if (source->open) sha256_add(&hash, &source->tokens.counted, sizeof source->tokens.counted);
+    for (ptrdiff_t i = 0; status == 0 && i < count; i++) {
+        const struct token_shard *shard = &source->tokens.shards[i];
+        const char *name = base_name(shard->name);
+        sha256_add(&hash, name, strlen(name) + 1);
+        sha256_add(&hash, &shard->count, sizeof shard->count);
+        status = add_tokens(&hash, shard, error);
+        add_mask(&hash, shard);
     }
     sha256_end(&hash, digest);
     sha256_hex(hex, digest);
+    return status;
 }
 
 static int compare_source(const struct ranks *ranks, const struct source *source, const char *key,
                           const char *name, struct error *error) {
     char ours[SHA256_HEX_MAX], theirs[SHA256_HEX_MAX];
-    hash_source(ours, source);
+    if (ranks_agree(ranks, hash_source(ours, source, error), error)) return -1;
     memcpy(theirs, ours, sizeof theirs);
     ranks_broadcast(ranks, theirs, sizeof theirs);
     if (strcmp(ours, theirs) == 0) return ranks_agree(ranks, 0, error);

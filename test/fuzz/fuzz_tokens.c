@@ -31,8 +31,8 @@ static void check(const char *path, bool is_named_bin, const uint8_t *image, siz
     const size_t header_bytes = shard->raw ? 0 : SHARD_HEADER_BYTES;
     require(is_named_bin || !shard->raw);
     require(tokens.count == shard->count && tokens.count <= size);
-    const size_t token_bytes = shard->wide ? 4 : 2;
-    require(!shard->wide == !!shard->narrow && !(shard->raw && shard->wide));
+    const size_t token_bytes = (size_t)shard->token_bytes;
+    require(token_bytes == 2 || (token_bytes == 4 && !shard->raw));
     require(size == header_bytes + token_bytes * tokens.count);
     for (uint64_t i = 0; i < tokens.count; i++) {
         int32_t token, expected = 0;

@@ -92,9 +92,15 @@ static const struct bounds all_bounds[] = {
 
 enum { SEQUENCES = STEPS * MICRO_BATCHES * BATCH };
 
+/* A file, and the data of each of its tensors. */
+struct fixture {
+    struct safetensors file;
+    void **data; /* [file.count] */
+};
+
 struct setup {
     const struct bounds *bounds;
-    struct safetensors file, base; /* base: empty if there is none */
+    struct fixture file, base; /* base: empty if there is none */
     struct config config;
     struct backend be;
     struct tokens tokens;
@@ -105,16 +111,38 @@ struct setup {
     double logits, gradients; /* largest differences found, as in struct bounds */
 };
 
-static const struct safetensors_entry *find(const struct setup *s, const char *name) {
-    const struct safetensors_entry *entry = safetensors_find(&s->file, name);
-    return entry || !s->bounds->base ? entry : safetensors_find(&s->base, name);
+static void fixture_open(struct fixture *fixture, const char *path) {
+    struct error error;
+    struct safetensors *file = &fixture->file;
+    cr_assert_eq(safetensors_open(file, path, &error), 0, "%s", error.text);
+    fixture->data = calloc((size_t)file->count, sizeof *fixture->data);
+    for (int i = 0; i < file->count; i++)
+        cr_assert_not_null(fixture->data[i] = safetensors_data(file, &file->entries[i]));
+}
+
+static void fixture_close(struct fixture *fixture) {
+    for (int i = 0; i < fixture->file.count; i++) free(fixture->data[i]);
+    free(fixture->data);
+    safetensors_close(&fixture->file);
+}
+
+/* A tensor's data, or NULL. */
+static const void *data_in(const struct fixture *fixture, const char *name,
+                           enum safetensors_dtype dtype) {
+    const struct safetensors_entry *entry = safetensors_find(&fixture->file, name);
+    cr_assert(!entry || entry->dtype == dtype);
+    return entry ? fixture->data[entry - fixture->file.entries] : NULL;
+}
+
+static const void *find(const struct setup *s, const char *name, enum safetensors_dtype dtype) {
+    const void *data = data_in(&s->file, name, dtype);
+    if (!data && s->bounds->base) data = data_in(&s->base, name, dtype);
+    cr_assert(data, "%s lacks %s", s->bounds->fixture, name);
+    return data;
 }
 
 static const float *floats(struct setup *s, const char *name) {
-    const struct safetensors_entry *entry = find(s, name);
-    cr_assert(entry, "%s lacks %s", s->bounds->fixture, name);
-    cr_assert(entry->dtype == SAFETENSORS_F32);
-    return entry->data;
+    return find(s, name, SAFETENSORS_F32);
 }
 
 enum { NAME_MAX_BYTES = 128 };
@@ -126,16 +154,15 @@ static void name_in_fixture(char name[NAME_MAX_BYTES], const struct setup *s, co
 
 /* Each sequence is a shard of its own: they do not continue one another. */
 static void make_tokens(struct setup *s) {
-    const int32_t *given = find(s, "tokens")->data;
-    const struct safetensors_entry *counts = safetensors_find(&s->file, "counts");
+    const int32_t *given = find(s, "tokens", SAFETENSORS_I32);
+    const int32_t *counts = data_in(&s->file, "counts", SAFETENSORS_I32);
     for (int i = 0; i < SEQUENCES; i++) {
         int32_t *owned = malloc((LENGTH + 1) * sizeof *owned);
         for (int t = 0; t <= LENGTH; t++) owned[t] = given[i * (LENGTH + 1) + t];
-        struct token_shard shard = {
-            .name = strdup("fixture"), .wide = owned, .count = LENGTH + 1, .owned = owned};
+        struct token_shard shard = {.name = strdup("fixture"), .count = LENGTH + 1, .owned = owned};
         if (counts) shard.mask.bits = s->masks[i];
         for (int t = 0; counts && t <= LENGTH; t++) {
-            int bit = ((const int32_t *)counts->data)[i * (LENGTH + 1) + t];
+            int bit = counts[i * (LENGTH + 1) + t];
             s->masks[i][t / 8] |= (uint8_t)(bit << t % 8);
         }
         arrput(s->tokens.shards, shard);
@@ -207,9 +234,8 @@ static void open_setup(struct setup *s, const struct bounds *bounds) {
     char note[PRECISION_NOTE_MAX];
     memset(s, 0, sizeof *s);
     s->bounds = bounds;
-    cr_assert_eq(safetensors_open(&s->file, bounds->fixture, &s->error), 0, "%s", s->error.text);
-    if (bounds->base)
-        cr_assert_eq(safetensors_open(&s->base, bounds->base, &s->error), 0, "%s", s->error.text);
+    fixture_open(&s->file, bounds->fixture);
+    if (bounds->base) fixture_open(&s->base, bounds->base);
     make_tokens(s);
     make_config(&s->config, bounds);
     struct loader_options options = {LENGTH, 0, false, VOCABULARY};
@@ -236,8 +262,8 @@ static void close_setup(struct setup *s) {
     backend_close(&s->be);
     loader_close(&s->loader);
     tokens_close(&s->tokens);
-    safetensors_close(&s->file);
-    safetensors_close(&s->base);
+    fixture_close(&s->file);
+    fixture_close(&s->base);
 }
 
 static double norm_of(const float *values, int64_t count) {
@@ -323,7 +349,7 @@ static void check_final_weights(struct setup *s) {
 static void check_steps(struct setup *s) {
     const float *losses = floats(s, "loss"), *norms = floats(s, "gradient_norm");
     const float *scales = floats(s, "loss_scale");
-    const int32_t *skipped = safetensors_find(&s->file, "skipped")->data;
+    const int32_t *skipped = find(s, "skipped", SAFETENSORS_I32);
     for (int step = 0; step < STEPS; step++) {
         struct step_report report;
         cr_assert_eq(trainer_begin_step(&s->trainer, &s->loader, &s->error), 0, "%s",

@@ -73,7 +73,10 @@ Test(prepare, a_long_text_is_split_block_by_block) {
     cr_assert_eq(tokens_open(&val, in_folder("set_val_*"), &error), 0, "%s", error.text);
     cr_assert_eq(val.count, val_first + val_second);
     cr_assert_eq(train.count + val.count, size);
-    const uint16_t *t = train.shards[0].narrow, *v = val.shards[0].narrow;
+    int32_t *tokens = malloc(size * sizeof *tokens);
+    const int32_t *t = tokens, *v = tokens + train.count;
+    cr_assert_eq(token_shard_read(&train.shards[0], tokens, 0, train.count, &error), 0);
+    cr_assert_eq(token_shard_read(&val.shards[0], tokens + train.count, 0, val.count, &error), 0);
     size_t wrong = 0;
     for (size_t i = 0; i < size; i++) {
         size_t block = i / BLOCK_BYTES * BLOCK_BYTES;
@@ -84,6 +87,7 @@ Test(prepare, a_long_text_is_split_block_by_block) {
     cr_assert_eq(wrong, 0);
     tokens_close(&train);
     tokens_close(&val);
+    free(tokens);
     free(bytes);
 }
 

@@ -278,8 +278,8 @@ Test(tales, the_corpus_is_as_large_and_as_rich_as_promised) {
     cr_assert_geq(val.count, 200000);
     cr_assert_lt(val.count, 203000);
     cr_assert_eq(train.shards[0].count, train.count);
-    for (uint64_t i = 0; i < train.count; i++) cr_assert_lt(train.shards[0].wide[i], 128);
-    cr_assert_neq(memcmp(train.shards[0].wide, val.shards[0].wide, 4000), 0);
+    for (uint64_t i = 0; i < train.count; i++) cr_assert_lt(train.shards[0].owned[i], 128);
+    cr_assert_neq(memcmp(train.shards[0].owned, val.shards[0].owned, 4000), 0);
     double bits_per_byte = tales_nats_per_byte() / log(2);
     cr_assert_gt(bits_per_byte, 0.35);
     cr_assert_lt(bits_per_byte, 0.9);

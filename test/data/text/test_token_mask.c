@@ -94,7 +94,7 @@ Test(token_mask, damage_is_refused_by_name) {
     expect_mask_refused("bits behind the last token");
     cr_assert_eq(unlink(in_folder("a_000000.mask")), 0);
     cr_assert_eq(mkfifo(in_folder("a_000000.mask"), 0600), 0);
-    expect_mask_refused("no regular file");
+    expect_mask_refused("not a regular file");
 }
 
 Test(token_mask, a_set_needs_shards_and_tokens_that_count) {

@@ -43,7 +43,7 @@ Test(tokens_wide, what_is_written_is_read_back_whatever_the_sizes) {
         for (size_t s = 0; s < arrlenu(tokens.shards); s++) {
             const struct token_shard *shard = &tokens.shards[s];
             cr_assert_leq(shard->count, cases[c].shard_tokens);
-            cr_assert(shard->wide && !shard->narrow && !shard->raw);
+            cr_assert(shard->token_bytes == 4 && !shard->raw);
             for (uint64_t i = 0; i < shard->count; i++)
                 cr_assert_eq(token_at(shard, i), large(position++));
         }
@@ -82,7 +82,7 @@ Test(tokens_wide, the_vocabulary_decides_about_the_width) {
         cr_assert_eq(shard_writer_put(&writer, &last, 1, &error), 0, "%s", error.text);
         publish(&writer);
         cr_assert_eq(open_in_folder(&tokens, "set_*"), 0, "%s", error.text);
-        cr_expect_eq(tokens.shards[0].mapping_bytes, is_wide ? 1028 : 1026);
+        cr_expect_eq(tokens.shards[0].file.bytes, is_wide ? 1028 : 1026);
         cr_expect_eq(token_at(&tokens.shards[0], 0), last);
         tokens_close(&tokens);
     }
@@ -207,6 +207,6 @@ Test(tokens_wide, shards_of_both_widths_take_each_others_place) {
     cr_assert_not(exists("set_000001.bin"));
     cr_assert_eq(open_in_folder(&tokens, "set_*"), 0, "%s", error.text);
     cr_expect_eq(tokens.count, 3);
-    cr_expect_not_null(tokens.shards[0].narrow);
+    cr_expect_eq(tokens.shards[0].token_bytes, 2);
     tokens_close(&tokens);
 }
