@@ -95,9 +95,10 @@ int snapshot_open(struct snapshot *snapshot, const struct trainer *trainer, stru
         .collectives = &collectives_alone,
         .device = {.kind = BACKEND_CPU, .host_memory = true},
     };
-    if (has_room(trainer, bytes)) snapshot->memory = backend_host_allocate(be, bytes);
+    size_t all = bytes + gathered_bytes(trainer);
+    if (has_room(trainer, all)) snapshot->memory = backend_host_allocate(be, bytes);
     if (!snapshot->memory) {
-        fail(error, "there is no memory of the host for a copy of %zu MiB", bytes >> 20);
+        fail(error, "there is no memory of the host for a copy of %zu MiB", all >> 20);
         return RESULT_NONE;
     }
     snapshot->be = be;

@@ -45,7 +45,7 @@ static inline void subject_config(struct config *config, enum config_precision p
 }
 
 /* Opens what subject->config asks for. */
-static inline void subject_open(struct subject *subject) {
+static inline void subject_open_with(struct subject *subject, enum trainer_memory memory) {
     char note[PRECISION_NOTE_MAX];
     struct error reason = {0};
     cr_assert_eq(backend_open(&subject->be,
@@ -55,8 +55,12 @@ static inline void subject_open(struct subject *subject) {
         precision_resolve(&subject->precision, note, &subject->config, &subject->be, &reason), 0,
         "%s", reason.text);
     cr_assert_eq(trainer_open(&subject->trainer, &subject->config, &subject->precision,
-                              &subject->be, TRAINER_INITIALIZED, &reason),
+                              &subject->be, memory, &reason),
                  0, "%s", reason.text);
+}
+
+static inline void subject_open(struct subject *subject) {
+    subject_open_with(subject, TRAINER_INITIALIZED);
 }
 
 static inline void subject_open_tiny(struct subject *subject, enum config_precision precision) {
