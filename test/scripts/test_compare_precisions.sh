@@ -124,8 +124,10 @@ whole=$work/whole/runs
 
 stop_test() { # SIGNAL STATUS PREFIX
     local process status=0
-    set -m # so that it is in a process group of its own, as what a terminal starts
-    "$script" --out out "${long[@]}" >"$work/said" 2>&1 &
+    # In a process group of its own, as what a terminal starts, and not deaf to Ctrl-C as what a
+    # script starts in the background: these tests may be.
+    set -m
+    env --default-signal=INT "$script" --out out "${long[@]}" >"$work/said" 2>&1 &
     process=$!
     set +m
     for ((i = 0; i < 400; i++)); do

@@ -225,8 +225,10 @@ fi
 
 stop_test() { # SIGNAL STATUS
     local process status=0
-    set -m # so that it is in a process group of its own, as what a terminal starts
-    bash "$work/one.sh" "$host/ranges,stall:90000/file" file >"$work/said" 2>&1 &
+    # In a process group of its own, as what a terminal starts, and not deaf to Ctrl-C as what a
+    # script starts in the background: these tests may be.
+    set -m
+    env --default-signal=INT bash "$work/one.sh" "$host/ranges,stall:90000/file" file >"$work/said" 2>&1 &
     process=$!
     set +m
     for ((i = 0; i < 100; i++)); do
