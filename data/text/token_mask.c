@@ -103,9 +103,8 @@ int token_mask_open(struct token_mask *mask, const char *shard_path, uint64_t to
     struct file_reader file;
     struct error reason;
     int status = file_reader_open(&file, path, &reason);
-    if (status)
-        return fail(error, "%s%s%s", reason.text, status == RESULT_NONE ? "\n" : "",
-                    status == RESULT_NONE ? again : "");
+    if (status == RESULT_NONE) return fail(error, "%s\n%s", reason.text, again);
+    if (status) return fail(error, "%s", reason.text);
     status = read_file(mask, &file, error);
     file_reader_close(&file);
     if (status == 0) status = check(mask, path, tokens, error);

@@ -100,8 +100,8 @@ static int open_file(struct token_shard *shard, struct error *error) {
     struct error reason;
     int status = file_reader_open(&shard->file, shard->name, &reason);
     if (status == RESULT_NONE)
-        return fail(error, "%.*s\nname the shards in it, for instance %.*s/*_train_*.bin",
-                    NAME_SHOWN, reason.text, NAME_SHOWN / 2, shard->name);
+        return fail(error, "%s\nname the shards in it, for instance %.*s/*_train_*.bin",
+                    reason.text, NAME_SHOWN / 2, shard->name);
     return status ? fail(error, "%s", reason.text) : read_format(shard, error);
 }
 
