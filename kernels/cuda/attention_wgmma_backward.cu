@@ -200,7 +200,7 @@ template <typename T, int D>
 static __global__ void __launch_bounds__(THREADS, 1)
     query_gradients_kernel(const struct backward<T> b, const __grid_constant__ CUtensorMap qkv,
                            const __grid_constant__ CUtensorMap dout) {
-    DYNAMIC_SHARED(unsigned char, shared);
+    DYNAMIC_TILES(shared);
     struct places places = places_of<D>(shared);
     struct attention_work work = attention_work(b.tiles, b.batch * b.heads, b.group);
     /* The last queries have the most keys. */
@@ -354,7 +354,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     key_gradients_kernel(const struct backward<T> b, const __grid_constant__ CUtensorMap qkv,
                          const __grid_constant__ CUtensorMap dout,
                          const __grid_constant__ CUtensorMap values) {
-    DYNAMIC_SHARED(unsigned char, shared);
+    DYNAMIC_TILES(shared);
     struct places places = places_of<D>(shared);
     struct attention_work work = attention_work(b.tiles, b.batch * b.kv_heads, b.kv_group);
     struct held of = {work.head / b.kv_heads, work.head % b.kv_heads, work.tile};

@@ -135,7 +135,7 @@ static __global__ void __launch_bounds__(layout<D>::THREADS, 1)
     attention_forward_kernel(T *__restrict__ out, const __grid_constant__ CUtensorMap map,
                              const struct forward f) {
     typedef struct layout<D> places;
-    DYNAMIC_SHARED(unsigned char, queries);
+    DYNAMIC_TILES(queries);
     phase_barrier *barriers = (phase_barrier *)(queries + places::BARRIERS_AT);
     struct ring ring = {queries + places::RING_AT, barriers, barriers + RING};
     phase_barrier *queries_full = barriers + 2 * RING;

@@ -26,6 +26,12 @@ enum { TILE_VALUES = 64, GROUP_ROWS = 64, GROUP_SUMS = 32, GROUP_THREADS = 128 }
 #define SM90A(...) asm volatile(__VA_ARGS__)
 #endif
 
+/* Declares the block's dynamic shared memory for swizzled tiles. The 128-byte swizzle repeats every
+ * 1024 bytes of the absolute shared address, so a tile that begins elsewhere is read permuted. */
+#define DYNAMIC_TILES(name)                                          \
+    extern __shared__ __align__(1024) unsigned char dynamic_tiles[]; \
+    unsigned char *name = dynamic_tiles
+
 static __device__ __forceinline__ void phase_init(phase_barrier *barrier, int count) {
     SM90A("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count)
           : "memory");

@@ -83,6 +83,7 @@ static fiber *phase_waiters[MAX_THREADS];
 static int phase_waiter_count;
 static char view[SHARED_OPT_IN]; /* shared memory as copies and products see it */
 static bool used;
+static bool holds_tiles; /* true if the kernel declared its shared memory by DYNAMIC_TILES */
 
 /* Not memcpy: AddressSanitizer's red zones may lie in between, and to ThreadSanitizer what the
  * emulator notes is no access. */
@@ -122,7 +123,7 @@ void hopper_block_begins() {
         for (accumulator &a : threads[i].accumulators) a.d = NULL;
     }
     copy_count = phase_waiter_count = 0;
-    used = false;
+    used = holds_tiles = false;
 }
 
 const char *hopper_block_ends() {
@@ -130,6 +131,18 @@ const char *hopper_block_ends() {
     for (int i = 0; used && i < thread_count; i++)
         if (threads[i].count > 0) return "products of a group were never waited for";
     return NULL;
+}
+
+/* Marks the memory as aligned for tiles. The emulator aligns all shared memory to 1024 bytes, so an
+ * address alone cannot show that a kernel declared too little; check_tiles reports it. */
+unsigned char *dynamic_tiles() {
+    holds_tiles = true;
+    return (unsigned char *)dynamic_shared();
+}
+
+static void check_tiles(site at) {
+    if (!holds_tiles)
+        fail(at, "a swizzled tile lies in shared memory that was not declared by DYNAMIC_TILES");
 }
 
 /* ---- barriers */
@@ -240,6 +253,7 @@ void tensor_copy(void *to, const CUtensorMap *map, const int place[RANK], uint64
     for (int d = 0; d < RANK; d++) bytes *= m.box[d];
     if (shared_offset(to) % (m.swizzled ? EIGHT_ROWS : ROW))
         fail(at, "the target of a tensor copy is not aligned");
+    if (m.swizzled) check_tiles(at);
     if (shared_offset(to) + bytes > SHARED_OPT_IN) fail(at, "a tensor copy leaves shared memory");
     if (copy_count == COPIES) fail(at, "more tensor copies at once than are emulated");
     copy.to = (char *)to;
@@ -293,6 +307,7 @@ static void gather(unsigned mask, void **payload, site at) {
  * row for columns, or at whole groups of rows. */
 static unsigned tile_of(uint64_t descriptor, bool transposed, site at) {
     unsigned start = (unsigned)(descriptor & 0x3fff) * UNIT;
+    check_tiles(at);
     if (descriptor >> 62 != 1) fail(at, "a descriptor that is not swizzled over 128 bytes");
     if ((descriptor >> 32 & 0x3fff) != EIGHT_ROWS / UNIT)
         fail(at, "a descriptor whose groups of eight rows are not 1024 bytes apart");

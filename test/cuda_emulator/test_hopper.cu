@@ -100,7 +100,7 @@ static __global__ void __launch_bounds__(HOPPER_THREADS)
     *w.has = 0;
     return;
 #endif
-    DYNAMIC_SHARED(unsigned char, ring);
+    DYNAMIC_TILES(ring);
     phase_barrier *full = (phase_barrier *)(ring + HOPPER_STAGES * HOPPER_STAGE);
     phase_barrier *empty = full + HOPPER_STAGES;
     int thread = (int)threadIdx.x, lane = thread % 32;
@@ -136,7 +136,7 @@ static __global__ void __launch_bounds__(GROUP_THREADS) stored_kernel(hopper_wor
     *w.has = 0;
     return;
 #endif
-    DYNAMIC_SHARED(unsigned char, tile);
+    DYNAMIC_TILES(tile);
     float d[GROUP_SUMS] = {};
     for (int i = (int)threadIdx.x; i < HOPPER_TILE / 2; i += GROUP_THREADS)
         ((uint16_t *)tile)[i] = 0x3c00; /* 1 in fp16 */
