@@ -188,45 +188,45 @@ ended killed 137
 train 3 killed --set train.steps=100000 --set train.minutes=0.01 --set eval.every=0 --resume ||
     { cat "$folder/killed.out" >&2; fail "not resumed after kill -9"; }
 
-# Ranks that differ, each told by name, once. What mpirun gives to each is not the same command.
-differ() {
-    local name=$1 text=$2
-    shift 2
-    local common=(--config "$folder/tiny.json" --set name="$name")
-    mpirun_here -n 1 "$TRAIN" "${common[@]}" : -n 1 "$TRAIN" "${common[@]}" "$@" \
-        >"$folder/$name.out" 2>&1 && fail "$name: they trained together"
+# Ranks that differ are named, once. Rank 1 evaluates a shell command first; the `a : b` of mpirun
+# would do, but crashes Open MPI 5.0.7 (its issue 13303).
+cat >"$folder/rank_1.sh" <<'END'
+#!/bin/sh
+first=$1 && shift
+if [ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 1 ]; then eval "$first"; fi
+exec "$@"
+END
+chmod +x "$folder/rank_1.sh"
+program=$(realpath "$TRAIN")
+differ() { # differ NAME SHELL_COMMAND TEXT [FLAG ...]
+    local name=$1 first=$2 text=$3
+    shift 3
+    mpirun_here -n 2 "$folder/rank_1.sh" "$first" "$program" \
+        --config "$folder/tiny.json" --set name="$name" "$@" >"$folder/$name.out" 2>&1 &&
+        fail "$name: they trained together"
     expect "$name" "$text"
 }
-differ seeds 'rank 1: seed is 7 here, but 1 on rank 0' --set seed=7
-differ steps 'rank 1: train.steps is 23 here, but 24 on rank 0' --set train.steps=23
+differ seeds 'set -- "$@" --set seed=7' 'rank 1: seed is 7 here, but 1 on rank 0'
+differ steps 'set -- "$@" --set train.steps=23' \
+    'rank 1: train.steps is 23 here, but 24 on rank 0'
 head -c 40000 README.md >"$folder/a.txt"
 mkdir -p "$folder/here" "$folder/there"
 "$PREPARE" "$folder/a.txt" --out "$folder/here/x" --tokenizer bytes >/dev/null 2>&1 || fail prepare
 cp "$folder"/here/* "$folder/there"
 shard=$(ls "$folder"/there/x_train*.bin | head -1)
 printf 'Z' | dd of="$shard" bs=1 seek=5000 conv=notrunc 2>/dev/null
-ln -s here "$folder/0" && ln -s there "$folder/1"
-cat >"$folder/data.sh" <<END
-#!/bin/sh
-cd "$folder/\$OMPI_COMM_WORLD_RANK" && exec "$(realpath "$TRAIN")" --config "$folder/tiny.json" \
-    --set name=data --set data.train='x_train*.bin' --set eval.every=0
-END
-chmod +x "$folder/data.sh"
-mpirun_here -n 2 "$folder/data.sh" >"$folder/data.out" 2>&1 && fail "other data"
-expect data 'rank 1: data.train, .*the shards are not those of rank 0'
+cd "$folder/here"
+differ data "cd $folder/there" 'rank 1: data.train, .*the shards are not those of rank 0' \
+    --set data.train='x_train*.bin' --set eval.every=0
 
-# Folders that are not one: relative, and each process somewhere else.
-apart=("$(realpath "$TRAIN")" --config "$folder/tiny.json" --set run_dir=runs --set name=apart)
-mpirun_here -n 1 -wdir "$folder/here" "${apart[@]}" : -n 1 -wdir "$folder/there" "${apart[@]}" \
-    >"$folder/apart.out" 2>&1 && fail "a run_dir that is not shared"
-expect apart 'rank 1: .*was written by rank 0 and is not there'
+# Relative run directories of processes that start in different folders.
+differ apart "cd $folder/there" 'rank 1: .*was written by rank 0 and is not there' \
+    --set run_dir=runs
+cd "$OLDPWD"
 
 # Replicas that would compute other bits: the second is kept to the oldest level of instructions.
 if [ "$(uname -m)" = x86_64 ] && grep -q avx2 /proc/cpuinfo; then
-    levels=(--config "$folder/tiny.json" --set name=levels --set ranks.shard=none)
-    mpirun_here -n 1 "$TRAIN" "${levels[@]}" : -n 1 env MANTISSA_CPU=v2 "$TRAIN" "${levels[@]}" \
-        >"$folder/levels.out" 2>&1 && fail "levels: they trained together"
-    expect levels 'rank 1: how this rank trains'
+    differ levels 'export MANTISSA_CPU=v2' 'rank 1: how this rank trains' --set ranks.shard=none
 fi
 
 # What all find wrong is said once; a batch that does not come out even, too.
@@ -235,14 +235,20 @@ expect wrong 'optimizer.lr'
 train 4 uneven --set train.batch_tokens=1280 && fail "1280 tokens for 4 ranks"
 expect uneven 'train.batch_tokens is 1280, but 4 ranks take a multiple of 512'
 
-# A disk without room for one rank: a limit on the size of its files.
+# A disk without room for one rank: a limit on the size of its files. MPI_Init of Open MPI 5 writes
+# larger ones, so the limit is set once the rank opens its config, a pipe.
 cat >"$folder/full.sh" <<END
 #!/bin/bash
-if [ "\$OMPI_COMM_WORLD_RANK" = 1 ]; then ulimit -f 100; fi
-exec "$(realpath "$TRAIN")" --config "$folder/tiny.json" --set name=full --set checkpoint.every=8 \
+config=$folder/tiny.json
+if [ "\${OMPI_COMM_WORLD_RANK:-\$PMI_RANK}" = 1 ]; then
+    config=$folder/pipe.json
+    { exec 3>"\$config" && prlimit --pid \$\$ --fsize=51200 && cat "$folder/tiny.json" >&3; } &
+fi
+exec "$program" --config "\$config" --set name=full --set checkpoint.every=8 \
     --set train.steps=20 "\$@"
 END
 chmod +x "$folder/full.sh"
+mkfifo "$folder/pipe.json"
 mpirun_here -n 2 "$folder/full.sh" >"$folder/full.out" 2>&1 && fail "a full disk"
 expect full 'rank 1: .*optimizer-00002-of-00002'
 [ -z "$(ls -A "$folder/full/checkpoints")" ] || fail "half a checkpoint was left"
