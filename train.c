@@ -121,9 +121,23 @@ static int train(const struct command_line *line, struct ranks *ranks, int *mess
         return EXIT_USAGE;
     }
     int status = load_config(&config, from, line, error);
-    if (status) return status;
+    if (ranks_agree(ranks, status, error)) {
+        /* All ranks know of it and end by themselves: MPI_Abort would bury the message. */
+        ranks_close(ranks);
+        return status ? status : EXIT_FAILED;
+    }
     if (line->log_ranks && rank_output_log(ranks, &config, error)) return EXIT_FAILED;
     return run_train(&config, line, ranks, error);
+}
+
+/* Starts the ranks through mpirun. A wrong config fails here, so that mpirun has nothing to add. */
+static int launch(const struct command_line *line, char **argv, struct error *error) {
+    struct config config;
+    char from[FILE_PATH_MAX];
+    int status = line->from ? 0 : load_config(&config, from, line, error);
+    if (status) return status;
+    status = ranks_launch(line->ranks, argv, error);
+    return status < 0 ? EXIT_FAILED : status;
 }
 
 static int run(const struct command_line *line, struct ranks *ranks, int *messages,
@@ -170,8 +184,7 @@ int main(int argc, char **argv) {
     signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error message, not a death */
     if (command_line_parse(&line, argc, argv, &error) == 0) {
         if (line.command == COMMAND_TRAIN && line.ranks > 1 && ranks_launched() == 1) {
-            status = ranks_launch(line.ranks, argv, &error);
-            if (status < 0) status = EXIT_FAILED;
+            status = launch(&line, argv, &error);
         } else {
             if (line.command < COMMAND_HELP) backend_prepare_process(argv);
             status = run(&line, &ranks, &messages, &error);

@@ -85,12 +85,15 @@ int ranks_open(struct ranks *ranks, struct error *error) {
                 count, ranks->description, ranks->size);
 }
 
-/* Open MPI refuses more processes than cores, binds each to a core, though ours have threads,
- * and does not like root. Others do not read this. */
+/* Open MPI refuses more processes than cores, binds each to a core, though ours have threads, and
+ * does not like root. All ranks run on this machine, where they need no network. A rank that fails
+ * prints its reason, which mpirun's own report would bury. Other launchers ignore the settings. */
 static void set_environment(void) {
     static const char *const settings[][2] = {
         {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
         {"OMPI_MCA_hwloc_base_binding_policy", "none"},
+        {"OMPI_MCA_btl", "^tcp"},
+        {"OMPI_MCA_orte_execute_quiet", "1"},
         {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"}, /* Open MPI 5's names */
         {"PRTE_MCA_hwloc_default_binding_policy", "none"},
     };

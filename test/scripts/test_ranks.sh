@@ -231,7 +231,12 @@ fi
 
 # What all find wrong is said once; a batch that does not come out even, too.
 train 2 wrong --set optimizer.lr=-1 && fail "lr=-1"
-expect wrong 'optimizer.lr'
+expect wrong 'optimizer.lr is'
+[ "$(wc -l <"$folder/wrong.out")" -eq 2 ] || { cat "$folder/wrong.out" >&2; fail "a longer message"; }
+mpirun_here -n 2 "$TRAIN" --config "$folder/tiny.json" --set optimizer.lr=-1 \
+    >"$folder/wrong.out" 2>&1 && fail "lr=-1 under mpirun"
+expect wrong 'optimizer.lr is'
+grep -q MPI_ABORT "$folder/wrong.out" && { cat "$folder/wrong.out" >&2; fail "MPI_ABORT was called"; }
 train 4 uneven --set train.batch_tokens=1280 && fail "1280 tokens for 4 ranks"
 expect uneven 'train.batch_tokens is 1280, but 4 ranks take a multiple of 512'
 
