@@ -4,6 +4,17 @@
 
 #include "data/base/files.h"
 
+const char *count_text(char text[COUNT_TEXT_MAX], double count) {
+    static const char *const units[] = {"", " k", " M", " B", " T"};
+    int unit = 0;
+    while (count >= 1000 && unit < 4) {
+        count /= 1000;
+        unit++;
+    }
+    snprintf(text, COUNT_TEXT_MAX, unit && count < 100 ? "%.1f%s" : "%.0f%s", count, units[unit]);
+    return text;
+}
+
 int printed_open(struct printed *printed) {
     *printed = (struct printed){0};
     printed->out = open_memstream(&printed->text, &printed->size);

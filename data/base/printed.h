@@ -13,6 +13,10 @@ struct printed {
     size_t size;
 };
 
+/* Writes a count of at least 0 for people: "3.3 M", "1.6 B" (10^9). Returns text. */
+enum { COUNT_TEXT_MAX = 32 };
+const char *count_text(char text[COUNT_TEXT_MAX], double count);
+
 /* Returns -1 if there is no memory. */
 int printed_open(struct printed *printed);
 

@@ -62,3 +62,14 @@ int signals_wait(int fd) {
     if (!caught && fd >= 0) ppoll(&input, 1, NULL, &set);
     return caught;
 }
+
+const char *signal_text(int number) {
+    switch (number) {
+    case SIGINT: return "Ctrl-C (SIGINT)";
+    case SIGHUP: return "a closed terminal (SIGHUP)";
+    case SIGPIPE: return "a closed output (SIGPIPE)";
+    case SIGTERM: return "SIGTERM";
+    case SIGUSR1: return "SIGUSR1";
+    default: return "a signal";
+    }
+}

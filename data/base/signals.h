@@ -15,3 +15,6 @@ const volatile sig_atomic_t *signals_hold(void);
 /* Waits until fd can be read or a signal has come; fd -1: only looks. Returns the signal, or 0;
  * once there was one, at once, and a second one stays held back. */
 int signals_wait(int fd);
+
+/* Returns the name of a signal that these functions catch, for a message: "Ctrl-C (SIGINT)". */
+const char *signal_text(int number);

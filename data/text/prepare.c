@@ -63,9 +63,9 @@ static const char HELP[] =
     "         feeds.\n"
     "Empty documents leave nothing.\n"
     "\n"
-    "JSON Lines. Each line is one object with a string NAME. White lines and a byte\n"
-    "order mark at the beginning are skipped. Half of a surrogate pair becomes\n"
-    "U+FFFD. A row may have 256 MiB.\n"
+    "JSON Lines. Each line is one object with a string NAME. Blank lines and a byte\n"
+    "order mark at the beginning are skipped. An unpaired surrogate becomes U+FFFD.\n"
+    "A row may have 256 MiB.\n"
     "\n"
     "Prompts and completions. Without --field the first row decides for all: rows\n"
     "are text if it has \"text\", else pairs if it has \"prompt\" or \"completion\". Both\n"
@@ -298,9 +298,10 @@ static void print_notes(const struct run *run, const struct options *options) {
                 documents->first_bad_row ? documents->first_bad_row : "");
     const uint64_t passed_by = run->inputs.passed_by;
     if (passed_by > 0)
-        fprintf(stderr, "prepare: note: in folders, %" PRIu64 " file%s passed by for %s: %s%s\n",
+        fprintf(stderr,
+                "prepare: note: in folders, %" PRIu64 " file%s skipped because of %s: %s%s\n",
                 passed_by, passed_by == 1 ? " was" : "s were",
-                passed_by == 1 ? "its ending" : "their endings",
+                passed_by == 1 ? "its extension" : "their extensions",
                 run->inputs.passed_by_one ? run->inputs.passed_by_one : "",
                 passed_by == 1 ? "" : " ...");
     if (options->val_fraction > 0 && run->splitter.val.writer.tokens == 0)

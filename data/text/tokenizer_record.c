@@ -161,7 +161,7 @@ static int read_members(struct tokenizer_record *record, const cJSON *root, stru
     while (record->kind < TOKENIZER_FILES && strcmp(kind, tokenizer_kind_name(record->kind)) != 0)
         record->kind++;
     if (strcmp(kind, tokenizer_kind_name(record->kind)) != 0)
-        return fail_malformed(record, "its \"kind\" is none of bytes, gpt2 and files", error);
+        return fail_malformed(record, "its \"kind\" is not one of bytes, gpt2 and files", error);
     record->vocab_size = vocab_size->valueint;
     if (cJSON_IsString(directory) && strlen(directory->valuestring) < FILE_PATH_MAX)
         strcpy(record->directory, directory->valuestring);

@@ -27,19 +27,19 @@ static bool is_named_bin(const char *path) {
     return length >= 4 && strcmp(path + length - 4, ".bin") == 0;
 }
 
-static int fail_no_shard(const char *path, uint64_t bytes, uint32_t first, struct error *error) {
-    const char *make = "make shards from text with ./prepare --tokenizer bytes --out PREFIX FILE";
+static int fail_no_shard(const char *path, uint64_t bytes, struct error *error) {
+    const char *make = "make shards with: ./prepare --tokenizer bytes --out PREFIX FILE";
     if (bytes == 0)
-        return fail(error, "%.*s: not a token shard: it is empty\n%s", NAME_SHOWN, path, make);
+        return fail(error, "%.*s is not a token shard: it is empty\n%s", NAME_SHOWN, path, make);
     if (!is_named_bin(path))
         return fail(error,
-                    "%.*s: not a token shard (it starts with %" PRIu32 ", not %d or %d; and only "
-                    "what is named .bin is read as tokens without a header)\n%s",
-                    NAME_SHOWN, path, first, SHARD_MAGIC_16, SHARD_MAGIC_32, make);
+                    "%.*s is not a token shard: it has no header, and only files named .bin are "
+                    "read without one\n%s",
+                    NAME_SHOWN, path, make);
     return fail(error,
-                "%.*s: not a token shard (it starts with %" PRIu32 ", not %d or %d; and its "
-                "%" PRIu64 " bytes, an odd number, are no 16-bit tokens without a header)\n%s",
-                NAME_SHOWN, path, first, SHARD_MAGIC_16, SHARD_MAGIC_32, bytes, make);
+                "%.*s is not a token shard: it has no header, and its %" PRIu64 " bytes, an odd "
+                "number, cannot be 16-bit tokens\n%s",
+                NAME_SHOWN, path, bytes, make);
 }
 
 /* A file that begins with the number of a format. */
@@ -90,7 +90,7 @@ static int read_format(struct token_shard *shard, struct error *error) {
         return check_header(shard->name, header, bytes, &shard->count, error);
     }
     if (!is_named_bin(shard->name) || bytes == 0 || bytes % 2 != 0)
-        return fail_no_shard(shard->name, bytes, header[0], error);
+        return fail_no_shard(shard->name, bytes, error);
     shard->raw = true;
     shard->count = bytes / 2;
     return 0;

@@ -171,11 +171,11 @@ static int check_model(const struct config_check *check) {
     int64_t vocabulary = c->model.vocab_size;
     if (check_heads(check)) return -1;
     if (c->data.seq_len > c->model.n_positions)
-        return config_refuse(check, blame(check, "data.seq_len", "model.n_positions"),
-                             "data.seq_len is %" PRId64
-                             ", but the model has only model.n_positions = "
-                             "%" PRId64 "\npositions. Lower the one or raise the other.",
-                             c->data.seq_len, c->model.n_positions);
+        return config_refuse(
+            check, blame(check, "data.seq_len", "model.n_positions"),
+            "data.seq_len is %" PRId64 ", but the model has only model.n_positions = "
+            "%" PRId64 "\npositions. Lower data.seq_len or raise model.n_positions.",
+            c->data.seq_len, c->model.n_positions);
     /* Each byte is a token of either kind; how many more there are the tokenizer's files say. */
     const int64_t needed = 256;
     if (vocabulary < needed)

@@ -178,10 +178,11 @@ struct places {
 /* An empty directory that stands there is taken, through links too. */
 static int take_existing(struct places *places, struct error *error) {
     if (!is_empty(places->final))
-        return fail(error,
-                    "%.400s is there already, and is no empty directory\nexport to another one, or "
-                    "remove it first",
-                    places->final);
+        return fail(
+            error,
+            "%.400s already exists and is not empty\nexport to another directory, or remove it "
+            "first",
+            places->final);
     char *real = realpath(places->final, NULL);
     bool fits = real && strlen(real) < FILE_PATH_MAX;
     if (fits) strcpy(places->final, real);

@@ -55,7 +55,8 @@ static const struct flag_row flags[FLAGS] = {
     [FLAG_CONFIG] = {"--config", "FILE", "train as FILE says; a bare name may be one of configs/"},
     [FLAG_SET] = {"--set", "KEY=VALUE", "override one key of the config; repeatable"},
     [FLAG_DEVICE] = {"--device", "NAME", "auto, cpu or cuda; short for --set device=NAME"},
-    [FLAG_RESUME] = {"--resume", "[PATH]", "go on from PATH, or the run's newest whole checkpoint"},
+    [FLAG_RESUME] = {"--resume", "[PATH]",
+                     "resume from PATH, or the run's latest complete checkpoint"},
     [FLAG_RANKS] = {"--ranks", "N",
                     "train with N processes on this machine, through mpirun;\n"
                     "dry run: an estimate of such a run, of any size"},
@@ -65,7 +66,7 @@ static const struct flag_row flags[FLAGS] = {
     [FLAG_SAMPLE] = {"--sample", "PROMPT", "print text that continues PROMPT; repeatable"},
     [FLAG_EVAL] = {"--eval", NULL, "print loss, perplexity and bits per byte of --data"},
     [FLAG_EXPORT] = {"--export", "DIR", "write a model for Hugging Face tools, see --dtype"},
-    [FLAG_AUDIT] = {"--audit", NULL, "what 16 bit does to the run of --config, by operation"},
+    [FLAG_AUDIT] = {"--audit", NULL, "how 16-bit arithmetic affects a run, by operation"},
     [FLAG_PROFILE] = {"--profile", NULL, "where the time of a step of --config goes"},
     [FLAG_FROM] = {"--from", "DIR",
                    "the model of these: a checkpoint, a run (its newest\n"
@@ -130,7 +131,7 @@ static int read_precision(enum config_precision *out, const char *flag, const ch
         const char *name = config_precision_name(*out);
         if (strlen(name) == length && strncmp(name, text, length) == 0) return 0;
     }
-    return fail(error, "%s: \"%.*s\" is none of fp32, fp16, bf16, fp8", flag, (int)length, text);
+    return fail(error, "%s: \"%.*s\" is not one of fp32, fp16, bf16, fp8", flag, (int)length, text);
 }
 
 static int read_precisions(struct command_line *line, const char *text, struct error *error) {
@@ -165,7 +166,8 @@ static int set_device(struct command_line *line, const char *value, struct error
             arrput(line->overrides, overrides[i]);
             return 0;
         }
-    return fail(error, "--device: \"%s\" is none of auto, cpu, cuda", value);
+    const char *hint = strcmp(value, "gpu") == 0 ? ". Did you mean cuda?" : "";
+    return fail(error, "--device: \"%s\" is not one of auto, cpu, cuda%s", value, hint);
 }
 
 static int read_shard_size(struct command_line *line, const char *name, const char *text,

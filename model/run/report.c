@@ -6,6 +6,7 @@
 
 #include <stb/stb_ds.h>
 
+#include "data/base/printed.h"
 #include "kernels/ranks/collectives.h"
 #include "model/config/config_keys.h"
 
@@ -23,18 +24,6 @@ void report_open(struct report *report, FILE *out, const struct trainer *trainer
         .scale_loss = trainer->gpt.precision.scale_loss,
         .floor = floor,
     };
-}
-
-/* "3.3 M" and the like. */
-static const char *count_text(char text[32], double count) {
-    static const char *const units[] = {"", " k", " M", " G", " T"};
-    int unit = 0;
-    while (count >= 1000 && unit < 4) {
-        count /= 1000;
-        unit++;
-    }
-    snprintf(text, 32, unit && count < 100 ? "%.1f%s" : "%.0f%s", count, units[unit]);
-    return text;
 }
 
 void report_memory(FILE *out, const struct memory_plan *plan) {

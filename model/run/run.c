@@ -398,11 +398,11 @@ static void print_banner(struct run *run) {
 /* Says why there are steps left. Returns the exit status. */
 static int stopped_early(const struct run *run) {
     if (stopped(run)) {
-        fprintf(stderr, "stopped by signal %d; go on with --resume\n", stopped(run));
+        fprintf(stderr, "stopped by %s; continue with --resume\n", signal_text(stopped(run)));
         return EXIT_SIGNAL + stopped(run);
     }
     printf("stopped at step %" PRId64 " of %" PRId64 ": the %g minutes of train.minutes are over; "
-           "go on with --resume\n",
+           "continue with --resume\n",
            run->trainer.state.step, run->config.train.steps, run->config.train.minutes);
     return EXIT_DONE;
 }

@@ -62,8 +62,8 @@ int run_directory_start(char *from, const char *directory, const struct config *
         return start_from_path(from, line->resume_path, newest, found, directory, error);
     if (found == RESULT_DONE && !line->resume && config->checkpoint.resume != CONFIG_RESUME_AUTO) {
         fail(error,
-             "%s already holds checkpoints, up to %s\ngo on with --resume, or choose another "
-             "name: --set name=...",
+             "%s already holds checkpoints, up to %s\ncontinue with --resume, or choose "
+             "another name: --set name=...",
              directory, strrchr(newest, '/') + 1);
         return EXIT_USAGE;
     }

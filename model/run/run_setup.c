@@ -87,7 +87,7 @@ static int check_kind(const struct tokenizer_record *record, const struct config
     const char *kind = tokenizer_kind_name(record->kind);
     return fail(error,
                 "%.500s says that these shards were made with the tokenizer \"%s\",\nbut "
-                "data.tokenizer is \"%s\": set data.tokenizer to \"%s\", or prepare the text anew",
+                "data.tokenizer is \"%s\": set data.tokenizer to \"%s\", or prepare the text again",
                 record->path, kind, config_tokenizer_name(config->data.tokenizer), kind);
 }
 

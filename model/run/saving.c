@@ -95,8 +95,7 @@ int saving_save(struct saving *saving, struct error *error) {
 void saving_report(FILE *out, const struct saving *saving) {
     if (saving->count == 0) return;
     fprintf(out,
-            "%" PRId64 " checkpoint%s on the way: training stopped for %.3f s, writing took "
-            "%.3f s\n",
+            "saving %" PRId64 " checkpoint%s paused training for %.3f s; writing took %.3f s\n",
             saving->count, saving->count > 1 ? "s" : "", saving->stopped, saving->writing);
 }
 

@@ -172,7 +172,7 @@ ended() { # ended NAME STATUS: in time
 long term
 kill -TERM "$(rank_of term 2)"
 ended term 143
-expect term 'stopped by signal 15; go on with --resume'
+expect term 'stopped by SIGTERM; continue with --resume'
 train 2 term --set train.steps=100000 --set train.minutes=0.01 --set eval.every=0 --resume ||
     { cat "$folder/term.out" >&2; fail "not resumed after SIGTERM"; }
 expect term 'of train.minutes are over'
@@ -180,7 +180,7 @@ expect term 'of train.minutes are over'
 long interrupt
 kill -INT "$(pgrep -of "set name=interrupt ")" # timeout passes it on, as a terminal would
 ended interrupt 130
-expect interrupt 'stopped by signal 10; go on with --resume'
+expect interrupt 'stopped by SIGUSR1; continue with --resume'
 
 long killed
 kill -KILL "$(rank_of killed 1)"

@@ -127,7 +127,7 @@ int run_audit(const struct config *config, const char *from, const struct comman
             status = -1;
     }
     if (status == RESULT_STOPPED) {
-        fprintf(stderr, "stopped by signal %d\n", (int)*stop);
+        fprintf(stderr, "stopped by %s\n", signal_text(*stop));
         return EXIT_SIGNAL + *stop;
     }
     return status ? EXIT_FAILED : EXIT_DONE;

@@ -55,7 +55,7 @@ static void print_help(const char *program) {
     help_print(stdout,
                "./compare RUN RUN ... [--out DIR]: how runs differ from the first of them\n\n"
                "  RUN is a run directory, such as runs/NAME, or LABEL=DIRECTORY. Runs that\n"
-               "  differ in nothing but their seed are seen as one, with its noise.\n\n"
+               "  differ only in seed are grouped to estimate noise.\n\n"
                "  ./compare runs/fp32 runs/bf16 --out runs/report\n"
                "  ./compare before=runs/a after=runs/b\n\n",
                program);

@@ -251,9 +251,9 @@ struct table comparison_table_configs(const struct comparison_report *report) {
 
 const char *comparison_config_sentence(const struct comparison_report *report) {
     if (arrlen(report->differences) == 0)
-        return "The configs are the same, but for names and what has no influence.";
+        return "The configs are the same (differences such as names do not affect results).";
     if (only_precision(report))
-        return "The configs differ in their precision, and in nothing else that has an influence.";
+        return "The configs differ only in precision (other differences do not affect results).";
     return "The configs differ in:";
 }
 

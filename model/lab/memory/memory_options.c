@@ -189,7 +189,7 @@ void memory_option_cost(char text[MEMORY_COST_MAX], enum memory_option option,
         snprintf(text, MEMORY_COST_MAX, "same bits; %.3g ms of traffic a step",
                  1e3 * memory_offload_seconds(to, be));
     else if (option == MEMORY_MICRO_BATCH)
-        snprintf(text, MEMORY_COST_MAX, "sums reordered; %" PRId64 " a step",
+        snprintf(text, MEMORY_COST_MAX, "different summation order; %" PRId64 " per step",
                  to->train.grad_accum_steps);
     else if (more > 0)
         snprintf(text, MEMORY_COST_MAX, "same bits; %.1f %% more arithmetic", 100 * more);

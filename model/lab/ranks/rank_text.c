@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 
+#include "data/base/printed.h"
 #include "model/config/config_keys.h"
 #include "model/lab/memory/memory_figures.h"
 
@@ -55,15 +56,17 @@ static void print_speed(FILE *out, const struct rank_estimate *estimate) {
     const struct config *config = &estimate->config;
     const struct rank_machine *machine = &estimate->machine;
     const struct rank_times *times = &estimate->times;
+    double tokens_per_s = estimate->step_tokens / times->step;
+    char all[COUNT_TEXT_MAX], each[COUNT_TEXT_MAX];
     fprintf(out,
             "\n%d ranks x %" PRId64 " micro-batches x %" PRId64 " sequences x %" PRId64
             " tokens = %.0f tokens a step\n"
             "step: %.2f ms alone, %.2f ms with the others: efficiency %.1f %%\n"
-            "%.0f tokens/s, %.0f of each rank\n",
+            "%s tokens/s, %s per rank\n",
             machine->ranks, config->train.grad_accum_steps, config->train.micro_batch_size,
             config->data.seq_len, estimate->step_tokens, 1e3 * times->alone, 1e3 * times->step,
-            100 * rank_efficiency(times), estimate->step_tokens / times->step,
-            estimate->step_tokens / times->step / machine->ranks);
+            100 * rank_efficiency(times), count_text(all, tokens_per_s),
+            count_text(each, tokens_per_s / machine->ranks));
     fprintf(out,
             "assumed: %g TFLOPS a rank (--tflops), %g GB/s from rank to rank (--link-gbs),\n"
             "%g GB/s of memory for the update, %g us for each hop around the ring\n",

@@ -186,7 +186,7 @@ Test(tokenizer_record, what_is_malformed_is_refused) {
     expect_malformed("{\"format\":1,\"kind\":\"gpt2\",\"vocab_size\":1.5}", "vocab_size");
     expect_malformed("{\"format\":1,\"vocab_size\":5}", "kind");
     expect_malformed("{\"format\":1,\"kind\":\"words\",\"vocab_size\":5}",
-                     "none of bytes, gpt2 and files");
+                     "not one of bytes, gpt2 and files");
     expect_malformed("{\"format\":1,\"kind\":\"bytes\",\"vocab_size\":256}", "directory");
     expect_malformed("{\"format\":1,\"kind\":\"bytes\",\"vocab_size\":256,\"directory\":null}",
                      "files");

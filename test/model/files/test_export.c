@@ -339,20 +339,20 @@ Test(export, goes_to_a_new_or_empty_directory) {
     cr_assert_eq(symlink("nowhere", in_folder("dangling")), 0);
     cr_assert_eq(mkdir(in_folder("full"), 0755), 0);
     put_text("full/.hidden", "");
-    expect_refused(in_folder("full"), folder, "is there already");
-    expect_refused(in_folder("config.json"), folder, "is there already");
-    expect_refused(in_folder("dangling"), folder, "is there already");
+    expect_refused(in_folder("full"), folder, "already exists and is not empty");
+    expect_refused(in_folder("config.json"), folder, "already exists and is not empty");
+    expect_refused(in_folder("dangling"), folder, "already exists and is not empty");
     expect_refused(in_folder("config.json/out"), folder, "a file stands there");
     expect_refused(in_folder("absent/.."), folder, "does not exist");
     expect_refused("", folder, "0 bytes");
-    expect_refused("/", folder, "is there already");
+    expect_refused("/", folder, "already exists and is not empty");
     expect_refused("/proc/mantissa", folder, "/proc/.mantissa.tmp");
     cr_expect_str_eq(names_in("full"), ".hidden ");
 
     export_well("link/", "", DTYPE_F16);
     cr_expect(file_exists(in_folder("empty/model.safetensors")));
     cr_expect(file_exists(in_folder("link/model.safetensors")), "the link was replaced");
-    expect_refused(in_folder("empty"), folder, "is there already");
+    expect_refused(in_folder("empty"), folder, "already exists and is not empty");
     cr_assert_eq(chdir(folder), 0);
     cr_assert_eq(
         export_model("here", ".", &(const struct export_options){.dtype = DTYPE_F16}, &error), 0,

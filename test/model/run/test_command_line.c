@@ -263,10 +263,10 @@ Test(command_line, eval_and_export_need_what_they_read) {
 }
 
 Test(command_line, precisions) {
-    refuse("--eval|--from|d|--data|x|--precision|fp64", "\"fp64\" is none of");
-    refuse("--eval|--from|d|--data|x|--precision|fp32,", "\"\" is none of");
-    refuse("--eval|--from|d|--data|x|--precision|,fp32", "\"\" is none of");
-    refuse("--eval|--from|d|--data|x|--precision|fp3", "\"fp3\" is none of");
+    refuse("--eval|--from|d|--data|x|--precision|fp64", "\"fp64\" is not one of");
+    refuse("--eval|--from|d|--data|x|--precision|fp32,", "\"\" is not one of");
+    refuse("--eval|--from|d|--data|x|--precision|,fp32", "\"\" is not one of");
+    refuse("--eval|--from|d|--data|x|--precision|fp3", "\"fp3\" is not one of");
     refuse("--eval|--from|d|--data|x|--precision|fp32,fp16,bf16,fp8,fp32", "at most 4");
 }
 

@@ -104,7 +104,7 @@ Test(program, dry_run_allocates_nothing) {
                 "model.n_layer=96|--set|data.train=none_*.bin|--set|data.val=|--set|eval.every=0",
                 0);
     expect_text(error_text, "none_*.bin");
-    expect_text(out_text, "G parameters");
+    expect_text(out_text, "B parameters");
 }
 
 Test(program, data_errors) {

@@ -369,7 +369,7 @@ Test(report, banner_of_a_large_model) {
         0, "%s", rig.error.text);
     const char *text = banner(&rig, &screen, 0);
     cr_expect_leq(widest(text), 80, "%d columns in\n%s", widest(text), text);
-    expect_match(text, "48 layers, 25 heads, 1600 wide: 1\\.6 G parameters");
+    expect_match(text, "48 layers, 25 heads, 1600 wide: 1\\.6 B parameters");
     expect_match(text, "50257 \\(inside 50304\\)");
     rig_close(&rig);
 }

@@ -279,6 +279,6 @@ Test(audit_program, a_signal_ends_it) {
     kill(child, SIGINT);
     int status = finish(child);
     cr_expect_eq(status, 130, "%s%s", out_text, error_text);
-    expect_text(error_text, "stopped by signal 2");
+    expect_text(error_text, "stopped by Ctrl-C (SIGINT)");
     cr_expect_str_eq(names_in("o", ""), "", "no half of a report");
 }

@@ -257,7 +257,7 @@ Test(compare_program, fails_and_says_why) {
     expect_80_columns(out_text);
     expect_out("bf16: FAIL, training loss: +");
     expect_out("bf16: FAIL, validation loss: +");
-    expect_out("The configs differ in their precision, and in nothing else");
+    expect_out("The configs differ only in precision");
     cr_expect_null(strstr(out_text, "Three or more seeds"), "there are three");
     expect_exit(NINE "|--limit-loss|2", 0);
 }

@@ -175,7 +175,7 @@ Test(memory_options, names_and_costs) {
     layer = rig.config;
     layer.train.recompute = CONFIG_RECOMPUTE_LAYER;
     expect_named(&rig, MEMORY_MICRO_BATCH, "train.micro_batch_size=4 train.grad_accum_steps=2",
-                 "sums reordered; 2 a step");
+                 "different summation order; 2 per step");
     expect_named(&rig, MEMORY_RESIDUAL, "autocast.residual=lower", "residual stream in 16 bit");
     rig.config.precision = CONFIG_PRECISION_BF16;
     rig.config.weights.copy = CONFIG_COPY_KEPT;

@@ -174,7 +174,7 @@ Test(memory_sizes, mixed_precision_is_below_fp32) {
         }
 }
 
-/* The promise of 16-bit gradients and moments: 7 G parameters on one GPU of 80 GiB. */
+/* The promise of 16-bit gradients and moments: 7 B parameters on one GPU of 80 GiB. */
 Test(memory_sizes, a_7b_fits_80_gib) {
     struct rig rig = {0};
     open_run(&rig, CONFIG_PRECISION_FP32);

@@ -65,7 +65,8 @@ Test(memory_text, what_options_save) {
     other = rig.config;
     other.train.micro_batch_size = 4;
     other.train.grad_accum_steps = 4;
-    expect_saving(&rig, text, "train.micro_batch_size=4", &other, "sums reordered; 4 a step");
+    expect_saving(&rig, text, "train.micro_batch_size=4", &other,
+                  "different summation order; 4 per step");
     other = rig.config;
     other.gradients.dtype = CONFIG_DTYPE_LOWER;
     expect_saving(&rig, text, "gradients.dtype=lower", &other, "gradients rounded to 16 bit");
@@ -257,7 +258,7 @@ Test(memory_text, fit) {
              "gradients.dtype=lower +gradients rounded to 16 bit\n"
              "optimizer.moments=bfloat16 +moments rounded to bf16\n"
              "weights.copy=cast +same bits; weights cast each pass\n"
-             "train.micro_batch_size=1 +sums reordered; 16 a step\n$",
+             "train.micro_batch_size=1 +different summation order; 16 per step\n$",
              100 * memory_recomputed_part(&other, &rig.be));
     expect_match(text, pattern);
     free(text);
