@@ -228,6 +228,7 @@ static int validate(struct run *run, struct error *error) {
     int status = trainer_evaluate(&run->trainer, &loss, &run->val.loader, batches, error);
     if (status) return status == RESULT_STOPPED ? 0 : -1;
     report_validation(&run->report, step, loss);
+    saving_watch(&run->saving, step, loss);
     if (metrics_validation(&run->metrics, step, loss, error)) return -1;
     return tensorboard_write(&run->board, step, &(struct scalar){"validation/loss", loss}, 1,
                              error);
@@ -284,6 +285,7 @@ static int end_step(struct run *run, struct error *error) {
     const struct config *config = &run->config;
     double tokens = (double)batches_step_tokens(config);
     report_step(&run->report, &report, 1e3 * seconds, tokens / seconds);
+    saving_watch(&run->saving, report.step, report.loss);
     if (run->precision.scale_loss && report.loss_scale >= 1 &&
         run->trainer.state.scaler.loss_scale < 1) {
         report_pause(&run->report);

@@ -360,6 +360,33 @@ Test(program, full_disk_leaves_no_broken_checkpoint) {
     cr_expect_str_eq(names_in("a/b", ""), "");
 }
 
+/* Weight decay of 99 times the weights takes them beyond fp32 in a few steps. */
+Test(program, losses_that_are_not_finite_end_the_run) {
+    static const char diverging[] =
+        TINY "|--resume|--set|optimizer.lr=10|--set|optimizer.min_lr=10|--set|log.every=1|--set|"
+             "optimizer.weight_decay=10|--set|eval.every=0|--set|sample.every=0";
+    static const char warning[] = "warning: loss is not finite since step ";
+    char line[400], said[100];
+    size_t size;
+    expect_exit(TINY "|--set|train.steps=2", 0);
+    expect_error(diverging, 1, "10 times in a row (loss nan)");
+    expect_text(out_text, "| loss nan |");
+    cr_expect_null(strstr(out_text, "-nan"), "%s", out_text);
+    const char *warned = strstr(error_text, warning);
+    cr_assert_not_null(warned, "%s", error_text);
+    cr_expect_null(strstr(warned + 1, warning), "said twice: %s", error_text);
+    const int since = atoi(warned + strlen(warning));
+    char *metrics = read_whole("a/run/metrics.jsonl", &size);
+    expect_text(metrics, "\"loss\": null");
+    free(metrics);
+    snprintf(line, sizeof line, "%s|--set|checkpoint.every=%d|--set|train.steps=%d", diverging,
+             since + 1, since + 3);
+    snprintf(said, sizeof said, "step %d was not saved: its loss is not finite, since step %d",
+             since + 3, since);
+    expect_error(line, 1, said);
+    cr_expect_str_eq(names_in("a/run/checkpoints", ""), "step-00000002");
+}
+
 static void copy_program(void) {
     size_t size;
     struct stat status;
