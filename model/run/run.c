@@ -217,7 +217,8 @@ static int start(struct run *run, const struct command_line *line, struct error 
     if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
     if (ranks_agree(run->ranks, load(run, from, error), error)) return EXIT_FAILED;
     if (run_ranks_compare_start(run->ranks, &run->trainer, error)) return EXIT_FAILED;
-    status = first ? open_files(run, error) : 0;
+    status = first ? saving_check_room(&run->trainer, run->directory, error) : 0;
+    if (status == 0 && first) status = open_files(run, error);
     if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
     return run_ranks_see(run->ranks, run->directory, error) ? EXIT_FAILED : EXIT_DONE;
 }

@@ -9,6 +9,19 @@
 #include "data/base/progress.h"
 #include "model/files/checkpoint.h"
 
+int saving_check_room(const struct trainer *trainer, const char *directory, struct error *error) {
+    const struct config *config = trainer->config;
+    struct error warning;
+    int64_t left = config->train.steps - trainer->state.step, every = config->checkpoint.every;
+    int64_t count = every > 0 ? (left + every - 1) / every : 1, keep = config->checkpoint.keep;
+    int64_t held = checkpoint_directory_count(directory), more = held < keep ? keep + 1 - held : 1;
+    if (left <= 0) return 0;
+    if (checkpoint_check_room(trainer, directory, 1, error)) return -1;
+    if (checkpoint_check_room(trainer, directory, count < more ? count : more, &warning))
+        fprintf(stderr, "warning: %s\n", warning.text);
+    return 0;
+}
+
 void saving_open(struct saving *saving, struct trainer *trainer, struct report *report,
                  const char *directory) {
     struct error reason;

@@ -24,6 +24,10 @@ struct saving {
     double stopped, writing; /* seconds: that they stopped training for, that writing them took */
 };
 
+/* Before training: fails if the disk has no room for one checkpoint more, and warns if it has none
+ * for all that the run will keep, beside the one that is written before the oldest is removed. */
+int saving_check_room(const struct trainer *trainer, const char *directory, struct error *error);
+
 /* After the weights were loaded. directory and the rest stay the caller's. */
 void saving_open(struct saving *saving, struct trainer *trainer, struct report *report,
                  const char *directory);

@@ -360,6 +360,18 @@ Test(program, full_disk_leaves_no_broken_checkpoint) {
     cr_expect_str_eq(names_in("a/b", ""), "");
 }
 
+/* A million checkpoints of 76 MB; one has room. */
+Test(program, too_little_disk_space_is_a_warning_at_the_start) {
+    expect_exit(TINY
+                "|--set|model.n_embd=512|--set|checkpoint.every=1|--set|checkpoint.keep=1000000"
+                "|--set|train.steps=2000000|--set|train.minutes=1e-6|--set|eval.every=0",
+                0);
+    expect_text(error_text, "warning: a/run: ");
+    expect_text(error_text, " of disk space are free, but 1000001 checkpoints more take 7");
+    expect_exit(TINY "|--set|name=b", 0);
+    cr_expect_null(strstr(error_text, "disk space"), "%s", error_text);
+}
+
 /* Weight decay of 99 times the weights takes them beyond fp32 in a few steps. */
 Test(program, losses_that_are_not_finite_end_the_run) {
     static const char diverging[] =
