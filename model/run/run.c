@@ -198,6 +198,7 @@ static int load(struct run *run, const char *from, struct error *error) {
 static int open_files(struct run *run, struct error *error) {
     char choices[CHOICES_PATH_MAX];
     const struct config *config = &run->config;
+    if (run_directory_set_aside(run->directory, error)) return -1;
     if (run_directory_write_config(run->directory, config, error)) return -1;
     choices_path(choices, run->directory);
     if (config->autotune && backend_write_choices(&run->be, choices, error)) return -1;
@@ -415,6 +416,7 @@ int run_train(const struct config *config, const struct command_line *line,
     struct run run;
     int status = EXIT_FAILED;
     if (run_open(&run, config, ranks, true, error) == 0) status = start(&run, line, error);
+    if (status != EXIT_DONE && run.lock >= 0) rmdir(run.directory); /* if nothing is in it yet */
     if (status == EXIT_DONE) {
         print_banner(&run);
         if (run.trainer.state.step >= config->train.steps)

@@ -360,6 +360,13 @@ Test(program, full_disk_leaves_no_broken_checkpoint) {
     cr_expect_str_eq(names_in("a/b", ""), "");
 }
 
+Test(program, a_start_that_fails_leaves_no_folder) {
+    expect_error(TINY "|--resume", 1, "no complete checkpoint");
+    expect_error(TINY "|--set|model.init_from=nowhere", 1, "nowhere");
+    expect_error(TINY "|--set|data.train=nothing_*.bin", 1, "nothing_");
+    cr_expect_not(exists("a/run"));
+}
+
 /* A million checkpoints of 76 MB; one has room. */
 Test(program, too_little_disk_space_is_a_warning_at_the_start) {
     expect_exit(TINY

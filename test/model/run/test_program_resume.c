@@ -168,6 +168,34 @@ Test(program_resume, kill_9) {
     expect_same_run("a/run", "b/run");
 }
 
+/* Killed before its first checkpoint, a run keeps its metrics under another name. */
+Test(program_resume, a_new_run_sets_the_metrics_of_a_killed_one_aside) {
+    static const char run_on[] = "--config|tiny.json|--set|checkpoint.every=0|--set|train.steps=";
+    char line[200], name[64];
+    for (int kills = 1; kills <= 2; kills++) {
+        snprintf(line, sizeof line, "%s1000000", run_on);
+        pid_t child = start(line);
+        while (kills == 2 && running(child) && !exists("a/run/metrics-1.jsonl")) usleep(1000);
+        wait_for_step(child, "a/run", 10);
+        kill(child, SIGKILL);
+        finish(child);
+    }
+    snprintf(line, sizeof line, "%s3", run_on);
+    expect_exit(line, 0);
+    cr_expect_not_null(strstr(error_text, "its metrics are kept as metrics-2.jsonl"), "%s",
+                       error_text);
+    cr_expect_eq(last_step("a/run"), 3);
+    for (int i = 1; i <= 2; i++) {
+        size_t size;
+        snprintf(name, sizeof name, "a/run/metrics-%d.jsonl", i);
+        char *text = read_whole(name, &size);
+        cr_expect_not_null(strstr(text, "{\"step\": 10,"));
+        free(text);
+    }
+    expect_exit("--config|tiny.json|--resume", 0);
+    cr_expect_not(exists("a/run/metrics-3.jsonl"));
+}
+
 /* From another run's checkpoint, in a directory of its own. */
 Test(program_resume, from_a_path) {
     run_undisturbed("fp32");
