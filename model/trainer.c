@@ -1,6 +1,7 @@
 #include "model/trainer.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,7 +122,7 @@ void trainer_restore_scaler(struct trainer *trainer) {
                    sizeof trainer->state.scaler);
 }
 
-/* Infinite gradients are skipped, but not for ever. */
+/* Infinite gradients are skipped, and losses that are not finite tolerated, but not for ever. */
 static int check_overflow(const struct trainer *trainer, int64_t at, struct error *error) {
     const struct step_state *s = &trainer->state.scaler;
     long long step = (long long)at;
@@ -132,12 +133,15 @@ static int check_overflow(const struct trainer *trainer, int64_t at, struct erro
                     "the model diverges or fp16 cannot hold its values: try \"precision\": "
                     "\"bf16\", a lower optimizer.lr, more warmup_steps, or grad_clip",
                     step, s->at_floor, trainer->config->loss_scale.min_scale);
-    if (!trainer->gpt.precision.scale_loss && s->skipped_in_row >= SKIPS_UNSCALED_MAX)
+    bool gradients = !trainer->gpt.precision.scale_loss && s->skipped_in_row >= SKIPS_UNSCALED_MAX;
+    if (gradients || trainer->losses_lost >= SKIPS_UNSCALED_MAX)
         return fail(error,
-                    "step %lld: gradients were not finite %d times in a row (loss %g)\n"
+                    "step %lld: %s not finite %d times in a row (loss %g)\n"
                     "the model has diverged: try a lower optimizer.lr, more warmup_steps, or "
                     "grad_clip, from an earlier checkpoint",
-                    step, s->skipped_in_row, s->loss);
+                    step, gradients ? "gradients were" : "the loss was",
+                    gradients ? s->skipped_in_row : trainer->losses_lost,
+                    isnan(s->loss) ? (double)NAN : (double)s->loss); /* without a sign */
     return 0;
 }
 
@@ -200,6 +204,9 @@ int trainer_end_step(struct trainer *trainer, struct step_report *report, struct
         .skipped = result->found_inf,
     };
     trainer->state.scaler = *result;
+    bool backs_off = result->found_inf && trainer->gpt.precision.scale_loss;
+    if (isfinite(result->loss)) trainer->losses_lost = 0;
+    else if (!backs_off) trainer->losses_lost++;
     return check_overflow(trainer, queued->step, error);
 }
 

@@ -56,6 +56,7 @@ struct trainer {
     struct step_state *results;               /* host, [BACKEND_SLOTS] */
     struct queued_step queued[BACKEND_SLOTS]; /* of which `unfinished` are in use */
     int first_queued, unfinished;
+    int losses_lost; /* steps in a row whose loss is not finite, but for those fp16 backs off in */
     /* Optional: not 0 asks long work that is no training step to end early. */
     const volatile sig_atomic_t *stop;
     const struct tokenizer *tokenizer; /* optional: its files go into checkpoints */
@@ -81,7 +82,7 @@ void trainer_close(struct trainer *trainer);
 int trainer_begin_step(struct trainer *trainer, const struct loader *loader, struct error *error);
 
 /* Waits for the oldest unfinished step and reports it. Fails when an operation failed, and when
- * gradients stay infinite where backing off cannot help any more. */
+ * gradients or losses stay infinite where backing off cannot help any more. */
 int trainer_end_step(struct trainer *trainer, struct step_report *report, struct error *error);
 
 /* Between steps, when none is unfinished: waits for the weights that other ranks updated, so that

@@ -1,15 +1,16 @@
 #include "data/base/signals.h"
 
 #include <poll.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <time.h>
 
 /* The one thing a signal handler can reach. */
 static volatile sig_atomic_t caught;
 
-/* A second signal finds the default action: it ends the program at once. */
+/* The first signal is the reason; the loss of a terminal is often followed by others. */
 static void on_signal(int number) {
-    caught = number;
+    if (!caught) caught = number;
 }
 
 /* Products of oneDNN before 3.12 keep the stack pointer in the middle of a buffer on the heap while
@@ -22,25 +23,29 @@ static void give_handlers_a_stack(void) {
     if (sigaltstack(NULL, &there) == 0 && there.ss_flags & SS_DISABLE) sigaltstack(&stack, NULL);
 }
 
+/* A second SIGINT or SIGTERM finds the default action and ends the program at once. SIGHUP comes
+ * several times, from the kernel and from the shell, and SIGPIPE with every write: they never end
+ * it, and stay ignored where the parent ignores them (nohup). */
 static void catch_signal(int number) {
-    struct sigaction action = {.sa_handler = on_signal,
-                               .sa_flags = (int)(SA_RESETHAND | SA_ONSTACK)};
+    struct sigaction before, action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
+    bool repeats = number == SIGHUP || number == SIGPIPE;
+    if (!repeats) action.sa_flags |= (int)SA_RESETHAND;
+    if (repeats && sigaction(number, NULL, &before) == 0 && before.sa_handler == SIG_IGN) return;
     sigaction(number, &action, NULL);
 }
 
 const volatile sig_atomic_t *signals_catch(void) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE};
     give_handlers_a_stack();
-    catch_signal(SIGINT);
-    catch_signal(SIGTERM);
-    catch_signal(SIGUSR1);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) catch_signal(numbers[i]);
     return &caught;
 }
 
 const volatile sig_atomic_t *signals_hold(void) {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
     sigset_t set;
     sigemptyset(&set);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         sigaddset(&set, numbers[i]);
         catch_signal(numbers[i]);
     }
@@ -58,6 +63,7 @@ int signals_wait(int fd) {
     sigdelset(&set, SIGINT);
     sigdelset(&set, SIGTERM);
     sigdelset(&set, SIGHUP);
+    sigdelset(&set, SIGPIPE);
     if (!caught) ppoll(NULL, 0, &none, &set);
     if (!caught && fd >= 0) ppoll(&input, 1, NULL, &set);
     return caught;

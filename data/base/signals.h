@@ -3,12 +3,13 @@
 
 #include <signal.h>
 
-/* From now on SIGINT, SIGTERM and SIGUSR1 set the flag that is returned to their number; a second
- * one ends the program. SIGUSR1 is what batch systems send, and what mpirun passes on. To be called
- * in the main thread. */
+/* From now on SIGINT, SIGTERM, SIGUSR1, SIGHUP (a closed terminal) and SIGPIPE (a closed output)
+ * set the returned flag to the number of the first. A second one of the first three ends the
+ * program; SIGHUP and SIGPIPE stay ignored if the parent ignores them. SIGUSR1 is what batch
+ * systems send, and what mpirun passes on. To be called in the main thread. */
 const volatile sig_atomic_t *signals_catch(void);
 
-/* For a program that waits for input: from now on the first two and SIGHUP are held back, in
+/* For a program that waits for input: from now on all of these but SIGUSR1 are held back, in
  * threads made later too, and set the flag that is returned in signals_wait only. */
 const volatile sig_atomic_t *signals_hold(void);
 

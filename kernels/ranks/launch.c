@@ -4,12 +4,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -107,11 +109,15 @@ static void set_environment(void) {
 }
 
 /* What a terminal or a user may send to this process, and the end of mpirun: held back, to be
- * waited for. */
+ * waited for. nohup ignores SIGHUP, which would come all the same once it is blocked. */
 static void hold_signals(sigset_t *held, sigset_t *before) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD};
+    struct sigaction action;
     sigemptyset(held);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) sigaddset(held, numbers[i]);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i] != SIGHUP || sigaction(SIGHUP, NULL, &action) ||
+            action.sa_handler != SIG_IGN)
+            sigaddset(held, numbers[i]);
     sigprocmask(SIG_BLOCK, held, before);
 }
 
@@ -119,13 +125,27 @@ static int exit_status(int status) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+/* Waits for a signal. Returns SIGPIPE, once, when the reader of standard output has gone: mpirun
+ * meets that too, and after a few more writes ends all ranks. Without a signal: SIGCHLD. */
+static int next_signal(int signals, bool *watches_output) {
+    struct signalfd_siginfo info;
+    struct pollfd polled[] = {{.fd = signals, .events = POLLIN},
+                              {.fd = *watches_output ? STDOUT_FILENO : -1}};
+    poll(polled, 2, -1);
+    if (polled[1].revents) *watches_output = false;
+    if (polled[1].revents & POLLERR) return SIGPIPE;
+    return read(signals, &info, sizeof info) == sizeof info ? (int)info.ssi_signo : SIGCHLD;
+}
+
 /* mpirun ends all ranks two seconds after it was asked to end; but SIGUSR1 it passes on, and the
- * ranks save a checkpoint. The second time mpirun itself is asked. */
-static int wait_for_mpirun(pid_t mpirun, const sigset_t *held) {
+ * ranks save a checkpoint. The second time mpirun itself is asked, but not because the terminal
+ * or the reader has gone: that happens several times. */
+static int wait_for_mpirun(pid_t mpirun, int signals) {
     int status = 0, times = 0, first = 0;
+    bool watches_output = true;
     while (waitpid(mpirun, &status, WNOHANG) != mpirun) {
-        int number = sigwaitinfo(held, NULL);
-        if (number < 0 || number == SIGCHLD) continue;
+        int number = next_signal(signals, &watches_output);
+        if (number == SIGCHLD || (times > 0 && (number == SIGHUP || number == SIGPIPE))) continue;
         if (times == 0) first = number;
         kill(mpirun, times++ == 0 ? SIGUSR1 : SIGTERM);
     }
@@ -167,9 +187,12 @@ int ranks_launch(int64_t count, char **argv, struct error *error) {
     set_environment();
     sigset_t held, before;
     hold_signals(&held, &before);
-    pid_t mpirun = fork();
+    int signals = signalfd(-1, &held, SFD_CLOEXEC | SFD_NONBLOCK);
+    pid_t mpirun = signals >= 0 ? fork() : -1;
     if (mpirun == 0) become_mpirun(command, &before);
-    int status = mpirun > 0 ? wait_for_mpirun(mpirun, &held) : fail(error, "%s: cannot fork", what);
+    int status =
+        mpirun > 0 ? wait_for_mpirun(mpirun, signals) : fail(error, "%s: cannot fork", what);
+    if (signals >= 0) close(signals);
     free(command);
     return status;
 }

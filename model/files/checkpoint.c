@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
@@ -129,10 +130,36 @@ static int write_listed(const struct trainer *trainer, struct stored_file **file
     return checkpoint_write_moments(&trainer->optimizer, &optimizer, error);
 }
 
-int checkpoint_begin(char path[FILE_PATH_MAX], const struct ranks *ranks, const char *run_directory,
-                     int64_t step, struct error *error) {
+static const char *size_text(char text[32], double bytes) {
+    snprintf(text, 32, bytes < 1e9 ? "%.1f MB" : "%.1f GB", bytes / (bytes < 1e9 ? 1e6 : 1e9));
+    return text;
+}
+
+int checkpoint_check_room(const struct trainer *trainer, const char *run_directory, int64_t count,
+                          struct error *error) {
+    const struct gpt *gpt = &trainer->gpt;
+    size_t element = sizeof(float) + 2 * dtype_bytes(gpt->precision.moments);
+    double wanted = (double)count * (double)gpt->count * (double)element;
+    struct statvfs disk;
+    char path[FILE_PATH_MAX], needed[32], available[32];
+    if (file_path_join(path, run_directory, "checkpoints", error)) return -1;
+    if (statvfs(path, &disk) && statvfs(run_directory, &disk)) return 0; /* the writing will tell */
+    double room = (double)disk.f_bavail * (double)disk.f_frsize;
+    if (disk.f_blocks == 0 || room >= wanted) return 0;
+    return fail(error,
+                "%.400s: %s of disk space are free, but %" PRId64 " checkpoint%s more take%s %s\n"
+                "free space, lower checkpoint.keep, or choose another run_dir",
+                run_directory, size_text(available, room), count, count > 1 ? "s" : "",
+                count > 1 ? "" : "s", size_text(needed, wanted));
+}
+
+int checkpoint_begin(char path[FILE_PATH_MAX], const struct trainer *trainer,
+                     const char *run_directory, struct error *error) {
+    const struct ranks *ranks = trainer->be->collectives->ranks;
     int status = 0;
-    if (ranks->rank == 0) status = checkpoint_directory_begin(path, run_directory, step, error);
+    if (ranks->rank == 0)
+        status = checkpoint_check_room(trainer, run_directory, 1, error) ||
+                 checkpoint_directory_begin(path, run_directory, trainer->state.step, error);
     if (ranks_agree(ranks, status, error)) return -1;
     ranks_broadcast(ranks, path, FILE_PATH_MAX);
     return 0;
@@ -175,7 +202,7 @@ int checkpoint_write(const struct trainer *trainer, const char *run_directory, c
                      struct error *error) {
     const struct ranks *ranks = trainer->be->collectives->ranks;
     struct stored_file *files = NULL;
-    if (checkpoint_begin(path, ranks, run_directory, trainer->state.step, error)) return -1;
+    if (checkpoint_begin(path, trainer, run_directory, error)) return -1;
     int status = write_listed(trainer, &files, path, error);
     const struct checkpoint_ending ending = {trainer, ranks, run_directory, files, status};
     status = checkpoint_end(&ending, path, error);

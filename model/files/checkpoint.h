@@ -48,14 +48,18 @@ struct checkpoint_ending {
     const struct stored_file *files; /* rank 0's: stb_ds array of all that were written */
     int status;                      /* of this rank's writing, with its message in error */
 };
-int checkpoint_begin(char path[FILE_PATH_MAX], const struct ranks *ranks, const char *run_directory,
-                     int64_t step, struct error *error);
+int checkpoint_begin(char path[FILE_PATH_MAX], const struct trainer *trainer,
+                     const char *run_directory, struct error *error);
 int checkpoint_end(const struct checkpoint_ending *ending, char path[FILE_PATH_MAX],
                    struct error *error);
 
 /* All but the moments, by rank 0; what is written is appended to *files, an stb_ds array. */
 int checkpoint_write_model(const struct trainer *trainer, struct stored_file **files,
                            const char *directory, struct error *error);
+
+/* Fails, with figures, if the file system of the run has no room for `count` checkpoints more. */
+int checkpoint_check_room(const struct trainer *trainer, const char *run_directory, int64_t count,
+                          struct error *error);
 
 /* The most data in a file of tensors. */
 uint64_t checkpoint_file_bytes(const struct trainer *trainer);

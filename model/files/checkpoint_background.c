@@ -34,8 +34,7 @@ void background_close(struct background_save *save) {
 int background_begin(struct background_save *save, struct trainer *trainer, struct error *error) {
     exchange_masters(&trainer->optimizer.exchange);
     if (save->ranks->size > 1) {
-        if (checkpoint_begin(save->path, save->ranks, save->run_directory, trainer->state.step,
-                             error) ||
+        if (checkpoint_begin(save->path, trainer, save->run_directory, error) ||
             gathered_moments_fill(&save->moments, error))
             return -1;
     }

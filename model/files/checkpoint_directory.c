@@ -221,6 +221,15 @@ void checkpoint_directory_clean(const char *run_directory) {
     remove_leftovers(run_directory, leaving);
 }
 
+int64_t checkpoint_directory_count(const char *run_directory) {
+    struct error ignored;
+    int64_t *steps = NULL;
+    list_steps(&steps, run_directory, "", &ignored);
+    int64_t count = arrlen(steps);
+    arrfree(steps);
+    return count;
+}
+
 int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
                                struct error *error) {
     if (file_path_join(path, run_directory, "checkpoints", error)) return -1;

@@ -17,6 +17,9 @@
 /* Removes what killed writers have left, as far as possible. Nobody may be writing. */
 void checkpoint_directory_clean(const char *run_directory);
 
+/* Number of directories with the name of a checkpoint; 0 if that cannot be read. */
+int64_t checkpoint_directory_count(const char *run_directory);
+
 /* RUN/checkpoints/.step-STEP.tmp, made anew and empty. Leftovers are removed. */
 int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
                                struct error *error);

@@ -126,6 +126,11 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
     fflush(out);
 }
 
+/* For printing: without the sign that C libraries show of a NaN. */
+static double shown(double value) {
+    return isnan(value) ? (double)NAN : value;
+}
+
 /* " | scale 2^16", " | skipped", or nothing. */
 static void scale_text(const struct report *report, char text[48], const struct step_report *step) {
     int used = 0;
@@ -145,8 +150,8 @@ static void print_line(const struct report *report, const struct step_report *st
     fprintf(report->out,
             "step %*" PRId64 "/%" PRId64 " | loss %.4f | lr %.2e | norm %.3f%s | %s tok/s | %.1f "
             "ms\n",
-            report->steps >= 1000 ? 5 : 3, step->step, report->steps, step->loss, step->lr,
-            step->gradient_norm, scale, count_text(speed, tokens_per_s), step_ms);
+            report->steps >= 1000 ? 5 : 3, step->step, report->steps, shown(step->loss), step->lr,
+            shown(step->gradient_norm), scale, count_text(speed, tokens_per_s), step_ms);
     fflush(report->out);
 }
 
@@ -161,9 +166,9 @@ static int bar_text(const struct report *report, char line[256], const struct st
         seconds = report->deadline > now ? report->deadline - now : 0;
     progress_duration(left, seconds);
     scale_text(report, scale, step);
-    if (with_norm) snprintf(norm, sizeof norm, " | norm %.2f", step->gradient_norm);
+    if (with_norm) snprintf(norm, sizeof norm, " | norm %.2f", shown(step->gradient_norm));
     return snprintf(line, 256, " %" PRId64 "/%" PRId64 " | loss %.4f%s%s | %s tok/s | %s left",
-                    step->step, report->steps, step->loss, norm, scale,
+                    step->step, report->steps, shown(step->loss), norm, scale,
                     count_text(speed, tokens_per_s), left);
 }
 
@@ -199,8 +204,8 @@ void report_step(struct report *report, const struct step_report *step, double s
 
 void report_validation(struct report *report, int64_t step, double loss) {
     report_pause(report);
-    fprintf(report->out, "step %" PRId64 ": validation loss %.4f", step, loss);
-    if (report->floor > 0)
+    fprintf(report->out, "step %" PRId64 ": validation loss %.4f", step, shown(loss));
+    if (report->floor > 0 && isfinite(loss))
         fprintf(report->out, ", %.4f above the floor %.4f", loss - report->floor, report->floor);
     fputc('\n', report->out);
     fflush(report->out);

@@ -198,6 +198,7 @@ static int load(struct run *run, const char *from, struct error *error) {
 static int open_files(struct run *run, struct error *error) {
     char choices[CHOICES_PATH_MAX];
     const struct config *config = &run->config;
+    if (run_directory_set_aside(run->directory, error)) return -1;
     if (run_directory_write_config(run->directory, config, error)) return -1;
     choices_path(choices, run->directory);
     if (config->autotune && backend_write_choices(&run->be, choices, error)) return -1;
@@ -217,7 +218,8 @@ static int start(struct run *run, const struct command_line *line, struct error 
     if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
     if (ranks_agree(run->ranks, load(run, from, error), error)) return EXIT_FAILED;
     if (run_ranks_compare_start(run->ranks, &run->trainer, error)) return EXIT_FAILED;
-    status = first ? open_files(run, error) : 0;
+    status = first ? saving_check_room(&run->trainer, run->directory, error) : 0;
+    if (status == 0 && first) status = open_files(run, error);
     if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
     return run_ranks_see(run->ranks, run->directory, error) ? EXIT_FAILED : EXIT_DONE;
 }
@@ -228,6 +230,7 @@ static int validate(struct run *run, struct error *error) {
     int status = trainer_evaluate(&run->trainer, &loss, &run->val.loader, batches, error);
     if (status) return status == RESULT_STOPPED ? 0 : -1;
     report_validation(&run->report, step, loss);
+    saving_watch(&run->saving, step, loss);
     if (metrics_validation(&run->metrics, step, loss, error)) return -1;
     return tensorboard_write(&run->board, step, &(struct scalar){"validation/loss", loss}, 1,
                              error);
@@ -284,6 +287,7 @@ static int end_step(struct run *run, struct error *error) {
     const struct config *config = &run->config;
     double tokens = (double)batches_step_tokens(config);
     report_step(&run->report, &report, 1e3 * seconds, tokens / seconds);
+    saving_watch(&run->saving, report.step, report.loss);
     if (run->precision.scale_loss && report.loss_scale >= 1 &&
         run->trainer.state.scaler.loss_scale < 1) {
         report_pause(&run->report);
@@ -412,6 +416,7 @@ int run_train(const struct config *config, const struct command_line *line,
     struct run run;
     int status = EXIT_FAILED;
     if (run_open(&run, config, ranks, true, error) == 0) status = start(&run, line, error);
+    if (status != EXIT_DONE && run.lock >= 0) rmdir(run.directory); /* if nothing is in it yet */
     if (status == EXIT_DONE) {
         print_banner(&run);
         if (run.trainer.state.step >= config->train.steps)

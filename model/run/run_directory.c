@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "data/base/program.h"
 #include "data/base/files.h"
@@ -19,6 +21,8 @@ int run_directory_lock(int *lock, const char *directory, struct error *error) {
     *lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*lock < 0) return fail(error, "%s: %s", directory, strerror(errno));
     if (flock(*lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return 0;
+    close(*lock);
+    *lock = -1;
     return fail(error, "%s: another process is training there\nchoose another name: --set name=...",
                 directory);
 }
@@ -83,4 +87,21 @@ int run_directory_write_config(const char *directory, const struct config *confi
     if (printed_open(&printed)) return fail(error, "out of memory");
     config_print_json(printed.out, config);
     return printed_write(&printed, path, NULL, error);
+}
+
+int run_directory_set_aside(const char *directory, struct error *error) {
+    char path[FILE_PATH_MAX], aside[FILE_PATH_MAX], name[32];
+    struct stat status;
+    if (file_path_join(path, directory, "metrics.jsonl", error)) return -1;
+    if (checkpoint_directory_count(directory) > 0) return 0;
+    if (lstat(path, &status) || status.st_size == 0) return 0;
+    for (int i = 1; i < INT_MAX; i++) {
+        snprintf(name, sizeof name, "metrics-%d.jsonl", i);
+        if (file_path_join(aside, directory, name, error)) return -1;
+        if (lstat(aside, &status)) break;
+    }
+    if (rename(path, aside)) return fail(error, "cannot rename %s: %s", path, strerror(errno));
+    fprintf(stderr, "note: %s holds no checkpoint of the run before; its metrics are kept as %s\n",
+            directory, name);
+    return 0;
 }

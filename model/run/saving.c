@@ -1,12 +1,26 @@
 #include "model/run/saving.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "data/base/progress.h"
 #include "model/files/checkpoint.h"
+
+int saving_check_room(const struct trainer *trainer, const char *directory, struct error *error) {
+    const struct config *config = trainer->config;
+    struct error warning;
+    int64_t left = config->train.steps - trainer->state.step, every = config->checkpoint.every;
+    int64_t count = every > 0 ? (left + every - 1) / every : 1, keep = config->checkpoint.keep;
+    int64_t held = checkpoint_directory_count(directory), more = held < keep ? keep + 1 - held : 1;
+    if (left <= 0) return 0;
+    if (checkpoint_check_room(trainer, directory, 1, error)) return -1;
+    if (checkpoint_check_room(trainer, directory, count < more ? count : more, &warning))
+        fprintf(stderr, "warning: %s\n", warning.text);
+    return 0;
+}
 
 void saving_open(struct saving *saving, struct trainer *trainer, struct report *report,
                  const char *directory) {
@@ -81,9 +95,29 @@ static int save_now(struct saving *saving, bool last, struct error *error) {
     return tell(saving, status, saving->trainer->state.step, path, error);
 }
 
+void saving_watch(struct saving *saving, int64_t step, double loss) {
+    if (isfinite(loss)) saving->lost = 0;
+    else if (saving->lost == 0) saving->lost = step;
+    if (saving->lost == 0 || saving->warned) return;
+    report_pause(saving->report);
+    fprintf(stderr,
+            "warning: loss is not finite since step %" PRId64 ": lower optimizer.lr, or raise "
+            "optimizer.warmup_steps; no checkpoint is saved meanwhile\n",
+            step);
+    saving->warned = true;
+}
+
+static int refuse_lost(const struct saving *saving, struct error *error) {
+    return fail(error,
+                "step %" PRId64 " was not saved: its loss is not finite, since step %" PRId64
+                "\ngo on from the last checkpoint, if there is one, with a lower optimizer.lr",
+                saving->trainer->state.step, saving->lost);
+}
+
 int saving_save(struct saving *saving, struct error *error) {
     const struct trainer *trainer = saving->trainer;
     if (trainer->state.step >= trainer->config->train.steps) return 0; /* saving_finish follows */
+    if (saving->lost) return 0;
     double began = progress_clock();
     int status = background_is_open(&saving->background) ? begin(saving, error)
                                                          : save_now(saving, false, error);
@@ -108,5 +142,6 @@ int saving_finish(struct saving *saving, struct error *error) {
                 saving->begun);
     }
     if (saving_end(saving, error)) return -1;
-    return saving->saved < saving->trainer->state.step ? save_now(saving, true, error) : 0;
+    if (saving->saved == saving->trainer->state.step) return 0;
+    return saving->lost ? refuse_lost(saving, error) : save_now(saving, true, error);
 }

@@ -19,14 +19,24 @@ struct saving {
     int64_t saved; /* the step of the newest checkpoint that is complete, or where training began */
     int64_t begun; /* the step of the one under way in the background, or -1 */
     int64_t count; /* checkpoints before the last step */
+    int64_t lost;  /* the step since which the loss is not finite, or 0 */
+    bool warned;   /* about it */
     double stopped, writing; /* seconds: that they stopped training for, that writing them took */
 };
+
+/* Before training: fails if the disk has no room for one checkpoint more, and warns if it has none
+ * for all that the run will keep, beside the one that is written before the oldest is removed. */
+int saving_check_room(const struct trainer *trainer, const char *directory, struct error *error);
 
 /* After the weights were loaded. directory and the rest stay the caller's. */
 void saving_open(struct saving *saving, struct trainer *trainer, struct report *report,
                  const char *directory);
 /* Waits for the checkpoint under way. */
 void saving_close(struct saving *saving);
+
+/* Takes note of the loss of a step, or of a validation after it. While it is not finite nothing is
+ * saved, so that the last good checkpoint stands; the first time there is a warning. */
+void saving_watch(struct saving *saving, int64_t step, double loss);
 
 /* Saves the settled trainer, once the checkpoint before is written; after the last step it leaves
  * that to saving_finish. Fails, with checkpoint.on_error "stop", when this or the one before cannot

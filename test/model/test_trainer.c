@@ -347,6 +347,26 @@ Test(trainer, nan_weights_stop_after_ten_steps) {
     check_divergence(CONFIG_PRECISION_BF16, INFINITY);
 }
 
+/* As where the forward pass loses its values and the gradients survive. */
+Test(trainer, losses_that_are_not_finite_stop_after_ten_steps) {
+    struct rig rig = {0};
+    struct step_report report;
+    int failed = 0, step = 0;
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    rig_open(&rig, 1);
+    while (!failed && ++step <= 20) {
+        cr_assert_eq(trainer_begin_step(&rig.trainer, &rig.loader, &rig.error), 0);
+        if (step != 3) rig.trainer.results[rig.trainer.first_queued].loss = -NAN; /* 3 is good */
+        failed = trainer_end_step(&rig.trainer, &report, &rig.error);
+        cr_expect_not(report.skipped);
+    }
+    cr_expect_eq(step, 13, "step %d", step);
+    cr_expect_not_null(strstr(rig.error.text, "the loss was not finite 10 times"), "%s",
+                       rig.error.text);
+    cr_expect_not_null(strstr(rig.error.text, "(loss nan)"), "%s", rig.error.text);
+    rig_close(&rig);
+}
+
 Test(trainer, nan_weights_stop_fp16_at_the_floor) {
     struct rig rig = {0};
     rig_config(&rig.config, CONFIG_PRECISION_FP16);

@@ -182,6 +182,21 @@ kill -INT "$(pgrep -of "set name=interrupt ")" # timeout passes it on, as a term
 ended interrupt 130
 expect interrupt 'stopped by SIGUSR1; continue with --resume'
 
+long hangup
+process=$(pgrep -of "set name=hangup ")
+for ((i = 0; i < 5; i++)); do kill -HUP "$(pgrep -P "$process" -f "set name=hangup ")" || true; done
+ended hangup 129
+expect hangup 'go on with --resume'
+
+# ./train --ranks 2 | head: mpirun ends all ranks after a few more lines, so they are stopped before.
+status=0
+timeout 60 "$TRAIN" --ranks 2 --config "$folder/tiny.json" --set name=piped --set eval.every=0 \
+    --set train.steps=1000000 --set log.every=20 --set checkpoint.every=0 2>&1 | head -20 >/dev/null ||
+    status=${PIPESTATUS[0]}
+[ "$status" = 141 ] || fail "| head ended with $status, not 141"
+ls -d "$folder"/piped/checkpoints/step-* >/dev/null || fail "| head left no checkpoint"
+cases=$((cases + 1))
+
 long killed
 kill -KILL "$(rank_of killed 1)"
 ended killed 137

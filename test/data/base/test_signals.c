@@ -43,3 +43,23 @@ Test(signals, handler_leaves_the_stack_alone) {
     pthread_attr_destroy(&attributes);
     free(stack);
 }
+
+/* Each ends nothing however often it comes, and the first is what the flag says. */
+Test(signals, hangups_and_closed_pipes_may_repeat) {
+    const volatile sig_atomic_t *stop = signals_catch();
+    for (int i = 0; i < 3; i++) raise(SIGHUP), raise(SIGPIPE);
+    raise(SIGTERM);
+    cr_expect_eq(*stop, SIGHUP, "signal %d", (int)*stop);
+}
+
+Test(signals, what_nohup_ignores_stays_ignored) {
+    signal(SIGHUP, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+    const volatile sig_atomic_t *stop = signals_catch();
+    raise(SIGHUP);
+    raise(SIGPIPE);
+    signals_hold();
+    raise(SIGHUP);
+    cr_expect_eq(signals_wait(-1), 0);
+    cr_expect_eq(*stop, 0, "signal %d", (int)*stop);
+}

@@ -360,6 +360,52 @@ Test(program, full_disk_leaves_no_broken_checkpoint) {
     cr_expect_str_eq(names_in("a/b", ""), "");
 }
 
+Test(program, a_start_that_fails_leaves_no_folder) {
+    expect_error(TINY "|--resume", 1, "no complete checkpoint");
+    expect_error(TINY "|--set|model.init_from=nowhere", 1, "nowhere");
+    expect_error(TINY "|--set|data.train=nothing_*.bin", 1, "nothing_");
+    cr_expect_not(exists("a/run"));
+}
+
+/* A million checkpoints of 76 MB; one has room. */
+Test(program, too_little_disk_space_is_a_warning_at_the_start) {
+    expect_exit(TINY
+                "|--set|model.n_embd=512|--set|checkpoint.every=1|--set|checkpoint.keep=1000000"
+                "|--set|train.steps=2000000|--set|train.minutes=1e-6|--set|eval.every=0",
+                0);
+    expect_text(error_text, "warning: a/run: ");
+    expect_text(error_text, " of disk space are free, but 1000001 checkpoints more take 7");
+    expect_exit(TINY "|--set|name=b", 0);
+    cr_expect_null(strstr(error_text, "disk space"), "%s", error_text);
+}
+
+/* Weight decay of 99 times the weights takes them beyond fp32 in a few steps. */
+Test(program, losses_that_are_not_finite_end_the_run) {
+    static const char diverging[] =
+        TINY "|--resume|--set|optimizer.lr=10|--set|optimizer.min_lr=10|--set|log.every=1|--set|"
+             "optimizer.weight_decay=10|--set|eval.every=0|--set|sample.every=0";
+    static const char warning[] = "warning: loss is not finite since step ";
+    char line[400], said[100];
+    size_t size;
+    expect_exit(TINY "|--set|train.steps=2", 0);
+    expect_error(diverging, 1, "10 times in a row (loss nan)");
+    expect_text(out_text, "| loss nan |");
+    cr_expect_null(strstr(out_text, "-nan"), "%s", out_text);
+    const char *warned = strstr(error_text, warning);
+    cr_assert_not_null(warned, "%s", error_text);
+    cr_expect_null(strstr(warned + 1, warning), "said twice: %s", error_text);
+    const int since = atoi(warned + strlen(warning));
+    char *metrics = read_whole("a/run/metrics.jsonl", &size);
+    expect_text(metrics, "\"loss\": null");
+    free(metrics);
+    snprintf(line, sizeof line, "%s|--set|checkpoint.every=%d|--set|train.steps=%d", diverging,
+             since + 1, since + 3);
+    snprintf(said, sizeof said, "step %d was not saved: its loss is not finite, since step %d",
+             since + 3, since);
+    expect_error(line, 1, said);
+    cr_expect_str_eq(names_in("a/run/checkpoints", ""), "step-00000002");
+}
+
 static void copy_program(void) {
     size_t size;
     struct stat status;

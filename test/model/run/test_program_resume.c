@@ -69,7 +69,9 @@ static void check_signal(int signal_number, int expected, const char *precision)
         if (tries > 0) cr_assert_eq(directory_remove(in_folder("a"), &error), 0);
         pid_t child = start(arguments);
         wait_for_step(child, "a/run", 70);
-        kill(child, signal_number);
+        bool repeats = signal_number == SIGHUP; /* the kernel and the shell both send it */
+        do kill(child, signal_number);
+        while (repeats && running(child));
         status = finish(child);
         step = last_step("a/run");
     }
@@ -94,6 +96,38 @@ Test(program_resume, sigterm_in_bf16) {
 
 Test(program_resume, sigint_in_fp16) {
     check_signal(SIGINT, 130, "fp16");
+}
+
+Test(program_resume, sighup_again_and_again_in_fp32) {
+    check_signal(SIGHUP, 129, "fp32");
+}
+
+Test(program_resume, nohup) {
+    signal(SIGHUP, SIG_IGN);
+    pid_t child = start("--config|tiny.json|--set|train.steps=1000000|--set|eval.every=0");
+    wait_for_step(child, "a/run", 5);
+    kill(child, SIGHUP);
+    wait_for_step(child, "a/run", last_step("a/run") + 20);
+    kill(child, SIGTERM);
+    cr_expect_eq(finish(child), 143);
+}
+
+/* ./train | head -3, also where standard error goes the same way. */
+Test(program_resume, the_reader_of_the_output_goes_away) {
+    static const char *const where[] = {"2>error.txt", "2>&1"};
+    for (int i = 0; i < 2; i++) {
+        char line[2 * FILE_PATH_MAX], name[64];
+        snprintf(line, sizeof line,
+                 "cd %s && { '%s' --config tiny.json --set train.steps=1000000 --set log.every=1 "
+                 "--set checkpoint.every=0 --set run_dir=p%d %s; echo $? >status; } | head -3 "
+                 ">out.txt; exit $(cat status)",
+                 folder, program, i, where[i]);
+        int status = system(line);
+        cr_expect_eq(WEXITSTATUS(status), 128 + SIGPIPE, "status %d", WEXITSTATUS(status));
+        snprintf(name, sizeof name, "p%d/run", i);
+        snprintf(line, sizeof line, "%s/checkpoints/step-%08ld", name, last_step(name));
+        cr_expect(exists(line), "no %s", line);
+    }
 }
 
 /* No process is so late that it gets no step done. */
@@ -132,6 +166,34 @@ Test(program_resume, kill_9) {
     cr_expect_str_eq(names_in("a/run/checkpoints", "."), "", "a killed writer's leftovers stay");
     run_undisturbed("fp32");
     expect_same_run("a/run", "b/run");
+}
+
+/* Killed before its first checkpoint, a run keeps its metrics under another name. */
+Test(program_resume, a_new_run_sets_the_metrics_of_a_killed_one_aside) {
+    static const char run_on[] = "--config|tiny.json|--set|checkpoint.every=0|--set|train.steps=";
+    char line[200], name[64];
+    for (int kills = 1; kills <= 2; kills++) {
+        snprintf(line, sizeof line, "%s1000000", run_on);
+        pid_t child = start(line);
+        while (kills == 2 && running(child) && !exists("a/run/metrics-1.jsonl")) usleep(1000);
+        wait_for_step(child, "a/run", 10);
+        kill(child, SIGKILL);
+        finish(child);
+    }
+    snprintf(line, sizeof line, "%s3", run_on);
+    expect_exit(line, 0);
+    cr_expect_not_null(strstr(error_text, "its metrics are kept as metrics-2.jsonl"), "%s",
+                       error_text);
+    cr_expect_eq(last_step("a/run"), 3);
+    for (int i = 1; i <= 2; i++) {
+        size_t size;
+        snprintf(name, sizeof name, "a/run/metrics-%d.jsonl", i);
+        char *text = read_whole(name, &size);
+        cr_expect_not_null(strstr(text, "{\"step\": 10,"));
+        free(text);
+    }
+    expect_exit("--config|tiny.json|--resume", 0);
+    cr_expect_not(exists("a/run/metrics-3.jsonl"));
 }
 
 /* From another run's checkpoint, in a directory of its own. */

@@ -14,6 +14,22 @@ static void open_giant(struct subject *subject) {
     subject_open_with(subject, TRAINER_PLANNED);
 }
 
+/* The same model has no room on any disk either. */
+Test(saving, a_disk_without_room_is_refused_before_anything_is_written) {
+    struct subject giant = {0};
+    char path[FILE_PATH_MAX];
+    open_giant(&giant);
+    giant.config.train.steps = 1;
+    cr_expect_eq(saving_check_room(&giant.trainer, folder, &error), -1);
+    cr_expect_not_null(strstr(error.text, "GB of disk space are free, but 1 checkpoint more takes"),
+                       "%s", error.text);
+    cr_expect_eq(checkpoint_begin(path, &giant.trainer, folder, &error), -1);
+    cr_expect_not(file_exists(in_folder("checkpoints")));
+    giant.config.train.steps = 0; /* it has nothing to save */
+    cr_expect_eq(saving_check_room(&giant.trainer, folder, &error), 0);
+    subject_close(&giant);
+}
+
 Test(saving, waits_where_there_is_no_memory_for_a_copy) {
     struct subject giant = {0};
     struct saving saving = {0};
