@@ -26,6 +26,7 @@
 #include "model/lab/audit/run_audit.h"
 #include "model/run/rank_output.h"
 #include "model/run/run_profile.h"
+#include "model/run/run_ranks.h"
 #include "model/run/run.h"
 #include "model/run/run_sample.h"
 
@@ -121,6 +122,7 @@ static int train(const struct command_line *line, struct ranks *ranks, int *mess
         return EXIT_USAGE;
     }
     int status = load_config(&config, from, line, error);
+    if (status == 0 && run_ranks_split(&config, ranks->size, error)) status = EXIT_USAGE;
     if (ranks_agree(ranks, status, error)) {
         /* All ranks know of it and end by themselves: MPI_Abort would bury the message. */
         ranks_close(ranks);
@@ -136,6 +138,7 @@ static int launch(const struct command_line *line, char **argv, struct error *er
     char from[FILE_PATH_MAX];
     int status = line->from ? 0 : load_config(&config, from, line, error);
     if (status) return status;
+    if (!line->from && run_ranks_split(&config, (int)line->ranks, error)) return EXIT_USAGE;
     status = ranks_launch(line->ranks, argv, error);
     return status < 0 ? EXIT_FAILED : status;
 }

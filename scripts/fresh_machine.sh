@@ -5,7 +5,7 @@
 #     SUITE     bookworm, trixie, noble ...
 #     COMMAND   a shell command to run in the clone instead of the two
 # ROOT=FOLDER keeps the system there and uses it again; by default it is a temporary folder.
-# MIRROR=URL is where its packages come from; by default debootstrap decides.
+# Its packages come from the mirror and through the proxy that apt uses here, or from MIRROR=URL.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ $# -lt 1 ] || [ $# -gt 2 ] || [ "${1#-}" != "$1" ]; then
@@ -28,13 +28,30 @@ if [ -z "$root" ]; then
     trap 'rm -rf --one-file-system "$root"' EXIT
 fi
 
-if [ ! -e "$root/etc/os-release" ]; then
-    echo "making a minimal $suite in $root"
-    debootstrap --variant=minbase "$suite" "$root" ${MIRROR:+"$MIRROR"} >"$root.log" 2>&1 || {
+make_root() {
+    local origin=Debian components=main proxy='' mirror=${MIRROR:-}
+    if grep -qs ubuntu "/usr/share/debootstrap/scripts/$suite"; then
+        origin=Ubuntu components=main,universe
+    fi
+    if command -v apt-get >/dev/null; then
+        # shellcheck disable=SC2016 # $(REPO_URI) is a field of apt's
+        [ -n "$mirror" ] ||
+            mirror=$(apt-get indextargets --format '$(REPO_URI)' "Label: $origin" | sed -n 1p)
+        eval "$(apt-config shell proxy Acquire::http::Proxy)"
+    fi
+    http_proxy=${proxy:-${http_proxy:-}} debootstrap --variant=minbase --components="$components" \
+        "$suite" "$root" ${mirror:+"$mirror"} >"$root.log" 2>&1 || {
         tail -n 5 "$root.log" >&2
-        exit 1
+        return 1
     }
     rm -f "$root.log"
+    [ -z "$proxy" ] ||
+        echo "Acquire::http::Proxy \"$proxy\";" >"$root/etc/apt/apt.conf.d/proxy"
+}
+
+if [ ! -e "$root/etc/os-release" ]; then
+    echo "making a minimal $suite in $root"
+    make_root
 fi
 rm -rf "$root/root/mantissa"
 git clone -q . "$root/root/mantissa"

@@ -3,7 +3,8 @@
 # headers of CUDA are, that includes the CUDA kernels on an emulated GPU.
 #   scripts/test.sh            the tests, and those of the kernels on lower levels of instructions
 #   scripts/test.sh --all      also all of them under AddressSanitizer and UBSan, and the CPU's on
-#                              each set of instructions that is here, and two minutes of torture.sh
+#                              each set of instructions that is here, two minutes of torture.sh,
+#                              and two ranks with the MPICH and the Open MPI that pip installs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/packages.sh
@@ -19,6 +20,7 @@ if [ "${1:-}" = --all ]; then
     make test-split
     scripts/torture.sh 2
     make test-isa
+    TRAIN=./train test/scripts/test_mpi_flavors.sh
 else
     scripts/test_isa.sh --short
 fi

@@ -98,16 +98,6 @@ static int open_tokenizer(struct run *run, const char *from, struct error *error
     return 0;
 }
 
-/* What has to be the same on all ranks, before a device is opened. */
-static int check_ranks(struct run *run, struct error *error) {
-    const struct ranks *ranks = run->ranks;
-    if (run_ranks_compare_config(ranks, &run->config, error)) return -1;
-    if (ranks->size > 1 && run->config.autotune)
-        return fail(error, "autotune: not with several ranks, each of which would choose for "
-                           "itself\nleave it out");
-    return config_share(&run->config, ranks->size, error);
-}
-
 /* Opens device, precision, data and trainer, in this order, and says what was decided. */
 static int run_open(struct run *run, const struct config *config, const struct ranks *ranks,
                     bool allocate, struct error *error) {
@@ -120,7 +110,8 @@ static int run_open(struct run *run, const struct config *config, const struct r
     run->metrics.last_validation = -1;
     config_warnings(config, warnings, sizeof warnings);
     print_notes("warning", warnings);
-    if (check_ranks(run, error)) return -1;
+    if (run_ranks_compare_config(ranks, &run->config, error)) return -1;
+    if (run_ranks_split(&run->config, ranks->size, error)) return -1;
     snprintf(run->directory, sizeof run->directory, "%s/%s", config->run_dir, config->name);
     choices_path(choices, run->directory);
     if (setup_backend(&run->be, config, allocate ? choices : NULL, ranks, error)) return -1;

@@ -14,6 +14,7 @@
 #include "data/base/program.h"
 #include "data/base/sha256.h"
 #include "kernels/backend_open.h"
+#include "model/config/config_check.h"
 #include "model/config/config_print.h"
 
 /* The first key of a block whose values differ, with both, as an error. */
@@ -55,6 +56,13 @@ static int compare_program(const struct ranks *ranks, struct error *error) {
     if (strcmp(version, MANTISSA_VERSION) == 0) return 0;
     return fail(error, "this is mantissa %s, but rank 0 is %.31s\ninstall the same on all machines",
                 MANTISSA_VERSION, version);
+}
+
+int run_ranks_split(struct config *config, int rank_count, struct error *error) {
+    if (rank_count > 1 && config->autotune)
+        return fail(error, "autotune: not with several ranks, each of which would choose for "
+                           "itself\nleave it out");
+    return config_share(config, rank_count, error);
 }
 
 int run_ranks_compare_config(const struct ranks *ranks, const struct config *config,

@@ -8,6 +8,9 @@
 #include "model/run/run_setup.h"
 #include "model/trainer.h"
 
+/* Splits the batch of the config among so many ranks. Fails if the config does not allow that. */
+int run_ranks_split(struct config *config, int rank_count, struct error *error);
+
 /* The program's version, what devices it was built for, and the resolved config, but for `threads`.
  */
 int run_ranks_compare_config(const struct ranks *ranks, const struct config *config,

@@ -244,16 +244,21 @@ if [ "$(uname -m)" = x86_64 ] && grep -q avx2 /proc/cpuinfo; then
     differ levels 'export MANTISSA_CPU=v2' 'rank 1: how this rank trains' --set ranks.shard=none
 fi
 
+alone() { # alone NAME: its message of two lines is all that was printed
+    [ "$(wc -l <"$folder/$1.out")" -eq 2 ] || { cat "$folder/$1.out" >&2; fail "$1: more lines"; }
+}
+
 # What all find wrong is said once; a batch that does not come out even, too.
 train 2 wrong --set optimizer.lr=-1 && fail "lr=-1"
 expect wrong 'optimizer.lr is'
-[ "$(wc -l <"$folder/wrong.out")" -eq 2 ] || { cat "$folder/wrong.out" >&2; fail "a longer message"; }
+alone wrong
 mpirun_here -n 2 "$TRAIN" --config "$folder/tiny.json" --set optimizer.lr=-1 \
     >"$folder/wrong.out" 2>&1 && fail "lr=-1 under mpirun"
 expect wrong 'optimizer.lr is'
-grep -q MPI_ABORT "$folder/wrong.out" && { cat "$folder/wrong.out" >&2; fail "MPI_ABORT was called"; }
+grep MPI_ABORT "$folder/wrong.out" >&2 && fail "a wrong config ends by MPI_Abort"
 train 4 uneven --set train.batch_tokens=1280 && fail "1280 tokens for 4 ranks"
 expect uneven 'train.batch_tokens is 1280, but 4 ranks take a multiple of 512'
+alone uneven
 
 # A disk without room for one rank: a limit on the size of its files. MPI_Init of Open MPI 5 writes
 # larger ones, so the limit is set once the rank opens its config, a pipe.
