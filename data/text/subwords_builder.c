@@ -212,11 +212,14 @@ int subwords_builder_merge(struct subwords_builder *builder, const char *left, c
 
 int subwords_builder_grow_trees(struct subwords_builder *builder) {
     struct subwords *subwords = builder->subwords;
+    struct error error;
     for (int i = 0; i < (int)arrlen(subwords->added); i++) {
         const struct added_token *added = &subwords->added[i];
         const uint8_t *text = (const uint8_t *)added->text;
         size_t size = added->size;
-        if (added->normalized) subwords_normalize(subwords, builder->forms, &text, &size);
+        if (added->normalized && subwords_normalize(subwords, builder->forms, &text, &size, &error))
+            return fail(builder->reader->error, "%.*s: %s", JSON_READER_PATH_SHOWN,
+                        builder->reader->path, error.text);
         if (size == 0) return refuse(builder, added->text, added->size, "has no normal form");
         added_tree_add(added->normalized ? &subwords->normalized : &subwords->raw, text, size, i);
     }

@@ -45,7 +45,7 @@ static void expect_tokens(const char *text, const int32_t *expected, size_t coun
     int32_t *tokens = NULL;
     struct subwords_encoder *encoder = subwords_encoder_open(&subwords);
     cr_assert_not_null(encoder);
-    subwords_encode(encoder, &tokens, text, strlen(text), true);
+    cr_expect_eq(subwords_encode(encoder, &tokens, text, strlen(text), true, &error), 0);
     cr_expect(arrlenu(tokens) == count && memcmp(tokens, expected, count * sizeof *tokens) == 0,
               "%s", text);
     arrfree(tokens);
@@ -186,13 +186,13 @@ Test(ranks, a_folder_of_them_is_a_tokenizer) {
     cr_expect_eq(strlen(tokenizer.sha256), SHA256_HEX_MAX - 1);
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(&tokenizer);
     cr_assert_not_null(encoder);
-    tokenizer_encode(encoder, &tokens, "abc ab<|end|>", 13, true);
+    tokenizer_encode(encoder, &tokens, "abc ab<|end|>", 13, true, &error);
     cr_assert_eq(arrlenu(tokens), 3);
     cr_expect(tokens[0] == 257 && tokens[1] == 260 && tokens[2] == 300);
     size_t size;
     cr_expect_eq(memcmp(tokenizer_bytes(&tokenizer, 257, &size), "abc", 3), 0);
     cr_expect_eq(size, 3);
-    tokenizer_encode(encoder, &tokens, "<|end|>", 7, false);
+    tokenizer_encode(encoder, &tokens, "<|end|>", 7, false, &error);
     cr_expect_eq(tokens[3], '<');
     tokenizer_encoder_close(encoder);
     tokenizer_close(&tokenizer);

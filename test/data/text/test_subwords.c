@@ -105,7 +105,8 @@ static void expect_tokens(const char *text, bool special, const char *numbers) {
     int32_t *tokens = NULL;
     struct subwords_encoder *encoder = subwords_encoder_open(&subwords);
     cr_assert_not_null(encoder);
-    subwords_encode(encoder, &tokens, text, strlen(text), special);
+    cr_expect_eq(subwords_encode(encoder, &tokens, text, strlen(text), special, &error), 0, "%s",
+                 error.text);
     for (size_t i = 0; i < arrlenu(tokens); i++)
         snprintf(found + strlen(found), sizeof found - strlen(found), i ? " %d" : "%d", tokens[i]);
     cr_expect_str_eq(found, numbers, "%s: %s", text, found);
@@ -254,6 +255,27 @@ Test(subwords, places_where_text_may_be_cut) {
     parts.normalizer = LLAMA2_FORM;
     open_parts(parts);
     cr_expect_not(subwords_cuts_before(&subwords, ' '));
+}
+
+#define GROW                                                                          \
+    "{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"aaaaaa" \
+    "aaaaaaaaaaaaaaaaaaaa\"}"
+
+Test(subwords, a_normal_form_out_of_proportion_fails) {
+    int32_t *tokens = NULL;
+    uint8_t text[1000];
+    memset(text, 'a', sizeof text);
+    open_parts((struct parts){.normalizer =
+                                  "{\"type\": \"Sequence\", \"normalizers\": [" GROW ", " GROW
+                                  ", " GROW ", " GROW ", " GROW ", " GROW "]}"});
+    struct subwords_encoder *encoder = subwords_encoder_open(&subwords);
+    cr_assert_eq(subwords_encode(encoder, &tokens, text, sizeof text, true, &error), -1);
+    cr_expect_not_null(strstr(error.text, "normalizer, Replace by \"aaaaaa"), "%s", error.text);
+    cr_expect_eq(subwords_encode(encoder, &tokens, "b", 1, true, &error), 0, "as usual afterwards");
+    cr_assert_eq(arrlenu(tokens), 1);
+    cr_expect_eq(tokens[0], 'b');
+    subwords_encoder_close(encoder);
+    arrfree(tokens);
 }
 
 Test(subwords, what_is_not_known_is_refused_by_name) {
