@@ -12,6 +12,7 @@
 #include "data/base/random.h"
 #include "data/text/tokenizer.h"
 #include "test/data/text/byte_ranks.h"
+#include "test/cpu_time.h"
 #include "test/scratch.h"
 
 TestSuite(ranks, .init = make_folder, .fini = remove_folder);
@@ -160,6 +161,29 @@ Test(ranks, what_is_wrong_is_named) {
                            rows[i].message, error.text);
         cr_expect_eq(subwords.vocab_size, 0);
     }
+}
+
+/* Before only parts of known sizes were looked up, the first of these took 3 seconds. */
+Test(ranks, long_tokens_load_quickly_or_not_at_all) {
+    char *lines, *name = malloc(70000);
+    size_t size;
+    cr_assert_not_null(name);
+    memset(name, 'a', 70000);
+    for (int extra = 0; extra < 2; extra++) {
+        FILE *out = open_memstream(&lines, &size);
+        cr_assert_not_null(out);
+        name[65536 + extra] = '\0';
+        write_line(out, name, 256);
+        cr_assert_eq(fclose(out), 0);
+        const double begin = cpu_seconds();
+        cr_expect_eq(read_texts("{\"pattern\": \"\\\\p{L}+\"}", lines), -extra, "%s", error.text);
+        cr_expect_lt(cpu_seconds() - begin, 1);
+        subwords_free(&subwords);
+        free(lines);
+        name[65536 + extra] = 'a';
+    }
+    cr_expect_not_null(strstr(error.text, "rank 256 has more than 65536 bytes"), "%s", error.text);
+    free(name);
 }
 
 /* ---- folders, through tokenizer_open */
