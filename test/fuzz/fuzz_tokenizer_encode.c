@@ -82,6 +82,7 @@ static void require_like_naive(const int32_t *tokens, const uint8_t *text, size_
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     int32_t *tokens = NULL;
+    struct error error;
     if (!encoder) begin();
     bpe.whole_text = size > 0 && bytes[0] == 'W';
     require(tokenizer_encode(encoder, &tokens, bytes, size, true, &error) == 0);
