@@ -15,10 +15,10 @@
 enum { TRIES = 5, FILE_MAX_BYTES = 1 << 30 };
 
 static double seconds_of(struct tokenizer_encoder *encoder, int32_t **tokens, const char *text,
-                         size_t size) {
+                         size_t size, struct error *error) {
     arrsetlen(*tokens, 0);
     const double begin = cpu_seconds();
-    tokenizer_encode(encoder, tokens, text, size, false);
+    if (tokenizer_encode(encoder, tokens, text, size, false, error)) return -1;
     return cpu_seconds() - begin;
 }
 
@@ -32,8 +32,9 @@ static int bench(const struct tokenizer *tokenizer, const char *path, struct err
     for (int try = 0; try < TRIES; try++) {
         struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
         if (!encoder) return fail(error, "out of memory");
-        const double first = seconds_of(encoder, &tokens, text, size);
-        const double second = seconds_of(encoder, &tokens, text, size);
+        const double first = seconds_of(encoder, &tokens, text, size, error);
+        const double second = seconds_of(encoder, &tokens, text, size, error);
+        if (first < 0 || second < 0) return -1;
         if (first < cold) cold = first;
         if (second < warm) warm = second;
         tokenizer_encoder_close(encoder);

@@ -20,13 +20,17 @@ enum { TRIES = 5, FILE_MAX_BYTES = 1 << 30 };
 static int32_t *encode(const struct subwords *subwords, const char *text, size_t size) {
     int32_t *tokens = NULL;
     double best = 1e9;
+    struct error error;
     for (int try = 0; try < TRIES; try++) {
         struct subwords_encoder *encoder = subwords_encoder_open(subwords);
         if (!encoder) abort();
         arrsetlen(tokens, 0);
         arrsetcap(tokens, size);
         const double begin = cpu_seconds();
-        subwords_encode(encoder, &tokens, text, size, true);
+        if (subwords_encode(encoder, &tokens, text, size, true, &error)) {
+            fprintf(stderr, "%s\n", error.text);
+            exit(1);
+        }
         const double seconds = cpu_seconds() - begin;
         if (seconds < best) best = seconds;
         subwords_encoder_close(encoder);

@@ -91,10 +91,14 @@ bool added_token_extend(const struct added_token *added, const uint8_t *atoms, c
                                is_word(atom_after(atoms, text, size, *end, &bytes))))
         return false;
     if (added->lstrip) {
-        while (atom_before(atoms, text, *begin, &bytes) == UNICODE_SPACE) *begin -= bytes;
+        while (*begin > floor && atom_before(atoms, text, *begin, &bytes) == UNICODE_SPACE)
+            *begin -= bytes;
         if (*begin < floor) *begin = floor;
     }
-    if (added->rstrip)
+    if (added->rstrip) {
+        /* The spaces behind the token before were taken already. */
+        if (*end < floor) *end = floor;
         while (atom_after(atoms, text, size, *end, &bytes) == UNICODE_SPACE) *end += bytes;
+    }
     return true;
 }

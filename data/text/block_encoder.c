@@ -19,6 +19,8 @@ struct block_part {
     uint8_t *packed;  /* stb_ds array: the tokens as the shard will hold them */
     uint8_t *counted; /* stb_ds array: whether each counts; empty if all do */
     size_t count;
+    int status; /* -1: it could not be encoded, for the reason in error */
+    struct error error;
 };
 
 int block_encoder_open(struct block_encoder *encoder, const struct tokenizer *tokenizer,
@@ -117,10 +119,12 @@ static void encode_part(struct block_encoder *all, int thread, const struct shar
     arrsetlen(*tokens, 0);
     arrsetlen(part->counted, 0);
     part->count = 0;
-    for (size_t i = 0; i <= part->mark_count; i++) {
+    part->status = 0;
+    for (size_t i = 0; i <= part->mark_count && !part->status; i++) {
         const struct block_mark *mark = i < part->mark_count ? &part->marks[i] : NULL;
         const size_t next = mark ? mark->at : part->end;
-        tokenizer_encode(encoder, tokens, block + at, next - at, false);
+        part->status =
+            tokenizer_encode(encoder, tokens, block + at, next - at, false, &part->error);
         note_counts(part, arrlenu(*tokens), counts);
         if (!mark) break;
         at = next;
@@ -128,7 +132,8 @@ static void encode_part(struct block_encoder *all, int thread, const struct shar
         const enum mark_head head = mark->head == HEAD_STOP ? stop : (enum mark_head)mark->head;
         if (head == HEAD_END_OF_TEXT) arrput(*tokens, all->tokenizer->end_of_text);
         else if (head == HEAD_STOP) arrput(*tokens, all->tokenizer->stop);
-        else if (head == HEAD_EMPTY_LINE) tokenizer_encode(encoder, tokens, "\n\n", 2, false);
+        else if (head == HEAD_EMPTY_LINE)
+            part->status = tokenizer_encode(encoder, tokens, "\n\n", 2, false, &part->error);
         note_counts(part, arrlenu(*tokens), counts);
     }
     arrsetlen(part->packed, part->count * shard_writer_token_bytes(writer));
@@ -138,6 +143,7 @@ static void encode_part(struct block_encoder *all, int thread, const struct shar
 
 static int put_part(struct shard_writer *writer, struct block_part *part, struct error *error) {
     const uint8_t *counted = arrlenu(part->counted) > 0 ? part->counted : NULL;
+    if (part->status) return fail(error, "%s", part->error.text);
     const int status = shard_writer_put_packed(writer, part->packed, counted, part->count, error);
     if (arrcap(part->packed) > KEPT_BYTES_MAX) arrfree(part->packed);
     if (arrcap(part->counted) > KEPT_BYTES_MAX) arrfree(part->counted);
@@ -164,7 +170,7 @@ int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer
     int status = 0;
     for (size_t i = 0; i < count; i++) {
         struct block_part *part = &encoder->parts[i];
-        if (is_long(part)) encode_part(encoder, 0, writer, part, text->block);
+        if (is_long(part) && status == 0) encode_part(encoder, 0, writer, part, text->block);
         if (status == 0) status = put_part(writer, part, error);
     }
     return status;

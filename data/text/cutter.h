@@ -33,13 +33,17 @@ struct cutter {
     size_t size;
     size_t at; /* all before was given to the levels */
     struct cutter_level levels[CUTTER_LEVELS_MAX];
+    uint64_t steps;                     /* left for all matches in this text */
+    const struct split_pattern *failed; /* NULL, or the pattern that took too many */
 };
 
 /* Begins with a text, which must stay until its last piece is taken. */
 void cutter_begin(struct cutter *cutter, const struct cutter_rule *rules, int rule_count,
                   const void *text, size_t size);
 
-/* The next piece: text[*begin] up to text[*end - 1]. Returns false at the end of the text. */
+/* The next piece: text[*begin] up to text[*end - 1]. Returns false at the end of the text, and
+ * where the patterns take a number of steps that is out of proportion to the text's size: `failed`
+ * is then not NULL. */
 bool cutter_next(struct cutter *cutter, size_t *begin, size_t *end);
 
 /* Whether text may be cut before `space`, a character of white space, behind one that is none,

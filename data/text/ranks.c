@@ -10,7 +10,9 @@
 #include "data/text/subwords_steps.h"
 #include "data/text/unicode.h"
 
-enum { NO_DIGIT = -1 };
+/* Real ranks have at most a few hundred bytes. The time to find the merges of one grows with the
+ * square of its size. */
+enum { NO_DIGIT = -1, RANK_BYTES_MAX = 64 << 10 };
 
 static int digit_of(char letter) {
     if (letter >= 'A' && letter <= 'Z') return letter - 'A';
@@ -46,6 +48,10 @@ static int read_line(struct subwords_builder *builder, const char *line, uint8_t
         return fail(builder->reader->error, "%.*s: \"%.*s\" is not a token in base64 and its rank",
                     JSON_READER_PATH_SHOWN, builder->reader->path,
                     (int)strcspn(line, "\r\n") > 60 ? 60 : (int)strcspn(line, "\r\n"), line);
+    if (arrlenu(*bytes) > RANK_BYTES_MAX)
+        return fail(builder->reader->error, "%.*s: the token of rank %.*s has more than %d bytes",
+                    JSON_READER_PATH_SHOWN, builder->reader->path, (int)digits, number + 1,
+                    RANK_BYTES_MAX);
     return subwords_builder_put(builder, *bytes, arrlenu(*bytes), (int32_t)atol(number + 1));
 }
 
@@ -64,10 +70,12 @@ static int read_lines(struct subwords_builder *builder, const char *text, size_t
     return status;
 }
 
-/* Every way in which two tokens become this one. */
-static void add_all_ways(struct subwords *subwords, int32_t token, const uint8_t *name,
-                         size_t size) {
+/* Every way in which two tokens become this one; has_size [RANK_BYTES_MAX + 1] says which sizes
+ * tokens have, so that only those are looked up. */
+static void add_all_ways(struct subwords *subwords, int32_t token, const uint8_t *name, size_t size,
+                         const bool *has_size) {
     for (size_t cut = 1; cut < size; cut++) {
+        if (!has_size[cut] || !has_size[size - cut]) continue;
         const struct merge merge = {.left = subwords_find(subwords, name, cut),
                                     .right = subwords_find(subwords, name + cut, size - cut),
                                     .token = token,
@@ -83,6 +91,12 @@ static void add_all_ways(struct subwords *subwords, int32_t token, const uint8_t
 static void add_merges(struct subwords *subwords) {
     struct merges_scratch scratch = {0};
     int32_t *parts = NULL;
+    bool has_size[RANK_BYTES_MAX + 1] = {false};
+    for (int32_t token = 0; token < subwords->vocab_size; token++) {
+        size_t size;
+        subwords_bytes(subwords, token, &size);
+        if (size <= RANK_BYTES_MAX) has_size[size] = true;
+    }
     for (int32_t token = 0; token < subwords->vocab_size; token++) {
         size_t size;
         const uint8_t *name = subwords_bytes(subwords, token, &size);
@@ -94,7 +108,7 @@ static void add_merges(struct subwords *subwords) {
                                                          .right = parts[1],
                                                          .token = token,
                                                          .rank = (uint32_t)token});
-        else add_all_ways(subwords, token, name, size);
+        else add_all_ways(subwords, token, name, size, has_size);
     }
     arrfree(parts);
     merges_scratch_free(&scratch);

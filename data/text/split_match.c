@@ -9,6 +9,7 @@ struct matcher {
     const struct split_pattern *pattern;
     const uint8_t *text;
     size_t size;
+    uint64_t steps; /* steps left */
 };
 
 /* The character is whole. */
@@ -33,7 +34,7 @@ static bool holds_wide(const struct split_set *set, const uint8_t *atoms, uint32
 }
 
 /* The end of as many characters of the set as there are from `at` on, at most `maximum`. */
-static size_t take(const struct matcher *matcher, const struct split_node *node, size_t at,
+static size_t take(struct matcher *matcher, const struct split_node *node, size_t at,
                    uint32_t *taken) {
     const struct split_set *set = node->set;
     const uint8_t *text = matcher->text;
@@ -49,14 +50,15 @@ static size_t take(const struct matcher *matcher, const struct split_node *node,
         }
         count++;
     }
+    matcher->steps -= count < matcher->steps ? count : matcher->steps;
     *taken = count;
     return at;
 }
 
-static size_t match(const struct matcher *matcher, int index, size_t at);
+static size_t match(struct matcher *matcher, int index, size_t at);
 
 /* What follows matches after as many characters as possible. */
-static size_t match_take(const struct matcher *matcher, const struct split_node *node, size_t at) {
+static size_t match_take(struct matcher *matcher, const struct split_node *node, size_t at) {
     uint32_t taken;
     size_t end = take(matcher, node, at, &taken);
     for (;; taken--) {
@@ -68,8 +70,7 @@ static size_t match_take(const struct matcher *matcher, const struct split_node 
     }
 }
 
-static size_t match_choice(const struct matcher *matcher, const struct split_node *node,
-                           size_t at) {
+static size_t match_choice(struct matcher *matcher, const struct split_node *node, size_t at) {
     const int count = node->branch_count;
     uint64_t left = at < matcher->size ? node->by_byte[matcher->text[at]]
                                        : UINT64_MAX >> (SPLIT_BRANCHES_MAX - count);
@@ -80,9 +81,12 @@ static size_t match_choice(const struct matcher *matcher, const struct split_nod
     return NO_MATCH;
 }
 
-/* Depth of recursion: at most the number of nodes. */
-static size_t match(const struct matcher *matcher, int index, size_t at) {
+/* The depth of recursion is at most the number of nodes. Once no steps are left, nothing matches,
+ * so that all callers return. */
+static size_t match(struct matcher *matcher, int index, size_t at) {
     for (;;) {
+        if (matcher->steps == 0) return NO_MATCH;
+        matcher->steps--;
         const struct split_node *node = &matcher->pattern->nodes[index];
         uint32_t taken;
         switch (node->kind) {
@@ -107,7 +111,9 @@ static size_t match(const struct matcher *matcher, int index, size_t at) {
 }
 
 size_t split_pattern_match(const struct split_pattern *pattern, const uint8_t *text, size_t size,
-                           size_t at) {
-    const struct matcher matcher = {.pattern = pattern, .text = text, .size = size};
-    return match(&matcher, pattern->start, at);
+                           size_t at, uint64_t *steps) {
+    struct matcher matcher = {.pattern = pattern, .text = text, .size = size, .steps = *steps};
+    const size_t found = match(&matcher, pattern->start, at);
+    *steps = matcher.steps;
+    return found;
 }

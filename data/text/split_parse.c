@@ -301,6 +301,8 @@ static int read_group(struct parser *parser, struct item *item) {
 
 static int read_item(struct parser *parser, struct item *item) {
     const char *begin = parser->at;
+    if (arrlen(parser->pattern->nodes) >= SPLIT_NODES_MAX)
+        return refuse(parser, begin, "the pattern is too long");
     if (*begin == '(') return read_group(parser, item);
     if (*begin == '$' && parser->edition == SPLIT_TIKTOKEN) {
         parser->at++;

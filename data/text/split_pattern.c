@@ -19,64 +19,73 @@ void split_pattern_close(struct split_pattern *pattern) {
         arrfree(pattern->nodes[i].branches);
     }
     arrfree(pattern->nodes);
+    free(pattern->text);
     free(pattern);
 }
 
-/* Whether the pattern from a node on can match without a character. */
-static bool can_be_empty(const struct split_pattern *pattern, int index) {
-    const struct split_node *node = &pattern->nodes[index];
-    if (node->kind == SPLIT_ACCEPT) return true;
-    if (node->kind == SPLIT_TAKE && node->minimum > 0) return false;
-    if (node->kind != SPLIT_CHOOSE) return can_be_empty(pattern, node->next);
-    for (int i = 0; i < node->branch_count; i++)
-        if (can_be_empty(pattern, node->branches[i])) return true;
-    return false;
+/* The bytes with which a match from a node on may begin, and whether it may be empty. */
+struct beginning {
+    bool is_known, can_be_empty;
+    bool bytes[256];
+};
+
+static void add_beginning(struct beginning *sum, const struct beginning *other) {
+    sum->can_be_empty |= other->can_be_empty;
+    for (int byte = 0; byte < 256; byte++) sum->bytes[byte] |= other->bytes[byte];
 }
 
-/* Marks the bytes with which a match from a node on may begin. */
-static void mark_first(const struct split_pattern *pattern, int index, bool first[256]) {
+/* Fills all[index], of one for each node, and those that it depends on: each once. */
+static const struct beginning *find_beginning(const struct split_pattern *pattern, int index,
+                                              struct beginning *all) {
     const struct split_node *node = &pattern->nodes[index];
-    switch (node->kind) {
-    case SPLIT_ACCEPT:
-    case SPLIT_END: memset(first, true, 256); break;
-    case SPLIT_TAKE:
-        for (int byte = 0; byte < 128; byte++) first[byte] |= node->set->ascii[byte];
-        if (split_set_has_wide(node->set)) memset(first + 128, true, 128);
-        if (node->minimum == 0) mark_first(pattern, node->next, first);
-        break;
-    case SPLIT_CHOOSE:
-        for (int i = 0; i < node->branch_count; i++) mark_first(pattern, node->branches[i], first);
-        break;
-    case SPLIT_JOIN:
-    case SPLIT_AHEAD: mark_first(pattern, node->next, first); break;
+    struct beginning *own = &all[index];
+    if (own->is_known) return own;
+    own->is_known = true;
+    if (node->kind == SPLIT_ACCEPT || node->kind == SPLIT_END) memset(own->bytes, true, 256);
+    if (node->kind == SPLIT_ACCEPT) own->can_be_empty = true;
+    else if (node->kind == SPLIT_END)
+        own->can_be_empty = find_beginning(pattern, node->next, all)->can_be_empty;
+    if (node->kind == SPLIT_TAKE) {
+        for (int byte = 0; byte < 128; byte++) own->bytes[byte] = node->set->ascii[byte];
+        if (split_set_has_wide(node->set)) memset(own->bytes + 128, true, 128);
     }
+    if (node->kind == SPLIT_CHOOSE)
+        for (int i = 0; i < node->branch_count; i++)
+            add_beginning(own, find_beginning(pattern, node->branches[i], all));
+    if (node->kind == SPLIT_JOIN || node->kind == SPLIT_AHEAD ||
+        (node->kind == SPLIT_TAKE && node->minimum == 0))
+        add_beginning(own, find_beginning(pattern, node->next, all));
+    return own;
 }
 
-static int fill_by_byte(struct split_pattern *pattern, struct split_node *node) {
+static int fill_by_byte(const struct split_pattern *pattern, struct split_node *node,
+                        struct beginning *all) {
     node->by_byte = calloc(256, sizeof *node->by_byte);
     if (!node->by_byte) return -1;
     for (int i = 0; i < node->branch_count; i++) {
-        bool first[256] = {false};
-        mark_first(pattern, node->branches[i], first);
+        const bool *first = find_beginning(pattern, node->branches[i], all)->bytes;
         for (int byte = 0; byte < 256; byte++) node->by_byte[byte] |= (uint64_t)first[byte] << i;
     }
     return 0;
 }
 
 /* Whether giving back characters of the set is of no use to what follows: that either cannot begin
- * with one of them, or matches without giving back. */
+ * with one of them, or matches without giving back. A node that was seen [nodes] is not looked at
+ * again: if it were of use, that would be the answer already. */
 static bool is_useless(const struct split_pattern *pattern, int index,
-                       const struct split_set *given) {
+                       const struct split_set *given, bool *seen) {
     const struct split_node *node = &pattern->nodes[index];
+    if (seen[index]) return true;
+    seen[index] = true;
     switch (node->kind) {
     case SPLIT_ACCEPT: return true;
     case SPLIT_TAKE:
         return split_sets_disjoint(node->set, given) &&
-               (node->minimum > 0 || is_useless(pattern, node->next, given));
-    case SPLIT_JOIN: return is_useless(pattern, node->next, given);
+               (node->minimum > 0 || is_useless(pattern, node->next, given, seen));
+    case SPLIT_JOIN: return is_useless(pattern, node->next, given, seen);
     case SPLIT_CHOOSE:
         for (int i = 0; i < node->branch_count; i++)
-            if (!is_useless(pattern, node->branches[i], given)) return false;
+            if (!is_useless(pattern, node->branches[i], given, seen)) return false;
         return true;
     default: return false;
     }
@@ -115,6 +124,35 @@ static int check_give_backs(const struct split_pattern *pattern, struct error *e
                 count, GIVE_BACKS_MAX);
 }
 
+int split_pattern_fail(const struct split_pattern *pattern, struct error *error) {
+    return fail(error,
+                "the tokenizer's pattern \"%.60s\" takes too long on this text: its steps are out "
+                "of proportion to the text's size\nuse a tokenizer with another pattern",
+                pattern->text);
+}
+
+/* What makes matches quick, once the nodes are there. */
+static int finish_pattern(struct split_pattern *pattern, struct error *error) {
+    const size_t count = arrlenu(pattern->nodes);
+    struct beginning *all = calloc(count, sizeof *all);
+    bool *seen = malloc(count * sizeof *seen);
+    int status = all && seen ? 0 : fail(error, "out of memory while opening a tokenizer");
+    if (!status && find_beginning(pattern, pattern->start, all)->can_be_empty)
+        status = fail(error, "the pattern that cuts text, \"%.60s\": it matches the empty text",
+                      pattern->text);
+    for (size_t i = 0; !status && i < count; i++) {
+        struct split_node *node = &pattern->nodes[i];
+        memset(seen, false, count * sizeof *seen);
+        if (node->kind == SPLIT_TAKE && is_useless(pattern, node->next, node->set, seen))
+            node->keeps = true;
+        if (node->kind == SPLIT_CHOOSE && fill_by_byte(pattern, node, all))
+            status = fail(error, "out of memory while opening a tokenizer");
+    }
+    free(all);
+    free(seen);
+    return status ? status : check_give_backs(pattern, error);
+}
+
 struct split_pattern *split_pattern_open(const char *text, enum split_edition edition,
                                          const uint8_t *atoms, struct error *error) {
     struct split_pattern *pattern = calloc(1, sizeof *pattern);
@@ -123,19 +161,10 @@ struct split_pattern *split_pattern_open(const char *text, enum split_edition ed
         return NULL;
     }
     pattern->atoms = atoms;
-    int status = split_parse(pattern, text, edition, error);
-    if (!status && can_be_empty(pattern, pattern->start))
-        status =
-            fail(error, "the pattern that cuts text, \"%.60s\": it matches the empty text", text);
-    for (size_t i = 0; !status && i < arrlenu(pattern->nodes); i++) {
-        struct split_node *node = &pattern->nodes[i];
-        if (node->kind == SPLIT_TAKE && is_useless(pattern, node->next, node->set))
-            node->keeps = true;
-        if (node->kind == SPLIT_CHOOSE && fill_by_byte(pattern, node))
-            status = fail(error, "out of memory while opening a tokenizer");
-    }
-    if (!status) status = check_give_backs(pattern, error);
-    if (!status) return pattern;
+    pattern->text = strdup(text);
+    if (!pattern->text) fail(error, "out of memory while opening a tokenizer");
+    else if (!split_parse(pattern, text, edition, error) && !finish_pattern(pattern, error))
+        return pattern;
     split_pattern_close(pattern);
     return NULL;
 }

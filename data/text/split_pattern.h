@@ -30,9 +30,15 @@ void split_pattern_close(struct split_pattern *pattern);
 
 /* The end of the match that begins at text[at], or SIZE_MAX if there is none; text[0 .. size) are
  * whole characters, at < size. Takes time in proportion to what it looks at, for patterns in which
- * not more than one quantifier has to give back what it took. */
+ * not more than one quantifier has to give back what it took. For others the time may grow as a
+ * power of the size, or exponentially: *steps limits it and is reduced by the steps taken, one for
+ * each node and each character. If *steps is 0 afterwards, the result is SIZE_MAX and means
+ * nothing. */
 size_t split_pattern_match(const struct split_pattern *pattern, const uint8_t *text, size_t size,
-                           size_t at);
+                           size_t at, uint64_t *steps);
+
+/* Writes an error that names the pattern, whose steps ran out. */
+int split_pattern_fail(const struct split_pattern *pattern, struct error *error);
 
 /* Whether a text may be cut before `space`, a character of white space, behind one that is none:
  * whether no match goes across such a place or depends on what lies beyond. */

@@ -8,7 +8,8 @@
 /* Whose rules a pattern is written by, where they differ. */
 enum split_edition { SPLIT_TOKENIZERS, SPLIT_TIKTOKEN };
 
-enum { SPLIT_RANGES_MAX = 16, SPLIT_BRANCHES_MAX = 64 };
+/* Real patterns have fewer than 100 nodes. A matcher's stack grows with them. */
+enum { SPLIT_RANGES_MAX = 16, SPLIT_BRANCHES_MAX = 64, SPLIT_NODES_MAX = 4096 };
 
 struct split_range {
     uint32_t first, last;
@@ -46,6 +47,7 @@ struct split_node {
 };
 
 struct split_pattern {
+    char *text; /* by malloc */
     const uint8_t *atoms;
     struct split_node *nodes; /* stb_ds */
     int start;

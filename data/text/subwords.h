@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/base/error.h"
 #include "data/text/added_tokens.h"
 #include "data/text/byte_tokens.h"
 #include "data/text/cutter.h"
@@ -97,9 +98,9 @@ int32_t subwords_find_piece(const struct subwords *subwords, const struct piece 
 void subwords_fetch(const struct subwords *subwords, const struct piece *piece);
 
 /* Brings a text into its normal form: *text and *size become one of the stb_ds arrays in forms, or
- * stay as they are. */
-void subwords_normalize(const struct subwords *subwords, uint8_t *forms[2], const uint8_t **text,
-                        size_t *size);
+ * stay as they are. Fails where the form is out of proportion to the text. */
+int subwords_normalize(const struct subwords *subwords, uint8_t *forms[2], const uint8_t **text,
+                       size_t *size, struct error *error);
 
 /* The bytes of one token in a text; *size is 0 for what is no token. They belong to subwords. */
 const uint8_t *subwords_bytes(const struct subwords *subwords, int32_t token, size_t *size);
@@ -113,7 +114,8 @@ struct subwords_encoder *subwords_encoder_open(const struct subwords *subwords);
 void subwords_encoder_close(struct subwords_encoder *encoder);
 
 /* Appends the tokens of text to *tokens, an stb_ds array. Without `special` the texts of special
- * tokens are text like any other. begins and ends are not put there. Memory shortage ends the
- * program. */
-void subwords_encode(struct subwords_encoder *encoder, int32_t **tokens, const void *text,
-                     size_t size, bool special);
+ * tokens are text like any other. begins and ends are not put there. Fails, with a part of the
+ * tokens, where a pattern or the normalizer takes time or memory out of proportion to the text.
+ * Memory shortage ends the program. */
+int subwords_encode(struct subwords_encoder *encoder, int32_t **tokens, const void *text,
+                    size_t size, bool special, struct error *error);

@@ -8,7 +8,8 @@
 
 #include "data/base/utf8.h"
 
-enum { NAME_SHOWN = 40 };
+/* Texts are compared with an added token at each byte, so that its size counts. */
+enum { NAME_SHOWN = 40, ADDED_BYTES_MAX = 1024 };
 
 /* A token: its name is in the pool. */
 struct subwords_entry {
@@ -78,6 +79,8 @@ int subwords_builder_put_letters(struct subwords_builder *builder, const char *n
 int subwords_builder_add(struct subwords_builder *builder, struct added_token added,
                          const char *text) {
     added.size = strlen(text);
+    if (added.size > ADDED_BYTES_MAX)
+        return refuse(builder, text, added.size, "is added, but has more than 1,024 bytes");
     const bool is_new = added.token >= arrlen(builder->entries) ||
                         builder->entries[added.token < 0 ? 0 : added.token].state == ENTRY_NONE;
     if (added.token < 0 || is_new) {
@@ -212,11 +215,14 @@ int subwords_builder_merge(struct subwords_builder *builder, const char *left, c
 
 int subwords_builder_grow_trees(struct subwords_builder *builder) {
     struct subwords *subwords = builder->subwords;
+    struct error error;
     for (int i = 0; i < (int)arrlen(subwords->added); i++) {
         const struct added_token *added = &subwords->added[i];
         const uint8_t *text = (const uint8_t *)added->text;
         size_t size = added->size;
-        if (added->normalized) subwords_normalize(subwords, builder->forms, &text, &size);
+        if (added->normalized && subwords_normalize(subwords, builder->forms, &text, &size, &error))
+            return fail(builder->reader->error, "%.*s: %s", JSON_READER_PATH_SHOWN,
+                        builder->reader->path, error.text);
         if (size == 0) return refuse(builder, added->text, added->size, "has no normal form");
         added_tree_add(added->normalized ? &subwords->normalized : &subwords->raw, text, size, i);
     }

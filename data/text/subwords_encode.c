@@ -10,6 +10,10 @@
 
 enum { MARK_BYTES = sizeof SUBWORDS_SPACE - 1 };
 
+/* How long the normal form of a text may be. SentencePiece makes 3 bytes of a space and prepends 3,
+ * NFC makes at most 3 times as many. */
+#define LONGEST_FORM(size) (8 * (size) + 64)
+
 struct subwords_encoder {
     const struct subwords *subwords;
     struct cutter cutter;
@@ -19,6 +23,8 @@ struct subwords_encoder {
     uint8_t *forms[2];  /* stb_ds: normal forms, in turns */
     uint8_t *marked;    /* stb_ds: with spaces added or marked */
     bool special;
+    int status; /* of the text: -1 once it failed, with a message */
+    struct error *error;
 };
 
 struct subwords_encoder *subwords_encoder_open(const struct subwords *subwords) {
@@ -106,11 +112,12 @@ static bool begins_with(const uint8_t *text, size_t size, const char *word, size
     return size >= length && memcmp(text, word, length) == 0;
 }
 
+/* Stops, with more than `most` bytes in out, where the result would have more. */
 static void replace_all(uint8_t **out, const uint8_t *text, size_t size, const char *from,
-                        const char *to) {
+                        const char *to, size_t most) {
     const size_t from_size = strlen(from), to_size = strlen(to);
     const uint8_t *end = text + size, *found;
-    while (size > 0 && (found = memmem(text, (size_t)(end - text), from, from_size))) {
+    while (arrlenu(*out) <= most && (found = memmem(text, (size_t)(end - text), from, from_size))) {
         append(out, text, (size_t)(found - text));
         append(out, to, to_size);
         text = found + from_size;
@@ -146,7 +153,7 @@ static void encode_characters(struct subwords_encoder *encoder, int32_t **tokens
         if (!has_mark && (subwords->prepend == SUBWORDS_ALWAYS ||
                           (subwords->prepend == SUBWORDS_FIRST && is_first)))
             append(&encoder->marked, SUBWORDS_SPACE, MARK_BYTES);
-        replace_all(&encoder->marked, text, size, " ", SUBWORDS_SPACE);
+        replace_all(&encoder->marked, text, size, " ", SUBWORDS_SPACE, SIZE_MAX);
         text = encoder->marked;
         size = arrlenu(encoder->marked);
     }
@@ -175,10 +182,23 @@ static void encode_plain(struct subwords_encoder *encoder, int32_t **tokens, con
     while (cutter_next(&encoder->cutter, &begin, &end))
         encode_piece(encoder, tokens, text + begin, end - begin);
     encode_last_piece(encoder, tokens);
+    if (encoder->cutter.failed)
+        encoder->status = split_pattern_fail(encoder->cutter.failed, encoder->error);
 }
 
-void subwords_normalize(const struct subwords *subwords, uint8_t *forms[2], const uint8_t **text,
-                        size_t *size) {
+static int fail_to_normalize(const struct subwords_step *step, size_t size, struct error *error) {
+    if (step->form == SUBWORDS_NFC)
+        return fail(error, "the tokenizer's normalizer makes too long a text of %zu bytes", size);
+    return fail(error,
+                "the tokenizer's normalizer, %s \"%.30s\", makes more than %zu bytes of a text of "
+                "%zu\nuse another tokenizer",
+                step->form == SUBWORDS_PREPEND ? "Prepend" : "Replace by", step->to,
+                LONGEST_FORM(size), size);
+}
+
+int subwords_normalize(const struct subwords *subwords, uint8_t *forms[2], const uint8_t **text,
+                       size_t *size, struct error *error) {
+    const size_t first = *size, most = LONGEST_FORM(first);
     for (int i = 0; i<subwords->step_count && * size> 0; i++) {
         const struct subwords_step *step = &subwords->steps[i];
         uint8_t **out = &forms[i % 2];
@@ -189,11 +209,13 @@ void subwords_normalize(const struct subwords *subwords, uint8_t *forms[2], cons
             append(out, step->to, strlen(step->to));
             append(out, *text, *size);
             break;
-        case SUBWORDS_REPLACE: replace_all(out, *text, *size, step->from, step->to); break;
+        case SUBWORDS_REPLACE: replace_all(out, *text, *size, step->from, step->to, most); break;
         }
         *text = *out;
         *size = arrlenu(*out);
+        if (*size > most) return fail_to_normalize(step, first, error);
     }
+    return 0;
 }
 
 /* ---- added tokens */
@@ -207,7 +229,7 @@ static void encode_around(struct subwords_encoder *encoder, int32_t **tokens,
                           bool is_first, encode_section *section) {
     const struct subwords *subwords = encoder->subwords;
     size_t floor = 0, next = 0;
-    for (;;) {
+    while (encoder->status == 0) {
         size_t begin = next, end;
         const int index = added_tree_find(tree, text, size, &begin, &end);
         if (index < 0) break;
@@ -221,21 +243,25 @@ static void encode_around(struct subwords_encoder *encoder, int32_t **tokens,
         arrput(*tokens, added->token);
         floor = end;
     }
-    if (floor < size) section(encoder, tokens, text + floor, size - floor, is_first && floor == 0);
+    if (floor < size && encoder->status == 0)
+        section(encoder, tokens, text + floor, size - floor, is_first && floor == 0);
 }
 
 /* From a section of the text as it was to its normal form. */
 static void encode_raw(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *text,
                        size_t size, bool is_first) {
     const struct subwords *subwords = encoder->subwords;
-    subwords_normalize(subwords, encoder->forms, &text, &size);
-    if (size > 0)
+    encoder->status = subwords_normalize(subwords, encoder->forms, &text, &size, encoder->error);
+    if (size > 0 && encoder->status == 0)
         encode_around(encoder, tokens, &subwords->normalized, text, size, is_first, encode_plain);
 }
 
-void subwords_encode(struct subwords_encoder *encoder, int32_t **tokens, const void *text,
-                     size_t size, bool special) {
+int subwords_encode(struct subwords_encoder *encoder, int32_t **tokens, const void *text,
+                    size_t size, bool special, struct error *error) {
     encoder->special = special;
+    encoder->status = 0;
+    encoder->error = error;
     if (size > 0)
         encode_around(encoder, tokens, &encoder->subwords->raw, text, size, true, encode_raw);
+    return encoder->status;
 }

@@ -318,7 +318,7 @@ static int read_post(struct subwords *subwords, const struct cJSON *node, const 
                              *const template[] = {"type", "single", "pair", "special_tokens"};
     const struct cJSON *list, *all, *part, *text, *special;
     const char *id;
-    int texts = 0;
+    int texts = 0, parts = 0;
     if (strcmp(type, "ByteLevel") == 0)
         return json_reader_expect(node, level, COUNT(level), "post_processor ByteLevel", reader);
     if (strcmp(type, "TemplateProcessing") != 0)
@@ -328,6 +328,8 @@ static int read_post(struct subwords *subwords, const struct cJSON *node, const 
         json_reader_member(&all, node, "special_tokens", reader))
         return -1;
     cJSON_ArrayForEach(part, list) {
+        if (++parts > 2 * SUBWORDS_TEMPLATE_MAX + 1)
+            return subwords_refuse("post_processor", "template of so many parts", reader);
         if (json_reader_member(&text, part, "Sequence", reader) ||
             json_reader_member(&special, part, "SpecialToken", reader) ||
             json_reader_text(&id, special, "id", reader))

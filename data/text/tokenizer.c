@@ -336,19 +336,17 @@ static void encode_plain(struct tokenizer_encoder *encoder, int32_t **tokens, co
     encode_piece(encoder, tokens, NULL, 0);
 }
 
-void tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const void *text,
-                      size_t size, bool special) {
+int tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const void *text,
+                     size_t size, bool special, struct error *error) {
     const struct tokenizer *tokenizer = encoder->tokenizer;
     const uint8_t *at = text;
-    if (size == 0) return;
-    if (tokenizer->subwords) {
-        subwords_encode(encoder->subwords, tokens, text, size, special);
-        return;
-    }
+    if (size == 0) return 0;
+    if (tokenizer->subwords)
+        return subwords_encode(encoder->subwords, tokens, text, size, special, error);
     if (!tokenizer->bpe) {
         int32_t *added = arraddnptr(*tokens, size);
         for (size_t i = 0; i < size; i++) added[i] = at[i];
-        return;
+        return 0;
     }
     const size_t length = sizeof BPE_END_OF_TEXT - 1;
     const uint8_t *found;
@@ -360,6 +358,7 @@ void tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const
         at = found + length;
     }
     encode_plain(encoder, tokens, at, size);
+    return 0;
 }
 
 /* All values of a byte: what the tokens of the kind bytes are made of. */

@@ -81,9 +81,10 @@ void tokenizer_encoder_close(struct tokenizer_encoder *encoder);
  * <|endoftext|> in the text mean that token, as in Hugging Face's tokenizers; without, they are
  * text like any other, as in tiktoken's encode_ordinary; so it is with all special tokens of other
  * kinds. Takes time in proportion to size (times
- * the logarithm of the longest piece), whatever the text. Memory shortage ends the program. */
-void tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const void *text,
-                      size_t size, bool special);
+ * the logarithm of the longest piece), whatever the text. Fails, with a part of the tokens, where a
+ * pattern or the normalizer of the kind files would take more. Memory shortage ends the program. */
+int tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const void *text,
+                     size_t size, bool special, struct error *error);
 
 /* The bytes of one token; *size is 0 for what is no token of the vocabulary. The special token
  * gives its name, <|endoftext|>. They belong to the tokenizer. */

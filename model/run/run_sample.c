@@ -67,11 +67,12 @@ static int encode_prompt(int32_t **tokens, const struct tokenizer *tokenizer, co
                          struct error *error) {
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
     if (!encoder) return fail(error, "out of memory for the prompt");
-    if (prompt[0]) tokenizer_encode(encoder, tokens, prompt, strlen(prompt), true);
+    int status = 0;
+    if (prompt[0]) status = tokenizer_encode(encoder, tokens, prompt, strlen(prompt), true, error);
     else if (tokenizer->end_of_text >= 0) arrput(*tokens, tokenizer->end_of_text);
-    else tokenizer_encode(encoder, tokens, "\n", 1, false);
+    else status = tokenizer_encode(encoder, tokens, "\n", 1, false, error);
     tokenizer_encoder_close(encoder);
-    return 0;
+    return status;
 }
 
 int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
@@ -80,7 +81,10 @@ int print_sample(FILE *out, struct sample_result *result, struct gpt *gpt,
     struct text_stream stream = {.out = out, .tokenizer = tokenizer};
     struct sample_options all = *options;
     int32_t *tokens = NULL;
-    if (encode_prompt(&tokens, tokenizer, prompt, error)) return -1;
+    if (encode_prompt(&tokens, tokenizer, prompt, error)) {
+        arrfree(tokens);
+        return -1;
+    }
     if (arrlen(tokens) > gpt->capacity.sequence_length)
         fprintf(stderr, "note: of %td tokens of the prompt the last %" PRId64 " are read\n",
                 arrlen(tokens), gpt->capacity.sequence_length);

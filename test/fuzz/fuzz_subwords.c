@@ -22,10 +22,11 @@ static void begin(void) {
 
 static void encode(const struct subwords *subwords, const void *text, size_t size) {
     int32_t *tokens = NULL;
+    struct error error = {0};
     struct subwords_encoder *encoder = subwords_encoder_open(subwords);
     require(encoder != NULL);
-    subwords_encode(encoder, &tokens, text, size, true);
-    subwords_encode(encoder, &tokens, text, size, false);
+    if (subwords_encode(encoder, &tokens, text, size, true, &error)) require(*error.text);
+    if (subwords_encode(encoder, &tokens, text, size, false, &error)) require(*error.text);
     for (size_t i = 0; i < arrlenu(tokens); i++) {
         size_t length;
         subwords_bytes(subwords, tokens[i], &length);

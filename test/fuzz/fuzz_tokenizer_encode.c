@@ -82,12 +82,13 @@ static void require_like_naive(const int32_t *tokens, const uint8_t *text, size_
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     int32_t *tokens = NULL;
+    struct error error;
     if (!encoder) begin();
     bpe.whole_text = size > 0 && bytes[0] == 'W';
-    tokenizer_encode(encoder, &tokens, bytes, size, true);
+    require(tokenizer_encode(encoder, &tokens, bytes, size, true, &error) == 0);
     require_decoded(tokens, bytes, size);
     arrsetlen(tokens, 0);
-    tokenizer_encode(encoder, &tokens, bytes, size, false);
+    require(tokenizer_encode(encoder, &tokens, bytes, size, false, &error) == 0);
     require_decoded(tokens, bytes, size);
     if (!bpe.whole_text) require_like_naive(tokens, bytes, size);
     arrfree(tokens);

@@ -42,7 +42,7 @@ static void require_whole(struct bpe *bpe) {
     arrfree(merges);
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(&tokenizer);
     require(encoder != NULL);
-    tokenizer_encode(encoder, &tokens, text, sizeof text, true);
+    require(tokenizer_encode(encoder, &tokens, text, sizeof text, true, &error) == 0);
     for (size_t i = 0; i < arrlenu(tokens); i++) {
         const uint8_t *bytes = tokenizer_bytes(&tokenizer, tokens[i], &length);
         require(length > 0 && memcmp(bytes, text + at, length) == 0);

@@ -85,12 +85,12 @@ Test(cuts, keep_the_tokens) {
     for (uint64_t number = 0; number < 20000; number++) {
         const size_t size = nasty_text(text, number);
         arrsetlen(whole, 0);
-        tokenizer_encode(encoder, &whole, text, size, false);
+        tokenizer_encode(encoder, &whole, text, size, false, &error);
         for (size_t at = 1; at < size; at++) {
             if (!cut_is_safe(text, size, at, CUT_SPACES)) continue;
             arrsetlen(parts, 0);
-            tokenizer_encode(encoder, &parts, text, at, false);
-            tokenizer_encode(encoder, &parts, text + at, size - at, false);
+            tokenizer_encode(encoder, &parts, text, at, false, &error);
+            tokenizer_encode(encoder, &parts, text + at, size - at, false, &error);
             cr_assert(arrlen(parts) == arrlen(whole) &&
                           memcmp(parts, whole, arrlenu(whole) * sizeof *whole) == 0,
                       "text %d at %zu", (int)number, at);

@@ -162,7 +162,7 @@ Test(prepare_gpt2, a_text_of_several_blocks_is_one_text) {
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(&tokenizer);
     int32_t *expected = NULL;
     arrput(expected, tokenizer.end_of_text);
-    tokenizer_encode(encoder, &expected, text, size, false);
+    tokenizer_encode(encoder, &expected, text, size, false, &error);
     struct tokens tokens;
     cr_assert_eq(tokens_open(&tokens, in_folder("all_train_*"), &error), 0, "%s", error.text);
     cr_assert_eq(tokens.count, arrlenu(expected));

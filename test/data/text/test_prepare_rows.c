@@ -126,6 +126,21 @@ Test(prepare_rows, texts_begin_and_end_as_rows_do) {
     tokens_close(&tokens);
 }
 
+/* A pattern whose matches take steps out of proportion to the text: the error comes from a thread.
+ */
+Test(prepare_rows, a_pattern_that_takes_too_long_is_an_error) {
+    char text[1001];
+    write_ranks();
+    write_text("ranks/tiktoken.json",
+               "{\"pattern\": \"a*a*a*b\", \"special_tokens\": {\"<|endoftext|>\": 300}}");
+    memset(text, 'a', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    write_text("a.txt", text);
+    cr_expect_eq(run("--tokenizer files:ranks --out set a.txt"), 1);
+    cr_expect_not_null(strstr(error_text, "pattern \"a*a*a*b\" takes too long"), "%s", error_text);
+    cr_expect_not(exists("set_train_000000.bin"));
+}
+
 /* Blocks of 16 MiB by several threads: the mask follows the tokens. */
 Test(prepare_rows, many_rows_have_the_mask_of_each) {
     enum { ROWS = 90000, PROMPT = 150, COMPLETION = 90 };

@@ -12,6 +12,7 @@
 #include "data/base/random.h"
 #include "data/text/tokenizer.h"
 #include "test/data/text/byte_ranks.h"
+#include "test/cpu_time.h"
 #include "test/scratch.h"
 
 TestSuite(ranks, .init = make_folder, .fini = remove_folder);
@@ -45,7 +46,7 @@ static void expect_tokens(const char *text, const int32_t *expected, size_t coun
     int32_t *tokens = NULL;
     struct subwords_encoder *encoder = subwords_encoder_open(&subwords);
     cr_assert_not_null(encoder);
-    subwords_encode(encoder, &tokens, text, strlen(text), true);
+    cr_expect_eq(subwords_encode(encoder, &tokens, text, strlen(text), true, &error), 0);
     cr_expect(arrlenu(tokens) == count && memcmp(tokens, expected, count * sizeof *tokens) == 0,
               "%s", text);
     arrfree(tokens);
@@ -162,6 +163,29 @@ Test(ranks, what_is_wrong_is_named) {
     }
 }
 
+/* Before only parts of known sizes were looked up, the first of these took 3 seconds. */
+Test(ranks, long_tokens_load_quickly_or_not_at_all) {
+    char *lines, *name = malloc(70000);
+    size_t size;
+    cr_assert_not_null(name);
+    memset(name, 'a', 70000);
+    for (int extra = 0; extra < 2; extra++) {
+        FILE *out = open_memstream(&lines, &size);
+        cr_assert_not_null(out);
+        name[65536 + extra] = '\0';
+        write_line(out, name, 256);
+        cr_assert_eq(fclose(out), 0);
+        const double begin = cpu_seconds();
+        cr_expect_eq(read_texts("{\"pattern\": \"\\\\p{L}+\"}", lines), -extra, "%s", error.text);
+        cr_expect_lt(cpu_seconds() - begin, 1);
+        subwords_free(&subwords);
+        free(lines);
+        name[65536 + extra] = 'a';
+    }
+    cr_expect_not_null(strstr(error.text, "rank 256 has more than 65536 bytes"), "%s", error.text);
+    free(name);
+}
+
 /* ---- folders, through tokenizer_open */
 
 static void write_text(const char *name, const char *text) {
@@ -186,13 +210,13 @@ Test(ranks, a_folder_of_them_is_a_tokenizer) {
     cr_expect_eq(strlen(tokenizer.sha256), SHA256_HEX_MAX - 1);
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(&tokenizer);
     cr_assert_not_null(encoder);
-    tokenizer_encode(encoder, &tokens, "abc ab<|end|>", 13, true);
+    tokenizer_encode(encoder, &tokens, "abc ab<|end|>", 13, true, &error);
     cr_assert_eq(arrlenu(tokens), 3);
     cr_expect(tokens[0] == 257 && tokens[1] == 260 && tokens[2] == 300);
     size_t size;
     cr_expect_eq(memcmp(tokenizer_bytes(&tokenizer, 257, &size), "abc", 3), 0);
     cr_expect_eq(size, 3);
-    tokenizer_encode(encoder, &tokens, "<|end|>", 7, false);
+    tokenizer_encode(encoder, &tokens, "<|end|>", 7, false, &error);
     cr_expect_eq(tokens[3], '<');
     tokenizer_encoder_close(encoder);
     tokenizer_close(&tokenizer);

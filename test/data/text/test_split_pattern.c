@@ -313,3 +313,60 @@ Test(split_pattern, hostile_texts_take_time_in_proportion) {
         split_pattern_close(copies.rule.pattern);
     }
 }
+
+/* `count` copies of a part and what follows them, by malloc. */
+static char *repeated(const char *part, size_t count, const char *end) {
+    const size_t length = strlen(part);
+    char *text = malloc(count * length + strlen(end) + 1);
+    cr_assert_not_null(text);
+    for (size_t i = 0; i < count; i++) memcpy(text + i * length, part, length);
+    strcpy(text + count * length, end);
+    return text;
+}
+
+Test(split_pattern, a_match_of_too_many_steps_fails_and_names_the_pattern) {
+    static const struct {
+        const char *part, *end; /* of the pattern */
+        size_t copies, letters;
+    } rows[] = {{"(?:a|aa)", "b|[^b]", 20, 100}, {"a*", "b", 3, 1000}, {"(?:|)", "aa|a", 40, 1}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *text = repeated("a", rows[i].letters, "");
+        char *pattern = repeated(rows[i].part, rows[i].copies, rows[i].end);
+        const struct cutter_rule rule = {.pattern = open_pattern(pattern, SPLIT_TOKENIZERS)};
+        struct cutter cutter;
+        size_t from, to;
+        cutter_begin(&cutter, &rule, 1, text, rows[i].letters);
+        while (cutter_next(&cutter, &from, &to)) {}
+        cr_assert_eq(cutter.failed, rule.pattern, "%s", pattern);
+        cr_expect_eq(split_pattern_fail(cutter.failed, &error), -1);
+        cr_expect_not_null(strstr(error.text, rows[i].part), "%s", error.text);
+        cr_expect_not(cutter_next(&cutter, &from, &to), "it stays so");
+        cr_expect_not(cutter_cuts_before(&rule, 1, atoms, ' '));
+        split_pattern_close(rule.pattern);
+        free(pattern);
+        free(text);
+    }
+}
+
+/* The number of ways through these patterns grows exponentially with the copies. */
+Test(split_pattern, opening_takes_time_in_proportion_to_the_nodes) {
+    static const char *const parts[] = {"(?:d?|e?)", "c*(?:d?+|e?+)", "(?:|d)", "(?:(?:d?)?|e)?"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        char *text = repeated(parts[i], 100, "");
+        cr_expect_null(split_pattern_open(text, SPLIT_TOKENIZERS, atoms, &error));
+        free(text);
+        text = repeated(parts[i], 3, "f");
+        split_pattern_close(open_pattern(text, SPLIT_TOKENIZERS));
+        free(text);
+    }
+}
+
+Test(split_pattern, long_patterns_are_refused) {
+    char *text = repeated("(?:a|b)", 60000, "");
+    cr_expect_null(split_pattern_open(text, SPLIT_TOKENIZERS, atoms, &error));
+    cr_expect_not_null(strstr(error.text, "the pattern is too long"), "%s", error.text);
+    free(text);
+    text = repeated("a", 4000, "");
+    split_pattern_close(open_pattern(text, SPLIT_TOKENIZERS));
+    free(text);
+}

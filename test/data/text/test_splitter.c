@@ -173,7 +173,7 @@ static int32_t *plain_tokens(const struct tokenizer *tokenizer, const char *text
     size_t at = 0;
     for (size_t i = 0; i < count; at = ends[i++]) {
         arrput(tokens, tokenizer->end_of_text);
-        tokenizer_encode(encoder, &tokens, text + at, ends[i] - at, false);
+        tokenizer_encode(encoder, &tokens, text + at, ends[i] - at, false, &error);
     }
     tokenizer_encoder_close(encoder);
     return tokens;

@@ -12,6 +12,7 @@
 #include "data/base/error.h"
 #include "data/text/byte_alphabet.h"
 #include "data/text/subwords_json.h"
+#include "test/cpu_time.h"
 
 static struct subwords subwords;
 static struct error error;
@@ -105,7 +106,8 @@ static void expect_tokens(const char *text, bool special, const char *numbers) {
     int32_t *tokens = NULL;
     struct subwords_encoder *encoder = subwords_encoder_open(&subwords);
     cr_assert_not_null(encoder);
-    subwords_encode(encoder, &tokens, text, strlen(text), special);
+    cr_expect_eq(subwords_encode(encoder, &tokens, text, strlen(text), special, &error), 0, "%s",
+                 error.text);
     for (size_t i = 0; i < arrlenu(tokens); i++)
         snprintf(found + strlen(found), sizeof found - strlen(found), i ? " %d" : "%d", tokens[i]);
     cr_expect_str_eq(found, numbers, "%s: %s", text, found);
@@ -254,6 +256,66 @@ Test(subwords, places_where_text_may_be_cut) {
     parts.normalizer = LLAMA2_FORM;
     open_parts(parts);
     cr_expect_not(subwords_cuts_before(&subwords, ' '));
+}
+
+#define GROW                                                                          \
+    "{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"aaaaaa" \
+    "aaaaaaaaaaaaaaaaaaaa\"}"
+
+Test(subwords, a_normal_form_out_of_proportion_fails) {
+    int32_t *tokens = NULL;
+    uint8_t text[1000];
+    memset(text, 'a', sizeof text);
+    open_parts((struct parts){.normalizer =
+                                  "{\"type\": \"Sequence\", \"normalizers\": [" GROW ", " GROW
+                                  ", " GROW ", " GROW ", " GROW ", " GROW "]}"});
+    struct subwords_encoder *encoder = subwords_encoder_open(&subwords);
+    cr_assert_eq(subwords_encode(encoder, &tokens, text, sizeof text, true, &error), -1);
+    cr_expect_not_null(strstr(error.text, "normalizer, Replace by \"aaaaaa"), "%s", error.text);
+    cr_expect_eq(subwords_encode(encoder, &tokens, "b", 1, true, &error), 0, "as usual afterwards");
+    cr_assert_eq(arrlenu(tokens), 1);
+    cr_expect_eq(tokens[0], 'b');
+    subwords_encoder_close(encoder);
+    arrfree(tokens);
+}
+
+static void encode_copies(const void *part, size_t size) {
+    int32_t *tokens = NULL;
+    char *text = malloc(size);
+    struct subwords_encoder *encoder = subwords_encoder_open(&subwords);
+    cr_assert(text && encoder);
+    for (size_t i = 0; i < size; i++) text[i] = ((const char *)part)[i % strlen(part)];
+    cr_expect_eq(subwords_encode(encoder, &tokens, text, size, true, &error), 0);
+    subwords_encoder_close(encoder);
+    arrfree(tokens);
+    free(text);
+}
+
+Test(subwords, added_tokens_that_take_spaces_take_time_in_proportion) {
+    open_parts((struct parts){.added = "{\"id\": 9, \"content\": \"\\t\", \"lstrip\": true, "
+                                       "\"rstrip\": true, \"normalized\": false}"});
+    cr_expect(grows_in_proportion(encode_copies, "\t", 300000));
+    cr_expect(grows_in_proportion(encode_copies, "\t ", 300000));
+}
+
+/* Members of a file whose cost would grow with the product of their sizes. */
+Test(subwords, long_added_tokens_and_templates_are_refused) {
+    char *added = NULL, *post = NULL;
+    size_t added_size, post_size;
+    FILE *out = open_memstream(&added, &added_size);
+    fprintf(out, "{\"id\": 259, \"content\": \"%01025d\"}", 0);
+    fclose(out);
+    cr_expect_eq(read_parts((struct parts){.added = added}), -1);
+    cr_expect_not_null(strstr(error.text, "more than 1,024 bytes"), "%s", error.text);
+    out = open_memstream(&post, &post_size);
+    fputs("{\"type\": \"TemplateProcessing\", \"single\": [{\"Sequence\": {}}", out);
+    for (int i = 0; i < 20; i++) fputs(", {\"SpecialToken\": {\"id\": \"x\"}}", out);
+    fputs("], \"special_tokens\": {\"x\": {\"ids\": []}}}", out);
+    fclose(out);
+    cr_expect_eq(read_parts((struct parts){.post = post}), -1);
+    cr_expect_not_null(strstr(error.text, "template of so many parts"), "%s", error.text);
+    free(added);
+    free(post);
 }
 
 Test(subwords, what_is_not_known_is_refused_by_name) {

@@ -27,7 +27,7 @@ static int32_t *encode(const struct tokenizer *tokenizer, const void *text, size
     int32_t *tokens = NULL;
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
     cr_assert_not_null(encoder);
-    tokenizer_encode(encoder, &tokens, text, size, special);
+    cr_assert_eq(tokenizer_encode(encoder, &tokens, text, size, special, &error), 0);
     tokenizer_encoder_close(encoder);
     return tokens;
 }
@@ -245,7 +245,7 @@ Test(tokenizer, pieces_seen_before_have_the_same_tokens) {
         for (char *c = word; *c; c++) *c = (char)('a' + (*c + number / 1369) % 26);
         arrsetlen(tokens, 0);
         arrsetlen(expected, 0);
-        tokenizer_encode(encoder, &tokens, word, strlen(word), false);
+        tokenizer_encode(encoder, &tokens, word, strlen(word), false, &error);
         byte_tokens_merge(&tokenizer.bpe->byte_tokens, &tokenizer.bpe->merges, &scratch, &expected,
                           (uint8_t *)word, strlen(word));
         cr_assert_eq(arrlenu(tokens), arrlenu(expected), "%s", word);

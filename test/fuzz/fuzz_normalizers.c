@@ -1,0 +1,46 @@
+/* Any bytes as normalizers, one a line, and a text behind an empty line, which is repeated up to
+ * TEXT_BYTES. A line is FROM, a tab and TO, or what is prepended; N alone is NFC. The normal form
+ * is in proportion to the text, or there is an error, within libFuzzer's time and memory limits. */
+#include "data/text/subwords.h"
+#include "test/fuzz/fuzz.h"
+
+#include <stb/stb_ds.h>
+
+enum { TEXT_BYTES = 64 << 10 };
+
+static struct subwords_step step_of(const char *line, size_t length) {
+    const char *tab = memchr(line, '\t', length);
+    const size_t from = tab ? (size_t)(tab - line) : 0, to = tab ? from + 1 : 0;
+    return (struct subwords_step){.form = length == 1 && *line == 'N' ? SUBWORDS_NFC
+                                          : from > 0                  ? SUBWORDS_REPLACE
+                                                                      : SUBWORDS_PREPEND,
+                                  .from = strndup(line, from),
+                                  .to = strndup(line + to, length - to)};
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
+    static struct nfc nfc;
+    static uint8_t text[TEXT_BYTES];
+    struct subwords subwords = {0};
+    struct error error = {0};
+    uint8_t *forms[2] = {NULL, NULL};
+    const uint8_t *at = bytes, *last = bytes + size, *end;
+    if (!nfc.marks) require(nfc_open(&nfc) == 0);
+    while (subwords.step_count < SUBWORDS_STEPS_MAX &&
+           (end = memchr(at, '\n', (size_t)(last - at))) && end > at) {
+        subwords.steps[subwords.step_count++] = step_of((const char *)at, (size_t)(end - at));
+        at = end + 1;
+    }
+    const size_t part = (size_t)(last - at), copies = part ? TEXT_BYTES / part : 0;
+    for (size_t i = 0; i < copies; i++) memcpy(text + i * part, at, part);
+    const uint8_t *form = text;
+    size_t form_size = copies * part;
+    subwords.nfc = nfc;
+    if (subwords_normalize(&subwords, forms, &form, &form_size, &error))
+        require(strstr(error.text, "normalizer") != NULL);
+    else require(form_size <= 8 * copies * part + 64);
+    for (int i = 0; i < 2; i++) arrfree(forms[i]);
+    subwords.nfc = (struct nfc){0};
+    subwords_free(&subwords);
+    return 0;
+}

@@ -1,0 +1,44 @@
+/* Any bytes as a pattern, a line break, and a text, which is repeated up to TEXT_BYTES: opening and
+ * cutting end within libFuzzer's time limit, with pieces that make up the text or with an error. */
+#include "data/text/cutter.h"
+#include "data/text/unicode.h"
+#include "test/fuzz/fuzz.h"
+
+enum { TEXT_BYTES = 64 << 10 };
+
+static void cut(const struct cutter_rule *rule, const uint8_t *text, size_t size) {
+    struct cutter cutter;
+    struct error error = {0};
+    size_t begin, end, last = 0;
+    cutter_begin(&cutter, rule, 1, text, size);
+    while (cutter_next(&cutter, &begin, &end)) {
+        require(begin == last && end > begin && end <= size);
+        last = end;
+    }
+    if (!cutter.failed) require(last == size);
+    else require(split_pattern_fail(cutter.failed, &error) && strstr(error.text, "too long"));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
+    static uint8_t *atoms, text[TEXT_BYTES];
+    const uint8_t *end = memchr(bytes, '\n', size);
+    const size_t length = end ? (size_t)(end - bytes) : size;
+    const size_t part = end ? size - length - 1 : 0, copies = part ? TEXT_BYTES / part : 0;
+    char *pattern = strndup((const char *)bytes, length);
+    if (!atoms) atoms = unicode_atoms();
+    require(pattern && atoms);
+    for (size_t i = 0; i < copies; i++) memcpy(text + i * part, end + 1, part);
+    for (int edition = SPLIT_TOKENIZERS; edition <= SPLIT_TIKTOKEN; edition++) {
+        struct error error = {0};
+        const struct cutter_rule rule = {
+            .pattern = split_pattern_open(pattern, (enum split_edition)edition, atoms, &error)};
+        require(rule.pattern || *error.text);
+        if (!rule.pattern) continue;
+        cutter_cuts_before(&rule, 1, atoms, ' ');
+        cut(&rule, text, part);
+        cut(&rule, text, copies * part);
+        split_pattern_close(rule.pattern);
+    }
+    free(pattern);
+    return 0;
+}
