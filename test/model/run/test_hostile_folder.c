@@ -48,11 +48,15 @@ Test(hostile_folder, the_run_folder_itself_may_be_a_link) {
     cr_expect(exists("scratch/run/checkpoints/step-00000001"));
 }
 
-Test(hostile_folder, products_are_no_pipe) {
+Test(hostile_folder, pipes_are_not_waited_for) {
     cr_assert_eq(directory_create(in_folder("a/run"), &error), 0);
     cr_assert_eq(mkfifo(in_folder("a/run/products.txt"), 0600), 0);
     expect_error("--config|tiny.json|--set|train.steps=1|--set|autotune=true", 1,
                  "products.txt: it is not a regular file");
+    cr_assert_eq(directory_create(in_folder("m"), &error), 0);
+    cr_assert_eq(mkfifo(in_folder("m/config.json"), 0600), 0);
+    expect_error("--config|tiny.json|--set|model.init_from=m", 2,
+                 "m/config.json: it is not a regular file");
 }
 
 Test(hostile_folder, names_reach_no_terminal) {
