@@ -60,8 +60,8 @@ Test(hostile_folder, pipes_are_not_waited_for) {
 }
 
 Test(hostile_folder, names_reach_no_terminal) {
-    write_file("names.json", "{\"name\": \"\\u001b[2Jrun\\u202e\"}");
-    expect_error("--config|names.json", 2, "name holds a control character");
+    write_file("names.json", "{\"data\": {\"train\": \"\\u001b[2Jrun\\u202e\"}}");
+    expect_error("--config|names.json", 2, "data.train holds a control character");
     cr_expect_null(strpbrk(error_text, "\033\xe2"), "%s", error_text);
 }
 
