@@ -1,34 +1,32 @@
 #include "kernels/choices.h"
 
-#include <stdbool.h>
+#include <unistd.h>
 
-#include "kernels/backend.h"
-
-enum { PATH_BYTES = 4096 };
+#include "data/base/files.h"
+#include "data/base/printed.h"
 
 int choices_write(const char *path, void (*write)(FILE *file, const void *from), const void *from,
                   struct error *error) {
-    char beside[PATH_BYTES + 8];
-    int length = snprintf(beside, sizeof beside, "%s.new", path);
-    FILE *file = length < (int)sizeof beside ? fopen(beside, "w") : NULL;
-    bool good = file != NULL;
-    if (good) {
-        write(file, from);
-        good = !ferror(file);
-        good &= fclose(file) == 0;
-    }
-    if (good && rename(beside, path) == 0) return 0;
-    return fail(
-        error,
-        "%.500s: what autotune has chosen cannot be written: %m; make room, or set autotune "
-        "to false",
-        path);
+    struct error reason;
+    struct printed printed;
+    if (printed_open(&printed)) return fail(error, "out of memory while writing %.400s", path);
+    write(printed.out, from);
+    if (printed_write(&printed, path, NULL, &reason) == 0) return 0;
+    return fail(error,
+                "what autotune has chosen cannot be written: %.700s; or set autotune to false",
+                reason.text);
 }
 
 int choices_read(const char *path, int (*read)(FILE *file, void *into), void *into,
                  struct error *error) {
-    FILE *file = fopen(path, "r");
-    if (!file) return 0;
+    if (!file_exists(path)) return 0;
+    int descriptor = file_open_regular(path, error);
+    if (descriptor < 0) return -1;
+    FILE *file = fdopen(descriptor, "r");
+    if (!file) {
+        close(descriptor);
+        return fail(error, "out of memory while reading %.400s", path);
+    }
     int wrong = read(file, into);
     fclose(file);
     if (!wrong) return 0;

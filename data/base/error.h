@@ -21,5 +21,6 @@ enum result_code {
     RESULT_WARNED,  /* done, but for something that the message names */
 };
 
-/* Writes the message (cut where the room ends) into error and returns -1. */
+/* Writes the message (cut where the room ends) into error and returns -1. Names in it may come from
+ * files of others: utf8_mask replaces what a terminal would obey. */
 int fail(struct error *error, const char *format, ...) __attribute__((format(printf, 2, 3)));

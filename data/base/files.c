@@ -81,6 +81,36 @@ static int writer_fail(struct file_writer *writer, int number, const char *doing
     return fail_system(error, number, doing, writer->path);
 }
 
+static int fail_link(struct error *error, const char *path, const char *kind) {
+    return fail(error,
+                "cannot write %.*s: it is %s, so files elsewhere could be changed\nremove it, or "
+                "put a copy in its place",
+                PATH_SHOWN, path, kind);
+}
+
+int file_open_own(const char *path, struct error *error) {
+    struct stat status;
+    int fd;
+    /* Without O_NONBLOCK, opening a device could wait. */
+    do fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0 && errno == ELOOP) return fail_link(error, path, "a symbolic link");
+    if (fd < 0) return fail_system(error, errno, "create", path);
+    const int number = fstat(fd, &status) != 0 ? errno : 0;
+    if (number == 0 && S_ISREG(status.st_mode) && status.st_nlink <= 1) return fd;
+    close(fd);
+    if (number != 0) return fail_system(error, number, "create", path);
+    return fail_link(error, path,
+                     S_ISREG(status.st_mode) ? "a file with several hard links"
+                                             : "not a regular file");
+}
+
+int directory_refuse_link(const char *path, struct error *error) {
+    struct stat status;
+    if (lstat(path, &status) != 0 || !S_ISLNK(status.st_mode)) return 0;
+    return fail_link(error, path, "a symbolic link");
+}
+
 int file_writer_open(struct file_writer *writer, const char *path, struct error *error) {
     memset(writer, 0, sizeof(*writer));
     writer->fd = -1;
@@ -95,11 +125,12 @@ int file_writer_open(struct file_writer *writer, const char *path, struct error 
     memcpy(writer->temporary, path, length);
     memcpy(writer->temporary + length, ".tmp", sizeof(".tmp"));
 
-    const int flags = O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW;
-    do writer->fd = open(writer->temporary, flags, 0644);
-    while (writer->fd < 0 && errno == EINTR);
-    if (writer->fd < 0) {
-        return fail_system(error, errno, "create", writer->temporary);
+    writer->fd = file_open_own(writer->temporary, error);
+    if (writer->fd < 0) return -1;
+    if (ftruncate(writer->fd, 0) != 0) {
+        const int number = errno;
+        writer_close(writer);
+        return fail_system(error, number, "empty", writer->temporary);
     }
     if (write_behind_open(&writer->behind, writer->fd)) {
         writer_close(writer);
@@ -177,8 +208,25 @@ int file_write_whole(const char *path, const void *bytes, size_t size, char hex[
     return 0;
 }
 
+int file_open_regular(const char *path, struct error *error) {
+    struct stat status;
+    int fd;
+    do fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0) return fail_system(error, errno, "open", path);
+    const int number = fstat(fd, &status) != 0 ? errno : 0;
+    if (number == 0 && S_ISREG(status.st_mode)) return fd;
+    close(fd);
+    if (number != 0) return fail_system(error, number, "read", path);
+    if (S_ISDIR(status.st_mode))
+        return fail(error, "cannot read %.*s: it is a directory\nname a file in it", PATH_SHOWN,
+                    path);
+    return fail(error, "cannot read %.*s: it is not a regular file\nput a copy in its place",
+                PATH_SHOWN, path);
+}
+
 /* Fills *bytes, whose capacity grows as the source turns out to be longer than its status said:
- * pipes and files of the kernel report no size. Returns 0 or an errno value. */
+ * files of the kernel report no size. Returns 0 or an errno value. */
 static int read_growing(int fd, char **bytes, size_t *size, size_t capacity, size_t limit) {
     *size = 0;
     for (;;) {
@@ -201,20 +249,13 @@ static int read_growing(int fd, char **bytes, size_t *size, size_t capacity, siz
 int file_read_all(char **bytes, size_t *size, const char *path, size_t limit, struct error *error) {
     *bytes = NULL;
     *size = 0;
-    int fd;
-    do fd = open(path, O_RDONLY | O_CLOEXEC);
-    while (fd < 0 && errno == EINTR);
-    if (fd < 0) return fail_system(error, errno, "open", path);
+    const int fd = file_open_regular(path, error);
+    if (fd < 0) return -1;
     struct stat status;
     int number = fstat(fd, &status) != 0 ? errno : 0;
-    if (number == 0 && S_ISDIR(status.st_mode)) {
-        close(fd);
-        return fail(error, "cannot read %.*s: it is a directory\nname a file in it", PATH_SHOWN,
-                    path);
-    }
-    if (number == 0 && S_ISREG(status.st_mode) && (uint64_t)status.st_size > limit) number = EFBIG;
+    if (number == 0 && (uint64_t)status.st_size > limit) number = EFBIG;
     if (number == 0) {
-        const size_t expected = S_ISREG(status.st_mode) ? (size_t)status.st_size : 0;
+        const size_t expected = (size_t)status.st_size;
         number = read_growing(fd, bytes, size, expected < 4095 ? 4096 : expected + 1, limit);
     }
     close(fd);

@@ -30,7 +30,20 @@ struct file_writer {
     char hex[SHA256_HEX_MAX]; /* SHA-256 of the file, valid after the commit */
 };
 
-/* Creates or empties PATH.tmp with mode 0644 (less the umask). The directory must exist, and PATH
+/* Opens a file of our own for reading and writing, or creates it with mode 0644 (less the umask).
+ * Returns its descriptor. A folder that comes from elsewhere may hold links instead, which would
+ * lead to files of the user: symbolic links, files with several hard links and what is no regular
+ * file are refused. */
+int file_open_own(const char *path, struct error *error);
+
+/* Opens a regular file for reading. Returns its descriptor. Other kinds are refused: a named pipe
+ * in a folder that comes from elsewhere would wait for a writer. */
+int file_open_regular(const char *path, struct error *error);
+
+/* Fails if a symbolic link stands at path, in whose place a directory of our own belongs. */
+int directory_refuse_link(const char *path, struct error *error);
+
+/* Opens PATH.tmp with file_open_own and empties it. The directory must exist, and PATH
  * may not be a directory. On failure there is nothing to abandon, though abandoning is harmless. */
 int file_writer_open(struct file_writer *writer, const char *path, struct error *error);
 
@@ -54,9 +67,9 @@ void file_writer_abandon(struct file_writer *writer);
 int file_write_whole(const char *path, const void *bytes, size_t size, char hex[SHA256_HEX_MAX],
                      struct error *error);
 
-/* Reads a whole file or pipe of at most `limit` bytes. *bytes is allocated by malloc and belongs to
+/* Reads a whole regular file of at most `limit` bytes. *bytes is allocated by malloc and belongs to
  * the caller; a NUL follows its last byte, which *size does not count. On failure *bytes is NULL.
- * Fails for directories, for more than `limit` bytes, and when memory is short. */
+ * Fails for other kinds, for more than `limit` bytes, and when memory is short. */
 int file_read_all(char **bytes, size_t *size, const char *path, size_t limit, struct error *error);
 
 /* DIRECTORY/NAME. Fails when that is longer than a path can be. */

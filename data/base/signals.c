@@ -1,16 +1,23 @@
 #include "data/base/signals.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <time.h>
+#include <unistd.h>
 
-/* The one thing a signal handler can reach. */
+/* The signal that came, or 0. */
 static volatile sig_atomic_t caught;
+
+/* A pipe that a handler in any thread makes readable, for signals_wait. */
+static int wake[2] = {-1, -1};
 
 /* The first signal is the reason; the loss of a terminal is often followed by others. */
 static void on_signal(int number) {
+    const int number_before = errno;
     if (!caught) caught = number;
+    if (wake[1] >= 0 && write(wake[1], "", 1) < 0) errno = number_before;
 }
 
 /* Products of oneDNN before 3.12 keep the stack pointer in the middle of a buffer on the heap while
@@ -43,29 +50,14 @@ const volatile sig_atomic_t *signals_catch(void) {
 
 const volatile sig_atomic_t *signals_hold(void) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
-    sigset_t set;
-    sigemptyset(&set);
-    for (int i = 0; i < 4; i++) {
-        sigaddset(&set, numbers[i]);
-        catch_signal(numbers[i]);
-    }
-    sigprocmask(SIG_BLOCK, &set, NULL);
+    if (pipe2(wake, O_CLOEXEC | O_NONBLOCK)) wake[0] = wake[1] = -1;
+    for (int i = 0; i < 4; i++) catch_signal(numbers[i]);
     return &caught;
 }
 
-/* A poll lets signals in while it lasts; input that is there already would keep them out, so the
- * first one is without it. */
 int signals_wait(int fd) {
-    struct pollfd input = {.fd = fd, .events = POLLIN};
-    struct timespec none = {0};
-    sigset_t set;
-    sigprocmask(SIG_BLOCK, NULL, &set);
-    sigdelset(&set, SIGINT);
-    sigdelset(&set, SIGTERM);
-    sigdelset(&set, SIGHUP);
-    sigdelset(&set, SIGPIPE);
-    if (!caught) ppoll(NULL, 0, &none, &set);
-    if (!caught && fd >= 0) ppoll(&input, 1, NULL, &set);
+    struct pollfd inputs[] = {{.fd = fd, .events = POLLIN}, {.fd = wake[0], .events = POLLIN}};
+    if (!caught && fd >= 0) poll(inputs, 2, -1);
     return caught;
 }
 

@@ -9,12 +9,12 @@
  * systems send, and what mpirun passes on. To be called in the main thread. */
 const volatile sig_atomic_t *signals_catch(void);
 
-/* For a program that waits for input: from now on all of these but SIGUSR1 are held back, in
- * threads made later too, and set the flag that is returned in signals_wait only. */
+/* The same for SIGINT, SIGTERM, SIGHUP and SIGPIPE, for a program that waits for input with
+ * signals_wait. */
 const volatile sig_atomic_t *signals_hold(void);
 
-/* Waits until fd can be read or a signal has come; fd -1: only looks. Returns the signal, or 0;
- * once there was one, at once, and a second one stays held back. */
+/* Waits until fd can be read or a signal has come; fd -1: does not wait. Returns the signal, or 0.
+ */
 int signals_wait(int fd);
 
 /* Returns the name of a signal that these functions catch, for a message: "Ctrl-C (SIGINT)". */

@@ -65,3 +65,24 @@ size_t utf8_write(void *character, uint32_t code) {
     bytes[0] = (uint8_t)(leads[count] | code);
     return count;
 }
+
+bool utf8_is_control(const void *character, size_t count) {
+    const uint32_t code = utf8_code(character, count);
+    return (code < 0x20 && code != '\n' && code != '\t') || (code >= 0x7f && code < 0xa0) ||
+           code == 0x61c || code == 0x200e || code == 0x200f ||
+           (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+}
+
+char *utf8_mask(char *text) {
+    char *to = text;
+    size_t left = strlen(text);
+    for (const char *from = text; left > 0;) {
+        const size_t count = utf8_character(from, left), taken = count ? count : 1;
+        if (count == 0 || utf8_is_control(from, count)) *to++ = '?';
+        else memmove(to, from, count), to += count;
+        from += taken;
+        left -= taken;
+    }
+    *to = '\0';
+    return text;
+}

@@ -18,6 +18,14 @@ bool utf8_valid(const void *text, size_t size);
 size_t utf8_skip_characters(const void *text, size_t size, size_t at);
 size_t utf8_skip_others(const void *text, size_t size, size_t at);
 
+/* True if a terminal obeys the whole character of `count` bytes, or it changes the order in which
+ * text is shown: a control character but \n and \t, or a bidirectional one. */
+bool utf8_is_control(const void *character, size_t count);
+
+/* Replaces controls, and bytes that are no character, by '?', so that text from a file can be
+ * printed. Returns text. */
+char *utf8_mask(char *text);
+
 /* The code point of a whole character of `count` bytes, and a code point's bytes, 1 to 4. */
 uint32_t utf8_code(const void *character, size_t count);
 size_t utf8_write(void *character, uint32_t code);

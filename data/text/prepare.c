@@ -16,6 +16,7 @@
 #include "data/text/inputs.h"
 #include "data/base/signals.h"
 #include "data/base/progress.h"
+#include "data/base/utf8.h"
 #include "data/text/splitter.h"
 #include "data/text/tokenizer.h"
 #include "data/text/tokenizer_record.h"
@@ -302,7 +303,7 @@ static void print_notes(const struct run *run, const struct options *options) {
                 "prepare: note: in folders, %" PRIu64 " file%s skipped because of %s: %s%s\n",
                 passed_by, passed_by == 1 ? " was" : "s were",
                 passed_by == 1 ? "its extension" : "their extensions",
-                run->inputs.passed_by_one ? run->inputs.passed_by_one : "",
+                run->inputs.passed_by_one ? utf8_mask(run->inputs.passed_by_one) : "",
                 passed_by == 1 ? "" : " ...");
     if (options->val_fraction > 0 && run->splitter.val.writer.tokens == 0)
         fprintf(stderr, "prepare: note: the text is too short for a validation part\n");
@@ -357,6 +358,7 @@ int main(int argc, char **argv) {
     snprintf(run.val, sizeof run.val, "%s_val", options.prefix);
     int status = open_run(&run, &options, &error);
     if (status == 0) status = put_documents(&run, &options, &error);
+    const int caught = status && run.stop ? *run.stop : 0; /* a later one is too late */
     progress_erase(&run.progress);
     if (status == 0) status = publish(&run, &options, &error);
     if (status) fprintf(stderr, "prepare: %s\n", error.text);
@@ -364,7 +366,6 @@ int main(int argc, char **argv) {
         print_notes(&run, &options);
         print_summary(&run);
     }
-    const int caught = run.stop ? *run.stop : 0; /* while it read; what comes later is too late */
     close_run(&run, &options);
     if (caught) return EXIT_SIGNAL + caught;
     return status || fflush(stdout) ? EXIT_FAILED : EXIT_DONE;

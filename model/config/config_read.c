@@ -81,6 +81,12 @@ static int set_string(const struct candidate *c) {
         return fail(c->error, "%s: %s must not be empty.", c->where, c->option->key);
     if (!utf8_valid(value, length))
         return fail(c->error, "%s: %s is not UTF-8.", c->where, c->option->key);
+    char masked[CONFIG_STRING_MAX];
+    memcpy(masked, value, length + 1);
+    /* A prompt may hold anything: what prints samples masks it. */
+    if (strcmp(utf8_mask(masked), value) != 0 && strcmp(c->option->key, "sample.prompt") != 0)
+        return fail(c->error, "%s: %s holds a control character, shown as ? here: %.200s", c->where,
+                    c->option->key, masked);
     memcpy((char *)c->config + c->option->offset, value, length + 1);
     return 0;
 }

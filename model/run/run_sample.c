@@ -25,19 +25,13 @@ static bool may_become_character(const uint8_t *bytes, size_t size) {
     return true;
 }
 
-static bool is_control(const uint8_t *bytes, size_t size) {
-    if (size == 2) return bytes[0] == 0xc2 && bytes[1] < 0xa0;
-    return size == 1 &&
-           ((bytes[0] < 32 && bytes[0] != '\n' && bytes[0] != '\t') || bytes[0] == 127);
-}
-
 /* One more byte: holds at most the beginning of one character. */
 static void put_byte(struct text_stream *stream, uint8_t byte) {
     stream->held[stream->held_size++] = byte;
     while (stream->held_size > 0) {
         size_t size = utf8_character(stream->held, stream->held_size);
         if (size == 0 && may_become_character(stream->held, stream->held_size)) return;
-        if (size == 0 || is_control(stream->held, size)) fputs(replacement, stream->out);
+        if (size == 0 || utf8_is_control(stream->held, size)) fputs(replacement, stream->out);
         else fwrite(stream->held, 1, size, stream->out);
         if (size == 0) size = 1;
         stream->held_size -= size;

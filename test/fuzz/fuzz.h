@@ -11,11 +11,19 @@
 #include <unistd.h>
 
 #include "data/base/error.h"
+#include "data/base/utf8.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 
 static inline void require(int condition) {
     if (!condition) abort();
+}
+
+/* A message names a file, and holds nothing that a terminal obeys, wherever its names come from. */
+static inline void require_message(const struct error *error, const char *path) {
+    struct error masked = *error;
+    require(strstr(error->text, path) != NULL);
+    require(strcmp(utf8_mask(masked.text), error->text) == 0);
 }
 
 /* A file in memory, which lasts until its descriptor, the result, is closed. */

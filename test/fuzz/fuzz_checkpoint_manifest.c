@@ -5,6 +5,7 @@
 #include "model/config/config_read.h"
 #include "test/fuzz/fuzz.h"
 
+#include <math.h>
 #include <stb/stb_ds.h>
 
 /* Without its own hash at the end nothing but the first check would ever run. */
@@ -35,6 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
         struct config_origins origins = {.path = path};
         const struct training_state *state = &manifest.state;
         require(state->step >= 0 && state->tokens >= 0 && manifest.next_sample >= 0);
+        require(isfinite(state->scaler.loss_scale));
         require(state->scaler.loss_scale > 0 && state->scaler.updates >= 0);
         require(arrlen(manifest.files) >= 3 && arrlen(manifest.files) <= CHECKPOINT_FILES_MAX);
         for (ptrdiff_t i = 0; i < arrlen(manifest.files); i++) {
@@ -46,7 +48,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
         config_read_text(&config, &origins, manifest.config, strlen(manifest.config), &error);
         checkpoint_manifest_close(&manifest);
     } else {
-        require(strstr(error.text, path) != NULL);
+        require_message(&error, path);
     }
     close(fd);
     free(image);

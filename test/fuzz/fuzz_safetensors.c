@@ -36,7 +36,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
         read_everything(&file);
         safetensors_close(&file);
     } else {
-        require(error.text[0] != '\0' && strstr(error.text, path) != NULL);
+        require_message(&error, path);
     }
     close(fd);
     free(image);

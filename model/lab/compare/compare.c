@@ -10,6 +10,7 @@
 #include "data/base/program.h"
 #include "data/base/files.h"
 #include "data/base/printed.h"
+#include "data/base/utf8.h"
 #include "model/lab/compare/comparison_print.h"
 
 struct options {
@@ -183,6 +184,16 @@ static int write_report(const char *folder, const struct comparison_report *repo
     return 0;
 }
 
+/* Names of runs, and keys of their configs, may come from elsewhere. */
+static void print_text(const struct comparison_report *report) {
+    struct printed printed;
+    if (printed_open(&printed)) abort();
+    comparison_print_text(printed.out, report);
+    if (printed_close(&printed)) abort();
+    fputs(utf8_mask(printed.text), stdout);
+    free(printed.text);
+}
+
 static int compare(const struct run_record *runs, const struct options *options,
                    const char *command, struct error *error) {
     struct comparison_report report;
@@ -192,7 +203,7 @@ static int compare(const struct run_record *runs, const struct options *options,
         return EXIT_FAILED;
     report.made_by = options->made_by;
     report.command = command;
-    comparison_print_text(stdout, &report);
+    print_text(&report);
     if (!options->out || write_report(options->out, &report, error) == 0)
         status = comparison_report_passes(&report) ? EXIT_DONE : EXIT_FAILED;
     comparison_report_free(&report);

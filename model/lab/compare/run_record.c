@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
@@ -68,10 +69,16 @@ static int read_lines(struct run_record *run, FILE *file, const char *path, stru
 static int read_metrics(struct run_record *run, struct error *error) {
     char path[FILE_PATH_MAX];
     if (file_path_join(path, run->path, "metrics.jsonl", error)) return -1;
-    FILE *file = fopen(path, "r");
-    if (!file)
+    if (!file_exists(path))
         return fail(error, "%s: %s\n(a run with log.metrics=false has none)", path,
                     strerror(errno));
+    int descriptor = file_open_regular(path, error);
+    if (descriptor < 0) return -1;
+    FILE *file = fdopen(descriptor, "r");
+    if (!file) {
+        close(descriptor);
+        return fail(error, "out of memory while reading %s", path);
+    }
     int status = read_lines(run, file, path, error);
     fclose(file);
     if (status == 0 && arrlen(run->steps) == 0)

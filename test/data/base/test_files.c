@@ -177,6 +177,36 @@ Test(files, impossible_places_to_write) {
     expect_text(in_folder("other"), "kept");
 }
 
+/* A folder that comes from elsewhere may hold links to the user's files. */
+Test(files, own_files_are_no_links) {
+    write_text(in_folder("other"), "kept");
+    cr_assert_eq(symlink(in_folder("other"), in_folder("symbolic")), 0);
+    cr_assert_eq(symlink(in_folder("none"), in_folder("dangling")), 0);
+    cr_assert_eq(link(in_folder("other"), in_folder("hard")), 0);
+    cr_assert_eq(mkfifo(in_folder("pipe"), 0600), 0);
+    cr_expect_eq(file_open_own(in_folder("symbolic"), &error), -1);
+    expect_message("a symbolic link");
+    cr_expect_eq(file_open_own(in_folder("dangling"), &error), -1);
+    cr_expect_not(file_exists(in_folder("none")));
+    cr_expect_eq(file_open_own(in_folder("hard"), &error), -1);
+    expect_message("several hard links");
+    cr_expect_eq(file_open_own(in_folder("pipe"), &error), -1);
+    expect_message("not a regular file");
+    cr_assert_eq(link(in_folder("other"), in_folder("a.tmp")), 0);
+    struct file_writer writer;
+    cr_expect_eq(file_writer_open(&writer, in_folder("a"), &error), -1);
+    expect_text(in_folder("other"), "kept");
+}
+
+Test(files, a_pipe_in_a_folder_is_not_waited_for) {
+    char *bytes;
+    size_t size;
+    cr_assert_eq(mkfifo(in_folder("pipe"), 0600), 0);
+    alarm(20);
+    cr_expect_eq(file_read_all(&bytes, &size, in_folder("pipe"), 100, &error), -1);
+    expect_message("not a regular file");
+}
+
 Test(files, target_that_became_a_directory) {
     struct file_writer writer;
     cr_assert_eq(file_writer_open(&writer, in_folder("a"), &error), 0);

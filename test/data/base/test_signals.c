@@ -4,6 +4,8 @@
 #include <criterion/criterion.h>
 
 #include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -62,4 +64,36 @@ Test(signals, what_nohup_ignores_stays_ignored) {
     raise(SIGHUP);
     cr_expect_eq(signals_wait(-1), 0);
     cr_expect_eq(*stop, 0, "signal %d", (int)*stop);
+}
+
+/* A program that does not look at the flag, in an endless search perhaps, can still be ended. */
+Test(signals, a_second_signal_ends_a_program_that_holds_the_first) {
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        const volatile sig_atomic_t *stop = signals_hold();
+        raise(SIGTERM);
+        if (*stop != SIGTERM || signals_wait(-1) != SIGTERM) _exit(1);
+        raise(SIGTERM);
+        _exit(2);
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_expect(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM, "status %#x", (unsigned)status);
+}
+
+static void *raise_one(void *unused) {
+    (void)unused;
+    raise(SIGTERM);
+    return NULL;
+}
+
+Test(signals, a_signal_to_any_thread_ends_the_wait) {
+    int ends[2];
+    pthread_t thread;
+    cr_assert_eq(pipe(ends), 0);
+    signals_hold();
+    alarm(20);
+    cr_assert_eq(pthread_create(&thread, NULL, raise_one, NULL), 0);
+    cr_expect_eq(signals_wait(ends[0]), SIGTERM);
+    pthread_join(thread, NULL);
 }

@@ -1,8 +1,11 @@
 #include "data/base/utf8.h"
 
 #include <criterion/criterion.h>
+
 #include <stdint.h>
 #include <string.h>
+
+#include "data/base/error.h"
 
 /* The encoding of any number below 2^21 in `count` bytes, allowed or not. */
 static void encode(uint8_t bytes[4], uint32_t code, size_t count) {
@@ -114,4 +117,23 @@ Test(utf8, characters_and_other_bytes_are_skipped) {
     cr_expect_eq(utf8_skip_others(text, size, 17), size);
     cr_expect_eq(utf8_skip_others(text, size, 0), 0);
     cr_expect_eq(utf8_skip_characters(text, size, size), size);
+}
+
+#define MASKED(text, expected) cr_expect_str_eq(utf8_mask((char[]){text}), expected)
+
+Test(utf8, mask_leaves_text_and_nothing_that_a_terminal_obeys) {
+    MASKED("a\tb\n", "a\tb\n");
+    MASKED("gr\xc3\xbc\xc3\x9f \xe6\x97\xa5 \xf0\x9f\x8c\xb3 \xd8\xa7",
+           "gr\xc3\xbc\xc3\x9f \xe6\x97\xa5 \xf0\x9f\x8c\xb3 \xd8\xa7");
+    MASKED("\x1b[2J\r\x07\x7f", "?[2J???");
+    MASKED("\xc2\x80\xc2\x9b\xc2\x9f\xc2\xa0", "???\xc2\xa0");
+    MASKED("\xd8\x9c\xe2\x80\x8e\xe2\x80\x8f\xe2\x80\xaa\xe2\x80\xae", "?????");
+    MASKED("\xe2\x81\xa5\xe2\x81\xa6\xe2\x81\xa9\xe2\x81\xaa", "\xe2\x81\xa5??\xe2\x81\xaa");
+    MASKED("\xff\xe2\x82z\xc3", "???z?");
+}
+
+Test(utf8, messages_are_masked) {
+    struct error error;
+    fail(&error, "tensor %s: \xc3\xbc", "\x1b[31m\xe2\x80\xae");
+    cr_expect_str_eq(error.text, "tensor ?[31m?: \xc3\xbc");
 }

@@ -396,17 +396,21 @@ Test(checkpoint, keeps_the_newest_ones) {
     cr_expect(file_exists(in_checkpoints(folder, "step-00000020")));
     cr_expect(file_exists(in_checkpoints(folder, "step-00000090")));
 
-    /* Damaged and foreign ones are neither counted nor removed. */
+    /* Damaged, linked and foreign ones are neither counted nor removed. */
     cr_assert_eq(unlink(in_checkpoints(folder, "step-00000030/config.json")), 0);
     mkdir(in_checkpoints(folder, "step-00000025"), 0755);
     mkdir(in_checkpoints(folder, "step-5"), 0755);
     mkdir(in_checkpoints(folder, "best"), 0755);
+    cr_assert_eq(rename(in_checkpoints(folder, "step-00000020"), in_folder("elsewhere")), 0);
+    cr_assert_eq(symlink("../elsewhere", in_checkpoints(folder, "step-00000020")), 0);
     save_step(&subject, folder, 40, path);
+    save_step(&subject, folder, 45, path);
     save_step(&subject, folder, 50, path);
-    cr_expect_not(file_exists(in_checkpoints(folder, "step-00000020")));
+    cr_expect_not(file_exists(in_checkpoints(folder, "step-00000040")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000020/model.safetensors")));
     cr_expect(file_exists(in_checkpoints(folder, "step-00000025")));
     cr_expect(file_exists(in_checkpoints(folder, "step-00000030")));
-    cr_expect(file_exists(in_checkpoints(folder, "step-00000040")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000045")));
     cr_expect(file_exists(in_checkpoints(folder, "step-00000050")));
     cr_expect(file_exists(in_checkpoints(folder, "step-00000090")));
     cr_expect(file_exists(in_checkpoints(folder, "step-5")));

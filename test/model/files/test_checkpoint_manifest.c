@@ -11,24 +11,30 @@ static char path[FILE_PATH_MAX];
 
 TestSuite(checkpoint_manifest, .init = make_folder, .fini = remove_folder);
 
-/* Puts other text in the place of trainer.json's list of files, and seals it again. */
-static void put_files(const char *list) {
-    char file[FILE_PATH_MAX + 64], hex[SHA256_HEX_MAX], *body, *text;
+/* Writes trainer.json anew, with a seal. */
+static void put_sealed(const char *body) {
+    char file[FILE_PATH_MAX + 64], hex[SHA256_HEX_MAX], *text;
     uint8_t digest[SHA256_BYTES];
     struct sha256 hash;
+    sha256_begin(&hash);
+    sha256_add(&hash, body, strlen(body));
+    sha256_end(&hash, digest);
+    sha256_hex(hex, digest);
+    cr_assert_gt(asprintf(&text, "%s,\n  \"sha256\": \"%s\"\n}\n", body, hex), 0);
+    snprintf(file, sizeof file, "%s/trainer.json", path);
+    cr_assert_eq(file_write_whole(file, text, strlen(text), NULL, &error), 0, "%s", error.text);
+    free(text);
+}
+
+/* Puts other text in the place of trainer.json's list of files. */
+static void put_files(const char *list) {
+    char *body, *text;
     size_t size;
     text = read_text(path, "trainer.json", &size);
     cr_assert_not_null(strstr(text, "  \"files\": {"));
     int before = (int)(strstr(text, "  \"files\": {") - text);
     cr_assert_gt(asprintf(&body, "%.*s  \"files\": %s", before, text, list), 0);
-    sha256_begin(&hash);
-    sha256_add(&hash, body, strlen(body));
-    sha256_end(&hash, digest);
-    sha256_hex(hex, digest);
-    free(text);
-    cr_assert_gt(asprintf(&text, "%s,\n  \"sha256\": \"%s\"\n}\n", body, hex), 0);
-    snprintf(file, sizeof file, "%s/trainer.json", path);
-    cr_assert_eq(file_write_whole(file, text, strlen(text), NULL, &error), 0, "%s", error.text);
+    put_sealed(body);
     free(text);
     free(body);
 }
@@ -135,5 +141,31 @@ Test(checkpoint_manifest, lists_of_files_are_checked) {
         file_write_whole(in_checkpoints(folder, "step-00000007/empty"), "", 0, NULL, &error), 0);
     cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), 0, "%s", error.text);
     free(list);
+    subject_close(&subject);
+}
+
+Test(checkpoint_manifest, loss_scales_are_floats_above_zero) {
+    static const char *const scales[] = {"1e300", "1e999", "1e-300", "0"};
+    static const char key[] = "\"loss_scale\": ";
+    struct checkpoint_manifest manifest;
+    struct subject subject;
+    size_t size;
+    char file[FILE_PATH_MAX], *body, *text;
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    save_step(&subject, folder, 7, path);
+    snprintf(file, sizeof file, "%s", in_checkpoints(folder, "step-00000007/trainer.json"));
+    cr_assert_eq(file_read_all(&text, &size, file, 1 << 20, &error), 0, "%s", error.text);
+    char *scale = strstr(text, key) + strlen(key), *end = strstr(text, ",\n  \"sha256\": ");
+    for (size_t i = 0; i < COUNT(scales); i++) {
+        char *rest = strchr(scale, ',');
+        cr_assert_gt(asprintf(&body, "%.*s%s%.*s", (int)(scale - text), text, scales[i],
+                              (int)(end - rest), rest),
+                     0);
+        put_sealed(body);
+        cr_expect_eq(checkpoint_manifest_open(&manifest, file, &error), -1, "%s", scales[i]);
+        expect_text(error.text, "\"loss_scale\" is missing or has no possible value");
+        free(body);
+    }
+    free(text);
     subject_close(&subject);
 }

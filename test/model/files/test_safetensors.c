@@ -310,6 +310,26 @@ Test(safetensors, nesting_bombs) {
     }
 }
 
+/* The parser would take 35 times the header's bytes. */
+Test(safetensors, headers_of_too_many_values) {
+    const size_t count = SAFETENSORS_VALUES_MAX + 1;
+    char *header = malloc(2 * count + 10);
+    cr_assert_not_null(header);
+    size_t used = (size_t)sprintf(header, "{\"a\":[");
+    for (size_t i = 0; i < count; i++, used += 2) memcpy(header + used, "1,", 2);
+    strcpy(header + used - 1, "]}");
+    put_header(header, 0);
+    expect_refused("values (allowed: 2000000)");
+    memset(header + 7, ',', used - 8);
+    memcpy(header, "{\"__metadata__\":{\"\\\"\":\"", 23);
+    strcpy(header + used - 4, "\"}}");
+    put_header(header, 0);
+    struct safetensors file;
+    cr_expect_eq(safetensors_open(&file, path, &error), 0, "%s", error.text);
+    safetensors_close(&file);
+    free(header);
+}
+
 Test(safetensors, messages_fit_and_obey_no_terminal) {
     char header[3000] = "{\"\\u001b[31m";
     memset(header + strlen(header), 'x', 2500);

@@ -1,10 +1,12 @@
 /* metrics.jsonl: its lines to the letter, its cut at a resume, and a disk that is full. */
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cjson/cJSON.h>
@@ -249,9 +251,25 @@ static void expect_remedy(const char *reason) {
     cr_expect_not_null(strstr(error.text, "log.metrics"), "%s", error.text);
 }
 
+Test(metrics, a_link_is_not_written_through) {
+    struct metrics metrics;
+    FILE *file = fopen(in_folder("other"), "w");
+    fputs("kept", file);
+    cr_assert_eq(fclose(file), 0);
+    cr_assert_eq(symlink("other", path), 0);
+    for (int64_t step = 0; step < 2; step++) {
+        cr_expect_eq(metrics_open(&metrics, folder, step, &error), -1);
+        cr_expect_not_null(strstr(error.text, "a symbolic link"), "%s", error.text);
+    }
+    struct stat status;
+    cr_expect(stat(in_folder("other"), &status) == 0 && status.st_size == 4);
+}
+
 Test(metrics, full_disk) {
-    cr_assert_eq(symlink("/dev/full", path), 0);
     struct metrics metrics = begin(0);
+    int full = open("/dev/full", O_WRONLY);
+    cr_assert(full >= 0 && dup2(full, fileno(metrics.file)) >= 0);
+    close(full);
     struct step_report report = report_of(1);
     cr_expect_eq(metrics_step(&metrics, &report, 1, 1, 1, &error), -1);
     expect_remedy("No space left");

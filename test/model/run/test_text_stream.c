@@ -38,6 +38,7 @@ Test(text_stream, shows_controls_as_replacement) {
     SHOWS("a\0b", "a" BAD "b");
     SHOWS("\x1b[31mred\r", BAD "[31mred" BAD);
     SHOWS("\x7f\x08\x0b", BAD BAD BAD);
+    SHOWS("\xe2\x80\xae\xe2\x81\xa6x", BAD BAD "x");
 }
 
 /* U+0080 to U+009F: terminals obey some of them, such as U+009B, as they obey ESC [. */

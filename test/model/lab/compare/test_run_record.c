@@ -1,4 +1,5 @@
 /* What ./compare reads of a run: every figure, what is missing, and what is refused. */
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <stb/stb_ds.h>
@@ -106,6 +107,9 @@ Test(run_record, directories_that_are_no_runs) {
     expect_refused(in_folder("x"), "no step");
     unlink(in_folder("x/metrics.jsonl"));
     expect_refused(in_folder("x"), "log.metrics=false");
+    cr_assert_eq(mkfifo(in_folder("x/metrics.jsonl"), 0600), 0);
+    expect_refused(in_folder("x"), "not a regular file");
+    unlink(in_folder("x/metrics.jsonl"));
     make_run((struct run_recipe){.name = "x", .steps = 5});
     put_text("x/config.json", "{\"name\": \"x\",,}");
     expect_refused(in_folder("x"), "config.json");
