@@ -123,15 +123,15 @@ static int exit_status(int status) {
 }
 
 /* Waits for a signal. Returns SIGPIPE, once, when the reader of standard output has gone: mpirun
- * meets that too, and after a few more writes ends all ranks. */
-static int next_signal(int signals, bool *piped) {
-    struct signalfd_siginfo info = {.ssi_signo = SIGPIPE};
+ * meets that too, and after a few more writes ends all ranks. Without a signal: SIGCHLD. */
+static int next_signal(int signals, bool *watches_output) {
+    struct signalfd_siginfo info;
     struct pollfd polled[] = {{.fd = signals, .events = POLLIN},
-                              {.fd = *piped ? STDOUT_FILENO : -1}};
+                              {.fd = *watches_output ? STDOUT_FILENO : -1}};
     poll(polled, 2, -1);
-    if (polled[1].revents & POLLERR) *piped = false;
-    else if (read(signals, &info, sizeof info) != sizeof info) return SIGCHLD;
-    return (int)info.ssi_signo;
+    if (polled[1].revents) *watches_output = false;
+    if (polled[1].revents & POLLERR) return SIGPIPE;
+    return read(signals, &info, sizeof info) == sizeof info ? (int)info.ssi_signo : SIGCHLD;
 }
 
 /* mpirun ends all ranks two seconds after it was asked to end; but SIGUSR1 it passes on, and the
@@ -139,9 +139,9 @@ static int next_signal(int signals, bool *piped) {
  * or the reader has gone: that happens several times. */
 static int wait_for_mpirun(pid_t mpirun, int signals) {
     int status = 0, times = 0, first = 0;
-    bool piped = true;
+    bool watches_output = true;
     while (waitpid(mpirun, &status, WNOHANG) != mpirun) {
-        int number = next_signal(signals, &piped);
+        int number = next_signal(signals, &watches_output);
         if (number == SIGCHLD || (times > 0 && (number == SIGHUP || number == SIGPIPE))) continue;
         if (times == 0) first = number;
         kill(mpirun, times++ == 0 ? SIGUSR1 : SIGTERM);
@@ -184,7 +184,7 @@ int ranks_launch(int64_t count, char **argv, struct error *error) {
     set_environment();
     sigset_t held, before;
     hold_signals(&held, &before);
-    int signals = signalfd(-1, &held, SFD_CLOEXEC);
+    int signals = signalfd(-1, &held, SFD_CLOEXEC | SFD_NONBLOCK);
     pid_t mpirun = signals >= 0 ? fork() : -1;
     if (mpirun == 0) become_mpirun(command, &before);
     int status =
