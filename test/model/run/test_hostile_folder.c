@@ -1,6 +1,7 @@
 /* A run folder that comes from elsewhere: nothing outside it changes, nothing waits. */
 #include "model/config/config_keys.h"
 #include "model/run/rank_output.h"
+#include "test/model/lab/compare/run_fixture.h"
 #include "test/model/run/program_fixture.h"
 
 TestSuite(hostile_folder, .init = set_up, .fini = remove_folder);
@@ -82,4 +83,18 @@ Test(hostile_folder, logs_of_ranks_are_no_links) {
                  0);
     cr_expect_eq(rank_output_log(&ranks, &config, &error), -1);
     expect_kept("victim/rank-00001.txt");
+}
+
+Test(hostile_folder, names_and_keys_in_a_comparison_reach_no_terminal) {
+    const char *name = getenv("COMPARE") ? getenv("COMPARE") : "./compare";
+    cr_assert_not_null(realpath(name, program), "no program %s: build it or set COMPARE", name);
+    make_run((struct run_recipe){.name = "x"});
+    make_run((struct run_recipe){.name = "y", .more = ", \"\\u001b[2J\": \"\\u202e\\u009b\""});
+    cr_assert_eq(rename(in_folder("y"), in_folder("y\033[31m")), 0);
+    run("x|y\033[31m");
+    cr_expect_not_null(strstr(out_text, "[2J"), "%s", out_text);
+    for (const char *at = out_text; *at; at++)
+        cr_expect((uint8_t)*at >= ' ' || *at == '\n', "byte %#x", (uint8_t)*at);
+    cr_expect_null(strstr(out_text, "\xe2\x80\xae"));
+    cr_expect_null(strstr(out_text, "\xc2\x9b"));
 }

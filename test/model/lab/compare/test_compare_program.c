@@ -503,15 +503,3 @@ Test(compare_program, help) {
     expect_80_columns(out_text);
     expect_out("--limit-loss PERCENT");
 }
-
-Test(compare_program, names_and_keys_reach_no_terminal) {
-    make_run((struct run_recipe){.name = "x"});
-    make_run((struct run_recipe){.name = "y", .more = ", \"\\u001b[2J\": \"\\u202e\\u009b\""});
-    cr_assert_eq(rename(in_folder("y"), in_folder("y\033[31m")), 0);
-    run("x|y\033[31m");
-    expect_out("[2J");
-    for (const char *at = out_text; *at; at++)
-        cr_expect((uint8_t)*at >= ' ' || *at == '\n', "byte %#x", (uint8_t)*at);
-    cr_expect_null(strstr(out_text, "\xe2\x80\xae"));
-    cr_expect_null(strstr(out_text, "\xc2\x9b"));
-}
