@@ -11,11 +11,12 @@ enum { TEXT_BYTES = 64 << 10 };
 static struct subwords_step step_of(const char *line, size_t length) {
     const char *tab = memchr(line, '\t', length);
     const size_t from = tab ? (size_t)(tab - line) : 0, to = tab ? from + 1 : 0;
-    return (struct subwords_step){.form = length == 1 && *line == 'N' ? SUBWORDS_NFC
-                                          : from > 0                  ? SUBWORDS_REPLACE
-                                                                      : SUBWORDS_PREPEND,
-                                  .from = strndup(line, from),
-                                  .to = strndup(line + to, length - to)};
+    struct subwords_step step = {.from = strndup(line, from),
+                                 .to = strndup(line + to, length - to)};
+    require(step.from && step.to);
+    step.form = *step.from ? SUBWORDS_REPLACE : SUBWORDS_PREPEND;
+    if (length == 1 && *line == 'N') step.form = SUBWORDS_NFC;
+    return step;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {

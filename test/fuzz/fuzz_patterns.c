@@ -4,7 +4,7 @@
 #include "data/text/unicode.h"
 #include "test/fuzz/fuzz.h"
 
-enum { TEXT_BYTES = 64 << 10 };
+enum { TEXT_BYTES = 8 << 10 };
 
 static void cut(const struct cutter_rule *rule, const uint8_t *text, size_t size) {
     struct cutter cutter;
