@@ -35,7 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
         require(rule.pattern || *error.text);
         if (!rule.pattern) continue;
         cutter_cuts_before(&rule, 1, atoms, ' ');
-        cut(&rule, text, part);
+        cut(&rule, end ? end + 1 : bytes, part);
         cut(&rule, text, copies * part);
         split_pattern_close(rule.pattern);
     }
