@@ -260,6 +260,12 @@ train 4 uneven --set train.batch_tokens=1280 && fail "1280 tokens for 4 ranks"
 expect uneven 'train.batch_tokens is 1280, but 4 ranks take a multiple of 512'
 alone uneven
 
+# Open MPI gives rank 0 a terminal for its output, also where that of mpirun goes to a file.
+TERM=xterm mpirun_here -n 2 "$TRAIN" --config "$folder/tiny.json" --set name=plain \
+    >"$folder/plain.out" 2>&1 || fail "plain"
+grep $'\033' "$folder/plain.out" >&2 && fail "a bar in a file"
+expect plain '^step  24/24 | .* lr '
+
 # A disk without room for one rank: a limit on the size of its files. MPI_Init of Open MPI 5 writes
 # larger ones, so the limit is set once the rank opens its config, a pipe.
 cat >"$folder/full.sh" <<END
