@@ -186,7 +186,7 @@ long hangup
 process=$(pgrep -of "set name=hangup ")
 for ((i = 0; i < 5; i++)); do kill -HUP "$(pgrep -P "$process" -f "set name=hangup ")" || true; done
 ended hangup 129
-expect hangup 'go on with --resume'
+expect hangup 'continue with --resume'
 
 # ./train --ranks 2 | head: mpirun ends all ranks after a few more lines, so they are stopped before.
 status=0
