@@ -102,7 +102,7 @@ fetch_announced() { # HEADERS
         name == "x-repo-commit:" && answers == 1 { of_content = 1 }
         END {
             if (size == "" && !refused) size = last_size
-            if (size !~ /^[0-9]+$/) size = ""
+            if (size !~ /^(0|[1-9][0-9]*)$/) size = ""
             if (linked != "") tag = linked; else if (!of_content) tag = ""
             gsub(/^W\/|"/, "", tag)
             if (tag ~ /^[0-9a-f]+$/ && length(tag) == 64) kind = "sha256"
@@ -117,7 +117,8 @@ fetch_announced() { # HEADERS
 # curl runs in the background so that a signal is heard at once.
 fetch_curl() { # ARGUMENT ...
     local status=0
-    curl --fail --location --proto '=http,https' --suppress-connect-headers \
+    curl --fail --location --proto '=http,https' --proto-redir "$fetch_redirects" \
+        --suppress-connect-headers \
         --connect-timeout 15 --speed-limit 100 --speed-time 30 --write-out '%{http_code}' \
         "$@" >"$fetch_scratch/code" </dev/null &
     fetch_process=$!
@@ -171,6 +172,10 @@ fetch_ask() { # URL
     done
     mapfile -t known < <(fetch_announced "$fetch_scratch/headers")
     fetch_size=${known[0]}
+    if [ ${#fetch_size} -gt 15 ]; then # beyond what the shell can compare and subtract
+        fetch_complain "$1: the server announces $fetch_size bytes, which cannot be; try a mirror"
+        return 1
+    fi
     if [ -z "$fetch_pinned" ]; then fetch_kind=${known[1]} fetch_hash=${known[2]}; fi
 }
 
@@ -223,6 +228,11 @@ fetch() { # URL FILE [SHA256]
     if [ -n "${MANTISSA_MIRROR:-}" ]; then
         url=${MANTISSA_MIRROR%/}/${url#*://*/}
     fi
+    # A redirect must not lead from https to an address that anybody between can answer for.
+    case $url in
+    https://*) fetch_redirects='=https' ;;
+    *) fetch_redirects='=http,https' ;;
+    esac
     if [ -f "$file" ] && [ -n "$fetch_pinned" ] && fetch_agrees "$file"; then
         echo "$file: already there, $(fetch_proof)"
         return 0

@@ -62,9 +62,9 @@ get_tinystories() { # FOLDER
     done
     cat <<TEXT
 next: scripts/get_gpt2.sh --tokenizer --out $out
-      ./prepare --tokenizer gpt2:$out/gpt2 --val-fraction 0 --out $1/train \\
+      ./prepare --tokenizer $out/gpt2 --val-fraction 0 --out $1/train \\
           $1/TinyStoriesV2-GPT4-train.txt
-      ./prepare --tokenizer gpt2:$out/gpt2 --val-fraction 0 --out $1/valid \\
+      ./prepare --tokenizer $out/gpt2 --val-fraction 0 --out $1/valid \\
           $1/TinyStoriesV2-GPT4-valid.txt
       ./train --config gpt2-124m.json --set name=stories \\
           --set 'data.train=$1/train_train_*.bin' \\

@@ -54,7 +54,7 @@ get merges.txt $MERGES_SHA256 || exit 1
 get tokenizer.json || exit 1
 get_if_there tokenizer_config.json
 if [ $weights -eq 0 ]; then
-    echo "next: ./prepare --tokenizer gpt2:$folder --out $out/mine my_text.txt"
+    echo "next: ./prepare --tokenizer $folder --out $out/mine my_text.txt"
     exit 0
 fi
 get config.json || exit 1
@@ -62,7 +62,7 @@ get_if_there generation_config.json
 get model.safetensors || exit 1
 cat <<TEXT
 next: ./train --sample "Once upon a time" --from $folder
-      ./prepare --tokenizer gpt2:$folder --out $out/mine my_text.txt
+      ./prepare --tokenizer $folder --out $out/mine my_text.txt
       ./train --config finetune-gpt2.json --set model.init_from=$folder \\
           --set 'data.train=$out/mine_train_*.bin' \\
           --set 'data.val=$out/mine_val_*.bin'

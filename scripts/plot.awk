@@ -5,7 +5,7 @@
 # only the smallest and the largest value, so that no spike is lost; "step NaN" where a curve
 # breaks. OUT.skipped has the skipped steps with their loss scale. loss, grad_norm and tokens_per_s
 # are means of the last SMOOTH steps. Prints for each metric: its name, how many finite values,
-# first and last step, smallest and largest value. A line without its end is one that is just being
+# lowest and highest step, smallest and largest value. A line without its end is one that is just being
 # written, and left out.
 
 BEGIN {
@@ -16,6 +16,12 @@ BEGIN {
         keys[i] = "\"" names[i] "\":"
         smoothed[i] = smooth > 1 && names[i] ~ /^(loss|grad_norm|tokens_per_s)$/
     }
+}
+
+# The number that text begins with; "" where it is not finite or beyond what can be drawn.
+function number(text) {
+    if (text !~ /^ *-?[0-9]/ || text + 0 > 1e100 || text + 0 < -1e100) return ""
+    return text + 0 > 1e-100 || text + 0 < -1e-100 ? text + 0 : 0
 }
 
 # The mean with the values before, of metric i.
@@ -49,22 +55,24 @@ function take(i, value) {
 
 !/^[{] *"step": *[0-9].*[}][ \t\r]*$/ { next }
 {
-    step = substr($0, index($0, ":") + 1, 24) + 0
+    step = number(substr($0, index($0, ":") + 1, 24))
+    if (step == "" || step > 1e15) next
     stretch = int(NR / together)
     for (i = 1; i <= metrics; i++) {
         at = index($0, keys[i])
         if (!at) continue
         if (stretch != now[i]) write(i)
         now[i] = stretch
-        if (!first[i]) first[i] = step
-        last[i] = step
-        text = substr($0, at + length(keys[i]), 32)
-        if (text ~ /^ *null/) broken[i] = step
-        else take(i, smoothed[i] ? mean(i, text + 0) : text + 0)
+        if (!(i in first) || step < first[i]) first[i] = step
+        if (step > last[i]) last[i] = step
+        value = number(substr($0, at + length(keys[i]), 32))
+        if (value == "") broken[i] = step
+        else take(i, smoothed[i] ? mean(i, value) : value)
     }
-    if (index($0, "\"skipped\": true")) {
+    value = number(substr($0, index($0, "\"loss_scale\":") + 13, 32))
+    if (index($0, "\"skipped\": true") && value != "") {
         skipped++
-        print step, substr($0, index($0, "\"loss_scale\":") + 13, 32) + 0 >(out ".skipped")
+        print step, value >(out ".skipped")
     }
 }
 

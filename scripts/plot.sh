@@ -110,17 +110,28 @@ read_arguments() {
 }
 
 find_files() {
-    local run found
+    local run found skipped=()
     for run in "${runs[@]}"; do
         found=$run
-        if [ ! -f "$run" ]; then found=${run%/}/metrics.jsonl; fi
-        files+=("$found")
-        if [ -r "$found" ] || [ -n "$follow" ]; then continue; fi
-        if [ -d "$run" ]; then
-            die 1 "$found: not there or not readable; is $run a run, and does it log.metrics?"
+        if [ ! -f "$run" ]; then
+            found=${run%/}/metrics.jsonl
+        elif [[ $run != *.jsonl ]]; then # such as a run's -profile.log beside it
+            skipped+=("$run")
+            continue
         fi
-        die 1 "$run: no such run; give its directory, such as runs/NAME, or a metrics.jsonl"
+        if { [ -f "$found" ] && [ -r "$found" ]; } || [ -n "$follow" ]; then
+            files+=("$found")
+        elif [ -d "$run" ]; then
+            skipped+=("$run")
+        else
+            die 1 "$run: no such run; give its directory, such as runs/NAME, or a metrics.jsonl"
+        fi
     done
+    if [ ${#skipped[@]} -eq 0 ]; then return; fi
+    if [ ${#files[@]} -eq 0 ]; then
+        die 1 "${skipped[0]}: no readable metrics.jsonl; is it a run, and does it log.metrics?"
+    fi
+    echo "plot.sh: skipped, as no run with a metrics.jsonl: ${skipped[*]//[[:cntrl:]]/?}" >&2
 }
 
 # The last `parts` parts of the path of run number i, without metrics.jsonl.
@@ -178,7 +189,7 @@ read_runs() {
         OUT=$folder/$i METRICS=$wanted SMOOTH=$smooth LC_ALL=C \
             TOGETHER=$((lines > 2 * WIDTH ? (lines + WIDTH - 1) / WIDTH : 1)) \
             awk -f "$program_folder/plot.awk" <"${files[i]}" >"$folder/one"
-        cat "$folder/one" >>"$folder/summary"
+        sed "s/\$/ $i/" "$folder/one" >>"$folder/summary"
         while read -r name count _ to _; do
             finite[$i $name]=$count
             if [ "$name" = loss ]; then reached[i]=$to; fi
@@ -224,7 +235,7 @@ axis() { # TICKS METRIC ...
                 exit
             }
             format = "%g"; from = "*"; to = "*"; scale = "unset"
-            if (names[1] == "tokens_per_s") { format = "%.0f"; from = 0; step = apart(high) }
+            if (names[1] == "tokens_per_s" && high > 0) { format = "%.0f"; from = 0; step = apart(high) }
             if (margin && from != 0) { from = low; to = high }
             if (names[1] == "grad_norm" && low > 0 && high > 50 * low) { scale = "set"; step = 10 }
             if (names[1] == "loss_scale" && low > 0) {
@@ -273,6 +284,7 @@ chart() { # METRIC
     printf 'set key title %s left\n' "$(quoted "$title")"
     for run in "${!files[@]}"; do
         if ! has "$run" "$1"; then continue; fi
+        if [ "${metrics[0]}" = all ] && ! worth_a_chart "$1" "$run"; then continue; fi
         case $1 in
         loss_scale | fp8_*) style=steps ;;
         val_loss) style=linespoints ;;
@@ -305,11 +317,12 @@ any_has() {                                # METRIC
     return 1
 }
 
-# Whether it ever is other than where nothing happens: a loss scale of 1, no roundings.
-worth_a_chart() { # METRIC
-    awk -v metric="$1" '
+# True if the metric, of this run or of any, leaves its resting value: a loss scale of 1 (bf16 and
+# fp32), no roundings.
+worth_a_chart() { # METRIC [RUN]
+    awk -v metric="$1" -v run="${2:-}" '
         BEGIN { rest["loss_scale"] = 1; rest["fp8_not_finite"] = rest["fp8_zero"] = 0 }
-        $1 == metric && $2 && (!(metric in rest) || $5 != rest[metric] || $6 != rest[metric]) {
+        $1 == metric && (run == "" || $7 == run) && $2 && (!(metric in rest) || $5 != rest[metric] || $6 != rest[metric]) {
             found = 1 }
         END { exit !found }' "$folder/summary"
 }

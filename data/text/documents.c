@@ -82,6 +82,7 @@ static int open_input(struct documents *documents, struct error *error) {
     documents->line = 1;
     documents->at_end = false;
     documents->begins = true;
+    documents->unread = true;
     return 0;
 }
 
@@ -106,6 +107,10 @@ static int read_more(struct documents *documents, struct error *error) {
         if (got < 0)
             return fail(error, "cannot read %.*s: %s\ncheck the file", NAME_SHOWN,
                         input_name(documents), strerror(errno));
+        if (documents->unread && memchr(documents->buffer, '\0', (size_t)got) &&
+            documents->binary++ == 0)
+            documents->first_binary = input_name(documents);
+        documents->unread = false;
         documents->at_end = got == 0;
         documents->filled += (size_t)got;
         documents->bytes_read += (uint64_t)got;

@@ -39,6 +39,7 @@ struct documents {
     size_t next_input;   /* the one to open next */
     int fd;              /* of the current one, or -1 */
     bool at_end, begins; /* of the current one */
+    bool unread;         /* no byte of the current one has been read yet */
     char *buffer;        /* [capacity] */
     size_t capacity, at, filled, searched;
     struct jsonl_member pending; /* of the row read last: a completion to give next, if text */
@@ -46,6 +47,8 @@ struct documents {
     uint64_t bytes_read;         /* from all inputs */
     uint64_t bad_rows;           /* skipped */
     char *first_bad_row;         /* what was wrong with the first of them, or NULL */
+    uint64_t binary;             /* inputs with a NUL byte among the first bytes read */
+    const char *first_binary;    /* name of the first of them, or NULL */
     size_t row_bytes_max;        /* DOCUMENT_ROW_BYTES_MAX, which tests make smaller */
 };
 

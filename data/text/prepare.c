@@ -6,11 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include <stb/stb_ds.h>
 
 #include "data/text/documents.h"
 #include "data/base/error.h"
+#include "data/base/printed.h"
 #include "data/base/program.h"
 #include "data/base/files.h"
 #include "data/text/inputs.h"
@@ -31,9 +33,9 @@ static const char HELP[] =
     "with the text.\n"
     "\n"
     "  --tokenizer bytes     one token for each byte (vocabulary 256)\n"
-    "  --tokenizer gpt2:DIR  GPT-2's tokens, or those of another tokenizer that DIR\n"
+    "  --tokenizer DIR       the tokens of GPT-2, or of another tokenizer that DIR\n"
     "                        holds: vocab.json and merges.txt, tokenizer.json, or\n"
-    "                        tiktoken.json and ranks.tiktoken; also files:DIR\n"
+    "                        tiktoken.json and ranks.tiktoken; or gpt2:DIR, files:DIR\n"
     "  --out PREFIX          where the shards go; missing folders are made\n"
     "  --val-fraction F      the part of the text kept for validation, from 0 up to\n"
     "                        less than 1 (default 0.05)\n"
@@ -112,13 +114,26 @@ struct run {
     char train[FILE_PATH_MAX], val[FILE_PATH_MAX];
 };
 
+static bool directory_exists(const char *path) {
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
 static int read_tokenizer(struct options *options, const char *name, struct error *error) {
     if (strcmp(name, "bytes") == 0) return 0;
     const size_t length = strcspn(name, ":");
     const bool gpt2 = length == 4 && strncmp(name, "gpt2", length) == 0;
     const bool files = length == 5 && strncmp(name, "files", length) == 0;
+    const bool prefixed = (gpt2 || files) && name[length];
+    if (!prefixed && directory_exists(name)) {
+        options->kind = TOKENIZER_FILES;
+        options->tokenizer_directory = name;
+        return 0;
+    }
     if (!gpt2 && !files)
-        return fail(error, "--tokenizer %.200s: unknown; allowed: bytes, gpt2:DIR, files:DIR",
+        return fail(error,
+                    "--tokenizer %.200s: there is no such directory\n"
+                    "allowed: bytes, DIR (also gpt2:DIR, files:DIR)",
                     name);
     if (!name[length] || !name[length + 1])
         return fail(error,
@@ -152,7 +167,7 @@ static int read_shard_tokens(const char *text, uint64_t *tokens, struct error *e
 
 static int check_options(struct options *options, const char *tokenizer, struct error *error) {
     if (!tokenizer)
-        return fail(error, "--tokenizer is missing: add --tokenizer bytes or --tokenizer gpt2:DIR");
+        return fail(error, "--tokenizer is missing: add --tokenizer bytes or --tokenizer DIR");
     if (read_tokenizer(options, tokenizer, error)) return -1;
     if (!options->prefix) return fail(error, "--out is missing: add --out PREFIX");
     size_t length = strlen(options->prefix);
@@ -297,6 +312,12 @@ static void print_notes(const struct run *run, const struct options *options) {
         fprintf(stderr, "prepare: note: %" PRIu64 " bad row%s left out, the first: %s\n",
                 documents->bad_rows, documents->bad_rows == 1 ? " was" : "s were",
                 documents->first_bad_row ? documents->first_bad_row : "");
+    if (documents->binary > 0)
+        fprintf(stderr,
+                "prepare: note: %" PRIu64 " file%s NUL bytes, so text in UTF-8 is unlikely: "
+                "%.600s%s\n",
+                documents->binary, documents->binary == 1 ? " has" : "s have",
+                documents->first_binary, documents->binary == 1 ? "" : " ...");
     const uint64_t passed_by = run->inputs.passed_by;
     if (passed_by > 0)
         fprintf(stderr,
@@ -332,6 +353,36 @@ static void print_summary(const struct run *run) {
            progress_bytes(speed, bytes / seconds));
 }
 
+/* The `side` shards of a prefix as a setting, in quotes of the shell. */
+static void print_setting(FILE *out, const char *side, const char *prefix) {
+    fprintf(out, " --set 'data.%s=", side);
+    for (; *prefix; prefix++)
+        if (*prefix == '\'') fputs("'\\''", out);
+        else fputc(*prefix, out);
+    fputs("_*.bin'", out);
+}
+
+/* The command that trains on these shards. */
+static void print_next(const struct run *run, const char *program) {
+    const struct tokenizer *tokenizer = &run->tokenizer;
+    const bool validates = run->splitter.val.writer.tokens > 0;
+    struct printed next;
+    if (printed_open(&next)) abort();
+    fputs("next: ./train --config bf16.json --set name=mine", next.out);
+    if (tokenizer->kind != TOKENIZER_BYTES)
+        fprintf(next.out, " \\\n    --set data.tokenizer=%s --set model.vocab_size=%d",
+                tokenizer_kind_name(tokenizer->kind), tokenizer->vocab_size);
+    fputs(" \\\n   ", next.out);
+    print_setting(next.out, "train", run->train);
+    if (validates) fputs(" \\\n   ", next.out);
+    if (validates) print_setting(next.out, "val", run->val);
+    else fputs(" --set eval.every=0", next.out);
+    fputc('\n', next.out);
+    if (printed_close(&next)) abort();
+    help_print(stdout, next.text, program);
+    free(next.text);
+}
+
 static void close_run(struct run *run, const struct options *options) {
     if (run->splitter.block) tokenizer_record_unstage(options->prefix);
     splitter_close(&run->splitter);
@@ -365,6 +416,7 @@ int main(int argc, char **argv) {
     else {
         print_notes(&run, &options);
         print_summary(&run);
+        print_next(&run, argv[0]);
     }
     close_run(&run, &options);
     if (caught) return EXIT_SIGNAL + caught;

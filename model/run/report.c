@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <stb/stb_ds.h>
 
@@ -13,9 +14,11 @@
 void report_open(struct report *report, FILE *out, const struct trainer *trainer, double began,
                  double floor) {
     double minutes = trainer->config->train.minutes;
+    /* Open MPI's mpirun gives rank 0 a terminal for stdout, also where its own output is a file. */
+    bool alone = trainer->be->collectives->ranks->size == 1;
     *report = (struct report){
         .out = out,
-        .terminal = progress_terminal(out),
+        .terminal = progress_terminal(out) && (alone || isatty(STDERR_FILENO)),
         .first_step = trainer->state.step,
         .steps = trainer->config->train.steps,
         .every = trainer->config->log.every,
@@ -193,13 +196,14 @@ static void draw_bar(struct report *report, const struct step_report *step, doub
 
 void report_step(struct report *report, const struct step_report *step, double step_ms,
                  double tokens_per_s) {
-    if (report->terminal) {
-        draw_bar(report, step, tokens_per_s);
-        if (step->step == report->steps) report_pause(report);
-        return;
+    const bool last = step->step == report->steps;
+    if (last || step->step % report->every == 0) {
+        if (report->bar_visible) fputs("\r\033[K", report->out);
+        print_line(report, step, step_ms, tokens_per_s);
     }
-    if (step->step % report->every != 0 && step->step != report->steps) return;
-    print_line(report, step, step_ms, tokens_per_s);
+    if (!report->terminal) return;
+    draw_bar(report, step, tokens_per_s);
+    if (last) report_pause(report);
 }
 
 void report_validation(struct report *report, int64_t step, double loss) {

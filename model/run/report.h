@@ -10,7 +10,7 @@
 
 struct report {
     FILE *out;
-    bool terminal;        /* a bar that is redrawn, instead of lines */
+    bool terminal;        /* lines scroll above a bar that is redrawn */
     bool bar_visible;     /* the cursor stands behind it */
     int64_t first_step;   /* of this process, for the ETA */
     int64_t steps, every; /* of the config */
@@ -31,6 +31,7 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
 /* The memory plan alone: bytes by part. */
 void report_memory(FILE *out, const struct memory_plan *plan);
 
+/* Prints a line every `every` steps and at the last one; on a terminal, then redraws the bar. */
 void report_step(struct report *report, const struct step_report *step, double step_ms,
                  double tokens_per_s);
 void report_validation(struct report *report, int64_t step, double loss);

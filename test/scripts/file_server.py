@@ -11,7 +11,8 @@ The first part of a path names the faults, joined by commas, and the rest is a f
                         nohead (HEAD is refused); etag (hashes as the Hugging Face hub gives them,
                         on a redirect); gittag (the same for a small file); othertag (an ETag that
                         looks like a hash of the content, but is none); wrong (other bytes of the
-                        same number); busy:N (503 for the first N requests of this path)
+                        same number); busy:N (503 for the first N requests of this path);
+                        linkedsize:N (announces N bytes as the hub does)
 
 Every request that is not redirected is a line of FOLDER/log: method, path, range asked for.
 """
@@ -40,6 +41,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if "etag" in faults:
             self.send_header("X-Linked-Size", str(len(content)))
             self.send_header("X-Linked-ETag", f'"{sha256}"')
+        if "linkedsize" in faults:
+            self.send_header("X-Linked-Size", str(faults["linkedsize"]))
         if "gittag" in faults:
             blob = b"blob %d\0" % len(content) + content
             self.send_header("X-Repo-Commit", "0" * 40)

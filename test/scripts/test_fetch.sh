@@ -151,6 +151,16 @@ holds file file.wrong && is_whole
 test_case "wrong bytes where a hash is announced"
 one 1 ranges,wrong,etag && holds file.wrong && says "its SHA-256 is"
 
+test_case "a size that no shell can compare"
+one 1 ranges,linkedsize:99999999999999999999999 && holds
+says "announces 99999999999999999999999 bytes" && asked 0 '^GET'
+one 1 ranges,linkedsize:199999 && holds file.wrong && says "200000 bytes instead of 199999"
+
+test_case "redirects from https stay with https"
+mkdir bin && printf '#!/bin/sh\necho "$*" >>arguments\nexit 60\n' >bin/curl && chmod +x bin/curl
+runs 1 env PATH="$PWD/bin:$PATH" bash "$work/one.sh" https://127.0.0.1/file file
+if ! grep -q -- "--proto-redir =https " arguments; then wrong "$(cat arguments)"; fi
+
 test_case "a missing file"
 runs 3 bash "$work/one.sh" "$host/ranges/nothing" file && says "HTTP 404" && holds
 asked 1 .

@@ -139,7 +139,7 @@ if [ -s "$work/said" ]; then wrong "says something"; fi
 for title in loss "validation loss" "gradient norm" "loss scale" "learning rate" \
     "tokens per second"; do count 1 ">$title<" "a picture.svg"; done
 count 0 "<script" "a picture.svg" && count 0 "<image" "a picture.svg"
-count 6 ">two<" "a picture.svg" && count 1 ">skipped steps<" "a picture.svg"
+count 5 ">two<" "a picture.svg" && count 1 ">skipped steps<" "a picture.svg"
 count 1 ">validation<" "a picture.svg"
 if command -v xmllint >/dev/null; then runs 0 xmllint --noout "a picture.svg"; fi
 
@@ -207,7 +207,7 @@ if [ "$(wc -c <one.svg)" -gt 500000 ]; then wrong "$(wc -c <one.svg) bytes are m
 test_case "no such run, no steps, no values"
 run one 5
 runs 1 "$plot" nothing && says "nothing: no such run"
-mkdir empty && runs 1 "$plot" empty && says "metrics.jsonl: not there"
+mkdir empty && runs 1 "$plot" empty && says "empty: no readable metrics.jsonl"
 : >empty/metrics.jsonl && runs 1 "$plot" empty && says "empty/metrics.jsonl: no steps in it yet"
 runs 0 "$plot" one empty && says "empty/metrics.jsonl: no steps in it yet" && says "*one"
 runs 1 "$plot" one --metric val_loss && says "no finite value of val_loss in one/metrics.jsonl"
@@ -226,6 +226,28 @@ runs 1 "$plot" one --svg nowhere/one.svg && says "nowhere/one.svg: cannot be wri
 
 test_case "help fits a terminal"
 runs 0 "$plot" --help && says "apt-get install gnuplot-nox" && fits 80
+
+test_case "runs/* skips what is no run"
+run runs/one 20 && mkdir runs/empty && echo "a profile" >runs/one-profile.log
+runs 0 "$plot" runs/* && says "*one" && never_says "*one-profile"
+says "skipped, as no run with a metrics.jsonl: runs/empty runs/one-profile.log"
+runs 1 "$plot" runs/one-profile.log && says "runs/one-profile.log: no readable metrics.jsonl"
+
+test_case "the loss scale of fp16 alone, beside a run of bf16"
+run half 30 8 1024 && run bf16 30
+runs 0 "$plot" half bf16 --svg both.svg
+count 1 ">loss scale<" both.svg && count 5 ">bf16<" both.svg && count 6 ">half<" both.svg
+
+test_case "descending steps, and numbers beyond all bounds"
+run one 20 && sort -rn -t : -k 2 one/metrics.jsonl >falling.jsonl
+runs 0 timeout 10 "$plot" falling.jsonl --metric all && says "*falling" && says " 20"
+for number in 1e99999999 -1e99999999 nan 1e-99999999 -5; do
+    sed -E "s/: [0-9.e+-]+, \"(lr|grad_norm|skipped|memory)/: $number, \"\\1/g" one/metrics.jsonl \
+        >odd.jsonl
+    runs 0 timeout 10 "$plot" one odd.jsonl --metric all && says "*one"
+done
+echo '{"step": 99999999999999999999999, "loss": 1}' >>odd.jsonl
+runs 0 timeout 10 "$plot" one odd.jsonl && says " 20"
 
 test_case "no gnuplot"
 run one 5

@@ -186,7 +186,7 @@ long hangup
 process=$(pgrep -of "set name=hangup ")
 for ((i = 0; i < 5; i++)); do kill -HUP "$(pgrep -P "$process" -f "set name=hangup ")" || true; done
 ended hangup 129
-expect hangup 'go on with --resume'
+expect hangup 'continue with --resume'
 
 # ./train --ranks 2 | head: mpirun ends all ranks after a few more lines, so they are stopped before.
 status=0
@@ -259,6 +259,12 @@ grep MPI_ABORT "$folder/wrong.out" >&2 && fail "a wrong config ends by MPI_Abort
 train 4 uneven --set train.batch_tokens=1280 && fail "1280 tokens for 4 ranks"
 expect uneven 'train.batch_tokens is 1280, but 4 ranks take a multiple of 512'
 alone uneven
+
+# Open MPI gives rank 0 a terminal for its output, also where that of mpirun goes to a file.
+TERM=xterm mpirun_here -n 2 "$TRAIN" --config "$folder/tiny.json" --set name=plain \
+    >"$folder/plain.out" 2>&1 || fail "plain"
+grep $'\033' "$folder/plain.out" >&2 && fail "a bar in a file"
+expect plain '^step  24/24 | .* lr '
 
 # A disk without room for one rank: a limit on the size of its files. MPI_Init of Open MPI 5 writes
 # larger ones, so the limit is set once the rank opens its config, a pipe.

@@ -153,7 +153,9 @@ void comparison_print_markdown(FILE *out, const struct comparison_report *report
     section_printer *print = print_markdown_section;
     bool passes = comparison_report_passes(report);
     char *title = title_of(report);
-    fprintf(out, "# %s\n\n**%s** %s\n", title, passes ? "All pass." : "Not all pass.",
+    fputs("# ", out);
+    table_escape_markdown(out, title);
+    fprintf(out, "\n\n**%s** %s\n", passes ? "All pass." : "Not all pass.",
             comparison_config_sentence(report));
     free(title);
     struct table configs = comparison_table_configs(report);
@@ -162,8 +164,11 @@ void comparison_print_markdown(FILE *out, const struct comparison_report *report
         table_print_markdown(out, &configs);
     }
     table_free(&configs);
-    for (int i = 0; i < arrlen(report->warnings); i++)
-        fprintf(out, "\nWarning: %s.\n", report->warnings[i]);
+    for (int i = 0; i < arrlen(report->warnings); i++) {
+        fputs("\nWarning: ", out);
+        table_escape_markdown(out, report->warnings[i]);
+        fputs(".\n", out);
+    }
     comparison_print_sections(out, report, COMPARISON_LOSSES, COMPARISON_LOSSES, print);
     comparison_print_sections(out, report, COMPARISON_CHECKS, COMPARISON_CHECKS, print);
     comparison_print_sections(out, report, COMPARISON_GRADIENTS, COMPARISON_NOISE, print);

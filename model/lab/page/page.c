@@ -86,11 +86,10 @@ static const char chart_style[] =
 static void print_text(FILE *out, const char *text, bool names) {
     for (size_t rest = strlen(text), size; rest; text += size, rest -= size) {
         size = utf8_character(text, rest);
-        bool control =
-            size == 1 && ((unsigned char)*text < 0x20 || *text == 0x7f) && !strchr("\t\n\r", *text);
+        bool control = size > 0 && *text != '\r' && utf8_is_control(text, size);
         if (size == 0 || control) {
             fputs("\xef\xbf\xbd", out);
-            size = 1;
+            if (size == 0) size = 1;
         } else if (*text == '&') fputs("&amp;", out);
         else if (*text == '<') fputs("&lt;", out);
         else if (*text == '>') fputs("&gt;", out);

@@ -21,8 +21,8 @@ void page_charts_end(FILE *out);
 
 void page_end(FILE *out);
 
-/* Text as HTML: & < > " are escaped; bytes that are no UTF-8, and control characters other than tab
- * and line breaks, become U+FFFD. */
+/* Text as HTML: & < > " are escaped; bytes that are no UTF-8, and control characters (also
+ * bidirectional ones) other than tab and line breaks, become U+FFFD. */
 void page_text(FILE *out, const char *text);
 
 /* Likewise, with names such as bf16:autocast.float32=qkv,gelu, which may be broken after colons and

@@ -217,6 +217,10 @@ static int print_escaped(FILE *out, const char *text) {
     return width;
 }
 
+void table_escape_markdown(FILE *out, const char *text) {
+    print_escaped(out, text);
+}
+
 static int widest_escaped(const struct table *table, int column) {
     int width = 3; /* a rule has at least three dashes */
     for (int row = -1; row < table_rows(table); row++) {

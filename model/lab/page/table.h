@@ -44,4 +44,7 @@ void table_print_text(FILE *out, const struct table *table, int width);
 void table_print_markdown(FILE *out, const struct table *table);
 void table_print_html(FILE *out, const struct table *table); /* can be scrolled sideways */
 
+/* Prints text as Markdown, escaped like a cell; it stays within one line. */
+void table_escape_markdown(FILE *out, const char *text);
+
 void table_free(struct table *table);

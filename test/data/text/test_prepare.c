@@ -20,6 +20,30 @@ Test(prepare, keeps_the_end_of_a_short_text_for_validation) {
         "read 20 bytes, 1 document, in ";
     cr_assert_eq(strncmp(out_text, summary, strlen(summary)), 0, "%s", out_text);
     cr_assert_str_empty(error_text);
+    cr_expect_not_null(strstr(out_text, "next: ./train --config bf16.json --set name=mine \\\n"
+                                        "    --set 'data.train=set_train_*.bin' \\\n"
+                                        "    --set 'data.val=set_val_*.bin'\n"),
+                       "%s", out_text);
+}
+
+Test(prepare, the_next_command_is_quoted_and_knows_what_is_missing) {
+    write_text("a.txt", "abc");
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --out it's a.txt"), 0, "%s", error_text);
+    cr_expect_not_null(strstr(out_text, " --set 'data.train=it'\\''s_train_*.bin'"
+                                        " --set eval.every=0\n"),
+                       "%s", out_text);
+}
+
+Test(prepare, notes_binary_files) {
+    write_text("a.txt", "abc");
+    write_bytes("b.bin", "a\0c", 3);
+    write_bytes("c.bin", "\0", 1);
+    cr_assert_eq(run("--tokenizer bytes --out one b.bin a.txt"), 0, "%s", error_text);
+    cr_expect_not_null(strstr(error_text, "note: 1 file has NUL bytes"), "%s", error_text);
+    cr_expect_not_null(strstr(error_text, ": b.bin\n"), "%s", error_text);
+    cr_assert_eq(run("--tokenizer bytes --out two a.txt b.bin c.bin"), 0, "%s", error_text);
+    cr_expect_not_null(strstr(error_text, "note: 2 files have NUL bytes"), "%s", error_text);
+    cr_expect_not_null(strstr(error_text, ": b.bin ...\n"), "%s", error_text);
 }
 
 Test(prepare, joins_files_and_the_standard_input) {
@@ -191,19 +215,10 @@ Test(prepare, an_interrupt_is_heard_before_a_named_pipe_has_a_writer) {
 
 Test(prepare, explains_itself) {
     cr_assert_eq(run("--help"), 0);
-    const char *options[] = {"--tokenizer bytes",
-                             "--tokenizer gpt2:DIR",
-                             "--out",
-                             "--val-fraction",
-                             "--shard-tokens",
-                             "--force",
-                             "--field",
-                             "--jsonl",
-                             "--skip-bad-rows",
-                             "<|endoftext|>",
-                             "gzip -dc",
-                             "16 MiB",
-                             ".ndjson"};
+    const char *options[] = {
+        "--tokenizer bytes", "--tokenizer DIR", "--out",   "--val-fraction",  "--shard-tokens",
+        "--force",           "--field",         "--jsonl", "--skip-bad-rows", "<|endoftext|>",
+        "gzip -dc",          "16 MiB",          ".ndjson"};
     for (size_t i = 0; i < sizeof options / sizeof *options; i++)
         cr_expect_not_null(strstr(out_text, options[i]), "%s", options[i]);
     for (const char *line = out_text; *line; line += strcspn(line, "\n") + 1)

@@ -54,6 +54,22 @@ static void expect_decoded(const char *pattern, const char *expected) {
     arrfree(text);
 }
 
+/* A folder needs no prefix, even one called gpt2. */
+Test(prepare_gpt2, plain_directories_are_tokenizers) {
+    char next[200];
+    write_text("a.txt", "One story, long enough to have a part for validation.");
+    cr_assert_eq(symlink(small, in_folder("gpt2")), 0);
+    cr_assert_eq(run(gpt2("--out a a.txt")), 0, "%s", error_text);
+    cr_assert_eq(run("--tokenizer gpt2 --out b a.txt"), 0, "%s", error_text);
+    char *a = decoded("a_train_*.bin"), *b = decoded("b_train_*.bin");
+    cr_expect_str_eq(a, b);
+    arrfree(a);
+    arrfree(b);
+    snprintf(next, sizeof next, " --set data.tokenizer=gpt2 --set model.vocab_size=%d \\\n",
+             tokenizer.vocab_size);
+    cr_expect_not_null(strstr(out_text, next), "%s", out_text);
+}
+
 Test(prepare_gpt2, the_special_token_stands_before_each_document) {
     write_text("a.txt", "\xef\xbb\xbfOne story.\n<|endoftext|>\nAnother.<|endoftext|>");
     write_text("b.jsonl", "{\"text\":\"A row <|endoftext|> here\"}\n{\"text\":\"\"}\n"

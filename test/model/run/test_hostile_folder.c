@@ -85,16 +85,41 @@ Test(hostile_folder, logs_of_ranks_are_no_links) {
     expect_kept("victim/rank-00001.txt");
 }
 
-Test(hostile_folder, names_and_keys_in_a_comparison_reach_no_terminal) {
+static void use_compare(void) {
     const char *name = getenv("COMPARE") ? getenv("COMPARE") : "./compare";
     cr_assert_not_null(realpath(name, program), "no program %s: build it or set COMPARE", name);
+}
+
+static void expect_no_controls(const char *text) {
+    for (const char *at = text; *at; at++)
+        cr_expect((uint8_t)*at >= ' ' || *at == '\n', "byte %#x", (uint8_t)*at);
+    cr_expect_null(strstr(text, "\xe2\x80\xae"));
+    cr_expect_null(strstr(text, "\xc2\x9b"));
+}
+
+Test(hostile_folder, names_and_keys_in_a_comparison_reach_no_terminal) {
+    use_compare();
     make_run((struct run_recipe){.name = "x"});
     make_run((struct run_recipe){.name = "y", .more = ", \"\\u001b[2J\": \"\\u202e\\u009b\""});
     cr_assert_eq(rename(in_folder("y"), in_folder("y\033[31m")), 0);
-    run("x|y\033[31m");
+    run("x|y\033[31m|--out|r");
     cr_expect_not_null(strstr(out_text, "[2J"), "%s", out_text);
-    for (const char *at = out_text; *at; at++)
-        cr_expect((uint8_t)*at >= ' ' || *at == '\n', "byte %#x", (uint8_t)*at);
-    cr_expect_null(strstr(out_text, "\xe2\x80\xae"));
-    cr_expect_null(strstr(out_text, "\xc2\x9b"));
+    expect_no_controls(out_text);
+    size_t size;
+    char *text = read_whole("r/report.md", &size);
+    expect_no_controls(text);
+    free(text);
+}
+
+Test(hostile_folder, names_in_a_comparison_are_no_markup) {
+    use_compare();
+    make_run((struct run_recipe){.name = "x"});
+    make_run((struct run_recipe){.name = "y", .steps = 40, .planned = 100});
+    cr_assert_eq(rename(in_folder("y"), in_folder("<b>")), 0);
+    run("*x*=x|<img> [l](m)=<b>|--partial|--out|r");
+    size_t size;
+    char *text = read_whole("r/report.md", &size);
+    cr_expect_not_null(strstr(text, "# \\*x\\*, \\<img\\> \\[l\\](m): "), "%s", text);
+    cr_expect_not_null(strstr(text, "Warning: \\<b\\> has done 40 of 100 steps"), "%s", text);
+    free(text);
 }

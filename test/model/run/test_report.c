@@ -199,6 +199,7 @@ static void check_bar(enum config_precision precision, int columns, int64_t step
     struct report report;
     rig_config(&rig.config, precision);
     rig.config.train.steps = steps;
+    rig.config.log.every = 2 * steps;
     open_plan(&rig);
     open_terminal(&screen, columns);
     report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
@@ -294,12 +295,31 @@ Test(report, time_left) {
     rig_close(&rig);
 }
 
+Test(report, lines_scroll_above_the_bar) {
+    static struct screen screen;
+    struct rig rig = {0};
+    struct report report;
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    rig.config.log.every = 2;
+    open_plan(&rig);
+    open_terminal(&screen, 80);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    for (int step = 1; step <= 3; step++) show_step(&report, step);
+    show_step(&report, 20);
+    expect_match(finish(&screen),
+                 "^\r[#-]* 1/20 [^\n]*left\033\\[K\r\033\\[Kstep   2/20 \\| loss 3\\.1416 \\| lr "
+                 "1\\.25e-03 \\| [^\n]* ms\n\r[#-]* 2/20 [^\n]*\r[#-]* 3/20 [^\n]*"
+                 "\r\033\\[Kstep  20/20 [^\n]*\n\r#* 20/20 [^\n]*\n$");
+    rig_close(&rig);
+}
+
 /* Whoever writes between two steps begins on a line of his own. */
 Test(report, pause_ends_the_bar) {
     static struct screen screen;
     struct rig rig = {0};
     struct report report;
     rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    rig.config.log.every = 100;
     open_plan(&rig);
     open_terminal(&screen, 80);
     report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
@@ -310,8 +330,10 @@ Test(report, pause_ends_the_bar) {
     show_step(&report, 2);
     report_validation(&report, 2, 1.5);
     show_step(&report, 20);
-    expect_match(finish(&screen), "^\r[#-]* 1/20 [^\n]*\n\r[#-]* 2/20 [^\n]*\n"
-                                  "step 2: validation loss 1\\.5000\n\r#* 20/20 [^\n]*\n$");
+    expect_match(finish(&screen),
+                 "^\r[#-]* 1/20 [^\n]*\n\r[#-]* 2/20 [^\n]*\n"
+                 "step 2: validation loss 1\\.5000\nstep  20/20 [^\n]*\n\r#* 20/20 "
+                 "[^\n]*\n$");
     rig_close(&rig);
 }
 

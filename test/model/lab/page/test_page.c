@@ -22,6 +22,7 @@ Test(page, what_is_no_text_is_replaced) {
                              "b\xc3"),
                      "a\uFFFDb\uFFFD");
     cr_expect_str_eq(text_of("\xc0\xaf\x1b[0m\x7f"), "\uFFFD\uFFFD\uFFFD[0m\uFFFD");
+    cr_expect_str_eq(text_of("\u202e\xc2\x9b"), "\uFFFD\uFFFD");
 }
 
 Test(page, names_may_be_broken) {
