@@ -168,6 +168,8 @@ struct config {
         bool metrics, tensorboard;
     } log;
 
+    bool warmup_cut;    /* optimizer.warmup_steps was longer than the steps of --set */
+    bool without_val;   /* eval.every is ignored: the text has no validation part */
     int64_t rank_count; /* processes that train together: no key, their launcher decides; >= 1 */
 
     /* enum config_source of each row of the table; ask config_given(). */

@@ -66,6 +66,23 @@ void config_apply_preset(struct config *config, enum config_preset preset) {
     fill_from_preset(config);
 }
 
+/* A text of one's own often has no validation part. Only --set asks for eval.every all the same. */
+static void leave_out_validation(struct config *config) {
+    if (source_of(config, "eval.every") == CONFIG_SOURCE_FLAG) return;
+    config->without_val = config_given(config, "eval.every") && config->eval.every > 0;
+    config->eval.every = 0;
+}
+
+/* A file's warmup may not fit into the steps of --set, which are few for a first try. */
+static void cut_warmup(struct config *config) {
+    if (source_of(config, "train.steps") != CONFIG_SOURCE_FLAG ||
+        source_of(config, "optimizer.warmup_steps") == CONFIG_SOURCE_FLAG ||
+        config->optimizer.warmup_steps <= config->train.steps)
+        return;
+    config->optimizer.warmup_steps = config->train.steps / 10;
+    config->warmup_cut = true;
+}
+
 void config_resolve(struct config *config) {
     if (config->data.tokenizer == CONFIG_TOKENIZER_GPT2 && !config->model.init_from[0] &&
         !config_given(config, "model.vocab_size"))
@@ -73,7 +90,8 @@ void config_resolve(struct config *config) {
     fill_from_preset(config);
     if (!config_given(config, "data.val") && strcmp(config->data.train, "tales") != 0)
         config->data.val[0] = '\0';
-    if (!config_given(config, "eval.every") && config->data.val[0] == '\0') config->eval.every = 0;
+    if (config->data.val[0] == '\0') leave_out_validation(config);
+    cut_warmup(config);
     int64_t micro = config->train.micro_batch_size * config->data.seq_len;
     if (config->train.batch_tokens >= micro)
         config->train.grad_accum_steps = config->train.batch_tokens / micro;
@@ -297,6 +315,20 @@ int config_warnings(const struct config *config, char *text, size_t size) {
         add_line(text, size, &count,
                  "data.val is the built-in corpus \"tales\", but data.train is not: the "
                  "validation loss is that of another text\n");
+    return count;
+}
+
+int config_resolve_notes(const struct config *config, char *text, size_t size) {
+    int count = 0;
+    text[0] = '\0';
+    if (config->warmup_cut)
+        add_line(text, size, &count,
+                 "optimizer.warmup_steps is %" PRId64 ", a tenth of train.steps, which the file's "
+                 "own warmup exceeds; --set it to choose another\n",
+                 config->optimizer.warmup_steps);
+    if (config->without_val)
+        add_line(text, size, &count,
+                 "there is no validation: name its text in data.val, or set eval.every to 0\n");
     return count;
 }
 

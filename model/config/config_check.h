@@ -34,6 +34,9 @@ int config_check(const struct config *config, const struct config_origins *origi
  * ended by a line break, into text (of size bytes, cut there). Returns their number. */
 int config_warnings(const struct config *config, char *text, size_t size);
 
+/* The same for values of the file that config_resolve has replaced. */
+int config_resolve_notes(const struct config *config, char *text, size_t size);
+
 /* The same for dimensions that 16-bit matrix units handle badly: n_embd, head size and seq_len that
  * are not multiples of 8. (The vocabulary is padded inside, so it is not named.) */
 int config_dimension_notes(const struct config *config, char *text, size_t size);

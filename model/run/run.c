@@ -110,6 +110,8 @@ static int run_open(struct run *run, const struct config *config, const struct r
     run->metrics.last_validation = -1;
     config_warnings(config, warnings, sizeof warnings);
     print_notes("warning", warnings);
+    config_resolve_notes(config, warnings, sizeof warnings);
+    print_notes("note", warnings);
     if (run_ranks_compare_config(ranks, &run->config, error)) return -1;
     if (run_ranks_split(&run->config, ranks->size, error)) return -1;
     snprintf(run->directory, sizeof run->directory, "%s/%s", config->run_dir, config->name);

@@ -178,6 +178,25 @@ Test(config, computed_defaults) {
     fixture_close(&fixture);
 }
 
+Test(config, what_does_not_fit_flags_is_adapted_with_a_note) {
+    struct fixture fixture;
+    struct config c;
+    char notes[1024];
+    fixture_open(&fixture);
+    const char *text = "{\"optimizer\": {\"warmup_steps\": 50}, \"data\": {\"train\": \"x\"}, "
+                       "\"eval\": {\"every\": 5}}";
+    load_well(&fixture, &c, text, "train.steps=20");
+    cr_expect_eq(c.optimizer.warmup_steps, 2);
+    cr_expect_eq(c.eval.every, 0);
+    cr_expect_eq(config_resolve_notes(&c, notes, sizeof notes), 2);
+    cr_expect_not_null(strstr(notes, "optimizer.warmup_steps is 2"), "%s", notes);
+    cr_expect_not_null(strstr(notes, "data.val"), "%s", notes);
+    load_well(&fixture, &c, text, "train.steps=50");
+    cr_expect_eq(c.optimizer.warmup_steps, 50);
+    cr_expect_eq(config_resolve_notes(&c, notes, sizeof notes), 1, "%s", notes);
+    fixture_close(&fixture);
+}
+
 static void expect_warning(const struct fixture *fixture, const char *text, const char *word) {
     struct config config;
     char notes[1024];
