@@ -306,9 +306,10 @@ endif
 
 TESTING := $(USE_PROGRAMS) OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
 
-test: $(OUT)/tests $(PROGRAMS) $(MODULE) check
-	$(TESTING) $(OUT)/tests --jobs 2
-ifeq ($(BUILD),fast)
+# FILTER='SUITE/NAME', a pattern, runs the tests that match and nothing else.
+test: $(OUT)/tests $(PROGRAMS) $(MODULE) $(if $(FILTER),,check)
+	$(TESTING) $(OUT)/tests --jobs 2 $(if $(FILTER),--filter '$(FILTER)')
+ifeq ($(BUILD)$(FILTER),fast)
 ifeq ($(CUDA_HEADERS),)
 	@echo "skipped: the CUDA kernels on the emulator, because there is no cuda_runtime.h here"
 else
@@ -468,6 +469,7 @@ clean:
 help:
 	@echo "make                build ./train, ./prepare and ./compare"
 	@echo "make test           all tests, with the CUDA kernels on the emulated GPU"
+	@echo "make test FILTER='adamw/*'   the tests that match SUITE/NAME, and nothing else"
 	@echo "make test-sanitize  the same under AddressSanitizer and UBSan"
 	@echo "make test-split     every fp32 value as a split master and back"
 	@echo "make test-isa       the CPU's tests under each set of instructions that is here"

@@ -28,3 +28,8 @@ grep -q 'mantissa-train --help' "$folder/error" || fail "the message names anoth
 cd - >/dev/null
 "${MAKE:-make}" -s uninstall DESTDIR="$folder" PREFIX=/opt "$@" >/dev/null
 [ -z "$(find "$folder/opt" ! -type d)" ] || fail "uninstall leaves $(find "$folder/opt" ! -type d)"
+
+# FILTER reaches the tests, and leaves out all else.
+"${MAKE:-make}" -n test FILTER='adamw/*' "$@" >"$folder/commands"
+grep -q -- "/tests --jobs 2 --filter 'adamw/\*'" "$folder/commands" || fail "FILTER is not passed on"
+if grep -q 'check_floors\|test-device' "$folder/commands"; then fail "FILTER runs more"; fi
