@@ -5,8 +5,8 @@
 # only the smallest and the largest value, so that no spike is lost; "step NaN" where a curve
 # breaks. OUT.skipped has the skipped steps with their loss scale. loss, grad_norm and tokens_per_s
 # are means of the last SMOOTH steps. Prints for each metric: its name, how many finite values,
-# lowest and highest step, smallest and largest value. A line without its end is one that is just being
-# written, and left out.
+# lowest and highest step, smallest and largest value. A line without its end is one that is just
+# being written, and left out.
 
 BEGIN {
     OFMT = "%.9g"

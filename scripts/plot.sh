@@ -235,7 +235,9 @@ axis() { # TICKS METRIC ...
                 exit
             }
             format = "%g"; from = "*"; to = "*"; scale = "unset"
-            if (names[1] == "tokens_per_s" && high > 0) { format = "%.0f"; from = 0; step = apart(high) }
+            if (names[1] == "tokens_per_s" && high > 0) {
+                format = "%.0f"; from = 0; step = apart(high)
+            }
             if (margin && from != 0) { from = low; to = high }
             if (names[1] == "grad_norm" && low > 0 && high > 50 * low) { scale = "set"; step = 10 }
             if (names[1] == "loss_scale" && low > 0) {
@@ -322,8 +324,8 @@ any_has() {                                # METRIC
 worth_a_chart() { # METRIC [RUN]
     awk -v metric="$1" -v run="${2:-}" '
         BEGIN { rest["loss_scale"] = 1; rest["fp8_not_finite"] = rest["fp8_zero"] = 0 }
-        $1 == metric && (run == "" || $7 == run) && $2 && (!(metric in rest) || $5 != rest[metric] || $6 != rest[metric]) {
-            found = 1 }
+        $1 != metric || !$2 || (run != "" && $7 != run) { next }
+        !(metric in rest) || $5 != rest[metric] || $6 != rest[metric] { found = 1 }
         END { exit !found }' "$folder/summary"
 }
 

@@ -98,6 +98,7 @@ int run_directory_set_aside(const char *directory, struct error *error) {
     if (file_path_join(path, directory, "metrics.jsonl", error)) return -1;
     if (checkpoint_directory_count(directory) > 0) return 0;
     if (lstat(path, &status) || status.st_size == 0) return 0;
+    if (!S_ISREG(status.st_mode) || status.st_nlink > 1) return 0; /* metrics_open refuses links */
     for (int i = 1; i < INT_MAX; i++) {
         snprintf(name, sizeof name, "metrics-%d.jsonl", i);
         if (file_path_join(aside, directory, name, error)) return -1;
