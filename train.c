@@ -18,6 +18,7 @@
 #include "kernels/ranks/launch.h"
 #include "kernels/ranks/ranks.h"
 #include "model/files/checkpoint.h"
+#include "model/files/checkpoint_manifest.h"
 #include "model/run/command_line.h"
 #include "model/config/config.h"
 #include "model/config/config_print.h"
@@ -29,6 +30,14 @@
 #include "model/run/run_ranks.h"
 #include "model/run/run.h"
 #include "model/run/run_sample.h"
+
+/* The config of the run that a path names, or one of whose checkpoints it names. */
+static int find_run_config(char path[FILE_PATH_MAX], const char *given, struct error *error) {
+    bool inside = file_exists_in(given, checkpoint_manifest_name);
+    if (file_path_join(path, given, inside ? "../../config.json" : "config.json", error)) return -1;
+    int descriptor = file_open_regular(path, error);
+    return descriptor < 0 ? -1 : close(descriptor);
+}
 
 /* Fills config, and `from` (FILE_PATH_MAX bytes) with the checkpoint that line->from means. */
 static int load_config(struct config *config, char *from, const struct command_line *line,
@@ -42,7 +51,9 @@ static int load_config(struct config *config, char *from, const struct command_l
         return config_override(config, from, line->overrides, overrides, error) ? EXIT_USAGE
                                                                                 : EXIT_DONE;
     }
-    if (config_find(path, sizeof path, line->config, error)) return EXIT_USAGE;
+    if (line->config ? config_find(path, sizeof path, line->config, error)
+                     : find_run_config(path, line->resume_path, error))
+        return EXIT_USAGE;
     return config_load(config, path, line->overrides, overrides, error) ? EXIT_USAGE : EXIT_DONE;
 }
 
@@ -89,7 +100,9 @@ static int print(const struct command_line *line, struct error *error) {
 
 static int export(const struct command_line *line, struct error *error) {
     char from[FILE_PATH_MAX];
-    struct export_options options = {(enum dtype)line->export_dtype, line->shard_gb};
+    bool given = line->export_dtype != CONFIG_PRECISION_AUTO;
+    struct export_options options = {given ? (enum dtype)line->export_dtype : DTYPE_F32,
+                                     line->shard_gb};
     if (checkpoint_locate(from, line->from, CHECKPOINT_WEIGHTS, stderr, error) ||
         export_model(line->export_to, from, &options, error))
         return EXIT_FAILED;

@@ -6,6 +6,10 @@
 static int find(const struct flag_row *rows, int count, char *argument, char **value) {
     for (int i = 0; i < count; i++) {
         size_t length = strlen(rows[i].name);
+        if (strcmp(argument, "-h") == 0 && strcmp(rows[i].name, "--help") == 0) {
+            *value = NULL;
+            return i;
+        }
         if (strncmp(argument, rows[i].name, length) != 0) continue;
         *value = argument[length] == '=' ? argument + length + 1 : NULL;
         if (argument[length] == '=' || argument[length] == 0) return i;

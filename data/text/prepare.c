@@ -203,7 +203,7 @@ static int read_options(struct options *options, int argc, char **argv, struct e
     const char *tokenizer = NULL;
     int status = 0;
     opterr = 0;
-    for (int found; status == 0 && (found = getopt_long(argc, argv, ":", known, NULL)) != -1;) {
+    for (int found; status == 0 && (found = getopt_long(argc, argv, ":h", known, NULL)) != -1;) {
         switch (found) {
         case TOKENIZER: tokenizer = optarg; break;
         case OUT: options->prefix = optarg; break;
@@ -213,6 +213,7 @@ static int read_options(struct options *options, int argc, char **argv, struct e
         case JSONL: options->jsonl = true; break;
         case SKIP: options->skip_bad_rows = true; break;
         case FORCE: options->force = true; break;
+        case 'h':
         case HELP_ASKED: options->help = true; return 0;
         case ':': return fail(error, "%.200s needs a value", argv[optind - 1]);
         default:

@@ -101,6 +101,9 @@ static int refuse_word(const struct candidate *c, const char *text) {
     char found[JSON_EXCERPT_MAX], allowed[320], hint[64] = "";
     int count = config_word_count(c->option);
     int nearest = config_nearest_text(c->option->words, count, text, strlen(text));
+    static const char *const others[] = {"float32", "fp32", "float16", "fp16", "bfloat16", "bf16"};
+    for (int i = 0; i < 6; i += 2)
+        if (strcmp(text, others[i]) == 0) nearest = find_word(c->option, others[i + 1]);
     if (nearest >= 0)
         snprintf(hint, sizeof hint, " Did you mean \"%s\"?", c->option->words[nearest]);
     json_text_excerpt(found, text, strlen(text));
@@ -175,6 +178,23 @@ static void list_names(char *text, size_t size, int block) {
         used += (size_t)snprintf(text + used, size - used, ", %s", config_blocks[i].name);
 }
 
+/* Names that other trainers use, or NULL. */
+static const char *known_elsewhere(const char *name) {
+    static const struct {
+        const char *name, *hint;
+    } names[] = {
+        {"learning_rate", "Did you mean optimizer.lr?"},
+        {"max_iters", "Did you mean train.steps?"},
+        {"max_steps", "Did you mean train.steps?"},
+        {"epochs", "Did you mean train.steps?"},
+        {"batch_size", "Did you mean train.micro_batch_size?"},
+        {"dropout", "There is no dropout yet; optimizer.weight_decay regularizes."},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i].name, name) == 0) return names[i].hint;
+    return NULL;
+}
+
 /* An unknown name in a block, or at the top level (-1). Blocks are wanted where an object stands.
  */
 static int refuse_name(const char *where, int block, const char *name, bool object,
@@ -185,6 +205,8 @@ static int refuse_name(const char *where, int block, const char *name, bool obje
                          block >= 0 ? "." : "", name);
     if (length >= sizeof full) length = sizeof full - 1;
     json_text_excerpt(excerpt, full, length);
+    const char *dot = strrchr(name, '.'), *hint = known_elsewhere(dot ? dot + 1 : name);
+    if (hint) return fail(error, "%s: there is no key \"%s\". %s", where, excerpt, hint);
     int near_block = config_nearest_block(name, strlen(name));
     int near = config_nearest_option(full, length, block);
     if (block < 0 && near_block >= 0 && (object || near < 0))

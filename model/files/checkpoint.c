@@ -1,9 +1,11 @@
 #include "model/files/checkpoint.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 
 #include <cjson/cJSON.h>
@@ -276,11 +278,20 @@ int checkpoint_locate(char *path, const char *given, enum checkpoint_parts parts
     char inside[FILE_PATH_MAX];
     if (file_path_join(inside, given, "checkpoints", error)) return -1;
     snprintf(path, FILE_PATH_MAX, "%s", given); /* fits, since the longer one above did */
-    if (file_exists(inside)) {
-        int status = checkpoint_newest(path, given, parts, warnings, error);
-        if (status > 0) return fail(error, "%s holds no complete checkpoint", given);
-        return status;
-    }
+    struct stat found;
+    int status = stat(inside, &found) ? RESULT_NONE : RESULT_DONE;
+    if (status == RESULT_NONE && errno == EACCES)
+        return fail(error, "%.400s: %s\ncheck its permissions", given, strerror(errno));
+    if (status == RESULT_DONE) status = checkpoint_newest(path, given, parts, warnings, error);
+    else if (!file_exists_in(given, "metrics.jsonl")) status = RESULT_DONE;
+    if (status == RESULT_DAMAGED)
+        return fail(error, "%.400s: all its checkpoints are damaged\nrestore one", given);
+    if (status == RESULT_NONE)
+        return fail(error,
+                    "%.400s has no complete checkpoint yet\nwait for its first one, or train with "
+                    "a smaller checkpoint.every",
+                    given);
+    if (status || strcmp(path, given) != 0) return status;
     return file_exists_in(path, checkpoint_manifest_name) ? checkpoint_verify(path, parts, error)
                                                           : 0;
 }

@@ -56,7 +56,8 @@ static const struct flag_row flags[FLAGS] = {
     [FLAG_SET] = {"--set", "KEY=VALUE", "override one key of the config; repeatable"},
     [FLAG_DEVICE] = {"--device", "NAME", "auto, cpu or cuda; short for --set device=NAME"},
     [FLAG_RESUME] = {"--resume", "[PATH]",
-                     "resume from PATH, or the run's latest complete checkpoint"},
+                     "resume from PATH, a checkpoint or a run, which needs no\n"
+                     "--config; or from the run's latest complete checkpoint"},
     [FLAG_RANKS] = {"--ranks", "N",
                     "train with N processes on this machine, through mpirun;\n"
                     "dry run: an estimate of such a run, of any size"},
@@ -64,7 +65,7 @@ static const struct flag_row flags[FLAGS] = {
                         "several ranks: what each says, in files beside the run"},
     [FLAG_DRY_RUN] = {"--dry-run", NULL, "print the plan and the memory it needs; train nothing"},
     [FLAG_SAMPLE] = {"--sample", "PROMPT", "print text that continues PROMPT; repeatable"},
-    [FLAG_EVAL] = {"--eval", NULL, "print loss, perplexity and bits per byte of --data"},
+    [FLAG_EVAL] = {"--eval", NULL, "print loss, perplexity and bits per byte of a text"},
     [FLAG_EXPORT] = {"--export", "DIR", "write a model for Hugging Face tools, see --dtype"},
     [FLAG_AUDIT] = {"--audit", NULL, "how 16-bit arithmetic affects a run, by operation"},
     [FLAG_PROFILE] = {"--profile", NULL, "where the time of a step of --config goes"},
@@ -76,9 +77,11 @@ static const struct flag_row flags[FLAGS] = {
     [FLAG_TOP_K] = {"--top-k", "N", "sample: draw among the N likeliest; 0 for all"},
     [FLAG_TOP_P] = {"--top-p", "X", "sample: draw among the likeliest of probability X"},
     [FLAG_SEED] = {"--seed", "N", "sample: another seed, another text"},
-    [FLAG_DATA] = {"--data", "GLOB", "eval: the token shards, or tales"},
+    [FLAG_DATA] = {"--data", "GLOB",
+                   "eval: the token shards, or tales; default the data.val\n"
+                   "of the run"},
     [FLAG_PRECISION] = {"--precision", "LIST", "eval, audit: for instance fp32,bf16"},
-    [FLAG_DTYPE] = {"--dtype", "NAME", "export: fp32, fp16 or bf16"},
+    [FLAG_DTYPE] = {"--dtype", "NAME", "export: fp32, the default, fp16 or bf16"},
     [FLAG_SHARD_SIZE] = {"--shard-size", "GB",
                          "export: larger models in files of so much; default 5"},
     [FLAG_REPETITIONS] = {"--repetitions", "N", "audit: micro-batches to look at; profile: steps"},
@@ -125,13 +128,15 @@ static int read_number(double *out, double maximum, const char *flag, const char
     return 0;
 }
 
-static int read_precision(enum config_precision *out, const char *flag, const char *text,
-                          size_t length, struct error *error) {
-    for (*out = 0; *out < CONFIG_PRECISION_AUTO; (*out)++) {
+/* One of the precisions before `end`. */
+static int read_precision(enum config_precision *out, enum config_precision end, const char *flag,
+                          const char *text, size_t length, struct error *error) {
+    for (*out = 0; *out < end; (*out)++) {
         const char *name = config_precision_name(*out);
         if (strlen(name) == length && strncmp(name, text, length) == 0) return 0;
     }
-    return fail(error, "%s: \"%.*s\" is not one of fp32, fp16, bf16, fp8", flag, (int)length, text);
+    return fail(error, "%s: \"%.*s\" is not one of fp32, fp16, bf16%s", flag, (int)length, text,
+                end > CONFIG_PRECISION_FP8 ? ", fp8" : "");
 }
 
 static int read_precisions(struct command_line *line, const char *text, struct error *error) {
@@ -141,7 +146,8 @@ static int read_precisions(struct command_line *line, const char *text, struct e
         if (line->precision_count == most)
             return fail(error, "--precision: at most %d, each once", most);
         enum config_precision *next = &line->precisions[line->precision_count++];
-        if (read_precision(next, "--precision", text, length, error)) return -1;
+        if (read_precision(next, CONFIG_PRECISION_AUTO, "--precision", text, length, error))
+            return -1;
         text += length;
         if (!*text) return 0;
     }
@@ -212,7 +218,9 @@ static int take(struct command_line *line, enum flag flag, char *value, struct e
     case FLAG_EXPORT: line->export_to = value; return choose(line, COMMAND_EXPORT, name, error);
     case FLAG_DATA: line->data = value; return 0;
     case FLAG_PRECISION: return read_precisions(line, value, error);
-    case FLAG_DTYPE: return read_precision(&line->export_dtype, name, value, strlen(value), error);
+    case FLAG_DTYPE:
+        return read_precision(&line->export_dtype, CONFIG_PRECISION_FP8, name, value, strlen(value),
+                              error);
     case FLAG_SHARD_SIZE: return read_shard_size(line, name, value, error);
     case FLAG_FROM: line->from = value; return 0;
     case FLAG_TOKENS: return read_count(&line->tokens, name, value, error);
@@ -290,7 +298,7 @@ static int check(const struct command_line *line, struct error *error) {
         return fail(error, "--audit: give the checkpoint to look at with --from, not --resume");
     if (line->command == COMMAND_PROFILE && line->resume)
         return fail(error, "--profile begins from initial weights; drop --resume");
-    if ((trains || audits) && !line->config)
+    if ((trains || audits) && !line->config && !line->resume_path)
         return fail(error, "nothing to do: give --config FILE, for example\n"
                            "  ./train --config bf16.json\nor see ./train --help");
     if (trains || audits || line->command >= COMMAND_HELP) return 0;
@@ -302,10 +310,6 @@ static int check(const struct command_line *line, struct error *error) {
                     line->config ? "--config" : "--resume");
     if (line->command == COMMAND_EXPORT && arrlen(line->overrides) > 0)
         return fail(error, "--export takes no --set and no --device: it changes the dtype alone");
-    if (line->command == COMMAND_EVAL && !line->data)
-        return fail(error, "--eval needs --data GLOB, token shards made with ./prepare");
-    if (line->command == COMMAND_EXPORT && line->export_dtype >= CONFIG_PRECISION_FP8)
-        return fail(error, "--export needs --dtype fp32, fp16 or bf16");
     return 0;
 }
 

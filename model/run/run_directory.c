@@ -75,7 +75,7 @@ int run_directory_start(char *from, const char *directory, const struct config *
         return EXIT_USAGE;
     }
     if (found == RESULT_NONE && line->resume) {
-        fail(error, "%s: no complete checkpoint to resume from\nstart without --resume", directory);
+        fail(error, "%s has no complete checkpoint yet\nstart without --resume", directory);
         return EXIT_FAILED;
     }
     if (found == RESULT_DONE) snprintf(from, FILE_PATH_MAX, "%s", newest);

@@ -133,10 +133,10 @@ static int open_text(struct evaluation *evaluation, const char *data, struct err
 }
 
 static int evaluate_all(struct evaluation *evaluation, const struct command_line *line,
-                        struct error *error) {
+                        const char *data, struct error *error) {
     struct config config = *evaluation->config;
     int count = line->precision_count, status = 0;
-    printf("text       %s: %" PRId64 " sequences of %" PRId64 " tokens\n", line->data,
+    printf("text       %s: %" PRId64 " sequences of %" PRId64 " tokens\n", data,
            evaluation->sequences, config.data.seq_len);
     printf("precision      loss  perplexity  bits per byte  tokens/s%s\n",
            count > 1 ? "  difference" : "");
@@ -150,11 +150,18 @@ static int evaluate_all(struct evaluation *evaluation, const struct command_line
 
 int run_eval(const struct config *config, const char *from, const struct command_line *line,
              struct error *error) {
+    bool of_run = config_given(config, "data.val") && config->data.val[0];
+    const char *data = line->data ? line->data : of_run ? config->data.val : NULL;
+    if (!data) {
+        fail(error, "--eval needs --data GLOB, token shards made with ./prepare: the model names "
+                    "no data.val");
+        return EXIT_USAGE;
+    }
     struct evaluation evaluation = {.config = config, .from = from, .stop = signals_catch()};
     int status = EXIT_FAILED;
-    if (open_text(&evaluation, line->data, error) == 0 &&
+    if (open_text(&evaluation, data, error) == 0 &&
         setup_backend(&evaluation.be, config, NULL, NULL, error) == 0) {
-        status = evaluate_all(&evaluation, line, error);
+        status = evaluate_all(&evaluation, line, data, error);
         backend_close(&evaluation.be);
     }
     tokenizer_close(&evaluation.tokenizer);

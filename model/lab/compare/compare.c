@@ -122,7 +122,7 @@ static int take_run(struct options *options, const char *argument, struct error 
 static int parse(struct options *options, int argc, char **argv, struct error *error) {
     for (int i = 1; i < argc; i++) {
         char *value;
-        if (strncmp(argv[i], "--", 2) != 0) {
+        if (strncmp(argv[i], "--", 2) != 0 && strcmp(argv[i], "-h") != 0) {
             if (take_run(options, argv[i], error)) return -1;
             continue;
         }

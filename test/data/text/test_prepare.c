@@ -214,6 +214,7 @@ Test(prepare, an_interrupt_is_heard_before_a_named_pipe_has_a_writer) {
 }
 
 Test(prepare, explains_itself) {
+    cr_assert_eq(run("-h"), 0);
     cr_assert_eq(run("--help"), 0);
     const char *options[] = {
         "--tokenizer bytes", "--tokenizer DIR", "--out",   "--val-fraction",  "--shard-tokens",

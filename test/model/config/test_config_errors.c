@@ -116,6 +116,11 @@ Test(config_errors, errors_of_keys) {
         {NULL, "model={\"n_layer\": 2}", {"model is a block", "model.KEY=VALUE"}},
         {NULL, "model.=2", {"no key \"model.\"", "model has: preset"}},
         {NULL, ".=2", {"no key \".\""}},
+        {NULL, "optimizer.learning_rate=1", {"no key", "Did you mean optimizer.lr?"}},
+        {"{\"max_iters\": 1}", NULL, {"no key", "Did you mean train.steps?"}},
+        {NULL, "batch_size=1", {"no key", "train.micro_batch_size"}},
+        {NULL, "model.dropout=0.1", {"no key", "no dropout yet"}},
+        {NULL, "precision=bfloat16", {"Did you mean \"bf16\"?"}},
         {NULL, "$schema=x", {"no key \"$schema\""}},
     };
     expect_errors(cases, COUNT(cases));

@@ -246,11 +246,9 @@ Test(command_line, export) {
 
 Test(command_line, eval_and_export_need_what_they_read) {
     refuse("--eval|--data|x", "--from DIR");
-    refuse("--eval|--from|d", "--data GLOB");
     refuse("--eval|--from|d|--data|x|--config|c", "--config");
     refuse("--export|o|--dtype|fp16", "--from DIR");
-    refuse("--export|o|--from|d", "--dtype fp32");
-    refuse("--export|o|--from|d|--dtype|fp8", "fp32, fp16 or bf16");
+    refuse("--export|o|--from|d|--dtype|fp8", "\"fp8\" is not one of fp32, fp16, bf16");
     refuse("--export|o|--from|d|--dtype|fp4", "fp32, fp16, bf16");
     refuse("--export|o|--from|d|--dtype|auto", "fp32, fp16, bf16");
     refuse("--export|o|--from|d|--dtype|", "fp32, fp16, bf16");
@@ -287,6 +285,8 @@ Test(command_line, commands_that_only_print) {
         enum command command;
     } cases[] = {
         {"--help", COMMAND_HELP},
+        {"-h", COMMAND_HELP},
+        {"-h", COMMAND_HELP},
         {"--version", COMMAND_VERSION},
         {"--print-schema", COMMAND_PRINT_SCHEMA},
         {"--print-reference", COMMAND_PRINT_REFERENCE},
@@ -305,6 +305,9 @@ Test(command_line, nothing_to_do) {
     refuse("", "--config");
     refuse("--dry-run", "--config");
     refuse("--resume", "--config");
+    struct command_line line = accept("--resume|runs/a");
+    cr_expect_str_eq(line.resume_path, "runs/a");
+    command_line_free(&line);
     refuse("--set|a=1", "--config");
 }
 
@@ -312,7 +315,7 @@ Test(command_line, unknown_arguments) {
     refuse("--confg|c", "--confg");
     refuse("c.json", "c.json");
     refuse("--config|c|extra", "extra");
-    refuse("--config|c|-h", "-h");
+    refuse("--config|c|-x", "-x");
     refuse("--config|c|--", "\"--\"");
     refuse("--config|c|", "\"\"");
     refuse("--dry-runs|--config|c", "--dry-runs");

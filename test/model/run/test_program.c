@@ -167,6 +167,29 @@ Test(program, resume_without_checkpoints) {
     expect_text(error_text, "resuming from a/run/checkpoints/step-00000002");
 }
 
+Test(program, runs_that_hold_no_checkpoint_yet) {
+    cr_assert_eq(mkdir(in_folder("a"), 0755), 0);
+    cr_assert_eq(mkdir(in_folder("a/new"), 0755), 0);
+    write_file("a/new/metrics.jsonl", "");
+    cr_assert_eq(chmod(folder, 0755), 0);
+    expect_error("--sample|x|--from|a/new", 1, "a/new has no complete checkpoint yet");
+    expect_error(TINY "|--resume|a/new", 1, "a/new has no complete checkpoint yet");
+    as_nobody = geteuid() == 0;
+    cr_assert_eq(chmod(in_folder("a/new"), 0), 0);
+    expect_error("--sample|x|--from|a/new", 1, "a/new: Permission denied");
+}
+
+Test(program, the_folder_of_a_run_is_enough_to_resume) {
+    expect_exit(TINY "|--set|train.steps=2", 0);
+    expect_exit("--resume|a/run|--set|train.steps=3", 0);
+    expect_text(error_text, "resuming from a/run/checkpoints/step-00000002");
+    expect_exit("--resume|a/run/checkpoints/step-00000003|--set|train.steps=4", 0);
+    expect_error("--resume|a/none", 2, "a/none/config.json");
+    cr_assert_eq(mkdir(in_folder("a/pipe"), 0755), 0);
+    cr_assert_eq(mkfifo(in_folder("a/pipe/config.json"), 0644), 0);
+    expect_error("--resume|a/pipe", 2, "not a regular file");
+}
+
 Test(program, a_finished_run_has_nothing_to_resume) {
     expect_exit(TINY, 0);
     size_t size, size_after;

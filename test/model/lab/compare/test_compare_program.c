@@ -499,6 +499,7 @@ Test(compare_program, labels_stay_whole_where_short_ones_are_alike) {
 }
 
 Test(compare_program, help) {
+    expect_exit("-h", 0);
     expect_exit("--help", 0);
     expect_80_columns(out_text);
     expect_out("--limit-loss PERCENT");
