@@ -17,6 +17,7 @@ import json
 import math
 import os
 import re
+import signal
 import sys
 import time
 import uuid
@@ -77,11 +78,15 @@ def point_of(line):
         return None
     if not isinstance(record, dict) or not isinstance(record.get("step"), int):
         return None
-    values = {
-        name: float(record[key])
-        for key, name in NAMES.items()
-        if isinstance(record.get(key), (int, float)) and math.isfinite(record[key])
-    }
+    try:
+        numbers = {
+            name: float(record[key])
+            for key, name in NAMES.items()
+            if isinstance(record.get(key), (int, float))
+        }
+    except OverflowError:  # an integer of hundreds of digits
+        return None
+    values = {name: number for name, number in numbers.items() if math.isfinite(number)}
     return ("validation" if "val_loss" in record else "step"), record["step"], values
 
 
@@ -111,18 +116,20 @@ class Metrics:
 def send_new(run, metrics, state):
     """Sends the points that are later than those sent before, each once."""
     before = dict(state.sent)
-    for line in metrics.lines():
-        point = point_of(line)
-        if point is None:
-            continue
-        kind, step, values = point
-        if step <= state.sent[kind]:
-            continue
-        state.sent[kind] = step
-        if values:
-            run.log({"step": step, **values})
-    if state.sent != before:
-        state.save()
+    try:
+        for line in metrics.lines():
+            point = point_of(line)
+            if point is None:
+                continue
+            kind, step, values = point
+            if step <= state.sent[kind]:
+                continue
+            if values:
+                run.log({"step": step, **values})
+            state.sent[kind] = step
+    finally:  # also when Ctrl-C or SIGTERM ends it on the way
+        if state.sent != before:
+            state.save()
 
 
 def is_done(folder, state):
@@ -159,6 +166,7 @@ def main():
     run.define_metric("step")
     run.define_metric("*", step_metric="step")
     metrics, status = Metrics(options.run), 0
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         send_new(run, metrics, state)
         while not options.once and not is_done(options.run, state):

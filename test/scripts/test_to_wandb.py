@@ -112,6 +112,27 @@ def test_once(run):
     expect("id", calls[0][2]["id"], first["id"])
 
 
+def test_interrupted(run):
+    """Ctrl-C while points are sent: the next call repeats at most the one under way."""
+    interrupt = """
+    def log(self, values):
+        self.__getattr__("log")(values)
+        if values["step"] == 2 and os.environ.get("INTERRUPT"):
+            raise KeyboardInterrupt
+"""
+    run.write("../fake/wandb.py", FAKE.replace("    config = None\n", "    config = None" + interrupt))
+    for step in range(1, 4):
+        run.step(step)
+    run.step(4, "1" + 400 * "0")
+    run.environment["INTERRUPT"] = "1"
+    status, _, calls = run.send("--once")
+    expect("interrupted", (status, points(calls)), (130, [point(1), point(2)]))
+    del run.environment["INTERRUPT"]
+    status, messages, calls = run.send("--once")
+    expect("after it", (status, messages), (0, ""))
+    expect("points after it", points(calls), [point(2), point(3)])
+
+
 def test_follow(run):
     process = run.start("--seconds", "0.05")
     for step in range(1, 5):
@@ -140,7 +161,7 @@ def test_refusals(run):
     expect("no run", (status, "no config.json" in messages), (1, True))
 
 
-for test in (test_once, test_follow, test_refusals):
+for test in (test_once, test_interrupted, test_follow, test_refusals):
     with tempfile.TemporaryDirectory() as scratch:
         test(Run(scratch, steps=4))
 for failure in failures:
