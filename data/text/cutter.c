@@ -86,7 +86,7 @@ static size_t samples_of(const uint8_t *atoms, uint32_t samples[128 + UNICODE_AT
     return count;
 }
 
-/* Whether no character is left between two matches, whatever follows it; false where that takes too
+/* True if no character is left between two matches, whatever follows it; false where that takes too
  * many steps. */
 static bool matches_all(const struct split_pattern *pattern, const uint8_t *atoms) {
     uint32_t samples[128 + UNICODE_ATOMS];

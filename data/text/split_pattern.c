@@ -131,7 +131,7 @@ int split_pattern_fail(const struct split_pattern *pattern, struct error *error)
                 pattern->text);
 }
 
-/* What makes matches quick, once the nodes are there. */
+/* Precomputes, from all nodes, the tables that make matches quick. */
 static int finish_pattern(struct split_pattern *pattern, struct error *error) {
     const size_t count = arrlenu(pattern->nodes);
     struct beginning *all = calloc(count, sizeof *all);
