@@ -12,6 +12,7 @@
 #include <stb/stb_ds.h>
 
 #include "data/base/signals.h"
+#include "data/base/utf8.h"
 
 enum { BUFFER_BYTES = 1 << 20, NAME_SHOWN = 500 };
 
@@ -90,6 +91,14 @@ int documents_interrupted(struct error *error) {
     return fail(error, "interrupted: no shard was written or replaced");
 }
 
+/* True for bytes at the beginning of a file that are no text in UTF-8. Its last character may be cut
+ * short. */
+static bool is_binary(const char *bytes, size_t size) {
+    size_t end = utf8_skip_characters(bytes, size, 0);
+    if (memchr(bytes, '\0', size)) return true;
+    return end < size && !(size - end < 4 && (unsigned char)bytes[end] >= 0xC2);
+}
+
 /* Moves what is left to the front of the buffer and reads more behind it. */
 static int read_more(struct documents *documents, struct error *error) {
     assert(!documents->at_end);
@@ -107,7 +116,7 @@ static int read_more(struct documents *documents, struct error *error) {
         if (got < 0)
             return fail(error, "cannot read %.*s: %s\ncheck the file", NAME_SHOWN,
                         input_name(documents), strerror(errno));
-        if (documents->unread && memchr(documents->buffer, '\0', (size_t)got) &&
+        if (documents->unread && is_binary(documents->buffer, (size_t)got) &&
             documents->binary++ == 0)
             documents->first_binary = input_name(documents);
         documents->unread = false;

@@ -2,7 +2,7 @@
  * the inputs' size.
  *
  * Of JSON Lines each row is a document: the string of one member, in one piece; or a pair, a prompt
- * and its completion, in two. White lines are skipped, and so is a byte order mark at the beginning
+ * and its completion, in two. Blank lines are skipped, and so is a byte order mark at the beginning
  * of a file.
  * A text file is one document. If marks are watched, the characters <|endoftext|> end a document
  * and begin another, and belong to neither; and a byte order mark at the beginning of a file is
@@ -47,7 +47,7 @@ struct documents {
     uint64_t bytes_read;         /* from all inputs */
     uint64_t bad_rows;           /* skipped */
     char *first_bad_row;         /* what was wrong with the first of them, or NULL */
-    uint64_t binary;             /* inputs with a NUL byte among the first bytes read */
+    uint64_t binary;             /* inputs that begin with NUL bytes, or not in UTF-8 */
     const char *first_binary;    /* name of the first of them, or NULL */
     size_t row_bytes_max;        /* DOCUMENT_ROW_BYTES_MAX, which tests make smaller */
 };

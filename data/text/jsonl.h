@@ -2,7 +2,7 @@
  *
  * Strict, as RFC 8259 has it: one object and nothing but white space around it, UTF-8, no control
  * bytes in strings, at most 256 objects and arrays inside each other. Escapes are undone exactly,
- * \u0000 and surrogate pairs included; half of a surrogate pair, which is no character, becomes
+ * \u0000 and surrogate pairs included; an unpaired surrogate, which is no character, becomes
  * U+FFFD. */
 #pragma once
 

@@ -39,11 +39,18 @@ Test(prepare, notes_binary_files) {
     write_bytes("b.bin", "a\0c", 3);
     write_bytes("c.bin", "\0", 1);
     cr_assert_eq(run("--tokenizer bytes --out one b.bin a.txt"), 0, "%s", error_text);
-    cr_expect_not_null(strstr(error_text, "note: 1 file has NUL bytes"), "%s", error_text);
+    cr_expect_not_null(strstr(error_text, "note: 1 file is no text in UTF-8"), "%s", error_text);
     cr_expect_not_null(strstr(error_text, ": b.bin\n"), "%s", error_text);
     cr_assert_eq(run("--tokenizer bytes --out two a.txt b.bin c.bin"), 0, "%s", error_text);
-    cr_expect_not_null(strstr(error_text, "note: 2 files have NUL bytes"), "%s", error_text);
+    cr_expect_not_null(strstr(error_text, "note: 2 files are no text in UTF-8"), "%s", error_text);
     cr_expect_not_null(strstr(error_text, ": b.bin ...\n"), "%s", error_text);
+    write_bytes("latin1.txt", "caf\xe9 au lait", 12);
+    cr_assert_eq(run("--tokenizer bytes --out three latin1.txt"), 0, "%s", error_text);
+    cr_expect_not_null(strstr(error_text, "1 file is no text in UTF-8"), "%s", error_text);
+    /* The end of the file, or of what is read first, may cut a character. */
+    write_bytes("cut.txt", "caf\xc3", 4);
+    cr_assert_eq(run("--tokenizer bytes --out four cut.txt"), 0, "%s", error_text);
+    cr_expect_null(strstr(error_text, "UTF-8"), "%s", error_text);
 }
 
 Test(prepare, joins_files_and_the_standard_input) {
