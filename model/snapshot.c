@@ -45,6 +45,8 @@ static void open_masters(struct masters *masters, const struct trainer *trainer)
 
 bool snapshot_wanted(const struct config *config) {
     int64_t every = config->checkpoint.every;
+    if (config->checkpoint.keep_best && (every == 0 || config->eval.every < every))
+        every = config->eval.every;
     return config->checkpoint.background && every > 0 && every < config->train.steps;
 }
 

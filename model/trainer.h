@@ -22,10 +22,18 @@
 #include "model/gpt.h"
 #include "model/optimizer.h"
 
+/* The validation with the lowest loss so far. */
+struct best_validation {
+    double loss;
+    int64_t step;  /* after which it was measured; 0: there was no validation */
+    int64_t since; /* validations after it, none of which was lower */
+};
+
 /* Where a run is; what a checkpoint keeps beside weights and moments. */
 struct training_state {
     int64_t step;   /* steps done */
     int64_t tokens; /* tokens seen */
+    struct best_validation best;
     struct step_state scaler;
 };
 

@@ -100,7 +100,9 @@ struct config {
     } data;
     struct {
         int64_t steps;
-        double minutes; /* of one process; 0: no limit */
+        double epochs;    /* 0: steps is given; else steps is computed once the data are open */
+        int64_t patience; /* validations without a lower loss that end the run; 0: off */
+        double minutes;   /* of one process; 0: no limit */
         int64_t micro_batch_size, grad_accum_steps;
         int64_t batch_tokens; /* 0: grad_accum_steps says */
         enum config_recompute recompute;
@@ -150,6 +152,7 @@ struct config {
     } eval;
     struct {
         int64_t every, keep; /* every 0: only at the end */
+        bool keep_best;      /* by validation loss */
         double shard_gb;     /* of data in a file of tensors, in 1e9 bytes */
         bool background;     /* written while training goes on, where there is memory */
         enum config_on_error on_error;
@@ -165,10 +168,10 @@ struct config {
     } sample;
     struct {
         int64_t every;
-        bool metrics, tensorboard;
+        bool metrics, csv, tensorboard;
     } log;
 
-    bool warmup_cut;    /* optimizer.warmup_steps was longer than the steps of --set */
+    bool warmup_cut;    /* optimizer.warmup_steps was longer than the run */
     bool without_val;   /* eval.every is ignored: the text has no validation part */
     int64_t rank_count; /* processes that train together: no key, their launcher decides; >= 1 */
 

@@ -3,6 +3,7 @@
 #include "model/config/config_keys.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <string.h>
 
@@ -73,10 +74,10 @@ static void leave_out_validation(struct config *config) {
     config->eval.every = 0;
 }
 
-/* A file's warmup may not fit into the steps of --set, which are few for a first try. */
+/* A file's warmup may not fit into the steps of --set, which are few for a first try, or into those
+ * of train.epochs. */
 static void cut_warmup(struct config *config) {
-    if (source_of(config, "train.steps") != CONFIG_SOURCE_FLAG ||
-        source_of(config, "optimizer.warmup_steps") == CONFIG_SOURCE_FLAG ||
+    if (source_of(config, "optimizer.warmup_steps") == CONFIG_SOURCE_FLAG ||
         config->optimizer.warmup_steps <= config->train.steps)
         return;
     config->optimizer.warmup_steps = config->train.steps / 10;
@@ -91,7 +92,10 @@ void config_resolve(struct config *config) {
     if (!config_given(config, "data.val") && strcmp(config->data.train, "tales") != 0)
         config->data.val[0] = '\0';
     if (config->data.val[0] == '\0') leave_out_validation(config);
-    cut_warmup(config);
+    if (source_of(config, "train.steps") > source_of(config, "train.epochs"))
+        config->train.epochs = 0;
+    if (config->train.epochs == 0 && source_of(config, "train.steps") == CONFIG_SOURCE_FLAG)
+        cut_warmup(config);
     int64_t micro = config->train.micro_batch_size * config->data.seq_len;
     if (config->train.batch_tokens >= micro)
         config->train.grad_accum_steps = config->train.batch_tokens / micro;
@@ -222,6 +226,17 @@ static int check_data(const struct config_check *check) {
                              "Set data.tokenizer to \"bytes\", or name token shards.",
                              key, config_tokenizer_name(c->data.tokenizer));
     }
+    if (c->train.epochs > 0 && source_of(c, "train.steps") == CONFIG_SOURCE_FLAG)
+        return config_refuse(check, "train.epochs",
+                             "train.steps is given by --set as well.\nGive one of them.");
+    const char *needs_validation = c->train.patience > 0     ? "train.patience"
+                                   : c->checkpoint.keep_best ? "checkpoint.keep_best"
+                                                             : NULL;
+    if (needs_validation && c->eval.every == 0)
+        return config_refuse(check, needs_validation,
+                             "%s goes by the validation loss, but there is no validation.\n"
+                             "Name its text in data.val, and set eval.every above 0.",
+                             needs_validation);
     if (c->eval.every > 0 && c->data.val[0] == '\0')
         return config_refuse(check, blame(check, "eval.every", "data.val"),
                              "eval.every is %" PRId64 ", but there is no validation text.\n"
@@ -250,6 +265,45 @@ static int check_data(const struct config_check *check) {
     return 0;
 }
 
+/* Of train.epochs the number of steps is not known yet; config_resolve_epochs checks it. */
+static int check_schedule(const struct config_check *check) {
+    const struct config *c = check->config;
+    char fraction[CONFIG_NUMBER_MAX];
+    if (c->optimizer.warmup_steps > c->train.steps)
+        return config_refuse(
+            check, blame(check, "optimizer.warmup_steps", "train.steps"),
+            "optimizer.warmup_steps is %" PRId64 ", more than train.steps, %" PRId64
+            ":\nthe run would end before the warmup does. Lower optimizer.warmup_steps.",
+            c->optimizer.warmup_steps, c->train.steps);
+    double decay = c->optimizer.decay_fraction * (double)c->train.steps;
+    if (c->optimizer.schedule == CONFIG_SCHEDULE_WSD &&
+        (double)c->optimizer.warmup_steps + decay > (double)c->train.steps)
+        return config_refuse(
+            check, blame(check, "optimizer.decay_fraction", "optimizer.warmup_steps"),
+            "optimizer.warmup_steps (%" PRId64 ") and optimizer.decay_fraction (%s of "
+            "%" PRId64 " steps) overlap:\nlower one of them.",
+            c->optimizer.warmup_steps, config_format_number(fraction, c->optimizer.decay_fraction),
+            c->train.steps);
+    return 0;
+}
+
+int config_resolve_epochs(struct config *config, uint64_t sequences, struct error *error) {
+    struct config_origins origins = {.path = config->name};
+    struct config_check check = {config, &origins, error};
+    double batch = (double)config->rank_count * (double)config->train.grad_accum_steps *
+                   (double)config->train.micro_batch_size;
+    double steps = ceil(config->train.epochs * (double)sequences / batch);
+    double limit = config_options[row_of("train.steps")].maximum;
+    if (steps > limit)
+        return config_refuse(&check, "train.epochs",
+                             "train.epochs %g would take %.3g steps; at most %.3g make sense "
+                             "here.\nLower it.",
+                             config->train.epochs, steps, limit);
+    config->train.steps = (int64_t)steps;
+    cut_warmup(config);
+    return check_schedule(&check);
+}
+
 static int check_optimizer(const struct config_check *check) {
     const struct config *c = check->config;
     char low[CONFIG_NUMBER_MAX], high[CONFIG_NUMBER_MAX];
@@ -259,26 +313,11 @@ static int check_optimizer(const struct config_check *check) {
                              "the rate falls from lr to min_lr, so min_lr must not be larger.",
                              config_format_number(low, c->optimizer.min_lr),
                              config_format_number(high, c->optimizer.lr));
-    if (c->optimizer.warmup_steps > c->train.steps)
-        return config_refuse(
-            check, blame(check, "optimizer.warmup_steps", "train.steps"),
-            "optimizer.warmup_steps is %" PRId64 ", more than train.steps, %" PRId64
-            ":\nthe run would end before the warmup does. Lower optimizer.warmup_steps.",
-            c->optimizer.warmup_steps, c->train.steps);
     if (c->optimizer.grad_clip > 0 && c->optimizer.grad_clip < 1e-30)
         return config_refuse(check, "optimizer.grad_clip",
                              "optimizer.grad_clip is %s, which is nothing in fp32.\n"
                              "Set it to 0 for no clipping, or to 1e-30 at least.",
                              config_format_number(low, c->optimizer.grad_clip));
-    double decay = c->optimizer.decay_fraction * (double)c->train.steps;
-    if (c->optimizer.schedule == CONFIG_SCHEDULE_WSD &&
-        (double)c->optimizer.warmup_steps + decay > (double)c->train.steps)
-        return config_refuse(
-            check, blame(check, "optimizer.decay_fraction", "optimizer.warmup_steps"),
-            "optimizer.warmup_steps (%" PRId64 ") and optimizer.decay_fraction (%s of "
-            "%" PRId64 " steps) overlap:\nlower one of them.",
-            c->optimizer.warmup_steps, config_format_number(low, c->optimizer.decay_fraction),
-            c->train.steps);
     if (c->loss_scale.min_scale > c->loss_scale.init_scale)
         return config_refuse(check, blame(check, "loss_scale.min_scale", "loss_scale.init_scale"),
                              "loss_scale.min_scale is %s, more than loss_scale.init_scale, %s:\n"
@@ -294,6 +333,7 @@ int config_check(const struct config *config, const struct config_origins *origi
     if (check_name(&check)) return -1;
     if (check_model(&check)) return -1;
     if (check_data(&check)) return -1;
+    if (config->train.epochs == 0 && check_schedule(&check)) return -1;
     return check_optimizer(&check);
 }
 

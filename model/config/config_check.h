@@ -8,6 +8,11 @@
 /* Fills the keys that nobody gave and whose default depends on others. */
 void config_resolve(struct config *config);
 
+/* Sets train.steps from train.epochs, which is not 0, for so many training sequences; a last step
+ * that is not full takes its rest from the next epoch. A warmup that is longer than the run is cut,
+ * unless it was given by --set. Fails where the settings do not fit this number of steps. */
+int config_resolve_epochs(struct config *config, uint64_t sequences, struct error *error);
+
 /* Notes how many ranks train together, and works out grad_accum_steps from train.batch_tokens if
  * that is given. Fails where it does not come out even. */
 int config_share(struct config *config, int rank_count, struct error *error);

@@ -187,9 +187,15 @@ const struct config_option config_options[] = {
            HELP("gpt2 and files only: folder with vocab.json and merges.txt, or tokenizer.json.")),
 
     INTEGER(train.steps, 600, 1, 1e9, HELP("Optimizer steps of the whole run.")),
+    NUMBER(train.epochs, 0, 0, 1e6,
+           HELP("Passes over data.train, such as 3 or 0.5: train.steps is then computed from it. "
+                "0 = train.steps counts.")),
     NUMBER(train.minutes, 0, 0, 1e7,
-           HELP("Minutes after which the program finishes its step, saves and ends; --resume goes "
-                "on. 0 = no limit.")),
+           HELP("Minutes after which the program finishes its step, saves and ends; --resume "
+                "continues. 0 = no limit.")),
+    INTEGER(train.patience, 0, 0, 1e6,
+            HELP("Early stopping: the run ends after so many validations in a row without a lower "
+                 "loss. 0 = off.")),
     INTEGER(train.micro_batch_size, 8, 1, 65536,
             HELP("Sequences per forward and backward pass; memory grows with it.")),
     INTEGER(train.grad_accum_steps, 1, 1, 65536,
@@ -291,17 +297,20 @@ const struct config_option config_options[] = {
     INTEGER(checkpoint.every, 0, 0, 1e9,
             HELP("Steps between checkpoints; 0 = only at the end of the run.")),
     INTEGER(checkpoint.keep, 2, 1, 1e6, HELP("Newest checkpoints that stay on disk.")),
+    BOOLEAN(checkpoint.keep_best, false,
+            HELP("Whether to save after each validation with the lowest loss so far; the newest "
+                 "such checkpoint stays on disk beside those of checkpoint.keep.")),
     NUMBER(
         checkpoint.shard_gb, 5, 1e-6, 1e6,
         HELP("GB (1e9 bytes) of tensors in a file at most; larger models and moments are written "
              "in several, with an index.")),
     BOOLEAN(checkpoint.background, true,
-            HELP("Whether training goes on while a checkpoint is written, from a copy of weights "
+            HELP("Whether training continues while a checkpoint is written, from a copy of weights "
                  "and moments in memory of the host. Where there is no memory for the copy, "
                  "training waits.")),
     ENUM(checkpoint.on_error, CONFIG_ON_ERROR_STOP, on_error_words,
          HELP("What a checkpoint that cannot be written means. stop: the run ends with status 1. "
-              "continue: a warning, and training goes on to the next checkpoint; only the last "
+              "continue: a warning, and training continues to the next checkpoint; only the last "
               "one has to succeed.")),
     ENUM(checkpoint.resume, CONFIG_RESUME_NEVER, resume_words,
          HELP("auto continues from the newest checkpoint in the run's folder if there is one.")),
@@ -319,6 +328,7 @@ const struct config_option config_options[] = {
 
     INTEGER(log.every, 1, 1, 1e9, HELP("Steps between lines on the console.")),
     BOOLEAN(log.metrics, true, HELP("Whether to write metrics.jsonl in the run's folder.")),
+    BOOLEAN(log.csv, false, HELP("Whether to write the same as metrics.csv in the run's folder.")),
     BOOLEAN(log.tensorboard, false,
             HELP("Whether to write event files for TensorBoard in the run's folder.")),
 };

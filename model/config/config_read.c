@@ -186,7 +186,9 @@ static const char *known_elsewhere(const char *name) {
         {"learning_rate", "Did you mean optimizer.lr?"},
         {"max_iters", "Did you mean train.steps?"},
         {"max_steps", "Did you mean train.steps?"},
-        {"epochs", "Did you mean train.steps?"},
+        {"epochs", "Did you mean train.epochs?"},
+        {"num_epochs", "Did you mean train.epochs?"},
+        {"early_stopping", "Did you mean train.patience?"},
         {"batch_size", "Did you mean train.micro_batch_size?"},
         {"dropout", "There is no dropout yet; optimizer.weight_decay regularizes."},
     };

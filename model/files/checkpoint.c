@@ -181,7 +181,9 @@ int checkpoint_end(const struct checkpoint_ending *ending, char path[FILE_PATH_M
     const struct ranks *ranks = ending->ranks;
     const struct trainer *trainer = ending->trainer;
     struct error ignored;
-    int64_t step = trainer->state.step, keep = trainer->config->checkpoint.keep;
+    const struct config *config = trainer->config;
+    int64_t step = trainer->state.step, keep = config->checkpoint.keep;
+    int64_t best = config->checkpoint.keep_best ? trainer->state.best.step : 0;
     int status = ending->status, warned = 0;
     if (status == 0 && ranks->rank == 0)
         status = write_manifest(trainer, ending->files, path, error);
@@ -191,8 +193,8 @@ int checkpoint_end(const struct checkpoint_ending *ending, char path[FILE_PATH_M
     if (status) return -1;
     if (ranks->rank == 0) {
         status = checkpoint_directory_publish(path, ending->run_directory, step, error);
-        warned =
-            status == 0 && checkpoint_directory_prune(ending->run_directory, step, keep, error);
+        warned = status == 0 &&
+                 checkpoint_directory_prune(ending->run_directory, step, keep, best, error);
     }
     if (ranks_agree(ranks, status, error)) return -1;
     ranks_broadcast(ranks, path, FILE_PATH_MAX);
@@ -363,17 +365,23 @@ static void note_differences(const cJSON *saved, const cJSON *now, const char *b
     }
 }
 
-/* Whether a step of the two configs takes different samples. */
-static bool data_differ(const cJSON *saved, const cJSON *now) {
-    static const char *const keys[][2] = {
-        {"data", "train"},
-        {"data", "tokenizer"},
-        {"data", "seq_len"},
-        {"train", "micro_batch_size"},
-        {"train", "grad_accum_steps"},
-    };
-    if (!cJSON_Compare(json_member(saved, "seed"), json_member(now, "seed"), true)) return true;
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+/* Keys that decide which samples a step takes, beside the seed, and which a validation takes. */
+static const char *const step_keys[][2] = {
+    {"data", "train"},
+    {"data", "tokenizer"},
+    {"data", "seq_len"},
+    {"train", "micro_batch_size"},
+    {"train", "grad_accum_steps"},
+    {NULL},
+};
+static const char *const validation_keys[][2] = {
+    {"data", "val"},     {"data", "tokenizer"},
+    {"data", "seq_len"}, {"train", "micro_batch_size"},
+    {"eval", "batches"}, {NULL},
+};
+
+static bool settings_differ(const cJSON *saved, const cJSON *now, const char *const keys[][2]) {
+    for (size_t i = 0; keys[i][0]; i++) {
         const cJSON *before = json_member(json_member(saved, keys[i][0]), keys[i][1]);
         const cJSON *after = json_member(json_member(now, keys[i][0]), keys[i][1]);
         if (!same_setting(keys[i][1], before, after)) return true;
@@ -389,25 +397,29 @@ static cJSON *config_tree(const struct config *config) {
     return tree;
 }
 
-static void note_settings(const struct trainer *trainer, const struct checkpoint_manifest *manifest,
+static void note_settings(struct trainer *trainer, const struct checkpoint_manifest *manifest,
                           FILE *notes) {
     static const char *const blocks[] = {"data", "train",     "optimizer", "autocast",
                                          "fp8",  "gradients", "loss_scale"};
     const struct config *config = trainer->config;
     cJSON *saved = cJSON_Parse(manifest->config), *now = config_tree(config);
     const cJSON *seed = json_member(saved, "seed");
-    if (seed && !cJSON_Compare(seed, json_member(now, "seed"), true))
+    bool other_seed = !cJSON_Compare(seed, json_member(now, "seed"), true);
+    if (seed && other_seed)
         fprintf(notes, "seed: %.0f in the checkpoint, now %" PRId64 "\n", seed->valuedouble,
                 config->seed);
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         note_differences(json_member(saved, blocks[i]), json_member(now, blocks[i]), blocks[i],
                          notes);
     int64_t next = batches_first_sample(config, trainer->state.step, 0);
-    if (saved && now && (data_differ(saved, now) || next != manifest->next_sample))
+    if (saved && now &&
+        (other_seed || settings_differ(saved, now, step_keys) || next != manifest->next_sample))
         fprintf(notes,
                 "data: step %" PRId64 " takes the batch that these settings give for it, from "
                 "sample %" PRId64 " on (the checkpoint's own next sample was %" PRId64 ")\n",
                 trainer->state.step + 1, next, manifest->next_sample);
+    if (saved && now && settings_differ(saved, now, validation_keys))
+        trainer->state.best = (struct best_validation){0}; /* losses of other data do not compare */
     cJSON_Delete(saved);
     cJSON_Delete(now);
 }

@@ -25,12 +25,12 @@
 
 /* Saves the trainer between two steps, in RUN_DIRECTORY (created if missing), and stores the path
  * in path (FILE_PATH_MAX bytes). A checkpoint of the same step is replaced. Afterwards only the
- * newest config->checkpoint.keep complete checkpoints up to this step stay; later ones, damaged
- * ones and what is not ours are neither counted nor removed.
- * Ranks that train together all call it, on a file system that all of them see; it fails on all if
- * it does on one.
- * Returns 0; RESULT_WARNED with a message if all was saved, but an older one could not be removed;
- * -1 with a message if nothing was saved, and what was there before still is. */
+ * newest config->checkpoint.keep complete checkpoints up to this step stay, and with
+ * config->checkpoint.keep_best that of the lowest validation loss; later ones, damaged ones and
+ * what is not ours are neither counted nor removed. Ranks that train together all call it, on a
+ * file system that all of them see; it fails on all if it does on one. Returns 0; RESULT_WARNED
+ * with a message if all was saved, but an older one could not be removed; -1 with a message if
+ * nothing was saved, and what was there before still is. */
 int checkpoint_save(struct trainer *trainer, const char *run_directory, char *path,
                     struct error *error);
 

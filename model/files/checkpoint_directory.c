@@ -237,6 +237,11 @@ int64_t checkpoint_directory_count(const char *run_directory) {
     return count;
 }
 
+bool checkpoint_directory_find(char path[FILE_PATH_MAX], const char *run_directory, int64_t step) {
+    struct error ignored;
+    return step_path(path, run_directory, step, "", &ignored) == 0 && file_exists(path);
+}
+
 int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
                                struct error *error) {
     if (own_directory(path, run_directory, error) || directory_create(path, error)) return -1;
@@ -293,7 +298,7 @@ int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_direc
     return directory_sync(parent, error);
 }
 
-int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t keep,
+int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t keep, int64_t best,
                                struct error *error) {
     char path[FILE_PATH_MAX];
     struct error ignored;
@@ -301,7 +306,7 @@ int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t 
     int status = own_directory(path, run_directory, error);
     if (status == 0) status = list_steps(&steps, run_directory, "", error);
     for (ptrdiff_t i = 0; status == 0 && i < arrlen(steps); i++) {
-        if (steps[i] >= step) continue;
+        if (steps[i] >= step || (best > 0 && steps[i] == best)) continue;
         status = step_path(path, run_directory, steps[i], "", error);
         if (status || directory_refuse_link(path, &ignored) ||
             check(path, CHECKPOINT_WHOLE, false, &ignored))

@@ -7,6 +7,7 @@
  * Anything else is not ours and stays untouched. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -19,6 +20,9 @@ void checkpoint_directory_clean(const char *run_directory);
 
 /* Number of directories with the name of a checkpoint; 0 if that cannot be read. */
 int64_t checkpoint_directory_count(const char *run_directory);
+
+/* Stores the path of that step's checkpoint. True if a directory of this name exists. */
+bool checkpoint_directory_find(char path[FILE_PATH_MAX], const char *run_directory, int64_t step);
 
 /* RUN/checkpoints/.step-STEP.tmp, made anew and empty. Leftovers are removed. */
 int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
@@ -34,10 +38,11 @@ int checkpoint_directory_check(const char *directory, const struct stored_file *
 int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
                                  struct error *error);
 
-/* Removes the checkpoints before `step` but for the newest keep - 1 (>= 0). Only what is a whole
+/* Removes the checkpoints before `step` but for the newest keep - 1 (>= 0), and but for that of the
+ * step `best` (0: none), which does not count among them. Only what is a whole
  * checkpoint (by trainer.json and the sizes of the files; hashing them all at every save would cost
  * more than it is worth) is counted or removed. */
-int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t keep,
+int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t keep, int64_t best,
                                struct error *error);
 
 /* What is wanted of a checkpoint: its weights alone need none of the optimizer's files. */

@@ -2,6 +2,7 @@
 
 #include <float.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,6 +48,13 @@ static void print_scaler(FILE *out, const struct step_state *scaler) {
             scaler->updates, scaler->skipped, scaler->skipped_in_row, scaler->at_floor);
 }
 
+static void print_best(FILE *out, const struct best_validation *best) {
+    char loss[CONFIG_NUMBER_MAX];
+    if (best->step == 0) return;
+    fprintf(out, "  \"best\": {\"val_loss\": %s, \"step\": %" PRId64 ", \"since\": %" PRId64 "},\n",
+            config_format_number(loss, best->loss), best->step, best->since);
+}
+
 /* The config's own text, two columns further right. */
 static int print_config(FILE *out, const struct config *config, struct error *error) {
     size_t size = 0;
@@ -87,6 +95,7 @@ static int print_body(FILE *out, const struct trainer *trainer, const struct sto
             config->seed, config->train.micro_batch_size, config->train.grad_accum_steps,
             config->data.seq_len, precision_name(&trainer->gpt.precision));
     print_scaler(out, &state->scaler);
+    print_best(out, &state->best);
     if (print_config(out, config, error)) return -1;
     fputs("  \"files\": {", out);
     for (ptrdiff_t i = 0; i < arrlen(files); i++) {
@@ -155,12 +164,25 @@ static int read_count(const struct source *source, const cJSON *object, const ch
     return 0;
 }
 
+/* Absent before the first validation, and in files of older versions. */
+static int read_best(const struct source *source, struct best_validation *best) {
+    const cJSON *saved = json_member(source->root, "best"), *loss = json_member(saved, "val_loss");
+    if (!saved) return 0;
+    if (!cJSON_IsNumber(loss) || !isfinite(loss->valuedouble) ||
+        !json_whole(&best->step, saved, "step", 1, WHOLE_MAX) ||
+        !json_whole(&best->since, saved, "since", 0, WHOLE_MAX))
+        return lacks(source, "best");
+    best->loss = loss->valuedouble;
+    return 0;
+}
+
 static int read_state(const struct source *source, struct checkpoint_manifest *manifest) {
     const cJSON *root = source->root;
     struct training_state *state = &manifest->state;
     struct step_state *scaler = &state->scaler;
     if (!json_whole(&state->step, root, "step", 0, WHOLE_MAX)) return lacks(source, "step");
     if (!json_whole(&state->tokens, root, "tokens", 0, WHOLE_MAX)) return lacks(source, "tokens");
+    if (read_best(source, &state->best)) return -1;
     if (!json_whole(&manifest->next_sample, root, "next_sample", 0, WHOLE_MAX))
         return lacks(source, "next_sample");
     const cJSON *saved = json_member(root, "scaler"), *scale = json_member(saved, "loss_scale");

@@ -6,7 +6,8 @@
  *       "format": 1 (2 with moments in bf16, which older versions do not know), "mantissa":
  * "0.1.0", "step": 1000, "tokens": 8192000, "next_sample": 8000, "seed": 1, "micro_batch_size": 8,
  * "grad_accum_steps": 1, "seq_len": 1024, "precision": "fp16", "scaler": {"loss_scale": 65536,
- * "growth_tracker": 12, "updates": 998, "skipped": 2, ...}, "config": { the run's config, resolved,
+ * "growth_tracker": 12, "updates": 998, "skipped": 2, ...}, "best" (after a
+ * validation): {"val_loss": 2.5, "step": 900, "since": 1}, "config": { the run's config, resolved,
  * as config_print_json prints it }, "files": {"model.safetensors": {"bytes": 123, "sha256": "..."},
  * ...}, "sha256": "..." of all bytes before the comma that precedes this key
  *     }

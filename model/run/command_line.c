@@ -348,7 +348,7 @@ void command_line_help(FILE *out) {
     fprintf(out,
             "mantissa %s: trains GPTs in fp32, fp16, bf16 or fp8.\n\n"
             "  ./train --config bf16.json                  train\n"
-            "  ./train --config bf16.json --resume         go on after an interruption\n"
+            "  ./train --config bf16.json --resume         continue after an interruption\n"
             "  ./train --config bf16.json --ranks 4        train in four processes\n"
             "  ./train --sample \"Once\" --from runs/bf16    text from a trained model\n"
             "  ./train --eval --data 'x_val_*.bin' --from runs/bf16\n"

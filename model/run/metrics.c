@@ -8,44 +8,59 @@
 
 #include "data/base/files.h"
 
-/* Finds how much of the file belongs to steps up to `step`: whole lines only. */
-static long kept_length(struct metrics *metrics, int64_t step) {
+static long kept_length(FILE *file, int64_t step, metrics_keep *keep, void *context) {
     char line[1024];
     long kept = 0;
-    int64_t found;
-    while (fgets(line, sizeof line, metrics->file)) {
-        bool whole = strchr(line, '\n') != NULL;
-        if (!whole || sscanf(line, "{\"step\": %" SCNd64, &found) != 1 || found > step) break;
-        if (strstr(line, "\"val_loss\"")) metrics->last_validation = found;
-        kept = ftell(metrics->file);
-    }
+    while (fgets(line, sizeof line, file) && strchr(line, '\n') && keep(line, step, context))
+        kept = ftell(file);
     return kept;
+}
+
+FILE *metrics_open_file(const char *run_directory, const char *name, int64_t step,
+                        metrics_keep *keep, void *context, struct error *error) {
+    char path[FILE_PATH_MAX];
+    if (file_path_join(path, run_directory, name, error)) return NULL;
+    int descriptor = file_open_own(path, error);
+    if (descriptor < 0) return NULL;
+    FILE *file = fdopen(descriptor, "r+");
+    if (!file) {
+        fail(error, "%s: %s", path, strerror(errno));
+        close(descriptor);
+        return NULL;
+    }
+    long kept = step > 0 ? kept_length(file, step, keep, context) : 0;
+    if (fseek(file, kept, SEEK_SET) == 0 && ftruncate(descriptor, kept) == 0) return file;
+    fail(error, "%s: cannot continue it: %s", path, strerror(errno));
+    fclose(file);
+    return NULL;
+}
+
+int metrics_flush(FILE *file, const char *name, const char *key, struct error *error) {
+    if (fflush(file) == 0 && !ferror(file)) return 0;
+    return fail(error,
+                "%s: %s\nfree space, or choose another run_dir, or switch it off with "
+                "--set %s=false",
+                name, strerror(errno), key);
+}
+
+static bool keep_line(const char *line, int64_t step, void *context) {
+    struct metrics *metrics = context;
+    int64_t found;
+    if (sscanf(line, "{\"step\": %" SCNd64, &found) != 1 || found > step) return false;
+    if (strstr(line, "\"val_loss\"")) metrics->last_validation = found;
+    return true;
 }
 
 int metrics_open(struct metrics *metrics, const char *run_directory, int64_t step,
                  struct error *error) {
-    char path[FILE_PATH_MAX];
-    snprintf(path, sizeof path, "%s/metrics.jsonl", run_directory);
     metrics->last_validation = -1;
-    int descriptor = file_open_own(path, error);
-    if (descriptor < 0) return -1;
-    metrics->file = fdopen(descriptor, "r+");
-    if (!metrics->file) {
-        close(descriptor);
-        return fail(error, "%s: %s", path, strerror(errno));
-    }
-    long kept = step > 0 ? kept_length(metrics, step) : 0;
-    if (fseek(metrics->file, kept, SEEK_SET) || ftruncate(fileno(metrics->file), kept))
-        return fail(error, "%s: cannot continue it: %s", path, strerror(errno));
-    return 0;
+    metrics->file =
+        metrics_open_file(run_directory, "metrics.jsonl", step, keep_line, metrics, error);
+    return metrics->file ? 0 : -1;
 }
 
 static int finish_line(struct metrics *metrics, struct error *error) {
-    if (fflush(metrics->file) == 0 && !ferror(metrics->file)) return 0;
-    return fail(error,
-                "metrics.jsonl: %s\nfree space, or choose another run_dir, or switch it off with "
-                "--set log.metrics=false",
-                strerror(errno));
+    return metrics_flush(metrics->file, "metrics.jsonl", "log.metrics", error);
 }
 
 static void print_number(FILE *file, const char *key, double value, int digits) {

@@ -9,6 +9,7 @@
  * fp32 values carry nine digits, enough to tell any two apart; what is not finite is null. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -19,6 +20,16 @@ struct metrics {
     FILE *file;              /* NULL: nothing is written */
     int64_t last_validation; /* step of the last validation line found or written; -1: none */
 };
+
+/* Opens RUN/NAME to append. Of a file that is there the lines stay up to the first that is cut
+ * short or for which keep(line, step, context) is false; step 0 keeps none. NULL with a message if
+ * it fails. */
+typedef bool metrics_keep(const char *line, int64_t step, void *context);
+FILE *metrics_open_file(const char *run_directory, const char *name, int64_t step,
+                        metrics_keep *keep, void *context, struct error *error);
+
+/* Flushes, and names the file and the key that switches it off where that fails. */
+int metrics_flush(FILE *file, const char *name, const char *key, struct error *error);
 
 /* Opens RUN/metrics.jsonl. Lines of steps after `step` (of a run that was killed after its last
  * checkpoint) are cut off, so that the file tells one story; step 0 starts it anew. */

@@ -82,6 +82,15 @@ static void print_ranks(FILE *out, const struct trainer *trainer) {
     else fputs(" each has all moments\n", out);
 }
 
+/* "24 steps", "24 steps (0.5 epochs)"; without data the steps of train.epochs are not known. */
+static void print_length(FILE *out, const struct config *config, bool with_data) {
+    const double epochs = config->train.epochs;
+    const char *plural = epochs == 1 ? "" : "s";
+    if (epochs > 0 && !with_data) fprintf(out, "%g epoch%s", epochs, plural);
+    else fprintf(out, "%" PRId64 " steps", config->train.steps);
+    if (epochs > 0 && with_data) fprintf(out, " (%g epoch%s)", epochs, plural);
+}
+
 void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,
                    const struct loader *val, const char *run_directory) {
     FILE *out = report->out;
@@ -111,15 +120,15 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
     fputc('\n', out);
     if (train) print_data(out, "data", config->data.train, train);
     if (val) print_data(out, "validation", config->data.val, val);
-    fprintf(out,
-            "  training   %" PRId64 " steps of %" PRId64 " x %" PRId64 " x %" PRId64
-            " tokens, %s lr %g to %g\n",
-            config->train.steps, config->train.grad_accum_steps, config->train.micro_batch_size,
-            config->data.seq_len, config_schedule_name(config->optimizer.schedule),
-            config->optimizer.lr, config->optimizer.min_lr);
+    fputs("  training   ", out);
+    print_length(out, config, train != NULL);
+    fprintf(out, " of %" PRId64 " x %" PRId64 " x %" PRId64 " tokens, %s lr %g to %g\n",
+            config->train.grad_accum_steps, config->train.micro_batch_size, config->data.seq_len,
+            config_schedule_name(config->optimizer.schedule), config->optimizer.lr,
+            config->optimizer.min_lr);
     print_ranks(out, trainer);
     if (report->deadline > 0)
-        fprintf(out, "  ends       after %g minutes, if not done before; --resume goes on\n",
+        fprintf(out, "  ends       after %g minutes, if not done before; continue with --resume\n",
                 config->train.minutes);
     fprintf(out, "  run        %s\n", run_directory);
     if (report->floor > 0)

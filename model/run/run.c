@@ -11,12 +11,12 @@
 #include "kernels/backend_open.h"
 #include "kernels/ranks/ranks.h"
 #include "model/config/config_check.h"
-#include "model/evaluate.h"
 #include "model/files/checkpoint.h"
 #include "model/lab/memory/memory_sizes.h"
 #include "model/lab/memory/memory_text.h"
 #include "model/lab/ranks/rank_text.h"
 #include "model/run/metrics.h"
+#include "model/run/metrics_csv.h"
 #include "model/run/report.h"
 #include "model/run/run_directory.h"
 #include "model/run/run_ranks.h"
@@ -24,6 +24,7 @@
 #include "model/run/run_setup.h"
 #include "model/run/saving.h"
 #include "model/run/tensorboard.h"
+#include "model/run/validation.h"
 #include "model/trainer.h"
 
 struct run {
@@ -37,6 +38,7 @@ struct run {
     struct trainer trainer;
     struct report report;
     struct metrics metrics;
+    struct metrics_csv csv;
     struct tensorboard board;
     struct saving saving;
     char directory[FILE_PATH_MAX];     /* run_dir/name */
@@ -54,28 +56,13 @@ static void choices_path(char *path, const char *run_directory) {
     snprintf(path, CHOICES_PATH_MAX, "%s/products.txt", run_directory);
 }
 
-static int64_t validation_batches(const struct run *run) {
-    int64_t batches = run->config.eval.batches;
-    int64_t all = (int64_t)run->val.loader.sequence_count / run->config.train.micro_batch_size;
-    /* No sequence counts twice but where there is less than a batch. */
-    if (batches > all) batches = all > 0 ? all : 1;
-    return batches;
-}
-
-/* What would fail at the first validation is said at the start. */
-static int check_validation(const struct run *run, struct error *error) {
-    int64_t sequences = validation_batches(run) * run->config.train.micro_batch_size;
-    if (loader_counted(&run->val.loader, 0, (uint64_t)sequences) > 0) return 0;
-    return evaluate_refuse(sequences, error);
-}
-
 /* A plan can be made before the data are there; a run cannot. */
 static int open_data(struct run *run, bool required, struct error *error) {
     const struct config *config = &run->config;
     int failed = source_open(&run->train, config, config->data.train, false, error);
     if (!failed && config->data.val[0])
         failed = source_open(&run->val, config, config->data.val, true, error) ||
-                 check_validation(run, error);
+                 validation_check(config, &run->val.loader, error);
     if (!failed || required) return failed;
     print_notes("note", error->text);
     error->text[0] = 0;
@@ -98,6 +85,17 @@ static int open_tokenizer(struct run *run, const char *from, struct error *error
     return 0;
 }
 
+/* Of a dry run without data the number of steps stays unknown; no part of its plan needs it. */
+static int resolve_steps(struct run *run, struct error *error) {
+    char notes[4 * ERROR_MAX];
+    if (run->config.train.epochs > 0 && run->train.open &&
+        config_resolve_epochs(&run->config, run->train.loader.sequence_count, error))
+        return -1;
+    config_resolve_notes(&run->config, notes, sizeof notes);
+    print_notes("note", notes);
+    return 0;
+}
+
 /* Opens device, precision, data and trainer, in this order, and says what was decided. */
 static int run_open(struct run *run, const struct config *config, const struct ranks *ranks,
                     bool allocate, struct error *error) {
@@ -110,8 +108,6 @@ static int run_open(struct run *run, const struct config *config, const struct r
     run->metrics.last_validation = -1;
     config_warnings(config, warnings, sizeof warnings);
     print_notes("warning", warnings);
-    config_resolve_notes(config, warnings, sizeof warnings);
-    print_notes("note", warnings);
     if (run_ranks_compare_config(ranks, &run->config, error)) return -1;
     if (run_ranks_split(&run->config, ranks->size, error)) return -1;
     snprintf(run->directory, sizeof run->directory, "%s/%s", config->run_dir, config->name);
@@ -128,6 +124,7 @@ static int run_open(struct run *run, const struct config *config, const struct r
         config_dimension_notes(config, warnings, sizeof warnings))
         print_notes("note", warnings);
     if (ranks_agree(ranks, open_data(run, allocate, error), error)) return -1;
+    if (ranks_agree(ranks, resolve_steps(run, error), error)) return -1;
     if (run_ranks_compare_data(ranks, config, &run->train, &run->val, error)) return -1;
     if (!allocate)
         return trainer_open(&run->trainer, &run->config, &run->precision, &run->be, TRAINER_PLANNED,
@@ -140,6 +137,7 @@ static int run_open(struct run *run, const struct config *config, const struct r
 static void run_close(struct run *run) {
     struct error ignored;
     metrics_close(&run->metrics, &ignored);
+    metrics_csv_close(&run->csv);
     tensorboard_close(&run->board, &ignored);
     saving_close(&run->saving);
     if (run->trainer.config) trainer_close(&run->trainer);
@@ -196,6 +194,7 @@ static int open_files(struct run *run, struct error *error) {
     choices_path(choices, run->directory);
     if (config->autotune && backend_write_choices(&run->be, choices, error)) return -1;
     int64_t step = run->trainer.state.step;
+    if (config->log.csv && metrics_csv_open(&run->csv, run->directory, step, error)) return -1;
     if (config->log.tensorboard && tensorboard_open(&run->board, run->directory, step, error))
         return -1;
     return config->log.metrics ? metrics_open(&run->metrics, run->directory, step, error) : 0;
@@ -217,14 +216,18 @@ static int start(struct run *run, const struct command_line *line, struct error 
     return run_ranks_see(run->ranks, run->directory, error) ? EXIT_FAILED : EXIT_DONE;
 }
 
-static int validate(struct run *run, struct error *error) {
+/* *best is set if this is the lowest loss so far; else it stays. */
+static int validate(struct run *run, bool *best, struct error *error) {
     double loss;
-    int64_t step = run->trainer.state.step, batches = validation_batches(run);
+    int64_t step = run->trainer.state.step;
+    int64_t batches = validation_batches(&run->config, &run->val.loader);
     int status = trainer_evaluate(&run->trainer, &loss, &run->val.loader, batches, error);
     if (status) return status == RESULT_STOPPED ? 0 : -1;
     report_validation(&run->report, step, loss);
     saving_watch(&run->saving, step, loss);
+    if (validation_record(&run->trainer.state.best, step, loss)) *best = true;
     if (metrics_validation(&run->metrics, step, loss, error)) return -1;
+    if (metrics_csv_validation(&run->csv, step, loss, error)) return -1;
     return tensorboard_write(&run->board, step, &(struct scalar){"validation/loss", loss}, 1,
                              error);
 }
@@ -267,6 +270,7 @@ static int log_step(struct run *run, const struct step_report *report, double se
         {"memory/peak_mib", (double)memory / 0x1p20},
     };
     if (metrics_step(&run->metrics, report, 1e3 * seconds, tokens_per_s, memory, error)) return -1;
+    if (metrics_csv_step(&run->csv, report, 1e3 * seconds, tokens_per_s, memory, error)) return -1;
     return tensorboard_write(&run->board, report->step, scalars, sizeof scalars / sizeof *scalars,
                              error);
 }
@@ -358,11 +362,12 @@ static int after_step(struct run *run, bool *paused, struct error *error) {
     bool can_sample = run->tokenizer.vocab_size > 0;
     bool validates = run->val.open && due(step, config->eval.every, steps);
     bool samples = can_sample && due(step, config->sample.every, steps);
-    bool saves = config->checkpoint.every > 0 && step % config->checkpoint.every == 0;
+    bool saves = config->checkpoint.every > 0 && step % config->checkpoint.every == 0, best = false;
     *paused = validates || samples || saves;
     if (*paused && settle(run, error)) return -1;
-    if (validates && !stopped(run) && validate(run, error)) return -1;
+    if (validates && !stopped(run) && validate(run, &best, error)) return -1;
     if (samples && !stopped(run) && sample_now(run, error)) return -1;
+    saves = saves || (best && config->checkpoint.keep_best);
     return saves ? saving_save(&run->saving, error) : 0;
 }
 
@@ -373,11 +378,16 @@ static int train(struct run *run, struct error *error) {
     bool missed = *step > 0 && run->val.open && due(*step, config->eval.every, steps) &&
                   run->metrics.last_validation != *step;
     ranks_broadcast(run->ranks, &missed, sizeof missed);
-    if (missed && validate(run, error)) return -1;
+    bool best = false;
+    if (missed && validate(run, &best, error)) return -1;
+    /* The line in metrics.jsonl would keep another resume from validating: save what it found. */
+    bool counts = config->checkpoint.keep_best || config->train.patience > 0;
+    if (missed && counts && saving_save(&run->saving, error)) return -1;
     bool paused, late = false; /* known after a step, so that each process gets at least one done */
     run->trainer.optimizer.exchange.ask = end_wanted;
     run->trainer.optimizer.exchange.context = run;
-    while (*step < steps && !stopped(run) && !late) {
+    while (*step < steps && !stopped(run) && !late &&
+           !validation_gives_up(config, &run->trainer.state.best)) {
         if (step_or_save(run, error) || after_step(run, &paused, error)) return -1;
         if (agree(run, paused, &late, error)) return -1;
     }
@@ -394,13 +404,20 @@ static void print_banner(struct run *run) {
 
 /* Says why there are steps left. Returns the exit status. */
 static int stopped_early(const struct run *run) {
+    const struct config *config = &run->config;
     if (stopped(run)) {
         fprintf(stderr, "stopped by %s; continue with --resume\n", signal_text(stopped(run)));
         return EXIT_SIGNAL + stopped(run);
     }
-    printf("stopped at step %" PRId64 " of %" PRId64 ": the %g minutes of train.minutes are over; "
-           "continue with --resume\n",
-           run->trainer.state.step, run->config.train.steps, run->config.train.minutes);
+    printf("stopped at step %" PRId64 " of %" PRId64 ": ", run->trainer.state.step,
+           config->train.steps);
+    if (validation_gives_up(config, &run->trainer.state.best))
+        printf("no lower validation loss in %" PRId64 " validations (train.patience is %" PRId64
+               ")\n",
+               run->trainer.state.best.since, config->train.patience);
+    else
+        printf("the %g minutes of train.minutes are over; continue with --resume\n",
+               config->train.minutes);
     return EXIT_DONE;
 }
 
@@ -412,17 +429,19 @@ int run_train(const struct config *config, const struct command_line *line,
     if (status != EXIT_DONE && run.lock >= 0) rmdir(run.directory); /* if nothing is in it yet */
     if (status == EXIT_DONE) {
         print_banner(&run);
-        if (run.trainer.state.step >= config->train.steps)
-            printf("all %" PRId64 " steps are done already; raise train.steps to go on\n",
-                   config->train.steps);
+        int64_t steps = run.config.train.steps;
+        if (run.trainer.state.step >= steps)
+            printf("all %" PRId64 " steps are done already; raise train.%s to continue\n", steps,
+                   config->train.epochs > 0 ? "epochs" : "steps");
         run.trainer.stop = run.stop = signals_catch();
         saving_open(&run.saving, &run.trainer, &run.report, run.directory);
         if (train(&run, error)) status = EXIT_FAILED;
         report_pause(&run.report);
         if (status == EXIT_DONE) report_waited(&run.report, &run.trainer);
         if (status == EXIT_DONE) saving_report(stdout, &run.saving);
-        if (status == EXIT_DONE && run.trainer.state.step < config->train.steps)
-            status = stopped_early(&run);
+        if (status == EXIT_DONE)
+            validation_report(stdout, &run.config, &run.trainer.state.best, run.directory);
+        if (status == EXIT_DONE && run.trainer.state.step < steps) status = stopped_early(&run);
     }
     /* A rank that failed may have data under way to ranks that go on: it ends with all of them. */
     if (ranks->size == 1 || status != EXIT_FAILED) run_close(&run);

@@ -43,7 +43,7 @@ static int start_from_path(char *from, const char *given, const char *newest, in
     if (checkpoint_locate(path, given, CHECKPOINT_WHOLE, stderr, error)) return EXIT_FAILED;
     if (found == RESULT_DONE && !same_place(path, newest)) {
         fail(error,
-             "%s holds checkpoints, the newest being %s,\nso it cannot go on from %s: give the "
+             "%s holds checkpoints, the newest being %s,\nso it cannot continue from %s: give the "
              "run another name with --set name=..., or resume without a path",
              directory, strrchr(newest, '/') + 1, path);
         return EXIT_USAGE;
@@ -92,15 +92,16 @@ int run_directory_write_config(const char *directory, const struct config *confi
     return printed_write(&printed, path, NULL, error);
 }
 
-int run_directory_set_aside(const char *directory, struct error *error) {
+/* Renames DIRECTORY/metrics.ENDING to the first metrics-N.ENDING that is free, if it has lines. */
+static int set_aside(const char *directory, const char *ending, struct error *error) {
     char path[FILE_PATH_MAX], aside[FILE_PATH_MAX], name[32];
     struct stat status;
-    if (file_path_join(path, directory, "metrics.jsonl", error)) return -1;
-    if (checkpoint_directory_count(directory) > 0) return 0;
+    snprintf(name, sizeof name, "metrics.%s", ending);
+    if (file_path_join(path, directory, name, error)) return -1;
     if (lstat(path, &status) || status.st_size == 0) return 0;
     if (!S_ISREG(status.st_mode) || status.st_nlink > 1) return 0; /* metrics_open refuses links */
     for (int i = 1; i < INT_MAX; i++) {
-        snprintf(name, sizeof name, "metrics-%d.jsonl", i);
+        snprintf(name, sizeof name, "metrics-%d.%s", i, ending);
         if (file_path_join(aside, directory, name, error)) return -1;
         if (lstat(aside, &status)) break;
     }
@@ -108,4 +109,9 @@ int run_directory_set_aside(const char *directory, struct error *error) {
     fprintf(stderr, "note: %s holds no checkpoint of the run before; its metrics are kept as %s\n",
             directory, name);
     return 0;
+}
+
+int run_directory_set_aside(const char *directory, struct error *error) {
+    if (checkpoint_directory_count(directory) > 0) return 0;
+    return set_aside(directory, "jsonl", error) || set_aside(directory, "csv", error) ? -1 : 0;
 }

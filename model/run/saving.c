@@ -16,6 +16,7 @@ int saving_check_room(const struct trainer *trainer, const char *directory, stru
     int64_t count = every > 0 ? (left + every - 1) / every : 1, keep = config->checkpoint.keep;
     int64_t held = checkpoint_directory_count(directory), more = held < keep ? keep + 1 - held : 1;
     if (left <= 0) return 0;
+    if (config->checkpoint.keep_best) count = ++more; /* how many are the best is not known */
     if (checkpoint_check_room(trainer, directory, 1, error)) return -1;
     if (checkpoint_check_room(trainer, directory, count < more ? count : more, &warning))
         fprintf(stderr, "warning: %s\n", warning.text);
@@ -110,7 +111,7 @@ void saving_watch(struct saving *saving, int64_t step, double loss) {
 static int refuse_lost(const struct saving *saving, struct error *error) {
     return fail(error,
                 "step %" PRId64 " was not saved: its loss is not finite, since step %" PRId64
-                "\ngo on from the last checkpoint, if there is one, with a lower optimizer.lr",
+                "\ncontinue from the last checkpoint, if there is one, with a lower optimizer.lr",
                 saving->trainer->state.step, saving->lost);
 }
 

@@ -1,4 +1,4 @@
-/* Runs that differ in nothing but their seed, as groups, and what the groups' configs differ by. */
+/* Runs that differ only in seed, as groups, and what the groups' configs differ by. */
 #pragma once
 
 #include "data/base/error.h"

@@ -197,6 +197,40 @@ Test(config, what_does_not_fit_flags_is_adapted_with_a_note) {
     fixture_close(&fixture);
 }
 
+Test(config, epochs_become_steps) {
+    struct fixture fixture;
+    struct config c;
+    struct error error = {0};
+    char notes[1024];
+    fixture_open(&fixture);
+    const char *text = "{\"train\": {\"steps\": 9, \"epochs\": 1.5, \"micro_batch_size\": 4}, "
+                       "\"optimizer\": {\"warmup_steps\": 30}}";
+    load_well(&fixture, &c, text, NULL);
+    cr_expect_eq(config_resolve_epochs(&c, 81, &error), 0, "%s", error.text);
+    cr_expect_eq(c.train.steps, 31); /* 1.5 * 81 / 4 = 30.4 */
+    c.train.epochs = 0.5;
+    cr_expect_eq(config_resolve_epochs(&c, 81, &error), 0, "%s", error.text);
+    cr_expect_eq(c.train.steps, 11);
+    cr_expect_eq(c.optimizer.warmup_steps, 1);
+    cr_expect_eq(config_resolve_notes(&c, notes, sizeof notes), 1, "%s", notes);
+    c.train.epochs = 1e-9;
+    cr_expect_eq(config_resolve_epochs(&c, 81, &error), 0, "%s", error.text);
+    cr_expect_eq(c.train.steps, 1);
+    c.train.epochs = 1e6;
+    cr_expect_eq(config_resolve_epochs(&c, UINT64_C(1) << 40, &error), -1);
+    cr_expect_not_null(strstr(error.text, "train.epochs"), "%s", error.text);
+    /* A flag beats the file, whichever of the two it gives. */
+    load_well(&fixture, &c, text, "train.steps=100");
+    cr_expect_eq(c.train.epochs, 0);
+    load_well(&fixture, &c, "{\"train\": {\"steps\": 9}}", "train.epochs=2");
+    cr_expect_eq(c.train.epochs, 2);
+    load_well(&fixture, &c, text, "optimizer.warmup_steps=20");
+    c.train.epochs = 0.5;
+    cr_expect_eq(config_resolve_epochs(&c, 81, &error), -1, "asked for by --set");
+    cr_expect_not_null(strstr(error.text, "warmup"), "%s", error.text);
+    fixture_close(&fixture);
+}
+
 static void expect_warning(const struct fixture *fixture, const char *text, const char *word) {
     struct config config;
     char notes[1024];

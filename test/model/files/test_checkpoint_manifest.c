@@ -169,3 +169,47 @@ Test(checkpoint_manifest, loss_scales_are_floats_above_zero) {
     free(text);
     subject_close(&subject);
 }
+
+Test(checkpoint_manifest, the_best_validation_is_kept) {
+    static const char *const wrong[] = {
+        "{}",
+        "7",
+        "{\"val_loss\": 1e999, \"step\": 5, \"since\": 2}",
+        "{\"val_loss\": 2.5, \"step\": 0, \"since\": 2}",
+        "{\"val_loss\": 2.5, \"step\": 5, \"since\": -1}",
+        "{\"val_loss\": \"2.5\", \"step\": 5, \"since\": 2}",
+    };
+    static const char key[] = "  \"best\": ";
+    struct checkpoint_manifest manifest;
+    struct subject subject;
+    size_t size;
+    char file[FILE_PATH_MAX], *body, *text;
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    save_step(&subject, folder, 6, path);
+    snprintf(file, sizeof file, "%s", in_checkpoints(folder, "step-00000006/trainer.json"));
+    cr_assert_eq(checkpoint_manifest_open(&manifest, file, &error), 0, "%s", error.text);
+    cr_expect_eq(manifest.state.best.step, 0, "there was no validation");
+    checkpoint_manifest_close(&manifest);
+    subject.trainer.state.best = (struct best_validation){.loss = 1.0 / 3, .step = 5, .since = 2};
+    save_step(&subject, folder, 7, path);
+    snprintf(file, sizeof file, "%s", in_checkpoints(folder, "step-00000007/trainer.json"));
+    cr_assert_eq(checkpoint_manifest_open(&manifest, file, &error), 0, "%s", error.text);
+    const struct best_validation *best = &manifest.state.best;
+    cr_expect(best->loss == 1.0 / 3 && best->step == 5 && best->since == 2);
+    checkpoint_manifest_close(&manifest);
+    cr_assert_eq(file_read_all(&text, &size, file, 1 << 20, &error), 0, "%s", error.text);
+    char *at = strstr(text, key), *end = strstr(text, ",\n  \"sha256\": ");
+    cr_assert_not_null(at);
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        char *rest = strchr(at, '}') + 1;
+        cr_assert_gt(asprintf(&body, "%.*s%s%s%.*s", (int)(at - text), text, key, wrong[i],
+                              (int)(end - rest), rest),
+                     0);
+        put_sealed(body);
+        cr_expect_eq(checkpoint_manifest_open(&manifest, file, &error), -1, "%s", wrong[i]);
+        expect_text(error.text, "\"best\" is missing or has no possible value");
+        free(body);
+    }
+    free(text);
+    subject_close(&subject);
+}
