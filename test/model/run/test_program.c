@@ -14,6 +14,19 @@ static void expect_text(const char *text, const char *part) {
     cr_expect_not_null(strstr(text, part), "\"%s\" is not in: %s", part, text);
 }
 
+/* So that another user may run it, who may not enter the folder of the build. */
+static void copy_program(void) {
+    size_t size;
+    struct stat status;
+    char *bytes = NULL;
+    cr_assert_eq(file_read_all(&bytes, &size, program, 1 << 28, &error), 0, "%s", error.text);
+    int file = open(in_folder("train"), O_CREAT | O_WRONLY, 0755);
+    cr_assert_eq(write(file, bytes, size), (ssize_t)size);
+    cr_assert(fstat(file, &status) == 0 && close(file) == 0);
+    free(bytes);
+    snprintf(program, sizeof program, "%s", in_folder("train"));
+}
+
 Test(program, trains) {
     expect_exit(TINY, 0);
     cr_expect_str_eq(error_text, "");
@@ -168,6 +181,7 @@ Test(program, resume_without_checkpoints) {
 }
 
 Test(program, runs_that_hold_no_checkpoint_yet) {
+    copy_program();
     cr_assert_eq(mkdir(in_folder("a"), 0755), 0);
     cr_assert_eq(mkdir(in_folder("a/new"), 0755), 0);
     write_file("a/new/metrics.jsonl", "");
@@ -429,18 +443,6 @@ Test(program, losses_that_are_not_finite_end_the_run) {
              since + 3, since);
     expect_error(line, 1, said);
     cr_expect_str_eq(names_in("a/run/checkpoints", ""), "step-00000002");
-}
-
-static void copy_program(void) {
-    size_t size;
-    struct stat status;
-    char *bytes = NULL;
-    cr_assert_eq(file_read_all(&bytes, &size, program, 1 << 28, &error), 0, "%s", error.text);
-    int file = open(in_folder("train"), O_CREAT | O_WRONLY, 0755);
-    cr_assert_eq(write(file, bytes, size), (ssize_t)size);
-    cr_assert(fstat(file, &status) == 0 && close(file) == 0);
-    free(bytes);
-    snprintf(program, sizeof program, "%s", in_folder("train"));
 }
 
 /* Root may write anywhere, so that the program is run as nobody. */
