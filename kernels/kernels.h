@@ -54,6 +54,10 @@
 
 struct backend;
 
+/* Names what an operation writes, for observers (kernels/observer.h). Operations ignore it; its
+ * content is the caller's. */
+struct trace_label;
+
 /* Of the values of a tensor as they are stored, in backend memory: what quantize wants to know.
  * Whoever writes the tensor can find it on the way, and joins what is there, which is cleared
  * before: the larger of both, and 1 if one of both is. */
@@ -72,6 +76,7 @@ struct embedding_forward_args {
     const int16_t *token_remainder;      /* optional [V, C] */
     const struct tensor *position_table; /* optional [T or more, C] */
     int64_t sequence_length;             /* T */
+    const struct trace_label *label;     /* optional */
 };
 
 /* The gradients of both tables; rows are added in a fixed order. */
@@ -98,6 +103,7 @@ struct layernorm_forward_args {
     const struct tensor *bias;     /* optional [C] fp32 */
     struct magnitude *magnitude;   /* optional, of out */
     float epsilon;
+    const struct trace_label *label; /* optional */
 };
 
 /* din = dresidual + (gradient of the layer norm for dout); din_lower is the same, rounded to the
@@ -115,6 +121,7 @@ struct layernorm_backward_args {
     struct magnitude *magnitude;      /* optional, of din_lower, or without that of din */
     const struct tensor *column_sums; /* optional += [C], of the same as stored: the gradient of the
                                        * bias of what was added to the residual */
+    const struct trace_label *label;  /* optional */
 };
 
 /* out = A B + bias with fp32 accumulation, where A is a or its transpose, B likewise; then at most
@@ -139,6 +146,7 @@ struct matmul_args {
     bool transpose_a, transpose_b, accumulate;
     bool scales_by_vector;
     bool fast_accumulation; /* of 8-bit operands on tensor cores: sums of fewer bits, sooner */
+    const struct trace_label *label; /* optional */
 };
 
 /* On tensor cores operands of 8 bits are a [M, K] and b [N, K] in memory, and all sizes multiples
@@ -168,16 +176,18 @@ struct gelu_backward_args {
 /* out = silu(gate) * up, silu(x) = x / (1 + exp(-x)): a gated linear unit. A row of gate_up is gate
  * | up. Shazeer 2020. */
 struct swiglu_forward_args {
-    const struct tensor *out;     /* [N, I] */
-    const struct tensor *gate_up; /* [N, 2 I] */
-    struct magnitude *magnitude;  /* optional, of out */
+    const struct tensor *out;        /* [N, I] */
+    const struct tensor *gate_up;    /* [N, 2 I] */
+    struct magnitude *magnitude;     /* optional, of out */
+    const struct trace_label *label; /* optional */
 };
 
 struct swiglu_backward_args {
-    const struct tensor *dgate_up; /* [N, 2 I]; may be gate_up itself */
-    const struct tensor *dout;     /* [N, I] */
-    const struct tensor *gate_up;  /* [N, 2 I] */
-    struct magnitude *magnitude;   /* optional, of dgate_up */
+    const struct tensor *dgate_up;   /* [N, 2 I]; may be gate_up itself */
+    const struct tensor *dout;       /* [N, I] */
+    const struct tensor *gate_up;    /* [N, 2 I] */
+    struct magnitude *magnitude;     /* optional, of dgate_up */
+    const struct trace_label *label; /* optional */
 };
 
 /* The gradient of a bias, where nobody sums it up on the way. */
@@ -212,6 +222,7 @@ struct qk_norm_forward_args {
     int heads;                                /* H */
     int kv_heads;                             /* H_kv */
     float epsilon;
+    const struct trace_label *label; /* optional */
 };
 
 /* The gradient of its result becomes that of what it normalized, in place. */
@@ -236,6 +247,7 @@ struct attention_forward_args {
     const struct tensor *qkv; /* [B, T, (H + 2 H_kv) D] */
     int heads;                /* H */
     int kv_heads;             /* H_kv: H is a multiple of it */
+    const struct trace_label *label; /* optional */
 };
 
 /* Row `position` of attention_forward's result, for text that grows by one token at a time: the
@@ -249,6 +261,7 @@ struct attention_decode_args {
     int64_t position; /* 0..T-1 */
     int heads;        /* H */
     int kv_heads;     /* H_kv */
+    const struct trace_label *label; /* optional */
 };
 
 /* The gradients of a key and a value are the sums over the query heads that read them, added in a
@@ -262,6 +275,7 @@ struct attention_backward_args {
     const struct tensor *column_sums; /* optional += [(H + 2 H_kv) D], of dqkv as stored */
     int heads;                        /* H */
     int kv_heads;                     /* H_kv */
+    const struct trace_label *label;  /* optional */
 };
 
 /* losses[i] = -log softmax(logits[i, 0..vocab_size-1])[targets[i]]. With a loss_scale, logits
@@ -275,6 +289,7 @@ struct cross_entropy_args {
     const float *loss_scale;     /* optional, backend memory */
     float weight;                /* 1 / (targets that count in the whole step) */
     int64_t vocab_size;
+    const struct trace_label *label; /* optional */
 };
 
 /* out = in, rounded to out's dtype, as masters are copied (kernels/rounding.h) if the flag says so;
@@ -418,4 +433,6 @@ struct operations {
 #undef X
 };
 
-#define OP(be, name, ...) (be)->op->name((be), &(const struct name##_args){__VA_ARGS__})
+/* The arguments of a function NAME that takes a struct NAME_args. */
+#define ARGS(name, ...)   (&(const struct name##_args){__VA_ARGS__})
+#define OP(be, name, ...) (be)->op->name((be), ARGS(name, __VA_ARGS__))

@@ -12,6 +12,23 @@ const char *operation_name(enum operation_id id) {
     return names[id];
 }
 
+const struct trace_label *operation_label(enum operation_id id, const void *args) {
+    switch (id) {
+    case ID_embedding_forward: return ((const struct embedding_forward_args *)args)->label;
+    case ID_layernorm_forward: return ((const struct layernorm_forward_args *)args)->label;
+    case ID_layernorm_backward: return ((const struct layernorm_backward_args *)args)->label;
+    case ID_matmul: return ((const struct matmul_args *)args)->label;
+    case ID_swiglu_forward: return ((const struct swiglu_forward_args *)args)->label;
+    case ID_swiglu_backward: return ((const struct swiglu_backward_args *)args)->label;
+    case ID_qk_norm_forward: return ((const struct qk_norm_forward_args *)args)->label;
+    case ID_attention_forward: return ((const struct attention_forward_args *)args)->label;
+    case ID_attention_decode: return ((const struct attention_decode_args *)args)->label;
+    case ID_attention_backward: return ((const struct attention_backward_args *)args)->label;
+    case ID_cross_entropy: return ((const struct cross_entropy_args *)args)->label;
+    default: return NULL;
+    }
+}
+
 #define X(name)                                                                       \
     static void observed_##name(struct backend *be, const struct name##_args *args) { \
         struct observer *observer = be->observer;                                     \

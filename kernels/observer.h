@@ -16,6 +16,9 @@ enum operation_id {
 
 const char *operation_name(enum operation_id id); /* as in OPERATIONS */
 
+/* The label that the caller gave an operation, or NULL. args: its struct NAME_args. */
+const struct trace_label *operation_label(enum operation_id id, const void *args);
+
 struct observer {
     /* Both optional. args: the struct NAME_args of that operation; its tensors may live on the
      * caller's stack, so what is kept of them must be copied. */

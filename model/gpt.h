@@ -27,14 +27,14 @@ enum gpt_use {
     GPT_SAMPLING,   /* the same, of one sequence, but each layer keeps its keys and values */
 };
 
-/* What the next operation writes, told to those who watch operations (kernels/observer.h): up to
- * two activations, or their gradients, and which of their rows. */
-struct written {
+/* Label of an operation: up to two activations that it writes, or their gradients, and which of
+ * their rows. */
+struct trace_label {
     int count;
-    bool gradient; /* of them */
+    bool gradient;
     struct {
         enum activation_id id;
-        int layer; /* 0 for those of the model */
+        int layer; /* 0 for activations of the whole model */
     } tensors[2];
     int64_t first_row, rows;
 };
@@ -43,7 +43,6 @@ struct exchange;
 
 struct gpt {
     struct backend *be;
-    struct written written;    /* holds for one operation: a watcher clears it */
     struct gpt_shape shape;    /* with the batch in place now */
     struct gpt_shape capacity; /* with the largest batch there is memory for */
     struct precision precision;

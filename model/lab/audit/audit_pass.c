@@ -52,9 +52,7 @@ static void watch(struct observer *observer, enum operation_id id, const void *a
     struct audit_pass *pass = watcher->pass;
     const struct audit_pass *reference = watcher->reference;
     struct traced traced[TRACED_MAX];
-    (void)id;
-    (void)args;
-    int count = trace_operation(traced, watcher->gpt);
+    int count = trace_operation(traced, watcher->gpt, operation_label(id, args));
     for (int i = 0; i < count; i++) {
         const struct traced *found = &traced[i];
         int place = found->place;
@@ -65,7 +63,6 @@ static void watch(struct observer *observer, enum operation_id id, const void *a
         if (pass->first_infinite < 0 && record->magnitudes.infinite > 0)
             pass->first_infinite = place;
     }
-    watcher->gpt->written.count = 0;
 }
 
 static void watch_parameters(struct watcher *watcher) {

@@ -66,24 +66,24 @@ void place_label(char *label, size_t size, int place, int layer) {
     else snprintf(label, size, "%s", name);
 }
 
-int trace_operation(struct traced traced[TRACED_MAX], struct gpt *gpt) {
-    const struct written *written = &gpt->written;
-    for (int i = 0; i < written->count; i++) {
-        enum activation_id id = written->tensors[i].id;
-        int layer = written->tensors[i].layer;
-        const struct tensor *whole = written->gradient && !activation_table[id].gradient_in_place
+int trace_operation(struct traced traced[TRACED_MAX], struct gpt *gpt,
+                    const struct trace_label *label) {
+    for (int i = 0; label && i < label->count; i++) {
+        enum activation_id id = label->tensors[i].id;
+        int layer = label->tensors[i].layer;
+        const struct tensor *whole = label->gradient && !activation_table[id].gradient_in_place
                                          ? activation_gradient(&gpt->activations, id)
                                          : activation_tensor(&gpt->activations, id, layer);
         int64_t columns = tensor_columns(whole);
         /* Of logits there is a chunk at a time, from row 0 on. */
         bool chunk = tensor_rows(whole) < gpt->shape.rows;
         traced[i] = (struct traced){
-            .place = written->gradient ? place_of_gradient(id) : (int)id,
+            .place = label->gradient ? place_of_gradient(id) : (int)id,
             .layer = layer,
-            .tensor = tensor_slice(whole, chunk ? 0 : written->first_row, written->rows),
-            .first = written->first_row * columns,
+            .tensor = tensor_slice(whole, chunk ? 0 : label->first_row, label->rows),
+            .first = label->first_row * columns,
             .total = gpt->shape.rows * columns,
         };
     }
-    return written->count;
+    return label ? label->count : 0;
 }

@@ -47,6 +47,7 @@ struct traced {
 
 enum { TRACED_MAX = 2 };
 
-/* Fills traced with what the operation that just ran has written, as gpt->written tells, and
- * returns how many: all activations and gradients of them that a training step writes. */
-int trace_operation(struct traced traced[TRACED_MAX], struct gpt *gpt);
+/* Fills traced with the activations or gradients that an operation with this label has written, and
+ * returns their number; 0 without a label. */
+int trace_operation(struct traced traced[TRACED_MAX], struct gpt *gpt,
+                    const struct trace_label *label);

@@ -49,8 +49,7 @@ static int outputs_of(enum operation_id id, const void *all_args) {
 static void collect(struct observer *observer, enum operation_id id, const void *args) {
     struct collector *collector = (struct collector *)observer;
     struct traced traced[TRACED_MAX];
-    int count = trace_operation(traced, collector->gpt), named = 0;
-    collector->gpt->written.count = 0;
+    int count = trace_operation(traced, collector->gpt, operation_label(id, args)), named = 0;
     cr_assert_leq(collector->count + count, EVENTS_MAX);
     for (int i = 0; i < count; i++) {
         struct event *event = &collector->events[collector->count++];
