@@ -219,10 +219,17 @@ void exchange_sums(struct exchange *exchange, float *loss) {
     OP(be, clear, .data = loss, .bytes = sizeof *loss);
     OP(be, loss_sum, .total = loss, .losses = exchange->losses, .count = exchange->losses_count,
        .weight = 1);
-    if (!exchange->ask) return;
+    if (!exchange->decide) return;
     double began = progress_clock();
-    exchange->outcome = ranks_max(c->ranks, exchange->ask(exchange->context));
+    exchange->decide(&exchange->decisions, exchange->context);
+    rank_decisions_reduce(&exchange->decisions, c->ranks);
     exchange->waited += progress_clock() - began;
+}
+
+void rank_decisions_reduce(struct rank_decisions *decisions, const struct ranks *ranks) {
+    int64_t values[] = {decisions->signal, decisions->out_of_time, decisions->saving};
+    ranks_max_each(ranks, values, 3);
+    *decisions = (struct rank_decisions){values[0], values[1], values[2]};
 }
 
 static uint64_t gather(const struct exchange *exchange, const struct bucket *bucket, void *array,

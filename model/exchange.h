@@ -8,8 +8,8 @@
  *     update           the weights as operations read them, bucket by bucket; the next forward
  *                      pass waits for those of a layer when it comes to it
  *
- * What the host wants to know of all ranks after each step it asks before the weights leave: over
- * MPI, where all traffic is one queue, it would wait for them.
+ * Decisions that end a run are reduced in each step before the weights are sent: over MPI, where
+ * all traffic is one queue, the reduction would wait for them.
  *
  * With one rank, or an exchange that is NULL, none of this does anything; nor while the backend
  * plans. */
@@ -28,6 +28,17 @@ struct embedded {
     struct tensor dout;    /* [N, C] */
     const int32_t *tokens; /* [N] */
 };
+
+/* What ends a run, or keeps it waiting, of this rank or of all: each field is reduced to its
+ * largest value. */
+struct rank_decisions {
+    int64_t signal;      /* number of a signal that asks for the end, or 0 */
+    int64_t out_of_time; /* 1: train.minutes are over */
+    int64_t saving;      /* 1: a checkpoint is still being written */
+};
+
+/* Replaces the decisions of this rank by those of all. */
+void rank_decisions_reduce(struct rank_decisions *decisions, const struct ranks *ranks);
 
 struct exchange {
     struct backend *be;
@@ -50,12 +61,11 @@ struct exchange {
     int64_t embedded_rows;          /* N of each rank's struct embedded; 0: none travels */
     struct tensor embedded, tokens; /* [ranks, N C] and [ranks, N], filled up to whole parts; the
                                      * tokens are integers of 32 bit */
-    /* With several ranks, optional: asked in each step; the largest answer of all is the outcome.
-     */
-    int64_t (*ask)(void *context);
+    /* With several ranks, optional: called in each step for this rank's decisions. */
+    void (*decide)(struct rank_decisions *own, void *context);
     void *context;
-    int64_t outcome; /* of the last step that has begun */
-    double waited;   /* seconds that this process waited for data, where waiting is not queued */
+    struct rank_decisions decisions; /* of all ranks, in the last step that has begun */
+    double waited; /* seconds that this process waited for data, where waiting is not queued */
 };
 
 /* Lays the exchange out for a model's list, masters and gradients, which stay the caller's. */
@@ -83,7 +93,7 @@ struct embedded exchange_embedded_of(const struct exchange *exchange, int rank);
 void exchange_gradients_arrived(struct exchange *exchange);
 
 /* Each rank has its row of squares, and its loss in *loss: afterwards all rows, and the sum of
- * losses. Asks what there is to be asked. */
+ * losses. Reduces the decisions. */
 void exchange_sums(struct exchange *exchange, float *loss);
 
 /* The own part of a bucket was updated: what operations read of it may leave. */

@@ -1,5 +1,6 @@
 #include "kernels/ranks/ranks.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,11 +17,16 @@ void ranks_gather(const struct ranks *ranks, void *all, const void *own, size_t 
     else memmove(all, own, bytes);
 }
 
+void ranks_max_each(const struct ranks *ranks, int64_t *values, int count) {
+    int64_t all[8 * RANKS_MAX];
+    assert(count <= 8);
+    ranks_gather(ranks, all, values, (size_t)count * sizeof *values);
+    for (int i = 0; i < ranks->size * count; i++)
+        if (all[i] > values[i % count]) values[i % count] = all[i];
+}
+
 int64_t ranks_max(const struct ranks *ranks, int64_t value) {
-    int64_t all[RANKS_MAX];
-    ranks_gather(ranks, all, &value, sizeof value);
-    for (int rank = 0; rank < ranks->size; rank++)
-        if (all[rank] > value) value = all[rank];
+    ranks_max_each(ranks, &value, 1);
     return value;
 }
 

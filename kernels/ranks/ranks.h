@@ -75,6 +75,9 @@ int ranks_agree(const struct ranks *ranks, int status, struct error *error);
 /* The largest of all ranks' values. */
 int64_t ranks_max(const struct ranks *ranks, int64_t value);
 
+/* Each of values, [count] with count at most 8, becomes the largest of all ranks. */
+void ranks_max_each(const struct ranks *ranks, int64_t *values, int count);
+
 /* Ends all ranks with this exit status, at once. Does not return where there are several. */
 static inline void ranks_abort(const struct ranks *ranks, int status) {
     if (ranks->size > 1) ranks->functions->abort(ranks, status);

@@ -318,26 +318,23 @@ static int stopped(const struct run *run) {
     return run->ranks->size > 1 ? run->agreed_stop : (int)*run->stop;
 }
 
-/* The largest of all ranks' answers counts: a save that goes on may be outdone by what ends the
- * run, as then it is waited for. */
-enum { SAVES = 1, OUT_OF_TIME = 2, SIGNALS = 4 /* the signal, times this */ };
-
-/* What one rank knows and all have to: a signal, and that the time is over. */
-static int64_t end_wanted(void *context) {
+static void decide(struct rank_decisions *own, void *context) {
     struct run *run = context;
-    return SIGNALS * *run->stop + (report_out_of_time(&run->report) ? OUT_OF_TIME : 0) +
-           (saving_goes_on(&run->saving) ? SAVES : 0);
+    *own = (struct rank_decisions){*run->stop, report_out_of_time(&run->report),
+                                   saving_goes_on(&run->saving)};
 }
 
-/* After a step, which has asked all ranks; what took a pause has to be asked for anew, as it may
- * have taken long. Comes to the end of a checkpoint that is written. */
+/* After a step, which has reduced the decisions of all ranks. After a pause, which may have been
+ * long, they are made anew. Completes a checkpoint that every rank has written. */
 static int agree(struct run *run, bool paused, bool *late, struct error *error) {
     struct exchange *exchange = &run->trainer.optimizer.exchange;
-    if (run->ranks->size == 1) exchange->outcome = end_wanted(run);
-    else if (paused) exchange->outcome = ranks_max(run->ranks, end_wanted(run));
-    run->agreed_stop = (int)(exchange->outcome / SIGNALS);
-    *late = exchange->outcome % SIGNALS >= OUT_OF_TIME;
-    return exchange->outcome % 2 == SAVES ? 0 : saving_end(&run->saving, error);
+    if (run->ranks->size == 1 || paused) {
+        decide(&exchange->decisions, run);
+        rank_decisions_reduce(&exchange->decisions, run->ranks);
+    }
+    run->agreed_stop = (int)exchange->decisions.signal;
+    *late = exchange->decisions.out_of_time;
+    return exchange->decisions.saving ? 0 : saving_end(&run->saving, error);
 }
 
 static bool due(int64_t step, int64_t every, int64_t steps) {
@@ -384,7 +381,7 @@ static int train(struct run *run, struct error *error) {
     bool counts = config->checkpoint.keep_best || config->train.patience > 0;
     if (missed && counts && saving_save(&run->saving, error)) return -1;
     bool paused, late = false; /* known after a step, so that each process gets at least one done */
-    run->trainer.optimizer.exchange.ask = end_wanted;
+    run->trainer.optimizer.exchange.decide = decide;
     run->trainer.optimizer.exchange.context = run;
     while (*step < steps && !stopped(run) && !late &&
            !validation_gives_up(config, &run->trainer.state.best)) {
