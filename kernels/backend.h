@@ -28,7 +28,7 @@ struct backend_options {
 
 enum backend_kind { BACKEND_CPU, BACKEND_CUDA };
 
-/* What is known of a device once it is open. */
+/* Properties of an open device. */
 struct backend_description {
     enum backend_kind kind;
     bool host_memory;                  /* its memory is the host's */
@@ -56,7 +56,7 @@ struct transfer {
     size_t bytes;
 };
 
-/* What a device does, as the functions below say. */
+/* Functions of a device; the inline functions below are their contracts. */
 struct device_functions {
     void *(*allocate)(struct backend *be, size_t bytes);
     size_t (*available)(struct backend *be);
@@ -220,7 +220,7 @@ void backend_close(struct backend *be);
  * next operation with scratch. */
 void *backend_workspace(struct backend *be, size_t bytes);
 
-/* Whether operations are only walked through. */
+/* True while a step is only planned: operations announce their workspace and touch no data. */
 static inline bool backend_plans(const struct backend *be) {
     return be->op == be->plan;
 }

@@ -28,7 +28,7 @@ enum dtype {
 #undef X
 };
 
-/* Of the first list, and of both. */
+/* Lengths of the first list, and of both. */
 #define X(...) +1
 enum { DTYPE_COUNT = DTYPES(X), DTYPE_ALL_COUNT = DTYPE_COUNT DTYPES_8_BIT(X) };
 #undef X
@@ -48,8 +48,8 @@ float f32_from_bf16(uint16_t bits);
 uint16_t f16_from_f32(float value);
 uint16_t bf16_from_f32(float value);
 
-/* Of the two dtypes of 8 bits. Finite values saturate at the largest; what is not finite becomes
- * NaN in E4M3, and stays what it is in E5M2. */
+/* Conversions of the two 8-bit dtypes. Finite values saturate at the largest; values that are not
+ * finite become NaN in E4M3 and are kept in E5M2. */
 float f32_from_f8(uint8_t bits, enum dtype dtype);
 uint8_t f8_from_f32(float value, enum dtype dtype);
 float dtype_f8_max(enum dtype dtype);

@@ -59,7 +59,8 @@ static ON_HOST_AND_DEVICE uint32_t f8_round(float value, float scale, bool e4m3)
     return code | (bits >> 24 & 0x80);
 }
 
-/* What values are multiplied by before they are rounded, see quantize in kernels/kernels.h. */
+/* Returns the factor that values are multiplied by before they are rounded; see quantize in
+ * kernels/kernels.h. */
 static ON_HOST_AND_DEVICE float f8_scale(float amax, bool e4m3, bool power_of_two) {
     float scale = amax > 0 ? f8_max(e4m3) / amax : 1.0f;
     if (scale > 0x1p126f) scale = 0x1p126f;

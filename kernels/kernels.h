@@ -58,9 +58,9 @@ struct backend;
  * content is the caller's. */
 struct trace_label;
 
-/* Of the values of a tensor as they are stored, in backend memory: what quantize wants to know.
- * Whoever writes the tensor can find it on the way, and joins what is there, which is cleared
- * before: the larger of both, and 1 if one of both is. */
+/* Magnitude of a tensor's values as stored, in backend memory, for quantize. An operation that
+ * writes the tensor can track it on the way: it takes the maximum of each field with what is there,
+ * which was cleared before. */
 struct magnitude {
     uint32_t largest;    /* the largest finite magnitude, as the bits of fp32, which are in order */
     uint32_t not_finite; /* 1 if there was an infinity or NaN, else 0 */
@@ -153,7 +153,7 @@ struct matmul_args {
  * of this; else they are brought into that order, or multiplied as bf16. */
 enum { EIGHT_BIT_UNIT = 16 };
 
-/* Whether operands have scales, which may be NULL while planning. */
+/* True if the operands have scales (which may be NULL while planning). */
 static inline bool matmul_scales(const struct matmul_args *args) {
     return dtype_is_8_bit(args->a->dtype);
 }
@@ -301,7 +301,7 @@ struct cast_args {
 
 enum quantize_by { QUANTIZE_WHOLE, QUANTIZE_ROWS, QUANTIZE_COLUMNS };
 
-/* What quantize saw of a tensor since this was cleared, in backend memory. */
+/* Statistics of the tensors that quantize has rounded since this was cleared, in backend memory. */
 struct quantize_record {
     float amax;         /* the largest finite magnitude */
     int32_t not_finite; /* quantizations that met a value that is not finite */
@@ -329,7 +329,7 @@ struct quantize_args {
     bool found; /* magnitude is known: in is not looked through */
 };
 
-/* What has the dtype of the result. */
+/* Returns the tensor that has the dtype of the result. */
 static inline const struct tensor *quantize_result(const struct quantize_args *args) {
     return args->out ? args->out : args->transposed;
 }
@@ -346,7 +346,8 @@ struct clear_args {
     size_t bytes;
 };
 
-/* What a step decides with, in backend memory, so that a GPU never waits for the host. */
+/* State that decides how a step updates, in backend memory so that a GPU never waits for the
+ * host. */
 struct step_state {
     float loss_scale;       /* what this step's gradients are multiplied by; 1 unless fp16 */
     float loss;             /* mean loss of the step's tokens */

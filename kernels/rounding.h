@@ -19,9 +19,9 @@
 #include "kernels/dtype.h"
 #include "kernels/host_device.h"
 
-/* Of the master with these fp32 bits: the nearest bf16, ties away from zero, since half of the last
- * bit kept is added to the magnitude; what is left, which is the lower half as a signed number; and
- * back. */
+/* Split of a master with these fp32 bits. The upper half is the nearest bf16, ties away from zero,
+ * since half of the last bit kept is added to the magnitude; the remainder is the lower half as a
+ * signed number; joined, they give the master back. */
 static ON_HOST_AND_DEVICE uint32_t upper_half(uint32_t bits) {
     uint32_t is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
     return (is_nan ? bits | 0x400000u : bits + 0x8000u) >> 16;

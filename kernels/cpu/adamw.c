@@ -99,7 +99,7 @@ static void update(const struct adamw_args *a, const struct scalars *s, int64_t 
                      (const float *)a->master->data + first, (size_t)n);
 }
 
-/* What the forms of the arrays have to agree on. */
+/* Checks that the dtypes of the arrays fit each other. */
 static void check_forms(const struct adamw_args *a) {
     int64_t count = tensor_count(a->master);
     assert(a->master->dtype == (a->remainder ? DTYPE_BF16 : DTYPE_F32));

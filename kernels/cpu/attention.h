@@ -1,4 +1,4 @@
-/* What the two passes of attention share: vectors, one register tile of a matrix product, packing.
+/* Shared by the two passes of attention: vectors, one register tile of a matrix product, packing.
  *
  * Both passes keep scores transposed, [key][query], with queries along the lanes of a vector. The
  * softmax then never reduces across lanes, and K and V, read one number at a time and broadcast,
@@ -142,7 +142,7 @@ static inline vec vec_exp2(vec x) {
 #endif
 }
 
-/* What a product does with what its destination holds. */
+/* How a product treats its destination: overwrite, add to, or scale and add. */
 enum start { START_ZERO, START_ADD, START_SCALE };
 
 /* out[i][c] = start + sum over j < count of a[i][j] b[j][c], for TILE_ROWS rows i and
@@ -243,7 +243,7 @@ static inline void transpose(float *out, int64_t out_stride, const float *in, in
                               in_stride);
 }
 
-/* What a row of qkv is made of: q | k | v. */
+/* Layout of a row of qkv: q | k | v. */
 struct row_sizes {
     int64_t heads, kv_heads, group; /* H, H_kv, H / H_kv */
     int64_t head_size;              /* D */

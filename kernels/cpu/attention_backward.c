@@ -27,7 +27,7 @@ struct sizes {
     float scale, exponent_scale; /* 1 / sqrt D, log2 e / sqrt D */
 };
 
-/* Of one thread. */
+/* Buffers of one thread. */
 struct buffers {
     float *k, *v;                          /* [T padded][width] */
     float *q, *dout;                       /* [BLOCK][width] */
@@ -297,7 +297,7 @@ void cpu_attention_backward(struct backend *be, const struct attention_backward_
             for (int64_t block = 0; sizes.parts == 1 && block < sizes.blocks; block++)
                 key_block_store(&sizes, sums.dk, &head, block);
         }
-        /* Where heads have several parts, all of them are needed first: the loop above waits. */
+        /* Heads in several parts need all of them first; the loop above ends with a barrier. */
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < (sizes.parts > 1 ? heads * sizes.blocks : 0); task++) {
             int64_t index = task / sizes.blocks;

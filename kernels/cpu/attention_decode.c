@@ -28,13 +28,13 @@ struct sizes {
     float exponent_scale; /* log2 e / sqrt D: scores to powers of 2 */
 };
 
-/* What a block of positions has found. The sums are relative to max. */
+/* Partial result of a block of positions. The sums are relative to max. */
 struct partial {
     float *max, *sum; /* [H]; the largest score, not yet scaled, and the sum of the weights */
     float *out;       /* [H D] */
 };
 
-/* Of one thread. */
+/* Buffers of one thread. */
 struct buffers {
     float *q;       /* [H D] */
     float *rows;    /* [ROWS][H_kv D] */
@@ -84,7 +84,8 @@ static inline void vec_store_any(float *to, vec value) {
     memcpy(to, &value, sizeof value);
 }
 
-/* Where exponents are counted from. A block without any score above -inf has weights 0. */
+/* Returns the value that is subtracted from scores before exp. A block without any score above -inf
+ * has weights 0. */
 static float shift_for(float max) {
     return max == -INFINITY ? 0 : max;
 }

@@ -21,7 +21,7 @@ struct sizes {
     float exponent_scale;  /* log2 e / sqrt D: scores to powers of 2 */
 };
 
-/* Of one thread. Columns are queries of the group. */
+/* Buffers of one thread. Columns are queries of the group. */
 struct buffers {
     float *q, *out; /* [D rounded up to LANES][group] */
     float *k, *v;   /* [BLOCK][width] */

@@ -1,4 +1,4 @@
-/* What the CPU's operations share: prototypes and blocks.
+/* Shared by the CPU's operations: prototypes and blocks.
  *
  * Every file that includes this is compiled once for each level of instructions (level.h), so it
  * is where the speed of the CPU is made; what decides, allocates or asks the system is elsewhere.
@@ -32,8 +32,8 @@ void cpu_accumulate(const struct tensor *tensor, int64_t offset, const float *va
 void cpu_add_partials(const struct tensor *out, const float *partials, int64_t blocks,
                       int64_t stride);
 
-/* Of `count` elements that follow each other, from `at` on; joined; both at once, by any thread,
- * for an operation that has just stored them (magnitude: NULL: nothing). */
+/* Returns the magnitude of `count` consecutive elements from `at` on; merges one into another; both
+ * at once, from any thread, for elements that were just stored (magnitude: NULL: nothing). */
 struct magnitude cpu_magnitude(const struct tensor *tensor, int64_t at, int64_t count);
 void cpu_join_magnitude(struct magnitude *magnitude, struct magnitude one);
 void cpu_look(struct magnitude *magnitude, const struct tensor *tensor, int64_t at, int64_t count);

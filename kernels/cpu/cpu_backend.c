@@ -12,8 +12,8 @@
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/products.h"
 
-/* What is large in large pages, where the system has them: fewer faults when it is first touched.
- * The end keeps small ones, so that no more is taken than planned. */
+/* Large allocations use huge pages where the system has them, which means fewer page faults. The
+ * end keeps small ones, so that no more is taken than planned. */
 static void *cpu_allocate(struct backend *be, size_t bytes) {
     (void)be;
     enum { PAGE = 2 << 20, LARGE = 32 * PAGE };

@@ -36,7 +36,7 @@ static inline void head_turn(float *x, const float *turns, int64_t size, float s
     }
 }
 
-/* Of the row's position, or NULL without angles. */
+/* Returns the angles of the row's position, or NULL without angles. */
 static inline const float *turns_of(const struct tensor *angles, int64_t row, int64_t length) {
     if (!angles) return NULL;
     return (const float *)angles->data + row % length * tensor_columns(angles);

@@ -20,7 +20,7 @@
 
 struct product_shape;
 
-/* What a level exports (operations.c); its other symbols are its own. */
+/* Exports of a CPU level (operations.c); its other symbols are its own. */
 struct cpu_operations {
     struct operations run, plan;
     /* out (+)= a b (+ bias) by plain loops, for where there is no oneDNN */
@@ -54,9 +54,9 @@ const struct cpu_level *cpu_level_pick(int here, const char *asked, struct error
 /* The names of all levels of this program, separated by ", ". */
 void cpu_level_names(char *text, size_t size);
 
-/* Whether the AVX-512 instruction for bf16 products does half the arithmetic per cycle that those
- * of fp32 do, instead of twice as much: so it is on Intel's processors since they have AMX,
- * measured on one whose AMX the hypervisor hides. */
+/* True if the AVX-512 instruction for bf16 products does half the arithmetic per cycle of those for
+ * fp32, instead of twice as much: true of Intel's processors with AMX, measured on one whose AMX
+ * the hypervisor hides. */
 bool cpu_bf16_at_half_rate(void);
 
 /* The processor's name, as the kernel gives it. */

@@ -96,7 +96,7 @@ static dnnl_data_type_t data_type(int32_t dtype) {
     return types[dtype];
 }
 
-/* What a product of this shape needs to be described. */
+/* Description of a product for oneDNN. */
 struct request {
     const struct product_shape *shape;
     dnnl_memory_desc_t layouts[OPERAND_SCRATCH];

@@ -8,7 +8,7 @@
 
 #include "kernels/dtype.h"
 
-/* What makes two products the same. No padding holes: it is compared byte by byte. */
+/* Identity of a product. No padding holes: it is compared byte by byte. */
 struct product_shape {
     int64_t m, n, k;
     int32_t in, out, bias; /* enum dtype; bias -1 for none */
@@ -33,7 +33,7 @@ void library_close(struct product_library *library);
  * 1 to 8 threads. */
 size_t library_own_bytes(const struct product_library *library, int threads);
 
-/* Whether products in bf16 are faster than in fp32. */
+/* True if products in bf16 are faster than in fp32. */
 bool library_gains_from_bf16(const struct product_library *library);
 
 enum { IMPLEMENTATION_NAME_MAX = 40, IMPLEMENTATIONS_MAX = 8 };

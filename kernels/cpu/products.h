@@ -24,5 +24,6 @@ struct cpu_product *cpu_products_find(struct cpu_products *products, struct prod
 bool cpu_products_run(struct cpu_products *products, const struct cpu_product *product, void *out,
                       const void *a, const void *b, const void *bias, void *scratch);
 
-/* What autotune has chosen, for options->choices of a later run. Returns -1 with a message. */
+/* Writes the algorithms that autotune has chosen, for options->choices of a later run. Returns -1
+ * with a message. */
 int cpu_products_write(const struct cpu_products *products, const char *path, struct error *error);

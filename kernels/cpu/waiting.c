@@ -14,7 +14,7 @@ enum { GNU_OPENMP = 0 };
 enum { GNU_OPENMP = 1 };
 #endif
 
-/* What OpenMP's loop does in a turn. On x86 it takes 10 to 140 cycles, depending on the
+/* One iteration of OpenMP's wait loop. On x86 it takes 10 to 140 cycles, depending on the
  * processor. */
 static inline void relax(void) {
 #ifdef __x86_64__

@@ -172,7 +172,7 @@ struct parts {
     struct product_shape shape;
 };
 
-/* Where the copies of a panel are, NULL for what is used in place. */
+/* Addresses of a panel's copies; NULL for operands used in place. */
 struct places {
     void *copy[DIMENSIONS];
     float *bias;

@@ -1,4 +1,4 @@
-/* What the attention files share. attention.cu picks an implementation:
+/* Shared by the attention files. attention.cu picks an implementation:
  *
  *     attention_wgmma_*  Hopper's tensor cores: fp16 and bf16, heads of 64 or 128 values
  *     attention_mma_*    those of sm_80 and later: the same

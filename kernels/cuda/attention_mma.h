@@ -49,7 +49,7 @@ static __device__ __forceinline__ void rounded_fragment(uint32_t a[4], const flo
     a[3] = rounded_pair(right[2], right[3], T());
 }
 
-/* Where chunk `chunk` of row `row` is in a tile, in values. */
+/* Offset of chunk `chunk` of row `row` in a tile, in values. */
 template <int D> static __device__ __forceinline__ int tile_offset(int row, int chunk) {
     return row * D + (chunk ^ row % 8) * PACK;
 }
@@ -70,7 +70,7 @@ static __device__ __forceinline__ void load_tile(T *tile, const T *rows, int64_t
         cp_async_16(to + i * D * 2, from + i * stride, row + i < valid);
 }
 
-/* Where a lane's row of 8 values is, for ldmatrix to read 16 x 16 values of a tile of width D:
+/* Addresses of a lane's rows of 8 values, for ldmatrix to read 16 x 16 values of a tile of width D:
  * at[i] for columns 16 i on, from row 0. Anything else is a constant number of bytes from there. */
 struct tile_lanes {
     shared_place at[4];

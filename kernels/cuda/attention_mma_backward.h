@@ -1,5 +1,6 @@
-/* What both kernels of attention's gradient do with tiles on tensor cores: hold some, stream others
- * by, multiply, mask, sum and store. Why there are two is said in attention_mma_backward.cu. */
+/* Shared by both kernels of attention's gradient: some tiles are held, others streamed; they are
+ * multiplied on tensor cores, masked, summed and stored. Why there are two kernels is explained in
+ * attention_mma_backward.cu. */
 #pragma once
 
 #include "kernels/cuda/attention_mma.h"
@@ -22,7 +23,7 @@ template <int D> struct backward_tiles {
     };
 };
 
-/* What the keys need to know of a query. */
+/* Values of a query that keys read. */
 typedef float2 query_values; /* x: -lse log2(e), and -infinity beyond the end; y: delta */
 
 template <typename T> struct backward {
@@ -43,12 +44,12 @@ static __device__ __forceinline__ int readers_of(const struct backward<T> &b) {
     return b.heads / b.kv_heads;
 }
 
-/* What a block holds: rows tile * HELD_ROWS and on of a head. */
+/* Tile that a block holds: rows from tile * HELD_ROWS on, of one head. */
 struct held {
     int batch, head, tile;
 };
-/* Where row `row` of a head of queries is in qkv and dqkv; of a head of keys (its values come
- * kv_heads * D later); and of a head of queries in out and dout. */
+/* Offsets of row `row`: of a head of queries in qkv and dqkv; of a head of keys there (its values
+ * are kv_heads * D later); of a head of queries in out and dout. */
 template <typename T, int D>
 static __device__ __forceinline__ int64_t query_place(const struct backward<T> &b, struct held of,
                                                       int row) {
@@ -81,7 +82,7 @@ static __device__ __forceinline__ void hold(uint32_t a[][D / 16][4], const T *ti
             fragment_a<T, D>(a[band][k], tile, first + band * 16, k * 16);
 }
 
-/* Where in stage 0 this lane's rows for ldmatrix are: of the first 16 x 16 values of a streamed
+/* Addresses in stage 0 of this lane's rows for ldmatrix: of the first 16 x 16 values of a streamed
  * tile, the four 8 x 8 matrices in the order of fragments_b, and of fragments_b_trans. Further
  * columns are an exclusive or away, because chunks are placed by one and rows are whole multiples
  * of 128 bytes: two registers do where a table of places takes eight. */
@@ -147,8 +148,8 @@ static __device__ __forceinline__ void mask(float s[][2][4], int ahead) {
     }
 }
 
-/* Where a warp's part of the column sums of dqkv goes, from a head's first column on; NULL: they
- * are not wanted. */
+/* Destination of a warp's part of the column sums of dqkv, from a head's first column on; NULL: no
+ * column sums. */
 template <typename T, int D>
 static __device__ __forceinline__ float *sums_place(const struct backward<T> &b, struct held of,
                                                     int64_t column) {
@@ -192,8 +193,8 @@ static __device__ __forceinline__ void store_sums(T *to, int64_t stride, int val
     if (column_sums) store_column_sums<chunks>(column_sums, own);
 }
 
-/* What is needed once a streamed tile is kept in shared memory and read anew each time: registers
- * are for the sums. */
+/* Values needed once per streamed tile stay in shared memory and are reloaded each time, since the
+ * sums need the registers. */
 static __device__ __forceinline__ struct held again(const volatile struct held *kept) {
     struct held of = {kept->batch, kept->head, kept->tile};
     return of;

@@ -91,7 +91,7 @@ static __device__ __forceinline__ float row_sum(float value) {
     return value;
 }
 
-/* Where a quad stands in a tile of rows of W values. */
+/* Offset of a quad in a tile of rows of W values. */
 template <int W> static __device__ __forceinline__ int quad_at(int row, int quad) {
     const int flips = W / QUAD < 8 ? W / QUAD : 8;
     return row * W + (quad ^ (row & (flips - 1))) * QUAD;

@@ -25,7 +25,7 @@ template <int D> struct head_tile {
     };
 };
 
-/* Whether the program has code for this GPU. */
+/* True if the program has code for this GPU. */
 bool attention_wgmma_compiled(void);
 
 /* The map of a tensor of 16 bits [B, T, heads, D], from which 64 rows and 64 values of a head are
@@ -193,7 +193,7 @@ static __device__ __forceinline__ void mask(float s[GROUP_SUMS], int ahead) {
 
 /* ---- results */
 
-/* Where chunk `chunk` of a row stands in 64 rows of a head, in values. */
+/* Offset of chunk `chunk` of a row in 64 rows of a head, in values. */
 static __device__ __forceinline__ int chunk_at(int row, int chunk) {
     return chunk / 8 * (TILE_BYTES / 2) + tile_offset<TILE_VALUES>(row, chunk % 8);
 }

@@ -1,4 +1,4 @@
-/* What the CUDA kernels share: the device, its streams, and the prototypes of the table.
+/* Shared by the CUDA kernels: the device, its streams, and the prototypes of the table.
  *
  * All work of a step is queued on one stream and nothing waits for the host. Sums are added in an
  * order fixed by the shapes, without atomics on floats: the same bits every time. */
@@ -39,7 +39,7 @@ struct cuda_state {
     struct cuda_products *products;
 };
 
-/* Whether the GPU has tensor cores for operands of 8 bits: from Ada on. */
+/* True if the GPU has tensor cores for 8-bit operands (Ada and later). */
 static inline bool cuda_has_8_bit(const struct cuda_state *cuda) {
     return cuda->major >= 9 || (cuda->major == 8 && cuda->minor >= 9);
 }

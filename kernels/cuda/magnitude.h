@@ -7,7 +7,7 @@
 
 static const uint32_t NOT_FINITE = 0x7f800000; /* bits of a magnitude, and above */
 
-/* What a thread has seen. */
+/* Magnitude of the values of one thread. */
 struct seen {
     uint32_t finite, any; /* the bits of the largest finite magnitude; of the largest at all */
 };

@@ -8,7 +8,7 @@
 
 enum { PARTIAL_WARPS = 16, SUMS_MAX = 3 };
 
-/* Where sums go, each of `columns`. */
+/* Destinations of sums, [columns] each. */
 struct sums {
     struct array at[SUMS_MAX];
     int64_t columns;

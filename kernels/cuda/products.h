@@ -10,7 +10,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/cublaslt.h"
 
-/* What the library does with the sums before they are stored. */
+/* Epilogue: what the library applies to the sums before it stores them. */
 enum product_epilogue {
     EPILOGUE_NONE,
     EPILOGUE_BIAS,      /* + vector, a bias [n] */
@@ -81,7 +81,7 @@ const struct cuda_product *product_find(struct cuda_products *products,
                                         const struct product_key *key, size_t workspace_bytes,
                                         bool try_it);
 
-/* What a product works on, in device memory. */
+/* Operands and result of a product, in device memory. */
 struct product_memory {
     void *out;
     const void *a, *b;
@@ -108,7 +108,8 @@ float product_time(struct cuda_products *products, bool (*run)(void *argument), 
  * false if that is not possible. */
 bool product_fill(const struct cuda_products *products, void *memory, size_t bytes);
 
-/* Whether it was compared with doing less on the way; it counts as that from now on. */
+/* Returns true if this product was compared with its unfused form before, and marks it as
+ * compared. */
 bool product_was_compared(struct cuda_products *products, const struct product_key *key);
 
 /* Declines a product whose parts are faster one by one, in this run and in those that read its

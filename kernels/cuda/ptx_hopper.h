@@ -71,7 +71,7 @@ static __device__ __forceinline__ void tensor_copy(void *to, const CUtensorMap *
           : "memory");
 }
 
-/* What this thread has stored to shared memory is there for wgmma and tensor copies. */
+/* Makes this thread's stores to shared memory visible to wgmma and tensor copies. */
 static __device__ __forceinline__ void shared_stores_done() {
     SM90A("fence.proxy.async.shared::cta;" ::: "memory");
 }

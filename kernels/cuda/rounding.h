@@ -17,7 +17,7 @@ template <> __device__ __forceinline__ struct bf16_copy narrow<struct bf16_copy>
     return copy;
 }
 
-/* Of a split master; the name keeps it apart from bf16 that is a value by itself. */
+/* Upper half of a split master; a type of its own, apart from bf16 values. */
 struct upper_bits {
     uint16_t bits;
 };

@@ -30,7 +30,7 @@ static inline struct row_groups row_groups_of(const struct tensor *matrix) {
     return cut;
 }
 
-/* Of floats: partials [groups, columns]. */
+/* Bytes of partial sums, [groups, columns] floats. */
 static inline size_t row_groups_bytes(const struct tensor *matrix) {
     struct row_groups cut = row_groups_of(matrix);
     return (size_t)(cut.groups * cut.columns) * sizeof(float);

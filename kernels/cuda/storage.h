@@ -58,7 +58,7 @@ template <> __device__ __forceinline__ __nv_bfloat16 narrow<__nv_bfloat16>(float
     return __float2bfloat16_rn(value);
 }
 
-/* What value becomes when stored as T and read again. */
+/* Returns the value as it is after a store as T. */
 template <typename T> static __device__ __forceinline__ float rounded(float value) {
     return widen(narrow<T>(value));
 }
@@ -111,7 +111,7 @@ static __device__ __forceinline__ void store_some(T *to, const float *values, in
         if (i < count) to[i] = narrow<T>(values[i]);
 }
 
-/* Whether packs can be read from the start of every row. */
+/* True if packs can be read from the start of every row. */
 static inline bool rows_are_packed(const struct tensor *tensor) {
     return (uintptr_t)tensor->data % 16 == 0 && tensor_columns(tensor) % PACK == 0;
 }

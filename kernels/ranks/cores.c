@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where a rank may run. */
+/* Cores that a rank may run on. */
 struct place {
     char system[48]; /* of which boot of which kernel: ranks with the same one share its cores */
     cpu_set_t cores;

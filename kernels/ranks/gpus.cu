@@ -7,7 +7,7 @@ extern "C" {
 #include "kernels/ranks/gpus.h"
 }
 
-/* What a rank tells of its GPU. */
+/* Identity of a rank's GPU. */
 struct gpu_of_rank {
     int32_t seen, local_size;
     char uuid[16];

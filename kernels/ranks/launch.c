@@ -108,8 +108,9 @@ static void set_environment(void) {
     if (!isatty(STDOUT_FILENO)) setenv("TERM", "dumb", 1);
 }
 
-/* What a terminal or a user may send to this process, and the end of mpirun: held back, to be
- * waited for. nohup ignores SIGHUP, which would come all the same once it is blocked. */
+/* Blocks the signals of a terminal or a user, and SIGCHLD of mpirun, so that they can be waited
+ * for. A SIGHUP that nohup ignores is left out: once blocked, it would be delivered all the
+ * same. */
 static void hold_signals(sigset_t *held, sigset_t *before) {
     static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD};
     struct sigaction action;

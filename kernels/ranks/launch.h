@@ -1,4 +1,5 @@
-/* Who started this process, and starting others: from launchers (mpirun, srun) to open ranks. */
+/* Finding the launcher of this process, and starting other processes: from launchers (mpirun, srun)
+ * to open ranks. */
 #pragma once
 
 #include <stdint.h>

@@ -195,7 +195,7 @@ static void run_all_gather(struct mpi *mpi, const struct job *job) {
     }
 }
 
-/* Where what another rank sends for a chunk arrives. */
+/* Buffer for what another rank sends for a chunk. */
 static char *arrival(const struct mpi *mpi, int chunk, int rank, size_t bytes) {
     return mpi->staging + (size_t)(chunk % 2 * mpi->world.size + rank) * bytes;
 }

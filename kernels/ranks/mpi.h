@@ -18,7 +18,7 @@
 int mpi_open(struct ranks *ranks, const struct mpi_module *module, size_t staging_bytes,
              struct error *error);
 
-/* What sums need of kernels/dtype.h, in whatever instructions. */
+/* Conversions and sums for reductions, from the CPU level in use. */
 struct mpi_arithmetic {
     const float *(*widen)(float *buffer, const void *data, enum dtype dtype, size_t offset,
                           size_t count);

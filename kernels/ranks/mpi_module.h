@@ -1,4 +1,4 @@
-/* What train_mpi.so offers: the few calls of MPI that are needed, without a type of MPI's.
+/* Interface of train_mpi.so: the few calls of MPI that are needed, without a type of MPI's.
  *
  * Open MPI and MPICH have different binary interfaces, so a program linked to one does not start
  * with the other, nor on a machine without. Only this module is compiled with mpicc and linked to
@@ -24,7 +24,7 @@ struct mpi_module {
      * rank to another arrive in the order in which both post them. */
     void *(*send)(const void *data, size_t bytes, int to);
     void *(*receive)(void *data, size_t bytes, int from);
-    /* Whether a posted message is through; it must not be asked for again then. */
+    /* Returns true once a posted message is complete; the request is invalid afterwards. */
     int (*done)(void *request);
     void (*abort)(int status);
     void (*close)(void);

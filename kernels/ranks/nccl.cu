@@ -97,7 +97,7 @@ static int load(struct nccl_state *s, int *version, struct error *error) {
 
 /* ---- errors */
 
-/* Whether there is a failure, NCCL's or another. Then NCCL is not called any more. */
+/* True after a failure, of NCCL or another; NCCL is not called any more then. */
 static bool given_up(struct nccl_state *s) {
     if (!s->be->failure.text[0]) return false;
     if (s->comm) s->nccl.CommAbort(s->comm);
@@ -135,7 +135,7 @@ static struct shares shares_of(const struct ranks *ranks, int64_t count) {
     return shares;
 }
 
-/* What compute was given so far comes first. Returns whether NCCL may be called. */
+/* Makes NCCL wait for what compute was given so far. Returns true if NCCL may be called. */
 static bool begin(struct nccl_state *s, const char *what) {
     cuda_failed(s->be, cudaEventRecord(s->ready, cuda_state(s->be)->compute), what);
     cuda_failed(s->be, cudaStreamWaitEvent(s->stream, s->ready, 0), what);
@@ -190,7 +190,8 @@ static uint64_t nccl_all_gather(const struct collectives *c, void *data, size_t 
     return end_group(s, result, what);
 }
 
-/* What another rank or the network did to operations under way is known later than their calls. */
+/* Failures of other ranks or of the network show up only after the calls that started
+ * operations. */
 static void nccl_wait(const struct collectives *c, uint64_t ticket) {
     struct nccl_state *s = state_of(c);
     const char *what = "waiting for other ranks";
@@ -230,7 +231,7 @@ static void open_stream(struct nccl_state *s) {
         cuda_failed(s->be, cudaEventCreateWithFlags(&s->done[i], cudaEventDisableTiming), what);
 }
 
-/* What a rank can do alone: the others are not waiting in NCCL yet. */
+/* Prepares what a rank can do alone, before others wait for it in NCCL. */
 static int prepare(struct nccl_state *s, const struct ranks *ranks, ncclUniqueId *id,
                    struct error *error) {
     int version = 0;

@@ -65,11 +65,12 @@ static inline void ranks_swap(const struct ranks *ranks, const struct rank_messa
     if (ranks->size > 1) ranks->functions->swap(ranks, out, outs, in, ins);
 }
 
-/* Nobody goes on before all are here. */
+/* Returns once all ranks have called it. */
 void ranks_barrier(const struct ranks *ranks);
 
-/* Whether all ranks were successful: status is 0 or this rank's failure with its message in error.
- * Returns 0, or on all ranks -1 with the message of the lowest rank that failed, which it names. */
+/* Finds out if all ranks were successful: status is 0 or this rank's failure with its message in
+ * error. Returns 0, or on all ranks -1 with the message of the lowest rank that failed, which it
+ * names. */
 int ranks_agree(const struct ranks *ranks, int status, struct error *error);
 
 /* The largest of all ranks' values. */
@@ -88,8 +89,8 @@ struct rank_part {
     int64_t first, count;
 };
 
-/* What part of `count` elements belongs to a rank: equal parts in multiples of RANKS_ALIGNMENT, and
- * what is left over to the last. */
+/* Returns the part of `count` elements that belongs to a rank: equal parts in multiples of
+ * RANKS_ALIGNMENT; the last rank has the remainder. */
 static inline struct rank_part ranks_part(int64_t count, int size, int rank) {
     int64_t each = count / RANKS_ALIGNMENT / size * RANKS_ALIGNMENT;
     return (struct rank_part){rank * each, rank + 1 < size ? each : count - rank * each};
