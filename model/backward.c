@@ -126,7 +126,7 @@ static void attention_block_backward(struct gpt *gpt, int64_t l) {
                   .dout = &d->qkv, .in = &a->ln1_out, .weight = &w->qkv_weight, .label = &label));
 }
 
-/* What one rank embedded, this one or another. */
+/* Adds the gradient of the rows that one rank embedded. */
 static void add_embedded(struct gpt *gpt, const struct embedded *rows, bool own) {
     bool learned = gpt->shape.positions == POSITIONS_LEARNED;
     OP(gpt->be, embedding_backward, .dtoken_table = &gpt->dweights.wte,

@@ -12,7 +12,7 @@ struct batches {
     int32_t *sent[BACKEND_SLOTS]; /* the same in backend memory */
 };
 
-/* What batches_open takes of the backend's memory; on a CPU the host's is the same. */
+/* Bytes of backend memory that batches_open takes; on a CPU, host memory included. */
 size_t batches_bytes(const struct backend *be, int64_t rows);
 
 /* Memory for batches of at most `rows` tokens. */
@@ -32,7 +32,7 @@ static inline int64_t batches_step_tokens(const struct config *config) {
     return batches_first_sample(config, 1, 0) * config->data.seq_len;
 }
 
-/* What the loss of each target counts in a step: 1 / (its targets that count), of all micro-batches
+/* Weight of each target's loss in a step: 1 / (its targets that count), of all micro-batches
  * together; 0 if there is none. */
 float batches_weight(const struct config *config, const struct loader *loader, int64_t step);
 

@@ -22,7 +22,7 @@ static bool is_lowered(const struct exchange *exchange) {
     return exchange->travels != exchange->gradients->dtype;
 }
 
-/* Of each rank, filled up so that the parts of a collective are as long. */
+/* Number of elements of each rank, padded so that the parts of a collective have equal lengths. */
 static int64_t embedded_values(const struct exchange *exchange) {
     return round_up(exchange->embedded_rows * exchange->embedded_columns, RANKS_ALIGNMENT);
 }
@@ -56,8 +56,8 @@ static void choose_embedded(struct exchange *exchange, const struct config *conf
     if (ranks > 1 && 2 * ranks * (double)rows * row < table) exchange->embedded_rows = rows;
 }
 
-/* Of the rank that has most, so that all rows are as long; with several ranks whole parts of a
- * collective. */
+/* Number of sums of the rank that has most, so that all rows are equally long; with several ranks
+ * padded to whole parts of a collective. */
 static int64_t squares_count(const struct exchange *exchange) {
     const struct ranks *ranks = exchange->collectives->ranks;
     int64_t most = 0;
@@ -239,8 +239,8 @@ static uint64_t gather(const struct exchange *exchange, const struct bucket *buc
     return collectives_all_gather(exchange->collectives, first, element_bytes, bucket->count);
 }
 
-/* Whether operations read the fp32 values themselves, of a group that has others beside them:
- * those of the embedding, and of vectors. */
+/* True if operations read the fp32 masters of a group although it has copies: the embedding's, and
+ * vectors. */
 static bool reads_all(const struct exchange *exchange, const struct bucket *bucket) {
     return bucket->embedding || !exchange->masters->groups[bucket->group].decay;
 }

@@ -1,4 +1,4 @@
-/* What ranks that train together exchange in a step, through the collectives of the backend:
+/* Exchange between ranks in a training step, through the collectives of the backend:
  *
  *     backward pass    gradients, bucket by bucket as they are complete: each rank gets the sum of
  *                      its own parts, or of all where the optimizer is not divided. wte's leave
@@ -22,15 +22,15 @@
 #include "model/config/config.h"
 #include "model/shards.h"
 
-/* What the embedding's backward pass adds up: the gradient of its output in the last micro-batch,
- * of one rank. */
+/* Input of the embedding's backward pass: the gradient of its output in the last micro-batch, of
+ * one rank. */
 struct embedded {
     struct tensor dout;    /* [N, C] */
     const int32_t *tokens; /* [N] */
 };
 
-/* What ends a run, or keeps it waiting, of this rank or of all: each field is reduced to its
- * largest value. */
+/* Reasons to end a run or to wait, of this rank or of all: each field is reduced to its largest
+ * value. */
 struct rank_decisions {
     int64_t signal;      /* number of a signal that asks for the end, or 0 */
     int64_t out_of_time; /* 1: train.minutes are over */

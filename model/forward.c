@@ -263,7 +263,7 @@ void gpt_recompute(struct gpt *gpt, int64_t layer) {
     struct layer_activations *a = &gpt->activations.layers[layer];
     if (gpt->sharing == SHARE_NOTHING || layer == gpt->shape.n_layer - 1) return;
     if (gpt->sharing == SHARE_LAYER) {
-        /* What was normalized is the sum as it was stored, so its parts are not needed. */
+        /* The norm reads the sum as it was stored, so the summands are not needed. */
         normalize_in(&pass, layer);
         attention_block(&pass, layer);
         normalize_mid(&pass, layer);

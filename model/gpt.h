@@ -20,7 +20,7 @@
 #include "model/precision.h"
 #include "model/quantization.h"
 
-/* What a model is opened for, and so what memory it has. */
+/* Purpose of a model, which decides what memory it has. */
 enum gpt_use {
     GPT_TRAINING,   /* gradients, each layer's activations */
     GPT_EVALUATION, /* layers share their activations */
@@ -46,8 +46,9 @@ struct gpt {
     struct gpt_shape shape;    /* with the batch in place now */
     struct gpt_shape capacity; /* with the largest batch there is memory for */
     struct precision precision;
-    /* Whether the backward pass adds to the gradients of matrices or replaces them, as the first
-     * micro-batch of a step does; everything else is always added to. See gpt_clear_gradients. */
+    /* True if the backward pass adds to the gradients of matrices, false if it replaces them, as in
+     * the first micro-batch of a step. All other gradients are always added to. See
+     * gpt_clear_gradients. */
     bool accumulate;
     bool completes; /* the backward pass is the last of a step: gradients go to other ranks */
     enum gpt_use use;
@@ -103,8 +104,9 @@ void gpt_initialize(struct gpt *gpt, uint64_t seed);
  * pass replace those of matrices, which saves writing and reading them once. */
 void gpt_clear_gradients(struct gpt *gpt);
 
-/* What attention_decode reads as the cache of a layer: [T, ...], rows that end with k | v. */
+/* Returns the key-value cache of a layer for attention_decode: [T, ...], rows that end with k |
+ * v. */
 struct tensor gpt_cache(const struct gpt *gpt, int64_t layer);
 
-/* What a parameter occupies in a flat array, without padding rows. */
+/* Returns a parameter's part of a flat array, without padding rows. */
 struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter);

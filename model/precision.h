@@ -42,7 +42,7 @@ int precision_resolve(struct precision *precision, char *note, const struct conf
 enum config_precision precision_setting(const struct precision *precision,
                                         const struct config *config);
 
-/* What it came to, never "auto"; and its name: "fp32", "fp16", "bf16" or "fp8". */
+/* Effective precision, never "auto"; and its name: "fp32", "fp16", "bf16" or "fp8". */
 enum config_precision precision_come_to(const struct precision *precision);
 const char *precision_name(const struct precision *precision);
 
@@ -51,7 +51,7 @@ const char *precision_name(const struct precision *precision);
 void precision_warnings(const struct precision *precision, const struct config *config, char *text,
                         size_t size);
 
-/* Whether the branches' gradients have the dtype of the residual stream's, so that one tensor can
+/* True if the branches' gradients have the dtype of the residual stream's, so that one tensor can
  * serve as both. */
 bool precision_branch_is_residual(const struct precision *precision);
 

@@ -156,8 +156,8 @@ void quantization_clear(const struct quantization *quantization) {
        .bytes = (size_t)q->history_length * count * sizeof *q->history);
 }
 
-/* Whether the operation that writes the tensor joins its magnitude. A GELU and its gradient do as
- * part of a product of 8-bit operands. */
+/* True if the operation that writes the tensor tracks its magnitude. A GELU and its gradient do so
+ * inside a matmul of 8-bit operands. */
 static bool writer_looks(const struct quantization *q, enum quantized kind,
                          enum autocast_site site) {
     switch (site) {
@@ -181,7 +181,7 @@ struct magnitude *quantization_magnitude(const struct quantization *quantization
     return q->magnitudes + quantization_place(q, kind, site, layer);
 }
 
-/* Whether the operand is stored transposed, beside the order in which it is there or instead. */
+/* True if the operand is stored transposed, beside its own layout or instead of it. */
 static bool turns(const struct quantization *q, const struct quantized_operand *operand) {
     return q->tensor_cores && operand->over != OVER_COLUMNS &&
            tensor_rows(operand->in) % EIGHT_BIT_UNIT == 0 &&
@@ -250,7 +250,7 @@ struct operand quantization_input(const struct quantization *quantization, enum 
     return quantization_round(q, &operand);
 }
 
-/* What is kept is all rows, or those of a prompt. */
+/* Saved inputs have all rows, or those of a prompt. */
 struct operand quantization_input_again(const struct quantization *quantization,
                                         enum autocast_site site, int64_t layer,
                                         const struct tensor *in) {

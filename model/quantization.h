@@ -36,7 +36,8 @@ struct operand {
     struct tensor transposed; /* rank 0, or what a product over rows reads */
 };
 
-/* What a product sums over, rows or columns of an operand as it is stored; or two of them do. */
+/* Dimension of the stored operand that a matmul reduces over; OVER_BOTH: two matmuls, one over
+ * each. */
 enum quantized_over { OVER_COLUMNS, OVER_ROWS, OVER_BOTH };
 
 struct quantization {
@@ -62,7 +63,7 @@ struct quantization {
     float *history;                  /* [history_length, count] */
 };
 
-/* What is asked for: the tensor, whose it is, and for which product. */
+/* Request to quantize: the tensor, its layer, and the matmul that reads it. */
 struct quantized_operand {
     enum quantized kind;
     enum autocast_site site;
@@ -99,15 +100,17 @@ struct operand quantization_input_again(const struct quantization *quantization,
                                         enum autocast_site site, int64_t layer,
                                         const struct tensor *in);
 
-/* Whether an activation that this layer alone reads need not stay. */
+/* True if the input of this layer is saved in 8 bits, so that the activation itself need not be
+ * saved. */
 bool quantization_keeps(const struct quantization *quantization, enum autocast_site site);
 
-/* Where the operation that writes an operand's tensor joins its magnitude; NULL: nobody asks. */
+/* Returns the magnitude that the operation which writes an operand's tensor has to track, or
+ * NULL. */
 struct magnitude *quantization_magnitude(const struct quantization *quantization,
                                          enum quantized kind, enum autocast_site site,
                                          int64_t layer);
 
-/* What a product reads that sums over rows of the operand. */
+/* Operand for a matmul that reduces over rows. */
 static inline const struct tensor *operand_over_rows(const struct operand *operand) {
     return operand->transposed.rank ? &operand->transposed : &operand->values;
 }
@@ -115,7 +118,7 @@ static inline bool operand_is_transposed(const struct operand *operand) {
     return operand->transposed.rank > 0;
 }
 
-/* Whether products read a scale for each row and column. */
+/* True for per-row scaling: a scale for each row of A and each column of B. */
 static inline bool quantization_by_vector(const struct quantization *quantization) {
     return quantization->recipe == CONFIG_RECIPE_ROW;
 }

@@ -49,7 +49,7 @@ struct rank_part shards_part(const struct bucket *bucket, const struct ranks *ra
 bool shards_run(struct rank_part *run, ptrdiff_t *at, const struct shards *shards,
                 const struct ranks *ranks, int rank);
 
-/* What of elements first .. first + count a rank updates, and has the moments of, as far as it lies
- * in bucket i: its count is 0 if there is nothing. */
+/* Returns the part of elements first .. first + count in bucket i that a rank updates and has the
+ * moments of; its count is 0 if there is none. */
 struct rank_part shards_overlap(const struct shards *shards, ptrdiff_t i, const struct ranks *ranks,
                                 int rank, int64_t first, int64_t count);

@@ -17,7 +17,7 @@ enum {
     SKIPS_UNSCALED_MAX = 10, /* the same where there is no loss scale to lower */
 };
 
-/* Of backend_graph. */
+/* Graphs of backend_graph. */
 enum { GRAPH_FIRST_MICRO, GRAPH_FURTHER_MICRO, GRAPH_UPDATE };
 
 struct micro {

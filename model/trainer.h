@@ -29,7 +29,7 @@ struct best_validation {
     int64_t since; /* validations after it, none of which was lower */
 };
 
-/* Where a run is; what a checkpoint keeps beside weights and moments. */
+/* Progress of a run: the state in a checkpoint beside weights and moments. */
 struct training_state {
     int64_t step;   /* steps done */
     int64_t tokens; /* tokens seen */

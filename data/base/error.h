@@ -11,7 +11,7 @@ struct error {
     char text[ERROR_MAX];
 };
 
-/* What functions return that can end in more ways than these two. */
+/* Results of functions that can end in more ways than these two. */
 enum result_code {
     RESULT_FAILED = -1, /* with a message */
     RESULT_DONE = 0,

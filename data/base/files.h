@@ -80,7 +80,7 @@ int file_path_join(char path[FILE_PATH_MAX], const char *directory, const char *
 enum { FILE_SHOWN_MAX = 320 };
 const char *file_path_shown(char shown[FILE_SHOWN_MAX], const char *path);
 
-/* Whether something of any kind stands at path (behind symbolic links), or at DIRECTORY/NAME. */
+/* True if something of any kind exists at path (behind symbolic links), or at DIRECTORY/NAME. */
 bool file_exists(const char *path);
 bool file_exists_in(const char *directory, const char *name);
 

@@ -1,4 +1,4 @@
-/* What all programs share: their version, how they end, their flags ("--name", "--name VALUE" or
+/* Shared by all programs: their version, how they end, their flags ("--name", "--name VALUE" or
  * "--name=VALUE", described in a table), and the text of --help. */
 #pragma once
 
@@ -6,7 +6,7 @@
 
 #include "data/base/error.h"
 
-/* Of all programs, and of what they write. */
+/* Version of all programs, and of the files they write. */
 #define MANTISSA_VERSION "0.1.0"
 
 /* Exit statuses, which functions that are a whole command return too; 130 and 143 follow the

@@ -24,9 +24,8 @@ struct progress {
 /* Seconds of a clock that never goes back. */
 double progress_clock(void);
 
-/* Whether out is a terminal on which a line can be redrawn; how wide it is, 80 if that is not
- * known.
- */
+/* True if out is a terminal on which a line can be redrawn; its width in columns, 80 if that is not
+ * known. */
 bool progress_terminal(FILE *out);
 int progress_columns(FILE *out);
 

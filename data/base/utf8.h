@@ -10,11 +10,11 @@
  * one) begin with no whole character. A NUL is a character of one byte. */
 size_t utf8_character(const void *text, size_t size);
 
-/* Whether the bytes are characters and nothing else; true for size 0. */
+/* True if the bytes are whole characters only; true for size 0. */
 bool utf8_valid(const void *text, size_t size);
 
-/* Where the whole characters that stand at text[at .. size) end; where what is no character does.
- */
+/* Returns the end of the whole characters at text[at .. size); of the bytes there that are no
+ * characters. */
 size_t utf8_skip_characters(const void *text, size_t size, size_t at);
 size_t utf8_skip_others(const void *text, size_t size, size_t at);
 

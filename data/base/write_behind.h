@@ -36,7 +36,7 @@ int write_behind_put(struct write_behind *behind, const void *bytes, size_t size
 /* Waits until the system has all that was put. */
 int write_behind_flush(struct write_behind *behind);
 
-/* What was not flushed may be lost. */
+/* Closes; bytes that were not flushed may be lost. */
 void write_behind_close(struct write_behind *behind);
 
 /* write, or with an offset that is not -1 pwrite, of all the bytes. */

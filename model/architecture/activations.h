@@ -69,7 +69,8 @@ struct activation {
 
 extern const struct activation activation_table[ACTIVATIONS_AND_STATISTICS];
 
-/* Where one is kept, in a layer of those that are layered; and its gradient. */
+/* Returns the tensor of an activation, in that layer if it is one of a layer; or of its
+ * gradient. */
 struct tensor *activation_tensor(struct activations *all, enum activation_id id, int64_t layer);
 struct tensor *activation_gradient(struct activations *all, enum activation_id id);
 

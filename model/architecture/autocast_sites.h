@@ -17,7 +17,7 @@ enum autocast_policy { POLICY_LOWER, POLICY_LINEAR, POLICY_INPUT, POLICY_FLOAT32
 const char *autocast_site_name(enum autocast_site site);
 enum autocast_policy autocast_site_policy(enum autocast_site site);
 
-/* Whether autocast.float32 takes its name: what is fp32 in any case is no choice. */
+/* True if autocast.float32 accepts its name; sites that are always in fp32 are no choice. */
 bool autocast_site_is_choice(enum autocast_site site);
 
 /* The names of all that are a choice, ended by NULL. */

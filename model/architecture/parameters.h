@@ -56,10 +56,10 @@ static inline int64_t shape_means(const struct gpt_shape *s) {
     return s->norm == NORM_LAYERNORM ? s->rows : 0;
 }
 
-/* Whether it is GPT-2 in all its parts, so that its files are those of a GPT-2. */
+/* True if all its parts are those of GPT-2, so that its files are those of a GPT-2. */
 bool shape_is_gpt2(const struct gpt_shape *shape);
 
-/* Whether it is a Llama, Mistral or Qwen in all its parts. */
+/* True if all its parts are those of a Llama, Mistral or Qwen. */
 bool shape_is_llama(const struct gpt_shape *shape);
 
 /* The shape of a parameter. */
@@ -116,7 +116,7 @@ const struct parameter *parameter_head(const struct parameter *list);
 /* Elements that a parameter has in files. */
 int64_t parameter_count(const struct parameter *parameter);
 
-/* Where a parameter is kept: its field of `parameters`. */
+/* Returns a parameter's field of `parameters`. */
 struct tensor *parameter_tensor(struct parameters *parameters, const struct parameter *parameter);
 
 /* Elements of all parameters as people count them, without padding. */
