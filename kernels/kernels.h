@@ -29,8 +29,8 @@
     S(matmul)                       \
     X(gelu_forward)                 \
     S(gelu_backward)                \
-    X(swiglu_forward)               \
-    X(swiglu_backward)              \
+    X(gated_forward)                \
+    X(gated_backward)               \
     S(column_sums)                  \
     X(qk_norm_forward)              \
     S(qk_norm_backward)             \
@@ -173,19 +173,22 @@ struct gelu_backward_args {
     const struct tensor *column_sums; /* optional += [C], of din [N, C] as stored */
 };
 
-/* out = silu(gate) * up, silu(x) = x / (1 + exp(-x)): a gated linear unit. A row of gate_up is gate
- * | up. Shazeer 2020. */
-struct swiglu_forward_args {
-    const struct tensor *out;        /* [N, I] */
-    const struct tensor *gate_up;    /* [N, 2 I] */
+enum gate_function { GATE_SILU }; /* silu(x) = x / (1 + exp(-x)) */
+
+/* out = function(gate) * up: a gated linear unit. A row of gate_up is gate | up. Shazeer 2020. */
+struct gated_forward_args {
+    const struct tensor *out;     /* [N, I] */
+    const struct tensor *gate_up; /* [N, 2 I] */
+    enum gate_function function;
     struct magnitude *magnitude;     /* optional, of out */
     const struct trace_label *label; /* optional */
 };
 
-struct swiglu_backward_args {
-    const struct tensor *dgate_up;   /* [N, 2 I]; may be gate_up itself */
-    const struct tensor *dout;       /* [N, I] */
-    const struct tensor *gate_up;    /* [N, 2 I] */
+struct gated_backward_args {
+    const struct tensor *dgate_up; /* [N, 2 I]; may be gate_up itself */
+    const struct tensor *dout;     /* [N, I] */
+    const struct tensor *gate_up;  /* [N, 2 I] */
+    enum gate_function function;
     struct magnitude *magnitude;     /* optional, of dgate_up */
     const struct trace_label *label; /* optional */
 };

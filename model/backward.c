@@ -59,21 +59,21 @@ static void mlp_backward(struct gpt *gpt, int64_t l) {
     const struct activation_gradients *d = &gpt->activations.gradients;
     struct magnitude *dmlp_fc = magnitude_of(gpt, SITE_MLP_FC, l);
     const struct tensor *dmlp_fc_bias = optional_tensor(&dw->mlp_fc_bias);
-    bool gated = gpt->shape.mlp == MLP_SWIGLU;
+    bool gated = mlp_is_gated(gpt->shape.mlp);
+    /* A gated MLP has no tensor for the gradient of mlp_gelu: it overwrites the activation. */
     const struct trace_label fc_label = label_of(gpt, ACTIVATION_mlp_fc, l);
     const struct trace_label label = label_of(gpt, ACTIVATION_ln2_out, l);
-    linear_backward(gpt,
-                    ARGS(linear_backward, .site = SITE_MLP_PROJECTION, .layer = l,
-                         .dweight = &dw->mlp_projection_weight,
-                         /* When gated, the gradient overwrites the activation. */ .din =
-                             gated ? &a->mlp_gelu : &d->mlp_fc,
-                         .dout = &d->mlp_projection, .in = &a->mlp_gelu,
-                         .weight = &w->mlp_projection_weight, .dgelu_in = gated ? NULL : &a->mlp_fc,
-                         .din_sums = gated ? NULL : dmlp_fc_bias,
-                         .magnitude = gated ? NULL : dmlp_fc, .label = gated ? NULL : &fc_label));
+    linear_backward(
+        gpt,
+        ARGS(linear_backward, .site = SITE_MLP_PROJECTION, .layer = l,
+             .dweight = &dw->mlp_projection_weight, .din = gated ? &a->mlp_gelu : &d->mlp_fc,
+             .dout = &d->mlp_projection, .in = &a->mlp_gelu, .weight = &w->mlp_projection_weight,
+             .dgelu_in = gated ? NULL : &a->mlp_fc, .din_sums = gated ? NULL : dmlp_fc_bias,
+             .magnitude = gated ? NULL : dmlp_fc, .label = gated ? NULL : &fc_label));
     if (gated)
-        OP(gpt->be, swiglu_backward, .dgate_up = &d->mlp_fc, .dout = &a->mlp_gelu,
-           .gate_up = &a->mlp_fc, .magnitude = dmlp_fc, .label = &fc_label);
+        OP(gpt->be, gated_backward, .dgate_up = &d->mlp_fc, .dout = &a->mlp_gelu,
+           .gate_up = &a->mlp_fc, .function = mlp_gate(gpt->shape.mlp), .magnitude = dmlp_fc,
+           .label = &fc_label);
     linear_backward(gpt, ARGS(linear_backward, .site = SITE_MLP_FC, .layer = l,
                               .dweight = &dw->mlp_fc_weight, .dbias = gated ? dmlp_fc_bias : NULL,
                               .din = &d->ln2_out, .dout = &d->mlp_fc, .in = &a->ln2_out,

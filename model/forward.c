@@ -154,7 +154,7 @@ static void mlp_hidden(const struct pass *pass, int64_t l) {
     struct layer_activations *a = &pass->gpt->activations.layers[l];
     struct tensor in = rows_of(pass, &a->ln2_out), hidden = rows_of(pass, &a->mlp_fc);
     struct tensor out = rows_of(pass, &a->mlp_gelu);
-    const bool gated = pass->gpt->shape.mlp == MLP_SWIGLU;
+    const bool gated = mlp_is_gated(pass->gpt->shape.mlp);
     struct magnitude *magnitude = magnitude_of(pass, SITE_MLP_PROJECTION, l);
     const struct trace_label label =
         gated ? label_one(pass, ACTIVATION_mlp_fc, l)
@@ -167,8 +167,8 @@ static void mlp_hidden(const struct pass *pass, int64_t l) {
                         .label = &label));
     if (!gated) return;
     const struct trace_label gate_label = label_one(pass, ACTIVATION_mlp_gelu, l);
-    OP(pass->gpt->be, swiglu_forward, .out = &out, .gate_up = &hidden, .magnitude = magnitude,
-       .label = &gate_label);
+    OP(pass->gpt->be, gated_forward, .out = &out, .gate_up = &hidden,
+       .function = mlp_gate(pass->gpt->shape.mlp), .magnitude = magnitude, .label = &gate_label);
 }
 
 static void mlp_block(const struct pass *pass, int64_t l) {
@@ -268,8 +268,9 @@ void gpt_recompute(struct gpt *gpt, int64_t layer) {
         attention_block(&pass, layer);
         normalize_mid(&pass, layer);
         mlp_hidden(&pass, layer);
-    } else if (gpt->shape.mlp == MLP_SWIGLU) {
-        OP(gpt->be, swiglu_forward, .out = &a->mlp_gelu, .gate_up = &a->mlp_fc);
+    } else if (mlp_is_gated(gpt->shape.mlp)) {
+        OP(gpt->be, gated_forward, .out = &a->mlp_gelu, .gate_up = &a->mlp_fc,
+           .function = mlp_gate(gpt->shape.mlp));
     } else if (gpt->be->device.gelu_of_stored || gpt->precision.eight[SITE_MLP_FC]) {
         OP(gpt->be, gelu_forward, .out = &a->mlp_gelu, .in = &a->mlp_fc);
     } else {

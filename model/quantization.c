@@ -24,7 +24,7 @@ int quantization_open(struct quantization *quantization, const struct config *co
         .margin = delayed ? ldexpf(1, (int)config->fp8.margin) : 1,
         .history_length = delayed ? config->fp8.amax_history_length : 0,
         .layers = config->model.n_layer,
-        .gated = config->model.mlp == MLP_SWIGLU,
+        .gated = mlp_is_gated(config->model.mlp),
         .tensor_cores = be->device.native_8_bit,
         .dtype = {DTYPE_E4M3, DTYPE_E4M3, e4m3 ? DTYPE_E4M3 : DTYPE_E5M2},
     };

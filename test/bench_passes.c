@@ -87,16 +87,16 @@ static size_t qk_norm_backward(struct bench *b) {
     return 3 * tensor_bytes(&raw);
 }
 
-static size_t swiglu_forward(struct bench *b) {
+static size_t gated_forward(struct bench *b) {
     struct tensor gate_up = lower_rows(b, 2 * HIDDEN), out = lower_rows(b, HIDDEN);
-    OP(&b->be, swiglu_forward, .out = &out, .gate_up = &gate_up);
+    OP(&b->be, gated_forward, .out = &out, .gate_up = &gate_up);
     return tensor_bytes(&gate_up) + tensor_bytes(&out);
 }
 
-static size_t swiglu_backward(struct bench *b) {
+static size_t gated_backward(struct bench *b) {
     struct tensor gate_up = lower_rows(b, 2 * HIDDEN), dgate_up = lower_rows(b, 2 * HIDDEN);
     struct tensor dout = lower_rows(b, HIDDEN);
-    OP(&b->be, swiglu_backward, .dgate_up = &dgate_up, .dout = &dout, .gate_up = &gate_up);
+    OP(&b->be, gated_backward, .dgate_up = &dgate_up, .dout = &dout, .gate_up = &gate_up);
     return tensor_bytes(&gate_up) + tensor_bytes(&dgate_up) + tensor_bytes(&dout);
 }
 
@@ -109,8 +109,8 @@ static const struct pass {
     {"rope", rope},
     {"norm of heads with rope", qk_norm_forward},
     {"its gradient", qk_norm_backward},
-    {"gated SiLU", swiglu_forward},
-    {"its gradient", swiglu_backward},
+    {"gated SiLU", gated_forward},
+    {"its gradient", gated_backward},
 };
 enum { PASSES = sizeof passes / sizeof *passes };
 

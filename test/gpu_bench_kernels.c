@@ -194,12 +194,12 @@ static void qk_norm_backward_body(const struct subject *s) {
        .epsilon = 1e-6f);
 }
 
-static void swiglu_forward_body(const struct subject *s) {
-    OP(s->be, swiglu_forward, .out = &s->t[0], .gate_up = &s->t[1]);
+static void gated_forward_body(const struct subject *s) {
+    OP(s->be, gated_forward, .out = &s->t[0], .gate_up = &s->t[1]);
 }
 
-static void swiglu_backward_body(const struct subject *s) {
-    OP(s->be, swiglu_backward, .dgate_up = &s->t[1], .dout = &s->t[0], .gate_up = &s->t[1]);
+static void gated_backward_body(const struct subject *s) {
+    OP(s->be, gated_backward, .dgate_up = &s->t[1], .dout = &s->t[0], .gate_up = &s->t[1]);
 }
 
 static void embedding_forward_body(const struct subject *s) {
@@ -267,10 +267,10 @@ static double make_heads(struct subject *s, int64_t N, int64_t C) {
 }
 
 /* In place of what it is the gradient of, as in training. */
-static double make_swiglu(struct subject *s, int64_t N, int64_t C) {
+static double make_gated(struct subject *s, int64_t N, int64_t C) {
     make(s, 0, DTYPE_BF16, N, 8 * C / 3, 1);
     make(s, 1, DTYPE_BF16, N, 8 * C / 3 * 2, 1);
-    return (double)(N * (8 * C / 3)) * 2 * (s->body == swiglu_forward_body ? 3 : 5);
+    return (double)(N * (8 * C / 3)) * 2 * (s->body == gated_forward_body ? 3 : 5);
 }
 
 static double make_gelu(struct subject *s, int64_t N, int64_t C) {
@@ -411,8 +411,8 @@ static const struct {
     {"rope", rope_body, make_heads},
     {"qk_norm_forward", qk_norm_forward_body, make_heads},
     {"qk_norm_backward", qk_norm_backward_body, make_heads},
-    {"swiglu_forward", swiglu_forward_body, make_swiglu},
-    {"swiglu_backward", swiglu_backward_body, make_swiglu},
+    {"gated_forward", gated_forward_body, make_gated},
+    {"gated_backward", gated_backward_body, make_gated},
     {"embedding_forward", embedding_forward_body, make_embedding},
     {"embedding_backward", embedding_backward_body, make_embedding},
     {"column_sums", column_sums_body, make_column_sums},

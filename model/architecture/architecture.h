@@ -117,11 +117,11 @@
     X(mlp_fc_weight, "mlp.c_fc.weight", "mlp.gate_proj.weight", MATRIX(s->n_embd, s->n_inner),   \
       SITE_MLP_FC, true, 0.02f, PRODUCT)                                                         \
     X(mlp_up_weight, NONE, "mlp.up_proj.weight",                                                 \
-      IF(s->mlp == MLP_SWIGLU, MATRIX(s->n_embd, s->n_inner)), SITE_MLP_FC, true, 0.02f, JOINED) \
+      IF(mlp_is_gated(s->mlp), MATRIX(s->n_embd, s->n_inner)), SITE_MLP_FC, true, 0.02f, JOINED) \
     X(mlp_fc_bias, "mlp.c_fc.bias", "mlp.gate_proj.bias",                                        \
       IF(s->bias == BIAS_ALL, VECTOR(s->n_inner)), SITE_MLP_FC, false, INIT_ZERO, ADDED)         \
     X(mlp_up_bias, NONE, "mlp.up_proj.bias",                                                     \
-      IF(s->mlp == MLP_SWIGLU && s->bias == BIAS_ALL, VECTOR(s->n_inner)), SITE_MLP_FC, false,   \
+      IF(mlp_is_gated(s->mlp) && s->bias == BIAS_ALL, VECTOR(s->n_inner)), SITE_MLP_FC, false,   \
       INIT_ZERO, JOINED)                                                                         \
     X(mlp_projection_weight, "mlp.c_proj.weight", "mlp.down_proj.weight",                        \
       MATRIX(s->n_inner, s->n_embd), SITE_MLP_PROJECTION, true,                                  \

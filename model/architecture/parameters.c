@@ -90,6 +90,23 @@ static void list_group(struct parameter **list, const struct gpt_shape *s, bool 
                 append(list, &kinds[i], layer, s, end);
 }
 
+static const struct {
+    bool gated;
+    enum gate_function gate;
+} mlps[] = {
+#define X(NAME, name, ...) [MLP_##NAME] = {__VA_ARGS__},
+    MLPS(X)
+#undef X
+};
+
+bool mlp_is_gated(enum model_mlp mlp) {
+    return mlps[mlp].gated;
+}
+
+enum gate_function mlp_gate(enum model_mlp mlp) {
+    return mlps[mlp].gate;
+}
+
 bool shape_is_gpt2(const struct gpt_shape *s) {
     return s->norm == NORM_LAYERNORM && s->positions == POSITIONS_LEARNED && s->mlp == MLP_GELU &&
            s->bias == BIAS_ALL && s->tied_head && s->n_kv_head == s->n_head &&

@@ -50,7 +50,7 @@ static inline int64_t shape_qkv(const struct gpt_shape *s) {
     return shape_q(s) + 2 * shape_kv(s);
 }
 static inline int64_t shape_hidden(const struct gpt_shape *s) {
-    return (s->mlp == MLP_SWIGLU ? 2 : 1) * s->n_inner;
+    return (mlp_is_gated(s->mlp) ? 2 : 1) * s->n_inner;
 }
 static inline int64_t shape_means(const struct gpt_shape *s) {
     return s->norm == NORM_LAYERNORM ? s->rows : 0;

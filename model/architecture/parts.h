@@ -1,9 +1,26 @@
 /* The parts that a transformer is made of. The first of each is GPT-2's. */
 #pragma once
 
+#include <stdbool.h>
+
+#include "kernels/kernels.h"
+
 enum model_norm { NORM_LAYERNORM, NORM_RMSNORM };
 enum model_positions { POSITIONS_LEARNED, POSITIONS_ROPE };
-enum model_mlp { MLP_GELU, MLP_SWIGLU };
+
+/* MLPs: X(NAME, name in a config, true if gated, function of the gate). One that is not gated is a
+ * GELU. */
+#define MLPS(X)                       \
+    X(GELU, "gelu", false, GATE_SILU) \
+    X(SWIGLU, "swiglu", true, GATE_SILU)
+enum model_mlp {
+#define X(NAME, ...) MLP_##NAME,
+    MLPS(X)
+#undef X
+};
+bool mlp_is_gated(enum model_mlp mlp);
+enum gate_function mlp_gate(enum model_mlp mlp);
+
 enum model_bias {
     BIAS_ALL,
     BIAS_QKV,

@@ -29,7 +29,11 @@ static const char *const copy_words[] = {"auto", "split", "kept", "cast", NULL};
 static const char *const norm_words[] = {"layernorm", "rmsnorm", NULL};
 static const char *const positions_words[] = {"learned", "rope", NULL};
 static const char *const rope_scaling_words[] = {"none", "llama3", NULL};
-static const char *const mlp_words[] = {"gelu", "swiglu", NULL};
+static const char *const mlp_words[] = {
+#define X(NAME, name, ...) name,
+    MLPS(X)
+#undef X
+        NULL};
 static const char *const bias_words[] = {"all", "qkv", "none", NULL};
 static const char *const recipe_words[] = {"tensor", "delayed", "row", NULL};
 static const char *const format_words[] = {"hybrid", "e4m3", NULL};
@@ -489,7 +493,7 @@ struct gpt_shape config_shape(const struct config *config) {
     if (!shape.head_dim) shape.head_dim = shape.n_embd / shape.n_head;
     if (!shape.n_inner)
         shape.n_inner =
-            shape.mlp == MLP_SWIGLU ? round_up(8 * shape.n_embd / 3, 64) : 4 * shape.n_embd;
+            mlp_is_gated(shape.mlp) ? round_up(8 * shape.n_embd / 3, 64) : 4 * shape.n_embd;
     shape.linear = !shape_is_gpt2(&shape);
     return shape;
 }

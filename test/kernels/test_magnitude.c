@@ -27,7 +27,7 @@ static void gated(struct check *c, const struct joined *j, const double *values)
     struct tensor in = check_tensor(c, CHECK_READ, DTYPE_F32, j->rows, 2 * j->columns, values);
     struct tensor out = check_output(c, j->dtype, j->rows, j->columns);
     struct magnitude *magnitude = check_magnitude(c, j->before, j->bad_before);
-    CHECK_OP(c, swiglu_forward, .out = &out, .gate_up = &in, .magnitude = magnitude);
+    CHECK_OP(c, gated_forward, .out = &out, .gate_up = &in, .magnitude = magnitude);
     if (c->verify) check_joined(c, magnitude, j->before, j->bad_before, &out);
 }
 

@@ -47,7 +47,7 @@ static const struct tolerance table[] = {
 
     /* An exponential, a reciprocal and four products of one sign each; see the test for how the
      * argument's error enters. CUDA's approximations are within 2 ulp, 4 u each. */
-    {"swiglu", {12, 12, 12}, 1},
+    {"gated", {12, 12, 12}, 1},
     /* Two products and a sum. */
     {"rope", {4, 4, 4}, 1},
 

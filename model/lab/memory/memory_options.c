@@ -214,7 +214,7 @@ static bool gelu_is_fused(const struct gpt_shape *shape, const struct config *co
     struct precision precision;
     struct error ignored;
     char note[PRECISION_NOTE_MAX];
-    if (shape->mlp != MLP_GELU || be->device.gelu_of_stored) return false;
+    if (mlp_is_gated(shape->mlp) || be->device.gelu_of_stored) return false;
     if (precision_resolve(&precision, note, config, be, &ignored)) return true;
     return !precision.eight[SITE_MLP_FC];
 }

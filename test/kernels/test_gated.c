@@ -33,7 +33,7 @@ static void forward(struct check *c, const void *given) {
     const struct shape *s = given;
     struct tensor in = make_input(c, s), out = check_output(c, s->out, s->rows, s->columns);
     struct magnitude *magnitude = check_magnitude(c, 0, false);
-    CHECK_OP(c, swiglu_forward, .out = &out, .gate_up = &in, .magnitude = magnitude);
+    CHECK_OP(c, gated_forward, .out = &out, .gate_up = &in, .magnitude = magnitude);
     if (!c->verify) return;
     check_joined(c, magnitude, 0, false, &out);
     int64_t count = s->rows * s->columns;
@@ -44,10 +44,10 @@ static void forward(struct check *c, const void *given) {
         expected[i] = *gate * logistic(*gate) * gate[s->columns];
         size[i] = fabs(expected[i]) * (1 + fabs(*gate));
     }
-    check_close(c, "swiglu", &out, expected, size);
+    check_close(c, "gated", &out, expected, size);
 }
 
-Test(swiglu, forward) {
+Test(gated, forward) {
     for
         EACH_SHAPE(s) check_everywhere(forward, &shapes[s]);
 }
@@ -59,7 +59,7 @@ static void backward_of(struct check *c, const struct shape *s, bool in_place) {
     struct tensor din = in_place ? in : check_output(c, s->in, rows, 2 * columns);
     double *x = check_read(c, &in), *d = check_read(c, &dout);
     struct magnitude *magnitude = in_place ? NULL : check_magnitude(c, 0, false);
-    CHECK_OP(c, swiglu_backward, .dgate_up = &din, .dout = &dout, .gate_up = &in,
+    CHECK_OP(c, gated_backward, .dgate_up = &din, .dout = &dout, .gate_up = &in,
              .magnitude = magnitude);
     if (!c->verify) return;
     if (magnitude) check_joined(c, magnitude, 0, false, &din);
@@ -74,7 +74,7 @@ static void backward_of(struct check *c, const struct shape *s, bool in_place) {
                    (1 + fabs(gate));
         size[at + columns] = fabs(expected[at + columns]) * (1 + fabs(gate));
     }
-    check_close(c, "swiglu", &din, expected, size);
+    check_close(c, "gated", &din, expected, size);
 }
 
 static void backward(struct check *c, const void *given) {
@@ -84,7 +84,7 @@ static void backward_in_place(struct check *c, const void *given) {
     backward_of(c, given, true);
 }
 
-Test(swiglu, backward) {
+Test(gated, backward) {
     for
         EACH_SHAPE(s) check_everywhere(backward, &shapes[s]);
     for
@@ -104,8 +104,8 @@ static void odd_places(struct check *c, const void *given) {
                                  : check_output(c, DTYPE_BF16, ROWS, 2 * COLUMNS);
     struct tensor dout = odd == 3 ? check_odd_place(c, CHECK_READ, DTYPE_BF16, ROWS, COLUMNS)
                                   : check_normal(c, DTYPE_BF16, ROWS, COLUMNS, 1.0);
-    CHECK_OP(c, swiglu_forward, .out = &out, .gate_up = &in);
-    CHECK_OP(c, swiglu_backward, .dgate_up = &din, .dout = &dout, .gate_up = &in);
+    CHECK_OP(c, gated_forward, .out = &out, .gate_up = &in);
+    CHECK_OP(c, gated_backward, .dgate_up = &din, .dout = &dout, .gate_up = &in);
     if (!c->verify) return;
     double *x = check_read(c, &in), *d = check_read(c, &dout);
     double *expected = check_doubles(c, ROWS * COLUMNS), *dup = check_read(c, &din);
@@ -114,11 +114,11 @@ static void odd_places(struct check *c, const void *given) {
         expected[i] = x[at] * logistic(x[at]) * x[at + COLUMNS];
         dup[at + COLUMNS] = d[i] * x[at] * logistic(x[at]);
     }
-    check_close(c, "swiglu", &out, expected, NULL);
-    check_close(c, "swiglu", &din, dup, NULL);
+    check_close(c, "gated", &out, expected, NULL);
+    check_close(c, "gated", &din, dup, NULL);
 }
 
-Test(swiglu, odd_places) {
+Test(gated, odd_places) {
     for (int odd = 0; odd < 4; odd++) check_everywhere(odd_places, &odd);
 }
 
@@ -134,13 +134,13 @@ static void differences(struct check *c, const void *given) {
     struct tensor in = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 2, p);
     struct tensor dout = check_tensor(c, CHECK_READ, DTYPE_F32, 1, 1, p + 2);
     struct tensor din = check_output(c, DTYPE_F32, 1, 2);
-    CHECK_OP(c, swiglu_backward, .dgate_up = &din, .dout = &dout, .gate_up = &in);
+    CHECK_OP(c, gated_backward, .dgate_up = &din, .dout = &dout, .gate_up = &in);
     if (!c->verify) return;
     double expected[2];
     for (int i = 0; i < 2; i++) expected[i] = check_derivative(objective, p, &p[i]);
     check_close(c, "differences", &din, expected, NULL);
 }
 
-Test(swiglu, finite_differences) {
+Test(gated, finite_differences) {
     check_everywhere(differences, NULL);
 }

@@ -7,7 +7,7 @@ static inline float logistic(float x) {
     return 1.0f / (1.0f + exp_f32(-x));
 }
 
-void cpu_swiglu_forward(struct backend *be, const struct swiglu_forward_args *args) {
+void cpu_gated_forward(struct backend *be, const struct gated_forward_args *args) {
     (void)be;
     const struct tensor *in = args->gate_up, *out = args->out;
     int64_t rows = tensor_rows(out), columns = tensor_columns(out);
@@ -28,7 +28,7 @@ void cpu_swiglu_forward(struct backend *be, const struct swiglu_forward_args *ar
 }
 
 /* silu'(x) = s + x s (1 - s), where s is the logistic function. */
-void cpu_swiglu_backward(struct backend *be, const struct swiglu_backward_args *args) {
+void cpu_gated_backward(struct backend *be, const struct gated_backward_args *args) {
     (void)be;
     const struct tensor *in = args->gate_up, *dout = args->dout, *din = args->dgate_up;
     int64_t rows = tensor_rows(dout), columns = tensor_columns(dout);

@@ -1,4 +1,4 @@
-/* The gated linear unit of SiLU. Bytes per element of out: gate and up read, out written; backward
+/* Gated linear units. Bytes per element of out: gate and up read, out written; backward
  * gate, up and dout read, two gradients written. The limit is memory bandwidth.
  *
  * A thread owns a pack of columns of one row, and reads gate and up of it. */
@@ -78,7 +78,7 @@ static unsigned blocks_for(int64_t rows, int64_t columns) {
 }
 
 template <typename Out, typename In>
-static void forward(struct backend *be, const struct swiglu_forward_args *a) {
+static void forward(struct backend *be, const struct gated_forward_args *a) {
     int64_t rows = tensor_rows(a->out), columns = tensor_columns(a->out);
     bool packed = rows_are_packed(a->out) && rows_are_packed(a->gate_up); /* so are its halves */
     LAUNCH((packed ? forward_kernel<true, Out, In> : forward_kernel<false, Out, In>),
@@ -86,17 +86,17 @@ static void forward(struct backend *be, const struct swiglu_forward_args *a) {
            (const In *)a->gate_up->data, rows, columns, a->magnitude);
 }
 
-void cuda_swiglu_forward(struct backend *be, const struct swiglu_forward_args *args) {
+void cuda_gated_forward(struct backend *be, const struct gated_forward_args *args) {
     assert(tensor_columns(args->gate_up) == 2 * tensor_columns(args->out));
     assert(tensor_rows(args->gate_up) == tensor_rows(args->out));
     if (tensor_count(args->out) == 0) return;
     STORAGE_SWITCH(args->out->dtype, Out,
                    STORAGE_SWITCH(args->gate_up->dtype, In, (forward<Out, In>(be, args))));
-    cuda_launched(be, "swiglu_forward");
+    cuda_launched(be, "gated_forward");
 }
 
 template <typename Din, typename Dout, typename In>
-static void backward(struct backend *be, const struct swiglu_backward_args *a) {
+static void backward(struct backend *be, const struct gated_backward_args *a) {
     int64_t rows = tensor_rows(a->dout), columns = tensor_columns(a->dout);
     bool packed =
         rows_are_packed(a->dout) && rows_are_packed(a->gate_up) && rows_are_packed(a->dgate_up);
@@ -105,7 +105,7 @@ static void backward(struct backend *be, const struct swiglu_backward_args *a) {
            (const Dout *)a->dout->data, (const In *)a->gate_up->data, rows, columns, a->magnitude);
 }
 
-void cuda_swiglu_backward(struct backend *be, const struct swiglu_backward_args *args) {
+void cuda_gated_backward(struct backend *be, const struct gated_backward_args *args) {
     assert(tensor_columns(args->gate_up) == 2 * tensor_columns(args->dout));
     assert(tensor_count(args->gate_up) == tensor_count(args->dgate_up));
     if (tensor_count(args->dout) == 0) return;
@@ -113,5 +113,5 @@ void cuda_swiglu_backward(struct backend *be, const struct swiglu_backward_args 
                    STORAGE_SWITCH(args->dout->dtype, Dout,
                                   STORAGE_SWITCH(args->gate_up->dtype, In,
                                                  (backward<Din, Dout, In>(be, args)))));
-    cuda_launched(be, "swiglu_backward");
+    cuda_launched(be, "gated_backward");
 }
