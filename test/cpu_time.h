@@ -1,5 +1,5 @@
-/* Whether time grows with size as it should, in processor time: other programs on the machine do
- * not count as they would by a clock, though they still slow memory down. */
+/* Checks that time grows with size as it should, in processor time: other programs on the machine
+ * do not count as they would by a clock, though they still slow memory down. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,4 +1,4 @@
-/* What a GPU makes of a training step: GPT-2 124M in each precision, each operation, each ceiling.
+/* Speed of a training step on a GPU: GPT-2 124M in each precision, each operation, each ceiling.
  *
  *   build/fast/gpu_bench [--json FILE] [--batch N] [--seq N] [--layers N] [--width N] [--heads N]
  *                        [--precision P] [--seconds S] [--steps-only 1] [--autotune 1] [--graphs 0]

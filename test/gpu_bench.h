@@ -1,4 +1,4 @@
-/* What the parts of gpu_bench share: training as a whole, and kernels one by one. */
+/* Shared by the parts of gpu_bench: training as a whole, and kernels one by one. */
 #pragma once
 
 #include <stdio.h>
@@ -33,7 +33,7 @@ struct bench {
 
 extern const char *const bench_precision_names[];
 
-/* Whether precision is to be measured. */
+/* True if the precision is to be measured. */
 bool bench_wants(const struct bench *bench, enum bench_precision precision);
 
 /* One line of the array that bench_json_begin opened; each is complete in itself, so that a script

@@ -92,7 +92,7 @@ static bool bench_attention_cases(struct bench *bench, const struct attention_ca
     return hopper;
 }
 
-/* Where there is a choice of kernels, both are measured. */
+/* Measures both kernels where there is a choice. */
 void bench_attention(struct bench *bench) {
     static const struct attention_case list[] = {
         {DTYPE_BF16, 16, 12, 12, 1024, 64}, {DTYPE_BF16, 8, 12, 12, 2048, 64},

@@ -147,7 +147,7 @@ static void cross_entropy_body(const struct subject *s) {
        .loss_scale = &s->state->loss_scale, .weight = 1, .vocab_size = s->bench->vocabulary);
 }
 
-/* Of split masters: their upper halves and remainders. */
+/* AdamW on split masters: upper halves and remainders. */
 static void adamw_body(const struct subject *s) {
     OP(s->be, adamw, .master = &s->t[0], .remainder = s->t[3].data, .moment1 = &s->t[1],
        .moment2 = &s->t[2], .gradients = &s->t[4], .state = s->state, .lr = 1e-4, .beta1 = 0.9,
@@ -216,8 +216,8 @@ static void cast_body(const struct subject *s) {
     OP(s->be, cast, .out = &s->t[0], .in = &s->t[1]);
 }
 
-/* Of the MLP's gradient, for both of the products that read it; with its magnitude to be found, or
- * known from the operation that wrote it. */
+/* Quantizes the MLP's gradient for both of the products that read it; its magnitude is still to be
+ * found, or known from the operation that wrote it. */
 static void quantize_body(const struct subject *s) {
     OP(s->be, quantize, .out = &s->t[0], .transposed = &s->t[2], .scales = s->a, .in = &s->t[1]);
 }

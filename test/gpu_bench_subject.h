@@ -1,4 +1,4 @@
-/* What gpu_bench measures one at a time: an operation with all it works on.
+/* Subject of a measurement: an operation with its operands.
  *
  * It is called many times in a row between two marks on the device, so that neither the launch nor
  * the host shows. */

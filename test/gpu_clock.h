@@ -23,7 +23,8 @@ void gpu_copy(struct backend *be, void *to, const void *from, size_t bytes);
 
 void gpu_clock_close(void);
 
-/* Whether products from now on do on their way what the library can; as the GPU has it at first. */
+/* Switches the fused epilogues of the library on or off for products from now on; at first they are
+ * as the GPU has them. */
 void gpu_fuse(struct backend *be, bool on);
 
 /* After a failure: the runtime's last error is none of what comes next. */

@@ -1,4 +1,4 @@
-/* What a model predicts, for scripts/check_huggingface.py to compare with transformers.
+/* Writes the logits of a model, for scripts/check_huggingface.py to compare with transformers.
  *
  *   build/fast/logits DIRECTORY SHARDS LENGTH OUT
  *

@@ -1,4 +1,4 @@
-/* Whether a text has a part of a form: POSIX extended regular expressions. */
+/* Finds a part of a text by its form: POSIX extended regular expressions. */
 #pragma once
 
 #include <criterion/criterion.h>

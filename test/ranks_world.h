@@ -27,7 +27,7 @@ struct letter {
     struct letter *next;
 };
 
-/* Those of one pair of ranks that one side has not posted yet, in order. */
+/* Messages of one pair of ranks that one side has not posted yet, in order. */
 struct mailbox {
     struct letter *first, *last;
 };

@@ -23,7 +23,7 @@ static inline void *safetensors_data(const struct safetensors *file,
     return NULL;
 }
 
-/* Whether that is what a tensor holds. */
+/* True if the tensor holds these values. */
 static inline bool safetensors_holds(const struct safetensors *file,
                                      const struct safetensors_entry *entry, const void *bytes) {
     void *data = safetensors_data(file, entry);

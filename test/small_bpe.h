@@ -49,7 +49,7 @@ static inline void small_bpe(struct bpe *bpe, const char *const *merges, size_t 
     bpe_builder_close(&builder);
 }
 
-/* What byte_tokens_merge should do, one merge after the other, without its tables: appends to
+/* Reference for byte_tokens_merge: one merge after the other, without tables; appends to
  * *tokens. */
 static inline void naive_merge(const struct bpe *bpe, int32_t **tokens, const uint8_t *piece,
                                size_t size) {

@@ -1,5 +1,5 @@
-/* What a test may ask of the emulated device. Only in emulated builds (EMULATED is defined there);
- * C and C++. The emulator serves one thread of the host.
+/* Control of the emulated device by tests. Only in emulated builds (EMULATED is defined there); C
+ * and C++. The emulator serves one thread of the host.
  *
  * CUDA_EMULATOR_DEVICES=4 in the environment puts four devices into the machine, of which
  * CUDA_VISIBLE_DEVICES="2,3" shows some; by default there is one. CUDA_EMULATOR_FAIL=cudaMalloc:3

@@ -1,4 +1,5 @@
-/* What tests may ask of the stand-in for cuBLASLt. Counts are of this process, since it started. */
+/* Counters and switches of the fake cuBLASLt, for tests. Counts are of this process, since it
+ * started. */
 #ifndef TEST_CUDA_EMULATOR_FAKE_CUBLASLT_H
 #define TEST_CUDA_EMULATOR_FAKE_CUBLASLT_H
 
@@ -33,7 +34,7 @@ struct fake_cublaslt {
     long queries;    /* of the heuristics */
     long products;   /* run */
     long alive;      /* objects made and not destroyed */
-    /* Of the last product: */
+    /* The last product: */
     int epilogue, algorithm;
     int a_type, b_type; /* cudaDataType of the operands A and B, of the library's */
     int fast, scaled;   /* fast accumulation, both scale pointers */

@@ -1,4 +1,5 @@
-/* What tests may ask of the stand-in for NCCL. Counts are of this process, since it started. */
+/* Counters and switches of the fake NCCL, for tests. Counts are of this process, since it
+ * started. */
 #ifndef TEST_CUDA_EMULATOR_FAKE_NCCL_H
 #define TEST_CUDA_EMULATOR_FAKE_NCCL_H
 

@@ -13,7 +13,7 @@ namespace meeting {
 enum kind { REDUCE_SCATTER, ALL_GATHER, REDUCE, BROADCAST };
 const char *name_of(kind what); /* "ncclReduceScatter" */
 
-/* What must be the same on all ranks. */
+/* Arguments that must be the same on all ranks. */
 struct operation {
     kind what;
     ncclDataType_t type;
@@ -21,7 +21,7 @@ struct operation {
     size_t count;
 };
 
-/* What went wrong; result ncclSuccess: nothing. */
+/* A failure; result ncclSuccess: none. */
 struct trouble {
     ncclResult_t result;
     char text[256];
@@ -55,7 +55,7 @@ trouble publish(seat *own, const operation &called, const char *input, size_t by
 /* Waits until all ranks have published this operation, the same as ours. */
 trouble wait_for_all(const seat &own, uint64_t number, const operation &called);
 
-/* What a rank has put into an operation; there until all are done with it. */
+/* Returns a rank's input of an operation, valid until all ranks have finished it. */
 const char *input(const seat &own, int rank, uint64_t number);
 
 void done(const seat &own, uint64_t number);

@@ -1,5 +1,5 @@
-/* What the two halves of the stand-in for cuBLASLt share: the clerk (fake_cublaslt.cpp), who looks
- * through the forms, and the calculator (fake_cublaslt_matmul.cpp). */
+/* Shared by the two halves of the fake cuBLASLt: descriptors and their checks (fake_cublaslt.cpp),
+ * and arithmetic (fake_cublaslt_matmul.cpp). */
 #ifndef TEST_CUDA_EMULATOR_FAKE_PRODUCT_H
 #define TEST_CUDA_EMULATOR_FAKE_PRODUCT_H
 
@@ -25,7 +25,7 @@ struct operation {
     int8_t fast;
 };
 
-/* What our cublasLtMatmulAlgo_t holds. */
+/* Content of our cublasLtMatmulAlgo_t. */
 struct algorithm {
     uint64_t magic, problem; /* a checksum of what it was made for */
     uint32_t variant, splits;

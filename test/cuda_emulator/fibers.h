@@ -49,7 +49,7 @@ struct fiber {
     warp_state *warp;
     fiber_state state;
 
-    /* What it waits for, and where. */
+    /* The reason why it waits, and the place. */
     const char *waits;
     site at;
     unsigned mask;
@@ -107,8 +107,8 @@ void wait_turn(); /* runs another ready fiber, or the host if there is none */
 void acquire(void *p);
 void release(void *p);
 
-/* What a block's threads release and acquire when they meet: by the place, and by the parity of its
- * generation, so that a thread that runs ahead does not hide a race. */
+/* Returns the address that a block's threads release and acquire at a barrier: one for each barrier
+ * and parity of its generation, so that a thread that runs ahead does not hide a race. */
 void *meeting_of_barrier(int id, unsigned generation);
 void *meeting_of_lanes(int warp, int group, unsigned generation);
 

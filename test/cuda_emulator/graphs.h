@@ -7,7 +7,7 @@
 
 namespace emu {
 
-/* Whether a graph is recorded on this stream. */
+/* True while a graph is recorded on this stream. */
 bool recording(cudaStream_t stream);
 
 /* The next node of the graph that is recorded; `what` names its kind, `identity` what it runs. A

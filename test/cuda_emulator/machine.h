@@ -12,8 +12,8 @@
 
 namespace emu {
 
-/* Where in a kernel a call stands. Built-ins take EMU_SITE as their last two parameters and hand on
- * EMU_HERE. (As one struct with a default, g++ 12 would name this header.) */
+/* Source position of a call in a kernel. Built-ins take EMU_SITE as their last two parameters and
+ * hand on EMU_HERE. (As one struct with a default, g++ 12 would name this header.) */
 struct site {
     const char *file;
     int line;
@@ -87,7 +87,7 @@ bool device_range(const void *p, size_t bytes); /* is all of it in one allocatio
 void work_begin(cudaStream_t stream);
 void work_end();
 
-/* What a library reads or writes between the two. */
+/* Reports memory that a library reads or writes between the two. */
 void touched(const void *p, size_t bytes, bool written);
 
 /* The same for a library that does not know its stream: does what is queued on any. */
@@ -102,7 +102,7 @@ void queue_work(cudaStream_t stream, void (*run)(void *argument), void *argument
  * bytes: what a library reads at once although the stream would come to it later. */
 void inputs_begin(cudaStream_t stream, const void *from, size_t bytes);
 
-/* Of several devices (CUDA_EMULATOR_DEVICES): the one that is set, and that of a stream. */
+/* With several devices (CUDA_EMULATOR_DEVICES): the current one, and that of a stream. */
 int current_device();
 int device_of_stream(cudaStream_t stream);
 
@@ -112,7 +112,7 @@ int capability(); /* 90 for sm_90 */
  * does not change it) and all that passed in this way. */
 void time_passes(double milliseconds);
 
-/* Whether this call is the one that is to fail, see control.h. */
+/* True if this call has to fail; see control.h. */
 bool must_fail(const char *call);
 
 /* Notes an error of a runtime call and says on stderr what was wrong. Returns it. */

@@ -1,4 +1,4 @@
-/* What the stand-in for cuBLASLt must refuse of products of 8-bit operands, as the library does. */
+/* Products of 8-bit operands that the fake cuBLASLt must refuse, as the library does. */
 #ifndef __CUDACC__
 #include "test/cuda_emulator/test_emulator.h"
 

@@ -17,7 +17,7 @@ struct tape {
     cudaGraphExec_t exec;
 };
 
-/* Of a graph: fill with 0, add, and `doublings` kernels more. NULL: it is spoiled. */
+/* Records a graph: fill with 0, add, and `doublings` more kernels. NULL: recording failed. */
 static cudaGraph_t record(const tape *t, int what, int doublings, bool spoil = false) {
     cudaGraph_t graph = NULL;
     CHECK(cudaStreamBeginCapture(t->stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
@@ -80,7 +80,7 @@ void test_graphs() {
 }
 
 #ifndef __CUDACC__
-/* What may not be asked of a stream on which a graph is recorded. */
+/* Calls that are not allowed on a stream while a graph is recorded. */
 void test_spoiled_graphs() {
     tape t = open_tape();
     cudaEvent_t event;

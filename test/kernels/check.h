@@ -77,7 +77,7 @@ const int32_t *check_tokens(struct check *c, int64_t count, int32_t limit, const
 /* Zeros on the host that live as long as the run. */
 double *check_doubles(struct check *c, int64_t count);
 
-/* What a tensor holds now, on the host, exactly. */
+/* Returns the tensor's current values on the host, exactly. */
 double *check_read(struct check *c, const struct tensor *tensor);
 
 /* For an operation to join, with what was found of something else; and that it has been joined by

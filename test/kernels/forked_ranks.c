@@ -12,7 +12,7 @@
 
 enum { MESSAGE_BYTES = 4096, SECONDS = 60 };
 
-/* What all processes see. */
+/* Memory that all processes share. */
 struct meeting {
     atomic_int arrived; /* since the beginning, by all */
     atomic_int status;  /* of an abort; 0: none */

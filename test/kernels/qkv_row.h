@@ -15,7 +15,7 @@ static inline struct qkv_row qkv_row(int64_t heads, int64_t kv_heads, int64_t wi
                             heads * width, kv_heads * width, (heads + 2 * kv_heads) * width};
 }
 
-/* Where the keys and values are that query head `head` reads. */
+/* Columns of the keys and values that query head `head` reads. */
 static inline int64_t key_column(struct qkv_row row, int64_t head) {
     return row.q_columns + head / (row.heads / row.kv_heads) * row.width;
 }

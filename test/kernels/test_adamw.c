@@ -337,7 +337,7 @@ static struct tensors with_bf16_moments(struct check *c, const struct given *g) 
     return t;
 }
 
-/* What fp32 moments would be, rounded up or down, as the half of an element's draw says. */
+/* Expects fp32 moments rounded up or down, as the element's half of a random draw decides. */
 static void expect_neighbors(struct check *c, const struct tensor *rounded,
                              const struct tensor *exact, int shift) {
     int64_t up = 0, inexact = 0;

@@ -39,7 +39,7 @@ static const struct shape shapes[] = {
 };
 #define EACH_SHAPE(s) (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
 
-/* Where the tensors are what tensor cores multiply, P and dS are rounded to 16 bits too. */
+/* True if tensor cores can multiply these tensors; then P and dS are rounded to 16 bits too. */
 static bool suits_tensor_cores(const struct shape *s, enum dtype dtype) {
     return test_device() == DEVICE_CUDA && dtype != DTYPE_F32 &&
            (s->head_columns == 64 || s->head_columns == 128);
@@ -358,7 +358,7 @@ Test(attention, mixed_dtypes) {
         }
 }
 
-/* What is differenced: sum(dout * attention(qkv)) over the forward reference. */
+/* Function for finite differences: sum(dout * attention(qkv)) over the forward reference. */
 struct problem {
     const struct shape *shape;
     double *qkv;
@@ -420,7 +420,7 @@ Test(attention, extreme_scores) {
     check_everywhere(extreme, &(const struct shape){1, 40, 2, 16, F16, 30, 0});
 }
 
-/* What comes after a position must not matter, to the bit. */
+/* Values after a position must not change a bit of its result. */
 static void causal(struct check *c, const void *given) {
     const struct shape *s = given;
     int64_t all = s->heads * s->head_columns, half = s->length / 2;

@@ -28,7 +28,8 @@ static double *random_values(struct check *c, const struct shape *s) {
     return values;
 }
 
-/* What the result must not depend on: rows beyond the position, and the queries of others. */
+/* Overwrites what the result must not depend on: rows beyond the position, and the queries of
+ * others. */
 static void poison_unread(const struct shape *s, double *values) {
     struct qkv_row columns = row_of(s);
     for (int64_t row = 0; row < s->batch * s->length; row++) {
@@ -336,7 +337,7 @@ Test(attention_decode, nan_spreads) {
     }
 }
 
-/* Where attention_forward multiplies on tensor cores, its weights are rounded to 16 bits. */
+/* If attention_forward multiplies on tensor cores, its weights are rounded to 16 bits. */
 static const char *row_kind(const struct shape *s) {
     bool lower = test_device() == DEVICE_CUDA && s->qkv == s->out && s->qkv != DTYPE_F32 &&
                  (s->head_columns == 64 || s->head_columns == 128);

@@ -47,7 +47,7 @@ static struct tensor given_rows(struct check *c, const struct shape *s, int64_t 
     return check_rank3(flat, s->batch, s->length, columns);
 }
 
-/* Of each sequence. */
+/* The last rows of each sequence. */
 static struct tensor last_rows(struct check *c, const struct shape *s, int64_t columns,
                                const double *values) {
     double *last = check_doubles(c, s->batch * columns);

@@ -169,7 +169,7 @@ Test(attention_mma, rising_and_falling_scores) {
     check_on_each_gpu(ramp, &(const struct shape){1, 200, 1, 128, DTYPE_F16, 0, 0});
 }
 
-/* What comes after a position must not matter, to the bit, wherever in a tile it is. */
+/* Values after a position must not change a bit of its result, wherever in a tile it is. */
 static void causal(struct check *c, const void *given) {
     const struct shape *s = given;
     int64_t all = s->heads * s->width, columns = 3 * all;

@@ -85,17 +85,17 @@ static void forward_row(const struct head *h, int64_t i, enum dtype dtype) {
         h->out[i * h->out_stride + d] = check_round(out[d], dtype);
 }
 
-/* Of a value of P or dS that is off by `arithmetic` 2^-24 and then rounded to 16 bits: that as a
- * number of units of attention_backward_lower. Below the smallest normal number, which bf16 shares
- * with fp32, the error of rounding is that of the normal number. */
+/* Uncertainty of a value of P or dS that is off by `arithmetic` 2^-24 and then rounded to 16 bits:
+ * that as a number of units of attention_backward_lower. Below the smallest normal number, which
+ * bf16 shares with fp32, the error of rounding is that of the normal number. */
 static double uncertain(double value, double arithmetic_size, enum dtype dtype) {
     const struct tolerance *lower = tolerance_of("attention_backward_lower");
     double least = dtype == DTYPE_F16 ? 0x1p-14 : 0x1p-126, units = check_roundoff(dtype) * 0x1p24;
     return (fmax(fabs(value), least) * units + 4 * arithmetic_size) / lower->arithmetic[dtype];
 }
 
-/* What query i and key j add to the gradients, and to how far they may be off: a score that is
- * off by x makes P = exp(S - lse) off by x times itself. */
+/* Adds what query i and key j contribute to the gradients, and to their uncertainty: a score that
+ * is off by x makes P = exp(S - lse) off by x times itself. */
 static void backward_pair(const struct head *h, int64_t i, int64_t j, double delta,
                           double delta_size, enum dtype dtype) {
     int64_t qi = i * h->stride, kj = j * h->stride, oi = i * h->out_stride;

@@ -36,7 +36,7 @@ static void read_text(char text[4096], const char *path) {
     fclose(file);
 }
 
-/* What autotune_read makes of a text: how many choices, or minus the number of the wrong line. */
+/* Result of autotune_read for a text: how many choices, or minus the number of the wrong line. */
 static int read_back(struct autotune_choice **choices, const char *text, const char *machine) {
     const char *path = in_folder("choices");
     write_text(path, text);

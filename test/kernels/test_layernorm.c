@@ -324,7 +324,7 @@ Test(layernorm, unaligned) {
     for (int odd = 0; odd < 7; odd++) check_everywhere(unaligned, &odd);
 }
 
-/* What is differenced: sum(dout * layernorm(in)) + sum(dresidual * in). */
+/* Function for finite differences: sum(dout * layernorm(in)) + sum(dresidual * in). */
 struct problem {
     int64_t rows, columns;
     double *in, *weight, *bias, *dout, *dresidual;

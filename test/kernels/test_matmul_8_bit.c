@@ -151,8 +151,8 @@ Test(matmul_8_bit, panels) {
 }
 
 #ifdef EMULATED
-/* What the library is asked for on a GPU that multiplies 8 bits, where all sizes are multiples of
- * 16, and elsewhere: the results are the same. */
+/* Products on a GPU with 8-bit tensor cores, with sizes that are multiples of 16 and with others:
+ * the results are the same. */
 static void each_on_the_library(int64_t m, int64_t n, int64_t k, enum epilogue epilogue,
                                 bool takes_them) {
     static const enum dtype types[][3] = {{DTYPE_E4M3, DTYPE_E4M3, DTYPE_BF16},

@@ -213,7 +213,7 @@ Test(mpi, barrier) {
     world_run(4, one_chunk, true, meet, NULL);
 }
 
-/* Those of the set bits fail. */
+/* Ranks whose bit is set fail. */
 static void agree(const struct ranks *ranks, void *argument) {
     const unsigned *failing = argument;
     struct error own = {""};

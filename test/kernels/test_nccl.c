@@ -237,7 +237,7 @@ Test(nccl, errors_end_it) {
         cr_assert_eq(forked_ranks(2, fail_at, &all[i]), 0, "%s", all[i].function);
 }
 
-/* What becomes known only while the operations are under way. */
+/* Failures that show up only while operations run. */
 static void fail_under_way(const struct ranks *ranks, const void *given) {
     (void)given;
     struct backend be;
@@ -312,8 +312,8 @@ Test(nccl, ranks_that_do_not_do_the_same_are_noticed) {
 
 /* ---- opening */
 
-/* What a launcher may give the ranks, and what comes of it: the GPUs of the machine, those that
- * each rank sees (NULL: all), and the message, or NULL. */
+/* GPUs that a launcher may give the ranks, and the expected result: the GPUs of the machine, those
+ * that each rank sees (NULL: all), and the message, or NULL. */
 struct place {
     const char *machine, *visible[3];
     enum device device;

@@ -1,5 +1,5 @@
-/* What matrix products on CUDA keep from step to step and from run to run: prepared products, and
- * the algorithms that autotune chose. */
+/* State of matrix products on CUDA between steps and between runs: prepared products, and the
+ * algorithms that autotune chose. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <string.h>
@@ -96,7 +96,7 @@ Test(products, are_prepared_once) {
     cr_assert_eq(fake_cublaslt_counts()->alive, 0, "objects of the library are left");
 }
 
-/* Where only sizes are asked for nothing is run; what comes to train then is tried. */
+/* If only sizes are planned, nothing is run; a plan for training tries its products. */
 Test(products, are_not_tried_for_sizes) {
     struct bench bench;
     open_bench(&bench, &plain);
@@ -294,7 +294,7 @@ static void edit_file(const char *path, const char *from, const char *to) {
     fclose(file);
 }
 
-/* What an edited file does: 0 read and used, 1 timed anew, -1 an error that names the line. */
+/* Effect of an edited file: 0 read and used, 1 timed anew, -1 an error that names the line. */
 static int outcome(const char *from, const char *to, const char *place) {
     struct error message;
     const char *path = in_folder("products.txt");

@@ -34,7 +34,7 @@ static double rstd_of(const double *x, int64_t size) {
     return 1 / sqrt(sum / (double)size + EPSILON);
 }
 
-/* What rope does to a head, and to the sizes of what it is the sum of. */
+/* Applies rope to a head, and to the sizes of its summands. */
 static void turn(double *x, double *x_size, const double *angles, const struct shape *s,
                  int64_t row, double sign) {
     int64_t half = s->size / 2;
@@ -77,7 +77,7 @@ static const double *weight_of(const struct shape *s, const double *q, const dou
     return head < s->heads ? q : k;
 }
 
-/* What lies behind the heads stays as it is. */
+/* Columns behind the heads do not change. */
 static void forward(struct check *c, const void *given) {
     const struct shape *s = given;
     struct operands o = make(c, s);

@@ -90,7 +90,7 @@ static void verify(const struct shape *s, const double *values, const uint8_t *c
     }
 }
 
-/* What is known beforehand, or room for it. */
+/* A magnitude that is known beforehand, or memory for one. */
 static struct magnitude *magnitude_of(struct check *c, const struct shape *s,
                                       const double *values) {
     double largest = 0;

@@ -54,7 +54,7 @@ static void inverse(struct check *c, const void *given) {
     rotate(c, given, true);
 }
 
-/* What lies behind the heads that turn stays as it is: its expected value is its own. */
+/* Columns behind the rotated heads do not change: their expected values are their own. */
 Test(rope, turns_heads_and_nothing_else) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         check_everywhere(forward, &shapes[i]);

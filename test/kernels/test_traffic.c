@@ -1,5 +1,5 @@
-/* What passes between host and device while operations run: slots that take turns, and state that
- * is loaded, changed and stored. Under ThreadSanitizer the emulated GPU also sees a wait that is
+/* Traffic between host and device while operations run: slots that take turns, and state that is
+ * loaded, changed and stored. Under ThreadSanitizer the emulated GPU also sees a wait that is
  * missing (make test-races). */
 #include <criterion/criterion.h>
 

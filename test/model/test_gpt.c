@@ -20,7 +20,7 @@ static void close_gpt(struct rig *rig, struct gpt *gpt) {
     backend_close(&rig->be);
 }
 
-/* What Hugging Face's GPT-2 has, in any order. */
+/* Tensors of Hugging Face's GPT-2, in any order. */
 struct known {
     const char *name;
     int64_t rows, columns; /* in units of n_embd; 0 columns: a vector */

@@ -68,7 +68,7 @@ static void add_scratch(struct span **spans, const struct gpt *gpt) {
         if (largest[i] && !(i == SCRATCH_dbranch && shared)) add_span(spans, "scratch", largest[i]);
 }
 
-/* Those with memory of their own in a layer, or of the model (layer -1). */
+/* Adds tensors with memory of their own, of a layer or of the model (layer -1). */
 static void add_own(struct span **spans, const struct gpt *gpt, const char *name, bool layered,
                     size_t field, enum sharing shared, bool kept) {
     const struct activations *a = &gpt->activations;
@@ -104,7 +104,8 @@ static void check_masters(struct span **spans, const struct gpt *gpt) {
     cr_expect_eq(gpt->memory.lower, lower);
 }
 
-/* Of fp8: inputs that are kept; of each kind the largest operand, for any linear layer; records. */
+/* Adds the tensors of fp8: inputs that are saved; of each kind the largest operand, for any linear
+ * layer; records. */
 static void add_quantized(struct span **spans, const struct gpt *gpt) {
     const struct gpt_shape *s = &gpt->shape;
     const struct quantization *q = &gpt->quantization;
@@ -180,7 +181,7 @@ Test(gpt_memory, memory_plan_is_what_is_carved) {
         }
 }
 
-/* What a dry run prints is what a run takes. */
+/* A dry run prints the memory that a run takes. */
 Test(gpt_memory, plan_without_memory_is_the_plan_with_memory) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {
         struct rig dry = {0}, wet = {0};

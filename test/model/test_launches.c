@@ -1,4 +1,4 @@
-/* What a step asks of a GPU: launches of kernels, and products of the library. Counted on the
+/* Work that a step gives a GPU: launches of kernels, and products of the library. Counted on the
  * emulated GPU for GPT-2's twelve layers and vocabulary, narrow, in one micro-batch. */
 #include "test/model/trainer_fixture.h"
 

@@ -107,7 +107,7 @@ Test(masters, offload_needs_another_memory) {
     rig_close(&rig);
 }
 
-/* What the plan says is offloaded is what the device lacks, but for the windows. */
+/* The device plan lacks exactly what the plan says is offloaded, except for the windows. */
 Test(masters, offload_plans_memory_of_the_host) {
     struct rig rig = {0};
     rig_config(&rig.config, CONFIG_PRECISION_BF16);

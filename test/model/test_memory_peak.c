@@ -1,5 +1,5 @@
-/* What a run takes of the system is what its plan says: trainings in processes of their own, and
- * what Linux counts there. */
+/* A run takes the memory that its plan says: trainings in processes of their own, and what Linux
+ * counts there. */
 #include "model/config/config_keys.h"
 #include "test/model/trainer_fixture.h"
 

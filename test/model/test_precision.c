@@ -191,7 +191,7 @@ Test(precision, automatic_takes_what_the_device_is_good_at) {
     }
 }
 
-/* What one asks for by name is taken, whatever the device is good at. */
+/* A precision given by name is used on any device. */
 Test(precision, explicit_choices_do_not_ask_the_device) {
     for (int i = 0; i < 3; i++) {
         const struct backend able = {
@@ -334,7 +334,7 @@ Test(precision, printed_lines_fit_and_name_all_once) {
     }
 }
 
-/* What the resolved precision makes of settings that only another one would use. */
+/* Expects the warnings about settings that only another precision would use. */
 static void expect_warnings(const char *path, char *const *overrides, int count, const char *text) {
     struct config config;
     struct precision precision;

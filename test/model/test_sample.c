@@ -53,7 +53,7 @@ Test(sample, top_k_keeps_k_tokens_among_equals) {
     close_sampler(&rig, &gpt);
 }
 
-/* Whoever sets the flag gets what was made so far. */
+/* Setting the flag returns what was made so far. */
 Test(sample, stops_when_asked) {
     struct rig rig = {0};
     struct gpt gpt;
@@ -229,7 +229,7 @@ Test(sample, context_longer_than_the_window_keeps_its_end) {
     close_sampler(&rig, &gpt);
 }
 
-/* What is read is padded to multiples of 64, so shorter sequences would read other shapes. */
+/* Sequences are padded to multiples of 64, so shorter ones would read other shapes. */
 Test(sample, length_is_that_of_the_text) {
     cr_expect_eq(sample_length(1, 1024), 64);
     cr_expect_eq(sample_length(64, 1024), 64);

@@ -529,7 +529,7 @@ static size_t offer(struct backend *be) {
     return offered;
 }
 
-/* Whether there is memory for all of the plan is asked while none is taken. */
+/* The check that there is memory for the whole plan runs before any of it is taken. */
 Test(trainer, memory_is_asked_for_before_any_is_taken) {
     for (int variant = 0; variant < 2; variant++) {
         struct rig rig = {0};

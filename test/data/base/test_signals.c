@@ -32,7 +32,7 @@ static void *catch_one(void *stack) {
     return NULL;
 }
 
-/* What lies below the interrupted code's stack pointer need not be a stack. */
+/* Memory below the interrupted code's stack pointer need not be a stack. */
 Test(signals, handler_leaves_the_stack_alone) {
     void *stack = NULL;
     cr_assert_eq(posix_memalign(&stack, 4096, STACK_BYTES), 0);

@@ -80,7 +80,7 @@ Test(statistics, smooth_over_gaps) {
     for (int i = 0; i < 6; i++) cr_expect(isnan(out[i]), "a window that fits nowhere");
 }
 
-/* What smooth promises, word by word. */
+/* The contract of smooth, followed literally. */
 static double smooth_at(const double *values, int count, int window, int i) {
     int from = i - window / 2, finite = 0;
     if (from < 0 || from + window > count) return NAN;
@@ -161,7 +161,7 @@ Test(statistics, scattered_around_nothing_is_noise) {
     cr_expect_not(d.real, "%g within %g", d.mean, d.margin);
 }
 
-/* Of three runs one went astray: that makes the scatter large, and yet it is no noise. */
+/* One of three runs diverged: the scatter is large, but it is no noise. */
 Test(statistics, one_run_astray_is_real) {
     static const double percent[] = {0.1, 0.0, 9.0}, reference[] = {2, 2.01, 1.99};
     struct difference d = difference_of(percent, reference, 3);
