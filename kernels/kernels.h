@@ -58,10 +58,10 @@ struct backend;
  * content is the caller's. */
 struct trace_label;
 
-/* Magnitude of a tensor's values as stored, in backend memory, for quantize. An operation that
- * writes the tensor can track it on the way: it takes the maximum of each field with what is there,
- * which was cleared before. */
-struct magnitude {
+/* Largest absolute value of a tensor as stored (amax), in backend memory, for quantize. An
+ * operation that writes the tensor can track it on the way: it takes the maximum of each field with
+ * what is there, which was cleared before. */
+struct amax {
     uint32_t largest;    /* the largest finite magnitude, as the bits of fp32, which are in order */
     uint32_t not_finite; /* 1 if there was an infinity or NaN, else 0 */
 };
@@ -101,7 +101,7 @@ struct layernorm_forward_args {
     const struct tensor *residual; /* optional [N, C]; given exactly when sum is */
     const struct tensor *weight;   /* [C] fp32 */
     const struct tensor *bias;     /* optional [C] fp32 */
-    struct magnitude *magnitude;   /* optional, of out */
+    struct amax *track_amax;       /* optional, of out */
     float epsilon;
     const struct trace_label *label; /* optional */
 };
@@ -118,7 +118,7 @@ struct layernorm_backward_args {
     const float *mean, *rstd;         /* [N]; mean optional */
     const struct tensor *weight;      /* [C] fp32 */
     const struct tensor *dresidual;   /* optional [N, C] */
-    struct magnitude *magnitude;      /* optional, of din_lower, or without that of din */
+    struct amax *track_amax;          /* optional, of din_lower, or without that of din */
     const struct tensor *column_sums; /* optional += [C], of the same as stored: the gradient of the
                                        * bias of what was added to the residual */
     const struct trace_label *label;  /* optional */
@@ -141,8 +141,8 @@ struct matmul_args {
                                        * gradient of the bias before the gelu */
     const float *a_scales;            /* given exactly with 8-bit operands: [1]; [M] if by_vector */
     const float *b_scales;            /* the same: [1]; [N] if by_vector */
-    struct magnitude *magnitude; /* optional, of out, of 8-bit operands with gelu_in or dgelu_in
-                                  * only */
+    struct amax *track_amax; /* optional, of out, of 8-bit operands with gelu_in or dgelu_in
+                              * only */
     bool transpose_a, transpose_b, accumulate;
     bool scales_by_vector;
     bool fast_accumulation; /* of 8-bit operands on tensor cores: sums of fewer bits, sooner */
@@ -162,14 +162,14 @@ static inline bool matmul_scales(const struct matmul_args *args) {
 struct gelu_forward_args {
     const struct tensor *out; /* same count as in */
     const struct tensor *in;
-    struct magnitude *magnitude; /* optional, of out */
+    struct amax *track_amax; /* optional, of out */
 };
 
 struct gelu_backward_args {
     const struct tensor *din; /* dout * gelu'(in); may be dout itself */
     const struct tensor *dout;
     const struct tensor *in;
-    struct magnitude *magnitude;      /* optional, of din */
+    struct amax *track_amax;          /* optional, of din */
     const struct tensor *column_sums; /* optional += [C], of din [N, C] as stored */
 };
 
@@ -180,7 +180,7 @@ struct gated_forward_args {
     const struct tensor *out;     /* [N, I] */
     const struct tensor *gate_up; /* [N, 2 I] */
     enum gate_function function;
-    struct magnitude *magnitude;     /* optional, of out */
+    struct amax *track_amax;         /* optional, of out */
     const struct trace_label *label; /* optional */
 };
 
@@ -189,7 +189,7 @@ struct gated_backward_args {
     const struct tensor *dout;     /* [N, I] */
     const struct tensor *gate_up;  /* [N, 2 I] */
     enum gate_function function;
-    struct magnitude *magnitude;     /* optional, of dgate_up */
+    struct amax *track_amax;         /* optional, of dgate_up */
     const struct trace_label *label; /* optional */
 };
 
@@ -324,7 +324,7 @@ struct quantize_args {
     float *scales;                   /* [1], [N] or [C] */
     const struct tensor *in;         /* [N, C] */
     const float *amax; /* optional [1], QUANTIZE_WHOLE only: instead of in's own where it is > 0 */
-    struct magnitude *magnitude;    /* optional, of in, QUANTIZE_WHOLE only: read if found, else
+    struct amax *track_amax;        /* optional, of in, QUANTIZE_WHOLE only: read if found, else
                                      * joined; it goes to record then */
     struct quantize_record *record; /* optional, of in: added to */
     enum quantize_by by;

@@ -28,7 +28,7 @@ struct normalize_backward_args {
     const struct tensor *weight;          /* [C] */
     const struct tensor *dweight, *dbias; /* += [C] */
     const struct tensor *dbranch_bias; /* += [C], the sub-layer's last bias; NULL or rank 0: none */
-    struct magnitude *magnitude;       /* optional, of dbranch */
+    struct amax *track_amax;           /* optional, of dbranch */
     bool last;                         /* the last norm: no gradient has come along the residual */
     struct trace_label label;
 };
@@ -42,22 +42,22 @@ static void normalize_backward(struct gpt *gpt, const struct normalize_backward_
        .dweight = args->dweight, .dbias = has_mean ? args->dbias : NULL, .dout = args->dout,
        .in = args->in, .mean = has_mean ? args->mean->data : NULL, .rstd = args->rstd->data,
        .weight = args->weight, .dresidual = args->last ? NULL : dresidual,
-       .magnitude = args->magnitude,
+       .track_amax = args->track_amax,
        .column_sums = args->dbranch_bias ? optional_tensor(args->dbranch_bias) : NULL,
        .label = &args->label);
 }
 
 /* For whoever writes the gradient of a linear layer of 8 bits; NULL below the first. */
-static struct magnitude *magnitude_of(const struct gpt *gpt, enum autocast_site site, int64_t l) {
+static struct amax *amax_of(const struct gpt *gpt, enum autocast_site site, int64_t l) {
     if (l < 0) return NULL;
-    return quantization_magnitude(&gpt->quantization, QUANTIZED_GRADIENT, site, l);
+    return quantization_amax(&gpt->quantization, QUANTIZED_GRADIENT, site, l);
 }
 
 static void mlp_backward(struct gpt *gpt, int64_t l) {
     const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
     const struct layer_activations *a = &gpt->activations.layers[l];
     const struct activation_gradients *d = &gpt->activations.gradients;
-    struct magnitude *dmlp_fc = magnitude_of(gpt, SITE_MLP_FC, l);
+    struct amax *dmlp_fc = amax_of(gpt, SITE_MLP_FC, l);
     const struct tensor *dmlp_fc_bias = optional_tensor(&dw->mlp_fc_bias);
     bool gated = mlp_is_gated(gpt->shape.mlp);
     /* A gated MLP has no tensor for the gradient of mlp_gelu: it overwrites the activation. */
@@ -69,10 +69,10 @@ static void mlp_backward(struct gpt *gpt, int64_t l) {
              .dweight = &dw->mlp_projection_weight, .din = gated ? &a->mlp_gelu : &d->mlp_fc,
              .dout = &d->mlp_projection, .in = &a->mlp_gelu, .weight = &w->mlp_projection_weight,
              .dgelu_in = gated ? NULL : &a->mlp_fc, .din_sums = gated ? NULL : dmlp_fc_bias,
-             .magnitude = gated ? NULL : dmlp_fc, .label = gated ? NULL : &fc_label));
+             .track_amax = gated ? NULL : dmlp_fc, .label = gated ? NULL : &fc_label));
     if (gated)
         OP(gpt->be, gated_backward, .dgate_up = &d->mlp_fc, .dout = &a->mlp_gelu,
-           .gate_up = &a->mlp_fc, .function = mlp_gate(gpt->shape.mlp), .magnitude = dmlp_fc,
+           .gate_up = &a->mlp_fc, .function = mlp_gate(gpt->shape.mlp), .track_amax = dmlp_fc,
            .label = &fc_label);
     linear_backward(gpt, ARGS(linear_backward, .site = SITE_MLP_FC, .layer = l,
                               .dweight = &dw->mlp_fc_weight, .dbias = gated ? dmlp_fc_bias : NULL,
@@ -157,7 +157,7 @@ static void normalize_mid_backward(struct gpt *gpt, int64_t l) {
                                  .rstd = &a->ln2_rstd, .weight = &w->ln2_weight,
                                  .dweight = &dw->ln2_weight, .dbias = &dw->ln2_bias,
                                  .dbranch_bias = &dw->attention_projection_bias,
-                                 .magnitude = magnitude_of(gpt, SITE_ATTENTION_PROJECTION, l),
+                                 .track_amax = amax_of(gpt, SITE_ATTENTION_PROJECTION, l),
                                  .label = label_of_norm(gpt, ACTIVATION_residual_mid, l,
                                                         ACTIVATION_attention_projection, l)));
 }
@@ -172,7 +172,7 @@ static void normalize_in_backward(struct gpt *gpt, int64_t l) {
                                  .rstd = &a->ln1_rstd, .weight = &w->ln1_weight,
                                  .dweight = &dw->ln1_weight, .dbias = &dw->ln1_bias,
                                  .dbranch_bias = l > 0 ? &dw[-1].mlp_projection_bias : NULL,
-                                 .magnitude = magnitude_of(gpt, SITE_MLP_PROJECTION, l - 1),
+                                 .track_amax = amax_of(gpt, SITE_MLP_PROJECTION, l - 1),
                                  .label = label_of_norm(gpt, ACTIVATION_residual_in, l,
                                                         ACTIVATION_mlp_projection, l - 1)));
 }
@@ -189,7 +189,7 @@ void gpt_backward(struct gpt *gpt) {
                   .in = &all->residual_final, .mean = &all->lnf_mean, .rstd = &all->lnf_rstd,
                   .weight = &w->lnf_weight, .dweight = &dw->lnf_weight, .dbias = &dw->lnf_bias,
                   .dbranch_bias = &dw->layers[last].mlp_projection_bias,
-                  .magnitude = magnitude_of(gpt, SITE_MLP_PROJECTION, last), .last = true,
+                  .track_amax = amax_of(gpt, SITE_MLP_PROJECTION, last), .last = true,
                   .label = label_of_norm(gpt, ACTIVATION_residual_final, 0,
                                          ACTIVATION_mlp_projection, last)));
     for (int64_t l = last; l >= 0; l--) {

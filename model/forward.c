@@ -48,8 +48,8 @@ static float *means_of(const struct pass *pass, const struct tensor *mean) {
 }
 
 /* For whoever writes the input of a linear layer of 8 bits. */
-static struct magnitude *magnitude_of(const struct pass *pass, enum autocast_site site, int64_t l) {
-    return quantization_magnitude(&pass->gpt->quantization, QUANTIZED_INPUT, site, l);
+static struct amax *amax_of(const struct pass *pass, enum autocast_site site, int64_t l) {
+    return quantization_amax(&pass->gpt->quantization, QUANTIZED_INPUT, site, l);
 }
 
 /* A sub-layer's result joins the residual stream, and the sum is normalized for the next layer. */
@@ -57,7 +57,7 @@ struct add_and_normalize_args {
     const struct tensor *out, *sum, *mean, *rstd; /* [N, C], [N, C], [N], [N] of the batch */
     const struct tensor *in, *residual;           /* [N, C]; in: scratch, rows of the pass only */
     const struct tensor *weight, *bias;           /* [C] */
-    struct magnitude *magnitude;                  /* optional, of out */
+    struct amax *track_amax;                      /* optional, of out */
     struct trace_label label;
 };
 
@@ -67,7 +67,7 @@ static void add_and_normalize(const struct pass *pass, const struct add_and_norm
     OP(pass->gpt->be, layernorm_forward, .out = &out, .sum = &sum,
        .mean = means_of(pass, args->mean), .rstd = statistics_of(pass, args->rstd), .in = &branch,
        .residual = &residual, .weight = args->weight, .bias = optional_tensor(args->bias),
-       .epsilon = (float)pass->gpt->shape.norm_eps, .magnitude = args->magnitude,
+       .epsilon = (float)pass->gpt->shape.norm_eps, .track_amax = args->track_amax,
        .label = &args->label);
 }
 
@@ -155,7 +155,7 @@ static void mlp_hidden(const struct pass *pass, int64_t l) {
     struct tensor in = rows_of(pass, &a->ln2_out), hidden = rows_of(pass, &a->mlp_fc);
     struct tensor out = rows_of(pass, &a->mlp_gelu);
     const bool gated = mlp_is_gated(pass->gpt->shape.mlp);
-    struct magnitude *magnitude = magnitude_of(pass, SITE_MLP_PROJECTION, l);
+    struct amax *track_amax = amax_of(pass, SITE_MLP_PROJECTION, l);
     const struct trace_label label =
         gated ? label_one(pass, ACTIVATION_mlp_fc, l)
               : label_two(pass, ACTIVATION_mlp_fc, ACTIVATION_mlp_gelu, l);
@@ -163,12 +163,12 @@ static void mlp_hidden(const struct pass *pass, int64_t l) {
                    ARGS(linear_forward, .site = SITE_MLP_FC, .layer = l,
                         .out = gated ? &hidden : &out, .in = &in, .weight = &w->mlp_fc_weight,
                         .bias = &w->mlp_fc_bias, .gelu_in = gated ? NULL : &hidden,
-                        .magnitude = gated ? NULL : magnitude, .recomputing = pass->recomputing,
+                        .track_amax = gated ? NULL : track_amax, .recomputing = pass->recomputing,
                         .label = &label));
     if (!gated) return;
     const struct trace_label gate_label = label_one(pass, ACTIVATION_mlp_gelu, l);
     OP(pass->gpt->be, gated_forward, .out = &out, .gate_up = &hidden,
-       .function = mlp_gate(pass->gpt->shape.mlp), .magnitude = magnitude, .label = &gate_label);
+       .function = mlp_gate(pass->gpt->shape.mlp), .track_amax = track_amax, .label = &gate_label);
 }
 
 static void mlp_block(const struct pass *pass, int64_t l) {
@@ -194,7 +194,7 @@ static void normalize_in(const struct pass *pass, int64_t l) {
     OP(pass->gpt->be, layernorm_forward, .out = &out, .mean = means_of(pass, &a->ln1_mean),
        .rstd = statistics_of(pass, &a->ln1_rstd), .in = &in, .weight = &w->ln1_weight,
        .bias = optional_tensor(&w->ln1_bias), .epsilon = (float)pass->gpt->shape.norm_eps,
-       .magnitude = magnitude_of(pass, SITE_QKV, l), .label = &label);
+       .track_amax = amax_of(pass, SITE_QKV, l), .label = &label);
 }
 
 static void embed(const struct pass *pass) {
@@ -218,7 +218,7 @@ static void normalize_mid(const struct pass *pass, int64_t l) {
         pass, ARGS(add_and_normalize, .out = &a->ln2_out, .sum = &a->residual_mid,
                    .mean = &a->ln2_mean, .rstd = &a->ln2_rstd, .in = &a->attention_projection,
                    .residual = &a->residual_in, .weight = &w->ln2_weight, .bias = &w->ln2_bias,
-                   .magnitude = magnitude_of(pass, SITE_MLP_FC, l),
+                   .track_amax = amax_of(pass, SITE_MLP_FC, l),
                    .label = label_two(pass, ACTIVATION_residual_mid, ACTIVATION_ln2_out, l)));
 }
 
@@ -238,7 +238,7 @@ static void normalize_out(const struct pass *pass, int64_t l) {
         args.out = &next->ln1_out, args.sum = &next->residual_in;
         args.mean = &next->ln1_mean, args.rstd = &next->ln1_rstd;
         args.weight = &next_w->ln1_weight, args.bias = &next_w->ln1_bias;
-        args.magnitude = magnitude_of(pass, SITE_QKV, l + 1);
+        args.track_amax = amax_of(pass, SITE_QKV, l + 1);
         args.label = label_two(pass, ACTIVATION_residual_in, ACTIVATION_ln1_out, l + 1);
     }
     add_and_normalize(pass, &args);

@@ -17,7 +17,7 @@ void linear_forward(struct gpt *gpt, const struct linear_forward_args *args) {
     OP(gpt->be, matmul, .out = args->out, .a = &in.values, .a_scales = in.scales,
        .b = out_in ? &weight.values : operand_over_rows(&weight), .b_scales = weight.scales,
        .bias = optional_tensor(args->bias), .gelu_in = args->gelu_in,
-       .transpose_b = out_in || operand_is_transposed(&weight), .magnitude = args->magnitude,
+       .transpose_b = out_in || operand_is_transposed(&weight), .track_amax = args->track_amax,
        .fast_accumulation = gpt->quantization.fast_accumulation,
        .scales_by_vector = quantization_by_vector(&gpt->quantization), .label = args->label);
 }
@@ -61,6 +61,6 @@ void linear_backward(struct gpt *gpt, const struct linear_backward_args *args) {
     OP(gpt->be, matmul, .out = args->din, .a = &dout.values, .a_scales = dout.scales,
        .b = out_in ? operand_over_rows(&weight) : &weight.values, .b_scales = weight.scales,
        .transpose_b = !out_in || operand_is_transposed(&weight), .dgelu_in = args->dgelu_in,
-       .magnitude = args->magnitude, .column_sums = args->din_sums, .scales_by_vector = by_vector,
+       .track_amax = args->track_amax, .column_sums = args->din_sums, .scales_by_vector = by_vector,
        .label = args->label);
 }

@@ -11,7 +11,7 @@ struct linear_forward_args {
     const struct tensor *out, *in, *weight;
     const struct tensor *bias;    /* its rank is 0 if the model has none */
     const struct tensor *gelu_in; /* optional, written: in weight + bias before the GELU */
-    struct magnitude *magnitude;  /* optional, of out, with gelu_in only */
+    struct amax *track_amax;      /* optional, of out, with gelu_in only */
     bool recomputing;             /* what was quantized before is not recorded again */
     const struct trace_label *label;
 };
@@ -26,7 +26,7 @@ struct linear_backward_args {
     const struct tensor *dout, *in, *weight; /* din may be written over in */
     const struct tensor *dgelu_in;           /* optional */
     const struct tensor *din_sums;   /* optional += column sums of din, with dgelu_in only */
-    struct magnitude *magnitude;     /* optional, of din, with dgelu_in only */
+    struct amax *track_amax;         /* optional, of din, with dgelu_in only */
     const struct trace_label *label; /* of din */
 };
 

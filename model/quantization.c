@@ -113,7 +113,7 @@ void quantization_carve(struct quantization *quantization, struct arena *arena,
     /* In the same places for any batch: they last. */
     q->records = arena_take(arena, (size_t)quantization_records(q) * sizeof *q->records);
     if (!quantization_by_vector(q))
-        q->magnitudes = arena_take(arena, (size_t)count * sizeof *q->magnitudes);
+        q->tracked = arena_take(arena, (size_t)count * sizeof *q->tracked);
     if (q->history_length) {
         q->amax = arena_take(arena, (size_t)count * sizeof *q->amax);
         q->history = arena_take(arena, (size_t)(q->history_length * count) * sizeof *q->history);
@@ -173,12 +173,11 @@ static bool writer_looks(const struct quantization *q, enum quantized kind,
     }
 }
 
-struct magnitude *quantization_magnitude(const struct quantization *quantization,
-                                         enum quantized kind, enum autocast_site site,
-                                         int64_t layer) {
+struct amax *quantization_amax(const struct quantization *quantization, enum quantized kind,
+                               enum autocast_site site, int64_t layer) {
     const struct quantization *q = quantization;
-    if (!q->be || !q->eight[site] || !q->magnitudes || !writer_looks(q, kind, site)) return NULL;
-    return q->magnitudes + quantization_place(q, kind, site, layer);
+    if (!q->be || !q->eight[site] || !q->tracked || !writer_looks(q, kind, site)) return NULL;
+    return q->tracked + quantization_place(q, kind, site, layer);
 }
 
 /* True if the operand is stored transposed, beside its own layout or instead of it. */
@@ -213,8 +212,8 @@ static void round_into(const struct quantization *q, const struct operand *out,
     OP(q->be, quantize, .out = out->values.rank ? &out->values : NULL,
        .transposed = out->transposed.rank ? &out->transposed : NULL, .scales = (float *)out->scales,
        .in = operand->in, .amax = q->amax ? q->amax + place : NULL,
-       .magnitude = q->magnitudes ? q->magnitudes + place : NULL,
-       .found = q->magnitudes && (operand->again || writer_looks(q, operand->kind, operand->site)),
+       .track_amax = q->tracked ? q->tracked + place : NULL,
+       .found = q->tracked && (operand->again || writer_looks(q, operand->kind, operand->site)),
        .record = records && !operand->again ? records + place : NULL,
        .by = quantization_by_vector(q) ? by : QUANTIZE_WHOLE, .power_of_two = q->power_of_two);
 }
@@ -269,8 +268,8 @@ struct operand quantization_input_again(const struct quantization *quantization,
 void quantization_begin_pass(const struct quantization *quantization) {
     const struct quantization *q = quantization;
     if (!q->be || quantization_by_vector(q)) return;
-    OP(q->be, clear, .data = q->magnitudes,
-       .bytes = (size_t)quantization_count(q) * sizeof *q->magnitudes);
+    OP(q->be, clear, .data = q->tracked,
+       .bytes = (size_t)quantization_count(q) * sizeof *q->tracked);
 }
 
 void quantization_begin_step(const struct quantization *quantization) {

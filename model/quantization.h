@@ -57,7 +57,7 @@ struct quantization {
     void *values[QUANTIZED_KINDS];   /* the operand in use of each kind */
     void *turned;                    /* a gradient's transpose, if both are in use */
     float *scales[QUANTIZED_KINDS];  /* the operand's scales */
-    struct magnitude *magnitudes;    /* [count]: of this pass; not in the recipe "row" */
+    struct amax *tracked;            /* [count]: of this pass; not in the recipe "row" */
     struct quantize_record *records; /* [ranks, count filled up]: of this step, see place */
     float *amax;                     /* [count], of the steps before; with a history */
     float *history;                  /* [history_length, count] */
@@ -106,9 +106,8 @@ bool quantization_keeps(const struct quantization *quantization, enum autocast_s
 
 /* Returns the magnitude that the operation which writes an operand's tensor has to track, or
  * NULL. */
-struct magnitude *quantization_magnitude(const struct quantization *quantization,
-                                         enum quantized kind, enum autocast_site site,
-                                         int64_t layer);
+struct amax *quantization_amax(const struct quantization *quantization, enum quantized kind,
+                               enum autocast_site site, int64_t layer);
 
 /* Operand for a matmul that reduces over rows. */
 static inline const struct tensor *operand_over_rows(const struct operand *operand) {

@@ -224,7 +224,7 @@ static void quantize_body(const struct subject *s) {
 
 static void quantize_found_body(const struct subject *s) {
     OP(s->be, quantize, .out = &s->t[0], .transposed = &s->t[2], .scales = s->a, .in = &s->t[1],
-       .magnitude = s->scratch, .found = true);
+       .track_amax = s->scratch, .found = true);
 }
 
 static void quantize_rows_body(const struct subject *s) {
@@ -376,7 +376,7 @@ static double make_quantize(struct subject *s, int64_t N, int64_t C) {
     make(s, 1, DTYPE_BF16, N, 4 * C, 1);
     if (whole) make(s, 2, DTYPE_E5M2, 4 * C, N, 0);
     s->a = make_vector(s, whole ? 1 : N);
-    s->scratch = make_vector(s, sizeof(struct magnitude) / sizeof(float));
+    s->scratch = make_vector(s, sizeof(struct amax) / sizeof(float));
     return (double)(N * 4 * C) * (found ? 2 + 2 : whole ? 2 + 2 + 2 : 2 + 1);
 }
 

@@ -33,10 +33,11 @@ void cpu_add_partials(const struct tensor *out, const float *partials, int64_t b
                       int64_t stride);
 
 /* Returns the magnitude of `count` consecutive elements from `at` on; merges one into another; both
- * at once, from any thread, for elements that were just stored (magnitude: NULL: nothing). */
-struct magnitude cpu_magnitude(const struct tensor *tensor, int64_t at, int64_t count);
-void cpu_join_magnitude(struct magnitude *magnitude, struct magnitude one);
-void cpu_look(struct magnitude *magnitude, const struct tensor *tensor, int64_t at, int64_t count);
+ * at once, from any thread, for elements that were just stored (amax: NULL: nothing). */
+struct amax cpu_amax(const struct tensor *tensor, int64_t at, int64_t count);
+void cpu_merge_amax(struct amax *track_amax, struct amax one);
+void cpu_track_amax(struct amax *track_amax, const struct tensor *tensor, int64_t at,
+                    int64_t count);
 
 #define X(name) void cpu_##name(struct backend *be, const struct name##_args *args);
 #define S(name) \

@@ -23,7 +23,7 @@ void cpu_gated_forward(struct backend *be, const struct gated_forward_args *args
 #pragma omp simd
         for (int64_t k = 0; k < n; k++) values[k] = gate[k] * logistic(gate[k]) * up[k];
         dtype_store(out->data, out->dtype, row * columns + c, values, n);
-        cpu_look(args->magnitude, out, row * columns + c, n);
+        cpu_track_amax(args->track_amax, out, row * columns + c, n);
     }
 }
 
@@ -52,7 +52,7 @@ void cpu_gated_backward(struct backend *be, const struct gated_backward_args *ar
         }
         dtype_store(din->data, din->dtype, at, dgate, n);
         dtype_store(din->data, din->dtype, at + columns, dup, n);
-        cpu_look(args->magnitude, din, at, n);
-        cpu_look(args->magnitude, din, at + columns, n);
+        cpu_track_amax(args->track_amax, din, at, n);
+        cpu_track_amax(args->track_amax, din, at + columns, n);
     }
 }

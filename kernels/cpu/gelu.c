@@ -28,7 +28,7 @@ void cpu_gelu_forward(struct backend *be, const struct gelu_forward_args *args) 
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) values[i] = gelu(x[i]);
         dtype_store(out->data, out->dtype, first, values, n);
-        cpu_look(args->magnitude, out, first, n);
+        cpu_track_amax(args->track_amax, out, first, n);
     }
 }
 
@@ -45,7 +45,7 @@ void cpu_gelu_backward(struct backend *be, const struct gelu_backward_args *args
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) values[i] = d[i] * gelu_derivative(x[i]);
         dtype_store(din->data, din->dtype, first, values, n);
-        cpu_look(args->magnitude, din, first, n);
+        cpu_track_amax(args->track_amax, din, first, n);
     }
     if (args->column_sums) cpu_sum_columns(args->column_sums, din);
 }

@@ -73,7 +73,7 @@ void cpu_layernorm_forward(struct backend *be, const struct layernorm_forward_ar
                 for (int64_t i = 0; i < n; i++) out[i] = x[i] * rstd * weight[c + i];
             dtype_store(a->out->data, a->out->dtype, offset + c, out, n);
         }
-        cpu_look(a->magnitude, a->out, offset, columns);
+        cpu_track_amax(a->track_amax, a->out, offset, columns);
     }
 }
 
@@ -127,7 +127,7 @@ static void backward_row(const struct layernorm_backward_args *a, int64_t row, i
         dtype_store(a->din->data, a->din->dtype, at, din, n);
         if (a->din_lower) dtype_store(a->din_lower->data, a->din_lower->dtype, at, din, n);
     }
-    cpu_look(a->magnitude, a->din_lower ? a->din_lower : a->din, row * columns, columns);
+    cpu_track_amax(a->track_amax, a->din_lower ? a->din_lower : a->din, row * columns, columns);
 }
 
 size_t cpu_layernorm_backward_scratch(struct backend *be,

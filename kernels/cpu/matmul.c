@@ -28,7 +28,7 @@ static bool multiply(struct backend *be, const struct matmul_args *args) {
 
 void cpu_matmul(struct backend *be, const struct matmul_args *args) {
     assert(!args->column_sums || args->dgelu_in);
-    assert(!args->magnitude || (matmul_scales(args) && (args->gelu_in || args->dgelu_in)));
+    assert(!args->track_amax || (matmul_scales(args) && (args->gelu_in || args->dgelu_in)));
     if (!multiply(be, args)) {
         struct product_shape shape = product_shape_of(args);
         snprintf(be->failure.text, sizeof be->failure.text,
@@ -38,11 +38,11 @@ void cpu_matmul(struct backend *be, const struct matmul_args *args) {
     }
     if (args->gelu_in)
         cpu_gelu_forward(
-            be, &(const struct gelu_forward_args){args->out, args->gelu_in, args->magnitude});
+            be, &(const struct gelu_forward_args){args->out, args->gelu_in, args->track_amax});
     if (args->dgelu_in)
         cpu_gelu_backward(be,
                           &(const struct gelu_backward_args){args->out, args->out, args->dgelu_in,
-                                                             args->magnitude, args->column_sums});
+                                                             args->track_amax, args->column_sums});
 }
 
 size_t cpu_matmul_scratch(struct backend *be, const struct matmul_args *args) {

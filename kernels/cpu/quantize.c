@@ -28,19 +28,19 @@ static void store(const struct quantize_args *args, int64_t at, int64_t count, f
     }
 }
 
-static struct magnitude find(const struct quantize_args *args) {
+static struct amax find(const struct quantize_args *args) {
     int64_t count = tensor_count(args->in), blocks = blocks_of(count, CPU_BLOCK);
     uint32_t largest = 0, bad = 0;
-    if (args->found) return *args->magnitude;
+    if (args->found) return *args->track_amax;
 #pragma omp parallel for schedule(static) reduction(max : largest) reduction(max : bad)
     for (int64_t block = 0; block < blocks; block++) {
         int64_t at = block * CPU_BLOCK;
-        struct magnitude one = cpu_magnitude(args->in, at, block_length(at, count, CPU_BLOCK));
+        struct amax one = cpu_amax(args->in, at, block_length(at, count, CPU_BLOCK));
         largest = one.largest > largest ? one.largest : largest;
         bad = one.not_finite > bad ? one.not_finite : bad;
     }
-    struct magnitude all = {largest, bad};
-    if (args->magnitude) cpu_join_magnitude(args->magnitude, all);
+    struct amax all = {largest, bad};
+    if (args->track_amax) cpu_merge_amax(args->track_amax, all);
     return all;
 }
 
@@ -79,7 +79,7 @@ static void store_whole_transposed(const struct quantize_args *args, float scale
     }
 }
 
-static void whole(const struct quantize_args *args, struct magnitude *all) {
+static void whole(const struct quantize_args *args, struct amax *all) {
     int64_t count = tensor_count(args->in), blocks = blocks_of(count, CPU_BLOCK);
     *all = find(args);
     bool given = args->amax && *args->amax > 0;
@@ -96,26 +96,26 @@ static void whole(const struct quantize_args *args, struct magnitude *all) {
     }
 }
 
-static void by_rows(const struct quantize_args *args, struct magnitude *all) {
+static void by_rows(const struct quantize_args *args, struct amax *all) {
     int64_t rows = tensor_rows(args->in), columns = tensor_columns(args->in);
     uint32_t largest = 0, bad = 0;
 #pragma omp parallel for schedule(static) reduction(max : largest) reduction(max : bad)
     for (int64_t row = 0; row < rows; row++) {
-        struct magnitude one = cpu_magnitude(args->in, row * columns, columns);
+        struct amax one = cpu_amax(args->in, row * columns, columns);
         float scale = scale_of(f8_float(one.largest), args);
         args->scales[row] = 1 / scale;
         store(args, row * columns, columns, scale);
         largest = one.largest > largest ? one.largest : largest;
         bad = one.not_finite > bad ? one.not_finite : bad;
     }
-    *all = (struct magnitude){largest, bad};
+    *all = (struct amax){largest, bad};
 }
 
 /* The largest finite magnitude of each of n columns, and the scales that they give. */
-static struct magnitude scale_columns(const struct quantize_args *args, int64_t c, int64_t n,
-                                      float scales[COLUMN_SHARE]) {
+static struct amax scale_columns(const struct quantize_args *args, int64_t c, int64_t n,
+                                 float scales[COLUMN_SHARE]) {
     int64_t rows = tensor_rows(args->in), columns = tensor_columns(args->in);
-    struct magnitude all = {0, 0};
+    struct amax all = {0, 0};
     uint32_t largest[COLUMN_SHARE] = {0}, any[COLUMN_SHARE] = {0};
     float buffer[COLUMN_SHARE];
     for (int64_t row = 0; row < rows; row++) {
@@ -137,33 +137,33 @@ static struct magnitude scale_columns(const struct quantize_args *args, int64_t 
     return all;
 }
 
-static void by_columns(const struct quantize_args *args, struct magnitude *all) {
+static void by_columns(const struct quantize_args *args, struct amax *all) {
     int64_t columns = tensor_columns(args->in);
     uint32_t largest = 0, bad = 0;
 #pragma omp parallel for schedule(static) reduction(max : largest) reduction(max : bad)
     for (int64_t share = 0; share < blocks_of(columns, COLUMN_SHARE); share++) {
         int64_t c = share * COLUMN_SHARE, n = block_length(c, columns, COLUMN_SHARE);
         float scales[COLUMN_SHARE];
-        struct magnitude one = scale_columns(args, c, n, scales);
+        struct amax one = scale_columns(args, c, n, scales);
         store_columns(args, c, n, scales);
         largest = one.largest > largest ? one.largest : largest;
         bad = one.not_finite > bad ? one.not_finite : bad;
     }
-    *all = (struct magnitude){largest, bad};
+    *all = (struct amax){largest, bad};
 }
 
-static void note(struct quantize_record *record, const struct magnitude *all) {
+static void note(struct quantize_record *record, const struct amax *all) {
     if (f8_float(all->largest) > record->amax) record->amax = f8_float(all->largest);
     record->not_finite += all->not_finite != 0;
     record->zero += all->largest == 0 && !all->not_finite;
 }
 
 void cpu_quantize(struct backend *be, const struct quantize_args *args) {
-    struct magnitude all;
+    struct amax all;
     (void)be;
     assert(dtype_is_8_bit(quantize_result(args)->dtype));
     assert(!args->out || tensor_count(args->out) == tensor_count(args->in));
-    assert(!(args->amax || args->magnitude) || args->by == QUANTIZE_WHOLE);
+    assert(!(args->amax || args->track_amax) || args->by == QUANTIZE_WHOLE);
     assert(!args->transposed || args->by != QUANTIZE_ROWS);
     if (args->by == QUANTIZE_WHOLE) whole(args, &all);
     else if (args->by == QUANTIZE_ROWS) by_rows(args, &all);

@@ -3,7 +3,7 @@
  *
  * A thread owns a pack of columns of one row, and reads gate and up of it. */
 #include "kernels/cuda/columns.h"
-#include "kernels/cuda/magnitude.h"
+#include "kernels/cuda/amax.h"
 #include "kernels/cuda/ptx.h"
 
 enum { THREADS = 256 };
@@ -29,7 +29,7 @@ static __device__ __forceinline__ bool find_pack(int64_t *row, int64_t *column, 
 template <bool PACKED, typename Out, typename In>
 static __global__ void __launch_bounds__(THREADS)
     forward_kernel(Out *out, const In *__restrict__ gate_up, int64_t rows, int64_t columns,
-                   struct magnitude *magnitude) {
+                   struct amax *track_amax) {
     int64_t row, column;
     int count;
     float gate[PACK], up[PACK];
@@ -40,9 +40,9 @@ static __global__ void __launch_bounds__(THREADS)
         load_columns<PACKED>(up, from + columns, count);
         for (int i = 0; i < PACK; i++) gate[i] *= logistic(gate[i]) * up[i];
         store_columns<PACKED>(out + row * columns + column, gate, count);
-        if (magnitude) look_at_stored<Out, PACK>(&own, gate);
+        if (track_amax) track_stored<Out, PACK>(&own, gate);
     }
-    if (magnitude) join_magnitude(magnitude, own);
+    if (track_amax) merge_amax(track_amax, own);
 }
 
 /* silu'(x) = s + x s (1 - s), where s is the logistic function. dgate_up may be gate_up: a thread
@@ -50,7 +50,7 @@ static __global__ void __launch_bounds__(THREADS)
 template <bool PACKED, typename Din, typename Dout, typename In>
 static __global__ void __launch_bounds__(THREADS)
     backward_kernel(Din *dgate_up, const Dout *__restrict__ dout, const In *gate_up, int64_t rows,
-                    int64_t columns, struct magnitude *magnitude) {
+                    int64_t columns, struct amax *track_amax) {
     int64_t row, column;
     int count;
     float gate[PACK], up[PACK], d[PACK];
@@ -67,10 +67,10 @@ static __global__ void __launch_bounds__(THREADS)
         }
         store_columns<PACKED>(dgate_up + at, gate, count);
         store_columns<PACKED>(dgate_up + at + columns, up, count);
-        if (magnitude) look_at_stored<Din, PACK>(&own, gate);
-        if (magnitude) look_at_stored<Din, PACK>(&own, up);
+        if (track_amax) track_stored<Din, PACK>(&own, gate);
+        if (track_amax) track_stored<Din, PACK>(&own, up);
     }
-    if (magnitude) join_magnitude(magnitude, own);
+    if (track_amax) merge_amax(track_amax, own);
 }
 
 static unsigned blocks_for(int64_t rows, int64_t columns) {
@@ -83,7 +83,7 @@ static void forward(struct backend *be, const struct gated_forward_args *a) {
     bool packed = rows_are_packed(a->out) && rows_are_packed(a->gate_up); /* so are its halves */
     LAUNCH((packed ? forward_kernel<true, Out, In> : forward_kernel<false, Out, In>),
            blocks_for(rows, columns), THREADS, 0, cuda_state(be)->compute, (Out *)a->out->data,
-           (const In *)a->gate_up->data, rows, columns, a->magnitude);
+           (const In *)a->gate_up->data, rows, columns, a->track_amax);
 }
 
 void cuda_gated_forward(struct backend *be, const struct gated_forward_args *args) {
@@ -102,7 +102,7 @@ static void backward(struct backend *be, const struct gated_backward_args *a) {
         rows_are_packed(a->dout) && rows_are_packed(a->gate_up) && rows_are_packed(a->dgate_up);
     LAUNCH((packed ? backward_kernel<true, Din, Dout, In> : backward_kernel<false, Din, Dout, In>),
            blocks_for(rows, columns), THREADS, 0, cuda_state(be)->compute, (Din *)a->dgate_up->data,
-           (const Dout *)a->dout->data, (const In *)a->gate_up->data, rows, columns, a->magnitude);
+           (const Dout *)a->dout->data, (const In *)a->gate_up->data, rows, columns, a->track_amax);
 }
 
 void cuda_gated_backward(struct backend *be, const struct gated_backward_args *args) {

@@ -2,7 +2,7 @@
  * column sums of the result if they are wanted, which saves reading it once more. */
 #include "kernels/cuda/flat.h"
 #include "kernels/cuda/gelu.h"
-#include "kernels/cuda/magnitude.h"
+#include "kernels/cuda/amax.h"
 #include "kernels/cuda/row_groups.h"
 
 enum { THREADS = 256, CHUNKS = 2, SUMMED_AT_ONCE = 2 /* rows, of two operands each */ };
@@ -10,7 +10,7 @@ enum { THREADS = 256, CHUNKS = 2, SUMMED_AT_ONCE = 2 /* rows, of two operands ea
 template <bool WHOLE, bool LOOKS, typename Din, typename Dout, typename In, int N>
 static __device__ __forceinline__ void backward_share(Din *din, const Dout *dout, const In *in,
                                                       int64_t first, int64_t count,
-                                                      struct magnitude *magnitude) {
+                                                      struct amax *track_amax) {
     struct seen own = {0, 0};
     float gradient[CHUNKS][N], x[CHUNKS][N];
     int64_t at = first + (int64_t)threadIdx.x * N;
@@ -23,23 +23,23 @@ static __device__ __forceinline__ void backward_share(Din *din, const Dout *dout
         int64_t i = at + c * THREADS * N;
         for (int k = 0; k < N; k++) gradient[c][k] *= gelu_derivative(x[c][k]);
         store_flat<WHOLE, N>(din + i, gradient[c], count - i);
-        if (LOOKS) look_at_stored<Din, N>(&own, gradient[c]);
+        if (LOOKS) track_stored<Din, N>(&own, gradient[c]);
     }
-    if (LOOKS) join_magnitude(magnitude, own);
+    if (LOOKS) merge_amax(track_amax, own);
 }
 
 /* din may be dout: a thread reads all it needs before it writes there. */
 template <bool LOOKS, typename Din, typename Dout, typename In>
 static __global__ void __launch_bounds__(THREADS)
     backward_kernel(Din *din, const Dout *dout, const In *__restrict__ in, int64_t count,
-                    bool aligned, struct magnitude *magnitude) {
+                    bool aligned, struct amax *track_amax) {
     constexpr int N = chunk_values(sizeof(Din), sizeof(Dout), sizeof(In));
     constexpr int SHARE = THREADS * CHUNKS * N;
     int64_t first = (int64_t)blockIdx.x * SHARE;
     if (aligned && first + SHARE <= count) {
-        backward_share<true, LOOKS, Din, Dout, In, N>(din, dout, in, first, count, magnitude);
+        backward_share<true, LOOKS, Din, Dout, In, N>(din, dout, in, first, count, track_amax);
     } else {
-        backward_share<false, LOOKS, Din, Dout, In, N>(din, dout, in, first, count, magnitude);
+        backward_share<false, LOOKS, Din, Dout, In, N>(din, dout, in, first, count, track_amax);
     }
 }
 
@@ -51,10 +51,10 @@ static void backward(struct backend *be, const struct gelu_backward_args *args) 
     unsigned blocks = (unsigned)blocks_of(count, THREADS * CHUNKS * N);
     bool aligned = aligned_to(din->data, N * sizeof(Din)) &&
                    aligned_to(dout->data, N * sizeof(Dout)) && aligned_to(in->data, N * sizeof(In));
-    LAUNCH((args->magnitude ? backward_kernel<true, Din, Dout, In>
-                            : backward_kernel<false, Din, Dout, In>),
+    LAUNCH((args->track_amax ? backward_kernel<true, Din, Dout, In>
+                             : backward_kernel<false, Din, Dout, In>),
            blocks, THREADS, 0, cuda_state(be)->compute, (Din *)din->data, (const Dout *)dout->data,
-           (const In *)in->data, count, aligned, args->magnitude);
+           (const In *)in->data, count, aligned, args->track_amax);
 }
 
 /* ---- with column sums: din is dout, and its rows and those of in can be read in packs */
@@ -62,7 +62,7 @@ static void backward(struct backend *be, const struct gelu_backward_args *args) 
 template <bool LOOKS, typename Out, typename In>
 static __global__ void __launch_bounds__(TILE_WARPS *WARP)
     summed_kernel(Out *inout, const In *__restrict__ in, float *__restrict__ partials,
-                  struct row_groups cut, struct magnitude *magnitude) {
+                  struct row_groups cut, struct amax *track_amax) {
     const int together = SUMMED_AT_ONCE;
     struct own_rows own = own_rows_of(cut);
     struct seen seen = {0, 0};
@@ -84,11 +84,11 @@ static __global__ void __launch_bounds__(TILE_WARPS *WARP)
                 for (int k = 0; k < PACK; k++) d[i][k] *= gelu_derivative(x[i][k]);
                 store_pack(inout + at + i * next, d[i]);
                 for (int k = 0; k < PACK; k++) sum[k] += rounded<Out>(d[i][k]);
-                if (LOOKS) look_at_stored<Out, PACK>(&seen, d[i]);
+                if (LOOKS) track_stored<Out, PACK>(&seen, d[i]);
             }
         }
     }
-    if (LOOKS) join_magnitude(magnitude, seen);
+    if (LOOKS) merge_amax(track_amax, seen);
     store_partials(partials, sum, cut);
 }
 
@@ -101,12 +101,13 @@ static void summed(struct backend *be, const struct gelu_backward_args *args, fl
     struct row_groups cut = row_groups_of(args->din);
     struct sums sums = sums_of(args->column_sums);
     dim3 grid = row_groups_grid(&cut);
-    STORAGE_SWITCH(
-        args->din->dtype, Out, STORAGE_SWITCH(args->in->dtype, In, {
-            LAUNCH((args->magnitude ? summed_kernel<true, Out, In> : summed_kernel<false, Out, In>),
-                   grid, TILE_WARPS * WARP, 0, cuda_state(be)->compute, (Out *)args->din->data,
-                   (const In *)args->in->data, partials, cut, args->magnitude);
-        }));
+    STORAGE_SWITCH(args->din->dtype, Out, STORAGE_SWITCH(args->in->dtype, In, {
+                       LAUNCH((args->track_amax ? summed_kernel<true, Out, In>
+                                                : summed_kernel<false, Out, In>),
+                              grid, TILE_WARPS * WARP, 0, cuda_state(be)->compute,
+                              (Out *)args->din->data, (const In *)args->in->data, partials, cut,
+                              args->track_amax);
+                   }));
     add_partials(be, &sums, partials, cut.groups);
 }
 

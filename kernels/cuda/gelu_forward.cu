@@ -2,13 +2,13 @@
 #include "kernels/cuda/gelu.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
-#include "kernels/cuda/magnitude.h"
+#include "kernels/cuda/amax.h"
 
 enum { THREADS = 256, CHUNKS = 2 };
 
 template <bool WHOLE, bool LOOKS, typename Out, typename In, int N>
 static __device__ __forceinline__ void forward_share(Out *out, const In *in, int64_t first,
-                                                     int64_t count, struct magnitude *magnitude) {
+                                                     int64_t count, struct amax *track_amax) {
     struct seen own = {0, 0};
     float values[CHUNKS][N];
     int64_t at = first + (int64_t)threadIdx.x * N;
@@ -20,21 +20,21 @@ static __device__ __forceinline__ void forward_share(Out *out, const In *in, int
         int64_t i = at + c * THREADS * N;
         for (int k = 0; k < N; k++) values[c][k] = gelu(values[c][k]);
         store_flat<WHOLE, N>(out + i, values[c], count - i);
-        if (LOOKS) look_at_stored<Out, N>(&own, values[c]);
+        if (LOOKS) track_stored<Out, N>(&own, values[c]);
     }
-    if (LOOKS) join_magnitude(magnitude, own);
+    if (LOOKS) merge_amax(track_amax, own);
 }
 
 template <bool LOOKS, typename Out, typename In>
 static __global__ void __launch_bounds__(THREADS)
     forward_kernel(Out *__restrict__ out, const In *__restrict__ in, int64_t count, bool aligned,
-                   struct magnitude *magnitude) {
+                   struct amax *track_amax) {
     constexpr int N = chunk_values(sizeof(Out), sizeof(In)), SHARE = THREADS * CHUNKS * N;
     int64_t first = (int64_t)blockIdx.x * SHARE;
     if (aligned && first + SHARE <= count) {
-        forward_share<true, LOOKS, Out, In, N>(out, in, first, count, magnitude);
+        forward_share<true, LOOKS, Out, In, N>(out, in, first, count, track_amax);
     } else {
-        forward_share<false, LOOKS, Out, In, N>(out, in, first, count, magnitude);
+        forward_share<false, LOOKS, Out, In, N>(out, in, first, count, track_amax);
     }
 }
 
@@ -45,9 +45,9 @@ static void forward(struct backend *be, const struct gelu_forward_args *args) {
     int64_t count = tensor_count(out);
     unsigned blocks = (unsigned)blocks_of(count, THREADS * CHUNKS * N);
     bool aligned = aligned_to(out->data, N * sizeof(Out)) && aligned_to(in->data, N * sizeof(In));
-    LAUNCH((args->magnitude ? forward_kernel<true, Out, In> : forward_kernel<false, Out, In>),
+    LAUNCH((args->track_amax ? forward_kernel<true, Out, In> : forward_kernel<false, Out, In>),
            blocks, THREADS, 0, cuda_state(be)->compute, (Out *)out->data, (const In *)in->data,
-           count, aligned, args->magnitude);
+           count, aligned, args->track_amax);
 }
 
 void cuda_gelu_forward(struct backend *be, const struct gelu_forward_args *args) {

@@ -10,7 +10,7 @@
  * in registers until the group ends, and one barrier serves two rows. The group's sums go to the
  * workspace, and a second kernel adds up the groups. Long or unaligned rows and rare combinations
  * of dtypes take a kernel that reads its elements twice. */
-#include "kernels/cuda/magnitude.h"
+#include "kernels/cuda/amax.h"
 #include "kernels/cuda/partials.h"
 #include "kernels/cuda/reduce.h"
 
@@ -30,9 +30,9 @@ struct backward {
     struct sums sums;   /* dweight, dbias and column_sums, the last two if they are wanted */
     int dbias, own;     /* which of the sums is dbias, and which that of the result; 0: none */
     const float *mean, *rstd, *weight;
-    struct magnitude *magnitude; /* optional */
-    float per_column;            /* 1 / C */
-    float per_column_d;          /* the same for mean(d), which RMS norm has not: 0 */
+    struct amax *track_amax; /* optional */
+    float per_column;        /* 1 / C */
+    float per_column_d;      /* the same for mean(d), which RMS norm has not: 0 */
     int64_t rows, columns, group_rows;
 };
 
@@ -113,7 +113,7 @@ write_rows(struct seen *seen, struct rows *x, const float mean_d[ROWS], const fl
         if (a.din_lower.data)
             STORAGE_SWITCH(a.din_lower.dtype, Lower,
                            store_pack((Lower *)a.din_lower.data + at + r * a.columns, din));
-        if (a.magnitude) look_at_array(seen, a.below, din, PACK);
+        if (a.track_amax) track_array(seen, a.below, din, PACK);
         if (a.own) add_as_stored(own, a.below, din, PACK);
     }
 }
@@ -147,7 +147,7 @@ static __global__ void __launch_bounds__(THREADS_MAX) backward_kernel(struct bac
         write_rows<Stream>(&seen, &x, mean_d, mean_dh, own, a, row * a.columns + column, rows,
                            left);
     }
-    if (a.magnitude) join_magnitude(a.magnitude, seen);
+    if (a.track_amax) merge_amax(a.track_amax, seen);
     if (!inside) return;
     float *partial = a.partials + group * a.sums.count * a.columns + column;
     store_pack(partial, dweight);
@@ -193,7 +193,7 @@ static __device__ __forceinline__ void general_row(struct seen *seen, const stru
         }
         store_array(a.din, row * columns + c, din, count);
         if (a.din_lower.data) store_array(a.din_lower, row * columns + c, din, count);
-        if (a.magnitude) look_at_array(seen, a.below, din, count);
+        if (a.track_amax) track_array(seen, a.below, din, count);
         if (a.own) add_as_stored(dweight + a.own * columns + c, a.below, din, count);
     }
 }
@@ -208,7 +208,7 @@ static __global__ void __launch_bounds__(GENERAL_THREADS, 3)
             for (int sum = 0; sum < a.sums.count; sum++) partial[sum * a.columns + c + i] = 0;
     struct seen seen = {0, 0};
     for (int64_t row = first; row < last; row++) general_row(&seen, a, row, partial);
-    if (a.magnitude) join_magnitude(a.magnitude, seen);
+    if (a.track_amax) merge_amax(a.track_amax, seen);
 }
 
 /* ---- on the host */
@@ -247,7 +247,7 @@ void cuda_layernorm_backward(struct backend *be, const struct layernorm_backward
         .mean = args->mean,
         .rstd = args->rstd,
         .weight = (const float *)args->weight->data,
-        .magnitude = args->magnitude,
+        .track_amax = args->track_amax,
         .per_column = 1.0f / (float)tensor_columns(args->din),
         .per_column_d = args->mean ? 1.0f / (float)tensor_columns(args->din) : 0,
         .rows = tensor_rows(args->din),

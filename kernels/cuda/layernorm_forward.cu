@@ -9,7 +9,7 @@
  * aligned, and what else is rare go through a kernel that reads its elements anew for each pass;
  * they come from the caches then. */
 #include "kernels/cuda/columns.h"
-#include "kernels/cuda/magnitude.h"
+#include "kernels/cuda/amax.h"
 #include "kernels/cuda/reduce.h"
 
 enum {
@@ -24,7 +24,7 @@ struct forward {
     struct array out, sum, stream, branch;
     float *mean, *rstd;
     const float *weight, *bias;
-    struct magnitude *magnitude;
+    struct amax *track_amax;
     int64_t rows, columns;
     float per_column, epsilon; /* per_column: 1 / C */
 };
@@ -117,9 +117,9 @@ static __global__ void __launch_bounds__(THREADS_MAX, 1) forward_kernel(struct f
             x[r][i] = (x[r][i] - mean[r]) * rstd[r] * weight[i] + bias[i];
         if (r >= rows) continue;
         store_neighbours((Out *)a.out.data + (first + r) * a.columns + column, left, x[r]);
-        if (a.magnitude && inside) look_at_stored<Out, PACK>(&own, x[r]);
+        if (a.track_amax && inside) track_stored<Out, PACK>(&own, x[r]);
     }
-    if (a.magnitude) join_magnitude(a.magnitude, own);
+    if (a.track_amax) merge_amax(a.track_amax, own);
 }
 
 /* A block per row. Each thread reads in later passes what it has read or stored itself. */
@@ -157,9 +157,9 @@ static __global__ void __launch_bounds__(GENERAL_THREADS) general_forward_kernel
             if (i < count)
                 x[i] = (x[i] - mean) * rstd * a.weight[c + i] + (a.bias ? a.bias[c + i] : 0);
         store_array(a.out, start + c, x, count);
-        if (a.magnitude) look_at_array(&own, a.out, x, count);
+        if (a.track_amax) track_array(&own, a.out, x, count);
     }
-    if (a.magnitude) join_magnitude(a.magnitude, own);
+    if (a.track_amax) merge_amax(a.track_amax, own);
 }
 
 static void launch_forward(struct backend *be, const struct forward *a) {
@@ -185,7 +185,7 @@ void cuda_layernorm_forward(struct backend *be, const struct layernorm_forward_a
         .rstd = args->rstd,
         .weight = (const float *)args->weight->data,
         .bias = args->bias ? (const float *)args->bias->data : NULL,
-        .magnitude = args->magnitude,
+        .track_amax = args->track_amax,
         .rows = tensor_rows(args->out),
         .columns = tensor_columns(args->out),
         .per_column = 1.0f / (float)tensor_columns(args->out),

@@ -182,7 +182,7 @@ static void check(const struct matmul_args *args, const struct product_key *key)
     assert(key->k == (args->transpose_b ? tensor_columns(args->b) : tensor_rows(args->b)));
     assert(tensor_rows(args->out) == key->m && tensor_columns(args->out) == key->n);
     assert(!(args->accumulate && (args->gelu_in || args->dgelu_in)));
-    assert(!args->magnitude || (both && (args->gelu_in || args->dgelu_in)));
+    assert(!args->track_amax || (both && (args->gelu_in || args->dgelu_in)));
     assert(!(args->gelu_in && args->dgelu_in) && matmul_scales(args) == both);
     assert(!args->column_sums || args->dgelu_in);
     assert(!(args->a->dtype == DTYPE_E5M2 && args->b->dtype == DTYPE_E5M2));
@@ -299,11 +299,11 @@ static void finish(struct backend *be, const struct matmul_args *args, const str
         store(be, sum, (const float *)r->result.data, scales, bias,
               args->accumulate && r->elsewhere);
     if (args->gelu_in && !(r->fused & FUSE_GELU)) {
-        struct gelu_forward_args gelu = {args->out, args->gelu_in, args->magnitude};
+        struct gelu_forward_args gelu = {args->out, args->gelu_in, args->track_amax};
         cuda_gelu_forward(be, &gelu);
     }
     if (args->dgelu_in && !(r->fused & FUSE_DGELU)) {
-        struct gelu_backward_args gelu = {args->out, args->out, args->dgelu_in, args->magnitude,
+        struct gelu_backward_args gelu = {args->out, args->out, args->dgelu_in, args->track_amax,
                                           args->column_sums};
         cuda_gelu_derivative(be, &gelu, r->sums);
     } else if (args->column_sums) {

@@ -9,7 +9,7 @@
  * element and pass, and 1 is written for each order. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/flat.h"
-#include "kernels/cuda/magnitude.h"
+#include "kernels/cuda/amax.h"
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/tile.h"
 #include "kernels/float8.h"
@@ -45,19 +45,19 @@ static __device__ __forceinline__ struct seen find_share(const T *in, int64_t fi
 /* Nothing is to be done if the scale comes from elsewhere: then round_kernel looks. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-    find_kernel(struct magnitude *found, const T *__restrict__ in, int64_t count, const float *amax,
+    find_kernel(struct amax *found, const T *__restrict__ in, int64_t count, const float *amax,
                 bool aligned) {
     constexpr int SHARE = THREADS * CHUNKS * values_of<T>();
     int64_t first = (int64_t)blockIdx.x * SHARE;
     if (is_given(amax)) return;
-    join_magnitude(found, aligned && first + SHARE <= count ? find_share<true>(in, first, count)
-                                                            : find_share<false>(in, first, count));
+    merge_amax(found, aligned && first + SHARE <= count ? find_share<true>(in, first, count)
+                                                        : find_share<false>(in, first, count));
 }
 
 /* A thread owns some columns that follow each other, in COLUMN_ROWS rows. */
 template <typename T, bool PACKED>
 static __global__ void __launch_bounds__(THREADS)
-    find_columns_kernel(uint32_t *largest, struct magnitude *found, const T *__restrict__ in,
+    find_columns_kernel(uint32_t *largest, struct amax *found, const T *__restrict__ in,
                         int64_t rows, int64_t columns) {
     constexpr int N = values_of<T>();
     int64_t column = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
@@ -81,14 +81,14 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- scales */
 
-static __device__ void note(struct quantize_record *record, const struct magnitude *found) {
+static __device__ void note(struct quantize_record *record, const struct amax *found) {
     record->amax = fmaxf(record->amax, __uint_as_float(found->largest));
     if (found->not_finite) record->not_finite++;
     else if (found->largest == 0) record->zero++;
 }
 
 /* After all blocks that join `found`. With an amax that was not given round kernels have noted. */
-static __global__ void note_kernel(struct quantize_record *record, const struct magnitude *found,
+static __global__ void note_kernel(struct quantize_record *record, const struct amax *found,
                                    const float *amax) {
     if (!amax || is_given(amax)) note(record, found);
 }
@@ -97,7 +97,7 @@ static __global__ void note_kernel(struct quantize_record *record, const struct 
 struct scaling {
     const float *multipliers; /* [C]; NULL: as follows */
     const float *amax;        /* optional */
-    struct magnitude *found;  /* known if there is no amax */
+    struct amax *found;       /* known if there is no amax */
     bool looks;               /* if an amax is given: found is to be joined */
     bool power_of_two;
     float *scale;                   /* [1], written */
@@ -117,8 +117,8 @@ static __device__ __forceinline__ float scale_of(const struct scaling &s, bool e
 
 /* multipliers are what values of a column are multiplied by; found->largest becomes that of all. */
 static __global__ void __launch_bounds__(THREADS)
-    columns_kernel(float *multipliers, float *scales, struct magnitude *found,
-                   const uint32_t *largest, int64_t count, bool e4m3, bool power_of_two) {
+    columns_kernel(float *multipliers, float *scales, struct amax *found, const uint32_t *largest,
+                   int64_t count, bool e4m3, bool power_of_two) {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count) return;
     float scale = f8_scale(__uint_as_float(largest[i]), e4m3, power_of_two);
@@ -187,7 +187,7 @@ static __global__ void __launch_bounds__(THREADS)
         aligned && first + SHARE <= count
             ? round_share<true, E4M3, KIND>(out, in, scale, each, first, count, columns)
             : round_share<false, E4M3, KIND>(out, in, scale, each, first, count, columns);
-    if (KIND == ONE_AND_LOOKS && is_given(scaling.amax)) join_magnitude(scaling.found, own);
+    if (KIND == ONE_AND_LOOKS && is_given(scaling.amax)) merge_amax(scaling.found, own);
 }
 
 /* A unit of a tile. */
@@ -235,7 +235,7 @@ static __global__ void __launch_bounds__(TILE_THREADS)
     }
     __syncthreads();
     tile_store(transposed, &tile, rows, columns);
-    if (KIND == ONE_AND_LOOKS && is_given(scaling.amax)) join_magnitude(scaling.found, own);
+    if (KIND == ONE_AND_LOOKS && is_given(scaling.amax)) merge_amax(scaling.found, own);
 }
 
 /* The same for any size and place, an element for each thread. */
@@ -254,14 +254,14 @@ static __global__ void __launch_bounds__(THREADS)
         if (out) out[i] = code;
         transposed[column * rows + row] = code;
     }
-    if (KIND == ONE_AND_LOOKS && is_given(scaling.amax)) join_magnitude(scaling.found, own);
+    if (KIND == ONE_AND_LOOKS && is_given(scaling.amax)) merge_amax(scaling.found, own);
 }
 
 /* A block does one row. */
 template <typename T, bool E4M3, bool PACKED>
 static __global__ void __launch_bounds__(THREADS)
     rows_kernel(uint8_t *__restrict__ out, float *scales, const T *__restrict__ in, int64_t columns,
-                bool power_of_two, struct magnitude *found) {
+                bool power_of_two, struct amax *found) {
     constexpr int N = values_of<T>();
     int64_t row = blockIdx.x, step = THREADS * N, start = (int64_t)threadIdx.x * N;
     struct seen own = {0, 0};
@@ -273,7 +273,7 @@ static __global__ void __launch_bounds__(THREADS)
     float largest = block_max<THREADS>(__uint_as_float(own.finite));
     float multiplier = f8_scale(largest, E4M3, power_of_two);
     if (threadIdx.x == 0) scales[row] = 1.0f / multiplier;
-    join_magnitude(found, own);
+    merge_amax(found, own);
     for (int64_t column = start; column < columns; column += step) {
         uint32_t codes[N];
         load_flat<PACKED, N>(values, in + row * columns + column, columns - column);
@@ -285,7 +285,7 @@ static __global__ void __launch_bounds__(THREADS)
 /* ---- launching */
 
 struct scratch {
-    struct magnitude *found;
+    struct amax *found;
     uint32_t *largest;  /* [C], by column */
     float *multipliers; /* [C], by column */
     void *cleared;
@@ -298,9 +298,9 @@ static struct scratch scratch_of(const struct quantize_args *args, void *memory)
     struct arena arena = {(char *)memory, 0, SIZE_MAX};
     struct scratch s = {};
     size_t columns = args->by == QUANTIZE_COLUMNS ? (size_t)tensor_columns(args->in) : 0;
-    s.found = args->magnitude;
+    s.found = args->track_amax;
     s.cleared = memory;
-    if (!args->magnitude) s.found = (struct magnitude *)arena_take(&arena, sizeof *s.found);
+    if (!args->track_amax) s.found = (struct amax *)arena_take(&arena, sizeof *s.found);
     if (columns) s.largest = (uint32_t *)arena_take(&arena, columns * sizeof *s.largest);
     s.to_clear = arena.used;
     if (columns) s.multipliers = (float *)arena_take(&arena, columns * sizeof *s.multipliers);
@@ -393,9 +393,9 @@ static void check(const struct quantize_args *args) {
     assert(dtype_is_8_bit(quantize_result(args)->dtype));
     assert(!args->out || tensor_count(args->out) == tensor_count(args->in));
     assert(!args->transposed || tensor_count(args->transposed) == tensor_count(args->in));
-    assert(!(args->amax || args->magnitude) || args->by == QUANTIZE_WHOLE);
+    assert(!(args->amax || args->track_amax) || args->by == QUANTIZE_WHOLE);
     assert(!args->transposed || args->by != QUANTIZE_ROWS);
-    assert(!args->found || args->magnitude);
+    assert(!args->found || args->track_amax);
 }
 
 void cuda_quantize(struct backend *be, const struct quantize_args *args) {

@@ -353,15 +353,15 @@ void check_equal(struct check *c, const char *what, const struct tensor *got,
                   dtype_name(got->dtype), (long long)i, values[i], expected[i]);
 }
 
-struct magnitude *check_magnitude(struct check *c, float largest, bool not_finite) {
-    struct magnitude before = {0, not_finite};
+struct amax *check_amax(struct check *c, float largest, bool not_finite) {
+    struct amax before = {0, not_finite};
     memcpy(&before.largest, &largest, sizeof largest);
     return check_memory(c, CHECK_WRITE, &before, sizeof before);
 }
 
-void check_joined(struct check *c, const struct magnitude *magnitude, float before, bool bad_before,
+void check_joined(struct check *c, const struct amax *magnitude, float before, bool bad_before,
                   const struct tensor *tensor) {
-    struct magnitude found;
+    struct amax found;
     float largest;
     double *values = check_read(c, tensor), wanted = (double)before;
     bool bad = bad_before;

@@ -82,8 +82,8 @@ double *check_read(struct check *c, const struct tensor *tensor);
 
 /* For an operation to join, with what was found of something else; and that it has been joined by
  * what a tensor holds now. */
-struct magnitude *check_magnitude(struct check *c, float largest, bool not_finite);
-void check_joined(struct check *c, const struct magnitude *magnitude, float before, bool bad_before,
+struct amax *check_amax(struct check *c, float largest, bool not_finite);
+void check_joined(struct check *c, const struct amax *magnitude, float before, bool bad_before,
                   const struct tensor *tensor);
 
 /* Column sums, before which there were `before`, of what `of` holds now. */

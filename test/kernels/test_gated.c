@@ -32,8 +32,8 @@ static struct tensor make_input(struct check *c, const struct shape *s) {
 static void forward(struct check *c, const void *given) {
     const struct shape *s = given;
     struct tensor in = make_input(c, s), out = check_output(c, s->out, s->rows, s->columns);
-    struct magnitude *magnitude = check_magnitude(c, 0, false);
-    CHECK_OP(c, gated_forward, .out = &out, .gate_up = &in, .magnitude = magnitude);
+    struct amax *magnitude = check_amax(c, 0, false);
+    CHECK_OP(c, gated_forward, .out = &out, .gate_up = &in, .track_amax = magnitude);
     if (!c->verify) return;
     check_joined(c, magnitude, 0, false, &out);
     int64_t count = s->rows * s->columns;
@@ -58,9 +58,9 @@ static void backward_of(struct check *c, const struct shape *s, bool in_place) {
     struct tensor dout = check_normal(c, s->out, rows, columns, 1.0);
     struct tensor din = in_place ? in : check_output(c, s->in, rows, 2 * columns);
     double *x = check_read(c, &in), *d = check_read(c, &dout);
-    struct magnitude *magnitude = in_place ? NULL : check_magnitude(c, 0, false);
+    struct amax *magnitude = in_place ? NULL : check_amax(c, 0, false);
     CHECK_OP(c, gated_backward, .dgate_up = &din, .dout = &dout, .gate_up = &in,
-             .magnitude = magnitude);
+             .track_amax = magnitude);
     if (!c->verify) return;
     if (magnitude) check_joined(c, magnitude, 0, false, &din);
     double *expected = check_doubles(c, 2 * rows * columns);

@@ -27,8 +27,8 @@ static struct tensor make_input(struct check *c, const struct shape *s) {
 static void forward(struct check *c, const void *given) {
     const struct shape *s = given;
     struct tensor in = make_input(c, s), out = check_output(c, s->out, s->count, 0);
-    struct magnitude *magnitude = check_magnitude(c, 0, false);
-    CHECK_OP(c, gelu_forward, .out = &out, .in = &in, .magnitude = magnitude);
+    struct amax *magnitude = check_amax(c, 0, false);
+    CHECK_OP(c, gelu_forward, .out = &out, .in = &in, .track_amax = magnitude);
     if (!c->verify) return;
     check_joined(c, magnitude, 0, false, &out);
     double *x = check_read(c, &in), *expected = check_doubles(c, s->count);
@@ -47,8 +47,8 @@ static void backward_of(struct check *c, const struct shape *s, bool in_place) {
         in_place ? check_sum(c, s->out, s->count, 0) : check_normal(c, s->in, s->count, 0, 1.0);
     struct tensor din = in_place ? dout : check_output(c, s->out, s->count, 0);
     double *d = check_read(c, &dout);
-    struct magnitude *magnitude = in_place ? NULL : check_magnitude(c, 0, false);
-    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in, .magnitude = magnitude);
+    struct amax *magnitude = in_place ? NULL : check_amax(c, 0, false);
+    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in, .track_amax = magnitude);
     if (!c->verify) return;
     if (magnitude) check_joined(c, magnitude, 0, false, &din);
     double *x = check_read(c, &in), *size = check_doubles(c, s->count);
@@ -89,8 +89,8 @@ static void backward_sums(struct check *c, const void *given) {
         s->where == IN_PLACE ? din : check_normal(c, s->out, s->rows, s->columns, 1.0);
     struct tensor sums = check_sum(c, DTYPE_F32, s->columns, 0);
     double *d = check_read(c, &dout), *before = check_read(c, &sums);
-    struct magnitude *magnitude = s->rows % 2 ? check_magnitude(c, 0, false) : NULL;
-    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in, .magnitude = magnitude,
+    struct amax *magnitude = s->rows % 2 ? check_amax(c, 0, false) : NULL;
+    CHECK_OP(c, gelu_backward, .din = &din, .dout = &dout, .in = &in, .track_amax = magnitude,
              .column_sums = &sums);
     if (!c->verify) return;
     if (magnitude) check_joined(c, magnitude, 0, false, &din);

@@ -92,11 +92,11 @@ static void forward(struct check *c, const void *given) {
     t.mean = check_output(c, DTYPE_F32, rows, 0);
     t.rstd = check_output(c, DTYPE_F32, rows, 0);
     double *in = check_read(c, &t.in), *residual = check_read(c, &t.residual);
-    struct magnitude *magnitude = check_magnitude(c, 0, false);
+    struct amax *magnitude = check_amax(c, 0, false);
     CHECK_OP(c, layernorm_forward, .out = &t.out, .sum = s->has_residual ? &t.sum : NULL,
              .mean = t.mean.data, .rstd = t.rstd.data, .in = &t.in,
              .residual = s->has_residual ? &t.residual : NULL, .weight = &t.weight, .bias = &t.bias,
-             .epsilon = (float)EPSILON, .magnitude = magnitude);
+             .epsilon = (float)EPSILON, .track_amax = magnitude);
     if (!c->verify) return;
     check_joined(c, magnitude, 0, false, &t.out);
     if (!s->has_residual) {
@@ -230,12 +230,12 @@ static void statistics(struct check *c, struct backward_tensors *t) {
 }
 
 static void run_backward(struct check *c, struct backward_tensors *t, bool with_residual) {
-    struct magnitude *magnitude = check_magnitude(c, 0, false);
+    struct amax *magnitude = check_amax(c, 0, false);
     double *sums_before = t->sums.data ? check_read(c, &t->sums) : NULL;
     CHECK_OP(c, layernorm_backward, .din = &t->din, .din_lower = t->lower.data ? &t->lower : NULL,
              .dweight = &t->dweight, .dbias = &t->dbias, .dout = &t->dout, .in = &t->in,
              .mean = t->mean.data, .rstd = t->rstd.data, .weight = &t->weight,
-             .dresidual = with_residual ? &t->dresidual : NULL, .magnitude = magnitude,
+             .dresidual = with_residual ? &t->dresidual : NULL, .track_amax = magnitude,
              .column_sums = sums_before ? &t->sums : NULL);
     if (!c->verify) return;
     const struct tensor *below = t->lower.data ? &t->lower : &t->din;

@@ -51,7 +51,7 @@ static const float *scales(struct check *c, int64_t count, float **values) {
 
 struct operands {
     struct tensor a, b, out, bias, gelu_in, dgelu_in;
-    struct magnitude *magnitude;
+    struct amax *track_amax;
     double *a_values, *b_values, *before;
     float *a_scales, *b_scales;
 };
@@ -102,15 +102,15 @@ static void body(struct check *c, const void *given) {
     if (p->epilogue == GELU) o.gelu_in = check_output(c, p->out, p->m, p->n);
     if (p->epilogue == DGELU) o.dgelu_in = check_normal(c, p->out, p->m, p->n, 1.5);
     bool looks = p->epilogue == GELU || p->epilogue == DGELU;
-    if (looks) o.magnitude = check_magnitude(c, 0, false);
+    if (looks) o.track_amax = check_amax(c, 0, false);
     CHECK_OP(c, matmul, .out = &o.out, .a = &o.a, .b = &o.b, .a_scales = a_scales,
              .b_scales = b_scales, .bias = o.bias.data ? &o.bias : NULL,
              .gelu_in = o.gelu_in.data ? &o.gelu_in : NULL,
              .dgelu_in = o.dgelu_in.data ? &o.dgelu_in : NULL, .transpose_a = p->transpose_a,
-             .transpose_b = p->transpose_b, .accumulate = sums, .magnitude = o.magnitude,
+             .transpose_b = p->transpose_b, .accumulate = sums, .track_amax = o.track_amax,
              .scales_by_vector = p->by_vector);
     if (c->verify) verify(c, p, &o);
-    if (c->verify && looks) check_joined(c, o.magnitude, 0, false, &o.out);
+    if (c->verify && looks) check_joined(c, o.track_amax, 0, false, &o.out);
 }
 
 static void each_type(int64_t m, int64_t n, int64_t k, enum epilogue epilogue) {

@@ -16,7 +16,7 @@ struct shape {
     enum plant plant;
     float amax; /* handed in; 0: none, negative: a zero is */
     enum { OUT, TRANSPOSED, BOTH } order;
-    enum { UNKNOWN, JOINED, FOUND } magnitude;
+    enum { UNKNOWN, JOINED, FOUND } track_amax;
 };
 
 static double *planted(struct check *c, const struct shape *s) {
@@ -91,17 +91,16 @@ static void verify(const struct shape *s, const double *values, const uint8_t *c
 }
 
 /* A magnitude that is known beforehand, or memory for one. */
-static struct magnitude *magnitude_of(struct check *c, const struct shape *s,
-                                      const double *values) {
+static struct amax *amax_of(struct check *c, const struct shape *s, const double *values) {
     double largest = 0;
     bool bad = false;
-    if (s->magnitude == UNKNOWN) return NULL;
-    if (s->magnitude == JOINED) return check_magnitude(c, 0, false);
+    if (s->track_amax == UNKNOWN) return NULL;
+    if (s->track_amax == JOINED) return check_amax(c, 0, false);
     for (int64_t i = 0; i < s->rows * s->columns; i++) {
         if (!isfinite(values[i])) bad = true;
         else largest = fmax(largest, fabs(values[i]));
     }
-    return check_magnitude(c, (float)largest, bad);
+    return check_amax(c, (float)largest, bad);
 }
 
 /* Back into codes; beside codes that are there already it must be the same. */
@@ -127,7 +126,7 @@ static void body(struct check *c, const void *given) {
     const struct quantize_record before = {0.125f, 5, 7};
     float amax = s->amax > 0 ? s->amax : 0;
     double *values = planted(c, s);
-    struct magnitude *magnitude = magnitude_of(c, s, values);
+    struct amax *magnitude = amax_of(c, s, values);
     struct tensor in = check_tensor(c, CHECK_READ, s->in, s->rows, s->columns, values);
     struct tensor out = {
         check_memory(c, CHECK_WRITE, NULL, (size_t)count), s->out, 2, {s->rows, s->columns}};
@@ -139,8 +138,8 @@ static void body(struct check *c, const void *given) {
     struct quantize_record *record = check_memory(c, CHECK_WRITE, &before, sizeof before);
     const float *handed = s->amax == 0 ? NULL : check_memory(c, CHECK_READ, &amax, sizeof amax);
     CHECK_OP(c, quantize, .out = s->order == TRANSPOSED ? NULL : &out,
-             .transposed = s->order == OUT ? NULL : &transposed, .magnitude = magnitude,
-             .found = s->magnitude == FOUND, .scales = scales, .in = &in, .amax = handed,
+             .transposed = s->order == OUT ? NULL : &transposed, .track_amax = magnitude,
+             .found = s->track_amax == FOUND, .scales = scales, .in = &in, .amax = handed,
              .record = record, .by = s->by, .power_of_two = s->power_of_two);
     if (!c->verify) return;
     uint8_t *codes = malloc((size_t)count);
@@ -148,7 +147,7 @@ static void body(struct check *c, const void *given) {
     struct quantize_record after;
     if (s->order != TRANSPOSED) backend_download(&c->be, codes, out.data, (size_t)count);
     if (s->order != OUT) check_transposed(c, s, codes, &transposed);
-    if (s->magnitude == JOINED) check_joined(c, magnitude, 0, false, &in);
+    if (s->track_amax == JOINED) check_joined(c, magnitude, 0, false, &in);
     backend_download(&c->be, found, scales, bytes);
     backend_download(&c->be, &after, record, sizeof after);
     verify(s, values, codes, found, &after);

@@ -1,4 +1,4 @@
-/* The largest magnitude of a tensor (struct magnitude), found by kernels that have its values at
+/* The largest magnitude of a tensor (struct amax), found by kernels that have its values at
  * hand: by each thread of its own, then for the block, which joins the tensor's by an atomic. The
  * largest of all may be found in any order. */
 #pragma once
@@ -20,12 +20,12 @@ static __device__ __forceinline__ void look_at(struct seen *seen, float value) {
 
 /* At values as they are stored. */
 template <typename T, int N>
-static __device__ __forceinline__ void look_at_stored(struct seen *seen, const float *values) {
+static __device__ __forceinline__ void track_stored(struct seen *seen, const float *values) {
     for (int i = 0; i < N; i++) look_at(seen, rounded<T>(values[i]));
 }
 
-static __device__ __forceinline__ void look_at_array(struct seen *seen, const struct array &array,
-                                                     const float *values, int count) {
+static __device__ __forceinline__ void track_array(struct seen *seen, const struct array &array,
+                                                   const float *values, int count) {
     STORAGE_SWITCH(array.dtype, T, {
         for (int i = 0; i < PACK; i++)
             if (i < count) look_at(seen, rounded<T>(values[i]));
@@ -33,7 +33,7 @@ static __device__ __forceinline__ void look_at_array(struct seen *seen, const st
 }
 
 /* All threads of a block of at most 1024 must call. */
-static __device__ void join_magnitude(struct magnitude *magnitude, struct seen own) {
+static __device__ void merge_amax(struct amax *track_amax, struct seen own) {
     __shared__ struct seen part[1024 / WARP];
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP;
     for (int offset = WARP / 2; offset > 0; offset /= 2) {
@@ -47,6 +47,6 @@ static __device__ void join_magnitude(struct magnitude *magnitude, struct seen o
         own.finite = max(own.finite, part[i].finite);
         own.any = max(own.any, part[i].any);
     }
-    if (own.finite) atomicMax(&magnitude->largest, own.finite);
-    if (own.any >= NOT_FINITE) atomicOr(&magnitude->not_finite, 1u);
+    if (own.finite) atomicMax(&track_amax->largest, own.finite);
+    if (own.any >= NOT_FINITE) atomicOr(&track_amax->not_finite, 1u);
 }

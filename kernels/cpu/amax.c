@@ -10,8 +10,8 @@ static uint16_t largest_bf16(const uint16_t *in, int64_t count) {
     uint16_t largest = 0;
 #pragma omp simd reduction(max : largest)
     for (int64_t i = 0; i < count; i++) {
-        uint16_t magnitude = in[i] & 0x7fff;
-        largest = magnitude > largest ? magnitude : largest;
+        uint16_t value = in[i] & 0x7fff;
+        largest = value > largest ? value : largest;
     }
     return largest;
 }
@@ -19,24 +19,24 @@ static uint16_t largest_bf16(const uint16_t *in, int64_t count) {
 static uint16_t largest_finite_bf16(const uint16_t *in, int64_t count) {
     uint16_t largest = 0;
     for (int64_t i = 0; i < count; i++) {
-        uint16_t magnitude = in[i] & 0x7fff;
-        if (magnitude < BF16_INFINITE && magnitude > largest) largest = magnitude;
+        uint16_t value = in[i] & 0x7fff;
+        if (value < BF16_INFINITE && value > largest) largest = value;
     }
     return largest;
 }
 
-static struct magnitude magnitude_of_bf16(const uint16_t *in, int64_t count) {
+static struct amax amax_of_bf16(const uint16_t *in, int64_t count) {
     uint16_t largest = largest_bf16(in, count);
     bool bad = largest >= BF16_INFINITE;
     if (bad) largest = largest_finite_bf16(in, count);
-    return (struct magnitude){(uint32_t)largest << 16, bad};
+    return (struct amax){(uint32_t)largest << 16, bad};
 }
 
-struct magnitude cpu_magnitude(const struct tensor *tensor, int64_t at, int64_t count) {
-    struct magnitude found = {0, 0};
+struct amax cpu_amax(const struct tensor *tensor, int64_t at, int64_t count) {
+    struct amax found = {0, 0};
     float buffer[CPU_BLOCK];
     if (tensor->dtype == DTYPE_BF16)
-        return magnitude_of_bf16((const uint16_t *)tensor->data + at, count);
+        return amax_of_bf16((const uint16_t *)tensor->data + at, count);
     for (int64_t first = 0; first < count; first += CPU_BLOCK) {
         int64_t n = block_length(first, count, CPU_BLOCK);
         const float *values =
@@ -51,28 +51,29 @@ struct magnitude cpu_magnitude(const struct tensor *tensor, int64_t at, int64_t 
 }
 
 /* Threads seldom have anything to say: the largest is known soon. */
-void cpu_join_magnitude(struct magnitude *magnitude, struct magnitude one) {
+void cpu_merge_amax(struct amax *track_amax, struct amax one) {
     uint32_t largest, not_finite;
 #pragma omp atomic read
-    largest = magnitude->largest;
+    largest = track_amax->largest;
 #pragma omp atomic read
-    not_finite = magnitude->not_finite;
+    not_finite = track_amax->not_finite;
     if (one.largest <= largest && one.not_finite <= not_finite) return;
-#pragma omp critical(magnitude)
+#pragma omp critical(track_amax)
     {
 #pragma omp atomic read
-        largest = magnitude->largest;
+        largest = track_amax->largest;
         if (one.largest > largest) {
 #pragma omp atomic write
-            magnitude->largest = one.largest;
+            track_amax->largest = one.largest;
         }
         if (one.not_finite) {
 #pragma omp atomic write
-            magnitude->not_finite = 1;
+            track_amax->not_finite = 1;
         }
     }
 }
 
-void cpu_look(struct magnitude *magnitude, const struct tensor *tensor, int64_t at, int64_t count) {
-    if (magnitude) cpu_join_magnitude(magnitude, cpu_magnitude(tensor, at, count));
+void cpu_track_amax(struct amax *track_amax, const struct tensor *tensor, int64_t at,
+                    int64_t count) {
+    if (track_amax) cpu_merge_amax(track_amax, cpu_amax(tensor, at, count));
 }

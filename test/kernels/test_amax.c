@@ -18,16 +18,16 @@ struct joined {
 static void flat(struct check *c, const struct joined *j, const double *values) {
     struct tensor in = check_tensor(c, CHECK_READ, DTYPE_F32, j->rows, j->columns, values);
     struct tensor out = check_output(c, j->dtype, j->rows, j->columns);
-    struct magnitude *magnitude = check_magnitude(c, j->before, j->bad_before);
-    CHECK_OP(c, gelu_forward, .out = &out, .in = &in, .magnitude = magnitude);
+    struct amax *magnitude = check_amax(c, j->before, j->bad_before);
+    CHECK_OP(c, gelu_forward, .out = &out, .in = &in, .track_amax = magnitude);
     if (c->verify) check_joined(c, magnitude, j->before, j->bad_before, &out);
 }
 
 static void gated(struct check *c, const struct joined *j, const double *values) {
     struct tensor in = check_tensor(c, CHECK_READ, DTYPE_F32, j->rows, 2 * j->columns, values);
     struct tensor out = check_output(c, j->dtype, j->rows, j->columns);
-    struct magnitude *magnitude = check_magnitude(c, j->before, j->bad_before);
-    CHECK_OP(c, gated_forward, .out = &out, .gate_up = &in, .magnitude = magnitude);
+    struct amax *magnitude = check_amax(c, j->before, j->bad_before);
+    CHECK_OP(c, gated_forward, .out = &out, .gate_up = &in, .track_amax = magnitude);
     if (c->verify) check_joined(c, magnitude, j->before, j->bad_before, &out);
 }
 
@@ -40,9 +40,9 @@ static void norm(struct check *c, const struct joined *j, const double *values) 
     struct tensor weight = check_tensor(c, CHECK_READ, DTYPE_F32, j->columns, 0, weights);
     struct tensor out = check_output(c, j->dtype, j->rows, j->columns);
     struct tensor rstd = check_output(c, DTYPE_F32, j->rows, 0);
-    struct magnitude *magnitude = check_magnitude(c, j->before, j->bad_before);
+    struct amax *magnitude = check_amax(c, j->before, j->bad_before);
     CHECK_OP(c, layernorm_forward, .out = &out, .rstd = rstd.data, .in = &in, .weight = &weight,
-             .epsilon = 1e-6f, .magnitude = magnitude);
+             .epsilon = 1e-6f, .track_amax = magnitude);
     if (c->verify) check_joined(c, magnitude, j->before, j->bad_before, &out);
 }
 
@@ -60,7 +60,7 @@ static void body(struct check *c, const void *given) {
 
 /* 65520 is finite in fp32, and infinite once it is stored in fp16; so is the largest number of fp32
  * in bf16. */
-Test(magnitude, joins_what_is_stored) {
+Test(amax, joins_what_is_stored) {
     static const double planted[][2] = {{3, -3},  {65520, 5},     {3.4e38, 0.5}, {INFINITY, 1e4},
                                         {NAN, 7}, {2, -INFINITY}, {1e30, 2e30},  {-65519, 65519}};
     static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
