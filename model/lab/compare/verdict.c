@@ -191,8 +191,8 @@ static void check_norm(struct check *check, const struct comparison *c,
         snprintf(zeros, sizeof zeros, ", 0 in %d of %d steps", c->norms_zero, c->norm_steps);
     if (isfinite(c->norm_ratio))
         snprintf(geometric, sizeof geometric, ", geometric mean %.4f", c->norm_ratio);
-    set(check, outcome, d->mean, limits->norm, "median ratio %.4f%s%s%s", 1 + d->mean / 100,
-        geometric, zeros, noise_words(words, d));
+    set(check, outcome, d->mean, limits->norm, "median ratio %.4f%s%s%s", c->norm_median, geometric,
+        zeros, noise_words(words, d));
 }
 
 static void check_correlation(struct check *check, const struct comparison *c,

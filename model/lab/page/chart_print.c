@@ -154,6 +154,7 @@ static char *draw_chart(const struct chart *chart, const char *settings, int col
                         const char **problem) {
     struct range x, y;
     struct printed script;
+    char title[200];
     find_ranges(&x, &y, chart);
     *problem = "Nothing to draw: there is no finite value.";
     if (y.from > y.to) return NULL;
@@ -170,7 +171,11 @@ static char *draw_chart(const struct chart *chart, const char *settings, int col
     print_setting(out, "set xlabel", chart->x_label);
     if (!legend) print_setting(out, "set ylabel", chart->y_label);
     if (!legend) print_marks(out, chart, &x, LINE / (double)HEIGHT * 1.3);
-    if (legend) print_setting(out, "set title", chart->title);
+    if (legend) {
+        snprintf(title, sizeof title, "%s%s%s", chart->title, chart->y_label ? ": " : "",
+                 chart->y_label ? chart->y_label : "");
+        print_setting(out, "set title", title);
+    }
     for (int i = 0; i < chart->series_count; i++) print_curve(out, chart, i, legend);
     if (printed_close(&script)) abort();
     char *picture = gnuplot_draw(script.text);
