@@ -174,14 +174,14 @@ static void print_verdicts(const struct sheet *sheet) {
     for (int g = 0; g < arrlen(report->groups); g++) {
         const struct comparison *c = &report->comparisons[g];
         const struct verdict *verdict = &report->verdicts[g];
-        char head[300], rule[CHECK_TEXT_MAX];
+        char head[300];
         for (int i = 0; i < CHECKS; i++) {
             const struct check *check = &verdict->checks[i];
             if (check->outcome != CHECK_FAIL && check->outcome != CHECK_NOISE) continue;
             snprintf(head, sizeof head, "%s: %s, %s", report->groups[g].label,
                      check_outcome_name(check->outcome), check_name(i));
             print_note(sheet, check->outcome == CHECK_FAIL ? PAGE_BAD : PAGE_NEUTRAL, head,
-                       "%s; limit: %s", check->text, check_rule(rule, i, &report->limits));
+                       "%s; limit: %s", check->text, check->rule);
         }
         if (g == report->reference || !verdict->pass || sheet->form == REPORT_TEXT) continue;
         snprintf(head, sizeof head, "%s: pass", report->groups[g].label);

@@ -171,12 +171,11 @@ static struct table checks_table(const struct comparison_report *report) {
 }
 
 static struct table limits_table(const struct comparison_report *report) {
-    char rule[CHECK_TEXT_MAX];
     struct table table = {0};
     table_columns(&table, TABLE_LEFT, "check", "passes if", NULL);
     for (int i = 0; i < CHECKS; i++) {
         table_cell(&table, "%s", check_name(i));
-        table_cell(&table, "%s", check_rule(rule, i, &report->limits));
+        table_cell(&table, "%s", report->verdicts[report->reference].checks[i].rule);
     }
     return table;
 }
