@@ -92,8 +92,6 @@ take_arguments() {
     done
 }
 
-is_count() { [[ $1 =~ ^[1-9][0-9]{0,8}$ ]]; }
-
 # As ./train finds configs: a path, or a name in configs/.
 find_config() {
     [ -n "$config" ] || wrong "give a config, such as bf16.json"
@@ -137,18 +135,12 @@ check_setting() { # KEY=VALUE WHERE: "" for all runs, else where the settings of
 }
 
 check_variant() { # PRECISION[:KEY=VALUE]...
-    local settings setting keys=" " where="--precisions: $1: " shape="${1%%:*}:KEY=VALUE"
-    case ${1%%:*} in fp32 | bf16 | fp16 | fp8) ;; *)
-        wrong "--precisions: $1 begins with none of fp32, bf16, fp16, fp8" ;;
-    esac
+    local settings setting keys=" " where="--precisions: $1: "
+    [[ $1 =~ ^(fp32|bf16|fp16|fp8)(:[^:=]+=[^:]*)*$ ]] ||
+        wrong "${where}write fp32, bf16, fp16 or fp8, then :KEY=VALUE for each setting, without" \
+            "a colon in VALUE"
     mapfile -t -d : settings < <(printf '%s:' "$1")
     for setting in "${settings[@]:1}"; do
-        case $setting in
-        "") wrong "${where}a setting is empty; write $shape" ;;
-        =*) wrong "$where$setting has no key; write $shape" ;;
-        *=*) ;;
-        *) wrong "$where$setting is no setting; write $shape, without a colon in VALUE" ;;
-        esac
         case $keys in *" ${setting%%=*} "*) wrong "$where${setting%%=*} is there twice" ;; esac
         keys+="${setting%%=*} "
         check_setting "$setting" "$where"
@@ -185,21 +177,24 @@ check_precisions() {
     [ ${#variants[@]} -le 8 ] || wrong "--precisions: ${#variants[@]}, but a report holds 8 at most"
 }
 
-# What goes to ./train. Its other flags would make something else of it than a training.
+# The other flags of ./train would make something else of it than a training.
 check_extra() {
-    local at word
-    for ((at = 0; at < ${#extra[@]}; at++)); do
-        word=${extra[at]}
+    local word
+    set -- "${extra[@]+"${extra[@]}"}"
+    while [ $# -gt 0 ]; do
+        word=$1
+        case $word in
+        --set | --device)
+            [ $# -gt 1 ] || wrong "$word needs a value"
+            shift && word+="=$1"
+            ;;
+        esac
         case $word in
         --set=*) check_setting "${word#--set=}" "" ;;
         --device=*) ;;
-        --set | --device)
-            at=$((at + 1))
-            [ $at -lt ${#extra[@]} ] || wrong "$word needs a value"
-            if [ "$word" = --set ]; then check_setting "${extra[at]}" ""; fi
-            ;;
         *) wrong "$word: behind -- only --set KEY=VALUE and --device NAME make sense" ;;
         esac
+        shift
     done
 }
 
@@ -216,8 +211,9 @@ find_seed() {
 take_arguments "$@"
 find_config
 check_precisions
-[ -z "$steps" ] || is_count "$steps" || wrong "--steps: $steps is no whole number from 1"
-is_count "$seeds" || wrong "--seeds: $seeds is no whole number from 1"
+count='^[1-9][0-9]{0,8}$'
+[ -z "$steps" ] || [[ $steps =~ $count ]] || wrong "--steps: $steps is no whole number from 1"
+[[ $seeds =~ $count ]] || wrong "--seeds: $seeds is no whole number from 1"
 find_seed
 for program in "$train" "$compare"; do
     [ -x "$program" ] || { complain "$program is not there: run make first" && exit 1; }
@@ -270,14 +266,10 @@ open_folder() {
         [ "$config" -ef "$out/config.json" ] || cp "$config" "$out/config.json"
         settings >"$out/settings.txt.new" && mv "$out/settings.txt.new" "$out/settings.txt"
     elif ! settings | cmp -s - "$out/settings.txt" || ! cmp -s "$config" "$out/config.json"; then
-        {
-            complain "$out holds a comparison with other settings, which do not mix:"
-            diff --label "there" --label "now" -U 0 "$out/settings.txt" <(settings) |
-                grep '^[-+][^-+]' || true
-            diff --label "there" --label "now" -U 0 "$out/config.json" "$config" |
-                grep '^[-+][^-+]' || true
-            echo "choose another --out, or remove $out"
-        } >&2
+        complain "$out holds a comparison with other settings, which do not mix:"
+        { diff -U 0 "$out/settings.txt" <(settings); diff -U 0 "$out/config.json" "$config"; } |
+            grep '^[-+][^-+]' >&2 || true
+        echo "choose another --out, or remove $out" >&2
         exit 1
     fi
     if [ -e "$out/train.cksum" ] && grep -qvxF "$(cksum <"$train")" "$out/train.cksum"; then
@@ -329,9 +321,7 @@ end_if_stopped() {
 }
 
 duration() { # SECONDS
-    if [ "$1" -lt 90 ]; then echo "$1 s"
-    elif [ "$1" -lt 5400 ]; then echo "$((($1 + 30) / 60)) min"
-    else echo "$((($1 + 1800) / 3600)) h"; fi
+    if [ "$1" -lt 90 ]; then echo "$1 s"; else echo "$((($1 + 30) / 60)) min"; fi
 }
 
 # On a terminal ./train shows its progress; else its words go to a file beside the run.

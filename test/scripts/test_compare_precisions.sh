@@ -208,8 +208,8 @@ holds out/runs/$lower_run/profile.json out/runs/$two_run/profile.json
 if [ "$(grep -c gradients.dtype=lower profiled)" -ne 1 ]; then wrong "it profiled another run"; fi
 if ! grep -qF "\"label\":	\"$two\"" out/report.json; then wrong "report.json lacks $two"; fi
 if ! grep -qF "| $two " out/report.md; then wrong "report.md lacks $two"; fi
-if ! sed 's/<wbr>//g' out/report.html | grep -F "<span>$two</span>" >/dev/null; then
-    wrong "no curve of $two"
+if ! sed 's/<wbr>//g' out/report.html | grep -F ">$two<" >/dev/null; then
+    wrong "report.html lacks $two"
 fi
 
 test_case "a variant that differs fails alone"
@@ -241,14 +241,10 @@ test_case "variants that cannot be"
 cannot() { # VARIANT PART
     runs 2 "my tiny.json" --precisions "fp32,$1" && says "$2" && silent_on "run 1"
 }
-cannot fp4:threads=2 "--precisions: fp4:threads=2 begins with none of fp32, bf16, fp16, fp8"
-cannot :threads=2 "--precisions: :threads=2 begins with none of fp32, bf16, fp16, fp8"
-cannot bf16: "--precisions: bf16:: a setting is empty; write bf16:KEY=VALUE"
-cannot bf16::threads=2 "--precisions: bf16::threads=2: a setting is empty"
-cannot bf16:threads=2: "a setting is empty"
-cannot bf16:=2 "--precisions: bf16:=2: =2 has no key"
-cannot bf16:threads "--precisions: bf16:threads: threads is no setting"
-cannot bf16:data.train=a:b "b is no setting; write bf16:KEY=VALUE, without a colon in VALUE"
+for variant in fp4:threads=2 :threads=2 bf16: bf16::threads=2 bf16:threads=2: bf16:=2 bf16:threads \
+    bf16:data.train=a:b; do
+    cannot $variant "--precisions: $variant: write fp32, bf16, fp16 or fp8, then :KEY=VALUE"
+done
 cannot bf16:threads=2:threads=3 "threads is there twice"
 cannot bf16:threads=2,bf16:threads=2 "--precisions: bf16:threads=2 is there twice"
 cannot $two,bf16:autocast.float32=qkv,gelu:train.recompute=layer "recompute=layer is there twice"

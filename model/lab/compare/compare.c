@@ -10,7 +10,6 @@
 #include "data/base/program.h"
 #include "data/base/files.h"
 #include "data/base/printed.h"
-#include "data/base/utf8.h"
 #include "model/lab/compare/comparison_print.h"
 
 struct options {
@@ -162,37 +161,21 @@ static char *quoted_command(int argc, char **argv) {
 
 /* ---- the report */
 
-typedef void printer(FILE *out, const struct comparison_report *report);
-
-/* Names of runs, and keys of their configs, may come from elsewhere. */
-static void print_masked(FILE *out, printer *print, const struct comparison_report *report) {
-    struct printed printed;
-    if (printed_open(&printed)) abort();
-    print(printed.out, report);
-    if (printed_close(&printed)) abort();
-    fputs(utf8_mask(printed.text), out);
-    free(printed.text);
-}
-
-static void print_masked_markdown(FILE *out, const struct comparison_report *report) {
-    print_masked(out, comparison_print_markdown, report);
-}
-
-static int write_one(const char *folder, const char *name, printer *print,
+static int write_one(const char *folder, const char *name, enum report_form form,
                      const struct comparison_report *report, struct error *error) {
     char path[FILE_PATH_MAX];
     struct printed printed;
     if (file_path_join(path, folder, name, error)) return -1;
     if (printed_open(&printed)) return fail(error, "out of memory");
-    print(printed.out, report);
+    comparison_print(printed.out, report, form);
     return printed_write(&printed, path, NULL, error);
 }
 
 static int write_report(const char *folder, const struct comparison_report *report,
                         struct error *error) {
-    if (write_one(folder, "report.json", comparison_print_json, report, error) ||
-        write_one(folder, "report.md", print_masked_markdown, report, error) ||
-        write_one(folder, "report.html", comparison_print_html, report, error))
+    if (write_one(folder, "report.json", REPORT_JSON, report, error) ||
+        write_one(folder, "report.md", REPORT_MARKDOWN, report, error) ||
+        write_one(folder, "report.html", REPORT_HTML, report, error))
         return -1;
     printf("\nwritten: %s/report.html, report.md, report.json\n", folder);
     return 0;
@@ -207,7 +190,7 @@ static int compare(const struct run_record *runs, const struct options *options,
         return EXIT_FAILED;
     report.made_by = options->made_by;
     report.command = command;
-    print_masked(stdout, comparison_print_text, &report);
+    comparison_print(stdout, &report, REPORT_TEXT);
     if (!options->out || write_report(options->out, &report, error) == 0)
         status = comparison_report_passes(&report) ? EXIT_DONE : EXIT_FAILED;
     comparison_report_free(&report);

@@ -258,6 +258,7 @@ static void compare_norms(struct comparison *c) {
     c->norm_smoothed_correlation = mean_of(figures[NORM_SMOOTHED_CORRELATION], pairs);
     c->norm_ratio = exp(mean_of(figures[NORM_LOG_RATIO], pairs));
     c->norm = difference_of(figures[NORM_MEDIAN], figures[NORM_LEVEL], pairs);
+    c->norm_median = 1 + c->norm.mean / 100;
     for (int i = 0; i < NORM_FIGURES; i++) arrfree(figures[i]);
 }
 
@@ -273,7 +274,10 @@ static void add_scale_path(struct group_figures *figures, const struct run_recor
     for (int i = 0; i < arrlen(run->steps); i++) {
         double scale = run->steps[i].loss_scale;
         if (!isfinite(scale)) continue;
-        if (isnan(figures->scale_first)) figures->scale_first = figures->scale_last = scale;
+        if (isnan(figures->scale_first)) {
+            figures->scale_first = figures->scale_last = scale;
+            figures->scale_changes = 0;
+        }
         figures->scale_changes += scale != figures->scale_last;
         figures->scale_smallest = fmin(figures->scale_smallest, scale);
         figures->scale_largest = fmax(figures->scale_largest, scale);
@@ -303,7 +307,8 @@ static struct group_figures group_figures_of(const struct run_group *group) {
                                     .scale_first = NAN,
                                     .scale_last = NAN,
                                     .scale_smallest = NAN,
-                                    .scale_largest = NAN};
+                                    .scale_largest = NAN,
+                                    .scale_changes = NAN};
     double *speeds = NULL;
     for (int r = 0; r < arrlen(group->runs); r++) {
         const struct run_record *run = group->runs[r];

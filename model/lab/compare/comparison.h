@@ -33,8 +33,7 @@ struct group_figures {
     double tokens_per_s; /* median, without the first steps; NaN: unknown, likewise below */
     double memory_bytes; /* the largest */
     /* Of the first run; NaN where the scale is 1 all the time. */
-    double scale_first, scale_last, scale_smallest, scale_largest;
-    int scale_changes;
+    double scale_first, scale_last, scale_smallest, scale_largest, scale_changes;
 };
 
 /* Steps in which fp16 looks for its loss scale: skipping there is how it works. Halving the default
@@ -83,7 +82,8 @@ struct comparison {
      * than COMPARE_WINDOWS_LEAST windows. */
     double norm_smoothed_correlation;
     double norm_ratio;      /* geometric mean of the ratios of the steps; NaN: all are 0 */
-    struct difference norm; /* of the median ratio from 1 */
+    double norm_median;     /* median ratio */
+    struct difference norm; /* of the median ratio from 1, in % */
 
     double speed_up;      /* tokens per second against the reference's; 2: twice as fast */
     double memory_saving; /* % of the reference's */

@@ -5,13 +5,11 @@
 
 #include "model/lab/compare/comparison_report.h"
 
-/* 80 columns. In its tables the keys of settings in labels lose their group, unless two labels
- * would be alike: bf16:gradients.dtype=lower becomes bf16:dtype=lower. */
-void comparison_print_text(FILE *out, const struct comparison_report *report);
-void comparison_print_markdown(FILE *out, const struct comparison_report *report);
-
-/* One page that needs nothing else, with charts. */
-void comparison_print_html(FILE *out, const struct comparison_report *report);
+/* Text is 80 columns wide. In its tables the keys of settings in labels lose their group, unless
+ * two labels would be alike: bf16:gradients.dtype=lower becomes bf16:dtype=lower. HTML is one page
+ * that needs nothing else. Text has one chart, HTML has all, if there is gnuplot. */
+enum report_form { REPORT_TEXT, REPORT_MARKDOWN, REPORT_HTML, REPORT_JSON };
+void comparison_print(FILE *out, const struct comparison_report *report, enum report_form form);
 
 /* One object; what is not known is null.
  *

@@ -28,25 +28,20 @@ static void warn_of_configs(struct comparison_report *report) {
     }
 }
 
-static void warn_of_formats(struct comparison_report *report) {
-    for (int g = 0; g < arrlen(report->groups); g++)
-        if (verdict_only_named(&report->groups[g]))
-            warn(report, "%s: autocast.enabled is false, so it computed in fp32 everywhere",
-                 report->groups[g].label);
-}
-
-static void warn_of_runs(struct comparison_report *report) {
-    for (int g = 0; g < arrlen(report->groups); g++)
-        for (int r = 0; r < arrlen(report->groups[g].runs); r++) {
-            const struct run_record *run = report->groups[g].runs[r];
-            int64_t last = run_record_last_step(run);
-            if (last < run->planned_steps)
-                warn(report, "%s has done %" PRId64 " of %" PRId64 " steps", run->path, last,
-                     run->planned_steps);
-            if (run->cut)
-                warn(report, "%s: the last line of its metrics.jsonl is not whole and left out",
-                     run->path);
-        }
+static void warn_of_runs(struct comparison_report *report, const struct run_group *group) {
+    if (verdict_only_named(group))
+        warn(report, "%s: autocast.enabled is false, so it computed in fp32 everywhere",
+             group->label);
+    for (int r = 0; r < arrlen(group->runs); r++) {
+        const struct run_record *run = group->runs[r];
+        int64_t last = run_record_last_step(run);
+        if (last < run->planned_steps)
+            warn(report, "%s has done %" PRId64 " of %" PRId64 " steps", run->path, last,
+                 run->planned_steps);
+        if (run->cut)
+            warn(report, "%s: the last line of its metrics.jsonl is not whole and left out",
+                 run->path);
+    }
 }
 
 static void warn_of_lonely(struct comparison_report *report, const struct run_group *group,
@@ -59,24 +54,21 @@ static void warn_of_lonely(struct comparison_report *report, const struct run_gr
              group->label, pairs, runs, other);
 }
 
-static void warn_of_pairs(struct comparison_report *report) {
-    for (int g = 0; g < arrlen(report->comparisons); g++) {
-        const struct comparison *c = &report->comparisons[g];
-        int pairs = (int)arrlen(c->pairs);
-        const char *reference = c->reference->label;
-        if (!c->same_seeds)
-            warn(report,
-                 "%s and %s have no seed in common: other weights and batches, so that "
-                 "differences of some %% mean nothing",
-                 c->group->label, reference);
-        if (c->same_seeds) {
-            warn_of_lonely(report, c->group, reference, pairs);
-            warn_of_lonely(report, c->reference, c->group->label, pairs);
-        }
-        if (c->validation_step >= 0 && (double)c->validation_step < c->step[c->steps - 1])
-            warn(report, "%s: the last validation in common with %s is that of step %" PRId64,
-                 c->group->label, reference, c->validation_step);
+static void warn_of_pairs(struct comparison_report *report, const struct comparison *c) {
+    const char *label = c->group->label, *reference = c->reference->label;
+    int pairs = (int)arrlen(c->pairs);
+    if (c->same_seeds) {
+        warn_of_lonely(report, c->group, reference, pairs);
+        warn_of_lonely(report, c->reference, label, pairs);
+    } else {
+        warn(report,
+             "%s and %s have no seed in common: other weights and batches, so that differences of "
+             "some %% mean nothing",
+             label, reference);
     }
+    if (c->validation_step >= 0 && (double)c->validation_step < c->step[c->steps - 1])
+        warn(report, "%s: the last validation in common with %s is that of step %" PRId64, label,
+             reference, c->validation_step);
 }
 
 static int find_reference(struct comparison_report *report, const struct run_record *first,
@@ -122,9 +114,10 @@ static int make(struct comparison_report *report, const struct run_record *runs,
     report->differences = config_differences(report->groups);
     if (compare_all(report, error)) return -1;
     warn_of_configs(report);
-    warn_of_formats(report);
-    warn_of_runs(report);
-    warn_of_pairs(report);
+    for (int g = 0; g < arrlen(report->groups); g++) {
+        warn_of_runs(report, &report->groups[g]);
+        warn_of_pairs(report, &report->comparisons[g]);
+    }
     return 0;
 }
 

@@ -10,7 +10,6 @@
 
 #include "data/base/printed.h"
 
-#define GIB (1024.0 * 1024 * 1024)
 #define MIB (1024.0 * 1024)
 
 /* metrics.jsonl has nine digits, so that a large power of two is not quite one. */
@@ -29,52 +28,21 @@ const struct run_record *profiled_run(const struct run_group *group) {
     return NULL;
 }
 
-/* A number with its format, or a dash. */
-#define NUMBER_CELL(table, format, value)                        \
-    do {                                                         \
-        if (isfinite(value)) table_cell((table), format, value); \
-        else table_cell((table), "-");                           \
-    } while (0)
+/* ---- tables with a row for each group and a column for each of some figures */
 
-static void percent_cell(struct table *table, const struct comparison_report *report, int group,
-                         double percent) {
-    if (group == report->reference) table_cell(table, "%s", "");
-    else NUMBER_CELL(table, "%+.3f %%", percent);
-}
+enum unit { UNIT_NONE, UNIT_PERCENT, UNIT_TIMES, UNIT_BYTES, UNIT_SCALE, UNIT_MS };
 
-static struct table losses_table(const struct comparison_report *report) {
-    struct table table = {0};
-    table_columns(&table, TABLE_LEFT, "run", "verdict", NULL);
-    table_columns(&table, TABLE_RIGHT, "train loss", "difference", "val loss", "difference",
-                  "curve", NULL);
-    for (int g = 0; g < arrlen(report->groups); g++) {
-        const struct comparison *c = &report->comparisons[g];
-        table_cell(&table, "%s", report->groups[g].label);
-        table_cell(&table, "%s", comparison_report_word(report, g));
-        NUMBER_CELL(&table, "%.4f", c->training_loss[COMPARE_OTHER]);
-        percent_cell(&table, report, g, c->training.mean);
-        NUMBER_CELL(&table, "%.4f", c->validation_loss[COMPARE_OTHER]);
-        percent_cell(&table, report, g, c->validation.mean);
-        percent_cell(&table, report, g, c->curve.mean);
-    }
-    return table;
-}
-
-static struct table gradients_table(const struct comparison_report *report) {
-    struct table table = {0};
-    table_column(&table, "gradient norms", TABLE_LEFT);
-    table_columns(&table, TABLE_RIGHT, "median ratio", "mean ratio", "correlation", "smoothed",
-                  NULL);
-    for (int g = 0; g < arrlen(report->groups); g++) {
-        const struct comparison *c = &report->comparisons[g];
-        if (g == report->reference) continue;
-        table_cell(&table, "%s", report->groups[g].label);
-        NUMBER_CELL(&table, "%.4f", 1 + c->norm.mean / 100);
-        NUMBER_CELL(&table, "%.4f", c->norm_ratio);
-        NUMBER_CELL(&table, "%.4f", c->norm_correlation);
-        NUMBER_CELL(&table, "%.4f", c->norm_smoothed_correlation);
-    }
-    return table;
+/* Adds a number with so many decimals; a dash where there is none. */
+static void number_cell(struct table *table, double value, int decimals, enum unit unit) {
+    static const char *const units[] = {"", " %", " x", " MiB", "", " ms"};
+    char text[SCALE_TEXT_MAX];
+    if (unit == UNIT_SCALE) table_cell(table, "%s", scale_text(text, value));
+    else if (!isfinite(value)) table_cell(table, "-");
+    else if (unit == UNIT_BYTES && value >= 1024 * MIB)
+        table_cell(table, "%.2f GiB", value / 1024 / MIB);
+    else
+        table_cell(table, "%.*f%s", decimals, unit == UNIT_BYTES ? value / MIB : value,
+                   units[unit]);
 }
 
 static void skipped_cell(struct table *table, const struct group_figures *figures) {
@@ -84,54 +52,44 @@ static void skipped_cell(struct table *table, const struct group_figures *figure
     else table_cell(table, "0");
 }
 
-static struct table scale_table(const struct comparison_report *report) {
-    char text[SCALE_TEXT_MAX];
-    struct table table = {0};
-    table_column(&table, "loss scale", TABLE_LEFT);
-    table_columns(&table, TABLE_RIGHT, "steps skipped", "first", "last", "least", "most", "changes",
-                  NULL);
-    for (int g = 0; g < arrlen(report->groups); g++) {
-        const struct group_figures *f = &report->comparisons[g].figures;
-        if (isnan(f->scale_first) && f->skipped == 0) continue;
-        table_cell(&table, "%s", report->groups[g].label);
-        skipped_cell(&table, f);
-        table_cell(&table, "%s", scale_text(text, f->scale_first));
-        table_cell(&table, "%s", scale_text(text, f->scale_last));
-        table_cell(&table, "%s", scale_text(text, f->scale_smallest));
-        table_cell(&table, "%s", scale_text(text, f->scale_largest));
-        NUMBER_CELL(&table, "%.0f", isnan(f->scale_first) ? NAN : (double)f->scale_changes);
+enum kind {
+    OF_ALL,
+    OF_OTHERS,  /* a dash for the reference */
+    DIFFERENCE, /* of others, in % with a sign; nothing for the reference */
+    VERDICT,
+    SKIPPED
+};
+
+struct column {
+    const char *heading;
+    size_t figure; /* offset of a double in struct comparison */
+    int decimals;
+    enum unit unit;
+    enum kind kind;
+};
+
+static void figure_cell(struct table *table, const struct column *column,
+                        const struct comparison_report *report, int g) {
+    const struct comparison *c = &report->comparisons[g];
+    double value = *(const double *)((const char *)c + column->figure);
+    bool other = g != report->reference;
+    switch (column->kind) {
+    case VERDICT: table_cell(table, "%s", comparison_report_word(report, g)); break;
+    case SKIPPED: skipped_cell(table, &c->figures); break;
+    case OF_ALL: number_cell(table, value, column->decimals, column->unit); break;
+    case OF_OTHERS: number_cell(table, other ? value : NAN, column->decimals, column->unit); break;
+    case DIFFERENCE:
+        if (other && isfinite(value)) table_cell(table, "%+.3f %%", value);
+        else table_cell(table, "%s", other ? "-" : "");
+        break;
     }
-    return table;
 }
 
-static void memory_cell(struct table *table, double bytes) {
-    if (bytes >= GIB) NUMBER_CELL(table, "%.2f GiB", bytes / GIB);
-    else NUMBER_CELL(table, "%.1f MiB", bytes / MIB);
-}
-
-static struct table speed_table(const struct comparison_report *report) {
-    struct table table = {0};
-    table_column(&table, "run", TABLE_LEFT);
-    table_columns(&table, TABLE_RIGHT, "tokens/s", "speed", "peak memory", "saved", NULL);
-    for (int g = 0; g < arrlen(report->groups); g++) {
-        const struct comparison *c = &report->comparisons[g];
-        bool other = g != report->reference;
-        table_cell(&table, "%s", report->groups[g].label);
-        NUMBER_CELL(&table, "%.0f", c->figures.tokens_per_s);
-        NUMBER_CELL(&table, "%.2f x", other ? c->speed_up : NAN);
-        memory_cell(&table, c->figures.memory_bytes);
-        NUMBER_CELL(&table, "%.1f %%", other ? c->memory_saving : NAN);
-    }
-    return table;
-}
-
-static bool has_noise(const struct difference *d) {
-    return d->count > 1 && !isnan(d->mean);
-}
+/* ---- other tables */
 
 static void noise_row(struct table *table, const char *label, const char *figure,
                       const struct difference *d) {
-    if (!has_noise(d)) return;
+    if (d->count < 2 || isnan(d->mean)) return;
     table_cell(table, "%s", label);
     table_cell(table, "%s", figure);
     table_cell(table, "%d", d->count);
@@ -159,21 +117,23 @@ static struct table noise_table(const struct comparison_report *report) {
     return table;
 }
 
-static double part_ms(const struct run_record *run, const char *name) {
+/* Milliseconds of an operation, of the whole step (1), or of its bare matrix products (2). */
+static double part_ms(const struct run_record *run, const char *name, int whole) {
+    if (whole) return !run ? NAN : whole == 1 ? run->profile_step_ms : run->profile_products_ms;
     for (int i = 0; run && i < arrlen(run->profile); i++)
         if (strcmp(run->profile[i].name, name) == 0) return run->profile[i].ms;
     return NAN;
 }
 
 static void profile_row(struct table *table, const struct comparison_report *report,
-                        const char *name) {
-    double most = 0;
+                        const char *name, int whole) {
+    double most = whole;
     for (int g = 0; g < arrlen(report->groups); g++)
-        most = fmax(most, part_ms(profiled_run(&report->groups[g]), name));
+        most = fmax(most, part_ms(profiled_run(&report->groups[g]), name, whole));
     if (most < 0.05) return; /* as ./train --profile leaves them out */
     table_cell(table, "%s", name);
     for (int g = 0; g < arrlen(report->groups); g++)
-        NUMBER_CELL(table, "%.1f ms", part_ms(profiled_run(&report->groups[g]), name));
+        number_cell(table, part_ms(profiled_run(&report->groups[g]), name, whole), 1, UNIT_MS);
 }
 
 /* Of the runs of one model, the one with the most operations has those of all. */
@@ -188,17 +148,9 @@ static struct table profile_table(const struct comparison_report *report) {
     }
     if (!named) return table;
     for (int i = 0; i < arrlen(named->profile); i++)
-        profile_row(&table, report, named->profile[i].name);
-    table_cell(&table, "whole step");
-    for (int g = 0; g < arrlen(report->groups); g++) {
-        const struct run_record *run = profiled_run(&report->groups[g]);
-        NUMBER_CELL(&table, "%.1f ms", run ? run->profile_step_ms : NAN);
-    }
-    table_cell(&table, "bare products");
-    for (int g = 0; g < arrlen(report->groups); g++) {
-        const struct run_record *run = profiled_run(&report->groups[g]);
-        NUMBER_CELL(&table, "%.1f ms", run ? run->profile_products_ms : NAN);
-    }
+        profile_row(&table, report, named->profile[i].name, 0);
+    profile_row(&table, report, "whole step", 1);
+    profile_row(&table, report, "bare products", 2);
     return table;
 }
 
@@ -219,12 +171,11 @@ static struct table checks_table(const struct comparison_report *report) {
 }
 
 static struct table limits_table(const struct comparison_report *report) {
-    char rule[CHECK_TEXT_MAX];
     struct table table = {0};
     table_columns(&table, TABLE_LEFT, "check", "passes if", NULL);
     for (int i = 0; i < CHECKS; i++) {
         table_cell(&table, "%s", check_name(i));
-        table_cell(&table, "%s", check_rule(rule, i, &report->limits));
+        table_cell(&table, "%s", report->verdicts[report->reference].checks[i].rule);
     }
     return table;
 }
@@ -257,6 +208,8 @@ const char *comparison_config_sentence(const struct comparison_report *report) {
     return "The configs differ in:";
 }
 
+/* ---- sentences */
+
 const char *comparison_extent(char text[COMPARISON_EXTENT_MAX],
                               const struct comparison_report *report) {
     int steps[2] = {INT_MAX, 0}, seeds[2] = {INT_MAX, 0}; /* fewest, most */
@@ -286,65 +239,96 @@ static void losses_note(FILE *out, const struct comparison_report *report) {
             c->window, c->window, c->settled);
 }
 
-/* The numbers of pairs in the rows of the table of noise, each once, ascending. */
-static int noise_counts(int counts[RUN_GROUPS_MAX], const struct comparison_report *report) {
-    int kinds = 0;
-    for (int g = 0; g < arrlen(report->comparisons); g++) {
-        const struct comparison *c = &report->comparisons[g];
-        int pairs = (int)arrlen(c->pairs), at = 0;
-        bool any = has_noise(&c->training) || has_noise(&c->validation) || has_noise(&c->curve) ||
-                   has_noise(&c->norm);
-        if (g == report->reference || !any) continue;
-        while (at < kinds && counts[at] < pairs) at++;
-        if (at < kinds && counts[at] == pairs) continue;
-        for (int i = kinds++; i > at; i--) counts[i] = counts[i - 1];
-        counts[at] = pairs;
-    }
-    return kinds;
-}
-
 static void noise_note(FILE *out, const struct comparison_report *report) {
-    int counts[RUN_GROUPS_MAX], kinds = noise_counts(counts, report);
-    fprintf(out, "Scatter: standard deviation of the differences over the seeds. Noise: that of "
-                 "the reference itself. A difference is real beyond its margin, the smaller of");
-    for (int i = 0; i < kinds; i++) {
-        fprintf(out, "%s %.2f scatters%s and %.2f noises", i ? "," : "",
-                student_95(counts[i] - 1) / sqrt(counts[i]), i ? "" : " (95 %, Student's t)",
-                2 * sqrt(2.0 / counts[i]));
-        if (kinds > 1) fprintf(out, " with %d seeds", counts[i]);
-    }
-    fprintf(out, ".%s", counts[0] < 4 ? " With so few seeds both are known roughly only." : "");
+    (void)report;
+    fprintf(out,
+            "Scatter: standard deviation of the differences over the n seeds. Noise: that of "
+            "the reference itself. A difference is real beyond its margin, the smaller of t / "
+            "sqrt(n) scatters (95 %%, Student's t) and 2 sqrt(2 / n) noises. With fewer than 4 "
+            "seeds both are rough estimates.");
 }
 
-void comparison_print_sections(FILE *out, const struct comparison_report *report,
-                               enum comparison_section first, enum comparison_section last,
-                               section_printer *print) {
-    static const struct {
-        const char *heading;
-        struct table (*table)(const struct comparison_report *report);
-        void (*note)(FILE *out, const struct comparison_report *report);
-    } sections[] = {
-        [COMPARISON_LOSSES] = {"Losses", losses_table, losses_note},
-        [COMPARISON_GRADIENTS] = {"Gradient norms", gradients_table, NULL},
-        [COMPARISON_SCALE] = {"Loss scale", scale_table, NULL},
-        [COMPARISON_SPEED] = {"Speed and memory", speed_table, NULL},
-        [COMPARISON_PROFILE] = {"Where the time goes", profile_table, NULL},
-        [COMPARISON_NOISE] = {"Noise", noise_table, noise_note},
-        [COMPARISON_CHECKS] = {"Checks", checks_table, NULL},
-        [COMPARISON_LIMITS] = {"Limits", limits_table, NULL},
-    };
-    for (int i = (int)first; i <= (int)last; i++) {
-        struct table table = sections[i].table(report);
-        struct printed note = {0};
-        if (table_rows(&table) > 0) {
-            if (sections[i].note) {
-                if (printed_open(&note)) abort();
-                sections[i].note(note.out, report);
-                if (printed_close(&note)) abort();
-            }
-            print(out, sections[i].heading, &table, note.text);
-            free(note.text);
-        }
-        table_free(&table);
+/* ---- sections */
+
+#define FIGURE(field) offsetof(struct comparison, field)
+
+static const struct part {
+    const char *heading;
+    struct table (*table)(const struct comparison_report *report); /* NULL: the columns */
+    void (*note)(FILE *out, const struct comparison_report *report);
+    const char *first; /* heading of the first column, which has the labels */
+    struct column columns[7];
+} parts[COMPARISON_PARTS] = {
+    [COMPARISON_LOSSES] = {"Losses",
+                           NULL,
+                           losses_note,
+                           "run",
+                           {{"verdict", .kind = VERDICT},
+                            {"train loss", FIGURE(training_loss[COMPARE_OTHER]), 4},
+                            {"difference", FIGURE(training.mean), .kind = DIFFERENCE},
+                            {"val loss", FIGURE(validation_loss[COMPARE_OTHER]), 4},
+                            {"difference", FIGURE(validation.mean), .kind = DIFFERENCE},
+                            {"curve", FIGURE(curve.mean), .kind = DIFFERENCE}}},
+    [COMPARISON_GRADIENTS] = {"Gradient norms",
+                              NULL,
+                              NULL,
+                              "gradient norms",
+                              {{"median ratio", FIGURE(norm_median), 4},
+                               {"mean ratio", FIGURE(norm_ratio), 4},
+                               {"correlation", FIGURE(norm_correlation), 4},
+                               {"smoothed", FIGURE(norm_smoothed_correlation), 4}}},
+    [COMPARISON_SCALE] = {"Loss scale",
+                          NULL,
+                          NULL,
+                          "loss scale",
+                          {{"steps skipped", .kind = SKIPPED},
+                           {"first", FIGURE(figures.scale_first), 0, UNIT_SCALE},
+                           {"last", FIGURE(figures.scale_last), 0, UNIT_SCALE},
+                           {"least", FIGURE(figures.scale_smallest), 0, UNIT_SCALE},
+                           {"most", FIGURE(figures.scale_largest), 0, UNIT_SCALE},
+                           {"changes", FIGURE(figures.scale_changes), 0}}},
+    [COMPARISON_SPEED] = {"Speed and memory",
+                          NULL,
+                          NULL,
+                          "run",
+                          {{"tokens/s", FIGURE(figures.tokens_per_s), 0},
+                           {"speed", FIGURE(speed_up), 2, UNIT_TIMES, OF_OTHERS},
+                           {"peak memory", FIGURE(figures.memory_bytes), 1, UNIT_BYTES},
+                           {"saved", FIGURE(memory_saving), 1, UNIT_PERCENT, OF_OTHERS}}},
+    [COMPARISON_PROFILE] = {"Where the time goes", profile_table},
+    [COMPARISON_NOISE] = {"Noise", noise_table, noise_note},
+    [COMPARISON_CHECKS] = {"Checks", checks_table},
+    [COMPARISON_LIMITS] = {"Limits", limits_table},
+};
+
+static struct table figures_table(const struct part *part, const struct comparison_report *report) {
+    struct table table = {0};
+    table_column(&table, part->first, TABLE_LEFT);
+    for (const struct column *column = part->columns; column->heading; column++)
+        table_column(&table, column->heading, column->kind == VERDICT ? TABLE_LEFT : TABLE_RIGHT);
+    for (int g = 0; g < arrlen(report->groups); g++) {
+        const struct group_figures *figures = &report->comparisons[g].figures;
+        if (part == &parts[COMPARISON_GRADIENTS] && g == report->reference) continue;
+        if (part == &parts[COMPARISON_SCALE] && isnan(figures->scale_first) && !figures->skipped)
+            continue;
+        table_cell(&table, "%s", report->groups[g].label);
+        for (const struct column *column = part->columns; column->heading; column++)
+            figure_cell(&table, column, report, g);
     }
+    return table;
+}
+
+struct comparison_section comparison_section_make(const struct comparison_report *report,
+                                                  enum comparison_part number) {
+    const struct part *part = &parts[number];
+    struct comparison_section section = {.heading = part->heading};
+    struct printed note;
+    section.table = part->table ? part->table(report) : figures_table(part, report);
+    if (part->note && table_rows(&section.table) > 0) {
+        if (printed_open(&note)) abort();
+        part->note(note.out, report);
+        if (printed_close(&note)) abort();
+        section.note = note.text;
+    }
+    return section;
 }

@@ -1,11 +1,11 @@
-/* What a report says, the same for terminal, Markdown and page. */
+/* The contents of a report, the same for terminal, Markdown and page. */
 #pragma once
 
 #include "model/lab/compare/comparison_report.h"
 #include "model/lab/page/table.h"
 
-/* Tables, most with a row for each group. Some have no rows where there is nothing to say. */
-enum comparison_section {
+/* Tables, most with a row for each group. */
+enum comparison_part {
     COMPARISON_LOSSES,
     COMPARISON_GRADIENTS,
     COMPARISON_SCALE, /* fp16, or skips */
@@ -13,23 +13,25 @@ enum comparison_section {
     COMPARISON_PROFILE, /* profile.json */
     COMPARISON_NOISE,   /* several seeds */
     COMPARISON_CHECKS,
-    COMPARISON_LIMITS
+    COMPARISON_LIMITS,
+    COMPARISON_PARTS
 };
 
-/* note: how the figures are meant, as sentences, or NULL. */
-typedef void section_printer(FILE *out, const char *heading, const struct table *table,
-                             const char *note);
+struct comparison_section {
+    const char *heading;
+    struct table table;
+    char *note; /* explains the figures, in sentences; or NULL */
+};
 
-/* Prints the sections first .. last, but for tables without rows. */
-void comparison_print_sections(FILE *out, const struct comparison_report *report,
-                               enum comparison_section first, enum comparison_section last,
-                               section_printer *print);
+/* Table and note are to be freed. The table has no rows where there is nothing to say. */
+struct comparison_section comparison_section_make(const struct comparison_report *report,
+                                                  enum comparison_part part);
 
-/* What the configs differ by, to be freed; without rows where that is only the precision. */
+/* The differences of the configs, to be freed; without rows where only the precision differs. */
 struct table comparison_table_configs(const struct comparison_report *report);
 const char *comparison_config_sentence(const struct comparison_report *report);
 
-/* "600 steps, 3 seeds": what the comparison with the fewest of them really used; returns text. */
+/* "600 steps, 3 seeds": those of the comparison with the fewest of them; returns text. */
 enum { COMPARISON_EXTENT_MAX = 80 };
 const char *comparison_extent(char text[COMPARISON_EXTENT_MAX],
                               const struct comparison_report *report);

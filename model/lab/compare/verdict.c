@@ -14,60 +14,32 @@ const char *check_outcome_name(enum check_outcome outcome) {
     return words[outcome];
 }
 
-const char *check_rule(char text[CHECK_TEXT_MAX], enum check_id id, const struct limits *limits) {
-    const char *within = limits->lower_is_fine ? "at most %g %% above" : "within %g %% of";
-    char part[64];
-    text[0] = 0;
-    snprintf(part, sizeof part, within, id == CHECK_CURVE ? limits->curve : limits->loss);
-    switch (id) {
-    case CHECK_FORMAT:
-        snprintf(text, CHECK_TEXT_MAX, "it computed in the precision that its config names");
-        break;
-    case CHECK_FINISHED:
-        snprintf(text, CHECK_TEXT_MAX, "%s",
-                 limits->partial ? "steps that are missing are no failure (--partial)"
-                                 : "all steps of the config are done");
-        break;
-    case CHECK_FINITE:
-        snprintf(text, CHECK_TEXT_MAX,
-                 "loss and gradient norm are finite in every step not "
-                 "skipped");
-        break;
-    case CHECK_TRAINING_LOSS:
-        snprintf(text, CHECK_TEXT_MAX, "the final one is %s the reference; fp8: twice that", part);
-        break;
-    case CHECK_VALIDATION_LOSS:
-        snprintf(text, CHECK_TEXT_MAX, "the last one is %s the reference; fp8: twice that", part);
-        break;
-    case CHECK_CURVE:
-        snprintf(text, CHECK_TEXT_MAX, "smoothed and settled it stays %s the reference", part);
-        break;
-    case CHECK_NORM:
-        snprintf(text, CHECK_TEXT_MAX,
-                 "the median ratio to the reference is within %g %% of 1; at most %g %%, or one, "
-                 "are 0 where the reference's is not",
-                 limits->norm, limits->skipped);
-        break;
-    case CHECK_CORRELATION:
-        snprintf(text, CHECK_TEXT_MAX, "smoothed it is at least %g", limits->correlation);
-        break;
-    case CHECK_SKIPPED:
-        snprintf(text, CHECK_TEXT_MAX, "at most %g %%, or one, after step %d", limits->skipped,
-                 COMPARE_SEARCH_STEPS);
-        break;
-    case CHECKS: break;
-    }
-    return text;
-}
-
 __attribute__((format(printf, 5, 6))) static void set(struct check *check,
                                                       enum check_outcome outcome, double value,
                                                       double limit, const char *format, ...) {
     va_list arguments;
-    *check = (struct check){.outcome = outcome, .value = value, .limit = limit};
+    check->outcome = outcome;
+    check->value = value;
+    check->limit = limit;
     va_start(arguments, format);
     vsnprintf(check->text, sizeof check->text, format, arguments);
     va_end(arguments);
+}
+
+__attribute__((format(printf, 2, 3))) static void set_rule(struct check *check, const char *format,
+                                                           ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(check->rule, sizeof check->rule, format, arguments);
+    va_end(arguments);
+}
+
+/* Sets a rule for how far a loss may be from the reference's. */
+static void set_loss_rule(struct check *check, const char *before, double limit, const char *behind,
+                          const struct limits *limits) {
+    set_rule(check, "%s %s %g %% %s the reference%s", before,
+             limits->lower_is_fine ? "at most" : "within", limit,
+             limits->lower_is_fine ? "above" : "of", behind);
 }
 
 /* What the seeds say of a difference, in words; "" where there is but one. */
@@ -96,6 +68,7 @@ bool verdict_only_named(const struct run_group *group) {
 static void check_format(struct check *check, const struct comparison *c,
                          const struct limits *limits) {
     (void)limits;
+    set_rule(check, "it computed in the precision that its config names");
     if (verdict_only_named(c->group))
         set(check, CHECK_FAIL, NAN, NAN, "fp32 everywhere, for autocast.enabled is false");
     else set(check, CHECK_PASS, NAN, NAN, "%s", c->group->runs[0]->precision);
@@ -105,6 +78,9 @@ static void check_finished(struct check *check, const struct comparison *c,
                            const struct limits *limits) {
     const struct group_figures *figures = &c->figures;
     bool done = figures->last_step >= figures->planned_steps;
+    set_rule(check, "%s",
+             limits->partial ? "steps that are missing are no failure (--partial)"
+                             : "all steps of the config are done");
     set(check, done || limits->partial ? CHECK_PASS : CHECK_FAIL, (double)figures->last_step,
         (double)figures->planned_steps, "%" PRId64 " of %" PRId64 " steps%s", figures->last_step,
         figures->planned_steps, done ? "" : " only");
@@ -114,6 +90,7 @@ static void check_finite(struct check *check, const struct comparison *c,
                          const struct limits *limits) {
     (void)limits;
     int64_t lost = c->figures.lost;
+    set_rule(check, "loss and gradient norm are finite in every step not skipped");
     set(check, lost ? CHECK_FAIL : CHECK_PASS, (double)lost, 0,
         "%" PRId64 " step%s whose loss or gradient norm is not finite", lost, lost == 1 ? "" : "s");
 }
@@ -127,6 +104,7 @@ static void check_training(struct check *check, const struct comparison *c,
     char words[64];
     double limit = loss_limit(c, limits);
     const struct difference *d = &c->training;
+    set_loss_rule(check, "the final one is", limits->loss, "; fp8: twice that", limits);
     if (isnan(d->mean))
         set(check, CHECK_FAIL, NAN, limit, "no finite loss over the last %d steps", c->window);
     else
@@ -140,6 +118,7 @@ static void check_validation(struct check *check, const struct comparison *c,
     char words[64];
     double limit = loss_limit(c, limits);
     const struct difference *d = &c->validation;
+    set_loss_rule(check, "the last one is", limits->loss, "; fp8: twice that", limits);
     if (c->validation_step < 0)
         set(check, CHECK_NOTHING, NAN, limit, "no validation that all runs have");
     else if (isnan(d->mean))
@@ -156,6 +135,7 @@ static void check_curve(struct check *check, const struct comparison *c,
     char words[64];
     bool above = limits->lower_is_fine;
     const struct difference *d = above ? &c->curve_highest : &c->curve;
+    set_loss_rule(check, "smoothed and settled it stays", limits->curve, "", limits);
     if (isnan(c->curve_step))
         set(check, CHECK_NOTHING, NAN, limits->curve, "too few steps to smooth");
     else
@@ -175,6 +155,10 @@ static void check_norm(struct check *check, const struct comparison *c,
                        const struct limits *limits) {
     char words[64], zeros[64] = "", geometric[40] = "";
     const struct difference *d = &c->norm;
+    set_rule(check,
+             "the median ratio to the reference is within %g %% of 1; at most %g %%, or one, are 0 "
+             "where the reference's is not",
+             limits->norm, limits->skipped);
     if (c->norms_lost) {
         set(check, CHECK_FAIL, NAN, limits->norm,
             "not finite in %d step%s in which the reference's is", c->norms_lost,
@@ -191,13 +175,14 @@ static void check_norm(struct check *check, const struct comparison *c,
         snprintf(zeros, sizeof zeros, ", 0 in %d of %d steps", c->norms_zero, c->norm_steps);
     if (isfinite(c->norm_ratio))
         snprintf(geometric, sizeof geometric, ", geometric mean %.4f", c->norm_ratio);
-    set(check, outcome, d->mean, limits->norm, "median ratio %.4f%s%s%s", 1 + d->mean / 100,
-        geometric, zeros, noise_words(words, d));
+    set(check, outcome, d->mean, limits->norm, "median ratio %.4f%s%s%s", c->norm_median, geometric,
+        zeros, noise_words(words, d));
 }
 
 static void check_correlation(struct check *check, const struct comparison *c,
                               const struct limits *limits) {
     double value = c->norm_smoothed_correlation;
+    set_rule(check, "smoothed it is at least %g", limits->correlation);
     if (!c->same_seeds || isnan(value))
         set(check, CHECK_NOTHING, value, limits->correlation,
             c->same_seeds ? "too few steps, or norms that do not vary or are 0"
@@ -214,6 +199,7 @@ static void check_skipped(struct check *check, const struct comparison *c,
     int64_t skipped = f->skipped - f->skipped_in_search, steps = f->steps - f->searched;
     double share = steps > 0 ? 100.0 * (double)skipped / (double)steps : 0;
     bool fine = few(skipped, steps, c, limits);
+    set_rule(check, "at most %g %%, or one, after step %d", limits->skipped, COMPARE_SEARCH_STEPS);
     if (f->skipped_in_search)
         snprintf(search, sizeof search, ", %" PRId64 " of them up to step %d", f->skipped_in_search,
                  COMPARE_SEARCH_STEPS);
@@ -242,7 +228,7 @@ const char *check_name(enum check_id id) {
 
 void verdict_make(struct verdict *verdict, const struct comparison *c,
                   const struct limits *limits) {
-    verdict->pass = true;
+    *verdict = (struct verdict){.pass = true};
     for (int i = 0; i < CHECKS; i++) {
         kinds[i].make(&verdict->checks[i], c, limits);
         if (verdict->checks[i].outcome == CHECK_FAIL) verdict->pass = false;

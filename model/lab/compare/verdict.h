@@ -67,7 +67,8 @@ enum { CHECK_TEXT_MAX = 200 };
 struct check {
     enum check_outcome outcome;
     double value, limit;       /* NaN where there is none */
-    char text[CHECK_TEXT_MAX]; /* what was found, in words and figures */
+    char text[CHECK_TEXT_MAX]; /* the finding, in words and figures */
+    char rule[CHECK_TEXT_MAX]; /* the condition for passing */
 };
 
 struct verdict {
@@ -84,6 +85,3 @@ void verdict_make(struct verdict *verdict, const struct comparison *comparison,
 
 const char *check_name(enum check_id id);                   /* "training loss" */
 const char *check_outcome_name(enum check_outcome outcome); /* "pass", "FAIL", ... */
-
-/* What a check asks for, as a sentence without its full stop; returns text. */
-const char *check_rule(char text[CHECK_TEXT_MAX], enum check_id id, const struct limits *limits);

@@ -1,220 +1,253 @@
 #include "model/lab/page/chart_print.h"
 
 #include <assert.h>
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include <stb/stb_ds.h>
-
-#include "model/lab/page/chart_series.h"
+#include "data/base/printed.h"
+#include "model/lab/page/gnuplot.h"
 #include "model/lab/page/page.h"
 
-/* Units of the picture. On a phone one is about 0.7 pixels, and text is larger, see page.c: the
- * room for it is reckoned by that size. */
-enum {
-    WIDTH = 480,
-    PLOT_HEIGHT = 220,
-    LETTER = 8,     /* a wide letter of a text */
-    LINE = 17,      /* of text */
-    RIGHT_EDGE = 20 /* half of the last tick's label */
+/* Size of the picture, and of a line of text in it. */
+enum { WIDTH = 480, HEIGHT = 280, LINE = 18 };
+
+/* Colours of Okabe and Ito (2008), darkened for white ground, which readers with any colour vision
+ * tell apart; and markers, as gnuplot numbers them, for readers and printers without colours. */
+static const struct look {
+    const char *colour, *marker;
+    int point;
+} looks[CHART_SERIES_MAX] = {
+    {"#0067a3", "●", 7},  {"#c95000", "■", 5},  {"#008a63", "▲", 9}, {"#b0558d", "◆", 13},
+    {"#a87400", "▼", 11}, {"#2f9bd6", "⬟", 15}, {"#5f666d", "○", 6}, {"#7c7a00", "□", 4},
 };
 
-/* ---- what the axes show */
+/* ---- commands of gnuplot */
+
+/* As gnuplot writes strings without escapes. */
+static void print_quoted(FILE *out, const char *text) {
+    putc('\'', out);
+    for (; *text; text++) {
+        if (*text == '\'') putc('\'', out);
+        putc(iscntrl((unsigned char)*text) ? '?' : *text, out);
+    }
+    putc('\'', out);
+}
+
+static void print_setting(FILE *out, const char *name, const char *text) {
+    fprintf(out, "%s ", name);
+    print_quoted(out, text ? text : "");
+    putc('\n', out);
+}
 
 struct range {
-    double from, to;
+    double from, to; /* from > to: no value */
 };
 
-static void include(struct range *range, double value) {
-    range->from = fmin(range->from, value);
-    range->to = fmax(range->to, value);
+static bool is_shown(const struct chart *chart, double y) {
+    return fabs(y) < 1e300 && (y > 0 || !(chart->log_y || chart->power_of_two_y));
 }
 
-static enum axis_kind kind_of_y(const struct chart *chart) {
-    if (chart->power_of_two_y) return AXIS_POWERS_OF_TWO;
-    return chart->log_y ? AXIS_DECADES : AXIS_LINEAR;
-}
-
-/* Returns whether there is anything to show. */
-static bool make_axes(struct chart_area *area, const struct chart *chart) {
-    struct range x = {INFINITY, -INFINITY}, y = x;
-    enum axis_kind kind = kind_of_y(chart);
-    bool whole = true, bars = false;
+/* The values that there are on both axes. */
+static void find_ranges(struct range *x, struct range *y, const struct chart *chart) {
+    *x = *y = (struct range){INFINITY, -INFINITY};
     assert(chart->series_count <= CHART_SERIES_MAX);
     for (int i = 0; i < chart->series_count; i++) {
         const struct chart_series *series = &chart->series[i];
+        double beside = series->style == CHART_BARS ? 0.5 : 0;
         assert(series->colour >= 0 && series->colour < CHART_SERIES_MAX);
-        if (series->style == CHART_BARS) bars = true;
         for (int j = 0; j < series->count; j++) {
-            assert(isfinite(series->x[j]));
-            assert(j == 0 || series->x[j] >= series->x[j - 1]);
-            include(&x, series->x[j]);
-            if (series->x[j] != floor(series->x[j])) whole = false;
-            if (chart_shows(kind, series->y[j])) include(&y, series->y[j]);
+            x->from = fmin(x->from, series->x[j] - beside);
+            x->to = fmax(x->to, series->x[j] + beside);
+            if (!is_shown(chart, series->y[j])) continue;
+            y->from = fmin(y->from, series->y[j]);
+            y->to = fmax(y->to, series->y[j]);
         }
     }
-    if (y.from > y.to) return false;
-    if (chart->zero_y || bars) include(&y, 0);
-    double beside = bars ? 0.5 : 0;
-    axis_make(&area->x, AXIS_LINEAR, x.from - beside, x.to + beside, true, whole);
-    axis_make(&area->y, kind, y.from, y.to, false, false);
-    return true;
+    if (x->from == x->to) *x = (struct range){x->from - 1, x->to + 1};
 }
 
-/* ---- texts */
-
-static int letters(const char *text) {
-    int count = 0;
-    for (; *text; text++) count += (*text & 0xc0) != 0x80;
-    return count;
+static void print_point(FILE *out, const struct chart *chart, double x, double y) {
+    if (is_shown(chart, y)) fprintf(out, "%.10g %.10g\n", x, y);
+    else fprintf(out, "%.10g NaN\n", x);
 }
 
-static void print_text(FILE *out, double x, double y, const char *anchor, const char *text) {
-    fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x, y, anchor);
-    page_text(out, text);
-    fprintf(out, "</text>\n");
+/* True if the line breaks before and behind point i. */
+static bool is_alone(const struct chart *chart, const struct chart_series *series, int i) {
+    return (i == 0 || !is_shown(chart, series->y[i - 1])) &&
+           (i == series->count - 1 || !is_shown(chart, series->y[i + 1]));
 }
 
-static void print_tick_label(FILE *out, double x, double y, const char *anchor,
-                             const struct axis_tick *tick) {
-    fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s", x, y, anchor, tick->label);
-    if (tick->power[0])
-        fprintf(out, "<tspan dy=\"-.4em\" font-size=\".78em\">%s</tspan>", tick->power);
-    fprintf(out, "</text>\n");
-}
-
-static double widest_label(const struct axis *axis) {
-    double widest = 0;
-    for (int i = 0; i < axis->tick_count; i++) {
-        const struct axis_tick *tick = &axis->ticks[i];
-        widest = fmax(widest, LETTER * (letters(tick->label) + 0.8 * letters(tick->power)));
+/* Of each `together` points: the smallest, the largest, and one that breaks the line. A point that
+ * is alone becomes a line `dot` long. */
+static void print_points(FILE *out, const struct chart *chart, const struct chart_series *series,
+                         int together, double dot) {
+    for (int from = 0; from < series->count; from += together) {
+        int low = -1, high = -1, broken = -1;
+        for (int i = from; i < from + together && i < series->count; i++) {
+            double y = series->y[i];
+            if (!is_shown(chart, y)) broken = i;
+            else if (low < 0) low = high = i;
+            else if (y < series->y[low]) low = i;
+            else if (y > series->y[high]) high = i;
+        }
+        int first = low < high ? low : high, second = low < high ? high : low;
+        if (first >= 0) print_point(out, chart, series->x[first], series->y[first]);
+        if (second > first) print_point(out, chart, series->x[second], series->y[second]);
+        else if (first >= 0 && is_alone(chart, series, first))
+            print_point(out, chart, series->x[first] + dot, series->y[first]);
+        if (broken >= 0) print_point(out, chart, series->x[broken], NAN);
     }
-    return widest;
 }
 
-/* ---- marks */
-
-/* Where the label of a mark stands: in rows above the plot, so that it covers no curve. */
-struct mark_label {
-    const struct chart_mark *mark;
-    double middle, width;
-    int row;
-};
-
-static bool is_visible(const struct chart_mark *mark, const struct axis *x) {
-    return mark->from <= x->to && mark->to >= x->from;
+static void print_axes(FILE *out, const struct chart *chart, const struct range *x,
+                       const struct range *y) {
+    fprintf(out, "set xrange [%.10g:%.10g]\n", x->from, x->to);
+    if (x->to - x->from < 8) fprintf(out, "set xtics 1\n");
+    if (chart->power_of_two_y)
+        fprintf(out, "set logscale y 2\nset format y '2^%%L'\nset yrange [%.10g:%.10g]\n",
+                exp2(floor(log2(y->from) - 0.01)), exp2(ceil(log2(y->to) + 0.01)));
+    else if (chart->log_y && y->to > 10 * y->from) fprintf(out, "set logscale y\n");
+    else if (chart->zero_y) fprintf(out, "set yrange [*<0:0<*]\n");
 }
 
-static double inside(double value, double from, double to) {
-    return fmax(fmin(value, to), from);
-}
-
-static bool overlap(const struct mark_label *a, const struct mark_label *b) {
-    return a->row == b->row && fabs(a->middle - b->middle) < (a->width + b->width) / 2 + LETTER;
-}
-
-/* Returns an stb_ds array; *rows becomes how many there are. */
-static struct mark_label *place_labels(const struct chart *chart, const struct chart_area *area,
-                                       int *rows) {
-    struct mark_label *labels = NULL;
-    *rows = 0;
+/* Each label has a line of its own above the plot, so that none covers another or a curve. */
+static void print_marks(FILE *out, const struct chart *chart, const struct range *x, double line) {
+    double third = (x->to - x->from) / 3, height = 1 + line / 2;
     for (int i = 0; i < chart->mark_count; i++) {
         const struct chart_mark *mark = &chart->marks[i];
-        if (!is_visible(mark, &area->x)) continue;
-        struct mark_label label = {mark, 0, LETTER * letters(mark->label), 0};
-        double from = fmax(mark->from, area->x.from), to = fmin(mark->to, area->x.to);
-        label.middle = chart_x(area, (from + to) / 2);
-        label.middle = inside(label.middle, label.width / 2, WIDTH - label.width / 2);
-        for (int j = 0; j < (int)arrlen(labels); j++)
-            if (overlap(&label, &labels[j])) {
-                label.row++;
-                j = -1;
-            }
-        if (label.row >= *rows) *rows = label.row + 1;
-        arrput(labels, label);
-    }
-    return labels;
-}
-
-static void print_marks(FILE *out, const struct chart *chart, const struct chart_area *area) {
-    for (int i = 0; i < chart->mark_count; i++) {
-        const struct chart_mark *mark = &chart->marks[i];
-        if (!is_visible(mark, &area->x)) continue;
-        double from = chart_x(area, fmax(mark->from, area->x.from));
-        double to = chart_x(area, fmin(mark->to, area->x.to)), top = area->top - 4;
+        double from = fmax(mark->from, x->from), to = fmin(mark->to, x->to), at = (from + to) / 2;
+        const char *align = "center";
+        if (from > to) continue;
+        if (at < x->from + third) at = from, align = "left";
+        else if (at > x->to - third) at = to, align = "right";
         fprintf(out,
-                "<rect class=\"band\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"/>\n",
-                from, top, to - from, area->bottom - top);
+                "set object rectangle from %.10g, graph 0 to %.10g, graph %.3f behind "
+                "fillcolor rgb '%s' fillstyle solid noborder\nset label ",
+                from, to, height, i % 2 ? "#eceef0" : "#dfe2e5");
+        print_quoted(out, mark->label);
+        fprintf(out, " at %.10g, graph %.3f %s\n", at, height, align);
+        height += line;
     }
 }
 
-/* ---- the picture */
-
-static void print_axes(FILE *out, const struct chart *chart, const struct chart_area *area,
-                       double height) {
-    for (int i = 0; i < area->y.tick_count; i++) {
-        double y = chart_y(area, area->y.ticks[i].value);
-        fprintf(out, "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>\n", area->left, y, area->right);
-        print_tick_label(out, area->left - 6, y + 4, "end", &area->y.ticks[i]);
-    }
-    for (int i = 0; i < area->x.tick_count; i++) {
-        double x = chart_x(area, area->x.ticks[i].value);
-        fprintf(out, "<path class=\"axis\" d=\"M%.1f %.1fv4\"/>\n", x, area->bottom);
-        print_tick_label(out, x, area->bottom + LINE, "middle", &area->x.ticks[i]);
-    }
-    if (chart->y_label) print_text(out, 0, 13, "start", chart->y_label);
-    if (chart->x_label)
-        print_text(out, (area->left + area->right) / 2, height - 5, "middle", chart->x_label);
+static void print_curve(FILE *out, const struct chart *chart, int i, bool legend) {
+    const struct chart_series *series = &chart->series[i];
+    const struct look *look = &looks[series->colour];
+    /* Markers of several lines stand apart: where lines are equal, all are seen. */
+    fprintf(out, "%s $points%d with ", i ? "," : "plot", i);
+    if (series->style == CHART_BARS) fprintf(out, "boxes fillstyle solid");
+    else if (series->style == CHART_STEPS) fprintf(out, "steps");
+    else if (legend || chart->series_count == 1) fprintf(out, "lines");
+    else
+        fprintf(out, "linespoints pointtype %d pointsize 0.5 pointinterval %d", look->point,
+                series->count * (5 + i) / 40 + 1);
+    if (legend) {
+        fprintf(out, " title ");
+        print_quoted(out, series->label);
+    } else fprintf(out, " linewidth 1.4 linecolor rgb '%s' notitle", look->colour);
 }
 
-static void print_svg(FILE *out, const struct chart *chart, struct chart_area *area) {
-    int rows;
-    area->left = widest_label(&area->y) + 8;
-    area->right = WIDTH - RIGHT_EDGE;
-    struct mark_label *labels = place_labels(chart, area, &rows);
-    double first_row = chart->y_label ? LINE + 4 : 0;
-    area->top = first_row + rows * LINE + 8;
-    area->bottom = area->top + PLOT_HEIGHT;
-    double height = area->bottom + (chart->x_label ? 2 : 1) * LINE + 8;
-    fprintf(out, "<svg class=\"chart\" viewBox=\"0 0 %d %.0f\" role=\"img\">\n<title>", WIDTH,
-            height);
-    page_text(out, chart->title);
-    fprintf(out, "</title>\n");
-    print_marks(out, chart, area);
-    print_axes(out, chart, area, height);
-    chart_print_series(out, chart, area);
-    double ground = area->y.kind == AXIS_LINEAR && area->y.from < 0 && area->y.to > 0
-                        ? chart_y(area, 0)
-                        : area->bottom;
-    fprintf(out, "<path class=\"axis\" d=\"M%.1f %.1fH%.1f\"/>\n", area->left, ground, area->right);
-    for (int i = 0; i < (int)arrlen(labels); i++)
-        print_text(out, labels[i].middle, first_row + labels[i].row * LINE + 13, "middle",
-                   labels[i].mark->label);
-    fprintf(out, "</svg>\n");
-    arrfree(labels);
+/* Returns what gnuplot draws, of at most `columns` columns, to be freed; or NULL and a sentence. */
+static char *draw_chart(const struct chart *chart, const char *settings, int columns, bool legend,
+                        const char **problem) {
+    struct range x, y;
+    struct printed script;
+    char title[200];
+    find_ranges(&x, &y, chart);
+    *problem = "Nothing to draw: there is no finite value.";
+    if (y.from > y.to) return NULL;
+    if (printed_open(&script)) abort();
+    FILE *out = script.out;
+    fprintf(out, "set encoding utf8\n%s\n", settings);
+    for (int i = 0; i < chart->series_count; i++) {
+        fprintf(out, "$points%d << END\n", i);
+        print_points(out, chart, &chart->series[i], chart->series[i].count / columns + 1,
+                     (x.to - x.from) / 200);
+        fprintf(out, "END\n");
+    }
+    print_axes(out, chart, &x, &y);
+    print_setting(out, "set xlabel", chart->x_label);
+    if (!legend) print_setting(out, "set ylabel", chart->y_label);
+    if (!legend) print_marks(out, chart, &x, LINE / (double)HEIGHT * 1.3);
+    if (legend) {
+        snprintf(title, sizeof title, "%s%s%s", chart->title, chart->y_label ? ": " : "",
+                 chart->y_label ? chart->y_label : "");
+        print_setting(out, "set title", title);
+    }
+    for (int i = 0; i < chart->series_count; i++) print_curve(out, chart, i, legend);
+    if (printed_close(&script)) abort();
+    char *picture = gnuplot_draw(script.text);
+    free(script.text);
+    *problem = "gnuplot failed.";
+    return picture;
 }
+
+/* ---- on a page */
 
 static void print_legend(FILE *out, const struct chart *chart) {
-    if (chart->series[0].style == CHART_BARS) return;
     fprintf(out, "<ul class=\"legend\">\n");
     for (int i = 0; i < chart->series_count; i++) {
-        fprintf(out, "<li>");
-        chart_print_swatch(out, chart, &chart->series[i]);
-        fprintf(out, "<span>");
+        const struct look *look = &looks[chart->series[i].colour];
+        fprintf(out, "<li><b style=\"color:%s\">%s</b><span>", look->colour, look->marker);
         page_names(out, chart->series[i].label);
         fprintf(out, "</span></li>\n");
     }
     fprintf(out, "</ul>\n");
 }
 
+/* What gnuplot writes up to the end of <desc> is replaced, and the titles that it gives to curves
+ * are left out: browsers show them. */
+static void print_svg(FILE *out, const struct chart *chart, const char *picture) {
+    static const char last[] = "</desc>";
+    const char *body = strstr(picture, last);
+    fprintf(out, "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\">\n<title>", WIDTH,
+            HEIGHT);
+    page_text(out, chart->title);
+    fprintf(out, "</title>");
+    body = body ? body + strlen(last) : "</svg>\n";
+    for (const char *title; (title = strstr(body, "<title>")); body = strchr(title, '\n'))
+        fwrite(body, 1, (size_t)(title - body), out);
+    fprintf(out, "%s", body);
+}
+
 void chart_print(FILE *out, const struct chart *chart) {
-    struct chart_area area;
+    const char *problem;
+    char settings[400];
+    if (gnuplot_problem()) return;
+    snprintf(settings, sizeof settings,
+             "set terminal svg size %d,%d dynamic rounded noenhanced font 'sans-serif,12'\n"
+             "set tmargin %d\nset border 3 linecolor rgb '#5b636b'\nset tics nomirror\n"
+             "set boxwidth 0.9\nset grid ytics linetype 1 linecolor rgb '#e0e3e6'",
+             WIDTH, HEIGHT, chart->mark_count ? 1 + chart->mark_count : 1);
+    char *picture = draw_chart(chart, settings, WIDTH, false, &problem);
     fprintf(out, "<figure>\n<figcaption>");
     page_text(out, chart->title);
     fprintf(out, "</figcaption>\n");
-    if (make_axes(&area, chart)) {
-        print_legend(out, chart);
-        print_svg(out, chart, &area);
-    } else fprintf(out, "<p>Nothing to draw: there is no finite value.</p>\n");
+    if (picture && chart->series[0].label) print_legend(out, chart);
+    if (picture) print_svg(out, chart, picture);
+    else page_paragraph(out, "%s", problem);
     fprintf(out, "</figure>\n");
+    free(picture);
+}
+
+/* ---- in characters */
+
+void chart_print_text(FILE *out, const struct chart *chart, int width, int height) {
+    const char *problem;
+    char settings[200], *picture, *rest, *line;
+    if (gnuplot_problem()) return;
+    snprintf(settings, sizeof settings,
+             "set terminal dumb size %d,%d mono noenhanced\nset colorsequence classic\n"
+             "set key above left horizontal Left reverse samplen 2",
+             width, height);
+    rest = picture = draw_chart(chart, settings, width, true, &problem);
+    if (!picture) fprintf(out, "%s: %s\n", chart->title, problem);
+    while (rest && (line = strsep(&rest, "\n\f"))) {
+        size_t length = strlen(line);
+        while (length && line[length - 1] == ' ') length--;
+        if (length) fprintf(out, "%.*s\n", (int)length, line);
+    }
+    free(picture);
 }

@@ -6,21 +6,17 @@
 #include <string.h>
 
 #include "data/base/utf8.h"
+#include "model/lab/page/gnuplot.h"
 
-/* Colours of series: those of Okabe and Ito (2008), which readers with any colour vision tell
- * apart, darker on white and lighter on black. Paper is light whatever the reader's setting. */
+/* Paper is light whatever the reader's setting. */
 static const char colours[] =
     ":root{color-scheme:light dark;"
     "--ground:#fff;--raised:#f6f7f8;--ink:#1c2024;--soft:#5b636b;--line:#d9dde1;--grid:#e8ebee;"
-    "--good:#00734f;--good-ground:#e5f4ee;--bad:#b03a00;--bad-ground:#fcece4;"
-    "--s0:#0067a3;--s1:#c95000;--s2:#008a63;--s3:#b0558d;"
-    "--s4:#a87400;--s5:#2f9bd6;--s6:#5f666d;--s7:#7c7a00}\n"
+    "--good:#00734f;--good-ground:#e5f4ee;--bad:#b03a00;--bad-ground:#fcece4}\n"
     "@media screen and (prefers-color-scheme:dark){:root{"
     "--ground:#14171a;--raised:#1d2125;--ink:#e4e7ea;--soft:#9aa3ab;--line:#363c42;"
     "--grid:#272c31;"
-    "--good:#4fd1a1;--good-ground:#13291f;--bad:#ff9a66;--bad-ground:#33200f;"
-    "--s0:#5ab4f0;--s1:#ff8b4d;--s2:#35c796;--s3:#e79bca;"
-    "--s4:#f0b030;--s5:#a9d6f7;--s6:#b4bbc2;--s7:#ece04a}}\n";
+    "--good:#4fd1a1;--good-ground:#13291f;--bad:#ff9a66;--bad-ground:#33200f}}\n";
 
 static const char text_style[] =
     "*{box-sizing:border-box}\n"
@@ -62,22 +58,12 @@ static const char chart_style[] =
     ".legend{list-style:none;margin:.1rem 0 .3rem;padding:0;display:flex;flex-wrap:wrap;"
     "gap:.1rem 1.1rem;font-size:.875rem}\n"
     ".legend li{display:flex;align-items:center;gap:.4rem;min-width:0;overflow-wrap:anywhere}\n"
-    ".legend svg{width:28px;height:12px;flex:none}\n"
-    ".chart{display:block;width:100%;height:auto;overflow:visible}\n"
-    ".chart text{font-size:12px;fill:var(--soft);font-variant-numeric:tabular-nums}\n"
-    ".grid{stroke:var(--grid);stroke-width:1}.axis{stroke:var(--soft);stroke-width:1}\n"
-    ".mark{stroke:var(--soft);stroke-width:1;stroke-dasharray:2 3}\n"
-    ".band{fill:var(--soft);fill-opacity:.17}.band~.band{fill-opacity:.09}\n"
-    ".line{fill:none;stroke:var(--c);stroke-width:1.6;stroke-linejoin:round;"
-    "stroke-linecap:round}\n"
-    ".busy{stroke-width:1;stroke-opacity:.75}.dashed{stroke-dasharray:5 4}\n"
-    ".dot{fill:var(--c);stroke:var(--ground);stroke-width:.75}\n"
-    ".bar{fill:var(--c)}.pale{fill-opacity:.35;stroke:var(--c);stroke-width:.8}\n"
-    ".s0{--c:var(--s0)}.s1{--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}"
-    ".s4{--c:var(--s4)}.s5{--c:var(--s5)}.s6{--c:var(--s6)}.s7{--c:var(--s7)}\n"
-    /* A chart on a phone is small: its words are not. */
+    ".chart{display:block;width:100%;height:auto}\n"
+    /* gnuplot draws on white. */
+    "@media screen and (prefers-color-scheme:dark){.chart,.legend b{filter:invert(1) "
+    "hue-rotate(180deg)}}\n"
     "@media (max-width:32rem){main{padding:1.5rem 1rem 3rem}h1{font-size:1.5rem}"
-    "th,td{padding:.4rem .6rem}.chart text{font-size:15px}}\n"
+    "th,td{padding:.4rem .6rem}}\n"
     "@media print{:root{color-scheme:light}main{max-width:none;padding:0}"
     "figure,tr,pre,.verdict{break-inside:avoid}h2{break-after:avoid}"
     "table{font-size:.75rem}.table,pre{overflow:visible}pre{white-space:pre-wrap}"
@@ -165,6 +151,7 @@ void page_verdict(FILE *out, enum page_mood mood, const char *word, const char *
 }
 
 void page_charts_begin(FILE *out) {
+    if (gnuplot_problem()) page_paragraph(out, "%s", gnuplot_problem());
     fprintf(out, "<div class=\"charts\">\n");
 }
 

@@ -15,7 +15,8 @@ void page_code(FILE *out, const char *text); /* as it is, to be copied */
 enum page_mood { PAGE_GOOD, PAGE_BAD, PAGE_NEUTRAL };
 void page_verdict(FILE *out, enum page_mood mood, const char *word, const char *text);
 
-/* Between these two, charts stand side by side where the screen is wide enough. */
+/* Between these two, charts stand side by side where the screen is wide enough. Without gnuplot a
+ * sentence says why there are none. */
 void page_charts_begin(FILE *out);
 void page_charts_end(FILE *out);
 

@@ -205,59 +205,25 @@ static bool means_something(const char *text, size_t i) {
     return !(i && isalnum((unsigned char)text[i - 1]) && isalnum((unsigned char)text[i + 1]));
 }
 
-/* Returns the width; prints if there is a file. */
-static int print_escaped(FILE *out, const char *text) {
-    int width = 0;
-    for (size_t i = 0; text[i]; i++) {
-        bool escape = means_something(text, i);
-        width += escape + begins_character(text[i]);
-        if (out && escape) putc('\\', out);
-        if (out) put(out, &text[i], &text[i + 1]);
-    }
-    return width;
-}
-
 void table_escape_markdown(FILE *out, const char *text) {
-    print_escaped(out, text);
-}
-
-static int widest_escaped(const struct table *table, int column) {
-    int width = 3; /* a rule has at least three dashes */
-    for (int row = -1; row < table_rows(table); row++) {
-        int wide = print_escaped(NULL, text_at(table, row, column));
-        if (wide > width) width = wide;
+    for (size_t i = 0; text[i]; i++) {
+        if (means_something(text, i)) putc('\\', out);
+        put(out, &text[i], &text[i + 1]);
     }
-    return width;
-}
-
-static void print_markdown_row(FILE *out, const struct table *table, const int *widths, int row) {
-    for (int i = 0; i < column_count(table); i++) {
-        const char *text = text_at(table, row, i);
-        int pad = widths[i] - print_escaped(NULL, text);
-        bool right = table->columns[i].align == TABLE_RIGHT;
-        fprintf(out, "| %*s", right ? pad : 0, "");
-        print_escaped(out, text);
-        fprintf(out, "%*s ", right ? 0 : pad, "");
-    }
-    fprintf(out, "|\n");
-}
-
-static void print_markdown_rule(FILE *out, const struct table *table, const int *widths) {
-    for (int i = 0; i < column_count(table); i++) {
-        fprintf(out, "| ");
-        for (int dash = 1; dash < widths[i]; dash++) putc('-', out);
-        fprintf(out, "%c ", table->columns[i].align == TABLE_RIGHT ? ':' : '-');
-    }
-    fprintf(out, "|\n");
 }
 
 void table_print_markdown(FILE *out, const struct table *table) {
-    int count = column_count(table), widths[count + 1];
-    if (!count) return;
-    for (int i = 0; i < count; i++) widths[i] = widest_escaped(table, i);
-    print_markdown_row(out, table, widths, -1);
-    print_markdown_rule(out, table, widths);
-    for (int row = 0; row < table_rows(table); row++) print_markdown_row(out, table, widths, row);
+    int count = column_count(table);
+    for (int row = -1; count && row < table_rows(table); row++) {
+        for (int i = 0; i < count; i++) {
+            fputs(i ? " | " : "| ", out);
+            table_escape_markdown(out, text_at(table, row, i));
+        }
+        fputs(" |\n", out);
+        for (int i = 0; i < count && row < 0; i++)
+            fputs(table->columns[i].align == TABLE_RIGHT ? "| ---: " : "| --- ", out);
+        if (row < 0) fputs("|\n", out);
+    }
 }
 
 /* ---- HTML */

@@ -20,7 +20,7 @@ struct run_recipe {
     double bias;           /* % that the losses are too high */
     double bias_from;      /* only from that step on; before it, early_bias */
     double early_bias;
-    double shaken;      /* %, standard deviation of what is added to each loss */
+    double shaken; /* %, standard deviation of what is added to each loss; validations: a tenth */
     double norm_factor; /* 1 */
     double norm_shaken; /* relative noise of gradient norms */
     int skipped_from, skipped_count;
@@ -85,9 +85,11 @@ static inline void fixture_step(FILE *file, const struct run_recipe *r, int step
     fputs("}\n", file);
     if (r->eval_every && step % r->eval_every == 0) {
         fprintf(file, "{\"step\": %d", step);
-        fixture_number(file, "val_loss",
-                       (2 + 3 * exp(-step / 30.0) + 0.01 * r->seed) * (1 + r->bias / 100) *
-                           (1 + r->validation_bias / 100));
+        fixture_number(
+            file, "val_loss",
+            (2 + 3 * exp(-step / 30.0) + 0.01 * r->seed) * (1 + r->bias / 100) *
+                (1 +
+                 (r->validation_bias + 0.1 * r->shaken * fixture_noise(r->seed, 7, step)) / 100));
         fputs("}\n", file);
     }
 }

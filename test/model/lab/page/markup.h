@@ -43,11 +43,16 @@ static inline const char *entity_end(const char *text) {
 
 /* The end of the attributes at text, which is '>' or "/>"; NULL if they are malformed. */
 static inline const char *attributes_end(const char *text) {
-    while (*text == ' ') {
-        const char *name = ++text;
-        while (isalnum((unsigned char)*text) || *text == '-') text++;
-        if (text == name || strncmp(text, "=\"", 2) != 0) return NULL;
-        for (text += 2; *text != '"'; text++)
+    while (isspace((unsigned char)*text)) {
+        while (isspace((unsigned char)*text)) text++;
+        const char *name = text;
+        if (*text == '>' || *text == '/') break;
+        while (isalnum((unsigned char)*text) || *text == '-' || *text == ':') text++;
+        if (text == name || text[strspn(text, " ")] != '=') return NULL;
+        text += strspn(text, " =");
+        char quote = *text++;
+        if (quote != '"' && quote != '\'') return NULL;
+        for (; *text != quote; text++)
             if (!*text || *text == '<' || (*text == '&' && !entity_end(text))) return NULL;
         text++;
     }
@@ -69,7 +74,7 @@ static inline void expect_well_formed(const char *text) {
         }
         bool closes = at[1] == '/';
         const char *name = at + 1 + closes;
-        int size = (int)strspn(name, "abcdefghijklmnopqrstuvwxyz123456");
+        int size = (int)strspn(name, "abcdefghijklmnopqrstuvwxyzCF123456");
         const char *end = closes ? name + size : attributes_end(name + size);
         cr_assert(size > 0 && end && (!closes || *end == '>'), "malformed: %.60s", at);
         if (closes) {

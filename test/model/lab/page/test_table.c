@@ -78,9 +78,9 @@ Test(table, characters_are_counted_not_bytes) {
     cr_expect_str_eq(as_text(80), "     µ  ±        end\n"
                                   "------  -------  ---\n"
                                   "1.2 µs  ± 0.5 ×  x\n");
-    cr_expect_str_eq(as_markdown(), "|      µ | ±       | end |\n"
-                                    "| -----: | ------- | --- |\n"
-                                    "| 1.2 µs | ± 0.5 × | x   |\n");
+    cr_expect_str_eq(as_markdown(), "| µ | ± | end |\n"
+                                    "| ---: | --- | --- |\n"
+                                    "| 1.2 µs | ± 0.5 × | x |\n");
 }
 
 Test(table, lines_have_no_spaces_at_their_end) {
@@ -214,23 +214,23 @@ Test(table, control_characters_do_not_reach_the_terminal) {
     table_column(&table, "a", TABLE_LEFT);
     table_cell(&table, "x\ny\t\x1b[31m");
     cr_expect_str_eq(as_text(80), "a\n---------\nx y  [31m\n");
-    cr_expect_str_eq(as_markdown(), "| a          |\n| ---------- |\n| x y  \\[31m |\n");
+    cr_expect_str_eq(as_markdown(), "| a |\n| --- |\n| x y  \\[31m |\n");
 }
 
 Test(table, markdown) {
     fill_small();
-    cr_expect_str_eq(as_markdown(), "| precision |     loss | note |\n"
-                                    "| --------- | -------: | ---- |\n"
-                                    "| fp32      |    1.500 | a    |\n"
-                                    "| bf16      | 12345.12 | bcd  |\n");
+    cr_expect_str_eq(as_markdown(), "| precision | loss | note |\n"
+                                    "| --- | ---: | --- |\n"
+                                    "| fp32 | 1.500 | a |\n"
+                                    "| bf16 | 12345.12 | bcd |\n");
 }
 
 Test(table, markdown_is_escaped) {
     table_column(&table, "a|b", TABLE_LEFT);
     table_cell(&table, "%s", "grad_norm _x_ *y* `z` [l](m) <b> \\ a&b $c$ ~d~ |");
     cr_expect_str_eq(as_markdown(),
-                     "| a\\|b                                                              |\n"
-                     "| ----------------------------------------------------------------- |\n"
+                     "| a\\|b |\n"
+                     "| --- |\n"
                      "| grad_norm \\_x\\_ \\*y\\* \\`z\\` \\[l\\](m) \\<b\\> \\\\ a\\&b \\$c\\$ "
                      "\\~d\\~ \\| |\n");
 }

@@ -1,0 +1,114 @@
+#include "model/lab/compare/comparison_charts.h"
+
+#include <math.h>
+#include <stddef.h>
+
+#include <stb/stb_ds.h>
+
+#include "model/lab/page/chart_print.h"
+
+_Static_assert((int)RUN_GROUPS_MAX <= (int)CHART_SERIES_MAX, "each group has a colour");
+
+enum source {
+    OF_COMPARISON,  /* double * in struct comparison */
+    OF_STEPS,       /* double in struct run_step, of the first run, smoothed */
+    OF_SCALED,      /* likewise, of groups with a loss scale, not smoothed */
+    OF_VALIDATIONS, /* of the first run */
+};
+
+/* The reference's own difference, which is 0 everywhere, shows where the others should be. */
+static const struct drawing {
+    struct chart chart;
+    enum source source;
+    size_t offset;
+} drawings[] = {
+    {{.title = "Training loss, smoothed", .y_label = "nats per token"},
+     OF_COMPARISON,
+     offsetof(struct comparison, smoothed[COMPARE_OTHER])},
+    {{.title = "Difference of the training loss, smoothed",
+      .y_label = "% of the reference",
+      .zero_y = true},
+     OF_COMPARISON,
+     offsetof(struct comparison, percent)},
+    {{.title = "Validation loss", .y_label = "nats per token"}, OF_VALIDATIONS, 0},
+    {{.title = "Gradient norm, smoothed", .y_label = "before clipping", .log_y = true},
+     OF_STEPS,
+     offsetof(struct run_step, gradient_norm)},
+    {{.title = "Loss scale", .power_of_two_y = true},
+     OF_SCALED,
+     offsetof(struct run_step, loss_scale)},
+    {{.title = "Speed, smoothed", .y_label = "tokens per second", .zero_y = true},
+     OF_STEPS,
+     offsetof(struct run_step, tokens_per_s)},
+};
+static const struct drawing *const difference = &drawings[1];
+
+/* Puts the points of a group at the ends of the arrays. */
+static void add_points(double **x, double **y, const struct comparison *c,
+                       const struct drawing *drawing) {
+    const struct run_record *run = c->group->runs[0];
+    int count = (int)arrlen(run->steps);
+    double *values = NULL;
+    if (drawing->source == OF_COMPARISON) {
+        double *const *curve = (double *const *)((const char *)c + drawing->offset);
+        for (int i = 0; i < c->steps; i++) {
+            arrput(*x, c->step[i]);
+            arrput(*y, (*curve)[i]);
+        }
+    } else if (drawing->source == OF_VALIDATIONS) {
+        for (int i = 0; i < arrlen(run->validations); i++) {
+            arrput(*x, (double)run->validations[i].step);
+            arrput(*y, run->validations[i].loss);
+        }
+    } else if (drawing->source == OF_STEPS || isfinite(c->figures.scale_first)) {
+        for (int i = 0; i < count; i++) {
+            arrput(*x, (double)run->steps[i].step);
+            arrput(values, *(const double *)((const char *)&run->steps[i] + drawing->offset));
+        }
+        arrsetlen(*y, (size_t)count);
+        smooth(*y, values, count, drawing->source == OF_STEPS && count > c->window ? c->window : 1);
+        arrfree(values);
+    }
+}
+
+/* Prints a chart, in characters or for a page, unless no group has points. */
+static void draw(FILE *out, const struct comparison_report *report, const struct drawing *drawing,
+                 bool text) {
+    const struct comparison *reference = &report->comparisons[report->reference];
+    struct chart_mark mark = {reference->step[0], reference->settled, "not judged"};
+    struct chart_series series[CHART_SERIES_MAX];
+    double *x[CHART_SERIES_MAX] = {NULL}, *y[CHART_SERIES_MAX] = {NULL};
+    struct chart chart = drawing->chart;
+    chart.series = series;
+    chart.x_label = "step";
+    for (int g = 0; g < arrlen(report->groups); g++) {
+        add_points(&x[g], &y[g], &report->comparisons[g], drawing);
+        if (!x[g]) continue;
+        series[chart.series_count++] =
+            (struct chart_series){report->groups[g].label,
+                                  x[g],
+                                  y[g],
+                                  (int)arrlen(x[g]),
+                                  drawing->source == OF_SCALED ? CHART_STEPS : CHART_LINE,
+                                  g};
+    }
+    if (drawing == difference && mark.to > mark.from) {
+        chart.marks = &mark;
+        chart.mark_count = 1;
+    }
+    if (chart.series_count && text) chart_print_text(out, &chart, 80, 16);
+    else if (chart.series_count) chart_print(out, &chart);
+    for (int g = 0; g < arrlen(report->groups); g++) {
+        arrfree(x[g]);
+        arrfree(y[g]);
+    }
+}
+
+void comparison_charts_print(FILE *out, const struct comparison_report *report) {
+    for (size_t i = 0; i < sizeof drawings / sizeof *drawings; i++)
+        draw(out, report, &drawings[i], false);
+}
+
+void comparison_charts_print_text(FILE *out, const struct comparison_report *report) {
+    draw(out, report, difference, true);
+}
