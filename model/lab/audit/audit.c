@@ -24,19 +24,18 @@ static int run_reference(struct audit *audit, struct trainer *trainer, struct er
 
 int audit_run(struct audit *audit, const struct config *config, const char *from,
               const bool wanted[AUDIT_FORMATS], int repetitions, const volatile sig_atomic_t *stop,
-              struct audit_progress *progress, struct error *error) {
+              struct error *error) {
     struct trainer trainer;
     memset(audit, 0, sizeof *audit);
     audit->subject.stop = stop;
     audit->subject.repetitions = repetitions;
-    if (progress) progress->say(progress, "fp32");
     if (subject_open(&audit->subject, &trainer, config, from, error)) return -1;
     int status = run_reference(audit, &trainer, error);
     trainer_close(&trainer);
     for (int i = 0; status == 0 && i < AUDIT_FORMATS; i++)
         if (wanted[i])
             status = audit_format_run(&audit->formats[i], dtypes[i], &audit->subject,
-                                      &audit->reference, progress, error);
+                                      &audit->reference, error);
     return status;
 }
 

@@ -25,5 +25,5 @@ struct audit {
  * RESULT_STOPPED when stop asked for it. The audit is to be freed whatever comes back. */
 int audit_run(struct audit *audit, const struct config *config, const char *from,
               const bool wanted[AUDIT_FORMATS], int repetitions, const volatile sig_atomic_t *stop,
-              struct audit_progress *progress, struct error *error);
+              struct error *error);
 void audit_free(struct audit *audit);

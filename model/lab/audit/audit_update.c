@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <stb/stb_ds.h>
 
@@ -27,15 +26,6 @@ void update_add(struct update *update, const float *before, const float *after, 
     }
 }
 
-void update_merge(struct update *update, const struct update *other) {
-    update->changed += other->changed;
-    update->signal += other->signal;
-    for (int format = 0; format < MASTER_FORMATS; format++) {
-        update->lost[format] += other->lost[format];
-        update->noise[format] += other->noise[format];
-    }
-}
-
 double update_lost(const struct update *update, int format) {
     return update->changed ? (double)update->lost[format] / (double)update->changed : 0;
 }
@@ -45,40 +35,29 @@ double update_decibel(const struct update *update, int format) {
     return 10 * log10(update->signal / update->noise[format]);
 }
 
-static int measure(struct audit_update *update, const struct subject *subject,
-                   const struct gpt *gpt, struct error *error) {
-    size_t parameters = (size_t)arrlen(gpt->list);
+int audit_update_run(struct audit_update *update, struct subject *subject,
+                     struct trainer *reference, struct error *error) {
+    const struct gpt *gpt = &reference->gpt;
+    struct step_report report;
+    if (trainer_begin_step(reference, &subject->text.loader, error)) return -1;
+    if (trainer_end_step(reference, &report, error)) return -1;
+    *update = (struct audit_update){.step = report.step, .lr = report.lr};
     float *after = malloc((size_t)gpt->count * sizeof *after);
-    update->parameters = calloc(parameters, sizeof *update->parameters);
+    update->parameters = calloc(arrlenu(gpt->list), sizeof *update->parameters);
     if (!after || !update->parameters) {
         free(after);
         return fail(error, "out of memory for the update of an audit");
     }
     masters_download(&gpt->masters, gpt->be, after, 0, gpt->count);
-    for (size_t i = 0; i < parameters; i++) {
-        const struct parameter *parameter = &gpt->list[i];
-        int64_t count = parameter_count(parameter);
-        update_add(&update->parameters[i], subject->masters + parameter->offset,
-                   after + parameter->offset, (size_t)count);
-        update_merge(&update->all, &update->parameters[i]);
+    update_add(&update->all, subject->masters, after, (size_t)gpt->count);
+    for (size_t i = 0; i < arrlenu(gpt->list); i++) {
+        int64_t first = gpt->list[i].offset, count = parameter_count(&gpt->list[i]);
+        update_add(&update->parameters[i], subject->masters + first, after + first, (size_t)count);
     }
     free(after);
     return 0;
 }
 
-int audit_update_run(struct audit_update *update, struct subject *subject,
-                     struct trainer *reference, struct error *error) {
-    struct step_report report;
-    *update = (struct audit_update){0};
-    if (trainer_begin_step(reference, &subject->text.loader, error)) return -1;
-    if (trainer_end_step(reference, &report, error)) return -1;
-    update->skipped = report.skipped;
-    update->step = report.step;
-    update->lr = report.lr;
-    return measure(update, subject, &reference->gpt, error);
-}
-
 void audit_update_free(struct audit_update *update) {
     free(update->parameters);
-    memset(update, 0, sizeof *update);
 }

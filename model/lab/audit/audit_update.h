@@ -16,16 +16,14 @@ struct update {
 };
 
 void update_add(struct update *update, const float *before, const float *after, size_t count);
-void update_merge(struct update *update, const struct update *other);
 
 double update_lost(const struct update *update, int format); /* a share */
 
 /* 10 log10(signal / noise); INFINITY without noise, and where nothing changed. */
 double update_decibel(const struct update *update, int format);
 
-/* One real step of the reference in fp32. */
+/* One real step of the reference in fp32. Nothing changes if its gradients are not finite. */
 struct audit_update {
-    bool skipped; /* its gradients were not finite: nothing was updated */
     int64_t step; /* counted from 1 */
     double lr;
     struct update all, *parameters; /* [count of gpt->list], in its order */

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/dtype.h"
+
 enum {
     MAGNITUDE_MIN = -149, /* the smallest subnormal of fp32 */
     MAGNITUDE_MAX = 127,
@@ -51,5 +53,37 @@ bool magnitudes_safe_scale(const struct magnitudes *magnitudes, int *scale);
 /* The exponents that occur. False if none does. */
 bool magnitudes_range(const struct magnitudes *magnitudes, int *lowest, int *highest);
 
-/* The share of bin `exponent` in all values, zeros included. */
-double magnitudes_share(const struct magnitudes *magnitudes, int exponent);
+/* Of a tensor in one precision, magnitudes are of all values. Its distance from fp32 is taken from
+ * at most RECORD_SAMPLES of them, evenly spaced, which is all that is kept of the fp32 values. */
+enum { RECORD_SAMPLES = 1 << 16 };
+
+struct record {
+    bool seen;
+    enum dtype stored;
+    struct magnitudes magnitudes; /* of the values as stored: gradients times the loss scale */
+    /* Sums of squares over the values without the loss scale, as estimated from the samples. */
+    double difference, reference;
+    float *samples; /* of the fp32 run: [repetitions][sample_count] */
+    int64_t sample_count, stride;
+};
+
+/* Elements first.. of a tensor of `total` elements, in micro-batch `batch` of `batches`. */
+struct record_values {
+    const float *values; /* [count] */
+    int64_t first, count, total;
+    int batch, batches;
+    float unscale; /* what gradients are multiplied by to take the loss scale away; else 1 */
+};
+
+/* Adds values to the record. With `reference`, a record of the same tensor in fp32, they are
+ * compared; without, this is the reference and the samples are kept. Returns -1 if there is no
+ * memory for them. */
+int record_add(struct record *record, const struct record *reference,
+               const struct record_values *values);
+
+/* Root mean square of the difference from fp32 over that of the fp32 values; 0 if nothing differs,
+ * INFINITY if something is not finite, or nothing was there to compare with. */
+double record_error(const struct record *record);
+
+/* The same for sums of several. */
+double relative_error(double difference, double reference);
