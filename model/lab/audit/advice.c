@@ -163,14 +163,14 @@ static void write_words(struct advice *advice, const struct audit *audit, int fo
 
 static void write_masters(struct advice *advice, const struct audit *audit) {
     const struct audit_update *update = &audit->update;
-    char lost[MASTER_FORMATS][PERCENT_MAX];
+    char lost[AUDIT_FORMATS][PERCENT_MAX];
     if (update->all.changed == 0) return;
     add_text(advice,
              "Master weights stay in fp32: of the updates of step "
              "%" PRId64 " (lr %.3g) a bf16 master would lose %s, an fp16 one %s.%s",
              update->step, update->lr,
-             percent(lost[MASTER_BF16], update_lost(&update->all, MASTER_BF16)),
-             percent(lost[MASTER_FP16], update_lost(&update->all, MASTER_FP16)),
+             percent(lost[AUDIT_BF16], update_lost(&update->all, AUDIT_BF16)),
+             percent(lost[AUDIT_FP16], update_lost(&update->all, AUDIT_FP16)),
              audit->subject.fresh ? " Adam's first step is not typical: name a checkpoint "
                                     "with --from to see another."
                                   : "");

@@ -1,4 +1,4 @@
-/* What to do about an audit's findings, in plain words and as a block of config.
+/* Advice from an audit's figures, in plain words and as a block of config.
  *
  * An error of the gradients matters next to how much they change anyway from one batch to the next
  * (the noise of a step: that of a micro-batch over the square root of grad_accum_steps). The

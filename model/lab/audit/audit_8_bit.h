@@ -1,5 +1,5 @@
-/* What fp8 does to a model: how far each operand of its linear layers is from what was rounded, and
- * how far loss and gradients get from those of fp32, by recipe and with one more layer in bf16. */
+/* An audit of fp8: the error of each operand of the linear layers, and the errors of loss and
+ * gradients against fp32, by recipe and with one more layer in bf16. */
 #pragma once
 
 #include "data/base/error.h"

@@ -55,13 +55,13 @@ void audit_format_gradients(struct magnitudes *magnitudes, const struct audit_fo
     }
 }
 
-/* What keeps a place in fp32. */
+/* Returns the words that keep a place in fp32. */
 static unsigned keeps(int place) {
     unsigned words = place_words(place);
     return words ? words : RESIDUAL;
 }
 
-/* What keeps in fp32 what fp16 cannot hold, as far as the fp32 values tell. */
+/* Returns the words that keep in fp32 every tensor whose fp32 values are beyond fp16. */
 static unsigned overflowing(const struct precision *precision, const struct audit_pass *reference) {
     unsigned words = 0;
     for (int place = 0; place < PLACES; place++) {
@@ -77,8 +77,8 @@ static unsigned overflowing(const struct precision *precision, const struct audi
     return words;
 }
 
-/* Those without what follows by itself: a site that takes the dtype of its input, where the site
- * that writes it is among them. */
+/* Returns words without the sites that take the dtype of their input, where the site that writes
+ * it is among `all`. */
 static unsigned without_followers(unsigned words, unsigned all) {
     for (int i = 0; i < ACTIVATION_COUNT; i++) {
         const struct activation *a = &activation_table[i];

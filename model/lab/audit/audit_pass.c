@@ -131,7 +131,7 @@ static double noise_of(const struct audit_pass *pass, int batches) {
     return square > 0 && spread > 0 ? sqrt(spread / square) : 0;
 }
 
-/* Of all micro-batches so far. */
+/* Returns the error of the gradients of all micro-batches so far. */
 static double error_so_far(const struct audit_pass *pass) {
     double difference = 0, square = 0;
     for (int i = 0; i < pass->parameter_count; i++) {

@@ -9,7 +9,7 @@
 /* Micro-batches that are enough to compare two errors. */
 enum { PASS_TRIAL_BATCHES = 2 };
 
-/* How thorough a pass is. A trial takes PASS_TRIAL_BATCHES micro-batches at most, and looks at the
+/* A trial takes PASS_TRIAL_BATCHES micro-batches at most, and looks at the
  * gradients of parameters only; a traced pass at every tensor of all of them. */
 enum pass_kind { PASS_TRACED, PASS_TRIAL };
 
@@ -41,11 +41,12 @@ void audit_pass_free(struct audit_pass *pass);
 
 enum pass_outcome { PASS_FINITE, PASS_GRADIENTS_INFINITE, PASS_LOSS_INFINITE };
 
-/* How many micro-batches audit_pass_try takes: the repetitions, but at least a whole step of
- * training where its sum of gradients is 16 bit and may overflow when no part of it does. */
+/* Returns the number of micro-batches that audit_pass_try takes: the repetitions, but at least a
+ * whole step of training where its sum of gradients is 16 bit and may overflow when no part of it
+ * does. */
 int audit_pass_tried(const struct subject *subject, const struct precision *precision);
 
-/* Whether loss and gradients of these micro-batches are finite at this loss scale, with gradients
- * summed up as training does. Ends at the first that is not. Returns as above. */
+/* Sets *outcome: whether loss and gradients of these micro-batches are finite at this loss scale,
+ * with gradients summed up as training does. Ends at the first that is not. Returns as above. */
 int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct trainer *trainer,
                    float loss_scale, struct error *error);

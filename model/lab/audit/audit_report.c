@@ -96,10 +96,9 @@ static void add_update(cJSON *object, const struct update *update) {
     number(object, "changed", (double)update->changed);
     cJSON *lost = cJSON_AddObjectToObject(object, "lost");
     cJSON *decibel = cJSON_AddObjectToObject(object, "decibel");
-    for (int i = 0; i < MASTER_FORMATS; i++) {
-        const char *name = dtype_name(i == MASTER_BF16 ? DTYPE_BF16 : DTYPE_F16);
-        number(lost, name, update_lost(update, i));
-        number(decibel, name, update_decibel(update, i));
+    for (int i = 0; i < AUDIT_FORMATS; i++) {
+        number(lost, audit_name(i), update_lost(update, i));
+        number(decibel, audit_name(i), update_decibel(update, i));
     }
 }
 

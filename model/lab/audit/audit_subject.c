@@ -47,7 +47,7 @@ static int load(struct subject *subject, struct trainer *trainer, const char *fr
         subject->scale_of_run = true;
     }
     checkpoint_manifest_close(&manifest);
-    /* That the audit's settings differ from the run's is no news. */
+    /* Notes about settings that differ from the run's are expected here. */
     FILE *ignored = open_memstream(&notes, &size);
     if (!ignored) return fail(error, "out of memory");
     int status = checkpoint_load(trainer, from, ignored, error);

@@ -1,4 +1,4 @@
-/* What an audit looks at: a model's weights, the batches it would see next, and the device. */
+/* The subject of an audit: a model's weights, the batches it would see next, and the device. */
 #pragma once
 
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* What an audit looks at in a pass: each activation of the model (model/architecture) and, where it
- * is stored, its gradient, in any precision and whatever memory they lie in.
+/* The tensors that an audit looks at in a pass: each activation of the model (model/architecture)
+ * and, where it is stored, its gradient, in any precision and whatever memory they lie in.
  *
  * A place is one of them by number: the activations in the order of the forward pass, by enum
  * activation_id, then the gradients in the order of the backward pass, the other way around. "d(x)"
@@ -28,7 +28,7 @@ const char *place_label(char label[PLACE_LABEL_MAX], int place, int layer);
  * does not store that gradient. */
 int place_layers(int place, const struct gpt_shape *shape);
 
-/* Words of autocast.float32 that keep it in fp32, all of them together, as bits by enum
+/* Returns the words of autocast.float32 that keep it in fp32, all of them together, as bits by enum
  * autocast_site. Tensors of the residual stream have no word: autocast.residual decides. */
 unsigned place_words(int place);
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a number that is neither zero nor infinite. */
+/* Returns the exponent of a number that is neither zero nor infinite. */
 static int exponent_of(uint32_t bits) {
     int field = (int)(bits >> 23);
     return field > 0 ? field - 127 : 31 - __builtin_clz(bits) + MAGNITUDE_MIN;

@@ -1,5 +1,5 @@
-/* How large the values of tensors are: a histogram of their binary exponents, and what a 16-bit
- * format would make of them.
+/* Magnitudes of the values of tensors: a histogram of their binary exponents, and the shares that
+ * fp16 would make zero or subnormal.
  *
  * Bin e counts the values with 2^e <= |v| < 2^(e+1). Powers of two themselves are counted apart as
  * well, since a border of a format is one: every share below is exact. Scales are powers of two. */
@@ -34,14 +34,14 @@ struct magnitudes {
 void magnitudes_add(struct magnitudes *magnitudes, const float *values, size_t count);
 void magnitudes_merge(struct magnitudes *magnitudes, const struct magnitudes *other);
 
-/* Of the values that are neither zero nor infinite, the share that fp16 stores as zero after they
- * were multiplied by 2^scale. 0 if there are none. */
+/* Returns the share of the values that are neither zero nor infinite that fp16 stores as zero after
+ * they were multiplied by 2^scale. 0 if there are none. */
 double magnitudes_lost(const struct magnitudes *magnitudes, int scale);
 
-/* The share that it stores as a subnormal number, which loses bits. */
+/* Returns the share that it stores as a subnormal number, which loses bits. */
 double magnitudes_subnormal(const struct magnitudes *magnitudes, int scale);
 
-/* How often the largest value, times 2^scale, can be doubled within fp16, in powers of two:
+/* Returns how often the largest value, times 2^scale, can be doubled within fp16:
  * log2(65504 / largest), below 0 if it overflows. INFINITY where there is nothing but zeros,
  * -INFINITY where something is infinite itself. */
 double magnitudes_headroom(const struct magnitudes *magnitudes, int scale);
@@ -53,7 +53,7 @@ bool magnitudes_safe_scale(const struct magnitudes *magnitudes, int *scale);
 /* The exponents that occur. False if none does. */
 bool magnitudes_range(const struct magnitudes *magnitudes, int *lowest, int *highest);
 
-/* Of a tensor in one precision, magnitudes are of all values. Its distance from fp32 is taken from
+/* A tensor in one precision. Magnitudes are of all values; its distance from fp32 is taken from
  * at most RECORD_SAMPLES of them, evenly spaced, which is all that is kept of the fp32 values. */
 enum { RECORD_SAMPLES = 1 << 16 };
 

@@ -13,7 +13,8 @@
 #include "model/lab/page/table.h"
 #include "model/lab/page/wrap.h"
 
-/* How a figure is printed. Of several layers the largest is shown; the smallest for DECIBELS. */
+/* The way a figure is printed. Of several layers the largest is shown; the smallest for DECIBELS.
+ */
 enum show { TEXT, PERCENT, DIFFERENCE, LOSS, LAYER, DECIBELS };
 
 /* Shows the member `path` of each row. With `needs`, "-" where that member of the row is "fp32" or
