@@ -1,4 +1,4 @@
-/* What to do about an audit's findings, in plain words and as a block of config.
+/* Advice from an audit's figures, in plain words and as a block of config.
  *
  * An error of the gradients matters next to how much they change anyway from one batch to the next
  * (the noise of a step: that of a micro-batch over the square root of grad_accum_steps). The
@@ -14,8 +14,6 @@
  * range is that of fp32, so there is no loss scale to go wrong. Else fp32. */
 #pragma once
 
-#include <stdio.h>
-
 #include "model/lab/audit/audit.h"
 
 /* The advised start is half the largest safe scale: of the batches that were not looked at some
@@ -23,8 +21,6 @@
  * dynamic scale of configs/fp16.json was between half and twice the safe one of the same step; at
  * half of it next to no gradient underflows either. */
 enum { ADVICE_MARGIN = 1 };
-
-enum { ADVICE_TEXT_MAX = 600 };
 
 struct advice_format {
     bool fit;
@@ -37,16 +33,11 @@ struct advice {
     enum dtype format;
     double tolerance;
     struct advice_format formats[AUDIT_FORMATS];
-    /* stb_ds array of paragraphs: the format first, then loss scale, words, masters */
-    char (*texts)[ADVICE_TEXT_MAX];
+    struct cJSON *texts; /* strings: the format first, then loss scale, words, masters */
 };
 
+/* The caller deletes advice->texts. */
 void advice_make(struct advice *advice, const struct audit *audit);
-void advice_free(struct advice *advice);
 
-/* A config for --config with the keys that the advice is about, for a format that was audited. */
-void advice_print_config(FILE *out, const struct advice *advice, const struct audit *audit,
-                         int format);
-
-/* The same as a text to be freed; NULL for a format that was not audited or cannot be used. */
-char *advice_config_text(const struct advice *advice, const struct audit *audit, int format);
+/* Returns a config for --config with the keys that the advice is about; the caller deletes it. */
+struct cJSON *advice_config(const struct advice *advice, const struct audit *audit, int format);

@@ -5,89 +5,77 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/observer.h"
-#include "model/backward.h"
-#include "model/forward.h"
+#include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
 
-/* Sums over the values of an operand of a layer. */
+#include "kernels/observer.h"
+#include "model/quantization.h"
+
+/* Sums over the values of an operand of a layer that are not zero. */
 struct sums {
     double values, to_zero, saturated, signal, noise;
 };
 
-struct watcher {
+/* The audit, and an observer of what the config's own fp8 rounds. */
+struct eight_bit {
     struct observer observer; /* first */
-    struct gpt *gpt;
-    struct sums *sums; /* [layers, LINEAR_COUNT, QUANTIZED_KINDS], as quantization_place has it */
-    bool out_of_memory;
+    struct subject subject;
+    cJSON *report, *trials;
+    struct gpt *gpt;           /* the one that is observed */
+    struct fetched in, out;    /* an operand before and after rounding */
+    float *scales, *reference; /* stb_ds arrays; the gradients of fp32 */
+    double loss;               /* of fp32 */
+    struct sums *sums;         /* stb_ds array [layers, LINEAR_COUNT, QUANTIZED_KINDS], as
+                                  quantization_place has it */
+    bool rounds[LINEAR_COUNT]; /* layers that the config rounds */
 };
 
-static void add_value(struct sums *sums, float value, float rounded, float scale, float max) {
-    double difference = (double)value - (double)rounded;
+static void add_value(struct sums *sums, double value, double rounded, double limit) {
+    double difference = value - rounded;
     if (value == 0 || !isfinite(value)) return;
     sums->values++;
     sums->to_zero += rounded == 0;
-    sums->saturated += fabsf(value) > 1.0001f * max * scale;
-    sums->signal += (double)value * (double)value;
+    sums->saturated += fabs(value) > limit;
+    sums->signal += value * value;
     sums->noise += difference * difference;
-}
-
-static void add_tensor(struct sums *sums, const struct quantize_args *args, const float *values,
-                       const uint8_t *codes, const float *scales) {
-    int64_t count = tensor_count(args->in), columns = tensor_columns(args->in);
-    float max = dtype_f8_max(args->out->dtype);
-    for (int64_t i = 0; i < count; i++) {
-        int64_t group = args->by == QUANTIZE_WHOLE  ? 0
-                        : args->by == QUANTIZE_ROWS ? i / columns
-                                                    : i % columns;
-        float rounded = f32_from_f8(codes[i], args->out->dtype) * scales[group];
-        add_value(sums, values[i], rounded, scales[group], max);
-    }
 }
 
 /* Each operand makes its record once, when it is first rounded. */
 static void after(struct observer *observer, enum operation_id id, const void *all_args) {
-    struct watcher *watcher = (struct watcher *)observer;
+    struct eight_bit *audit = (struct eight_bit *)observer;
     const struct quantize_args *args = all_args;
-    struct backend *be = watcher->gpt->be;
+    struct backend *be = audit->gpt->be;
     if (id != ID_quantize || !args->record) return;
-    size_t count = (size_t)tensor_count(args->in), bytes = tensor_bytes(args->in);
-    size_t groups = args->by == QUANTIZE_WHOLE  ? 1
-                    : args->by == QUANTIZE_ROWS ? (size_t)tensor_rows(args->in)
-                                                : (size_t)tensor_columns(args->in);
-    void *raw = malloc(bytes);
-    float *wide = malloc(count * sizeof *wide), *scales = malloc(groups * sizeof *scales);
-    uint8_t *codes = malloc(count);
-    if (raw && wide && scales && codes) {
-        backend_download(be, raw, args->in->data, bytes);
-        backend_download(be, codes, args->out->data, count);
-        backend_download(be, scales, args->scales, groups * sizeof *scales);
-        const float *values = dtype_widen(wide, raw, args->in->dtype, 0, count);
-        int64_t place = args->record - watcher->gpt->quantization.records;
-        add_tensor(&watcher->sums[place], args, values, codes, scales);
-    } else watcher->out_of_memory = true;
-    free(raw);
-    free(wide);
-    free(scales);
-    free(codes);
+    int64_t columns = tensor_columns(args->in);
+    int64_t groups = args->by == QUANTIZE_WHOLE  ? 1
+                     : args->by == QUANTIZE_ROWS ? tensor_rows(args->in)
+                                                 : columns;
+    arrsetlen(audit->scales, groups);
+    backend_download(be, audit->scales, args->scales, (size_t)groups * sizeof *audit->scales);
+    const float *values = fetch(&audit->in, be, args->in);
+    const float *codes = fetch(&audit->out, be, args->out);
+    struct sums *sums = &audit->sums[args->record - audit->gpt->quantization.records];
+    for (int64_t i = 0; i < tensor_count(args->in); i++) {
+        float scale = audit->scales[args->by == QUANTIZE_WHOLE  ? 0
+                                    : args->by == QUANTIZE_ROWS ? i / columns
+                                                                : i % columns];
+        add_value(sums, (double)values[i], (double)(codes[i] * scale),
+                  (double)(1.0001f * dtype_f8_max(args->out->dtype) * scale));
+    }
 }
 
-/* ---- passes */
-
+/* Runs all micro-batches as one step and returns their mean loss. */
 static int run_batches(struct subject *subject, struct trainer *trainer, double *loss,
                        struct error *error) {
     struct gpt *gpt = &trainer->gpt;
-    float *total = &trainer->optimizer.state->loss, sum;
+    float *total = &trainer->optimizer.state->loss, sum, weight = subject_weight(subject, 0);
     OP(gpt->be, clear, .data = total, .bytes = sizeof *total);
     gpt_clear_gradients(gpt);
     for (int i = 0; i < subject->repetitions; i++) {
-        float weight = subject_weight(subject, 0);
-        if (*subject->stop) return RESULT_STOPPED;
-        if (subject_put(subject, trainer, i, error)) return -1;
-        gpt_forward(gpt);
-        gpt_loss(gpt, &trainer->optimizer.state->loss_scale, weight);
+        int status = subject_run(subject, trainer, i, weight, error);
+        if (status) return status;
         OP(gpt->be, loss_sum, .total = total, .losses = gpt->activations.losses.data,
            .count = gpt->shape.rows, .weight = weight);
-        gpt_backward(gpt);
         gpt->accumulate = true;
     }
     backend_download(gpt->be, &sum, total, sizeof sum);
@@ -95,130 +83,174 @@ static int run_batches(struct subject *subject, struct trainer *trainer, double 
     return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
 }
 
-/* |difference| / |reference| of gradients that lie as in the flat arrays. */
-static double gradient_error(const struct gpt *gpt, const float *reference, struct error *error) {
-    size_t count = (size_t)gpt->count, bytes = tensor_bytes(&gpt->gradients);
-    void *raw = malloc(bytes);
-    float *wide = malloc(count * sizeof *wide);
-    double difference = 0, square = 0;
-    if (!raw || !wide) fail(error, "out of memory for a copy of the gradients");
-    if (raw && wide) {
-        backend_download(gpt->be, raw, gpt->gradients.data, bytes);
-        const float *values = dtype_widen(wide, raw, gpt->gradients.dtype, 0, count);
-        for (size_t i = 0; i < count; i++) {
-            double apart = (double)values[i] - (double)reference[i];
-            difference += apart * apart;
-            square += (double)reference[i] * (double)reference[i];
-        }
-    }
-    bool good = raw && wide;
-    free(raw);
-    free(wide);
-    return good ? sqrt(difference / square) : -1;
-}
-
-static int try(struct eight_bit_audit *audit, struct subject *subject, const char *name,
-               const struct config *config, const float *reference, struct watcher *watcher,
-               struct error *error) {
-    struct eight_bit_trial *trial = &audit->trials[audit->trial_count++];
-    struct trainer trainer;
-    snprintf(trial->name, sizeof trial->name, "%s", name);
-    if (subject_trainer(subject, &trainer, config, 1, error)) return -1;
-    if (watcher) {
-        watcher->gpt = &trainer.gpt;
-        memcpy(audit->dtype, trainer.gpt.quantization.dtype, sizeof audit->dtype);
-        for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
-            if (linear_index(i) >= 0)
-                audit->rounds[linear_index(i)] = trainer.gpt.precision.eight[i];
-        backend_observe(&subject->be, &watcher->observer);
-    }
-    int status = run_batches(subject, &trainer, &trial->loss, error);
-    backend_observe(&subject->be, NULL);
-    if (status == 0) trial->gradient_error = gradient_error(&trainer.gpt, reference, error);
-    trainer_close(&trainer);
-    if (watcher && watcher->out_of_memory) return fail(error, "out of memory for an audit");
-    return status == 0 && trial->gradient_error < 0 ? -1 : status;
-}
-
-static void finish_operand(struct eight_bit_operand *operand, const struct sums *sums,
-                           int64_t layers, int64_t stride) {
+/* Adds the figures of an operand, all layers together and the worst one. */
+static void add_operand(struct eight_bit *audit, cJSON *operands, int linear, int kind) {
+    static const char *const kinds[] = {"input", "weight", "gradient"};
     struct sums all = {0, 0, 0, 0, 0};
-    operand->worst_snr = INFINITY;
-    for (int64_t layer = 0; layer < layers; layer++) {
-        const struct sums *one = &sums[layer * stride];
+    double worst = INFINITY;
+    int worst_layer = 0;
+    char name[60];
+    for (int layer = 0; layer < (int)audit->subject.config.model.n_layer; layer++) {
+        const struct sums *one =
+            &audit->sums[(layer * LINEAR_COUNT + linear) * QUANTIZED_KINDS + kind];
         double snr = 10 * log10(one->signal / one->noise);
         all.values += one->values, all.to_zero += one->to_zero, all.saturated += one->saturated;
         all.signal += one->signal, all.noise += one->noise;
-        if (!(snr < operand->worst_snr)) continue;
-        operand->worst_snr = snr;
-        operand->worst_layer = (int)layer;
+        if (snr < worst) worst = snr, worst_layer = layer;
     }
-    operand->to_zero = all.values > 0 ? all.to_zero / all.values : 0;
-    operand->saturated = all.values > 0 ? all.saturated / all.values : 0;
-    operand->snr = 10 * log10(all.signal / all.noise);
+    cJSON *operand = cJSON_CreateObject();
+    cJSON_AddItemToArray(operands, operand);
+    snprintf(name, sizeof name, "%s %s", linear_words[linear], kinds[kind]);
+    cJSON_AddStringToObject(operand, "name", name);
+    cJSON_AddStringToObject(operand, "layer", linear_words[linear]);
+    cJSON_AddStringToObject(operand, "operand", kinds[kind]);
+    cJSON_AddStringToObject(operand, "format", dtype_name(audit->gpt->quantization.dtype[kind]));
+    double values = all.values > 0 ? all.values : 1;
+    cJSON_AddNumberToObject(operand, "to_zero", all.to_zero / values);
+    cJSON_AddNumberToObject(operand, "saturated", all.saturated / values);
+    cJSON_AddNumberToObject(operand, "snr", 10 * log10(all.signal / all.noise));
+    cJSON_AddNumberToObject(operand, "worst_snr", worst);
+    cJSON_AddNumberToObject(operand, "worst_layer", worst_layer);
 }
 
-/* bf16, the config's own fp8 (watched), each recipe and format, and each layer left out. */
-static int run_trials(struct eight_bit_audit *audit, struct subject *subject,
-                      const struct config *given, const float *reference, struct error *error) {
-    static const char *const recipes[] = {"fp8 tensor", "fp8 row"};
-    static const enum config_recipe recipe_of[] = {CONFIG_RECIPE_TENSOR, CONFIG_RECIPE_ROW};
-    struct config config = subject->config;
-    int64_t layers = config.model.n_layer, stride = LINEAR_COUNT * QUANTIZED_KINDS;
-    struct watcher watcher = {.observer = {.after = after}};
+static void add_operands(struct eight_bit *audit) {
+    cJSON *operands = cJSON_AddArrayToObject(audit->report, "operands");
+    for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
+        if (linear_index(i) < 0 || !audit->gpt->precision.eight[i]) continue;
+        audit->rounds[linear_index(i)] = true;
+        for (int kind = 0; kind < QUANTIZED_KINDS; kind++)
+            add_operand(audit, operands, linear_index(i), kind);
+    }
+}
+
+/* Tries one setting, and adds it to the report. */
+static int try(struct eight_bit *audit, const char *name, const struct config *config, bool watched,
+               struct error *error) {
+    struct trainer trainer;
+    double loss, difference = 0, square = 0;
+    if (subject_trainer(&audit->subject, &trainer, config, 1, error)) return -1;
+    struct gpt *gpt = audit->gpt = &trainer.gpt;
+    if (watched) backend_observe(gpt->be, &audit->observer);
+    int status = run_batches(&audit->subject, &trainer, &loss, error);
+    backend_observe(gpt->be, NULL);
+    const float *values = fetch(&audit->in, gpt->be, &gpt->gradients);
+    for (int64_t i = 0; status == 0 && i < gpt->count; i++) {
+        double expected = (double)audit->reference[i], apart = (double)values[i] - expected;
+        difference += apart * apart;
+        square += expected * expected;
+    }
+    cJSON *trial = cJSON_CreateObject();
+    cJSON_AddItemToArray(audit->trials, trial);
+    cJSON_AddStringToObject(trial, "name", name);
+    cJSON_AddNumberToObject(trial, "loss", loss);
+    cJSON_AddNumberToObject(trial, "loss_error", loss / audit->loss - 1);
+    cJSON_AddNumberToObject(trial, "gradient_error", sqrt(difference / square));
+    if (watched && status == 0) add_operands(audit);
+    trainer_close(&trainer);
+    return status;
+}
+
+/* Tries bf16, the config's own fp8 (observed), each recipe and format, and each layer left out. */
+static int try_all(struct eight_bit *audit, const struct config *given, struct error *error) {
+    static const char *const names[] = {"fp8 tensor, hybrid", "fp8 tensor, e4m3", "fp8 row, hybrid",
+                                        "fp8 row, e4m3"};
+    struct config config = audit->subject.config;
     config.precision = CONFIG_PRECISION_BF16;
-    int status = try(audit, subject, "bf16", &config, reference, NULL, error);
+    int status = try(audit, "bf16", &config, false, error);
     config.precision = CONFIG_PRECISION_FP8;
     config.fp8 = given->fp8;
-    watcher.sums = calloc((size_t)(layers * stride), sizeof *watcher.sums);
-    if (!watcher.sums) return fail(error, "out of memory");
-    if (status == 0)
-        status = try(audit, subject, "fp8 as configured", &config, reference, &watcher, error);
-    for (int i = 0; i < LINEAR_COUNT * QUANTIZED_KINDS; i++)
-        finish_operand(&audit->operands[i / QUANTIZED_KINDS][i % QUANTIZED_KINDS], &watcher.sums[i],
-                       layers, stride);
-    free(watcher.sums);
+    if (status == 0) status = try(audit, "fp8 as configured", &config, true, error);
     for (int i = 0; status == 0 && i < 4; i++) {
         struct config other = config;
-        char name[48];
-        other.fp8.recipe = recipe_of[i / 2];
+        other.fp8.recipe = i < 2 ? CONFIG_RECIPE_TENSOR : CONFIG_RECIPE_ROW;
         other.fp8.format = i % 2 ? CONFIG_FORMAT_E4M3 : CONFIG_FORMAT_HYBRID;
-        snprintf(name, sizeof name, "%s, %s", recipes[i / 2], i % 2 ? "e4m3" : "hybrid");
-        status = try(audit, subject, name, &other, reference, NULL, error);
+        status = try(audit, names[i], &other, false, error);
     }
     for (int i = 0; status == 0 && i < LINEAR_COUNT; i++) {
         struct config other = config;
-        char name[48];
         struct config_words *words = &other.autocast.lower16;
+        char name[48];
         if (!audit->rounds[i]) continue;
         words->items[words->count++] = linear_words[i];
         snprintf(name, sizeof name, "%s in bf16", linear_words[i]);
-        status = try(audit, subject, name, &other, reference, NULL, error);
+        status = try(audit, name, &other, false, error);
     }
     return status;
 }
 
-int eight_bit_audit_run(struct eight_bit_audit *audit, const struct config *config,
-                        const char *from, int repetitions, const volatile sig_atomic_t *stop,
-                        struct error *error) {
-    struct subject subject = {.repetitions = repetitions, .stop = stop};
+static double number(const cJSON *object, const char *key) {
+    return cJSON_GetObjectItem(object, key)->valuedouble;
+}
+
+/* Finds the layer whose operands cost most, if it costs anything to speak of. */
+cJSON *eight_bit_advice(const cJSON *trials) {
+    const cJSON *fp8 = cJSON_GetArrayItem(trials, 1), *best = NULL;
+    const cJSON *trial = cJSON_GetArrayItem(trials, EIGHT_BIT_LAYERS);
+    double error = number(fp8, "gradient_error"), least = INFINITY;
+    const char *texts[3] = {"Something is not finite in fp8: use bf16."};
+    char text[200];
+    int count = 0;
+    if (!isfinite(error)) return cJSON_CreateStringArray(texts, 1);
+    for (; trial; trial = trial->next)
+        if (number(trial, "gradient_error") < least)
+            least = number(trial, "gradient_error"), best = trial;
+    if (best) {
+        const char *name = cJSON_GetObjectItem(best, "name")->valuestring;
+        double removed = 100 * (1 - least / error);
+        if (removed > 25)
+            snprintf(text, sizeof text,
+                     "%s removes %.0f %% of the error of the gradients: consider "
+                     "\"autocast\": {\"lower16\": [\"%.*s\"]}.",
+                     name, removed, (int)strcspn(name, " "), name);
+        else
+            snprintf(text, sizeof text,
+                     "No single layer stands out: %s removes %.0f %% of the error.", name, removed);
+        texts[count++] = text;
+    }
+    texts[count++] = "The recipe delayed is not among those tried: its scales come from the steps "
+                     "before, and a few batches have none, so that here it would be tensor.";
+    texts[count++] = "A few batches show how large errors are, not whether training stands them: "
+                     "scripts/compare_precisions.sh with --precisions fp32,bf16,fp8 does.";
+    return cJSON_CreateStringArray(texts, count);
+}
+
+/* Runs the micro-batches in fp32, whose gradients are fp32 too, and then all trials. */
+static int run(struct eight_bit *audit, struct trainer *trainer, const struct config *config,
+               struct error *error) {
+    struct gpt *gpt = &trainer->gpt;
+    int status = run_batches(&audit->subject, trainer, &audit->loss, error);
+    assert(gpt->gradients.dtype == DTYPE_F32);
+    arrsetlen(audit->reference, gpt->count);
+    backend_download(gpt->be, audit->reference, gpt->gradients.data, tensor_bytes(&gpt->gradients));
+    trainer_close(trainer);
+    arrsetlen(audit->sums, config->model.n_layer * LINEAR_COUNT * QUANTIZED_KINDS);
+    memset(audit->sums, 0, arrlenu(audit->sums) * sizeof *audit->sums);
+    audit->report = subject_report(&audit->subject);
+    cJSON_AddNumberToObject(audit->report, "loss", audit->loss);
+    audit->trials = cJSON_CreateArray();
+    if (status == 0) status = try_all(audit, config, error);
+    cJSON_AddItemToObject(audit->report, "trials", audit->trials);
+    if (status == 0)
+        cJSON_AddItemToObject(audit->report, "advice", eight_bit_advice(audit->trials));
+    return status;
+}
+
+int eight_bit_audit_run(cJSON **report, const struct config *config, const char *from,
+                        int repetitions, const volatile sig_atomic_t *stop, struct error *error) {
+    struct eight_bit audit = {.observer = {.after = after},
+                              .subject = {.repetitions = repetitions, .stop = stop}};
     struct trainer trainer;
     struct config own = *config;
     own.train.grad_accum_steps = repetitions; /* the batches are a step */
-    *audit = (struct eight_bit_audit){.batches = repetitions};
-    snprintf(audit->config, sizeof audit->config, "%.127s", config->name);
-    if (subject_open(&subject, &trainer, &own, from, error)) return -1;
-    int status = run_batches(&subject, &trainer, &audit->loss, error);
-    float *reference = malloc((size_t)trainer.gpt.count * sizeof *reference);
-    if (status == 0 && !reference) status = fail(error, "out of memory for gradients");
-    if (status == 0) { /* what computes in fp32 has gradients in fp32 */
-        const struct tensor *gradients = &trainer.gpt.gradients;
-        assert(gradients->dtype == DTYPE_F32);
-        backend_download(&subject.be, reference, gradients->data, tensor_bytes(gradients));
-    }
-    trainer_close(&trainer);
-    if (status == 0) status = run_trials(audit, &subject, config, reference, error);
-    free(reference);
-    subject_close(&subject);
+    if (subject_open(&audit.subject, &trainer, &own, from, error)) return -1;
+    int status = run(&audit, &trainer, config, error);
+    subject_close(&audit.subject);
+    fetched_free(&audit.in);
+    fetched_free(&audit.out);
+    arrfree(audit.scales);
+    arrfree(audit.reference);
+    arrfree(audit.sums);
+    if (status) cJSON_Delete(audit.report);
+    else *report = audit.report;
     return status;
 }

@@ -4,6 +4,33 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <cjson/cJSON.h>
+
+unsigned words_of_config(const struct config *config) {
+    unsigned words = 0;
+    for (int i = 0; i < config->autocast.float32.count; i++)
+        for (enum autocast_site id = 0; id < AUTOCAST_SITE_COUNT; id++)
+            if (strcmp(config->autocast.float32.items[i], autocast_site_name(id)) == 0)
+                words |= 1u << id;
+    return words;
+}
+
+void words_set(struct config *config, unsigned words) {
+    struct config_words *list = &config->autocast.float32;
+    list->count = 0;
+    for (enum autocast_site id = 0; id < AUTOCAST_SITE_COUNT; id++)
+        if (words & (1u << id) && autocast_site_is_choice(id))
+            list->items[list->count++] = autocast_site_name(id);
+}
+
+cJSON *words_json(unsigned words) {
+    cJSON *list = cJSON_CreateArray();
+    for (enum autocast_site id = 0; id < AUTOCAST_SITE_COUNT; id++)
+        if (words & (1u << id))
+            cJSON_AddItemToArray(list, cJSON_CreateString(autocast_site_name(id)));
+    return list;
+}
+
 enum {
     SCALE_LOW = -14, /* where a search goes down to whatever loss_scale.min_scale is */
     SCALE_MAX = 120, /* the scale itself is an fp32 number */
@@ -17,39 +44,24 @@ static int scale_min(const struct audit_format *format) {
     return smallest < SCALE_LOW ? smallest : SCALE_LOW;
 }
 
-static void say(struct audit_progress *progress, const struct audit_format *format,
-                const char *what) {
-    char text[100];
-    snprintf(text, sizeof text, "%s%s", dtype_name(format->dtype), what);
-    if (progress) progress->say(progress, text);
-}
-
-static int resolve(struct precision *precision, const struct config *config,
-                   const struct subject *subject, struct error *error) {
-    char note[PRECISION_NOTE_MAX];
-    return precision_resolve(precision, note, config, &subject->be, error);
-}
-
 void audit_format_gradients(struct magnitudes *magnitudes, const struct audit_format *format,
                             const struct audit_pass *reference) {
     const struct precision *precision = &format->pass.precision;
     *magnitudes = (struct magnitudes){0};
-    for (int place = 0; place < PLACES; place++) {
+    for (int place = 0; place <= PARAMETERS; place++) {
         if (!place_is_gradient(place) || place_dtype(place, precision) == DTYPE_F32) continue;
         for (int layer = 0; layer < reference->layers[place]; layer++)
             magnitudes_merge(magnitudes, &reference->places[place][layer].magnitudes);
     }
-    for (int i = 0; precision->gradients != DTYPE_F32 && i < reference->parameter_count; i++)
-        magnitudes_merge(magnitudes, &reference->parameters[i].magnitudes);
 }
 
-/* What keeps a place in fp32. */
+/* Returns the words that keep a place in fp32. */
 static unsigned keeps(int place) {
     unsigned words = place_words(place);
     return words ? words : RESIDUAL;
 }
 
-/* What keeps in fp32 what fp16 cannot hold, as far as the fp32 values tell. */
+/* Returns the words that keep in fp32 every tensor whose fp32 values are beyond fp16. */
 static unsigned overflowing(const struct precision *precision, const struct audit_pass *reference) {
     unsigned words = 0;
     for (int place = 0; place < PLACES; place++) {
@@ -65,8 +77,8 @@ static unsigned overflowing(const struct precision *precision, const struct audi
     return words;
 }
 
-/* Those without what follows by itself: a site that takes the dtype of its input, where the site
- * that writes it is among them. */
+/* Returns words without the sites that take the dtype of their input, where the site that writes
+ * it is among `all`. */
 static unsigned without_followers(unsigned words, unsigned all) {
     for (int i = 0; i < ACTIVATION_COUNT; i++) {
         const struct activation *a = &activation_table[i];
@@ -89,25 +101,19 @@ static bool need(struct audit_format *format, unsigned words) {
     return after != before || residual;
 }
 
-/* Runs at the scale 2^exponent; status as audit_pass_try. */
-static int try_scale(enum pass_outcome *outcome, struct subject *subject, struct trainer *trainer,
-                     int exponent, struct error *error) {
-    return audit_pass_try(outcome, subject, trainer, ldexpf(1, exponent), error);
-}
-
 /* The largest power of two that stays finite, from the predicted one down or up. Sets *found; where
  * the loss itself is infinite no scale is tried any more. */
 static int search_scale(struct audit_format *format, bool *found, struct subject *subject,
                         struct trainer *trainer, struct error *error) {
     int exponent = format->predicted_scale, smallest = scale_min(format);
     enum pass_outcome outcome = PASS_GRADIENTS_INFINITE;
-    int status = try_scale(&outcome, subject, trainer, exponent, error);
+    int status = audit_pass_try(&outcome, subject, trainer, ldexpf(1, exponent), error);
     bool down = status == 0 && outcome == PASS_GRADIENTS_INFINITE;
     while (status == 0 && outcome == PASS_GRADIENTS_INFINITE && exponent > smallest)
-        status = try_scale(&outcome, subject, trainer, --exponent, error);
+        status = audit_pass_try(&outcome, subject, trainer, ldexpf(1, --exponent), error);
     *found = outcome == PASS_FINITE;
     while (status == 0 && !down && outcome == PASS_FINITE && exponent < SCALE_MAX) {
-        status = try_scale(&outcome, subject, trainer, exponent + 1, error);
+        status = audit_pass_try(&outcome, subject, trainer, ldexpf(1, exponent + 1), error);
         if (outcome == PASS_FINITE) exponent++;
     }
     format->safe_scale = exponent;
@@ -127,8 +133,8 @@ static void predict_scale(struct audit_format *format, const struct subject *sub
     if (format->predicted_scale > SCALE_MAX) format->predicted_scale = SCALE_MAX;
 }
 
-/* One attempt with the words needed so far: a pass at the best scale. Where there is none, adds the
- * what keeps in float32 what was infinite first, and sets *again. */
+/* Tries a pass at the best scale with the words needed so far. Where fp32 values overflow, or else
+ * something is infinite at every scale, adds what keeps it in float32, and sets *again. */
 static int attempt(struct audit_format *format, bool *again, struct subject *subject,
                    const struct audit_pass *reference, struct error *error) {
     struct trainer trainer;
@@ -136,12 +142,14 @@ static int attempt(struct audit_format *format, bool *again, struct subject *sub
     bool scales = format->dtype == DTYPE_F16;
     *again = false;
     audit_pass_free(&format->pass);
-    if (resolve(&format->pass.precision, &format->config, subject, error)) return -1;
-    if (scales && need(format, overflowing(&format->pass.precision, reference)) &&
-        resolve(&format->pass.precision, &format->config, subject, error))
-        return -1;
-    if (scales) predict_scale(format, subject, reference);
     if (subject_trainer(subject, &trainer, &format->config, 1, error)) return -1;
+    format->pass.precision = trainer.gpt.precision;
+    if (scales && need(format, overflowing(&format->pass.precision, reference))) {
+        trainer_close(&trainer);
+        *again = true;
+        return 0;
+    }
+    if (scales) predict_scale(format, subject, reference);
     int status = scales ? search_scale(format, &found, subject, &trainer, error) : 0;
     float safe = ldexpf(1, format->safe_scale);
     trainer.state.scaler.loss_scale = !scales                      ? 1
@@ -158,21 +166,6 @@ static int attempt(struct audit_format *format, bool *again, struct subject *sub
     return 0;
 }
 
-/* Whether another config keeps any tensor in another dtype; rounding happens nowhere else. */
-static bool changes_storage(const struct audit_format *format, const struct config *config,
-                            const struct subject *subject) {
-    struct error ignored;
-    const struct precision *before = &format->pass.precision;
-    struct precision after;
-    if (resolve(&after, config, subject, &ignored)) return true;
-    for (int place = 0; place < PLACES; place++)
-        if (place_dtype(place, before) != place_dtype(place, &after)) return true;
-    for (int i = 0; i < format->pass.parameter_count; i++)
-        if (before->site[format->pass.list[i].site] != after.site[format->pass.list[i].site])
-            return true;
-    return false;
-}
-
 static int run_trial(struct audit_format *format, enum autocast_site operation,
                      struct subject *subject, const struct audit_pass *reference,
                      struct error *error) {
@@ -180,10 +173,6 @@ static int run_trial(struct audit_format *format, enum autocast_site operation,
     struct trainer trainer;
     struct audit_pass pass;
     words_set(&config, format->given | format->needed | 1u << operation);
-    if (!changes_storage(format, &config, subject)) {
-        format->trials[operation] = (struct audit_trial){true, format->pass.first_error};
-        return 0;
-    }
     if (subject_trainer(subject, &trainer, &config, format->pass.loss_scale, error)) return -1;
     int status = audit_pass_run(&pass, subject, &trainer, reference, PASS_TRIAL, error);
     format->trials[operation] = (struct audit_trial){status == 0, pass.gradient_error};
@@ -193,23 +182,20 @@ static int run_trial(struct audit_format *format, enum autocast_site operation,
 }
 
 int audit_format_run(struct audit_format *format, enum dtype dtype, struct subject *subject,
-                     const struct audit_pass *reference, struct audit_progress *progress,
-                     struct error *error) {
+                     const struct audit_pass *reference, struct error *error) {
     *format = (struct audit_format){.made = true, .dtype = dtype, .config = subject->config};
     format->config.precision = (enum config_precision)dtype;
     format->given = words_of_config(&subject->config);
     bool again = true;
-    say(progress, format, "");
-    for (int i = 0; again && i <= AUTOCAST_SITE_COUNT + 1; i++) {
+    subject_say(subject, "%s", dtype_name(dtype));
+    for (int i = 0; again && i <= AUTOCAST_SITE_COUNT + 2; i++) {
         int status = attempt(format, &again, subject, reference, error);
         if (status) return status;
     }
     if (!format->usable) return 0;
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
-        char what[80];
         if (!autocast_site_is_choice(i) || (format->given | format->needed) & (1u << i)) continue;
-        snprintf(what, sizeof what, " with %s in float32", autocast_site_name(i));
-        say(progress, format, what);
+        subject_say(subject, "%s with %s in float32", dtype_name(dtype), autocast_site_name(i));
         int status = run_trial(format, i, subject, reference, error);
         if (status) return status;
     }

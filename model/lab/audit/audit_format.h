@@ -3,11 +3,14 @@
 
 #include "data/base/error.h"
 #include "model/lab/audit/audit_pass.h"
-#include "model/lab/audit/words.h"
+
+/* Words of autocast.float32 are sets of bits, by enum autocast_site. */
+unsigned words_of_config(const struct config *config);
+void words_set(struct config *config, unsigned words);
+struct cJSON *words_json(unsigned words); /* a list of strings, which the caller deletes */
 
 /* The first micro-batches with one more operation in float32; its error compares with
- * pass.first_error. Where a word alone changes nothing, as the tensors on both sides of the
- * operation stay as they are, the figures are those without it. */
+ * pass.first_error. */
 struct audit_trial {
     bool made;
     double gradient_error;
@@ -29,16 +32,10 @@ struct audit_format {
     struct audit_trial trials[AUTOCAST_SITE_COUNT]; /* by the word that is added */
 };
 
-/* Called before each piece of work, with words for what comes. */
-struct audit_progress {
-    void (*say)(struct audit_progress *progress, const char *what);
-};
-
 /* Looks at dtype (bf16 or fp16) next to the reference. Returns RESULT_STOPPED when it was. The
  * format is to be freed whatever comes back. */
 int audit_format_run(struct audit_format *format, enum dtype dtype, struct subject *subject,
-                     const struct audit_pass *reference, struct audit_progress *progress,
-                     struct error *error);
+                     const struct audit_pass *reference, struct error *error);
 void audit_format_free(struct audit_format *format);
 
 /* The magnitudes, in fp32, of the gradients that the format would store in 16 bit. */

@@ -7,9 +7,6 @@
 
 #include <stb/stb_ds.h>
 
-#include "model/backward.h"
-#include "model/forward.h"
-
 /* Watches the operations of one micro-batch. */
 struct watcher {
     struct observer observer; /* first, so that it is found behind one */
@@ -17,80 +14,56 @@ struct watcher {
     const struct audit_pass *reference;
     struct gpt *gpt;
     int batch, batches;
-    char *raw;     /* stb_ds array: a tensor as it is stored */
-    float *floats; /* stb_ds array */
+    struct fetched fetched;
     bool out_of_memory;
 };
 
-/* The values of a tensor as fp32, valid until the next call. */
-static const float *fetch(struct watcher *watcher, const struct tensor *tensor) {
-    struct backend *be = watcher->gpt->be;
-    size_t count = (size_t)tensor_count(tensor), bytes = tensor_bytes(tensor);
-    arrsetlen(watcher->raw, bytes);
-    arrsetlen(watcher->floats, count);
-    backend_download(be, watcher->raw, tensor->data, bytes);
-    return dtype_widen(watcher->floats, watcher->raw, tensor->dtype, 0, count);
-}
-
-static void add(struct watcher *watcher, struct record *record, const struct record *reference,
-                const struct tensor *tensor, int64_t first, int64_t total, float unscale) {
-    record->stored = tensor->dtype;
+/* Adds a tensor to a record, which it returns. */
+static const struct record *add(struct watcher *watcher, int place, int layer,
+                                const struct tensor *tensor, int64_t first, int64_t total) {
+    struct record *record = &watcher->pass->places[place][layer];
+    const struct audit_pass *reference = watcher->reference;
     struct record_values values = {
-        .values = fetch(watcher, tensor),
+        .values = fetch(&watcher->fetched, watcher->gpt->be, tensor),
         .first = first,
         .count = tensor_count(tensor),
         .total = total,
         .batch = watcher->batch,
         .batches = watcher->batches,
-        .unscale = unscale,
+        .unscale = place_is_gradient(place) ? 1 / watcher->pass->loss_scale : 1,
     };
-    if (record_add(record, reference, &values)) watcher->out_of_memory = true;
+    record->stored = tensor->dtype;
+    if (record_add(record, reference ? &reference->places[place][layer] : NULL, &values))
+        watcher->out_of_memory = true;
+    return record;
 }
 
 static void watch(struct observer *observer, enum operation_id id, const void *args) {
     struct watcher *watcher = (struct watcher *)observer;
-    struct audit_pass *pass = watcher->pass;
-    const struct audit_pass *reference = watcher->reference;
     struct traced traced[TRACED_MAX];
     int count = trace_operation(traced, watcher->gpt, operation_label(id, args));
     for (int i = 0; i < count; i++) {
         const struct traced *found = &traced[i];
-        int place = found->place;
-        struct record *record = &pass->places[place][found->layer];
-        add(watcher, record, reference ? &reference->places[place][found->layer] : NULL,
-            &found->tensor, found->first, found->total,
-            place_is_gradient(place) ? 1 / pass->loss_scale : 1);
-        if (pass->first_infinite < 0 && record->magnitudes.infinite > 0)
-            pass->first_infinite = place;
+        const struct record *record =
+            add(watcher, found->place, found->layer, &found->tensor, found->first, found->total);
+        if (watcher->pass->first_infinite < 0 && record->magnitudes.infinite > 0)
+            watcher->pass->first_infinite = found->place;
     }
 }
 
 static void watch_parameters(struct watcher *watcher) {
     const struct gpt *gpt = watcher->gpt;
-    struct audit_pass *pass = watcher->pass;
-    const struct audit_pass *reference = watcher->reference;
-    for (int i = 0; i < pass->parameter_count; i++) {
-        struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
-        add(watcher, &pass->parameters[i], reference ? &reference->parameters[i] : NULL, &view, 0,
-            tensor_count(&view), 1 / pass->loss_scale);
-        if (pass->parameters[i].magnitudes.infinite > 0) pass->finite = false;
-    }
-}
-
-static void watch_weights(struct watcher *watcher) {
-    const struct gpt *gpt = watcher->gpt;
     for (int i = 0; i < watcher->pass->parameter_count; i++) {
-        int64_t count = parameter_count(&gpt->list[i]);
-        arrsetlen(watcher->floats, (size_t)count);
-        masters_download(&gpt->masters, gpt->be, watcher->floats, gpt->list[i].offset, count);
-        magnitudes_add(&watcher->pass->weights[i], watcher->floats, (size_t)count);
+        struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
+        const struct record *record = add(watcher, PARAMETERS, i, &view, 0, tensor_count(&view));
+        if (record->magnitudes.infinite > 0) watcher->pass->finite = false;
     }
 }
 
 static double sum_of_losses(struct watcher *watcher) {
     const struct tensor *losses = &watcher->gpt->activations.losses;
     int64_t count = tensor_count(losses);
-    const float *values = fetch(watcher, losses);
+    const float *values = fetch(&watcher->fetched, watcher->gpt->be, losses);
     double total = 0;
     for (int64_t i = 0; i < count; i++) total += (double)values[i];
     return total;
@@ -104,31 +77,30 @@ static double share_of_loss(struct watcher *watcher, const struct subject *subje
 }
 
 static int allocate(struct audit_pass *pass, const struct gpt *gpt, struct error *error) {
-    size_t parameters = (size_t)pass->parameter_count;
     bool complete = true;
-    for (int place = 0; place < PLACES; place++) {
-        size_t layers = (size_t)(pass->layers[place] = place_layers(place, &gpt->shape));
-        pass->places[place] = calloc(layers, sizeof *pass->places[place]);
+    for (int place = 0; place <= PARAMETERS; place++) {
+        int layers =
+            place == PARAMETERS ? (int)arrlen(gpt->list) : place_layers(place, &gpt->shape);
+        pass->layers[place] = layers;
+        pass->places[place] = calloc((size_t)layers, sizeof *pass->places[place]);
         complete = complete && (pass->places[place] || layers == 0);
     }
-    pass->parameters = calloc(parameters, sizeof *pass->parameters);
+    size_t parameters = (size_t)(pass->parameter_count = pass->layers[PARAMETERS]);
+    pass->parameters = pass->places[PARAMETERS];
     pass->weights = calloc(parameters, sizeof *pass->weights);
     pass->list = calloc(parameters, sizeof *pass->list);
-    if (!complete || !pass->parameters || !pass->weights || !pass->list)
+    if (!complete || !pass->weights || !pass->list)
         return fail(error, "out of memory for the figures of an audit");
     memcpy(pass->list, gpt->list, parameters * sizeof *pass->list);
     return 0;
 }
 
 void audit_pass_free(struct audit_pass *pass) {
-    for (int place = 0; place < PLACES; place++) {
+    for (int place = 0; place <= PARAMETERS; place++) {
         for (int i = 0; pass->places[place] && i < pass->layers[place]; i++)
             free(pass->places[place][i].samples);
         free(pass->places[place]);
     }
-    for (int i = 0; pass->parameters && i < pass->parameter_count; i++)
-        free(pass->parameters[i].samples);
-    free(pass->parameters);
     free(pass->weights);
     free(pass->list);
     memset(pass, 0, sizeof *pass);
@@ -156,7 +128,7 @@ static double noise_of(const struct audit_pass *pass, int batches) {
     return square > 0 && spread > 0 ? sqrt(spread / square) : 0;
 }
 
-/* Of all micro-batches so far. */
+/* Returns the error of the gradients of all micro-batches so far. */
 static double error_so_far(const struct audit_pass *pass) {
     double difference = 0, square = 0;
     for (int i = 0; i < pass->parameter_count; i++) {
@@ -169,19 +141,18 @@ static double error_so_far(const struct audit_pass *pass) {
 static int run_batch(struct watcher *watcher, struct subject *subject, struct trainer *trainer,
                      enum pass_kind kind, struct error *error) {
     struct gpt *gpt = &trainer->gpt;
+    struct audit_pass *pass = watcher->pass;
     gpt_clear_gradients(gpt);
-    if (subject_put(subject, trainer, watcher->batch, error)) return -1;
     if (kind == PASS_TRACED) backend_observe(gpt->be, &watcher->observer);
-    gpt_forward(gpt);
-    gpt_loss(gpt, &trainer->optimizer.state->loss_scale, subject_weight(subject, watcher->batch));
-    gpt_backward(gpt);
+    int status = subject_run(subject, trainer, watcher->batch,
+                             subject_weight(subject, watcher->batch), error);
     backend_observe(gpt->be, NULL);
+    if (status) return status;
     watch_parameters(watcher);
-    watcher->pass->loss += share_of_loss(watcher, subject);
-    if (!isfinite(watcher->pass->loss)) watcher->pass->finite = false;
-    watcher->pass->gradient_error = error_so_far(watcher->pass);
-    if (watcher->batch < PASS_TRIAL_BATCHES)
-        watcher->pass->first_error = watcher->pass->gradient_error;
+    pass->loss += share_of_loss(watcher, subject);
+    if (!isfinite(pass->loss)) pass->finite = false;
+    pass->gradient_error = error_so_far(pass);
+    if (watcher->batch < PASS_TRIAL_BATCHES) pass->first_error = pass->gradient_error;
     if (gpt->be->failure.text[0]) return fail(error, "%s", gpt->be->failure.text);
     return watcher->out_of_memory ? fail(error, "out of memory for samples of an audit") : 0;
 }
@@ -194,7 +165,6 @@ int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trai
     *pass = (struct audit_pass){
         .precision = gpt->precision,
         .loss_scale = trainer->state.scaler.loss_scale,
-        .parameter_count = (int)arrlen(gpt->list),
         .finite = true,
         .first_infinite = -1,
     };
@@ -207,13 +177,13 @@ int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trai
         .batches = batches,
     };
     int status = 0;
-    if (kind == PASS_TRACED) watch_weights(&watcher);
+    for (int i = 0; !reference && i < pass->parameter_count; i++)
+        magnitudes_add(&pass->weights[i], subject->masters + pass->list[i].offset,
+                       (size_t)parameter_count(&pass->list[i]));
     for (; status == 0 && watcher.batch < batches; watcher.batch++)
-        status =
-            *subject->stop ? RESULT_STOPPED : run_batch(&watcher, subject, trainer, kind, error);
+        status = run_batch(&watcher, subject, trainer, kind, error);
     if (status == 0 && !reference) pass->gradient_noise = noise_of(pass, batches);
-    arrfree(watcher.floats);
-    arrfree(watcher.raw);
+    fetched_free(&watcher.fetched);
     return status;
 }
 
@@ -223,7 +193,8 @@ static enum pass_outcome outcome_of(struct watcher *watcher) {
     if (!isfinite(sum_of_losses(watcher))) return PASS_LOSS_INFINITE;
     for (int i = 0; i < (int)arrlen(gpt->list); i++) {
         struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
-        magnitudes_add(&magnitudes, fetch(watcher, &view), (size_t)tensor_count(&view));
+        magnitudes_add(&magnitudes, fetch(&watcher->fetched, gpt->be, &view),
+                       (size_t)tensor_count(&view));
     }
     return magnitudes.infinite > 0 ? PASS_GRADIENTS_INFINITE : PASS_FINITE;
 }
@@ -244,19 +215,14 @@ int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct t
     trainer->state.scaler.loss_scale = loss_scale;
     trainer_restore_scaler(trainer);
     *outcome = PASS_FINITE;
-    for (int i = 0; *outcome == PASS_FINITE && i < batches; i++) {
+    for (int i = 0; status == 0 && *outcome == PASS_FINITE && i < batches; i++) {
         if (i % accumulated == 0) gpt_clear_gradients(gpt);
-        status = *subject->stop ? RESULT_STOPPED : subject_put(subject, trainer, i, error);
-        if (status) break;
-        gpt_forward(gpt);
-        gpt_loss(gpt, &trainer->optimizer.state->loss_scale, subject_weight(subject, i));
-        gpt_backward(gpt);
+        status = subject_run(subject, trainer, i, subject_weight(subject, i), error);
         gpt->accumulate = true;
+        if (status) break;
         *outcome = outcome_of(&watcher);
         if (gpt->be->failure.text[0]) status = fail(error, "%s", gpt->be->failure.text);
-        if (status) break;
     }
-    arrfree(watcher.floats);
-    arrfree(watcher.raw);
+    fetched_free(&watcher.fetched);
     return status;
 }

@@ -1,10 +1,17 @@
 #include "model/lab/audit/audit_subject.h"
 
+#include <stdarg.h>
 #include <stdlib.h>
 
+#include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
+
 #include "data/base/files.h"
+#include "data/base/progress.h"
+#include "model/backward.h"
 #include "model/files/checkpoint.h"
 #include "model/files/checkpoint_manifest.h"
+#include "model/forward.h"
 
 /* An audit computes in what it is asked for. */
 static void set_config(struct config *own, const struct config *config) {
@@ -40,7 +47,7 @@ static int load(struct subject *subject, struct trainer *trainer, const char *fr
         subject->scale_of_run = true;
     }
     checkpoint_manifest_close(&manifest);
-    /* That the audit's settings differ from the run's is no news. */
+    /* Notes about settings that differ from the run's are expected here. */
     FILE *ignored = open_memstream(&notes, &size);
     if (!ignored) return fail(error, "out of memory");
     int status = checkpoint_load(trainer, from, ignored, error);
@@ -90,6 +97,7 @@ int subject_open(struct subject *subject, struct trainer *reference, const struc
              : init_from[0] ? init_from
                             : "initial weights");
     subject->fresh = true;
+    subject->said = progress_clock();
     subject->loss_scale = (float)config->loss_scale.init_scale;
     if (setup_backend(&subject->be, config, NULL, NULL, error)) return -1;
     subject->open = true;
@@ -120,9 +128,16 @@ int subject_trainer(struct subject *subject, struct trainer *trainer, const stru
     return 0;
 }
 
-int subject_put(struct subject *subject, struct trainer *trainer, int i, struct error *error) {
+int subject_run(struct subject *subject, struct trainer *trainer, int i, float weight,
+                struct error *error) {
+    struct gpt *gpt = &trainer->gpt;
     int64_t first = batches_first_sample(&subject->config, subject->step, i);
-    return batches_put(&trainer->batches, &trainer->gpt, &subject->text.loader, first, error);
+    if (*subject->stop) return RESULT_STOPPED;
+    if (batches_put(&trainer->batches, gpt, &subject->text.loader, first, error)) return -1;
+    gpt_forward(gpt);
+    gpt_loss(gpt, &trainer->optimizer.state->loss_scale, weight);
+    gpt_backward(gpt);
+    return 0;
 }
 
 float subject_weight(const struct subject *subject, int i) {
@@ -136,4 +151,43 @@ uint64_t subject_counted(const struct subject *subject, int first, int count) {
     return loader_counted(&subject->text.loader,
                           (uint64_t)batches_first_sample(config, subject->step, first),
                           (uint64_t)(count * config->train.micro_batch_size));
+}
+
+void subject_say(struct subject *subject, const char *format, ...) {
+    enum { SILENCE_SECONDS = 4 };
+    va_list arguments;
+    double now = progress_clock();
+    if (now - subject->said < SILENCE_SECONDS) return;
+    subject->said = now;
+    fprintf(stderr, "audit: ");
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, " ...\n");
+}
+
+struct cJSON *subject_report(const struct subject *subject) {
+    const struct config *config = &subject->config;
+    cJSON *report = cJSON_CreateObject();
+    cJSON_AddStringToObject(report, "config", config->name);
+    cJSON_AddStringToObject(report, "from", subject->from);
+    cJSON_AddNumberToObject(report, "step", (double)subject->step);
+    cJSON_AddNumberToObject(report, "repetitions", subject->repetitions);
+    cJSON_AddNumberToObject(report, "micro_batch_size", (double)config->train.micro_batch_size);
+    cJSON_AddNumberToObject(report, "seq_len", (double)config->data.seq_len);
+    cJSON_AddStringToObject(report, "device", subject->be.device.description);
+    return report;
+}
+
+const float *fetch(struct fetched *fetched, struct backend *be, const struct tensor *tensor) {
+    size_t count = (size_t)tensor_count(tensor), bytes = tensor_bytes(tensor);
+    arrsetlen(fetched->raw, bytes);
+    arrsetlen(fetched->values, count);
+    backend_download(be, fetched->raw, tensor->data, bytes);
+    return dtype_widen(fetched->values, fetched->raw, tensor->dtype, 0, count);
+}
+
+void fetched_free(struct fetched *fetched) {
+    arrfree(fetched->raw);
+    arrfree(fetched->values);
 }

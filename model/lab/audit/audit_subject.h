@@ -1,4 +1,4 @@
-/* What an audit looks at: a model's weights, the batches it would see next, and the device. */
+/* The subject of an audit: a model's weights, the batches it would see next, and the device. */
 #pragma once
 
 #include <signal.h>
@@ -23,6 +23,7 @@ struct subject {
     int64_t count;
     int repetitions;
     const volatile sig_atomic_t *stop;
+    double said; /* when subject_say printed last, on progress_clock() */
     bool open;
 };
 
@@ -38,11 +39,30 @@ void subject_close(struct subject *subject);
 int subject_trainer(struct subject *subject, struct trainer *trainer, const struct config *config,
                     float loss_scale, struct error *error);
 
-/* Puts micro-batch i in place: those from subject->step on, as the run would take them. */
-int subject_put(struct subject *subject, struct trainer *trainer, int i, struct error *error);
+/* Runs micro-batch i forward and backward: those from subject->step on, as the run would take them.
+ * weight: what the loss of each target counts. Returns RESULT_STOPPED if *stop asked for it. */
+int subject_run(struct subject *subject, struct trainer *trainer, int i, float weight,
+                struct error *error);
 
-/* What the loss of each target of micro-batch i counts in its step. */
+/* Returns what the loss of each target of micro-batch i counts in its step. */
 float subject_weight(const struct subject *subject, int i);
 
-/* How many targets of micro-batches first .. first + count - 1 count. */
+/* Returns how many targets of micro-batches first .. first + count - 1 count. */
 uint64_t subject_counted(const struct subject *subject, int first, int count);
+
+/* Prints to stderr what is being done, if nothing was said for some seconds. */
+void subject_say(struct subject *subject, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* Returns the head of a report (report.h), an object that the caller deletes. */
+struct cJSON *subject_report(const struct subject *subject);
+
+/* Memory for tensors on the host. */
+struct fetched {
+    char *raw;     /* stb_ds array */
+    float *values; /* stb_ds array */
+};
+
+/* Returns the values of a tensor as fp32, valid until the next call or fetched_free. */
+const float *fetch(struct fetched *fetched, struct backend *be, const struct tensor *tensor);
+void fetched_free(struct fetched *fetched);

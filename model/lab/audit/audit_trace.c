@@ -1,47 +1,32 @@
 #include "model/lab/audit/audit_trace.h"
 
-#include <assert.h>
 #include <stdio.h>
-
-static bool has_gradient(enum activation_id id) {
-    const struct activation *a = &activation_table[id];
-    return a->gradient_in_place || a->gradient != SCRATCH_NONE;
-}
-
-int place_of_gradient(enum activation_id id) {
-    assert(has_gradient(id));
-    int place = ACTIVATION_COUNT;
-    for (int after = ACTIVATION_COUNT - 1; after > (int)id; after--)
-        place += has_gradient((enum activation_id)after);
-    return place;
-}
 
 bool place_is_gradient(int place) {
     return place >= ACTIVATION_COUNT;
 }
 
 static enum activation_id activation_of(int place) {
-    if (!place_is_gradient(place)) return (enum activation_id)place;
-    int id = ACTIVATION_COUNT - 1;
-    while (!has_gradient((enum activation_id)id) ||
-           place_of_gradient((enum activation_id)id) != place)
-        id--;
-    return (enum activation_id)id;
-}
-
-const char *place_name(char name[PLACE_NAME_MAX], int place) {
-    snprintf(name, PLACE_NAME_MAX, place_is_gradient(place) ? "d(%s)" : "%s",
-             activation_table[activation_of(place)].name);
-    return name;
+    return (enum activation_id)(place_is_gradient(place) ? PLACES - 1 - place : place);
 }
 
 bool place_is_layered(int place) {
     return activation_table[activation_of(place)].layered;
 }
 
+const char *place_label(char label[PLACE_LABEL_MAX], int place, int layer) {
+    char prefix[32] = "";
+    if (layer >= 0 && place_is_layered(place)) snprintf(prefix, sizeof prefix, "layer %d ", layer);
+    snprintf(label, PLACE_LABEL_MAX, place_is_gradient(place) ? "%sd(%s)" : "%s%s", prefix,
+             activation_table[activation_of(place)].name);
+    return label;
+}
+
 int place_layers(int place, const struct gpt_shape *shape) {
-    if (activation_extent(activation_of(place), shape).rows == 0) return 0;
-    return place_is_layered(place) ? (int)shape->n_layer : 1;
+    const struct activation *a = &activation_table[activation_of(place)];
+    bool stored = !place_is_gradient(place) || a->gradient_in_place || a->gradient != SCRATCH_NONE;
+    if (!stored || activation_extent(activation_of(place), shape).rows == 0) return 0;
+    return a->layered ? (int)shape->n_layer : 1;
 }
 
 /* A reader that takes the dtype of its input follows. */
@@ -56,14 +41,8 @@ unsigned place_words(int place) {
 }
 
 enum dtype place_dtype(int place, const struct precision *precision) {
+    if (place == PARAMETERS) return precision->gradients;
     return precision->activation[activation_of(place)];
-}
-
-void place_label(char *label, size_t size, int place, int layer) {
-    char name[PLACE_NAME_MAX];
-    place_name(name, place);
-    if (place_is_layered(place)) snprintf(label, size, "layer %d %s", layer, name);
-    else snprintf(label, size, "%s", name);
 }
 
 int trace_operation(struct traced traced[TRACED_MAX], struct gpt *gpt,

@@ -1,9 +1,11 @@
 #include "model/lab/audit/magnitudes.h"
 
+#include <assert.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* Of a number that is neither zero nor infinite. */
+/* Returns the exponent of a number that is neither zero nor infinite. */
 static int exponent_of(uint32_t bits) {
     int field = (int)(bits >> 23);
     return field > 0 ? field - 127 : 31 - __builtin_clz(bits) + MAGNITUDE_MIN;
@@ -55,19 +57,15 @@ static uint64_t below(const struct magnitudes *magnitudes, int exponent) {
     return total;
 }
 
-/* One of bins or powers. */
-static uint64_t count_at(const uint64_t counts[MAGNITUDE_BINS], int exponent) {
-    bool exists = exponent >= MAGNITUDE_MIN && exponent <= MAGNITUDE_MAX;
-    return exists ? counts[exponent - MAGNITUDE_MIN] : 0;
-}
-
 static double share(const struct magnitudes *magnitudes, uint64_t part) {
     uint64_t finite = magnitudes->count - magnitudes->zeros - magnitudes->infinite;
     return finite > 0 ? (double)part / (double)finite : 0;
 }
 
 static uint64_t lost(const struct magnitudes *magnitudes, int scale) {
-    return below(magnitudes, FP16_ZERO - scale) + count_at(magnitudes->powers, FP16_ZERO - scale);
+    int border = FP16_ZERO - scale;
+    bool exists = border >= MAGNITUDE_MIN && border <= MAGNITUDE_MAX;
+    return below(magnitudes, border) + (exists ? magnitudes->powers[border - MAGNITUDE_MIN] : 0);
 }
 
 double magnitudes_lost(const struct magnitudes *magnitudes, int scale) {
@@ -104,7 +102,48 @@ bool magnitudes_range(const struct magnitudes *magnitudes, int *lowest, int *hig
     return found;
 }
 
-double magnitudes_share(const struct magnitudes *magnitudes, int exponent) {
-    if (magnitudes->count == 0) return 0;
-    return (double)count_at(magnitudes->bins, exponent) / (double)magnitudes->count;
+/* An odd stride meets all columns of a matrix whose rows are a power of two long. */
+static int64_t choose_stride(int64_t total) {
+    int64_t stride = (total + RECORD_SAMPLES - 1) / RECORD_SAMPLES;
+    return stride | 1;
+}
+
+int record_add(struct record *record, const struct record *reference,
+               const struct record_values *values) {
+    const float *truth = NULL;
+    if (!record->seen) {
+        record->seen = true;
+        record->stride = choose_stride(values->total);
+        record->sample_count = (values->total - 1) / record->stride + 1;
+        size_t samples = (size_t)(values->batches * record->sample_count);
+        if (!reference) record->samples = malloc(samples * sizeof *record->samples);
+    }
+    if (!reference && !record->samples) return -1;
+    magnitudes_add(&record->magnitudes, values->values, (size_t)values->count);
+    int64_t stride = record->stride, end = values->first + values->count;
+    int64_t skipped = values->batch * record->sample_count;
+    if (reference) {
+        assert(reference->seen && reference->sample_count == record->sample_count);
+        truth = reference->samples + skipped;
+    }
+    for (int64_t i = (values->first + stride - 1) / stride; i * stride < end; i++) {
+        float value = values->values[i * stride - values->first] * values->unscale;
+        if (!reference) record->samples[skipped + i] = value;
+        double expected = (double)(reference ? truth[i] : value);
+        double difference = (double)value - expected;
+        record->difference += difference * difference * (double)stride;
+        record->reference += expected * expected * (double)stride;
+    }
+    return 0;
+}
+
+double relative_error(double difference, double reference) {
+    if (difference == 0) return 0;
+    double error = sqrt(difference / reference);
+    return isfinite(error) ? error : INFINITY;
+}
+
+double record_error(const struct record *record) {
+    if (record->magnitudes.infinite > 0) return INFINITY;
+    return relative_error(record->difference, record->reference);
 }

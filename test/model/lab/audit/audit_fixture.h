@@ -117,8 +117,8 @@ static inline struct audit *audit_of(const struct config *config, const char *fr
                                      const bool wanted[AUDIT_FORMATS], int repetitions) {
     struct audit *audit = calloc(1, sizeof *audit);
     cr_assert_not_null(audit);
-    cr_assert_eq(audit_run(audit, config, from, wanted, repetitions, &not_stopped, NULL, &error), 0,
-                 "%s", error.text);
+    cr_assert_eq(audit_run(audit, config, from, wanted, repetitions, &not_stopped, &error), 0, "%s",
+                 error.text);
     return audit;
 }
 
@@ -129,6 +129,6 @@ static inline void close_audit(struct audit *audit) {
 
 /* Good until the next call. */
 static inline const char *place_text(int place) {
-    static char name[PLACE_NAME_MAX];
-    return place_name(name, place);
+    static char label[PLACE_LABEL_MAX];
+    return place_label(label, place, -1);
 }

@@ -192,7 +192,7 @@ Test(audit, stops_when_asked) {
     struct audit audit;
     const volatile sig_atomic_t stopped = 2;
     tiny_config(&config);
-    cr_expect_eq(audit_run(&audit, &config, NULL, both, 2, &stopped, NULL, &error), RESULT_STOPPED);
+    cr_expect_eq(audit_run(&audit, &config, NULL, both, 2, &stopped, &error), RESULT_STOPPED);
     cr_expect_null(audit.update.parameters);
     cr_expect_not(audit.reference.parameters[0].seen, "not even one micro-batch");
     audit_free(&audit);
@@ -236,7 +236,7 @@ Test(audit, a_model_of_other_sizes_is_an_error) {
     tiny_config(&config);
     make_checkpoint(path, &config, 1, NULL, 0);
     config.model.n_layer = 3;
-    cr_expect_eq(audit_run(&audit, &config, path, both, 1, &not_stopped, NULL, &error), -1);
+    cr_expect_eq(audit_run(&audit, &config, path, both, 1, &not_stopped, &error), -1);
     cr_expect_not_null(strstr(error.text, "n_layer"), "%s", error.text);
     audit_free(&audit);
 }
@@ -248,7 +248,7 @@ Test(audit, a_model_that_is_broken_in_fp32_is_an_error) {
     tiny_config(&config);
     make_checkpoint(path, &config, 1,
                     &(const struct setting){"h.0.mlp.c_fc.bias", .value = INFINITY}, 1);
-    cr_expect_eq(audit_run(&audit, &config, path, both, 1, &not_stopped, NULL, &error), -1);
+    cr_expect_eq(audit_run(&audit, &config, path, both, 1, &not_stopped, &error), -1);
     cr_expect_not_null(strstr(error.text, "in fp32 too"), "%s", error.text);
     audit_free(&audit);
 }

@@ -1,4 +1,7 @@
+#include <cjson/cJSON.h>
+
 #include "data/base/files.h"
+#include "model/files/config_file.h"
 #include "test/model/lab/audit/audit_fixture.h"
 
 TestSuite(audit_format, .init = make_folder, .fini = remove_folder);
@@ -68,7 +71,7 @@ Test(audit_format, the_advised_scale_is_where_training_settles) {
     int advised = advice.formats[AUDIT_FP16].init_scale;
     cr_expect_float_eq(advised, sum / 60, 2, "advised 2^%d, training is at 2^%.1f", advised,
                        sum / 60);
-    advice_free(&advice);
+    cJSON_Delete(advice.texts);
     close_audit(audit);
 }
 
@@ -80,7 +83,6 @@ Test(audit_format, an_operation_that_overflows_is_named_and_float32_heals_it) {
     } cases[] = {{-7e4f, BIT(MLP_FC)}, {7e4f, BIT(MLP_FC) | BIT(MLP_PROJECTION)}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct config config;
-        struct advice advice;
         char path[FILE_PATH_MAX];
         tiny_config(&config);
         config.optimizer.lr = 1e-6;
@@ -94,13 +96,6 @@ Test(audit_format, an_operation_that_overflows_is_named_and_float32_heals_it) {
         cr_expect(fp16->usable);
         cr_expect_eq(fp16->needed, cases[i].needed, "needed: %x", fp16->needed);
         cr_expect_eq(audit->formats[AUDIT_BF16].needed, 0, "bf16 has the range");
-        advice_make(&advice, audit);
-        bool named = false;
-        for (ptrdiff_t k = 0; k < arrlen(advice.texts); k++)
-            named = named || strstr(advice.texts[k], "Keep \"mlp_fc\"");
-        cr_expect(named);
-        cr_expect_eq(advice.formats[AUDIT_FP16].words, cases[i].needed);
-        advice_free(&advice);
         close_audit(audit);
     }
 }
@@ -163,7 +158,6 @@ Test(audit_format, a_residual_stream_that_overflows_is_kept_in_float32) {
                  {{"h.0.attn.c_proj.bias", .value = 7e4f}, BIT(ATTENTION_PROJECTION)}};
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct config config;
-        struct advice advice;
         char path[FILE_PATH_MAX];
         tiny_config(&config);
         config.precision = CONFIG_PRECISION_FP32;
@@ -176,14 +170,6 @@ Test(audit_format, a_residual_stream_that_overflows_is_kept_in_float32) {
         cr_expect_eq(fp16->needed, cases[i].needed, "needed: %x", fp16->needed);
         cr_expect_eq(fp16->pass.precision.residual, DTYPE_F32);
         cr_expect_not(audit->formats[AUDIT_BF16].needs_residual, "bf16 has the range");
-        advice_make(&advice, audit);
-        char *block = advice_config_text(&advice, audit, AUDIT_FP16);
-        cr_expect_not_null(strstr(block, "\"residual\": \"float32\""), "%s", block);
-        free(block);
-        block = advice_config_text(&advice, audit, AUDIT_BF16);
-        cr_expect_not_null(strstr(block, "\"residual\": \"lower\""), "%s", block);
-        free(block);
-        advice_free(&advice);
         close_audit(audit);
     }
 }
@@ -233,4 +219,36 @@ Test(audit_format, the_search_goes_down_to_min_scale) {
         if (i == 0) cr_expect(fp16->usable && fp16->safe_scale < -14, "2^%d", fp16->safe_scale);
         close_audit(audit);
     }
+}
+
+/* ---- words of autocast.float32 */
+
+Test(audit_format, words_go_into_a_config_and_come_back) {
+    struct config config;
+    config_defaults(&config);
+    cr_expect_eq(words_of_config(&config), 0);
+    unsigned words = BIT(QKV) | BIT(GELU) | BIT(LM_HEAD);
+    words_set(&config, words);
+    cr_expect_eq(config.autocast.float32.count, 3);
+    cr_expect_eq(words_of_config(&config), words);
+    words_set(&config, BIT(LAYERNORM));
+    cr_expect_eq(config.autocast.float32.count, 0, "what is fp32 in any case is no word");
+}
+
+/* The words that the config takes, and no others. */
+Test(audit_format, words_choices_are_those_of_the_config) {
+    int choices = 0;
+    for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {
+        char text[200];
+        struct config config;
+        enum autocast_site operation = (enum autocast_site)i;
+        snprintf(text, sizeof text, "autocast.float32=%s", autocast_site_name(operation));
+        char *overrides[] = {text};
+        config_defaults(&config);
+        strcpy(config.name, "x");
+        bool taken = config_override(&config, "x.json", overrides, 1, &error) == 0;
+        cr_expect_eq(taken, autocast_site_is_choice(operation), "%s", text);
+        choices += taken;
+    }
+    cr_expect_eq(choices, 7);
 }

@@ -1,23 +1,19 @@
-#include "model/lab/audit/audit_print.h"
-
 #include <math.h>
-#include <stdlib.h>
 
 #include <cjson/cJSON.h>
-#include <stb/stb_ds.h>
 
-#include "model/lab/audit/audit_tables.h"
+#include "model/lab/audit/advice.h"
+#include "model/lab/audit/report.h"
 
 /* cJSON prints what is not finite as null. */
 static void number(cJSON *object, const char *key, double value) {
     cJSON_AddNumberToObject(object, key, value);
 }
 
-static void add_words(cJSON *object, const char *key, unsigned words) {
-    cJSON *list = cJSON_AddArrayToObject(object, key);
-    for (int i = 0; i < AUTOCAST_SITE_COUNT; i++)
-        if (words & (1u << i))
-            cJSON_AddItemToArray(list, cJSON_CreateString(autocast_site_name(i)));
+/* Returns the exponent of the smallest power of two that is not below the loss scale in force, so
+ * that the room that is left is never overstated. */
+static int scale_now(const struct audit *audit) {
+    return (int)ceil(log2((double)audit->subject.loss_scale));
 }
 
 static void add_in_fp16(cJSON *object, const char *key, const struct magnitudes *m, int scale) {
@@ -49,10 +45,11 @@ static void add_format(cJSON *formats, const struct audit_format *format,
     cJSON_AddBoolToObject(object, "usable", format->usable);
     cJSON_AddBoolToObject(object, "fit", advised->fit);
     number(object, "gradient_error", format->pass.gradient_error);
+    number(object, "first_error", format->pass.first_error);
     number(object, "loss_scale", (double)format->pass.loss_scale);
-    add_words(object, "given", format->given);
-    add_words(object, "needed", format->needed);
-    add_words(object, "advised", advised->words);
+    cJSON_AddItemToObject(object, "given", words_json(format->given));
+    cJSON_AddItemToObject(object, "needed", words_json(format->needed));
+    cJSON_AddItemToObject(object, "advised", words_json(advised->words));
     if (format->dtype == DTYPE_F16) {
         number(object, "predicted_scale", format->predicts ? format->predicted_scale : (double)NAN);
         number(object, "safe_scale", format->usable ? format->safe_scale : (double)NAN);
@@ -66,43 +63,42 @@ static void add_format(cJSON *formats, const struct audit_format *format,
     }
 }
 
-static void add_tensor(cJSON *tensors, const struct audit *audit, int place, int layer) {
-    char name[80], tensor[PLACE_NAME_MAX];
-    cJSON *object = cJSON_CreateObject();
-    cJSON_AddItemToArray(tensors, object);
-    place_label(name, sizeof name, place, layer);
-    cJSON_AddStringToObject(object, "name", name);
-    cJSON_AddStringToObject(object, "tensor", place_name(tensor, place));
-    number(object, "layer", place_is_layered(place) ? layer : (double)NAN);
-    cJSON_AddBoolToObject(object, "gradient", place_is_gradient(place));
+/* Adds how each format stores a tensor and how far it is from fp32, and its figures in fp32. */
+static void add_tensor(cJSON *object, const struct audit *audit, int place, int layer) {
     cJSON *stored = cJSON_AddObjectToObject(object, "stored");
     cJSON *errors = cJSON_AddObjectToObject(object, "error");
     for (int i = 0; i < AUDIT_FORMATS; i++) {
-        const struct audit_format *format = &audit->formats[i];
-        if (!format->made) continue;
-        const struct record *record = &format->pass.places[place][layer];
+        if (!audit->formats[i].made) continue;
+        const struct record *record = &audit->formats[i].pass.places[place][layer];
         cJSON_AddStringToObject(stored, audit_name(i), dtype_name(record->stored));
         number(errors, audit_name(i), record_error(record));
     }
     add_magnitudes(object, &audit->reference.places[place][layer].magnitudes,
-                   place_is_gradient(place), audit_scale_now(audit));
+                   place_is_gradient(place), scale_now(audit));
 }
 
 static void add_tensors(cJSON *root, const struct audit *audit) {
     cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
+    char label[PLACE_LABEL_MAX];
     for (int place = 0; place < PLACES; place++)
-        for (int layer = 0; layer < audit->reference.layers[place]; layer++)
-            add_tensor(tensors, audit, place, layer);
+        for (int layer = 0; layer < audit->reference.layers[place]; layer++) {
+            cJSON *object = cJSON_CreateObject();
+            cJSON_AddItemToArray(tensors, object);
+            cJSON_AddStringToObject(object, "name", place_label(label, place, layer));
+            cJSON_AddStringToObject(object, "tensor", place_label(label, place, -1));
+            number(object, "layer", place_is_layered(place) ? layer : (double)NAN);
+            cJSON_AddBoolToObject(object, "gradient", place_is_gradient(place));
+            add_tensor(object, audit, place, layer);
+        }
 }
 
 static void add_update(cJSON *object, const struct update *update) {
     number(object, "changed", (double)update->changed);
     cJSON *lost = cJSON_AddObjectToObject(object, "lost");
     cJSON *decibel = cJSON_AddObjectToObject(object, "decibel");
-    for (int i = 0; i < MASTER_FORMATS; i++) {
-        const char *name = dtype_name(i == MASTER_BF16 ? DTYPE_BF16 : DTYPE_F16);
-        number(lost, name, update_lost(update, i));
-        number(decibel, name, update_decibel(update, i));
+    for (int i = 0; i < AUDIT_FORMATS; i++) {
+        number(lost, audit_name(i), update_lost(update, i));
+        number(decibel, audit_name(i), update_decibel(update, i));
     }
 }
 
@@ -113,68 +109,48 @@ static void add_parameters(cJSON *root, const struct audit *audit) {
         cJSON *object = cJSON_CreateObject();
         cJSON_AddItemToArray(list, object);
         cJSON_AddStringToObject(object, "name", pass->list[i].name);
-        cJSON *errors = cJSON_AddObjectToObject(object, "error");
-        for (int f = 0; f < AUDIT_FORMATS; f++)
-            if (audit->formats[f].made)
-                number(errors, audit_name(f), record_error(&audit->formats[f].pass.parameters[i]));
-        add_magnitudes(object, &pass->parameters[i].magnitudes, true, audit_scale_now(audit));
+        cJSON_AddStringToObject(object, "kind", pass->list[i].kind);
+        add_tensor(object, audit, PARAMETERS, i);
         add_magnitudes(cJSON_AddObjectToObject(object, "weights"), &pass->weights[i], false, 0);
         if (audit->update.parameters)
             add_update(cJSON_AddObjectToObject(object, "update"), &audit->update.parameters[i]);
     }
 }
 
-static void add_advice(cJSON *root, const struct audit *audit, const struct advice *advice) {
+static void add_advice(cJSON *root, const struct audit *audit, struct advice *advice) {
     cJSON *object = cJSON_AddObjectToObject(root, "advice");
     cJSON_AddStringToObject(object, "format", dtype_name(advice->format));
     number(object, "tolerance", advice->tolerance);
-    cJSON *texts = cJSON_AddArrayToObject(object, "texts");
-    for (ptrdiff_t i = 0; i < arrlen(advice->texts); i++)
-        cJSON_AddItemToArray(texts, cJSON_CreateString(advice->texts[i]));
+    cJSON_AddItemToObject(object, "texts", advice->texts);
     cJSON *configs = cJSON_AddObjectToObject(object, "configs");
-    for (int i = 0; i < AUDIT_FORMATS; i++) {
-        char *text = advice_config_text(advice, audit, i);
-        if (text) cJSON_AddItemToObject(configs, audit_name(i), cJSON_Parse(text));
-        free(text);
-    }
+    for (int i = 0; i < AUDIT_FORMATS; i++)
+        if (audit->formats[i].usable)
+            cJSON_AddItemToObject(configs, audit_name(i), advice_config(advice, audit, i));
 }
 
-static void add_head(cJSON *root, const struct audit *audit) {
+cJSON *audit_report(const struct audit *audit) {
     const struct subject *subject = &audit->subject;
-    cJSON_AddStringToObject(root, "config", subject->config.name);
-    cJSON_AddStringToObject(root, "from", subject->from);
-    number(root, "step", (double)subject->step);
-    number(root, "repetitions", subject->repetitions);
-    number(root, "micro_batch_size", (double)subject->config.train.micro_batch_size);
-    number(root, "seq_len", (double)subject->config.data.seq_len);
-    cJSON_AddStringToObject(root, "device", subject->be.device.description);
+    struct advice advice;
+    cJSON *root = subject_report(subject);
+    advice_make(&advice, audit);
     number(root, "loss_scale", (double)subject->loss_scale);
     cJSON_AddBoolToObject(root, "loss_scale_of_run", subject->scale_of_run);
     number(root, "gradient_noise", audit->reference.gradient_noise);
     cJSON *loss = cJSON_AddObjectToObject(root, "loss");
-    number(loss, "fp32", audit->reference.loss);
-    for (int i = 0; i < AUDIT_FORMATS; i++)
-        if (audit->formats[i].made) number(loss, audit_name(i), audit->formats[i].pass.loss);
-}
-
-void audit_print_json(FILE *out, const struct audit *audit, const struct advice *advice) {
-    cJSON *root = cJSON_CreateObject();
-    add_head(root, audit);
     cJSON *formats = cJSON_AddObjectToObject(root, "formats");
-    for (int i = 0; i < AUDIT_FORMATS; i++)
-        if (audit->formats[i].made)
-            add_format(formats, &audit->formats[i], &advice->formats[i], audit_name(i));
+    number(loss, "fp32", audit->reference.loss);
+    for (int i = 0; i < AUDIT_FORMATS; i++) {
+        if (!audit->formats[i].made) continue;
+        number(loss, audit_name(i), audit->formats[i].pass.loss);
+        add_format(formats, &audit->formats[i], &advice.formats[i], audit_name(i));
+    }
     add_tensors(root, audit);
     add_parameters(root, audit);
     cJSON *update = cJSON_AddObjectToObject(root, "update");
     number(update, "step", (double)audit->update.step);
     number(update, "lr", audit->update.lr);
-    cJSON_AddBoolToObject(update, "typical", !audit->subject.fresh);
+    cJSON_AddBoolToObject(update, "typical", !subject->fresh);
     add_update(update, &audit->update.all);
-    add_advice(root, audit, advice);
-    char *text = cJSON_Print(root);
-    cJSON_Delete(root);
-    if (!text) abort(); /* as stb_ds does when memory is short */
-    fprintf(out, "%s\n", text);
-    free(text);
+    add_advice(root, audit, &advice);
+    return root;
 }

@@ -1,0 +1,83 @@
+/* The terminal and the page of a report of which every figure is made up: report.json, of bf16 and
+ * fp16, whose layer 1 is worse in all but the zeros, and report_fp8.json. */
+#include "model/lab/audit/report.h"
+
+#include <criterion/criterion.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+
+#include "data/base/files.h"
+#include "data/base/json.h"
+#include "test/scratch.h"
+
+#define FOLDER "test/model/lab/audit/"
+
+static char *printed(void (*print)(FILE *, const cJSON *), const cJSON *report) {
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    print(out, report);
+    fclose(out);
+    return text;
+}
+
+static struct json_file read_report(const char *path) {
+    struct json_file file;
+    cr_assert_eq(json_file_open(&file, path, &error), 0, "%s", error.text);
+    return file;
+}
+
+Test(audit_report, text) {
+    static const char *const paths[][2] = {{FOLDER "report.json", FOLDER "report.txt"},
+                                           {FOLDER "report_fp8.json", FOLDER "report_fp8.txt"}};
+    for (int i = 0; i < 2; i++) {
+        struct json_file file = read_report(paths[i][0]);
+        char *text = printed(report_print_text, file.root), *expected;
+        size_t size;
+        cr_assert_eq(file_read_all(&expected, &size, paths[i][1], 1 << 20, &error), 0);
+        cr_expect(strlen(text) == size && memcmp(text, expected, size) == 0, "%s: %s", paths[i][1],
+                  text);
+        free(text);
+        free(expected);
+        json_file_close(&file);
+    }
+}
+
+/* The page has every layer of the same tables. */
+Test(audit_report, page) {
+    static const char *const parts[] = {"<title>Precision audit of small</title>",
+                                        "4 micro-batches of 8 x 256 tokens from step 600 on",
+                                        "runs/&lt;small&gt;",
+                                        "<strong>bf16</strong>",
+                                        "&quot;precision&quot;: &quot;bf16&quot;",
+                                        "<h2>Backward pass</h2>",
+                                        "layer 0 qkv",
+                                        "layer 1 qkv",
+                                        "h.1.w",
+                                        "</html>"};
+    struct json_file file = read_report(FOLDER "report.json");
+    char *text = printed(report_print_html, file.root);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        cr_expect_not_null(strstr(text, parts[i]), "no %s in %s", parts[i], text);
+    cr_expect_null(strstr(text, "<script"));
+    free(text);
+    json_file_close(&file);
+}
+
+/* What is not finite is null in a file, and "inf" in a table. */
+Test(audit_report, figures_that_are_not_finite) {
+    struct json_file file = read_report(FOLDER "report_fp8.json");
+    cJSON *trials = cJSON_GetObjectItem(file.root, "trials");
+    cJSON_SetNumberValue(cJSON_GetObjectItem(trials->child, "gradient_error"), INFINITY);
+    char *text = printed(report_print_text, file.root);
+    char *json = printed(report_print_json, file.root);
+    cr_expect_not_null(strstr(text, "                 inf\n"), "%s", text);
+    cr_expect_not_null(strstr(json, "\"gradient_error\":\tnull"), "%s", json);
+    free(text);
+    free(json);
+    json_file_close(&file);
+}
