@@ -120,7 +120,9 @@ static int audit(const struct command_line *line, struct error *error) {
     if (status) return status;
     if (line->from && checkpoint_locate(from, line->from, CHECKPOINT_WHOLE, stderr, error))
         return EXIT_FAILED;
-    return run_audit(&config, from[0] ? from : NULL, line, error);
+    const struct audit_options options = {line->precisions, line->precision_count,
+                                          line->repetitions, line->out};
+    return run_audit(&config, from[0] ? from : NULL, &options, error);
 }
 
 /* Training, which alone is for several ranks. They stay open, for main to end or close. */

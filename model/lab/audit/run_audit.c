@@ -19,17 +19,18 @@
 enum { REPETITIONS_MAX = 1000 };
 
 /* Sets which formats were named: if none was, bf16 and fp16, and fp8 if the config has it. */
-static int choose_formats(bool wanted[AUDIT_FORMATS], bool *fp8, const struct command_line *line,
-                          const struct config *config, struct error *error) {
-    bool none = line->precision_count == 0;
-    if (line->repetitions > REPETITIONS_MAX)
+static int choose_formats(bool wanted[AUDIT_FORMATS], bool *fp8,
+                          const struct audit_options *options, const struct config *config,
+                          struct error *error) {
+    bool none = options->precision_count == 0;
+    if (options->repetitions > REPETITIONS_MAX)
         return fail(error, "--repetitions: at most %d for --audit", REPETITIONS_MAX);
     wanted[AUDIT_BF16] = wanted[AUDIT_FP16] = none;
     *fp8 = none && config->precision == CONFIG_PRECISION_FP8;
-    for (int i = 0; i < line->precision_count; i++) {
-        if (line->precisions[i] == CONFIG_PRECISION_BF16) wanted[AUDIT_BF16] = true;
-        if (line->precisions[i] == CONFIG_PRECISION_FP16) wanted[AUDIT_FP16] = true;
-        if (line->precisions[i] == CONFIG_PRECISION_FP8) *fp8 = true;
+    for (int i = 0; i < options->precision_count; i++) {
+        if (options->precisions[i] == CONFIG_PRECISION_BF16) wanted[AUDIT_BF16] = true;
+        if (options->precisions[i] == CONFIG_PRECISION_FP16) wanted[AUDIT_FP16] = true;
+        if (options->precisions[i] == CONFIG_PRECISION_FP8) *fp8 = true;
     }
     if (wanted[AUDIT_BF16] || wanted[AUDIT_FP16] || *fp8) return 0;
     return fail(error, "--audit --precision fp32: there is nothing to compare; fp32 is always the "
@@ -66,26 +67,26 @@ static int publish(cJSON *report, const char *folder, const char *json, const ch
     return status;
 }
 
-int run_audit(const struct config *config, const char *from, const struct command_line *line,
+int run_audit(const struct config *config, const char *from, const struct audit_options *options,
               struct error *error) {
     bool wanted[AUDIT_FORMATS], fp8;
     struct audit audit;
     cJSON *report;
     const volatile sig_atomic_t *stop = signals_catch();
-    if (choose_formats(wanted, &fp8, line, config, error)) return EXIT_USAGE;
-    if (line->out && make_folder(line->out, error)) return EXIT_FAILED;
-    int repetitions = line->repetitions > 0 ? (int)line->repetitions : SUBJECT_REPETITIONS;
+    if (choose_formats(wanted, &fp8, options, config, error)) return EXIT_USAGE;
+    if (options->out && make_folder(options->out, error)) return EXIT_FAILED;
+    int repetitions = options->repetitions > 0 ? (int)options->repetitions : SUBJECT_REPETITIONS;
     int status = 0;
     if (wanted[AUDIT_BF16] || wanted[AUDIT_FP16]) {
         status = audit_run(&audit, config, from, wanted, repetitions, stop, error);
         if (status == 0)
-            status = publish(audit_report(&audit), line->out, "audit.json", "audit.html", error);
+            status = publish(audit_report(&audit), options->out, "audit.json", "audit.html", error);
         audit_free(&audit);
     }
     if (status == 0 && fp8) {
         status = eight_bit_audit_run(&report, config, from, repetitions, stop, error);
         if (status == 0)
-            status = publish(report, line->out, "audit_fp8.json", "audit_fp8.html", error);
+            status = publish(report, options->out, "audit_fp8.json", "audit_fp8.html", error);
     }
     if (status == RESULT_STOPPED) {
         fprintf(stderr, "stopped by %s\n", signal_text(*stop));
