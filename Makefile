@@ -224,9 +224,12 @@ $(LIBRARY): $(call object,$(LIBRARY_SOURCES)) $(LEVELS:%=$(OUT)/cpu_%.o) $(CUDA_
 	$(call say,AR)
 	$(QUIET)rm -f $@ && $(AR) rcs $@ $^
 
+# --bench runs the benchmarks instead of the tests, see test/kernels/bench.h.
+WITH_BENCH := -Wl,--wrap=main
+
 $(OUT)/tests: $(call object,$(TEST_SOURCES)) $(LIBRARY)
 	$(call say,LINK)
-	$(LINK) $(LIBRARIES) $(TEST_LIBRARIES)
+	$(LINK) $(WITH_BENCH) $(LIBRARIES) $(TEST_LIBRARIES)
 
 # Does the emulator do what a GPU does, and does it report mistakes? Needs no test framework.
 EMULATOR_TESTS := $(wildcard test/cuda_emulator/*.cu)
@@ -236,12 +239,10 @@ $(OUT)/test_emulator: $(EMULATOR_TESTS:%.cu=$(OUT)/%.o) $(EMULATOR_OBJECTS)
 
 $(OUT)/device_tests: $(call object,$(DEVICE_TESTS)) $(LIBRARY)
 	$(call say,LINK)
-	$(LINK) $(LIBRARIES) $(TEST_LIBRARIES)
+	$(LINK) $(WITH_BENCH) $(LIBRARIES) $(TEST_LIBRARIES)
 
-# Programs of one file each: bench times training, bench_products its matrix products,
-# bench_tokenizer the tokenizer, and logits prints what a model predicts, for
-# scripts/check_huggingface.sh.
-$(addprefix $(OUT)/,split_all bench bench_adamw bench_passes bench_products bench_ranks bench_tokenizer encode_file logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
+# Programs of one file each. logits prints what a model predicts, for scripts/check_huggingface.sh.
+$(addprefix $(OUT)/,split_all encode_file logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
 	$(call say,LINK)
 	$(LINK) $(LIBRARIES)
 
@@ -310,6 +311,7 @@ TESTING := $(USE_PROGRAMS) OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
 test: $(OUT)/tests $(PROGRAMS) $(MODULE) $(if $(FILTER),,check)
 	$(TESTING) $(OUT)/tests --jobs 2 $(if $(FILTER),--filter '$(FILTER)')
 ifeq ($(BUILD)$(FILTER),fast)
+	$(OUT)/tests --bench '!(@(ranks|step)/*)' --rows 64 --width 64 --count 4096 --rounds 1 >/dev/null
 ifeq ($(CUDA_HEADERS),)
 	@echo "skipped: the CUDA kernels on the emulator, because there is no cuda_runtime.h here"
 else
@@ -345,21 +347,22 @@ ifneq ($(CUDA_HEADERS),)
 	$(MAKE) BUILD=emulated-address test-device
 endif
 
-bench: $(OUT)/bench
-	$(OUT)/bench --preset $(if $(filter llama,$(FAMILY)),smollm2-135m,gpt2)
+# FILTER='SUITE/NAME', a pattern, selects the benchmarks; without it one training step is timed.
+bench: $(OUT)/tests
+	$(OUT)/tests --bench '$(or $(FILTER),step)' --preset $(if $(filter llama,$(FAMILY)),smollm2-135m,gpt2)
 
-bench-adamw: $(OUT)/bench_adamw
-	$(OUT)/bench_adamw
+bench-adamw: $(OUT)/tests
+	$(OUT)/tests --bench adamw
 
-bench-passes: $(OUT)/bench_passes
-	$(OUT)/bench_passes
+bench-passes: $(OUT)/tests
+	$(OUT)/tests --bench '@(rmsnorm|rope|qk_norm|swiglu)/*'
 
-bench-products: $(OUT)/bench_products
-	$(OUT)/bench_products
+bench-products: $(OUT)/tests
+	$(OUT)/tests --bench products
 
 # What moves between processes; nothing where there is no MPI.
-bench-ranks: $(OUT)/bench_ranks $(if $(MODULE),$(OUT)/train_mpi.so) $(PROGRAMS) $(MODULE)
-	$(OUT)/bench_ranks --ranks 2
+bench-ranks: $(OUT)/tests $(if $(MODULE),$(OUT)/train_mpi.so) $(PROGRAMS) $(MODULE)
+	$(OUT)/tests --bench ranks --ranks 2
 	$(USE_PROGRAMS) scripts/bench_ranks.sh
 
 # What a busy neighbor costs a run.
@@ -477,6 +480,7 @@ help:
 	@echo "make test-device    tests of kernels and training on the GPU that is here"
 	@echo "make test-races     the same on the emulated GPU, under ThreadSanitizer"
 	@echo "make bench          GPT-2 124M (FAMILY=llama: SmolLM2 135M): ms by part, ratio to products"
+	@echo "make bench FILTER='rope/*'   the benchmarks that match SUITE/NAME; '*/*' for all"
 	@echo "make bench-adamw    the update of that step with each form of its arrays"
 	@echo "make bench-passes   norms, rope and gated SiLU beside copies of memory"
 	@echo "make bench-products each product of that step by each implementation of the library"
@@ -484,7 +488,6 @@ help:
 	@echo "make bench-busy     ms per step alone, and beside an endless loop"
 	@echo "make bench-start    seconds to the first step, resumed, and to a sample's first token"
 	@echo "make bench-checkpoint  how long saving stops training, and MB/s beside those of dd"
-	@echo "make build/fast/bench_tokenizer  MB/s of the tokenizer: bench_tokenizer DIR FILE ..."
 	@echo "make cuda-report    registers, spills, tensor-core instructions of each CUDA kernel, and"
 	@echo "                    estimates of what kernels and steps reach"
 	@echo "make cuda-coverage  lines of CUDA code that no test reaches"
