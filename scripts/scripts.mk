@@ -1,10 +1,12 @@
 # Static checks, generated files, and installing.
 
-#: make check          static checks: includes, instructions, links, scripts
+#: make check          static checks: includes, instructions, links, style, scripts
 check: $(PROGRAMS)
 	scripts/check_floors.sh
 	test/scripts/test_floors.sh
 	test/scripts/test_links.sh
+	scripts/check_style.sh
+	test/scripts/test_style.sh
 	scripts/check_instructions.sh $(OUT)
 	$(USE_PROGRAMS) scripts/generate.sh --check
 	test/plain_criterion/check.sh
