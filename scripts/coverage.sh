@@ -24,8 +24,8 @@ find "$out" -name '*.gcno' ! -path '*/test/*' -print0 | xargs -0 gcov --stdout 2
         module = source
         if (!sub(/\/[^\/]*$/, "", module)) module = "."
         at = source ":" $2
-        if (!(at in known)) { known[at] = 1; lines[module]++; lines["all"]++ }
-        if ($1 !~ /^[#=]/ && !(at in hit)) { hit[at] = 1; reached[module]++; reached["all"]++ }
+        if (!(at in known)) { known[at] = 1; lines[module]++; lines["total"]++ }
+        if ($1 !~ /^[#=]/ && !(at in hit)) { hit[at] = 1; reached[module]++; reached["total"]++ }
     }
     END {
         for (module in lines)
