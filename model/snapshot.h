@@ -38,8 +38,8 @@ size_t snapshot_bytes(const struct trainer *trainer);
 /* Adds what saving takes to the plan of an open trainer, if its run wants it. */
 void snapshot_plan(struct trainer *trainer);
 
-/* Takes the memory. Returns RESULT_NONE, with the reason, where there is not enough left for it, and
- * for what several ranks gather of their moments. The trainer stays the caller's. */
+/* Takes the memory. Returns RESULT_NONE, with the reason, where there is not enough left for it,
+ * and for what several ranks gather of their moments. The trainer stays the caller's. */
 int snapshot_open(struct snapshot *snapshot, const struct trainer *trainer, struct error *error);
 void snapshot_close(struct snapshot *snapshot);
 

@@ -91,8 +91,8 @@ int documents_interrupted(struct error *error) {
     return fail(error, "interrupted: no shard was written or replaced");
 }
 
-/* True for bytes at the beginning of a file that are no text in UTF-8. Its last character may be cut
- * short. */
+/* True for bytes at the beginning of a file that are no text in UTF-8. Its last character may be
+ * cut short. */
 static bool is_binary(const char *bytes, size_t size) {
     size_t end = utf8_skip_characters(bytes, size, 0);
     if (memchr(bytes, '\0', size)) return true;

@@ -315,7 +315,8 @@ static void print_notes(const struct run *run, const struct options *options) {
                 documents->first_bad_row ? documents->first_bad_row : "");
     if (documents->binary > 0)
         fprintf(stderr,
-                "prepare: note: %" PRIu64 " file%s no text in UTF-8; the bytes are kept as they are: "
+                "prepare: note: %" PRIu64
+                " file%s no text in UTF-8; the bytes are kept as they are: "
                 "%.600s%s\n",
                 documents->binary, documents->binary == 1 ? " is" : "s are",
                 documents->first_binary, documents->binary == 1 ? "" : " ...");

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "data/base/random.h"
+#include "test/kernels/bench.h"
 #include "test/kernels/golden.h"
 
 enum form { PLAIN, COPY_F16, COPY_BF16, SPLIT };
@@ -449,3 +450,45 @@ static void golden(struct check *c, const void *given) {
 Test(adamw, golden) {
     check_everywhere(golden, NULL);
 }
+
+/* The update of --count parameters, by default those of GPT-2 124M, with each form of its arrays;
+ * last a copy of fp32 by the operation that casts. */
+static const char *const form_names[] = {"fp32",
+                                         "bf16 copy",
+                                         "split",
+                                         "split, bf16 moments",
+                                         "split, bf16 gradients",
+                                         "bf16 copy, bf16 gradients and moments",
+                                         "split, bf16 gradients and moments",
+                                         "copying fp32",
+                                         NULL};
+
+static size_t time_update(struct bench *b, int variant) {
+    static const enum form form_of[] = {PLAIN, COPY_BF16, SPLIT, SPLIT, SPLIT, COPY_BF16, SPLIT};
+    static const bool bf16_moments[] = {false, false, false, true, false, true, true};
+    static const bool bf16_gradients[] = {false, false, false, false, true, true, true};
+    int64_t count = bench_number("count", 124439808, INT64_MAX / 64);
+    struct tensor master = arena_tensor(&b->arena, DTYPE_F32, count, 0);
+    struct tensor copy = arena_tensor(&b->arena, DTYPE_F32, count, 0);
+    if (!form_names[variant + 1]) {
+        OP(&b->be, cast, .out = &copy, .in = &master);
+        return 8 * (size_t)count;
+    }
+    enum form form = form_of[variant];
+    enum dtype moments = bf16_moments[variant] ? DTYPE_BF16 : DTYPE_F32;
+    struct tensor moment1 = arena_tensor(&b->arena, moments, count, 0);
+    struct tensor moment2 = arena_tensor(&b->arena, moments, count, 0);
+    struct tensor gradients =
+        arena_tensor(&b->arena, bf16_gradients[variant] ? DTYPE_BF16 : DTYPE_F32, count, 0);
+    copy.dtype = DTYPE_BF16;
+    if (form == SPLIT) master.dtype = DTYPE_BF16;
+    OP(&b->be, adamw, .master = &master, .remainder = form == SPLIT ? copy.data : NULL,
+       .moment1 = &moment1, .moment2 = &moment2, .copy = form == COPY_BF16 ? &copy : NULL,
+       .gradients = &gradients, .state = &(struct step_state){.loss_scale = 1, .clip_factor = 1},
+       .key = {1, 2}, .lr = 1e-4, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8,
+       .weight_decay = 0.1);
+    /* Gradients are read, a copy is written, all else both. */
+    return tensor_bytes(&gradients) + 2 * (4 * (size_t)count + 2 * tensor_bytes(&moment1)) +
+           (form == COPY_BF16 ? tensor_bytes(&copy) : 0);
+}
+BENCH(adamw, update, form_names, time_update)

@@ -1,6 +1,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 
+#include "test/kernels/bench.h"
 #include "test/kernels/check.h"
 
 struct shape {
@@ -144,3 +145,20 @@ static void differences(struct check *c, const void *given) {
 Test(gated, finite_differences) {
     check_everywhere(differences, NULL);
 }
+
+static size_t time_forward(struct bench *b, int variant) {
+    struct tensor gate_up = bench_rows(b, (enum dtype)variant, 2 * BENCH_HIDDEN);
+    struct tensor out = bench_rows(b, (enum dtype)variant, BENCH_HIDDEN);
+    OP(&b->be, gated_forward, .out = &out, .gate_up = &gate_up);
+    return tensor_bytes(&gate_up) + tensor_bytes(&out);
+}
+BENCH(gated, forward, bench_dtypes, time_forward)
+
+static size_t time_backward(struct bench *b, int variant) {
+    struct tensor gate_up = bench_rows(b, (enum dtype)variant, 2 * BENCH_HIDDEN);
+    struct tensor dgate_up = bench_rows(b, (enum dtype)variant, 2 * BENCH_HIDDEN);
+    struct tensor dout = bench_rows(b, (enum dtype)variant, BENCH_HIDDEN);
+    OP(&b->be, gated_backward, .dgate_up = &dgate_up, .dout = &dout, .gate_up = &gate_up);
+    return tensor_bytes(&gate_up) + tensor_bytes(&dgate_up) + tensor_bytes(&dout);
+}
+BENCH(gated, backward, bench_dtypes, time_backward)

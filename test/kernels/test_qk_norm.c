@@ -1,6 +1,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 
+#include "test/kernels/bench.h"
 #include "test/kernels/check.h"
 
 static const double EPSILON = 1e-6f;
@@ -219,3 +220,29 @@ static void differences(struct check *c, const void *given) {
 Test(qk_norm, finite_differences) {
     check_everywhere(differences, NULL);
 }
+
+static size_t time_forward(struct bench *b, int variant) {
+    struct tensor qkv = bench_rows(b, (enum dtype)variant, BENCH_QKV);
+    struct tensor raw = bench_rows(b, (enum dtype)variant, BENCH_QK);
+    struct tensor angles = arena_tensor(&b->arena, DTYPE_F32, BENCH_T, BENCH_HEAD_SIZE);
+    struct tensor weight = arena_tensor(&b->arena, DTYPE_F32, BENCH_HEAD_SIZE, 0);
+    OP(&b->be, qk_norm_forward, .inout = &qkv, .raw = &raw, .q_weight = &weight,
+       .k_weight = &weight, .angles = &angles, .sequence_length = BENCH_T, .heads = BENCH_HEADS,
+       .kv_heads = BENCH_KV_HEADS, .epsilon = 1e-6f);
+    return 3 * tensor_bytes(&raw);
+}
+BENCH(qk_norm, forward_with_rope, bench_dtypes, time_forward)
+
+static size_t time_backward(struct bench *b, int variant) {
+    struct tensor dqkv = bench_rows(b, (enum dtype)variant, BENCH_QKV);
+    struct tensor raw = bench_rows(b, (enum dtype)variant, BENCH_QK);
+    struct tensor angles = arena_tensor(&b->arena, DTYPE_F32, BENCH_T, BENCH_HEAD_SIZE);
+    struct tensor weight = arena_tensor(&b->arena, DTYPE_F32, BENCH_HEAD_SIZE, 0);
+    struct tensor dq = arena_tensor(&b->arena, DTYPE_F32, BENCH_HEAD_SIZE, 0);
+    struct tensor dk = arena_tensor(&b->arena, DTYPE_F32, BENCH_HEAD_SIZE, 0);
+    OP(&b->be, qk_norm_backward, .dinout = &dqkv, .dq_weight = &dq, .dk_weight = &dk, .raw = &raw,
+       .q_weight = &weight, .k_weight = &weight, .angles = &angles, .sequence_length = BENCH_T,
+       .heads = BENCH_HEADS, .kv_heads = BENCH_KV_HEADS, .epsilon = 1e-6f);
+    return 3 * tensor_bytes(&raw);
+}
+BENCH(qk_norm, backward, bench_dtypes, time_backward)

@@ -2,6 +2,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 
+#include "test/kernels/bench.h"
 #include "test/kernels/check.h"
 
 static const double EPSILON = 1e-6f;
@@ -170,3 +171,29 @@ static void differences(struct check *c, const void *given) {
 Test(rmsnorm, finite_differences) {
     check_everywhere(differences, NULL);
 }
+
+static size_t time_forward(struct bench *b, int variant) {
+    struct tensor in = bench_rows(b, (enum dtype)variant, BENCH_WIDTH);
+    struct tensor out = bench_rows(b, (enum dtype)variant, BENCH_WIDTH);
+    struct tensor sum = bench_rows(b, DTYPE_F32, BENCH_WIDTH), rstd = bench_rows(b, DTYPE_F32, 0);
+    struct tensor weight = arena_tensor(&b->arena, DTYPE_F32, BENCH_WIDTH, 0);
+    OP(&b->be, layernorm_forward, .out = &out, .sum = &sum, .rstd = rstd.data, .in = &in,
+       .residual = &sum, .weight = &weight, .epsilon = 1e-5f);
+    return tensor_bytes(&in) + tensor_bytes(&out) + 2 * tensor_bytes(&sum);
+}
+BENCH(rmsnorm, forward_with_residual, bench_dtypes, time_forward)
+
+static size_t time_backward(struct bench *b, int variant) {
+    struct tensor dout = bench_rows(b, (enum dtype)variant, BENCH_WIDTH);
+    struct tensor lower = bench_rows(b, (enum dtype)variant, BENCH_WIDTH);
+    struct tensor din = bench_rows(b, DTYPE_F32, BENCH_WIDTH);
+    struct tensor in = bench_rows(b, DTYPE_F32, BENCH_WIDTH), rstd = bench_rows(b, DTYPE_F32, 0);
+    struct tensor weight = arena_tensor(&b->arena, DTYPE_F32, BENCH_WIDTH, 0);
+    struct tensor dweight = arena_tensor(&b->arena, DTYPE_F32, BENCH_WIDTH, 0);
+    bool has_lower = variant != DTYPE_F32;
+    OP(&b->be, layernorm_backward, .din = &din, .din_lower = has_lower ? &lower : NULL,
+       .dweight = &dweight, .dout = &dout, .in = &in, .rstd = rstd.data, .weight = &weight,
+       .dresidual = &din);
+    return tensor_bytes(&dout) + (has_lower ? tensor_bytes(&lower) : 0) + 3 * tensor_bytes(&in);
+}
+BENCH(rmsnorm, backward, bench_dtypes, time_backward)

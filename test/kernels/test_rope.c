@@ -1,6 +1,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 
+#include "test/kernels/bench.h"
 #include "test/kernels/check.h"
 
 struct shape {
@@ -61,3 +62,12 @@ Test(rope, turns_heads_and_nothing_else) {
         check_everywhere(inverse, &shapes[i]);
     }
 }
+
+static size_t time_rope(struct bench *b, int variant) {
+    struct tensor qkv = bench_rows(b, (enum dtype)variant, BENCH_QKV);
+    struct tensor angles = arena_tensor(&b->arena, DTYPE_F32, BENCH_T, BENCH_HEAD_SIZE);
+    OP(&b->be, rope, .inout = &qkv, .angles = &angles, .sequence_length = BENCH_T,
+       .heads = BENCH_HEADS + BENCH_KV_HEADS);
+    return 2 * tensor_bytes(&qkv) / BENCH_QKV * BENCH_QK;
+}
+BENCH(rope, forward, bench_dtypes, time_rope)

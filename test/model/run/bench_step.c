@@ -1,7 +1,7 @@
-/* make bench: one training step of GPT-2 124M, split by operation, against its bare products; with
- * FAMILY=llama of SmolLM2 135M.
+/* One training step of GPT-2 124M, split by operation, beside its matrix products alone.
  *
- *   build/fast/bench [--preset gpt2] [--batch 4] [--seq 256] [--steps 5] [--precision fp32] ...
+ *   build/fast/tests --bench step [--preset gpt2] [--batch 4] [--seq 256] [--steps 5]
+ *       [--layers N] [--precision fp32]
  *
  * The figures are those of ./train --profile, see model/run/run_profile.h, on random tokens. */
 #include <stdio.h>
@@ -14,20 +14,14 @@
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
 #include "model/run/run_profile.h"
-
-enum { REPETITIONS_MAX = 100 };
-
-static void die(const char *error) {
-    fprintf(stderr, "bench: %s\n", error);
-    exit(1);
-}
+#include "test/kernels/bench.h"
 
 static void measure(struct trainer *trainer, const struct loader *loader, int repetitions,
                     const char *precision) {
     struct error error;
     struct profile profile;
     const struct config *config = trainer->config;
-    if (profile_trainer(&profile, trainer, loader, repetitions, &error)) die(error.text);
+    if (profile_trainer(&profile, trainer, loader, repetitions, &error)) bench_die(error.text);
     profile_print(stdout, &profile);
     printf("batch %lld T %lld %s tokens/s %.0f, ratio %.3f\n",
            (long long)config->train.micro_batch_size, (long long)config->data.seq_len, precision,
@@ -35,7 +29,7 @@ static void measure(struct trainer *trainer, const struct loader *loader, int re
     fflush(stdout);
 }
 
-static void bench(struct config *config, const char *precision_name, int repetitions) {
+static void train(struct config *config, const char *precision_name, int repetitions) {
     char note[PRECISION_NOTE_MAX];
     struct error error = {0};
     struct backend be;
@@ -56,7 +50,7 @@ static void bench(struct config *config, const char *precision_name, int repetit
                      &error) ||
         precision_resolve(&precision, note, config, &be, &error) ||
         trainer_open(&trainer, config, &precision, &be, TRAINER_INITIALIZED, &error))
-        die(error.text);
+        bench_die(error.text);
     printf("%s, %d threads, %s\n", be.device.description, be.device.threads, precision_name);
     measure(&trainer, &loader, repetitions, precision_name);
     trainer_close(&trainer);
@@ -70,43 +64,26 @@ static enum config_preset preset_named(const char *name) {
         &config_options[config_option_index("model.preset", strlen("model.preset"))];
     for (int i = 1; option->words[i]; i++)
         if (strcmp(option->words[i], name) == 0) return (enum config_preset)i;
-    die("--preset takes a model of configs/README.md");
-    return CONFIG_PRESET_NONE;
+    bench_die("--preset takes a model of configs/README.md");
 }
 
-int main(int argc, char **argv) {
+static void table(void) {
     static const char *const names[] = {"fp32", "bf16", "fp16"};
     static const enum config_precision values[] = {CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16,
                                                    CONFIG_PRECISION_FP16};
-    int batch = 4, seq = 256, repetitions = 5, layers = 0;
-    const char *only = NULL, *preset = "gpt2";
-    backend_prepare_process(argv);
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--batch") == 0) batch = atoi(argv[i + 1]);
-        else if (strcmp(argv[i], "--seq") == 0) seq = atoi(argv[i + 1]);
-        else if (strcmp(argv[i], "--steps") == 0) repetitions = atoi(argv[i + 1]);
-        else if (strcmp(argv[i], "--layers") == 0) layers = atoi(argv[i + 1]);
-        else if (strcmp(argv[i], "--preset") == 0) preset = argv[i + 1];
-        else if (strcmp(argv[i], "--precision") == 0) only = argv[i + 1];
-        else
-            die("usage: bench [--batch N] [--seq N] [--steps N] [--layers N] [--precision P] "
-                "[--preset NAME]");
-    }
-    if (batch < 1 || seq < 1 || seq > 1024 || layers < 0 || repetitions < 1 ||
-        repetitions > REPETITIONS_MAX)
-        die("a number is out of range");
+    const char *only = bench_text("precision", NULL);
     for (int i = 0; i < 3; i++) {
         if (only && strcmp(only, names[i]) != 0) continue;
         struct config config;
         config_defaults(&config);
         config.precision = values[i];
-        config_apply_preset(&config, preset_named(preset));
-        if (layers) config.model.n_layer = layers;
-        config.data.seq_len = seq;
-        config.train.micro_batch_size = batch;
+        config_apply_preset(&config, preset_named(bench_text("preset", "gpt2")));
+        config.model.n_layer = bench_number("layers", config.model.n_layer, 1000);
+        config.data.seq_len = bench_number("seq", 256, 1024);
+        config.train.micro_batch_size = bench_number("batch", 4, 1 << 20);
         config.train.grad_accum_steps = 1;
         config.loss_scale.init_scale = 1024;
-        bench(&config, names[i], repetitions);
+        train(&config, names[i], (int)bench_number("steps", 5, 100));
     }
-    return 0;
 }
+BENCH_TABLE(step, by_operation, table)

@@ -1,7 +1,9 @@
-/* How fast a core encodes: bench_tokenizer DIRECTORY FILE...
+/* Encodes a file with one core.
  *
- * MB of text a second of processor time, the best of five; cold: an encoder that has seen no text
- * yet, warm: one that has seen this text. */
+ *   build/fast/tests --bench tokenizer --tokenizer DIRECTORY --text FILE
+ *
+ * MB of text a second of processor time, the best of five; cold: by an encoder that has seen no
+ * text yet, warm: by one that has seen this text. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -11,6 +13,7 @@
 #include "data/base/files.h"
 #include "data/text/tokenizer.h"
 #include "test/cpu_time.h"
+#include "test/kernels/bench.h"
 
 enum { TRIES = 5, FILE_MAX_BYTES = 1 << 30 };
 
@@ -22,7 +25,7 @@ static double seconds_of(struct tokenizer_encoder *encoder, int32_t **tokens, co
     return cpu_seconds() - begin;
 }
 
-static int bench(const struct tokenizer *tokenizer, const char *path, struct error *error) {
+static int encode(const struct tokenizer *tokenizer, const char *path, struct error *error) {
     char *text;
     size_t size;
     int32_t *tokens = NULL;
@@ -47,16 +50,17 @@ static int bench(const struct tokenizer *tokenizer, const char *path, struct err
     return 0;
 }
 
-int main(int argc, char **argv) {
+static void table(void) {
     struct tokenizer tokenizer;
     struct error error;
-    if (argc < 3) {
-        fputs("usage: bench_tokenizer DIRECTORY FILE...\n", stderr);
-        return 2;
+    const char *directory = bench_text("tokenizer", NULL), *text = bench_text("text", NULL);
+    if (!directory || !text) {
+        puts("skipped: tokenizer/encode, which needs --tokenizer DIRECTORY --text FILE");
+        return;
     }
-    int status = tokenizer_open(&tokenizer, TOKENIZER_GPT2, argv[1], &error);
-    for (int i = 2; i < argc && !status; i++) status = bench(&tokenizer, argv[i], &error);
-    if (status) fprintf(stderr, "%s\n", error.text);
-    else tokenizer_close(&tokenizer);
-    return status ? 1 : 0;
+    if (tokenizer_open(&tokenizer, TOKENIZER_GPT2, directory, &error) ||
+        encode(&tokenizer, text, &error))
+        bench_die(error.text);
+    tokenizer_close(&tokenizer);
 }
+BENCH_TABLE(tokenizer, encode, table)

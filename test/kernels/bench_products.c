@@ -1,8 +1,8 @@
-/* make bench-products: the matrix products of one training step of GPT-2 124M, each by every
- * implementation that the library has, in turns; what the library would take first, what our rule
- * takes, and what the clock would choose.
+/* The matrix products of one training step of GPT-2 124M, each by every implementation that the
+ * library has, in turns; the one the library would take first, the one of our rule (marked *), and
+ * the fastest.
  *
- *   build/fast/bench_products [--rows 1024] [--width 768] [--dtype fp32] [--rounds 9]
+ *   build/fast/tests --bench products [--rows 1024] [--width 768] [--dtype fp32] [--rounds 9]
  *
  * Rows are batch x T. Milliseconds, medians. */
 #include <omp.h>
@@ -10,11 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/backend.h"
+#include "data/base/statistics.h"
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/product_library.h"
+#include "test/kernels/bench.h"
 
-enum { ROUNDS_MAX = 99, LAYERS = 12, VOCABULARY = 50304, HEAD_ROWS = 256 };
+enum { LAYERS = 12, VOCABULARY = 50304, HEAD_ROWS = 256 };
 
 /* One kind of product of a step, and how often a step has it. */
 struct kind {
@@ -27,28 +28,18 @@ struct operands {
     void *out, *a, *b, *bias;
 };
 
-static void die(const char *error) {
-    fprintf(stderr, "bench_products: %s\n", error);
-    exit(1);
-}
-
 static void *filled(size_t bytes) {
     void *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    if (!memory) die("out of memory");
+    if (!memory) bench_die("out of memory");
     memset(memory, 0x3c, bytes); /* 0.01 in bf16 and fp32 */
     return memory;
-}
-
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
 }
 
 static double run_ms(struct product_library *library, const struct cpu_product *product,
                      const struct operands *o, void *scratch) {
     double begin = omp_get_wtime();
     if (!library_run(library, product, o->out, o->a, o->b, o->bias, scratch))
-        die("the library failed");
+        bench_die("the library failed");
     return 1e3 * (omp_get_wtime() - begin);
 }
 
@@ -56,7 +47,7 @@ static double run_ms(struct product_library *library, const struct cpu_product *
 static int measure(double ms[], char names[][IMPLEMENTATION_NAME_MAX],
                    struct product_library *library, const struct product_shape *s, int rounds) {
     struct cpu_product *products[IMPLEMENTATIONS_MAX];
-    double times[IMPLEMENTATIONS_MAX][ROUNDS_MAX];
+    double times[IMPLEMENTATIONS_MAX][BENCH_ROUNDS_MAX];
     void *scratch[IMPLEMENTATIONS_MAX];
     size_t in = dtype_bytes((enum dtype)s->in), out = dtype_bytes((enum dtype)s->out);
     struct operands operands = {filled((size_t)(s->m * s->n) * out),
@@ -65,7 +56,7 @@ static int measure(double ms[], char names[][IMPLEMENTATION_NAME_MAX],
     int count = library_implementations(names, library, s);
     for (int i = 0; i < count; i++) {
         products[i] = library_prepare(library, s, names[i]);
-        if (!products[i]) die("the library has lost an implementation");
+        if (!products[i]) bench_die("the library has lost an implementation");
         scratch[i] = filled(library_scratch_bytes(products[i]) + 1);
     }
     for (int round = -1; round < rounds; round++)
@@ -74,8 +65,7 @@ static int measure(double ms[], char names[][IMPLEMENTATION_NAME_MAX],
             if (round >= 0) times[i][round] = time;
         }
     for (int i = 0; i < count; i++) {
-        qsort(times[i], (size_t)rounds, sizeof **times, by_value);
-        ms[i] = times[i][rounds / 2];
+        ms[i] = median_of(times[i], rounds);
         library_discard(products[i]);
         free(scratch[i]);
     }
@@ -99,13 +89,13 @@ struct totals {
     double first, rule, best;
 };
 
-static void bench(struct totals *totals, struct product_library *library, const struct kind *kind,
-                  int rounds) {
+static void measure_kind(struct totals *totals, struct product_library *library,
+                         const struct kind *kind, int rounds) {
     char names[IMPLEMENTATIONS_MAX][IMPLEMENTATION_NAME_MAX];
     double ms[IMPLEMENTATIONS_MAX];
     const struct product_shape *s = &kind->shape;
     int count = measure(ms, names, library, s, rounds);
-    if (count == 0) die("the library has no such product: it would be widened to fp32");
+    if (count == 0) bench_die("the library has no such product: it would be widened to fp32");
     int rule = chosen_by_rule(names, count, library, s), best = 0;
     for (int i = 0; i < count; i++)
         if (ms[i] < ms[best]) best = i;
@@ -126,11 +116,11 @@ static void linear(struct totals *totals, struct product_library *library, const
     struct kind forward = {name, {rows, out, in, dtype, dtype, dtype, 0, 0, 0}, LAYERS};
     struct kind input = {text, {rows, in, out, dtype, dtype, -1, 0, 1, 0}, LAYERS};
     struct kind weight = {text, {in, out, rows, dtype, DTYPE_F32, -1, 1, 0, 0}, LAYERS};
-    bench(totals, library, &forward, rounds);
+    measure_kind(totals, library, &forward, rounds);
     snprintf(text, sizeof text, "%s d in", name);
-    bench(totals, library, &input, rounds);
+    measure_kind(totals, library, &input, rounds);
     snprintf(text, sizeof text, "%s d W", name);
-    bench(totals, library, &weight, rounds);
+    measure_kind(totals, library, &weight, rounds);
 }
 
 static void head(struct totals *totals, struct product_library *library, int64_t rows,
@@ -141,28 +131,19 @@ static void head(struct totals *totals, struct product_library *library, int64_t
         {"head d in", {m, width, v, dtype, dtype, -1, 0, 0, 0}, times},
         {"head d W", {v, width, m, dtype, DTYPE_F32, -1, 1, 0, 1}, times},
     };
-    for (int i = 0; i < 3; i++) bench(totals, library, &kinds[i], rounds);
+    for (int i = 0; i < 3; i++) measure_kind(totals, library, &kinds[i], rounds);
 }
 
-int main(int argc, char **argv) {
-    int64_t rows = 1024, width = 768;
-    int rounds = 9;
-    enum dtype dtype = DTYPE_F32;
+static void table(void) {
+    int64_t rows = bench_number("rows", 1024, 1 << 24), width = bench_number("width", 768, 1 << 20);
+    enum dtype dtype = strcmp(bench_text("dtype", "fp32"), "bf16") ? DTYPE_F32 : DTYPE_BF16;
+    int rounds = bench_rounds();
     bool forced;
     char text[256];
     struct error error;
-    for (int i = 1; i + 1 < argc; i += 2) {
-        if (strcmp(argv[i], "--rows") == 0) rows = atoll(argv[i + 1]);
-        else if (strcmp(argv[i], "--width") == 0) width = atoll(argv[i + 1]);
-        else if (strcmp(argv[i], "--rounds") == 0) rounds = atoi(argv[i + 1]);
-        else if (strcmp(argv[i], "--dtype") == 0)
-            dtype = strcmp(argv[i + 1], "bf16") == 0 ? DTYPE_BF16 : DTYPE_F32;
-        else die("usage: bench_products [--rows N] [--width N] [--dtype D] [--rounds N]");
-    }
-    if (rows < 1 || width < 1 || rounds < 1 || rounds > ROUNDS_MAX) die("a number is out of range");
     const struct cpu_level *level = cpu_level_choose(&forced, &error);
     struct product_library *library = level ? library_open(level, forced) : NULL;
-    if (!library) die(level ? "the library does not start" : error.text);
+    if (!library) bench_die(level ? "the library does not start" : error.text);
     struct totals totals = {0};
     cpu_describe(text, sizeof text);
     printf("%s, %s, %d threads, ", text, level->full_name, omp_get_max_threads());
@@ -177,5 +158,5 @@ int main(int argc, char **argv) {
     printf("all of a step: the library's first %.0f ms, by rule %.0f, by the clock %.0f\n",
            totals.first, totals.rule, totals.best);
     library_close(library);
-    return 0;
 }
+BENCH_TABLE(products, gpt2, table)

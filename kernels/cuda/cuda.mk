@@ -1,0 +1,93 @@
+# The CUDA backend: compiled by nvcc, or for the CPU by the C++ compiler and test/cuda_emulator
+# (BUILD=emulated*), or left out.
+
+# CUDA_HEADERS is the directory of cuda_runtime.h, which the emulator needs as well.
+NVCC      ?= $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+CUDA_ARCH ?= 80 90
+EMULATED  := $(filter emulated%,$(BUILD))
+CUDA_HEADERS := $(firstword $(patsubst %/cuda_runtime.h,%,$(wildcard \
+                  $(CUDA_HOME)/include/cuda_runtime.h /usr/local/cuda/include/cuda_runtime.h \
+                  /usr/include/cuda_runtime.h)))
+CUDA_INCLUDES := $(addprefix -isystem ,$(filter-out /usr/include,$(CUDA_HEADERS)))
+ifneq ($(filter sanitize coverage,$(BUILD)),)
+CUDA := 0
+endif
+CUDA ?= $(if $(NVCC),1,0)
+ifneq ($(filter 1,$(CUDA) $(EMULATED:%=1)),)
+NCCL ?= $(call has_header,nccl.h,$(CUDA_INCLUDES))
+endif
+WITH_NCCL := $(if $(filter 1,$(NCCL)),-DWITH_NCCL)
+CUDA_SOURCES :=
+ifneq ($(EMULATED),)
+CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/ranks/*.cu)
+EMULATOR     := test/cuda_emulator/cuda_emulator
+EMULATE      := -std=c++17 -g -iquote . -include $(EMULATOR).h $(PACKAGE_OPTIONS) \
+                $(CUDA_INCLUDES) $(WITH_NCCL) -fopenmp -Wall -Wextra -Werror=switch -Wno-unknown-pragmas -Wno-psabi -MMD -MP
+EMULATE_emulated         := -O2
+EMULATE_emulated-address := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all \
+                            -fsanitize-sections=emu_shared
+EMULATE_emulated-thread  := -O1 -fsanitize=thread
+EMULATE_emulated-coverage := -O1 --coverage
+CFLAGS  := $(if $(filter %-address,$(BUILD)),-O1,-O2)
+OPTIONS += -DWITH_CUDA -DEMULATED $(WITH_NCCL)
+LINK    += $(filter -fsanitize=% --coverage,$(EMULATE_$(BUILD))) -rdynamic -lstdc++ -ldl
+else ifeq ($(CUDA),1)
+ifeq ($(NVCC),)
+$(error CUDA=1, but there is no nvcc: install the CUDA toolkit, or set NVCC=PATH)
+endif
+CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/ranks/*.cu)
+NVCC_OPTIONS := -std=c++17 -O3 -lineinfo -I. $(PACKAGE_OPTIONS) $(WITH_NCCL) -MMD -MP \
+  -Xcompiler -Wall,-Wextra,-Werror=switch,-fno-exceptions,-fno-threadsafe-statics
+GENCODE      := $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch)) \
+  -gencode=arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
+# wgmma runs on Hopper alone, not on later GPUs.
+$(OUT)/kernels/cuda/attention_wgmma%: GENCODE := -gencode=arch=compute_90a,code=sm_90a
+OPTIONS += -DWITH_CUDA
+LINK    += $(addprefix -L$(CUDA_HOME)/,lib64 lib targets/x86_64-linux/lib) -lcudart_static \
+           -ldl -lrt -lpthread
+endif
+
+CUDA_OBJECTS := $(CUDA_SOURCES:%.cu=$(OUT)/%.o)
+ifneq ($(EMULATED),)
+EMULATOR_OBJECTS := $(patsubst %.cpp,$(OUT)/%.o,$(wildcard test/cuda_emulator/*.cpp))
+CUDA_OBJECTS += $(EMULATOR_OBJECTS)
+endif
+
+ifneq ($(EMULATED),)
+# The emulator puts shared variables into a section of their own. The compiler ignores that in
+# templates, so objcopy renames the sections of those variables.
+SHARED_OF_TEMPLATES = objcopy $$(objdump -h $@ | awk '$$2 ~ /^\.bss\._ZZ/ { \
+  printf "--rename-section %s=emu_shared,alloc,load,data,contents ", $$2 }') $@
+$(OUT)/%.o: %.cu Makefile kernels/cuda/cuda.mk $(OUT)/options
+	@mkdir -p $(@D)
+	$(call say,CXX)
+	$(QUIET)$(CXX) -x c++ -fdata-sections $(EMULATE) $(EMULATE_$(BUILD)) -c -o $@ $<
+	$(QUIET)$(SHARED_OF_TEMPLATES)
+
+# The emulator describes its fibers to ThreadSanitizer, so it is not instrumented itself.
+$(OUT)/test/cuda_emulator/%.o: test/cuda_emulator/%.cpp Makefile kernels/cuda/cuda.mk
+	@mkdir -p $(@D)
+	$(call say,CXX)
+	$(QUIET)$(CXX) $(EMULATE) \
+	  $(if $(filter %-thread,$(BUILD)),-O2 -DEMU_TSAN,$(EMULATE_$(BUILD))) -c -o $@ $<
+else
+$(OUT)/%.o: %.cu Makefile kernels/cuda/cuda.mk $(OUT)/options
+	@mkdir -p $(@D)
+	$(call say,NVCC)
+	$(QUIET)$(NVCC) $(NVCC_OPTIONS) $(GENCODE) -c -o $@ $<
+endif
+
+#: make cuda-report    registers, spills, tensor-core instructions of each CUDA kernel, and
+#:                     estimates of what kernels and steps reach
+cuda-report:
+	NVCC="$(NVCC)" scripts/cuda_report.sh
+
+#: make cuda-coverage  lines of CUDA code that no test reaches
+cuda-coverage:
+	scripts/cuda_coverage.sh
+
+#: make check-mutants  plants faults in the CUDA kernels, shows which tests notice
+check-mutants:
+	scripts/check_mutants.sh
+.PHONY: cuda-report cuda-coverage check-mutants

@@ -1,0 +1,81 @@
+# Static checks, generated files, and installing.
+
+#: make check          static checks: includes, instructions, links, style, scripts
+check: $(PROGRAMS)
+	scripts/check_floors.sh
+	test/scripts/test_floors.sh
+	test/scripts/test_links.sh
+	scripts/check_style.sh
+	test/scripts/test_style.sh
+	scripts/check_instructions.sh $(OUT)
+	$(USE_PROGRAMS) scripts/generate.sh --check
+	test/plain_criterion/check.sh
+	@if command -v shellcheck >/dev/null; then set -x; \
+	  shellcheck -x scripts/*.sh scripts/slurm/*.sbatch test/scripts/*.sh test/plain_criterion/*.sh .ci/run; \
+	else echo "skipped: no shellcheck here"; fi
+	@if command -v python3 >/dev/null; then set -x; \
+	  test/scripts/test_estimates.py && test/scripts/test_to_wandb.py; \
+	else echo "skipped: the tests of estimates and to_wandb.py, because there is no python3 here"; fi
+	test/scripts/test_fetch.sh
+	test/scripts/test_plot.sh
+ifeq ($(BUILD),fast)
+	$(USE_PROGRAMS) test/scripts/test_compare_precisions.sh
+	$(USE_PROGRAMS) test/scripts/test_regress.sh
+	$(USE_PROGRAMS) test/scripts/test_pages.sh
+	MAKE="$(MAKE)" test/scripts/test_install.sh
+	$(USE_PROGRAMS) test/scripts/test_ranks.sh
+endif
+
+#: make generate       refresh configs/schema.json and the keys in configs/README.md
+generate: $(PROGRAMS)
+	$(USE_PROGRAMS) scripts/generate.sh
+
+#: make format         clang-format of all sources
+format:
+	git ls-files -z '*.c' '*.h' '*.cu' '*.cpp' | xargs -0 clang-format -i
+
+#: make compile_commands  compile_commands.json, for clangd and clang-tidy
+compile_commands:
+	@$(MAKE) -nB --no-print-directory V=1 all $(OUT)/tests | awk -v folder='$(CURDIR)' ' \
+	  / -c -o / { file = $$NF; gsub(/["\\]/, "\\\\&"); command[file] = $$0 } \
+	  END { printf "["; for (file in command) { printf "%s\n{\"directory\": \"%s\", \"file\": \"%s\", \"command\": \"%s\"}", \
+	    separator, folder, file, command[file]; separator = "," } print "\n]" }' >compile_commands.json
+
+# ---- installing
+
+# The programs find their configs/ beside themselves. Links on the path have the prefix mantissa-,
+# since other packages have a train and a compare too.
+PREFIX  ?= /usr/local
+DESTDIR ?=
+HOME_OF_PROGRAMS = $(DESTDIR)$(PREFIX)/lib/mantissa
+MAN     = $(DESTDIR)$(PREFIX)/share/man/man1
+VERSION = $(shell sed -n 's/.*MANTISSA_VERSION "\(.*\)"/\1/p' data/base/program.h)
+
+#: make install        programs, configs and man pages under PREFIX=/usr/local; uninstall
+# Does not build: root may have another compiler on its path.
+install:
+	@test -x $(word 1,$(PROGRAMS)) || { echo "nothing is built yet: run make first" >&2; exit 1; }
+	install -d "$(HOME_OF_PROGRAMS)/configs" "$(DESTDIR)$(PREFIX)/bin" "$(MAN)"
+	install -m 755 $(PROGRAMS) $(MODULE) "$(HOME_OF_PROGRAMS)"
+	install -m 644 configs/*.json "$(HOME_OF_PROGRAMS)/configs"
+	for name in $(notdir $(PROGRAMS)); do \
+	  ln -sfn ../lib/mantissa/$$name "$(DESTDIR)$(PREFIX)/bin/mantissa-$$name" && \
+	  scripts/man_page.sh "$(HOME_OF_PROGRAMS)/$$name" $$name $(VERSION) \
+	    >"$(MAN)/mantissa-$$name.1" || exit 1; done
+
+uninstall:
+	rm -rf "$(HOME_OF_PROGRAMS)"
+	for name in $(notdir $(PROGRAMS)); do \
+	  rm -f "$(DESTDIR)$(PREFIX)/bin/mantissa-$$name" "$(MAN)/mantissa-$$name.1"; done
+
+#: make dist           the committed sources as build/mantissa-VERSION.tar.gz
+dist:
+	mkdir -p build
+	git archive --prefix=mantissa-$(VERSION)/ -o build/mantissa-$(VERSION).tar.gz HEAD
+	@echo "  build/mantissa-$(VERSION).tar.gz"
+
+#: make clean          remove everything built
+clean:
+	rm -rf build train train_mpi.so prepare compare
+
+.PHONY: check clean generate format compile_commands install uninstall dist

@@ -1,0 +1,167 @@
+# Tests and benchmarks.
+
+CRITERION ?= $(call has_header,criterion/criterion.h)
+ifeq ($(BUILD),emulated-thread)
+# Criterion's runner cannot start with the memory layout of ThreadSanitizer.
+override CRITERION := 0
+endif
+TEST_LIBRARIES  := $(if $(filter 1,$(CRITERION)),-lcriterion)
+ifneq ($(filter %test %tests test-%,$(MAKECMDGOALS)),)
+ifneq ($(CRITERION),1)
+$(info make: without Criterion: the tests run on test/plain_criterion)
+endif
+endif
+
+TEST_RUNNER     := $(if $(filter 1,$(CRITERION)),,test/plain_criterion/runner.c)
+TEST_SOURCES    := $(wildcard test/kernels/*.c) \
+                   $(call sources_in,$(addprefix test/,$(DATA_ROOMS) $(MODEL_ROOMS))) \
+                   $(TEST_RUNNER)
+# Tests of every operation and of whole trainings, which run on the GPU as well. Sanitizers are too
+# slow for many steps of training.
+DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/test_gpt_golden.c $(TEST_RUNNER) \
+  test/model/test_sample_cache.c test/model/test_snapshot.c \
+  $(if $(filter emulated-thread,$(BUILD)),, \
+       test/model/test_device_training.c test/model/test_launches.c) \
+  $(if $(filter emulated-address emulated-thread,$(BUILD)),,\
+    test/model/test_trainer.c test/model/test_recompute.c test/model/test_masters.c)
+
+ifneq ($(CRITERION),1)
+$(OUT)/test/%.o: OPTIONS += -Itest/plain_criterion
+endif
+
+# --bench runs the benchmarks instead of the tests, see test/kernels/bench.h.
+WITH_BENCH := -Wl,--wrap=main
+
+$(OUT)/tests: $(call object,$(TEST_SOURCES)) $(LIBRARY)
+	$(call say,LINK)
+	$(LINK) $(WITH_BENCH) $(LIBRARIES) $(TEST_LIBRARIES)
+
+# Tests that the emulator behaves as a GPU and reports mistakes. They need no test framework.
+EMULATOR_TESTS := $(wildcard test/cuda_emulator/*.cu)
+$(OUT)/test_emulator: $(EMULATOR_TESTS:%.cu=$(OUT)/%.o) $(EMULATOR_OBJECTS)
+	$(call say,LINK)
+	$(LINK) -lm
+
+$(OUT)/device_tests: $(call object,$(DEVICE_TESTS)) $(LIBRARY)
+	$(call say,LINK)
+	$(LINK) $(WITH_BENCH) $(LIBRARIES) $(TEST_LIBRARIES)
+
+# Programs of one file each. logits prints what a model predicts, for scripts/check_huggingface.sh.
+$(addprefix $(OUT)/,split_all encode_file logits): $(OUT)/%: $(OUT)/test/%.o $(LIBRARY)
+	$(call say,LINK)
+	$(LINK) $(LIBRARIES)
+
+# gpu_bench measures a GPU for scripts/gpu_check.sh; --tiny 1 rehearses it on the emulator.
+$(OUT)/gpu_bench: $(call object,test/gpu_bench.c test/gpu_bench_subject.c \
+                                test/gpu_bench_kernels.c test/gpu_bench_attention.c) \
+                  $(OUT)/test/gpu_clock.o $(LIBRARY)
+	$(call say,LINK)
+	$(LINK) $(LIBRARIES)
+
+TESTING := $(USE_PROGRAMS) OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
+
+#: make test           all tests, with the CUDA kernels on the emulated GPU
+#: make test FILTER='adamw/*'   the tests that match SUITE/NAME, and nothing else
+test: $(OUT)/tests $(PROGRAMS) $(MODULE) $(if $(FILTER),,check)
+	$(TESTING) $(OUT)/tests --jobs 2 $(if $(FILTER),--filter '$(FILTER)')
+ifeq ($(BUILD)$(FILTER),fast)
+	$(OUT)/tests --bench '!(@(ranks|step)/*)' --rows 64 --width 64 --count 4096 --rounds 1 >/dev/null
+ifeq ($(CUDA_HEADERS),)
+	@echo "skipped: the CUDA kernels on the emulator, because there is no cuda_runtime.h here"
+else
+	$(MAKE) BUILD=emulated test-device
+endif
+endif
+
+#: make test-device    tests of kernels and training on the GPU that is here
+# Emulated builds test on the emulated GPU, others on the real one.
+test-device: $(OUT)/device_tests $(if $(EMULATED),$(OUT)/test_emulator) \
+             $(if $(filter emulated,$(BUILD)),$(OUT)/train $(MODULE) $(OUT)/gpu_bench)
+	$(if $(EMULATED),$(OUT)/test_emulator)
+	$(TESTING) TEST_DEVICE=cuda $(OUT)/device_tests --jobs 2
+	$(if $(filter emulated,$(BUILD)),$(USE_PROGRAMS) test/scripts/test_ranks_gpu.sh)
+	$(if $(filter emulated,$(BUILD)),GPU_BENCH=$(OUT)/gpu_bench test/scripts/test_gpu_failures.sh)
+
+#: make test-races     the same on the emulated GPU, under ThreadSanitizer
+# ThreadSanitizer reports races between the threads of a block, between blocks, and between streams
+# without an order.
+test-races:
+	$(MAKE) BUILD=emulated-thread test-device build/emulated-thread/train
+	TRAIN=build/emulated-thread/train test/scripts/test_races.sh
+
+#: make test-isa       the CPU's tests under each set of instructions that is here
+test-isa: $(OUT)/tests $(PROGRAMS)
+	$(USE_PROGRAMS) TESTS=$(OUT)/tests scripts/test_isa.sh
+
+#: make test-split     every fp32 value as a split master and back
+test-split: $(OUT)/split_all
+	$(OUT)/split_all
+
+#: make test-sanitize  the same under AddressSanitizer and UBSan
+test-sanitize:
+	$(MAKE) BUILD=sanitize test
+ifneq ($(CUDA_HEADERS),)
+	$(MAKE) BUILD=emulated-address test-device
+endif
+
+#: make bench          GPT-2 124M (FAMILY=llama: SmolLM2 135M): ms by part, ratio to products
+#: make bench FILTER='rope/*'   the benchmarks that match SUITE/NAME; '*/*' for all
+bench: $(OUT)/tests
+	$(OUT)/tests --bench '$(or $(FILTER),step)' --preset $(if $(filter llama,$(FAMILY)),smollm2-135m,gpt2)
+
+#: make bench-adamw    the update of that step with each form of its arrays
+bench-adamw: $(OUT)/tests
+	$(OUT)/tests --bench adamw
+
+#: make bench-passes   norms, rope and gated SiLU beside copies of memory
+bench-passes: $(OUT)/tests
+	$(OUT)/tests --bench '@(rmsnorm|rope|qk_norm|swiglu)/*'
+
+#: make bench-products each product of that step by each implementation of the library
+bench-products: $(OUT)/tests
+	$(OUT)/tests --bench products
+
+#: make bench-ranks    two processes beside one; bytes between them beside memcpy
+bench-ranks: $(OUT)/tests $(if $(MODULE),$(OUT)/train_mpi.so) $(PROGRAMS) $(MODULE)
+	$(OUT)/tests --bench ranks --ranks 2
+	$(USE_PROGRAMS) scripts/bench_ranks.sh
+
+#: make bench-start    seconds to the first step, resumed, and to a sample's first token
+bench-start: $(PROGRAMS)
+	TRAIN=./train scripts/bench_start.sh
+
+#: make bench-checkpoint  how long saving stops training, and MB/s beside those of dd
+bench-checkpoint: $(PROGRAMS)
+	TRAIN=./train scripts/bench_checkpoint.sh
+
+#: make bench-busy     ms per step alone, and beside an endless loop
+bench-busy: $(PROGRAMS)
+	$(USE_PROGRAMS) scripts/bench_busy.sh
+
+#: make fuzz           fuzz the readers of files (clang), FUZZ_SECONDS=60 each
+FUZZ_SECONDS ?= 60
+FUZZERS      := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
+FUZZ_SOURCES := $(filter-out data/text/block_encoder.c data/text/splitter.c,$(DATA_SOURCES)) \
+                kernels/dtype.c model/precision.c \
+                $(call sources_in,model/architecture model/config) \
+                $(wildcard $(addprefix model/files/,config*.c safetensors*.c huggingface*.c)) \
+                $(addprefix model/files/,amax_history.c checkpoint_manifest.c tensor_files.c)
+
+build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h test/small_bpe.h $(FUZZ_SOURCES)
+	@mkdir -p build/fuzz/corpus/$*
+	$(call say,FUZZ)
+	$(QUIET)clang -std=gnu11 -D_GNU_SOURCE -I. -g -O1 $(WARNINGS) \
+	  -fsanitize=fuzzer,address,undefined -fno-sanitize=shift-base -fno-sanitize-recover=all \
+	  -o $@ $(filter %.c,$^) -lcjson -lpcre2-8 -lm
+
+fuzz: $(FUZZERS)
+	@set -e; for fuzzer in $(notdir $(FUZZERS)); do echo "  RUN  $$fuzzer"; \
+	  build/fuzz/$$fuzzer -max_total_time=$(FUZZ_SECONDS) -timeout=10 -verbosity=0 \
+	    -artifact_prefix=build/fuzz/ build/fuzz/corpus/$$fuzzer test/fuzz/seeds configs; done
+
+#: make coverage       lines of each module that the CPU's tests reach
+coverage:
+	scripts/coverage.sh
+
+.PHONY: test test-split test-isa test-sanitize test-device test-races fuzz coverage bench bench-adamw \
+        bench-passes bench-products bench-ranks bench-busy bench-start bench-checkpoint
