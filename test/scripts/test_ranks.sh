@@ -152,7 +152,7 @@ long() {
 # The process of a rank: by what its launcher told it.
 rank_of() {
     local process
-    for process in $(pgrep -f "set name=$1 "); do
+    for process in $(pgrep -f "$folder/tiny.json --set name=$1 "); do
         if tr '\0' '\n' <"/proc/$process/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$2"; then
             echo "$process"
             return
@@ -165,7 +165,7 @@ ended() { # ended NAME STATUS: in time
     wait "$long" || status=$?
     [ $(($(date +%s) - began)) -le 30 ] || fail "$1 took more than 30 s to end"
     [ "$status" = "$2" ] || { cat "$folder/$1.out" >&2; fail "$1 ended with $status, not $2"; }
-    pgrep -f "set name=$1 " >/dev/null && fail "$1: some are left"
+    pgrep -f "$folder/tiny.json --set name=$1 " >/dev/null && fail "$1: some are left"
     cases=$((cases + 1))
 }
 
@@ -178,13 +178,13 @@ train 2 term --set train.steps=100000 --set train.minutes=0.01 --set eval.every=
 expect term 'of train.minutes are over'
 
 long interrupt
-kill -INT "$(pgrep -of "set name=interrupt ")" # timeout passes it on, as a terminal would
+kill -INT "$(pgrep -of "$folder/tiny.json --set name=interrupt ")" # timeout passes it on, as a terminal would
 ended interrupt 130
 expect interrupt 'stopped by SIGUSR1; continue with --resume'
 
 long hangup
-process=$(pgrep -of "set name=hangup ")
-for ((i = 0; i < 5; i++)); do kill -HUP "$(pgrep -P "$process" -f "set name=hangup ")" || true; done
+process=$(pgrep -of "$folder/tiny.json --set name=hangup ")
+for ((i = 0; i < 5; i++)); do kill -HUP "$(pgrep -P "$process" -f "$folder/tiny.json --set name=hangup ")" || true; done
 ended hangup 129
 expect hangup 'continue with --resume'
 
