@@ -61,7 +61,6 @@ static int set_number(const struct candidate *c) {
     if (!cJSON_IsNumber(c->json)) return refuse_value(c);
     double value = cJSON_GetNumberValue(c->json);
     bool in_range = value >= option->minimum && value <= option->maximum &&
-                    !(option->above_minimum && value == option->minimum) &&
                     !(option->below_maximum && value == option->maximum);
     if (!in_range) return refuse_value(c);
     char *field = (char *)c->config + option->offset;
