@@ -72,25 +72,26 @@ static int print_version(struct error *error) {
     return EXIT_DONE;
 }
 
-static int print_help(const char *program, struct error *error) {
+static int print_help(const struct command_line *line, struct error *error) {
     struct printed help;
     int status = printed_open(&help);
     if (status == 0) {
-        command_line_help(help.out);
+        command_line_help(help.out, line);
         status = printed_close(&help);
     }
     if (status) {
         fail(error, "no memory for a help text");
         return EXIT_FAILED;
     }
-    help_print(stdout, help.text, program);
+    help_print(stdout, help.text, line->program);
     free(help.text);
     return EXIT_DONE;
 }
 
 static int print(const struct command_line *line, struct error *error) {
     switch (line->command) {
-    case COMMAND_HELP: return print_help(line->program, error);
+    case COMMAND_HELP:
+    case COMMAND_HELP_CONFIG: return print_help(line, error);
     case COMMAND_VERSION: return print_version(error);
     case COMMAND_PRINT_SCHEMA: config_print_schema(stdout); break;
     default: config_print_reference(stdout); break;

@@ -8,7 +8,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 lines_max=500 readme_max=200 budget=scripts/style_budget.txt failed=0
 too_long='
-model/config/config_keys.c
 test/kernels/test_attention.c
 test/model/lab/compare/test_compare_program.c
 test/model/run/test_program.c

@@ -14,10 +14,18 @@ esac
 printf '.TH MANTISSA-%s 1 "" "mantissa %s"\n' "${name^^}" "$version"
 printf '.SH NAME\nmantissa-%s \\- %s\n.SH DESCRIPTION\n.nf\n.in 1n\n' "$name" "$summary"
 # The text as it is; a paragraph that begins with "Exit status:" or the like opens a section.
-(exec -a "mantissa-$name" "$program" --help) | sed -e 's/\\/\\e/g' -e "s/^[.']/\\\\\&&/" \
+help() { (exec -a "mantissa-$name" "$program" "$@") && echo; }
+{
+    help --help
+    if [ "$name" = train ]; then
+        printf 'Flags of each command:\n\n'
+        for command in dry-run sample eval export audit profile; do help --help $command; done
+        help --help-config
+    fi
+} | sed -e 's/\\/\\e/g' -e "s/^[.']/\\\\\&&/" \
     -e 's/-/\\-/g' -e "s/'/\\\\(aq/g" |
     awk '
-        /^(Exit status|Environment|Documents|JSON Lines|Keys of a config file)[:.]/ {
+        /^(Exit status|Environment|Flags of each command|Keys of a config file)[:.]/ {
             title = $0; rest = $0
             sub(/[:.].*/, "", title)
             sub(/^[^:.]*[:.] */, "", rest)

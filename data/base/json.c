@@ -4,6 +4,7 @@
 #include "data/base/json_escape.h"
 #include "data/base/utf8.h"
 
+#include <assert.h>
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 #include <stdarg.h>
@@ -11,17 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* cJSON copies a number into 64 bytes and would cut a longer one. */
-enum { NUMBER_LENGTH_MAX = 60 };
-
-struct scanner {
-    const char *text;
-    size_t length, at;
-    size_t line, line_start;
-    int depth;
-    const char *file;
-    struct json_place *places;
-    struct error *error;
+/* An item of a tree. cJSON_Delete frees it as the cJSON that it begins with. */
+struct json_item {
+    cJSON json;
+    uint32_t begin, value; /* offsets in the text: of the key, if there is one, and of the value */
 };
 
 const char *json_text_excerpt(char excerpt[JSON_EXCERPT_MAX], const char *text, size_t length) {
@@ -48,289 +42,330 @@ struct json_shown json_text_shown(const char *text) {
     return shown;
 }
 
-__attribute__((format(printf, 2, 3))) static int refuse(const struct scanner *s, const char *format,
-                                                        ...) {
-    char message[512];
+bool json_scan_refuse(struct json_scan *s, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(message, sizeof message, format, arguments);
+    vsnprintf(s->problem, sizeof s->problem, format, arguments);
     va_end(arguments);
-    size_t column = 1;
-    for (size_t i = s->line_start; i < s->at; i++)
-        if (((unsigned char)s->text[i] & 0xc0) != 0x80) column++;
-    return fail(s->error, "%s:%zu:%zu: %s", s->file, s->line, column, message);
+    return false;
 }
 
 /* The rest of the line, for "found ..."; never empty. */
-static const char *found_here(const struct scanner *s, char excerpt[JSON_EXCERPT_MAX]) {
-    if (s->at >= s->length) return strcpy(excerpt, "the end of the file");
-    const char *start = s->text + s->at;
-    const char *end = memchr(start, '\n', s->length - s->at);
-    size_t length = end ? (size_t)(end - start) : s->length - s->at;
-    while (length > 1 && strchr(" \t\r", start[length - 1])) length--;
-    return json_text_excerpt(excerpt, start, length);
+static struct json_shown found_here(const struct json_scan *s) {
+    struct json_shown found = {"the end of the text"};
+    if (s->at == s->end) return found;
+    const char *end = memchr(s->at, '\n', (size_t)(s->end - s->at));
+    if (!end) end = s->end;
+    while (end > s->at + 1 && strchr(" \t\r", end[-1])) end--;
+    json_text_excerpt(found.text, s->at, (size_t)(end - s->at));
+    return found;
 }
 
-static int peek(const struct scanner *s) {
-    return s->at < s->length ? (unsigned char)s->text[s->at] : -1;
-}
-
-static void skip_space(struct scanner *s) {
-    for (; s->at < s->length && strchr(" \t\r\n", s->text[s->at]); s->at++)
-        if (s->text[s->at] == '\n') {
-            s->line++;
-            s->line_start = s->at + 1;
-        }
-}
-
-/* What people write where JSON wants something else. */
-static int refuse_unexpected(const struct scanner *s, const char *expected) {
-    char found[JSON_EXCERPT_MAX];
-    found_here(s, found);
-    switch (peek(s)) {
+bool json_scan_expected(struct json_scan *s, const char *expected) {
+    const struct json_shown found = found_here(s);
+    switch (s->at < s->end ? *s->at : ' ') {
     case '/':
-    case '#': return refuse(s, "found %s\nJSON has no comments: remove this one.", found);
-    case '\'': return refuse(s, "found %s\nJSON strings stand in double quotes.", found);
-    case -1: return refuse(s, "expected %s, found the end of the file.", expected);
-    default: return refuse(s, "expected %s, found %s", expected, found);
+    case '#':
+        return json_scan_refuse(s, "found %s\nJSON has no comments: remove this one.", found.text);
+    case '\'':
+        return json_scan_refuse(s, "found %s\nJSON strings stand in double quotes.", found.text);
+    case '\0': return json_scan_refuse(s, "a NUL byte: this is not a text file.");
+    default: return json_scan_refuse(s, "expected %s, found %s", expected, found.text);
     }
 }
 
-/* The four digits after \u; -1 if they are not there. */
-static int scan_unicode(struct scanner *s) {
-    int code = 0;
-    for (int i = 0; i < 4; i++) {
-        int digit = json_hex_digit((char)peek(s));
-        if (digit < 0) return -1;
-        code = code * 16 + digit;
+char json_scan_peek(struct json_scan *s) {
+    while (s->at < s->end && (*s->at == ' ' || *s->at == '\n' || *s->at == '\r' || *s->at == '\t'))
         s->at++;
-    }
-    return code;
+    return s->at < s->end ? *s->at : '\0';
 }
 
-static int scan_escape(struct scanner *s) {
-    int c = peek(s);
-    if (c != 'u') {
-        if (c <= 0 || !strchr("\"\\/bfnrt", c))
-            return refuse(s, "a backslash in a string is followed by one of \" \\ / b f n r t u;\n"
-                             "write \\\\ for a backslash itself.");
-        s->at++;
-        return 0;
-    }
-    s->at++;
-    int code = scan_unicode(s);
-    if (code < 0) return refuse(s, "\\u in a string is followed by four hexadecimal digits.");
-    if (code == 0) return refuse(s, "\\u0000, the NUL character, cannot be in a string.");
-    if (code >= 0xdc00 && code <= 0xdfff) return refuse(s, "\\u%04x is half a character.", code);
-    if (code < 0xd800 || code > 0xdbff) return 0;
-    bool paired = s->at + 2 <= s->length && memcmp(s->text + s->at, "\\u", 2) == 0;
-    if (paired) s->at += 2;
-    int second = paired ? scan_unicode(s) : -1;
-    if (second < 0xdc00 || second > 0xdfff)
-        return refuse(s, "\\u%04x is half a character: its other half must follow.", code);
-    return 0;
+static bool scan_escape(struct json_scan *s) {
+    const char *start = s->at;
+    const int code = json_escape_code(&s->at, s->end);
+    if (code >= 0 && !(s->has_tree && (code == 0 || (code >= 0xd800 && code < 0xe000))))
+        return true;
+    s->at = start;
+    if (code < 0)
+        return json_scan_refuse(s,
+                                "a backslash in a string is followed by one of \" \\ / b f n r t "
+                                "or by u and four hexadecimal digits; \\\\ is a backslash itself.");
+    if (code > 0)
+        return json_scan_refuse(s, "\\u%04x is half a character: its other half is missing.",
+                                (unsigned)code);
+    return json_scan_refuse(s, "\\u0000, the NUL character, cannot be in a string.");
 }
 
-static int scan_string(struct scanner *s) {
-    size_t start = s->at++;
+static bool is_plain(unsigned char c) {
+    return c >= ' ' && c < 0x80 && c != '"' && c != '\\';
+}
+
+bool json_scan_string(struct json_scan *s, struct json_span *string) {
+    string->begin = ++s->at;
     for (;;) {
-        int c = peek(s);
-        if (c < 0 || c == '\n' || c == '\r') {
-            char found[JSON_EXCERPT_MAX];
-            s->at = start;
-            return refuse(s, "this string has no closing quote on its line: %s",
-                          found_here(s, found));
+        const char *at = s->at; /* a local one, since most time is spent here */
+        while (at < s->end && is_plain((unsigned char)*at)) at++;
+        s->at = at;
+        if (at == s->end || *at == '\n' || *at == '\r') break;
+        const unsigned char c = (unsigned char)*at;
+        if (c == '"') {
+            string->end = s->at++;
+            return true;
         }
         if (c < ' ')
-            return refuse(s, "a control character (code %d) in a string; write \\u%04x.", c,
-                          (unsigned)c);
-        s->at++;
-        if (c == '"') return 0;
-        if (c == '\\' && scan_escape(s)) return -1;
-    }
-}
-
-static size_t skip_digits(struct scanner *s) {
-    size_t start = s->at;
-    while (peek(s) >= '0' && peek(s) <= '9') s->at++;
-    return s->at - start;
-}
-
-static int scan_number(struct scanner *s) {
-    char excerpt[JSON_EXCERPT_MAX];
-    size_t start = s->at;
-    if (peek(s) == '-') s->at++;
-    bool zero = peek(s) == '0';
-    size_t digits = skip_digits(s);
-    bool valid = digits > 0 && !(zero && digits > 1);
-    if (valid && peek(s) == '.') {
-        s->at++;
-        valid = skip_digits(s) > 0;
-    }
-    if (valid && (peek(s) == 'e' || peek(s) == 'E')) {
-        s->at++;
-        if (peek(s) == '+' || peek(s) == '-') s->at++;
-        valid = skip_digits(s) > 0;
-    }
-    size_t length = s->at - start;
-    if (!valid) {
-        s->at = start;
-        for (length = 0; start + length < s->length; length++)
-            if (strchr(",]} \t\r\n", s->text[start + length])) break;
-        return refuse(s, "%s is not a JSON number; such as 10, -0.5 or 1e-3 are.",
-                      json_text_excerpt(excerpt, s->text + start, length));
-    }
-    if (length > NUMBER_LENGTH_MAX) {
-        s->at = start;
-        return refuse(s, "a number of %zu characters; at most %d are read.", length,
-                      (int)NUMBER_LENGTH_MAX);
-    }
-    return 0;
-}
-
-static int scan_word(struct scanner *s) {
-    static const char *const words[] = {"true", "false", "null"};
-    for (int i = 0; i < 3; i++) {
-        size_t length = strlen(words[i]);
-        if (s->length - s->at >= length && memcmp(s->text + s->at, words[i], length) == 0) {
-            s->at += length;
-            return 0;
+            return json_scan_refuse(s, "a control character (code %d) in a string; write \\u%04x.",
+                                    c, (unsigned)c);
+        if (c == '\\') {
+            if (!scan_escape(s)) return false;
+            continue;
         }
-    }
-    return refuse_unexpected(s, "a value (a number, a \"string\", true, false, [ or {)");
-}
-
-static int scan_value(struct scanner *s, size_t line);
-
-/* Between two members: 1 if another one follows, 0 at the end, -1 for an error. */
-static int scan_comma(struct scanner *s, char close) {
-    skip_space(s);
-    if (peek(s) == close) {
-        s->at++;
-        return 0;
-    }
-    if (peek(s) != ',') return refuse_unexpected(s, close == '}' ? "a comma or }" : "a comma or ]");
-    struct scanner comma = *s;
-    s->at++;
-    skip_space(s);
-    if (peek(s) == close)
-        return refuse(&comma, "a comma before %c: JSON has none after the last entry.", close);
-    return 1;
-}
-
-static int scan_member(struct scanner *s) {
-    if (peek(s) != '"') return refuse_unexpected(s, "a key in double quotes");
-    size_t line = s->line;
-    if (scan_string(s)) return -1;
-    skip_space(s);
-    if (peek(s) != ':') return refuse_unexpected(s, "a colon after the key");
-    s->at++;
-    skip_space(s);
-    return scan_value(s, line);
-}
-
-/* An object or an array, behind its first byte up to the one that closes it. */
-static int scan_members(struct scanner *s, char close) {
-    skip_space(s);
-    if (peek(s) == close) {
-        s->at++;
-        return 0;
-    }
-    int more = 1;
-    while (more == 1) {
-        if (close == '}' ? scan_member(s) : scan_value(s, s->line)) return -1;
-        more = scan_comma(s, close);
-    }
-    return more;
-}
-
-static int scan_value(struct scanner *s, size_t line) {
-    size_t start = s->at, index = arrlenu(s->places);
-    struct json_place place = {.line = line, .start = start};
-    arrput(s->places, place);
-
-    int c = peek(s), status;
-    if (c == '{' || c == '[') {
-        if (s->depth == JSON_DEPTH_MAX)
-            return refuse(s, "nested more than %d deep; a config has no such depth.",
-                          (int)JSON_DEPTH_MAX);
-        s->depth++;
-        s->at++;
-        status = scan_members(s, c == '{' ? '}' : ']');
-        s->depth--;
-    } else if (c == '"') {
-        status = scan_string(s);
-    } else if (c == '-' || (c >= '0' && c <= '9')) {
-        status = scan_number(s);
-    } else {
-        status = scan_word(s);
-    }
-    s->places[index].length = s->at - start;
-    return status;
-}
-
-/* Before the grammar: the text is UTF-8 without a mark and without NUL. */
-static int check_bytes(struct scanner *s) {
-    if (s->length >= 3 && memcmp(s->text, "\xef\xbb\xbf", 3) == 0)
-        return refuse(s, "the file begins with a byte order mark.\n"
-                         "Save it as UTF-8 without BOM.");
-    if (s->length >= 2 &&
-        (memcmp(s->text, "\xff\xfe", 2) == 0 || memcmp(s->text, "\xfe\xff", 2) == 0))
-        return refuse(s, "the file is in UTF-16. Save it as UTF-8.");
-    while (s->at < s->length) {
-        char c = s->text[s->at];
-        size_t bytes = utf8_character(s->text + s->at, s->length - s->at);
-        if (c == '\0') return refuse(s, "a NUL byte: this is not a text file.");
+        const size_t bytes = utf8_character(at, (size_t)(s->end - at));
         if (bytes == 0)
-            return refuse(s, "byte 0x%02x is not UTF-8. Save the file as UTF-8.",
-                          (unsigned)(unsigned char)c);
+            return json_scan_refuse(s, "byte 0x%02x is not UTF-8. Save the file as UTF-8.",
+                                    (unsigned)c);
         s->at += bytes;
-        if (c == '\n') {
-            s->line++;
-            s->line_start = s->at;
-        }
     }
-    s->at = 0;
-    s->line = 1;
-    s->line_start = 0;
-    return 0;
+    s->at = string->begin - 1;
+    return json_scan_refuse(s, "this string has no closing quote on its line: %s",
+                            found_here(s).text);
 }
 
-static int scan_text(struct scanner *s) {
-    if (check_bytes(s)) return -1;
-    skip_space(s);
-    if (s->at == s->length)
-        return fail(s->error, "%s: the file is empty; the smallest config is {}.", s->file);
-    if (scan_value(s, s->line)) return -1;
-    skip_space(s);
-    if (s->at < s->length) return refuse_unexpected(s, "nothing after the end of the config");
-    return 0;
+static const char *skip_digits(const char *at, const char *end) {
+    while (at < end && *at >= '0' && *at <= '9') at++;
+    return at;
 }
 
-int json_text_scan(const char *text, size_t length, const char *file, struct json_place **places,
-                   struct error *error) {
-    struct scanner s = {
-        .text = text, .length = length, .line = 1, .file = file, .places = *places, .error = error};
-    int status = scan_text(&s);
-    *places = s.places;
-    return status;
+static bool scan_number(struct json_scan *s) {
+    char excerpt[JSON_EXCERPT_MAX];
+    const char *first = s->at + (*s->at == '-'), *at = skip_digits(first, s->end);
+    bool valid = at > first && !(*first == '0' && at > first + 1);
+    if (valid && at < s->end && *at == '.') {
+        first = at + 1;
+        at = skip_digits(first, s->end);
+        valid = at > first;
+    }
+    if (valid && at < s->end && (*at == 'e' || *at == 'E')) {
+        first = at + 1 + (at + 1 < s->end && (at[1] == '+' || at[1] == '-'));
+        at = skip_digits(first, s->end);
+        valid = at > first;
+    }
+    if (valid) {
+        s->at = at;
+        return true;
+    }
+    for (at = s->at; at < s->end && !strchr(",]} \t\r\n", *at);) at++;
+    return json_scan_refuse(s, "%s is not a JSON number; such as 10, -0.5 or 1e-3 are.",
+                            json_text_excerpt(excerpt, s->at, (size_t)(at - s->at)));
+}
+
+static bool scan_word(struct json_scan *s, struct json_item *item) {
+    static const struct {
+        const char *text;
+        int type;
+    } words[] = {{"true", cJSON_True}, {"false", cJSON_False}, {"null", cJSON_NULL}};
+    for (int i = 0; i < 3; i++) {
+        const size_t length = strlen(words[i].text);
+        if ((size_t)(s->end - s->at) < length || memcmp(s->at, words[i].text, length)) continue;
+        s->at += length;
+        if (item) item->json.type = words[i].type;
+        return true;
+    }
+    return json_scan_expected(s, "a value (a number, a \"string\", true, false, [ or {)");
+}
+
+/* Adds an item that begins here to an object or array; NULL when that fails. As in cJSON's own
+ * trees, the first item's prev is the last one. */
+static struct json_item *add_item(struct json_scan *s, struct json_item *parent) {
+    struct json_item *item = s->value_count++ < JSON_VALUES_MAX ? calloc(1, sizeof *item) : NULL;
+    if (!item) {
+        if (s->value_count > JSON_VALUES_MAX)
+            json_scan_refuse(s, "more than %d values; so many are not read.", JSON_VALUES_MAX);
+        else json_scan_refuse(s, "out of memory");
+        return NULL;
+    }
+    item->begin = (uint32_t)(s->at - s->text);
+    if (!parent) return item;
+    cJSON *first = parent->json.child;
+    item->json.prev = first ? first->prev : &item->json;
+    if (first) first->prev = first->prev->next = &item->json;
+    else parent->json.child = &item->json;
+    return item;
+}
+
+static bool take_string(struct json_scan *s, char **to, struct json_span string) {
+    const size_t size = (size_t)(string.end - string.begin);
+    *to = malloc(size + 1);
+    if (!*to) return json_scan_refuse(s, "out of memory");
+    memcpy(*to, string.begin, size);
+    (*to)[json_unescape(*to, size)] = '\0';
+    return true;
+}
+
+static int compare_keys(const void *a, const void *b) {
+    const struct json_item *left = *(struct json_item *const *)a;
+    const struct json_item *right = *(struct json_item *const *)b;
+    const int order = strcmp(left->json.string, right->json.string);
+    return order ? order : left->begin < right->begin ? -1 : 1;
+}
+
+static bool check_keys(struct json_scan *s, struct json_item *object) {
+    arrsetlen(s->members, 0);
+    for (cJSON *item = object->json.child; item; item = item->next)
+        arrput(s->members, (struct json_item *)item);
+    const size_t count = arrlenu(s->members);
+    if (count > 1) qsort(s->members, count, sizeof *s->members, compare_keys);
+    for (size_t i = 1; i < count; i++) {
+        const cJSON *before = &s->members[i - 1]->json;
+        if (strcmp(before->string, s->members[i]->json.string) != 0) continue;
+        s->at = s->text + s->members[i]->begin;
+        return json_scan_refuse(s, "\"%s\" stands there twice; it was already on line %zu.",
+                                json_text_shown(before->string).text, json_line(before, s->text));
+    }
+    return true;
+}
+
+bool json_scan_key(struct json_scan *s, struct json_span *key) {
+    if (json_scan_peek(s) != '"') return json_scan_expected(s, "a key in double quotes");
+    if (!json_scan_string(s, key)) return false;
+    if (json_scan_peek(s) != ':') return json_scan_expected(s, "a colon after the key");
+    s->at++;
+    return true;
+}
+
+static bool scan_value(struct json_scan *s, struct json_item *item);
+
+static bool scan_member(struct json_scan *s, struct json_item *parent, char close) {
+    struct json_span key;
+    struct json_item *item = NULL;
+    if (parent && !(item = add_item(s, parent))) return false;
+    if (close == '}' &&
+        (!json_scan_key(s, &key) || (item && !take_string(s, &item->json.string, key))))
+        return false;
+    return scan_value(s, item);
+}
+
+/* An object or an array. */
+static bool scan_members(struct json_scan *s, struct json_item *parent, char close) {
+    if (s->depth == s->depth_max)
+        return json_scan_refuse(s, "nested more than %d deep; so deep is not read.", s->depth_max);
+    s->depth++;
+    s->at++;
+    for (bool more = json_scan_peek(s) != close; more;) {
+        if (!scan_member(s, parent, close)) return false;
+        more = json_scan_peek(s) == ',';
+        const char *comma = s->at;
+        if (!more) break;
+        s->at++;
+        if (json_scan_peek(s) != close) continue;
+        s->at = comma;
+        return json_scan_refuse(s, "a comma before %c: JSON has none after the last entry.", close);
+    }
+    if (json_scan_peek(s) != close)
+        return json_scan_expected(s, close == '}' ? "a comma or }" : "a comma or ]");
+    s->at++;
+    s->depth--;
+    return !parent || close == ']' || check_keys(s, parent);
+}
+
+/* Reads a value, into item unless that is NULL. */
+static bool scan_value(struct json_scan *s, struct json_item *item) {
+    struct json_span string;
+    const char c = json_scan_peek(s), *start = s->at;
+    if (item) item->value = (uint32_t)(start - s->text);
+    if (c == '{' || c == '[') {
+        if (item) item->json.type = c == '{' ? cJSON_Object : cJSON_Array;
+        return scan_members(s, item, c == '{' ? '}' : ']');
+    }
+    if (c == '"') {
+        if (item) item->json.type = cJSON_String;
+        return json_scan_string(s, &string) &&
+               (!item || take_string(s, &item->json.valuestring, string));
+    }
+    if (c != '-' && (c < '0' || c > '9')) return scan_word(s, item);
+    if (!scan_number(s)) return false;
+    if (item) {
+        item->json.type = cJSON_Number;
+        cJSON_SetNumberHelper(&item->json, strtod(start, NULL));
+    }
+    return true;
+}
+
+bool json_scan_value(struct json_scan *s) {
+    return scan_value(s, NULL);
+}
+
+static bool scan_text(struct json_scan *s, struct json_item *root) {
+    if (strncmp(s->text, "\xef\xbb\xbf", 3) == 0)
+        return json_scan_refuse(s, "the file begins with a byte order mark.\n"
+                                   "Save it as UTF-8 without BOM.");
+    if (strncmp(s->text, "\xff\xfe", 2) == 0 || strncmp(s->text, "\xfe\xff", 2) == 0)
+        return json_scan_refuse(s, "the file is in UTF-16. Save it as UTF-8.");
+    json_scan_peek(s);
+    root->begin = (uint32_t)(s->at - s->text);
+    if (s->at == s->end)
+        return json_scan_refuse(s, "the file is empty; the smallest object is {}.");
+    if (!scan_value(s, root)) return false;
+    json_scan_peek(s);
+    return s->at == s->end || json_scan_expected(s, "nothing after the end of the value");
+}
+
+/* Line of a place in the text, from 1, and where that line begins. */
+static size_t line_of(const char *text, const char *place, const char **begin) {
+    size_t line = 1;
+    *begin = text;
+    while ((text = memchr(*begin, '\n', (size_t)(place - *begin)))) line++, *begin = text + 1;
+    return line;
+}
+
+size_t json_scan_column(const struct json_scan *s) {
+    const char *at;
+    size_t column = 1;
+    line_of(s->text, s->at, &at);
+    for (; at < s->at; at++) column += ((unsigned char)*at & 0xc0) != 0x80;
+    return column;
+}
+
+int json_parse(struct cJSON **root, const char *text, size_t size, const char *where,
+               struct error *error) {
+    struct json_scan s = {.text = text,
+                          .at = text,
+                          .end = text + size,
+                          .depth_max = JSON_DEPTH_MAX,
+                          .has_tree = true};
+    assert(size <= UINT32_MAX);
+    struct json_item *item = add_item(&s, NULL);
+    const bool valid = item && scan_text(&s, item);
+    arrfree(s.members);
+    *root = valid ? &item->json : NULL;
+    if (valid) return 0;
+    cJSON_Delete((cJSON *)item);
+    const char *begin;
+    return fail(error, "%s:%zu:%zu: %s", where, line_of(text, s.at, &begin), json_scan_column(&s),
+                s.problem);
+}
+
+size_t json_line(const struct cJSON *item, const char *text) {
+    const char *begin;
+    return line_of(text, text + ((const struct json_item *)item)->begin, &begin);
+}
+
+const char *json_source(const struct cJSON *item, const char *text, size_t *length) {
+    const char *start = text + ((const struct json_item *)item)->value;
+    struct json_scan s = {
+        .text = text, .at = start, .end = start + strlen(start), .depth_max = JSON_DEPTH_MAX};
+    json_scan_value(&s);
+    *length = (size_t)(s.at - start);
+    return start;
 }
 
 int json_file_open(struct json_file *file, const char *path, struct error *error) {
     char where[FILE_SHOWN_MAX];
-    struct json_place *places = NULL;
     *file = (struct json_file){0};
     if (file_read_all(&file->text, &file->size, path, JSON_FILE_MAX_BYTES, error)) return -1;
     file_path_shown(where, path);
-    /* The scan of config files is strict where cJSON is not, and knows the place of an error. */
-    int status = json_text_scan(file->text, file->size, where, &places, error);
-    arrfree(places);
-    if (status == 0) {
-        file->root = cJSON_ParseWithLength(file->text, file->size);
-        if (!file->root) status = fail(error, "out of memory while reading %s", where);
-        else if (!cJSON_IsObject(file->root))
-            status = fail(error, "%s: it holds no JSON object, {...}", where);
-    }
+    int status = json_parse(&file->root, file->text, file->size, where, error);
+    if (status == 0 && !cJSON_IsObject(file->root))
+        status = fail(error, "%s: it holds no JSON object, {...}", where);
     if (status) json_file_close(file);
     return status;
 }
@@ -342,14 +377,7 @@ void json_file_close(struct json_file *file) {
 }
 
 const struct cJSON *json_member(const struct cJSON *object, const char *key) {
-    const cJSON *found = NULL, *member;
-    if (!cJSON_IsObject(object)) return NULL;
-    cJSON_ArrayForEach(member, object) {
-        if (strcmp(member->string, key) != 0) continue;
-        if (found) return NULL;
-        found = member;
-    }
-    return found;
+    return cJSON_GetObjectItemCaseSensitive(object, key);
 }
 
 bool json_whole(int64_t *value, const struct cJSON *object, const char *key, int64_t minimum,

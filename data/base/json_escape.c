@@ -1,48 +1,47 @@
 #include "data/base/json_escape.h"
 
-#include <stdint.h>
 #include <string.h>
 
-int json_hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+#include "data/base/utf8.h"
+
+/* The code unit of a \uXXXX, or -1. */
+static int code_unit(const char *at, const char *end) {
+    static const char digits[] = "0123456789abcdef0123456789ABCDEF";
+    int code = 0;
+    if (end - at < 6 || at[0] != '\\' || at[1] != 'u') return -1;
+    for (int i = 2; i < 6; i++) {
+        const char *digit = memchr(digits, at[i], sizeof digits - 1);
+        if (!digit) return -1;
+        code = code * 16 + (int)(digit - digits) % 16;
+    }
+    return code;
 }
 
-static uint32_t hex4(const char *digits) {
-    uint32_t value = 0;
-    for (int i = 0; i < 4; i++) value = value << 4 | (uint32_t)json_hex_digit(digits[i]);
-    return value;
-}
-
-size_t json_unescape(const char **at, const char *end, char out[4]) {
+int json_escape_code(const char **at, const char *end) {
     static const char letters[] = "\"\\/bfnrt", bytes[] = "\"\\/\b\f\n\r\t";
-    const char kind = (*at)[1];
-    *at += 2;
-    if (kind != 'u') {
-        out[0] = bytes[strchr(letters, kind) - letters];
-        return 1;
+    if (end - *at < 2) return -1;
+    const char *letter = memchr(letters, (*at)[1], sizeof letters - 1);
+    if (letter) {
+        *at += 2;
+        return bytes[letter - letters];
     }
-    uint32_t code = hex4(*at);
-    *at += 4;
-    if (code >= 0xd800 && code < 0xdc00 && end - *at >= 6 && (*at)[0] == '\\' && (*at)[1] == 'u') {
-        const uint32_t low = hex4(*at + 2);
-        if (low >= 0xdc00 && low < 0xe000) {
-            code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-            *at += 6;
-        }
-    }
-    if (code >= 0xd800 && code < 0xe000) code = 0xfffd;
-    const int tail = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
-    static const unsigned char leads[] = {0, 0xc0, 0xe0, 0xf0};
-    out[0] = (char)(leads[tail] | code >> (6 * tail));
-    for (int i = 1; i <= tail; i++) out[i] = (char)(0x80 | (code >> (6 * (tail - i)) & 0x3f));
-    return (size_t)tail + 1;
+    const int code = code_unit(*at, end);
+    if (code < 0) return -1;
+    *at += 6;
+    const int low = code >= 0xd800 && code < 0xdc00 ? code_unit(*at, end) : -1;
+    if (low < 0xdc00 || low >= 0xe000) return code;
+    *at += 6;
+    return 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
 }
 
-size_t json_unescape_all(char *string, size_t size) {
+uint32_t json_escape_character(const char **at, const char *end) {
+    const int code = json_escape_code(at, end);
+    return code >= 0xd800 && code < 0xe000 ? 0xfffd : (uint32_t)code;
+}
+
+size_t json_unescape(char *string, size_t size) {
     const char *at = string, *end = string + size;
-    char *out = string, character[4];
+    char *out = string;
     while (at < end) {
         const char *escape = memchr(at, '\\', (size_t)(end - at));
         const size_t plain = (size_t)((escape ? escape : end) - at);
@@ -50,9 +49,7 @@ size_t json_unescape_all(char *string, size_t size) {
         out += plain;
         at += plain;
         if (at == end) break;
-        const size_t bytes = json_unescape(&at, end, character);
-        memcpy(out, character, bytes);
-        out += bytes;
+        out += utf8_write(out, json_escape_character(&at, end));
     }
     return (size_t)(out - string);
 }

@@ -1,20 +1,21 @@
-/* The escapes of JSON strings, done and undone. What is to be undone is known to be a valid
- * string. */
+/* Escapes of JSON strings. */
 #pragma once
 
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 
-/* 0 .. 15, or -1. */
-int json_hex_digit(char c);
+/* Returns the code point of the escape that begins at *at, and moves *at past it. Two escapes that
+ * are a surrogate pair give one code point, and half of a pair gives itself. Returns -1, with *at
+ * unchanged, if no valid escape begins there. */
+int json_escape_code(const char **at, const char *end);
 
-/* Undoes the escape at *at, which is past it afterwards. Returns the bytes of its character in
- * UTF-8. Two escapes that are a surrogate pair are one character; half of one becomes U+FFFD. */
-size_t json_unescape(const char **at, const char *end, char out[4]);
+/* The same for an escape that is valid, with U+FFFD for half of a pair. */
+uint32_t json_escape_character(const char **at, const char *end);
 
-/* Undoes all escapes of string[0 .. size) in place. Returns the new size: a character is never
- * longer than its escape. */
-size_t json_unescape_all(char *string, size_t size);
+/* Replaces the escapes of string[0 .. size), which are valid, in place. Returns the new size: no
+ * character is longer than its escape. */
+size_t json_unescape(char *string, size_t size);
 
 /* Prints text in the quotes and escapes of JSON. */
 void json_print_string(FILE *out, const char *text);

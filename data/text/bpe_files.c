@@ -103,11 +103,10 @@ static int read_merges(struct bpe_builder *builder, const struct bpe_file *file,
 static int check_pre_tokenizer(struct reader *reader, const cJSON *root) {
     const cJSON *found, *list;
     const char *type;
-    if (json_reader_member(&found, root, "pre_tokenizer", &reader->json) ||
-        json_reader_text(&type, found, "type", &reader->json))
-        return -1;
+    found = json_reader_member(root, "pre_tokenizer");
+    if (json_reader_text(&type, found, "type", &reader->json)) return -1;
     if (strcmp(type, "Sequence") == 0) {
-        if (json_reader_member(&list, found, "pretokenizers", &reader->json)) return -1;
+        list = json_reader_member(found, "pretokenizers");
         if (cJSON_GetArraySize(list) != 1)
             return fail_kind(reader, "its pre_tokenizer is a Sequence of more or less than one");
         found = cJSON_GetArrayItem(list, 0);
@@ -129,13 +128,11 @@ static int check_pre_tokenizer(struct reader *reader, const cJSON *root) {
 static int check_post_processor(struct reader *reader, const cJSON *root) {
     const cJSON *found, *template, *sequence;
     const char *type;
-    if (json_reader_member(&found, root, "post_processor", &reader->json) ||
-        json_reader_text(&type, found, "type", &reader->json) ||
-        json_reader_member(&template, found, "single", &reader->json))
-        return -1;
+    found = json_reader_member(root, "post_processor");
+    template = json_reader_member(found, "single");
+    if (json_reader_text(&type, found, "type", &reader->json)) return -1;
     if (!found || strcmp(type, "ByteLevel") == 0) return 0;
-    if (json_reader_member(&sequence, cJSON_GetArrayItem(template, 0), "Sequence", &reader->json))
-        return -1;
+    sequence = json_reader_member(cJSON_GetArrayItem(template, 0), "Sequence");
     if (strcmp(type, "TemplateProcessing") == 0 && sequence && cJSON_GetArraySize(template) == 1)
         return 0;
     return fail_kind(reader, "its post_processor changes what the tokens are");
@@ -144,9 +141,8 @@ static int check_post_processor(struct reader *reader, const cJSON *root) {
 static int check_surroundings(struct reader *reader, const cJSON *root) {
     const cJSON *normalizer, *decoder;
     const char *type;
-    if (json_reader_member(&normalizer, root, "normalizer", &reader->json) ||
-        json_reader_member(&decoder, root, "decoder", &reader->json))
-        return -1;
+    normalizer = json_reader_member(root, "normalizer");
+    decoder = json_reader_member(root, "decoder");
     if (normalizer) return fail_kind(reader, "it has a normalizer");
     if (json_reader_text(&type, decoder, "type", &reader->json)) return -1;
     if (strcmp(type, "ByteLevel") != 0) return fail_kind(reader, "its decoder is not ByteLevel");
@@ -158,8 +154,8 @@ static int check_model(struct reader *reader, const cJSON *model) {
     const cJSON *dropout;
     bool fallback, ignore;
     if (!cJSON_IsObject(model)) return fail_kind(reader, "it has no model");
+    dropout = json_reader_member(model, "dropout");
     if (json_reader_text(&type, model, "type", &reader->json) ||
-        json_reader_member(&dropout, model, "dropout", &reader->json) ||
         json_reader_text(&prefix, model, "continuing_subword_prefix", &reader->json) ||
         json_reader_text(&suffix, model, "end_of_word_suffix", &reader->json) ||
         json_reader_flag(&fallback, model, "byte_fallback", false, &reader->json) ||
@@ -179,8 +175,8 @@ static int add_added_token(struct reader *reader, const cJSON *entry) {
     const char *content;
     const cJSON *number;
     bool single_word, lstrip, rstrip;
+    number = json_reader_member(entry, "id");
     if (json_reader_text(&content, entry, "content", &reader->json) ||
-        json_reader_member(&number, entry, "id", &reader->json) ||
         json_reader_flag(&single_word, entry, "single_word", false, &reader->json) ||
         json_reader_flag(&lstrip, entry, "lstrip", false, &reader->json) ||
         json_reader_flag(&rstrip, entry, "rstrip", false, &reader->json))
@@ -199,7 +195,7 @@ static int add_added_token(struct reader *reader, const cJSON *entry) {
 
 static int add_added_tokens(struct reader *reader, const cJSON *root) {
     const cJSON *list, *entry;
-    if (json_reader_member(&list, root, "added_tokens", &reader->json)) return -1;
+    list = json_reader_member(root, "added_tokens");
     if (list && !cJSON_IsArray(list))
         return fail(reader->json.error, "%.*s: \"added_tokens\" is no list", JSON_READER_PATH_SHOWN,
                     reader->json.path);
@@ -236,11 +232,10 @@ static int add_merge_entries(struct reader *reader, const cJSON *list) {
 static int read_root(struct reader *reader, const cJSON *root) {
     const cJSON *model, *vocabulary, *merges;
     if (!cJSON_IsObject(root)) return fail_kind(reader, "it holds no JSON object");
-    if (json_reader_member(&model, root, "model", &reader->json) || check_model(reader, model) ||
-        check_surroundings(reader, root) ||
-        json_reader_member(&vocabulary, model, "vocab", &reader->json) ||
-        json_reader_member(&merges, model, "merges", &reader->json))
-        return -1;
+    model = json_reader_member(root, "model");
+    vocabulary = json_reader_member(model, "vocab");
+    merges = json_reader_member(model, "merges");
+    if (check_model(reader, model) || check_surroundings(reader, root)) return -1;
     if (add_vocabulary(reader, vocabulary) || add_added_tokens(reader, root) ||
         finish_tokens(reader))
         return -1;

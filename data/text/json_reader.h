@@ -21,9 +21,8 @@ struct json_reader {
 int json_reader_parse(struct cJSON **root, const struct json_reader *reader, const char *text,
                       size_t size);
 
-/* Stores the member of that name, or NULL where there is none or it is null. */
-int json_reader_member(const struct cJSON **found, const struct cJSON *object, const char *name,
-                       const struct json_reader *reader);
+/* The member of that name, or NULL where there is none or it is null. */
+const struct cJSON *json_reader_member(const struct cJSON *object, const char *name);
 
 /* The text of a member, "" if there is none. */
 int json_reader_text(const char **text, const struct cJSON *object, const char *name,

@@ -132,9 +132,8 @@ static int read_special(struct subwords_builder *builder, const cJSON *root) {
     const cJSON *list, *entry;
     const char *begin;
     struct subwords *subwords = builder->subwords;
-    if (json_reader_member(&list, root, "special_tokens", reader) ||
-        json_reader_text(&begin, root, "begin", reader))
-        return -1;
+    list = json_reader_member(root, "special_tokens");
+    if (json_reader_text(&begin, root, "begin", reader)) return -1;
     if (list && !cJSON_IsObject(list))
         return subwords_refuse("special_tokens", "that are no object", reader);
     cJSON_ArrayForEach(entry, list) {

@@ -38,15 +38,15 @@ static int read_added_tokens(struct subwords_builder *builder, const cJSON *root
                                         "rstrip", "special", "normalized"};
     const struct json_reader *reader = builder->reader;
     const cJSON *list, *entry, *number;
-    if (json_reader_member(&list, root, "added_tokens", reader)) return -1;
+    list = json_reader_member(root, "added_tokens");
     if (list && !cJSON_IsArray(list))
         return subwords_refuse("added_tokens", "that is no list", reader);
     cJSON_ArrayForEach(entry, list) {
         struct added_token added = {0};
         const char *text;
+        number = json_reader_member(entry, "id");
         if (json_reader_expect(entry, names, COUNT(names), "added token", reader) ||
             json_reader_text(&text, entry, "content", reader) ||
-            json_reader_member(&number, entry, "id", reader) ||
             json_reader_flag(&added.special, entry, "special", false, reader) ||
             json_reader_flag(&added.single_word, entry, "single_word", false, reader) ||
             json_reader_flag(&added.lstrip, entry, "lstrip", false, reader) ||
@@ -93,10 +93,9 @@ static int read_options(struct subwords *subwords, const cJSON *model, const cha
         "fuse_unk",      "byte_fallback", "vocab",     "end_of_word_suffix",
         "ignore_merges", "merges"};
     const char *type, *prefix, *suffix;
-    const cJSON *dropout;
+    const cJSON *dropout = json_reader_member(model, "dropout");
     if (json_reader_expect(model, names, COUNT(names), "model", reader) ||
         json_reader_text(&type, model, "type", reader) ||
-        json_reader_member(&dropout, model, "dropout", reader) ||
         json_reader_text(&prefix, model, "continuing_subword_prefix", reader) ||
         json_reader_text(&suffix, model, "end_of_word_suffix", reader) ||
         json_reader_text(unknown, model, "unk_token", reader) ||
@@ -118,9 +117,9 @@ static int read_model(struct subwords_builder *builder, const cJSON *root, const
     const cJSON *vocabulary, *merges;
     const char *unknown;
     bool byte_fallback;
+    vocabulary = json_reader_member(model, "vocab");
+    merges = json_reader_member(model, "merges");
     if (read_options(subwords, model, &unknown, &byte_fallback, reader) ||
-        json_reader_member(&vocabulary, model, "vocab", reader) ||
-        json_reader_member(&merges, model, "merges", reader) ||
         read_vocabulary(builder, vocabulary) || read_added_tokens(builder, root) ||
         subwords_builder_finish(builder, byte_fallback))
         return -1;
@@ -148,11 +147,10 @@ static int read_root(struct subwords_builder *builder, const cJSON *root) {
     struct subwords *subwords = builder->subwords;
     const struct json_reader *reader = builder->reader;
     const cJSON *truncation, *padding, *model;
-    if (json_reader_expect(root, names, COUNT(names), "file", reader) ||
-        json_reader_member(&truncation, root, "truncation", reader) ||
-        json_reader_member(&padding, root, "padding", reader) ||
-        json_reader_member(&model, root, "model", reader))
-        return -1;
+    truncation = json_reader_member(root, "truncation");
+    padding = json_reader_member(root, "padding");
+    model = json_reader_member(root, "model");
+    if (json_reader_expect(root, names, COUNT(names), "file", reader)) return -1;
     if (truncation) return subwords_refuse("member", "truncation", reader);
     if (padding) return subwords_refuse("member", "padding", reader);
     if (!model) return subwords_refuse("model", "null", reader);

@@ -34,9 +34,8 @@ static int read_all(struct subwords *subwords, const struct cJSON *node, const c
         return cJSON_IsObject(node) ? -1 : subwords_refuse(what, "that is no object", reader);
     }
     if (strcmp(type, "Sequence") != 0) return one(subwords, node, type, reader);
-    if (json_reader_expect(node, names, COUNT(names), what, reader) ||
-        json_reader_member(&list, node, member, reader))
-        return -1;
+    list = json_reader_member(node, member);
+    if (json_reader_expect(node, names, COUNT(names), what, reader)) return -1;
     if (!cJSON_IsArray(list) || depth == DEPTH_MAX)
         return subwords_refuse(what, "Sequence without a list", reader);
     cJSON_ArrayForEach(part, list) {
@@ -51,9 +50,8 @@ static int read_all(struct subwords *subwords, const struct cJSON *node, const c
 static int read_pattern(const char **string, const char **regex, const struct cJSON *node,
                         const struct json_reader *reader) {
     static const char *const names[] = {"String", "Regex"};
-    const struct cJSON *pattern;
-    if (json_reader_member(&pattern, node, "pattern", reader) ||
-        json_reader_expect(pattern, names, COUNT(names), "pattern", reader) ||
+    const struct cJSON *pattern = json_reader_member(node, "pattern");
+    if (json_reader_expect(pattern, names, COUNT(names), "pattern", reader) ||
         json_reader_text(string, pattern, "String", reader) ||
         json_reader_text(regex, pattern, "Regex", reader))
         return -1;
@@ -97,8 +95,7 @@ static int read_normal_form(struct subwords *subwords, const struct cJSON *node,
 
 int subwords_read_normalizer(struct subwords *subwords, const struct cJSON *root,
                              const struct json_reader *reader) {
-    const struct cJSON *node;
-    if (json_reader_member(&node, root, "normalizer", reader)) return -1;
+    const struct cJSON *node = json_reader_member(root, "normalizer");
     return read_all(subwords, node, "normalizer", "normalizers", read_normal_form, 0, reader);
 }
 
@@ -226,10 +223,8 @@ static int read_cut(struct subwords *subwords, const struct cJSON *node, const c
 
 int subwords_read_pre_tokenizer(struct subwords *subwords, const struct cJSON *root,
                                 const struct json_reader *reader) {
-    const struct cJSON *node;
-    if (json_reader_member(&node, root, "pre_tokenizer", reader) ||
-        read_all(subwords, node, "pre_tokenizer", "pretokenizers", read_cut, 0, reader))
-        return -1;
+    const struct cJSON *node = json_reader_member(root, "pre_tokenizer");
+    if (read_all(subwords, node, "pre_tokenizer", "pretokenizers", read_cut, 0, reader)) return -1;
     if (subwords->byte_level ? subwords->marks_spaces : subwords->rule_count > 0)
         return subwords_refuse(
             "pre_tokenizer",
@@ -258,10 +253,10 @@ static int read_decoding(struct subwords *subwords, const struct cJSON *node, co
     }
     if (strcmp(type, "Strip") == 0) {
         const struct cJSON *start, *stop;
+        start = json_reader_member(node, "start");
+        stop = json_reader_member(node, "stop");
         if (json_reader_expect(node, strip, COUNT(strip), "decoder", reader) ||
-            json_reader_text(&from, node, "content", reader) ||
-            json_reader_member(&start, node, "start", reader) ||
-            json_reader_member(&stop, node, "stop", reader))
+            json_reader_text(&from, node, "content", reader))
             return -1;
         subwords->strips_space = true;
         if (strcmp(from, " ") == 0 && cJSON_IsNumber(start) && start->valuedouble == 1 &&
@@ -283,9 +278,8 @@ int subwords_read_decoder(struct subwords *subwords, const struct cJSON *root,
     static const char *const names[] = {"type", "add_prefix_space", "trim_offsets", "use_regex"};
     const struct cJSON *node;
     const char *type;
-    if (json_reader_member(&node, root, "decoder", reader) ||
-        json_reader_text(&type, node, "type", reader))
-        return -1;
+    node = json_reader_member(root, "decoder");
+    if (json_reader_text(&type, node, "type", reader)) return -1;
     if (!node) return subwords_refuse("decoder", "null", reader);
     if (!subwords->byte_level)
         return read_all(subwords, node, "decoder", "decoders", read_decoding, 0, reader);
@@ -299,9 +293,8 @@ int subwords_read_decoder(struct subwords *subwords, const struct cJSON *root,
 static int add_special(int32_t *tokens, int *count, const struct cJSON *all, const char *id,
                        const struct json_reader *reader) {
     const struct cJSON *special, *ids, *number;
-    if (json_reader_member(&special, all, id, reader) ||
-        json_reader_member(&ids, special, "ids", reader))
-        return -1;
+    special = json_reader_member(all, id);
+    ids = json_reader_member(special, "ids");
     if (!cJSON_IsArray(ids)) return subwords_refuse("template's token", id, reader);
     cJSON_ArrayForEach(number, ids) {
         if (!cJSON_IsNumber(number) || number->valuedouble < 0 ||
@@ -323,17 +316,15 @@ static int read_post(struct subwords *subwords, const struct cJSON *node, const 
         return json_reader_expect(node, level, COUNT(level), "post_processor ByteLevel", reader);
     if (strcmp(type, "TemplateProcessing") != 0)
         return subwords_refuse("post_processor", type, reader);
-    if (json_reader_expect(node, template, COUNT(template), "post_processor", reader) ||
-        json_reader_member(&list, node, "single", reader) ||
-        json_reader_member(&all, node, "special_tokens", reader))
-        return -1;
+    list = json_reader_member(node, "single");
+    all = json_reader_member(node, "special_tokens");
+    if (json_reader_expect(node, template, COUNT(template), "post_processor", reader)) return -1;
     cJSON_ArrayForEach(part, list) {
         if (++parts > 2 * SUBWORDS_TEMPLATE_MAX + 1)
             return subwords_refuse("post_processor", "template of so many parts", reader);
-        if (json_reader_member(&text, part, "Sequence", reader) ||
-            json_reader_member(&special, part, "SpecialToken", reader) ||
-            json_reader_text(&id, special, "id", reader))
-            return -1;
+        text = json_reader_member(part, "Sequence");
+        special = json_reader_member(part, "SpecialToken");
+        if (json_reader_text(&id, special, "id", reader)) return -1;
         texts += text != NULL;
         if (special &&
             add_special(texts ? subwords->ends : subwords->begins,
@@ -347,7 +338,6 @@ static int read_post(struct subwords *subwords, const struct cJSON *node, const 
 
 int subwords_read_post_processor(struct subwords *subwords, const struct cJSON *root,
                                  const struct json_reader *reader) {
-    const struct cJSON *node;
-    if (json_reader_member(&node, root, "post_processor", reader)) return -1;
+    const struct cJSON *node = json_reader_member(root, "post_processor");
     return read_all(subwords, node, "post_processor", "processors", read_post, 0, reader);
 }

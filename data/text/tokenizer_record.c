@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "data/base/json.h"
 #include "data/base/json_escape.h"
 #include "data/base/printed.h"
 
@@ -131,8 +132,8 @@ static int read_files(struct tokenizer_record *record, const cJSON *files, struc
     const cJSON *item;
     if (!cJSON_IsObject(files)) return fail_malformed(record, "\"files\" is no object", error);
     cJSON_ArrayForEach(item, files) {
-        const cJSON *bytes = cJSON_GetObjectItemCaseSensitive(item, "bytes");
-        const char *hash = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(item, "sha256"));
+        const cJSON *bytes = json_member(item, "bytes");
+        const char *hash = cJSON_GetStringValue(json_member(item, "sha256"));
         if (record->file_count == TOKENIZER_FILES_MAX ||
             strlen(item->string) >= sizeof record->files->name || !whole_number(bytes, 0x1p53) ||
             !hash || !is_sha256(hash))
@@ -146,10 +147,10 @@ static int read_files(struct tokenizer_record *record, const cJSON *files, struc
 }
 
 static int read_members(struct tokenizer_record *record, const cJSON *root, struct error *error) {
-    const cJSON *format = cJSON_GetObjectItemCaseSensitive(root, "format");
-    const cJSON *vocab_size = cJSON_GetObjectItemCaseSensitive(root, "vocab_size");
-    const char *kind = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "kind"));
-    const cJSON *directory = cJSON_GetObjectItemCaseSensitive(root, "directory");
+    const cJSON *format = json_member(root, "format");
+    const cJSON *vocab_size = json_member(root, "vocab_size");
+    const char *kind = cJSON_GetStringValue(json_member(root, "kind"));
+    const cJSON *directory = json_member(root, "directory");
     if (!cJSON_IsObject(root)) return fail_malformed(record, "no JSON object", error);
     if (!whole_number(format, INT32_MAX))
         return fail_malformed(record, "\"format\" is missing or no whole number", error);
@@ -167,11 +168,11 @@ static int read_members(struct tokenizer_record *record, const cJSON *root, stru
         strcpy(record->directory, directory->valuestring);
     else if (!cJSON_IsNull(directory))
         return fail_malformed(record, "\"directory\" is neither a path nor null", error);
-    const char *hash = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(root, "sha256"));
+    const char *hash = cJSON_GetStringValue(json_member(root, "sha256"));
     if (record->kind != TOKENIZER_BYTES && (!hash || !is_sha256(hash)))
         return fail_malformed(record, "\"sha256\" is missing or no hash", error);
     if (record->kind != TOKENIZER_BYTES) strcpy(record->sha256, hash);
-    return read_files(record, cJSON_GetObjectItemCaseSensitive(root, "files"), error);
+    return read_files(record, json_member(root, "files"), error);
 }
 
 int tokenizer_record_of_shard(struct tokenizer_record *record, const char *shard_path,
@@ -183,10 +184,12 @@ int tokenizer_record_of_shard(struct tokenizer_record *record, const char *shard
     if (record_path(prefix, "", record->path, error)) return -1;
     if (!file_exists(record->path)) return RESULT_NONE;
     if (file_read_all(&text, &size, record->path, RECORD_BYTES_MAX, error)) return -1;
-    cJSON *root = strlen(text) == size ? cJSON_ParseWithOpts(text, NULL, 1) : NULL;
+    cJSON *root;
+    struct error reason;
+    int status = json_parse(&root, text, size, "no valid JSON", &reason);
+    status =
+        status ? fail_malformed(record, reason.text, error) : read_members(record, root, error);
     free(text);
-    const int status =
-        root ? read_members(record, root, error) : fail_malformed(record, "no valid JSON", error);
     cJSON_Delete(root);
     return status;
 }

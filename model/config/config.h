@@ -1,7 +1,7 @@
 /* The configuration of a run: what a JSON file, --set flags and defaults resolve to.
  *
- * Every key is one row of the table in config_keys.c, which drives the parser, the defaults, the
- * ranges, --help, the resolved dump, the JSON Schema and the reference in configs/README.md. A key
+ * Every key is one row of config_table.inc, which drives the parser, the defaults, the ranges,
+ * --help-config, the resolved dump, the JSON Schema and the reference in configs/README.md. A key
  * path such as "optimizer.lr" is also the path of its field in struct config.
  *
  * Order of precedence, later wins: default, model.init_from, model.preset, config file, --set. A

@@ -21,9 +21,8 @@ struct config_option {
     double initial;          /* default; for an enum the number of the word */
     const char *text;        /* default of a string */
     const char *computed;    /* rule of a default that depends on other keys, or NULL */
-    double minimum, maximum; /* inclusive, but for the two flags */
-    bool above_minimum;      /* the minimum itself is not allowed */
-    bool below_maximum;
+    double minimum, maximum; /* inclusive */
+    bool below_maximum;      /* the maximum itself is not allowed */
     const char *const *words; /* of an enum or list, ended by NULL */
     const char *help;
 };

@@ -123,8 +123,7 @@ static void print_constraints(FILE *out, const struct config_option *option, int
         print_words(out, option->words, config_word_count(option));
         fprintf(out, "},\n%*s\"uniqueItems\": true,\n", indent, "");
     } else if (option->type != CONFIG_BOOLEAN) {
-        fprintf(out, "%*s\"%s\": ", indent, "",
-                option->above_minimum ? "exclusiveMinimum" : "minimum");
+        fprintf(out, "%*s\"minimum\": ", indent, "");
         print_number(out, option->minimum);
         fprintf(out, ",\n%*s\"%s\": ", indent, "",
                 option->below_maximum ? "exclusiveMaximum" : "maximum");

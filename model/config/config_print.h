@@ -9,7 +9,7 @@
  * values, doubles to the last bit. A loss_scale block that has no effect and that nobody gave is
  * left out, so that loading the dump of a bf16 run does not warn about it.
  * config_print_schema: JSON Schema, draft 7, for editors; configs/schema.json is this text.
- * config_print_help: the keys for --help, at most 80 columns.
+ * config_print_help: the keys for --help-config, at most 80 columns.
  * config_print_reference: the same as Markdown tables, for configs/README.md. */
 void config_print_json(FILE *out, const struct config *config);
 void config_print_schema(FILE *out);

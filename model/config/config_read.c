@@ -6,7 +6,6 @@
 
 #include <cjson/cJSON.h>
 #include <math.h>
-#include <stb/stb_ds.h>
 #include <string.h>
 
 /* A value on its way into a field. */
@@ -24,6 +23,13 @@ static const char *flag_where(char where[CONFIG_WHERE_MAX], const char *flag) {
     char excerpt[JSON_EXCERPT_MAX];
     snprintf(where, CONFIG_WHERE_MAX, "--set %s", json_text_excerpt(excerpt, flag, strlen(flag)));
     return where;
+}
+
+static const char *show_source(char excerpt[JSON_EXCERPT_MAX], const cJSON *item,
+                               const char *text) {
+    size_t length;
+    const char *source = json_source(item, text, &length);
+    return json_text_excerpt(excerpt, source, length);
 }
 
 static const char *line_where(char where[CONFIG_WHERE_MAX], const char *path, size_t line) {
@@ -55,7 +61,6 @@ static int set_number(const struct candidate *c) {
     if (!cJSON_IsNumber(c->json)) return refuse_value(c);
     double value = cJSON_GetNumberValue(c->json);
     bool in_range = value >= option->minimum && value <= option->maximum &&
-                    !(option->above_minimum && value == option->minimum) &&
                     !(option->below_maximum && value == option->maximum);
     if (!in_range) return refuse_value(c);
     char *field = (char *)c->config + option->offset;
@@ -156,14 +161,10 @@ static int set_value(const struct candidate *c) {
     return 0;
 }
 
-/* A walk through cJSON's tree and the places of the text, which have the same order. */
-struct walk {
+struct reader {
     struct config *config;
     struct config_origins *origins;
     const char *text;
-    const struct json_place *places;
-    size_t next;
-    size_t block_lines[CONFIG_OPTION_LIMIT]; /* 0: not met yet */
     struct error *error;
 };
 
@@ -222,84 +223,65 @@ static int refuse_name(const char *where, int block, const char *name, bool obje
                 block >= 0 ? config_blocks[block].name : "The config", names);
 }
 
-static int read_option(struct walk *w, int row, const cJSON *item, const struct json_place *place,
-                       const char *where) {
-    if (w->origins->lines[row])
-        return fail(w->error, "%s: %s stands twice; it was already on line %zu.", where,
-                    config_options[row].key, w->origins->lines[row]);
+static int read_option(const struct reader *reader, int row, const cJSON *item, const char *where) {
     struct candidate candidate = {.option = &config_options[row],
                                   .json = item,
                                   .where = where,
-                                  .raw = w->text + place->start,
-                                  .raw_length = place->length,
-                                  .config = w->config,
-                                  .error = w->error};
-    if (set_value(&candidate)) return -1;
-    if (cJSON_IsArray(item)) w->next += (size_t)cJSON_GetArraySize(item);
-    w->origins->lines[row] = place->line;
-    w->config->sources[row] = CONFIG_SOURCE_FILE;
-    return 0;
+                                  .config = reader->config,
+                                  .error = reader->error};
+    candidate.raw = json_source(item, reader->text, &candidate.raw_length);
+    reader->origins->lines[row] = json_line(item, reader->text);
+    reader->config->sources[row] = CONFIG_SOURCE_FILE;
+    return set_value(&candidate);
 }
 
-static int read_block(struct walk *w, int block, const cJSON *object) {
+static int read_block(const struct reader *reader, int block, const cJSON *object) {
     const cJSON *item;
     char where[CONFIG_WHERE_MAX], key[CONFIG_STRING_MAX];
     cJSON_ArrayForEach(item, object) {
-        const struct json_place *place = &w->places[w->next++];
-        line_where(where, w->origins->path, place->line);
+        line_where(where, reader->origins->path, json_line(item, reader->text));
         int length = snprintf(key, sizeof key, "%s.%s", config_blocks[block].name, item->string);
         int row = config_option_index(key, (size_t)length < sizeof key ? (size_t)length : 0);
-        if (row < 0) return refuse_name(where, block, item->string, cJSON_IsObject(item), w->error);
-        if (read_option(w, row, item, place, where)) return -1;
+        if (row < 0)
+            return refuse_name(where, block, item->string, cJSON_IsObject(item), reader->error);
+        if (read_option(reader, row, item, where)) return -1;
     }
     return 0;
 }
 
-static int read_top_member(struct walk *w, const cJSON *item, bool *schema_seen) {
-    const struct json_place *place = &w->places[w->next++];
-    char where[CONFIG_WHERE_MAX];
-    line_where(where, w->origins->path, place->line);
-    size_t length = strlen(item->string);
-    int row = config_option_index(item->string, length);
-    int block = config_block_index(item->string, length);
+static int read_top_member(const struct reader *reader, const cJSON *item, const char *where) {
+    struct error *error = reader->error;
+    const char *name = item->string;
+    char found[JSON_EXCERPT_MAX];
+    size_t length = strlen(name);
+    int row = config_option_index(name, length);
+    int block = config_block_index(name, length);
     /* A dotted key is a row's name only for --set. */
     if (row >= 0 && config_option_block(&config_options[row]) < 0)
-        return read_option(w, row, item, place, where);
+        return read_option(reader, row, item, where);
     if (row >= 0)
-        return fail(w->error, "%s: write %s as \"%s\" in the block \"%.*s\": {...}.", where,
-                    item->string, config_option_name(&config_options[row]),
-                    (int)strcspn(item->string, "."), item->string);
-    if (block >= 0) {
-        if (w->block_lines[block])
-            return fail(w->error, "%s: the block %s stands twice; it was already on line %zu.",
-                        where, item->string, w->block_lines[block]);
-        w->block_lines[block] = place->line;
-        char found[JSON_EXCERPT_MAX];
-        json_text_excerpt(found, w->text + place->start, place->length);
-        if (!cJSON_IsObject(item))
-            return fail(w->error, "%s: %s is %s,\nbut must be a block of keys: {...}.", where,
-                        item->string, found);
-        return read_block(w, block, item);
-    }
-    if (strcmp(item->string, "$schema") != 0)
-        return refuse_name(where, -1, item->string, cJSON_IsObject(item), w->error);
-    if (*schema_seen || !cJSON_IsString(item))
-        return fail(w->error, "%s: $schema, which is for editors, is one string, once.", where);
-    *schema_seen = true;
-    return 0;
+        return fail(error, "%s: write %s as \"%s\" in the block \"%.*s\": {...}.", where, name,
+                    config_option_name(&config_options[row]), (int)strcspn(name, "."), name);
+    if (block >= 0 && cJSON_IsObject(item)) return read_block(reader, block, item);
+    if (block >= 0)
+        return fail(error, "%s: %s is %s,\nbut must be a block of keys: {...}.", where, name,
+                    show_source(found, item, reader->text));
+    if (strcmp(name, "$schema") != 0)
+        return refuse_name(where, -1, name, cJSON_IsObject(item), error);
+    if (cJSON_IsString(item)) return 0;
+    return fail(error, "%s: $schema, which is for editors, must be a string.", where);
 }
 
-static int read_root(struct walk *w, const cJSON *root) {
+static int read_root(const struct reader *reader, const cJSON *root) {
     char where[CONFIG_WHERE_MAX], found[JSON_EXCERPT_MAX];
-    const struct json_place *place = &w->places[w->next++];
-    if (!cJSON_IsObject(root))
-        return fail(w->error, "%s: a config is an object, {...}, but this file holds %s",
-                    line_where(where, w->origins->path, place->line),
-                    json_text_excerpt(found, w->text + place->start, place->length));
-    bool schema_seen = false;
     const cJSON *item;
+    if (!cJSON_IsObject(root))
+        return fail(reader->error, "%s: a config is an object, {...}, but this file holds %s",
+                    line_where(where, reader->origins->path, json_line(root, reader->text)),
+                    show_source(found, root, reader->text));
     cJSON_ArrayForEach(item, root) {
-        if (read_top_member(w, item, &schema_seen)) return -1;
+        line_where(where, reader->origins->path, json_line(item, reader->text));
+        if (read_top_member(reader, item, where)) return -1;
     }
     return 0;
 }
@@ -307,21 +289,12 @@ static int read_root(struct walk *w, const cJSON *root) {
 int config_read_text(struct config *config, struct config_origins *origins, const char *text,
                      size_t length, struct error *error) {
     char path[CONFIG_WHERE_MAX];
-    struct json_place *places = NULL;
-    cJSON *root = NULL;
+    const struct reader reader = {config, origins, text, error};
+    cJSON *root;
     file_path_shown(path, origins->path);
-    int status = json_text_scan(text, length, path, &places, error);
-    if (status == 0) {
-        root = cJSON_ParseWithLength(text, length);
-        if (!root) status = fail(error, "%s: not enough memory to read it.", path);
-    }
-    if (status == 0) {
-        struct walk walk = {
-            .config = config, .origins = origins, .text = text, .places = places, .error = error};
-        status = read_root(&walk, root);
-    }
+    int status = json_parse(&root, text, length, path, error);
+    if (status == 0) status = read_root(&reader, root);
     cJSON_Delete(root);
-    arrfree(places);
     return status;
 }
 
@@ -347,11 +320,8 @@ static cJSON *split_list(const char *text) {
 /* The value of a flag: JSON if it is JSON of a kind that the key takes, else a bare text. */
 static cJSON *parse_flag_value(const struct config_option *option, const char *text) {
     struct error ignored;
-    struct json_place *places = NULL;
-    cJSON *json = NULL;
-    if (json_text_scan(text, strlen(text), "", &places, &ignored) == 0)
-        json = cJSON_ParseWithLength(text, strlen(text));
-    arrfree(places);
+    cJSON *json;
+    json_parse(&json, text, strlen(text), "", &ignored);
     bool textual = option->type == CONFIG_STRING || option->type == CONFIG_ENUM;
     if (textual && !cJSON_IsString(json)) {
         cJSON_Delete(json);

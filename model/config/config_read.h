@@ -18,7 +18,8 @@ enum { CONFIG_WHERE_MAX = FILE_SHOWN_MAX };
 /* "FILE:LINE", "--set TEXT", or "FILE" for a default of the row; shortened to fit. */
 const char *config_where(char where[CONFIG_WHERE_MAX], const struct config_origins *origins,
                          int row);
-/* Sets the keys that the JSON text (of the file origins->path) has; the others stay. */
+/* Sets the keys that the JSON text[0..length), which a NUL follows, of the file origins->path has;
+ * the others stay. */
 int config_read_text(struct config *config, struct config_origins *origins, const char *text,
                      size_t length, struct error *error);
 

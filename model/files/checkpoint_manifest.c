@@ -249,7 +249,6 @@ static int read_files(const struct source *source, struct checkpoint_manifest *m
         return fail(source->error, "%s: \"files\" has more than %d entries\nuse another checkpoint",
                     source->where, CHECKPOINT_FILES_MAX);
     cJSON_ArrayForEach(member, files) {
-        if (!json_member(files, member->string)) return lacks(source, member->string);
         if (read_file(source, member, &file)) return -1;
         arrput(manifest->files, file);
     }

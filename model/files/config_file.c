@@ -17,7 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The whole file in *text, freed by the caller. Not by its size first: it may be a pipe. */
+/* The whole file and a NUL in *text, freed by the caller. Not by its size first: it may be a pipe.
+ */
 static int read_stream(FILE *file, const char *where, char **text, size_t *length,
                        struct error *error) {
     *text = malloc(CONFIG_FILE_MAX + 1);
@@ -26,6 +27,7 @@ static int read_stream(FILE *file, const char *where, char **text, size_t *lengt
     if (ferror(file)) return fail(error, "cannot read %s: %s.", where, strerror(errno));
     if (*length > CONFIG_FILE_MAX)
         return fail(error, "%s: larger than 1 MiB, so it cannot be a config.", where);
+    (*text)[*length] = '\0';
     return 0;
 }
 

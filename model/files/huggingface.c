@@ -207,7 +207,7 @@ int huggingface_read_config(struct config *config, const char *directory, struct
 static int64_t read_token(const cJSON *root, const char *key, int64_t absent,
                           const struct config *config) {
     const cJSON *member = json_member(root, key);
-    if (!cJSON_GetObjectItemCaseSensitive(root, key)) return known_token(config, absent);
+    if (!member) return known_token(config, absent);
     if (cJSON_IsArray(member)) member = member->child;
     if (!cJSON_IsNumber(member) || !(member->valuedouble >= 0)) return -1;
     return member->valuedouble < (double)config->model.vocab_size ? (int64_t)member->valuedouble

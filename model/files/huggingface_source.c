@@ -12,15 +12,14 @@ int huggingface_refuse(const struct huggingface_source *source, const char *key,
                        const char *wanted) {
     const cJSON *member = json_member(source->root, key);
     char *found = member ? cJSON_PrintUnformatted(member) : NULL;
-    int status =
-        fail(source->error, "%s: %s is %.*s,\nbut mantissa's %s needs %s", source->where, key,
-             SHOWN_MAX, found ? found : "missing or there twice", source->family, wanted);
+    int status = fail(source->error, "%s: %s is %.*s,\nbut mantissa's %s needs %s", source->where,
+                      key, SHOWN_MAX, found ? found : "missing", source->family, wanted);
     cJSON_free(found);
     return status;
 }
 
 bool huggingface_is_absent(const struct huggingface_source *source, const char *key) {
-    return !cJSON_GetObjectItemCaseSensitive(source->root, key);
+    return !json_member(source->root, key);
 }
 
 bool huggingface_is_null(const struct huggingface_source *source, const char *key) {

@@ -21,7 +21,6 @@ struct cJSON;
 enum {
     SAFETENSORS_RANK_MAX = 8,
     SAFETENSORS_HEADER_MAX_BYTES = 100000000,
-    SAFETENSORS_VALUES_MAX = 2000000, /* a tensor has eight, with two dimensions */
 };
 
 /* X(NAME in the file, bits of an element), those of a width together. */

@@ -12,7 +12,7 @@
 #include "model/config/config_keys.h"
 #include "model/config/config_print.h"
 
-/* One row a flag: what it takes decides how it is read. */
+/* The commands come in the order of enum command. */
 enum flag {
     FLAG_CONFIG,
     FLAG_SET,
@@ -20,12 +20,6 @@ enum flag {
     FLAG_RESUME,
     FLAG_RANKS,
     FLAG_LOG_RANKS,
-    FLAG_DRY_RUN,
-    FLAG_SAMPLE,
-    FLAG_EVAL,
-    FLAG_EXPORT,
-    FLAG_AUDIT,
-    FLAG_PROFILE,
     FLAG_FROM,
     FLAG_TOKENS,
     FLAG_TEMPERATURE,
@@ -40,92 +34,173 @@ enum flag {
     FLAG_OUT,
     FLAG_SIZES,
     FLAG_MEMORY,
+    FLAG_FIT,
     FLAG_LINK,
     FLAG_LINK_GBS,
     FLAG_TFLOPS,
-    FLAG_FIT,
+    FLAG_DRY_RUN,
+    FLAG_SAMPLE,
+    FLAG_EVAL,
+    FLAG_EXPORT,
+    FLAG_AUDIT,
+    FLAG_PROFILE,
+    FLAG_HELP,
+    FLAG_HELP_CONFIG,
+    FLAG_VERSION,
     FLAG_PRINT_SCHEMA,
     FLAG_PRINT_REFERENCE,
-    FLAG_HELP,
-    FLAG_VERSION,
     FLAGS
 };
+_Static_assert(FLAG_PRINT_REFERENCE - FLAG_DRY_RUN == COMMAND_PRINT_REFERENCE - COMMAND_DRY_RUN,
+               "flags that are commands must have the order of enum command");
 
-static const struct flag_row flags[FLAGS] = {
-    [FLAG_CONFIG] = {"--config", "FILE", "train as FILE says; a bare name may be one of configs/"},
-    [FLAG_SET] = {"--set", "KEY=VALUE", "override one key of the config; repeatable"},
-    [FLAG_DEVICE] = {"--device", "NAME", "auto, cpu or cuda; short for --set device=NAME"},
-    [FLAG_RESUME] = {"--resume", "[PATH]",
-                     "resume from PATH, a checkpoint or a run, which needs no\n"
-                     "--config; or from the run's latest complete checkpoint"},
-    [FLAG_RANKS] = {"--ranks", "N",
-                    "train with N processes on this machine, through mpirun;\n"
-                    "dry run: an estimate of such a run, of any size"},
-    [FLAG_LOG_RANKS] = {"--log-ranks", NULL,
-                        "several ranks: what each says, in files beside the run"},
-    [FLAG_DRY_RUN] = {"--dry-run", NULL, "print the plan and the memory it needs; train nothing"},
-    [FLAG_SAMPLE] = {"--sample", "PROMPT", "print text that continues PROMPT; repeatable"},
-    [FLAG_EVAL] = {"--eval", NULL, "print loss, perplexity and bits per byte of a text"},
-    [FLAG_EXPORT] = {"--export", "DIR", "write a model for Hugging Face tools, see --dtype"},
-    [FLAG_AUDIT] = {"--audit", NULL, "how 16-bit arithmetic affects a run, by operation"},
-    [FLAG_PROFILE] = {"--profile", NULL, "where the time of a step of --config goes"},
-    [FLAG_FROM] = {"--from", "DIR",
-                   "the model of these: a checkpoint, a run (its newest\n"
-                   "checkpoint), or a folder of Hugging Face"},
-    [FLAG_TOKENS] = {"--tokens", "N", "sample: how many tokens to add"},
-    [FLAG_TEMPERATURE] = {"--temperature", "X", "sample: 0 takes the likeliest token each time"},
-    [FLAG_TOP_K] = {"--top-k", "N", "sample: draw among the N likeliest; 0 for all"},
-    [FLAG_TOP_P] = {"--top-p", "X", "sample: draw among the likeliest of probability X"},
-    [FLAG_SEED] = {"--seed", "N", "sample: another seed, another text"},
-    [FLAG_DATA] = {"--data", "GLOB",
-                   "eval: the token shards, or tales; default the data.val\n"
-                   "of the run"},
-    [FLAG_PRECISION] = {"--precision", "LIST", "eval, audit: for instance fp32,bf16"},
-    [FLAG_DTYPE] = {"--dtype", "NAME", "export: fp32, the default, fp16 or bf16"},
-    [FLAG_SHARD_SIZE] = {"--shard-size", "GB",
-                         "export: larger models in files of so much; default 5"},
-    [FLAG_REPETITIONS] = {"--repetitions", "N", "audit: micro-batches to look at; profile: steps"},
-    [FLAG_OUT] = {"--out", "DIR", "audit, profile: write the figures there too"},
-    [FLAG_SIZES] = {"--sizes", NULL, "dry run: also for models from 124M to 70B"},
-    [FLAG_MEMORY] = {"--memory", "GIB", "dry run: what fits in so much; default what is free"},
-    [FLAG_LINK] = {"--link", "GB/S",
-                   "dry run: speed of the link to the host each way, for what\n"
-                   "offload.optimizer costs; default 25"},
-    [FLAG_LINK_GBS] = {"--link-gbs", "GB/S",
-                       "dry run with --ranks: what each rank can send a second to\n"
-                       "the next; default 50, a network card of 400 Gb/s"},
-    [FLAG_TFLOPS] = {"--tflops", "X",
-                     "dry run with --ranks: 1e12 operations a second of each\n"
-                     "rank, as reached; default 400, in fp32 40 (an H100)"},
-    [FLAG_FIT] = {"--fit", "[GIB]",
-                  "dry run: only the cheapest options with which it fits in\n"
-                  "GIB, or in what is free; status 1 if none help"},
-    [FLAG_PRINT_SCHEMA] = {"--print-schema", NULL, "print the JSON Schema of config files"},
-    [FLAG_PRINT_REFERENCE] = {"--print-reference", NULL, "print the config keys as Markdown"},
-    [FLAG_HELP] = {"--help", NULL, "this text"},
-    [FLAG_VERSION] = {"--version", NULL, "print the version"},
+enum {
+    TRAIN = 1 << COMMAND_TRAIN,
+    DRY_RUN = 1 << COMMAND_DRY_RUN,
+    SAMPLE = 1 << COMMAND_SAMPLE,
+    EVAL = 1 << COMMAND_EVAL,
+    EXPORT = 1 << COMMAND_EXPORT,
+    AUDIT = 1 << COMMAND_AUDIT,
+    PROFILE = 1 << COMMAND_PROFILE,
+    BY_CONFIG = TRAIN | DRY_RUN | AUDIT | PROFILE,
+    ALL = BY_CONFIG | SAMPLE | EVAL
 };
 
-static int read_count(int64_t *out, const char *flag, const char *text, struct error *error) {
+#define FLAG(NAME_, commands_, name_, value_, help_, ...) \
+    [FLAG_##NAME_] = {.row = {name_, value_, help_}, .commands = (commands_), __VA_ARGS__}
+#define HINT(hint_)    .hint = hint_
+#define OTHER          .kind = FLAG_OTHER
+#define TEXT(field_)   .kind = FLAG_TEXT, .offset = offsetof(struct command_line, field_)
+#define SWITCH(field_) .kind = FLAG_SWITCH, .offset = offsetof(struct command_line, field_)
+#define COUNT(field_, minimum_, maximum_)                                                       \
+    .kind = FLAG_COUNT, .offset = offsetof(struct command_line, field_), .minimum = (minimum_), \
+    .maximum = (maximum_)
+#define NUMBER(field_, minimum_, maximum_)                                                       \
+    .kind = FLAG_NUMBER, .offset = offsetof(struct command_line, field_), .minimum = (minimum_), \
+    .maximum = (maximum_)
+
+/* A flag: the commands that it is valid with, a bit each, and what the message adds that refuses it
+ * for others; then how its value is read, and the field of struct command_line that takes it. */
+struct command_flag {
+    struct flag_row row;
+    unsigned commands;
+    const char *hint;
+    enum { FLAG_OTHER, FLAG_TEXT, FLAG_SWITCH, FLAG_COUNT, FLAG_NUMBER } kind;
+    size_t offset;
+    double minimum, maximum; /* of a count or number */
+};
+
+static const struct command_flag flags[FLAGS] = {
+    FLAG(CONFIG, BY_CONFIG, "--config", "FILE",
+         "config of the run; a bare name may be one of configs/",
+         HINT("; others take the model's own"), TEXT(config)),
+    FLAG(SET, ALL, "--set", "KEY=VALUE", "override one key of the config; repeatable", OTHER),
+    FLAG(DEVICE, ALL, "--device", "NAME", "auto, cpu or cuda; short for --set device=NAME", OTHER),
+    FLAG(RESUME, TRAIN | DRY_RUN, "--resume", "[PATH]",
+         "resume from PATH, a checkpoint or a run, which needs no\n"
+         "--config; or from the run's latest complete checkpoint",
+         HINT("; others take --from DIR"), TEXT(resume_path)),
+    FLAG(RANKS, TRAIN | DRY_RUN, "--ranks", "N",
+         "train in N processes on this machine, through mpirun;\n"
+         "with --dry-run an estimate of such a run, of any size",
+         COUNT(ranks, 0, RANKS_MAX)),
+    FLAG(LOG_RANKS, TRAIN, "--log-ranks", NULL, "write each rank's output to files beside the run",
+         SWITCH(log_ranks)),
+    FLAG(FROM, SAMPLE | EVAL | EXPORT | AUDIT, "--from", "DIR",
+         "the model: a checkpoint, a run (its newest checkpoint),\n"
+         "or a folder of Hugging Face",
+         HINT("; training takes\n--resume, or --set model.init_from=DIR"), TEXT(from)),
+    FLAG(TOKENS, SAMPLE, "--tokens", "N", "number of tokens to add", COUNT(tokens, 0, INT32_MAX)),
+    FLAG(TEMPERATURE, SAMPLE, "--temperature", "X",
+         "randomness; 0 takes the likeliest token each time", NUMBER(temperature, 0, INFINITY)),
+    FLAG(TOP_K, SAMPLE, "--top-k", "N", "draw among the N likeliest tokens; 0 for all",
+         COUNT(top_k, 0, INT32_MAX)),
+    FLAG(TOP_P, SAMPLE, "--top-p", "X", "draw among the likeliest tokens of probability X",
+         NUMBER(top_p, 0, 1)),
+    FLAG(SEED, SAMPLE, "--seed", "N", "another seed gives another text", COUNT(seed, 0, INT32_MAX)),
+    FLAG(DATA, EVAL, "--data", "GLOB", "token shards, or tales; default the data.val of the run",
+         HINT("; others take --set data.train=GLOB"), TEXT(data)),
+    FLAG(PRECISION, EVAL | AUDIT, "--precision", "LIST", "precisions to compare, such as fp32,bf16",
+         HINT("; others take --set precision=NAME"), OTHER),
+    FLAG(DTYPE, EXPORT, "--dtype", "NAME", "fp32, the default, fp16 or bf16", OTHER),
+    FLAG(SHARD_SIZE, EXPORT, "--shard-size", "GB", "most GB in one file; default 5",
+         NUMBER(shard_gb, 1e-6, 1e6)),
+    FLAG(REPETITIONS, AUDIT | PROFILE, "--repetitions", "N",
+         "micro-batches to audit, or steps to profile", COUNT(repetitions, 1, INT32_MAX)),
+    FLAG(OUT, AUDIT | PROFILE, "--out", "DIR", "write the figures there too", TEXT(out)),
+    FLAG(SIZES, DRY_RUN, "--sizes", NULL, "also plan models from 124M to 70B", SWITCH(sizes)),
+    FLAG(MEMORY, DRY_RUN, "--memory", "GIB", "plan for GIB of memory; default what is free",
+         NUMBER(memory_gib, 0, INFINITY)),
+    FLAG(FIT, DRY_RUN, "--fit", "[GIB]",
+         "print only the cheapest options with which it fits in\n"
+         "GIB, or in what is free; status 1 if none help",
+         NUMBER(fit_gib, 0, INFINITY)),
+    FLAG(LINK, DRY_RUN, "--link", "GB/S",
+         "speed of the link to the host each way, for the cost of\n"
+         "offload.optimizer; default 25",
+         NUMBER(link, 1e-6, 1e6)),
+    FLAG(LINK_GBS, DRY_RUN, "--link-gbs", "GB/S",
+         "with --ranks: what each rank can send to the next per\n"
+         "second; default 50, a network card of 400 Gb/s",
+         NUMBER(link_gbs, 1e-6, 1e6)),
+    FLAG(TFLOPS, DRY_RUN, "--tflops", "X",
+         "with --ranks: 1e12 operations per second that each rank\n"
+         "reaches; default 400, in fp32 40 (an H100)",
+         NUMBER(tflops, 1e-6, 1e6)),
+    FLAG(DRY_RUN, 0, "--dry-run", NULL, "print the plan and the memory it needs; train nothing",
+         OTHER),
+    FLAG(SAMPLE, 0, "--sample", "PROMPT", "print text that continues PROMPT; repeatable", OTHER),
+    FLAG(EVAL, 0, "--eval", NULL, "print loss, perplexity and bits per byte of a text", OTHER),
+    FLAG(EXPORT, 0, "--export", "DIR", "write a model for Hugging Face tools", TEXT(export_to)),
+    FLAG(AUDIT, 0, "--audit", NULL, "show how 16-bit arithmetic affects a run, by operation",
+         OTHER),
+    FLAG(PROFILE, 0, "--profile", NULL, "show where the time of a training step goes", OTHER),
+    FLAG(HELP, 0, "--help", "[COMMAND]", "this text; or all flags of a command, such as sample",
+         OTHER),
+    FLAG(HELP_CONFIG, 0, "--help-config", NULL, "all keys of a config file", OTHER),
+    FLAG(VERSION, 0, "--version", NULL, "print the version", OTHER),
+    FLAG(PRINT_SCHEMA, 0, "--print-schema", NULL, "print the JSON Schema of config files", OTHER),
+    FLAG(PRINT_REFERENCE, 0, "--print-reference", NULL, "print the config keys as Markdown", OTHER),
+};
+
+/* The command that a flag stands for, or COMMAND_TRAIN. */
+static enum command command_of(int flag) {
+    return flag < FLAG_DRY_RUN ? COMMAND_TRAIN
+                               : (enum command)(COMMAND_DRY_RUN + flag - FLAG_DRY_RUN);
+}
+
+static const char *command_name(enum command command) {
+    return command == COMMAND_TRAIN ? "training"
+                                    : flags[FLAG_DRY_RUN + command - COMMAND_DRY_RUN].row.name;
+}
+
+static int read_count(int64_t *out, const struct command_flag *flag, const char *text,
+                      struct error *error) {
     char *end;
     errno = 0;
     long long value = strtoll(text, &end, 10);
-    if (errno || end == text || *end || value < 0 || value > INT32_MAX)
-        return fail(error, "%s: \"%s\" is not a whole number from 0 to %d", flag, text, INT32_MAX);
+    if (errno || end == text || *end || (double)value < flag->minimum ||
+        (double)value > flag->maximum)
+        return fail(error, "%s: \"%s\" is not a whole number from %.0f to %.0f", flag->row.name,
+                    text, flag->minimum, flag->maximum);
     *out = value;
     return 0;
 }
 
-static int read_number(double *out, double maximum, const char *flag, const char *text,
+static int read_number(double *out, const struct command_flag *flag, const char *text,
                        struct error *error) {
     char *end;
     double value = strtod(text, &end);
-    bool valid = end != text && !*end && isfinite(value) && value >= 0 && value <= maximum;
-    if (!valid && maximum == 1)
-        return fail(error, "%s: \"%s\" is not a number from 0 to 1", flag, text);
-    if (!valid) return fail(error, "%s: \"%s\" is not a number from 0 up", flag, text);
-    *out = value;
-    return 0;
+    if (end != text && !*end && isfinite(value) && value >= flag->minimum &&
+        value <= flag->maximum) {
+        *out = value;
+        return 0;
+    }
+    if (isinf(flag->maximum))
+        return fail(error, "%s: \"%s\" is not a number from %g up", flag->row.name, text,
+                    flag->minimum);
+    return fail(error, "%s: \"%s\" is not a number from %g to %g", flag->row.name, text,
+                flag->minimum, flag->maximum);
 }
 
 /* One of the precisions before `end`. */
@@ -153,16 +228,20 @@ static int read_precisions(struct command_line *line, const char *text, struct e
     }
 }
 
-/* Of the flags that say what to do there can be one. */
-static int choose(struct command_line *line, enum command command, const char *name,
-                  struct error *error) {
-    if (line->command != COMMAND_TRAIN && line->command != command)
-        return fail(error,
-                    "%s: --dry-run, --sample, --eval, --export, --audit and --profile exclude "
-                    "each other",
-                    name);
+static int choose(struct command_line *line, enum command command, struct error *error) {
+    if (line->command != COMMAND_TRAIN && line->command != command && command < COMMAND_HELP)
+        return fail(error, "%s and %s exclude each other", command_name(line->command),
+                    command_name(command));
     line->command = command;
     return 0;
+}
+
+/* The command that --help is about. */
+static int read_topic(struct command_line *line, const char *name, struct error *error) {
+    if (!name) return 0;
+    for (line->topic = COMMAND_DRY_RUN; line->topic < COMMAND_HELP; line->topic++)
+        if (strcmp(command_name(line->topic) + 2, name) == 0) return 0;
+    return fail(error, "--help: there is no command \"%s\"; see ./train --help", name);
 }
 
 static int set_device(struct command_line *line, const char *value, struct error *error) {
@@ -176,140 +255,71 @@ static int set_device(struct command_line *line, const char *value, struct error
     return fail(error, "--device: \"%s\" is not one of auto, cpu, cuda%s", value, hint);
 }
 
-static int read_shard_size(struct command_line *line, const char *name, const char *text,
-                           struct error *error) {
-    const struct config_option *allowed =
-        &config_options[config_option_index("checkpoint.shard_gb", strlen("checkpoint.shard_gb"))];
-    if (read_number(&line->shard_gb, INFINITY, name, text, error)) return -1;
-    if (line->shard_gb >= allowed->minimum && line->shard_gb <= allowed->maximum) return 0;
-    return fail(error, "%s: \"%s\" is not a number from %g to %g", name, text, allowed->minimum,
-                allowed->maximum);
-}
-
-static int take(struct command_line *line, enum flag flag, char *value, struct error *error) {
-    const char *name = flags[flag].name;
-    switch (flag) {
-    case FLAG_CONFIG: line->config = value; return 0;
+static int take(struct command_line *line, enum flag number, char *value, struct error *error) {
+    const struct command_flag *flag = &flags[number];
+    void *field = (char *)line + flag->offset;
+    if (command_of(number) && choose(line, command_of(number), error)) return -1;
+    switch (flag->kind) {
+    case FLAG_TEXT: memcpy(field, &value, sizeof value); break;
+    case FLAG_SWITCH: *(bool *)field = true; break;
+    case FLAG_COUNT: return read_count(field, flag, value, error);
+    case FLAG_NUMBER:
+        if (value && read_number(field, flag, value, error)) return -1;
+        break;
+    case FLAG_OTHER: break;
+    }
+    switch (number) {
     case FLAG_SET: arrput(line->overrides, value); return 0;
+    case FLAG_SAMPLE: arrput(line->prompts, value); return 0;
     case FLAG_DEVICE: return set_device(line, value, error);
     case FLAG_RESUME:
-        if (value && !value[0]) return fail(error, "--resume: the path is empty");
         line->resume = true;
-        line->resume_path = value;
-        return 0;
-    case FLAG_RANKS: return read_count(&line->ranks, name, value, error);
-    case FLAG_LOG_RANKS: line->log_ranks = true; return 0;
-    case FLAG_SAMPLE:
-        arrput(line->prompts, value);
-        return choose(line, COMMAND_SAMPLE, name, error);
-    case FLAG_AUDIT: return choose(line, COMMAND_AUDIT, name, error);
-    case FLAG_PROFILE: return choose(line, COMMAND_PROFILE, name, error);
-    case FLAG_REPETITIONS: return read_count(&line->repetitions, name, value, error);
-    case FLAG_OUT: line->out = value; return 0;
-    case FLAG_SIZES: line->sizes = true; return 0;
-    case FLAG_FIT:
-        line->fit = true;
-        return value ? read_number(&line->fit_gib, INFINITY, name, value, error) : 0;
-    case FLAG_LINK: return read_number(&line->link, 1e6, name, value, error);
-    case FLAG_LINK_GBS: return read_number(&line->link_gbs, 1e6, name, value, error);
-    case FLAG_TFLOPS: return read_number(&line->tflops, 1e6, name, value, error);
-    case FLAG_MEMORY: return read_number(&line->memory_gib, INFINITY, name, value, error);
-    case FLAG_EVAL: return choose(line, COMMAND_EVAL, name, error);
-    case FLAG_EXPORT: line->export_to = value; return choose(line, COMMAND_EXPORT, name, error);
-    case FLAG_DATA: line->data = value; return 0;
+        return value && !value[0] ? fail(error, "--resume: the path is empty") : 0;
+    case FLAG_FIT: line->fit = true; return 0;
     case FLAG_PRECISION: return read_precisions(line, value, error);
     case FLAG_DTYPE:
-        return read_precision(&line->export_dtype, CONFIG_PRECISION_FP8, name, value, strlen(value),
-                              error);
-    case FLAG_SHARD_SIZE: return read_shard_size(line, name, value, error);
-    case FLAG_FROM: line->from = value; return 0;
-    case FLAG_TOKENS: return read_count(&line->tokens, name, value, error);
-    case FLAG_TOP_K: return read_count(&line->top_k, name, value, error);
-    case FLAG_SEED: return read_count(&line->seed, name, value, error);
-    case FLAG_TEMPERATURE: return read_number(&line->temperature, INFINITY, name, value, error);
-    case FLAG_TOP_P: return read_number(&line->top_p, 1, name, value, error);
-    case FLAG_DRY_RUN: return choose(line, COMMAND_DRY_RUN, name, error);
-    case FLAG_PRINT_SCHEMA: line->command = COMMAND_PRINT_SCHEMA; return 0;
-    case FLAG_PRINT_REFERENCE: line->command = COMMAND_PRINT_REFERENCE; return 0;
-    case FLAG_HELP: line->command = COMMAND_HELP; return 0;
-    case FLAG_VERSION: line->command = COMMAND_VERSION; return 0;
-    case FLAGS: break;
+        return read_precision(&line->export_dtype, CONFIG_PRECISION_FP8, flag->row.name, value,
+                              strlen(value), error);
+    case FLAG_HELP: return read_topic(line, value, error);
+    default: return 0;
     }
-    return 0;
 }
 
-/* Of several ranks, in training and on paper. */
-static int check_ranks(const struct command_line *line, struct error *error) {
-    if (line->ranks && line->command != COMMAND_TRAIN && line->command != COMMAND_DRY_RUN)
-        return fail(error, "--ranks goes with training and --dry-run");
-    if (line->log_ranks && line->command != COMMAND_TRAIN)
-        return fail(error, "--log-ranks goes with training");
-    if (line->ranks > RANKS_MAX) return fail(error, "--ranks: at most %d", RANKS_MAX);
+/* Fails because the flag is for other commands. */
+static int refuse_flag(const struct command_flag *flag, struct error *error) {
+    char names[200] = "";
+    size_t used = 0;
+    for (enum command command = COMMAND_TRAIN; command < COMMAND_HELP; command++) {
+        if (!(flag->commands >> command & 1)) continue;
+        bool last = flag->commands >> command == 1;
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
+                                 used == 0 ? ""
+                                 : last    ? " and "
+                                           : ", ",
+                                 command_name(command));
+    }
+    return fail(error, "%s goes with %s%s", flag->row.name, names, flag->hint ? flag->hint : "");
+}
+
+static int check(const struct command_line *line, uint64_t given, struct error *error) {
+    unsigned command = 1u << line->command;
+    for (int i = 0; i < FLAG_DRY_RUN; i++)
+        if (given >> i & 1 && !(flags[i].commands & command)) return refuse_flag(&flags[i], error);
     if (line->ranks == 1 && line->command == COMMAND_DRY_RUN)
         return fail(error, "--ranks: at least 2; leave it out for one");
-    bool estimates = line->ranks && line->command == COMMAND_DRY_RUN;
-    if ((line->link_gbs >= 0 || line->tflops >= 0) && !estimates)
+    if ((line->link_gbs >= 0 || line->tflops >= 0) && !line->ranks)
         return fail(error, "--link-gbs and --tflops go with --dry-run --ranks N");
-    if (line->link_gbs == 0) return fail(error, "--link-gbs: more than 0");
-    if (line->tflops == 0) return fail(error, "--tflops: more than 0");
     if (line->ranks && line->fit)
         return fail(error, "--fit is about one process: leave out --ranks");
-    return 0;
-}
-
-static int check_flags_of(const struct command_line *line, struct error *error) {
-    bool samples = line->tokens >= 0 || line->top_k >= 0 || line->top_p >= 0 || line->seed >= 0 ||
-                   line->temperature >= 0;
-    if (samples && line->command != COMMAND_SAMPLE)
-        return fail(error, "--tokens, --temperature, --top-k, --top-p and --seed go with --sample");
-    bool audits = line->command == COMMAND_AUDIT;
-    if (line->data && line->command != COMMAND_EVAL)
-        return fail(error, "--data goes with --eval; others take --set data.train=GLOB");
-    if (line->precision_count && !audits && line->command != COMMAND_EVAL)
-        return fail(error, "--precision goes with --eval and --audit; others take --set "
-                           "precision=NAME");
-    if ((line->out || line->repetitions >= 0) && !audits && line->command != COMMAND_PROFILE)
-        return fail(error, "--out and --repetitions go with --audit and --profile");
-    if (line->repetitions == 0) return fail(error, "--repetitions: at least 1");
-    if ((line->sizes || line->memory_gib >= 0 || line->fit || line->link >= 0) &&
-        line->command != COMMAND_DRY_RUN)
-        return fail(error, "--sizes, --memory, --fit and --link go with --dry-run");
-    if (line->link == 0) return fail(error, "--link: more than 0");
     if (line->memory_gib >= 0 && line->fit)
         return fail(error, "--memory asks for all tables, --fit for the answer alone: give one, "
                            "with the GIB");
-    if ((line->export_dtype != CONFIG_PRECISION_AUTO || line->shard_gb > 0) &&
-        line->command != COMMAND_EXPORT)
-        return fail(error, "--dtype and --shard-size go with --export");
-    return 0;
-}
-
-static int check(const struct command_line *line, struct error *error) {
-    static const char *const names[] = {
-        [COMMAND_SAMPLE] = "--sample", [COMMAND_EVAL] = "--eval", [COMMAND_EXPORT] = "--export"};
-    bool audits = line->command == COMMAND_AUDIT;
-    bool trains = line->command == COMMAND_TRAIN || line->command == COMMAND_DRY_RUN ||
-                  line->command == COMMAND_PROFILE;
-    if (check_flags_of(line, error) || check_ranks(line, error)) return -1;
-    if (trains && line->from)
-        return fail(error, "--from goes with --sample, --eval, --export and --audit; a training "
-                           "run takes\n--resume, or --set model.init_from=DIR");
-    if (audits && line->resume)
-        return fail(error, "--audit: give the checkpoint to look at with --from, not --resume");
-    if (line->command == COMMAND_PROFILE && line->resume)
-        return fail(error, "--profile begins from initial weights; drop --resume");
-    if ((trains || audits) && !line->config && !line->resume_path)
+    if (command & BY_CONFIG && !line->config && !line->resume_path)
         return fail(error, "nothing to do: give --config FILE, for example\n"
                            "  ./train --config bf16.json\nor see ./train --help");
-    if (trains || audits || line->command >= COMMAND_HELP) return 0;
-    const char *name = names[line->command];
-    if (!line->from)
-        return fail(error, "%s needs --from DIR, a run such as runs/NAME or a checkpoint", name);
-    if (line->config || line->resume)
-        return fail(error, "%s takes its config from the model; drop %s", name,
-                    line->config ? "--config" : "--resume");
-    if (line->command == COMMAND_EXPORT && arrlen(line->overrides) > 0)
-        return fail(error, "--export takes no --set and no --device: it changes the dtype alone");
+    if (command & (SAMPLE | EVAL | EXPORT) && !line->from)
+        return fail(error, "%s needs --from DIR, a run such as runs/NAME or a checkpoint",
+                    command_name(line->command));
     return 0;
 }
 
@@ -327,16 +337,20 @@ int command_line_parse(struct command_line *line, int argc, char **argv, struct 
                                   .link_gbs = -1,
                                   .tflops = -1,
                                   .export_dtype = CONFIG_PRECISION_AUTO};
+    struct flag_row rows[FLAGS];
+    uint64_t given = 0;
+    for (int i = 0; i < FLAGS; i++) rows[i] = flags[i].row;
     for (int i = 1; i < argc; i++) {
         char *value;
-        int flag = flags_read(flags, FLAGS, argc, argv, &i, &value, error);
+        int flag = flags_read(rows, FLAGS, argc, argv, &i, &value, error);
         if (flag == FLAG_WRONG) return -1;
         if (flag == FLAG_UNKNOWN)
             return fail(error, "unknown argument \"%s\"; ./train --help lists them", argv[i]);
         if (take(line, (enum flag)flag, value, error)) return -1;
-        if (line->command == COMMAND_HELP || line->command == COMMAND_VERSION) return 0;
+        if (line->command >= COMMAND_HELP && line->command <= COMMAND_VERSION) return 0;
+        given |= UINT64_C(1) << flag;
     }
-    return check(line, error);
+    return line->command >= COMMAND_HELP ? 0 : check(line, given, error);
 }
 
 void command_line_free(struct command_line *line) {
@@ -344,22 +358,52 @@ void command_line_free(struct command_line *line) {
     arrfree(line->prompts);
 }
 
-void command_line_help(FILE *out) {
+/* The flags that are for a command and not for training, without their help. */
+static void print_own_flags(FILE *out, enum command command) {
+    const char *space = "      ";
+    for (int i = 0; i < FLAG_DRY_RUN; i++) {
+        if (!(flags[i].commands >> command & 1) || flags[i].commands & TRAIN) continue;
+        fprintf(out, "%s%s", space, flags[i].row.name);
+        if (flags[i].row.value) fprintf(out, " %s", flags[i].row.value);
+        space = " ";
+    }
+    fputc('\n', out);
+}
+
+static void print_overview(FILE *out) {
     fprintf(out,
             "mantissa %s: trains GPTs in fp32, fp16, bf16 or fp8.\n\n"
             "  ./train --config bf16.json                  train\n"
             "  ./train --config bf16.json --resume         continue after an interruption\n"
             "  ./train --config bf16.json --ranks 4        train in four processes\n"
-            "  ./train --sample \"Once\" --from runs/bf16    text from a trained model\n"
-            "  ./train --eval --data 'x_val_*.bin' --from runs/bf16\n"
-            "  ./train --export DIR --dtype bf16 --from runs/bf16\n"
-            "  ./train --audit --config fp16.json --from runs/fp16\n\n",
+            "  ./train --sample \"Once\" --from runs/bf16    text from a trained model\n\n",
             MANTISSA_VERSION);
-    flags_print(out, flags, FLAGS, 23);
-    fprintf(out,
-            "\nExit status: 0 done, 1 failed, 2 wrong usage or config, 130 and 143 stopped by\n"
-            "SIGINT and SIGTERM (training saves a checkpoint first).\n\n"
-            "Environment: MANTISSA_CPU=v3, for instance, has a CPU's operations take no more\n"
-            "than that level of instructions; --version lists them.\n\nKeys of a config file:\n\n");
-    config_print_help(out);
+    for (int i = 0; i < FLAGS; i++)
+        if (i < FLAG_FROM || i >= FLAG_HELP) flags_print(out, &flags[i].row, 1, 23);
+    fputs("\nOther commands, each with its own flags, which ./train --help sample\n"
+          "explains for --sample:\n",
+          out);
+    for (int i = FLAG_DRY_RUN; i < FLAG_HELP; i++) {
+        flags_print(out, &flags[i].row, 1, 23);
+        print_own_flags(out, command_of(i));
+    }
+    fputs("\nExit status: 0 done, 1 failed, 2 wrong usage or config, 130 and 143 stopped by\n"
+          "SIGINT and SIGTERM (training saves a checkpoint first).\n\n"
+          "Environment: MANTISSA_CPU=v3, for instance, limits the CPU's operations to that\n"
+          "level of instructions; --version lists the levels.\n",
+          out);
+}
+
+void command_line_help(FILE *out, const struct command_line *line) {
+    if (line->command == COMMAND_HELP_CONFIG) {
+        fputs("Keys of a config file:\n\n", out);
+        config_print_help(out);
+    } else if (line->topic == COMMAND_TRAIN) {
+        print_overview(out);
+    } else {
+        flags_print(out, &flags[FLAG_DRY_RUN + line->topic - COMMAND_DRY_RUN].row, 1, 23);
+        fputc('\n', out);
+        for (int i = 0; i < FLAG_DRY_RUN; i++)
+            if (flags[i].commands >> line->topic & 1) flags_print(out, &flags[i].row, 1, 23);
+    }
 }

@@ -16,7 +16,8 @@ enum command {
     COMMAND_EXPORT,
     COMMAND_AUDIT,
     COMMAND_PROFILE,
-    COMMAND_HELP,
+    COMMAND_HELP, /* the first that only print */
+    COMMAND_HELP_CONFIG,
     COMMAND_VERSION,
     COMMAND_PRINT_SCHEMA,
     COMMAND_PRINT_REFERENCE,
@@ -24,6 +25,7 @@ enum command {
 
 struct command_line {
     enum command command;
+    enum command topic;        /* of --help; COMMAND_TRAIN: all */
     const char *program;       /* argv[0] */
     const char *config;        /* NULL: not given */
     char **overrides;          /* stb_ds array of "key.path=value" */
@@ -56,4 +58,5 @@ struct command_line {
 int command_line_parse(struct command_line *line, int argc, char **argv, struct error *error);
 void command_line_free(struct command_line *line);
 
-void command_line_help(FILE *out);
+/* Prints the text that --help or --help-config ask for. */
+void command_line_help(FILE *out, const struct command_line *line);

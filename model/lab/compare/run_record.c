@@ -53,7 +53,9 @@ static int read_lines(struct run_record *run, FILE *file, const char *path, stru
             run->cut = true; /* a writer was killed in it, or is at work */
             break;
         }
-        cJSON *line = cJSON_ParseWithLength(text, (size_t)length);
+        struct error ignored;
+        cJSON *line;
+        json_parse(&line, text, (size_t)length, "", &ignored);
         if (!take_line(run, line))
             status = fail(error,
                           "%s:%ld: this is no line that ./train writes there\n"

@@ -231,6 +231,9 @@ Test(prepare, explains_itself) {
         cr_expect_not_null(strstr(out_text, options[i]), "%s", options[i]);
     for (const char *line = out_text; *line; line += strcspn(line, "\n") + 1)
         cr_expect_leq(strcspn(line, "\n"), 80u, "%.*s", (int)strcspn(line, "\n"), line);
+    int lines = 0;
+    for (const char *at = out_text; *at; at++) lines += *at == '\n';
+    cr_expect_leq(lines, 45, "%d lines", lines);
     cr_assert_str_empty(error_text);
 }
 

@@ -62,7 +62,7 @@ Test(prepare_rows, bad_rows_are_told_by_their_number) {
         {"{\"text\":\"a\"}", "line 4, column 1: there is no member \"prompt\" (there is \"text\")"},
         {"{\"prompt\":[\"a\"],\"completion\":\"b\"}", "line 4, column 11: the member is no string"},
         {"{\"prompt\":\"a\",\"completion\":null}", "line 4, column 28: the member is no string"},
-        {"{\"prompt\":\"a\",\"completion\":\"\\x\"}", "line 4, column 30: an unknown escape"},
+        {"{\"prompt\":\"a\",\"completion\":\"\\x\"}", "line 4, column 29: a backslash in a string"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char rows[500];

@@ -39,8 +39,8 @@ Test(config_errors, errors_of_grammar) {
     static const struct error_case cases[] = {
         {"", NULL, {"empty", "{}"}},
         {" \n\t ", NULL, {"empty"}},
-        {"{", NULL, {"run.json:1:2: ", "key", "end of the file"}},
-        {"{\"seed\": 1", NULL, {"run.json:1:11: ", "comma or }", "end of the file"}},
+        {"{", NULL, {"run.json:1:2: ", "key", "end of the text"}},
+        {"{\"seed\": 1", NULL, {"run.json:1:11: ", "comma or }", "end of the text"}},
         {"{\n  \"seed\": 1,\n}", NULL, {"run.json:2:12: ", "comma before }"}},
         {"{\"autocast\": {\"float32\": [\"gelu\",]}}", NULL, {"run.json:1:33: ", "comma before ]"}},
         {"{\n \"seed\": 1\n \"threads\": 2}", NULL, {"run.json:3:2: ", "comma", "\"threads\": 2}"}},
@@ -60,13 +60,10 @@ Test(config_errors, errors_of_grammar) {
         {"{\"seed\": +1}", NULL, {"run.json:1:10: ", "found +1}"}},
         {"{\"seed\": NaN}", NULL, {"found NaN}"}},
         {"{\"seed\": True}", NULL, {"found True}"}},
-        {"{\"seed\": 0.1111111111111111111111111111111111111111111111111111111111111}",
-         NULL,
-         {"characters; at most 60"}},
         {"{\"name\": \"a\n\"}", NULL, {"run.json:1:10: ", "no closing quote", "\"a"}},
         {"{\"name\": \"a", NULL, {"run.json:1:10: ", "no closing quote"}},
         {"{\"name\": \"a\tb\"}", NULL, {"run.json:1:12: ", "control character", "\\u0009"}},
-        {"{\"name\": \"a\\qb\"}", NULL, {"run.json:1:13: ", "backslash"}},
+        {"{\"name\": \"a\\qb\"}", NULL, {"run.json:1:12: ", "backslash"}},
         {"{\"name\": \"a\\", NULL, {"backslash"}},
         {"{\"name\": \"\\u12g4\"}", NULL, {"four hexadecimal digits"}},
         {"{\"name\": \"a\\u0000\"}", NULL, {"NUL"}},
@@ -99,14 +96,16 @@ Test(config_errors, errors_of_keys) {
         {"{\"zzz\": 1}", NULL, {"\"zzz\"", "has: name, precision", "checkpoint"}},
         {"{\"\": 1}", NULL, {"no key \"\""}},
         {"{\"model.n_layer\": 1}", NULL, {"write model.n_layer as \"n_layer\"", "\"model\""}},
-        {"{\"seed\": 1,\n \"seed\": 1}", NULL, {"run.json:2: ", "seed stands twice", "line 1"}},
+        {"{\"seed\": 1,\n \"seed\": 1}",
+         NULL,
+         {"run.json:2:2: ", "\"seed\" stands there twice", "line 1"}},
         {"{\"log\": {\"every\": 1,\n\"\\u0065very\": 1}}",
          NULL,
-         {":2: ", "log.every stands twice"}},
-        {"{\"log\": {},\n \"log\": {}}", NULL, {"run.json:2: ", "block log stands twice"}},
+         {":2:1: ", "\"every\" stands there twice"}},
+        {"{\"log\": {},\n \"log\": {}}", NULL, {"run.json:2:2: ", "\"log\" stands there twice"}},
         {"{\"model\": 4}", NULL, {"run.json:1: ", "model is 4", "block of keys"}},
         {"{\"$schema\": 1}", NULL, {"$schema"}},
-        {"{\"$schema\": \"a\", \"$schema\": \"a\"}", NULL, {"$schema", "once"}},
+        {"{\"$schema\": \"a\", \"$schema\": \"a\"}", NULL, {"\"$schema\" stands there twice"}},
         {"{\"model\": {\"$schema\": \"a\"}}", NULL, {"model.$schema"}},
         {NULL, "train.steps", {"--set train.steps: ", "KEY=VALUE"}},
         {NULL, "=3", {"--set =3: ", "KEY=VALUE"}},
@@ -303,7 +302,7 @@ Test(config_errors, mangled_files_never_crash) {
     for (uint64_t round = 0; round < 4000; round++) {
         const char *seed = seeds[round & 1];
         size_t length = strlen(seed);
-        char *text = malloc(length);
+        char *text = malloc(length + 1);
         memcpy(text, seed, length);
         uint64_t edits = random_bits(3, round, 0) % 4;
         for (uint64_t i = 0; i < edits; i++) {
@@ -311,6 +310,7 @@ Test(config_errors, mangled_files_never_crash) {
             text[bits % length] = alphabet[(bits >> 32) % (sizeof alphabet)];
         }
         if (round % 5 == 0) length = random_bits(4, round, 0) % length;
+        text[length] = '\0';
         struct config config;
         struct config_origins origins = {.path = "mangled"};
         struct error error = {0};

@@ -123,7 +123,7 @@ Test(huggingface, tokens_of_others_are_read) {
         {",\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0", 1, 2, 0},
         {",\"bos_token_id\":60000,\"eos_token_id\":[7,8],\"pad_token_id\":-1", -1, 7, -1},
         {",\"bos_token_id\":50257,\"eos_token_id\":\"a\",\"pad_token_id\":[]", -1, -1, -1},
-        {",\"bos_token_id\":1e300,\"eos_token_id\":3,\"eos_token_id\":4", -1, -1, -1},
+        {",\"bos_token_id\":1e300,\"eos_token_id\":-3", -1, -1, -1},
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         struct config config;
@@ -338,7 +338,7 @@ Test(huggingface, other_models_are_refused) {
         {"{\"model_type\":\"gpt2\",\"n_inner\":9.5," SIZES "}", "n_inner is 9.5"},
         {"{\"model_type\":\"gpt2\",\"scale_attn_weights\":false," SIZES "}", "scale_attn_weights"},
         {"{\"model_type\":\"gpt2\",\"tie_word_embeddings\":false," SIZES "}", "tie_word"},
-        {"{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_layer\":3}", "n_layer is missing or there"},
+        {"{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_layer\":3}", "\"n_layer\" stands there twice"},
         {"{\"model_type\":\"gpt2\",\"n_layer\":2.5}", "n_layer is 2.5"},
         {"{\"model_type\":\"gpt2\",\"n_layer\":0}", "n_layer is 0"},
         {"{\"model_type\":\"gpt2\",\"n_layer\":1e300}", "n_layer is "},

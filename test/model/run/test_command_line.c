@@ -145,12 +145,12 @@ Test(command_line, memory_of_a_dry_run) {
     refuse("--dry-run|--config|c|--fit|x", "--fit: \"x\" is not a number");
     refuse("--dry-run|--config|c|--fit|3|--memory|4", "--fit");
     refuse("--dry-run|--config|c|--memory|4|--fit", "give one");
-    refuse("--config|c|--fit|3", "go with --dry-run");
+    refuse("--config|c|--fit|3", "--fit goes with --dry-run");
     line = accept("--dry-run|--link|12.5|--config|c");
     cr_expect_eq(line.link, 12.5);
-    refuse("--dry-run|--config|c|--link|0", "--link: more than 0");
-    refuse("--config|c|--link|3", "go with --dry-run");
-    refuse("--config|c|--memory|3", "go with --dry-run");
+    refuse("--dry-run|--config|c|--link|0", "--link: \"0\" is not a number from 1e-06 to 1e+06");
+    refuse("--config|c|--link|3", "goes with --dry-run");
+    refuse("--config|c|--memory|3", "goes with --dry-run");
 }
 
 Test(command_line, ranks_of_a_dry_run) {
@@ -162,9 +162,9 @@ Test(command_line, ranks_of_a_dry_run) {
     command_line_free(&line);
     refuse("--dry-run|--config|c|--ranks|x", "--ranks");
     refuse("--dry-run|--config|c|--ranks|1", "at least 2");
-    refuse("--dry-run|--config|c|--ranks|4097", "at most 4096");
-    refuse("--dry-run|--config|c|--ranks|2|--link-gbs|0", "--link-gbs: more than 0");
-    refuse("--dry-run|--config|c|--ranks|2|--tflops|0", "--tflops: more than 0");
+    refuse("--dry-run|--config|c|--ranks|4097", "from 0 to 4096");
+    refuse("--dry-run|--config|c|--ranks|2|--link-gbs|0", "--link-gbs: \"0\" is not");
+    refuse("--dry-run|--config|c|--ranks|2|--tflops|0", "--tflops: \"0\" is not");
     refuse("--dry-run|--config|c|--link-gbs|50", "--ranks N");
     refuse("--dry-run|--config|c|--tflops|50", "--ranks N");
     refuse("--dry-run|--config|c|--ranks|2|--fit|3", "leave out --ranks");
@@ -256,8 +256,9 @@ Test(command_line, eval_and_export_need_what_they_read) {
     refuse("--export|o|--from|d|--dtype|fp16|--shard-size|2e6", "from 1e-06 to 1e+06");
     refuse("--export|o|--from|d|--dtype|fp16|--shard-size|x", "not a number");
     refuse("--export|o|--from|d|--dtype|fp16|--resume", "--resume");
-    refuse("--export|o|--from|d|--dtype|fp16|--set|a=1", "no --set");
-    refuse("--export|o|--from|d|--dtype|fp16|--device|cpu", "no --set");
+    refuse("--export|o|--from|d|--dtype|fp16|--set|a=1",
+           "--set goes with training, --dry-run, --sample");
+    refuse("--export|o|--from|d|--dtype|fp16|--device|cpu", "--device goes with");
 }
 
 Test(command_line, precisions) {
@@ -286,7 +287,8 @@ Test(command_line, commands_that_only_print) {
     } cases[] = {
         {"--help", COMMAND_HELP},
         {"-h", COMMAND_HELP},
-        {"-h", COMMAND_HELP},
+        {"--help|sample", COMMAND_HELP},
+        {"--help-config", COMMAND_HELP_CONFIG},
         {"--version", COMMAND_VERSION},
         {"--print-schema", COMMAND_PRINT_SCHEMA},
         {"--print-reference", COMMAND_PRINT_REFERENCE},
@@ -322,6 +324,8 @@ Test(command_line, unknown_arguments) {
     refuse("--confi=c", "--confi=c");
     refuse("--configs=c", "--configs=c");
     refuse("--nonsense|--help", "--nonsense");
+    refuse("--help=", "no command \"\"");
+    refuse("--help|samples", "no command \"samples\"");
 }
 
 Test(command_line, values_that_are_missing_or_too_many) {
@@ -329,9 +333,8 @@ Test(command_line, values_that_are_missing_or_too_many) {
                                         "--from",   "--temperature", "--top-k",     "--seed",
                                         "--tokens", "--top-p",       "--data",      "--precision",
                                         "--export", "--dtype",       "--shard-size"};
-    static const char *const takes_none[] = {"--dry-run=1",      "--help=x",
-                                             "--version=",       "--help=",
-                                             "--print-schema=a", "--print-reference=a"};
+    static const char *const takes_none[] = {
+        "--dry-run=1", "--version=", "--help-config=", "--print-schema=a", "--print-reference=a"};
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++) {
         char arguments[100];
         snprintf(arguments, sizeof arguments, "%s needs a value", needs[i]);
@@ -400,29 +403,58 @@ Test(command_line, sample_and_the_rest_do_not_mix) {
     refuse("--eval|--from|d|--data|x|--tokens|5", "--sample");
 }
 
-static char *help(void) {
+static char *help(const char *arguments) {
+    struct command_line line = accept(arguments);
     char *text = NULL;
     size_t size;
     FILE *out = open_memstream(&text, &size);
-    command_line_help(out);
+    command_line_help(out, &line);
     fclose(out);
     return text;
 }
 
-Test(command_line, help_names_all_flags_and_fits) {
-    static const char *const names[] = {
-        "--config",     "--set",        "--device",       "--resume",
-        "--ranks N",    "--log-ranks",  "--dry-run",      "--fit [GIB]",
-        "--memory GIB", "--sample",     "--from",         "--tokens",
-        "--top-k",      "--seed",       "--temperature",  "--top-p",
-        "--eval",       "--data",       "--precision",    "--export",
-        "--dtype",      "--shard-size", "--print-schema", "--print-reference",
-        "--help",       "--version",    "optimizer.lr",   "130",
-        "143"};
-    char *text = help();
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        cr_expect_not_null(strstr(text, names[i]), "--help does not tell of %s", names[i]);
+static void expect_in_help(const char *text, const char *const *names, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        cr_expect_not_null(strstr(text, names[i]), "no %s in: %s", names[i], text);
     for (const char *line = text; *line; line += strcspn(line, "\n") + 1)
         cr_expect_leq(strcspn(line, "\n"), 80u, "%.*s", (int)strcspn(line, "\n"), line);
+}
+
+Test(command_line, help_names_all_flags_on_one_screen) {
+    static const char *const names[] = {
+        "--config",     "--set",         "--device",       "--resume",
+        "--ranks N",    "--fit [GIB]",   "--log-ranks",    "--dry-run",
+        "--memory GIB", "--sample",      "--from",         "--tokens",
+        "--top-k",      "--seed",        "--temperature",  "--top-p",
+        "--eval",       "--data",        "--precision",    "--export",
+        "--dtype",      "--shard-size",  "--print-schema", "--print-reference",
+        "--help",       "--help-config", "--version",      "--audit",
+        "--profile",    "--out",         "--repetitions",  "--sizes",
+        "--link GB/S",  "--link-gbs",    "--tflops",       "130",
+        "143"};
+    char *text = help("--help");
+    expect_in_help(text, names, sizeof names / sizeof *names);
+    int lines = 0;
+    for (const char *at = text; *at; at++) lines += *at == '\n';
+    cr_expect_leq(lines, 45, "%d lines", lines);
+    free(text);
+}
+
+Test(command_line, help_of_a_command_has_its_flags_only) {
+    static const char *const names[] = {"--export DIR  ", "--from DIR  ", "--dtype NAME  ",
+                                        "--shard-size GB  "};
+    char *text = help("--help|export");
+    expect_in_help(text, names, sizeof names / sizeof *names);
+    cr_expect_null(strstr(text, "--set"), "%s", text);
+    cr_expect_null(strstr(text, "--tokens"), "%s", text);
+    free(text);
+    text = help("--help|dry-run");
+    expect_in_help(text, (const char *const[]){"--fit [GIB]  ", "--config FILE  "}, 2);
+    free(text);
+}
+
+Test(command_line, help_of_the_config_names_its_keys) {
+    char *text = help("--help-config");
+    expect_in_help(text, (const char *const[]){"optimizer.lr", "log.tensorboard"}, 2);
     free(text);
 }
