@@ -63,7 +63,7 @@ ifeq ($(BUILD),emulated-thread)
 override CRITERION := 0
 endif
 LIBRARIES := $(addprefix -L,$(PACKAGE_FOLDER)) \
-             $(addprefix -Wl$(comma)-rpath$(comma),$(PACKAGE_FOLDER)) -lcjson -lpcre2-8 \
+             $(addprefix -Wl$(comma)-rpath$(comma),$(PACKAGE_FOLDER)) -lcjson \
              $(if $(filter 1,$(ONEDNN)),-ldnnl) -lm
 TEST_LIBRARIES := $(if $(filter 1,$(CRITERION)),-lcriterion)
 ifeq ($(filter clean help,$(MAKECMDGOALS)),)
@@ -425,7 +425,7 @@ build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h test/small_bpe.h $(FUZZ_SOURCES)
 	$(call say,FUZZ)
 	$(QUIET)clang -std=gnu11 -D_GNU_SOURCE -I. -g -O1 $(WARNINGS) \
 	  -fsanitize=fuzzer,address,undefined -fno-sanitize=shift-base -fno-sanitize-recover=all \
-	  -o $@ $(filter %.c,$^) -lcjson -lpcre2-8 -lm
+	  -o $@ $(filter %.c,$^) -lcjson -lm
 
 fuzz: $(FUZZERS)
 	@set -e; for fuzzer in $(notdir $(FUZZERS)); do echo "  RUN  $$fuzzer"; \

@@ -1,5 +1,5 @@
-/* JSON files of tokenizers: strictly read members, for data/text/bpe_files.c and
- * data/text/subwords_json.c. All fail with the file's path and what is wrong. */
+/* JSON files of tokenizers: strictly read members, for data/text/subwords_json.c and
+ * data/text/ranks.c. All fail with the file's path and what is wrong. */
 #pragma once
 
 #include <stdbool.h>

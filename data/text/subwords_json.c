@@ -6,6 +6,7 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
+#include "data/base/utf8.h"
 #include "data/text/subwords_builder.h"
 #include "data/text/subwords_steps.h"
 #include "data/text/unicode.h"
@@ -59,13 +60,8 @@ static int read_added_tokens(struct subwords_builder *builder, const cJSON *root
     return 0;
 }
 
-/* "left right" or ["left", "right"]; the first is torn in place. */
-static int read_merge(struct subwords_builder *builder, const cJSON *entry, uint32_t rank) {
-    const cJSON *first = cJSON_IsArray(entry) ? entry->child : NULL;
-    const cJSON *second = first ? first->next : NULL;
-    if (cJSON_IsString(first) && cJSON_IsString(second) && !second->next)
-        return subwords_builder_merge(builder, first->valuestring, second->valuestring, rank);
-    char *left = cJSON_IsString(entry) ? entry->valuestring : NULL;
+/* "left right", which is torn in place. */
+static int read_two_words(struct subwords_builder *builder, char *left, uint32_t rank) {
     char *space = left ? strchr(left, ' ') : NULL;
     if (!space || space == left || space[1] == '\0' || strchr(space + 1, ' '))
         return fail(builder->reader->error,
@@ -73,6 +69,15 @@ static int read_merge(struct subwords_builder *builder, const cJSON *entry, uint
                     JSON_READER_PATH_SHOWN, builder->reader->path, (unsigned)rank);
     *space = '\0';
     return subwords_builder_merge(builder, left, space + 1, rank);
+}
+
+/* "left right" or ["left", "right"] */
+static int read_merge(struct subwords_builder *builder, const cJSON *entry, uint32_t rank) {
+    const cJSON *first = cJSON_IsArray(entry) ? entry->child : NULL;
+    const cJSON *second = first ? first->next : NULL;
+    if (cJSON_IsString(first) && cJSON_IsString(second) && !second->next)
+        return subwords_builder_merge(builder, first->valuestring, second->valuestring, rank);
+    return read_two_words(builder, cJSON_IsString(entry) ? entry->valuestring : NULL, rank);
 }
 
 static int read_merges(struct subwords_builder *builder, const cJSON *list) {
@@ -112,6 +117,34 @@ static int read_options(struct subwords *subwords, const cJSON *model, const cha
     return 0;
 }
 
+/* The first number that no token has, or vocab_size. */
+static int32_t first_hole(const struct subwords *subwords) {
+    const uint32_t *starts = subwords->names.starts;
+    int32_t token = 0;
+    while (token < subwords->vocab_size && starts[token] < starts[token + 1]) token++;
+    return token;
+}
+
+/* Settles whether it is of GPT-2's kind, of which pre-tokenizer and post-processor are known. There
+ * <|endoftext|> is special even where it is not added. */
+static int settle_gpt2(struct subwords_builder *builder, bool byte_fallback) {
+    struct subwords *subwords = builder->subwords;
+    const char *const name = SUBWORDS_END_OF_TEXT;
+    const size_t count = arrlenu(subwords->added);
+    struct added_token *added = subwords->added;
+    subwords->is_gpt2 = subwords->is_gpt2 && !byte_fallback && !subwords->ignore_merges &&
+                        first_hole(subwords) == subwords->vocab_size && subwords->step_count == 0 &&
+                        subwords->begin_count + subwords->end_count == 0 && count <= 1 &&
+                        (count == 0 || (strcmp(added->text, name) == 0 && !added->single_word &&
+                                        !added->lstrip && !added->rstrip));
+    if (!subwords->is_gpt2) return 0;
+    if (count == 1) added->special = true;
+    const int32_t token = subwords_find(subwords, (const uint8_t *)name, strlen(name));
+    if (count == 1 || token < 0) return 0;
+    return subwords_builder_add(builder, (struct added_token){.token = token, .special = true},
+                                name);
+}
+
 static int read_model(struct subwords_builder *builder, const cJSON *root, const cJSON *model) {
     struct subwords *subwords = builder->subwords;
     const struct json_reader *reader = builder->reader;
@@ -122,7 +155,7 @@ static int read_model(struct subwords_builder *builder, const cJSON *root, const
         json_reader_member(&vocabulary, model, "vocab", reader) ||
         json_reader_member(&merges, model, "merges", reader) ||
         read_vocabulary(builder, vocabulary) || read_added_tokens(builder, root) ||
-        subwords_builder_finish(builder, byte_fallback))
+        subwords_builder_finish(builder, byte_fallback) || settle_gpt2(builder, byte_fallback))
         return -1;
     subwords->unknown = -1;
     if (*unknown && !subwords->byte_level) {
@@ -153,8 +186,6 @@ static int read_root(struct subwords_builder *builder, const cJSON *root) {
         json_reader_member(&padding, root, "padding", reader) ||
         json_reader_member(&model, root, "model", reader))
         return -1;
-    if (truncation) return subwords_refuse("member", "truncation", reader);
-    if (padding) return subwords_refuse("member", "padding", reader);
     if (!model) return subwords_refuse("model", "null", reader);
     subwords->atoms = unicode_atoms();
     if (!subwords->atoms) return fail(reader->error, "out of memory while opening a tokenizer");
@@ -163,10 +194,20 @@ static int read_root(struct subwords_builder *builder, const cJSON *root) {
         subwords_read_decoder(subwords, root, reader) ||
         subwords_read_post_processor(subwords, root, reader) || read_model(builder, root, model))
         return -1;
+    if (truncation && !subwords->is_gpt2) return subwords_refuse("member", "truncation", reader);
+    if (padding && !subwords->is_gpt2) return subwords_refuse("member", "padding", reader);
     return check_template(subwords, subwords->begins, subwords->begin_count, reader) ||
                    check_template(subwords, subwords->ends, subwords->end_count, reader)
                ? -1
                : 0;
+}
+
+/* Releases all but what was built, and that where it failed. */
+static int finish(struct subwords_builder *builder, cJSON *root, int status) {
+    if (status) subwords_free(builder->subwords);
+    subwords_builder_close(builder);
+    cJSON_Delete(root);
+    return status;
 }
 
 int subwords_read_json(struct subwords *subwords, const char *text, size_t size,
@@ -176,9 +217,76 @@ int subwords_read_json(struct subwords *subwords, const char *text, size_t size,
     *subwords = (struct subwords){0};
     if (json_reader_parse(&root, reader, text, size)) return -1;
     subwords_builder_open(&builder, subwords, reader);
-    const int status = read_root(&builder, root);
-    subwords_builder_close(&builder);
-    cJSON_Delete(root);
-    if (status) subwords_free(subwords);
+    return finish(&builder, root, read_root(&builder, root));
+}
+
+/* ---- vocab.json and merges.txt */
+
+/* tokenizer.json of GPT-2 but for the vocabulary and merges. */
+static const char gpt2_json[] =
+    "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, "
+    "\"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"merges\": []}}";
+
+/* The text [size] is torn in place. */
+static int read_lines(struct subwords_builder *builder, char *text, size_t size,
+                      const struct json_reader *reader) {
+    size_t number = 0;
+    uint32_t rank = 0;
+    bool ended = false;
+    builder->reader = reader;
+    for (char *line = text, *next; line < text + size; line = next) {
+        next = line + strcspn(line, "\n");
+        if (*next) *next++ = '\0';
+        line[strcspn(line, "\r")] = '\0';
+        number++;
+        if (*line == '\0') ended = true;
+        if (*line == '\0' || strncmp(line, "#version", 8) == 0) continue;
+        if (ended)
+            return fail(reader->error, "%.*s, line %zu: it follows an empty line",
+                        JSON_READER_PATH_SHOWN, reader->path, number);
+        if (read_two_words(builder, line, rank++)) {
+            const struct error reason = *reader->error;
+            return fail(reader->error, "%s (line %zu)", reason.text, number);
+        }
+    }
+    return 0;
+}
+
+static int read_merges_txt(struct subwords_builder *builder, const char *merges, size_t size,
+                           const struct json_reader *reader) {
+    if (size == 0)
+        return fail(reader->error, "%.*s is empty", JSON_READER_PATH_SHOWN, reader->path);
+    if (strlen(merges) != size || !utf8_valid(merges, size))
+        return fail(reader->error, "%.*s is not UTF-8 text\nis it the right file?",
+                    JSON_READER_PATH_SHOWN, reader->path);
+    char *text = strdup(merges);
+    if (!text)
+        return fail(reader->error, "out of memory while reading %.*s", JSON_READER_PATH_SHOWN,
+                    reader->path);
+    const int status = read_lines(builder, text, size, reader);
+    free(text);
     return status;
+}
+
+int subwords_read_gpt2(struct subwords *subwords, const char *vocab, size_t vocab_size,
+                       const struct json_reader *vocab_reader, const char *merges,
+                       size_t merges_size, const struct json_reader *merges_reader) {
+    struct subwords_builder builder;
+    cJSON *vocabulary, *root;
+    *subwords = (struct subwords){0};
+    if (json_reader_parse(&vocabulary, vocab_reader, vocab, vocab_size)) return -1;
+    subwords_builder_open(&builder, subwords, vocab_reader);
+    root = cJSON_Parse(gpt2_json);
+    if (!cJSON_AddItemToObject(cJSON_GetObjectItem(root, "model"), "vocab", vocabulary)) {
+        cJSON_Delete(vocabulary);
+        return finish(&builder, root,
+                      fail(vocab_reader->error, "out of memory while opening a tokenizer"));
+    }
+    int status = read_root(&builder, root);
+    if (!status && !subwords->is_gpt2)
+        status = fail(vocab_reader->error,
+                      "%.*s: no token has the number %d\nnumbers must be 0, 1, 2 ... without holes",
+                      JSON_READER_PATH_SHOWN, vocab_reader->path, (int)first_hole(subwords));
+    if (!status) status = read_merges_txt(&builder, merges, merges_size, merges_reader);
+    return finish(&builder, root, status);
 }

@@ -174,6 +174,7 @@ static int read_byte_level(struct subwords *subwords, const struct cJSON *node,
     if (adds && subwords->rule_count > 0)
         return subwords_refuse("pre_tokenizer", "ByteLevel with add_prefix_space after others",
                                reader);
+    subwords->is_gpt2 = !adds && subwords->rule_count == 0;
     if (cuts && add_rule(subwords, gpt2_pattern, false, reader)) return -1;
     if (subwords->byte_level) return subwords_refuse("pre_tokenizer", "after ByteLevel", reader);
     subwords->byte_level = true;

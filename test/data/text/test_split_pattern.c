@@ -9,7 +9,6 @@
 
 #include "data/base/random.h"
 #include "data/text/cutter.h"
-#include "data/text/pieces.h"
 #include "data/text/unicode.h"
 #include "test/cpu_time.h"
 #include "test/patterns.h"
@@ -220,27 +219,6 @@ static char *random_text(size_t size, uint64_t seed) {
         memcpy(arraddnptr(text, strlen(part)), part, strlen(part));
     }
     return text;
-}
-
-Test(split_pattern, gpt2s_pattern_cuts_like_pcre2) {
-    struct pieces pieces;
-    cr_assert_eq(pieces_open(&pieces, &error), 0, "%s", error.text);
-    const struct cutter_rule rule = {.pattern = open_pattern(GPT2_PATTERN, SPLIT_TOKENIZERS)};
-    for (uint64_t seed = 0; seed < 100; seed++) {
-        char *text = random_text(2000, seed);
-        size_t from, to, other_from, other_to;
-        struct cutter cutter;
-        cutter_begin(&cutter, &rule, 1, text, arrlenu(text));
-        pieces_begin(&pieces, text, arrlenu(text));
-        while (pieces_next(&pieces, &from, &to)) {
-            cr_assert(cutter_next(&cutter, &other_from, &other_to));
-            cr_assert(from == other_from && to == other_to);
-        }
-        cr_expect_not(cutter_next(&cutter, &from, &to));
-        arrfree(text);
-    }
-    split_pattern_close(rule.pattern);
-    pieces_close(&pieces);
 }
 
 /* Tokens of the parts are those of the whole, where cutter_cuts_before says so. */
