@@ -27,7 +27,6 @@ static inline void print_bytes(FILE *out) {
  * comes <|endoftext|>. Ends the program where that is no encoding. */
 static inline void small_bpe_of(struct subwords *bpe, char **names, char **merges) {
     struct error error;
-    const struct json_reader reader = {.path = "small", .error = &error};
     char *vocab, *lines;
     size_t vocab_size, lines_size;
     FILE *out = open_memstream(&vocab, &vocab_size);
@@ -41,7 +40,8 @@ static inline void small_bpe_of(struct subwords *bpe, char **names, char **merge
     fputs("#version\n", out);
     for (size_t i = 0; i < arrlenu(merges); i++) fprintf(out, "%s\n", merges[i]);
     fclose(out);
-    if (subwords_read_gpt2(bpe, vocab, vocab_size, &reader, lines, lines_size, &reader)) {
+    if (subwords_read_gpt2(bpe, &(struct json_reader){"small", vocab, vocab_size, &error},
+                           &(struct json_reader){"small", lines, lines_size, &error})) {
         fprintf(stderr, "%s\n", error.text);
         abort();
     }

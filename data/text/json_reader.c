@@ -1,10 +1,21 @@
 #include "data/text/json_reader.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
 
 #include "data/base/utf8.h"
+
+int json_reader_fail(const struct json_reader *reader, const char *format, ...) {
+    char text[ERROR_MAX];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    return fail(reader->error, "%.*s%s", JSON_READER_PATH_SHOWN, reader->path, text);
+}
 
 static size_t line_of(const char *text, const char *place) {
     size_t line = 1;
@@ -27,24 +38,24 @@ static const char *skip_space(const char *text) {
     return text + strspn(text, " \t\r\n");
 }
 
-int json_reader_parse(struct cJSON **root, const struct json_reader *reader, const char *text,
-                      size_t size) {
+int json_reader_parse(struct cJSON **root, const struct json_reader *reader) {
+    const char *text = reader->text;
+    const size_t size = reader->size;
     *root = NULL;
     if (*skip_space(text) == '\0' && strlen(text) == size)
-        return fail(reader->error, "%.*s is empty", JSON_READER_PATH_SHOWN, reader->path);
+        return json_reader_fail(reader, " is empty");
     if (!utf8_valid(text, size))
-        return fail(reader->error, "%.*s is not UTF-8 text\nis it the right file?",
-                    JSON_READER_PATH_SHOWN, reader->path);
+        return json_reader_fail(reader, " is not UTF-8 text\nis it the right file?");
     const char *end = find_nul(text, size);
     if (end)
-        return fail(reader->error, "%.*s, line %zu: a character NUL\nno token holds one",
-                    JSON_READER_PATH_SHOWN, reader->path, line_of(text, end));
+        return json_reader_fail(reader, ", line %zu: a character NUL\nno token holds one",
+                                line_of(text, end));
     *root = cJSON_ParseWithLengthOpts(text, size, &end, false);
     if (*root && *(end = skip_space(end)) == '\0') return 0;
     cJSON_Delete(*root);
     *root = NULL;
-    return fail(reader->error, "%.*s, line %zu: this is not JSON\nis the file whole?",
-                JSON_READER_PATH_SHOWN, reader->path, line_of(text, end));
+    return json_reader_fail(reader, ", line %zu: this is not JSON\nis the file whole?",
+                            line_of(text, end));
 }
 
 int json_reader_member(const struct cJSON **found, const struct cJSON *object, const char *name,
@@ -54,9 +65,7 @@ int json_reader_member(const struct cJSON **found, const struct cJSON *object, c
     if (!cJSON_IsObject(object)) return 0;
     cJSON_ArrayForEach(child, object) {
         if (strcmp(child->string, name) != 0) continue;
-        if (*found)
-            return fail(reader->error, "%.*s: \"%s\" stands there twice", JSON_READER_PATH_SHOWN,
-                        reader->path, name);
+        if (*found) return json_reader_fail(reader, ": \"%s\" stands there twice", name);
         *found = child;
     }
     if (*found && cJSON_IsNull(*found)) *found = NULL;
@@ -69,8 +78,7 @@ int json_reader_text(const char **text, const struct cJSON *object, const char *
     *text = "";
     if (json_reader_member(&found, object, name, reader)) return -1;
     if (found && !cJSON_IsString(found))
-        return fail(reader->error, "%.*s: \"%s\" is no text", JSON_READER_PATH_SHOWN, reader->path,
-                    name);
+        return json_reader_fail(reader, ": \"%s\" is no text", name);
     if (found) *text = found->valuestring;
     return 0;
 }
@@ -81,26 +89,31 @@ int json_reader_flag(bool *flag, const struct cJSON *object, const char *name, b
     *flag = otherwise;
     if (json_reader_member(&found, object, name, reader)) return -1;
     if (found && !cJSON_IsBool(found))
-        return fail(reader->error, "%.*s: \"%s\" is neither true nor false", JSON_READER_PATH_SHOWN,
-                    reader->path, name);
+        return json_reader_fail(reader, ": \"%s\" is neither true nor false", name);
     if (found) *flag = cJSON_IsTrue(found);
     return 0;
 }
 
-int json_reader_expect(const struct cJSON *object, const char *const *names, size_t count,
-                       const char *what, const struct json_reader *reader) {
+/* Whether `name` is one of the words of `names`. */
+static bool is_word(const char *names, const char *name) {
+    const size_t length = strlen(name);
+    for (const char *at = names; *at; at += strcspn(at, " "), at += *at == ' ')
+        if (strcspn(at, " ") == length && memcmp(at, name, length) == 0) return true;
+    return false;
+}
+
+int json_reader_expect(const struct cJSON *object, const char *names, const char *what,
+                       const struct json_reader *reader) {
     const struct cJSON *child;
     if (!cJSON_IsObject(object))
-        return fail(reader->error, "%.*s: its %s is no JSON object", JSON_READER_PATH_SHOWN,
-                    reader->path, what);
+        return json_reader_fail(reader, ": its %s is no JSON object", what);
     cJSON_ArrayForEach(child, object) {
-        size_t i = 0;
-        while (i < count && strcmp(child->string, names[i]) != 0) i++;
-        if (i == count)
-            return fail(reader->error,
-                        "%.*s: its %s has \"%.60s\", which is not known here\nanother version of "
-                        "this program may know it",
-                        JSON_READER_PATH_SHOWN, reader->path, what, child->string);
+        if (!is_word(names, child->string))
+            return json_reader_fail(
+                reader,
+                ": its %s has \"%.60s\", which is not known here\nanother version of "
+                "this program may know it",
+                what, child->string);
     }
     return 0;
 }

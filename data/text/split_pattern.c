@@ -9,8 +9,6 @@
 #include "data/text/split_program.h"
 #include "data/text/split_set.h"
 
-enum { GIVE_BACKS_MAX = 4 };
-
 void split_pattern_close(struct split_pattern *pattern) {
     if (!pattern) return;
     for (size_t i = 0; i < arrlenu(pattern->nodes); i++) {
@@ -91,39 +89,6 @@ static bool is_useless(const struct split_pattern *pattern, int index,
     }
 }
 
-/* How many quantifiers in a row may give back, at most; known [nodes] is filled with -1. */
-static int give_backs(const struct split_pattern *pattern, int index, int *known) {
-    const struct split_node *node = &pattern->nodes[index];
-    if (node->kind == SPLIT_ACCEPT) return 0;
-    if (known[index] >= 0) return known[index];
-    int most = 0;
-    for (int i = 0; i < node->branch_count; i++) {
-        const int count = give_backs(pattern, node->branches[i], known);
-        if (count > most) most = count;
-    }
-    if (node->kind != SPLIT_CHOOSE) {
-        const bool gives =
-            node->kind == SPLIT_TAKE && !node->keeps && node->maximum > node->minimum;
-        const int count = give_backs(pattern, node->next, known) + gives;
-        if (count > most) most = count;
-    }
-    return known[index] = most;
-}
-
-/* Time would grow as a power of the text's length. */
-static int check_give_backs(const struct split_pattern *pattern, struct error *error) {
-    int *known = malloc(arrlenu(pattern->nodes) * sizeof *known);
-    if (!known) return fail(error, "out of memory while opening a tokenizer");
-    for (size_t i = 0; i < arrlenu(pattern->nodes); i++) known[i] = -1;
-    const int count = give_backs(pattern, pattern->start, known);
-    free(known);
-    if (count <= GIVE_BACKS_MAX) return 0;
-    return fail(error,
-                "the pattern that cuts text has %d quantifiers in a row that may give back what "
-                "they took, at most %d are possible here",
-                count, GIVE_BACKS_MAX);
-}
-
 int split_pattern_fail(const struct split_pattern *pattern, struct error *error) {
     return fail(error,
                 "the tokenizer's pattern \"%.60s\" takes too long on this text: its steps are out "
@@ -150,7 +115,7 @@ static int finish_pattern(struct split_pattern *pattern, struct error *error) {
     }
     free(all);
     free(seen);
-    return status ? status : check_give_backs(pattern, error);
+    return status;
 }
 
 struct split_pattern *split_pattern_open(const char *text, enum split_edition edition,

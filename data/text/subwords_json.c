@@ -11,8 +11,6 @@
 #include "data/text/subwords_steps.h"
 #include "data/text/unicode.h"
 
-#define COUNT(names) (sizeof(names) / sizeof *(names))
-
 static int32_t token_of(const cJSON *number) {
     const double value = cJSON_IsNumber(number) ? number->valuedouble : -1;
     return value >= 0 && value < VOCABULARY_MAX && value == (int32_t)value ? (int32_t)value : -1;
@@ -35,8 +33,6 @@ static int read_vocabulary(struct subwords_builder *builder, const cJSON *vocabu
 }
 
 static int read_added_tokens(struct subwords_builder *builder, const cJSON *root) {
-    static const char *const names[] = {"id",     "content", "single_word", "lstrip",
-                                        "rstrip", "special", "normalized"};
     const struct json_reader *reader = builder->reader;
     const cJSON *list, *entry, *number;
     if (json_reader_member(&list, root, "added_tokens", reader)) return -1;
@@ -45,7 +41,8 @@ static int read_added_tokens(struct subwords_builder *builder, const cJSON *root
     cJSON_ArrayForEach(entry, list) {
         struct added_token added = {0};
         const char *text;
-        if (json_reader_expect(entry, names, COUNT(names), "added token", reader) ||
+        if (json_reader_expect(entry, "id content single_word lstrip rstrip special normalized",
+                               "added token", reader) ||
             json_reader_text(&text, entry, "content", reader) ||
             json_reader_member(&number, entry, "id", reader) ||
             json_reader_flag(&added.special, entry, "special", false, reader) ||
@@ -64,9 +61,9 @@ static int read_added_tokens(struct subwords_builder *builder, const cJSON *root
 static int read_two_words(struct subwords_builder *builder, char *left, uint32_t rank) {
     char *space = left ? strchr(left, ' ') : NULL;
     if (!space || space == left || space[1] == '\0' || strchr(space + 1, ' '))
-        return fail(builder->reader->error,
-                    "%.*s: merge %u: a merge must be \"left right\" or [\"left\", \"right\"]",
-                    JSON_READER_PATH_SHOWN, builder->reader->path, (unsigned)rank);
+        return json_reader_fail(
+            builder->reader, ": merge %u: a merge must be \"left right\" or [\"left\", \"right\"]",
+            (unsigned)rank);
     *space = '\0';
     return subwords_builder_merge(builder, left, space + 1, rank);
 }
@@ -93,13 +90,12 @@ static int read_merges(struct subwords_builder *builder, const cJSON *list) {
 /* What the model says beside vocabulary and merges. */
 static int read_options(struct subwords *subwords, const cJSON *model, const char **unknown,
                         bool *byte_fallback, const struct json_reader *reader) {
-    static const char *const names[] = {
-        "type",          "dropout",       "unk_token", "continuing_subword_prefix",
-        "fuse_unk",      "byte_fallback", "vocab",     "end_of_word_suffix",
-        "ignore_merges", "merges"};
     const char *type, *prefix, *suffix;
     const cJSON *dropout;
-    if (json_reader_expect(model, names, COUNT(names), "model", reader) ||
+    if (json_reader_expect(model,
+                           "type dropout unk_token continuing_subword_prefix fuse_unk "
+                           "byte_fallback vocab end_of_word_suffix ignore_merges merges",
+                           "model", reader) ||
         json_reader_text(&type, model, "type", reader) ||
         json_reader_member(&dropout, model, "dropout", reader) ||
         json_reader_text(&prefix, model, "continuing_subword_prefix", reader) ||
@@ -175,13 +171,13 @@ static int check_template(const struct subwords *subwords, const int32_t *tokens
 }
 
 static int read_root(struct subwords_builder *builder, const cJSON *root) {
-    static const char *const names[] = {"version",        "truncation", "padding",
-                                        "added_tokens",   "normalizer", "pre_tokenizer",
-                                        "post_processor", "decoder",    "model"};
     struct subwords *subwords = builder->subwords;
     const struct json_reader *reader = builder->reader;
     const cJSON *truncation, *padding, *model;
-    if (json_reader_expect(root, names, COUNT(names), "file", reader) ||
+    if (json_reader_expect(root,
+                           "version truncation padding added_tokens normalizer pre_tokenizer "
+                           "post_processor decoder model",
+                           "file", reader) ||
         json_reader_member(&truncation, root, "truncation", reader) ||
         json_reader_member(&padding, root, "padding", reader) ||
         json_reader_member(&model, root, "model", reader))
@@ -202,22 +198,12 @@ static int read_root(struct subwords_builder *builder, const cJSON *root) {
                : 0;
 }
 
-/* Releases all but what was built, and that where it failed. */
-static int finish(struct subwords_builder *builder, cJSON *root, int status) {
-    if (status) subwords_free(builder->subwords);
-    subwords_builder_close(builder);
-    cJSON_Delete(root);
-    return status;
-}
-
-int subwords_read_json(struct subwords *subwords, const char *text, size_t size,
-                       const struct json_reader *reader) {
+int subwords_read_json(struct subwords *subwords, const struct json_reader *reader) {
     struct subwords_builder builder;
     cJSON *root;
-    *subwords = (struct subwords){0};
-    if (json_reader_parse(&root, reader, text, size)) return -1;
     subwords_builder_open(&builder, subwords, reader);
-    return finish(&builder, root, read_root(&builder, root));
+    if (json_reader_parse(&root, reader)) return -1;
+    return subwords_builder_close(&builder, root, read_root(&builder, root));
 }
 
 /* ---- vocab.json and merges.txt */
@@ -227,23 +213,20 @@ static const char gpt2_json[] =
     "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, "
     "\"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"merges\": []}}";
 
-/* The text [size] is torn in place. */
-static int read_lines(struct subwords_builder *builder, char *text, size_t size,
-                      const struct json_reader *reader) {
+/* The text, a copy of the reader's, is torn in place. */
+static int read_lines(struct subwords_builder *builder, char *text) {
+    const struct json_reader *reader = builder->reader;
     size_t number = 0;
     uint32_t rank = 0;
     bool ended = false;
-    builder->reader = reader;
-    for (char *line = text, *next; line < text + size; line = next) {
+    for (char *line = text, *next; line < text + reader->size; line = next) {
         next = line + strcspn(line, "\n");
         if (*next) *next++ = '\0';
         line[strcspn(line, "\r")] = '\0';
         number++;
         if (*line == '\0') ended = true;
         if (*line == '\0' || strncmp(line, "#version", 8) == 0) continue;
-        if (ended)
-            return fail(reader->error, "%.*s, line %zu: it follows an empty line",
-                        JSON_READER_PATH_SHOWN, reader->path, number);
+        if (ended) return json_reader_fail(reader, ", line %zu: it follows an empty line", number);
         if (read_two_words(builder, line, rank++)) {
             const struct error reason = *reader->error;
             return fail(reader->error, "%s (line %zu)", reason.text, number);
@@ -252,41 +235,35 @@ static int read_lines(struct subwords_builder *builder, char *text, size_t size,
     return 0;
 }
 
-static int read_merges_txt(struct subwords_builder *builder, const char *merges, size_t size,
-                           const struct json_reader *reader) {
-    if (size == 0)
-        return fail(reader->error, "%.*s is empty", JSON_READER_PATH_SHOWN, reader->path);
-    if (strlen(merges) != size || !utf8_valid(merges, size))
-        return fail(reader->error, "%.*s is not UTF-8 text\nis it the right file?",
-                    JSON_READER_PATH_SHOWN, reader->path);
-    char *text = strdup(merges);
-    if (!text)
-        return fail(reader->error, "out of memory while reading %.*s", JSON_READER_PATH_SHOWN,
-                    reader->path);
-    const int status = read_lines(builder, text, size, reader);
+static int read_merges_txt(struct subwords_builder *builder, const struct json_reader *reader) {
+    if (reader->size == 0) return json_reader_fail(reader, " is empty");
+    if (strlen(reader->text) != reader->size || !utf8_valid(reader->text, reader->size))
+        return json_reader_fail(reader, " is not UTF-8 text\nis it the right file?");
+    char *text = strdup(reader->text);
+    if (!text) return fail(reader->error, "out of memory while opening a tokenizer");
+    builder->reader = reader;
+    const int status = read_lines(builder, text);
     free(text);
     return status;
 }
 
-int subwords_read_gpt2(struct subwords *subwords, const char *vocab, size_t vocab_size,
-                       const struct json_reader *vocab_reader, const char *merges,
-                       size_t merges_size, const struct json_reader *merges_reader) {
+int subwords_read_gpt2(struct subwords *subwords, const struct json_reader *vocab,
+                       const struct json_reader *merges) {
     struct subwords_builder builder;
     cJSON *vocabulary, *root;
-    *subwords = (struct subwords){0};
-    if (json_reader_parse(&vocabulary, vocab_reader, vocab, vocab_size)) return -1;
-    subwords_builder_open(&builder, subwords, vocab_reader);
+    subwords_builder_open(&builder, subwords, vocab);
+    if (json_reader_parse(&vocabulary, vocab)) return -1;
     root = cJSON_Parse(gpt2_json);
     if (!cJSON_AddItemToObject(cJSON_GetObjectItem(root, "model"), "vocab", vocabulary)) {
         cJSON_Delete(vocabulary);
-        return finish(&builder, root,
-                      fail(vocab_reader->error, "out of memory while opening a tokenizer"));
+        return subwords_builder_close(
+            &builder, root, fail(vocab->error, "out of memory while opening a tokenizer"));
     }
     int status = read_root(&builder, root);
     if (!status && !subwords->is_gpt2)
-        status = fail(vocab_reader->error,
-                      "%.*s: no token has the number %d\nnumbers must be 0, 1, 2 ... without holes",
-                      JSON_READER_PATH_SHOWN, vocab_reader->path, (int)first_hole(subwords));
-    if (!status) status = read_merges_txt(&builder, merges, merges_size, merges_reader);
-    return finish(&builder, root, status);
+        status = json_reader_fail(
+            vocab, ": no token has the number %d\nnumbers must be 0, 1, 2 ... without holes",
+            (int)first_hole(subwords));
+    if (!status) status = read_merges_txt(&builder, merges);
+    return subwords_builder_close(&builder, root, status);
 }

@@ -23,12 +23,8 @@
 #include "data/text/json_reader.h"
 #include "data/text/subwords.h"
 
-/* text [size], which a NUL follows. Fails with the file's path and what is wrong or not known; then
- * *subwords is empty. */
-int subwords_read_json(struct subwords *subwords, const char *text, size_t size,
-                       const struct json_reader *reader);
-
-/* vocab [vocab_size] and merges [merges_size], which a NUL follows; the same. */
-int subwords_read_gpt2(struct subwords *subwords, const char *vocab, size_t vocab_size,
-                       const struct json_reader *vocab_reader, const char *merges,
-                       size_t merges_size, const struct json_reader *merges_reader);
+/* Both fail with the path of the file that is wrong, and what is wrong or not known; then *subwords
+ * is empty. */
+int subwords_read_json(struct subwords *subwords, const struct json_reader *reader);
+int subwords_read_gpt2(struct subwords *subwords, const struct json_reader *vocab,
+                       const struct json_reader *merges);

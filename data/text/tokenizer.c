@@ -68,7 +68,6 @@ static int open_bytes(struct tokenizer *tokenizer, struct error *error) {
 /* A file as it is read. */
 struct source {
     char path[FILE_PATH_MAX];
-    const struct tokenizer_file *file;
     struct json_reader reader;
 };
 
@@ -81,8 +80,8 @@ static int keep_file(struct tokenizer *tokenizer, struct source *source, int pla
         return -1;
     kept->name = name;
     sha256_of(kept->sha256, kept->bytes, kept->size);
-    source->file = kept;
-    source->reader = (struct json_reader){.path = source->path, .error = error};
+    source->reader = (struct json_reader){
+        .path = source->path, .text = kept->bytes, .size = kept->size, .error = error};
     return 0;
 }
 
@@ -203,8 +202,7 @@ static int read_tiktoken(struct tokenizer *tokenizer, const char *directory, str
         keep_file(tokenizer, &ranks, 1, directory, ranks_name, error))
         return -1;
     tokenizer->file_count = 2;
-    return subwords_read_ranks(tokenizer->subwords, json.file->bytes, json.file->size, &json.reader,
-                               ranks.file->bytes, ranks.file->size, &ranks.reader);
+    return subwords_read_ranks(tokenizer->subwords, &json.reader, &ranks.reader);
 }
 
 /* Reads vocab.json and merges.txt; `whole` is what tokenizer.json beside them says, or NULL. */
@@ -213,8 +211,7 @@ static int read_gpt2(struct tokenizer *tokenizer, const char *directory,
     struct source vocab, merges;
     if (keep_file(tokenizer, &vocab, 0, directory, vocab_name, error) ||
         keep_file(tokenizer, &merges, 1, directory, merges_name, error) ||
-        subwords_read_gpt2(tokenizer->subwords, vocab.file->bytes, vocab.file->size, &vocab.reader,
-                           merges.file->bytes, merges.file->size, &merges.reader))
+        subwords_read_gpt2(tokenizer->subwords, &vocab.reader, &merges.reader))
         return -1;
     tokenizer->file_count = whole ? 3 : 2;
     return whole ? check_same(tokenizer->subwords, vocab.path, whole, whole_path, error) : 0;
@@ -228,8 +225,7 @@ static int read_files(struct tokenizer *tokenizer, const char *directory, struct
         return has_two ? read_gpt2(tokenizer, directory, NULL, NULL, error)
                        : read_tiktoken(tokenizer, directory, error);
     if (keep_file(tokenizer, &source, 2, directory, tokenizer_name, error) ||
-        subwords_read_json(tokenizer->subwords, source.file->bytes, source.file->size,
-                           &source.reader))
+        subwords_read_json(tokenizer->subwords, &source.reader))
         return -1;
     if (has_two && tokenizer->subwords->is_gpt2) {
         struct subwords whole = *tokenizer->subwords;

@@ -60,10 +60,11 @@ static char *join(size_t *size, const char *before, const uint8_t *bytes, size_t
 static void read_json(const char *before, const uint8_t *bytes, size_t count, const char *after) {
     struct subwords subwords;
     struct error error = {0};
-    const struct json_reader reader = {.path = "NAME", .error = &error};
     size_t size;
     char *text = join(&size, before, bytes, count, after);
-    finish(&subwords, subwords_read_json(&subwords, text, size, &reader), error.text);
+    finish(&subwords,
+           subwords_read_json(&subwords, &(struct json_reader){"NAME", text, size, &error}),
+           error.text);
     free(text);
 }
 
@@ -71,7 +72,6 @@ static void read_json(const char *before, const uint8_t *bytes, size_t count, co
 static void read_ranks(const uint8_t *bytes, size_t count) {
     struct subwords subwords;
     struct error error = {0};
-    const struct json_reader reader = {.path = "NAME", .error = &error};
     size_t size, ranks_size;
     const uint8_t *nul = memchr(bytes, 0, count);
     const size_t first = nul ? (size_t)(nul - bytes) : count;
@@ -79,7 +79,8 @@ static void read_ranks(const uint8_t *bytes, size_t count) {
     char *ranks = join(&ranks_size, "", bytes + first, count - first, "");
     if (nul) memmove(ranks, ranks + 1, ranks_size--);
     finish(&subwords,
-           subwords_read_ranks(&subwords, json, size, &reader, ranks, ranks_size, &reader),
+           subwords_read_ranks(&subwords, &(struct json_reader){"NAME", json, size, &error},
+                               &(struct json_reader){"NAME", ranks, ranks_size, &error}),
            error.text);
     free(json);
     free(ranks);
@@ -97,12 +98,12 @@ static void encode_any(const uint8_t *bytes, size_t count) {
         "|\\\\s+(?!\\\\S)|\\\\s+\"}},{\"type\":\"ByteLevel\",\"add_prefix_space\":false}]},"
         "\"model\":{\"vocab\":{";
     struct error error;
-    const struct json_reader reader = {.path = "NAME", .error = &error};
     if (!subwords.atoms) {
         char text[8192];
         snprintf(text, sizeof text, "%s%s\"th\":256,\"aa\":257},\"merges\":[\"t h\",\"a a\"]}}",
                  head, letters);
-        require(subwords_read_json(&subwords, text, strlen(text), &reader) == 0);
+        require(subwords_read_json(&subwords,
+                                   &(struct json_reader){"NAME", text, strlen(text), &error}) == 0);
     }
     encode(&subwords, bytes, count);
 }

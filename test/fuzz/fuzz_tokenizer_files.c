@@ -68,15 +68,13 @@ static void read_pair(const char *before, const uint8_t *bytes, size_t size, con
                       const uint8_t *lines, size_t lines_size) {
     struct subwords bpe;
     struct error error = {0};
-    const struct json_reader readers[] = {{.path = "VOCAB", .error = &error},
-                                          {.path = "MERGES", .error = &error}};
     size_t vocab_size, merges_size;
     char *vocab = join(before, bytes, size, after, &vocab_size);
     char *merges = join("", lines, lines_size, "", &merges_size);
-    finish(
-        &bpe,
-        subwords_read_gpt2(&bpe, vocab, vocab_size, &readers[0], merges, merges_size, &readers[1]),
-        error.text);
+    finish(&bpe,
+           subwords_read_gpt2(&bpe, &(struct json_reader){"VOCAB", vocab, vocab_size, &error},
+                              &(struct json_reader){"MERGES", merges, merges_size, &error}),
+           error.text);
     free(vocab);
     free(merges);
 }
@@ -84,10 +82,10 @@ static void read_pair(const char *before, const uint8_t *bytes, size_t size, con
 static void read_whole(const char *before, const uint8_t *bytes, size_t size, const char *after) {
     struct subwords bpe;
     struct error error = {0};
-    const struct json_reader reader = {.path = "VOCAB", .error = &error};
     size_t all;
     char *text = join(before, bytes, size, after, &all);
-    finish(&bpe, subwords_read_json(&bpe, text, all, &reader), error.text);
+    finish(&bpe, subwords_read_json(&bpe, &(struct json_reader){"VOCAB", text, all, &error}),
+           error.text);
     free(text);
 }
 

@@ -43,10 +43,10 @@ static const char more_tokens[] =
 static const char usual_merges[] = "#version: 0.2\nt h\nth e\n\xc4\xa0 the\n";
 
 static int read_sized(const char *vocab, size_t vocab_size, const char *merges, size_t size) {
-    const struct json_reader readers[] = {{.path = "dir/vocab.json", .error = &error},
-                                          {.path = "dir/merges.txt", .error = &error}};
+    const struct json_reader readers[] = {{"dir/vocab.json", vocab, vocab_size, &error},
+                                          {"dir/merges.txt", merges, size, &error}};
     subwords_free(&bpe);
-    return subwords_read_gpt2(&bpe, vocab, vocab_size, &readers[0], merges, size, &readers[1]);
+    return subwords_read_gpt2(&bpe, &readers[0], &readers[1]);
 }
 
 static int read_pair(const char *vocab, const char *merges) {
@@ -54,9 +54,9 @@ static int read_pair(const char *vocab, const char *merges) {
 }
 
 static int read_whole(const char *text) {
-    const struct json_reader reader = {.path = "dir/tokenizer.json", .error = &error};
+    const struct json_reader reader = {"dir/tokenizer.json", text, strlen(text), &error};
     subwords_free(&bpe);
-    return subwords_read_json(&bpe, text, strlen(text), &reader);
+    return subwords_read_json(&bpe, &reader);
 }
 
 static void expect_end_of_text(int32_t token) {

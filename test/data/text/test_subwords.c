@@ -75,9 +75,9 @@ static int read_parts(struct parts parts) {
     fprintf(out, "}, \"merges\": %s}}",
             parts.merges ? parts.merges : "[\"t h\", [\"th\", \"e\"], \"\\u0120 the\"]");
     cr_assert_eq(fclose(out), 0);
-    const struct json_reader reader = {.path = "dir/tokenizer.json", .error = &error};
+    const struct json_reader reader = {"dir/tokenizer.json", text, size, &error};
     subwords_free(&subwords);
-    const int status = subwords_read_json(&subwords, text, size, &reader);
+    const int status = subwords_read_json(&subwords, &reader);
     free(text);
     return status;
 }
