@@ -26,7 +26,7 @@ static inline void print_bytes(FILE *out) {
 /* names: tokens from 256 on, in the alphabet of bytes; merges: "left right" each, by rank. Last
  * comes <|endoftext|>. Ends the program where that is no encoding. */
 static inline void small_bpe_of(struct subwords *bpe, char **names, char **merges) {
-    struct error error;
+    struct error reason;
     char *vocab, *lines;
     size_t vocab_size, lines_size;
     FILE *out = open_memstream(&vocab, &vocab_size);
@@ -40,9 +40,9 @@ static inline void small_bpe_of(struct subwords *bpe, char **names, char **merge
     fputs("#version\n", out);
     for (size_t i = 0; i < arrlenu(merges); i++) fprintf(out, "%s\n", merges[i]);
     fclose(out);
-    if (subwords_read_gpt2(bpe, &(struct json_reader){"small", vocab, vocab_size, &error},
-                           &(struct json_reader){"small", lines, lines_size, &error})) {
-        fprintf(stderr, "%s\n", error.text);
+    if (subwords_read_gpt2(bpe, &(struct json_reader){"small", vocab, vocab_size, &reason},
+                           &(struct json_reader){"small", lines, lines_size, &reason})) {
+        fprintf(stderr, "%s\n", reason.text);
         abort();
     }
     free(vocab);

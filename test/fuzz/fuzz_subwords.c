@@ -1,23 +1,19 @@
 /* Any bytes as tokenizer.json, as a part of one that is right otherwise, as a pattern, as ranks or
  * as a text: refused with a message that names the file, or tokens of the vocabulary. */
 #include "data/text/ranks.h"
-#include "data/text/subwords_json.h"
-#include "data/text/byte_alphabet.h"
 #include "test/fuzz/fuzz.h"
+#include "test/small_bpe.h"
 
 #include <stb/stb_ds.h>
 
-static char letters[4096]; /* the members of a vocabulary that has all bytes */
+static char letters[4096]; /* the members of a vocabulary that has all bytes, and a comma */
 
 static void begin(void) {
-    struct byte_alphabet alphabet;
-    byte_alphabet_fill(&alphabet);
-    for (int byte = 0; byte < 256; byte++) {
-        char letter[BYTE_ALPHABET_TEXT_MAX];
-        byte_alphabet_write(&alphabet, letter, (uint8_t)byte);
-        snprintf(letters + strlen(letters), sizeof letters - strlen(letters), "\"%s%s\":%d,",
-                 byte == '"' || byte == '\\' ? "\\" : "", letter, byte);
-    }
+    FILE *out = fmemopen(letters, sizeof letters, "w");
+    require(out != NULL);
+    print_bytes(out);
+    fputs(",", out);
+    require(fclose(out) == 0);
 }
 
 static void encode(const struct subwords *subwords, const void *text, size_t size) {

@@ -32,19 +32,8 @@ static void end(void) {
 
 TestSuite(cutter, .init = begin, .fini = end);
 
-/* bars: the text with a bar after each piece. */
 static void expect_cut(const char *bars) {
-    char text[512], found[1024] = "";
-    size_t size = 0, length = 0, from, to;
-    for (const char *c = bars; *c; c++)
-        if (*c != '|') text[size++] = *c;
-    cutter_begin(&cutter, &rule, 1, text, size);
-    while (cutter_next(&cutter, &from, &to)) {
-        memcpy(found + length, text + from, to - from);
-        length += to - from;
-        found[length++] = '|';
-    }
-    cr_expect_str_eq(found, bars);
+    expect_cut_by(&rule, 1, bars);
 }
 
 Test(cutter, words_numbers_and_signs_take_one_space_along) {

@@ -33,22 +33,6 @@ static struct split_pattern *open_pattern(const char *text, enum split_edition e
     return pattern;
 }
 
-/* bars: the text with a bar after each piece. */
-static void expect_cut_by(const struct cutter_rule *rules, int count, const char *bars) {
-    char text[512], found[1024] = "";
-    size_t size = 0, length = 0, from, to;
-    struct cutter cutter;
-    for (const char *c = bars; *c; c++)
-        if (*c != '|') text[size++] = *c;
-    cutter_begin(&cutter, rules, count, text, size);
-    while (cutter_next(&cutter, &from, &to)) {
-        memcpy(found + length, text + from, to - from);
-        length += to - from;
-        found[length++] = '|';
-    }
-    cr_expect_str_eq(found, bars);
-}
-
 static void expect_cut(const char *pattern, const char *bars) {
     struct cutter_rule rule = {.pattern = open_pattern(pattern, SPLIT_TOKENIZERS)};
     expect_cut_by(&rule, 1, bars);
