@@ -46,7 +46,7 @@ OPTIONS += $(PACKAGE_OPTIONS)
 has_header = $(shell $(CC) $(PACKAGE_OPTIONS) $(2) -E -include $(1) -x c /dev/null >/dev/null 2>&1 && echo 1 || echo 0)
 ONEDNN    ?= $(call has_header,dnnl.h)
 LIBRARIES := $(addprefix -L,$(PACKAGE_FOLDER)) \
-             $(addprefix -Wl$(comma)-rpath$(comma),$(PACKAGE_FOLDER)) -lcjson -lpcre2-8 \
+             $(addprefix -Wl$(comma)-rpath$(comma),$(PACKAGE_FOLDER)) -lcjson \
              $(if $(filter 1,$(ONEDNN)),-ldnnl) -lm
 ifeq ($(filter clean help,$(MAKECMDGOALS)),)
 ifneq ($(ONEDNN),1)

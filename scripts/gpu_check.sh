@@ -26,9 +26,9 @@ and fp8 at GPT-2 XL's 1.5B where there is memory. Ends with one table, and FOLDE
 Exit status 1 if a step failed. Aims that were missed are marked, but are no failure.
 
 Nothing needs to be installed. Without Criterion the tests run on test/plain_criterion; without
-oneDNN matrix products on the CPU are slow. Only cJSON, PCRE2 and stb_ds.h must be there, from the
-system (libcjson-dev, libpcre2-dev, libstb-dev) or from a folder carried along:
-  scripts/gpu_check.sh --bundle                       where there are packages: 1.5 MB
+oneDNN matrix products on the CPU are slow. Only cJSON and stb_ds.h must be there, from the system
+(libcjson-dev, libstb-dev) or from a folder carried along:
+  scripts/gpu_check.sh --bundle                       where there are packages: 0.2 MB
   tar c build/packages | ssh GPU tar x -C FOLDER      to the same place in the checkout there
 make takes build/packages by itself if it exists (elsewhere: make PACKAGES=FOLDER).
 TEXT
@@ -49,7 +49,7 @@ while [ $# -gt 0 ]; do
     shift
 done
 
-# ---- what others may lack: header and library of cJSON and of PCRE2, and stb_ds.h
+# ---- what others may lack: header and library of cJSON, and stb_ds.h
 
 # Copies the library NAME.so.N from FOLDER ... under this name and as NAME.so: two files instead of
 # a link, which not every way of carrying keeps.
@@ -67,28 +67,26 @@ bundle_library() { # NAME.so.N TO FOLDER ...
 
 collect_bundle() {
     local to=build/packages from="" part newest missing=0
-    for part in cjson/cJSON.h pcre2.h stb/stb_ds.h; do
+    for part in cjson/cJSON.h stb/stb_ds.h; do
         if [ ! -e "/usr/include/$part" ]; then missing=1; fi
     done
     if [ $missing -eq 1 ]; then
         from=$(mktemp -d) # unpacked, not installed: needs no root
-        part="libcjson-dev libcjson1 libpcre2-dev libpcre2-8-0 libstb-dev"
+        part="libcjson-dev libcjson1 libstb-dev"
         # shellcheck disable=SC2086
         (cd "$from" && apt-get download -q $part >/dev/null &&
             for part in *.deb; do dpkg -x "$part" . || exit 1; done) || {
-            echo "gpu_check: install libcjson-dev, libpcre2-dev and libstb-dev here first" >&2
+            echo "gpu_check: install libcjson-dev and libstb-dev here first" >&2
             return 1
         }
     fi
     mkdir -p "$to/include/cjson" "$to/include/stb" "$to/lib"
     cp "$from/usr/include/cjson/cJSON.h" "$to/include/cjson/" &&
-        cp "$from/usr/include/pcre2.h" "$to/include/" &&
         cp "$from/usr/include/stb/stb_ds.h" "$to/include/stb/" &&
-        bundle_library libcjson.so.1 "$to/lib" ${from:+"$from"} /usr/lib /lib &&
-        bundle_library libpcre2-8.so.0 "$to/lib" ${from:+"$from"} /usr/lib /lib || return 1
+        bundle_library libcjson.so.1 "$to/lib" ${from:+"$from"} /usr/lib /lib || return 1
     newest=$(objdump -T "$to"/lib/*.so | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1)
     if [ -n "$from" ]; then rm -rf "$from"; fi
-    echo "$to: cJSON, PCRE2 (for $(uname -m), need ${newest/_/ } or newer) and stb_ds.h"
+    echo "$to: cJSON (for $(uname -m), needs ${newest/_/ } or newer) and stb_ds.h"
     echo "Carry it to the same place on the other machine; make finds it there."
 }
 if [ "$bundle" -eq 1 ]; then
@@ -176,11 +174,11 @@ if [ ! -x "$nvcc" ]; then
 fi
 headers=()
 if [ -d build/packages ]; then headers=(-isystem build/packages/include); fi
-if ! printf '#include <%s>\n' stddef.h cjson/cJSON.h stb/stb_ds.h pcre2.h |
-    ${CC:-cc} -E "${headers[@]}" -DPCRE2_CODE_UNIT_WIDTH=8 -x c - >/dev/null 2>&1; then
+if ! printf '#include <%s>\n' stddef.h cjson/cJSON.h stb/stb_ds.h |
+    ${CC:-cc} -E "${headers[@]}" -x c - >/dev/null 2>&1; then
     cat >&2 <<'TEXT'
-gpu_check: cJSON.h, pcre2.h or stb_ds.h is missing here, and build/packages does not hold it.
-Either install libcjson-dev, libpcre2-dev and libstb-dev, or run `scripts/gpu_check.sh --bundle` on
+gpu_check: cJSON.h or stb_ds.h is missing here, and build/packages does not hold it.
+Either install libcjson-dev and libstb-dev, or run `scripts/gpu_check.sh --bundle` on
 a machine that has packages, and carry the folder build/packages that it makes to the same place in
 this checkout.
 TEXT

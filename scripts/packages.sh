@@ -36,7 +36,6 @@ install_build_needs() {
     install_missing gcc gcc make make \
         /usr/include/stdio.h libc6-dev \
         /usr/include/cjson/cJSON.h libcjson-dev \
-        /usr/include/pcre2.h libpcre2-dev \
         /usr/include/stb/stb_ds.h libstb-dev \
         /usr/include/dnnl.h libdnnl-dev "$@"
 }

@@ -1,6 +1,6 @@
 /* The tokens of a text, for scripts/check_tokenizers.py: encode_file TOKENIZER TEXT TOKENS BACK
  *
- * TOKENIZER is a folder with tokenizer.json, or tiktoken.json and ranks.tiktoken. TOKENS becomes
+ * TOKENIZER is a folder with files of a tokenizer. TOKENS becomes
  * the tokens, int32 of this machine, where special tokens are found in the text; BACK becomes the
  * text that they stand for. Prints the MB of text a second of processor time, the best of five by
  * an encoder that has seen no text yet. */
@@ -12,7 +12,7 @@
 
 #include "data/base/files.h"
 #include "data/text/subwords.h"
-#include "data/text/subwords_files.h"
+#include "data/text/tokenizer.h"
 #include "test/cpu_time.h"
 
 enum { TRIES = 5, FILE_MAX_BYTES = 1 << 30 };
@@ -52,10 +52,8 @@ static uint8_t *decode(const struct subwords *subwords, const int32_t *tokens) {
 }
 
 int main(int argc, char **argv) {
-    struct subwords subwords;
+    struct tokenizer tokenizer;
     struct error error;
-    struct subwords_file files[SUBWORDS_FILES_MAX];
-    int count;
     char *text;
     size_t size;
     if (argc != 5) {
@@ -63,20 +61,19 @@ int main(int argc, char **argv) {
         return 2;
     }
     if (file_read_all(&text, &size, argv[2], FILE_MAX_BYTES, &error) ||
-        subwords_read_folder(&subwords, files, &count, argv[1], &error)) {
+        tokenizer_open(&tokenizer, TOKENIZER_FILES, argv[1], &error)) {
         fprintf(stderr, "%s\n", error.text);
         return 1;
     }
-    int32_t *tokens = encode(&subwords, text, size);
-    uint8_t *back = decode(&subwords, tokens);
+    int32_t *tokens = encode(tokenizer.subwords, text, size);
+    uint8_t *back = decode(tokenizer.subwords, tokens);
     const int status =
         file_write_whole(argv[3], tokens, arrlenu(tokens) * sizeof *tokens, NULL, &error) ||
         file_write_whole(argv[4], back, arrlenu(back), NULL, &error);
     if (status) fprintf(stderr, "%s\n", error.text);
     arrfree(tokens);
     arrfree(back);
-    subwords_free(&subwords);
-    while (count > 0) free(files[--count].bytes);
+    tokenizer_close(&tokenizer);
     free(text);
     return status;
 }

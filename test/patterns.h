@@ -1,5 +1,10 @@
-/* Patterns that cut text, of models that are known for them. */
+/* Patterns that cut text, of models that are known for them, and what they cut. */
 #pragma once
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "data/text/cutter.h"
 
 #define GPT2_PATTERN \
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
@@ -17,3 +22,19 @@
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+" \
     "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| "                 \
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+/* bars: the text with a bar after each piece. */
+static inline void expect_cut_by(const struct cutter_rule *rules, int count, const char *bars) {
+    char text[512], found[1024] = "";
+    size_t size = 0, length = 0, from, to;
+    struct cutter cutter;
+    for (const char *c = bars; *c; c++)
+        if (*c != '|') text[size++] = *c;
+    cutter_begin(&cutter, rules, count, text, size);
+    while (cutter_next(&cutter, &from, &to)) {
+        memcpy(found + length, text + from, to - from);
+        length += to - from;
+        found[length++] = '|';
+    }
+    cr_expect_str_eq(found, bars);
+}

@@ -1,61 +1,80 @@
-/* Byte-pair encodings made in memory, for tests and fuzzers: 256 bytes, whose token is the byte's
- * value, and merges. */
+/* Byte-pair encodings of GPT-2's kind made in memory, for tests and fuzzers: 256 bytes, whose token
+ * is the byte's value, and merges. */
 #pragma once
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <stb/stb_ds.h>
 
-#include "data/text/bpe.h"
-#include "data/text/bpe_builder.h"
+#include "data/text/byte_alphabet.h"
+#include "data/text/subwords_json.h"
 
-/* Begins an encoding with the bytes. Ends the program where it cannot, like all of these. */
-static inline void small_bpe_begin(struct bpe_builder *builder, struct bpe *bpe) {
-    bpe_builder_open(builder, bpe);
+/* Prints the members of a vocabulary: the bytes. */
+static inline void print_bytes(FILE *out) {
+    struct byte_alphabet alphabet;
+    byte_alphabet_fill(&alphabet);
     for (int byte = 0; byte < 256; byte++) {
-        char name[BYTE_ALPHABET_TEXT_MAX];
-        byte_alphabet_write(&builder->alphabet, name, (uint8_t)byte);
-        if (bpe_builder_add_token(builder, name, byte)) abort();
+        char letter[BYTE_ALPHABET_TEXT_MAX];
+        byte_alphabet_write(&alphabet, letter, (uint8_t)byte);
+        fprintf(out, "%s\"%s%s\": %d", byte ? ", " : "", byte == '"' || byte == '\\' ? "\\" : "",
+                letter, byte);
     }
 }
 
-/* merges: "left right" each, in the alphabet of bytes, by rank. Their results get the next tokens
- * in their order, a result that is known already keeps its token; last comes <|endoftext|>. */
-static inline void small_bpe(struct bpe *bpe, const char *const *merges, size_t count) {
-    struct bpe_builder builder;
-    char pair[128], result[128], *right;
-    small_bpe_begin(&builder, bpe);
-    int next = 256;
-    for (size_t i = 0; i < count; i++) {
-        if (strlen(merges[i]) >= sizeof pair) abort();
-        strcpy(pair, merges[i]);
-        right = strchr(pair, ' ');
-        *right++ = '\0';
-        strcpy(result, pair);
-        strcat(result, right);
-        if (bpe_builder_find(&builder, result) < 0 &&
-            bpe_builder_add_token(&builder, result, next++))
-            abort();
+/* names: tokens from 256 on, in the alphabet of bytes; merges: "left right" each, by rank. Last
+ * comes <|endoftext|>. Ends the program where that is no encoding. */
+static inline void small_bpe_of(struct subwords *bpe, char **names, char **merges) {
+    struct error reason;
+    char *vocab, *lines;
+    size_t vocab_size, lines_size;
+    FILE *out = open_memstream(&vocab, &vocab_size);
+    int token = 256;
+    fputs("{", out);
+    print_bytes(out);
+    for (size_t i = 0; i < arrlenu(names); i++) fprintf(out, ", \"%s\": %d", names[i], token++);
+    fprintf(out, ", \"<|endoftext|>\": %d}", token);
+    fclose(out);
+    out = open_memstream(&lines, &lines_size);
+    fputs("#version\n", out);
+    for (size_t i = 0; i < arrlenu(merges); i++) fprintf(out, "%s\n", merges[i]);
+    fclose(out);
+    if (subwords_read_gpt2(bpe, &(struct json_reader){"small", vocab, vocab_size, &reason},
+                           &(struct json_reader){"small", lines, lines_size, &reason})) {
+        fprintf(stderr, "%s\n", reason.text);
+        abort();
     }
-    if (bpe_builder_add_token(&builder, BPE_END_OF_TEXT, next)) abort();
-    if (bpe_builder_finish_tokens(&builder)) abort();
+    free(vocab);
+    free(lines);
+}
+
+/* The results of the merges get the next tokens in their order; a result that is known already
+ * keeps its token. */
+static inline void small_bpe(struct subwords *bpe, const char *const *merges, size_t count) {
+    char **names = NULL, **lines = NULL;
     for (size_t i = 0; i < count; i++) {
-        strcpy(pair, merges[i]);
-        right = strchr(pair, ' ');
-        *right++ = '\0';
-        if (bpe_builder_add_merge(&builder, pair, right)) abort();
+        char *name = strdup(merges[i]), *space = strchr(name, ' ');
+        size_t known = 0;
+        memmove(space, space + 1, strlen(space));
+        while (known < arrlenu(names) && strcmp(names[known], name) != 0) known++;
+        if (known == arrlenu(names)) arrput(names, name);
+        else free(name);
+        arrput(lines, (char *)merges[i]);
     }
-    bpe_builder_close(&builder);
+    small_bpe_of(bpe, names, lines);
+    for (size_t i = 0; i < arrlenu(names); i++) free(names[i]);
+    arrfree(names);
+    arrfree(lines);
 }
 
 /* Reference for byte_tokens_merge: one merge after the other, without tables; appends to
  * *tokens. */
-static inline void naive_merge(const struct bpe *bpe, int32_t **tokens, const uint8_t *piece,
+static inline void naive_merge(const struct subwords *bpe, int32_t **tokens, const uint8_t *piece,
                                size_t size) {
     struct merge *list = merges_list(&bpe->merges);
     int32_t *all = NULL;
-    for (size_t i = 0; i < size; i++) arrput(all, bpe->byte_tokens.tokens[piece[i]]);
+    for (size_t i = 0; i < size; i++) arrput(all, bpe->bytes.tokens[piece[i]]);
     for (size_t rank = 0; rank < arrlenu(list);) {
         const struct merge merge = list[rank];
         size_t at = 0;

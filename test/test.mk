@@ -152,7 +152,7 @@ build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h test/small_bpe.h $(FUZZ_SOURCES)
 	$(call say,FUZZ)
 	$(QUIET)clang -std=gnu11 -D_GNU_SOURCE -I. -g -O1 $(WARNINGS) \
 	  -fsanitize=fuzzer,address,undefined -fno-sanitize=shift-base -fno-sanitize-recover=all \
-	  -o $@ $(filter %.c,$^) -lcjson -lpcre2-8 -lm
+	  -o $@ $(filter %.c,$^) -lcjson -lm
 
 fuzz: $(FUZZERS)
 	@set -e; for fuzzer in $(notdir $(FUZZERS)); do echo "  RUN  $$fuzzer"; \

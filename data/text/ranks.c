@@ -45,22 +45,21 @@ static int read_line(struct subwords_builder *builder, const char *line, uint8_t
     const size_t digits = number ? strspn(number + 1, "0123456789") : 0;
     const char end = number ? number[1 + digits] : '\0';
     if (digits == 0 || digits > 7 || (end != '\n' && end != '\r' && end != '\0'))
-        return fail(builder->reader->error, "%.*s: \"%.*s\" is not a token in base64 and its rank",
-                    JSON_READER_PATH_SHOWN, builder->reader->path,
-                    (int)strcspn(line, "\r\n") > 60 ? 60 : (int)strcspn(line, "\r\n"), line);
+        return json_reader_fail(builder->reader, ": \"%.*s\" is not a token in base64 and its rank",
+                                (int)strcspn(line, "\r\n") > 60 ? 60 : (int)strcspn(line, "\r\n"),
+                                line);
     if (arrlenu(*bytes) > RANK_BYTES_MAX)
-        return fail(builder->reader->error, "%.*s: the token of rank %.*s has more than %d bytes",
-                    JSON_READER_PATH_SHOWN, builder->reader->path, (int)digits, number + 1,
-                    RANK_BYTES_MAX);
+        return json_reader_fail(builder->reader, ": the token of rank %.*s has more than %d bytes",
+                                (int)digits, number + 1, RANK_BYTES_MAX);
     return subwords_builder_put(builder, *bytes, arrlenu(*bytes), (int32_t)atol(number + 1));
 }
 
-static int read_lines(struct subwords_builder *builder, const char *text, size_t size) {
+static int read_lines(struct subwords_builder *builder) {
+    const char *text = builder->reader->text;
     uint8_t *bytes = NULL;
     int status = 0;
-    if (strlen(text) != size)
-        return fail(builder->reader->error, "%.*s is no text\nis it the right file?",
-                    JSON_READER_PATH_SHOWN, builder->reader->path);
+    if (strlen(text) != builder->reader->size)
+        return json_reader_fail(builder->reader, " is no text\nis it the right file?");
     while (*text && !status) {
         if (*text != '\n' && *text != '\r') status = read_line(builder, text, &bytes);
         text += strcspn(text, "\n");
@@ -114,19 +113,6 @@ static void add_merges(struct subwords *subwords) {
     merges_scratch_free(&scratch);
 }
 
-static int read_pattern(struct subwords *subwords, const cJSON *root,
-                        const struct json_reader *reader) {
-    const char *pattern;
-    struct error error;
-    if (json_reader_text(&pattern, root, "pattern", reader)) return -1;
-    struct split_pattern *rule =
-        split_pattern_open(pattern, SPLIT_TIKTOKEN, subwords->atoms, &error);
-    if (!rule)
-        return fail(reader->error, "%.*s: %s", JSON_READER_PATH_SHOWN, reader->path, error.text);
-    subwords->rules[subwords->rule_count++] = (struct cutter_rule){.pattern = rule};
-    return 0;
-}
-
 static int read_special(struct subwords_builder *builder, const cJSON *root) {
     const struct json_reader *reader = builder->reader;
     const cJSON *list, *entry;
@@ -151,16 +137,18 @@ static int read_special(struct subwords_builder *builder, const cJSON *root) {
 }
 
 static int read_both(struct subwords_builder *builder, const cJSON *root,
-                     const struct json_reader *json_reader, const char *ranks, size_t size) {
-    static const char *const names[] = {"pattern", "special_tokens", "begin"};
+                     const struct json_reader *json_reader) {
     const struct json_reader *reader = builder->reader;
     struct subwords *subwords = builder->subwords;
+    const char *pattern;
     subwords->byte_level = subwords->ignore_merges = true;
     subwords->unknown = -1;
     subwords->atoms = unicode_atoms();
     if (!subwords->atoms) return fail(reader->error, "out of memory while opening a tokenizer");
-    if (json_reader_expect(root, names, sizeof names / sizeof *names, "file", json_reader) ||
-        read_pattern(subwords, root, json_reader) || read_lines(builder, ranks, size))
+    if (json_reader_expect(root, "pattern special_tokens begin", "file", json_reader) ||
+        json_reader_text(&pattern, root, "pattern", json_reader) ||
+        subwords_add_rule(subwords, pattern, SPLIT_TIKTOKEN, false, json_reader) ||
+        read_lines(builder))
         return -1;
     builder->reader = json_reader;
     if (read_special(builder, root)) return -1;
@@ -170,17 +158,11 @@ static int read_both(struct subwords_builder *builder, const cJSON *root,
     return subwords_builder_grow_trees(builder);
 }
 
-int subwords_read_ranks(struct subwords *subwords, const char *json, size_t json_size,
-                        const struct json_reader *json_reader, const char *ranks, size_t size,
-                        const struct json_reader *reader) {
+int subwords_read_ranks(struct subwords *subwords, const struct json_reader *json,
+                        const struct json_reader *ranks) {
     struct subwords_builder builder;
     cJSON *root;
-    *subwords = (struct subwords){0};
-    if (json_reader_parse(&root, json_reader, json, json_size)) return -1;
-    subwords_builder_open(&builder, subwords, reader);
-    const int status = read_both(&builder, root, json_reader, ranks, size);
-    subwords_builder_close(&builder);
-    cJSON_Delete(root);
-    if (status) subwords_free(subwords);
-    return status;
+    subwords_builder_open(&builder, subwords, ranks);
+    if (json_reader_parse(&root, json)) return -1;
+    return subwords_builder_close(&builder, root, read_both(&builder, root, json));
 }

@@ -14,8 +14,7 @@
 #include "data/text/json_reader.h"
 #include "data/text/subwords.h"
 
-/* json [json_size] is tiktoken.json, ranks [size] the list; a NUL follows each. Fails with the path
- * of the one that is wrong; then *subwords is empty. */
-int subwords_read_ranks(struct subwords *subwords, const char *json, size_t json_size,
-                        const struct json_reader *json_reader, const char *ranks, size_t size,
-                        const struct json_reader *reader);
+/* json is tiktoken.json, ranks the list. Fails with the path of the one that is wrong; then
+ * *subwords is empty. */
+int subwords_read_ranks(struct subwords *subwords, const struct json_reader *json,
+                        const struct json_reader *ranks);

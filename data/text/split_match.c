@@ -36,7 +36,7 @@ static bool holds_wide(const struct split_set *set, const uint8_t *atoms, uint32
 /* The end of as many characters of the set as there are from `at` on, at most `maximum`. */
 static size_t take(struct matcher *matcher, const struct split_node *node, size_t at,
                    uint32_t *taken) {
-    const struct split_set *set = node->set;
+    const struct split_set *set = &node->set;
     const uint8_t *text = matcher->text;
     uint32_t count = 0;
     while (count < node->maximum && at < matcher->size) {

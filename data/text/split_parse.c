@@ -1,4 +1,5 @@
-#include "data/text/split_parse.h"
+/* The parser of data/text/split_program.h. */
+#include "data/text/split_program.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +7,6 @@
 #include <stb/stb_ds.h>
 
 #include "data/base/utf8.h"
-#include "data/text/split_set.h"
 #include "data/text/unicode.h"
 
 enum { PART_SHOWN = 24, DEPTH_MAX = 16, REPEAT_MAX = 1000 };
@@ -313,9 +313,7 @@ static int read_item(struct parser *parser, struct item *item) {
     if (strchr("?*+{", *begin)) return refuse(parser, begin, "there is nothing to repeat");
     item->first = item->last = add_node(parser, SPLIT_TAKE);
     struct split_node *node = node_at(parser, item->first);
-    node->set = calloc(1, sizeof *node->set);
-    if (!node->set) return fail(parser->error, "out of memory while opening a tokenizer");
-    return read_one(parser, node->set) || read_quantifier(parser, node) ? -1 : 0;
+    return read_one(parser, &node->set) || read_quantifier(parser, node) ? -1 : 0;
 }
 
 static int read_sequence(struct parser *parser, int *start, int join) {

@@ -5,19 +5,11 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/text/split_parse.h"
 #include "data/text/split_program.h"
-#include "data/text/split_set.h"
-
-enum { GIVE_BACKS_MAX = 4 };
 
 void split_pattern_close(struct split_pattern *pattern) {
     if (!pattern) return;
-    for (size_t i = 0; i < arrlenu(pattern->nodes); i++) {
-        free(pattern->nodes[i].set);
-        free(pattern->nodes[i].by_byte);
-        arrfree(pattern->nodes[i].branches);
-    }
+    for (size_t i = 0; i < arrlenu(pattern->nodes); i++) arrfree(pattern->nodes[i].branches);
     arrfree(pattern->nodes);
     free(pattern->text);
     free(pattern);
@@ -46,8 +38,8 @@ static const struct beginning *find_beginning(const struct split_pattern *patter
     else if (node->kind == SPLIT_END)
         own->can_be_empty = find_beginning(pattern, node->next, all)->can_be_empty;
     if (node->kind == SPLIT_TAKE) {
-        for (int byte = 0; byte < 128; byte++) own->bytes[byte] = node->set->ascii[byte];
-        if (split_set_has_wide(node->set)) memset(own->bytes + 128, true, 128);
+        for (int byte = 0; byte < 128; byte++) own->bytes[byte] = node->set.ascii[byte];
+        if (split_set_has_wide(&node->set)) memset(own->bytes + 128, true, 128);
     }
     if (node->kind == SPLIT_CHOOSE)
         for (int i = 0; i < node->branch_count; i++)
@@ -58,15 +50,12 @@ static const struct beginning *find_beginning(const struct split_pattern *patter
     return own;
 }
 
-static int fill_by_byte(const struct split_pattern *pattern, struct split_node *node,
-                        struct beginning *all) {
-    node->by_byte = calloc(256, sizeof *node->by_byte);
-    if (!node->by_byte) return -1;
+static void fill_by_byte(const struct split_pattern *pattern, struct split_node *node,
+                         struct beginning *all) {
     for (int i = 0; i < node->branch_count; i++) {
         const bool *first = find_beginning(pattern, node->branches[i], all)->bytes;
         for (int byte = 0; byte < 256; byte++) node->by_byte[byte] |= (uint64_t)first[byte] << i;
     }
-    return 0;
 }
 
 /* Whether giving back characters of the set is of no use to what follows: that either cannot begin
@@ -80,7 +69,7 @@ static bool is_useless(const struct split_pattern *pattern, int index,
     switch (node->kind) {
     case SPLIT_ACCEPT: return true;
     case SPLIT_TAKE:
-        return split_sets_disjoint(node->set, given) &&
+        return split_sets_disjoint(&node->set, given) &&
                (node->minimum > 0 || is_useless(pattern, node->next, given, seen));
     case SPLIT_JOIN: return is_useless(pattern, node->next, given, seen);
     case SPLIT_CHOOSE:
@@ -89,39 +78,6 @@ static bool is_useless(const struct split_pattern *pattern, int index,
         return true;
     default: return false;
     }
-}
-
-/* How many quantifiers in a row may give back, at most; known [nodes] is filled with -1. */
-static int give_backs(const struct split_pattern *pattern, int index, int *known) {
-    const struct split_node *node = &pattern->nodes[index];
-    if (node->kind == SPLIT_ACCEPT) return 0;
-    if (known[index] >= 0) return known[index];
-    int most = 0;
-    for (int i = 0; i < node->branch_count; i++) {
-        const int count = give_backs(pattern, node->branches[i], known);
-        if (count > most) most = count;
-    }
-    if (node->kind != SPLIT_CHOOSE) {
-        const bool gives =
-            node->kind == SPLIT_TAKE && !node->keeps && node->maximum > node->minimum;
-        const int count = give_backs(pattern, node->next, known) + gives;
-        if (count > most) most = count;
-    }
-    return known[index] = most;
-}
-
-/* Time would grow as a power of the text's length. */
-static int check_give_backs(const struct split_pattern *pattern, struct error *error) {
-    int *known = malloc(arrlenu(pattern->nodes) * sizeof *known);
-    if (!known) return fail(error, "out of memory while opening a tokenizer");
-    for (size_t i = 0; i < arrlenu(pattern->nodes); i++) known[i] = -1;
-    const int count = give_backs(pattern, pattern->start, known);
-    free(known);
-    if (count <= GIVE_BACKS_MAX) return 0;
-    return fail(error,
-                "the pattern that cuts text has %d quantifiers in a row that may give back what "
-                "they took, at most %d are possible here",
-                count, GIVE_BACKS_MAX);
 }
 
 int split_pattern_fail(const struct split_pattern *pattern, struct error *error) {
@@ -143,14 +99,13 @@ static int finish_pattern(struct split_pattern *pattern, struct error *error) {
     for (size_t i = 0; !status && i < count; i++) {
         struct split_node *node = &pattern->nodes[i];
         memset(seen, false, count * sizeof *seen);
-        if (node->kind == SPLIT_TAKE && is_useless(pattern, node->next, node->set, seen))
+        if (node->kind == SPLIT_TAKE && is_useless(pattern, node->next, &node->set, seen))
             node->keeps = true;
-        if (node->kind == SPLIT_CHOOSE && fill_by_byte(pattern, node, all))
-            status = fail(error, "out of memory while opening a tokenizer");
+        if (node->kind == SPLIT_CHOOSE) fill_by_byte(pattern, node, all);
     }
     free(all);
     free(seen);
-    return status ? status : check_give_backs(pattern, error);
+    return status;
 }
 
 struct split_pattern *split_pattern_open(const char *text, enum split_edition edition,
@@ -186,11 +141,11 @@ static bool ends_before(const struct crossing *crossing, int index, bool behind)
     case SPLIT_ACCEPT: return true;
     case SPLIT_JOIN: return ends_before(crossing, node->next, behind);
     case SPLIT_TAKE: {
-        const bool has_others = split_set_has_other(node->set);
-        if (node->set->ascii[(int)crossing->space] && (behind || (has_others && node->maximum > 1)))
+        const bool has_others = split_set_has_other(&node->set);
+        if (node->set.ascii[(int)crossing->space] && (behind || (has_others && node->maximum > 1)))
             return false;
         return (!has_others || ends_before(crossing, node->next, true)) &&
-               (!split_set_has_space(node->set) || ends_before(crossing, node->next, false)) &&
+               (!split_set_has_space(&node->set) || ends_before(crossing, node->next, false)) &&
                (node->minimum > 0 || ends_before(crossing, node->next, behind));
     }
     case SPLIT_CHOOSE:

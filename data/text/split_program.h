@@ -1,9 +1,11 @@
-/* What a pattern of data/text/split_pattern.h is made into: nodes that a matcher walks through.
- * Node 0 accepts. */
+/* Nodes of a pattern of data/text/split_pattern.h, through which a matcher walks, and the sets of
+ * characters in them. Node 0 accepts. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "data/base/error.h"
 
 /* Whose rules a pattern is written by, where they differ. */
 enum split_edition { SPLIT_TOKENIZERS, SPLIT_TIKTOKEN };
@@ -39,11 +41,11 @@ struct split_node {
     bool keeps; /* gives nothing back */
     bool negative;
     uint32_t minimum, maximum; /* UINT32_MAX: any number */
-    struct split_set *set;
+    struct split_set set;
     int *branches; /* stb_ds [branch_count] */
     int branch_count;
     /* By the first byte: bit b is set where branch b may match. */
-    uint64_t *by_byte; /* [256] */
+    uint64_t by_byte[256];
 };
 
 struct split_pattern {
@@ -52,3 +54,29 @@ struct split_pattern {
     struct split_node *nodes; /* stb_ds */
     int start;
 };
+
+/* Fills pattern->nodes and start from its text; pattern->atoms is set. Fails with the part that is
+ * wrong or unknown; what there is then still has to be released. */
+int split_parse(struct split_pattern *pattern, const char *text, enum split_edition edition,
+                struct error *error);
+
+/* All of these add to a set, which is zeros at first. atoms: the table of data/text/unicode.h. */
+void split_set_add_atoms(struct split_set *set, const uint8_t *atoms, uint32_t mask);
+
+/* Returns false where the set has no room for more ranges. */
+bool split_set_add_range(struct split_set *set, uint32_t first, uint32_t last);
+
+/* An ASCII character in both cases, with the others that are folded to it: U+017F to s, U+212A to
+ * k. */
+bool split_set_add_folded(struct split_set *set, uint32_t code);
+
+/* Once, when all is added: the characters that it lacks. */
+void split_set_negate(struct split_set *set);
+
+/* Whether no character is in both, as far as is easily seen. */
+bool split_sets_disjoint(const struct split_set *a, const struct split_set *b);
+
+/* Whether characters beyond ASCII, white space, and others than white space are in it. */
+bool split_set_has_wide(const struct split_set *set);
+bool split_set_has_space(const struct split_set *set);
+bool split_set_has_other(const struct split_set *set);

@@ -1,7 +1,7 @@
-#include "data/text/split_set.h"
+/* Sets of characters of data/text/split_program.h. */
+#include "data/text/split_program.h"
 
 #include <assert.h>
-#include <string.h>
 
 #include "data/text/unicode.h"
 

@@ -129,5 +129,6 @@ bool subwords_cuts_before(const struct subwords *subwords, char space) {
         if (subwords->steps[i].form != SUBWORDS_NFC) return false;
     for (size_t i = 0; i < arrlenu(subwords->added); i++)
         if (goes_beyond(&subwords->added[i])) return false;
+    if (subwords->is_gpt2 && subwords->merges.count == 0) return true;
     return cutter_cuts_before(subwords->rules, subwords->rule_count, subwords->atoms, space);
 }

@@ -10,7 +10,7 @@
  *        characters, become tokens, which are merged by rank. A character that is no token becomes
  *        the tokens of its bytes (byte_fallback) or the unknown token.
  *
- * What it is made from: data/text/subwords_json.h and data/text/ranks.h. Read-only once made, and
+ * Files to make it from: data/text/subwords_json.h and data/text/ranks.h. Read-only once made, and
  * may be shared by threads; each thread encodes with an encoder of its own. */
 #pragma once
 
@@ -26,6 +26,8 @@
 #include "data/text/nfc.h"
 #include "data/text/piece_cache.h"
 #include "data/text/vocabulary.h"
+
+#define SUBWORDS_END_OF_TEXT "<|endoftext|>"
 
 /* U+2581, which stands for a space. */
 #define SUBWORDS_SPACE "\xe2\x96\x81"
@@ -51,6 +53,9 @@ struct subwords_texts {
 struct subwords {
     int vocab_size; /* tokens are 0 .. vocab_size - 1, with holes; at most VOCABULARY_MAX */
     bool byte_level;
+    /* GPT-2's kind: byte-level with GPT-2's pattern, or with none, when all of a text is one piece;
+     * tokens without holes; none added but <|endoftext|>; nothing else that changes tokens. */
+    bool is_gpt2;
     bool ignore_merges;
     bool fuse_unknown;
     int32_t unknown; /* token, or -1: what is not known leaves nothing */

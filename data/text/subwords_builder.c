@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
 #include "data/base/utf8.h"
@@ -21,16 +22,20 @@ struct subwords_entry {
 
 void subwords_builder_open(struct subwords_builder *builder, struct subwords *subwords,
                            const struct json_reader *reader) {
+    *subwords = (struct subwords){0};
     *builder = (struct subwords_builder){.subwords = subwords, .reader = reader};
     byte_alphabet_fill(&builder->alphabet);
 }
 
-void subwords_builder_close(struct subwords_builder *builder) {
+int subwords_builder_close(struct subwords_builder *builder, struct cJSON *root, int status) {
     arrfree(builder->entries);
     arrfree(builder->pool);
     arrfree(builder->scratch);
     arrfree(builder->forms[0]);
     arrfree(builder->forms[1]);
+    cJSON_Delete(root);
+    if (status) subwords_free(builder->subwords);
+    return status;
 }
 
 static int refuse(const struct subwords_builder *builder, const void *name, size_t size,
@@ -38,8 +43,7 @@ static int refuse(const struct subwords_builder *builder, const void *name, size
     const char *text = name;
     if (size > NAME_SHOWN)
         for (size = NAME_SHOWN; size > 0 && (text[size] & 0xc0) == 0x80;) size--;
-    return fail(builder->reader->error, "%.*s: the token \"%.*s\" %s", JSON_READER_PATH_SHOWN,
-                builder->reader->path, (int)size, text, what);
+    return json_reader_fail(builder->reader, ": the token \"%.*s\" %s", (int)size, text, what);
 }
 
 static int put(struct subwords_builder *builder, const void *name, size_t size, int32_t token,
@@ -169,8 +173,8 @@ static int find_bytes(struct subwords_builder *builder, bool byte_fallback) {
         subwords->bytes.tokens[byte] =
             subwords_find(subwords, (const uint8_t *)name, subwords->byte_level ? 1 : 6);
         if (subwords->bytes.tokens[byte] < 0)
-            return fail(builder->reader->error, "%.*s: there is no token for the byte 0x%02x",
-                        JSON_READER_PATH_SHOWN, builder->reader->path, (unsigned)byte);
+            return json_reader_fail(builder->reader, ": there is no token for the byte 0x%02x",
+                                    (unsigned)byte);
     }
     return 0;
 }
@@ -221,8 +225,7 @@ int subwords_builder_grow_trees(struct subwords_builder *builder) {
         const uint8_t *text = (const uint8_t *)added->text;
         size_t size = added->size;
         if (added->normalized && subwords_normalize(subwords, builder->forms, &text, &size, &error))
-            return fail(builder->reader->error, "%.*s: %s", JSON_READER_PATH_SHOWN,
-                        builder->reader->path, error.text);
+            return json_reader_fail(builder->reader, ": %s", error.text);
         if (size == 0) return refuse(builder, added->text, added->size, "has no normal form");
         added_tree_add(added->normalized ? &subwords->normalized : &subwords->raw, text, size, i);
     }

@@ -7,6 +7,8 @@
 #include "data/text/json_reader.h"
 #include "data/text/subwords.h"
 
+struct cJSON;
+
 struct subwords_builder {
     struct subwords *subwords; /* what is built; byte_level is set before */
     const struct json_reader *reader;
@@ -17,11 +19,13 @@ struct subwords_builder {
     uint8_t *forms[2];              /* stb_ds */
 };
 
+/* Begins with empty subwords. Takes no memory. */
 void subwords_builder_open(struct subwords_builder *builder, struct subwords *subwords,
                            const struct json_reader *reader);
 
-/* Releases the builder, not what was built. */
-void subwords_builder_close(struct subwords_builder *builder);
+/* Releases the builder and the root that was read, and where status is not 0 what was built.
+ * Returns status. */
+int subwords_builder_close(struct subwords_builder *builder, struct cJSON *root, int status);
 
 /* A token that pieces may become, by its bytes, or as byte-level files write it in the alphabet of
  * data/text/byte_alphabet.h; what is not written so has to be added, too. */

@@ -178,6 +178,11 @@ static void encode_plain(struct subwords_encoder *encoder, int32_t **tokens, con
         text = encoder->marked;
         size = arrlenu(encoder->marked);
     }
+    if (subwords->is_gpt2 && subwords->rule_count == 0) { /* bytes that are no characters, too */
+        encode_piece(encoder, tokens, text, size);
+        encode_last_piece(encoder, tokens);
+        return;
+    }
     cutter_begin(&encoder->cutter, subwords->rules, subwords->rule_count, text, size);
     while (cutter_next(&encoder->cutter, &begin, &end))
         encode_piece(encoder, tokens, text + begin, end - begin);

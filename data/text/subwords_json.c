@@ -6,11 +6,10 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
+#include "data/base/utf8.h"
 #include "data/text/subwords_builder.h"
 #include "data/text/subwords_steps.h"
 #include "data/text/unicode.h"
-
-#define COUNT(names) (sizeof(names) / sizeof *(names))
 
 static int32_t token_of(const cJSON *number) {
     const double value = cJSON_IsNumber(number) ? number->valuedouble : -1;
@@ -34,8 +33,6 @@ static int read_vocabulary(struct subwords_builder *builder, const cJSON *vocabu
 }
 
 static int read_added_tokens(struct subwords_builder *builder, const cJSON *root) {
-    static const char *const names[] = {"id",     "content", "single_word", "lstrip",
-                                        "rstrip", "special", "normalized"};
     const struct json_reader *reader = builder->reader;
     const cJSON *list, *entry, *number;
     list = json_reader_member(root, "added_tokens");
@@ -45,7 +42,8 @@ static int read_added_tokens(struct subwords_builder *builder, const cJSON *root
         struct added_token added = {0};
         const char *text;
         number = json_reader_member(entry, "id");
-        if (json_reader_expect(entry, names, COUNT(names), "added token", reader) ||
+        if (json_reader_expect(entry, "id content single_word lstrip rstrip special normalized",
+                               "added token", reader) ||
             json_reader_text(&text, entry, "content", reader) ||
             json_reader_flag(&added.special, entry, "special", false, reader) ||
             json_reader_flag(&added.single_word, entry, "single_word", false, reader) ||
@@ -59,20 +57,24 @@ static int read_added_tokens(struct subwords_builder *builder, const cJSON *root
     return 0;
 }
 
-/* "left right" or ["left", "right"]; the first is torn in place. */
+/* "left right", which is torn in place. */
+static int read_two_words(struct subwords_builder *builder, char *left, uint32_t rank) {
+    char *space = left ? strchr(left, ' ') : NULL;
+    if (!space || space == left || space[1] == '\0' || strchr(space + 1, ' '))
+        return json_reader_fail(
+            builder->reader, ": merge %u: a merge must be \"left right\" or [\"left\", \"right\"]",
+            (unsigned)rank);
+    *space = '\0';
+    return subwords_builder_merge(builder, left, space + 1, rank);
+}
+
+/* "left right" or ["left", "right"] */
 static int read_merge(struct subwords_builder *builder, const cJSON *entry, uint32_t rank) {
     const cJSON *first = cJSON_IsArray(entry) ? entry->child : NULL;
     const cJSON *second = first ? first->next : NULL;
     if (cJSON_IsString(first) && cJSON_IsString(second) && !second->next)
         return subwords_builder_merge(builder, first->valuestring, second->valuestring, rank);
-    char *left = cJSON_IsString(entry) ? entry->valuestring : NULL;
-    char *space = left ? strchr(left, ' ') : NULL;
-    if (!space || space == left || space[1] == '\0' || strchr(space + 1, ' '))
-        return fail(builder->reader->error,
-                    "%.*s: merge %u: a merge must be \"left right\" or [\"left\", \"right\"]",
-                    JSON_READER_PATH_SHOWN, builder->reader->path, (unsigned)rank);
-    *space = '\0';
-    return subwords_builder_merge(builder, left, space + 1, rank);
+    return read_two_words(builder, cJSON_IsString(entry) ? entry->valuestring : NULL, rank);
 }
 
 static int read_merges(struct subwords_builder *builder, const cJSON *list) {
@@ -88,13 +90,12 @@ static int read_merges(struct subwords_builder *builder, const cJSON *list) {
 /* What the model says beside vocabulary and merges. */
 static int read_options(struct subwords *subwords, const cJSON *model, const char **unknown,
                         bool *byte_fallback, const struct json_reader *reader) {
-    static const char *const names[] = {
-        "type",          "dropout",       "unk_token", "continuing_subword_prefix",
-        "fuse_unk",      "byte_fallback", "vocab",     "end_of_word_suffix",
-        "ignore_merges", "merges"};
     const char *type, *prefix, *suffix;
     const cJSON *dropout = json_reader_member(model, "dropout");
-    if (json_reader_expect(model, names, COUNT(names), "model", reader) ||
+    if (json_reader_expect(model,
+                           "type dropout unk_token continuing_subword_prefix fuse_unk "
+                           "byte_fallback vocab end_of_word_suffix ignore_merges merges",
+                           "model", reader) ||
         json_reader_text(&type, model, "type", reader) ||
         json_reader_text(&prefix, model, "continuing_subword_prefix", reader) ||
         json_reader_text(&suffix, model, "end_of_word_suffix", reader) ||
@@ -111,6 +112,34 @@ static int read_options(struct subwords *subwords, const cJSON *model, const cha
     return 0;
 }
 
+/* The first number that no token has, or vocab_size. */
+static int32_t first_hole(const struct subwords *subwords) {
+    const uint32_t *starts = subwords->names.starts;
+    int32_t token = 0;
+    while (token < subwords->vocab_size && starts[token] < starts[token + 1]) token++;
+    return token;
+}
+
+/* Settles whether it is of GPT-2's kind, of which pre-tokenizer and post-processor are known. There
+ * <|endoftext|> is special even where it is not added. */
+static int settle_gpt2(struct subwords_builder *builder, bool byte_fallback) {
+    struct subwords *subwords = builder->subwords;
+    const char *const name = SUBWORDS_END_OF_TEXT;
+    const size_t count = arrlenu(subwords->added);
+    struct added_token *added = subwords->added;
+    subwords->is_gpt2 = subwords->is_gpt2 && !byte_fallback && !subwords->ignore_merges &&
+                        first_hole(subwords) == subwords->vocab_size && subwords->step_count == 0 &&
+                        subwords->begin_count + subwords->end_count == 0 && count <= 1 &&
+                        (count == 0 || (strcmp(added->text, name) == 0 && !added->single_word &&
+                                        !added->lstrip && !added->rstrip));
+    if (!subwords->is_gpt2) return 0;
+    if (count == 1) added->special = true;
+    const int32_t token = subwords_find(subwords, (const uint8_t *)name, strlen(name));
+    if (count == 1 || token < 0) return 0;
+    return subwords_builder_add(builder, (struct added_token){.token = token, .special = true},
+                                name);
+}
+
 static int read_model(struct subwords_builder *builder, const cJSON *root, const cJSON *model) {
     struct subwords *subwords = builder->subwords;
     const struct json_reader *reader = builder->reader;
@@ -121,7 +150,7 @@ static int read_model(struct subwords_builder *builder, const cJSON *root, const
     merges = json_reader_member(model, "merges");
     if (read_options(subwords, model, &unknown, &byte_fallback, reader) ||
         read_vocabulary(builder, vocabulary) || read_added_tokens(builder, root) ||
-        subwords_builder_finish(builder, byte_fallback))
+        subwords_builder_finish(builder, byte_fallback) || settle_gpt2(builder, byte_fallback))
         return -1;
     subwords->unknown = -1;
     if (*unknown && !subwords->byte_level) {
@@ -141,18 +170,17 @@ static int check_template(const struct subwords *subwords, const int32_t *tokens
 }
 
 static int read_root(struct subwords_builder *builder, const cJSON *root) {
-    static const char *const names[] = {"version",        "truncation", "padding",
-                                        "added_tokens",   "normalizer", "pre_tokenizer",
-                                        "post_processor", "decoder",    "model"};
     struct subwords *subwords = builder->subwords;
     const struct json_reader *reader = builder->reader;
     const cJSON *truncation, *padding, *model;
     truncation = json_reader_member(root, "truncation");
     padding = json_reader_member(root, "padding");
     model = json_reader_member(root, "model");
-    if (json_reader_expect(root, names, COUNT(names), "file", reader)) return -1;
-    if (truncation) return subwords_refuse("member", "truncation", reader);
-    if (padding) return subwords_refuse("member", "padding", reader);
+    if (json_reader_expect(root,
+                           "version truncation padding added_tokens normalizer pre_tokenizer "
+                           "post_processor decoder model",
+                           "file", reader))
+        return -1;
     if (!model) return subwords_refuse("model", "null", reader);
     subwords->atoms = unicode_atoms();
     if (!subwords->atoms) return fail(reader->error, "out of memory while opening a tokenizer");
@@ -161,22 +189,80 @@ static int read_root(struct subwords_builder *builder, const cJSON *root) {
         subwords_read_decoder(subwords, root, reader) ||
         subwords_read_post_processor(subwords, root, reader) || read_model(builder, root, model))
         return -1;
+    if (truncation && !subwords->is_gpt2) return subwords_refuse("member", "truncation", reader);
+    if (padding && !subwords->is_gpt2) return subwords_refuse("member", "padding", reader);
     return check_template(subwords, subwords->begins, subwords->begin_count, reader) ||
                    check_template(subwords, subwords->ends, subwords->end_count, reader)
                ? -1
                : 0;
 }
 
-int subwords_read_json(struct subwords *subwords, const char *text, size_t size,
-                       const struct json_reader *reader) {
+int subwords_read_json(struct subwords *subwords, const struct json_reader *reader) {
     struct subwords_builder builder;
     cJSON *root;
-    *subwords = (struct subwords){0};
-    if (json_reader_parse(&root, reader, text, size)) return -1;
     subwords_builder_open(&builder, subwords, reader);
-    const int status = read_root(&builder, root);
-    subwords_builder_close(&builder);
-    cJSON_Delete(root);
-    if (status) subwords_free(subwords);
+    if (json_reader_parse(&root, reader)) return -1;
+    return subwords_builder_close(&builder, root, read_root(&builder, root));
+}
+
+/* ---- vocab.json and merges.txt */
+
+/* tokenizer.json of GPT-2 but for the vocabulary and merges. */
+static const char gpt2_json[] =
+    "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, "
+    "\"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"merges\": []}}";
+
+/* The text, a copy of the reader's, is torn in place. */
+static int read_lines(struct subwords_builder *builder, char *text) {
+    const struct json_reader *reader = builder->reader;
+    size_t number = 0;
+    uint32_t rank = 0;
+    bool ended = false;
+    for (char *line = text, *next; line < text + reader->size; line = next) {
+        next = line + strcspn(line, "\n");
+        if (*next) *next++ = '\0';
+        line[strcspn(line, "\r")] = '\0';
+        number++;
+        if (*line == '\0') ended = true;
+        if (*line == '\0' || strncmp(line, "#version", 8) == 0) continue;
+        if (ended) return json_reader_fail(reader, ", line %zu: it follows an empty line", number);
+        if (read_two_words(builder, line, rank++)) {
+            const struct error reason = *reader->error;
+            return fail(reader->error, "%s (line %zu)", reason.text, number);
+        }
+    }
+    return 0;
+}
+
+static int read_merges_txt(struct subwords_builder *builder, const struct json_reader *reader) {
+    if (reader->size == 0) return json_reader_fail(reader, " is empty");
+    if (strlen(reader->text) != reader->size || !utf8_valid(reader->text, reader->size))
+        return json_reader_fail(reader, " is not UTF-8 text\nis it the right file?");
+    char *text = strdup(reader->text);
+    if (!text) return fail(reader->error, "out of memory while opening a tokenizer");
+    builder->reader = reader;
+    const int status = read_lines(builder, text);
+    free(text);
     return status;
+}
+
+int subwords_read_gpt2(struct subwords *subwords, const struct json_reader *vocab,
+                       const struct json_reader *merges) {
+    struct subwords_builder builder;
+    cJSON *vocabulary, *root;
+    subwords_builder_open(&builder, subwords, vocab);
+    if (json_reader_parse(&vocabulary, vocab)) return -1;
+    root = cJSON_Parse(gpt2_json);
+    if (!cJSON_AddItemToObject(cJSON_GetObjectItem(root, "model"), "vocab", vocabulary)) {
+        cJSON_Delete(vocabulary);
+        return subwords_builder_close(
+            &builder, root, fail(vocab->error, "out of memory while opening a tokenizer"));
+    }
+    int status = read_root(&builder, root);
+    if (!status && !subwords->is_gpt2)
+        status = json_reader_fail(
+            vocab, ": no token has the number %d\nnumbers must be 0, 1, 2 ... without holes",
+            (int)first_hole(subwords));
+    if (!status) status = read_merges_txt(&builder, merges);
+    return subwords_builder_close(&builder, root, status);
 }

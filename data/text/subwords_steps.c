@@ -1,11 +1,13 @@
 #include "data/text/subwords_steps.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cjson/cJSON.h>
 
-#define COUNT(names) (sizeof(names) / sizeof *(names))
+#define BYTE_LEVEL_MEMBERS "type add_prefix_space trim_offsets use_regex"
+#define METASPACE_MEMBERS  "type replacement add_prefix_space prepend_scheme split str_rep"
 
 enum { DEPTH_MAX = 8, SPLIT_TEXT_MAX = 1000 };
 
@@ -13,10 +15,11 @@ static const char gpt2_pattern[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 int subwords_refuse(const char *what, const char *name, const struct json_reader *reader) {
-    return fail(reader->error,
-                "%.*s: its %s \"%.60s\" is not known here\nanother version of this program may "
-                "know it",
-                JSON_READER_PATH_SHOWN, reader->path, what, name);
+    return json_reader_fail(
+        reader,
+        ": its %s \"%.60s\" is not known here\nanother version of this program may "
+        "know it",
+        what, name);
 }
 
 /* Goes through a Sequence, whose parts are the list `member`, also where these are Sequences. */
@@ -26,16 +29,17 @@ typedef int read_one(struct subwords *subwords, const struct cJSON *node, const 
 static int read_all(struct subwords *subwords, const struct cJSON *node, const char *what,
                     const char *member, read_one *one, int depth,
                     const struct json_reader *reader) {
-    const char *const names[] = {"type", member};
     const struct cJSON *list, *part;
     const char *type;
+    char names[32];
     if (!node) return 0;
     if (!cJSON_IsObject(node) || json_reader_text(&type, node, "type", reader)) {
         return cJSON_IsObject(node) ? -1 : subwords_refuse(what, "that is no object", reader);
     }
     if (strcmp(type, "Sequence") != 0) return one(subwords, node, type, reader);
+    snprintf(names, sizeof names, "type %s", member);
     list = json_reader_member(node, member);
-    if (json_reader_expect(node, names, COUNT(names), what, reader)) return -1;
+    if (json_reader_expect(node, names, what, reader)) return -1;
     if (!cJSON_IsArray(list) || depth == DEPTH_MAX)
         return subwords_refuse(what, "Sequence without a list", reader);
     cJSON_ArrayForEach(part, list) {
@@ -49,9 +53,8 @@ static int read_all(struct subwords *subwords, const struct cJSON *node, const c
 /* {"String": ...} or {"Regex": ...} */
 static int read_pattern(const char **string, const char **regex, const struct cJSON *node,
                         const struct json_reader *reader) {
-    static const char *const names[] = {"String", "Regex"};
     const struct cJSON *pattern = json_reader_member(node, "pattern");
-    if (json_reader_expect(pattern, names, COUNT(names), "pattern", reader) ||
+    if (json_reader_expect(pattern, "String Regex", "pattern", reader) ||
         json_reader_text(string, pattern, "String", reader) ||
         json_reader_text(regex, pattern, "Regex", reader))
         return -1;
@@ -72,21 +75,19 @@ static int add_step(struct subwords *subwords, enum subwords_form form, const ch
 
 static int read_normal_form(struct subwords *subwords, const struct cJSON *node, const char *type,
                             const struct json_reader *reader) {
-    static const char *const nfc[] = {"type"}, *const prepend[] = {"type", "prepend"},
-                             *const replace[] = {"type", "pattern", "content"};
     const char *to, *from, *regex;
     if (strcmp(type, "NFC") == 0)
-        return json_reader_expect(node, nfc, COUNT(nfc), "normalizer", reader)
+        return json_reader_expect(node, "type", "normalizer", reader)
                    ? -1
                    : add_step(subwords, SUBWORDS_NFC, "", "", reader);
     if (strcmp(type, "Prepend") == 0) {
-        if (json_reader_expect(node, prepend, COUNT(prepend), "normalizer", reader) ||
+        if (json_reader_expect(node, "type prepend", "normalizer", reader) ||
             json_reader_text(&to, node, "prepend", reader))
             return -1;
         return add_step(subwords, SUBWORDS_PREPEND, "", to, reader);
     }
     if (strcmp(type, "Replace") != 0) return subwords_refuse("normalizer", type, reader);
-    if (json_reader_expect(node, replace, COUNT(replace), "normalizer", reader) ||
+    if (json_reader_expect(node, "type pattern content", "normalizer", reader) ||
         json_reader_text(&to, node, "content", reader) || read_pattern(&from, &regex, node, reader))
         return -1;
     if (*regex) return subwords_refuse("normalizer", "Replace of a Regex", reader);
@@ -101,16 +102,13 @@ int subwords_read_normalizer(struct subwords *subwords, const struct cJSON *root
 
 /* ---- pre_tokenizer */
 
-static int add_rule(struct subwords *subwords, const char *regex, bool drops_gaps,
-                    const struct json_reader *reader) {
+int subwords_add_rule(struct subwords *subwords, const char *regex, enum split_edition edition,
+                      bool drops_gaps, const struct json_reader *reader) {
     struct error error;
-    if (subwords->byte_level) return subwords_refuse("pre_tokenizer", "after ByteLevel", reader);
     if (subwords->rule_count == CUTTER_LEVELS_MAX)
         return subwords_refuse("pre_tokenizer", "of so many parts", reader);
-    struct split_pattern *pattern =
-        split_pattern_open(regex, SPLIT_TOKENIZERS, subwords->atoms, &error);
-    if (!pattern)
-        return fail(reader->error, "%.*s: %s", JSON_READER_PATH_SHOWN, reader->path, error.text);
+    struct split_pattern *pattern = split_pattern_open(regex, edition, subwords->atoms, &error);
+    if (!pattern) return json_reader_fail(reader, ": %s", error.text);
     subwords->rules[subwords->rule_count++] =
         (struct cutter_rule){.pattern = pattern, .drops_gaps = drops_gaps};
     return 0;
@@ -127,11 +125,10 @@ static bool lacks_spaces(const struct subwords *subwords) {
 
 static int read_split(struct subwords *subwords, const struct cJSON *node,
                       const struct json_reader *reader) {
-    static const char *const names[] = {"type", "pattern", "behavior", "invert"};
     const char *string, *regex, *behavior;
     bool invert;
     char escaped[2 * SPLIT_TEXT_MAX + 1], *out = escaped;
-    if (json_reader_expect(node, names, COUNT(names), "pre_tokenizer Split", reader) ||
+    if (json_reader_expect(node, "type pattern behavior invert", "pre_tokenizer Split", reader) ||
         read_pattern(&string, &regex, node, reader) ||
         json_reader_text(&behavior, node, "behavior", reader) ||
         json_reader_flag(&invert, node, "invert", false, reader))
@@ -147,32 +144,32 @@ static int read_split(struct subwords *subwords, const struct cJSON *node,
         *out++ = *at;
     }
     *out = '\0';
-    return add_rule(subwords, *regex ? regex : escaped, removes, reader);
+    return subwords_add_rule(subwords, *regex ? regex : escaped, SPLIT_TOKENIZERS, removes, reader);
 }
 
 static int read_digits(struct subwords *subwords, const struct cJSON *node,
                        const struct json_reader *reader) {
-    static const char *const names[] = {"type", "individual_digits"};
     bool individual;
-    if (json_reader_expect(node, names, COUNT(names), "pre_tokenizer Digits", reader) ||
+    if (json_reader_expect(node, "type individual_digits", "pre_tokenizer Digits", reader) ||
         json_reader_flag(&individual, node, "individual_digits", false, reader))
         return -1;
-    return add_rule(subwords, individual ? "\\p{N}" : "\\p{N}+", false, reader);
+    return subwords_add_rule(subwords, individual ? "\\p{N}" : "\\p{N}+", SPLIT_TOKENIZERS, false,
+                             reader);
 }
 
 static int read_byte_level(struct subwords *subwords, const struct cJSON *node,
                            const struct json_reader *reader) {
-    static const char *const names[] = {"type", "add_prefix_space", "trim_offsets", "use_regex"};
     bool adds, cuts;
-    if (json_reader_expect(node, names, COUNT(names), "pre_tokenizer ByteLevel", reader) ||
+    if (json_reader_expect(node, BYTE_LEVEL_MEMBERS, "pre_tokenizer ByteLevel", reader) ||
         json_reader_flag(&adds, node, "add_prefix_space", true, reader) ||
         json_reader_flag(&cuts, node, "use_regex", true, reader))
         return -1;
     if (adds && subwords->rule_count > 0)
         return subwords_refuse("pre_tokenizer", "ByteLevel with add_prefix_space after others",
                                reader);
-    if (cuts && add_rule(subwords, gpt2_pattern, false, reader)) return -1;
-    if (subwords->byte_level) return subwords_refuse("pre_tokenizer", "after ByteLevel", reader);
+    subwords->is_gpt2 = !adds && subwords->rule_count == 0;
+    if (cuts && subwords_add_rule(subwords, gpt2_pattern, SPLIT_TOKENIZERS, false, reader))
+        return -1;
     subwords->byte_level = true;
     subwords->adds_space = adds;
     return 0;
@@ -201,9 +198,7 @@ static int read_prepend(enum subwords_prepend *prepend, const struct cJSON *node
 
 static int read_metaspace(struct subwords *subwords, const struct cJSON *node,
                           const struct json_reader *reader) {
-    static const char *const names[] = {"type",           "replacement", "add_prefix_space",
-                                        "prepend_scheme", "split",       "str_rep"};
-    if (json_reader_expect(node, names, COUNT(names), "pre_tokenizer Metaspace", reader) ||
+    if (json_reader_expect(node, METASPACE_MEMBERS, "pre_tokenizer Metaspace", reader) ||
         read_prepend(&subwords->prepend, node, reader) ||
         json_reader_flag(&subwords->cuts_at_marks, node, "split", true, reader))
         return -1;
@@ -214,6 +209,8 @@ static int read_metaspace(struct subwords *subwords, const struct cJSON *node,
 
 static int read_cut(struct subwords *subwords, const struct cJSON *node, const char *type,
                     const struct json_reader *reader) {
+    if (subwords->byte_level && strcmp(type, "Metaspace") != 0)
+        return subwords_refuse("pre_tokenizer", "after ByteLevel", reader);
     if (strcmp(type, "Split") == 0) return read_split(subwords, node, reader);
     if (strcmp(type, "Digits") == 0) return read_digits(subwords, node, reader);
     if (strcmp(type, "ByteLevel") == 0) return read_byte_level(subwords, node, reader);
@@ -236,16 +233,12 @@ int subwords_read_pre_tokenizer(struct subwords *subwords, const struct cJSON *r
 
 static int read_decoding(struct subwords *subwords, const struct cJSON *node, const char *type,
                          const struct json_reader *reader) {
-    static const char *const plain[] = {"type"}, *const replace[] = {"type", "pattern", "content"},
-                             *const strip[] = {"type", "content", "start", "stop"},
-                             *const meta[] = {"type",           "replacement", "add_prefix_space",
-                                              "prepend_scheme", "split",       "str_rep"};
     const char *from, *regex, *to;
     enum subwords_prepend prepend;
     if (strcmp(type, "ByteFallback") == 0 || strcmp(type, "Fuse") == 0)
-        return json_reader_expect(node, plain, COUNT(plain), "decoder", reader);
+        return json_reader_expect(node, "type", "decoder", reader);
     if (strcmp(type, "Replace") == 0) {
-        if (json_reader_expect(node, replace, COUNT(replace), "decoder", reader) ||
+        if (json_reader_expect(node, "type pattern content", "decoder", reader) ||
             read_pattern(&from, &regex, node, reader) ||
             json_reader_text(&to, node, "content", reader))
             return -1;
@@ -255,7 +248,7 @@ static int read_decoding(struct subwords *subwords, const struct cJSON *node, co
         const struct cJSON *start, *stop;
         start = json_reader_member(node, "start");
         stop = json_reader_member(node, "stop");
-        if (json_reader_expect(node, strip, COUNT(strip), "decoder", reader) ||
+        if (json_reader_expect(node, "type content start stop", "decoder", reader) ||
             json_reader_text(&from, node, "content", reader))
             return -1;
         subwords->strips_space = true;
@@ -264,7 +257,7 @@ static int read_decoding(struct subwords *subwords, const struct cJSON *node, co
             return 0;
     }
     if (strcmp(type, "Metaspace") == 0) {
-        if (json_reader_expect(node, meta, COUNT(meta), "decoder", reader) ||
+        if (json_reader_expect(node, METASPACE_MEMBERS, "decoder", reader) ||
             read_prepend(&prepend, node, reader))
             return -1;
         subwords->strips_space = prepend != SUBWORDS_NEVER;
@@ -275,7 +268,6 @@ static int read_decoding(struct subwords *subwords, const struct cJSON *node, co
 
 int subwords_read_decoder(struct subwords *subwords, const struct cJSON *root,
                           const struct json_reader *reader) {
-    static const char *const names[] = {"type", "add_prefix_space", "trim_offsets", "use_regex"};
     const struct cJSON *node;
     const char *type;
     node = json_reader_member(root, "decoder");
@@ -284,7 +276,7 @@ int subwords_read_decoder(struct subwords *subwords, const struct cJSON *root,
     if (!subwords->byte_level)
         return read_all(subwords, node, "decoder", "decoders", read_decoding, 0, reader);
     if (strcmp(type, "ByteLevel") != 0) return subwords_refuse("decoder", type, reader);
-    return json_reader_expect(node, names, COUNT(names), "decoder ByteLevel", reader);
+    return json_reader_expect(node, BYTE_LEVEL_MEMBERS, "decoder ByteLevel", reader);
 }
 
 /* ---- post_processor */
@@ -307,18 +299,17 @@ static int add_special(int32_t *tokens, int *count, const struct cJSON *all, con
 
 static int read_post(struct subwords *subwords, const struct cJSON *node, const char *type,
                      const struct json_reader *reader) {
-    static const char *const level[] = {"type", "add_prefix_space", "trim_offsets", "use_regex"},
-                             *const template[] = {"type", "single", "pair", "special_tokens"};
     const struct cJSON *list, *all, *part, *text, *special;
     const char *id;
     int texts = 0, parts = 0;
     if (strcmp(type, "ByteLevel") == 0)
-        return json_reader_expect(node, level, COUNT(level), "post_processor ByteLevel", reader);
+        return json_reader_expect(node, BYTE_LEVEL_MEMBERS, "post_processor ByteLevel", reader);
     if (strcmp(type, "TemplateProcessing") != 0)
         return subwords_refuse("post_processor", type, reader);
     list = json_reader_member(node, "single");
     all = json_reader_member(node, "special_tokens");
-    if (json_reader_expect(node, template, COUNT(template), "post_processor", reader)) return -1;
+    if (json_reader_expect(node, "type single pair special_tokens", "post_processor", reader))
+        return -1;
     cJSON_ArrayForEach(part, list) {
         if (++parts > 2 * SUBWORDS_TEMPLATE_MAX + 1)
             return subwords_refuse("post_processor", "template of so many parts", reader);

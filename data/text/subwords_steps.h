@@ -17,5 +17,9 @@ int subwords_read_decoder(struct subwords *subwords, const struct cJSON *root,
 int subwords_read_post_processor(struct subwords *subwords, const struct cJSON *root,
                                  const struct json_reader *reader);
 
+/* Appends a pattern that cuts text. */
+int subwords_add_rule(struct subwords *subwords, const char *regex, enum split_edition edition,
+                      bool drops_gaps, const struct json_reader *reader);
+
 /* "its WHAT "NAME" is not known here" */
 int subwords_refuse(const char *what, const char *name, const struct json_reader *reader);

@@ -6,18 +6,18 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/text/bpe.h"
-#include "data/text/bpe_builder.h"
-#include "data/text/bpe_files.h"
-#include "data/text/cuts.h"
 #include "data/base/files.h"
-#include "data/text/piece_cache.h"
-#include "data/text/pieces.h"
+#include "data/text/byte_alphabet.h"
+#include "data/text/cuts.h"
+#include "data/text/ranks.h"
 #include "data/text/subwords.h"
-#include "data/text/subwords_files.h"
+#include "data/text/subwords_json.h"
+
+enum { FILE_MAX_BYTES = 64 << 20 };
 
 static const char vocab_name[] = "vocab.json", merges_name[] = "merges.txt",
-                  tokenizer_name[] = "tokenizer.json";
+                  tokenizer_name[] = "tokenizer.json", tiktoken_name[] = "tiktoken.json",
+                  ranks_name[] = "ranks.tiktoken";
 
 const char *tokenizer_kind_name(enum tokenizer_kind kind) {
     static const char *const names[] = {"bytes", "gpt2", "files"};
@@ -27,8 +27,7 @@ const char *tokenizer_kind_name(enum tokenizer_kind kind) {
 bool tokenizer_in_directory(const char *directory) {
     return (file_exists_in(directory, vocab_name) && file_exists_in(directory, merges_name)) ||
            file_exists_in(directory, tokenizer_name) ||
-           (file_exists_in(directory, SUBWORDS_TIKTOKEN) &&
-            file_exists_in(directory, SUBWORDS_RANKS));
+           (file_exists_in(directory, tiktoken_name) && file_exists_in(directory, ranks_name));
 }
 
 /* ---- bytes */
@@ -64,19 +63,25 @@ static int open_bytes(struct tokenizer *tokenizer, struct error *error) {
     return 0;
 }
 
-/* ---- gpt2 */
+/* ---- files */
 
-/* Reads a file and keeps it; its place in files, or -1. */
-static int keep_file(struct tokenizer *tokenizer, struct bpe_file *file, char path[FILE_PATH_MAX],
+/* A file as it is read. */
+struct source {
+    char path[FILE_PATH_MAX];
+    struct json_reader reader;
+};
+
+/* Reads a file and keeps it in tokenizer->files[place]. */
+static int keep_file(struct tokenizer *tokenizer, struct source *source, int place,
                      const char *directory, const char *name, struct error *error) {
-    struct tokenizer_file *kept = &tokenizer->files[tokenizer->file_count];
-    if (file_path_join(path, directory, name, error) ||
-        file_read_all(&kept->bytes, &kept->size, path, BPE_FILE_MAX_BYTES, error))
+    struct tokenizer_file *kept = &tokenizer->files[place];
+    if (file_path_join(source->path, directory, name, error) ||
+        file_read_all(&kept->bytes, &kept->size, source->path, FILE_MAX_BYTES, error))
         return -1;
-    tokenizer->file_count++;
     kept->name = name;
     sha256_of(kept->sha256, kept->bytes, kept->size);
-    *file = (struct bpe_file){.path = path, .bytes = kept->bytes, .size = kept->size};
+    source->reader = (struct json_reader){
+        .path = source->path, .text = kept->bytes, .size = kept->size, .error = error};
     return 0;
 }
 
@@ -94,65 +99,64 @@ static int check_directory(const char *directory, struct error *error) {
                 vocab_name, merges_name, tokenizer_name);
 }
 
-/* tokenizer.json beside vocab.json and merges.txt has to say the same. */
-static int check_other(const struct bpe *bpe, const char *name, const struct bpe_file *file,
-                       struct error *error) {
-    struct bpe other;
-    if (bpe_read_tokenizer(&other, file, error)) return -1;
-    const int status = bpe_compare(bpe, name, &other, file->path, error);
-    bpe_free(&other);
-    return status;
+static bool same_merges(const struct merges *a, const struct merges *b) {
+    struct merge *left = merges_list(a), *right = merges_list(b);
+    const bool same = a->count == b->count &&
+                      (a->count == 0 || memcmp(left, right, a->count * sizeof *left) == 0);
+    arrfree(left);
+    arrfree(right);
+    return same;
 }
 
-static int read_gpt2(struct tokenizer *tokenizer, const char *directory, struct error *error) {
-    struct bpe_file vocab, merges, whole;
-    char paths[TOKENIZER_FILES_MAX][FILE_PATH_MAX];
-    const bool has_two =
-        file_exists_in(directory, vocab_name) && file_exists_in(directory, merges_name);
-    const bool has_one = file_exists_in(directory, tokenizer_name);
-    tokenizer->bpe = calloc(1, sizeof *tokenizer->bpe);
-    if (!tokenizer->bpe) return fail(error, "out of memory while opening a tokenizer");
-    if (has_two && (keep_file(tokenizer, &vocab, paths[0], directory, vocab_name, error) ||
-                    keep_file(tokenizer, &merges, paths[1], directory, merges_name, error) ||
-                    bpe_read_vocab_and_merges(tokenizer->bpe, &vocab, &merges, error)))
-        return -1;
-    if (!has_one) return 0;
-    if (keep_file(tokenizer, &whole, paths[2], directory, tokenizer_name, error)) return -1;
-    if (has_two) return check_other(tokenizer->bpe, paths[0], &whole, error);
-    return bpe_read_tokenizer(tokenizer->bpe, &whole, error);
+/* Fails with the first difference between two tokenizers of GPT-2's kind. */
+static int check_same(const struct subwords *a, const char *a_name, const struct subwords *b,
+                      const char *b_name, struct error *error) {
+    const char *const remedy = "keep the files of one tokenizer only";
+    size_t size, other_size;
+    if (a->vocab_size != b->vocab_size)
+        return fail(error, "%.*s has %d tokens, but %.*s has %d\n%s", JSON_READER_PATH_SHOWN,
+                    a_name, a->vocab_size, JSON_READER_PATH_SHOWN, b_name, b->vocab_size, remedy);
+    for (int32_t token = 0; token < a->vocab_size; token++) {
+        const uint8_t *bytes = subwords_bytes(a, token, &size);
+        const uint8_t *other = subwords_bytes(b, token, &other_size);
+        if (size != other_size || memcmp(bytes, other, size) != 0)
+            return fail(error, "%.*s and %.*s disagree on the token %d\n%s", JSON_READER_PATH_SHOWN,
+                        a_name, JSON_READER_PATH_SHOWN, b_name, (int)token, remedy);
+    }
+    if (!same_merges(&a->merges, &b->merges) || a->rule_count != b->rule_count)
+        return fail(error, "%.*s and %.*s disagree on the merges\n%s", JSON_READER_PATH_SHOWN,
+                    a_name, JSON_READER_PATH_SHOWN, b_name, remedy);
+    return 0;
 }
 
 /* In 16 bits where they fit: so were all tokens when the first records were written, and their
  * hashes hold good. */
-static void hash_merges(struct sha256 *hash, const struct bpe *bpe) {
-    struct merge *list = merges_list(&bpe->merges);
+static void hash_merges(struct sha256 *hash, const struct subwords *subwords) {
+    struct merge *list = merges_list(&subwords->merges);
     for (size_t i = 0; i < arrlenu(list); i++) {
         const int32_t wide[] = {list[i].left, list[i].right, list[i].token};
         const uint16_t narrow[] = {(uint16_t)wide[0], (uint16_t)wide[1], (uint16_t)wide[2]};
-        if (bpe->vocab_size <= VOCABULARY_16_BITS) sha256_add(hash, narrow, sizeof narrow);
+        if (subwords->vocab_size <= VOCABULARY_16_BITS) sha256_add(hash, narrow, sizeof narrow);
         else sha256_add(hash, wide, sizeof wide);
     }
     arrfree(list);
 }
 
-/* The hash of what tokens a text becomes. */
-static void hash_tokens(struct tokenizer *tokenizer) {
-    const struct bpe *bpe = tokenizer->bpe;
-    const int32_t numbers[] = {bpe->vocab_size, bpe->end_of_text, bpe->whole_text};
-    struct sha256 hash;
-    uint8_t digest[SHA256_BYTES];
-    sha256_begin(&hash);
-    sha256_add(&hash, numbers, sizeof numbers);
-    sha256_add(&hash, bpe->starts, arrlenu(bpe->starts) * sizeof *bpe->starts);
-    sha256_add(&hash, bpe->bytes, arrlenu(bpe->bytes));
-    hash_merges(&hash, bpe);
-    sha256_end(&hash, digest);
-    sha256_hex(tokenizer->sha256, digest);
+/* The hash of GPT-2's kind is of what tokens a text becomes, in whatever files they were. */
+static void hash_tokens(struct sha256 *hash, const struct tokenizer *tokenizer) {
+    const struct subwords *subwords = tokenizer->subwords;
+    const struct subwords_texts *names = &subwords->names;
+    const int32_t numbers[] = {subwords->vocab_size, tokenizer->end_of_text,
+                               subwords->rule_count == 0};
+    sha256_add(hash, numbers, sizeof numbers);
+    sha256_add(hash, names->starts, arrlenu(names->starts) * sizeof *names->starts);
+    sha256_add(hash, names->bytes, arrlenu(names->bytes));
+    hash_merges(hash, subwords);
 }
 
 /* The special token of one of these names, or -1. */
 static int named_end(const struct subwords *subwords) {
-    static const char *const names[] = {BPE_END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>"};
+    static const char *const names[] = {SUBWORDS_END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (size_t j = 0; j < arrlenu(subwords->added); j++)
             if (strcmp(subwords->added[j].text, names[i]) == 0) return subwords->added[j].token;
@@ -172,92 +176,82 @@ static int stop_of(const struct subwords *subwords) {
     return named >= 0 ? named : separator_of(subwords);
 }
 
-/* What follows from tokens and merges of another kind. */
+/* Fills in what follows from tokens, merges and files. */
 static void adopt_subwords(struct tokenizer *tokenizer) {
     const struct subwords *subwords = tokenizer->subwords;
     struct sha256 hash;
     uint8_t digest[SHA256_BYTES];
     char *cut = tokenizer->cuts_before;
+    tokenizer->kind = subwords->is_gpt2 ? TOKENIZER_GPT2 : TOKENIZER_FILES;
     tokenizer->vocab_size = subwords->vocab_size;
     tokenizer->end_of_text = separator_of(subwords);
     tokenizer->stop = stop_of(subwords);
     for (const char *space = CUT_SPACES; *space; space++)
         if (subwords_cuts_before(subwords, *space)) *cut++ = *space;
     sha256_begin(&hash);
-    for (int i = 0; i < tokenizer->file_count; i++)
+    if (subwords->is_gpt2) hash_tokens(&hash, tokenizer);
+    for (int i = 0; i < tokenizer->file_count && !subwords->is_gpt2; i++)
         sha256_add(&hash, tokenizer->files[i].sha256, SHA256_HEX_MAX - 1);
     sha256_end(&hash, digest);
     sha256_hex(tokenizer->sha256, digest);
 }
 
-static int open_subwords(struct tokenizer *tokenizer, const char *directory, struct error *error) {
-    struct subwords_file files[SUBWORDS_FILES_MAX];
-    tokenizer->subwords = calloc(1, sizeof *tokenizer->subwords);
-    if (!tokenizer->subwords) return fail(error, "out of memory while opening a tokenizer");
-    if (subwords_read_folder(tokenizer->subwords, files, &tokenizer->file_count, directory, error))
+static int read_tiktoken(struct tokenizer *tokenizer, const char *directory, struct error *error) {
+    struct source json, ranks;
+    if (keep_file(tokenizer, &json, 0, directory, tiktoken_name, error) ||
+        keep_file(tokenizer, &ranks, 1, directory, ranks_name, error))
         return -1;
-    for (int i = 0; i < tokenizer->file_count; i++) {
-        struct tokenizer_file *kept = &tokenizer->files[i];
-        *kept = (struct tokenizer_file){
-            .name = files[i].name, .bytes = files[i].bytes, .size = files[i].size};
-        sha256_of(kept->sha256, kept->bytes, kept->size);
-    }
-    adopt_subwords(tokenizer);
-    return 0;
+    tokenizer->file_count = 2;
+    return subwords_read_ranks(tokenizer->subwords, &json.reader, &ranks.reader);
 }
 
-static int open_gpt2(struct tokenizer *tokenizer, const char *directory, struct error *error) {
-    struct pieces pieces;
-    if (pieces_open(&pieces, error)) return -1;
-    pieces_close(&pieces);
-    if (read_gpt2(tokenizer, directory, error)) return -1;
-    tokenizer->vocab_size = tokenizer->bpe->vocab_size;
-    tokenizer->end_of_text = tokenizer->stop = tokenizer->bpe->end_of_text;
-    if (!tokenizer->bpe->whole_text || tokenizer->bpe->merges.count == 0)
-        strcpy(tokenizer->cuts_before, CUT_SPACES);
-    hash_tokens(tokenizer);
-    return 0;
+/* Reads vocab.json and merges.txt; `whole` is what tokenizer.json beside them says, or NULL. */
+static int read_gpt2(struct tokenizer *tokenizer, const char *directory,
+                     const struct subwords *whole, const char *whole_path, struct error *error) {
+    struct source vocab, merges;
+    if (keep_file(tokenizer, &vocab, 0, directory, vocab_name, error) ||
+        keep_file(tokenizer, &merges, 1, directory, merges_name, error) ||
+        subwords_read_gpt2(tokenizer->subwords, &vocab.reader, &merges.reader))
+        return -1;
+    tokenizer->file_count = whole ? 3 : 2;
+    return whole ? check_same(tokenizer->subwords, vocab.path, whole, whole_path, error) : 0;
 }
 
-/* Whether tokenizer.json is of GPT-2's kind. */
-static bool is_gpt2s_kind(const char *directory) {
-    struct tokenizer kept = {0};
-    struct bpe_file file;
-    struct bpe bpe = {0};
-    struct error error;
-    char path[FILE_PATH_MAX];
-    const bool is_gpt2 = !keep_file(&kept, &file, path, directory, tokenizer_name, &error) &&
-                         !bpe_read_tokenizer(&bpe, &file, &error);
-    bpe_free(&bpe);
-    tokenizer_close(&kept);
-    return is_gpt2;
-}
-
-/* GPT-2's kind has a way of its own, which is faster and knows vocab.json and merges.txt. Where it
- * does not take the files and there is another kind's, that is tried. */
-static int open_files(struct tokenizer *tokenizer, const char *directory, struct error *error) {
-    if (check_directory(directory, error)) return -1;
+static int read_files(struct tokenizer *tokenizer, const char *directory, struct error *error) {
+    struct source source;
     const bool has_two =
         file_exists_in(directory, vocab_name) && file_exists_in(directory, merges_name);
-    const bool has_one = file_exists_in(directory, tokenizer_name);
-    if ((has_two || has_one) && open_gpt2(tokenizer, directory, error) == 0) return 0;
-    if (has_one ? is_gpt2s_kind(directory) : has_two) return -1;
-    struct tokenizer other = {.kind = TOKENIZER_FILES, .end_of_text = -1, .stop = -1};
-    struct error reason;
-    if (open_subwords(&other, directory, &reason)) {
-        tokenizer_close(&other);
-        if (!has_two) *error = reason;
+    if (!file_exists_in(directory, tokenizer_name))
+        return has_two ? read_gpt2(tokenizer, directory, NULL, NULL, error)
+                       : read_tiktoken(tokenizer, directory, error);
+    if (keep_file(tokenizer, &source, 2, directory, tokenizer_name, error) ||
+        subwords_read_json(tokenizer->subwords, &source.reader))
         return -1;
+    if (has_two && tokenizer->subwords->is_gpt2) {
+        struct subwords whole = *tokenizer->subwords;
+        *tokenizer->subwords = (struct subwords){0};
+        const int status = read_gpt2(tokenizer, directory, &whole, source.path, error);
+        subwords_free(&whole);
+        return status;
     }
-    tokenizer_close(tokenizer);
-    *tokenizer = other;
+    tokenizer->files[0] = tokenizer->files[2];
+    tokenizer->files[2] = (struct tokenizer_file){0};
+    tokenizer->file_count = 1;
+    return 0;
+}
+
+static int open_files(struct tokenizer *tokenizer, const char *directory, struct error *error) {
+    if (check_directory(directory, error)) return -1;
+    tokenizer->subwords = calloc(1, sizeof *tokenizer->subwords);
+    if (!tokenizer->subwords) return fail(error, "out of memory while opening a tokenizer");
+    if (read_files(tokenizer, directory, error)) return -1;
+    adopt_subwords(tokenizer);
     return 0;
 }
 
 int tokenizer_open(struct tokenizer *tokenizer, enum tokenizer_kind kind, const char *directory,
                    struct error *error) {
-    const enum tokenizer_kind first = kind == TOKENIZER_BYTES ? kind : TOKENIZER_GPT2;
-    *tokenizer = (struct tokenizer){.kind = first, .end_of_text = -1, .stop = -1};
+    *tokenizer = (struct tokenizer){.kind = kind, .end_of_text = -1, .stop = -1};
     const int status = kind == TOKENIZER_BYTES ? open_bytes(tokenizer, error)
                                                : open_files(tokenizer, directory, error);
     if (status) tokenizer_close(tokenizer);
@@ -266,8 +260,6 @@ int tokenizer_open(struct tokenizer *tokenizer, enum tokenizer_kind kind, const 
 
 void tokenizer_close(struct tokenizer *tokenizer) {
     for (int i = 0; i < TOKENIZER_FILES_MAX; i++) free(tokenizer->files[i].bytes);
-    if (tokenizer->bpe) bpe_free(tokenizer->bpe);
-    free(tokenizer->bpe);
     if (tokenizer->subwords) subwords_free(tokenizer->subwords);
     free(tokenizer->subwords);
     *tokenizer = (struct tokenizer){0};
@@ -276,24 +268,12 @@ void tokenizer_close(struct tokenizer *tokenizer) {
 /* ---- tokens of text */
 
 struct tokenizer_encoder {
-    const struct tokenizer *tokenizer;
-    struct pieces pieces;
-    struct merges_scratch scratch;
-    struct piece_cache cache;
-    struct piece piece; /* the next to be encoded */
-    struct subwords_encoder *subwords;
+    struct subwords_encoder *subwords; /* NULL for bytes */
 };
 
 struct tokenizer_encoder *tokenizer_encoder_open(const struct tokenizer *tokenizer) {
-    struct error error;
     struct tokenizer_encoder *encoder = calloc(1, sizeof *encoder);
     if (!encoder) return NULL;
-    encoder->tokenizer = tokenizer;
-    if (tokenizer->bpe && pieces_open(&encoder->pieces, &error)) {
-        free(encoder);
-        return NULL;
-    }
-    if (tokenizer->bpe) piece_cache_open(&encoder->cache);
     if (tokenizer->subwords && !(encoder->subwords = subwords_encoder_open(tokenizer->subwords))) {
         free(encoder);
         return NULL;
@@ -303,61 +283,18 @@ struct tokenizer_encoder *tokenizer_encoder_open(const struct tokenizer *tokeniz
 
 void tokenizer_encoder_close(struct tokenizer_encoder *encoder) {
     if (!encoder) return;
-    pieces_close(&encoder->pieces);
-    merges_scratch_free(&encoder->scratch);
-    piece_cache_close(&encoder->cache);
     subwords_encoder_close(encoder->subwords);
     free(encoder);
 }
 
-/* Encodes the piece before and looks this one up, which is encoded when the next one comes. */
-static void encode_piece(struct tokenizer_encoder *encoder, int32_t **tokens, const uint8_t *bytes,
-                         size_t size) {
-    const struct bpe *bpe = encoder->tokenizer->bpe;
-    const struct piece piece = encoder->piece;
-    encoder->piece = piece_cache_place(&encoder->cache, bytes, size);
-    if (piece.size == 0 || piece_cache_take(&piece, tokens)) return;
-    const size_t before = arrlenu(*tokens);
-    byte_tokens_merge(&bpe->byte_tokens, &bpe->merges, &encoder->scratch, tokens, piece.bytes,
-                      piece.size);
-    piece_cache_put(&piece, *tokens + before, arrlenu(*tokens) - before);
-}
-
-static void encode_plain(struct tokenizer_encoder *encoder, int32_t **tokens, const uint8_t *text,
-                         size_t size) {
-    size_t begin, end;
-    if (encoder->tokenizer->bpe->whole_text) {
-        encode_piece(encoder, tokens, text, size);
-    } else {
-        pieces_begin(&encoder->pieces, text, size);
-        while (pieces_next(&encoder->pieces, &begin, &end))
-            encode_piece(encoder, tokens, text + begin, end - begin);
-    }
-    encode_piece(encoder, tokens, NULL, 0);
-}
-
 int tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const void *text,
                      size_t size, bool special, struct error *error) {
-    const struct tokenizer *tokenizer = encoder->tokenizer;
-    const uint8_t *at = text;
-    if (size == 0) return 0;
-    if (tokenizer->subwords)
+    const uint8_t *bytes = text;
+    if (encoder->subwords)
         return subwords_encode(encoder->subwords, tokens, text, size, special, error);
-    if (!tokenizer->bpe) {
-        int32_t *added = arraddnptr(*tokens, size);
-        for (size_t i = 0; i < size; i++) added[i] = at[i];
-        return 0;
-    }
-    const size_t length = sizeof BPE_END_OF_TEXT - 1;
-    const uint8_t *found;
-    while (special && tokenizer->end_of_text >= 0 &&
-           (found = memmem(at, size, BPE_END_OF_TEXT, length))) {
-        encode_plain(encoder, tokens, at, (size_t)(found - at));
-        arrput(*tokens, tokenizer->end_of_text);
-        size -= (size_t)(found + length - at);
-        at = found + length;
-    }
-    encode_plain(encoder, tokens, at, size);
+    if (size == 0) return 0;
+    int32_t *added = arraddnptr(*tokens, size);
+    for (size_t i = 0; i < size; i++) added[i] = bytes[i];
     return 0;
 }
 
@@ -372,11 +309,6 @@ const uint8_t *tokenizer_bytes(const struct tokenizer *tokenizer, int token, siz
     *size = 0;
     if (token < 0 || token >= tokenizer->vocab_size) return all_bytes;
     if (tokenizer->subwords) return subwords_bytes(tokenizer->subwords, token, size);
-    if (!tokenizer->bpe) {
-        *size = 1;
-        return all_bytes + token;
-    }
-    const uint32_t *starts = tokenizer->bpe->starts;
-    *size = starts[token + 1] - starts[token];
-    return tokenizer->bpe->bytes + starts[token];
+    *size = 1;
+    return all_bytes + token;
 }

@@ -33,7 +33,6 @@ struct tokenizer_file {
     char sha256[SHA256_HEX_MAX];
 };
 
-struct bpe;      /* data/text/bpe.h */
 struct subwords; /* data/text/subwords.h */
 
 struct tokenizer {
@@ -46,8 +45,7 @@ struct tokenizer {
     int file_count;
     char sha256[SHA256_HEX_MAX]; /* of tokens and merges, in whatever files they were; "" for bytes
                                   */
-    struct bpe *bpe;             /* NULL for bytes and other kinds than GPT-2's */
-    struct subwords *subwords;   /* of other kinds; else NULL */
+    struct subwords *subwords;   /* NULL for bytes */
     char cuts_before[5];         /* white space before which a text may be cut (data/text/cuts.h) */
 };
 
@@ -56,8 +54,8 @@ struct tokenizer {
  * memory that gives Hugging Face's tokenizers the same tokens. For the others, vocab.json and
  * merges.txt are used where both are there, else tokenizer.json (vocab.json without merges.txt is
  * then left aside, and the other way round). Where all three are there, they have to say the same;
- * but a tokenizer.json of another kind than GPT-2's (data/text/bpe_files.h says what that is)
- * counts alone, since the other two do not say how text is cut. Where there is none of these,
+ * but a tokenizer.json of another kind than GPT-2's (is_gpt2 in data/text/subwords.h) counts alone,
+ * since the other two do not say how text is cut. Where there is none of these,
  * tiktoken.json and ranks.tiktoken are used. What was read is kept in files. Fails, naming the file
  * and what is wrong with it, when they are missing, longer than 64 MiB, malformed, contradict each
  * other, have more than VOCABULARY_MAX tokens, or say what is not known. On failure nothing is

@@ -123,7 +123,7 @@ void huggingface_print_tokenizer_config(FILE *out, const struct config *config,
         fputs("  \"add_bos_token\": false,\n"
               "  \"add_prefix_space\": false,\n",
               out);
-    if (tokenizer->subwords) {
+    if (tokenizer->kind == TOKENIZER_FILES) {
         print_token_name(out, "bos_token", tokenizer, tokenizer->end_of_text);
         print_token_name(out, "eos_token", tokenizer, tokenizer->stop);
     } else if (tokenizer->end_of_text >= 0) /* a token that is not there would be added */

@@ -1,23 +1,19 @@
 /* Any bytes as tokenizer.json, as a part of one that is right otherwise, as a pattern, as ranks or
  * as a text: refused with a message that names the file, or tokens of the vocabulary. */
 #include "data/text/ranks.h"
-#include "data/text/subwords_json.h"
-#include "data/text/byte_alphabet.h"
 #include "test/fuzz/fuzz.h"
+#include "test/small_bpe.h"
 
 #include <stb/stb_ds.h>
 
-static char letters[4096]; /* the members of a vocabulary that has all bytes */
+static char letters[4096]; /* the members of a vocabulary that has all bytes, and a comma */
 
 static void begin(void) {
-    struct byte_alphabet alphabet;
-    byte_alphabet_fill(&alphabet);
-    for (int byte = 0; byte < 256; byte++) {
-        char letter[BYTE_ALPHABET_TEXT_MAX];
-        byte_alphabet_write(&alphabet, letter, (uint8_t)byte);
-        snprintf(letters + strlen(letters), sizeof letters - strlen(letters), "\"%s%s\":%d,",
-                 byte == '"' || byte == '\\' ? "\\" : "", letter, byte);
-    }
+    FILE *out = fmemopen(letters, sizeof letters, "w");
+    require(out != NULL);
+    print_bytes(out);
+    fputs(",", out);
+    require(fclose(out) == 0);
 }
 
 static void encode(const struct subwords *subwords, const void *text, size_t size) {
@@ -60,10 +56,11 @@ static char *join(size_t *size, const char *before, const uint8_t *bytes, size_t
 static void read_json(const char *before, const uint8_t *bytes, size_t count, const char *after) {
     struct subwords subwords;
     struct error error = {0};
-    const struct json_reader reader = {.path = "NAME", .error = &error};
     size_t size;
     char *text = join(&size, before, bytes, count, after);
-    finish(&subwords, subwords_read_json(&subwords, text, size, &reader), error.text);
+    finish(&subwords,
+           subwords_read_json(&subwords, &(struct json_reader){"NAME", text, size, &error}),
+           error.text);
     free(text);
 }
 
@@ -71,7 +68,6 @@ static void read_json(const char *before, const uint8_t *bytes, size_t count, co
 static void read_ranks(const uint8_t *bytes, size_t count) {
     struct subwords subwords;
     struct error error = {0};
-    const struct json_reader reader = {.path = "NAME", .error = &error};
     size_t size, ranks_size;
     const uint8_t *nul = memchr(bytes, 0, count);
     const size_t first = nul ? (size_t)(nul - bytes) : count;
@@ -79,7 +75,8 @@ static void read_ranks(const uint8_t *bytes, size_t count) {
     char *ranks = join(&ranks_size, "", bytes + first, count - first, "");
     if (nul) memmove(ranks, ranks + 1, ranks_size--);
     finish(&subwords,
-           subwords_read_ranks(&subwords, json, size, &reader, ranks, ranks_size, &reader),
+           subwords_read_ranks(&subwords, &(struct json_reader){"NAME", json, size, &error},
+                               &(struct json_reader){"NAME", ranks, ranks_size, &error}),
            error.text);
     free(json);
     free(ranks);
@@ -97,12 +94,12 @@ static void encode_any(const uint8_t *bytes, size_t count) {
         "|\\\\s+(?!\\\\S)|\\\\s+\"}},{\"type\":\"ByteLevel\",\"add_prefix_space\":false}]},"
         "\"model\":{\"vocab\":{";
     struct error error;
-    const struct json_reader reader = {.path = "NAME", .error = &error};
     if (!subwords.atoms) {
         char text[8192];
         snprintf(text, sizeof text, "%s%s\"th\":256,\"aa\":257},\"merges\":[\"t h\",\"a a\"]}}",
                  head, letters);
-        require(subwords_read_json(&subwords, text, strlen(text), &reader) == 0);
+        require(subwords_read_json(&subwords,
+                                   &(struct json_reader){"NAME", text, strlen(text), &error}) == 0);
     }
     encode(&subwords, bytes, count);
 }

@@ -1,6 +1,5 @@
 /* Any bytes, encoded and decoded, come back; each piece's tokens are those that merging one pair
  * after the other gives, whatever pieces were encoded before. */
-#include "data/text/pieces.h"
 #include "data/text/tokenizer.h"
 #include "test/fuzz/fuzz.h"
 #include "test/small_bpe.h"
@@ -36,18 +35,13 @@ static const char *const merges[] = {"t h",
                                      "b a"};
 
 static struct tokenizer tokenizer;
-static struct bpe bpe;
-static struct pieces pieces;
+static struct subwords bpe;
 static struct tokenizer_encoder *encoder;
 
 static void begin(void) {
-    struct error error;
     small_bpe(&bpe, merges, sizeof merges / sizeof *merges);
-    tokenizer = (struct tokenizer){.kind = TOKENIZER_GPT2,
-                                   .vocab_size = bpe.vocab_size,
-                                   .end_of_text = bpe.end_of_text,
-                                   .bpe = &bpe};
-    require(pieces_open(&pieces, &error) == 0);
+    tokenizer =
+        (struct tokenizer){.kind = TOKENIZER_GPT2, .vocab_size = bpe.vocab_size, .subwords = &bpe};
     encoder = tokenizer_encoder_open(&tokenizer);
     require(encoder != NULL);
 }
@@ -66,8 +60,9 @@ static void require_decoded(const int32_t *tokens, const uint8_t *text, size_t s
 static void require_like_naive(const int32_t *tokens, const uint8_t *text, size_t size) {
     int32_t *expected = NULL;
     size_t from, to;
-    pieces_begin(&pieces, text, size);
-    while (pieces_next(&pieces, &from, &to)) {
+    static struct cutter cutter;
+    cutter_begin(&cutter, bpe.rules, 1, text, size);
+    while (cutter_next(&cutter, &from, &to)) {
         if (to - from > 200) {
             arrfree(expected);
             return;
@@ -84,13 +79,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     int32_t *tokens = NULL;
     struct error error;
     if (!encoder) begin();
-    bpe.whole_text = size > 0 && bytes[0] == 'W';
+    const bool is_whole = size > 0 && bytes[0] == 'W';
+    bpe.rule_count = !is_whole;
     require(tokenizer_encode(encoder, &tokens, bytes, size, true, &error) == 0);
     require_decoded(tokens, bytes, size);
     arrsetlen(tokens, 0);
     require(tokenizer_encode(encoder, &tokens, bytes, size, false, &error) == 0);
     require_decoded(tokens, bytes, size);
-    if (!bpe.whole_text) require_like_naive(tokens, bytes, size);
+    if (!is_whole) require_like_naive(tokens, bytes, size);
     arrfree(tokens);
     return 0;
 }

@@ -1,39 +1,30 @@
 /* Any bytes as vocab.json, merges.txt or tokenizer.json, alone or set into files that are right
  * otherwise, are refused with a message that names the file, or give an encoding that is whole. */
-#include "data/text/bpe_builder.h"
-#include "data/text/bpe_files.h"
 #include "data/text/tokenizer.h"
 #include "test/fuzz/fuzz.h"
+#include "test/small_bpe.h"
 
-#include <stb/stb_ds.h>
-
-static char letters[4096]; /* the members of a vocabulary that has all bytes */
+static char letters[4096]; /* the members of a vocabulary that has all bytes, and a comma */
 
 static void begin(void) {
-    struct byte_alphabet alphabet;
-    byte_alphabet_fill(&alphabet);
-    for (int byte = 0; byte < 256; byte++) {
-        char letter[BYTE_ALPHABET_TEXT_MAX];
-        byte_alphabet_write(&alphabet, letter, (uint8_t)byte);
-        snprintf(letters + strlen(letters), sizeof letters - strlen(letters), "\"%s%s\":%d,",
-                 byte == '"' || byte == '\\' ? "\\" : "", letter, byte);
-    }
+    FILE *out = fmemopen(letters, sizeof letters, "w");
+    require(out != NULL);
+    print_bytes(out);
+    fputs(",", out);
+    require(fclose(out) == 0);
 }
 
-static void require_whole(struct bpe *bpe) {
+static void require_whole(struct subwords *bpe) {
     static const uint8_t text[] = "The the <|endoftext|> \xff\xc3\xa4 aaaa\n";
     struct error error;
     size_t at = 0, length;
     int32_t *tokens = NULL;
-    const struct tokenizer tokenizer = {.kind = TOKENIZER_GPT2,
-                                        .vocab_size = bpe->vocab_size,
-                                        .end_of_text = bpe->end_of_text,
-                                        .bpe = bpe};
+    const struct tokenizer tokenizer = {
+        .kind = TOKENIZER_GPT2, .vocab_size = bpe->vocab_size, .subwords = bpe};
     require(bpe->vocab_size >= 256 && bpe->vocab_size <= VOCABULARY_MAX);
-    require(bpe_compare(bpe, "a", bpe, "b", &error) == 0);
     struct merge *merges = merges_list(&bpe->merges);
     for (size_t i = 0; i < arrlenu(merges); i++) {
-        const uint32_t *starts = bpe->starts;
+        const uint32_t *starts = bpe->names.starts;
         const struct merge merge = merges[i];
         require(starts[merge.left + 1] - starts[merge.left] + starts[merge.right + 1] -
                     starts[merge.right] ==
@@ -53,37 +44,49 @@ static void require_whole(struct bpe *bpe) {
     arrfree(tokens);
 }
 
-static void finish(struct bpe *bpe, int status, const char *error) {
-    if (status == 0) require_whole(bpe);
-    else require(bpe->vocab_size == 0 && (strstr(error, "VOCAB") || strstr(error, "MERGES")));
-    bpe_free(bpe);
+static void finish(struct subwords *bpe, int status, const char *error) {
+    if (status == 0) require(bpe->vocab_size <= VOCABULARY_MAX);
+    if (status == 0 && bpe->is_gpt2) require_whole(bpe);
+    if (status)
+        require(bpe->vocab_size == 0 && (strstr(error, "VOCAB") || strstr(error, "MERGES")));
+    subwords_free(bpe);
 }
 
 /* Memory of exactly the text's size and its NUL, so that reading beyond is seen. */
-static struct bpe_file file_of(const char *path, const char *before, const uint8_t *bytes,
-                               size_t size, const char *after) {
-    const size_t all = strlen(before) + size + strlen(after);
-    char *text = malloc(all + 1);
+static char *join(const char *before, const uint8_t *bytes, size_t size, const char *after,
+                  size_t *all) {
+    *all = strlen(before) + size + strlen(after);
+    char *text = malloc(*all + 1);
     require(text != NULL);
     memcpy(text, before, strlen(before));
     memcpy(text + strlen(before), bytes, size);
     strcpy(text + strlen(before) + size, after);
-    return (struct bpe_file){.path = path, .bytes = text, .size = all};
+    return text;
 }
 
-static void read_pair(struct bpe_file vocab, struct bpe_file merges) {
-    struct bpe bpe;
+static void read_pair(const char *before, const uint8_t *bytes, size_t size, const char *after,
+                      const uint8_t *lines, size_t lines_size) {
+    struct subwords bpe;
     struct error error = {0};
-    finish(&bpe, bpe_read_vocab_and_merges(&bpe, &vocab, &merges, &error), error.text);
-    free((char *)vocab.bytes);
-    free((char *)merges.bytes);
+    size_t vocab_size, merges_size;
+    char *vocab = join(before, bytes, size, after, &vocab_size);
+    char *merges = join("", lines, lines_size, "", &merges_size);
+    finish(&bpe,
+           subwords_read_gpt2(&bpe, &(struct json_reader){"VOCAB", vocab, vocab_size, &error},
+                              &(struct json_reader){"MERGES", merges, merges_size, &error}),
+           error.text);
+    free(vocab);
+    free(merges);
 }
 
-static void read_whole(struct bpe_file file) {
-    struct bpe bpe;
+static void read_whole(const char *before, const uint8_t *bytes, size_t size, const char *after) {
+    struct subwords bpe;
     struct error error = {0};
-    finish(&bpe, bpe_read_tokenizer(&bpe, &file, &error), error.text);
-    free((char *)file.bytes);
+    size_t all;
+    char *text = join(before, bytes, size, after, &all);
+    finish(&bpe, subwords_read_json(&bpe, &(struct json_reader){"VOCAB", text, all, &error}),
+           error.text);
+    free(text);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
@@ -93,31 +96,23 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
     if (!*letters) begin();
     const uint8_t choice = size ? bytes[0] : 0;
     if (size) bytes++, size--;
-    const uint8_t none[1] = "";
+    const uint8_t line[] = {'t', ' ', 'h', '\n'};
+    snprintf(before, sizeof before, "{%s", letters);
     switch (choice % 6) {
-    case 0:
-        read_pair(file_of("VOCAB", "", bytes, size, ""), file_of("MERGES", "t h\n", none, 0, ""));
-        break;
-    case 1: /* more tokens */
-        snprintf(before, sizeof before, "{%s", letters);
-        read_pair(file_of("VOCAB", before, bytes, size, "}"),
-                  file_of("MERGES", "t h\n", none, 0, ""));
-        break;
-    case 2: /* merges */
-        snprintf(before, sizeof before, "{%s%s", letters, some);
-        read_pair(file_of("VOCAB", before, none, 0, ""), file_of("MERGES", "", bytes, size, ""));
-        break;
-    case 3: read_whole(file_of("VOCAB", "", bytes, size, "")); break;
+    case 0: read_pair("", bytes, size, "", line, sizeof line); break;
+    case 1: /* more tokens */ read_pair(before, bytes, size, "}", line, sizeof line); break;
+    case 2: /* merges */ read_pair(before, bytes, 0, some, bytes, size); break;
+    case 3: read_whole("", bytes, size, ""); break;
     case 4: /* merges and whatever follows them */
         snprintf(before, sizeof before,
                  "{\"pre_tokenizer\":%s,\"decoder\":%s,\"model\":{\"vocab\":{%s%s,\"merges\":",
                  level, level, letters, some);
-        read_whole(file_of("VOCAB", before, bytes, size, "}}"));
+        read_whole(before, bytes, size, "}}");
         break;
     default: /* all but the model */
         snprintf(after, sizeof after, ",\"model\":{\"vocab\":{%s%s,\"merges\":[\"t h\"]}}", letters,
                  some);
-        read_whole(file_of("VOCAB", "{", bytes, size, after));
+        read_whole("{", bytes, size, after);
     }
     return 0;
 }

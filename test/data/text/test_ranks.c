@@ -33,11 +33,10 @@ static void write_line(FILE *out, const char *name, int rank) {
 }
 
 static int read_texts(const char *json, const char *more) {
-    const struct json_reader readers[] = {{.path = "dir/tiktoken.json", .error = &error},
-                                          {.path = "dir/ranks.tiktoken", .error = &error}};
     char *ranks = bytes_and(more);
-    const int status = subwords_read_ranks(&subwords, json, strlen(json), &readers[0], ranks,
-                                           strlen(ranks), &readers[1]);
+    const struct json_reader readers[] = {{"dir/tiktoken.json", json, strlen(json), &error},
+                                          {"dir/ranks.tiktoken", ranks, strlen(ranks), &error}};
+    const int status = subwords_read_ranks(&subwords, &readers[0], &readers[1]);
     free(ranks);
     return status;
 }

@@ -9,7 +9,6 @@
 
 #include "data/base/random.h"
 #include "data/text/cutter.h"
-#include "data/text/pieces.h"
 #include "data/text/unicode.h"
 #include "test/cpu_time.h"
 #include "test/patterns.h"
@@ -32,22 +31,6 @@ static struct split_pattern *open_pattern(const char *text, enum split_edition e
     struct split_pattern *pattern = split_pattern_open(text, edition, atoms, &error);
     cr_assert_not_null(pattern, "%s", error.text);
     return pattern;
-}
-
-/* bars: the text with a bar after each piece. */
-static void expect_cut_by(const struct cutter_rule *rules, int count, const char *bars) {
-    char text[512], found[1024] = "";
-    size_t size = 0, length = 0, from, to;
-    struct cutter cutter;
-    for (const char *c = bars; *c; c++)
-        if (*c != '|') text[size++] = *c;
-    cutter_begin(&cutter, rules, count, text, size);
-    while (cutter_next(&cutter, &from, &to)) {
-        memcpy(found + length, text + from, to - from);
-        length += to - from;
-        found[length++] = '|';
-    }
-    cr_expect_str_eq(found, bars);
 }
 
 static void expect_cut(const char *pattern, const char *bars) {
@@ -176,7 +159,6 @@ Test(split_pattern, what_is_not_known_is_refused_by_name) {
         {"a?", "matches the empty text"},
         {"a|", "matches the empty text"},
         {"(?!a)", "matches the empty text"},
-        {"a?a?a?a?a?ab", "has 5 quantifiers in a row that may give back"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         cr_expect_null(split_pattern_open(rows[i][0], SPLIT_TOKENIZERS, atoms, &error), "%s",
@@ -220,27 +202,6 @@ static char *random_text(size_t size, uint64_t seed) {
         memcpy(arraddnptr(text, strlen(part)), part, strlen(part));
     }
     return text;
-}
-
-Test(split_pattern, gpt2s_pattern_cuts_like_pcre2) {
-    struct pieces pieces;
-    cr_assert_eq(pieces_open(&pieces, &error), 0, "%s", error.text);
-    const struct cutter_rule rule = {.pattern = open_pattern(GPT2_PATTERN, SPLIT_TOKENIZERS)};
-    for (uint64_t seed = 0; seed < 100; seed++) {
-        char *text = random_text(2000, seed);
-        size_t from, to, other_from, other_to;
-        struct cutter cutter;
-        cutter_begin(&cutter, &rule, 1, text, arrlenu(text));
-        pieces_begin(&pieces, text, arrlenu(text));
-        while (pieces_next(&pieces, &from, &to)) {
-            cr_assert(cutter_next(&cutter, &other_from, &other_to));
-            cr_assert(from == other_from && to == other_to);
-        }
-        cr_expect_not(cutter_next(&cutter, &from, &to));
-        arrfree(text);
-    }
-    split_pattern_close(rule.pattern);
-    pieces_close(&pieces);
 }
 
 /* Tokens of the parts are those of the whole, where cutter_cuts_before says so. */

@@ -10,9 +10,8 @@
 #include <stb/stb_ds.h>
 
 #include "data/base/error.h"
-#include "data/text/byte_alphabet.h"
-#include "data/text/subwords_json.h"
 #include "test/cpu_time.h"
+#include "test/small_bpe.h"
 
 static struct subwords subwords;
 static struct error error;
@@ -34,18 +33,6 @@ struct parts {
     "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": " \
     "{\"Regex\": \"\\\\p{N}| ?\\\\p{L}+\"}, \"behavior\": \"Isolated\", \"invert\": "  \
     "false}, " LEVEL "]}"
-
-/* The bytes, whose token is their value, and three words. */
-static void print_bytes(FILE *out) {
-    struct byte_alphabet alphabet;
-    byte_alphabet_fill(&alphabet);
-    for (int byte = 0; byte < 256; byte++) {
-        char letter[BYTE_ALPHABET_TEXT_MAX];
-        byte_alphabet_write(&alphabet, letter, (uint8_t)byte);
-        fprintf(out, "\"%s%s\": %d, ", byte == '"' || byte == '\\' ? "\\" : "", letter, byte);
-    }
-    fputs("\"th\": 256, \"the\": 257, \"\\u0120the\": 258", out);
-}
 
 /* Those of SentencePiece: <unk>, bytes from 3 on, then letters and words. */
 static void print_characters(FILE *out) {
@@ -69,15 +56,17 @@ static int read_parts(struct parts parts) {
             parts.post ? parts.post : "null",
             parts.decoder ? parts.decoder : "{\"type\": \"ByteLevel\"}",
             parts.options ? parts.options : "\"type\": \"BPE\"");
-    if (!parts.vocabulary) print_bytes(out);
-    else if (strcmp(parts.vocabulary, "characters") == 0) print_characters(out);
+    if (!parts.vocabulary) {
+        print_bytes(out);
+        fputs(", \"th\": 256, \"the\": 257, \"\\u0120the\": 258", out);
+    } else if (strcmp(parts.vocabulary, "characters") == 0) print_characters(out);
     else fputs(parts.vocabulary, out);
     fprintf(out, "}, \"merges\": %s}}",
             parts.merges ? parts.merges : "[\"t h\", [\"th\", \"e\"], \"\\u0120 the\"]");
     cr_assert_eq(fclose(out), 0);
-    const struct json_reader reader = {.path = "dir/tokenizer.json", .error = &error};
+    const struct json_reader reader = {"dir/tokenizer.json", text, size, &error};
     subwords_free(&subwords);
-    const int status = subwords_read_json(&subwords, text, size, &reader);
+    const int status = subwords_read_json(&subwords, &reader);
     free(text);
     return status;
 }

@@ -8,8 +8,8 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/text/bpe.h"
 #include "data/base/random.h"
+#include "data/text/subwords.h"
 #include "test/cpu_time.h"
 #include "test/scratch.h"
 
@@ -246,8 +246,8 @@ Test(tokenizer, pieces_seen_before_have_the_same_tokens) {
         arrsetlen(tokens, 0);
         arrsetlen(expected, 0);
         tokenizer_encode(encoder, &tokens, word, strlen(word), false, &error);
-        byte_tokens_merge(&tokenizer.bpe->byte_tokens, &tokenizer.bpe->merges, &scratch, &expected,
-                          (uint8_t *)word, strlen(word));
+        byte_tokens_merge(&tokenizer.subwords->bytes, &tokenizer.subwords->merges, &scratch,
+                          &expected, (uint8_t *)word, strlen(word));
         cr_assert_eq(arrlenu(tokens), arrlenu(expected), "%s", word);
         cr_assert(*word == '\0' || memcmp(tokens, expected, arrlenu(tokens) * sizeof *tokens) == 0,
                   "%s", word);
@@ -330,7 +330,7 @@ Test(tokenizer, bytes_are_tokens) {
     cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_BYTES, "no such folder", &error), 0);
     cr_expect_eq(tokenizer.vocab_size, 256);
     cr_expect_eq(tokenizer.end_of_text, -1);
-    cr_expect_null(tokenizer.bpe);
+    cr_expect_null(tokenizer.subwords);
     int32_t *tokens = encode(&tokenizer, text, sizeof text, true);
     cr_assert_eq(arrlenu(tokens), sizeof text);
     for (size_t i = 0; i < sizeof text; i++) cr_expect_eq(tokens[i], text[i]);
@@ -381,7 +381,7 @@ static void expect_refused(const char *directory, const char *message) {
     cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_GPT2, directory, &error), -1, "expected: %s",
                  message);
     cr_expect_not_null(strstr(error.text, message), "\"%s\" is not in: %s", message, error.text);
-    cr_expect_null(tokenizer.bpe);
+    cr_expect_null(tokenizer.subwords);
     tokenizer_close(&tokenizer);
 }
 
@@ -447,8 +447,11 @@ Test(tokenizer, files_that_contradict_each_other_are_refused) {
     tokenizer_close(&bytes);
     write_file("tokenizer.json", "{");
     expect_refused(folder, "tokenizer.json:1:2: expected a key");
+    copy_file(GOLDEN "small_whole/tokenizer.json", "tokenizer.json");
     write_file("merges.txt", "a\n");
-    expect_refused(folder, "merges.txt, line 1: this is not two tokens");
+    expect_refused(folder, "merges.txt: merge 0: a merge must be");
+    write_file("merges.txt", "t h\n");
+    expect_refused(folder, "disagree on the merges");
 }
 
 Test(tokenizer, tokens_outside_the_vocabulary_have_no_bytes) {

@@ -5,23 +5,18 @@
 #include <criterion/criterion.h>
 #include <stdio.h>
 
-#include "data/text/byte_alphabet.h"
+#include "test/small_bpe.h"
 
 enum { WIDE_TH = 70000, WIDE_THE, WIDE_END_OF_TEXT, WIDE_VOCABULARY };
 
 /* Writes vocab.json and merges.txt into a directory, which must exist. */
 static inline void write_wide_vocabulary(const char *directory) {
-    char path[4096], letter[BYTE_ALPHABET_TEXT_MAX];
-    struct byte_alphabet alphabet;
+    char path[4096];
     snprintf(path, sizeof path, "%s/vocab.json", directory);
     FILE *file = fopen(path, "w");
     cr_assert_not_null(file, "%s", path);
-    byte_alphabet_fill(&alphabet);
-    for (int byte = 0; byte < 256; byte++) {
-        byte_alphabet_write(&alphabet, letter, (uint8_t)byte);
-        fprintf(file, "%s\"%s%s\": %d", byte ? ", " : "{", byte == '"' || byte == '\\' ? "\\" : "",
-                letter, byte);
-    }
+    fputs("{", file);
+    print_bytes(file);
     for (int token = 256; token < WIDE_TH; token++) fprintf(file, ", \"#%d\": %d", token, token);
     fprintf(file, ", \"th\": %d, \"the\": %d, \"<|endoftext|>\": %d}\n", WIDE_TH, WIDE_THE,
             WIDE_END_OF_TEXT);

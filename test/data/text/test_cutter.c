@@ -1,65 +1,42 @@
-#include "data/text/pieces.h"
+/* How GPT-2's pattern cuts text, as tiktoken and Hugging Face's tokenizers do; other patterns:
+ * test_split_pattern.c. */
+#include "data/text/cutter.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include <criterion/criterion.h>
-#include <pcre2.h>
-#include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <stb/stb_ds.h>
-
 #include "data/base/error.h"
-#include "data/base/random.h"
 #include "data/base/sha256.h"
+#include "data/base/utf8.h"
+#include "data/text/unicode.h"
 #include "test/cpu_time.h"
+#include "test/patterns.h"
 
-static struct pieces pieces;
-static struct error error;
+static struct cutter cutter;
+static struct cutter_rule rule;
+static uint8_t *atoms;
 
 static void begin(void) {
-    cr_assert_eq(pieces_open(&pieces, &error), 0, "%s", error.text);
+    struct error error;
+    atoms = unicode_atoms();
+    cr_assert_not_null(atoms);
+    rule.pattern = split_pattern_open(GPT2_PATTERN, SPLIT_TOKENIZERS, atoms, &error);
+    cr_assert_not_null(rule.pattern, "%s", error.text);
 }
 
 static void end(void) {
-    pieces_close(&pieces);
+    split_pattern_close(rule.pattern);
+    free(atoms);
 }
 
-TestSuite(pieces, .init = begin, .fini = end);
+TestSuite(cutter, .init = begin, .fini = end);
 
-/* Where each piece ends; an stb_ds array. */
-static size_t *ends_of(const void *text, size_t size) {
-    size_t *ends = NULL, from, to, at = 0;
-    pieces_begin(&pieces, text, size);
-    while (pieces_next(&pieces, &from, &to)) {
-        cr_assert_eq(from, at);
-        cr_assert_gt(to, from);
-        cr_assert_leq(to, size);
-        arrput(ends, at = to);
-    }
-    cr_assert_eq(at, size);
-    return ends;
-}
-
-/* bars: the text with a bar after each piece. */
 static void expect_cut(const char *bars) {
-    char text[512], found[1024] = "";
-    size_t size = 0, at = 0, length = 0;
-    for (const char *c = bars; *c; c++)
-        if (*c != '|') text[size++] = *c;
-    size_t *ends = ends_of(text, size);
-    for (size_t i = 0; i < arrlenu(ends); i++) {
-        memcpy(found + length, text + at, ends[i] - at);
-        length += ends[i] - at;
-        found[length++] = '|';
-        at = ends[i];
-    }
-    cr_expect_str_eq(found, bars);
-    arrfree(ends);
+    expect_cut_by(&rule, 1, bars);
 }
 
-Test(pieces, words_numbers_and_signs_take_one_space_along) {
+Test(cutter, words_numbers_and_signs_take_one_space_along) {
     expect_cut("");
     expect_cut("Hello|,| world|!|");
     expect_cut("a|1|b|22| c| 3|");
@@ -71,7 +48,7 @@ Test(pieces, words_numbers_and_signs_take_one_space_along) {
     expect_cut("\x1c| \x1f|");
 }
 
-Test(pieces, endings_of_english_words) {
+Test(cutter, endings_of_english_words) {
     expect_cut("it|'s| he|'ll| we|'ve| I|'d| they|'re| don|'t| I|'m|");
     expect_cut("IT|'|S| HE|'|LL|");
     expect_cut("'s|'t|'re|'ve|'m|'ll|'d|");
@@ -85,7 +62,7 @@ Test(pieces, endings_of_english_words) {
     expect_cut("it|\xe2\x80\x99|s|");
 }
 
-Test(pieces, white_space_leaves_its_last_character_to_what_follows) {
+Test(cutter, white_space_leaves_its_last_character_to_what_follows) {
     expect_cut("a| | b|");
     expect_cut("a|  | b|");
     expect_cut("a|\n|b|\n|\n|c|");
@@ -101,7 +78,7 @@ Test(pieces, white_space_leaves_its_last_character_to_what_follows) {
     expect_cut("a|\xc2\xa0| b|");
 }
 
-Test(pieces, bytes_that_are_no_characters_are_pieces_of_their_own) {
+Test(cutter, bytes_that_are_no_characters_are_pieces_of_their_own) {
     expect_cut("\xff|");
     expect_cut("a|\xff\xfe|b|");
     expect_cut("a| |\xff| b|");
@@ -115,25 +92,16 @@ Test(pieces, bytes_that_are_no_characters_are_pieces_of_their_own) {
     expect_cut("it|\xf0\x9f\x98|'s|");
 }
 
-static size_t write_character(char text[4], uint32_t code) {
-    if (code < 0x80) return text[0] = (char)code, 1;
-    const size_t size = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-    static const int leads[] = {0, 0, 0xc0, 0xe0, 0xf0};
-    for (size_t i = size; i-- > 1; code >>= 6) text[i] = (char)(0x80 | (code & 0x3f));
-    text[0] = (char)(leads[size] | (int)code);
-    return size;
-}
-
 /* L: it continues a word; N: a number; o: a run of other signs; s: none of them, white space. */
 static char class_of(uint32_t code) {
     static const char neighbours[] = "a1!", classes[] = "LNo";
     char found = 's';
     for (int i = 0; i < 3; i++) {
         char text[5] = {neighbours[i]};
-        const size_t size = 1 + write_character(text + 1, code);
+        const size_t size = 1 + utf8_write((uint8_t *)text + 1, code);
         size_t from, to;
-        pieces_begin(&pieces, text, size);
-        cr_assert(pieces_next(&pieces, &from, &to));
+        cutter_begin(&cutter, &rule, 1, text, size);
+        cr_assert(cutter_next(&cutter, &from, &to));
         if (to == size) found = classes[i];
     }
     return found;
@@ -147,10 +115,10 @@ static bool is_white_space(uint32_t code) {
 
 /* Over all characters. The hash is of the classes that tiktoken and tokenizers give them, see
  * test/golden/tokenizer/README.md. */
-Test(pieces, characters_have_the_classes_of_unicode_16) {
+Test(cutter, characters_have_the_classes_of_unicode_16) {
     struct sha256 hash;
     uint8_t digest[SHA256_BYTES];
-    char hex[SHA256_HEX_MAX], unicode[64] = "";
+    char hex[SHA256_HEX_MAX];
     sha256_begin(&hash);
     for (uint32_t code = 0; code < 0x110000; code++) {
         if (code >= 0xd800 && code <= 0xdfff) continue;
@@ -160,68 +128,24 @@ Test(pieces, characters_have_the_classes_of_unicode_16) {
     }
     sha256_end(&hash, digest);
     sha256_hex(hex, digest);
-    pcre2_config(PCRE2_CONFIG_UNICODE_VERSION, unicode);
-    if (atoi(unicode) < 14 || atoi(unicode) > 16) {
-        fprintf(stderr, "skipped: the letters of Unicode 16: PCRE2 has those of %s\n", unicode);
-        cr_skip_test("PCRE2 has another Unicode");
-    }
     cr_expect_str_eq(hex, "7b6842baf8460a2ef9408456d88877780f48765c59d954dd2ab73f877760c6a1");
 }
 
-/* A text of everything, whole characters and broken ones. */
-static char *random_text(size_t size, uint64_t seed) {
-    static const char *const parts[] = {" ",        "  ",
-                                        "\n",       "'s",
-                                        "'ll",      "'",
-                                        "word",     "12",
-                                        "\xff",     "\xc3",
-                                        "\xc3\xa4", "!?",
-                                        "\xc2\xa0", "\xe6\xbc\xa2",
-                                        "\t",       "\xf0\x9f\x98\x80",
-                                        "X",        "\xf0\xb1\x8d\x90",
-                                        "\xd9\xa1", "\xed\xa0\x80"};
-    char *text = NULL;
-    for (uint64_t i = 0; arrlenu(text) < size; i++) {
-        const char *part = parts[random_bits(seed, 0, i) % (sizeof parts / sizeof *parts)];
-        memcpy(arraddnptr(text, strlen(part)), part, strlen(part));
-    }
-    return text;
-}
-
-Test(pieces, are_the_same_without_machine_code) {
-    for (uint64_t seed = 0; seed < 50; seed++) {
-        char *text = random_text(2000, seed);
-        const bool is_compiled = pieces.is_compiled;
-        size_t *fast = ends_of(text, arrlenu(text));
-        pieces.is_compiled = false;
-        size_t *plain = ends_of(text, arrlenu(text));
-        pieces.is_compiled = is_compiled;
-        cr_assert_eq(arrlenu(fast), arrlenu(plain));
-        cr_expect_eq(memcmp(fast, plain, arrlenu(fast) * sizeof *fast), 0);
-        arrfree(fast);
-        arrfree(plain);
-        arrfree(text);
-    }
-}
-
-/* Cuts `size` bytes made of copies of one part, with and without machine code. */
+/* Cuts `size` bytes made of copies of one part. */
 static void cut_copies(const void *argument, size_t size) {
     const char *part = argument;
     const size_t length = strlen(part);
-    const bool is_compiled = pieces.is_compiled;
+    size_t from, to, at = 0;
     char *text = malloc(size);
     cr_assert_not_null(text);
     for (size_t i = 0; i < size; i++) text[i] = part[i % length];
-    size_t *ends = ends_of(text, size);
-    arrfree(ends);
-    pieces.is_compiled = false;
-    ends = ends_of(text, size);
-    arrfree(ends);
-    pieces.is_compiled = is_compiled;
+    cutter_begin(&cutter, &rule, 1, text, size);
+    for (; cutter_next(&cutter, &from, &to); at = to) cr_assert(from == at && to > from);
+    cr_assert_eq(at, size);
     free(text);
 }
 
-Test(pieces, hostile_texts_take_time_in_proportion) {
+Test(cutter, hostile_texts_take_time_in_proportion) {
     static const char *const parts[] = {"a",
                                         " ",
                                         "\n",
