@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -11,6 +10,7 @@
 
 #include "data/base/printed.h"
 #include "data/base/progress.h"
+#include "data/base/signals.h"
 #include "kernels/ranks/collectives.h"
 #include "model/files/checkpoint_directory.h"
 #include "model/files/checkpoint_history.h"
@@ -20,73 +20,55 @@
 /* ---- the small files, by rank 0 */
 
 /* Appends an entry of that name and stores its path. It is valid until the next is appended. */
-static struct stored_file *add_file(struct stored_file **files, char path[FILE_PATH_MAX],
-                                    const char *directory, const char *name, struct error *error) {
+static struct stored_file *add_file(struct checkpoint_writer *writer, char path[FILE_PATH_MAX],
+                                    const char *name, struct error *error) {
     assert(strlen(name) < STORED_FILE_NAME_MAX);
-    struct stored_file *file = arraddnptr(*files, 1);
+    struct stored_file *file = arraddnptr(writer->files, 1);
     *file = (struct stored_file){0};
     snprintf(file->name, sizeof file->name, "%s", name);
-    return file_path_join(path, directory, name, error) ? NULL : file;
+    return file_path_join(path, writer->path, name, error) ? NULL : file;
 }
 
-static int write_bytes(struct stored_file **files, const char *directory, const char *name,
-                       const void *bytes, size_t size, struct error *error) {
+static void print_config(FILE *out, const struct trainer *trainer) {
+    struct huggingface_tokens tokens = huggingface_tokens_of(trainer->config, trainer->tokenizer);
+    huggingface_print_config(out, trainer->config, &tokens, DTYPE_F32);
+}
+
+static void print_generation_config(FILE *out, const struct trainer *trainer) {
+    struct huggingface_tokens tokens = huggingface_tokens_of(trainer->config, trainer->tokenizer);
+    huggingface_print_generation_config(out, &tokens);
+}
+
+static void print_tokenizer_config(FILE *out, const struct trainer *trainer) {
+    huggingface_print_tokenizer_config(out, trainer->config, trainer->tokenizer);
+}
+
+static int write_text(struct checkpoint_writer *writer, const char *name,
+                      void (*print)(FILE *out, const struct trainer *trainer),
+                      struct error *error) {
     char path[FILE_PATH_MAX];
-    struct stored_file *file = add_file(files, path, directory, name, error);
+    struct printed text;
+    struct stored_file *file = add_file(writer, path, name, error);
     if (!file) return -1;
-    file->bytes = size;
-    return file_write_whole(path, bytes, size, file->sha256, error);
-}
-
-/* Begins a text file that is one of them; NULL with a message. */
-static struct stored_file *begin_text(struct stored_file **files, struct printed *printed,
-                                      char path[FILE_PATH_MAX], const char *directory,
-                                      const char *name, struct error *error) {
-    struct stored_file *file = add_file(files, path, directory, name, error);
-    if (!file || printed_open(printed) == 0) return file;
-    fail(error, "out of memory while writing %.400s", path);
-    return NULL;
-}
-
-static int end_text(struct stored_file *file, struct printed *printed, const char *path,
-                    struct error *error) {
-    int status = printed_write(printed, path, file->sha256, error);
-    file->bytes = printed->size;
+    if (printed_open(&text)) return fail(error, "out of memory while writing %.400s", path);
+    print(text.out, writer->trainer);
+    int status = printed_write(&text, path, file->sha256, error);
+    file->bytes = text.size;
     return status;
 }
 
-static int write_configs(const struct trainer *trainer, struct stored_file **files,
-                         const char *directory, struct error *error) {
-    const struct config *config = trainer->config;
-    struct huggingface_tokens tokens = huggingface_tokens_of(config, trainer->tokenizer);
+static int write_tokenizer(struct checkpoint_writer *writer, struct error *error) {
+    const struct tokenizer *tokenizer = writer->trainer->tokenizer;
     char path[FILE_PATH_MAX];
-    struct printed out;
-    struct stored_file *file =
-        begin_text(files, &out, path, directory, checkpoint_config_name, error);
-    if (!file) return -1;
-    huggingface_print_config(out.out, config, &tokens, DTYPE_F32);
-    if (end_text(file, &out, path, error)) return -1;
-    file = begin_text(files, &out, path, directory, checkpoint_generation_name, error);
-    if (!file) return -1;
-    huggingface_print_generation_config(out.out, &tokens);
-    return end_text(file, &out, path, error);
-}
-
-static int write_tokenizer(const struct trainer *trainer, struct stored_file **files,
-                           const char *directory, struct error *error) {
-    const struct tokenizer *tokenizer = trainer->tokenizer;
-    char path[FILE_PATH_MAX];
-    struct printed out;
     if (!tokenizer || tokenizer->file_count == 0) return 0;
     for (int i = 0; i < tokenizer->file_count; i++) {
-        const struct tokenizer_file *file = &tokenizer->files[i];
-        if (write_bytes(files, directory, file->name, file->bytes, file->size, error)) return -1;
+        const struct tokenizer_file *from = &tokenizer->files[i];
+        struct stored_file *file = add_file(writer, path, from->name, error);
+        if (!file || file_write_whole(path, from->bytes, from->size, file->sha256, error))
+            return -1;
+        file->bytes = from->size;
     }
-    struct stored_file *file =
-        begin_text(files, &out, path, directory, "tokenizer_config.json", error);
-    if (!file) return -1;
-    huggingface_print_tokenizer_config(out.out, trainer->config, tokenizer);
-    return end_text(file, &out, path, error);
+    return write_text(writer, "tokenizer_config.json", print_tokenizer_config, error);
 }
 
 /* The history is the same on all ranks. */
@@ -95,8 +77,7 @@ static int write_history(struct checkpoint_writer *writer, struct error *error) 
     const float *copy = writer->source ? writer->source->history : NULL;
     char path[FILE_PATH_MAX];
     if (quantization->history_length == 0) return 0;
-    struct stored_file *file =
-        add_file(&writer->files, path, writer->path, checkpoint_history_name, error);
+    struct stored_file *file = add_file(writer, path, checkpoint_history_name, error);
     if (!file) return -1;
     return checkpoint_write_history(quantization, copy, path, &file->bytes, file->sha256, error);
 }
@@ -113,9 +94,10 @@ static int write_model(struct checkpoint_writer *writer, struct error *error) {
     if (checkpoint_write_weights(&trainer->gpt, copy, writer->path, file_limit(trainer),
                                  &writer->files, error))
         return -1;
-    if (write_configs(trainer, &writer->files, writer->path, error)) return -1;
+    if (write_text(writer, checkpoint_config_name, print_config, error)) return -1;
+    if (write_text(writer, checkpoint_generation_name, print_generation_config, error)) return -1;
     if (write_history(writer, error)) return -1;
-    return write_tokenizer(trainer, &writer->files, writer->path, error);
+    return write_tokenizer(writer, error);
 }
 
 static int write_index(struct checkpoint_writer *writer, struct error *error) {
@@ -250,22 +232,15 @@ static void *write_files(void *argument) {
     return NULL;
 }
 
-/* Signals are for the main thread. If no thread can be started, this one writes. */
-static void start_thread(struct checkpoint_writer *writer) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    writer->threaded = pthread_create(&writer->thread, NULL, write_files, writer) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
-/* Starts writing once the copy, if there is one, is complete. */
+/* Starts writing once the copy, if there is one, is complete. If no thread can be started, this one
+ * writes. */
 static void start_writing(struct checkpoint_writer *writer, bool wait) {
     if (writer->phase != CHECKPOINT_COPIES) return;
     if (writer->source && !snapshot_ready(writer->source, wait)) return;
     writer->phase = CHECKPOINT_WRITES;
     writer->status = check_backend(writer, &writer->error);
-    if (writer->source) start_thread(writer);
+    writer->threaded =
+        writer->source && signals_start_thread(&writer->thread, write_files, writer) == 0;
     if (!writer->threaded) write_files(writer);
 }
 
