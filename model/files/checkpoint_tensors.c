@@ -13,8 +13,7 @@
 enum {
     NAME_MAX_BYTES = 128,
     SHAPE_TEXT_MAX = 64,
-    CHUNK = 16384,   /* elements that are read at a time */
-    PIECE = 1 << 18, /* elements that are written at a time */
+    CHUNK = 16384, /* elements that are read at a time */
 };
 
 static const enum safetensors_dtype stored[DTYPE_COUNT] = {
@@ -288,41 +287,33 @@ void checkpoint_free_entries(struct safetensors_entry *entries) {
     arrfree(entries);
 }
 
-/* Appends the masters, parameter by parameter. The shards are abandoned after a failure. */
-static int write_masters(struct tensor_shards *shards, const struct gpt *gpt,
-                         const struct masters *copy, float *buffer, struct error *error) {
-    const struct masters *masters = copy ? copy : &gpt->masters;
-    struct backend *be = copy ? NULL : gpt->be;
-    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
-        int64_t total = parameter_count(&gpt->list[i]);
-        for (int64_t first = 0; first < total; first += PIECE) {
-            int64_t count = total - first < PIECE ? total - first : PIECE;
-            masters_download(masters, be, buffer, gpt->list[i].offset + first, count);
-            if (be && be->failure.text[0]) {
-                tensor_shards_abandon(shards);
-                return fail(error, "%s", be->failure.text);
-            }
-            if (tensor_shards_data(shards, buffer, (size_t)count * sizeof *buffer, error))
-                return -1;
-        }
-    }
-    return 0;
+/* The masters of a copy on the host, or with a backend the model's own. */
+struct master_source {
+    const struct parameter *list;
+    const struct masters *masters;
+    struct backend *be;
+};
+
+static int read_masters(void *context, void *buffer, int entry, uint64_t first, size_t bytes,
+                        struct error *error) {
+    const struct master_source *source = context;
+    struct backend *be = source->be;
+    masters_download(source->masters, be, buffer,
+                     source->list[entry].offset + (int64_t)(first / sizeof(float)),
+                     (int64_t)(bytes / sizeof(float)));
+    return be && be->failure.text[0] ? fail(error, "%s", be->failure.text) : 0;
 }
 
 int checkpoint_write_weights(const struct gpt *gpt, const struct masters *copy,
                              const char *directory, uint64_t limit, struct stored_file **files,
                              struct error *error) {
     struct safetensors_entry *entries = NULL;
-    struct tensor_shards shards;
-    float *buffer = malloc(PIECE * sizeof *buffer);
-    if (!buffer) return fail(error, "out of memory while writing to %.400s", directory);
+    struct master_source masters = {gpt->list, copy ? copy : &gpt->masters, copy ? NULL : gpt->be};
+    const struct tensor_source source = {read_masters, &masters};
     checkpoint_list_entries(&entries, gpt->list, checkpoint_prefix(gpt->list), DTYPE_F32);
-    int status = tensor_shards_begin(&shards, directory, checkpoint_model_stem, entries,
-                                     (int)arrlen(entries), limit, files, error);
-    if (status == 0) status = write_masters(&shards, gpt, copy, buffer, error);
-    if (status == 0) status = tensor_shards_end(&shards, error);
+    int status = tensor_shards_write(directory, checkpoint_model_stem, entries,
+                                     (int)arrlen(entries), limit, &source, files, error);
     checkpoint_free_entries(entries);
-    free(buffer);
     return status;
 }
 
