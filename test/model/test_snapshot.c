@@ -1,8 +1,11 @@
 /* A snapshot is the state of the step after which it was taken, whatever training does meanwhile.
  * The emulated GPU copies as late as it may: what does not wait for the copy spoils it. */
 #include "kernels/backend.h"
+#include "model/files/checkpoint.h"
+#include "model/files/checkpoint_writer.h"
 #include "model/snapshot.h"
 #include "test/model/trainer_fixture.h"
+#include "test/scratch.h"
 
 static size_t history_bytes(const struct quantization *q) {
     return q->history_length ? (size_t)(q->history_length * quantization_count(q)) * sizeof(float)
@@ -120,6 +123,53 @@ Test(snapshot, stays_as_it_was_where_the_host_keeps_state) {
     rig.config.offload.optimizer = true;
     if (test_device() != DEVICE_CUDA) return; /* nothing to offload to */
     check_snapshots(&rig, "offloaded");
+}
+
+static void expect_same_files(const char *left, const char *right, const char *what) {
+    static const char *const names[] = {"model.safetensors", "optimizer.safetensors",
+                                        "fp8.safetensors", "trainer.json"};
+    for (size_t i = 0; i < COUNT(names); i++) {
+        char hex[2][SHA256_HEX_MAX], path[2][FILE_PATH_MAX];
+        cr_assert_eq(file_path_join(path[0], left, names[i], &error), 0);
+        cr_assert_eq(file_path_join(path[1], right, names[i], &error), 0);
+        cr_expect_eq(file_exists(path[0]), file_exists(path[1]), "%s: %s", what, names[i]);
+        if (!file_exists(path[0])) continue;
+        for (int k = 0; k < 2; k++)
+            cr_assert_eq(sha256_file(hex[k], NULL, path[k], &error), 0, "%s", error.text);
+        cr_expect_str_eq(hex[0], hex[1], "%s: %s differs", what, names[i]);
+    }
+}
+
+/* A checkpoint that is written while training continues has the files of one that was waited for.
+ */
+static void check_files(struct rig *rig, const char *what) {
+    struct checkpoint_writer writer;
+    char waited[FILE_PATH_MAX], path[FILE_PATH_MAX], run[256];
+    rig_open(rig, 2);
+    snprintf(run, sizeof run, "%s", in_folder("background"));
+    checkpoint_writer_open(&writer, &rig->trainer, run);
+    cr_assert_eq(checkpoint_writer_open_snapshot(&writer, &error), 0, "%s", error.text);
+    rig_steps(rig, 3);
+    cr_assert_eq(checkpoint_save(&rig->trainer, in_folder("waited"), waited, &error), 0, "%s",
+                 error.text);
+    cr_assert_eq(checkpoint_writer_begin(&writer, &error), 0, "%s", error.text);
+    rig_steps(rig, 2);
+    cr_assert_eq(checkpoint_writer_end(&writer, path, &error), 0, "%s", error.text);
+    expect_same_files(waited, path, what);
+    checkpoint_writer_close(&writer);
+    rig_close(rig);
+}
+
+Test(snapshot, gives_the_files_of_a_checkpoint_that_was_waited_for, .init = make_folder,
+     .fini = remove_folder) {
+    for (int i = 0; i < 4; i++) {
+        struct rig rig = {0};
+        rig_config(&rig.config, i == 1 ? CONFIG_PRECISION_FP8 : CONFIG_PRECISION_BF16);
+        rig.config.fp8.recipe = CONFIG_RECIPE_DELAYED;
+        rig.config.optimizer.moments = i == 2 ? CONFIG_MOMENTS_BFLOAT16 : CONFIG_MOMENTS_FLOAT32;
+        rig.config.offload.optimizer = i == 3 && test_device() == DEVICE_CUDA;
+        check_files(&rig, i == 1 ? "fp8" : i == 2 ? "moments in bf16" : i ? "offloaded" : "bf16");
+    }
 }
 
 /* It counts in the plan of runs that save on the way. */
