@@ -104,17 +104,22 @@ struct tensor masters_read_place(const struct masters *masters, const struct par
 /* A part of a group on its way between host and backend, in pieces where it is split. */
 enum { PIECE = 32768 };
 
+/* be: NULL where `from` is in memory of the host. */
+static void fetch(struct backend *be, void *to, const void *from, size_t bytes) {
+    if (be) backend_download(be, to, from, bytes);
+    else memcpy(to, from, bytes);
+}
+
 static void download_split(const struct master_group *group, struct backend *be, float *values,
                            int64_t first, int64_t count) {
     uint16_t upper[PIECE];
     int16_t remainder[PIECE];
-    if (group->offloaded) backend_stored(be);
+    if (group->offloaded && be) backend_stored(be);
     for (int64_t done = 0; done < count; done += PIECE) {
         int64_t n = count - done < PIECE ? count - done : PIECE, at = first + done;
         size_t bytes = (size_t)n * sizeof *upper;
-        backend_download(be, upper, (const uint16_t *)group->master.data + at, bytes);
-        if (group->offloaded) memcpy(remainder, group->remainder + at, bytes);
-        else backend_download(be, remainder, group->remainder + at, bytes);
+        fetch(be, upper, (const uint16_t *)group->master.data + at, bytes);
+        fetch(group->offloaded ? NULL : be, remainder, group->remainder + at, bytes);
         join_masters(values + done, upper, remainder, (size_t)n);
     }
 }
@@ -152,7 +157,7 @@ void masters_download(const struct masters *masters, struct backend *be, float *
         struct stretch s = stretch_of(masters, first, count);
         const float *master = (const float *)s.group->master.data + s.first;
         if (s.group->remainder) download_split(s.group, be, values, s.first, s.count);
-        else backend_download(be, values, master, (size_t)s.count * sizeof *values);
+        else fetch(be, values, master, (size_t)s.count * sizeof *values);
         values += s.count, first += s.count, count -= s.count;
     }
 }

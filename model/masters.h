@@ -55,7 +55,8 @@ struct tensor masters_place(const struct masters *masters, const struct paramete
                             int16_t **remainder);
 
 /* Elements first .. first + count of the flat order, as fp32 on the host. What is uploaded has to
- * be followed by masters_refresh before operations read it. */
+ * be followed by masters_refresh before operations read it. Masters that are in memory of the host
+ * are read with be NULL. */
 void masters_download(const struct masters *masters, struct backend *be, float *values,
                       int64_t first, int64_t count);
 void masters_upload(const struct masters *masters, struct backend *be, const float *values,

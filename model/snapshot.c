@@ -7,40 +7,35 @@
 #include "data/base/host_memory.h"
 #include "kernels/ranks/collectives.h"
 
-static void host_download(struct backend *be, void *host, const void *from, size_t bytes) {
-    (void)be;
-    memcpy(host, from, bytes);
-}
-
-static void host_stored(struct backend *be) {
-    (void)be;
-}
-
-/* Enough to read what lies on the host. */
-static const struct device_functions host_functions = {.download = host_download,
-                                                       .stored = host_stored};
-
 static size_t history_bytes(const struct quantization *quantization) {
     if (quantization->history_length == 0) return 0;
     int64_t count = quantization->history_length * quantization_count(quantization);
     return (size_t)count * sizeof *quantization->history;
 }
 
-/* Of several ranks the first writes the weights for all; how moments are written is up to them. */
-static void carve(struct snapshot *snapshot, const struct trainer *trainer, struct arena *arena) {
-    const struct ranks *ranks = trainer->be->collectives->ranks;
-    if (ranks->rank > 0) return;
-    masters_carve(&snapshot->masters, arena, arena);
-    snapshot->history = arena_take(arena, history_bytes(&trainer->gpt.quantization));
-    for (int i = 0; i < 2 && ranks->size == 1; i++) {
-        const struct tensor *moments = &trainer->optimizer.moments[i];
-        snapshot->moments[i] = arena_tensor(arena, moments->dtype, tensor_count(moments), 0);
+/* Rank 0 writes the weights for all ranks. Each rank writes moments. */
+static void lay_out(struct snapshot *snapshot, const struct trainer *trainer, size_t moment_bytes,
+                    struct arena *arena) {
+    if (trainer->be->collectives->ranks->rank == 0) {
+        masters_carve(&snapshot->masters, arena, arena);
+        snapshot->history = arena_take(arena, history_bytes(&trainer->gpt.quantization));
     }
+    snapshot->moments = arena_take(arena, moment_bytes);
 }
 
 static void open_masters(struct masters *masters, const struct trainer *trainer) {
     const struct gpt *gpt = &trainer->gpt;
-    masters_open(masters, gpt->list, &gpt->precision, gpt->offload);
+    if (trainer->be->collectives->ranks->rank == 0)
+        masters_open(masters, gpt->list, &gpt->precision, gpt->offload);
+}
+
+static size_t bytes_of(const struct trainer *trainer, size_t moment_bytes) {
+    struct snapshot measured = {0};
+    struct arena arena = {0};
+    open_masters(&measured.masters, trainer);
+    lay_out(&measured, trainer, moment_bytes, &arena);
+    masters_close(&measured.masters);
+    return arena.used;
 }
 
 bool snapshot_wanted(const struct config *config) {
@@ -50,36 +45,23 @@ bool snapshot_wanted(const struct config *config) {
     return config->checkpoint.background && every > 0 && every < config->train.steps;
 }
 
-size_t snapshot_bytes(const struct trainer *trainer) {
-    struct snapshot measured = {0};
-    struct arena arena = {0};
-    open_masters(&measured.masters, trainer);
-    carve(&measured, trainer, &arena);
-    masters_close(&measured.masters);
-    return arena.used;
-}
-
-/* About what a rank of several has to gather of their moments to save in the background. */
-static size_t gathered_bytes(const struct trainer *trainer) {
-    int ranks = trainer->be->collectives->ranks->size;
-    const struct gpt *gpt = &trainer->gpt;
-    if (ranks == 1) return 0;
-    return (size_t)(2 * gpt->count / ranks) * dtype_bytes(gpt->precision.moments);
-}
-
+/* The plan divides the moments evenly among ranks. Their files have about as much each. */
 void snapshot_plan(struct trainer *trainer) {
+    struct gpt *gpt = &trainer->gpt;
+    int64_t count = 2 * gpt->count / trainer->be->collectives->ranks->size;
     if (snapshot_wanted(trainer->config))
-        trainer->gpt.memory.snapshot = snapshot_bytes(trainer) + gathered_bytes(trainer);
+        gpt->memory.snapshot =
+            bytes_of(trainer, (size_t)count * dtype_bytes(gpt->precision.moments));
 }
 
-/* The system hands out pages when they are first written, which takes longer than the copy. */
+/* First-touch page faults cost more than the copy itself, so a thread touches the pages early. */
 static void *touch(void *argument) {
     const struct snapshot *snapshot = argument;
     memset(snapshot->memory, 0, snapshot->bytes);
     return NULL;
 }
 
-/* Memory that is planned has been taken, but pages that nobody has written yet are not missing. */
+/* Planned memory that has not been touched yet still counts as available. */
 static bool has_room(const struct trainer *trainer, size_t bytes) {
     struct backend *be = trainer->be;
     size_t planned = be->device.host_memory ? trainer->gpt.memory.total : 0;
@@ -88,24 +70,19 @@ static bool has_room(const struct trainer *trainer, size_t bytes) {
     return to_come <= available && bytes <= available - to_come;
 }
 
-int snapshot_open(struct snapshot *snapshot, const struct trainer *trainer, struct error *error) {
+int snapshot_open(struct snapshot *snapshot, const struct trainer *trainer, size_t moment_bytes,
+                  struct error *error) {
     struct backend *be = trainer->be;
-    size_t bytes = snapshot_bytes(trainer);
+    size_t bytes = bytes_of(trainer, moment_bytes);
     *snapshot = (struct snapshot){.bytes = bytes};
-    snapshot->host = (struct backend){
-        .functions = &host_functions,
-        .collectives = &collectives_alone,
-        .device = {.kind = BACKEND_CPU, .host_memory = true},
-    };
-    size_t all = bytes + gathered_bytes(trainer);
-    if (has_room(trainer, all)) snapshot->memory = backend_host_allocate(be, bytes);
+    if (has_room(trainer, bytes)) snapshot->memory = backend_host_allocate(be, bytes);
     if (!snapshot->memory) {
-        fail(error, "there is no memory of the host for a copy of %zu MiB", all >> 20);
+        fail(error, "there is no memory of the host for a copy of %zu MiB", bytes >> 20);
         return RESULT_NONE;
     }
     snapshot->be = be;
     open_masters(&snapshot->masters, trainer);
-    carve(snapshot, trainer, &(struct arena){snapshot->memory, 0, bytes});
+    lay_out(snapshot, trainer, moment_bytes, &(struct arena){snapshot->memory, 0, bytes});
     snapshot->touching =
         be->device.host_memory && pthread_create(&snapshot->toucher, NULL, touch, snapshot) == 0;
     return 0;
@@ -119,67 +96,54 @@ static void end_touching(struct snapshot *snapshot) {
 void snapshot_close(struct snapshot *snapshot) {
     if (!snapshot->be) return;
     end_touching(snapshot);
-    snapshot_there(snapshot, true);
+    snapshot_ready(snapshot, true);
     backend_host_release(snapshot->be, snapshot->memory);
     masters_close(&snapshot->masters);
+    arrfree(snapshot->from_device);
+    arrfree(snapshot->from_host);
     *snapshot = (struct snapshot){0};
 }
 
-/* What has to be copied; what is on the host already, at once. */
-struct copies {
-    struct transfer *list; /* stb_ds array */
-};
-
-static void add(struct copies *copies, void *to, const void *from, size_t bytes, bool on_host) {
-    struct transfer transfer = {(void *)from, to, bytes};
-    if (on_host) host_memory_copy(to, from, bytes);
-    else arrput(copies->list, transfer);
+/* A range that follows the one before, in both memories, extends it. */
+void snapshot_add(struct snapshot *snapshot, void *to, const void *from, size_t bytes,
+                  bool on_host) {
+    struct transfer **list = on_host ? &snapshot->from_host : &snapshot->from_device;
+    struct transfer *last = arrlen(*list) ? &arrlast(*list) : NULL;
+    if (last && (char *)last->device + last->bytes == from &&
+        (char *)last->host + last->bytes == to)
+        last->bytes += bytes;
+    else arrput(*list, ((struct transfer){(void *)from, to, bytes}));
 }
 
-static void add_masters(struct copies *copies, const struct masters *to,
-                        const struct masters *from) {
-    for (ptrdiff_t i = 0; i < arrlen(from->groups); i++) {
-        const struct master_group *group = &from->groups[i];
-        add(copies, to->groups[i].master.data, group->master.data, tensor_bytes(&group->master),
-            false);
-        if (group->remainder)
-            add(copies, to->groups[i].remainder, group->remainder,
-                (size_t)group->count * sizeof *group->remainder, group->offloaded);
-    }
-}
-
-static void set_state(struct snapshot *snapshot, const struct trainer *trainer) {
-    struct trainer *state = &snapshot->state;
-    *state = *trainer;
-    state->be = state->gpt.be = state->gpt.quantization.be = &snapshot->host;
-    state->gpt.masters = snapshot->masters;
-    state->gpt.offload = false;
-    state->gpt.quantization.history = snapshot->history;
-    state->optimizer.gpt = &state->gpt;
-    state->optimizer.moments[0] = snapshot->moments[0];
-    state->optimizer.moments[1] = snapshot->moments[1];
-}
-
-void snapshot_take(struct snapshot *snapshot, const struct trainer *trainer) {
-    const struct gpt *gpt = &trainer->gpt;
-    struct copies copies = {0};
+void snapshot_begin(struct snapshot *snapshot, const struct trainer *trainer) {
+    const struct master_group *from = trainer->gpt.masters.groups;
+    const struct quantization *quantization = &trainer->gpt.quantization;
     end_touching(snapshot);
-    const struct ranks *ranks = snapshot->be->collectives->ranks;
-    bool writes = ranks->rank == 0;
-    if (gpt->offload) backend_stored(snapshot->be);
-    if (writes) add_masters(&copies, &snapshot->masters, &gpt->masters);
-    for (int i = 0; i < 2 && ranks->size == 1; i++) {
-        const struct tensor *moments = &trainer->optimizer.moments[i];
-        add(&copies, snapshot->moments[i].data, moments->data, tensor_bytes(moments), gpt->offload);
+    arrsetlen(snapshot->from_device, 0);
+    arrsetlen(snapshot->from_host, 0);
+    for (ptrdiff_t i = 0; i < arrlen(snapshot->masters.groups); i++) {
+        const struct master_group *to = &snapshot->masters.groups[i];
+        snapshot_add(snapshot, to->master.data, from[i].master.data, tensor_bytes(&to->master),
+                     false);
+        if (to->remainder)
+            snapshot_add(snapshot, to->remainder, from[i].remainder,
+                         (size_t)to->count * sizeof *to->remainder, to->offloaded);
     }
-    if (writes && gpt->quantization.history_length > 0)
-        add(&copies, snapshot->history, gpt->quantization.history,
-            history_bytes(&gpt->quantization), false);
-    backend_snapshot(snapshot->be, copies.list, (int)arrlen(copies.list));
-    arrfree(copies.list);
-    set_state(snapshot, trainer);
+    if (snapshot->masters.groups && quantization->history_length > 0)
+        snapshot_add(snapshot, snapshot->history, quantization->history,
+                     history_bytes(quantization), false);
 }
 
-bool snapshot_there(const struct snapshot *snapshot, bool wait) {
+void snapshot_take(struct snapshot *snapshot) {
+    ptrdiff_t on_host = arrlen(snapshot->from_host);
+    if (on_host > 0) backend_stored(snapshot->be);
+    for (ptrdiff_t i = 0; i < on_host; i++) {
+        const struct transfer *range = &snapshot->from_host[i];
+        host_memory_copy(range->host, range->device, range->bytes);
+    }
+    backend_snapshot(snapshot->be, snapshot->from_device, (int)arrlen(snapshot->from_device));
+}
+
+bool snapshot_ready(const struct snapshot *snapshot, bool wait) {
     return backend_snapshot_there(snapshot->be, wait);
 }

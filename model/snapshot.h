@@ -1,7 +1,7 @@
-/* A copy of what a checkpoint is written from, in memory of the host: weights, moments, the history
- * of fp8. It is taken between two steps and stays as it was while training goes on.
+/* Memory of the host for a copy of what a checkpoint is written from: weights, moments, and the
+ * history of fp8. The copy is taken between two steps and does not change while training goes on.
  *
- * On a CPU the copy is done when snapshot_take returns: 12 bytes per parameter at the speed of
+ * On a CPU the copy is complete when snapshot_take returns: 12 bytes per parameter at the speed of
  * memory. (A forked process would share the pages instead. Measured with 1.5 GB: the copy stops
  * training for 0.12 s; after a fork of 0.02 s the next update takes 4.5 s longer, page by page.) On
  * a GPU the copy runs beside the next forward and backward pass; the update waits for its end. */
@@ -17,34 +17,35 @@
 
 struct snapshot {
     struct backend *be;     /* of the training; NULL: not open */
-    struct backend host;    /* that the copy is read with */
-    struct masters masters; /* of the copy, likewise the next two */
-    struct tensor moments[2];
-    float *history;
+    struct masters masters; /* [of rank 0] to be read without a backend; no groups elsewhere */
+    float *history;         /* [of rank 0] [history_length, count], as in struct quantization */
+    char *moments;          /* for the caller to fill, by snapshot_add or itself */
     void *memory;
     size_t bytes;
-    pthread_t toucher;    /* gets the pages of the memory while the first steps go on */
-    bool touching;        /* it has to be joined */
-    struct trainer state; /* the copy as a trainer, for those who write it; it cannot train */
+    struct transfer *from_device, *from_host; /* stb_ds arrays: what snapshot_take copies */
+    pthread_t toucher; /* touches the pages of the memory while the first steps run */
+    bool touching;     /* the thread has to be joined */
 };
 
-/* Whether a run saves before its end, and in the background. */
+/* True if a run saves before its end, and in the background. */
 bool snapshot_wanted(const struct config *config);
 
-/* Bytes that a snapshot of this trainer takes, which need not have memory itself. Of several ranks
- * the first has the weights; moments are gathered apart (checkpoint_together.h). */
-size_t snapshot_bytes(const struct trainer *trainer);
-
-/* Adds what saving takes to the plan of an open trainer, if its run wants it. */
+/* Adds the memory for a snapshot to the plan of an open trainer, if its run wants one. */
 void snapshot_plan(struct trainer *trainer);
 
-/* Takes the memory. Returns RESULT_NONE, with the reason, where there is not enough left for it,
- * and for what several ranks gather of their moments. The trainer stays the caller's. */
-int snapshot_open(struct snapshot *snapshot, const struct trainer *trainer, struct error *error);
+/* Takes the memory, with this many bytes for moments. Returns RESULT_NONE, with the reason, if
+ * there is too little left. The trainer stays the caller's. */
+int snapshot_open(struct snapshot *snapshot, const struct trainer *trainer, size_t moment_bytes,
+                  struct error *error);
 void snapshot_close(struct snapshot *snapshot);
 
-/* Begins the copy, between two steps, when the one before is no longer read. */
-void snapshot_take(struct snapshot *snapshot, const struct trainer *trainer);
+/* A copy is taken between two steps, in this order: _begin, after which the memory may be written
+ * to, _add for each range of the moments, and _take, which copies. The one before must not be read
+ * any more. on_host: the range is in memory of the host, as offloaded moments are. */
+void snapshot_begin(struct snapshot *snapshot, const struct trainer *trainer);
+void snapshot_add(struct snapshot *snapshot, void *to, const void *from, size_t bytes,
+                  bool on_host);
+void snapshot_take(struct snapshot *snapshot);
 
-/* Whether the copy is complete, so that snapshot->state may be read; with wait it is. */
-bool snapshot_there(const struct snapshot *snapshot, bool wait);
+/* True if the copy is complete and may be read. With wait, waits until it is. */
+bool snapshot_ready(const struct snapshot *snapshot, bool wait);

@@ -24,9 +24,9 @@ END
 # steps after it took beyond those before it, to NAME.*
 save() {
     "$train" --config "$folder/save.json" --set name="$1" --set "$2" >"$folder/said" 2>&1
-    sed -n 's/^\([0-9]*\) check.*stopped for \([0-9.]*\) s.*/\1 \2/p' "$folder/said" |
+    sed -n 's/^saving \([0-9]*\) check.*paused training for \([0-9.]*\) s.*/\1 \2/p' "$folder/said" |
         awk '{ print $2 / $1 }' >>"$folder/$1.stop"
-    sed -n 's/^\([0-9]*\) check.*writing took \([0-9.]*\) s.*/\1 \2/p' "$folder/said" |
+    sed -n 's/^saving \([0-9]*\) check.*writing took \([0-9.]*\) s.*/\1 \2/p' "$folder/said" |
         awk '{ print $2 / $1 }' >>"$folder/$1.write"
     sed -n 's/.*"step": \([0-9]*\),.*"step_ms": \([0-9.]*\),.*/\1 \2/p' \
         "$folder/$1/metrics.jsonl" | sort -n -k2 | awk '

@@ -71,3 +71,12 @@ const char *signal_text(int number) {
     default: return "a signal";
     }
 }
+
+int signals_start_thread(pthread_t *thread, void *(*work)(void *), void *argument) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int number = pthread_create(thread, NULL, work, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return number;
+}

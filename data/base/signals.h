@@ -1,6 +1,7 @@
 /* Signals that ask a program to end, as a flag to look at, so that it can tidy up. */
 #pragma once
 
+#include <pthread.h>
 #include <signal.h>
 
 /* From now on SIGINT, SIGTERM, SIGUSR1, SIGHUP (a closed terminal) and SIGPIPE (a closed output)
@@ -19,3 +20,6 @@ int signals_wait(int fd);
 
 /* Returns the name of a signal that these functions catch, for a message: "Ctrl-C (SIGINT)". */
 const char *signal_text(int number);
+
+/* pthread_create for a thread that handles no signals: they are for the calling thread. */
+int signals_start_thread(pthread_t *thread, void *(*work)(void *), void *argument);

@@ -2,10 +2,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "data/base/signals.h"
 
 enum { DIRECT_ALIGNMENT = 4096 }; /* of memory, size and place: what all file systems accept */
 
@@ -69,18 +70,14 @@ int write_behind_open(struct write_behind *behind, int fd) {
     return behind->pieces[0] ? 0 : ENOMEM;
 }
 
-/* With the first full piece. Signals are for other threads. */
+/* Called with the first full piece. */
 static void start_thread(struct write_behind *behind) {
-    sigset_t all, before;
     behind->pieces[1] = aligned_alloc(DIRECT_ALIGNMENT, WRITE_BEHIND_BYTES);
     if (!behind->pieces[1]) return;
     behind->direct = set_direct(behind, true);
     pthread_mutex_init(&behind->mutex, NULL);
     pthread_cond_init(&behind->changed, NULL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    behind->threaded = pthread_create(&behind->thread, NULL, write_pieces, behind) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    behind->threaded = signals_start_thread(&behind->thread, write_pieces, behind) == 0;
 }
 
 /* Waits until the thread has nothing to do. */

@@ -3,13 +3,14 @@
 #include <assert.h>
 #include <dlfcn.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <unistd.h>
+
+#include "data/base/signals.h"
 
 enum {
     JOBS = 256,             /* that can wait at a time */
@@ -363,16 +364,6 @@ static void mpi_close(struct ranks *ranks) {
 static const struct rank_functions functions = {mpi_broadcast, mpi_gather, mpi_swap, mpi_abort,
                                                 mpi_close};
 
-/* Signals are for the other threads. */
-static int start_thread(struct mpi *mpi) {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int status = pthread_create(&mpi->thread, NULL, serve, mpi);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return status;
-}
-
 static int allocate_staging(struct mpi *mpi, size_t bytes) {
     size_t least = (size_t)2 * (size_t)mpi->world.size * 512;
     mpi->staging_bytes = bytes > least ? bytes : least;
@@ -389,7 +380,7 @@ int mpi_open(struct ranks *ranks, const struct mpi_module *module, size_t stagin
     pthread_mutex_init(&mpi->mutex, NULL);
     pthread_cond_init(&mpi->work, NULL);
     pthread_cond_init(&mpi->done, NULL);
-    if (start_thread(mpi)) {
+    if (signals_start_thread(&mpi->thread, serve, mpi)) {
         release(mpi);
         return fail(error, "cannot start a thread for MPI");
     }

@@ -1,12 +1,10 @@
 #include "model/files/checkpoint.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
@@ -15,209 +13,23 @@
 #include "model/files/checkpoint_history.h"
 #include "model/files/checkpoint_manifest.h"
 #include "model/files/checkpoint_tensors.h"
-#include "model/files/checkpoint_together.h"
+#include "model/files/checkpoint_writer.h"
 #include "kernels/ranks/collectives.h"
 #include "model/config/config_check.h"
 #include "model/files/huggingface.h"
 #include "data/base/json.h"
-#include "data/base/printed.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_print.h"
 #include "model/files/config_file.h"
 
-/* Appends an entry of that name and stores its path. It is valid until the next is appended. */
-static struct stored_file *add_file(struct stored_file **files, char path[FILE_PATH_MAX],
-                                    const char *directory, const char *name, struct error *error) {
-    assert(strlen(name) < STORED_FILE_NAME_MAX);
-    struct stored_file *file = arraddnptr(*files, 1);
-    *file = (struct stored_file){0};
-    snprintf(file->name, sizeof file->name, "%s", name);
-    return file_path_join(path, directory, name, error) ? NULL : file;
-}
-
-static int write_bytes(struct stored_file **files, const char *directory, const char *name,
-                       const void *bytes, size_t size, struct error *error) {
-    char path[FILE_PATH_MAX];
-    struct stored_file *file = add_file(files, path, directory, name, error);
-    if (!file) return -1;
-    file->bytes = size;
-    return file_write_whole(path, bytes, size, file->sha256, error);
-}
-
-/* Begins a text file that is one of them; NULL with a message. */
-static struct stored_file *begin_text(struct stored_file **files, struct printed *printed,
-                                      char path[FILE_PATH_MAX], const char *directory,
-                                      const char *name, struct error *error) {
-    struct stored_file *file = add_file(files, path, directory, name, error);
-    if (!file || printed_open(printed) == 0) return file;
-    fail(error, "out of memory while writing %.400s", path);
-    return NULL;
-}
-
-static int end_text(struct stored_file *file, struct printed *printed, const char *path,
-                    struct error *error) {
-    int status = printed_write(printed, path, file->sha256, error);
-    file->bytes = printed->size;
-    return status;
-}
-
-static int write_configs(const struct trainer *trainer, struct stored_file **files,
-                         const char *directory, struct error *error) {
-    const struct config *config = trainer->config;
-    struct huggingface_tokens tokens = huggingface_tokens_of(config, trainer->tokenizer);
-    char path[FILE_PATH_MAX];
-    struct printed out;
-    struct stored_file *file =
-        begin_text(files, &out, path, directory, checkpoint_config_name, error);
-    if (!file) return -1;
-    huggingface_print_config(out.out, config, &tokens, DTYPE_F32);
-    if (end_text(file, &out, path, error)) return -1;
-    file = begin_text(files, &out, path, directory, checkpoint_generation_name, error);
-    if (!file) return -1;
-    huggingface_print_generation_config(out.out, &tokens);
-    return end_text(file, &out, path, error);
-}
-
-static int write_tokenizer(const struct trainer *trainer, struct stored_file **files,
-                           const char *directory, struct error *error) {
-    const struct tokenizer *tokenizer = trainer->tokenizer;
-    char path[FILE_PATH_MAX];
-    struct printed out;
-    if (!tokenizer || tokenizer->file_count == 0) return 0;
-    for (int i = 0; i < tokenizer->file_count; i++) {
-        const struct tokenizer_file *file = &tokenizer->files[i];
-        if (write_bytes(files, directory, file->name, file->bytes, file->size, error)) return -1;
-    }
-    struct stored_file *file =
-        begin_text(files, &out, path, directory, "tokenizer_config.json", error);
-    if (!file) return -1;
-    huggingface_print_tokenizer_config(out.out, trainer->config, tokenizer);
-    return end_text(file, &out, path, error);
-}
-
-/* The same on all ranks. */
-static int write_history(const struct trainer *trainer, struct stored_file **files,
-                         const char *directory, struct error *error) {
-    const struct quantization *quantization = &trainer->gpt.quantization;
-    char path[FILE_PATH_MAX];
-    if (quantization->history_length == 0) return 0;
-    struct stored_file *file = add_file(files, path, directory, checkpoint_history_name, error);
-    if (!file) return -1;
-    return checkpoint_write_history(quantization, path, &file->bytes, file->sha256, error);
-}
-
-int checkpoint_write_model(const struct trainer *trainer, struct stored_file **files,
-                           const char *directory, struct error *error) {
-    const struct checkpoint_target model = {directory, checkpoint_model_stem,
-                                            checkpoint_file_bytes(trainer), files};
-    if (checkpoint_write_weights(&trainer->gpt, &model, error)) return -1;
-    if (write_configs(trainer, files, directory, error)) return -1;
-    if (write_history(trainer, files, directory, error)) return -1;
-    return write_tokenizer(trainer, files, directory, error);
-}
-
-uint64_t checkpoint_file_bytes(const struct trainer *trainer) {
-    return (uint64_t)(trainer->config->checkpoint.shard_gb * 1e9);
-}
-
-static int write_listed(const struct trainer *trainer, struct stored_file **files,
-                        const char *directory, struct error *error) {
-    const struct ranks *ranks = trainer->be->collectives->ranks;
-    const struct checkpoint_target optimizer = {directory, checkpoint_optimizer_stem,
-                                                checkpoint_file_bytes(trainer), files};
-    int status = ranks->rank == 0 ? checkpoint_write_model(trainer, files, directory, error) : 0;
-    if (ranks_agree(ranks, status, error)) return -1;
-    if (ranks->size > 1)
-        return checkpoint_write_moments_together(&trainer->optimizer, &optimizer, error);
-    return checkpoint_write_moments(&trainer->optimizer, &optimizer, error);
-}
-
-static const char *size_text(char text[32], double bytes) {
-    snprintf(text, 32, bytes < 1e9 ? "%.1f MB" : "%.1f GB", bytes / (bytes < 1e9 ? 1e6 : 1e9));
-    return text;
-}
-
-int checkpoint_check_room(const struct trainer *trainer, const char *run_directory, int64_t count,
-                          struct error *error) {
-    const struct gpt *gpt = &trainer->gpt;
-    size_t element = sizeof(float) + 2 * dtype_bytes(gpt->precision.moments);
-    double wanted = (double)count * (double)gpt->count * (double)element;
-    struct statvfs disk;
-    char path[FILE_PATH_MAX], needed[32], available[32];
-    if (file_path_join(path, run_directory, "checkpoints", error)) return -1;
-    if (statvfs(path, &disk) && statvfs(run_directory, &disk)) return 0; /* the writing will tell */
-    double room = (double)disk.f_bavail * (double)disk.f_frsize;
-    if (disk.f_blocks == 0 || room >= wanted) return 0;
-    return fail(error,
-                "%.400s: %s of disk space are free, but %" PRId64 " checkpoint%s more take%s %s\n"
-                "free space, lower checkpoint.keep, or choose another run_dir",
-                run_directory, size_text(available, room), count, count > 1 ? "s" : "",
-                count > 1 ? "" : "s", size_text(needed, wanted));
-}
-
-int checkpoint_begin(char path[FILE_PATH_MAX], const struct trainer *trainer,
-                     const char *run_directory, struct error *error) {
-    const struct ranks *ranks = trainer->be->collectives->ranks;
-    int status = 0;
-    if (ranks->rank == 0)
-        status = checkpoint_check_room(trainer, run_directory, 1, error) ||
-                 checkpoint_directory_begin(path, run_directory, trainer->state.step, error);
-    if (ranks_agree(ranks, status, error)) return -1;
-    ranks_broadcast(ranks, path, FILE_PATH_MAX);
-    return 0;
-}
-
-/* trainer.json, which lists the others, is the last of the files. */
-static int write_manifest(const struct trainer *trainer, const struct stored_file *files,
-                          const char *directory, struct error *error) {
-    char path[FILE_PATH_MAX];
-    if (file_path_join(path, directory, checkpoint_manifest_name, error)) return -1;
-    if (checkpoint_directory_check(directory, files, error)) return -1;
-    return checkpoint_write_manifest(trainer, files, path, error);
-}
-
-int checkpoint_end(const struct checkpoint_ending *ending, char path[FILE_PATH_MAX],
-                   struct error *error) {
-    const struct ranks *ranks = ending->ranks;
-    const struct trainer *trainer = ending->trainer;
-    struct error ignored;
-    const struct config *config = trainer->config;
-    int64_t step = trainer->state.step, keep = config->checkpoint.keep;
-    int64_t best = config->checkpoint.keep_best ? trainer->state.best.step : 0;
-    int status = ending->status, warned = 0;
-    if (status == 0 && ranks->rank == 0)
-        status = write_manifest(trainer, ending->files, path, error);
-    status = ranks_agree(ranks, status, error);
-    if (ranks->rank == 0 && status)
-        directory_remove(path, &ignored); /* on a full disk the rest of it is in the way */
-    if (status) return -1;
-    if (ranks->rank == 0) {
-        status = checkpoint_directory_publish(path, ending->run_directory, step, error);
-        warned = status == 0 &&
-                 checkpoint_directory_prune(ending->run_directory, step, keep, best, error);
-    }
-    if (ranks_agree(ranks, status, error)) return -1;
-    ranks_broadcast(ranks, path, FILE_PATH_MAX);
-    return warned ? RESULT_WARNED : 0;
-}
-
-/* Rank 0 makes directories and names; all write in them. */
-int checkpoint_write(const struct trainer *trainer, const char *run_directory, char *path,
-                     struct error *error) {
-    const struct ranks *ranks = trainer->be->collectives->ranks;
-    struct stored_file *files = NULL;
-    if (checkpoint_begin(path, trainer, run_directory, error)) return -1;
-    int status = write_listed(trainer, &files, path, error);
-    const struct checkpoint_ending ending = {trainer, ranks, run_directory, files, status};
-    status = checkpoint_end(&ending, path, error);
-    arrfree(files);
-    return status;
-}
-
 int checkpoint_save(struct trainer *trainer, const char *run_directory, char *path,
                     struct error *error) {
-    exchange_masters(&trainer->optimizer.exchange);
-    return checkpoint_write(trainer, run_directory, path, error);
+    struct checkpoint_writer writer;
+    checkpoint_writer_open(&writer, trainer, run_directory);
+    int status = checkpoint_writer_begin(&writer, error);
+    if (status == 0) status = checkpoint_writer_end(&writer, path, error);
+    checkpoint_writer_close(&writer);
+    return status;
 }
 
 /* Shapes do not show the number of heads. */

@@ -6,7 +6,7 @@
  *                                   vocab.json ...          the tokenizer, where it is known
  *                                   tokenizer_config.json   what Hugging Face should do with it
  *                                   optimizer.safetensors   both moments; of several ranks in as
- *                                                           many files (checkpoint_together.h)
+ *                                                           many files (checkpoint_moments.h)
  *                                   trainer.json            all else, and hashes of the above
  *
  * The directory is written as .step-00001000.tmp, every file made durable, trainer.json last, and
@@ -23,9 +23,10 @@
 #include "model/files/checkpoint_directory.h"
 #include "model/trainer.h"
 
-/* Saves the trainer between two steps, in RUN_DIRECTORY (created if missing), and stores the path
- * in path (FILE_PATH_MAX bytes). A checkpoint of the same step is replaced. Afterwards only the
- * newest config->checkpoint.keep complete checkpoints up to this step stay, and with
+/* Saves the trainer between two steps, while training waits (checkpoint_writer.h saves in the
+ * background), in RUN_DIRECTORY (created if missing), and stores the path in path (FILE_PATH_MAX
+ * bytes). A checkpoint of the same step is replaced. Afterwards only the newest
+ * config->checkpoint.keep complete checkpoints up to this step stay, and with
  * config->checkpoint.keep_best that of the lowest validation loss; later ones, damaged ones and
  * what is not ours are neither counted nor removed. Ranks that train together all call it, on a
  * file system that all of them see; it fails on all if it does on one. Returns 0; RESULT_WARNED
@@ -33,36 +34,6 @@
  * nothing was saved, and what was there before still is. */
 int checkpoint_save(struct trainer *trainer, const char *run_directory, char *path,
                     struct error *error);
-
-/* The same of a trainer whose weights are known to be whole, such as a snapshot's. */
-int checkpoint_write(const struct trainer *trainer, const char *run_directory, char *path,
-                     struct error *error);
-
-/* Its parts, for ranks that do not wait for each other while they write: all begin and end
- * together, in between each writes what is its own in the directory `path`. checkpoint_end adds
- * trainer.json, publishes, and stores the final path; the path of _begin comes in. */
-struct checkpoint_ending {
-    const struct trainer *trainer; /* what was written; its own ranks do not count */
-    const struct ranks *ranks;
-    const char *run_directory;
-    const struct stored_file *files; /* rank 0's: stb_ds array of all that were written */
-    int status;                      /* of this rank's writing, with its message in error */
-};
-int checkpoint_begin(char path[FILE_PATH_MAX], const struct trainer *trainer,
-                     const char *run_directory, struct error *error);
-int checkpoint_end(const struct checkpoint_ending *ending, char path[FILE_PATH_MAX],
-                   struct error *error);
-
-/* All but the moments, by rank 0; what is written is appended to *files, an stb_ds array. */
-int checkpoint_write_model(const struct trainer *trainer, struct stored_file **files,
-                           const char *directory, struct error *error);
-
-/* Fails, with figures, if the file system of the run has no room for `count` checkpoints more. */
-int checkpoint_check_room(const struct trainer *trainer, const char *run_directory, int64_t count,
-                          struct error *error);
-
-/* The most data in a file of tensors. */
-uint64_t checkpoint_file_bytes(const struct trainer *trainer);
 
 /* Turns what a person names into a checkpoint's path (FILE_PATH_MAX bytes): a run directory means
  * its newest complete checkpoint; anything else is taken as it is. Where a trainer.json stands

@@ -6,15 +6,17 @@
 
 const char checkpoint_history_name[] = "fp8.safetensors";
 
-int checkpoint_write_history(const struct quantization *quantization, const char *path,
-                             uint64_t *bytes, char sha256[SHA256_HEX_MAX], struct error *error) {
+int checkpoint_write_history(const struct quantization *quantization, const float *copy,
+                             const char *path, uint64_t *bytes, char sha256[SHA256_HEX_MAX],
+                             struct error *error) {
     const struct quantization *q = quantization;
     int64_t count = quantization_count(q);
     size_t size = (size_t)(q->history_length * count) * sizeof(float);
-    float *history = malloc(size);
-    if (!history) return fail(error, "out of memory while writing %.400s", path);
-    backend_download(q->be, history, q->history, size);
-    int status = amax_history_write(history, q->history_length, count, path, bytes, sha256, error);
+    float *history = copy ? NULL : malloc(size);
+    if (!copy && !history) return fail(error, "out of memory while writing %.400s", path);
+    if (history) backend_download(q->be, history, q->history, size);
+    int status = amax_history_write(copy ? copy : history, q->history_length, count, path, bytes,
+                                    sha256, error);
     free(history);
     return status;
 }

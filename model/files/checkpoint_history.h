@@ -8,9 +8,11 @@
 
 extern const char checkpoint_history_name[];
 
-/* Writes it durably; `file` gets bytes and hash. */
-int checkpoint_write_history(const struct quantization *quantization, const char *path,
-                             uint64_t *bytes, char sha256[SHA256_HEX_MAX], struct error *error);
+/* Writes it durably, from a copy on the host, or from the backend if copy is NULL. bytes and sha256
+ * are the file's. */
+int checkpoint_write_history(const struct quantization *quantization, const float *copy,
+                             const char *path, uint64_t *bytes, char sha256[SHA256_HEX_MAX],
+                             struct error *error);
 
 /* Reads what a directory has of it, if anything, for the step that comes next. Nothing happens in a
  * run that keeps no history. */

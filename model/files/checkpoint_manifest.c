@@ -19,10 +19,8 @@
 #define WHOLE_MAX (INT64_C(1) << 53)
 
 const char checkpoint_manifest_name[] = "trainer.json";
-const char checkpoint_model_stem[] = "model";
 const char checkpoint_config_name[] = "config.json";
 const char checkpoint_generation_name[] = "generation_config.json";
-const char checkpoint_optimizer_stem[] = "optimizer";
 
 /* The config stands between these, found again as text: a parser would lose the last bit of some
  * doubles on the way. Strings hold no line breaks, and inside the config all is indented deeper. */
@@ -79,10 +77,9 @@ static int format_of(const struct trainer *trainer, const struct stored_file *fi
                                                        : CHECKPOINT_FORMAT_MOMENTS;
 }
 
-static int print_body(FILE *out, const struct trainer *trainer, const struct stored_file *files,
-                      struct error *error) {
+static int print_body(FILE *out, const struct trainer *trainer, const struct training_state *state,
+                      const struct stored_file *files, struct error *error) {
     const struct config *config = trainer->config;
-    const struct training_state *state = &trainer->state;
     fprintf(out,
             "{\n  \"format\": %d,\n  \"mantissa\": \"%s\",\n  \"step\": %" PRId64
             ",\n  \"tokens\": %" PRId64 ",\n  \"next_sample\": %" PRId64 ",\n",
@@ -108,12 +105,13 @@ static int print_body(FILE *out, const struct trainer *trainer, const struct sto
     return 0;
 }
 
-int checkpoint_write_manifest(const struct trainer *trainer, const struct stored_file *files,
-                              const char *path, struct error *error) {
+int checkpoint_write_manifest(const struct trainer *trainer, const struct training_state *state,
+                              const struct stored_file *files, const char *path,
+                              struct error *error) {
     char seal[SEAL_BYTES + 1];
     struct printed body;
     if (printed_open(&body)) return fail(error, "out of memory while writing %.400s", path);
-    int status = print_body(body.out, trainer, files, error);
+    int status = print_body(body.out, trainer, state, files, error);
     if (status == 0 && fflush(body.out) == 0) {
         make_seal(seal, body.text, body.size);
         fputs(seal, body.out);

@@ -30,9 +30,9 @@ enum {
 
 extern const char checkpoint_manifest_name[]; /* "trainer.json" */
 
-/* What every checkpoint has: "config.json", and of the stems "model" and "optimizer" either
+/* Every checkpoint has "config.json", and of the stems "model" and "optimizer" either
  * "STEM.safetensors" or "STEM.safetensors.index.json" with its shards (tensor_shards.h). */
-extern const char checkpoint_config_name[], checkpoint_model_stem[], checkpoint_optimizer_stem[];
+extern const char checkpoint_config_name[];
 /* What newer ones have too: "generation_config.json". */
 extern const char checkpoint_generation_name[];
 
@@ -44,9 +44,11 @@ struct checkpoint_manifest {
     char *config; /* JSON text, as printed by config_print_json but for indentation */
 };
 
-/* files: an stb_ds array of all other files. */
-int checkpoint_write_manifest(const struct trainer *trainer, const struct stored_file *files,
-                              const char *path, struct error *error);
+/* state: of the step that was saved, which may be behind the trainer's own. files: an stb_ds array
+ * of all other files. */
+int checkpoint_write_manifest(const struct trainer *trainer, const struct training_state *state,
+                              const struct stored_file *files, const char *path,
+                              struct error *error);
 
 /* Fails when the file is missing, no JSON, of another format, or not as it was written; then there
  * is nothing to close, though closing is harmless. */

@@ -13,8 +13,7 @@
 enum {
     NAME_MAX_BYTES = 128,
     SHAPE_TEXT_MAX = 64,
-    CHUNK = 16384,   /* elements that are read at a time */
-    PIECE = 1 << 18, /* elements that are written at a time */
+    CHUNK = 16384, /* elements that are read at a time */
 };
 
 static const enum safetensors_dtype stored[DTYPE_COUNT] = {
@@ -30,6 +29,7 @@ static int dtype_of_entry(const struct safetensors_entry *entry) {
     return -1;
 }
 
+const char checkpoint_model_stem[] = "model", checkpoint_optimizer_stem[] = "optimizer";
 static const char gpt2_prefix[] = "transformer.";
 static const char *const moments[2] = {"exp_avg.", "exp_avg_sq."};
 
@@ -287,74 +287,42 @@ void checkpoint_free_entries(struct safetensors_entry *entries) {
     arrfree(entries);
 }
 
+/* The masters of a copy on the host, or with a backend the model's own. */
+struct master_source {
+    const struct parameter *list;
+    const struct masters *masters;
+    struct backend *be;
+};
+
+static int read_masters(void *context, void *buffer, int entry, uint64_t first, size_t bytes,
+                        struct error *error) {
+    const struct master_source *source = context;
+    struct backend *be = source->be;
+    masters_download(source->masters, be, buffer,
+                     source->list[entry].offset + (int64_t)(first / sizeof(float)),
+                     (int64_t)(bytes / sizeof(float)));
+    return be && be->failure.text[0] ? fail(error, "%s", be->failure.text) : 0;
+}
+
+int checkpoint_write_weights(const struct gpt *gpt, const struct masters *copy,
+                             const char *directory, uint64_t limit, struct stored_file **files,
+                             struct error *error) {
+    struct safetensors_entry *entries = NULL;
+    struct master_source masters = {gpt->list, copy ? copy : &gpt->masters, copy ? NULL : gpt->be};
+    const struct tensor_source source = {read_masters, &masters};
+    checkpoint_list_entries(&entries, gpt->list, checkpoint_prefix(gpt->list), DTYPE_F32);
+    int status = tensor_shards_write(directory, checkpoint_model_stem, entries,
+                                     (int)arrlen(entries), limit, &source, files, error);
+    checkpoint_free_entries(entries);
+    return status;
+}
+
 /* One of the flat arrays that files hold: the masters, or a moment. */
 struct array {
-    const char *prefix;
-    enum dtype dtype; /* in files */
     const struct gpt *gpt;
     const struct optimizer *optimizer; /* NULL: the masters */
     int moment;
 };
-
-static void download(const struct array *array, void *values, int64_t first, int64_t count) {
-    if (array->optimizer) optimizer_download(array->optimizer, array->moment, values, first, count);
-    else masters_download(&array->gpt->masters, array->gpt->be, values, first, count);
-}
-
-/* Appends one flat array, parameter by parameter. The shards are abandoned after a failure. */
-static int write_flat(struct tensor_shards *shards, const struct array *array, void *buffer,
-                      struct error *error) {
-    const struct gpt *gpt = array->gpt;
-    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
-        int64_t total = parameter_count(&gpt->list[i]);
-        for (int64_t first = 0; first < total; first += PIECE) {
-            int64_t count = total - first < PIECE ? total - first : PIECE;
-            download(array, buffer, gpt->list[i].offset + first, count);
-            if (gpt->be->failure.text[0]) {
-                tensor_shards_abandon(shards);
-                return fail(error, "%s", gpt->be->failure.text);
-            }
-            size_t bytes = (size_t)count * dtype_bytes(array->dtype);
-            if (tensor_shards_data(shards, buffer, bytes, error)) return -1;
-        }
-    }
-    return 0;
-}
-
-static int write_arrays(const struct array *arrays, int count,
-                        const struct checkpoint_target *target, struct error *error) {
-    struct safetensors_entry *entries = NULL;
-    struct tensor_shards shards;
-    float *buffer = malloc(PIECE * sizeof *buffer);
-    if (!buffer) return fail(error, "out of memory while writing to %.400s", target->directory);
-    for (int i = 0; i < count; i++)
-        checkpoint_list_entries(&entries, arrays[i].gpt->list, arrays[i].prefix, arrays[i].dtype);
-    int status = tensor_shards_begin(&shards, target->directory, target->stem, entries,
-                                     (int)arrlen(entries), target->limit, target->files, error);
-    for (int i = 0; status == 0 && i < count; i++)
-        status = write_flat(&shards, &arrays[i], buffer, error);
-    if (status == 0) status = tensor_shards_end(&shards, error);
-    checkpoint_free_entries(entries);
-    free(buffer);
-    return status;
-}
-
-int checkpoint_write_weights(const struct gpt *gpt, const struct checkpoint_target *target,
-                             struct error *error) {
-    const struct array masters = {checkpoint_prefix(gpt->list), DTYPE_F32, gpt, NULL, 0};
-    return write_arrays(&masters, 1, target, error);
-}
-
-int checkpoint_write_moments(const struct optimizer *optimizer,
-                             const struct checkpoint_target *target, struct error *error) {
-    const struct gpt *gpt = optimizer->gpt;
-    struct array arrays[2];
-    char prefixes[2][CHECKPOINT_PREFIX_MAX];
-    for (int i = 0; i < 2; i++)
-        arrays[i] = (struct array){checkpoint_moment_prefix(prefixes[i], gpt->list, i),
-                                   gpt->precision.moments, gpt, optimizer, i};
-    return write_arrays(arrays, 2, target, error);
-}
 
 /* Reads a tensor, the values of parameter p, piece by piece, and passes each on. On a CPU every
  * thread takes some of them; a device is sent to by one. */
@@ -395,7 +363,7 @@ static void pass_moment(const struct array *array, const float *values, int64_t 
 
 int checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files,
                             struct error *error) {
-    const struct array masters = {.gpt = gpt};
+    const struct array masters = {gpt, NULL, 0};
     for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
         const struct parameter *p = &gpt->list[i];
         const struct tensor_place *place = checkpoint_find_weight(files, p->name);

@@ -13,6 +13,9 @@
 #include "model/gpt.h"
 #include "model/optimizer.h"
 
+/* Stems of the names of files: of weights, and of moments. */
+extern const char checkpoint_model_stem[], checkpoint_optimizer_stem[];
+
 /* What stands before the names of a list in files: "transformer." for a GPT-2, else nothing. */
 const char *checkpoint_prefix(const struct parameter *list);
 
@@ -51,19 +54,12 @@ void checkpoint_list_entries(struct safetensors_entry **entries, const struct pa
                              const char *prefix, enum dtype dtype);
 void checkpoint_free_entries(struct safetensors_entry *entries);
 
-/* Where tensors are written: in files of a directory with this stem, of at most limit bytes of data
- * where a tensor has not more, which are appended to files (tensor_shards.h). */
-struct checkpoint_target {
-    const char *directory, *stem;
-    uint64_t limit;
-    struct stored_file **files; /* the caller's stb_ds array */
-};
-
-/* Write the fp32 masters, or both moments, durably. */
-int checkpoint_write_weights(const struct gpt *gpt, const struct checkpoint_target *target,
+/* Writes the fp32 masters durably, those of a copy on the host, or the model's own if copy is NULL:
+ * files of a directory, of at most limit bytes of data where a tensor has not more, which are
+ * appended to *files, an stb_ds array (tensor_shards.h). */
+int checkpoint_write_weights(const struct gpt *gpt, const struct masters *copy,
+                             const char *directory, uint64_t limit, struct stored_file **files,
                              struct error *error);
-int checkpoint_write_moments(const struct optimizer *optimizer,
-                             const struct checkpoint_target *target, struct error *error);
 
 /* Fill the masters, or the moments, from files that passed their check. Fail as safetensors_read.
  */

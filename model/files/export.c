@@ -21,10 +21,7 @@
 #include "model/files/huggingface.h"
 #include "model/files/tensor_shards.h"
 
-enum {
-    PIECE = 1 << 16,             /* elements converted at a time */
-    COPIED_MAX_BYTES = 64 << 20, /* of a tokenizer's file */
-};
+enum { COPIED_MAX_BYTES = 64 << 20 /* of a tokenizer's file */ };
 
 static const char *const tokenizer_files[] = {
     "vocab.json",
@@ -59,21 +56,6 @@ static int convert(void *buffer, float *values, const struct tensor_place *place
     return 0;
 }
 
-static int write_tensor(struct tensor_shards *shards, const struct tensor_place *place,
-                        enum dtype dtype, float *values, void *buffer, struct error *error) {
-    int64_t total = (int64_t)(place->entry->bytes / dtype_bytes(checkpoint_dtype(place->entry)));
-    for (int64_t first = 0; first < total; first += PIECE) {
-        int64_t count = total - first < PIECE ? total - first : PIECE;
-        size_t bytes = (size_t)count * dtype_bytes(dtype);
-        if (convert(buffer, values, place, first, count, dtype, error)) {
-            tensor_shards_abandon(shards);
-            return -1;
-        }
-        if (tensor_shards_data(shards, buffer, bytes, error)) return -1;
-    }
-    return 0;
-}
-
 /* A model being exported. */
 struct job {
     const char *from, *directory; /* the one that is being written */
@@ -82,24 +64,40 @@ struct job {
     struct error *error;
 };
 
+/* Where its tensors come from. */
+struct weights {
+    const struct job *job;
+    const struct parameter *list;
+    const struct tensor_files *files;
+    float *values; /* a piece in fp32 */
+};
+
+static int read_weights(void *context, void *buffer, int entry, uint64_t first, size_t bytes,
+                        struct error *error) {
+    const struct weights *weights = context;
+    enum dtype dtype = weights->job->dtype;
+    size_t size = dtype_bytes(dtype);
+    return convert(buffer, weights->values,
+                   checkpoint_find_weight(weights->files, weights->list[entry].name),
+                   (int64_t)(first / size), (int64_t)(bytes / size), dtype, error);
+}
+
 static int write_tensors(const struct job *job, const struct parameter *list,
                          const struct tensor_files *files) {
     struct safetensors_entry *entries = NULL;
     struct stored_file *written = NULL;
-    struct tensor_shards shards;
-    float *values = malloc(2 * PIECE * sizeof *values);
-    if (!values) return fail(job->error, "out of memory while writing to %.400s", job->directory);
+    struct weights weights = {job, list, files,
+                              malloc(TENSOR_PIECE_BYTES / dtype_bytes(job->dtype) * sizeof(float))};
+    const struct tensor_source source = {read_weights, &weights};
+    if (!weights.values)
+        return fail(job->error, "out of memory while writing to %.400s", job->directory);
     checkpoint_list_entries(&entries, list, checkpoint_prefix(list), job->dtype);
-    int status = tensor_shards_begin(
-        &shards, job->directory, checkpoint_model_stem, entries, (int)arrlen(entries),
-        (uint64_t)(job->config.checkpoint.shard_gb * 1e9), &written, job->error);
-    for (ptrdiff_t i = 0; status == 0 && i < arrlen(list); i++)
-        status = write_tensor(&shards, checkpoint_find_weight(files, list[i].name), job->dtype,
-                              values, values + PIECE, job->error);
-    if (status == 0) status = tensor_shards_end(&shards, job->error);
+    int status = tensor_shards_write(
+        job->directory, checkpoint_model_stem, entries, (int)arrlen(entries),
+        (uint64_t)(job->config.checkpoint.shard_gb * 1e9), &source, &written, job->error);
     checkpoint_free_entries(entries);
     arrfree(written);
-    free(values);
+    free(weights.values);
     return status;
 }
 

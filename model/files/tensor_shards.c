@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <stb/stb_ds.h>
@@ -136,69 +137,47 @@ int tensor_division_write_index(const struct tensor_division *division, const ch
     return 0;
 }
 
-static int open_shard(struct tensor_shards *shards, struct error *error) {
-    return tensor_division_begin_file(&shards->writer, &shards->division, shards->shard,
-                                      shards->directory, error);
-}
-
-static int close_shard(struct tensor_shards *shards, struct error *error) {
-    struct stored_file file;
-    if (tensor_division_end_file(&file, &shards->writer, &shards->division, shards->shard, error))
-        return -1;
-    arrput(*shards->files, file);
-    return 0;
-}
-
-/* Whatever happened, nothing stays open. */
-static int failed(struct tensor_shards *shards) {
-    tensor_division_close(&shards->division);
-    return -1;
-}
-
-int tensor_shards_begin(struct tensor_shards *shards, const char *directory, const char *stem,
-                        const struct safetensors_entry *entries, int count, uint64_t limit,
-                        struct stored_file **files, struct error *error) {
-    *shards = (struct tensor_shards){.directory = directory, .files = files};
-    if (tensor_division_open(&shards->division, stem, entries, count, limit, 1, error) ||
-        open_shard(shards, error))
-        return failed(shards);
-    return 0;
-}
-
-int tensor_shards_data(struct tensor_shards *shards, const void *bytes, size_t size,
-                       struct error *error) {
-    const char *next = bytes;
-    for (;;) {
-        uint64_t left = shards->writer.announced - shards->writer.received;
-        bool last = shards->shard + 1 == arrlen(shards->division.ends);
-        size_t part = size <= left || last ? size : (size_t)left;
-        if (safetensors_write_data(&shards->writer, next, part, error)) return failed(shards);
-        next += part;
-        size -= part;
-        if (size == 0) return 0;
-        if (close_shard(shards, error)) return failed(shards);
-        shards->shard++;
-        if (open_shard(shards, error)) return failed(shards);
+static int write_tensor(struct safetensors_writer *writer, const struct tensor_source *source,
+                        int entry, uint64_t total, void *buffer, struct error *error) {
+    for (uint64_t first = 0; first < total; first += TENSOR_PIECE_BYTES) {
+        uint64_t left = total - first;
+        size_t bytes = left < TENSOR_PIECE_BYTES ? left : TENSOR_PIECE_BYTES;
+        if (source->read(source->context, buffer, entry, first, bytes, error)) {
+            safetensors_write_abandon(writer);
+            return -1;
+        }
+        if (safetensors_write_data(writer, buffer, bytes, error)) return -1;
     }
+    return 0;
 }
 
-/* What was too little for all files leaves the last ones without data. */
-static int end_files(struct tensor_shards *shards, struct error *error) {
-    int count = (int)arrlen(shards->division.ends);
-    if (close_shard(shards, error)) return -1;
-    while (++shards->shard < count)
-        if (open_shard(shards, error) || close_shard(shards, error)) return -1;
-    if (count == 1) return 0;
-    return tensor_division_write_index(&shards->division, shards->directory, shards->files, error);
+static int write_files(const struct tensor_division *division, const char *directory,
+                       const struct tensor_source *source, struct stored_file **files, void *buffer,
+                       struct error *error) {
+    struct safetensors_writer writer;
+    struct stored_file stored;
+    int count = (int)arrlen(division->ends);
+    for (int file = 0, i = 0; file < count; file++) {
+        if (tensor_division_begin_file(&writer, division, file, directory, error)) return -1;
+        for (; i < division->ends[file]; i++)
+            if (write_tensor(&writer, source, i, bytes_of(&division->entries[i]), buffer, error))
+                return -1;
+        if (tensor_division_end_file(&stored, &writer, division, file, error)) return -1;
+        arrput(*files, stored);
+    }
+    return count > 1 ? tensor_division_write_index(division, directory, files, error) : 0;
 }
 
-int tensor_shards_end(struct tensor_shards *shards, struct error *error) {
-    int status = end_files(shards, error);
-    tensor_division_close(&shards->division);
+int tensor_shards_write(const char *directory, const char *stem,
+                        const struct safetensors_entry *entries, int count, uint64_t limit,
+                        const struct tensor_source *source, struct stored_file **files,
+                        struct error *error) {
+    struct tensor_division division;
+    void *buffer = malloc(TENSOR_PIECE_BYTES);
+    if (!buffer) return fail(error, "out of memory while writing to %.400s", directory);
+    int status = tensor_division_open(&division, stem, entries, count, limit, 1, error);
+    if (status == 0) status = write_files(&division, directory, source, files, buffer, error);
+    tensor_division_close(&division);
+    free(buffer);
     return status;
-}
-
-void tensor_shards_abandon(struct tensor_shards *shards) {
-    safetensors_write_abandon(&shards->writer);
-    tensor_division_close(&shards->division);
 }

@@ -55,27 +55,20 @@ int tensor_division_end_file(struct stored_file *stored, struct safetensors_writ
 int tensor_division_write_index(const struct tensor_division *division, const char *directory,
                                 struct stored_file **files, struct error *error);
 
-struct tensor_shards {
-    const char *directory;
-    struct tensor_division division;
-    int shard; /* the one that is open, from 0 */
-    struct safetensors_writer writer;
-    struct stored_file **files; /* the caller's */
+enum { TENSOR_PIECE_BYTES = 1 << 18 };
+
+/* The data of tensors: read stores bytes first .. first + bytes - 1 of an entry in buffer, at most
+ * TENSOR_PIECE_BYTES of them, and returns 0, or -1 with a message. */
+struct tensor_source {
+    int (*read)(void *context, void *buffer, int entry, uint64_t first, size_t bytes,
+                struct error *error);
+    void *context;
 };
 
-/* Begins the files. The strings and entries must last until the end, or until it is abandoned; what
- * is written is appended to *files, an stb_ds array. Fails as safetensors_write_begin does, and
- * when there would be more files than tensor_files.h reads. After a failure of this or of the
- * following two nothing is left to abandon; files that were finished stay. */
-int tensor_shards_begin(struct tensor_shards *shards, const char *directory, const char *stem,
+/* Writes all files, each durably, and the index if there are several. What is written is appended
+ * to *files, an stb_ds array. Fails as safetensors_write_begin does, if the source fails, and when
+ * there would be more files than tensor_files.h reads. Files that were finished stay. */
+int tensor_shards_write(const char *directory, const char *stem,
                         const struct safetensors_entry *entries, int count, uint64_t limit,
-                        struct stored_file **files, struct error *error);
-
-/* Appends to the data of all tensors, which follow each other; the pieces may have any size. */
-int tensor_shards_data(struct tensor_shards *shards, const void *bytes, size_t size,
-                       struct error *error);
-
-/* Finishes the last file, and the index if there are several. */
-int tensor_shards_end(struct tensor_shards *shards, struct error *error);
-
-void tensor_shards_abandon(struct tensor_shards *shards);
+                        const struct tensor_source *source, struct stored_file **files,
+                        struct error *error);

@@ -26,22 +26,20 @@ int saving_check_room(const struct trainer *trainer, const char *directory, stru
 void saving_open(struct saving *saving, struct trainer *trainer, struct report *report,
                  const char *directory) {
     struct error reason;
-    saving->trainer = trainer;
     saving->report = report;
-    saving->directory = directory;
     saving->saved = trainer->state.step;
     saving->begun = -1;
-    if (!snapshot_wanted(trainer->config)) return;
-    if (background_open(&saving->background, trainer, directory, &reason) == 0) return;
-    fprintf(stderr, "note: training waits while checkpoints are written: %s\n", reason.text);
+    checkpoint_writer_open(&saving->writer, trainer, directory);
+    if (snapshot_wanted(trainer->config) &&
+        checkpoint_writer_open_snapshot(&saving->writer, &reason))
+        fprintf(stderr, "note: training waits while checkpoints are written: %s\n", reason.text);
 }
 
-/* Says what a checkpoint of that step has become. Returns -1, with the message, if the run has to
- * end for it. */
-static int tell(struct saving *saving, int status, int64_t step, const char *path,
-                struct error *error) {
-    bool stops = saving->trainer->config->checkpoint.on_error == CONFIG_ON_ERROR_STOP;
-    if (status < 0 && stops) return -1;
+/* Reports the outcome of a checkpoint. Returns -1, with the message, if the run has to end. */
+static int report_outcome(struct saving *saving, int status, int64_t step, const char *path,
+                          struct error *error) {
+    const struct config *config = saving->writer.trainer->config;
+    if (status < 0 && config->checkpoint.on_error == CONFIG_ON_ERROR_STOP) return -1;
     report_pause(saving->report);
     if (status < 0)
         fprintf(stderr, "warning: step %" PRId64 " was not saved: %s\n", step, error->text);
@@ -58,42 +56,23 @@ int saving_end(struct saving *saving, struct error *error) {
     char path[FILE_PATH_MAX];
     if (saving->begun < 0) return 0;
     int64_t step = saving->begun;
-    int status = background_end(&saving->background, path, error);
+    int status = checkpoint_writer_end(&saving->writer, path, error);
     saving->begun = -1;
-    saving->writing += saving->background.seconds;
-    return tell(saving, status, step, path, error);
+    saving->writing += saving->writer.seconds;
+    return report_outcome(saving, status, step, path, error);
 }
 
 bool saving_goes_on(struct saving *saving) {
-    return saving->begun >= 0 && background_goes_on(&saving->background);
+    return saving->begun >= 0 && checkpoint_writer_busy(&saving->writer);
 }
 
-/* A run that ends for another reason still has the checkpoint that was under way. */
+/* A run that ends for another reason still completes the checkpoint that is being written. */
 void saving_close(struct saving *saving) {
     struct error error;
     int64_t step = saving->begun;
     if (step > 0 && saving_end(saving, &error))
         fprintf(stderr, "warning: step %" PRId64 " was not saved: %s\n", step, error.text);
-    background_close(&saving->background);
-}
-
-static int begin(struct saving *saving, struct error *error) {
-    int64_t step = saving->trainer->state.step;
-    if (saving_end(saving, error)) return -1;
-    if (background_begin(&saving->background, saving->trainer, error))
-        return tell(saving, -1, step, "", error);
-    saving->begun = step;
-    saving_goes_on(saving);
-    return 0;
-}
-
-static int save_now(struct saving *saving, bool last, struct error *error) {
-    char path[FILE_PATH_MAX];
-    double began = progress_clock();
-    int status = checkpoint_save(saving->trainer, saving->directory, path, error);
-    if (!last) saving->writing += progress_clock() - began;
-    if (last && status < 0) return -1;
-    return tell(saving, status, saving->trainer->state.step, path, error);
+    checkpoint_writer_close(&saving->writer);
 }
 
 void saving_watch(struct saving *saving, int64_t step, double loss) {
@@ -112,16 +91,25 @@ static int refuse_lost(const struct saving *saving, struct error *error) {
     return fail(error,
                 "step %" PRId64 " was not saved: its loss is not finite, since step %" PRId64
                 "\ncontinue from the last checkpoint, if there is one, with a lower optimizer.lr",
-                saving->trainer->state.step, saving->lost);
+                saving->writer.trainer->state.step, saving->lost);
+}
+
+/* Without a snapshot the checkpoint is written when _begin returns. */
+static int save(struct saving *saving, struct error *error) {
+    int64_t step = saving->writer.trainer->state.step;
+    if (saving_end(saving, error)) return -1;
+    if (checkpoint_writer_begin(&saving->writer, error))
+        return report_outcome(saving, -1, step, "", error);
+    saving->begun = step;
+    return saving->writer.source ? 0 : saving_end(saving, error);
 }
 
 int saving_save(struct saving *saving, struct error *error) {
-    const struct trainer *trainer = saving->trainer;
+    const struct trainer *trainer = saving->writer.trainer;
     if (trainer->state.step >= trainer->config->train.steps) return 0; /* saving_finish follows */
     if (saving->lost) return 0;
     double began = progress_clock();
-    int status = background_is_open(&saving->background) ? begin(saving, error)
-                                                         : save_now(saving, false, error);
+    int status = save(saving, error);
     saving->stopped += progress_clock() - began;
     saving->count++;
     return status;
@@ -135,7 +123,10 @@ void saving_report(FILE *out, const struct saving *saving) {
 }
 
 int saving_finish(struct saving *saving, struct error *error) {
-    /* Nobody need be told of a moment. */
+    struct trainer *trainer = saving->writer.trainer;
+    int64_t step = trainer->state.step;
+    char path[FILE_PATH_MAX];
+    /* A wait of less than 0.3 s is not reported. */
     for (int i = 0; i < 30 && saving_goes_on(saving); i++) usleep(10000);
     if (saving_goes_on(saving)) {
         report_pause(saving->report);
@@ -143,6 +134,8 @@ int saving_finish(struct saving *saving, struct error *error) {
                 saving->begun);
     }
     if (saving_end(saving, error)) return -1;
-    if (saving->saved == saving->trainer->state.step) return 0;
-    return saving->lost ? refuse_lost(saving, error) : save_now(saving, true, error);
+    if (saving->saved == step) return 0;
+    if (saving->lost) return refuse_lost(saving, error);
+    int status = checkpoint_save(trainer, saving->writer.run_directory, path, error);
+    return status < 0 ? -1 : report_outcome(saving, status, step, path, error);
 }

@@ -7,21 +7,19 @@
 #include <stdio.h>
 
 #include "data/base/error.h"
-#include "model/files/checkpoint_background.h"
+#include "model/files/checkpoint_writer.h"
 #include "model/run/report.h"
 #include "model/trainer.h"
 
 struct saving {
-    struct trainer *trainer;
     struct report *report;
-    const char *directory; /* of the run */
-    struct background_save background;
-    int64_t saved; /* the step of the newest checkpoint that is complete, or where training began */
-    int64_t begun; /* the step of the one under way in the background, or -1 */
+    struct checkpoint_writer writer;
+    int64_t saved; /* step of the newest checkpoint that is complete, or where training began */
+    int64_t begun; /* step of the checkpoint that is being written, or -1 */
     int64_t count; /* checkpoints before the last step */
-    int64_t lost;  /* the step since which the loss is not finite, or 0 */
+    int64_t lost;  /* step since which the loss is not finite, or 0 */
     bool warned;   /* about it */
-    double stopped, writing; /* seconds: that they stopped training for, that writing them took */
+    double stopped, writing; /* seconds that training paused, and that writing took */
 };
 
 /* Before training: fails if the disk has no room for one checkpoint more, and warns if it has none

@@ -3,12 +3,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "model/files/checkpoint_background.h"
+#include "model/files/checkpoint_writer.h"
 #include "test/model/files/checkpoint_fixture.h"
 
 static char path[FILE_PATH_MAX];
 
-TestSuite(checkpoint_background, .init = make_folder, .fini = remove_folder);
+TestSuite(checkpoint_writer, .init = make_folder, .fini = remove_folder);
 
 static const char *run_of(const char *name) {
     static char paths[2][256];
@@ -18,10 +18,10 @@ static const char *run_of(const char *name) {
     return run;
 }
 
-static void open_save(struct background_save *save, const struct subject *subject,
-                      const char *run) {
-    *save = (struct background_save){0};
-    cr_assert_eq(background_open(save, &subject->trainer, run, &error), 0, "%s", error.text);
+static void open_writer(struct checkpoint_writer *writer, struct subject *subject,
+                        const char *run) {
+    checkpoint_writer_open(writer, &subject->trainer, run);
+    cr_assert_eq(checkpoint_writer_open_snapshot(writer, &error), 0, "%s", error.text);
 }
 
 static void expect_same_file(const char *left, const char *right, const char *name) {
@@ -33,7 +33,7 @@ static void expect_same_file(const char *left, const char *right, const char *na
     free(texts[1]);
 }
 
-Test(checkpoint_background, writes_the_same_files) {
+Test(checkpoint_writer, writes_the_same_files) {
     static const char *const names[] = {"model.safetensors", "optimizer.safetensors",
                                         "config.json",       "generation_config.json",
                                         "vocab.json",        "trainer.json"};
@@ -42,82 +42,80 @@ Test(checkpoint_background, writes_the_same_files) {
     for (size_t i = 0; i < COUNT(precisions); i++) {
         char waited[FILE_PATH_MAX];
         struct subject subject = {0};
-        struct background_save save;
+        struct checkpoint_writer writer;
         subject_open_tiny(&subject, precisions[i]);
         subject.trainer.tokenizer = toy_tokenizer();
-        open_save(&save, &subject, run_of("background"));
+        open_writer(&writer, &subject, run_of("background"));
         for (int64_t step = 5; step < 8; step++) {
             save_step(&subject, run_of("waited"), step, waited);
-            cr_assert_eq(background_begin(&save, &subject.trainer, &error), 0);
-            background_goes_on(&save);
-            cr_expect_eq(save.phase, BACKGROUND_WRITES);
+            cr_assert_eq(checkpoint_writer_begin(&writer, &error), 0);
+            cr_expect_eq(writer.phase, CHECKPOINT_WRITES);
             subject_fill(&subject, 99);
-            cr_assert_eq(background_end(&save, path, &error), 0, "%s", error.text);
-            cr_expect_eq(background_end(&save, path, &error), RESULT_NONE, "told twice");
+            cr_assert_eq(checkpoint_writer_end(&writer, path, &error), 0, "%s", error.text);
+            cr_expect_eq(checkpoint_writer_end(&writer, path, &error), RESULT_NONE, "told twice");
             for (size_t k = 0; k < COUNT(names); k++) expect_same_file(path, waited, names[k]);
         }
         cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), 0, "%s", error.text);
-        background_close(&save);
+        checkpoint_writer_close(&writer);
         subject_close(&subject);
     }
 }
 
 /* Without waiting for it, it comes to its end all the same. */
-Test(checkpoint_background, comes_to_its_end) {
+Test(checkpoint_writer, comes_to_its_end) {
     struct subject subject = {0};
-    struct background_save save;
+    struct checkpoint_writer writer;
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    open_save(&save, &subject, folder);
-    cr_expect_eq(background_end(&save, path, &error), RESULT_NONE, "there is none");
+    open_writer(&writer, &subject, folder);
+    cr_expect_eq(checkpoint_writer_end(&writer, path, &error), RESULT_NONE, "there is none");
     subject_fill(&subject, 3);
-    cr_assert_eq(background_begin(&save, &subject.trainer, &error), 0);
-    for (int tries = 0; background_goes_on(&save) && tries < 6000; tries++) usleep(10000);
-    cr_expect_not(background_goes_on(&save));
-    cr_expect_eq(background_end(&save, path, &error), 0, "%s", error.text);
+    cr_assert_eq(checkpoint_writer_begin(&writer, &error), 0);
+    for (int tries = 0; checkpoint_writer_busy(&writer) && tries < 6000; tries++) usleep(10000);
+    cr_expect_not(checkpoint_writer_busy(&writer));
+    cr_expect_eq(checkpoint_writer_end(&writer, path, &error), 0, "%s", error.text);
     cr_expect_str_eq(path, in_checkpoints(folder, "step-00000003"));
-    background_close(&save);
+    checkpoint_writer_close(&writer);
     subject_close(&subject);
 }
 
 /* A close in the middle of it waits: what was begun is whole. */
-Test(checkpoint_background, closing_waits) {
+Test(checkpoint_writer, closing_waits) {
     char *warnings;
     struct subject subject = {0};
-    struct background_save save;
+    struct checkpoint_writer writer;
     subject_open_tiny(&subject, CONFIG_PRECISION_BF16);
-    open_save(&save, &subject, folder);
+    open_writer(&writer, &subject, folder);
     subject_fill(&subject, 4);
-    cr_assert_eq(background_begin(&save, &subject.trainer, &error), 0);
-    background_goes_on(&save);
-    background_close(&save);
+    cr_assert_eq(checkpoint_writer_begin(&writer, &error), 0);
+    checkpoint_writer_close(&writer);
     cr_expect_eq(newest_step(folder, &warnings), 4);
     cr_expect_str_eq(warnings, "");
     free(warnings);
     subject_close(&subject);
 }
 
-Test(checkpoint_background, a_full_disk_is_told_and_the_next_one_is_written) {
+Test(checkpoint_writer, a_full_disk_is_told_and_the_next_one_is_written) {
     struct subject subject = {0};
-    struct background_save save;
+    struct checkpoint_writer writer;
     struct rlimit limit, before;
     char *warnings;
     signal(SIGXFSZ, SIG_IGN);
     subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
-    open_save(&save, &subject, folder);
+    open_writer(&writer, &subject, folder);
     save_step(&subject, folder, 1, path);
     getrlimit(RLIMIT_FSIZE, &before);
     for (int64_t step = 2; step < 4; step++) {
         limit = (struct rlimit){step == 2 ? 20000 : before.rlim_cur, before.rlim_max};
         setrlimit(RLIMIT_FSIZE, &limit);
         subject_fill(&subject, step);
-        cr_assert_eq(background_begin(&save, &subject.trainer, &error), 0);
-        int status = background_end(&save, path, &error);
+        cr_assert_eq(checkpoint_writer_begin(&writer, &error), 0);
+        int status = checkpoint_writer_end(&writer, path, &error);
         cr_expect_eq(status, step == 2 ? RESULT_FAILED : 0, "%s", error.text);
         if (step == 2) expect_text(error.text, "disk full");
         cr_expect_eq(newest_step(folder, &warnings), step == 2 ? 1 : 3);
         cr_expect_str_eq(warnings, "", "what was begun is removed");
         free(warnings);
     }
-    background_close(&save);
+    checkpoint_writer_close(&writer);
     subject_close(&subject);
 }
