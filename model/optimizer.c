@@ -55,7 +55,6 @@ int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct co
     carve(optimizer, &measure, &host);
     gpt->memory.moments = measure.used;
     gpt->memory.exchange = optimizer->exchange.bytes;
-    gpt->memory.total += measure.used + optimizer->exchange.bytes;
     gpt->memory.host += optimizer->host_bytes = host.used;
     optimizer->state = backend_allocate(gpt->be, sizeof *optimizer->state);
     return optimizer->state ? 0 : fail(error, "out of memory");

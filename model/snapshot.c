@@ -82,7 +82,7 @@ static void *touch(void *argument) {
 /* Memory that is planned has been taken, but pages that nobody has written yet are not missing. */
 static bool has_room(const struct trainer *trainer, size_t bytes) {
     struct backend *be = trainer->be;
-    size_t planned = be->device.host_memory ? trainer->gpt.memory.total : 0;
+    size_t planned = be->device.host_memory ? memory_total(&trainer->gpt.memory) : 0;
     size_t held = backend_peak_bytes(be), to_come = planned > held ? planned - held : 0;
     size_t available = host_memory_available();
     return to_come <= available && bytes <= available - to_come;

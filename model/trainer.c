@@ -72,7 +72,6 @@ static void plan(struct trainer *trainer) {
     memory->workspace = be->workspace_bytes;
     memory->batches = batches_bytes(be, trainer->gpt.capacity.rows);
     memory->library = be->device.library_bytes;
-    memory->total += memory->workspace + memory->batches + memory->library;
 }
 
 static int allocate_traffic(struct trainer *trainer, struct error *error) {
