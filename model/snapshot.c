@@ -12,13 +12,8 @@ static void host_download(struct backend *be, void *host, const void *from, size
     memcpy(host, from, bytes);
 }
 
-static void host_stored(struct backend *be) {
-    (void)be;
-}
-
 /* Enough to read what lies on the host. */
-static const struct device_functions host_functions = {.download = host_download,
-                                                       .stored = host_stored};
+static const struct device_functions host_functions = {.download = host_download};
 
 static size_t history_bytes(const struct quantization *quantization) {
     if (quantization->history_length == 0) return 0;
@@ -125,26 +120,24 @@ void snapshot_close(struct snapshot *snapshot) {
     *snapshot = (struct snapshot){0};
 }
 
-/* What has to be copied; what is on the host already, at once. */
+/* What has to be copied. */
 struct copies {
     struct transfer *list; /* stb_ds array */
 };
 
-static void add(struct copies *copies, void *to, const void *from, size_t bytes, bool on_host) {
-    struct transfer transfer = {(void *)from, to, bytes};
-    if (on_host) host_memory_copy(to, from, bytes);
-    else arrput(copies->list, transfer);
+static void add(struct copies *copies, void *to, const void *from, size_t bytes) {
+    struct transfer transfer = {from, to, bytes};
+    arrput(copies->list, transfer);
 }
 
 static void add_masters(struct copies *copies, const struct masters *to,
                         const struct masters *from) {
     for (ptrdiff_t i = 0; i < arrlen(from->groups); i++) {
         const struct master_group *group = &from->groups[i];
-        add(copies, to->groups[i].master.data, group->master.data, tensor_bytes(&group->master),
-            false);
+        add(copies, to->groups[i].master.data, group->master.data, tensor_bytes(&group->master));
         if (group->remainder)
             add(copies, to->groups[i].remainder, group->remainder,
-                (size_t)group->count * sizeof *group->remainder, group->offloaded);
+                (size_t)group->count * sizeof *group->remainder);
     }
 }
 
@@ -153,7 +146,6 @@ static void set_state(struct snapshot *snapshot, const struct trainer *trainer) 
     *state = *trainer;
     state->be = state->gpt.be = state->gpt.quantization.be = &snapshot->host;
     state->gpt.masters = snapshot->masters;
-    state->gpt.offload = false;
     state->gpt.quantization.history = snapshot->history;
     state->optimizer.gpt = &state->gpt;
     state->optimizer.moments[0] = snapshot->moments[0];
@@ -166,15 +158,14 @@ void snapshot_take(struct snapshot *snapshot, const struct trainer *trainer) {
     end_touching(snapshot);
     const struct ranks *ranks = snapshot->be->collectives->ranks;
     bool writes = ranks->rank == 0;
-    if (gpt->offload) backend_stored(snapshot->be);
     if (writes) add_masters(&copies, &snapshot->masters, &gpt->masters);
     for (int i = 0; i < 2 && ranks->size == 1; i++) {
         const struct tensor *moments = &trainer->optimizer.moments[i];
-        add(&copies, snapshot->moments[i].data, moments->data, tensor_bytes(moments), gpt->offload);
+        add(&copies, snapshot->moments[i].data, moments->data, tensor_bytes(moments));
     }
     if (writes && gpt->quantization.history_length > 0)
         add(&copies, snapshot->history, gpt->quantization.history,
-            history_bytes(&gpt->quantization), false);
+            history_bytes(&gpt->quantization));
     backend_snapshot(snapshot->be, copies.list, (int)arrlen(copies.list));
     arrfree(copies.list);
     set_state(snapshot, trainer);

@@ -266,7 +266,7 @@ const struct config_option config_options[] = {
 
     BOOLEAN(offload.optimizer, false,
             HELP("GPU only: moments, and the remainders of split weights, stay in memory of the "
-                 "host and pass through the GPU during the update.")),
+                 "host, where the update reads and writes them.")),
 
     ENUM(ranks.shard, CONFIG_SHARD_OPTIMIZER, shard_words,
          HELP("What several ranks divide among them. optimizer: each updates a part of the weights "

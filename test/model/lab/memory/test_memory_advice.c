@@ -157,7 +157,6 @@ Test(memory_advice, of_a_device_with_its_own_memory) {
     struct rig rig = {0};
     open_run(&rig, CONFIG_PRECISION_BF16);
     rig.be.device.host_memory = false;
-    rig.be.device.window_count = 256;
     check_advice(&rig);
     backend_close(&rig.be);
 }
