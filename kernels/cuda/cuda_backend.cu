@@ -98,8 +98,8 @@ static void cuda_download(struct backend *be, void *host, const void *from, size
     cuda_failed(be, cudaStreamSynchronize(cuda->compute), "copying from the device");
 }
 
-/* Pinned memory. With unified addressing, which all 64-bit systems have, it is mapped: kernels reach
- * it over the link by the same pointer. */
+/* Pinned memory. With unified addressing, which all 64-bit systems have, it is mapped: kernels
+ * reach it over the link by the same pointer. */
 static void *cuda_host_allocate(struct backend *be, size_t bytes) {
     (void)be;
     void *memory = NULL;
