@@ -43,16 +43,15 @@ struct backend_description {
     int64_t square_share[DTYPE_COUNT]; /* gradients of a dtype behind one of gradient_squares */
     bool gelu_of_stored;  /* gelu_forward of any matmul's gelu_in gives the bits of its out */
     int steps_ahead;      /* training steps worth queueing before the oldest one's result is read */
-    int64_t window_count; /* elements of the optimizer's state to be loaded and stored at a time */
     double link;          /* bytes a second between it and the host, each way: an assumption */
     size_t chunk_bytes;   /* about how much scratch a chunk of work should have to keep all busy */
     size_t library_bytes; /* that the library of products takes by itself: an estimate */
 };
 
-/* Bytes that go from one place to the other. */
+/* Bytes to be copied to the host. */
 struct transfer {
-    void *device;
-    void *host; /* of backend_host_allocate */
+    const void *from; /* memory of the backend, or of backend_host_allocate */
+    void *host;       /* of backend_host_allocate */
     size_t bytes;
 };
 
@@ -69,9 +68,6 @@ struct device_functions {
     void (*sent)(struct backend *be, int slot);
     void (*fetch)(struct backend *be, int slot, void *host, const void *from, size_t bytes);
     void (*fetched)(struct backend *be, int slot);
-    void (*load)(struct backend *be, int slot, const struct transfer *transfers, int count);
-    void (*store)(struct backend *be, int slot, const struct transfer *transfers, int count);
-    void (*stored)(struct backend *be);
     void (*snapshot)(struct backend *be, const struct transfer *transfers, int count);
     void (*snapshot_guard)(struct backend *be);
     bool (*snapshot_there)(struct backend *be, bool wait);
@@ -114,6 +110,8 @@ static inline void backend_release(struct backend *be, void *memory) {
     be->functions->release(be, memory);
 }
 
+/* Copies that the host waits for, after the operations called before. `to` of an upload and `from`
+ * of a download are memory of the backend, or of backend_host_allocate. */
 static inline void backend_upload(struct backend *be, void *to, const void *host, size_t bytes) {
     be->functions->upload(be, to, host, bytes);
 }
@@ -123,18 +121,21 @@ static inline void backend_download(struct backend *be, void *host, const void *
     be->functions->download(be, host, from, bytes);
 }
 
-/* Traffic in which nobody waits: BACKEND_SLOTS slots take turns each way. The host side is memory
- * of backend_host_allocate. What is sent is there for operations called afterwards, and stays until
- * the slot is sent again; backend_sent returns once the host memory may be filled anew. What is
- * fetched is what operations called before have left; backend_fetched returns once it is there. */
+/* Memory of the host, which operations too can read and write where it lies. NULL if none is left.
+ */
 static inline void *backend_host_allocate(struct backend *be, size_t bytes) {
     return be->functions->host_allocate(be, bytes);
 }
 
+/* Waits for the operations called before. */
 static inline void backend_host_release(struct backend *be, void *memory) {
     be->functions->host_release(be, memory);
 }
 
+/* Traffic in which nobody waits: BACKEND_SLOTS slots take turns each way. The host side is memory
+ * of backend_host_allocate. What is sent is there for operations called afterwards, and stays until
+ * the slot is sent again; backend_sent returns once the host memory may be filled anew. What is
+ * fetched is what operations called before have left; backend_fetched returns once it is there. */
 static inline void backend_send(struct backend *be, int slot, void *to, const void *host,
                                 size_t bytes) {
     be->functions->send(be, slot, to, host, bytes);
@@ -153,28 +154,10 @@ static inline void backend_fetched(struct backend *be, int slot) {
     be->functions->fetched(be, slot);
 }
 
-/* State that lives on the host and passes through the device piece by piece: a slot's memory is
- * loaded, operations called afterwards change it, and it is stored. Loading waits until what was
- * stored from the slot before has arrived, so that a piece which always passes through the same
- * slot is always loaded as it was stored last. The host may look at it after backend_stored. */
-static inline void backend_load(struct backend *be, int slot, const struct transfer *transfers,
-                                int count) {
-    be->functions->load(be, slot, transfers, count);
-}
-
-static inline void backend_store(struct backend *be, int slot, const struct transfer *transfers,
-                                 int count) {
-    be->functions->store(be, slot, transfers, count);
-}
-
-static inline void backend_stored(struct backend *be) {
-    be->functions->stored(be);
-}
-
-/* Copies memory of the device to the host as operations called before have left it, in pieces,
- * beside those called later. Of these, the ones that change it come after a snapshot_guard: they
- * wait on the device until it is copied. snapshot_there tells whether the host may look, or waits
- * until it may. One at a time. */
+/* Copies memory to the host as operations called before have left it, in pieces, beside those
+ * called later. Of these, the ones that change it come after a snapshot_guard: they wait on the
+ * device until it is copied. snapshot_there tells whether the host may look, or waits until it may.
+ * One at a time. */
 static inline void backend_snapshot(struct backend *be, const struct transfer *transfers,
                                     int count) {
     be->functions->snapshot(be, transfers, count);

@@ -52,14 +52,6 @@ static int open_cuda(struct backend *be, const struct backend_options *options,
 }
 #endif
 
-const char *backend_kinds(void) {
-#ifdef WITH_CUDA
-    return "cpu cuda";
-#else
-    return "cpu";
-#endif
-}
-
 void backend_prepare_process(char **argv) {
     cpu_wait_politely(argv);
 }

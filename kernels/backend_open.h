@@ -13,9 +13,6 @@ void backend_prepare_process(char **argv);
  * is wrong or the processor is too old. */
 const char *backend_cpu_level(char *names, size_t size, struct error *error);
 
-/* The kinds of devices that this program was built for: "cpu", or "cpu cuda". */
-const char *backend_kinds(void);
-
 /* Opens a device; DEVICE_AUTO takes a GPU if there is one. On failure returns -1 with a message.
  * Several ranks must all call it; each takes a GPU of its own, what goes wrong on one goes wrong on
  * all, and `be` must stay where it is until it is closed. */

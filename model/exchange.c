@@ -7,8 +7,9 @@
 
 #include "data/base/progress.h"
 
-static bool alone(const struct exchange *exchange) {
-    return !exchange || exchange->collectives->ranks->size == 1;
+/* True if nothing is sent: this process is alone, or operations are only planned. */
+static bool idle(const struct exchange *exchange) {
+    return !exchange || exchange->collectives->ranks->size == 1 || backend_plans(exchange->be);
 }
 
 static void wait_for(struct exchange *exchange, uint64_t ticket) {
@@ -105,7 +106,7 @@ int exchange_open(struct exchange *exchange, struct backend *be, const struct co
 }
 
 int exchange_allocate(struct exchange *exchange, struct error *error) {
-    if (alone(exchange)) return 0;
+    if (idle(exchange)) return 0;
     exchange->memory = backend_allocate(exchange->be, exchange->bytes);
     if (!exchange->memory)
         return fail(error, "out of memory: what goes to other ranks needs %zu MiB",
@@ -149,7 +150,7 @@ int exchange_leaves_after(const struct exchange *exchange, const struct bucket *
 }
 
 void exchange_gradients(struct exchange *exchange, int64_t layer) {
-    if (alone(exchange) || backend_plans(exchange->be)) return;
+    if (idle(exchange)) return;
     for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++)
         if (exchange_leaves_after(exchange, &exchange->shards.buckets[i]) == layer)
             send_gradients(exchange, i);
@@ -169,7 +170,7 @@ static void receive_gradients(struct exchange *exchange, ptrdiff_t i) {
 }
 
 void exchange_gradients_arrived(struct exchange *exchange) {
-    if (alone(exchange) || backend_plans(exchange->be)) return;
+    if (idle(exchange)) return;
     for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++) receive_gradients(exchange, i);
 }
 
@@ -188,8 +189,7 @@ static uint64_t gather_rows(const struct exchange *exchange, const struct tensor
 
 /* Tokens are copied as bits, by an operation that does not look at them. */
 bool exchange_embedded(struct exchange *exchange, const struct embedded *own) {
-    if (alone(exchange) || backend_plans(exchange->be) || exchange->embedded_rows == 0)
-        return false;
+    if (idle(exchange) || exchange->embedded_rows == 0) return false;
     struct embedded place = exchange_embedded_of(exchange, exchange->collectives->ranks->rank);
     int64_t count = exchange->embedded_rows;
     struct tensor to = {(void *)place.tokens, DTYPE_F32, 2, {1, count}};
@@ -206,7 +206,7 @@ bool exchange_embedded(struct exchange *exchange, const struct embedded *own) {
 void exchange_sums(struct exchange *exchange, float *loss) {
     struct backend *be = exchange->be;
     const struct collectives *c = exchange->collectives;
-    if (alone(exchange) || backend_plans(be)) return;
+    if (idle(exchange)) return;
     float *own = exchange->losses + (int64_t)c->ranks->rank * RANKS_ALIGNMENT;
     OP(be, clear, .data = exchange->losses,
        .bytes = (size_t)exchange->losses_count * sizeof *exchange->losses);
@@ -246,7 +246,7 @@ static bool reads_all(const struct exchange *exchange, const struct bucket *buck
 }
 
 void exchange_weights(struct exchange *exchange, const struct bucket *bucket) {
-    if (!exchange->shards.divided || backend_plans(exchange->be)) return;
+    if (!exchange->shards.divided || idle(exchange)) return;
     const struct master_group *group = &exchange->masters->groups[bucket->group];
     uint64_t *ticket = &exchange->weight_tickets[bucket - exchange->shards.buckets];
     if (group->form == MASTERS_KEPT)
@@ -258,7 +258,7 @@ void exchange_weights(struct exchange *exchange, const struct bucket *bucket) {
 }
 
 void exchange_weights_arrived(struct exchange *exchange, int64_t layer) {
-    if (alone(exchange) || backend_plans(exchange->be)) return;
+    if (idle(exchange)) return;
     for (ptrdiff_t i = 0; i < arrlen(exchange->shards.buckets); i++) {
         if (exchange->shards.buckets[i].layer != layer) continue;
         wait_for(exchange, exchange->weight_tickets[i]);

@@ -182,7 +182,6 @@ int gpt_open(struct gpt *gpt, const struct config *config, const struct precisio
     size_t parameters = measure.used;
     carve_activations(gpt, &measure);
     gpt->memory.activations = measure.used - parameters;
-    gpt->memory.total = measure.used;
     return 0;
 }
 
@@ -203,14 +202,14 @@ int gpt_allocate(struct gpt *gpt, struct error *error) {
     struct backend *be = gpt->be;
     const struct memory_plan *m = &gpt->memory;
     size_t parameters = parameter_bytes(m), state = parameters + m->moments;
-    size_t available = backend_available(be);
-    if (m->total > available)
+    size_t available = backend_available(be), total = memory_total(m);
+    if (total > available)
         return fail(error,
                     "not enough memory: %zu MiB needed (%zu for parameters, gradients and moments, "
                     "%zu for activations), %zu MiB available\n"
                     "choose a smaller model, or lower train.micro_batch_size (and raise "
                     "train.grad_accum_steps) or data.seq_len",
-                    m->total >> 20, state >> 20, m->activations >> 20, available >> 20);
+                    total >> 20, state >> 20, m->activations >> 20, available >> 20);
     gpt->parameter_memory = backend_allocate(be, parameters);
     if (!gpt->parameter_memory)
         return fail(error,

@@ -1,7 +1,5 @@
 #include "model/masters.h"
 
-#include <string.h>
-
 #include <stb/stb_ds.h>
 
 static enum master_form form_of(const struct precision *precision, const struct parameter *p) {
@@ -114,12 +112,11 @@ static void download_split(const struct master_group *group, struct backend *be,
                            int64_t first, int64_t count) {
     uint16_t upper[PIECE];
     int16_t remainder[PIECE];
-    if (group->offloaded && be) backend_stored(be);
     for (int64_t done = 0; done < count; done += PIECE) {
         int64_t n = count - done < PIECE ? count - done : PIECE, at = first + done;
         size_t bytes = (size_t)n * sizeof *upper;
         fetch(be, upper, (const uint16_t *)group->master.data + at, bytes);
-        fetch(group->offloaded ? NULL : be, remainder, group->remainder + at, bytes);
+        fetch(be, remainder, group->remainder + at, bytes);
         join_masters(values + done, upper, remainder, (size_t)n);
     }
 }
@@ -128,14 +125,12 @@ static void upload_split(const struct master_group *group, struct backend *be, c
                          int64_t first, int64_t count) {
     uint16_t upper[PIECE];
     int16_t remainder[PIECE];
-    if (group->offloaded) backend_stored(be);
     for (int64_t done = 0; done < count; done += PIECE) {
         int64_t n = count - done < PIECE ? count - done : PIECE, at = first + done;
         size_t bytes = (size_t)n * sizeof *upper;
         split_masters(upper, remainder, values + done, (size_t)n);
         backend_upload(be, (uint16_t *)group->master.data + at, upper, bytes);
-        if (group->offloaded) memcpy(group->remainder + at, remainder, bytes);
-        else backend_upload(be, group->remainder + at, remainder, bytes);
+        backend_upload(be, group->remainder + at, remainder, bytes);
     }
 }
 

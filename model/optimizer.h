@@ -9,12 +9,6 @@
 #include "model/exchange.h"
 #include "model/gpt.h"
 
-/* Device memory through which offloaded state passes. */
-struct optimizer_window {
-    struct tensor moments[2]; /* [W] */
-    int16_t *remainder;       /* [W] */
-};
-
 struct optimizer {
     struct gpt *gpt;
     const struct config *config;
@@ -22,14 +16,12 @@ struct optimizer {
     struct exchange exchange; /* with other ranks; of one rank it holds the buckets */
     struct tensor moments[2]; /* [own_count] fp32 or bf16, of the own parts of all buckets; memory
                                * of the host if gpt->offload */
-    int64_t window_count;     /* W: elements whose state is on the device at a time */
-    struct optimizer_window windows[BACKEND_SLOTS]; /* if gpt->offload */
-    void *memory, *host_memory;                     /* NULL until optimizer_allocate */
-    size_t host_bytes;
+    void *memory;             /* of the moments; NULL until optimizer_allocate */
+    size_t bytes;
 };
 
-/* Lays out the moments, or the windows that they pass through, and adds them to the plan of gpt, an
- * open model for training. Allocates the state alone. */
+/* Lays out the moments and adds them to the plan of gpt, an open model for training. Allocates the
+ * state alone. */
 int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct config *config,
                    struct error *error);
 void optimizer_close(struct optimizer *optimizer);

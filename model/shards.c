@@ -43,7 +43,7 @@ static void list_buckets(struct shards *shards, const struct parameter *list,
     }
 }
 
-struct rank_part shards_part(const struct bucket *bucket, const struct ranks *ranks, int rank) {
+static struct rank_part part_of(const struct bucket *bucket, const struct ranks *ranks, int rank) {
     struct rank_part part = ranks_part(bucket->count, ranks->size, rank);
     part.first += bucket->first;
     return part;
@@ -51,7 +51,7 @@ struct rank_part shards_part(const struct bucket *bucket, const struct ranks *ra
 
 static struct rank_part owned(const struct shards *shards, const struct bucket *bucket,
                               const struct ranks *ranks, int rank) {
-    if (shards->divided) return shards_part(bucket, ranks, rank);
+    if (shards->divided) return part_of(bucket, ranks, rank);
     return (struct rank_part){bucket->first, bucket->count};
 }
 
@@ -59,7 +59,7 @@ bool shards_run(struct rank_part *run, ptrdiff_t *at, const struct shards *shard
                 const struct ranks *ranks, int rank) {
     *run = (struct rank_part){0, 0};
     for (; *at < arrlen(shards->buckets); ++*at) {
-        struct rank_part part = shards_part(&shards->buckets[*at], ranks, rank);
+        struct rank_part part = part_of(&shards->buckets[*at], ranks, rank);
         if (part.count == 0) continue;
         if (run->count == 0) run->first = part.first;
         else if (part.first != run->first + run->count) break;

@@ -40,11 +40,8 @@ void shards_open(struct shards *shards, const struct parameter *list, const stru
                  const struct ranks *ranks, bool divide);
 void shards_close(struct shards *shards);
 
-/* A rank's part of a bucket on its way: what it sums, and what it updates if the optimizer is
- * divided. first: in the flat arrays. */
-struct rank_part shards_part(const struct bucket *bucket, const struct ranks *ranks, int rank);
-
-/* These parts as runs of neighbors: the run that begins with bucket *at, after which *at is
+/* The parts of buckets that a rank sums, and updates if the optimizer is divided, as runs of
+ * neighbors in the flat arrays: the run that begins with bucket *at, after which *at is
  * the first bucket of the next. Returns false when there is none. */
 bool shards_run(struct rank_part *run, ptrdiff_t *at, const struct shards *shards,
                 const struct ranks *ranks, int rank);

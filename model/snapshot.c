@@ -64,7 +64,7 @@ static void *touch(void *argument) {
 /* Planned memory that has not been touched yet still counts as available. */
 static bool has_room(const struct trainer *trainer, size_t bytes) {
     struct backend *be = trainer->be;
-    size_t planned = be->device.host_memory ? trainer->gpt.memory.total : 0;
+    size_t planned = be->device.host_memory ? memory_total(&trainer->gpt.memory) : 0;
     size_t held = backend_peak_bytes(be), to_come = planned > held ? planned - held : 0;
     size_t available = host_memory_available();
     return to_come <= available && bytes <= available - to_come;
@@ -99,49 +99,38 @@ void snapshot_close(struct snapshot *snapshot) {
     snapshot_ready(snapshot, true);
     backend_host_release(snapshot->be, snapshot->memory);
     masters_close(&snapshot->masters);
-    arrfree(snapshot->from_device);
-    arrfree(snapshot->from_host);
+    arrfree(snapshot->ranges);
     *snapshot = (struct snapshot){0};
 }
 
 /* A range that follows the one before, in both memories, extends it. */
-void snapshot_add(struct snapshot *snapshot, void *to, const void *from, size_t bytes,
-                  bool on_host) {
-    struct transfer **list = on_host ? &snapshot->from_host : &snapshot->from_device;
-    struct transfer *last = arrlen(*list) ? &arrlast(*list) : NULL;
-    if (last && (char *)last->device + last->bytes == from &&
+void snapshot_add(struct snapshot *snapshot, void *to, const void *from, size_t bytes) {
+    struct transfer *last = arrlen(snapshot->ranges) ? &arrlast(snapshot->ranges) : NULL;
+    if (last && (const char *)last->from + last->bytes == from &&
         (char *)last->host + last->bytes == to)
         last->bytes += bytes;
-    else arrput(*list, ((struct transfer){(void *)from, to, bytes}));
+    else arrput(snapshot->ranges, ((struct transfer){from, to, bytes}));
 }
 
 void snapshot_begin(struct snapshot *snapshot, const struct trainer *trainer) {
     const struct master_group *from = trainer->gpt.masters.groups;
     const struct quantization *quantization = &trainer->gpt.quantization;
     end_touching(snapshot);
-    arrsetlen(snapshot->from_device, 0);
-    arrsetlen(snapshot->from_host, 0);
+    arrsetlen(snapshot->ranges, 0);
     for (ptrdiff_t i = 0; i < arrlen(snapshot->masters.groups); i++) {
         const struct master_group *to = &snapshot->masters.groups[i];
-        snapshot_add(snapshot, to->master.data, from[i].master.data, tensor_bytes(&to->master),
-                     false);
+        snapshot_add(snapshot, to->master.data, from[i].master.data, tensor_bytes(&to->master));
         if (to->remainder)
             snapshot_add(snapshot, to->remainder, from[i].remainder,
-                         (size_t)to->count * sizeof *to->remainder, to->offloaded);
+                         (size_t)to->count * sizeof *to->remainder);
     }
     if (snapshot->masters.groups && quantization->history_length > 0)
         snapshot_add(snapshot, snapshot->history, quantization->history,
-                     history_bytes(quantization), false);
+                     history_bytes(quantization));
 }
 
 void snapshot_take(struct snapshot *snapshot) {
-    ptrdiff_t on_host = arrlen(snapshot->from_host);
-    if (on_host > 0) backend_stored(snapshot->be);
-    for (ptrdiff_t i = 0; i < on_host; i++) {
-        const struct transfer *range = &snapshot->from_host[i];
-        host_memory_copy(range->host, range->device, range->bytes);
-    }
-    backend_snapshot(snapshot->be, snapshot->from_device, (int)arrlen(snapshot->from_device));
+    backend_snapshot(snapshot->be, snapshot->ranges, (int)arrlen(snapshot->ranges));
 }
 
 bool snapshot_ready(const struct snapshot *snapshot, bool wait) {

@@ -22,9 +22,9 @@ struct snapshot {
     char *moments;          /* for the caller to fill, by snapshot_add or itself */
     void *memory;
     size_t bytes;
-    struct transfer *from_device, *from_host; /* stb_ds arrays: what snapshot_take copies */
-    pthread_t toucher; /* touches the pages of the memory while the first steps run */
-    bool touching;     /* the thread has to be joined */
+    struct transfer *ranges; /* stb_ds array: what snapshot_take copies */
+    pthread_t toucher;       /* touches the pages of the memory while the first steps run */
+    bool touching;           /* the thread has to be joined */
 };
 
 /* True if a run saves before its end, and in the background. */
@@ -41,10 +41,9 @@ void snapshot_close(struct snapshot *snapshot);
 
 /* A copy is taken between two steps, in this order: _begin, after which the memory may be written
  * to, _add for each range of the moments, and _take, which copies. The one before must not be read
- * any more. on_host: the range is in memory of the host, as offloaded moments are. */
+ * any more. */
 void snapshot_begin(struct snapshot *snapshot, const struct trainer *trainer);
-void snapshot_add(struct snapshot *snapshot, void *to, const void *from, size_t bytes,
-                  bool on_host);
+void snapshot_add(struct snapshot *snapshot, void *to, const void *from, size_t bytes);
 void snapshot_take(struct snapshot *snapshot);
 
 /* True if the copy is complete and may be read. With wait, waits until it is. */

@@ -72,7 +72,6 @@ static void plan(struct trainer *trainer) {
     memory->workspace = be->workspace_bytes;
     memory->batches = batches_bytes(be, trainer->gpt.capacity.rows);
     memory->library = be->device.library_bytes;
-    memory->total += memory->workspace + memory->batches + memory->library;
 }
 
 static int allocate_traffic(struct trainer *trainer, struct error *error) {
@@ -145,12 +144,10 @@ static int check_overflow(const struct trainer *trainer, int64_t at, struct erro
     return 0;
 }
 
-/* As one, where it is nothing but operations: ranks talk to each other in between, and offloaded
- * state comes and goes. */
+/* As one, where it is nothing but operations: ranks talk to each other in between. */
 static void start(struct trainer *trainer, int which, void (*work)(void *), void *argument) {
     struct backend *be = trainer->be;
-    bool comes_and_goes = which == GRAPH_UPDATE && trainer->gpt.offload;
-    if (be->collectives->ranks->size > 1 || comes_and_goes) work(argument);
+    if (be->collectives->ranks->size > 1) work(argument);
     else backend_graph(be, which, work, argument);
 }
 

@@ -231,7 +231,7 @@ static int measure(struct bench *bench, enum bench_precision precision, struct f
     if (failed) fail(error, "%s", rig->error.text);
     const struct gpt *gpt = &rig->trainer.gpt;
     const struct gpt_shape *s = &gpt->shape;
-    figures->plan = (double)gpt->memory.total;
+    figures->plan = (double)memory_total(&gpt->memory);
     figures->measured = (double)rig->measured_bytes;
     figures->tokens_per_step = (double)(bench->batch * bench->seq);
     if (!failed)

@@ -61,26 +61,10 @@ static void cpu_arrived(struct backend *be, int slot) {
     (void)slot;
 }
 
-static void cpu_load(struct backend *be, int slot, const struct transfer *transfers, int count) {
-    (void)slot;
-    for (int i = 0; i < count; i++)
-        cpu_upload(be, transfers[i].device, transfers[i].host, transfers[i].bytes);
-}
-
-static void cpu_store(struct backend *be, int slot, const struct transfer *transfers, int count) {
-    (void)slot;
-    for (int i = 0; i < count; i++)
-        cpu_download(be, transfers[i].host, transfers[i].device, transfers[i].bytes);
-}
-
-static void cpu_stored(struct backend *be) {
-    (void)be;
-}
-
 static void cpu_snapshot(struct backend *be, const struct transfer *transfers, int count) {
     (void)be;
     for (int i = 0; i < count; i++)
-        host_memory_copy(transfers[i].host, transfers[i].device, transfers[i].bytes);
+        host_memory_copy(transfers[i].host, transfers[i].from, transfers[i].bytes);
 }
 
 static void cpu_snapshot_guard(struct backend *be) {
@@ -124,9 +108,6 @@ static const struct device_functions cpu_functions = {
     .sent = cpu_arrived,
     .fetch = cpu_fetch,
     .fetched = cpu_arrived,
-    .load = cpu_load,
-    .store = cpu_store,
-    .stored = cpu_stored,
     .snapshot = cpu_snapshot,
     .snapshot_guard = cpu_snapshot_guard,
     .snapshot_there = cpu_snapshot_there,
@@ -158,7 +139,6 @@ int cpu_backend_open(struct backend *be, const struct backend_options *options,
                 .computes = {[DTYPE_F32] = true, [DTYPE_F16] = true, [DTYPE_BF16] = true},
                 .square_share = {[DTYPE_F32] = share, [DTYPE_F16] = share, [DTYPE_BF16] = share},
                 .gelu_of_stored = true,
-                .window_count = 1 << 22,
                 .chunk_bytes = (size_t)64 << 20,
             },
     };

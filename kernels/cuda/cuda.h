@@ -18,13 +18,10 @@ struct cuda_graph {
 };
 
 struct cuda_state {
-    cudaStream_t compute, copy, load, store, snapshot;
+    cudaStream_t compute, copy, snapshot;
     cudaEvent_t begun[BACKEND_SLOTS];   /* compute got as far as where slot was last sent */
     cudaEvent_t sent[BACKEND_SLOTS];    /* the slot's copy to the device is done */
     cudaEvent_t fetched[BACKEND_SLOTS]; /* the slot's copy to the host is done */
-    cudaEvent_t loaded[BACKEND_SLOTS];  /* what the slot passes is on the device */
-    cudaEvent_t changed[BACKEND_SLOTS]; /* compute is done with it */
-    cudaEvent_t stored[BACKEND_SLOTS];  /* and it is back on the host */
     cudaEvent_t snapshot_begun;         /* compute got as far as where one was asked for */
     cudaEvent_t snapshot_taken;         /* it is on the host */
     int major, minor;                   /* compute capability */

@@ -83,22 +83,23 @@ static void cuda_release(struct backend *be, void *memory) {
     cudaFree(memory);
 }
 
+/* The optimizer's state may lie in pinned memory, so the runtime finds out the direction. */
 static void cuda_upload(struct backend *be, void *to, const void *host, size_t bytes) {
     struct cuda_state *cuda = cuda_state(be);
-    cuda_failed(be, cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cuda->compute),
+    cuda_failed(be, cudaMemcpyAsync(to, host, bytes, cudaMemcpyDefault, cuda->compute),
                 "copying to the device");
     cuda_failed(be, cudaStreamSynchronize(cuda->compute), "copying to the device");
 }
 
 static void cuda_download(struct backend *be, void *host, const void *from, size_t bytes) {
     struct cuda_state *cuda = cuda_state(be);
-    cuda_failed(be, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, cuda->compute),
+    cuda_failed(be, cudaMemcpyAsync(host, from, bytes, cudaMemcpyDefault, cuda->compute),
                 "copying from the device");
     cuda_failed(be, cudaStreamSynchronize(cuda->compute), "copying from the device");
 }
 
-/* ---- traffic during a step: pinned memory, a stream of its own, nobody waits */
-
+/* Pinned memory. With unified addressing, which all 64-bit systems have, it is mapped: kernels
+ * reach it over the link by the same pointer. */
 static void *cuda_host_allocate(struct backend *be, size_t bytes) {
     (void)be;
     void *memory = NULL;
@@ -108,9 +109,11 @@ static void *cuda_host_allocate(struct backend *be, size_t bytes) {
 }
 
 static void cuda_host_release(struct backend *be, void *memory) {
-    (void)be;
+    cuda_failed(be, cudaStreamSynchronize(cuda_state(be)->compute), "waiting for the device");
     cudaFreeHost(memory);
 }
+
+/* ---- traffic during a step: a stream of its own, nobody waits */
 
 /* What read this slot's memory last was queued before the other slot was sent, so the copy waits
  * for that mark; waiting for all that is queued by now would serialize copy and compute. */
@@ -142,39 +145,6 @@ static void cuda_fetched(struct backend *be, int slot) {
                 "fetching the state of a step");
 }
 
-/* ---- state that passes through the device: a stream each way, so that both directions of the link
- * and the compute stream are busy at once */
-
-static void cuda_load(struct backend *be, int slot, const struct transfer *transfers, int count) {
-    struct cuda_state *cuda = cuda_state(be);
-    const char *what = "loading state from the host";
-    cuda_failed(be, cudaStreamWaitEvent(cuda->load, cuda->stored[slot], 0), what);
-    for (int i = 0; i < count; i++)
-        cuda_failed(be,
-                    cudaMemcpyAsync(transfers[i].device, transfers[i].host, transfers[i].bytes,
-                                    cudaMemcpyHostToDevice, cuda->load),
-                    what);
-    cuda_failed(be, cudaEventRecord(cuda->loaded[slot], cuda->load), what);
-    cuda_failed(be, cudaStreamWaitEvent(cuda->compute, cuda->loaded[slot], 0), what);
-}
-
-static void cuda_store(struct backend *be, int slot, const struct transfer *transfers, int count) {
-    struct cuda_state *cuda = cuda_state(be);
-    const char *what = "storing state on the host";
-    cuda_failed(be, cudaEventRecord(cuda->changed[slot], cuda->compute), what);
-    cuda_failed(be, cudaStreamWaitEvent(cuda->store, cuda->changed[slot], 0), what);
-    for (int i = 0; i < count; i++)
-        cuda_failed(be,
-                    cudaMemcpyAsync(transfers[i].host, transfers[i].device, transfers[i].bytes,
-                                    cudaMemcpyDeviceToHost, cuda->store),
-                    what);
-    cuda_failed(be, cudaEventRecord(cuda->stored[slot], cuda->store), what);
-}
-
-static void cuda_stored(struct backend *be) {
-    cuda_failed(be, cudaStreamSynchronize(cuda_state(be)->store), "storing state on the host");
-}
-
 /* ---- the state, copied while training goes on: in pieces, so that what a step fetches meanwhile
  * waits for a piece at most */
 
@@ -186,12 +156,12 @@ static void cuda_snapshot(struct backend *be, const struct transfer *transfers, 
     cuda_failed(be, cudaStreamWaitEvent(cuda->snapshot, cuda->snapshot_begun, 0), what);
     for (int i = 0; i < count; i++) {
         char *to = (char *)transfers[i].host;
-        const char *from = (const char *)transfers[i].device;
+        const char *from = (const char *)transfers[i].from;
         for (size_t at = 0; at < transfers[i].bytes; at += PIECE) {
             size_t left = transfers[i].bytes - at;
             cuda_failed(be,
                         cudaMemcpyAsync(to + at, from + at, left < PIECE ? left : PIECE,
-                                        cudaMemcpyDeviceToHost, cuda->snapshot),
+                                        cudaMemcpyDefault, cuda->snapshot),
                         what);
         }
     }
@@ -237,15 +207,10 @@ static void cuda_close(struct backend *be) {
         if (cuda->begun[slot]) cudaEventDestroy(cuda->begun[slot]);
         if (cuda->sent[slot]) cudaEventDestroy(cuda->sent[slot]);
         if (cuda->fetched[slot]) cudaEventDestroy(cuda->fetched[slot]);
-        if (cuda->loaded[slot]) cudaEventDestroy(cuda->loaded[slot]);
-        if (cuda->changed[slot]) cudaEventDestroy(cuda->changed[slot]);
-        if (cuda->stored[slot]) cudaEventDestroy(cuda->stored[slot]);
     }
     if (cuda->snapshot_begun) cudaEventDestroy(cuda->snapshot_begun);
     if (cuda->snapshot_taken) cudaEventDestroy(cuda->snapshot_taken);
     if (cuda->snapshot) cudaStreamDestroy(cuda->snapshot);
-    if (cuda->load) cudaStreamDestroy(cuda->load);
-    if (cuda->store) cudaStreamDestroy(cuda->store);
     if (cuda->copy) cudaStreamDestroy(cuda->copy);
     if (cuda->compute) cudaStreamDestroy(cuda->compute);
     free(cuda);
@@ -257,15 +222,12 @@ static void open_streams(struct backend *be) {
     unsigned flags = cudaEventDisableTiming | cudaEventBlockingSync; /* a waiting host sleeps */
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->compute, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->copy, cudaStreamNonBlocking), what);
-    cuda_failed(be, cudaStreamCreateWithFlags(&cuda->load, cudaStreamNonBlocking), what);
-    cuda_failed(be, cudaStreamCreateWithFlags(&cuda->store, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaStreamCreateWithFlags(&cuda->snapshot, cudaStreamNonBlocking), what);
     cuda_failed(be, cudaEventCreateWithFlags(&cuda->snapshot_begun, flags), what);
     cuda_failed(be, cudaEventCreateWithFlags(&cuda->snapshot_taken, flags), what);
     for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
-        cudaEvent_t *events[] = {&cuda->begun[slot],  &cuda->sent[slot],    &cuda->fetched[slot],
-                                 &cuda->loaded[slot], &cuda->changed[slot], &cuda->stored[slot]};
-        for (int i = 0; i < 6; i++)
+        cudaEvent_t *events[] = {&cuda->begun[slot], &cuda->sent[slot], &cuda->fetched[slot]};
+        for (int i = 0; i < 3; i++)
             cuda_failed(be, cudaEventCreateWithFlags(events[i], flags), what);
     }
 }
@@ -325,9 +287,6 @@ static const struct device_functions cuda_functions = {
     .sent = cuda_sent,
     .fetch = cuda_fetch,
     .fetched = cuda_fetched,
-    .load = cuda_load,
-    .store = cuda_store,
-    .stored = cuda_stored,
     .snapshot = cuda_snapshot,
     .snapshot_guard = cuda_snapshot_guard,
     .snapshot_there = cuda_snapshot_there,
@@ -348,7 +307,6 @@ static void fill(struct backend *be) {
         device->square_share[dtype] = cuda_square_share((enum dtype)dtype);
     device->steps_ahead = 1;
     device->link = 25e9; /* PCI Express 4.0 with 16 lanes, as copies of pinned memory see it */
-    device->window_count = 1 << 22; /* 8 to 16 MB a transfer: the link is at full speed */
     be->functions = &cuda_functions;
     be->op = be->run = &run_operations;
     be->plan = &plan_operations;

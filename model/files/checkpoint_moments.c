@@ -135,7 +135,7 @@ static void copy_part(const struct moment_files *files, const struct piece *piec
     if (!snapshot) optimizer_download(optimizer, piece->moment, to, part.first, part.count);
     else
         snapshot_add(snapshot, to, moments + (size_t)at * files->element_bytes,
-                     (size_t)part.count * files->element_bytes, optimizer->gpt->offload);
+                     (size_t)part.count * files->element_bytes);
 }
 
 /* Moves the next piece of each file of the row to the rank that writes it. This rank gets *count

@@ -30,9 +30,9 @@ void report_open(struct report *report, FILE *out, const struct trainer *trainer
 }
 
 void report_memory(FILE *out, const struct memory_plan *plan) {
-    const double mib = 1 << 20;
-    int digits = (double)plan->total < 1000 * mib; /* so that large plans fit the line too */
-    fprintf(out, "%.*f MiB:", digits, (double)plan->total / mib);
+    const double mib = 1 << 20, total = (double)memory_total(plan);
+    int digits = total < 1000 * mib; /* so that large plans fit the line too */
+    fprintf(out, "%.*f MiB:", digits, total / mib);
     int place = 0;
     for (enum memory_part part = 0; part < MEMORY_PART_TOTAL; part++) {
         double bytes = (double)memory_part_bytes(plan, part);

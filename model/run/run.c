@@ -12,7 +12,6 @@
 #include "kernels/ranks/ranks.h"
 #include "model/config/config_check.h"
 #include "model/files/checkpoint.h"
-#include "model/lab/memory/memory_sizes.h"
 #include "model/lab/memory/memory_text.h"
 #include "model/lab/ranks/rank_text.h"
 #include "model/run/metrics.h"

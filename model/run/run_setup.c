@@ -159,7 +159,7 @@ static void add_advice(const struct config *config, struct error *error) {
 int setup_trainer(struct trainer *trainer, const struct config *config,
                   const struct precision *precision, struct backend *be, struct error *error) {
     if (trainer_open(trainer, config, precision, be, TRAINER_EMPTY, error) == 0) return 0;
-    size_t needed = trainer->gpt.memory.total;
+    size_t needed = memory_total(&trainer->gpt.memory);
     trainer_close(trainer);
     if (needed > backend_available(be)) add_advice(config, error);
     return -1;

@@ -63,8 +63,7 @@ static float sum_of(int size, int64_t i, int salt) {
 void gpu_array_load(struct backend *be, int slot, const struct gpu_array *a, int rank, int salt) {
     for (int64_t i = 0; i < a->count; i++) a->values[i] = value_of(rank, i, salt);
     dtype_store(a->host, a->dtype, 0, a->values, (size_t)a->count);
-    struct transfer transfer = {a->device, a->host, gpu_array_bytes(a)};
-    backend_load(be, slot, &transfer, 1);
+    backend_send(be, slot, a->device, a->host, gpu_array_bytes(a));
 }
 
 void gpu_array_read(struct backend *be, const struct gpu_array *a) {

@@ -85,7 +85,7 @@ static void run(struct peak *peak, struct rig *rig) {
     size_t before = resident("VmHWM");
     rig_open_backend(rig, DEVICE_CPU, 2);
     if (!train(rig)) return;
-    peak->plan = rig->trainer.gpt.memory.total;
+    peak->plan = memory_total(&rig->trainer.gpt.memory);
     peak->library = rig->trainer.gpt.memory.library;
     peak->panels = peak->library > (size_t)8 << 20;
     peak->first = resident("VmHWM") - before;

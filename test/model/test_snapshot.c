@@ -62,9 +62,8 @@ static void take(struct snapshot *snapshot, const struct trainer *trainer) {
         const struct tensor *moments = &trainer->optimizer.moments[i];
         size_t half = tensor_bytes(moments) / 2;
         const char *from = moments->data;
-        snapshot_add(snapshot, to, from, half, trainer->gpt.offload);
-        snapshot_add(snapshot, to + half, from + half, tensor_bytes(moments) - half,
-                     trainer->gpt.offload);
+        snapshot_add(snapshot, to, from, half);
+        snapshot_add(snapshot, to + half, from + half, tensor_bytes(moments) - half);
         to += tensor_bytes(moments);
     }
     snapshot_take(snapshot);

@@ -542,7 +542,7 @@ Test(trainer, memory_is_asked_for_before_any_is_taken) {
                                   TRAINER_PLANNED, &rig.error),
                      0);
         cr_expect_gt(rig.trainer.gpt.memory.batches, 0);
-        offered = rig.trainer.gpt.memory.total - (variant ? 1 : 0);
+        offered = memory_total(&rig.trainer.gpt.memory) - (variant ? 1 : 0);
         trainer_close(&rig.trainer);
         int status = trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
                                   TRAINER_INITIALIZED, &rig.error);

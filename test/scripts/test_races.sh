@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Whole trainings on the emulated GPU under ThreadSanitizer, to which streams are threads: batches,
-# results, moments that pass through, samples and validation all have a stream or an event of their
-# own. Uses $TRAIN, of BUILD=emulated-thread.
+# results, samples, validation and checkpoints all have a stream or an event of their own, and the
+# update changes offloaded moments in memory of the host. Uses $TRAIN, of BUILD=emulated-thread.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 train=${TRAIN:-build/emulated-thread/train}

@@ -1,6 +1,5 @@
 #include "model/lab/memory/memory_options.h"
 
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,96 +8,54 @@
 #include "model/lab/memory/memory_plan.h"
 #include "model/precision.h"
 
+static const struct row {
+    const char *key; /* that is set: to the number of a word, or true */
+    unsigned value;
+    enum memory_bits bits;
+    const char *cost; /* NULL: it depends on the config */
+} rows[MEMORY_OPTIONS] = {
+#define ROW(option, key, value, bits, cost) [MEMORY_##option] = {key, value, MEMORY_##bits, cost}
+    ROW(SPLIT, "weights.copy", CONFIG_COPY_SPLIT, SAME_BITS, "same bits"),
+    ROW(RECOMPUTE_GELU, "train.recompute", CONFIG_RECOMPUTE_GELU, SAME_BITS, NULL),
+    ROW(RECOMPUTE_LAYER, "train.recompute", CONFIG_RECOMPUTE_LAYER, SAME_BITS, NULL),
+    ROW(GRADIENTS, "gradients.dtype", CONFIG_DTYPE_LOWER, LESS_EXACT,
+        "gradients rounded to 16 bit"),
+    ROW(MOMENTS, "optimizer.moments", CONFIG_MOMENTS_BFLOAT16, LESS_EXACT,
+        "moments rounded to bf16"),
+    ROW(CAST, "weights.copy", CONFIG_COPY_CAST, SAME_BITS, "same bits; weights cast each pass"),
+    ROW(OFFLOAD, "offload.optimizer", true, SAME_BITS, NULL),
+    ROW(MICRO_BATCH, "train.micro_batch_size", 0, OTHER_ORDER, NULL), /* and grad_accum_steps */
+    ROW(RESIDUAL, "autocast.residual", CONFIG_DTYPE_LOWER, LESS_EXACT, "residual stream in 16 bit"),
+    ROW(PRECISION, "precision", CONFIG_PRECISION_BF16, LESS_EXACT,
+        "products and activations in 16 bit"),
+#undef ROW
+};
+
 static const struct config_option *option_of(const char *key) {
     return &config_options[config_option_index(key, strlen(key))];
 }
 
 /* ---- what each does */
 
-typedef bool applier(struct config *config, const struct precision *precision,
-                     const struct backend *be);
-
-static bool set_copy(struct config *config, const struct precision *precision, enum dtype lower,
-                     enum config_copy copy) {
-    bool saves = precision->masters == MASTERS_KEPT && precision->lower == lower;
-    if (saves) config->weights.copy = copy;
-    return saves;
+/* True if the option would change a run of config, whose precision is p. */
+static bool has_effect(enum memory_option option, const struct config *config,
+                       const struct precision *p, const struct backend *be) {
+    bool lower = p->lower != DTYPE_F32, kept = p->masters == MASTERS_KEPT;
+    switch (option) {
+    case MEMORY_SPLIT: return kept && p->lower == DTYPE_BF16;
+    case MEMORY_CAST: return kept && p->lower == DTYPE_F16;
+    case MEMORY_RECOMPUTE_GELU:
+    case MEMORY_RECOMPUTE_LAYER: return config->train.recompute < rows[option].value;
+    case MEMORY_GRADIENTS: return lower && p->gradients == DTYPE_F32;
+    case MEMORY_MOMENTS: return p->moments == DTYPE_F32;
+    case MEMORY_OFFLOAD: return !config->offload.optimizer && !be->device.host_memory;
+    case MEMORY_RESIDUAL: return lower && p->residual == DTYPE_F32;
+    case MEMORY_PRECISION: return !lower && config->autocast.enabled;
+    default: return true;
+    }
 }
 
-static bool split_copy(struct config *config, const struct precision *precision,
-                       const struct backend *be) {
-    (void)be;
-    return set_copy(config, precision, DTYPE_BF16, CONFIG_COPY_SPLIT);
-}
-
-static bool cast_copy(struct config *config, const struct precision *precision,
-                      const struct backend *be) {
-    (void)be;
-    return set_copy(config, precision, DTYPE_F16, CONFIG_COPY_CAST);
-}
-
-static bool set_recompute(struct config *config, enum config_recompute level) {
-    bool more = config->train.recompute < level;
-    if (more) config->train.recompute = level;
-    return more;
-}
-
-static bool recompute_gelu(struct config *config, const struct precision *precision,
-                           const struct backend *be) {
-    (void)precision, (void)be;
-    return set_recompute(config, CONFIG_RECOMPUTE_GELU);
-}
-
-static bool recompute_layer(struct config *config, const struct precision *precision,
-                            const struct backend *be) {
-    (void)precision, (void)be;
-    return set_recompute(config, CONFIG_RECOMPUTE_LAYER);
-}
-
-static bool lower_gradients(struct config *config, const struct precision *precision,
-                            const struct backend *be) {
-    (void)be;
-    bool changes = precision->lower != DTYPE_F32 && precision->gradients == DTYPE_F32;
-    if (changes) config->gradients.dtype = CONFIG_DTYPE_LOWER;
-    return changes;
-}
-
-static bool lower_moments(struct config *config, const struct precision *precision,
-                          const struct backend *be) {
-    (void)be;
-    bool changes = precision->moments == DTYPE_F32;
-    if (changes) config->optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
-    return changes;
-}
-
-static bool offload_optimizer(struct config *config, const struct precision *precision,
-                              const struct backend *be) {
-    (void)precision;
-    if (config->offload.optimizer || be->device.host_memory) return false;
-    config->offload.optimizer = true;
-    return true;
-}
-
-static bool lower_residual(struct config *config, const struct precision *precision,
-                           const struct backend *be) {
-    (void)be;
-    bool changes = precision->lower != DTYPE_F32 && precision->residual == DTYPE_F32;
-    if (changes) config->autocast.residual = CONFIG_DTYPE_LOWER;
-    return changes;
-}
-
-static bool lower_precision(struct config *config, const struct precision *precision,
-                            const struct backend *be) {
-    bool changes = precision->lower == DTYPE_F32 && config->autocast.enabled;
-    if (changes)
-        config->precision =
-            be->device.computes[DTYPE_BF16] ? CONFIG_PRECISION_BF16 : CONFIG_PRECISION_FP16;
-    return changes;
-}
-
-static bool smaller_batch(struct config *config, const struct precision *precision,
-                          const struct backend *be) {
-    (void)precision, (void)be;
+static bool smaller_batch(struct config *config) {
     int64_t batch = config->train.micro_batch_size;
     int64_t sequences = batch * config->train.grad_accum_steps;
     do batch--;
@@ -110,74 +67,39 @@ static bool smaller_batch(struct config *config, const struct precision *precisi
     return true;
 }
 
-static const struct row {
-    const char *keys[MEMORY_OPTION_KEYS];
-    enum memory_bits bits;
-    applier *apply;
-    const char *cost; /* NULL: it depends on the config */
-} rows[MEMORY_OPTIONS] = {
-    [MEMORY_SPLIT] = {{"weights.copy"}, MEMORY_SAME_BITS, split_copy, "same bits"},
-    [MEMORY_RECOMPUTE_GELU] = {{"train.recompute"}, MEMORY_SAME_BITS, recompute_gelu, NULL},
-    [MEMORY_RECOMPUTE_LAYER] = {{"train.recompute"}, MEMORY_SAME_BITS, recompute_layer, NULL},
-    [MEMORY_GRADIENTS] = {{"gradients.dtype"},
-                          MEMORY_LESS_EXACT,
-                          lower_gradients,
-                          "gradients rounded to 16 bit"},
-    [MEMORY_MOMENTS] = {{"optimizer.moments"},
-                        MEMORY_LESS_EXACT,
-                        lower_moments,
-                        "moments rounded to bf16"},
-    [MEMORY_CAST] = {{"weights.copy"},
-                     MEMORY_SAME_BITS,
-                     cast_copy,
-                     "same bits; weights cast each pass"},
-    [MEMORY_OFFLOAD] = {{"offload.optimizer"}, MEMORY_SAME_BITS, offload_optimizer, NULL},
-    [MEMORY_MICRO_BATCH] = {{"train.micro_batch_size", "train.grad_accum_steps"},
-                            MEMORY_OTHER_ORDER,
-                            smaller_batch,
-                            NULL},
-    [MEMORY_RESIDUAL] = {{"autocast.residual"},
-                         MEMORY_LESS_EXACT,
-                         lower_residual,
-                         "residual stream in 16 bit"},
-    [MEMORY_PRECISION] = {{"precision"},
-                          MEMORY_LESS_EXACT,
-                          lower_precision,
-                          "products and activations in 16 bit"},
-};
-
 bool memory_apply(struct config *config, enum memory_option option, const struct backend *be) {
     struct precision precision;
     struct error ignored;
     char note[PRECISION_NOTE_MAX];
-    if (precision_resolve(&precision, note, config, be, &ignored)) return false;
-    return rows[option].apply(config, &precision, be);
-}
-
-enum memory_bits memory_option_bits(enum memory_option option) {
-    return rows[option].bits;
+    if (precision_resolve(&precision, note, config, be, &ignored) ||
+        !has_effect(option, config, &precision, be))
+        return false;
+    if (option == MEMORY_MICRO_BATCH) return smaller_batch(config);
+    unsigned value = rows[option].value;
+    if (option == MEMORY_PRECISION && !be->device.computes[DTYPE_BF16])
+        value = CONFIG_PRECISION_FP16;
+    const struct config_option *row = option_of(rows[option].key);
+    char *field = (char *)config + row->offset;
+    if (row->type == CONFIG_BOOLEAN) *(bool *)field = value;
+    else memcpy(field, &value, sizeof value);
+    return true;
 }
 
 bool memory_option_setting(char text[MEMORY_SETTING_MAX], enum memory_option option, int index,
                            const struct config *config) {
-    const char *key = index < MEMORY_OPTION_KEYS ? rows[option].keys[index] : NULL;
-    if (!key) return false;
-    const struct config_option *row = option_of(key);
+    const char *const keys[] = {rows[option].key, "train.grad_accum_steps"};
+    if (index > (option == MEMORY_MICRO_BATCH)) return false;
+    const struct config_option *row = option_of(keys[index]);
     const char *field = (const char *)config + row->offset;
-    if (row->type == CONFIG_ENUM) {
-        unsigned word;
-        memcpy(&word, field, sizeof word);
-        snprintf(text, MEMORY_SETTING_MAX, "%s=%s", key, row->words[word]);
-    } else if (row->type == CONFIG_BOOLEAN) {
-        bool set;
-        memcpy(&set, field, sizeof set);
-        snprintf(text, MEMORY_SETTING_MAX, "%s=%s", key, set ? "true" : "false");
-    } else {
-        int64_t whole;
-        assert(row->type == CONFIG_INTEGER);
-        memcpy(&whole, field, sizeof whole);
-        snprintf(text, MEMORY_SETTING_MAX, "%s=%" PRId64, key, whole);
-    }
+    unsigned word = 0;
+    if (row->type == CONFIG_ENUM) memcpy(&word, field, sizeof word);
+    if (row->type == CONFIG_INTEGER)
+        snprintf(text, MEMORY_SETTING_MAX, "%s=%" PRId64, row->key, *(const int64_t *)field);
+    else
+        snprintf(text, MEMORY_SETTING_MAX, "%s=%s", row->key,
+                 row->words             ? row->words[word]
+                 : *(const bool *)field ? "true"
+                                        : "false");
     return true;
 }
 
@@ -249,4 +171,58 @@ double memory_recomputed_part(const struct config *config, const struct backend 
     double again = (double)products_again(&shape, config, be);
     if (config->train.recompute == CONFIG_RECOMPUTE_LAYER) again += attention;
     return (layers - 1) * again / step; /* the last layer's is still there */
+}
+
+/* ---- the least that has to change */
+
+struct search {
+    struct memory_advice *advice;
+    struct backend *be;
+    size_t memory;
+    struct error *error;
+    struct config least; /* of all layouts the smallest */
+    size_t least_bytes;
+};
+
+/* Most sets do not fit by their layout alone, which is known without a walk. */
+static int try_config(struct search *search, const struct config *config) {
+    struct memory_plan *plan = &search->advice->plan;
+    if (memory_layout_of(plan, config, search->be, search->error)) return -1;
+    if (memory_total(plan) < search->least_bytes) {
+        search->least = *config;
+        search->least_bytes = memory_total(plan);
+    }
+    if (memory_total(plan) > search->memory) return RESULT_NONE;
+    if (memory_plan_of(plan, config, search->be, search->error)) return -1;
+    if (memory_total(plan) > search->memory) return RESULT_NONE;
+    search->advice->config = *config;
+    return 0;
+}
+
+/* All sets of the first `count` options on top of config, in order of cost. */
+static int try_sets(struct search *search, const struct config *config, int count) {
+    if (count == 0) return try_config(search, config);
+    enum memory_option costliest = (enum memory_option)(count - 1);
+    bool *chosen = &search->advice->chosen[costliest];
+    struct config other = *config;
+    *chosen = false;
+    int status = try_sets(search, &other, count - 1);
+    while (status == RESULT_NONE && memory_apply(&other, costliest, search->be)) {
+        *chosen = true;
+        status = try_sets(search, &other, count - 1);
+    }
+    return status;
+}
+
+int memory_advise(struct memory_advice *advice, const struct config *config, struct backend *be,
+                  size_t memory, struct error *error) {
+    struct search search = {
+        .advice = advice, .be = be, .memory = memory, .error = error, .least_bytes = SIZE_MAX};
+    int status = try_sets(&search, config, MEMORY_OPTIONS);
+    advice->bits = MEMORY_UNCHANGED;
+    for (enum memory_option i = 0; i < MEMORY_OPTIONS; i++)
+        if (advice->chosen[i] && rows[i].bits > advice->bits) advice->bits = rows[i].bits;
+    if (status != RESULT_NONE) return status;
+    advice->config = search.least;
+    return memory_plan_of(&advice->plan, &advice->config, be, error) ? -1 : RESULT_NONE;
 }

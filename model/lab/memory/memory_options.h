@@ -1,11 +1,15 @@
-/* Ways to need less memory, from the cheapest to the costliest: one row of a table each. */
+/* Ways to need less memory, from the cheapest to the costliest, and the least that has to change
+ * for a run to fit. */
 #pragma once
 
+#include "data/base/error.h"
 #include "kernels/backend.h"
 #include "model/config/config.h"
+#include "model/memory_parts.h"
 
 /* What an option does to the numbers that are computed. */
 enum memory_bits {
+    MEMORY_UNCHANGED, /* no option was chosen */
     MEMORY_SAME_BITS,
     MEMORY_OTHER_ORDER, /* of the same sums: other rounding, no less exact */
     MEMORY_LESS_EXACT,  /* something is stored or computed in fewer bits */
@@ -34,11 +38,9 @@ enum memory_option {
  * the option is set already, or would have no effect or no valid value. */
 bool memory_apply(struct config *config, enum memory_option option, const struct backend *be);
 
-enum memory_bits memory_option_bits(enum memory_option option);
-
 /* The keys that it sets, with their values in config: "KEY=VALUE". Returns false if there is no
  * key `index`, counted from 0. */
-enum { MEMORY_OPTION_KEYS = 2, MEMORY_SETTING_MAX = 64 };
+enum { MEMORY_SETTING_MAX = 64 };
 bool memory_option_setting(char text[MEMORY_SETTING_MAX], enum memory_option option, int index,
                            const struct config *config);
 
@@ -54,3 +56,18 @@ double memory_offload_seconds(const struct config *config, struct backend *be);
 /* Multiply-adds that train.recompute of config does once more, as a part of all of a step that
  * keeps everything. Products and attention are counted, as the model's shape has them. */
 double memory_recomputed_part(const struct config *config, const struct backend *be);
+
+struct memory_advice {
+    struct config config; /* with the options set */
+    struct memory_plan plan;
+    bool chosen[MEMORY_OPTIONS]; /* of what fits; none: config does as it is */
+    enum memory_bits bits;       /* what all that was chosen does to them */
+};
+
+/* The set of options of least cost with which a plan is at most `memory` bytes. Of two sets the one
+ * whose costliest option is cheaper costs less; if that is the same, the next one decides, and so
+ * on: as with numbers whose first digit is the costliest option. So no chosen option could be left
+ * out without a costlier one in its place. Returns RESULT_NONE if no set fits, with the smallest
+ * plan there is as far as layouts tell; -1 with a message. be as in memory_plan.h. */
+int memory_advise(struct memory_advice *advice, const struct config *config, struct backend *be,
+                  size_t memory, struct error *error);

@@ -45,13 +45,6 @@ int memory_layout_of(struct memory_plan *plan, const struct config *config, stru
     return status;
 }
 
-size_t memory_state_bytes(const struct memory_plan *plan) {
-    size_t bytes = 0;
-    for (enum memory_part part = 0; part < MEMORY_PARTS_STATE; part++)
-        bytes += memory_part_bytes(plan, part);
-    return bytes;
-}
-
 /* ---- the largest micro-batch */
 
 bool memory_batch_allowed(const struct config *config, int64_t batch) {
@@ -59,50 +52,44 @@ bool memory_batch_allowed(const struct config *config, int64_t batch) {
            batch <= CONFIG_MICRO_TOKENS_MAX / config->data.seq_len;
 }
 
-typedef int measurer(struct memory_plan *plan, const struct config *config, struct backend *be,
-                     struct error *error);
-
 /* One question asked for many micro-batches. */
 struct search {
     struct config config;
     struct backend *be;
     size_t memory;
-    size_t beside; /* what is expected beside a layout that is measured alone */
+    bool walk;     /* measure whole plans; else layouts, which are much faster */
+    size_t beside; /* what is expected beside a layout */
     struct error *error;
     int failed;
 };
 
-static bool fits(struct search *search, int64_t batch, measurer *measure) {
+static bool fits(struct search *search, int64_t batch) {
     struct memory_plan plan;
     if (search->failed || !memory_batch_allowed(&search->config, batch)) return false;
     search->config.train.micro_batch_size = batch;
-    search->failed = measure(&plan, &search->config, search->be, search->error);
+    search->failed = (search->walk ? memory_plan_of : memory_layout_of)(&plan, &search->config,
+                                                                        search->be, search->error);
     if (search->failed) return false;
-    return plan.total + (measure == memory_layout_of ? search->beside : 0) <= search->memory;
+    return memory_total(&plan) + (search->walk ? 0 : search->beside) <= search->memory;
 }
 
-/* From a micro-batch that fits (or 0) and one that does not, neighbours of which this is true. */
-static int64_t bisect(struct search *search, int64_t low, int64_t high, measurer *measure) {
+/* The largest micro-batch that fits, or 0: from a guess in growing strides to where that changes,
+ * then by bisection. */
+static int64_t largest(struct search *search, int64_t guess) {
+    int64_t low = 0, high = guess, stride = 1;
+    if (guess == 0 || fits(search, guess)) {
+        for (low = guess; fits(search, low + stride); stride *= 2) low += stride;
+        high = low + stride;
+    } else {
+        for (; high - stride > 0 && !fits(search, high - stride); stride *= 2) high -= stride;
+        low = high - stride > 0 ? high - stride : 0;
+    }
     while (high - low > 1) {
         int64_t middle = low + (high - low) / 2;
-        if (fits(search, middle, measure)) low = middle;
+        if (fits(search, middle)) low = middle;
         else high = middle;
     }
     return low;
-}
-
-/* Micro-batches from low on, which fits (or is 0), in growing strides, up to one that does not. */
-static int64_t climb(struct search *search, int64_t low, measurer *measure) {
-    int64_t stride = 1;
-    for (; fits(search, low + stride, measure); stride *= 2) low += stride;
-    return bisect(search, low, low + stride, measure);
-}
-
-/* The same downwards from one that does not fit. */
-static int64_t descend(struct search *search, int64_t high, measurer *measure) {
-    int64_t stride = 1;
-    for (; high - stride > 0 && !fits(search, high - stride, measure); stride *= 2) high -= stride;
-    return bisect(search, high - stride > 0 ? high - stride : 0, high, measure);
 }
 
 int memory_largest_batch(int64_t *batch, const struct config *config, struct backend *be,
@@ -115,17 +102,16 @@ int memory_largest_batch(int64_t *batch, const struct config *config, struct bac
     if (memory_state_bytes(&layout) > memory) return 0;
     /* A walk prepares products and takes long, a layout does not. So layouts alone lead to where
      * the answer is, at most; what a walk finds beside that one leads close to the answer. */
-    *batch = climb(&search, 0, memory_layout_of);
+    *batch = largest(&search, 0);
     if (search.failed || *batch == 0) return search.failed;
     search.config.train.micro_batch_size = *batch;
     if (memory_layout_of(&layout, &search.config, be, error) ||
         memory_plan_of(&plan, &search.config, be, error))
         return -1;
-    if (plan.total <= memory) return 0;
-    search.beside = plan.total - layout.total;
-    *batch = climb(&search, 0, memory_layout_of);
-    if (*batch == 0 || fits(&search, *batch, memory_plan_of))
-        *batch = climb(&search, *batch, memory_plan_of);
-    else *batch = descend(&search, *batch, memory_plan_of);
+    if (memory_total(&plan) <= memory) return 0;
+    search.beside = memory_total(&plan) - memory_total(&layout);
+    *batch = largest(&search, 0);
+    search.walk = true;
+    *batch = largest(&search, *batch);
     return search.failed;
 }

@@ -18,9 +18,6 @@ int memory_plan_of(struct memory_plan *plan, const struct config *config, struct
 int memory_layout_of(struct memory_plan *plan, const struct config *config, struct backend *be,
                      struct error *error);
 
-/* Bytes that do not depend on the micro-batch: weights, gradients and moments. */
-size_t memory_state_bytes(const struct memory_plan *plan);
-
 /* The largest micro-batch, whatever config's, with which the plan is at most `memory` bytes and
  * that a config may have; 0 if that of one sequence is more, MEMORY_NO_STATE if weights,
  * gradients and moments alone are. There is no room for one sequence more; because logits are made

@@ -4,14 +4,13 @@
 
 #include "data/base/printed.h"
 #include "model/config/config_keys.h"
-#include "model/lab/memory/memory_figures.h"
+#include "model/lab/memory/memory_text.h"
 
 static void print_memory(FILE *out, const struct rank_estimate *estimate) {
     const struct memory_plan *plans[] = {&estimate->alone, &estimate->each};
     struct table table = {0};
-    size_t most =
-        estimate->alone.total > estimate->each.total ? estimate->alone.total : estimate->each.total;
-    struct memory_unit unit = memory_unit_for(most);
+    size_t alone = memory_total(plans[0]), each = memory_total(plans[1]);
+    struct memory_unit unit = memory_unit_for(alone > each ? alone : each);
     table_column(&table, "", TABLE_LEFT);
     table_column(&table, "alone", TABLE_RIGHT);
     table_column(&table, "each rank", TABLE_RIGHT);

@@ -170,10 +170,10 @@ Test(gpt2_files, wrong_vocabularies_are_named) {
         if (rows[i].message) expect_failure(status, rows[i].message);
         else cr_expect_eq(status, 0, "%s", error.text);
     }
-    expect_failure(read_pair("", "#version\n"), "dir/vocab.json is empty");
-    expect_failure(read_pair(" \n", "#version\n"), "dir/vocab.json is empty");
+    expect_failure(read_pair("", "#version\n"), "dir/vocab.json:2:1: the file is empty");
+    expect_failure(read_pair(" \n", "#version\n"), "dir/vocab.json:2:1: the file is empty");
     expect_failure(read_pair("{}", "#version\n"), "there is no token for the byte 0x00");
-    expect_failure(read_sized("{}\0\n", 4, "t h\n", 4), "dir/vocab.json, line 1: a character NUL");
+    expect_failure(read_sized("{}\0\n", 4, "t h\n", 4), "dir/vocab.json:1:3: a NUL byte");
 }
 
 /* ---- tokenizer.json: parts that a test replaces */

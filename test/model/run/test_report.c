@@ -439,8 +439,7 @@ Test(report, memory_adds_up) {
                                .moments = 8 << 20,
                                .activations = 16 << 20,
                                .batches = 32 << 20,
-                               .workspace = 64 << 20,
-                               .total = 127 << 20};
+                               .workspace = 64 << 20};
     char *text = NULL;
     size_t size;
     FILE *out = open_memstream(&text, &size);

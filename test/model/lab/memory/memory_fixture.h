@@ -28,5 +28,6 @@ static inline struct memory_plan plan_of(struct rig *rig, const struct config *c
 }
 
 static inline size_t total_of(struct rig *rig, const struct config *config) {
-    return plan_of(rig, config).total;
+    struct memory_plan plan = plan_of(rig, config);
+    return memory_total(&plan);
 }

@@ -6,7 +6,7 @@
 #include "test/match.h"
 #include "test/model/trainer_fixture.h"
 
-#include "model/lab/memory/memory_figures.h"
+#include "model/lab/memory/memory_text.h"
 
 static inline void open_run(struct rig *rig, enum config_precision precision) {
     rig_config(&rig->config, precision);
@@ -19,7 +19,7 @@ static inline void open_run(struct rig *rig, enum config_precision precision) {
 static inline size_t total_of(struct rig *rig, const struct config *config) {
     struct memory_plan plan;
     cr_assert_eq(memory_plan_of(&plan, config, &rig->be, &rig->error), 0, "%s", rig->error.text);
-    return plan.total;
+    return memory_total(&plan);
 }
 
 typedef int printer(FILE *out, const struct memory_question *question, struct error *error);

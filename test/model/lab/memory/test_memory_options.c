@@ -74,10 +74,9 @@ Test(memory_options, copies_of_weights) {
     }
 }
 
-/* A device with memory of its own, and so little of it that state passes in many parts. */
+/* A device with memory of its own. */
 static void with_link(struct rig *rig) {
     rig->be.device.host_memory = false;
-    rig->be.device.window_count = 1000;
     rig->be.device.link = 1e6;
 }
 

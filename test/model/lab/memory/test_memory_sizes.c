@@ -4,7 +4,7 @@
 #include "model/files/config_file.h"
 #include "test/model/lab/memory/table_fixture.h"
 
-#include "model/lab/memory/memory_sizes.h"
+#include "model/lab/memory/memory_text.h"
 
 static char *print(struct rig *rig, double gib) {
     return print_with(rig, memory_print_sizes, gib);
