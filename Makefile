@@ -32,9 +32,9 @@ OPTIONS += -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-fram
 CFLAGS  := -O1
 endif
 # The same bits on processors that could fuse; and a root that sets no errno can be of vectors.
-$(OUT)/data/base/random.o: OPTIONS += -ffp-contract=off -fno-math-errno
+$(OUT)/data/util/random.o: OPTIONS += -ffp-contract=off -fno-math-errno
 # The hash of stb_ds shifts into the sign bit.
-$(OUT)/data/base/stb_ds.o: OPTIONS += -fno-sanitize=shift
+$(OUT)/data/util/stb_ds.o: OPTIONS += -fno-sanitize=shift
 
 # ---- packages, and what stands in where they are missing
 
@@ -61,15 +61,15 @@ include kernels/cuda/cuda.mk
 QUIET := $(if $(V),,@)
 say = $(if $(V),,@printf '  %-4s %s\n' $(1) $@)
 
-# The rooms of data/ and model/, one folder each, in the order of scripts/check_floors.sh.
-DATA_ROOMS      := data/base data/text
-MODEL_ROOMS     := model/architecture model/config model model/files model/lab/page model/lab/memory model/lab/ranks \
-                   model/run model/lab/audit model/lab/compare
+# The modules of data/ and model/, in the order of scripts/check_layers.sh.
+DATA_MODULES    := data/util data/tokenize data/corpus
+MODEL_MODULES   := model/architecture model/config model/core model/io model/page model/plan \
+                   model/cli model/lab/audit model/lab/compare
 sources_in       = $(wildcard $(1:%=%/*.c))
-DATA_SOURCES    := $(filter-out data/text/prepare.c,$(call sources_in,$(DATA_ROOMS)))
-LIBRARY_SOURCES := $(DATA_SOURCES) $(wildcard kernels/*.c) \
-                   $(filter-out %/mpi_module.c,$(wildcard kernels/ranks/*.c)) \
-                   $(filter-out model/lab/compare/compare.c,$(call sources_in,$(MODEL_ROOMS))) \
+DATA_SOURCES    := $(filter-out data/corpus/prepare.c,$(call sources_in,$(DATA_MODULES)))
+LIBRARY_SOURCES := $(DATA_SOURCES) $(wildcard kernels/*.c kernels/open/*.c) \
+                   $(filter-out %/mpi_module.c,$(wildcard kernels/comm/*.c)) \
+                   $(filter-out model/lab/compare/compare.c,$(call sources_in,$(MODEL_MODULES))) \
                    $(addprefix kernels/cpu/,autotune.c cpu_backend.c level.c products.c waiting.c \
                      $(if $(filter 1,$(ONEDNN)),onednn.c,plain_library.c))
 include kernels/cpu/cpu.mk
@@ -113,12 +113,12 @@ $(OUT)/train: $(OUT)/train.o $(LIBRARY)
 	$(if $(CUDA_SOURCES),,@echo "  note: without CUDA ($(if $(NVCC),CUDA=0,there is no nvcc here))")
 	$(if $(MODULE),,@echo "  note: for one process only ($(if $(MPICC),MPI=0,there is no mpicc here))")
 
-$(OUT)/train_mpi.so: kernels/ranks/mpi_module.c kernels/ranks/mpi_module.h Makefile
+$(OUT)/train_mpi.so: kernels/comm/mpi_module.c kernels/comm/mpi_module.h Makefile
 	@mkdir -p $(@D)
 	$(call say,MPI)
 	$(QUIET)$(MPICC) -std=gnu11 -O2 -g -fPIC -shared -I. $(WARNINGS) -o $@ $<
 
-$(OUT)/prepare: $(OUT)/data/text/prepare.o $(call object,$(DATA_SOURCES))
+$(OUT)/prepare: $(OUT)/data/corpus/prepare.o $(call object,$(DATA_SOURCES))
 	$(call say,LINK)
 	$(LINK) $(filter-out -ldnnl,$(LIBRARIES))
 

@@ -3,7 +3,7 @@
 #include <assert.h>
 #include <stdio.h>
 
-#include "kernels/ranks/collectives.h"
+#include "kernels/collectives.h"
 
 #define X(name)                                                            \
     void none_##name(struct backend *be, const struct name##_args *args) { \

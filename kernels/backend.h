@@ -1,7 +1,7 @@
 /* A backend: what is known of a device, what it can do, and its two tables of operations. */
 #pragma once
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 #include "kernels/kernels.h"
 
 enum device { DEVICE_AUTO, DEVICE_CPU, DEVICE_CUDA };
@@ -11,8 +11,8 @@ enum {
     BACKEND_GRAPHS = 4 /* kinds of work that are started as one */
 };
 
-struct ranks;       /* kernels/ranks/ranks.h */
-struct collectives; /* kernels/ranks/collectives.h */
+struct ranks;       /* kernels/ranks.h */
+struct collectives; /* kernels/collectives.h */
 
 struct backend_options {
     enum device device;

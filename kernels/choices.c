@@ -2,8 +2,8 @@
 
 #include <unistd.h>
 
-#include "data/base/files.h"
-#include "data/base/printed.h"
+#include "data/util/files.h"
+#include "data/util/printed.h"
 
 int choices_write(const char *path, void (*write)(FILE *file, const void *from), const void *from,
                   struct error *error) {

@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 
 /* write prints the file. It is written beside the old one first, so that there is always a whole
  * one. Returns -1 with a message. */

@@ -10,8 +10,8 @@ lines_max=500 readme_max=200 budget=scripts/style_budget.txt failed=0
 too_long='
 test/kernels/test_attention.c
 test/model/lab/compare/test_compare_program.c
-test/model/run/test_program.c
-test/model/test_trainer.c
+test/model/cli/test_program.c
+test/model/core/test_trainer.c
 '
 
 sources() { # PATTERN ...: files of these names, without fixtures and built ones

@@ -69,7 +69,7 @@ def chunks_of(model, card):
 
 
 def kernels_and_products(model, card):
-    """As test/model/test_launches.c counts them: in layers, in chunks of the head, and beside."""
+    """As test/model/core/test_launches.c counts them: in layers, in chunks of the head, and beside."""
     return model.layers * (12 + 12) + 4 * chunks_of(model, card) + 3 + 8 + 1 + 7
 
 

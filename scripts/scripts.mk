@@ -2,8 +2,8 @@
 
 #: make check          static checks: includes, instructions, links, style, scripts
 check: $(PROGRAMS)
-	scripts/check_floors.sh
-	test/scripts/test_floors.sh
+	scripts/check_layers.sh
+	test/scripts/test_layers.sh
 	test/scripts/test_links.sh
 	scripts/check_style.sh
 	test/scripts/test_style.sh
@@ -49,7 +49,7 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 HOME_OF_PROGRAMS = $(DESTDIR)$(PREFIX)/lib/mantissa
 MAN     = $(DESTDIR)$(PREFIX)/share/man/man1
-VERSION = $(shell sed -n 's/.*MANTISSA_VERSION "\(.*\)"/\1/p' data/base/program.h)
+VERSION = $(shell sed -n 's/.*MANTISSA_VERSION "\(.*\)"/\1/p' data/util/program.h)
 
 #: make install        programs, configs and man pages under PREFIX=/usr/local; uninstall
 # Does not build: root may have another compiler on its path.

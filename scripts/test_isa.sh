@@ -40,8 +40,8 @@ fi
 filter='*'
 if $short; then
     # Suites are named after their files.
-    suites=$(sed -n 's/^Test(\([a-z0-9_]*\),.*/\1/p' test/kernels/*.c test/model/test_gpt_golden.c \
-        test/model/test_memory_peak.c | sort -u | paste -sd'|')
+    suites=$(sed -n 's/^Test(\([a-z0-9_]*\),.*/\1/p' test/kernels/*.c test/model/core/test_gpt_golden.c \
+        test/model/core/test_memory_peak.c | sort -u | paste -sd'|')
     filter="@($suites)/*"
 fi
 

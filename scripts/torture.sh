@@ -35,7 +35,7 @@ one_of() { eval "echo \${$((1 + $(below $#)))}"; }
 
 prepare_data() {
     "$prepare" --tokenizer bytes --out "$folder/text" --shard-tokens 20000 README.md \
-        model/README.md configs/README.md >/dev/null 2>&1
+        model/core/README.md configs/README.md >/dev/null 2>&1
     cp -r "$folder"/text_* "$(mkdir -p "$folder/shards" && echo "$folder/shards")"
 }
 

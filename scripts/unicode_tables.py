@@ -1,6 +1,6 @@
-"""What the tokenizers of data/text know of Unicode, as tables for C.
+"""What the tokenizers of data/tokenize know of Unicode, as tables for C.
 
-    python scripts/unicode_tables.py data/text
+    python scripts/unicode_tables.py data/tokenize
 
 writes unicode_classes.inc and unicode_canonical.inc. Tokens have to be those of Hugging Face's
 tokenizers (pip install tokenizers), so that library is asked what it takes each character for; its

@@ -10,9 +10,9 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/files.h"
-#include "data/text/subwords.h"
-#include "data/text/tokenizer.h"
+#include "data/util/files.h"
+#include "data/tokenize/subwords.h"
+#include "data/tokenize/tokenizer.h"
 #include "test/cpu_time.h"
 
 enum { TRIES = 5, FILE_MAX_BYTES = 1 << 30 };

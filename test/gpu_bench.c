@@ -15,12 +15,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/base/error.h"
-#include "data/base/random.h"
-#include "kernels/backend_open.h"
+#include "data/util/error.h"
+#include "data/util/random.h"
+#include "kernels/open/backend_open.h"
 #include "model/config/config_keys.h"
-#include "model/run/report.h"
-#include "model/trainer.h"
+#include "model/cli/report.h"
+#include "model/core/trainer.h"
 #include "test/gpu_clock.h"
 
 enum { ROUNDS = 5, PART_STEPS = 3, WARM_UP = 2, TOKENS = 1 << 20 };

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "kernels/observer.h"
-#include "data/base/statistics.h"
+#include "data/util/statistics.h"
 
 enum bench_precision {
     BENCH_FP32,

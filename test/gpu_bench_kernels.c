@@ -4,7 +4,7 @@
  * moved: each input read once, each output written once. */
 #include <stdlib.h>
 
-#include "data/base/random.h"
+#include "data/util/random.h"
 #include "test/gpu_bench_subject.h"
 
 /* ---- ceilings */

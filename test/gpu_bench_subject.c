@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/base/random.h"
+#include "data/util/random.h"
 
 enum { ROUNDS = 5, PATTERN = 1 << 20 /* different random values */ };
 

@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "data/base/error.h"
-#include "model/files/checkpoint.h"
-#include "model/forward.h"
-#include "model/run/run_setup.h"
+#include "data/util/error.h"
+#include "model/io/checkpoint.h"
+#include "model/core/forward.h"
+#include "model/io/run_setup.h"
 
 struct rig {
     struct config config;

@@ -1,5 +1,5 @@
 /* Ranks in one process: a stand-in for the MPI module, and a thread for each rank over the real
- * engine (kernels/ranks/mpi.c).
+ * engine (kernels/comm/mpi.c).
  *
  * Messages lie in mailboxes between pairs, the k-th receive of a pair takes its k-th send. As with
  * MPI, data is read any time between send and done: at once or when the receiver comes, by chance;
@@ -13,8 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/base/random.h"
-#include "kernels/ranks/mpi.h"
+#include "data/util/random.h"
+#include "kernels/comm/mpi.h"
 
 enum { WORLD_RANKS_MAX = 8 };
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/files/safetensors.h"
+#include "model/io/safetensors.h"
 
 static inline const struct safetensors_entry *safetensors_find(const struct safetensors *file,
                                                                const char *name) {

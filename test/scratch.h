@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "data/base/error.h"
-#include "data/base/files.h"
+#include "data/util/error.h"
+#include "data/util/files.h"
 
 static char folder[] = "/tmp/mantissa-test-XXXXXX";
 static struct error error;

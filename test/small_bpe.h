@@ -8,8 +8,8 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/text/byte_alphabet.h"
-#include "data/text/subwords_json.h"
+#include "data/tokenize/byte_alphabet.h"
+#include "data/tokenize/subwords_json.h"
 
 /* Prints the members of a vocabulary: the bytes. */
 static inline void print_bytes(FILE *out) {

@@ -14,16 +14,16 @@ endif
 
 TEST_RUNNER     := $(if $(filter 1,$(CRITERION)),,test/plain_criterion/runner.c)
 TEST_SOURCES    := $(wildcard test/kernels/*.c) \
-                   $(call sources_in,$(addprefix test/,$(DATA_ROOMS) $(MODEL_ROOMS))) \
+                   $(call sources_in,$(addprefix test/,$(DATA_MODULES) $(MODEL_MODULES))) \
                    $(TEST_RUNNER)
 # Tests of every operation and of whole trainings, which run on the GPU as well. Sanitizers are too
 # slow for many steps of training.
-DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/test_gpt_golden.c $(TEST_RUNNER) \
-  test/model/test_sample_cache.c test/model/test_snapshot.c \
+DEVICE_TESTS    := $(wildcard test/kernels/*.c) test/model/core/test_gpt_golden.c $(TEST_RUNNER) \
+  test/model/core/test_sample_cache.c test/model/core/test_snapshot.c \
   $(if $(filter emulated-thread,$(BUILD)),, \
-       test/model/test_device_training.c test/model/test_launches.c) \
+       test/model/core/test_device_training.c test/model/core/test_launches.c) \
   $(if $(filter emulated-address emulated-thread,$(BUILD)),,\
-    test/model/test_trainer.c test/model/test_recompute.c test/model/test_masters.c)
+    test/model/core/test_trainer.c test/model/core/test_recompute.c test/model/core/test_masters.c)
 
 ifneq ($(CRITERION),1)
 $(OUT)/test/%.o: OPTIONS += -Itest/plain_criterion
@@ -141,11 +141,11 @@ bench-busy: $(PROGRAMS)
 #: make fuzz           fuzz the readers of files (clang), FUZZ_SECONDS=60 each
 FUZZ_SECONDS ?= 60
 FUZZERS      := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
-FUZZ_SOURCES := $(filter-out data/text/block_encoder.c data/text/splitter.c,$(DATA_SOURCES)) \
-                kernels/dtype.c model/precision.c \
+FUZZ_SOURCES := $(filter-out data/corpus/block_encoder.c data/corpus/splitter.c,$(DATA_SOURCES)) \
+                kernels/dtype.c model/core/precision.c \
                 $(call sources_in,model/architecture model/config) \
-                $(wildcard $(addprefix model/files/,config*.c safetensors*.c huggingface*.c)) \
-                $(addprefix model/files/,amax_history.c checkpoint_manifest.c tensor_files.c)
+                $(wildcard $(addprefix model/io/,config*.c safetensors*.c huggingface*.c)) \
+                $(addprefix model/io/,amax_history.c checkpoint_manifest.c tensor_files.c)
 
 build/fuzz/%: test/fuzz/%.c test/fuzz/fuzz.h test/small_bpe.h $(FUZZ_SOURCES)
 	@mkdir -p build/fuzz/corpus/$*

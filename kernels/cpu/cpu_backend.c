@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "data/base/host_memory.h"
+#include "data/util/host_memory.h"
 #include "kernels/arena.h"
 #include <sys/mman.h>
 

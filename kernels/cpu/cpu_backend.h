@@ -1,7 +1,7 @@
 /* The backend that computes on the processor. */
 #pragma once
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 #include "kernels/backend.h"
 
 /* Returns -1 with a message. */

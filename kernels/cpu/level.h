@@ -15,7 +15,7 @@
  * for logarithms and powers where there is FMA. */
 #pragma once
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 #include "kernels/backend.h"
 
 struct product_shape;

@@ -1,7 +1,7 @@
 /* The matrix products that were prepared, one per distinct shape and dtypes. */
 #pragma once
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 #include "kernels/backend.h"
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/product_library.h"

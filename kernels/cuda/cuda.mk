@@ -20,7 +20,7 @@ endif
 WITH_NCCL := $(if $(filter 1,$(NCCL)),-DWITH_NCCL)
 CUDA_SOURCES :=
 ifneq ($(EMULATED),)
-CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/ranks/*.cu)
+CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/comm/*.cu)
 EMULATOR     := test/cuda_emulator/cuda_emulator
 EMULATE      := -std=c++17 -g -iquote . -include $(EMULATOR).h $(PACKAGE_OPTIONS) \
                 $(CUDA_INCLUDES) $(WITH_NCCL) -fopenmp -Wall -Wextra -Werror=switch -Wno-unknown-pragmas -Wno-psabi -MMD -MP
@@ -36,7 +36,7 @@ else ifeq ($(CUDA),1)
 ifeq ($(NVCC),)
 $(error CUDA=1, but there is no nvcc: install the CUDA toolkit, or set NVCC=PATH)
 endif
-CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/ranks/*.cu)
+CUDA_SOURCES := $(wildcard kernels/cuda/*.cu kernels/comm/*.cu)
 NVCC_OPTIONS := -std=c++17 -O3 -lineinfo -I. $(PACKAGE_OPTIONS) $(WITH_NCCL) -MMD -MP \
   -Xcompiler -Wall,-Wextra,-Werror=switch,-fno-exceptions,-fno-threadsafe-statics
 GENCODE      := $(foreach arch,$(CUDA_ARCH),-gencode=arch=compute_$(arch),code=sm_$(arch)) \

@@ -1,7 +1,7 @@
 /* The door to the CUDA backend, for plain C. */
 #pragma once
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 #include "kernels/backend.h"
 
 /* Opens device options->gpu of those that CUDA_VISIBLE_DEVICES shows, and sets it for the calling

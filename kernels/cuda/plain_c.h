@@ -7,8 +7,8 @@
 #include <stdio.h>
 
 extern "C" {
-#include "data/base/error.h"
-#include "data/base/random.h"
+#include "data/util/error.h"
+#include "data/util/random.h"
 #include "kernels/arena.h"
 #include "kernels/backend.h"
 #include "kernels/choices.h"

@@ -2,7 +2,7 @@
  *
  * Everything that has to know them expands from these lists: the option table's words, resolved
  * dtypes, memory layout, initialization, optimizer groups, files, counts of parameters and
- * arithmetic, and what an audit looks at. model/forward.c and model/backward.c are written by hand.
+ * arithmetic, and what an audit looks at. model/core/forward.c and model/core/backward.c are written by hand.
  *
  * Shapes are written with a struct gpt_shape in scope as `s`:
  *   s->padded_vocab  V   s->n_embd  C   s->rows  N = B * T   s->n_head  H   s->n_kv_head  Hkv

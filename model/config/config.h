@@ -44,7 +44,7 @@ enum config_preset {
 };
 /* What a config.json calls a model that several classes of Hugging Face could be. */
 enum config_class { CONFIG_CLASS_AUTO, CONFIG_CLASS_MISTRAL };
-/* Those of enum tokenizer_kind (data/text/tokenizer.h). */
+/* Those of enum tokenizer_kind (data/tokenize/tokenizer.h). */
 enum config_tokenizer { CONFIG_TOKENIZER_BYTES, CONFIG_TOKENIZER_GPT2, CONFIG_TOKENIZER_FILES };
 enum config_schedule {
     CONFIG_SCHEDULE_COSINE,

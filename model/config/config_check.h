@@ -2,7 +2,7 @@
  * hold between values. */
 #pragma once
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 #include "model/config/config_read.h"
 
 /* Fills the keys that nobody gave and whose default depends on others. */

@@ -74,7 +74,7 @@ const struct config_block config_blocks[] = {
     {"gradients", "Storage of gradients."},
     {"weights", "Storage of 16-bit weights."},
     {"offload", "State kept in host memory."},
-    {"ranks", "Data-parallel training; see kernels/ranks/README.md."},
+    {"ranks", "Data-parallel training; see kernels/comm/README.md."},
     {"loss_scale", "Dynamic loss scaling; used with fp16 only."},
     {"eval", "Validation during training."},
     {"checkpoint", "Checkpoints and resuming."},

@@ -3,8 +3,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "data/base/json_escape.h"
-#include "data/base/printed.h"
+#include "data/util/json_escape.h"
+#include "data/util/printed.h"
 #include "model/config/config_keys.h"
 
 static void print_words(FILE *out, const char *const *words, int count) {

@@ -1,7 +1,7 @@
 #include "model/config/config_read.h"
 
-#include "data/base/utf8.h"
-#include "data/base/json.h"
+#include "data/util/utf8.h"
+#include "data/util/json.h"
 #include "model/config/config_nearest.h"
 
 #include <cjson/cJSON.h>

@@ -2,8 +2,8 @@
  * the table. What must hold between values is in config_check.h. */
 #pragma once
 
-#include "data/base/error.h"
-#include "data/base/files.h"
+#include "data/util/error.h"
+#include "data/util/files.h"
 #include "model/config/config_keys.h"
 
 /* Where each row got its value, for messages. Points to the caller's path and --set texts. */

@@ -1,5 +1,5 @@
 /* Several devices, and what the stand-in for NCCL must report. Sums between ranks are tested
- * through kernels/ranks/nccl.h; here a communicator of one rank is enough. */
+ * through kernels/comm/nccl.h; here a communicator of one rank is enough. */
 #ifndef __CUDACC__
 #include "test/cuda_emulator/test_emulator.h"
 

@@ -10,8 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "data/base/error.h"
-#include "data/base/utf8.h"
+#include "data/util/error.h"
+#include "data/util/utf8.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size);
 

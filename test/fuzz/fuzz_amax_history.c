@@ -1,5 +1,5 @@
 /* Any bytes are either refused with a message or give a history of finite magnitudes. */
-#include "model/files/amax_history.h"
+#include "model/io/amax_history.h"
 #include "test/fuzz/fuzz.h"
 
 #include <math.h>

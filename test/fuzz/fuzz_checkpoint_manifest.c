@@ -1,7 +1,7 @@
 /* Any bytes are either refused with a message or give a manifest whose config, if it is one, can be
  * read. */
 #include "model/config/config_keys.h"
-#include "model/files/checkpoint_manifest.h"
+#include "model/io/checkpoint_manifest.h"
 #include "model/config/config_read.h"
 #include "test/fuzz/fuzz.h"
 

@@ -3,7 +3,7 @@
 #include "model/config/config.h"
 #include "model/config/config_check.h"
 #include "model/config/config_print.h"
-#include "model/files/config_file.h"
+#include "model/io/config_file.h"
 #include "test/fuzz/fuzz.h"
 
 static void print_and_read_back(const struct config *config) {

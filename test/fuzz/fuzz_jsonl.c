@@ -2,8 +2,8 @@
  * in UTF-8. */
 #include <cjson/cJSON.h>
 
-#include "data/text/jsonl.h"
-#include "data/base/utf8.h"
+#include "data/corpus/jsonl.h"
+#include "data/util/utf8.h"
 #include "test/fuzz/fuzz.h"
 
 /* Half of the inputs are the value of a member, which alone would rarely be reached; half of those

@@ -1,7 +1,7 @@
 /* Any bytes as normalizers, one a line, and a text behind an empty line, which is repeated up to
  * TEXT_BYTES. A line is FROM, a tab and TO, or what is prepended; N alone is NFC. The normal form
  * is in proportion to the text, or there is an error, within libFuzzer's time and memory limits. */
-#include "data/text/subwords.h"
+#include "data/tokenize/subwords.h"
 #include "test/fuzz/fuzz.h"
 
 #include <stb/stb_ds.h>

@@ -1,7 +1,7 @@
 /* Any bytes as a pattern, a line break, and a text, which is repeated up to TEXT_BYTES: opening and
  * cutting end within libFuzzer's time limit, with pieces that make up the text or with an error. */
-#include "data/text/cutter.h"
-#include "data/text/unicode.h"
+#include "data/tokenize/cutter.h"
+#include "data/tokenize/unicode.h"
 #include "test/fuzz/fuzz.h"
 
 enum { TEXT_BYTES = 8 << 10 };

@@ -1,5 +1,5 @@
 /* Any bytes are either refused with a message or give entries that can be read in full. */
-#include "model/files/safetensors.h"
+#include "model/io/safetensors.h"
 #include "test/fuzz/fuzz_read.h"
 
 static void read_everything(const struct safetensors *file) {

@@ -1,6 +1,6 @@
 /* Any bytes as tokenizer.json, as a part of one that is right otherwise, as a pattern, as ranks or
  * as a text: refused with a message that names the file, or tokens of the vocabulary. */
-#include "data/text/ranks.h"
+#include "data/tokenize/tiktoken_vocab.h"
 #include "test/fuzz/fuzz.h"
 #include "test/small_bpe.h"
 

@@ -1,6 +1,6 @@
 /* Any index, beside two good shards and one of any bytes, is either refused with a message or gives
  * tensors of files in its directory, which can all be read. */
-#include "model/files/tensor_files.h"
+#include "model/io/tensor_files.h"
 #include "test/fuzz/fuzz_read.h"
 
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* A folder of weights in shards, as a stranger may have made it: the bytes say what is wrong with
  * the index and the shards, by themselves or together. It is either refused with a message that
  * names the folder, or gives tensors of files in it, each once, which can all be read. */
-#include "model/files/tensor_files.h"
+#include "model/io/tensor_files.h"
 #include "test/fuzz/fuzz_read.h"
 
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* Any bytes as the mask of a shard: either refused with a message that names it, or of just the
  * shard's size, and its bits are those of the file. */
-#include "data/text/token_mask.h"
+#include "data/corpus/token_mask.h"
 #include "test/fuzz/fuzz.h"
 
 /* Three quarters of the inputs get a right beginning, half of those a right number of tokens. */

@@ -1,6 +1,6 @@
 /* Any bytes, encoded and decoded, come back; each piece's tokens are those that merging one pair
  * after the other gives, whatever pieces were encoded before. */
-#include "data/text/tokenizer.h"
+#include "data/tokenize/tokenizer.h"
 #include "test/fuzz/fuzz.h"
 #include "test/small_bpe.h"
 

@@ -1,6 +1,6 @@
 /* Any bytes as vocab.json, merges.txt or tokenizer.json, alone or set into files that are right
  * otherwise, are refused with a message that names the file, or give an encoding that is whole. */
-#include "data/text/tokenizer.h"
+#include "data/tokenize/tokenizer.h"
 #include "test/fuzz/fuzz.h"
 #include "test/small_bpe.h"
 

@@ -1,5 +1,5 @@
 /* Any bytes are either refused with a message or give a shard whose tokens can all be read. */
-#include "data/text/tokens.h"
+#include "data/corpus/tokens.h"
 #include "test/fuzz/fuzz.h"
 
 /* Two thirds of the inputs are a header's four numbers and tokens, of 16 or 32 bits, half of those

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/base/statistics.h"
-#include "kernels/backend_open.h"
+#include "data/util/statistics.h"
+#include "kernels/open/backend_open.h"
 #include "test/kernels/bench.h"
 
 enum { VARIANTS_MAX = 8, MEMORY_MIN = 256 << 20 /* bytes, larger than caches */ };

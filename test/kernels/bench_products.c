@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/base/statistics.h"
+#include "data/util/statistics.h"
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/product_library.h"
 #include "test/kernels/bench.h"

@@ -9,10 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/base/statistics.h"
-#include "kernels/backend_open.h"
-#include "kernels/ranks/collectives.h"
-#include "kernels/ranks/launch.h"
+#include "data/util/statistics.h"
+#include "kernels/open/backend_open.h"
+#include "kernels/collectives.h"
+#include "kernels/comm/launch.h"
 #include "test/cpu_time.h"
 #include "test/kernels/bench.h"
 

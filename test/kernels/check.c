@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/base/random.h"
+#include "data/util/random.h"
 #include "kernels/arena.h"
-#include "kernels/backend_open.h"
+#include "kernels/open/backend_open.h"
 #include "test/device.h"
 #ifdef EMULATED
 #include "test/cuda_emulator/control.h"

@@ -2,7 +2,7 @@
  * memory that they share. */
 #pragma once
 
-#include "kernels/ranks/ranks.h"
+#include "kernels/ranks.h"
 
 enum { FORKED_RANKS_MOST = 8 };
 

@@ -3,8 +3,8 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
-#include "data/base/error.h"
-#include "model/files/safetensors.h"
+#include "data/util/error.h"
+#include "model/io/safetensors.h"
 #include "test/safetensors_find.h"
 
 static const char path[] = "test/golden/ops.safetensors"; /* tests run in the root */

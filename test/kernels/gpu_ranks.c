@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/backend_open.h"
+#include "kernels/open/backend_open.h"
 #include "test/cuda_emulator/fake_nccl.h"
 
 int gpu_rank_try(struct backend *be, const struct ranks *ranks, enum device device,

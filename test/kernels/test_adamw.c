@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/base/random.h"
+#include "data/util/random.h"
 #include "test/kernels/bench.h"
 #include "test/kernels/golden.h"
 

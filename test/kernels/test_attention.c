@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "data/base/random.h"
+#include "data/util/random.h"
 #include "test/device.h"
 #include "test/kernels/golden.h"
 #include "test/kernels/qkv_row.h"

@@ -2,7 +2,7 @@
  * What the other tests of attention compare with references is compared here to the bit. */
 #include <criterion/criterion.h>
 
-#include "data/base/random.h"
+#include "data/util/random.h"
 #include "test/kernels/check.h"
 #include "test/kernels/qkv_row.h"
 

@@ -4,7 +4,7 @@
 #include <criterion/criterion.h>
 #include <math.h>
 
-#include "data/base/random.h"
+#include "data/util/random.h"
 #include "test/kernels/check.h"
 #include "test/kernels/qkv_row.h"
 

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "data/base/random.h"
+#include "data/util/random.h"
 #include "test/kernels/check.h"
 #include "test/kernels/qkv_row.h"
 

@@ -6,9 +6,9 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/random.h"
+#include "data/util/random.h"
 #include "kernels/backend.h"
-#include "kernels/backend_open.h"
+#include "kernels/open/backend_open.h"
 #include "kernels/cpu/level.h"
 #include "test/scratch.h"
 

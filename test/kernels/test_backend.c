@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "kernels/arena.h"
-#include "kernels/backend_open.h"
+#include "kernels/open/backend_open.h"
 #include "test/device.h"
 
 static struct backend open_cpu(int threads) {

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "data/base/random.h"
+#include "data/util/random.h"
 
 struct format {
     const char *name;

@@ -1,4 +1,4 @@
-#include "kernels/backend_open.h"
+#include "kernels/open/backend_open.h"
 #include "kernels/cpu/level.h"
 
 #include <criterion/criterion.h>

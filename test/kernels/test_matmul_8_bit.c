@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "data/base/random.h"
+#include "data/util/random.h"
 #include "test/device.h"
 #include "test/kernels/check.h"
 #include "test/kernels/reference.h"

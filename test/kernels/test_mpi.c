@@ -1,18 +1,18 @@
-/* The engine of several ranks (kernels/ranks/mpi.c), with ranks that are threads of this process,
+/* The engine of several ranks (kernels/comm/mpi.c), with ranks that are threads of this process,
  * see test/ranks_world.h. Under ThreadSanitizer:
  *
  *   cc -std=gnu11 -D_GNU_SOURCE -g -O1 -fsanitize=thread -I. -Itest/plain_criterion -o tests \
- *     test/kernels/test_mpi.c test/plain_criterion/runner.c kernels/ranks/{cores,mpi,ranks}.c \
- *     kernels/dtype.c data/base/{error,random}.c -lm && ./tests */
-#include "kernels/ranks/mpi.h"
+ *     test/kernels/test_mpi.c test/plain_criterion/runner.c kernels/comm/{cores,mpi,ranks}.c \
+ *     kernels/dtype.c data/util/{error,random}.c -lm && ./tests */
+#include "kernels/comm/mpi.h"
 
 #include <criterion/criterion.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/wait.h>
 
-#include "kernels/ranks/collectives.h"
-#include "kernels/ranks/cores.h"
+#include "kernels/collectives.h"
+#include "kernels/comm/cores.h"
 #include "test/ranks_world.h"
 
 TestSuite(mpi, .timeout = 120);

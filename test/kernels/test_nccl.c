@@ -1,13 +1,13 @@
 /* Several ranks, each with an emulated GPU, over the stand-in for NCCL. */
 #if defined EMULATED && defined WITH_NCCL
-#include "kernels/ranks/nccl.h"
+#include "kernels/comm/nccl.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/ranks/collectives.h"
+#include "kernels/collectives.h"
 #include "test/cuda_emulator/control.h"
 #include "test/cuda_emulator/fake_nccl.h"
 #include "test/kernels/gpu_ranks.h"

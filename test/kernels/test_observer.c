@@ -1,7 +1,7 @@
 /* Watching operations: who is called when, with what, and that nothing changes. */
 #include <criterion/criterion.h>
 
-#include "kernels/backend_open.h"
+#include "kernels/open/backend_open.h"
 #include "kernels/observer.h"
 #include "test/device.h"
 #include "test/kernels/check.h"

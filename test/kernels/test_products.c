@@ -4,9 +4,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "data/base/random.h"
+#include "data/util/random.h"
 #include "kernels/backend.h"
-#include "kernels/backend_open.h"
+#include "kernels/open/backend_open.h"
 #include "test/scratch.h"
 #ifdef EMULATED
 #include "test/cuda_emulator/fake_cublaslt.h"

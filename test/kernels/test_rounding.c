@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "data/base/random.h"
+#include "data/util/random.h"
 
 static float float_of(uint32_t bits) {
     float value;

@@ -3,7 +3,7 @@
  * missing (make test-races). */
 #include <criterion/criterion.h>
 
-#include "kernels/backend_open.h"
+#include "kernels/open/backend_open.h"
 #include "test/device.h"
 
 enum { COUNT = 1000, STEPS = 7 };

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "model/gpt.h"
+#include "model/core/gpt.h"
 
 /* To be freed. */
 static inline float *masters_values(const struct gpt *gpt) {

@@ -1,11 +1,11 @@
 /* Shared by the tests of sampling: a small model opened for it, and a text collected. */
 #pragma once
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 #include "test/model/trainer_fixture.h"
 
-#include "model/forward.h"
-#include "model/sample.h"
+#include "model/core/forward.h"
+#include "model/core/sample.h"
 
 enum { TEXT = 100, PROMPT = 5, GIVEN = 70 };
 

@@ -10,12 +10,12 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
-#include "data/base/random.h"
-#include "data/base/sha256.h"
-#include "kernels/backend_open.h"
+#include "data/util/error.h"
+#include "data/util/random.h"
+#include "data/util/sha256.h"
+#include "kernels/open/backend_open.h"
 #include "model/config/config_keys.h"
-#include "model/trainer.h"
+#include "model/core/trainer.h"
 #include "test/device.h"
 #include "test/model/families.h"
 #include "test/model/masters.h"

@@ -2,7 +2,7 @@
 # Do the links of our Markdown lead somewhere? Reads every *.md of the project and names file:line
 # of each link that does not: a relative one must name a file or folder that is committed, with an
 # #anchor a heading of that file, by GitHub's rule; one to the web must be well formed, and nothing
-# is fetched. Each room of the plan in scripts/check_floors.sh must have a README.md that says the
+# is fetched. Each room of the plan in scripts/check_layers.sh must have a README.md that says the
 # same of what it may include, and the README.md of the project stays short.
 # Before that it plants faults in a small copy of the house, to see that they are noticed.
 set -euo pipefail
@@ -25,28 +25,14 @@ project_files() {
     done
 }
 
-# The names of rooms that its README.md says a room may include: those in backticks, up to the end
-# of the sentence.
-said_of_room() {
-    awk '/^May include / { on = 1 } /^$/ { on = 0 } on' "$1/README.md" | tr '\n' ' ' |
-        sed 's/\..*//' | tr '`' '\n' | awk 'NR % 2 == 0' | sort | paste -sd' '
-}
-
-check_rooms() {
-    local plan room allowed said
-    plan=$(sed -n "/^plan='/,/^'/p" scripts/check_floors.sh | sed '1d;$d')
-    [ -n "$plan" ] || echo "scripts/check_floors.sh: there is no plan in it"
-    while read -r room allowed; do
-        if [ -z "$room" ] || [ "$room" = . ]; then continue; fi
-        if [ ! -e "$room/README.md" ]; then
-            echo "$room/README.md: is missing, though $room/ is a room of scripts/check_floors.sh"
-        elif ! grep -q '^May include ' "$room/README.md"; then
-            echo "$room/README.md: does not say what the room may know (May include ...)"
-        else
-            said=$(said_of_room "$room")
-            allowed=$(printf '%s\n' "$allowed" | tr ' ' '\n' | sort | paste -sd' ')
-            [ "$said" = "$allowed" ] ||
-                echo "$room/README.md: may include \"$said\"; scripts/check_floors.sh: \"$allowed\""
+# Each module of scripts/check_layers.sh has a README.md.
+check_modules() {
+    local plan module
+    plan=$(sed -n "/^plan='/,/^'/p" scripts/check_layers.sh | sed '1d;$d')
+    [ -n "$plan" ] || echo "scripts/check_layers.sh: there is no plan in it"
+    while read -r module _; do
+        if [ -n "$module" ] && [ "$module" != . ] && [ ! -e "$module/README.md" ]; then
+            echo "$module/README.md: is missing, though $module/ is a module of check_layers.sh"
         fi
     done <<<"$plan"
 }
@@ -57,7 +43,7 @@ check() (
     found=$(project_files | LC_ALL=C awk -f "$here/test/scripts/links.awk")
     seen=${found##*$'\n'}
     wrong=${found%"$seen"}
-    wrong+=$(check_rooms)
+    wrong+=$(check_modules)
     lines=$(wc -l <README.md)
     if [ "$lines" -gt "$lines_max" ]; then
         wrong+=$'\n'"README.md:$lines: more than $lines_max lines; what a newcomer does not need"
@@ -73,7 +59,7 @@ build() { # a small house in which all is well, with links of every kind
     rm -rf "${house:?}"/*
     mkdir -p "$house"/{a/b,build,scripts}
     printf '%s\n' "plan='" 'a' 'a/b          a' '.            a a/b' "'" \
-        >"$house/scripts/check_floors.sh"
+        >"$house/scripts/check_layers.sh"
     echo built >"$house/build/made.md"
     touch "$house/a/picture.png"
     cat >"$house/README.md" <<'TEXT'
@@ -113,14 +99,11 @@ of](nowhere) two lines -->
 ## Two
 ## Two
 TEXT
-    printf '# Room\n\nMay include nothing.\n\n## Two words\n' >"$house/a/README.md"
+    printf '# Room\n\n## Two words\n' >"$house/a/README.md"
     cat >"$house/a/b/README.md" <<'TEXT'
 # Part
 
 All it needs.
-
-May include the rooms
-`a`. Not `c`.
 
 ## [Two](../README.md) words, and `code`
 TEXT
@@ -175,16 +158,10 @@ plant $'<!-- a\ncomment --> [x](nowhere.md)' "nowhere.md is not there"
 plant $'~~~\n```\n~~~\n[x](nowhere.md)' "nowhere.md is not there"
 build
 rm "$house/a/b/README.md"
-expect 1 "a/b/README.md: is missing, though a/b/ is a room"
+expect 1 "a/b/README.md: is missing, though a/b/ is a module"
 build
-sed -i 's/^.a.\./nothing./' "$house/a/b/README.md"
-expect 1 'a/b/README.md: may include ""; scripts/check_floors.sh: "a"'
-build
-sed -i '/May include/d' "$house/a/README.md"
-expect 1 "a/README.md: does not say what the room may know"
-build
-echo >"$house/scripts/check_floors.sh"
-expect 1 "scripts/check_floors.sh: there is no plan"
+echo >"$house/scripts/check_layers.sh"
+expect 1 "scripts/check_layers.sh: there is no plan"
 build
 lines=$(wc -l <"$house/README.md")
 for ((; lines <= lines_max; lines++)); do echo; done >>"$house/README.md"

@@ -3,7 +3,7 @@
 
 #include <signal.h>
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 #include "model/lab/audit/audit_format.h"
 
 enum { AUDIT_BF16, AUDIT_FP16, AUDIT_FORMATS };

@@ -9,7 +9,7 @@
 #include <stb/stb_ds.h>
 
 #include "kernels/observer.h"
-#include "model/quantization.h"
+#include "model/core/quantization.h"
 
 /* Sums over the values of an operand of a layer that are not zero. */
 struct sums {

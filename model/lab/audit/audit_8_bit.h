@@ -2,7 +2,7 @@
  * gradients against fp32, by recipe and with one more layer in bf16. */
 #pragma once
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 #include "model/lab/audit/audit_subject.h"
 
 /* Looks at config from the weights at `from`, as run_audit does, and makes the report (report.h),

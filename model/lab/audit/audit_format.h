@@ -1,7 +1,7 @@
 /* A 16-bit format under audit: what it needs to work at all, and what it costs in exactness. */
 #pragma once
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 #include "model/lab/audit/audit_pass.h"
 
 /* Words of autocast.float32 are sets of bits, by enum autocast_site. */

@@ -1,7 +1,7 @@
 /* A pass of an audit: the micro-batches once, forward and backward, in one precision. */
 #pragma once
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 #include "model/lab/audit/audit_subject.h"
 #include "model/lab/audit/audit_trace.h"
 #include "model/lab/audit/magnitudes.h"

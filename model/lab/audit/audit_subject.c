@@ -6,12 +6,12 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "data/base/files.h"
-#include "data/base/progress.h"
-#include "model/backward.h"
-#include "model/files/checkpoint.h"
-#include "model/files/checkpoint_manifest.h"
-#include "model/forward.h"
+#include "data/util/files.h"
+#include "data/util/progress.h"
+#include "model/core/backward.h"
+#include "model/io/checkpoint.h"
+#include "model/io/checkpoint_manifest.h"
+#include "model/core/forward.h"
 
 /* An audit computes in what it is asked for. */
 static void set_config(struct config *own, const struct config *config) {

@@ -3,10 +3,10 @@
 
 #include <signal.h>
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 #include "model/config/config.h"
-#include "model/run/run_setup.h"
-#include "model/trainer.h"
+#include "model/io/run_setup.h"
+#include "model/core/trainer.h"
 
 enum { SUBJECT_REPETITIONS = 4 };
 

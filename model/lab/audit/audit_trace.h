@@ -7,7 +7,7 @@
 #pragma once
 
 #include "kernels/observer.h"
-#include "model/gpt.h"
+#include "model/core/gpt.h"
 
 enum { PLACES = 2 * ACTIVATION_COUNT, PARAMETERS = PLACES };
 

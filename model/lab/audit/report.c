@@ -8,10 +8,10 @@
 #include <cjson/cJSON.h>
 
 #include "model/architecture/autocast_sites.h"
-#include "model/lab/page/page.h"
-#include "model/lab/page/percent.h"
-#include "model/lab/page/table.h"
-#include "model/lab/page/wrap.h"
+#include "model/page/page.h"
+#include "model/page/percent.h"
+#include "model/page/table.h"
+#include "model/page/wrap.h"
 
 /* The way a figure is printed. Of several layers the largest is shown; the smallest for DECIBELS.
  */

@@ -7,10 +7,10 @@
 
 #include <cjson/cJSON.h>
 
-#include "data/base/files.h"
-#include "data/base/printed.h"
-#include "data/base/program.h"
-#include "data/base/signals.h"
+#include "data/util/files.h"
+#include "data/util/printed.h"
+#include "data/util/program.h"
+#include "data/util/signals.h"
 #include "model/lab/audit/audit.h"
 #include "model/lab/audit/audit_8_bit.h"
 #include "model/lab/audit/report.h"

@@ -3,7 +3,7 @@
 
 #include <stdint.h>
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 #include "model/config/config.h"
 
 struct audit_options {

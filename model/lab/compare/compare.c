@@ -6,10 +6,10 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/error.h"
-#include "data/base/program.h"
-#include "data/base/files.h"
-#include "data/base/printed.h"
+#include "data/util/error.h"
+#include "data/util/program.h"
+#include "data/util/files.h"
+#include "data/util/printed.h"
 #include "model/lab/compare/comparison_print.h"
 
 struct options {

@@ -16,9 +16,9 @@
  * A step whose loss is not finite in one of the two runs is left out in both. */
 #pragma once
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 #include "model/lab/compare/run_groups.h"
-#include "data/base/statistics.h"
+#include "data/util/statistics.h"
 
 enum { COMPARE_REFERENCE, COMPARE_OTHER, COMPARE_SIDES };
 

@@ -5,7 +5,7 @@
 
 #include <stb/stb_ds.h>
 
-#include "model/lab/page/chart_print.h"
+#include "model/page/chart_print.h"
 
 _Static_assert((int)RUN_GROUPS_MAX <= (int)CHART_SERIES_MAX, "each group has a colour");
 

@@ -7,13 +7,13 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/printed.h"
-#include "data/base/utf8.h"
+#include "data/util/printed.h"
+#include "data/util/utf8.h"
 #include "model/lab/compare/comparison_charts.h"
 #include "model/lab/compare/comparison_tables.h"
-#include "model/lab/page/gnuplot.h"
-#include "model/lab/page/page.h"
-#include "model/lab/page/wrap.h"
+#include "model/page/gnuplot.h"
+#include "model/page/page.h"
+#include "model/page/wrap.h"
 
 /* ---- parts of a report in each form */
 

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 #include "model/lab/compare/comparison.h"
 #include "model/lab/compare/run_groups.h"
 #include "model/lab/compare/verdict.h"

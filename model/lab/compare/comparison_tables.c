@@ -8,7 +8,7 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/printed.h"
+#include "data/util/printed.h"
 
 #define MIB (1024.0 * 1024)
 

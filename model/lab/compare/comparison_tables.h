@@ -2,7 +2,7 @@
 #pragma once
 
 #include "model/lab/compare/comparison_report.h"
-#include "model/lab/page/table.h"
+#include "model/page/table.h"
 
 /* Tables, most with a row for each group. */
 enum comparison_part {

@@ -1,7 +1,7 @@
 /* Runs that differ only in seed, as groups, and what the groups' configs differ by. */
 #pragma once
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 #include "model/lab/compare/run_record.h"
 
 enum { RUN_GROUPS_MAX = 8 }; /* as many as a chart has colours */

@@ -10,7 +10,7 @@
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
-#include "data/base/files.h"
+#include "data/util/files.h"
 
 enum { EXACT = 53 }; /* bits of a whole number that a double holds */
 

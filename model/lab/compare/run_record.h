@@ -4,8 +4,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "data/base/error.h"
-#include "data/base/json.h"
+#include "data/util/error.h"
+#include "data/util/json.h"
 
 /* A number that is null or missing in the file is NaN. */
 struct run_step {

@@ -1,10 +1,10 @@
 /* Shared by the tests of model/config: a folder with one config file, and printed texts. */
 #pragma once
 
-#include "data/base/error.h"
+#include "data/util/error.h"
 #include "model/config/config_print.h"
 #include "model/config/config_read.h"
-#include "model/files/config_file.h"
+#include "model/io/config_file.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* model/config: values, precedence, flags, computed defaults, warnings, and finding the file. */
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
-#include "model/files/config_file.h"
+#include "model/io/config_file.h"
 #include "test/model/config/config_fixture.h"
 
 #include <sys/stat.h>

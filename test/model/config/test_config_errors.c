@@ -1,9 +1,9 @@
 /* model/config: every class of error a user can cause, and what its message says. */
 #include "test/model/config/config_fixture.h"
 
-#include "data/base/random.h"
+#include "data/util/random.h"
 #include "model/config/config_keys.h"
-#include "model/files/config_file.h"
+#include "model/io/config_file.h"
 
 #include <inttypes.h>
 

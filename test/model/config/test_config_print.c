@@ -1,11 +1,11 @@
 /* model/config: the resolved dump, the schema, the help, the reference, and the shipped files. */
 #include "test/model/config/config_fixture.h"
 
-#include "data/base/random.h"
+#include "data/util/random.h"
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
 #include "model/config/config_print.h"
-#include "model/files/config_file.h"
+#include "model/io/config_file.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>

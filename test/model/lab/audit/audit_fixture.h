@@ -9,9 +9,9 @@
 
 #include <stb/stb_ds.h>
 
-#include "data/base/files.h"
+#include "data/util/files.h"
 #include "model/config/config_keys.h"
-#include "model/files/checkpoint.h"
+#include "model/io/checkpoint.h"
 #include "model/lab/audit/advice.h"
 #include "test/model/masters.h"
 #include "test/scratch.h"

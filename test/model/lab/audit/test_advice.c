@@ -1,5 +1,5 @@
 #include "model/config/config_keys.h"
-#include "model/files/config_file.h"
+#include "model/io/config_file.h"
 #include "model/lab/audit/advice.h"
 
 #include <criterion/criterion.h>

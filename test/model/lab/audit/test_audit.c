@@ -1,4 +1,4 @@
-#include "data/base/files.h"
+#include "data/util/files.h"
 #include "test/model/lab/audit/audit_fixture.h"
 
 TestSuite(audit, .init = make_folder, .fini = remove_folder);

@@ -1,7 +1,7 @@
 #include <cjson/cJSON.h>
 
-#include "data/base/files.h"
-#include "model/files/config_file.h"
+#include "data/util/files.h"
+#include "model/io/config_file.h"
 #include "test/model/lab/audit/audit_fixture.h"
 
 TestSuite(audit_format, .init = make_folder, .fini = remove_folder);

@@ -1,9 +1,9 @@
 /* ./train --audit as a person uses it. */
-#include "test/model/run/program_fixture.h"
+#include "test/model/cli/program_fixture.h"
 
 #include <cjson/cJSON.h>
 
-#include "data/base/json.h"
+#include "data/util/json.h"
 
 TestSuite(audit_program, .init = set_up, .fini = remove_folder);
 

@@ -1,7 +1,7 @@
 #include "model/lab/audit/audit_trace.h"
 
-#include "model/backward.h"
-#include "model/forward.h"
+#include "model/core/backward.h"
+#include "model/core/forward.h"
 #include "test/model/families.h"
 #include "test/model/trainer_fixture.h"
 

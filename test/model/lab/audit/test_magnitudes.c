@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "data/base/random.h"
+#include "data/util/random.h"
 #include "kernels/dtype.h"
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))

@@ -10,8 +10,8 @@
 
 #include <cjson/cJSON.h>
 
-#include "data/base/files.h"
-#include "data/base/json.h"
+#include "data/util/files.h"
+#include "data/util/json.h"
 #include "test/scratch.h"
 
 #define FOLDER "test/model/lab/audit/"

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "data/base/random.h"
+#include "data/util/random.h"
 #include "model/lab/compare/run_record.h"
 #include "test/scratch.h"
 

@@ -5,9 +5,9 @@
 
 #include <cjson/cJSON.h>
 
-#include "data/base/files.h"
-#include "model/lab/page/gnuplot.h"
-#include "test/model/run/program_fixture.h"
+#include "data/util/files.h"
+#include "model/page/gnuplot.h"
+#include "test/model/cli/program_fixture.h"
 
 #include "test/model/lab/compare/run_fixture.h"
 

@@ -4,7 +4,7 @@
 
 #include <stb/stb_ds.h>
 
-#include "model/run/metrics.h"
+#include "model/cli/metrics.h"
 #include "test/model/lab/compare/run_fixture.h"
 
 TestSuite(run_record, .init = make_folder, .fini = remove_folder);

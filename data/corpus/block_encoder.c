@@ -1,0 +1,177 @@
+#include "data/corpus/block_encoder.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <omp.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/tokenize/cuts.h"
+
+/* Parts are small against a block, so that all threads end at about the same time. */
+enum { PART_BYTES = 128 << 10, LONG_PART_BYTES = 512 << 10, KEPT_BYTES_MAX = 2 << 20 };
+
+struct block_part {
+    size_t begin, end;
+    bool counts;                    /* at its beginning */
+    const struct block_mark *marks; /* [mark_count] */
+    size_t mark_count;
+    uint8_t *packed;  /* stb_ds array: the tokens as the shard will hold them */
+    uint8_t *counted; /* stb_ds array: whether each counts; empty if all do */
+    size_t count;
+    int status; /* -1: it could not be encoded, for the reason in error */
+    struct error error;
+};
+
+int block_encoder_open(struct block_encoder *encoder, const struct tokenizer *tokenizer,
+                       struct progress *progress, struct error *error) {
+    *encoder = (struct block_encoder){.tokenizer = tokenizer, .progress = progress};
+    const int threads = omp_get_max_threads();
+    encoder->encoders = calloc((size_t)threads, sizeof *encoder->encoders);
+    encoder->tokens = calloc((size_t)threads, sizeof *encoder->tokens);
+    for (; encoder->encoders && encoder->tokens && encoder->thread_count < threads;
+         encoder->thread_count++) {
+        struct tokenizer_encoder *one = tokenizer_encoder_open(tokenizer);
+        if (!one) break;
+        encoder->encoders[encoder->thread_count] = one;
+    }
+    if (encoder->thread_count == threads) return 0;
+    block_encoder_close(encoder);
+    return fail(error,
+                "out of memory: no room for the tokenizer's %d threads\n"
+                "set OMP_NUM_THREADS to a smaller number",
+                threads);
+}
+
+void block_encoder_close(struct block_encoder *encoder) {
+    for (int i = 0; i < encoder->thread_count; i++) {
+        tokenizer_encoder_close(encoder->encoders[i]);
+        arrfree(encoder->tokens[i]);
+    }
+    free(encoder->encoders);
+    free(encoder->tokens);
+    for (size_t i = 0; i < arrlenu(encoder->parts); i++) {
+        arrfree(encoder->parts[i].packed);
+        arrfree(encoder->parts[i].counted);
+    }
+    arrfree(encoder->parts);
+    *encoder = (struct block_encoder){0};
+}
+
+/* The next place after `least` where a text may be divided: a mark, or a cut between two. */
+static size_t part_end(const struct block_encoder *encoder, const struct block_text *text,
+                       size_t least, const struct block_mark *next, const struct block_mark *last) {
+    if (least >= text->end) return text->end;
+    if (encoder->tokenizer->kind == TOKENIZER_BYTES) return least;
+    while (next < last && next->at < least) next++;
+    const size_t border = next < last ? next->at : text->end;
+    const size_t cut = border > least ? cut_first(text->block, text->end, least, border - 1,
+                                                  encoder->tokenizer->cuts_before)
+                                      : CUT_NONE;
+    return cut == CUT_NONE ? border : cut;
+}
+
+/* Divides a text into parts, whose tokens are to come. Returns their number. */
+static size_t divide(struct block_encoder *encoder, const struct block_text *text) {
+    const struct block_mark *marks = text->marks, *last = marks + text->mark_count;
+    size_t begin = text->begin, count = 0;
+    bool counts = text->counts;
+    while (begin < text->end || marks < last) {
+        if (count == arrlenu(encoder->parts)) arrput(encoder->parts, (struct block_part){0});
+        struct block_part *part = &encoder->parts[count++];
+        part->begin = begin;
+        part->end = begin = part_end(encoder, text, begin + PART_BYTES, marks, last);
+        part->counts = counts;
+        part->marks = marks;
+        for (; marks < last && (marks->at < part->end || part->end == text->end); marks++)
+            counts = marks->counts;
+        part->mark_count = (size_t)(marks - part->marks);
+    }
+    return count;
+}
+
+/* A text without any place to cut makes long parts, for which an encoder needs far more memory than
+ * for others, and keeps it: the first encoder does them all. */
+static bool is_long(const struct block_part *part) {
+    return part->end - part->begin > LONG_PART_BYTES;
+}
+
+/* The part got tokens, and has `count` now. */
+static void note_counts(struct block_part *part, size_t count, bool counts) {
+    const size_t before = part->count;
+    part->count = count;
+    if (count == before || (counts && arrlenu(part->counted) == 0)) return;
+    const size_t noted = arrlenu(part->counted);
+    arrsetlen(part->counted, count);
+    memset(part->counted + noted, 1, before - noted);
+    memset(part->counted + before, counts, count - before);
+}
+
+/* The tokens go through an array that stays in the cache: of 32 bits, those of a whole block would
+ * not, and one thread would have to fetch them all. */
+static void encode_part(struct block_encoder *all, int thread, const struct shard_writer *writer,
+                        struct block_part *part, const char *block) {
+    struct tokenizer_encoder *encoder = all->encoders[thread];
+    int32_t **tokens = &all->tokens[thread];
+    const enum mark_head stop = all->tokenizer->stop >= 0 ? HEAD_STOP : HEAD_EMPTY_LINE;
+    size_t at = part->begin;
+    bool counts = part->counts;
+    arrsetlen(*tokens, 0);
+    arrsetlen(part->counted, 0);
+    part->count = 0;
+    part->status = 0;
+    for (size_t i = 0; i <= part->mark_count && !part->status; i++) {
+        const struct block_mark *mark = i < part->mark_count ? &part->marks[i] : NULL;
+        const size_t next = mark ? mark->at : part->end;
+        part->status =
+            tokenizer_encode(encoder, tokens, block + at, next - at, false, &part->error);
+        note_counts(part, arrlenu(*tokens), counts);
+        if (!mark) break;
+        at = next;
+        counts = mark->counts;
+        const enum mark_head head = mark->head == HEAD_STOP ? stop : (enum mark_head)mark->head;
+        if (head == HEAD_END_OF_TEXT) arrput(*tokens, all->tokenizer->end_of_text);
+        else if (head == HEAD_STOP) arrput(*tokens, all->tokenizer->stop);
+        else if (head == HEAD_EMPTY_LINE)
+            part->status = tokenizer_encode(encoder, tokens, "\n\n", 2, false, &part->error);
+        note_counts(part, arrlenu(*tokens), counts);
+    }
+    arrsetlen(part->packed, part->count * shard_writer_token_bytes(writer));
+    shard_writer_pack(writer, part->packed, *tokens, part->count);
+    if (arrcap(*tokens) * sizeof **tokens > KEPT_BYTES_MAX) arrfree(*tokens);
+}
+
+static int put_part(struct shard_writer *writer, struct block_part *part, struct error *error) {
+    const uint8_t *counted = arrlenu(part->counted) > 0 ? part->counted : NULL;
+    if (part->status) return fail(error, "%s", part->error.text);
+    const int status = shard_writer_put_packed(writer, part->packed, counted, part->count, error);
+    if (arrcap(part->packed) > KEPT_BYTES_MAX) arrfree(part->packed);
+    if (arrcap(part->counted) > KEPT_BYTES_MAX) arrfree(part->counted);
+    return status;
+}
+
+int block_encoder_put(struct block_encoder *encoder, struct shard_writer *writer,
+                      const struct block_text *text, size_t filled, struct error *error) {
+    const size_t count = divide(encoder, text), begin = text->begin, end = text->end;
+    size_t done = 0;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(encoder->thread_count)
+    for (size_t i = 0; i < count; i++) {
+        const int thread = omp_get_thread_num();
+        struct block_part *part = &encoder->parts[i];
+        if (!is_long(part)) encode_part(encoder, thread, writer, part, text->block);
+        size_t now;
+#pragma omp atomic capture
+        now = ++done;
+        if (thread == 0)
+            progress_show(encoder->progress,
+                          ((double)begin + (double)(end - begin) * (double)now / (double)count) /
+                              (double)filled);
+    }
+    int status = 0;
+    for (size_t i = 0; i < count; i++) {
+        struct block_part *part = &encoder->parts[i];
+        if (is_long(part) && status == 0) encode_part(encoder, 0, writer, part, text->block);
+        if (status == 0) status = put_part(writer, part, error);
+    }
+    return status;
+}

@@ -1,0 +1,288 @@
+#include "data/corpus/documents.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/signals.h"
+#include "data/util/utf8.h"
+
+enum { BUFFER_BYTES = 1 << 20, NAME_SHOWN = 500 };
+
+static const char MARK[] = "<|endoftext|>", BYTE_ORDER_MARK[] = "\xef\xbb\xbf";
+
+/* "NAME" or "NAME,NAME" as the members wanted. */
+static int set_fields(struct documents *documents, const char *field, struct error *error) {
+    free(documents->fields);
+    documents->fields = strdup(field);
+    if (!documents->fields) return fail(error, "out of memory: no room to read text");
+    char *comma = strchr(documents->fields, ',');
+    documents->field_count = comma ? 2 : 1;
+    if (!comma) return 0;
+    *comma = '\0';
+    if (*field != ',' && comma[1] && !strchr(comma + 1, ',') &&
+        strcmp(documents->fields, comma + 1) != 0)
+        return 0;
+    return fail(error,
+                "--field %.200s: allowed is the name of one member, or those of a prompt and its "
+                "completion with a comma between",
+                field);
+}
+
+static const char *field_name(const struct documents *documents, int i) {
+    return i == 0 ? documents->fields : documents->fields + strlen(documents->fields) + 1;
+}
+
+int documents_open(struct documents *documents, const struct inputs *inputs, const char *field,
+                   struct error *error) {
+    *documents = (struct documents){.inputs = inputs, .fd = -1};
+    documents->capacity = BUFFER_BYTES;
+    documents->row_bytes_max = DOCUMENT_ROW_BYTES_MAX;
+    documents->buffer = malloc(documents->capacity);
+    if (!documents->buffer) return fail(error, "out of memory: no room to read text");
+    return field ? set_fields(documents, field, error) : 0;
+}
+
+static void close_input(struct documents *documents) {
+    if (documents->fd > STDIN_FILENO) close(documents->fd);
+    documents->fd = -1;
+}
+
+void documents_close(struct documents *documents) {
+    if (documents->buffer) close_input(documents);
+    free(documents->buffer);
+    free(documents->first_bad_row);
+    free(documents->fields);
+    documents->buffer = documents->first_bad_row = documents->fields = NULL;
+}
+
+static const struct input *current(const struct documents *documents) {
+    return &documents->inputs->list[documents->next_input - 1];
+}
+
+static const char *input_name(const struct documents *documents) {
+    const char *name = current(documents)->name;
+    return strcmp(name, "-") == 0 ? "the standard input" : name;
+}
+
+static int open_input(struct documents *documents, struct error *error) {
+    const char *name = documents->inputs->list[documents->next_input++].name;
+    /* Without O_NONBLOCK, opening a named pipe would wait where no signal is seen. */
+    documents->fd =
+        strcmp(name, "-") == 0 ? STDIN_FILENO : open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (documents->fd < 0)
+        return fail(error, "cannot open %.*s: %s", NAME_SHOWN, name, strerror(errno));
+    documents->at = documents->filled = documents->searched = 0;
+    documents->line = 1;
+    documents->at_end = false;
+    documents->begins = true;
+    documents->unread = true;
+    return 0;
+}
+
+int documents_interrupted(struct error *error) {
+    return fail(error, "interrupted: no shard was written or replaced");
+}
+
+/* True for bytes at the beginning of a file that are no text in UTF-8. Its last character may be
+ * cut short. */
+static bool is_binary(const char *bytes, size_t size) {
+    size_t end = utf8_skip_characters(bytes, size, 0);
+    if (memchr(bytes, '\0', size)) return true;
+    return end < size && !(size - end < 4 && (unsigned char)bytes[end] >= 0xC2);
+}
+
+/* Moves what is left to the front of the buffer and reads more behind it. */
+static int read_more(struct documents *documents, struct error *error) {
+    assert(!documents->at_end);
+    documents->filled -= documents->at;
+    documents->searched -=
+        documents->searched < documents->at ? documents->searched : documents->at;
+    memmove(documents->buffer, documents->buffer + documents->at, documents->filled);
+    documents->at = 0;
+    assert(documents->filled < documents->capacity);
+    for (;;) {
+        if (signals_wait(documents->fd)) return documents_interrupted(error);
+        const ssize_t got = read(documents->fd, documents->buffer + documents->filled,
+                                 documents->capacity - documents->filled);
+        if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+        if (got < 0)
+            return fail(error, "cannot read %.*s: %s\ncheck the file", NAME_SHOWN,
+                        input_name(documents), strerror(errno));
+        if (documents->unread && is_binary(documents->buffer, (size_t)got) &&
+            documents->binary++ == 0)
+            documents->first_binary = input_name(documents);
+        documents->unread = false;
+        documents->at_end = got == 0;
+        documents->filled += (size_t)got;
+        documents->bytes_read += (uint64_t)got;
+        return 0;
+    }
+}
+
+/* Reads until the first bytes of an input are there, and skips a byte order mark. */
+static int skip_byte_order_mark(struct documents *documents, struct error *error) {
+    while (documents->filled < 3 && !documents->at_end)
+        if (read_more(documents, error)) return -1;
+    if (documents->filled >= 3 && memcmp(documents->buffer, BYTE_ORDER_MARK, 3) == 0)
+        documents->at = 3;
+    return 0;
+}
+
+/* A piece of a text file; RESULT_NONE at its end. */
+static int next_of_text(struct documents *documents, struct document_piece *piece,
+                        struct error *error) {
+    const size_t mark_size = sizeof MARK - 1;
+    for (;;) {
+        const char *text = documents->buffer + documents->at;
+        const size_t left = documents->filled - documents->at;
+        size_t size = left;
+        if (documents->watch_marks) {
+            const char *mark = memmem(text, left, MARK, mark_size);
+            if (mark == text) {
+                documents->at += mark_size;
+                documents->begins = true;
+                continue;
+            }
+            /* What the next bytes may turn into a mark is kept back. */
+            if (mark) size = (size_t)(mark - text);
+            else if (!documents->at_end) size = left < mark_size ? 0 : left - (mark_size - 1);
+        }
+        if (size > 0) {
+            *piece = (struct document_piece){text, size, .begins = documents->begins};
+            documents->begins = false;
+            documents->at += size;
+            return 0;
+        }
+        if (documents->at_end) return RESULT_NONE;
+        if (read_more(documents, error)) return -1;
+    }
+}
+
+/* Finds the next line: *line, [*size], without its end. Returns RESULT_NONE if there is none. */
+static int next_line(struct documents *documents, char **line, size_t *size, struct error *error) {
+    for (;;) {
+        char *begin = documents->buffer + documents->at;
+        char *end = memchr(documents->buffer + documents->searched, '\n',
+                           documents->filled - documents->searched);
+        const size_t left = documents->filled - documents->at;
+        documents->searched = documents->filled;
+        if (end || (documents->at_end && left > 0)) {
+            *line = begin;
+            *size = end ? (size_t)(end - begin) : left;
+            documents->at += *size + (end != NULL);
+            documents->searched = documents->at;
+            if (*size <= documents->row_bytes_max) return 0;
+        } else if (documents->at_end) {
+            return RESULT_NONE;
+        }
+        if (left > documents->row_bytes_max)
+            return fail(error,
+                        "%.*s, line %" PRIu64 ": the row is longer than %zu MiB\n"
+                        "is the file JSON Lines, one object a line?",
+                        NAME_SHOWN, input_name(documents), documents->line,
+                        documents->row_bytes_max >> 20);
+        if (left == documents->capacity) {
+            char *grown = realloc(documents->buffer, 2 * documents->capacity);
+            if (!grown) return fail(error, "out of memory: no room for a row of JSON Lines");
+            documents->buffer = grown;
+            documents->capacity *= 2;
+        }
+        if (read_more(documents, error)) return -1;
+    }
+}
+
+/* Makes a message about a row complete; then the row is skipped, or is the end. */
+static int bad_row(struct documents *documents, size_t column, struct error *error) {
+    char what[400], wanted[300];
+    const char *first = field_name(documents, 0);
+    snprintf(what, sizeof what, "%.399s", error->text);
+    if (documents->field_count < 2)
+        snprintf(wanted, sizeof wanted, "a string named \"%.100s\"", first);
+    else
+        snprintf(wanted, sizeof wanted, "strings named \"%.100s\" and \"%.100s\"", first,
+                 field_name(documents, 1));
+    fail(error,
+         "%.*s, line %" PRIu64 ", column %zu: %s\neach line must be a JSON object with %s; --field "
+         "names %s, --skip-bad-rows goes on without such rows",
+         NAME_SHOWN, input_name(documents), documents->line, column, what, wanted,
+         documents->field_count < 2 ? "another" : "others");
+    if (!documents->skip_bad_rows) return -1;
+    if (documents->bad_rows++ == 0) {
+        *strchr(error->text, '\n') = '\0';
+        documents->first_bad_row = strdup(error->text);
+    }
+    return 0;
+}
+
+/* Without names that were asked for, the first good row decides for all. */
+static int choose_fields(struct documents *documents, const char *row, size_t size,
+                         struct error *error) {
+    const bool is_pair = !jsonl_has(row, size, "text") &&
+                         (jsonl_has(row, size, "prompt") || jsonl_has(row, size, "completion"));
+    return set_fields(documents, is_pair ? "prompt,completion" : "text", error);
+}
+
+/* Reads a row: one text, or two of a pair. Returns 1 where it is bad and skipped. */
+static int read_row(struct documents *documents, char *line, size_t size,
+                    struct jsonl_member members[2], struct error *error) {
+    const bool undecided = documents->field_count == 0;
+    size_t column;
+    if (undecided && choose_fields(documents, line, size, error)) return -1;
+    for (int i = 0; i < documents->field_count; i++) members[i].name = field_name(documents, i);
+    if (jsonl_row(line, size, members, documents->field_count, &column, error) == 0) return 0;
+    if (bad_row(documents, column, error)) return -1;
+    if (undecided) documents->field_count = 0;
+    return 1;
+}
+
+/* A row of JSON Lines; RESULT_NONE at the end of the file. */
+static int next_of_rows(struct documents *documents, struct document_piece *piece,
+                        struct error *error) {
+    for (;; documents->line++) {
+        char *line = NULL;
+        size_t size = 0;
+        struct jsonl_member members[2];
+        int status = next_line(documents, &line, &size, error);
+        if (status) return status;
+        if (jsonl_is_blank(line, size)) continue;
+        status = read_row(documents, line, size, members, error);
+        if (status < 0) return -1;
+        if (status > 0) continue;
+        documents->line++;
+        const bool is_pair = documents->field_count == 2;
+        *piece = (struct document_piece){members[0].text, members[0].size, true, true,
+                                         is_pair ? PIECE_PROMPT : PIECE_TEXT};
+        if (is_pair) documents->pending = members[1];
+        return 0;
+    }
+}
+
+int documents_next(struct documents *documents, struct document_piece *piece, struct error *error) {
+    if (documents->pending.text) {
+        *piece = (struct document_piece){documents->pending.text, documents->pending.size, false,
+                                         true, PIECE_COMPLETION};
+        documents->pending.text = NULL;
+        return 0;
+    }
+    for (;;) {
+        if (documents->fd < 0) {
+            if (documents->next_input == arrlenu(documents->inputs->list)) return RESULT_NONE;
+            if (open_input(documents, error)) return -1;
+            if ((documents->watch_marks || current(documents)->is_jsonl) &&
+                skip_byte_order_mark(documents, error))
+                return -1;
+        }
+        const int status = current(documents)->is_jsonl ? next_of_rows(documents, piece, error)
+                                                        : next_of_text(documents, piece, error);
+        if (status != RESULT_NONE) return status;
+        close_input(documents);
+    }
+}

@@ -1,0 +1,144 @@
+#include "data/corpus/loader.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/random.h"
+
+/* Whether any sequence has a target that counts; mostly the first. */
+static bool any_counts(const struct loader *loader) {
+    for (uint64_t i = 0; i < loader->sequence_count; i++)
+        if (loader_counted(loader, i, 1) > 0) return true;
+    return false;
+}
+
+int loader_open(struct loader *loader, const struct tokens *tokens,
+                const struct loader_options *options, struct error *error) {
+    assert(options->seq_len >= 1 && options->vocab_size >= 1);
+    memset(loader, 0, sizeof *loader);
+    loader->tokens = tokens;
+    loader->options = *options;
+    uint64_t longest = 0;
+    for (size_t i = 0; i < arrlenu(tokens->shards); i++) {
+        uint64_t count = tokens->shards[i].count;
+        if (count > longest) longest = count;
+        arrput(loader->first_sequence, loader->sequence_count);
+        if (count) loader->sequence_count += (count - 1) / (uint64_t)options->seq_len;
+    }
+    if (loader->sequence_count > 0 && any_counts(loader)) return 0;
+    bool masked = loader->sequence_count > 0;
+    loader_close(loader);
+    if (masked)
+        return fail(error,
+                    "%.600s%s: no token that counts in the loss is in a whole sequence\nuse longer "
+                    "sequences (data.seq_len), or other rows",
+                    tokens->shards[0].name, arrlenu(tokens->shards) > 1 ? " and the others" : "");
+    return fail(error,
+                "too few tokens for one sequence in %.600s%s: %" PRIu64 " there, %" PRIu64
+                " needed (data.seq_len + 1)\nuse more text or a smaller data.seq_len",
+                arrlenu(tokens->shards) ? tokens->shards[0].name : "an empty set",
+                arrlenu(tokens->shards) > 1 ? " and the other shards (the longest counts)" : "",
+                longest, (uint64_t)options->seq_len + 1);
+}
+
+void loader_close(struct loader *loader) {
+    arrfree(loader->first_sequence);
+    loader->sequence_count = 0;
+}
+
+static uint64_t sequence_of_sample(const struct loader *loader, uint64_t sample) {
+    uint64_t count = loader->sequence_count, place = sample % count;
+    if (!loader->options.shuffle) return place;
+    return random_permute(loader->options.seed, sample / count, place, count);
+}
+
+/* The last shard whose first sequence is not beyond this one; shards too short for any sequence
+ * share their number with the next, so "last" skips them. */
+static size_t shard_of_sequence(const struct loader *loader, uint64_t sequence) {
+    size_t low = 0, high = arrlenu(loader->first_sequence);
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (loader->first_sequence[middle] <= sequence) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+/* The highest bit is set if a token is too large or negative, as damaged shards may have them. A
+ * form that vectorizes on all processors. */
+static uint32_t outside(int32_t token, int vocab_size) {
+    return ((uint32_t)vocab_size - 1 - (uint32_t)token) | (uint32_t)token;
+}
+
+static bool is_inside(int32_t token, int vocab_size) {
+    return outside(token, vocab_size) >> 31 == 0;
+}
+
+static int fail_outside(const struct token_shard *shard, uint64_t start, int vocab_size,
+                        struct error *error) {
+    uint64_t position = start;
+    int32_t token;
+    if (token_shard_read(shard, &token, position, 1, error)) return -1;
+    while (is_inside(token, vocab_size))
+        if (token_shard_read(shard, &token, ++position, 1, error)) return -1;
+    if (!is_inside(token, VOCABULARY_MAX))
+        return fail(error,
+                    "%.600s: token %" PRIu32 " at position %" PRIu64 " is beyond any vocabulary, "
+                    "which has %d tokens at most\n"
+                    "the shard is damaged: write it again with ./prepare, or copy it again",
+                    shard->name, (uint32_t)token, position, VOCABULARY_MAX);
+    return fail(error,
+                "%.600s: token %" PRId32 " at position %" PRIu64 " is outside the vocabulary of "
+                "%d\nset model.vocab_size to %" PRId32 " or more, or prepare the text with another "
+                "tokenizer",
+                shard->name, token, position, vocab_size, token + 1);
+}
+
+/* Where a sample is: its shard, and its first token there. */
+static const struct token_shard *find_sample(const struct loader *loader, uint64_t sample,
+                                             uint64_t *start) {
+    uint64_t sequence = sequence_of_sample(loader, sample);
+    size_t number = shard_of_sequence(loader, sequence);
+    *start = (sequence - loader->first_sequence[number]) * (uint64_t)loader->options.seq_len;
+    return &loader->tokens->shards[number];
+}
+
+/* targets [count] are the tokens of a shard from `first` on. */
+static void apply_mask(const struct token_shard *shard, int32_t *targets, uint64_t first,
+                       size_t count) {
+    if (!shard->mask.bits) return;
+    for (size_t t = 0; t < count; t++)
+        if (!token_mask_counts(&shard->mask, first + t)) targets[t] = -1;
+}
+
+int loader_fetch(const struct loader *loader, int32_t *inputs, int32_t *targets,
+                 uint64_t first_sample, int count, struct error *error) {
+    const size_t seq_len = (size_t)loader->options.seq_len;
+    const int vocab_size = loader->options.vocab_size;
+    for (int row = 0; row < count; row++) {
+        uint64_t start;
+        const struct token_shard *shard = find_sample(loader, first_sample + (uint64_t)row, &start);
+        int32_t *input = inputs + (size_t)row * seq_len, *target = targets + (size_t)row * seq_len;
+        if (token_shard_read(shard, input, start, seq_len, error) ||
+            token_shard_read(shard, target + seq_len - 1, start + seq_len, 1, error))
+            return -1;
+        memcpy(target, input + 1, (seq_len - 1) * sizeof *target);
+        uint32_t any_outside = outside(target[seq_len - 1], vocab_size);
+        for (size_t t = 0; t < seq_len; t++) any_outside |= outside(input[t], vocab_size);
+        if (any_outside >> 31) return fail_outside(shard, start, vocab_size, error);
+        apply_mask(shard, target, start + 1, seq_len);
+    }
+    return 0;
+}
+
+uint64_t loader_counted(const struct loader *loader, uint64_t first_sample, uint64_t count) {
+    uint64_t counted = 0, start;
+    for (uint64_t i = 0; i < count; i++) {
+        const struct token_shard *shard = find_sample(loader, first_sample + i, &start);
+        counted += token_mask_counted(&shard->mask, start + 1, (uint64_t)loader->options.seq_len);
+    }
+    return counted;
+}

@@ -1,0 +1,404 @@
+/* ./prepare: text in, token shards out. This file is the command line and the order of steps. */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/corpus/documents.h"
+#include "data/util/error.h"
+#include "data/util/printed.h"
+#include "data/util/program.h"
+#include "data/util/files.h"
+#include "data/corpus/inputs.h"
+#include "data/util/signals.h"
+#include "data/util/progress.h"
+#include "data/util/utf8.h"
+#include "data/corpus/splitter.h"
+#include "data/tokenize/tokenizer.h"
+#include "data/corpus/tokenizer_record.h"
+#include "data/corpus/tokens.h"
+
+static const char HELP[] =
+    "Usage: ./prepare --tokenizer KIND --out PREFIX [OPTION]... INPUT...\n"
+    "\n"
+    "Turns text into token shards for ./train: PREFIX_train_000000.bin ... and\n"
+    "PREFIX_val_000000.bin ..., and PREFIX_tokenizer.json, which names the tokenizer.\n"
+    "\n"
+    "  ./prepare --tokenizer bytes --out datasets/text my_text.txt notes/\n"
+    "\n"
+    "  --tokenizer bytes     one token for each byte (vocabulary 256)\n"
+    "  --tokenizer DIR       the tokens of GPT-2, or of another tokenizer that DIR\n"
+    "                        holds: vocab.json and merges.txt, tokenizer.json, or\n"
+    "                        tiktoken.json and ranks.tiktoken; or gpt2:DIR, files:DIR\n"
+    "  --out PREFIX          where the shards go; missing folders are made\n"
+    "  --val-fraction F      part of the text for validation, from 0 to below 1\n"
+    "                        (default 0.05)\n"
+    "  --shard-tokens N      most tokens in one shard (default 100000000)\n"
+    "  --force               replace existing shards of PREFIX, all of them\n"
+    "  --field NAME          the member of JSON Lines that holds the text (text)\n"
+    "  --field NAME,NAME     those that hold a prompt and its completion\n"
+    "                        (prompt,completion); only the completion is learned\n"
+    "  --jsonl               read every input as JSON Lines, whatever its name\n"
+    "  --skip-bad-rows       leave out rows without such text, instead of stopping\n"
+    "  --help                print this\n"
+    "\n"
+    "INPUT is a file, a folder, a pattern in quotes ('more/*.log'), or - for the\n"
+    "standard input. A folder gives its files, at any depth, that end in .txt .text\n"
+    ".md .markdown .rst .jsonl or .ndjson. Files that end in .jsonl or .ndjson are\n"
+    "JSON Lines, others text. Compressed text is piped: gzip -dc x.gz | ./prepare -\n"
+    "\n"
+    "A text file is one document, a row of JSON Lines is one. <|endoftext|>, or what\n"
+    "the tokenizer has in its place, stands before each document, and separates\n"
+    "documents in a text file. With bytes, files are joined as they are, and rows\n"
+    "are set apart by two line feeds.\n"
+    "\n"
+    "Rows are prompts with completions if the first one has such members and no\n"
+    "\"text\". Masks (PREFIX_train_000000.mask) then say which tokens count.\n"
+    "\n"
+    "Validation gets the end of the text, or the end of every 16 MiB, cut between\n"
+    "documents where possible. data/tokenize/README.md has the rules in full.\n"
+    "\n"
+    "The same inputs give the same shards, with any number of threads.\n";
+
+struct options {
+    enum tokenizer_kind kind;
+    const char *tokenizer_directory; /* NULL for bytes */
+    const char *prefix;
+    double val_fraction;
+    uint64_t shard_tokens;
+    const char *field; /* NULL: not given */
+    bool jsonl;
+    bool skip_bad_rows;
+    bool force;
+    bool help;
+    char **names;
+    int name_count;
+};
+
+/* All that lives while the text is read. */
+struct run {
+    struct tokenizer tokenizer;
+    struct inputs inputs;
+    struct documents documents;
+    struct splitter splitter;
+    struct progress progress;
+    const volatile sig_atomic_t *stop; /* NULL: signals end the program */
+    char train[FILE_PATH_MAX], val[FILE_PATH_MAX];
+};
+
+static bool directory_exists(const char *path) {
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+static int read_tokenizer(struct options *options, const char *name, struct error *error) {
+    if (strcmp(name, "bytes") == 0) return 0;
+    const size_t length = strcspn(name, ":");
+    const bool gpt2 = length == 4 && strncmp(name, "gpt2", length) == 0;
+    const bool files = length == 5 && strncmp(name, "files", length) == 0;
+    const bool prefixed = (gpt2 || files) && name[length];
+    if (!prefixed && directory_exists(name)) {
+        options->kind = TOKENIZER_FILES;
+        options->tokenizer_directory = name;
+        return 0;
+    }
+    if (!gpt2 && !files)
+        return fail(error,
+                    "--tokenizer %.200s: there is no such directory\n"
+                    "allowed: bytes, DIR (also gpt2:DIR, files:DIR)",
+                    name);
+    if (!name[length] || !name[length + 1])
+        return fail(error,
+                    "--tokenizer %s: the folder of its vocab.json and merges.txt is missing\n"
+                    "add it: --tokenizer %.*s:DIR",
+                    name, (int)length, name);
+    options->kind = TOKENIZER_FILES;
+    options->tokenizer_directory = name + length + 1;
+    return 0;
+}
+
+static int read_fraction(const char *text, double *fraction, struct error *error) {
+    char *end;
+    *fraction = strtod(text, &end);
+    if (end == text || *end || !(*fraction >= 0 && *fraction < 1))
+        return fail(error, "--val-fraction %.200s: allowed is a number from 0 to less than 1",
+                    text);
+    return 0;
+}
+
+static int read_shard_tokens(const char *text, uint64_t *tokens, struct error *error) {
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || value < 1 || value > SHARD_TOKENS_MAX)
+        return fail(error, "--shard-tokens %.200s: allowed is a whole number from 1 to %d", text,
+                    SHARD_TOKENS_MAX);
+    *tokens = (uint64_t)value;
+    return 0;
+}
+
+static int check_options(struct options *options, const char *tokenizer, struct error *error) {
+    if (!tokenizer)
+        return fail(error, "--tokenizer is missing: add --tokenizer bytes or --tokenizer DIR");
+    if (read_tokenizer(options, tokenizer, error)) return -1;
+    if (!options->prefix) return fail(error, "--out is missing: add --out PREFIX");
+    size_t length = strlen(options->prefix);
+    if (length == 0 || options->prefix[length - 1] == '/')
+        return fail(error,
+                    "--out \"%.200s\": not the beginning of a file name\n"
+                    "add one, for instance --out %.200stext",
+                    options->prefix, options->prefix);
+    if (length + 64 > FILE_PATH_MAX) return fail(error, "--out is too long");
+    if (options->name_count == 0)
+        return fail(error, "no text named: add one or more files, or - for the standard input");
+    int inputs = 0;
+    for (int i = 0; i < options->name_count; i++) inputs += strcmp(options->names[i], "-") == 0;
+    if (inputs > 1) return fail(error, "- (the standard input) is named %d times", inputs);
+    return 0;
+}
+
+static int read_options(struct options *options, int argc, char **argv, struct error *error) {
+    enum { TOKENIZER = 1, OUT, VAL_FRACTION, SHARD_TOKENS, FIELD, JSONL, SKIP, FORCE, HELP_ASKED };
+    static const struct option known[] = {
+        {"tokenizer", required_argument, NULL, TOKENIZER},
+        {"out", required_argument, NULL, OUT},
+        {"val-fraction", required_argument, NULL, VAL_FRACTION},
+        {"shard-tokens", required_argument, NULL, SHARD_TOKENS},
+        {"field", required_argument, NULL, FIELD},
+        {"jsonl", no_argument, NULL, JSONL},
+        {"skip-bad-rows", no_argument, NULL, SKIP},
+        {"force", no_argument, NULL, FORCE},
+        {"help", no_argument, NULL, HELP_ASKED},
+        {NULL, 0, NULL, 0},
+    };
+    *options = (struct options){.val_fraction = 0.05, .shard_tokens = SHARD_TOKENS_DEFAULT};
+    const char *tokenizer = NULL;
+    int status = 0;
+    opterr = 0;
+    for (int found; status == 0 && (found = getopt_long(argc, argv, ":h", known, NULL)) != -1;) {
+        switch (found) {
+        case TOKENIZER: tokenizer = optarg; break;
+        case OUT: options->prefix = optarg; break;
+        case VAL_FRACTION: status = read_fraction(optarg, &options->val_fraction, error); break;
+        case SHARD_TOKENS: status = read_shard_tokens(optarg, &options->shard_tokens, error); break;
+        case FIELD: options->field = optarg; break;
+        case JSONL: options->jsonl = true; break;
+        case SKIP: options->skip_bad_rows = true; break;
+        case FORCE: options->force = true; break;
+        case 'h':
+        case HELP_ASKED: options->help = true; return 0;
+        case ':': return fail(error, "%.200s needs a value", argv[optind - 1]);
+        default:
+            if (optopt > HELP_ASKED) return fail(error, "unknown option -%c", optopt);
+            return fail(error, "unknown option %.200s", argv[optind - 1]);
+        }
+    }
+    if (status) return -1;
+    options->names = argv + optind;
+    options->name_count = argc - optind;
+    return check_options(options, tokenizer, error);
+}
+
+static int check_existing(const struct run *run, const struct options *options,
+                          struct error *error) {
+    uint64_t train, val;
+    if (shards_existing(run->train, &train, error) || shards_existing(run->val, &val, error))
+        return -1;
+    if (options->force || train + val == 0) return 0;
+    return fail(error,
+                "%" PRIu64 " shards of %.600s exist already\nadd --force to replace all of them, "
+                "or choose another --out",
+                train + val, options->prefix);
+}
+
+static int create_folder_of(const char *path, struct error *error) {
+    char folder[FILE_PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    if (!slash || slash == path) return 0;
+    snprintf(folder, sizeof folder, "%.*s", (int)(slash - path), path);
+    return directory_create(folder, error);
+}
+
+static int open_tokenizer(struct run *run, const struct options *options, struct error *error) {
+    if (tokenizer_open(&run->tokenizer, options->kind, options->tokenizer_directory, error))
+        return -1;
+    if (options->kind == TOKENIZER_BYTES || run->tokenizer.end_of_text >= 0) return 0;
+    return fail(error,
+                "%.600s: a vocabulary without <|endoftext|>, which stands before each document\n"
+                "add it to the tokenizer, or use another",
+                options->tokenizer_directory);
+}
+
+/* What can be found wrong early is, before an hour of reading. */
+static int open_run(struct run *run, const struct options *options, struct error *error) {
+    if (inputs_open(&run->inputs, options->names, options->name_count, options->jsonl, error))
+        return -1;
+    bool any_jsonl = false;
+    for (size_t i = 0; i < arrlenu(run->inputs.list); i++)
+        any_jsonl |= run->inputs.list[i].is_jsonl;
+    if (!any_jsonl && (options->field || options->skip_bad_rows))
+        return fail(error,
+                    "%s is for JSON Lines, but no input ends in .jsonl or .ndjson\nadd --jsonl if "
+                    "that is what they hold, or leave it out",
+                    options->field ? "--field" : "--skip-bad-rows");
+    if (check_existing(run, options, error) || open_tokenizer(run, options, error) ||
+        create_folder_of(options->prefix, error))
+        return -1;
+    run->stop = signals_hold();
+    if (documents_open(&run->documents, &run->inputs, options->field, error)) return -1;
+    run->documents.watch_marks = options->kind != TOKENIZER_BYTES;
+    run->documents.skip_bad_rows = options->skip_bad_rows;
+    progress_open(&run->progress, stderr, run->inputs.bytes_known ? run->inputs.bytes : 0);
+    return splitter_open(&run->splitter, &run->tokenizer, options->val_fraction, run->train,
+                         run->val, options->shard_tokens, &run->progress, error);
+}
+
+static int put_documents(struct run *run, const struct options *options, struct error *error) {
+    struct document_piece piece;
+    int status;
+    while ((status = documents_next(&run->documents, &piece, error)) == 0) {
+        run->progress.read = run->documents.bytes_read;
+        progress_show(&run->progress, 0);
+        if (splitter_put(&run->splitter, &piece, error)) return -1;
+    }
+    if (status < 0 || splitter_finish(&run->splitter, error)) return -1;
+    if (run->splitter.train.writer.tokens > 0)
+        return signals_wait(-1) ? documents_interrupted(error) : 0;
+    return fail(error, "there is no text: %.600s%s empty\nno shard was written", options->names[0],
+                arrlenu(run->inputs.list) > 1 ? " and the others are" : " is");
+}
+
+/* Record and shards never contradict each other, whatever happens in between. */
+static int publish(struct run *run, const struct options *options, struct error *error) {
+    return tokenizer_record_stage(options->prefix, &run->tokenizer, options->tokenizer_directory,
+                                  error) ||
+                   tokenizer_record_remove(options->prefix, error) ||
+                   splitter_publish(&run->splitter, error) ||
+                   tokenizer_record_publish(options->prefix, error)
+               ? -1
+               : 0;
+}
+
+static void print_notes(const struct run *run, const struct options *options) {
+    const struct documents *documents = &run->documents;
+    if (documents->bad_rows > 0)
+        fprintf(stderr, "prepare: note: %" PRIu64 " bad row%s left out, the first: %s\n",
+                documents->bad_rows, documents->bad_rows == 1 ? " was" : "s were",
+                documents->first_bad_row ? documents->first_bad_row : "");
+    if (documents->binary > 0)
+        fprintf(stderr,
+                "prepare: note: %" PRIu64
+                " file%s no text in UTF-8; the bytes are kept as they are: "
+                "%.600s%s\n",
+                documents->binary, documents->binary == 1 ? " is" : "s are",
+                documents->first_binary, documents->binary == 1 ? "" : " ...");
+    const uint64_t passed_by = run->inputs.passed_by;
+    if (passed_by > 0)
+        fprintf(stderr,
+                "prepare: note: in folders, %" PRIu64 " file%s skipped because of %s: %s%s\n",
+                passed_by, passed_by == 1 ? " was" : "s were",
+                passed_by == 1 ? "its extension" : "their extensions",
+                run->inputs.passed_by_one ? utf8_mask(run->inputs.passed_by_one) : "",
+                passed_by == 1 ? "" : " ...");
+    if (options->val_fraction > 0 && run->splitter.val.writer.tokens == 0)
+        fprintf(stderr, "prepare: note: the text is too short for a validation part\n");
+}
+
+/* "12 training tokens (5 count in the loss) in 1 shard: text_train_*.bin" */
+static void print_side(const struct shard_writer *writer, const char *what, const char *prefix) {
+    printf("%" PRIu64 " %s tokens", writer->tokens, what);
+    if (writer->ignored > 0)
+        printf(" (%" PRIu64 " count in the loss)", writer->tokens - writer->ignored);
+    printf(" in %" PRIu64 " shard%s: %s_*.bin", writer->shards, writer->shards == 1 ? "" : "s",
+           prefix);
+}
+
+static void print_summary(const struct run *run) {
+    const double seconds = progress_clock() - run->progress.started;
+    const double bytes = (double)run->documents.bytes_read;
+    char size[16], speed[16];
+    print_side(&run->splitter.train.writer, "training", run->train);
+    printf("; ");
+    if (run->splitter.val.writer.tokens == 0) printf("no validation tokens");
+    else print_side(&run->splitter.val.writer, "validation", run->val);
+    printf("; vocabulary %d\n", run->tokenizer.vocab_size);
+    printf("read %s, %" PRIu64 " document%s, in %.1f s: %s/s\n", progress_bytes(size, bytes),
+           run->splitter.documents, run->splitter.documents == 1 ? "" : "s", seconds,
+           progress_bytes(speed, bytes / seconds));
+}
+
+/* The `side` shards of a prefix as a setting, in quotes of the shell. */
+static void print_setting(FILE *out, const char *side, const char *prefix) {
+    fprintf(out, " --set 'data.%s=", side);
+    for (; *prefix; prefix++)
+        if (*prefix == '\'') fputs("'\\''", out);
+        else fputc(*prefix, out);
+    fputs("_*.bin'", out);
+}
+
+/* The command that trains on these shards. */
+static void print_next(const struct run *run, const char *program) {
+    const struct tokenizer *tokenizer = &run->tokenizer;
+    const bool validates = run->splitter.val.writer.tokens > 0;
+    struct printed next;
+    if (printed_open(&next)) abort();
+    fputs("next: ./train --config bf16.json --set name=mine", next.out);
+    if (tokenizer->kind != TOKENIZER_BYTES)
+        fprintf(next.out, " \\\n    --set data.tokenizer=%s --set model.vocab_size=%d",
+                tokenizer_kind_name(tokenizer->kind), tokenizer->vocab_size);
+    fputs(" \\\n   ", next.out);
+    print_setting(next.out, "train", run->train);
+    if (validates) fputs(" \\\n   ", next.out);
+    if (validates) print_setting(next.out, "val", run->val);
+    else fputs(" --set eval.every=0", next.out);
+    fputc('\n', next.out);
+    if (printed_close(&next)) abort();
+    help_print(stdout, next.text, program);
+    free(next.text);
+}
+
+static void close_run(struct run *run, const struct options *options) {
+    if (run->splitter.block) tokenizer_record_unstage(options->prefix);
+    splitter_close(&run->splitter);
+    documents_close(&run->documents);
+    inputs_close(&run->inputs);
+    tokenizer_close(&run->tokenizer);
+}
+
+int main(int argc, char **argv) {
+    struct error error;
+    struct options options;
+    static struct run run;
+    if (read_options(&options, argc, argv, &error)) {
+        fprintf(stderr, "prepare: %s\n", error.text);
+        help_print(stderr, "./prepare --help shows the options\n", argv[0]);
+        return EXIT_USAGE;
+    }
+    if (options.help) {
+        help_print(stdout, HELP, argv[0]);
+        return EXIT_DONE;
+    }
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error message, not a death */
+    snprintf(run.train, sizeof run.train, "%s_train", options.prefix);
+    snprintf(run.val, sizeof run.val, "%s_val", options.prefix);
+    int status = open_run(&run, &options, &error);
+    if (status == 0) status = put_documents(&run, &options, &error);
+    const int caught = status && run.stop ? *run.stop : 0; /* a later one is too late */
+    progress_erase(&run.progress);
+    if (status == 0) status = publish(&run, &options, &error);
+    if (status) fprintf(stderr, "prepare: %s\n", error.text);
+    else {
+        print_notes(&run, &options);
+        print_summary(&run);
+        print_next(&run, argv[0]);
+    }
+    close_run(&run, &options);
+    if (caught) return EXIT_SIGNAL + caught;
+    return status || fflush(stdout) ? EXIT_FAILED : EXIT_DONE;
+}

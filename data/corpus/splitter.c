@@ -1,0 +1,226 @@
+#include "data/corpus/splitter.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/tokenize/cuts.h"
+
+int splitter_open(struct splitter *splitter, const struct tokenizer *tokenizer, double val_fraction,
+                  const char *train, const char *val, uint64_t shard_tokens,
+                  struct progress *progress, struct error *error) {
+    *splitter = (struct splitter){.tokenizer = tokenizer,
+                                  .val_fraction = val_fraction,
+                                  .progress = progress,
+                                  .block_bytes = SPLITTER_BLOCK_BYTES,
+                                  .open_counts = true};
+    splitter->block = malloc(splitter->block_bytes);
+    if (!splitter->block) return fail(error, "out of memory: no room for one block of text");
+    if (block_encoder_open(&splitter->encoder, tokenizer, progress, error) ||
+        shard_writer_open(&splitter->train.writer, train, tokenizer->vocab_size, shard_tokens,
+                          error) ||
+        shard_writer_open(&splitter->val.writer, val, tokenizer->vocab_size, shard_tokens, error))
+        return -1;
+    return 0;
+}
+
+void splitter_close(struct splitter *splitter) {
+    shard_writer_abandon(&splitter->train.writer);
+    shard_writer_abandon(&splitter->val.writer);
+    block_encoder_close(&splitter->encoder);
+    arrfree(splitter->marks);
+    free(splitter->block);
+    *splitter = (struct splitter){0};
+}
+
+/* Where the last document begins; 0 if none does behind the block's beginning. */
+static size_t last_beginning(const struct splitter *splitter) {
+    for (size_t i = arrlenu(splitter->marks); i > 0; i--)
+        if (splitter->marks[i - 1].begins) return splitter->marks[i - 1].at;
+    return 0;
+}
+
+/* How much of a full block is used now; the rest waits for what follows it. */
+static size_t block_end(const struct splitter *splitter) {
+    const size_t filled = splitter->filled, last = last_beginning(splitter);
+    if (splitter->begins) return filled;
+    if (last > 0 && last >= filled / 2) return last;
+    if (splitter->tokenizer->kind == TOKENIZER_BYTES) return filled;
+    const size_t cut =
+        cut_last(splitter->block, filled, 1, filled - 1, splitter->tokenizer->cuts_before);
+    return cut != CUT_NONE ? cut : cut_between_characters(splitter->block, filled, filled - 1);
+}
+
+/* The document's beginning in low .. high that is nearest to `wanted`, or 0. */
+static size_t nearest_beginning(const struct splitter *splitter, size_t low, size_t wanted,
+                                size_t high) {
+    size_t best = 0, best_distance = SIZE_MAX;
+    for (size_t i = 0; i < arrlenu(splitter->marks); i++) {
+        const size_t at = splitter->marks[i].at;
+        const size_t distance = at > wanted ? at - wanted : wanted - at;
+        if (!splitter->marks[i].begins || at < low || at > high || distance >= best_distance)
+            continue;
+        best = at;
+        best_distance = distance;
+    }
+    return best;
+}
+
+/* Where validation begins in block[0 .. end). */
+static size_t val_begin(const struct splitter *splitter, size_t end) {
+    size_t val = (size_t)((double)end * splitter->val_fraction + 0.5);
+    /* Rounding up may not leave training with nothing. */
+    if (val > 0 && val >= end) val = end - 1;
+    if (val == 0) return end;
+    const size_t wanted = end - val, high = wanted + val / 2;
+    const size_t low = wanted > val ? wanted - val : 1;
+    if (splitter->any_pair) {
+        const size_t nearest = nearest_beginning(splitter, 1, wanted, end - 1);
+        return nearest > 0 ? nearest : end;
+    }
+    const size_t best = nearest_beginning(splitter, low, wanted, high);
+    if (best > 0) return best;
+    if (splitter->tokenizer->kind == TOKENIZER_BYTES) return wanted;
+    size_t cut = cut_last(splitter->block, end, low, wanted, splitter->tokenizer->cuts_before);
+    if (cut == CUT_NONE)
+        cut = cut_first(splitter->block, end, wanted, high, splitter->tokenizer->cuts_before);
+    return cut != CUT_NONE ? cut : cut_between_characters(splitter->block, end, wanted);
+}
+
+static enum mark_head head_of(const struct splitter *splitter, const struct splitter_side *side,
+                              bool is_row) {
+    const struct tokenizer *tokenizer = splitter->tokenizer;
+    if (side->stopped && tokenizer->stop == tokenizer->end_of_text) return HEAD_NONE;
+    if (tokenizer->kind != TOKENIZER_BYTES) return HEAD_END_OF_TEXT;
+    return side->has_text && (is_row || side->ends_with_row) ? HEAD_EMPTY_LINE : HEAD_NONE;
+}
+
+/* Takes the marks of block[.. end) from the first one on, with those at its end that belong to what
+ * is before it. Returns their number. */
+static size_t take_marks(struct splitter *splitter, struct splitter_side *side, size_t end,
+                         size_t first) {
+    size_t i = first;
+    for (; i < arrlenu(splitter->marks); i++) {
+        struct block_mark *mark = &splitter->marks[i];
+        if (mark->at > end || (mark->at == end && mark->begins)) break;
+        if (mark->begins) {
+            mark->head = (uint8_t)head_of(splitter, side, mark->is_row);
+            side->ends_with_row = splitter->open_is_row = mark->is_row;
+        }
+        side->has_text = true;
+        side->stopped = mark->head == HEAD_STOP;
+        splitter->open_counts = mark->counts;
+    }
+    return i - first;
+}
+
+/* Puts block[begin .. end), with its marks from the first one on. Returns their number, or -1. */
+static ptrdiff_t put_side(struct splitter *splitter, struct splitter_side *side, size_t begin,
+                          size_t end, size_t first, struct error *error) {
+    struct block_text text = {splitter->block, begin, end, splitter->open_counts, NULL, 0};
+    if (begin == end) return 0;
+    if (first == arrlenu(splitter->marks) || splitter->marks[first].at > begin) {
+        side->has_text = true;
+        side->ends_with_row = splitter->open_is_row;
+        side->stopped = false;
+    }
+    text.mark_count = take_marks(splitter, side, end, first);
+    if (text.mark_count > 0) text.marks = splitter->marks + first;
+    if (block_encoder_put(&splitter->encoder, &side->writer, &text, splitter->filled, error))
+        return -1;
+    return (ptrdiff_t)text.mark_count;
+}
+
+static int put_block(struct splitter *splitter, size_t end, struct error *error) {
+    const size_t val = val_begin(splitter, end);
+    const ptrdiff_t train = put_side(splitter, &splitter->train, 0, val, 0, error);
+    if (train < 0) return -1;
+    const ptrdiff_t rest = put_side(splitter, &splitter->val, val, end, (size_t)train, error);
+    if (rest < 0) return -1;
+    splitter->filled -= end;
+    memmove(splitter->block, splitter->block + end, splitter->filled);
+    if (train + rest > 0) arrdeln(splitter->marks, 0, train + rest);
+    for (size_t i = 0; i < arrlenu(splitter->marks); i++) splitter->marks[i].at -= (uint32_t)end;
+    splitter->progress->finished = splitter->progress->read;
+    return 0;
+}
+
+static void put_mark(struct splitter *splitter, enum mark_head head, bool counts) {
+    struct block_mark mark = {
+        .at = (uint32_t)splitter->filled, .head = (uint8_t)head, .counts = counts};
+    arrput(splitter->marks, mark);
+}
+
+/* Makes room in a full block. */
+static int make_room(struct splitter *splitter, struct error *error) {
+    const bool is_full = splitter->filled == splitter->block_bytes ||
+                         (splitter->begins && arrlenu(splitter->marks) >= SPLITTER_MARKS_MAX);
+    return is_full ? put_block(splitter, block_end(splitter), error) : 0;
+}
+
+static void begin_document(struct splitter *splitter) {
+    put_mark(splitter, HEAD_NONE, !splitter->is_pair); /* the head is known later */
+    arrlast(splitter->marks).begins = true;
+    arrlast(splitter->marks).is_row = splitter->is_row;
+    splitter->any_pair |= splitter->is_pair;
+    splitter->open_text = !splitter->is_pair;
+    splitter->begins = false;
+    splitter->documents++;
+}
+
+/* Before anything is put behind it: what is in the block is its end. A tokenizer that ends texts
+ * otherwise than it begins them ends all, so that a model learns to. */
+static void end_text(struct splitter *splitter) {
+    const struct tokenizer *tokenizer = splitter->tokenizer;
+    if (splitter->open_text && tokenizer->stop != tokenizer->end_of_text)
+        put_mark(splitter, HEAD_STOP, true);
+    splitter->open_text = false;
+}
+
+int splitter_put(struct splitter *splitter, const struct document_piece *piece,
+                 struct error *error) {
+    const char *text = piece->text;
+    size_t left = piece->size;
+    const bool completes = piece->part == PIECE_COMPLETION;
+    if (piece->begins) {
+        end_text(splitter);
+        splitter->begins = true;
+        splitter->is_row = piece->is_row;
+        splitter->is_pair = piece->part == PIECE_PROMPT;
+    }
+    const bool is_empty = splitter->begins && left == 0;
+    if (completes && splitter->begins && !is_empty) {
+        if (make_room(splitter, error)) return -1;
+        begin_document(splitter);
+    }
+    if (completes && !is_empty) put_mark(splitter, HEAD_NONE, true);
+    while (left > 0) {
+        if (make_room(splitter, error)) return -1;
+        if (splitter->begins) begin_document(splitter);
+        const size_t room = splitter->block_bytes - splitter->filled;
+        const size_t part = left < room ? left : room;
+        memcpy(splitter->block + splitter->filled, text, part);
+        splitter->filled += part;
+        text += part;
+        left -= part;
+    }
+    if (completes && !is_empty) put_mark(splitter, HEAD_STOP, true);
+    return 0;
+}
+
+int splitter_finish(struct splitter *splitter, struct error *error) {
+    end_text(splitter);
+    if (splitter->filled > 0 && put_block(splitter, splitter->filled, error)) return -1;
+    return shard_writer_finish(&splitter->train.writer, error) ||
+                   shard_writer_finish(&splitter->val.writer, error)
+               ? -1
+               : 0;
+}
+
+int splitter_publish(struct splitter *splitter, struct error *error) {
+    return shard_writer_publish(&splitter->train.writer, error) ||
+                   shard_writer_publish(&splitter->val.writer, error)
+               ? -1
+               : 0;
+}

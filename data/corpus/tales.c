@@ -1,0 +1,56 @@
+#include "data/corpus/tales.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/corpus/tales_grammar.h"
+
+enum { RULES = sizeof TALES / sizeof TALES[0] };
+
+int tales_generate(uint8_t **text, size_t *bytes, uint64_t seed, size_t at_least_bytes,
+                   struct error *error) {
+    struct grammar grammar;
+    struct grammar_text story = {0};
+    if (grammar_compile(&grammar, TALES, RULES, error)) return -1;
+    for (uint64_t number = 0; (size_t)arrlen(story.bytes) < at_least_bytes; number++)
+        grammar_expand(&grammar, seed, number, &story);
+    grammar_free(&grammar);
+    *bytes = (size_t)arrlen(story.bytes);
+    *text = malloc(*bytes ? *bytes : 1);
+    if (*text && *bytes) memcpy(*text, story.bytes, *bytes);
+    arrfree(story.bytes);
+    return *text ? 0 : fail(error, "tales: no memory for %zu bytes of text", *bytes);
+}
+
+double tales_nats_per_byte(void) {
+    struct error error;
+    struct grammar grammar;
+    int status = grammar_compile(&grammar, TALES, RULES, &error);
+    assert(status == 0 && "the table in data/corpus/tales_grammar.h is faulty");
+    (void)status;
+    struct grammar_measure mean = grammar_expect(&grammar);
+    grammar_free(&grammar);
+    return mean.bits * log(2.0) / mean.bytes;
+}
+
+int tales_tokens(struct tokens *tokens, int is_validation, struct error *error) {
+    /* Two seeds and nothing more: a corpus that the run's own seed changed could not be compared
+     * between runs. */
+    uint64_t seed = is_validation ? 0x7a1e5eed : 0x7a1e5;
+    uint8_t *text;
+    size_t bytes;
+    if (tales_generate(&text, &bytes, seed, is_validation ? 200000 : 2000000, error)) return -1;
+    int32_t *owned = malloc(bytes * sizeof *owned);
+    if (!owned) {
+        free(text);
+        return fail(error, "tales: no memory for %zu tokens", bytes);
+    }
+    for (size_t i = 0; i < bytes; i++) owned[i] = text[i];
+    free(text);
+    return tokens_from_memory(tokens, owned, bytes, is_validation ? "tales (validation)" : "tales",
+                              error);
+}

@@ -1,0 +1,172 @@
+#include "data/corpus/token_mask.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/util/file_reader.h"
+
+enum { NAME_SHOWN = 600, PUT_BYTES = 4096 };
+
+static const char MAGIC[4] = "MASK", SHARD_ENDING[] = ".bin", MASK_ENDING[] = ".mask";
+
+/* Of the file: behind the magic, the version and the number of tokens. */
+struct header {
+    char magic[4];
+    uint32_t version;
+    uint64_t tokens;
+};
+_Static_assert(sizeof(struct header) == TOKEN_MASK_HEADER_BYTES, "the header is read as it is");
+
+static bool ends_in(const char *path, const char *ending) {
+    const size_t length = strlen(path), size = strlen(ending);
+    return length >= size && strcmp(path + length - size, ending) == 0;
+}
+
+bool token_mask_is_named(const char *path) {
+    return ends_in(path, MASK_ENDING);
+}
+
+bool token_mask_path(char path[FILE_PATH_MAX], const char *shard_path) {
+    const size_t base = strlen(shard_path) - (sizeof SHARD_ENDING - 1);
+    if (!ends_in(shard_path, SHARD_ENDING) || base + sizeof MASK_ENDING > FILE_PATH_MAX)
+        return false;
+    memcpy(path, shard_path, base);
+    strcpy(path + base, MASK_ENDING);
+    return true;
+}
+
+static size_t bytes_for(uint64_t tokens) {
+    return (size_t)(tokens / 8 + (tokens % 8 != 0));
+}
+
+static const char again[] =
+    "write both again with ./prepare, or copy them again if they were copied";
+
+static int check(const struct token_mask *mask, const char *path, uint64_t tokens,
+                 struct error *error) {
+    struct header header = {0};
+    if (mask->file_bytes == 0)
+        return fail(error, "%.*s: not the mask of a token shard: it is empty\n%s", NAME_SHOWN, path,
+                    again);
+    memcpy(&header, mask->file,
+           mask->file_bytes < sizeof header ? mask->file_bytes : sizeof header);
+    if (mask->file_bytes < sizeof header || memcmp(header.magic, MAGIC, sizeof MAGIC) != 0)
+        return fail(error, "%.*s: not the mask of a token shard: it does not begin with MASK\n%s",
+                    NAME_SHOWN, path, again);
+    if (header.version != TOKEN_MASK_VERSION)
+        return fail(error, "%.*s: a mask of version %" PRIu32 "; only version %d is known\n%s",
+                    NAME_SHOWN, path, header.version, TOKEN_MASK_VERSION, again);
+    if (header.tokens != tokens)
+        return fail(error,
+                    "%.*s: the mask of %" PRIu64 " tokens, but the shard beside it has %" PRIu64
+                    "\n%s",
+                    NAME_SHOWN, path, header.tokens, tokens, again);
+    const uint64_t wanted = sizeof header + bytes_for(tokens);
+    if (mask->file_bytes != wanted)
+        return fail(error,
+                    "%.*s: damaged: a mask of %" PRIu64 " tokens has %" PRIu64
+                    " bytes, the file has %zu\n%s",
+                    NAME_SHOWN, path, tokens, wanted, mask->file_bytes, again);
+    if (tokens % 8 != 0 && mask->bits[tokens / 8] >> tokens % 8 != 0)
+        return fail(error, "%.*s: damaged: it has bits behind the last token\n%s", NAME_SHOWN, path,
+                    again);
+    return 0;
+}
+
+static int read_file(struct token_mask *mask, const struct file_reader *file, struct error *error) {
+    mask->file_bytes = (size_t)file->bytes;
+    mask->file = malloc(mask->file_bytes + 1);
+    if (!mask->file)
+        return fail(error, "out of memory for the mask %.*s (%zu bytes)", NAME_SHOWN, file->path,
+                    mask->file_bytes);
+    mask->bits = mask->file + TOKEN_MASK_HEADER_BYTES;
+    return file_reader_get(file, mask->file, 0, mask->file_bytes, error);
+}
+
+static int fail_missing(const char *shard_path, struct error *error) {
+    return fail(error,
+                "%.*s: the mask that belongs to this token shard, which says what counts in the "
+                "loss, is not beside it\ncopy the .mask file too (the shard's name ends in .bin), "
+                "or write both again with ./prepare",
+                NAME_SHOWN, shard_path);
+}
+
+int token_mask_open(struct token_mask *mask, const char *shard_path, uint64_t tokens, bool wanted,
+                    struct error *error) {
+    char path[FILE_PATH_MAX];
+    memset(mask, 0, sizeof *mask);
+    if (!token_mask_path(path, shard_path)) return wanted ? fail_missing(shard_path, error) : 0;
+    if (!file_exists(path)) return wanted ? fail_missing(shard_path, error) : 0;
+    struct file_reader file;
+    struct error reason;
+    int status = file_reader_open(&file, path, &reason);
+    if (status == RESULT_NONE) return fail(error, "%s\n%s", reason.text, again);
+    if (status) return fail(error, "%s", reason.text);
+    status = read_file(mask, &file, error);
+    file_reader_close(&file);
+    if (status == 0) status = check(mask, path, tokens, error);
+    if (status) token_mask_close(mask);
+    return status;
+}
+
+void token_mask_close(struct token_mask *mask) {
+    free(mask->file);
+    memset(mask, 0, sizeof *mask);
+}
+
+uint64_t token_mask_counted(const struct token_mask *mask, uint64_t first, uint64_t count) {
+    const uint64_t end = first + count;
+    uint64_t counted = 0;
+    if (!mask->bits) return count;
+    for (; first < end && first % 8 != 0; first++) counted += token_mask_counts(mask, first);
+    for (; first + 8 <= end; first += 8)
+        counted += (uint64_t)__builtin_popcount(mask->bits[first / 8]);
+    for (; first < end; first++) counted += token_mask_counts(mask, first);
+    return counted;
+}
+
+int mask_writer_open(struct mask_writer *writer, const char *path, uint64_t tokens,
+                     struct error *error) {
+    /* The number of tokens is not known yet. */
+    struct header header = {.version = TOKEN_MASK_VERSION};
+    memcpy(header.magic, MAGIC, sizeof MAGIC);
+    memset(writer, 0, sizeof *writer);
+    if (file_writer_open(&writer->file, path, error)) return -1;
+    if (file_writer_put(&writer->file, &header, sizeof header, error)) return -1;
+    return mask_writer_put(writer, NULL, tokens, error);
+}
+
+int mask_writer_put(struct mask_writer *writer, const uint8_t *counts, uint64_t count,
+                    struct error *error) {
+    uint8_t bytes[PUT_BYTES];
+    size_t filled = 0;
+    assert(mask_writer_is_open(writer));
+    for (uint64_t i = 0; i < count; i++) {
+        const uint8_t bit = counts ? counts[i] != 0 : 1;
+        writer->bits |= (uint8_t)(bit << writer->tokens % 8);
+        if (++writer->tokens % 8 != 0) continue;
+        bytes[filled++] = writer->bits;
+        writer->bits = 0;
+        if (filled < sizeof bytes) continue;
+        if (file_writer_put(&writer->file, bytes, filled, error)) return -1;
+        filled = 0;
+    }
+    return filled > 0 ? file_writer_put(&writer->file, bytes, filled, error) : 0;
+}
+
+int mask_writer_commit(struct mask_writer *writer, struct error *error) {
+    assert(mask_writer_is_open(writer));
+    if (writer->tokens % 8 != 0 && file_writer_put(&writer->file, &writer->bits, 1, error))
+        return -1;
+    if (file_writer_patch(&writer->file, offsetof(struct header, tokens), &writer->tokens,
+                          sizeof writer->tokens, error))
+        return -1;
+    return file_writer_commit(&writer->file, error);
+}
+
+void mask_writer_abandon(struct mask_writer *writer) {
+    file_writer_abandon(&writer->file);
+}

@@ -1,0 +1,216 @@
+#include "data/tokenize/nfc.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/utf8.h"
+#include "data/tokenize/unicode.h"
+
+/* A character and what it is made of; second: 0 where that is one character. */
+struct nfc_pair {
+    uint32_t code, first, second, composes;
+};
+
+/* By code. */
+static const struct nfc_pair canonical[] = {
+#include "data/tokenize/unicode_canonical.inc"
+};
+static const uint32_t combining_runs[] = {
+#include "data/tokenize/unicode_combining.inc"
+};
+
+/* Bits of nfc.marks above the combining class. DECOMPOSES: it is not its own normal form. FOLLOWS:
+ * it may become one with the character before. */
+enum {
+    CLASS = 0xff,
+    DECOMPOSES = 0x100,
+    FOLLOWS = 0x200,
+    CANONICAL = sizeof canonical / sizeof *canonical
+};
+
+/* Syllables of Hangul are made of two or three letters by arithmetic (section 3.12). */
+enum {
+    SYLLABLES = 0xac00,
+    LEADS = 0x1100,
+    VOWELS = 0x1161,
+    TAILS = 0x11a7,
+    LEAD_COUNT = 19,
+    VOWEL_COUNT = 21,
+    TAIL_COUNT = 28,
+    SYLLABLE_COUNT = LEAD_COUNT * VOWEL_COUNT * TAIL_COUNT
+};
+
+static int by_parts(const void *a, const void *b) {
+    const struct nfc_pair *left = a, *right = b;
+    if (left->first != right->first) return left->first < right->first ? -1 : 1;
+    return (left->second > right->second) - (left->second < right->second);
+}
+
+static int by_code(const void *a, const void *b) {
+    const struct nfc_pair *left = a, *right = b;
+    return (left->code > right->code) - (left->code < right->code);
+}
+
+int nfc_open(struct nfc *nfc) {
+    *nfc = (struct nfc){.marks = calloc(UNICODE_CODES, sizeof *nfc->marks),
+                        .pairs = malloc(sizeof canonical)};
+    if (!nfc->marks || !nfc->pairs) {
+        nfc_close(nfc);
+        return -1;
+    }
+    uint32_t code = 0;
+    for (size_t i = 0; i < sizeof combining_runs / sizeof *combining_runs; i++)
+        for (uint32_t count = combining_runs[i] >> 8; count > 0; count--)
+            nfc->marks[code++] = combining_runs[i] & CLASS;
+    for (size_t i = 0; i < CANONICAL; i++) {
+        const struct nfc_pair *pair = &canonical[i];
+        if (!pair->composes) {
+            nfc->marks[pair->code] |= DECOMPOSES;
+            continue;
+        }
+        nfc->marks[pair->second] |= FOLLOWS;
+        nfc->pairs[nfc->pair_count++] = *pair;
+    }
+    for (int i = 0; i < VOWEL_COUNT; i++) nfc->marks[VOWELS + i] |= FOLLOWS;
+    for (int i = 1; i < TAIL_COUNT; i++) nfc->marks[TAILS + i] |= FOLLOWS;
+    qsort(nfc->pairs, nfc->pair_count, sizeof *nfc->pairs, by_parts);
+    return 0;
+}
+
+void nfc_close(struct nfc *nfc) {
+    free(nfc->marks);
+    free(nfc->pairs);
+    *nfc = (struct nfc){0};
+}
+
+/* Appends what a character is made of, in the end. */
+static void decompose(uint32_t **codes, uint32_t code) {
+    if (code >= SYLLABLES && code < SYLLABLES + SYLLABLE_COUNT) {
+        const uint32_t at = code - SYLLABLES;
+        arrput(*codes, LEADS + at / (VOWEL_COUNT * TAIL_COUNT));
+        arrput(*codes, VOWELS + at / TAIL_COUNT % VOWEL_COUNT);
+        if (at % TAIL_COUNT) arrput(*codes, TAILS + at % TAIL_COUNT);
+        return;
+    }
+    const struct nfc_pair key = {.code = code};
+    const struct nfc_pair *pair = bsearch(&key, canonical, CANONICAL, sizeof key, by_code);
+    if (!pair) {
+        arrput(*codes, code);
+        return;
+    }
+    decompose(codes, pair->first);
+    if (pair->second) decompose(codes, pair->second);
+}
+
+/* Marks by their class, those of one class in their order: a sort by counting, since a text of
+ * marks alone may be long. */
+static void order_marks(const struct nfc *nfc, uint32_t *codes, size_t count) {
+    uint32_t *sorted = NULL;
+    for (size_t begin = 0, end; begin < count; begin = end + 1) {
+        end = begin;
+        if (!(nfc->marks[codes[begin]] & CLASS)) continue;
+        size_t starts[257] = {0};
+        bool is_sorted = true;
+        for (; end < count && (nfc->marks[codes[end]] & CLASS); end++) {
+            starts[(nfc->marks[codes[end]] & CLASS) + 1]++;
+            is_sorted = is_sorted && (end == begin || (nfc->marks[codes[end - 1]] & CLASS) <=
+                                                          (nfc->marks[codes[end]] & CLASS));
+        }
+        if (is_sorted) continue;
+        for (int i = 1; i < 257; i++) starts[i] += starts[i - 1];
+        arrsetlen(sorted, end - begin);
+        for (size_t i = begin; i < end; i++)
+            sorted[starts[nfc->marks[codes[i]] & CLASS]++] = codes[i];
+        memcpy(codes + begin, sorted, (end - begin) * sizeof *codes);
+    }
+    arrfree(sorted);
+}
+
+/* The character that two become, or 0. */
+static uint32_t composed(const struct nfc *nfc, uint32_t first, uint32_t second) {
+    if (first >= LEADS && first < LEADS + LEAD_COUNT && second >= VOWELS &&
+        second < VOWELS + VOWEL_COUNT)
+        return SYLLABLES + ((first - LEADS) * VOWEL_COUNT + second - VOWELS) * TAIL_COUNT;
+    if (first >= SYLLABLES && first < SYLLABLES + SYLLABLE_COUNT &&
+        (first - SYLLABLES) % TAIL_COUNT == 0 && second > TAILS && second < TAILS + TAIL_COUNT)
+        return first + second - TAILS;
+    if (!(nfc->marks[second] & FOLLOWS)) return 0;
+    const struct nfc_pair key = {.first = first, .second = second};
+    const struct nfc_pair *pair = bsearch(&key, nfc->pairs, nfc->pair_count, sizeof key, by_parts);
+    return pair ? pair->code : 0;
+}
+
+/* In place; returns how many are left. A mark is blocked from the starter before it by one of its
+ * own class or a higher one in between. */
+static size_t compose(const struct nfc *nfc, uint32_t *codes, size_t count) {
+    size_t kept = 0, starter = SIZE_MAX;
+    uint32_t last = 0; /* class of the one kept last, behind the starter */
+    for (size_t i = 0; i < count; i++) {
+        const uint32_t class = nfc->marks[codes[i]] & CLASS;
+        const bool is_next = starter != SIZE_MAX && kept == starter + 1;
+        const bool is_free = starter != SIZE_MAX && (is_next || last < class);
+        const uint32_t one = is_free ? composed(nfc, codes[starter], codes[i]) : 0;
+        if (one) {
+            codes[starter] = one;
+            continue;
+        }
+        if (class == 0) starter = kept;
+        last = class;
+        codes[kept++] = codes[i];
+    }
+    return kept;
+}
+
+/* Normalizes the characters of a part that begins with a starter, or with the text. */
+static void apply_to_part(const struct nfc *nfc, uint8_t **out, const uint8_t *text, size_t size) {
+    uint32_t *codes = NULL;
+    for (size_t at = 0, count; at < size; at += count) {
+        count = utf8_character(text + at, size - at);
+        decompose(&codes, utf8_code(text + at, count));
+    }
+    order_marks(nfc, codes, arrlenu(codes));
+    const size_t kept = compose(nfc, codes, arrlenu(codes));
+    for (size_t i = 0; i < kept; i++) {
+        uint8_t character[4];
+        const size_t count = utf8_write(character, codes[i]);
+        memcpy(arraddnptr(*out, count), character, count);
+    }
+    arrfree(codes);
+}
+
+/* Where the characters that need no look end, from `at` on; *last is where the last of them
+ * begins. */
+static size_t skip_plain(const struct nfc *nfc, const uint8_t *text, size_t size, size_t at,
+                         size_t *last) {
+    while (at < size) {
+        size_t count = 1;
+        if (text[at] >= 0x80) {
+            count = utf8_character(text + at, size - at);
+            if (count && nfc->marks[utf8_code(text + at, count)]) break;
+            if (count == 0) count = 1; /* such bytes have nothing to do with what follows */
+        }
+        *last = at;
+        at += count;
+    }
+    return at;
+}
+
+void nfc_apply(const struct nfc *nfc, uint8_t **out, const uint8_t *text, size_t size) {
+    for (size_t at = 0, last = 0; at < size;) {
+        const size_t marked = skip_plain(nfc, text, size, at, &last);
+        /* The plain character before the marks belongs to them. */
+        const bool has_base = marked > at && utf8_character(text + last, size - last) > 0;
+        const size_t plain = marked < size && has_base ? last : marked;
+        if (plain > at) memcpy(arraddnptr(*out, plain - at), text + at, plain - at);
+        size_t end = marked;
+        for (size_t count; end < size; end += count) {
+            count = utf8_character(text + end, size - end);
+            if (count == 0 || !nfc->marks[utf8_code(text + end, count)]) break;
+        }
+        if (end > plain) apply_to_part(nfc, out, text + plain, end - plain);
+        at = end;
+    }
+}

@@ -1,0 +1,134 @@
+#include "data/tokenize/subwords.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+static void free_texts(struct subwords_texts *texts) {
+    arrfree(texts->bytes);
+    arrfree(texts->starts);
+}
+
+void subwords_free(struct subwords *subwords) {
+    free_texts(&subwords->names);
+    free_texts(&subwords->spoken);
+    arrfree(subwords->slots);
+    merges_free(&subwords->merges);
+    for (int i = 0; i < subwords->step_count; i++) {
+        free(subwords->steps[i].from);
+        free(subwords->steps[i].to);
+    }
+    nfc_close(&subwords->nfc);
+    for (int i = 0; i < subwords->rule_count; i++) split_pattern_close(subwords->rules[i].pattern);
+    free(subwords->atoms);
+    for (size_t i = 0; i < arrlenu(subwords->added); i++) free(subwords->added[i].text);
+    arrfree(subwords->added);
+    added_tree_free(&subwords->raw);
+    added_tree_free(&subwords->normalized);
+    *subwords = (struct subwords){0};
+}
+
+/* ---- names */
+
+static const uint8_t *text_of(const struct subwords_texts *texts, int32_t token, size_t *size) {
+    *size = texts->starts[token + 1] - texts->starts[token];
+    return texts->bytes + texts->starts[token];
+}
+
+/* A slot is 0, or a bit that it is taken, some bits of the name's hash, and the token. */
+enum { TOKEN_BITS = 20, HASH_BITS = 11 };
+#define SLOT_TAKEN  (UINT32_C(1) << (TOKEN_BITS + HASH_BITS))
+#define TOKENS_MASK ((UINT32_C(1) << TOKEN_BITS) - 1)
+
+_Static_assert(VOCABULARY_MAX <= 1 << TOKEN_BITS, "a token has room in a slot");
+
+static uint32_t slot_value(uint64_t hash, int32_t token) {
+    return SLOT_TAKEN | (uint32_t)(hash >> (64 - HASH_BITS)) << TOKEN_BITS | (uint32_t)token;
+}
+
+static size_t first_slot(const struct subwords *subwords, uint64_t hash) {
+    return hash & (arrlenu(subwords->slots) - 1);
+}
+
+/* Where the name is, or the empty slot where it would be put. */
+static size_t slot_of(const struct subwords *subwords, const uint8_t *name, size_t size,
+                      uint64_t hash) {
+    const size_t mask = arrlenu(subwords->slots) - 1;
+    for (size_t at = first_slot(subwords, hash);; at = (at + 1) & mask) {
+        const uint32_t slot = subwords->slots[at];
+        if (slot == 0) return at;
+        if ((slot ^ slot_value(hash, 0)) & ~TOKENS_MASK) continue;
+        size_t length;
+        const uint8_t *other = text_of(&subwords->names, (int32_t)(slot & TOKENS_MASK), &length);
+        if (length == size && memcmp(name, other, size) == 0) return at;
+    }
+}
+
+static int32_t find(const struct subwords *subwords, const uint8_t *name, size_t size,
+                    uint64_t hash) {
+    const uint32_t slot = subwords->slots[slot_of(subwords, name, size, hash)];
+    return slot == 0 ? -1 : (int32_t)(slot & TOKENS_MASK);
+}
+
+int32_t subwords_find(const struct subwords *subwords, const uint8_t *name, size_t size) {
+    return find(subwords, name, size, piece_hash(name, size));
+}
+
+int32_t subwords_find_piece(const struct subwords *subwords, const struct piece *piece) {
+    return find(subwords, piece->bytes, piece->size, piece->hash);
+}
+
+void subwords_fetch(const struct subwords *subwords, const struct piece *piece) {
+    __builtin_prefetch(&subwords->slots[first_slot(subwords, piece->hash)]);
+}
+
+/* Whether U+2581 stands behind another character in a name. */
+static bool has_inner_mark(const uint8_t *name, size_t size) {
+    const size_t length = sizeof SUBWORDS_SPACE - 1;
+    size_t at = 0;
+    while (at + length <= size && memcmp(name + at, SUBWORDS_SPACE, length) == 0) at += length;
+    return memmem(name + at, size - at, SUBWORDS_SPACE, length) != NULL;
+}
+
+void subwords_index(struct subwords *subwords, const bool *is_name) {
+    size_t slots = 64, size;
+    while (slots < 2 * (size_t)subwords->vocab_size) slots *= 2;
+    arrsetlen(subwords->slots, slots);
+    memset(subwords->slots, 0, slots * sizeof *subwords->slots);
+    subwords->cuts_at_words = true;
+    for (int32_t token = 0; token < subwords->vocab_size; token++) {
+        const uint8_t *name = text_of(&subwords->names, token, &size);
+        if (!is_name[token] || size == 0) continue;
+        const uint64_t hash = piece_hash(name, size);
+        subwords->slots[slot_of(subwords, name, size, hash)] = slot_value(hash, token);
+        byte_tokens_join(&subwords->bytes, name, size);
+        if (has_inner_mark(name, size)) subwords->cuts_at_words = false;
+    }
+    if (subwords_find(subwords, (const uint8_t *)SUBWORDS_SPACE, sizeof SUBWORDS_SPACE - 1) < 0)
+        subwords->cuts_at_words = false;
+}
+
+const uint8_t *subwords_bytes(const struct subwords *subwords, int32_t token, size_t *size) {
+    *size = 0;
+    if (token < 0 || token >= subwords->vocab_size) return subwords->names.bytes;
+    return text_of(subwords->spoken.starts ? &subwords->spoken : &subwords->names, token, size);
+}
+
+/* Whether a token is found across such a place, or takes the white space behind it. */
+static bool goes_beyond(const struct added_token *added) {
+    for (size_t i = 1; i < added->size; i++)
+        if (strchr(" \n\r\t", added->text[i]) && !strchr(" \n\r\t", added->text[i - 1]))
+            return true;
+    return added->rstrip;
+}
+
+bool subwords_cuts_before(const struct subwords *subwords, char space) {
+    if (!subwords->byte_level || subwords->adds_space) return false;
+    for (int i = 0; i < subwords->step_count; i++)
+        if (subwords->steps[i].form != SUBWORDS_NFC) return false;
+    for (size_t i = 0; i < arrlenu(subwords->added); i++)
+        if (goes_beyond(&subwords->added[i])) return false;
+    if (subwords->is_gpt2 && subwords->merges.count == 0) return true;
+    return cutter_cuts_before(subwords->rules, subwords->rule_count, subwords->atoms, space);
+}

@@ -1,0 +1,233 @@
+#include "data/tokenize/subwords_builder.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
+
+#include "data/util/utf8.h"
+
+/* Texts are compared with an added token at each byte, so that its size counts. */
+enum { NAME_SHOWN = 40, ADDED_BYTES_MAX = 1024 };
+
+/* A token: its name is in the pool. */
+struct subwords_entry {
+    size_t start;
+    uint32_t size;
+    enum { ENTRY_NONE, ENTRY_PIECE, ENTRY_ODD, ENTRY_ADDED } state;
+    bool is_added;
+};
+
+void subwords_builder_open(struct subwords_builder *builder, struct subwords *subwords,
+                           const struct json_reader *reader) {
+    *subwords = (struct subwords){0};
+    *builder = (struct subwords_builder){.subwords = subwords, .reader = reader};
+    byte_alphabet_fill(&builder->alphabet);
+}
+
+int subwords_builder_close(struct subwords_builder *builder, struct cJSON *root, int status) {
+    arrfree(builder->entries);
+    arrfree(builder->pool);
+    arrfree(builder->scratch);
+    arrfree(builder->forms[0]);
+    arrfree(builder->forms[1]);
+    cJSON_Delete(root);
+    if (status) subwords_free(builder->subwords);
+    return status;
+}
+
+static int refuse(const struct subwords_builder *builder, const void *name, size_t size,
+                  const char *what) {
+    const char *text = name;
+    if (size > NAME_SHOWN)
+        for (size = NAME_SHOWN; size > 0 && (text[size] & 0xc0) == 0x80;) size--;
+    return json_reader_fail(builder->reader, ": the token \"%.*s\" %s", (int)size, text, what);
+}
+
+static int put(struct subwords_builder *builder, const void *name, size_t size, int32_t token,
+               int state) {
+    if (size == 0) return refuse(builder, name, size, "has no letters");
+    if (token < 0 || token >= VOCABULARY_MAX)
+        return refuse(builder, name, size, "has no number that a vocabulary can have");
+    while (arrlen(builder->entries) <= token)
+        arrput(builder->entries, ((struct subwords_entry){.state = ENTRY_NONE}));
+    struct subwords_entry *entry = &builder->entries[token];
+    if (entry->state != ENTRY_NONE)
+        return refuse(builder, name, size, "has the number of another one");
+    *entry = (struct subwords_entry){
+        .start = arrlenu(builder->pool), .size = (uint32_t)size, .state = (uint8_t)state};
+    memcpy(arraddnptr(builder->pool, size), name, size);
+    return 0;
+}
+
+int subwords_builder_put(struct subwords_builder *builder, const uint8_t *name, size_t size,
+                         int32_t token) {
+    return put(builder, name, size, token, ENTRY_PIECE);
+}
+
+/* The bytes of letters in scratch, or a negative number where these are others. */
+static ptrdiff_t read_letters(struct subwords_builder *builder, const char *letters) {
+    arrsetlen(builder->scratch, strlen(letters) + 1);
+    return byte_alphabet_read(&builder->alphabet, builder->scratch, letters);
+}
+
+int subwords_builder_put_letters(struct subwords_builder *builder, const char *name,
+                                 int32_t token) {
+    const ptrdiff_t size = read_letters(builder, name);
+    if (size < 0) return put(builder, name, strlen(name), token, ENTRY_ODD);
+    return put(builder, builder->scratch, (size_t)size, token, ENTRY_PIECE);
+}
+
+int subwords_builder_add(struct subwords_builder *builder, struct added_token added,
+                         const char *text) {
+    added.size = strlen(text);
+    if (added.size > ADDED_BYTES_MAX)
+        return refuse(builder, text, added.size, "is added, but has more than 1,024 bytes");
+    const bool is_new = added.token >= arrlen(builder->entries) ||
+                        builder->entries[added.token < 0 ? 0 : added.token].state == ENTRY_NONE;
+    if (added.token < 0 || is_new) {
+        if (put(builder, text, added.size, added.token, ENTRY_ADDED)) return -1;
+    } else {
+        const struct subwords_entry *entry = &builder->entries[added.token];
+        if (entry->size != added.size ||
+            memcmp(builder->pool + entry->start, text, added.size) != 0)
+            return refuse(builder, text, added.size, "is added with the number of another one");
+        if (entry->is_added) return refuse(builder, text, added.size, "is added twice");
+    }
+    builder->entries[added.token].is_added = true;
+    added.text = strdup(text);
+    if (!added.text) return fail(builder->reader->error, "out of memory while opening a tokenizer");
+    arrput(builder->subwords->added, added);
+    return 0;
+}
+
+/* ---- the vocabulary */
+
+/* Appends what a name of characters is in a text: U+2581 is a space, <0xXX> a byte. */
+static void speak(uint8_t **out, const uint8_t *name, size_t size, bool byte_fallback) {
+    static const char mark[] = SUBWORDS_SPACE;
+    const size_t length = sizeof mark - 1;
+    unsigned byte;
+    char text[8] = "";
+    if (size == 6) memcpy(text, name, size);
+    if (byte_fallback && size == 6 && sscanf(text, "<0x%2X>", &byte) == 1 && text[5] == '>') {
+        arrput(*out, (uint8_t)byte);
+        return;
+    }
+    for (size_t at = 0; at < size;) {
+        const bool is_mark = size - at >= length && memcmp(name + at, mark, length) == 0;
+        arrput(*out, is_mark ? ' ' : name[at]);
+        at += is_mark ? length : 1;
+    }
+}
+
+/* Names in the order of tokens. */
+static bool *write_names(struct subwords_builder *builder, bool byte_fallback) {
+    struct subwords *subwords = builder->subwords;
+    bool *is_name = NULL;
+    subwords->vocab_size = (int)arrlen(builder->entries);
+    for (int32_t token = 0; token < subwords->vocab_size; token++) {
+        const struct subwords_entry *entry = &builder->entries[token];
+        const uint8_t *name = builder->pool + entry->start;
+        arrput(subwords->names.starts, (uint32_t)arrlenu(subwords->names.bytes));
+        if (entry->size > 0)
+            memcpy(arraddnptr(subwords->names.bytes, entry->size), name, entry->size);
+        arrput(is_name, entry->state == ENTRY_PIECE);
+        if (subwords->byte_level) continue;
+        arrput(subwords->spoken.starts, (uint32_t)arrlenu(subwords->spoken.bytes));
+        speak(&subwords->spoken.bytes, name, entry->size, byte_fallback);
+    }
+    arrput(subwords->names.starts, (uint32_t)arrlenu(subwords->names.bytes));
+    if (!subwords->byte_level)
+        arrput(subwords->spoken.starts, (uint32_t)arrlenu(subwords->spoken.bytes));
+    return is_name;
+}
+
+/* Each name is found as itself: what is written twice, or added beside a piece of that name, is
+ * not. */
+static int check_names(const struct subwords_builder *builder) {
+    for (int32_t token = 0; token < builder->subwords->vocab_size; token++) {
+        const struct subwords_entry *entry = &builder->entries[token];
+        const uint8_t *name = builder->pool + entry->start;
+        if (entry->state == ENTRY_NONE) continue;
+        if (entry->state == ENTRY_ODD && !entry->is_added)
+            return refuse(builder, name, entry->size,
+                          "is not written in GPT-2's alphabet of bytes, and not added");
+        const int32_t found = subwords_find(builder->subwords, name, entry->size);
+        if (found >= 0 && found != token)
+            return refuse(builder, name, entry->size, "stands there twice");
+    }
+    return 0;
+}
+
+static int find_bytes(struct subwords_builder *builder, bool byte_fallback) {
+    struct subwords *subwords = builder->subwords;
+    for (int byte = 0; byte < 256; byte++) {
+        char name[8];
+        if (subwords->byte_level) name[0] = (char)byte;
+        else snprintf(name, sizeof name, "<0x%02X>", (unsigned)byte);
+        subwords->bytes.tokens[byte] = -1;
+        if (!subwords->byte_level && !byte_fallback) continue;
+        subwords->bytes.tokens[byte] =
+            subwords_find(subwords, (const uint8_t *)name, subwords->byte_level ? 1 : 6);
+        if (subwords->bytes.tokens[byte] < 0)
+            return json_reader_fail(builder->reader, ": there is no token for the byte 0x%02x",
+                                    (unsigned)byte);
+    }
+    return 0;
+}
+
+int subwords_builder_finish(struct subwords_builder *builder, bool byte_fallback) {
+    bool *is_name = write_names(builder, byte_fallback);
+    subwords_index(builder->subwords, is_name);
+    arrfree(is_name);
+    return check_names(builder) || find_bytes(builder, byte_fallback) ? -1 : 0;
+}
+
+/* ---- merges, trees */
+
+static int32_t find_part(struct subwords_builder *builder, const char *name, size_t *size) {
+    *size = strlen(name);
+    if (!builder->subwords->byte_level)
+        return subwords_find(builder->subwords, (const uint8_t *)name, *size);
+    const ptrdiff_t bytes = read_letters(builder, name);
+    if (bytes < 0) return -1;
+    *size = (size_t)bytes;
+    return subwords_find(builder->subwords, builder->scratch, *size);
+}
+
+int subwords_builder_merge(struct subwords_builder *builder, const char *left, const char *right,
+                           uint32_t rank) {
+    struct merge merge = {.rank = rank};
+    size_t left_size, right_size;
+    merge.left = find_part(builder, left, &left_size);
+    if (merge.left < 0) return refuse(builder, left, strlen(left), "is merged, but not there");
+    merge.right = find_part(builder, right, &right_size);
+    if (merge.right < 0) return refuse(builder, right, strlen(right), "is merged, but not there");
+    const struct subwords_texts *names = &builder->subwords->names;
+    arrsetlen(builder->scratch, left_size + right_size);
+    memcpy(builder->scratch, names->bytes + names->starts[merge.left], left_size);
+    memcpy(builder->scratch + left_size, names->bytes + names->starts[merge.right], right_size);
+    merge.token = subwords_find(builder->subwords, builder->scratch, left_size + right_size);
+    if (merge.token < 0)
+        return refuse(builder, left, strlen(left), "is merged to what is no token");
+    if (merges_add(&builder->subwords->merges, merge)) return 0;
+    return refuse(builder, left, strlen(left), "is merged with the same one a second time");
+}
+
+int subwords_builder_grow_trees(struct subwords_builder *builder) {
+    struct subwords *subwords = builder->subwords;
+    struct error error;
+    for (int i = 0; i < (int)arrlen(subwords->added); i++) {
+        const struct added_token *added = &subwords->added[i];
+        const uint8_t *text = (const uint8_t *)added->text;
+        size_t size = added->size;
+        if (added->normalized && subwords_normalize(subwords, builder->forms, &text, &size, &error))
+            return json_reader_fail(builder->reader, ": %s", error.text);
+        if (size == 0) return refuse(builder, added->text, added->size, "has no normal form");
+        added_tree_add(added->normalized ? &subwords->normalized : &subwords->raw, text, size, i);
+    }
+    return 0;
+}

@@ -1,0 +1,272 @@
+/* Encoding by data/tokenize/subwords.h. */
+#include "data/tokenize/subwords.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/utf8.h"
+
+enum { MARK_BYTES = sizeof SUBWORDS_SPACE - 1 };
+
+/* How long the normal form of a text may be. SentencePiece makes 3 bytes of a space and prepends 3,
+ * NFC makes at most 3 times as many. */
+#define LONGEST_FORM(size) (8 * (size) + 64)
+
+struct subwords_encoder {
+    const struct subwords *subwords;
+    struct cutter cutter;
+    struct merges_scratch scratch;
+    struct piece_cache cache;
+    struct piece piece; /* the next to be encoded */
+    uint8_t *forms[2];  /* stb_ds: normal forms, in turns */
+    uint8_t *marked;    /* stb_ds: with spaces added or marked */
+    bool special;
+    int status; /* of the text: -1 once it failed, with a message */
+    struct error *error;
+};
+
+struct subwords_encoder *subwords_encoder_open(const struct subwords *subwords) {
+    struct subwords_encoder *encoder = calloc(1, sizeof *encoder);
+    if (!encoder) return NULL;
+    encoder->subwords = subwords;
+    piece_cache_open(&encoder->cache);
+    return encoder;
+}
+
+void subwords_encoder_close(struct subwords_encoder *encoder) {
+    if (!encoder) return;
+    merges_scratch_free(&encoder->scratch);
+    piece_cache_close(&encoder->cache);
+    arrfree(encoder->forms[0]);
+    arrfree(encoder->forms[1]);
+    arrfree(encoder->marked);
+    free(encoder);
+}
+
+/* ---- a piece */
+
+/* The tokens of characters, before they are merged. */
+static void take_characters(const struct subwords *subwords, int32_t **tokens, const uint8_t *piece,
+                            size_t size) {
+    bool follows_unknown = false;
+    for (size_t at = 0, count; at < size; at += count) {
+        count = utf8_character(piece + at, size - at);
+        int32_t token = count ? subwords_find(subwords, piece + at, count) : -1;
+        if (count == 0) count = 1;
+        const bool is_known = token >= 0 || subwords->bytes.tokens[piece[at]] >= 0;
+        if (token >= 0) {
+            arrput(*tokens, token);
+        } else if (is_known) {
+            for (size_t i = 0; i < count; i++)
+                arrput(*tokens, subwords->bytes.tokens[piece[at + i]]);
+        } else if (subwords->unknown >= 0 && !(follows_unknown && subwords->fuse_unknown)) {
+            arrput(*tokens, subwords->unknown);
+        }
+        follows_unknown = !is_known;
+    }
+}
+
+static void encode_anew(struct subwords_encoder *encoder, int32_t **tokens,
+                        const struct piece *piece) {
+    const struct subwords *subwords = encoder->subwords;
+    const size_t before = arrlenu(*tokens);
+    const int32_t whole = subwords->ignore_merges ? subwords_find_piece(subwords, piece) : -1;
+    if (whole >= 0) {
+        arrput(*tokens, whole);
+    } else if (subwords->byte_level) {
+        byte_tokens_merge(&subwords->bytes, &subwords->merges, &encoder->scratch, tokens,
+                          piece->bytes, piece->size);
+    } else {
+        take_characters(subwords, tokens, piece->bytes, piece->size);
+        const size_t left = merges_apply(&subwords->merges, &encoder->scratch, *tokens + before,
+                                         arrlenu(*tokens) - before);
+        arrsetlen(*tokens, before + left);
+    }
+}
+
+/* Encodes the piece before and looks this one up, which is encoded when the next one comes. */
+static void encode_piece(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *bytes,
+                         size_t size) {
+    const struct piece piece = encoder->piece;
+    encoder->piece = piece_cache_place(&encoder->cache, bytes, size);
+    if (encoder->subwords->ignore_merges) subwords_fetch(encoder->subwords, &encoder->piece);
+    if (piece.size == 0 || piece_cache_take(&piece, tokens)) return;
+    const size_t before = arrlenu(*tokens);
+    encode_anew(encoder, tokens, &piece);
+    piece_cache_put(&piece, *tokens + before, arrlenu(*tokens) - before);
+}
+
+static void encode_last_piece(struct subwords_encoder *encoder, int32_t **tokens) {
+    encode_piece(encoder, tokens, NULL, 0);
+}
+
+/* ---- what lies between added tokens */
+
+static void append(uint8_t **out, const void *bytes, size_t size) {
+    if (size > 0) memcpy(arraddnptr(*out, size), bytes, size);
+}
+
+static bool begins_with(const uint8_t *text, size_t size, const char *word, size_t length) {
+    return size >= length && memcmp(text, word, length) == 0;
+}
+
+/* Stops, with more than `most` bytes in out, where the result would have more. */
+static void replace_all(uint8_t **out, const uint8_t *text, size_t size, const char *from,
+                        const char *to, size_t most) {
+    const size_t from_size = strlen(from), to_size = strlen(to);
+    const uint8_t *end = text + size, *found;
+    while (arrlenu(*out) <= most && (found = memmem(text, (size_t)(end - text), from, from_size))) {
+        append(out, text, (size_t)(found - text));
+        append(out, to, to_size);
+        text = found + from_size;
+    }
+    append(out, text, (size_t)(end - text));
+}
+
+/* Before U+2581: each, or the first of several. */
+static void encode_words(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *text,
+                         size_t size) {
+    const bool each = encoder->subwords->cuts_at_marks;
+    size_t begin = 0, after = SIZE_MAX; /* the last mark */
+    for (size_t at = 0; at + MARK_BYTES <= size;) {
+        if (!begins_with(text + at, size - at, SUBWORDS_SPACE, MARK_BYTES)) {
+            at++;
+            continue;
+        }
+        if (at > begin && (each || after != at)) {
+            encode_piece(encoder, tokens, text + begin, at - begin);
+            begin = at;
+        }
+        after = at += MARK_BYTES;
+    }
+    if (size > begin) encode_piece(encoder, tokens, text + begin, size - begin);
+}
+
+static void encode_characters(struct subwords_encoder *encoder, int32_t **tokens,
+                              const uint8_t *text, size_t size, bool is_first) {
+    const struct subwords *subwords = encoder->subwords;
+    if (subwords->marks_spaces) {
+        const bool has_mark = text[0] == ' ' || begins_with(text, size, SUBWORDS_SPACE, MARK_BYTES);
+        arrsetlen(encoder->marked, 0);
+        if (!has_mark && (subwords->prepend == SUBWORDS_ALWAYS ||
+                          (subwords->prepend == SUBWORDS_FIRST && is_first)))
+            append(&encoder->marked, SUBWORDS_SPACE, MARK_BYTES);
+        replace_all(&encoder->marked, text, size, " ", SUBWORDS_SPACE, SIZE_MAX);
+        text = encoder->marked;
+        size = arrlenu(encoder->marked);
+    }
+    if (subwords->cuts_at_marks || subwords->cuts_at_words)
+        encode_words(encoder, tokens, text, size);
+    else encode_piece(encoder, tokens, text, size);
+    encode_last_piece(encoder, tokens);
+}
+
+static void encode_plain(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *text,
+                         size_t size, bool is_first) {
+    const struct subwords *subwords = encoder->subwords;
+    size_t begin, end;
+    if (!subwords->byte_level) {
+        encode_characters(encoder, tokens, text, size, is_first);
+        return;
+    }
+    if (subwords->adds_space && text[0] != ' ') {
+        arrsetlen(encoder->marked, 0);
+        append(&encoder->marked, " ", 1);
+        append(&encoder->marked, text, size);
+        text = encoder->marked;
+        size = arrlenu(encoder->marked);
+    }
+    if (subwords->is_gpt2 && subwords->rule_count == 0) { /* bytes that are no characters, too */
+        encode_piece(encoder, tokens, text, size);
+        encode_last_piece(encoder, tokens);
+        return;
+    }
+    cutter_begin(&encoder->cutter, subwords->rules, subwords->rule_count, text, size);
+    while (cutter_next(&encoder->cutter, &begin, &end))
+        encode_piece(encoder, tokens, text + begin, end - begin);
+    encode_last_piece(encoder, tokens);
+    if (encoder->cutter.failed)
+        encoder->status = split_pattern_fail(encoder->cutter.failed, encoder->error);
+}
+
+static int fail_to_normalize(const struct subwords_step *step, size_t size, struct error *error) {
+    if (step->form == SUBWORDS_NFC)
+        return fail(error, "the tokenizer's normalizer makes too long a text of %zu bytes", size);
+    return fail(error,
+                "the tokenizer's normalizer, %s \"%.30s\", makes more than %zu bytes of a text of "
+                "%zu\nuse another tokenizer",
+                step->form == SUBWORDS_PREPEND ? "Prepend" : "Replace by", step->to,
+                LONGEST_FORM(size), size);
+}
+
+int subwords_normalize(const struct subwords *subwords, uint8_t *forms[2], const uint8_t **text,
+                       size_t *size, struct error *error) {
+    const size_t first = *size, most = LONGEST_FORM(first);
+    for (int i = 0; i<subwords->step_count && * size> 0; i++) {
+        const struct subwords_step *step = &subwords->steps[i];
+        uint8_t **out = &forms[i % 2];
+        arrsetlen(*out, 0);
+        switch (step->form) {
+        case SUBWORDS_NFC: nfc_apply(&subwords->nfc, out, *text, *size); break;
+        case SUBWORDS_PREPEND:
+            append(out, step->to, strlen(step->to));
+            append(out, *text, *size);
+            break;
+        case SUBWORDS_REPLACE: replace_all(out, *text, *size, step->from, step->to, most); break;
+        }
+        *text = *out;
+        *size = arrlenu(*out);
+        if (*size > most) return fail_to_normalize(step, first, error);
+    }
+    return 0;
+}
+
+/* ---- added tokens */
+
+typedef void encode_section(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *text,
+                            size_t size, bool is_first);
+
+/* Puts the tokens that are found in the text, and has `section` do what lies between them. */
+static void encode_around(struct subwords_encoder *encoder, int32_t **tokens,
+                          const struct added_tree *tree, const uint8_t *text, size_t size,
+                          bool is_first, encode_section *section) {
+    const struct subwords *subwords = encoder->subwords;
+    size_t floor = 0, next = 0;
+    while (encoder->status == 0) {
+        size_t begin = next, end;
+        const int index = added_tree_find(tree, text, size, &begin, &end);
+        if (index < 0) break;
+        const struct added_token *added = &subwords->added[index];
+        next = end;
+        if ((added->special && !encoder->special) ||
+            !added_token_extend(added, subwords->atoms, text, size, floor, &begin, &end))
+            continue;
+        if (floor < begin)
+            section(encoder, tokens, text + floor, begin - floor, is_first && floor == 0);
+        arrput(*tokens, added->token);
+        floor = end;
+    }
+    if (floor < size && encoder->status == 0)
+        section(encoder, tokens, text + floor, size - floor, is_first && floor == 0);
+}
+
+/* From a section of the text as it was to its normal form. */
+static void encode_raw(struct subwords_encoder *encoder, int32_t **tokens, const uint8_t *text,
+                       size_t size, bool is_first) {
+    const struct subwords *subwords = encoder->subwords;
+    encoder->status = subwords_normalize(subwords, encoder->forms, &text, &size, encoder->error);
+    if (size > 0 && encoder->status == 0)
+        encode_around(encoder, tokens, &subwords->normalized, text, size, is_first, encode_plain);
+}
+
+int subwords_encode(struct subwords_encoder *encoder, int32_t **tokens, const void *text,
+                    size_t size, bool special, struct error *error) {
+    encoder->special = special;
+    encoder->status = 0;
+    encoder->error = error;
+    if (size > 0)
+        encode_around(encoder, tokens, &encoder->subwords->raw, text, size, true, encode_raw);
+    return encoder->status;
+}

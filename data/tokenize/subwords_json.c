@@ -1,0 +1,268 @@
+#include "data/tokenize/subwords_json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
+
+#include "data/util/utf8.h"
+#include "data/tokenize/subwords_builder.h"
+#include "data/tokenize/subwords_steps.h"
+#include "data/tokenize/unicode.h"
+
+static int32_t token_of(const cJSON *number) {
+    const double value = cJSON_IsNumber(number) ? number->valuedouble : -1;
+    return value >= 0 && value < VOCABULARY_MAX && value == (int32_t)value ? (int32_t)value : -1;
+}
+
+static int read_vocabulary(struct subwords_builder *builder, const cJSON *vocabulary) {
+    const cJSON *entry;
+    if (!cJSON_IsObject(vocabulary))
+        return subwords_refuse("vocabulary", "that is no object", builder->reader);
+    cJSON_ArrayForEach(entry, vocabulary) {
+        const char *name = entry->string;
+        const int32_t token = token_of(entry);
+        const int status =
+            builder->subwords->byte_level
+                ? subwords_builder_put_letters(builder, name, token)
+                : subwords_builder_put(builder, (const uint8_t *)name, strlen(name), token);
+        if (status) return -1;
+    }
+    return 0;
+}
+
+static int read_added_tokens(struct subwords_builder *builder, const cJSON *root) {
+    const struct json_reader *reader = builder->reader;
+    const cJSON *list, *entry, *number;
+    list = json_reader_member(root, "added_tokens");
+    if (list && !cJSON_IsArray(list))
+        return subwords_refuse("added_tokens", "that is no list", reader);
+    cJSON_ArrayForEach(entry, list) {
+        struct added_token added = {0};
+        const char *text;
+        number = json_reader_member(entry, "id");
+        if (json_reader_expect(entry, "id content single_word lstrip rstrip special normalized",
+                               "added token", reader) ||
+            json_reader_text(&text, entry, "content", reader) ||
+            json_reader_flag(&added.special, entry, "special", false, reader) ||
+            json_reader_flag(&added.single_word, entry, "single_word", false, reader) ||
+            json_reader_flag(&added.lstrip, entry, "lstrip", false, reader) ||
+            json_reader_flag(&added.rstrip, entry, "rstrip", false, reader) ||
+            json_reader_flag(&added.normalized, entry, "normalized", !added.special, reader))
+            return -1;
+        added.token = token_of(number);
+        if (subwords_builder_add(builder, added, text)) return -1;
+    }
+    return 0;
+}
+
+/* "left right", which is torn in place. */
+static int read_two_words(struct subwords_builder *builder, char *left, uint32_t rank) {
+    char *space = left ? strchr(left, ' ') : NULL;
+    if (!space || space == left || space[1] == '\0' || strchr(space + 1, ' '))
+        return json_reader_fail(
+            builder->reader, ": merge %u: a merge must be \"left right\" or [\"left\", \"right\"]",
+            (unsigned)rank);
+    *space = '\0';
+    return subwords_builder_merge(builder, left, space + 1, rank);
+}
+
+/* "left right" or ["left", "right"] */
+static int read_merge(struct subwords_builder *builder, const cJSON *entry, uint32_t rank) {
+    const cJSON *first = cJSON_IsArray(entry) ? entry->child : NULL;
+    const cJSON *second = first ? first->next : NULL;
+    if (cJSON_IsString(first) && cJSON_IsString(second) && !second->next)
+        return subwords_builder_merge(builder, first->valuestring, second->valuestring, rank);
+    return read_two_words(builder, cJSON_IsString(entry) ? entry->valuestring : NULL, rank);
+}
+
+static int read_merges(struct subwords_builder *builder, const cJSON *list) {
+    const cJSON *entry;
+    uint32_t rank = 0;
+    if (!cJSON_IsArray(list)) return subwords_refuse("merges", "that are no list", builder->reader);
+    cJSON_ArrayForEach(entry, list) {
+        if (read_merge(builder, entry, rank++)) return -1;
+    }
+    return 0;
+}
+
+/* What the model says beside vocabulary and merges. */
+static int read_options(struct subwords *subwords, const cJSON *model, const char **unknown,
+                        bool *byte_fallback, const struct json_reader *reader) {
+    const char *type, *prefix, *suffix;
+    const cJSON *dropout = json_reader_member(model, "dropout");
+    if (json_reader_expect(model,
+                           "type dropout unk_token continuing_subword_prefix fuse_unk "
+                           "byte_fallback vocab end_of_word_suffix ignore_merges merges",
+                           "model", reader) ||
+        json_reader_text(&type, model, "type", reader) ||
+        json_reader_text(&prefix, model, "continuing_subword_prefix", reader) ||
+        json_reader_text(&suffix, model, "end_of_word_suffix", reader) ||
+        json_reader_text(unknown, model, "unk_token", reader) ||
+        json_reader_flag(byte_fallback, model, "byte_fallback", false, reader) ||
+        json_reader_flag(&subwords->fuse_unknown, model, "fuse_unk", false, reader) ||
+        json_reader_flag(&subwords->ignore_merges, model, "ignore_merges", false, reader))
+        return -1;
+    if (*type && strcmp(type, "BPE") != 0) return subwords_refuse("model", type, reader);
+    if (*prefix) return subwords_refuse("continuing_subword_prefix", prefix, reader);
+    if (*suffix) return subwords_refuse("end_of_word_suffix", suffix, reader);
+    if (dropout && !(cJSON_IsNumber(dropout) && dropout->valuedouble == 0))
+        return subwords_refuse("model's option", "dropout", reader);
+    return 0;
+}
+
+/* The first number that no token has, or vocab_size. */
+static int32_t first_hole(const struct subwords *subwords) {
+    const uint32_t *starts = subwords->names.starts;
+    int32_t token = 0;
+    while (token < subwords->vocab_size && starts[token] < starts[token + 1]) token++;
+    return token;
+}
+
+/* Settles whether it is of GPT-2's kind, of which pre-tokenizer and post-processor are known. There
+ * <|endoftext|> is special even where it is not added. */
+static int settle_gpt2(struct subwords_builder *builder, bool byte_fallback) {
+    struct subwords *subwords = builder->subwords;
+    const char *const name = SUBWORDS_END_OF_TEXT;
+    const size_t count = arrlenu(subwords->added);
+    struct added_token *added = subwords->added;
+    subwords->is_gpt2 = subwords->is_gpt2 && !byte_fallback && !subwords->ignore_merges &&
+                        first_hole(subwords) == subwords->vocab_size && subwords->step_count == 0 &&
+                        subwords->begin_count + subwords->end_count == 0 && count <= 1 &&
+                        (count == 0 || (strcmp(added->text, name) == 0 && !added->single_word &&
+                                        !added->lstrip && !added->rstrip));
+    if (!subwords->is_gpt2) return 0;
+    if (count == 1) added->special = true;
+    const int32_t token = subwords_find(subwords, (const uint8_t *)name, strlen(name));
+    if (count == 1 || token < 0) return 0;
+    return subwords_builder_add(builder, (struct added_token){.token = token, .special = true},
+                                name);
+}
+
+static int read_model(struct subwords_builder *builder, const cJSON *root, const cJSON *model) {
+    struct subwords *subwords = builder->subwords;
+    const struct json_reader *reader = builder->reader;
+    const cJSON *vocabulary, *merges;
+    const char *unknown;
+    bool byte_fallback;
+    vocabulary = json_reader_member(model, "vocab");
+    merges = json_reader_member(model, "merges");
+    if (read_options(subwords, model, &unknown, &byte_fallback, reader) ||
+        read_vocabulary(builder, vocabulary) || read_added_tokens(builder, root) ||
+        subwords_builder_finish(builder, byte_fallback) || settle_gpt2(builder, byte_fallback))
+        return -1;
+    subwords->unknown = -1;
+    if (*unknown && !subwords->byte_level) {
+        subwords->unknown = subwords_find(subwords, (const uint8_t *)unknown, strlen(unknown));
+        if (subwords->unknown < 0)
+            return subwords_refuse("unk_token, which is no token,", unknown, reader);
+    }
+    return read_merges(builder, merges) || subwords_builder_grow_trees(builder) ? -1 : 0;
+}
+
+static int check_template(const struct subwords *subwords, const int32_t *tokens, int count,
+                          const struct json_reader *reader) {
+    for (int i = 0; i < count; i++)
+        if (tokens[i] >= subwords->vocab_size)
+            return subwords_refuse("post_processor", "token outside the vocabulary", reader);
+    return 0;
+}
+
+static int read_root(struct subwords_builder *builder, const cJSON *root) {
+    struct subwords *subwords = builder->subwords;
+    const struct json_reader *reader = builder->reader;
+    const cJSON *truncation, *padding, *model;
+    truncation = json_reader_member(root, "truncation");
+    padding = json_reader_member(root, "padding");
+    model = json_reader_member(root, "model");
+    if (json_reader_expect(root,
+                           "version truncation padding added_tokens normalizer pre_tokenizer "
+                           "post_processor decoder model",
+                           "file", reader))
+        return -1;
+    if (!model) return subwords_refuse("model", "null", reader);
+    subwords->atoms = unicode_atoms();
+    if (!subwords->atoms) return fail(reader->error, "out of memory while opening a tokenizer");
+    if (subwords_read_normalizer(subwords, root, reader) ||
+        subwords_read_pre_tokenizer(subwords, root, reader) ||
+        subwords_read_decoder(subwords, root, reader) ||
+        subwords_read_post_processor(subwords, root, reader) || read_model(builder, root, model))
+        return -1;
+    if (truncation && !subwords->is_gpt2) return subwords_refuse("member", "truncation", reader);
+    if (padding && !subwords->is_gpt2) return subwords_refuse("member", "padding", reader);
+    return check_template(subwords, subwords->begins, subwords->begin_count, reader) ||
+                   check_template(subwords, subwords->ends, subwords->end_count, reader)
+               ? -1
+               : 0;
+}
+
+int subwords_read_json(struct subwords *subwords, const struct json_reader *reader) {
+    struct subwords_builder builder;
+    cJSON *root;
+    subwords_builder_open(&builder, subwords, reader);
+    if (json_reader_parse(&root, reader)) return -1;
+    return subwords_builder_close(&builder, root, read_root(&builder, root));
+}
+
+/* ---- vocab.json and merges.txt */
+
+/* tokenizer.json of GPT-2 but for the vocabulary and merges. */
+static const char gpt2_json[] =
+    "{\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, "
+    "\"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"merges\": []}}";
+
+/* The text, a copy of the reader's, is torn in place. */
+static int read_lines(struct subwords_builder *builder, char *text) {
+    const struct json_reader *reader = builder->reader;
+    size_t number = 0;
+    uint32_t rank = 0;
+    bool ended = false;
+    for (char *line = text, *next; line < text + reader->size; line = next) {
+        next = line + strcspn(line, "\n");
+        if (*next) *next++ = '\0';
+        line[strcspn(line, "\r")] = '\0';
+        number++;
+        if (*line == '\0') ended = true;
+        if (*line == '\0' || strncmp(line, "#version", 8) == 0) continue;
+        if (ended) return json_reader_fail(reader, ", line %zu: it follows an empty line", number);
+        if (read_two_words(builder, line, rank++)) {
+            const struct error reason = *reader->error;
+            return fail(reader->error, "%s (line %zu)", reason.text, number);
+        }
+    }
+    return 0;
+}
+
+static int read_merges_txt(struct subwords_builder *builder, const struct json_reader *reader) {
+    if (reader->size == 0) return json_reader_fail(reader, " is empty");
+    if (strlen(reader->text) != reader->size || !utf8_valid(reader->text, reader->size))
+        return json_reader_fail(reader, " is not UTF-8 text\nis it the right file?");
+    char *text = strdup(reader->text);
+    if (!text) return fail(reader->error, "out of memory while opening a tokenizer");
+    builder->reader = reader;
+    const int status = read_lines(builder, text);
+    free(text);
+    return status;
+}
+
+int subwords_read_gpt2(struct subwords *subwords, const struct json_reader *vocab,
+                       const struct json_reader *merges) {
+    struct subwords_builder builder;
+    cJSON *vocabulary, *root;
+    subwords_builder_open(&builder, subwords, vocab);
+    if (json_reader_parse(&vocabulary, vocab)) return -1;
+    root = cJSON_Parse(gpt2_json);
+    if (!cJSON_AddItemToObject(cJSON_GetObjectItem(root, "model"), "vocab", vocabulary)) {
+        cJSON_Delete(vocabulary);
+        return subwords_builder_close(
+            &builder, root, fail(vocab->error, "out of memory while opening a tokenizer"));
+    }
+    int status = read_root(&builder, root);
+    if (!status && !subwords->is_gpt2)
+        status = json_reader_fail(
+            vocab, ": no token has the number %d\nnumbers must be 0, 1, 2 ... without holes",
+            (int)first_hole(subwords));
+    if (!status) status = read_merges_txt(&builder, merges);
+    return subwords_builder_close(&builder, root, status);
+}

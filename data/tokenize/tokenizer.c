@@ -1,0 +1,314 @@
+#include "data/tokenize/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/files.h"
+#include "data/tokenize/byte_alphabet.h"
+#include "data/tokenize/cuts.h"
+#include "data/tokenize/tiktoken_vocab.h"
+#include "data/tokenize/subwords.h"
+#include "data/tokenize/subwords_json.h"
+
+enum { FILE_MAX_BYTES = 64 << 20 };
+
+static const char vocab_name[] = "vocab.json", merges_name[] = "merges.txt",
+                  tokenizer_name[] = "tokenizer.json", tiktoken_name[] = "tiktoken.json",
+                  ranks_name[] = "ranks.tiktoken";
+
+const char *tokenizer_kind_name(enum tokenizer_kind kind) {
+    static const char *const names[] = {"bytes", "gpt2", "files"};
+    return names[kind];
+}
+
+bool tokenizer_in_directory(const char *directory) {
+    return (file_exists_in(directory, vocab_name) && file_exists_in(directory, merges_name)) ||
+           file_exists_in(directory, tokenizer_name) ||
+           (file_exists_in(directory, tiktoken_name) && file_exists_in(directory, ranks_name));
+}
+
+/* ---- bytes */
+
+static int open_bytes(struct tokenizer *tokenizer, struct error *error) {
+    struct tokenizer_file *file = &tokenizer->files[0];
+    FILE *out = open_memstream(&file->bytes, &file->size);
+    if (!out) return fail(error, "out of memory while opening a tokenizer");
+    fputs("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n"
+          "  \"added_tokens\": [],\n  \"normalizer\": null,\n  \"pre_tokenizer\": "
+          "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
+          "\"use_regex\": false},\n  \"post_processor\": null,\n  \"decoder\": "
+          "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, "
+          "\"use_regex\": false},\n  \"model\": {\n    \"type\": \"BPE\",\n    \"dropout\": null,\n"
+          "    \"unk_token\": null,\n    \"continuing_subword_prefix\": null,\n"
+          "    \"end_of_word_suffix\": null,\n    \"fuse_unk\": false,\n"
+          "    \"byte_fallback\": false,\n    \"ignore_merges\": false,\n    \"vocab\": {",
+          out);
+    struct byte_alphabet alphabet;
+    byte_alphabet_fill(&alphabet);
+    for (int byte = 0; byte < 256; byte++) {
+        char letter[BYTE_ALPHABET_TEXT_MAX];
+        byte_alphabet_write(&alphabet, letter, (uint8_t)byte);
+        fprintf(out, "%s\n      \"%s%s\": %d", byte ? "," : "",
+                byte == '"' || byte == '\\' ? "\\" : "", letter, byte);
+    }
+    fputs("\n    },\n    \"merges\": []\n  }\n}\n", out);
+    if (fclose(out) != 0) return fail(error, "out of memory while opening a tokenizer");
+    file->name = tokenizer_name;
+    sha256_of(file->sha256, file->bytes, file->size);
+    tokenizer->file_count = 1;
+    tokenizer->vocab_size = 256;
+    return 0;
+}
+
+/* ---- files */
+
+/* A file as it is read. */
+struct source {
+    char path[FILE_PATH_MAX];
+    struct json_reader reader;
+};
+
+/* Reads a file and keeps it in tokenizer->files[place]. */
+static int keep_file(struct tokenizer *tokenizer, struct source *source, int place,
+                     const char *directory, const char *name, struct error *error) {
+    struct tokenizer_file *kept = &tokenizer->files[place];
+    if (file_path_join(source->path, directory, name, error) ||
+        file_read_all(&kept->bytes, &kept->size, source->path, FILE_MAX_BYTES, error))
+        return -1;
+    kept->name = name;
+    sha256_of(kept->sha256, kept->bytes, kept->size);
+    source->reader = (struct json_reader){
+        .path = source->path, .text = kept->bytes, .size = kept->size, .error = error};
+    return 0;
+}
+
+static int check_directory(const char *directory, struct error *error) {
+    if (tokenizer_in_directory(directory)) return 0;
+    if (!file_exists(directory))
+        return fail(error, "no such directory: %.600s\nname one that holds a tokenizer", directory);
+    const char *missing = file_exists_in(directory, vocab_name)    ? merges_name
+                          : file_exists_in(directory, merges_name) ? vocab_name
+                                                                   : NULL;
+    if (missing)
+        return fail(error, "%.600s has no %s\nit needs %s and %s, or %s", directory, missing,
+                    vocab_name, merges_name, tokenizer_name);
+    return fail(error, "%.600s holds no tokenizer\nit needs %s and %s, or %s", directory,
+                vocab_name, merges_name, tokenizer_name);
+}
+
+static bool same_merges(const struct merges *a, const struct merges *b) {
+    struct merge *left = merges_list(a), *right = merges_list(b);
+    const bool same = a->count == b->count &&
+                      (a->count == 0 || memcmp(left, right, a->count * sizeof *left) == 0);
+    arrfree(left);
+    arrfree(right);
+    return same;
+}
+
+/* Fails with the first difference between two tokenizers of GPT-2's kind. */
+static int check_same(const struct subwords *a, const char *a_name, const struct subwords *b,
+                      const char *b_name, struct error *error) {
+    const char *const remedy = "keep the files of one tokenizer only";
+    size_t size, other_size;
+    if (a->vocab_size != b->vocab_size)
+        return fail(error, "%.*s has %d tokens, but %.*s has %d\n%s", JSON_READER_PATH_SHOWN,
+                    a_name, a->vocab_size, JSON_READER_PATH_SHOWN, b_name, b->vocab_size, remedy);
+    for (int32_t token = 0; token < a->vocab_size; token++) {
+        const uint8_t *bytes = subwords_bytes(a, token, &size);
+        const uint8_t *other = subwords_bytes(b, token, &other_size);
+        if (size != other_size || memcmp(bytes, other, size) != 0)
+            return fail(error, "%.*s and %.*s disagree on the token %d\n%s", JSON_READER_PATH_SHOWN,
+                        a_name, JSON_READER_PATH_SHOWN, b_name, (int)token, remedy);
+    }
+    if (!same_merges(&a->merges, &b->merges) || a->rule_count != b->rule_count)
+        return fail(error, "%.*s and %.*s disagree on the merges\n%s", JSON_READER_PATH_SHOWN,
+                    a_name, JSON_READER_PATH_SHOWN, b_name, remedy);
+    return 0;
+}
+
+/* In 16 bits where they fit: so were all tokens when the first records were written, and their
+ * hashes hold good. */
+static void hash_merges(struct sha256 *hash, const struct subwords *subwords) {
+    struct merge *list = merges_list(&subwords->merges);
+    for (size_t i = 0; i < arrlenu(list); i++) {
+        const int32_t wide[] = {list[i].left, list[i].right, list[i].token};
+        const uint16_t narrow[] = {(uint16_t)wide[0], (uint16_t)wide[1], (uint16_t)wide[2]};
+        if (subwords->vocab_size <= VOCABULARY_16_BITS) sha256_add(hash, narrow, sizeof narrow);
+        else sha256_add(hash, wide, sizeof wide);
+    }
+    arrfree(list);
+}
+
+/* The hash of GPT-2's kind is of what tokens a text becomes, in whatever files they were. */
+static void hash_tokens(struct sha256 *hash, const struct tokenizer *tokenizer) {
+    const struct subwords *subwords = tokenizer->subwords;
+    const struct subwords_texts *names = &subwords->names;
+    const int32_t numbers[] = {subwords->vocab_size, tokenizer->end_of_text,
+                               subwords->rule_count == 0};
+    sha256_add(hash, numbers, sizeof numbers);
+    sha256_add(hash, names->starts, arrlenu(names->starts) * sizeof *names->starts);
+    sha256_add(hash, names->bytes, arrlenu(names->bytes));
+    hash_merges(hash, subwords);
+}
+
+/* The special token of one of these names, or -1. */
+static int named_end(const struct subwords *subwords) {
+    static const char *const names[] = {SUBWORDS_END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        for (size_t j = 0; j < arrlenu(subwords->added); j++)
+            if (strcmp(subwords->added[j].text, names[i]) == 0) return subwords->added[j].token;
+    return -1;
+}
+
+/* The token that separates texts: what the model expects before one, or else a special token. */
+static int separator_of(const struct subwords *subwords) {
+    return subwords->begin_count > 0 ? subwords->begins[0] : named_end(subwords);
+}
+
+/* The token that ends an answer: what the model expects behind a text, or else a special token, or
+ * else what separates texts. */
+static int stop_of(const struct subwords *subwords) {
+    if (subwords->end_count > 0) return subwords->ends[subwords->end_count - 1];
+    const int named = named_end(subwords);
+    return named >= 0 ? named : separator_of(subwords);
+}
+
+/* Fills in what follows from tokens, merges and files. */
+static void adopt_subwords(struct tokenizer *tokenizer) {
+    const struct subwords *subwords = tokenizer->subwords;
+    struct sha256 hash;
+    uint8_t digest[SHA256_BYTES];
+    char *cut = tokenizer->cuts_before;
+    tokenizer->kind = subwords->is_gpt2 ? TOKENIZER_GPT2 : TOKENIZER_FILES;
+    tokenizer->vocab_size = subwords->vocab_size;
+    tokenizer->end_of_text = separator_of(subwords);
+    tokenizer->stop = stop_of(subwords);
+    for (const char *space = CUT_SPACES; *space; space++)
+        if (subwords_cuts_before(subwords, *space)) *cut++ = *space;
+    sha256_begin(&hash);
+    if (subwords->is_gpt2) hash_tokens(&hash, tokenizer);
+    for (int i = 0; i < tokenizer->file_count && !subwords->is_gpt2; i++)
+        sha256_add(&hash, tokenizer->files[i].sha256, SHA256_HEX_MAX - 1);
+    sha256_end(&hash, digest);
+    sha256_hex(tokenizer->sha256, digest);
+}
+
+static int read_tiktoken(struct tokenizer *tokenizer, const char *directory, struct error *error) {
+    struct source json, ranks;
+    if (keep_file(tokenizer, &json, 0, directory, tiktoken_name, error) ||
+        keep_file(tokenizer, &ranks, 1, directory, ranks_name, error))
+        return -1;
+    tokenizer->file_count = 2;
+    return subwords_read_ranks(tokenizer->subwords, &json.reader, &ranks.reader);
+}
+
+/* Reads vocab.json and merges.txt; `whole` is what tokenizer.json beside them says, or NULL. */
+static int read_gpt2(struct tokenizer *tokenizer, const char *directory,
+                     const struct subwords *whole, const char *whole_path, struct error *error) {
+    struct source vocab, merges;
+    if (keep_file(tokenizer, &vocab, 0, directory, vocab_name, error) ||
+        keep_file(tokenizer, &merges, 1, directory, merges_name, error) ||
+        subwords_read_gpt2(tokenizer->subwords, &vocab.reader, &merges.reader))
+        return -1;
+    tokenizer->file_count = whole ? 3 : 2;
+    return whole ? check_same(tokenizer->subwords, vocab.path, whole, whole_path, error) : 0;
+}
+
+static int read_files(struct tokenizer *tokenizer, const char *directory, struct error *error) {
+    struct source source;
+    const bool has_two =
+        file_exists_in(directory, vocab_name) && file_exists_in(directory, merges_name);
+    if (!file_exists_in(directory, tokenizer_name))
+        return has_two ? read_gpt2(tokenizer, directory, NULL, NULL, error)
+                       : read_tiktoken(tokenizer, directory, error);
+    if (keep_file(tokenizer, &source, 2, directory, tokenizer_name, error) ||
+        subwords_read_json(tokenizer->subwords, &source.reader))
+        return -1;
+    if (has_two && tokenizer->subwords->is_gpt2) {
+        struct subwords whole = *tokenizer->subwords;
+        *tokenizer->subwords = (struct subwords){0};
+        const int status = read_gpt2(tokenizer, directory, &whole, source.path, error);
+        subwords_free(&whole);
+        return status;
+    }
+    tokenizer->files[0] = tokenizer->files[2];
+    tokenizer->files[2] = (struct tokenizer_file){0};
+    tokenizer->file_count = 1;
+    return 0;
+}
+
+static int open_files(struct tokenizer *tokenizer, const char *directory, struct error *error) {
+    if (check_directory(directory, error)) return -1;
+    tokenizer->subwords = calloc(1, sizeof *tokenizer->subwords);
+    if (!tokenizer->subwords) return fail(error, "out of memory while opening a tokenizer");
+    if (read_files(tokenizer, directory, error)) return -1;
+    adopt_subwords(tokenizer);
+    return 0;
+}
+
+int tokenizer_open(struct tokenizer *tokenizer, enum tokenizer_kind kind, const char *directory,
+                   struct error *error) {
+    *tokenizer = (struct tokenizer){.kind = kind, .end_of_text = -1, .stop = -1};
+    const int status = kind == TOKENIZER_BYTES ? open_bytes(tokenizer, error)
+                                               : open_files(tokenizer, directory, error);
+    if (status) tokenizer_close(tokenizer);
+    return status;
+}
+
+void tokenizer_close(struct tokenizer *tokenizer) {
+    for (int i = 0; i < TOKENIZER_FILES_MAX; i++) free(tokenizer->files[i].bytes);
+    if (tokenizer->subwords) subwords_free(tokenizer->subwords);
+    free(tokenizer->subwords);
+    *tokenizer = (struct tokenizer){0};
+}
+
+/* ---- tokens of text */
+
+struct tokenizer_encoder {
+    struct subwords_encoder *subwords; /* NULL for bytes */
+};
+
+struct tokenizer_encoder *tokenizer_encoder_open(const struct tokenizer *tokenizer) {
+    struct tokenizer_encoder *encoder = calloc(1, sizeof *encoder);
+    if (!encoder) return NULL;
+    if (tokenizer->subwords && !(encoder->subwords = subwords_encoder_open(tokenizer->subwords))) {
+        free(encoder);
+        return NULL;
+    }
+    return encoder;
+}
+
+void tokenizer_encoder_close(struct tokenizer_encoder *encoder) {
+    if (!encoder) return;
+    subwords_encoder_close(encoder->subwords);
+    free(encoder);
+}
+
+int tokenizer_encode(struct tokenizer_encoder *encoder, int32_t **tokens, const void *text,
+                     size_t size, bool special, struct error *error) {
+    const uint8_t *bytes = text;
+    if (encoder->subwords)
+        return subwords_encode(encoder->subwords, tokens, text, size, special, error);
+    if (size == 0) return 0;
+    int32_t *added = arraddnptr(*tokens, size);
+    for (size_t i = 0; i < size; i++) added[i] = bytes[i];
+    return 0;
+}
+
+/* All values of a byte: what the tokens of the kind bytes are made of. */
+#define FOUR(n)       (n), (n) + 1, (n) + 2, (n) + 3
+#define SIXTEEN(n)    FOUR(n), FOUR((n) + 4), FOUR((n) + 8), FOUR((n) + 12)
+#define SIXTY_FOUR(n) SIXTEEN(n), SIXTEEN((n) + 16), SIXTEEN((n) + 32), SIXTEEN((n) + 48)
+static const uint8_t all_bytes[256] = {SIXTY_FOUR(0), SIXTY_FOUR(64), SIXTY_FOUR(128),
+                                       SIXTY_FOUR(192)};
+
+const uint8_t *tokenizer_bytes(const struct tokenizer *tokenizer, int token, size_t *size) {
+    *size = 0;
+    if (token < 0 || token >= tokenizer->vocab_size) return all_bytes;
+    if (tokenizer->subwords) return subwords_bytes(tokenizer->subwords, token, size);
+    *size = 1;
+    return all_bytes + token;
+}

@@ -1,0 +1,83 @@
+#include "data/util/file_reader.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PATH_SHOWN = 600 };
+
+/* From what a process begins with, often 1024, to what it may have. */
+static bool allow_more_files(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= limit.rlim_max) return false;
+    limit.rlim_cur = limit.rlim_max;
+    return setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
+/* Without O_NONBLOCK, opening a named pipe would wait for somebody to write to it. */
+static int open_fully(const char *path) {
+    for (;;) {
+        int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        if (fd >= 0 || (errno != EINTR && !(errno == EMFILE && allow_more_files()))) return fd;
+    }
+}
+
+static int check_kind(struct file_reader *reader, const char *path, struct error *error) {
+    struct stat status;
+    if (fstat(reader->fd, &status))
+        return fail(error, "cannot read %.*s: %s\ncheck the disk that it is on", PATH_SHOWN, path,
+                    strerror(errno));
+    reader->bytes = (uint64_t)status.st_size;
+    if (S_ISREG(status.st_mode)) return 0;
+    fail(error, "cannot read %.*s: it is %s", PATH_SHOWN, path,
+         S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
+    return RESULT_NONE;
+}
+
+int file_reader_open(struct file_reader *reader, const char *path, struct error *error) {
+    *reader = (struct file_reader){.fd = open_fully(path)};
+    if (reader->fd < 0)
+        return fail(error, "cannot open %.*s: %s\ncheck the path and its permissions", PATH_SHOWN,
+                    path, strerror(errno));
+    int status = check_kind(reader, path, error);
+    if (status == 0 && !(reader->path = strdup(path)))
+        status = fail(error, "out of memory while opening %.*s", PATH_SHOWN, path);
+    if (status) close(reader->fd);
+    return status;
+}
+
+static int fail_cut_short(const struct file_reader *reader, struct error *error) {
+    struct stat status;
+    long long bytes = fstat(reader->fd, &status) ? 0 : (long long)status.st_size;
+    return fail(error,
+                "%.*s: it had %llu bytes when it was opened, and has %lld now\nit was cut short "
+                "while in use: write it again, or copy it again",
+                PATH_SHOWN, reader->path, (unsigned long long)reader->bytes, bytes);
+}
+
+int file_reader_get(const struct file_reader *reader, void *to, uint64_t at, size_t size,
+                    struct error *error) {
+    assert(at <= reader->bytes && size <= reader->bytes - at);
+    for (char *next = to; size > 0;) {
+        ssize_t got = pread(reader->fd, next, size, (off_t)at);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0)
+            return fail(error, "cannot read %.*s: %s\ncheck the disk that it is on", PATH_SHOWN,
+                        reader->path, strerror(errno));
+        if (got == 0) return fail_cut_short(reader, error);
+        next += got, at += (uint64_t)got, size -= (size_t)got;
+    }
+    return 0;
+}
+
+void file_reader_close(struct file_reader *reader) {
+    if (reader->path) close(reader->fd);
+    free(reader->path);
+    *reader = (struct file_reader){0};
+}

@@ -1,0 +1,393 @@
+#include "data/util/files.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Paths longer than this are cut in messages, so that the remedy after them is never lost. */
+enum { PATH_SHOWN = 600 };
+
+static const char *remedy_for(int number) {
+    switch (number) {
+    case EACCES:
+    case EPERM: return "check who owns it and its permissions, or choose another path";
+    case EROFS: return "the file system is mounted read-only: choose another path";
+    case ENOENT: return "check the path: a part of it does not exist";
+    case ENOTDIR: return "check the path: a part of it is not a directory";
+    case EISDIR: return "a directory stands there: move it away or choose another path";
+    case ELOOP: return "a symbolic link stands there: name the place that it points to";
+    case ENAMETOOLONG: return "choose a shorter path";
+    case EMFILE:
+    case ENFILE: return "too many files are open: raise the limit (ulimit -n)";
+    case EIO: return "the disk reports errors: look into the kernel log, then choose another disk";
+    case EBUSY:
+    case ENOTEMPTY: return "another program is using it: stop that one and try again";
+    default: return "check the path and its file system";
+    }
+}
+
+static int fail_system(struct error *error, int number, const char *doing, const char *path) {
+    if (number == ENOSPC || number == EDQUOT)
+        return fail(error, "disk full: cannot %s %.*s: %s\nfree space or choose another place",
+                    doing, PATH_SHOWN, path, strerror(number));
+    if (number == EFBIG)
+        return fail(error,
+                    "disk full: cannot %s %.*s: %s\nraise the file size limit (ulimit -f), free "
+                    "space or choose another place",
+                    doing, PATH_SHOWN, path, strerror(number));
+    return fail(error, "cannot %s %.*s: %s\n%s", doing, PATH_SHOWN, path, strerror(number),
+                remedy_for(number));
+}
+
+static int sync_fully(int fd) {
+    while (fsync(fd) != 0) {
+        if (errno != EINTR) return errno;
+    }
+    return 0;
+}
+
+/* Stores the directory that holds path. Returns -1 when it does not fit. */
+static int parent_of(char parent[FILE_PATH_MAX], const char *path) {
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/') length--;
+    while (length > 0 && path[length - 1] != '/') length--;
+    while (length > 1 && path[length - 1] == '/') length--;
+    if (length >= FILE_PATH_MAX) return -1;
+    if (length == 0) {
+        memcpy(parent, ".", 2);
+    } else {
+        memcpy(parent, path, length);
+        parent[length] = '\0';
+    }
+    return 0;
+}
+
+static void writer_close(struct file_writer *writer) {
+    if (writer->open) write_behind_close(&writer->behind);
+    if (writer->fd >= 0) close(writer->fd);
+    writer->fd = -1;
+    writer->open = false;
+}
+
+static int writer_fail(struct file_writer *writer, int number, const char *doing,
+                       struct error *error) {
+    file_writer_abandon(writer);
+    return fail_system(error, number, doing, writer->path);
+}
+
+static int fail_link(struct error *error, const char *path, const char *kind) {
+    return fail(error,
+                "cannot write %.*s: it is %s, so files elsewhere could be changed\nremove it, or "
+                "put a copy in its place",
+                PATH_SHOWN, path, kind);
+}
+
+int file_open_own(const char *path, struct error *error) {
+    struct stat status;
+    int fd;
+    /* Without O_NONBLOCK, opening a device could wait. */
+    do fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0 && errno == ELOOP) return fail_link(error, path, "a symbolic link");
+    if (fd < 0) return fail_system(error, errno, "create", path);
+    const int number = fstat(fd, &status) != 0 ? errno : 0;
+    if (number == 0 && S_ISREG(status.st_mode) && status.st_nlink <= 1) return fd;
+    close(fd);
+    if (number != 0) return fail_system(error, number, "create", path);
+    return fail_link(error, path,
+                     S_ISREG(status.st_mode) ? "a file with several hard links"
+                                             : "not a regular file");
+}
+
+int directory_refuse_link(const char *path, struct error *error) {
+    struct stat status;
+    if (lstat(path, &status) != 0 || !S_ISLNK(status.st_mode)) return 0;
+    return fail_link(error, path, "a symbolic link");
+}
+
+int file_writer_open(struct file_writer *writer, const char *path, struct error *error) {
+    memset(writer, 0, sizeof(*writer));
+    writer->fd = -1;
+    const size_t length = strlen(path);
+    if (length == 0) return fail(error, "cannot write a file without a name\ngive it a path");
+    if (length + sizeof(".tmp") > FILE_PATH_MAX)
+        return fail_system(error, ENAMETOOLONG, "write", path);
+    struct stat status;
+    if (path[length - 1] == '/' || (stat(path, &status) == 0 && S_ISDIR(status.st_mode)))
+        return fail_system(error, EISDIR, "write", path);
+    memcpy(writer->path, path, length + 1);
+    memcpy(writer->temporary, path, length);
+    memcpy(writer->temporary + length, ".tmp", sizeof(".tmp"));
+
+    writer->fd = file_open_own(writer->temporary, error);
+    if (writer->fd < 0) return -1;
+    if (ftruncate(writer->fd, 0) != 0) {
+        const int number = errno;
+        writer_close(writer);
+        return fail_system(error, number, "empty", writer->temporary);
+    }
+    if (write_behind_open(&writer->behind, writer->fd)) {
+        writer_close(writer);
+        unlink(writer->temporary);
+        return fail(error, "out of memory: no room for the buffer that writes %.*s", PATH_SHOWN,
+                    path);
+    }
+    writer->open = true;
+    sha256_begin(&writer->hash);
+    return 0;
+}
+
+int file_writer_put(struct file_writer *writer, const void *bytes, size_t size,
+                    struct error *error) {
+    assert(writer->open && "the writer is not open");
+    if (size == 0) return 0;
+    sha256_add(&writer->hash, bytes, size);
+    writer->size += size;
+    const int number = write_behind_put(&writer->behind, bytes, size);
+    return number == 0 ? 0 : writer_fail(writer, number, "write", error);
+}
+
+int file_writer_patch(struct file_writer *writer, uint64_t offset, const void *bytes, size_t size,
+                      struct error *error) {
+    assert(writer->open && "the writer is not open");
+    assert(offset <= writer->size && size <= writer->size - offset);
+    writer->patched = true;
+    int number = write_behind_flush(&writer->behind);
+    if (number == 0) number = write_fully(writer->fd, bytes, size, (int64_t)offset);
+    return number == 0 ? 0 : writer_fail(writer, number, "write", error);
+}
+
+static int writer_digest(struct file_writer *writer, struct error *error) {
+    if (writer->patched) return sha256_file(writer->hex, NULL, writer->temporary, error);
+    uint8_t digest[SHA256_BYTES];
+    sha256_end(&writer->hash, digest);
+    sha256_hex(writer->hex, digest);
+    return 0;
+}
+
+int file_writer_commit(struct file_writer *writer, struct error *error) {
+    assert(writer->open && "the writer is not open");
+    int number = write_behind_flush(&writer->behind);
+    if (number == 0) number = sync_fully(writer->fd);
+    if (number != 0) return writer_fail(writer, number, "write", error);
+    if (writer_digest(writer, error) != 0) {
+        file_writer_abandon(writer);
+        return -1;
+    }
+    /* Network file systems report a full disk as late as here. */
+    if (close(writer->fd) != 0 && errno != EINTR) number = errno;
+    writer->fd = -1;
+    if (number == 0 && rename(writer->temporary, writer->path) != 0) number = errno;
+    if (number != 0) return writer_fail(writer, number, "write", error);
+    writer_close(writer);
+    char parent[FILE_PATH_MAX];
+    if (parent_of(parent, writer->path) != 0)
+        return fail_system(error, ENAMETOOLONG, "write", writer->path);
+    return directory_sync(parent, error);
+}
+
+void file_writer_abandon(struct file_writer *writer) {
+    if (!writer->open) return;
+    writer_close(writer);
+    unlink(writer->temporary);
+}
+
+int file_write_whole(const char *path, const void *bytes, size_t size, char hex[SHA256_HEX_MAX],
+                     struct error *error) {
+    struct file_writer writer;
+    if (file_writer_open(&writer, path, error) || file_writer_put(&writer, bytes, size, error) ||
+        file_writer_commit(&writer, error))
+        return -1;
+    if (hex) memcpy(hex, writer.hex, SHA256_HEX_MAX);
+    return 0;
+}
+
+int file_open_regular(const char *path, struct error *error) {
+    struct stat status;
+    int fd;
+    do fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0) return fail_system(error, errno, "open", path);
+    const int number = fstat(fd, &status) != 0 ? errno : 0;
+    if (number == 0 && S_ISREG(status.st_mode)) return fd;
+    close(fd);
+    if (number != 0) return fail_system(error, number, "read", path);
+    if (S_ISDIR(status.st_mode))
+        return fail(error, "cannot read %.*s: it is a directory\nname a file in it", PATH_SHOWN,
+                    path);
+    return fail(error, "cannot read %.*s: it is not a regular file\nput a copy in its place",
+                PATH_SHOWN, path);
+}
+
+/* Fills *bytes, whose capacity grows as the source turns out to be longer than its status said:
+ * files of the kernel report no size. Returns 0 or an errno value. */
+static int read_growing(int fd, char **bytes, size_t *size, size_t capacity, size_t limit) {
+    *size = 0;
+    for (;;) {
+        /* One byte of room beyond the limit tells "as long as allowed" from "longer". */
+        char *grown = realloc(*bytes, capacity + 1);
+        if (!grown) return ENOMEM;
+        *bytes = grown;
+        while (*size < capacity) {
+            const ssize_t got = read(fd, *bytes + *size, capacity - *size);
+            if (got < 0 && errno == EINTR) continue;
+            if (got < 0) return errno;
+            if (got == 0) return 0;
+            *size += (size_t)got;
+            if (*size > limit) return EFBIG;
+        }
+        capacity *= 2;
+    }
+}
+
+int file_read_all(char **bytes, size_t *size, const char *path, size_t limit, struct error *error) {
+    *bytes = NULL;
+    *size = 0;
+    const int fd = file_open_regular(path, error);
+    if (fd < 0) return -1;
+    struct stat status;
+    int number = fstat(fd, &status) != 0 ? errno : 0;
+    if (number == 0 && (uint64_t)status.st_size > limit) number = EFBIG;
+    if (number == 0) {
+        const size_t expected = (size_t)status.st_size;
+        number = read_growing(fd, bytes, size, expected < 4095 ? 4096 : expected + 1, limit);
+    }
+    close(fd);
+    if (number == 0) {
+        (*bytes)[*size] = '\0';
+        return 0;
+    }
+    free(*bytes);
+    *bytes = NULL;
+    *size = 0;
+    if (number == EFBIG)
+        return fail(error, "cannot read %.*s: it is longer than %zu bytes\nis it the right file?",
+                    PATH_SHOWN, path, limit);
+    if (number == ENOMEM)
+        return fail(error, "out of memory while reading %.*s\nfree memory and try again",
+                    PATH_SHOWN, path);
+    return fail_system(error, number, "read", path);
+}
+
+int file_path_join(char path[FILE_PATH_MAX], const char *directory, const char *name,
+                   struct error *error) {
+    int length = snprintf(path, FILE_PATH_MAX, "%s/%s", directory, name);
+    if (length >= 0 && length < FILE_PATH_MAX) return 0;
+    return fail(error, "the path %.400s... is too long\nchoose a shorter one", directory);
+}
+
+const char *file_path_shown(char shown[FILE_SHOWN_MAX], const char *path) {
+    size_t length = strlen(path), limit = 200;
+    if (length <= limit) snprintf(shown, FILE_SHOWN_MAX, "%s", path);
+    else snprintf(shown, FILE_SHOWN_MAX, "...%s", path + length - limit);
+    return shown;
+}
+
+bool file_exists(const char *path) {
+    struct stat status;
+    return stat(path, &status) == 0;
+}
+
+bool file_exists_in(const char *directory, const char *name) {
+    char path[FILE_PATH_MAX];
+    struct error ignored;
+    return file_path_join(path, directory, name, &ignored) == 0 && file_exists(path);
+}
+
+static int create_one(const char *path, struct error *error) {
+    struct stat status;
+    if (stat(path, &status) == 0) {
+        if (S_ISDIR(status.st_mode)) return 0;
+        return fail(error,
+                    "cannot create the directory %.*s: a file stands there\nmove it away or "
+                    "choose another path",
+                    PATH_SHOWN, path);
+    }
+    if (mkdir(path, 0755) != 0) {
+        /* Another process may have been faster. */
+        if (errno == EEXIST && stat(path, &status) == 0 && S_ISDIR(status.st_mode)) return 0;
+        return fail_system(error, errno, "create the directory", path);
+    }
+    char parent[FILE_PATH_MAX];
+    if (parent_of(parent, path) != 0)
+        return fail_system(error, ENAMETOOLONG, "create the directory", path);
+    return directory_sync(parent, error);
+}
+
+int directory_create(const char *path, struct error *error) {
+    char part[FILE_PATH_MAX];
+    const size_t length = strlen(path);
+    if (length == 0) return fail(error, "cannot create a directory without a name\ngive it a path");
+    if (length >= sizeof(part))
+        return fail_system(error, ENAMETOOLONG, "create the directory", path);
+    memcpy(part, path, length + 1);
+    for (size_t i = 1; i < length; i++) {
+        if (part[i] != '/' || part[i - 1] == '/') continue;
+        part[i] = '\0';
+        if (create_one(part, error) != 0) return -1;
+        part[i] = '/';
+    }
+    return create_one(part, error);
+}
+
+int directory_sync(const char *path, struct error *error) {
+    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) return fail_system(error, errno, "open the directory", path);
+    const int number = sync_fully(fd);
+    close(fd);
+    /* Some file systems cannot sync a directory and say so with EINVAL: nothing is left to do. */
+    if (number == 0 || number == EINVAL) return 0;
+    return fail_system(error, number, "write the directory", path);
+}
+
+/* Empties the directory behind fd, which it closes. Returns 0 or an errno value. */
+static int remove_inside(int fd) {
+    DIR *directory = fdopendir(fd);
+    if (!directory) {
+        const int number = errno;
+        close(fd);
+        return number;
+    }
+    int number = 0;
+    while (number == 0) {
+        errno = 0;
+        const struct dirent *entry = readdir(directory);
+        if (!entry) {
+            number = errno;
+            break;
+        }
+        const char *name = entry->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) continue;
+        if (unlinkat(fd, name, 0) == 0 || errno == ENOENT) continue;
+        if (errno != EISDIR) {
+            number = errno;
+            break;
+        }
+        const int inner = openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        number = inner < 0 ? errno : remove_inside(inner);
+        if (number == 0 && unlinkat(fd, name, AT_REMOVEDIR) != 0 && errno != ENOENT) number = errno;
+    }
+    closedir(directory);
+    return number;
+}
+
+int directory_remove(const char *path, struct error *error) {
+    char bare[FILE_PATH_MAX];
+    size_t length = strlen(path);
+    if (length >= sizeof(bare))
+        return fail_system(error, ENAMETOOLONG, "remove the directory", path);
+    memcpy(bare, path, length + 1);
+    /* "link/" would follow the link. */
+    while (length > 1 && bare[length - 1] == '/') bare[--length] = '\0';
+    const int fd = open(bare, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) return 0;
+    int number = fd < 0 ? errno : remove_inside(fd);
+    if (number == 0 && rmdir(bare) != 0 && errno != ENOENT) number = errno;
+    return number == 0 ? 0 : fail_system(error, number, "remove the directory", path);
+}

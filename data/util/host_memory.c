@@ -1,0 +1,34 @@
+#include "data/util/host_memory.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The number behind `label` in a small text file of the system, or SIZE_MAX. */
+static size_t system_number(const char *path, const char *label) {
+    char line[256];
+    unsigned long long value;
+    size_t found = SIZE_MAX, length = strlen(label);
+    FILE *file = fopen(path, "r");
+    while (file && found == SIZE_MAX && fgets(line, sizeof line, file))
+        if (strncmp(line, label, length) == 0 && sscanf(line + length, "%llu", &value) == 1)
+            found = (size_t)value;
+    if (file) fclose(file);
+    return found;
+}
+
+size_t host_memory_available(void) {
+    size_t kib = system_number("/proc/meminfo", "MemAvailable:");
+    size_t system = kib == SIZE_MAX ? SIZE_MAX : kib * 1024;
+    size_t container = system_number("/sys/fs/cgroup/memory.max", "");
+    size_t used = system_number("/sys/fs/cgroup/memory.stat", "anon "); /* the rest can be freed */
+    if (container != SIZE_MAX && used != SIZE_MAX) container -= used < container ? used : container;
+    return container < system ? container : system;
+}
+
+void host_memory_copy(void *to, const void *from, size_t bytes) {
+    enum { PIECE = 1 << 22 };
+#pragma omp parallel for schedule(static)
+    for (size_t at = 0; at < bytes; at += PIECE)
+        memcpy((char *)to + at, (const char *)from + at, bytes - at < PIECE ? bytes - at : PIECE);
+}

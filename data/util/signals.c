@@ -1,0 +1,82 @@
+#include "data/util/signals.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <unistd.h>
+
+/* The signal that came, or 0. */
+static volatile sig_atomic_t caught;
+
+/* A pipe that a handler in any thread makes readable, for signals_wait. */
+static int wake[2] = {-1, -1};
+
+/* The first signal is the reason; the loss of a terminal is often followed by others. */
+static void on_signal(int number) {
+    const int number_before = errno;
+    if (!caught) caught = number;
+    if (wake[1] >= 0 && write(wake[1], "", 1) < 0) errno = number_before;
+}
+
+/* Products of oneDNN before 3.12 keep the stack pointer in the middle of a buffer on the heap while
+ * they run (its issue 4845): a handler's frame there would overwrite what lies below, so handlers
+ * get a stack of their own. It serves the calling thread, the one that the kernel prefers to give a
+ * process's signals to. */
+static void give_handlers_a_stack(void) {
+    static char memory[64 * 1024]; /* the frame takes 11 KiB where the processor has AMX */
+    stack_t there, stack = {.ss_sp = memory, .ss_size = sizeof memory};
+    if (sigaltstack(NULL, &there) == 0 && there.ss_flags & SS_DISABLE) sigaltstack(&stack, NULL);
+}
+
+/* A second SIGINT or SIGTERM finds the default action and ends the program at once. SIGHUP comes
+ * several times, from the kernel and from the shell, and SIGPIPE with every write: they never end
+ * it, and stay ignored where the parent ignores them (nohup). */
+static void catch_signal(int number) {
+    struct sigaction before, action = {.sa_handler = on_signal, .sa_flags = SA_ONSTACK};
+    bool repeats = number == SIGHUP || number == SIGPIPE;
+    if (!repeats) action.sa_flags |= (int)SA_RESETHAND;
+    if (repeats && sigaction(number, NULL, &before) == 0 && before.sa_handler == SIG_IGN) return;
+    sigaction(number, &action, NULL);
+}
+
+const volatile sig_atomic_t *signals_catch(void) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE};
+    give_handlers_a_stack();
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) catch_signal(numbers[i]);
+    return &caught;
+}
+
+const volatile sig_atomic_t *signals_hold(void) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+    if (pipe2(wake, O_CLOEXEC | O_NONBLOCK)) wake[0] = wake[1] = -1;
+    for (int i = 0; i < 4; i++) catch_signal(numbers[i]);
+    return &caught;
+}
+
+int signals_wait(int fd) {
+    struct pollfd inputs[] = {{.fd = fd, .events = POLLIN}, {.fd = wake[0], .events = POLLIN}};
+    if (!caught && fd >= 0) poll(inputs, 2, -1);
+    return caught;
+}
+
+const char *signal_text(int number) {
+    switch (number) {
+    case SIGINT: return "Ctrl-C (SIGINT)";
+    case SIGHUP: return "a closed terminal (SIGHUP)";
+    case SIGPIPE: return "a closed output (SIGPIPE)";
+    case SIGTERM: return "SIGTERM";
+    case SIGUSR1: return "SIGUSR1";
+    default: return "a signal";
+    }
+}
+
+int signals_start_thread(pthread_t *thread, void *(*work)(void *), void *argument) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int number = pthread_create(thread, NULL, work, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return number;
+}

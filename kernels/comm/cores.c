@@ -1,0 +1,42 @@
+#include "kernels/comm/cores.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Cores that a rank may run on. */
+struct place {
+    char system[48]; /* of which boot of which kernel: ranks with the same one share its cores */
+    cpu_set_t cores;
+};
+
+static void find_place(struct place *place) {
+    memset(place, 0, sizeof *place);
+    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
+    if (file && !fgets(place->system, sizeof place->system, file)) place->system[0] = 0;
+    if (file) fclose(file);
+    /* More cores than the set has room for: one thread, unless the user says more. */
+    if (sched_getaffinity(0, sizeof place->cores, &place->cores)) CPU_ZERO(&place->cores);
+}
+
+int ranks_cores(const struct ranks *ranks) {
+    struct place own, *all = malloc((size_t)ranks->size * sizeof *all);
+    double share = 0;
+    if (!all) {
+        ranks_abort(ranks, 1);
+        return 1;
+    }
+    find_place(&own);
+    ranks_gather(ranks, all, &own, sizeof own);
+    for (size_t core = 0; core < CPU_SETSIZE; core++) {
+        int sharing = 0;
+        if (!CPU_ISSET(core, &own.cores)) continue;
+        for (int rank = 0; rank < ranks->size; rank++)
+            if (strcmp(all[rank].system, own.system) == 0 && CPU_ISSET(core, &all[rank].cores))
+                sharing++;
+        share += 1.0 / sharing;
+    }
+    free(all);
+    return share < 1 ? 1 : (int)(share + 1e-6);
+}

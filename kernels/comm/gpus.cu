@@ -1,0 +1,57 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/plain_c.h"
+extern "C" {
+#include "kernels/comm/gpus.h"
+}
+
+/* Identity of a rank's GPU. */
+struct gpu_of_rank {
+    int32_t seen, local_size;
+    char uuid[16];
+};
+
+static struct gpu_of_rank look(const struct ranks *ranks, int *gpu) {
+    struct gpu_of_rank own = {};
+    cudaDeviceProp properties;
+    int seen = 0;
+    own.local_size = ranks->local_size;
+    *gpu = 0;
+    if (cudaGetDeviceCount(&seen) == cudaSuccess && seen > 0) {
+        *gpu = ranks->local_rank % seen;
+        if (cudaGetDeviceProperties(&properties, *gpu) == cudaSuccess) {
+            own.seen = seen;
+            memcpy(own.uuid, properties.uuid.bytes, sizeof own.uuid);
+        }
+    }
+    cudaGetLastError(); /* whoever opens the device will meet the error again */
+    return own;
+}
+
+static int compare(const struct gpu_of_rank *all, int size, struct error *error) {
+    for (int b = 1; b < size; b++)
+        for (int a = 0; a < b; a++)
+            if (all[a].seen && all[b].seen &&
+                memcmp(all[a].uuid, all[b].uuid, sizeof all[a].uuid) == 0)
+                return fail(error,
+                            "device \"cuda\": ranks %d and %d would share a GPU: there are %d "
+                            "ranks on that machine, and rank %d sees %d GPU%s; start one rank for "
+                            "each GPU, or give each a GPU of its own in CUDA_VISIBLE_DEVICES, or "
+                            "use --device cpu",
+                            a, b, all[b].local_size, b, all[b].seen, all[b].seen == 1 ? "" : "s");
+    return 0;
+}
+
+int gpus_choose(const struct ranks *ranks, int *gpu, struct error *error) {
+    *gpu = 0;
+    if (ranks->size == 1) return 0;
+    struct gpu_of_rank own = look(ranks, gpu);
+    struct gpu_of_rank *all = (struct gpu_of_rank *)calloc((size_t)ranks->size, sizeof *all);
+    if (!all) ranks_abort(ranks, 1);
+    ranks_gather(ranks, all, &own, sizeof own);
+    int failed = compare(all, ranks->size, error);
+    free(all);
+    return failed;
+}

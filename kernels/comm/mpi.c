@@ -1,0 +1,442 @@
+#include "kernels/comm/mpi.h"
+
+#include <assert.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "data/util/signals.h"
+
+enum {
+    JOBS = 256,             /* that can wait at a time */
+    PIECE_BYTES = 16 << 20, /* a message of more is cut into such */
+    STAGING_BYTES = 8 << 20,
+    BLOCK = 1024, /* elements that are added at a time */
+    /* Looks at a message: the first ones at once, some after short sleeps, in which most of a
+     * message's pieces come, then after longer ones, which cost 5 % of a core instead of 20. */
+    SPINS = 64,
+    SHORT_SLEEPS = 128,
+    SHORT_NANOSECONDS = 20000,
+    LONG_NANOSECONDS = 150000,
+};
+
+enum job_kind {
+    JOB_OPEN,
+    JOB_BROADCAST,
+    JOB_GATHER,
+    JOB_SWAP,
+    JOB_REDUCE_SCATTER,
+    JOB_ALL_GATHER,
+    JOB_CLOSE,
+};
+
+struct job {
+    enum job_kind kind;
+    void *data;
+    const void *own;      /* of a gather */
+    size_t bytes;         /* of all; of a gather of each */
+    size_t element_bytes; /* of an all_gather */
+    int64_t count;        /* elements of a collective */
+    enum dtype dtype;     /* of a reduce_scatter */
+    const struct rank_message *out, *in;
+    int outs, ins;
+};
+
+/* Messages that were posted together. */
+struct posted {
+    void **requests;
+    int count, room;
+};
+
+struct mpi {
+    const struct mpi_module *module;
+    struct mpi_world world;
+    int opened; /* 0: not yet; 1, or -1 with the reason */
+    char reason[256];
+
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t work, done;
+    struct job jobs[JOBS]; /* a ring */
+    uint64_t given, finished;
+    atomic_int abort_status; /* not -1: all ranks are to end with it */
+
+    struct mpi_arithmetic arithmetic;    /* of collectives */
+    struct posted sends[2], receives[2]; /* two chunks are under way at a time */
+    size_t staging_bytes;
+    char *staging; /* [2, ranks] chunks */
+};
+
+/* ---- the thread: messages */
+
+static void end_all(struct mpi *mpi) {
+    int status = atomic_load(&mpi->abort_status);
+    if (status >= 0) mpi->module->abort(status);
+}
+
+static void add(struct mpi *mpi, struct posted *posted, void *request) {
+    if (posted->count == posted->room) {
+        posted->room = posted->room ? 2 * posted->room : 64;
+        posted->requests = realloc(posted->requests, (size_t)posted->room * sizeof(void *));
+        if (!posted->requests) mpi->module->abort(1);
+    }
+    posted->requests[posted->count++] = request;
+}
+
+static size_t piece_of(size_t bytes, size_t first) {
+    return bytes - first < PIECE_BYTES ? bytes - first : PIECE_BYTES;
+}
+
+static void post_send(struct mpi *mpi, int chunk, const void *data, size_t bytes, int to) {
+    for (size_t first = 0; first < bytes; first += PIECE_BYTES)
+        add(mpi, &mpi->sends[chunk % 2],
+            mpi->module->send((const char *)data + first, piece_of(bytes, first), to));
+}
+
+static void post_receive(struct mpi *mpi, int chunk, void *data, size_t bytes, int from) {
+    for (size_t first = 0; first < bytes; first += PIECE_BYTES)
+        add(mpi, &mpi->receives[chunk % 2],
+            mpi->module->receive((char *)data + first, piece_of(bytes, first), from));
+}
+
+static void pause_after(int looks) {
+    long sleep = looks < SPINS + SHORT_SLEEPS ? SHORT_NANOSECONDS : LONG_NANOSECONDS;
+    if (looks >= SPINS) nanosleep(&(struct timespec){0, sleep}, NULL);
+}
+
+/* Waits until all are through. */
+static void finish(struct mpi *mpi, struct posted *posted) {
+    for (int looks = 0; posted->count > 0; looks++) {
+        int left = 0;
+        for (int i = 0; i < posted->count; i++)
+            if (!mpi->module->done(posted->requests[i]))
+                posted->requests[left++] = posted->requests[i];
+        if (left < posted->count) looks = 0;
+        posted->count = left;
+        end_all(mpi);
+        if (left > 0) pause_after(looks);
+    }
+}
+
+static void finish_both(struct mpi *mpi, int chunk) {
+    finish(mpi, &mpi->receives[chunk % 2]);
+    finish(mpi, &mpi->sends[chunk % 2]);
+}
+
+/* ---- the thread: jobs */
+
+static void run_broadcast(struct mpi *mpi, const struct job *job) {
+    if (mpi->world.rank > 0) post_receive(mpi, 0, job->data, job->bytes, 0);
+    for (int rank = 1; mpi->world.rank == 0 && rank < mpi->world.size; rank++)
+        post_send(mpi, 0, job->data, job->bytes, rank);
+    finish_both(mpi, 0);
+}
+
+static void run_gather(struct mpi *mpi, const struct job *job) {
+    char *all = job->data;
+    int own = mpi->world.rank;
+    char *mine = all + (size_t)own * job->bytes;
+    if (mine != job->own) memmove(mine, job->own, job->bytes);
+    for (int step = 1; step < mpi->world.size; step++) {
+        int rank = (own + step) % mpi->world.size;
+        post_receive(mpi, 0, all + (size_t)rank * job->bytes, job->bytes, rank);
+        post_send(mpi, 0, mine, job->bytes, rank);
+    }
+    finish_both(mpi, 0);
+}
+
+static void run_swap(struct mpi *mpi, const struct job *job) {
+    for (int i = 0; i < job->ins; i++)
+        post_receive(mpi, 0, job->in[i].data, job->in[i].bytes, job->in[i].rank);
+    for (int i = 0; i < job->outs; i++)
+        post_send(mpi, 0, job->out[i].data, job->out[i].bytes, job->out[i].rank);
+    finish_both(mpi, 0);
+}
+
+/* Bytes first .. of one piece of a rank's part: 0 if the part ends before. */
+static size_t part_bytes(const struct mpi *mpi, const struct job *job, int rank, int64_t first,
+                         int64_t piece, char **data, size_t element_bytes) {
+    struct rank_part part = ranks_part(job->count, mpi->world.size, rank);
+    int64_t left = part.count - first, count = left < piece ? left : piece;
+    *data = (char *)job->data + (size_t)(part.first + first) * element_bytes;
+    return count > 0 ? (size_t)count * element_bytes : 0;
+}
+
+static void post_all_gather(struct mpi *mpi, const struct job *job, int chunk, int64_t piece) {
+    char *mine, *theirs;
+    int own = mpi->world.rank;
+    int64_t first = chunk * piece;
+    size_t bytes = part_bytes(mpi, job, own, first, piece, &mine, job->element_bytes);
+    for (int step = 1; step < mpi->world.size; step++) {
+        int to = (own + step) % mpi->world.size;
+        int from = (own + mpi->world.size - step) % mpi->world.size;
+        size_t coming = part_bytes(mpi, job, from, first, piece, &theirs, job->element_bytes);
+        post_receive(mpi, chunk, theirs, coming, from);
+        post_send(mpi, chunk, mine, bytes, to);
+    }
+}
+
+/* The last rank's part is the largest. */
+static int chunks_of(const struct mpi *mpi, const struct job *job, int64_t piece) {
+    int64_t most = ranks_part(job->count, mpi->world.size, mpi->world.size - 1).count;
+    return (int)((most + piece - 1) / piece);
+}
+
+static void run_all_gather(struct mpi *mpi, const struct job *job) {
+    int64_t piece = PIECE_BYTES / (int64_t)job->element_bytes;
+    int chunks = chunks_of(mpi, job, piece);
+    for (int chunk = 0; chunk <= chunks; chunk++) {
+        if (chunk < chunks) post_all_gather(mpi, job, chunk, piece);
+        if (chunk > 0) finish_both(mpi, chunk - 1);
+    }
+}
+
+/* Buffer for what another rank sends for a chunk. */
+static char *arrival(const struct mpi *mpi, int chunk, int rank, size_t bytes) {
+    return mpi->staging + (size_t)(chunk % 2 * mpi->world.size + rank) * bytes;
+}
+
+static void post_reduce_scatter(struct mpi *mpi, const struct job *job, int chunk, int64_t piece) {
+    char *mine, *theirs;
+    int own = mpi->world.rank;
+    size_t element = dtype_bytes(job->dtype);
+    int64_t first = chunk * piece;
+    size_t coming = part_bytes(mpi, job, own, first, piece, &mine, element);
+    for (int step = 1; step < mpi->world.size; step++) {
+        int to = (own + step) % mpi->world.size;
+        int from = (own + mpi->world.size - step) % mpi->world.size;
+        size_t bytes = part_bytes(mpi, job, to, first, piece, &theirs, element);
+        post_receive(mpi, chunk, arrival(mpi, chunk, from, (size_t)piece * element), coming, from);
+        post_send(mpi, chunk, theirs, bytes, to);
+    }
+}
+
+/* The sum of all ranks, in their order, of a block of the own part. */
+static void add_block(float *sum, const struct mpi *mpi, const struct job *job, int chunk,
+                      size_t arrival_bytes, char *mine, int64_t first, int64_t count) {
+    float wide[BLOCK];
+    for (int rank = 0; rank < mpi->world.size; rank++) {
+        const char *from =
+            rank == mpi->world.rank ? mine : arrival(mpi, chunk, rank, arrival_bytes);
+        const float *values =
+            mpi->arithmetic.widen(wide, from, job->dtype, (size_t)first, (size_t)count);
+        if (rank == 0) memcpy(sum, values, (size_t)count * sizeof *sum);
+        else
+            for (int64_t i = 0; i < count; i++) sum[i] += values[i];
+    }
+}
+
+static void add_chunk(const struct mpi *mpi, const struct job *job, int chunk, int64_t piece) {
+    char *mine;
+    float sum[BLOCK];
+    size_t element = dtype_bytes(job->dtype);
+    size_t bytes = part_bytes(mpi, job, mpi->world.rank, chunk * piece, piece, &mine, element);
+    int64_t count = (int64_t)(bytes / element);
+    for (int64_t first = 0; first < count; first += BLOCK) {
+        int64_t n = count - first < BLOCK ? count - first : BLOCK;
+        add_block(sum, mpi, job, chunk, (size_t)piece * element, mine, first, n);
+        mpi->arithmetic.store(mine, job->dtype, (size_t)first, sum, (size_t)n);
+    }
+}
+
+static void run_reduce_scatter(struct mpi *mpi, const struct job *job) {
+    size_t each = mpi->staging_bytes / 2 / (size_t)mpi->world.size;
+    int64_t piece = (int64_t)(each / dtype_bytes(job->dtype));
+    int chunks = chunks_of(mpi, job, piece);
+    for (int chunk = 0; chunk <= chunks; chunk++) {
+        if (chunk < chunks) post_reduce_scatter(mpi, job, chunk, piece);
+        if (chunk == 0) continue;
+        finish(mpi, &mpi->receives[(chunk - 1) % 2]);
+        add_chunk(mpi, job, chunk - 1, piece);
+        finish(mpi, &mpi->sends[(chunk - 1) % 2]);
+    }
+}
+
+static void open_world(struct mpi *mpi) {
+    mpi->opened = mpi->module->open(&mpi->world, mpi->reason, sizeof mpi->reason) ? -1 : 1;
+}
+
+static void run_job(struct mpi *mpi, const struct job *job) {
+    switch (job->kind) {
+    case JOB_OPEN: open_world(mpi); break;
+    case JOB_BROADCAST: run_broadcast(mpi, job); break;
+    case JOB_GATHER: run_gather(mpi, job); break;
+    case JOB_SWAP: run_swap(mpi, job); break;
+    case JOB_REDUCE_SCATTER: run_reduce_scatter(mpi, job); break;
+    case JOB_ALL_GATHER: run_all_gather(mpi, job); break;
+    case JOB_CLOSE: mpi->module->close(); break;
+    }
+}
+
+static void *serve(void *state) {
+    struct mpi *mpi = state;
+    bool closed = false;
+    prctl(PR_SET_TIMERSLACK, 1000UL);
+    while (!closed) {
+        pthread_mutex_lock(&mpi->mutex);
+        while (mpi->given == mpi->finished && atomic_load(&mpi->abort_status) < 0)
+            pthread_cond_wait(&mpi->work, &mpi->mutex);
+        struct job job = mpi->jobs[mpi->finished % JOBS];
+        pthread_mutex_unlock(&mpi->mutex);
+        end_all(mpi);
+        run_job(mpi, &job);
+        closed = job.kind == JOB_CLOSE || mpi->opened < 0;
+        pthread_mutex_lock(&mpi->mutex);
+        mpi->finished++;
+        pthread_cond_broadcast(&mpi->done);
+        pthread_mutex_unlock(&mpi->mutex);
+    }
+    return NULL;
+}
+
+/* ---- those who give jobs */
+
+static uint64_t give(struct mpi *mpi, const struct job *job) {
+    pthread_mutex_lock(&mpi->mutex);
+    while (mpi->given - mpi->finished == JOBS) pthread_cond_wait(&mpi->done, &mpi->mutex);
+    mpi->jobs[mpi->given % JOBS] = *job;
+    uint64_t ticket = ++mpi->given;
+    pthread_cond_signal(&mpi->work);
+    pthread_mutex_unlock(&mpi->mutex);
+    return ticket;
+}
+
+static void wait_for(struct mpi *mpi, uint64_t ticket) {
+    pthread_mutex_lock(&mpi->mutex);
+    while (mpi->finished < ticket) pthread_cond_wait(&mpi->done, &mpi->mutex);
+    pthread_mutex_unlock(&mpi->mutex);
+}
+
+static void run_now(struct mpi *mpi, const struct job *job) {
+    wait_for(mpi, give(mpi, job));
+}
+
+static void mpi_broadcast(const struct ranks *ranks, void *data, size_t bytes) {
+    run_now(ranks->state, &(struct job){.kind = JOB_BROADCAST, .data = data, .bytes = bytes});
+}
+
+static void mpi_gather(const struct ranks *ranks, void *all, const void *own, size_t bytes) {
+    run_now(ranks->state,
+            &(struct job){.kind = JOB_GATHER, .data = all, .own = own, .bytes = bytes});
+}
+
+static void mpi_swap(const struct ranks *ranks, const struct rank_message *out, int outs,
+                     const struct rank_message *in, int ins) {
+    run_now(ranks->state,
+            &(struct job){.kind = JOB_SWAP, .out = out, .outs = outs, .in = in, .ins = ins});
+}
+
+/* The thread ends the process. */
+static void mpi_abort(const struct ranks *ranks, int status) {
+    struct mpi *mpi = ranks->state;
+    atomic_store(&mpi->abort_status, status);
+    pthread_mutex_lock(&mpi->mutex);
+    pthread_cond_signal(&mpi->work);
+    pthread_mutex_unlock(&mpi->mutex);
+    sleep(10);
+    _exit(status);
+}
+
+static void release(struct mpi *mpi) {
+    for (int i = 0; i < 2; i++) {
+        free(mpi->sends[i].requests);
+        free(mpi->receives[i].requests);
+    }
+    pthread_mutex_destroy(&mpi->mutex);
+    pthread_cond_destroy(&mpi->work);
+    pthread_cond_destroy(&mpi->done);
+    free(mpi->staging);
+    free(mpi);
+}
+
+static void mpi_close(struct ranks *ranks) {
+    struct mpi *mpi = ranks->state;
+    run_now(mpi, &(struct job){.kind = JOB_CLOSE});
+    pthread_join(mpi->thread, NULL);
+    release(mpi);
+}
+
+static const struct rank_functions functions = {mpi_broadcast, mpi_gather, mpi_swap, mpi_abort,
+                                                mpi_close};
+
+static int allocate_staging(struct mpi *mpi, size_t bytes) {
+    size_t least = (size_t)2 * (size_t)mpi->world.size * 512;
+    mpi->staging_bytes = bytes > least ? bytes : least;
+    mpi->staging = malloc(mpi->staging_bytes);
+    return mpi->staging ? 0 : -1;
+}
+
+int mpi_open(struct ranks *ranks, const struct mpi_module *module, size_t staging_bytes,
+             struct error *error) {
+    struct mpi *mpi = calloc(1, sizeof *mpi);
+    if (!mpi) return fail(error, "out of memory");
+    mpi->module = module;
+    atomic_init(&mpi->abort_status, -1);
+    pthread_mutex_init(&mpi->mutex, NULL);
+    pthread_cond_init(&mpi->work, NULL);
+    pthread_cond_init(&mpi->done, NULL);
+    if (signals_start_thread(&mpi->thread, serve, mpi)) {
+        release(mpi);
+        return fail(error, "cannot start a thread for MPI");
+    }
+    run_now(mpi, &(struct job){.kind = JOB_OPEN});
+    if (mpi->opened < 0) {
+        pthread_join(mpi->thread, NULL);
+        fail(error, "MPI: %s", mpi->reason);
+        release(mpi);
+        return -1;
+    }
+    const struct mpi_world *world = &mpi->world;
+    *ranks = (struct ranks){world->rank, world->size, world->local_rank, world->local_size, "",
+                            &functions,  mpi};
+    snprintf(ranks->description, sizeof ranks->description, "%.63s", world->library);
+    if (world->size > RANKS_MAX)
+        return fail(error, "%d ranks (allowed: %d)", world->size, RANKS_MAX);
+    return allocate_staging(mpi, staging_bytes ? staging_bytes : STAGING_BYTES)
+               ? fail(error, "out of memory")
+               : 0;
+}
+
+/* ---- collectives */
+
+static uint64_t mpi_reduce_scatter(const struct collectives *c, void *data, enum dtype dtype,
+                                   int64_t count) {
+    return give(
+        c->state,
+        &(struct job){.kind = JOB_REDUCE_SCATTER, .data = data, .dtype = dtype, .count = count});
+}
+
+static uint64_t mpi_all_gather(const struct collectives *c, void *data, size_t element_bytes,
+                               int64_t count) {
+    return give(c->state, &(struct job){.kind = JOB_ALL_GATHER,
+                                        .data = data,
+                                        .element_bytes = element_bytes,
+                                        .count = count});
+}
+
+static void mpi_wait(const struct collectives *c, uint64_t ticket) {
+    wait_for(c->state, ticket);
+}
+
+static void mpi_collectives_close(const struct collectives *c) {
+    free((struct collectives *)c);
+}
+
+static const struct collective_functions collective_functions = {mpi_reduce_scatter, mpi_all_gather,
+                                                                 mpi_wait, mpi_collectives_close};
+
+const struct collectives *mpi_collectives(const struct ranks *ranks,
+                                          const struct mpi_arithmetic *arithmetic) {
+    struct mpi *mpi = ranks->state;
+    struct collectives *c = malloc(sizeof *c);
+    if (!c) return NULL;
+    mpi->arithmetic = *arithmetic;
+    *c = (struct collectives){ranks, &collective_functions, mpi, ""};
+    memcpy(c->description, ranks->description, sizeof c->description);
+    return c;
+}

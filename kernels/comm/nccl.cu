@@ -1,0 +1,274 @@
+#include <assert.h>
+#include <stdlib.h>
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/library.h"
+extern "C" {
+#include "kernels/collectives.h"
+#include "kernels/comm/nccl.h"
+}
+
+#ifndef WITH_NCCL
+
+int nccl_collectives_open(struct backend *be, const struct ranks *ranks, struct error *error) {
+    (void)be;
+    fail(error, "device \"cuda\": ranks on GPUs need NCCL, and this program was built without it; "
+                "install nccl.h (package libnccl-dev) and run make again, or use --device cpu");
+    return ranks_agree(ranks, -1, error);
+}
+
+#else
+
+#include <dlfcn.h>
+#include <nccl.h>
+
+#define FILE_NAME "libnccl.so.2"
+
+#define NCCL_FUNCTIONS(X) \
+    X(GetVersion)         \
+    X(GetUniqueId)        \
+    X(GetErrorString)     \
+    X(GetLastError)       \
+    X(CommInitRank)       \
+    X(CommDestroy)        \
+    X(CommAbort)          \
+    X(CommGetAsyncError)  \
+    X(GroupStart)         \
+    X(GroupEnd)           \
+    X(ReduceScatter)      \
+    X(AllGather)          \
+    X(Reduce)             \
+    X(Broadcast)
+
+struct nccl {
+#define X(name) decltype(&nccl##name) name;
+    NCCL_FUNCTIONS(X)
+#undef X
+};
+
+enum { MARKS = 256 };
+
+struct nccl_state {
+    struct nccl nccl;
+    struct backend *be;
+    struct collectives collectives;
+    ncclComm_t comm;         /* NULL: not there yet, or given up */
+    cudaStream_t stream;     /* all of NCCL's work */
+    cudaEvent_t ready;       /* compute got as far as where the last operation was called */
+    cudaEvent_t done[MARKS]; /* of ticket % MARKS: that operation or, if used anew, a later one,
+                                which is done after it */
+    uint64_t tickets;        /* given so far */
+};
+
+static struct nccl_state *state_of(const struct collectives *c) {
+    return (struct nccl_state *)c->state;
+}
+
+/* ---- the library */
+
+static bool serves(void *table, void *library, char *why, size_t size) {
+    struct nccl *nccl = (struct nccl *)table;
+#define X(name)                                                   \
+    *(void **)(void *)&nccl->name = dlsym(library, "nccl" #name); \
+    if (!nccl->name) {                                            \
+        snprintf(why, size, "has no nccl" #name);                 \
+        return false;                                             \
+    }
+    NCCL_FUNCTIONS(X)
+#undef X
+    return true;
+}
+
+static int load(struct nccl_state *s, int *version, struct error *error) {
+    char reason[CUDA_REASON_BYTES];
+#ifndef __CUDACC__
+    /* Naming one of its functions is what makes the linker take the stand-in from the archive. */
+    static void *volatile linked = (void *)&ncclGetVersion;
+    (void)linked;
+#endif
+    if (cuda_library_load(FILE_NAME, serves, &s->nccl, reason))
+        return fail(error,
+                    "device \"cuda\": ranks on GPUs need NCCL, but %.600s; install libnccl2, or "
+                    "name the folder of " FILE_NAME " in LD_LIBRARY_PATH, or use --device cpu",
+                    reason);
+    if (s->nccl.GetVersion(version) == ncclSuccess) return 0;
+    return fail(error, "device \"cuda\": NCCL does not tell its version");
+}
+
+/* ---- errors */
+
+/* True after a failure, of NCCL or another; NCCL is not called any more then. */
+static bool given_up(struct nccl_state *s) {
+    if (!s->be->failure.text[0]) return false;
+    if (s->comm) s->nccl.CommAbort(s->comm);
+    s->comm = NULL;
+    return true;
+}
+
+/* Notes the first failure. Returns whether there is one. */
+static bool nccl_failed(struct nccl_state *s, ncclResult_t result, const char *what) {
+    struct error *failure = &s->be->failure;
+    if (result != ncclSuccess && !failure->text[0])
+        fail(failure, "NCCL: %s: %s: %.600s", what, s->nccl.GetErrorString(result),
+             s->nccl.GetLastError(s->comm));
+    return given_up(s);
+}
+
+static ncclResult_t first_error(ncclResult_t a, ncclResult_t b) {
+    return a != ncclSuccess ? a : b;
+}
+
+/* ---- operations */
+
+/* How `count` elements fall into parts. */
+struct shares {
+    size_t each, rest; /* of every rank; of the last one beside that */
+    size_t own;        /* where this rank's equal part begins */
+    size_t rest_first;
+    int last;
+};
+
+static struct shares shares_of(const struct ranks *ranks, int64_t count) {
+    size_t each = (size_t)ranks_part(count, ranks->size, 0).count, size = (size_t)ranks->size;
+    struct shares shares = {each, (size_t)count - size * each, (size_t)ranks->rank * each,
+                            size * each, ranks->size - 1};
+    return shares;
+}
+
+/* Makes NCCL wait for what compute was given so far. Returns true if NCCL may be called. */
+static bool begin(struct nccl_state *s, const char *what) {
+    cuda_failed(s->be, cudaEventRecord(s->ready, cuda_state(s->be)->compute), what);
+    cuda_failed(s->be, cudaStreamWaitEvent(s->stream, s->ready, 0), what);
+    return !given_up(s);
+}
+
+/* result: of the group's calls, none of which comes after one that failed. */
+static uint64_t end_group(struct nccl_state *s, ncclResult_t result, const char *what) {
+    if (nccl_failed(s, first_error(result, s->nccl.GroupEnd()), what)) return 0;
+    uint64_t ticket = ++s->tickets;
+    cuda_failed(s->be, cudaEventRecord(s->done[ticket % MARKS], s->stream), what);
+    return ticket;
+}
+
+static uint64_t nccl_reduce_scatter(const struct collectives *c, void *data, enum dtype dtype,
+                                    int64_t count) {
+    static const ncclDataType_t types[] = {ncclFloat32, ncclFloat16, ncclBfloat16};
+    static_assert(DTYPE_F32 == 0 && DTYPE_F16 == 1 && DTYPE_BF16 == 2, "types by dtype");
+    struct nccl_state *s = state_of(c);
+    struct shares shares = shares_of(c->ranks, count);
+    const char *what = "adding gradients";
+    char *at = (char *)data, *own = at + shares.own * dtype_bytes(dtype);
+    char *rest = at + shares.rest_first * dtype_bytes(dtype);
+    ncclResult_t result = ncclSuccess;
+    if (!begin(s, what)) return 0;
+    if (nccl_failed(s, s->nccl.GroupStart(), what)) return 0;
+    if (shares.each)
+        result =
+            s->nccl.ReduceScatter(at, own, shares.each, types[dtype], ncclSum, s->comm, s->stream);
+    if (shares.rest && result == ncclSuccess)
+        result = s->nccl.Reduce(rest, rest, shares.rest, types[dtype], ncclSum, shares.last,
+                                s->comm, s->stream);
+    return end_group(s, result, what);
+}
+
+static uint64_t nccl_all_gather(const struct collectives *c, void *data, size_t element_bytes,
+                                int64_t count) {
+    struct nccl_state *s = state_of(c);
+    struct shares shares = shares_of(c->ranks, count);
+    const char *what = "spreading weights";
+    char *at = (char *)data, *own = at + shares.own * element_bytes;
+    char *rest = at + shares.rest_first * element_bytes;
+    ncclResult_t result = ncclSuccess;
+    if (!begin(s, what)) return 0;
+    if (nccl_failed(s, s->nccl.GroupStart(), what)) return 0;
+    if (shares.each)
+        result =
+            s->nccl.AllGather(own, at, shares.each * element_bytes, ncclInt8, s->comm, s->stream);
+    if (shares.rest && result == ncclSuccess)
+        result = s->nccl.Broadcast(rest, rest, shares.rest * element_bytes, ncclInt8, shares.last,
+                                   s->comm, s->stream);
+    return end_group(s, result, what);
+}
+
+/* Failures of other ranks or of the network show up only after the calls that started
+ * operations. */
+static void nccl_wait(const struct collectives *c, uint64_t ticket) {
+    struct nccl_state *s = state_of(c);
+    const char *what = "waiting for other ranks";
+    ncclResult_t result, later = ncclSuccess;
+    assert(ticket <= s->tickets);
+    if (given_up(s)) return;
+    result = s->nccl.CommGetAsyncError(s->comm, &later);
+    if (nccl_failed(s, first_error(result, later), what)) return;
+    cuda_failed(s->be, cudaStreamWaitEvent(cuda_state(s->be)->compute, s->done[ticket % MARKS], 0),
+                what);
+}
+
+/* ---- opening and closing */
+
+static void nccl_close(const struct collectives *c) {
+    struct nccl_state *s = state_of(c);
+    if (!given_up(s)) {
+        cuda_failed(s->be, cudaStreamSynchronize(s->stream), "closing NCCL");
+        if (!given_up(s) && s->comm) s->nccl.CommDestroy(s->comm);
+    }
+    for (int i = 0; i < MARKS; i++)
+        if (s->done[i]) cudaEventDestroy(s->done[i]);
+    if (s->ready) cudaEventDestroy(s->ready);
+    if (s->stream) cudaStreamDestroy(s->stream);
+    s->be->collectives = &collectives_alone;
+    free(s);
+}
+
+static const struct collective_functions nccl_functions = {nccl_reduce_scatter, nccl_all_gather,
+                                                           nccl_wait, nccl_close};
+
+static void open_stream(struct nccl_state *s) {
+    const char *what = "making a stream for NCCL";
+    cuda_failed(s->be, cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), what);
+    cuda_failed(s->be, cudaEventCreateWithFlags(&s->ready, cudaEventDisableTiming), what);
+    for (int i = 0; i < MARKS; i++)
+        cuda_failed(s->be, cudaEventCreateWithFlags(&s->done[i], cudaEventDisableTiming), what);
+}
+
+/* Prepares what a rank can do alone, before others wait for it in NCCL. */
+static int prepare(struct nccl_state *s, const struct ranks *ranks, ncclUniqueId *id,
+                   struct error *error) {
+    int version = 0;
+    if (load(s, &version, error)) return -1;
+    snprintf(s->collectives.description, sizeof s->collectives.description, "NCCL %d.%d.%d",
+             version / 10000, version / 100 % 100, version % 100);
+    setenv("NCCL_ALGO", "Ring", 0);
+    open_stream(s);
+    if (ranks->rank == 0) nccl_failed(s, s->nccl.GetUniqueId(id), "opening");
+    return s->be->failure.text[0] ? fail(error, "%s", s->be->failure.text) : 0;
+}
+
+int nccl_collectives_open(struct backend *be, const struct ranks *ranks, struct error *error) {
+    struct nccl_state *s = (struct nccl_state *)calloc(1, sizeof *s);
+    ncclUniqueId id = {};
+    int status = -1;
+    if (s) {
+        s->be = be;
+        s->collectives.ranks = ranks;
+        s->collectives.functions = &nccl_functions;
+        s->collectives.state = s;
+        status = prepare(s, ranks, &id, error);
+    } else {
+        fail(error, "out of memory");
+    }
+    if (ranks_agree(ranks, status, error)) {
+        if (s) nccl_close(&s->collectives);
+        return -1;
+    }
+    ranks_broadcast(ranks, &id, sizeof id);
+    if (nccl_failed(s, s->nccl.CommInitRank(&s->comm, ranks->size, id, ranks->rank),
+                    "connecting")) {
+        fail(error, "%s", be->failure.text); /* others may hang: whoever hears it ends them */
+        nccl_close(&s->collectives);
+        return -1;
+    }
+    be->collectives = &s->collectives;
+    return 0;
+}
+#endif

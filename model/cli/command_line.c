@@ -1,0 +1,409 @@
+#include "model/cli/command_line.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/program.h"
+#include "kernels/ranks.h"
+#include "model/config/config_keys.h"
+#include "model/config/config_print.h"
+
+/* The commands come in the order of enum command. */
+enum flag {
+    FLAG_CONFIG,
+    FLAG_SET,
+    FLAG_DEVICE,
+    FLAG_RESUME,
+    FLAG_RANKS,
+    FLAG_LOG_RANKS,
+    FLAG_FROM,
+    FLAG_TOKENS,
+    FLAG_TEMPERATURE,
+    FLAG_TOP_K,
+    FLAG_TOP_P,
+    FLAG_SEED,
+    FLAG_DATA,
+    FLAG_PRECISION,
+    FLAG_DTYPE,
+    FLAG_SHARD_SIZE,
+    FLAG_REPETITIONS,
+    FLAG_OUT,
+    FLAG_SIZES,
+    FLAG_MEMORY,
+    FLAG_FIT,
+    FLAG_LINK,
+    FLAG_LINK_GBS,
+    FLAG_TFLOPS,
+    FLAG_DRY_RUN,
+    FLAG_SAMPLE,
+    FLAG_EVAL,
+    FLAG_EXPORT,
+    FLAG_AUDIT,
+    FLAG_PROFILE,
+    FLAG_HELP,
+    FLAG_HELP_CONFIG,
+    FLAG_VERSION,
+    FLAG_PRINT_SCHEMA,
+    FLAG_PRINT_REFERENCE,
+    FLAGS
+};
+_Static_assert(FLAG_PRINT_REFERENCE - FLAG_DRY_RUN == COMMAND_PRINT_REFERENCE - COMMAND_DRY_RUN,
+               "flags that are commands must have the order of enum command");
+
+enum {
+    TRAIN = 1 << COMMAND_TRAIN,
+    DRY_RUN = 1 << COMMAND_DRY_RUN,
+    SAMPLE = 1 << COMMAND_SAMPLE,
+    EVAL = 1 << COMMAND_EVAL,
+    EXPORT = 1 << COMMAND_EXPORT,
+    AUDIT = 1 << COMMAND_AUDIT,
+    PROFILE = 1 << COMMAND_PROFILE,
+    BY_CONFIG = TRAIN | DRY_RUN | AUDIT | PROFILE,
+    ALL = BY_CONFIG | SAMPLE | EVAL
+};
+
+#define FLAG(NAME_, commands_, name_, value_, help_, ...) \
+    [FLAG_##NAME_] = {.row = {name_, value_, help_}, .commands = (commands_), __VA_ARGS__}
+#define HINT(hint_)    .hint = hint_
+#define OTHER          .kind = FLAG_OTHER
+#define TEXT(field_)   .kind = FLAG_TEXT, .offset = offsetof(struct command_line, field_)
+#define SWITCH(field_) .kind = FLAG_SWITCH, .offset = offsetof(struct command_line, field_)
+#define COUNT(field_, minimum_, maximum_)                                                       \
+    .kind = FLAG_COUNT, .offset = offsetof(struct command_line, field_), .minimum = (minimum_), \
+    .maximum = (maximum_)
+#define NUMBER(field_, minimum_, maximum_)                                                       \
+    .kind = FLAG_NUMBER, .offset = offsetof(struct command_line, field_), .minimum = (minimum_), \
+    .maximum = (maximum_)
+
+/* A flag: the commands that it is valid with, a bit each, and what the message adds that refuses it
+ * for others; then how its value is read, and the field of struct command_line that takes it. */
+struct command_flag {
+    struct flag_row row;
+    unsigned commands;
+    const char *hint;
+    enum { FLAG_OTHER, FLAG_TEXT, FLAG_SWITCH, FLAG_COUNT, FLAG_NUMBER } kind;
+    size_t offset;
+    double minimum, maximum; /* of a count or number */
+};
+
+static const struct command_flag flags[FLAGS] = {
+    FLAG(CONFIG, BY_CONFIG, "--config", "FILE",
+         "config of the run; a bare name may be one of configs/",
+         HINT("; others take the model's own"), TEXT(config)),
+    FLAG(SET, ALL, "--set", "KEY=VALUE", "override one key of the config; repeatable", OTHER),
+    FLAG(DEVICE, ALL, "--device", "NAME", "auto, cpu or cuda; short for --set device=NAME", OTHER),
+    FLAG(RESUME, TRAIN | DRY_RUN, "--resume", "[PATH]",
+         "resume from PATH, a checkpoint or a run, which needs no\n"
+         "--config; or from the run's latest complete checkpoint",
+         HINT("; others take --from DIR"), TEXT(resume_path)),
+    FLAG(RANKS, TRAIN | DRY_RUN, "--ranks", "N",
+         "train in N processes on this machine, through mpirun;\n"
+         "with --dry-run an estimate of such a run, of any size",
+         COUNT(ranks, 0, RANKS_MAX)),
+    FLAG(LOG_RANKS, TRAIN, "--log-ranks", NULL, "write each rank's output to files beside the run",
+         SWITCH(log_ranks)),
+    FLAG(FROM, SAMPLE | EVAL | EXPORT | AUDIT, "--from", "DIR",
+         "the model: a checkpoint, a run (its newest checkpoint),\n"
+         "or a folder of Hugging Face",
+         HINT("; training takes\n--resume, or --set model.init_from=DIR"), TEXT(from)),
+    FLAG(TOKENS, SAMPLE, "--tokens", "N", "number of tokens to add", COUNT(tokens, 0, INT32_MAX)),
+    FLAG(TEMPERATURE, SAMPLE, "--temperature", "X",
+         "randomness; 0 takes the likeliest token each time", NUMBER(temperature, 0, INFINITY)),
+    FLAG(TOP_K, SAMPLE, "--top-k", "N", "draw among the N likeliest tokens; 0 for all",
+         COUNT(top_k, 0, INT32_MAX)),
+    FLAG(TOP_P, SAMPLE, "--top-p", "X", "draw among the likeliest tokens of probability X",
+         NUMBER(top_p, 0, 1)),
+    FLAG(SEED, SAMPLE, "--seed", "N", "another seed gives another text", COUNT(seed, 0, INT32_MAX)),
+    FLAG(DATA, EVAL, "--data", "GLOB", "token shards, or tales; default the data.val of the run",
+         HINT("; others take --set data.train=GLOB"), TEXT(data)),
+    FLAG(PRECISION, EVAL | AUDIT, "--precision", "LIST", "precisions to compare, such as fp32,bf16",
+         HINT("; others take --set precision=NAME"), OTHER),
+    FLAG(DTYPE, EXPORT, "--dtype", "NAME", "fp32, the default, fp16 or bf16", OTHER),
+    FLAG(SHARD_SIZE, EXPORT, "--shard-size", "GB", "most GB in one file; default 5",
+         NUMBER(shard_gb, 1e-6, 1e6)),
+    FLAG(REPETITIONS, AUDIT | PROFILE, "--repetitions", "N",
+         "micro-batches to audit, or steps to profile", COUNT(repetitions, 1, INT32_MAX)),
+    FLAG(OUT, AUDIT | PROFILE, "--out", "DIR", "write the figures there too", TEXT(out)),
+    FLAG(SIZES, DRY_RUN, "--sizes", NULL, "also plan models from 124M to 70B", SWITCH(sizes)),
+    FLAG(MEMORY, DRY_RUN, "--memory", "GIB", "plan for GIB of memory; default what is free",
+         NUMBER(memory_gib, 0, INFINITY)),
+    FLAG(FIT, DRY_RUN, "--fit", "[GIB]",
+         "print only the cheapest options with which it fits in\n"
+         "GIB, or in what is free; status 1 if none help",
+         NUMBER(fit_gib, 0, INFINITY)),
+    FLAG(LINK, DRY_RUN, "--link", "GB/S",
+         "speed of the link to the host each way, for the cost of\n"
+         "offload.optimizer; default 25",
+         NUMBER(link, 1e-6, 1e6)),
+    FLAG(LINK_GBS, DRY_RUN, "--link-gbs", "GB/S",
+         "with --ranks: what each rank can send to the next per\n"
+         "second; default 50, a network card of 400 Gb/s",
+         NUMBER(link_gbs, 1e-6, 1e6)),
+    FLAG(TFLOPS, DRY_RUN, "--tflops", "X",
+         "with --ranks: 1e12 operations per second that each rank\n"
+         "reaches; default 400, in fp32 40 (an H100)",
+         NUMBER(tflops, 1e-6, 1e6)),
+    FLAG(DRY_RUN, 0, "--dry-run", NULL, "print the plan and the memory it needs; train nothing",
+         OTHER),
+    FLAG(SAMPLE, 0, "--sample", "PROMPT", "print text that continues PROMPT; repeatable", OTHER),
+    FLAG(EVAL, 0, "--eval", NULL, "print loss, perplexity and bits per byte of a text", OTHER),
+    FLAG(EXPORT, 0, "--export", "DIR", "write a model for Hugging Face tools", TEXT(export_to)),
+    FLAG(AUDIT, 0, "--audit", NULL, "show how 16-bit arithmetic affects a run, by operation",
+         OTHER),
+    FLAG(PROFILE, 0, "--profile", NULL, "show where the time of a training step goes", OTHER),
+    FLAG(HELP, 0, "--help", "[COMMAND]", "this text; or all flags of a command, such as sample",
+         OTHER),
+    FLAG(HELP_CONFIG, 0, "--help-config", NULL, "all keys of a config file", OTHER),
+    FLAG(VERSION, 0, "--version", NULL, "print the version", OTHER),
+    FLAG(PRINT_SCHEMA, 0, "--print-schema", NULL, "print the JSON Schema of config files", OTHER),
+    FLAG(PRINT_REFERENCE, 0, "--print-reference", NULL, "print the config keys as Markdown", OTHER),
+};
+
+/* The command that a flag stands for, or COMMAND_TRAIN. */
+static enum command command_of(int flag) {
+    return flag < FLAG_DRY_RUN ? COMMAND_TRAIN
+                               : (enum command)(COMMAND_DRY_RUN + flag - FLAG_DRY_RUN);
+}
+
+static const char *command_name(enum command command) {
+    return command == COMMAND_TRAIN ? "training"
+                                    : flags[FLAG_DRY_RUN + command - COMMAND_DRY_RUN].row.name;
+}
+
+static int read_count(int64_t *out, const struct command_flag *flag, const char *text,
+                      struct error *error) {
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || (double)value < flag->minimum ||
+        (double)value > flag->maximum)
+        return fail(error, "%s: \"%s\" is not a whole number from %.0f to %.0f", flag->row.name,
+                    text, flag->minimum, flag->maximum);
+    *out = value;
+    return 0;
+}
+
+static int read_number(double *out, const struct command_flag *flag, const char *text,
+                       struct error *error) {
+    char *end;
+    double value = strtod(text, &end);
+    if (end != text && !*end && isfinite(value) && value >= flag->minimum &&
+        value <= flag->maximum) {
+        *out = value;
+        return 0;
+    }
+    if (isinf(flag->maximum))
+        return fail(error, "%s: \"%s\" is not a number from %g up", flag->row.name, text,
+                    flag->minimum);
+    return fail(error, "%s: \"%s\" is not a number from %g to %g", flag->row.name, text,
+                flag->minimum, flag->maximum);
+}
+
+/* One of the precisions before `end`. */
+static int read_precision(enum config_precision *out, enum config_precision end, const char *flag,
+                          const char *text, size_t length, struct error *error) {
+    for (*out = 0; *out < end; (*out)++) {
+        const char *name = config_precision_name(*out);
+        if (strlen(name) == length && strncmp(name, text, length) == 0) return 0;
+    }
+    return fail(error, "%s: \"%.*s\" is not one of fp32, fp16, bf16%s", flag, (int)length, text,
+                end > CONFIG_PRECISION_FP8 ? ", fp8" : "");
+}
+
+static int read_precisions(struct command_line *line, const char *text, struct error *error) {
+    const int most = sizeof line->precisions / sizeof *line->precisions;
+    for (line->precision_count = 0;; text++) {
+        size_t length = strcspn(text, ",");
+        if (line->precision_count == most)
+            return fail(error, "--precision: at most %d, each once", most);
+        enum config_precision *next = &line->precisions[line->precision_count++];
+        if (read_precision(next, CONFIG_PRECISION_AUTO, "--precision", text, length, error))
+            return -1;
+        text += length;
+        if (!*text) return 0;
+    }
+}
+
+static int choose(struct command_line *line, enum command command, struct error *error) {
+    if (line->command != COMMAND_TRAIN && line->command != command && command < COMMAND_HELP)
+        return fail(error, "%s and %s exclude each other", command_name(line->command),
+                    command_name(command));
+    line->command = command;
+    return 0;
+}
+
+/* The command that --help is about. */
+static int read_topic(struct command_line *line, const char *name, struct error *error) {
+    if (!name) return 0;
+    for (line->topic = COMMAND_DRY_RUN; line->topic < COMMAND_HELP; line->topic++)
+        if (strcmp(command_name(line->topic) + 2, name) == 0) return 0;
+    return fail(error, "--help: there is no command \"%s\"; see ./train --help", name);
+}
+
+static int set_device(struct command_line *line, const char *value, struct error *error) {
+    static char *const overrides[] = {"device=auto", "device=cpu", "device=cuda"};
+    for (int i = 0; i < 3; i++)
+        if (strcmp(overrides[i] + strlen("device="), value) == 0) {
+            arrput(line->overrides, overrides[i]);
+            return 0;
+        }
+    const char *hint = strcmp(value, "gpu") == 0 ? ". Did you mean cuda?" : "";
+    return fail(error, "--device: \"%s\" is not one of auto, cpu, cuda%s", value, hint);
+}
+
+static int take(struct command_line *line, enum flag number, char *value, struct error *error) {
+    const struct command_flag *flag = &flags[number];
+    void *field = (char *)line + flag->offset;
+    if (command_of(number) && choose(line, command_of(number), error)) return -1;
+    switch (flag->kind) {
+    case FLAG_TEXT: memcpy(field, &value, sizeof value); break;
+    case FLAG_SWITCH: *(bool *)field = true; break;
+    case FLAG_COUNT: return read_count(field, flag, value, error);
+    case FLAG_NUMBER:
+        if (value && read_number(field, flag, value, error)) return -1;
+        break;
+    case FLAG_OTHER: break;
+    }
+    switch (number) {
+    case FLAG_SET: arrput(line->overrides, value); return 0;
+    case FLAG_SAMPLE: arrput(line->prompts, value); return 0;
+    case FLAG_DEVICE: return set_device(line, value, error);
+    case FLAG_RESUME:
+        line->resume = true;
+        return value && !value[0] ? fail(error, "--resume: the path is empty") : 0;
+    case FLAG_FIT: line->fit = true; return 0;
+    case FLAG_PRECISION: return read_precisions(line, value, error);
+    case FLAG_DTYPE:
+        return read_precision(&line->export_dtype, CONFIG_PRECISION_FP8, flag->row.name, value,
+                              strlen(value), error);
+    case FLAG_HELP: return read_topic(line, value, error);
+    default: return 0;
+    }
+}
+
+/* Fails because the flag is for other commands. */
+static int refuse_flag(const struct command_flag *flag, struct error *error) {
+    char names[200] = "";
+    size_t used = 0;
+    for (enum command command = COMMAND_TRAIN; command < COMMAND_HELP; command++) {
+        if (!(flag->commands >> command & 1)) continue;
+        bool last = flag->commands >> command == 1;
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s",
+                                 used == 0 ? ""
+                                 : last    ? " and "
+                                           : ", ",
+                                 command_name(command));
+    }
+    return fail(error, "%s goes with %s%s", flag->row.name, names, flag->hint ? flag->hint : "");
+}
+
+static int check(const struct command_line *line, uint64_t given, struct error *error) {
+    unsigned command = 1u << line->command;
+    for (int i = 0; i < FLAG_DRY_RUN; i++)
+        if (given >> i & 1 && !(flags[i].commands & command)) return refuse_flag(&flags[i], error);
+    if (line->ranks == 1 && line->command == COMMAND_DRY_RUN)
+        return fail(error, "--ranks: at least 2; leave it out for one");
+    if ((line->link_gbs >= 0 || line->tflops >= 0) && !line->ranks)
+        return fail(error, "--link-gbs and --tflops go with --dry-run --ranks N");
+    if (line->ranks && line->fit)
+        return fail(error, "--fit is about one process: leave out --ranks");
+    if (line->memory_gib >= 0 && line->fit)
+        return fail(error, "--memory asks for all tables, --fit for the answer alone: give one, "
+                           "with the GIB");
+    if (command & BY_CONFIG && !line->config && !line->resume_path)
+        return fail(error, "nothing to do: give --config FILE, for example\n"
+                           "  ./train --config bf16.json\nor see ./train --help");
+    if (command & (SAMPLE | EVAL | EXPORT) && !line->from)
+        return fail(error, "%s needs --from DIR, a run such as runs/NAME or a checkpoint",
+                    command_name(line->command));
+    return 0;
+}
+
+int command_line_parse(struct command_line *line, int argc, char **argv, struct error *error) {
+    *line = (struct command_line){.program = argv[0],
+                                  .temperature = -1,
+                                  .top_k = -1,
+                                  .top_p = -1,
+                                  .tokens = -1,
+                                  .seed = -1,
+                                  .repetitions = -1,
+                                  .memory_gib = -1,
+                                  .fit_gib = -1,
+                                  .link = -1,
+                                  .link_gbs = -1,
+                                  .tflops = -1,
+                                  .export_dtype = CONFIG_PRECISION_AUTO};
+    struct flag_row rows[FLAGS];
+    uint64_t given = 0;
+    for (int i = 0; i < FLAGS; i++) rows[i] = flags[i].row;
+    for (int i = 1; i < argc; i++) {
+        char *value;
+        int flag = flags_read(rows, FLAGS, argc, argv, &i, &value, error);
+        if (flag == FLAG_WRONG) return -1;
+        if (flag == FLAG_UNKNOWN)
+            return fail(error, "unknown argument \"%s\"; ./train --help lists them", argv[i]);
+        if (take(line, (enum flag)flag, value, error)) return -1;
+        if (line->command >= COMMAND_HELP && line->command <= COMMAND_VERSION) return 0;
+        given |= UINT64_C(1) << flag;
+    }
+    return line->command >= COMMAND_HELP ? 0 : check(line, given, error);
+}
+
+void command_line_free(struct command_line *line) {
+    arrfree(line->overrides);
+    arrfree(line->prompts);
+}
+
+/* The flags that are for a command and not for training, without their help. */
+static void print_own_flags(FILE *out, enum command command) {
+    const char *space = "      ";
+    for (int i = 0; i < FLAG_DRY_RUN; i++) {
+        if (!(flags[i].commands >> command & 1) || flags[i].commands & TRAIN) continue;
+        fprintf(out, "%s%s", space, flags[i].row.name);
+        if (flags[i].row.value) fprintf(out, " %s", flags[i].row.value);
+        space = " ";
+    }
+    fputc('\n', out);
+}
+
+static void print_overview(FILE *out) {
+    fprintf(out,
+            "mantissa %s: trains GPTs in fp32, fp16, bf16 or fp8.\n\n"
+            "  ./train --config bf16.json                  train\n"
+            "  ./train --config bf16.json --resume         continue after an interruption\n"
+            "  ./train --config bf16.json --ranks 4        train in four processes\n"
+            "  ./train --sample \"Once\" --from runs/bf16    text from a trained model\n\n",
+            MANTISSA_VERSION);
+    for (int i = 0; i < FLAGS; i++)
+        if (i < FLAG_FROM || i >= FLAG_HELP) flags_print(out, &flags[i].row, 1, 23);
+    fputs("\nOther commands, each with its own flags, which ./train --help sample\n"
+          "explains for --sample:\n",
+          out);
+    for (int i = FLAG_DRY_RUN; i < FLAG_HELP; i++) {
+        flags_print(out, &flags[i].row, 1, 23);
+        print_own_flags(out, command_of(i));
+    }
+    fputs("\nExit status: 0 done, 1 failed, 2 wrong usage or config, 130 and 143 stopped by\n"
+          "SIGINT and SIGTERM (training saves a checkpoint first).\n\n"
+          "Environment: MANTISSA_CPU=v3, for instance, limits the CPU's operations to that\n"
+          "level of instructions; --version lists the levels.\n",
+          out);
+}
+
+void command_line_help(FILE *out, const struct command_line *line) {
+    if (line->command == COMMAND_HELP_CONFIG) {
+        fputs("Keys of a config file:\n\n", out);
+        config_print_help(out);
+    } else if (line->topic == COMMAND_TRAIN) {
+        print_overview(out);
+    } else {
+        flags_print(out, &flags[FLAG_DRY_RUN + line->topic - COMMAND_DRY_RUN].row, 1, 23);
+        fputc('\n', out);
+        for (int i = 0; i < FLAG_DRY_RUN; i++)
+            if (flags[i].commands >> line->topic & 1) flags_print(out, &flags[i].row, 1, 23);
+    }
+}

@@ -1,0 +1,45 @@
+#include "model/cli/rank_output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/util/files.h"
+
+static void lead_to(int descriptor) {
+    fflush(stdout);
+    dup2(descriptor, STDOUT_FILENO);
+    dup2(descriptor, STDERR_FILENO);
+    close(descriptor);
+}
+
+int rank_output_quiet(const struct ranks *ranks) {
+    int before = dup(STDERR_FILENO);
+    int nowhere = ranks->rank > 0 ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
+    if (nowhere >= 0) lead_to(nowhere);
+    return before;
+}
+
+int rank_output_log(const struct ranks *ranks, const struct config *config, struct error *error) {
+    char path[FILE_PATH_MAX], directory[FILE_PATH_MAX];
+    if (ranks->rank == 0) return 0;
+    int length =
+        snprintf(directory, sizeof directory, "%s/%s/ranks", config->run_dir, config->name);
+    if (length >= (int)sizeof directory - 32)
+        return fail(error, "--log-ranks: the path is too long");
+    if (directory_refuse_link(directory, error) || directory_create(directory, error)) return -1;
+    snprintf(path, sizeof path, "%.*s/rank-%05d.txt", (int)sizeof path - 32, directory,
+             ranks->rank);
+    int file = file_open_own(path, error);
+    if (file < 0) return -1;
+    if (ftruncate(file, 0)) return fail(error, "cannot write %.400s: %s", path, strerror(errno));
+    lead_to(file);
+    return 0;
+}
+
+double rank_output_patience(const struct ranks *ranks) {
+    if (ranks->rank == 0) return 0;
+    return 4 + 0.25 * (ranks->rank < 40 ? ranks->rank : 40);
+}

@@ -1,0 +1,241 @@
+#include "model/cli/report.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/printed.h"
+#include "kernels/collectives.h"
+#include "model/config/config_keys.h"
+
+void report_open(struct report *report, FILE *out, const struct trainer *trainer, double began,
+                 double floor) {
+    double minutes = trainer->config->train.minutes;
+    /* Open MPI's mpirun gives rank 0 a terminal for stdout, also where its own output is a file. */
+    bool alone = trainer->be->collectives->ranks->size == 1;
+    *report = (struct report){
+        .out = out,
+        .terminal = progress_terminal(out) && (alone || isatty(STDERR_FILENO)),
+        .first_step = trainer->state.step,
+        .steps = trainer->config->train.steps,
+        .every = trainer->config->log.every,
+        .started = progress_clock(),
+        .deadline = minutes > 0 ? began + 60 * minutes : 0,
+        .scale_loss = trainer->gpt.precision.scale_loss,
+        .floor = floor,
+    };
+}
+
+void report_memory(FILE *out, const struct memory_plan *plan) {
+    const double mib = 1 << 20, total = (double)memory_total(plan);
+    int digits = total < 1000 * mib; /* so that large plans fit the line too */
+    fprintf(out, "%.*f MiB:", digits, total / mib);
+    int place = 0;
+    for (enum memory_part part = 0; part < MEMORY_PART_TOTAL; part++) {
+        double bytes = (double)memory_part_bytes(plan, part);
+        if (bytes / mib < (digits ? 0.05 : 0.5)) continue; /* prints as 0 */
+        const char *between = place == 0 ? " " : place % 3 ? ", " : ",\n              ";
+        fprintf(out, "%s%s %.*f", between, memory_part_name(part), digits, bytes / mib);
+        place++;
+    }
+    for (enum memory_part part = MEMORY_PART_HOST; part <= MEMORY_PART_SNAPSHOT; part++)
+        if (memory_part_bytes(plan, part) > 0)
+            fprintf(out, "\n             %s %.*f MiB", memory_part_name(part), digits,
+                    (double)memory_part_bytes(plan, part) / mib);
+}
+
+static void print_data(FILE *out, const char *label, const char *name,
+                       const struct loader *loader) {
+    char tokens[32], sequences[32];
+    bool raw = false; /* a text that was renamed looks the same, so it is said */
+    for (ptrdiff_t i = 0; i < arrlen(loader->tokens->shards); i++)
+        raw = raw || loader->tokens->shards[i].raw;
+    fprintf(out, "  %-10s %s: %s tokens, %s sequences%s", label, name,
+            count_text(tokens, (double)loader->tokens->count),
+            count_text(sequences, (double)loader->sequence_count), raw ? ", raw uint16" : "");
+    if (loader->tokens->counted < loader->tokens->count)
+        fprintf(out, "; %s count in the loss", count_text(tokens, (double)loader->tokens->counted));
+    fputc('\n', out);
+}
+
+/* "cpu: AMD EPYC, x86-64-v4, 2 threads"; processors with long names take two lines. */
+static void print_device(FILE *out, const struct backend_description *device) {
+    enum { ROOM = 67 };
+    int used = fprintf(out, "%s: %s", device->name, device->description);
+    size_t more = strlen(device->use);
+    if (more > 0)
+        fprintf(out, ",%s%s", used + more + 2 > ROOM ? "\n             " : " ", device->use);
+}
+
+/* Who trains together; nothing for one process. */
+static void print_ranks(FILE *out, const struct trainer *trainer) {
+    const struct collectives *c = trainer->be->collectives;
+    const struct config *config = trainer->config;
+    if (c->ranks->size == 1) return;
+    fprintf(out, "  ranks      %d, over %s: %" PRId64 " tokens a step;", c->ranks->size,
+            c->description, batches_step_tokens(config));
+    if (trainer->optimizer.exchange.shards.divided)
+        fprintf(out, " each has 1/%d of the moments\n", c->ranks->size);
+    else fputs(" each has all moments\n", out);
+}
+
+/* "24 steps", "24 steps (0.5 epochs)"; without data the steps of train.epochs are not known. */
+static void print_length(FILE *out, const struct config *config, bool with_data) {
+    const double epochs = config->train.epochs;
+    const char *plural = epochs == 1 ? "" : "s";
+    if (epochs > 0 && !with_data) fprintf(out, "%g epoch%s", epochs, plural);
+    else fprintf(out, "%" PRId64 " steps", config->train.steps);
+    if (epochs > 0 && with_data) fprintf(out, " (%g epoch%s)", epochs, plural);
+}
+
+void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,
+                   const struct loader *val, const char *run_directory) {
+    FILE *out = report->out;
+    const struct config *config = trainer->config;
+    const struct gpt *gpt = &trainer->gpt;
+    const struct gpt_shape *s = &gpt->capacity;
+    char text[32], shared[48] = "";
+    if (s->n_kv_head != s->n_head)
+        snprintf(shared, sizeof shared, " (%" PRId64 " of keys and values)", s->n_kv_head);
+    fprintf(out, "mantissa: training %s\n", config->name);
+    fprintf(out,
+            "  model      %" PRId64 " layers, %" PRId64 " heads%s, %" PRId64 " wide: %s "
+            "parameters\n  vocabulary %" PRId64,
+            s->n_layer, s->n_head, shared, s->n_embd,
+            count_text(text, (double)shape_parameter_count(s)), s->vocab_size);
+    if (s->padded_vocab != s->vocab_size) fprintf(out, " (inside %" PRId64 ")", s->padded_vocab);
+    fprintf(out, "\n  precision ");
+    precision_print(out, &gpt->precision);
+    if (report->scale_loss)
+        fprintf(out, "\n  loss scale %g, x %g after %" PRId64 " good steps, x %g on overflow",
+                trainer->state.scaler.loss_scale, config->loss_scale.growth_factor,
+                config->loss_scale.growth_interval, config->loss_scale.backoff_factor);
+    fprintf(out, "\n  device     ");
+    print_device(out, &trainer->be->device);
+    fprintf(out, "\n  memory     ");
+    report_memory(out, &gpt->memory);
+    fputc('\n', out);
+    if (train) print_data(out, "data", config->data.train, train);
+    if (val) print_data(out, "validation", config->data.val, val);
+    fputs("  training   ", out);
+    print_length(out, config, train != NULL);
+    fprintf(out, " of %" PRId64 " x %" PRId64 " x %" PRId64 " tokens, %s lr %g to %g\n",
+            config->train.grad_accum_steps, config->train.micro_batch_size, config->data.seq_len,
+            config_schedule_name(config->optimizer.schedule), config->optimizer.lr,
+            config->optimizer.min_lr);
+    print_ranks(out, trainer);
+    if (report->deadline > 0)
+        fprintf(out, "  ends       after %g minutes, if not done before; continue with --resume\n",
+                config->train.minutes);
+    fprintf(out, "  run        %s\n", run_directory);
+    if (report->floor > 0)
+        fprintf(out,
+                "  floor      %.4f: entropy of this corpus; no validation loss stays below it\n",
+                report->floor);
+    fflush(out);
+}
+
+/* For printing: without the sign that C libraries show of a NaN. */
+static double shown(double value) {
+    return isnan(value) ? (double)NAN : value;
+}
+
+/* " | scale 2^16", " | skipped", or nothing. */
+static void scale_text(const struct report *report, char text[48], const struct step_report *step) {
+    int used = 0;
+    text[0] = 0;
+    int exponent;
+    bool power_of_two = frexpf(step->loss_scale, &exponent) == 0.5f;
+    if (report->scale_loss && power_of_two)
+        used = snprintf(text, 48, " | scale 2^%d", exponent - 1);
+    else if (report->scale_loss) used = snprintf(text, 48, " | scale %g", step->loss_scale);
+    if (step->skipped) snprintf(text + used, (size_t)(48 - used), "%s", " | skipped");
+}
+
+static void print_line(const struct report *report, const struct step_report *step, double step_ms,
+                       double tokens_per_s) {
+    char scale[48], speed[32];
+    scale_text(report, scale, step);
+    fprintf(report->out,
+            "step %*" PRId64 "/%" PRId64 " | loss %.4f | lr %.2e | norm %.3f%s | %s tok/s | %.1f "
+            "ms\n",
+            report->steps >= 1000 ? 5 : 3, step->step, report->steps, shown(step->loss), step->lr,
+            shown(step->gradient_norm), scale, count_text(speed, tokens_per_s), step_ms);
+    fflush(report->out);
+}
+
+/* The figures of the bar's line. Returns their width. */
+static int bar_text(const struct report *report, char line[256], const struct step_report *step,
+                    double tokens_per_s, bool with_norm) {
+    char scale[48], speed[32], left[32], norm[32] = "";
+    double now = progress_clock();
+    int64_t done = step->step - report->first_step, rest = report->steps - step->step;
+    double seconds = done > 0 ? (now - report->started) / (double)done * (double)rest : 0;
+    if (report->deadline > 0 && now + seconds > report->deadline)
+        seconds = report->deadline > now ? report->deadline - now : 0;
+    progress_duration(left, seconds);
+    scale_text(report, scale, step);
+    if (with_norm) snprintf(norm, sizeof norm, " | norm %.2f", shown(step->gradient_norm));
+    return snprintf(line, 256, " %" PRId64 "/%" PRId64 " | loss %.4f%s%s | %s tok/s | %s left",
+                    step->step, report->steps, shown(step->loss), norm, scale,
+                    count_text(speed, tokens_per_s), left);
+}
+
+/* One line that is redrawn: figures on the right, and as much of a bar as the width leaves. Where
+ * it would leave none, the norm makes room. */
+static void draw_bar(struct report *report, const struct step_report *step, double tokens_per_s) {
+    enum { BAR_MAX = 40, BAR_MIN = 5 };
+    char line[256];
+    int width = progress_columns(report->out) - 1;
+    int bar = width - bar_text(report, line, step, tokens_per_s, true);
+    if (bar < BAR_MIN) bar = width - bar_text(report, line, step, tokens_per_s, false);
+    if (bar > BAR_MAX) bar = BAR_MAX;
+    fputc('\r', report->out);
+    if (bar >= BAR_MIN) {
+        int full = (int)((double)bar * (double)step->step / (double)report->steps);
+        for (int i = 0; i < bar; i++) fputc(i < full ? '#' : '-', report->out);
+    }
+    fprintf(report->out, "%.*s\033[K", width, bar >= BAR_MIN ? line : line + 1);
+    fflush(report->out);
+    report->bar_visible = true;
+}
+
+void report_step(struct report *report, const struct step_report *step, double step_ms,
+                 double tokens_per_s) {
+    const bool last = step->step == report->steps;
+    if (last || step->step % report->every == 0) {
+        if (report->bar_visible) fputs("\r\033[K", report->out);
+        print_line(report, step, step_ms, tokens_per_s);
+    }
+    if (!report->terminal) return;
+    draw_bar(report, step, tokens_per_s);
+    if (last) report_pause(report);
+}
+
+void report_validation(struct report *report, int64_t step, double loss) {
+    report_pause(report);
+    fprintf(report->out, "step %" PRId64 ": validation loss %.4f", step, shown(loss));
+    if (report->floor > 0 && isfinite(loss))
+        fprintf(report->out, ", %.4f above the floor %.4f", loss - report->floor, report->floor);
+    fputc('\n', report->out);
+    fflush(report->out);
+}
+
+bool report_out_of_time(const struct report *report) {
+    return report->deadline > 0 && progress_clock() >= report->deadline;
+}
+
+void report_pause(struct report *report) {
+    if (report->bar_visible) fputc('\n', report->out);
+    report->bar_visible = false;
+}
+
+void report_waited(const struct report *report, const struct trainer *trainer) {
+    double all = progress_clock() - report->started, waited = trainer->optimizer.exchange.waited;
+    if (waited <= 0 || all <= 0) return;
+    fprintf(report->out, "waited for other ranks %.1f of %.1f s (%.1f %%)\n", waited, all,
+            100 * waited / all);
+}

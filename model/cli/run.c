@@ -1,0 +1,477 @@
+#include "model/cli/run.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data/util/files.h"
+#include "data/util/signals.h"
+#include "data/corpus/tales.h"
+#include "kernels/open/backend_open.h"
+#include "kernels/ranks.h"
+#include "model/config/config_check.h"
+#include "model/io/checkpoint.h"
+#include "model/plan/memory_text.h"
+#include "model/plan/rank_text.h"
+#include "model/cli/metrics.h"
+#include "model/cli/metrics_csv.h"
+#include "model/cli/report.h"
+#include "model/cli/run_directory.h"
+#include "model/cli/run_ranks.h"
+#include "model/cli/run_sample.h"
+#include "model/io/run_setup.h"
+#include "model/plan/setup_trainer.h"
+#include "model/cli/saving.h"
+#include "model/cli/tensorboard.h"
+#include "model/cli/validation.h"
+#include "model/core/trainer.h"
+
+struct run {
+    const struct ranks *ranks;
+    struct config config; /* with precision "auto" resolved */
+    struct backend be;
+    bool backend_open;
+    struct precision precision;
+    struct source train, val;
+    struct tokenizer tokenizer; /* vocab_size 0: none was found */
+    struct trainer trainer;
+    struct report report;
+    struct metrics metrics;
+    struct metrics_csv csv;
+    struct tensorboard board;
+    struct saving saving;
+    char directory[FILE_PATH_MAX];     /* run_dir/name */
+    double began;                      /* progress_clock() at the start of the program */
+    double step_began;                 /* progress_clock() when the oldest unfinished step began */
+    const volatile sig_atomic_t *stop; /* the signal that asked for the end, or 0 */
+    int agreed_stop;                   /* the same of any rank, as all know after each step */
+    int lock;                          /* descriptor that holds the directory's lock, or -1 */
+};
+
+enum { CHOICES_PATH_MAX = FILE_PATH_MAX + 16 };
+
+/* Where the choices of autotune are kept. */
+static void choices_path(char *path, const char *run_directory) {
+    snprintf(path, CHOICES_PATH_MAX, "%s/products.txt", run_directory);
+}
+
+/* A plan can be made before the data are there; a run cannot. */
+static int open_data(struct run *run, bool required, struct error *error) {
+    const struct config *config = &run->config;
+    int failed = source_open(&run->train, config, config->data.train, false, error);
+    if (!failed && config->data.val[0])
+        failed = source_open(&run->val, config, config->data.val, true, error) ||
+                 validation_check(config, &run->val.loader, error);
+    if (!failed || required) return failed;
+    print_notes("note", error->text);
+    error->text[0] = 0;
+    return 0;
+}
+
+/* Training needs no tokenizer, only samples and those who open the checkpoints do. from: the
+ * checkpoint to go on from, whose files are the run's own, or NULL. */
+static int open_tokenizer(struct run *run, const char *from, struct error *error) {
+    const struct source *texts[] = {&run->train, &run->val};
+    int status = setup_tokenizer(&run->tokenizer, &run->config, from, texts, 2, error);
+    if (status == 0) {
+        run->trainer.tokenizer = &run->tokenizer;
+        run->config.data.tokenizer = (enum config_tokenizer)run->tokenizer.kind;
+    }
+    if (status != RESULT_NONE) return status;
+    print_notes("note", error->text);
+    print_notes("note", "without it there are no samples, and none of its files in checkpoints");
+    error->text[0] = 0;
+    return 0;
+}
+
+/* Of a dry run without data the number of steps stays unknown; no part of its plan needs it. */
+static int resolve_steps(struct run *run, struct error *error) {
+    char notes[4 * ERROR_MAX];
+    if (run->config.train.epochs > 0 && run->train.open &&
+        config_resolve_epochs(&run->config, run->train.loader.sequence_count, error))
+        return -1;
+    config_resolve_notes(&run->config, notes, sizeof notes);
+    print_notes("note", notes);
+    return 0;
+}
+
+/* Opens device, precision, data and trainer, in this order, and says what was decided. */
+static int run_open(struct run *run, const struct config *config, const struct ranks *ranks,
+                    bool allocate, struct error *error) {
+    char note[PRECISION_NOTE_MAX], warnings[4 * ERROR_MAX], choices[CHOICES_PATH_MAX];
+    memset(run, 0, sizeof *run);
+    run->began = progress_clock();
+    run->ranks = ranks;
+    run->config = *config;
+    run->lock = -1;
+    run->metrics.last_validation = -1;
+    config_warnings(config, warnings, sizeof warnings);
+    print_notes("warning", warnings);
+    if (run_ranks_compare_config(ranks, &run->config, error)) return -1;
+    if (run_ranks_split(&run->config, ranks->size, error)) return -1;
+    snprintf(run->directory, sizeof run->directory, "%s/%s", config->run_dir, config->name);
+    choices_path(choices, run->directory);
+    if (setup_backend(&run->be, config, allocate ? choices : NULL, ranks, error)) return -1;
+    run->backend_open = true;
+    if (precision_resolve(&run->precision, note, config, &run->be, error)) return -1;
+    print_notes("note", note);
+    precision_warnings(&run->precision, config, warnings, sizeof warnings);
+    print_notes("warning", warnings);
+    /* What is kept with the run is what was done, also when a sample is drawn elsewhere. */
+    run->config.precision = precision_setting(&run->precision, config);
+    if (run->precision.lower != DTYPE_F32 &&
+        config_dimension_notes(config, warnings, sizeof warnings))
+        print_notes("note", warnings);
+    if (ranks_agree(ranks, open_data(run, allocate, error), error)) return -1;
+    if (ranks_agree(ranks, resolve_steps(run, error), error)) return -1;
+    if (run_ranks_compare_data(ranks, config, &run->train, &run->val, error)) return -1;
+    if (!allocate)
+        return trainer_open(&run->trainer, &run->config, &run->precision, &run->be, TRAINER_PLANNED,
+                            error);
+    int status = setup_trainer(&run->trainer, &run->config, &run->precision, &run->be, error);
+    if (ranks_agree(ranks, status, error)) return -1;
+    return run_ranks_compare_plan(ranks, &run->trainer, error);
+}
+
+static void run_close(struct run *run) {
+    struct error ignored;
+    metrics_close(&run->metrics, &ignored);
+    metrics_csv_close(&run->csv);
+    tensorboard_close(&run->board, &ignored);
+    saving_close(&run->saving);
+    if (run->trainer.config) trainer_close(&run->trainer);
+    source_close(&run->train);
+    source_close(&run->val);
+    tokenizer_close(&run->tokenizer);
+    if (run->backend_open) backend_close(&run->be);
+    if (run->lock >= 0) close(run->lock);
+}
+
+/* Nats per token that nothing can beat, where the corpus tells. */
+static double loss_floor(const struct config *config) {
+    return strcmp(config->data.train, "tales") == 0 ? tales_nats_per_byte() : 0;
+}
+
+/* Where the run begins, as rank 0 finds out: `from` is a checkpoint, or "". Returns an exit status.
+ */
+static int find_start(struct run *run, char from[FILE_PATH_MAX], const struct command_line *line,
+                      struct error *error) {
+    const struct config *config = &run->config;
+    int status = EXIT_DONE;
+    from[0] = 0;
+    if (run->ranks->rank == 0) {
+        status = run_directory_lock(&run->lock, run->directory, error) ? EXIT_FAILED : EXIT_DONE;
+        if (!status) status = run_directory_start(from, run->directory, config, line, error);
+        if (!status) checkpoint_directory_clean(run->directory);
+    }
+    ranks_agree(run->ranks, status, error);
+    ranks_broadcast(run->ranks, &status, sizeof status);
+    ranks_broadcast(run->ranks, from, FILE_PATH_MAX);
+    return status;
+}
+
+/* The weights, moments and state to begin with. */
+static int load(struct run *run, const char *from, struct error *error) {
+    const struct config *config = &run->config;
+    if (from[0]) {
+        if (checkpoint_load(&run->trainer, from, stderr, error)) return -1;
+        fprintf(stderr, "resuming from %s\n", from);
+        return 0;
+    }
+    if (config->model.init_from[0])
+        return checkpoint_load_model(&run->trainer.gpt, config->model.init_from, error);
+    trainer_initialize(&run->trainer);
+    return 0;
+}
+
+/* What rank 0 writes for all. */
+static int open_files(struct run *run, struct error *error) {
+    char choices[CHOICES_PATH_MAX];
+    const struct config *config = &run->config;
+    if (run_directory_set_aside(run->directory, error)) return -1;
+    if (run_directory_write_config(run->directory, config, error)) return -1;
+    choices_path(choices, run->directory);
+    if (config->autotune && backend_write_choices(&run->be, choices, error)) return -1;
+    int64_t step = run->trainer.state.step;
+    if (config->log.csv && metrics_csv_open(&run->csv, run->directory, step, error)) return -1;
+    if (config->log.tensorboard && tensorboard_open(&run->board, run->directory, step, error))
+        return -1;
+    return config->log.metrics ? metrics_open(&run->metrics, run->directory, step, error) : 0;
+}
+
+/* Begins anew, from other weights, or from a checkpoint. Returns an exit status. */
+static int start(struct run *run, const struct command_line *line, struct error *error) {
+    char from[FILE_PATH_MAX];
+    bool first = run->ranks->rank == 0;
+    int status = find_start(run, from, line, error);
+    if (status) return status;
+    status = first ? open_tokenizer(run, from[0] ? from : NULL, error) : 0;
+    if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
+    if (ranks_agree(run->ranks, load(run, from, error), error)) return EXIT_FAILED;
+    if (run_ranks_compare_start(run->ranks, &run->trainer, error)) return EXIT_FAILED;
+    status = first ? saving_check_room(&run->trainer, run->directory, error) : 0;
+    if (status == 0 && first) status = open_files(run, error);
+    if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
+    return run_ranks_see(run->ranks, run->directory, error) ? EXIT_FAILED : EXIT_DONE;
+}
+
+/* *best is set if this is the lowest loss so far; else it stays. */
+static int validate(struct run *run, bool *best, struct error *error) {
+    double loss;
+    int64_t step = run->trainer.state.step;
+    int64_t batches = validation_batches(&run->config, &run->val.loader);
+    int status = trainer_evaluate(&run->trainer, &loss, &run->val.loader, batches, error);
+    if (status) return status == RESULT_STOPPED ? 0 : -1;
+    report_validation(&run->report, step, loss);
+    saving_watch(&run->saving, step, loss);
+    if (validation_record(&run->trainer.state.best, step, loss)) *best = true;
+    if (metrics_validation(&run->metrics, step, loss, error)) return -1;
+    if (metrics_csv_validation(&run->csv, step, loss, error)) return -1;
+    return tensorboard_write(&run->board, step, &(struct scalar){"validation/loss", loss}, 1,
+                             error);
+}
+
+static int sample_now(struct run *run, struct error *error) {
+    const struct config *config = &run->config;
+    struct sample_result ignored;
+    struct sample_options options = {
+        .tokens = config->sample.tokens,
+        .temperature = config->sample.temperature,
+        .top_k = config->sample.top_k,
+        .top_p = config->sample.top_p,
+        .seed = derive_seed(config->seed, SEED_SAMPLE),
+        .stream = (uint64_t)run->trainer.state.step,
+        .stop = run->stop,
+    };
+    report_pause(&run->report);
+    printf("--- sample at step %" PRId64 " ---\n", run->trainer.state.step);
+    int failed = print_sample(stdout, &ignored, &run->trainer.gpt, &run->tokenizer,
+                              config->sample.prompt, &options, error);
+    printf("---\n");
+    fflush(stdout);
+    if (!failed || run->be.failure.text[0]) return failed;
+    /* Whether a model that predicts nothing finite may go on is decided by its gradients. */
+    print_notes("warning", error->text);
+    error->text[0] = 0;
+    return 0;
+}
+
+static int log_step(struct run *run, const struct step_report *report, double seconds,
+                    double tokens_per_s, struct error *error) {
+    size_t memory = backend_peak_bytes(&run->be);
+    const struct scalar scalars[] = {
+        {"train/loss", report->loss},
+        {"train/lr", report->lr},
+        {"train/grad_norm", report->gradient_norm},
+        {"train/loss_scale", report->loss_scale},
+        {"speed/step_ms", 1e3 * seconds},
+        {"speed/tokens_per_s", tokens_per_s},
+        {"memory/peak_mib", (double)memory / 0x1p20},
+    };
+    if (metrics_step(&run->metrics, report, 1e3 * seconds, tokens_per_s, memory, error)) return -1;
+    if (metrics_csv_step(&run->csv, report, 1e3 * seconds, tokens_per_s, memory, error)) return -1;
+    return tensorboard_write(&run->board, report->step, scalars, sizeof scalars / sizeof *scalars,
+                             error);
+}
+
+/* The oldest unfinished step, from the end of the one before. */
+static int end_step(struct run *run, struct error *error) {
+    struct step_report report;
+    if (trainer_end_step(&run->trainer, &report, error)) return -1;
+    double now = progress_clock(), seconds = now - run->step_began;
+    run->step_began = now;
+    const struct config *config = &run->config;
+    double tokens = (double)batches_step_tokens(config);
+    report_step(&run->report, &report, 1e3 * seconds, tokens / seconds);
+    saving_watch(&run->saving, report.step, report.loss);
+    if (run->precision.scale_loss && report.loss_scale >= 1 &&
+        run->trainer.state.scaler.loss_scale < 1) {
+        report_pause(&run->report);
+        fprintf(stderr,
+                "warning: step %" PRId64 ": the loss scale fell below 1, so small gradients are "
+                "being lost; consider bf16 or a lower optimizer.lr\n",
+                report.step);
+    }
+    return log_step(run, &report, seconds, tokens / seconds, error);
+}
+
+/* Ends all steps: what comes next needs the state as it is, or takes time of its own. */
+static int settle(struct run *run, struct error *error) {
+    while (run->trainer.unfinished > 0)
+        if (end_step(run, error)) return -1;
+    trainer_settle(&run->trainer);
+    return 0;
+}
+
+/* Begins a step, and ends those that the device need not run ahead of. */
+static int step_once(struct run *run, struct error *error) {
+    if (run->trainer.unfinished == 0) run->step_began = progress_clock();
+    if (trainer_begin_step(&run->trainer, &run->train.loader, error)) return -1;
+    while (run->trainer.unfinished > run->be.device.steps_ahead)
+        if (end_step(run, error)) return -1;
+    return 0;
+}
+
+/* The signal that asks for the end. Several ranks look at it between steps, together. */
+static int stopped(const struct run *run) {
+    return run->ranks->size > 1 ? run->agreed_stop : (int)*run->stop;
+}
+
+static void decide(struct rank_decisions *own, void *context) {
+    struct run *run = context;
+    *own = (struct rank_decisions){*run->stop, report_out_of_time(&run->report),
+                                   saving_goes_on(&run->saving)};
+}
+
+/* After a step, which has reduced the decisions of all ranks. After a pause, which may have been
+ * long, they are made anew. Completes a checkpoint that every rank has written. */
+static int agree(struct run *run, bool paused, bool *late, struct error *error) {
+    struct exchange *exchange = &run->trainer.optimizer.exchange;
+    if (run->ranks->size == 1 || paused) {
+        decide(&exchange->decisions, run);
+        rank_decisions_reduce(&exchange->decisions, run->ranks);
+    }
+    run->agreed_stop = (int)exchange->decisions.signal;
+    *late = exchange->decisions.out_of_time;
+    return exchange->decisions.saving ? 0 : saving_end(&run->saving, error);
+}
+
+static bool due(int64_t step, int64_t every, int64_t steps) {
+    return every > 0 && (step % every == 0 || step == steps);
+}
+
+/* A step that could not begin has left everything as the step before did. */
+static int step_or_save(struct run *run, struct error *error) {
+    struct error ignored;
+    int64_t step = run->trainer.state.step;
+    if (step_once(run, error) == 0) return 0;
+    if (run->ranks->size > 1) return -1; /* the others are in the middle of it */
+    bool intact = run->trainer.state.step == step && settle(run, &ignored) == 0;
+    if (intact) saving_finish(&run->saving, &ignored);
+    return -1;
+}
+
+/* What is due after a step, in this order: validation, sample, checkpoint. */
+static int after_step(struct run *run, bool *paused, struct error *error) {
+    const struct config *config = &run->config;
+    int64_t step = run->trainer.state.step, steps = config->train.steps;
+    bool can_sample = run->tokenizer.vocab_size > 0;
+    bool validates = run->val.open && due(step, config->eval.every, steps);
+    bool samples = can_sample && due(step, config->sample.every, steps);
+    bool saves = config->checkpoint.every > 0 && step % config->checkpoint.every == 0, best = false;
+    *paused = validates || samples || saves;
+    if (*paused && settle(run, error)) return -1;
+    if (validates && !stopped(run) && validate(run, &best, error)) return -1;
+    if (samples && !stopped(run) && sample_now(run, error)) return -1;
+    saves = saves || (best && config->checkpoint.keep_best);
+    return saves ? saving_save(&run->saving, error) : 0;
+}
+
+static int train(struct run *run, struct error *error) {
+    const struct config *config = &run->config;
+    int64_t *step = &run->trainer.state.step, steps = config->train.steps;
+    /* A run stopped by a signal leaves out the validation that was due. */
+    bool missed = *step > 0 && run->val.open && due(*step, config->eval.every, steps) &&
+                  run->metrics.last_validation != *step;
+    ranks_broadcast(run->ranks, &missed, sizeof missed);
+    bool best = false;
+    if (missed && validate(run, &best, error)) return -1;
+    /* The line in metrics.jsonl would keep another resume from validating: save what it found. */
+    bool counts = config->checkpoint.keep_best || config->train.patience > 0;
+    if (missed && counts && saving_save(&run->saving, error)) return -1;
+    bool paused, late = false; /* known after a step, so that each process gets at least one done */
+    run->trainer.optimizer.exchange.decide = decide;
+    run->trainer.optimizer.exchange.context = run;
+    while (*step < steps && !stopped(run) && !late &&
+           !validation_gives_up(config, &run->trainer.state.best)) {
+        if (step_or_save(run, error) || after_step(run, &paused, error)) return -1;
+        if (agree(run, paused, &late, error)) return -1;
+    }
+    if (settle(run, error)) return -1;
+    return saving_finish(&run->saving, error);
+}
+
+static void print_banner(struct run *run) {
+    snapshot_plan(&run->trainer);
+    report_open(&run->report, stdout, &run->trainer, run->began, loss_floor(&run->config));
+    report_banner(&run->report, &run->trainer, run->train.open ? &run->train.loader : NULL,
+                  run->val.open ? &run->val.loader : NULL, run->directory);
+}
+
+/* Says why there are steps left. Returns the exit status. */
+static int stopped_early(const struct run *run) {
+    const struct config *config = &run->config;
+    if (stopped(run)) {
+        fprintf(stderr, "stopped by %s; continue with --resume\n", signal_text(stopped(run)));
+        return EXIT_SIGNAL + stopped(run);
+    }
+    printf("stopped at step %" PRId64 " of %" PRId64 ": ", run->trainer.state.step,
+           config->train.steps);
+    if (validation_gives_up(config, &run->trainer.state.best))
+        printf("no lower validation loss in %" PRId64 " validations (train.patience is %" PRId64
+               ")\n",
+               run->trainer.state.best.since, config->train.patience);
+    else
+        printf("the %g minutes of train.minutes are over; continue with --resume\n",
+               config->train.minutes);
+    return EXIT_DONE;
+}
+
+int run_train(const struct config *config, const struct command_line *line,
+              const struct ranks *ranks, struct error *error) {
+    struct run run;
+    int status = EXIT_FAILED;
+    if (run_open(&run, config, ranks, true, error) == 0) status = start(&run, line, error);
+    if (status != EXIT_DONE && run.lock >= 0) rmdir(run.directory); /* if nothing is in it yet */
+    if (status == EXIT_DONE) {
+        print_banner(&run);
+        int64_t steps = run.config.train.steps;
+        if (run.trainer.state.step >= steps)
+            printf("all %" PRId64 " steps are done already; raise train.%s to continue\n", steps,
+                   config->train.epochs > 0 ? "epochs" : "steps");
+        run.trainer.stop = run.stop = signals_catch();
+        saving_open(&run.saving, &run.trainer, &run.report, run.directory);
+        if (train(&run, error)) status = EXIT_FAILED;
+        report_pause(&run.report);
+        if (status == EXIT_DONE) report_waited(&run.report, &run.trainer);
+        if (status == EXIT_DONE) saving_report(stdout, &run.saving);
+        if (status == EXIT_DONE)
+            validation_report(stdout, &run.config, &run.trainer.state.best, run.directory);
+        if (status == EXIT_DONE && run.trainer.state.step < steps) status = stopped_early(&run);
+    }
+    /* A rank that failed may have data under way to ranks that go on: it ends with all of them. */
+    if (ranks->size == 1 || status != EXIT_FAILED) run_close(&run);
+    return status;
+}
+
+static int print_estimate(struct run *run, const struct command_line *line, struct error *error) {
+    struct rank_question question = {
+        .config = &run->config,
+        .be = &run->be,
+        .ranks = (int)line->ranks,
+        .flops = line->tflops > 0 ? 1e12 * line->tflops : 0,
+        .link = line->link_gbs > 0 ? 1e9 * line->link_gbs : 0,
+    };
+    return rank_print(stdout, &question, error);
+}
+
+int run_dry(const struct config *config, const struct command_line *line, struct error *error) {
+    struct run run;
+    int status = RESULT_FAILED;
+    if (run_open(&run, config, &ranks_alone, false, error) == 0 &&
+        open_tokenizer(&run, NULL, error) == 0) {
+        double gib = line->fit ? line->fit_gib : line->memory_gib;
+        struct memory_question question = memory_question(&run.config, &run.be, gib);
+        if (line->link > 0) run.be.device.link = 1e9 * line->link;
+        if (!line->fit) print_banner(&run);
+        status = line->fit ? memory_print_fit(stdout, &question, error)
+                           : memory_print_run(stdout, &question, error);
+        if (status >= 0 && line->sizes && memory_print_sizes(stdout, &question, error))
+            status = RESULT_FAILED;
+        if (status == 0 && line->ranks) status = print_estimate(&run, line, error);
+    }
+    if (status == RESULT_NONE) error->text[0] = 0; /* standard output has said it */
+    run_close(&run);
+    return status ? EXIT_FAILED : EXIT_DONE;
+}

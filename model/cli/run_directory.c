@@ -1,0 +1,117 @@
+#include "model/cli/run_directory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "data/util/program.h"
+#include "data/util/files.h"
+#include "data/util/printed.h"
+#include "model/config/config_print.h"
+#include "model/io/checkpoint.h"
+#include "model/io/checkpoint_directory.h"
+
+int run_directory_lock(int *lock, const char *directory, struct error *error) {
+    char checkpoints[FILE_PATH_MAX];
+    if (file_path_join(checkpoints, directory, "checkpoints", error) ||
+        directory_refuse_link(checkpoints, error) || directory_create(directory, error))
+        return -1;
+    *lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*lock < 0) return fail(error, "%s: %s", directory, strerror(errno));
+    if (flock(*lock, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return 0;
+    close(*lock);
+    *lock = -1;
+    return fail(error, "%s: another process is training there\nchoose another name: --set name=...",
+                directory);
+}
+
+static bool same_place(const char *a, const char *b) {
+    char real_a[PATH_MAX], real_b[PATH_MAX];
+    return realpath(a, real_a) && realpath(b, real_b) && strcmp(real_a, real_b) == 0;
+}
+
+/* A path that the user names may come from elsewhere only if there is nothing here yet: steps of
+ * two histories in one directory would be told apart by nobody. */
+static int start_from_path(char *from, const char *given, const char *newest, int found,
+                           const char *directory, struct error *error) {
+    char path[FILE_PATH_MAX];
+    if (checkpoint_locate(path, given, CHECKPOINT_WHOLE, stderr, error)) return EXIT_FAILED;
+    if (found == RESULT_DONE && !same_place(path, newest)) {
+        fail(error,
+             "%s holds checkpoints, the newest being %s,\nso it cannot continue from %s: give the "
+             "run another name with --set name=..., or resume without a path",
+             directory, strrchr(newest, '/') + 1, path);
+        return EXIT_USAGE;
+    }
+    snprintf(from, FILE_PATH_MAX, "%s", path);
+    return EXIT_DONE;
+}
+
+int run_directory_start(char *from, const char *directory, const struct config *config,
+                        const struct command_line *line, struct error *error) {
+    char newest[FILE_PATH_MAX];
+    from[0] = 0;
+    int found = checkpoint_newest(newest, directory, CHECKPOINT_WHOLE, stderr, error);
+    if (found == RESULT_FAILED) return EXIT_FAILED;
+    if (found == RESULT_DAMAGED) {
+        fail(error,
+             "%s: all its checkpoints are damaged\nrestore one, or choose another name: --set "
+             "name=...",
+             directory);
+        return EXIT_FAILED;
+    }
+    if (line->resume && line->resume_path)
+        return start_from_path(from, line->resume_path, newest, found, directory, error);
+    if (found == RESULT_DONE && !line->resume && config->checkpoint.resume != CONFIG_RESUME_AUTO) {
+        fail(error,
+             "%s already holds checkpoints, up to %s\ncontinue with --resume, or choose "
+             "another name: --set name=...",
+             directory, strrchr(newest, '/') + 1);
+        return EXIT_USAGE;
+    }
+    if (found == RESULT_NONE && line->resume) {
+        fail(error, "%s has no complete checkpoint yet\nstart without --resume", directory);
+        return EXIT_FAILED;
+    }
+    if (found == RESULT_DONE) snprintf(from, FILE_PATH_MAX, "%s", newest);
+    return EXIT_DONE;
+}
+
+int run_directory_write_config(const char *directory, const struct config *config,
+                               struct error *error) {
+    char path[FILE_PATH_MAX];
+    struct printed printed;
+    if (file_path_join(path, directory, "config.json", error)) return -1;
+    if (printed_open(&printed)) return fail(error, "out of memory");
+    config_print_json(printed.out, config);
+    return printed_write(&printed, path, NULL, error);
+}
+
+/* Renames DIRECTORY/metrics.ENDING to the first metrics-N.ENDING that is free, if it has lines. */
+static int set_aside(const char *directory, const char *ending, struct error *error) {
+    char path[FILE_PATH_MAX], aside[FILE_PATH_MAX], name[32];
+    struct stat status;
+    snprintf(name, sizeof name, "metrics.%s", ending);
+    if (file_path_join(path, directory, name, error)) return -1;
+    if (lstat(path, &status) || status.st_size == 0) return 0;
+    if (!S_ISREG(status.st_mode) || status.st_nlink > 1) return 0; /* metrics_open refuses links */
+    for (int i = 1; i < INT_MAX; i++) {
+        snprintf(name, sizeof name, "metrics-%d.%s", i, ending);
+        if (file_path_join(aside, directory, name, error)) return -1;
+        if (lstat(aside, &status)) break;
+    }
+    if (rename(path, aside)) return fail(error, "cannot rename %s: %s", path, strerror(errno));
+    fprintf(stderr, "note: %s holds no checkpoint of the run before; its metrics are kept as %s\n",
+            directory, name);
+    return 0;
+}
+
+int run_directory_set_aside(const char *directory, struct error *error) {
+    if (checkpoint_directory_count(directory) > 0) return 0;
+    return set_aside(directory, "jsonl", error) || set_aside(directory, "csv", error) ? -1 : 0;
+}

@@ -1,0 +1,170 @@
+#include "model/cli/run.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/util/program.h"
+#include "data/util/signals.h"
+#include "model/config/config_keys.h"
+#include "model/io/checkpoint.h"
+#include "model/core/evaluate.h"
+#include "model/core/precision.h"
+#include "model/cli/report.h"
+#include "model/io/run_setup.h"
+
+struct evaluation {
+    const struct config *config;
+    const char *from;
+    struct source text;
+    struct tokenizer tokenizer; /* vocab_size 0: none found */
+    struct backend be;
+    int64_t sequences;
+    double bytes_per_token; /* 0: not known */
+    double first_loss;      /* of the first precision, that the others are compared with; 0: none */
+    const volatile sig_atomic_t *stop;
+};
+
+/* Bytes that the targets that count stand for, over their number. <|endoftext|> stands for none. */
+static int count_bytes(struct evaluation *evaluation, struct error *error) {
+    const struct loader *loader = &evaluation->text.loader;
+    const struct tokenizer *tokenizer = &evaluation->tokenizer;
+    int64_t length = loader->options.seq_len;
+    uint64_t bytes = 0, counted = 0;
+    int32_t *tokens = malloc(2 * (size_t)length * sizeof *tokens);
+    if (!tokens) return fail(error, "out of memory for a sequence");
+    int32_t *targets = tokens + length;
+    int status = 0;
+    for (int64_t i = 0; status == 0 && i < evaluation->sequences && !*evaluation->stop; i++) {
+        status = loader_fetch(loader, tokens, targets, (uint64_t)i, 1, error);
+        for (int64_t t = 0; status == 0 && t < length; t++) {
+            size_t size;
+            if (targets[t] < 0) continue;
+            counted++;
+            tokenizer_bytes(tokenizer, targets[t], &size);
+            if (targets[t] != tokenizer->end_of_text) bytes += size;
+        }
+    }
+    free(tokens);
+    evaluation->bytes_per_token = counted > 0 ? (double)bytes / (double)counted : 0;
+    return status;
+}
+
+static void print_line(struct evaluation *evaluation, const char *precision, double loss,
+                       double seconds) {
+    const struct config *config = evaluation->config;
+    double tokens = (double)(evaluation->sequences * config->data.seq_len);
+    char bits[32] = "-";
+    if (evaluation->bytes_per_token > 0)
+        snprintf(bits, sizeof bits, "%.4f", loss / log(2) / evaluation->bytes_per_token);
+    printf("%-9s  %8.4f  %10.4f  %13s  %8.0f", precision, loss, exp(loss), bits, tokens / seconds);
+    if (evaluation->first_loss > 0) printf("  %+.3f %%", 100 * (loss / evaluation->first_loss - 1));
+    else evaluation->first_loss = loss;
+    printf("\n");
+    fflush(stdout);
+}
+
+static int evaluate_loaded(struct evaluation *evaluation, struct gpt *gpt, double *loss,
+                           struct error *error) {
+    struct backend *be = gpt->be;
+    struct batches batches;
+    float *sum = backend_allocate(be, sizeof *sum);
+    float *results = backend_host_allocate(be, BACKEND_SLOTS * sizeof *results);
+    int status = batches_open(&batches, be, gpt->capacity.rows, error);
+    if (status == 0 && (!sum || !results)) status = fail(error, "out of memory");
+    struct evaluator evaluator = {gpt, &batches, sum, {results, results + 1}, evaluation->stop};
+    if (status == 0)
+        status = evaluate(&evaluator, loss, &evaluation->text.loader, evaluation->sequences, error);
+    batches_close(&batches);
+    if (results) backend_host_release(be, results);
+    if (sum) backend_release(be, sum);
+    return status;
+}
+
+/* The batch of most sequences, and the smaller one at the end if there is one. */
+static int load(struct gpt *gpt, const struct evaluation *evaluation, struct error *error) {
+    int64_t batch = gpt->capacity.batch, length = gpt->capacity.sequence_length;
+    int64_t rest = evaluation->sequences % batch;
+    backend_plan_begin(gpt->be);
+    if (evaluation->sequences >= batch) evaluate_plan(gpt, batch, length);
+    if (rest > 0) evaluate_plan(gpt, rest, length);
+    if (backend_plan_end(gpt->be, error) || gpt_allocate(gpt, error)) return -1;
+    return checkpoint_load_weights(gpt, evaluation->from, error);
+}
+
+/* Returns RESULT_STOPPED when it was. */
+static int evaluate_precision(struct evaluation *evaluation, const struct config *config,
+                              struct error *error) {
+    struct precision precision;
+    struct gpt gpt;
+    char note[PRECISION_NOTE_MAX];
+    double loss, began;
+    if (precision_resolve(&precision, note, config, &evaluation->be, error)) return -1;
+    print_notes("note", note);
+    int status = gpt_open(&gpt, config, &precision, &evaluation->be, GPT_EVALUATION, error);
+    if (status == 0) status = load(&gpt, evaluation, error);
+    began = progress_clock();
+    if (status == 0) status = evaluate_loaded(evaluation, &gpt, &loss, error);
+    if (status == 0)
+        print_line(evaluation, config_precision_name(precision_setting(&precision, config)), loss,
+                   progress_clock() - began);
+    gpt_close(&gpt);
+    return status;
+}
+
+static int open_text(struct evaluation *evaluation, const char *data, struct error *error) {
+    const struct source *texts[] = {&evaluation->text};
+    enum config_tokenizer kind = evaluation->config->data.tokenizer;
+    if (strcmp(data, "tales") == 0 && kind != CONFIG_TOKENIZER_BYTES)
+        return fail(error,
+                    "--data tales is a text of bytes, but the model's tokenizer is \"%s\"\nname "
+                    "shards that ./prepare made with it",
+                    config_tokenizer_name(kind));
+    if (source_open(&evaluation->text, evaluation->config, data, true, error)) return -1;
+    evaluation->sequences = (int64_t)evaluation->text.loader.sequence_count;
+    int status = setup_tokenizer(&evaluation->tokenizer, evaluation->config, evaluation->from,
+                                 texts, 1, error);
+    if (status == RESULT_FAILED) return -1;
+    if (status == RESULT_NONE) print_notes("note", error->text);
+    else if (count_bytes(evaluation, error)) return -1;
+    error->text[0] = 0;
+    return 0;
+}
+
+static int evaluate_all(struct evaluation *evaluation, const struct command_line *line,
+                        const char *data, struct error *error) {
+    struct config config = *evaluation->config;
+    int count = line->precision_count, status = 0;
+    printf("text       %s: %" PRId64 " sequences of %" PRId64 " tokens\n", data,
+           evaluation->sequences, config.data.seq_len);
+    printf("precision      loss  perplexity  bits per byte  tokens/s%s\n",
+           count > 1 ? "  difference" : "");
+    for (int i = 0; status == 0 && i < (count > 0 ? count : 1); i++) {
+        if (count > 0) config.precision = line->precisions[i];
+        status = evaluate_precision(evaluation, &config, error);
+    }
+    if (status == RESULT_STOPPED) return EXIT_SIGNAL + *evaluation->stop;
+    return status ? EXIT_FAILED : EXIT_DONE;
+}
+
+int run_eval(const struct config *config, const char *from, const struct command_line *line,
+             struct error *error) {
+    bool of_run = config_given(config, "data.val") && config->data.val[0];
+    const char *data = line->data ? line->data : of_run ? config->data.val : NULL;
+    if (!data) {
+        fail(error, "--eval needs --data GLOB, token shards made with ./prepare: the model names "
+                    "no data.val");
+        return EXIT_USAGE;
+    }
+    struct evaluation evaluation = {.config = config, .from = from, .stop = signals_catch()};
+    int status = EXIT_FAILED;
+    if (open_text(&evaluation, data, error) == 0 &&
+        setup_backend(&evaluation.be, config, NULL, NULL, error) == 0) {
+        status = evaluate_all(&evaluation, line, data, error);
+        backend_close(&evaluation.be);
+    }
+    tokenizer_close(&evaluation.tokenizer);
+    source_close(&evaluation.text);
+    return status;
+}

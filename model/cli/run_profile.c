@@ -1,0 +1,219 @@
+#include "model/cli/run_profile.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
+
+#include "data/util/program.h"
+#include "data/util/files.h"
+#include "data/util/statistics.h"
+#include "model/cli/report.h"
+#include "model/io/run_setup.h"
+#include "model/plan/setup_trainer.h"
+
+enum { REPETITIONS_DEFAULT = 5 };
+
+/* A product as it was asked for; the tensors of the arguments lived on the stack of the caller. */
+struct product {
+    struct tensor out, a, b;
+    const float *a_scales, *b_scales;
+    bool transpose_a, transpose_b, accumulate, scales_by_vector, fast_accumulation;
+};
+
+struct clock {
+    struct observer observer; /* first, so that it is found behind one */
+    struct trainer *trainer;
+    double began;
+    double seconds[OPERATION_IDS]; /* since they were last cleared */
+    struct product *products;      /* stb_ds array, filled by recording */
+};
+
+/* A download comes back when all operations before it are done. */
+static void wait_for(const struct trainer *trainer) {
+    float ignored;
+    backend_download(trainer->be, &ignored, &trainer->optimizer.state->loss, sizeof ignored);
+}
+
+static void start_clock(struct observer *observer, enum operation_id id, const void *args) {
+    (void)id;
+    (void)args;
+    ((struct clock *)observer)->began = progress_clock();
+}
+
+static void stop_clock(struct observer *observer, enum operation_id id, const void *args) {
+    struct clock *clock = (struct clock *)observer;
+    (void)args;
+    wait_for(clock->trainer);
+    clock->seconds[id] += progress_clock() - clock->began;
+}
+
+static void record(struct observer *observer, enum operation_id id, const void *all_args) {
+    struct clock *clock = (struct clock *)observer;
+    const struct matmul_args *args = all_args;
+    if (id != ID_matmul) return;
+    struct product product = {*(args->gelu_in ? args->gelu_in : args->out),
+                              *args->a,
+                              *args->b,
+                              args->a_scales,
+                              args->b_scales,
+                              args->transpose_a,
+                              args->transpose_b,
+                              args->accumulate,
+                              args->scales_by_vector,
+                              args->fast_accumulation};
+    arrput(clock->products, product);
+}
+
+static int step(struct trainer *trainer, const struct loader *loader, struct error *error) {
+    struct step_report report;
+    if (trainer_begin_step(trainer, loader, error)) return -1;
+    return trainer_end_step(trainer, &report, error);
+}
+
+/* Without biases and epilogues a product may be one that no step asks for, so it is prepared. */
+static void replay(struct backend *be, const struct product *products) {
+    for (ptrdiff_t i = 0; i < arrlen(products); i++) {
+        const struct product *p = &products[i];
+        OP(be, matmul, .out = &p->out, .a = &p->a, .b = &p->b, .a_scales = p->a_scales,
+           .b_scales = p->b_scales, .transpose_a = p->transpose_a, .transpose_b = p->transpose_b,
+           .accumulate = p->accumulate, .scales_by_vector = p->scales_by_vector,
+           .fast_accumulation = p->fast_accumulation);
+    }
+}
+
+static int prepare(struct backend *be, struct clock *clock, struct error *error) {
+    backend_plan_begin(be);
+    replay(be, clock->products);
+    return backend_plan_end(be, error);
+}
+
+/* One round: a step as it is, a step with clocks, the products alone. */
+static int measure(struct profile *profile, struct clock *clock, const struct loader *loader,
+                   int round, double *steps, double *products, double *parts, struct error *error) {
+    struct trainer *trainer = clock->trainer;
+    double began = progress_clock();
+    if (step(trainer, loader, error)) return -1;
+    steps[round] = progress_clock() - began;
+    memset(clock->seconds, 0, sizeof clock->seconds);
+    clock->observer = (struct observer){start_clock, stop_clock};
+    backend_observe(trainer->be, &clock->observer);
+    int failed = step(trainer, loader, error);
+    backend_observe(trainer->be, NULL);
+    if (failed) return -1;
+    for (int i = 0; i < OPERATION_IDS; i++)
+        parts[i * profile->repetitions + round] = clock->seconds[i];
+    began = progress_clock();
+    replay(trainer->be, clock->products);
+    wait_for(trainer);
+    products[round] = progress_clock() - began;
+    return trainer->be->failure.text[0] ? fail(error, "%s", trainer->be->failure.text) : 0;
+}
+
+static int warm_up(struct clock *clock, const struct loader *loader, struct error *error) {
+    struct backend *be = clock->trainer->be;
+    clock->observer = (struct observer){.after = record};
+    backend_observe(be, &clock->observer);
+    int failed = step(clock->trainer, loader, error);
+    backend_observe(be, NULL);
+    return failed || prepare(be, clock, error) ? -1 : 0;
+}
+
+int profile_trainer(struct profile *profile, struct trainer *trainer, const struct loader *loader,
+                    int repetitions, struct error *error) {
+    struct clock clock = {.trainer = trainer};
+    const struct config *config = trainer->config;
+    size_t count = (size_t)repetitions;
+    double *figures = malloc(count * (2 + OPERATION_IDS) * sizeof *figures);
+    if (!figures) return fail(error, "out of memory for %d repetitions", repetitions);
+    double *steps = figures, *products = steps + count, *parts = products + count;
+    *profile = (struct profile){.repetitions = repetitions};
+    profile->tokens = (double)batches_step_tokens(config);
+    int status = warm_up(&clock, loader, error);
+    for (int i = 0; status == 0 && i < repetitions; i++)
+        status = measure(profile, &clock, loader, i, steps, products, parts, error);
+    if (status == 0) {
+        profile->step = median_of(steps, repetitions);
+        profile->products = median_of(products, repetitions);
+        for (int i = 0; i < OPERATION_IDS; i++)
+            profile->operations[i] = median_of(parts + (size_t)i * count, repetitions);
+    }
+    arrfree(clock.products);
+    free(figures);
+    return status;
+}
+
+void profile_print(FILE *out, const struct profile *profile) {
+    for (int i = 0; i < OPERATION_IDS; i++)
+        if (profile->operations[i] >= 0.05e-3)
+            fprintf(out, "    %-20s %9.1f ms\n", operation_name((enum operation_id)i),
+                    1e3 * profile->operations[i]);
+    fprintf(out, "    %-20s %9.1f ms\n    %-20s %9.1f ms\n", "step", 1e3 * profile->step,
+            "bare products", 1e3 * profile->products);
+}
+
+static int write_profile(const struct profile *profile, const struct trainer *trainer,
+                         const char *folder, struct error *error) {
+    char path[FILE_PATH_MAX];
+    const struct backend *be = trainer->be;
+    if (file_path_join(path, folder, "profile.json", error)) return -1;
+    cJSON *root = cJSON_CreateObject(), *parts = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "precision", precision_name(&trainer->gpt.precision));
+    cJSON_AddStringToObject(root, "device", be->device.description);
+    cJSON_AddNumberToObject(root, "threads", be->device.threads);
+    cJSON_AddStringToObject(root, "library", be->device.library);
+    cJSON_AddStringToObject(root, "compiler", __VERSION__);
+    cJSON_AddNumberToObject(root, "repetitions", profile->repetitions);
+    cJSON_AddNumberToObject(root, "tokens_per_step", profile->tokens);
+    cJSON_AddNumberToObject(root, "step_ms", 1e3 * profile->step);
+    cJSON_AddNumberToObject(root, "tokens_per_s", profile->tokens / profile->step);
+    cJSON_AddNumberToObject(root, "products_ms", 1e3 * profile->products);
+    cJSON_AddNumberToObject(root, "ratio", profile->step / profile->products);
+    for (int i = 0; i < OPERATION_IDS; i++)
+        if (profile->operations[i] > 0)
+            cJSON_AddNumberToObject(parts, operation_name((enum operation_id)i),
+                                    1e3 * profile->operations[i]);
+    cJSON_AddItemToObject(root, "operations", parts);
+    char *text = cJSON_Print(root);
+    cJSON_Delete(root);
+    if (!text) return fail(error, "out of memory for %.500s", path);
+    int status = file_write_whole(path, text, strlen(text), NULL, error);
+    free(text);
+    return status;
+}
+
+static int profile_run(const struct config *config, struct trainer *trainer,
+                       const struct loader *loader, const struct command_line *line,
+                       struct error *error) {
+    struct profile profile;
+    int repetitions = line->repetitions > 0 ? (int)line->repetitions : REPETITIONS_DEFAULT;
+    if (profile_trainer(&profile, trainer, loader, repetitions, error)) return -1;
+    printf("a step of %s in %s, medians of %d:\n", config->name,
+           precision_name(&trainer->gpt.precision), repetitions);
+    profile_print(stdout, &profile);
+    printf("%.0f tokens/s; the step takes %.3f times its bare products\n",
+           profile.tokens / profile.step, profile.step / profile.products);
+    return line->out ? write_profile(&profile, trainer, line->out, error) : 0;
+}
+
+int run_profile(const struct config *config, const struct command_line *line, struct error *error) {
+    char note[PRECISION_NOTE_MAX];
+    struct backend be;
+    struct precision precision;
+    struct source text = {0};
+    struct trainer trainer = {0};
+    /* What cannot be written is said before the work is done. */
+    if (line->out && directory_create(line->out, error)) return EXIT_FAILED;
+    if (setup_backend(&be, config, NULL, NULL, error)) return EXIT_FAILED;
+    int status = precision_resolve(&precision, note, config, &be, error);
+    if (status == 0) print_notes("note", note);
+    if (status == 0) status = source_open(&text, config, config->data.train, false, error);
+    if (status == 0) status = setup_trainer(&trainer, config, &precision, &be, error);
+    if (status == 0) trainer_initialize(&trainer);
+    if (status == 0) status = profile_run(config, &trainer, &text.loader, line, error);
+    if (trainer.config) trainer_close(&trainer);
+    source_close(&text);
+    backend_close(&be);
+    return status ? EXIT_FAILED : EXIT_DONE;
+}

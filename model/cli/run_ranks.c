@@ -1,0 +1,231 @@
+#include "model/cli/run_ranks.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
+
+#include "data/util/files.h"
+#include "data/util/json.h"
+#include "data/util/program.h"
+#include "data/util/sha256.h"
+#include "kernels/open/backend_open.h"
+#include "model/config/config_check.h"
+#include "model/config/config_print.h"
+
+/* The first key of a block whose values differ, with both, as an error. */
+static int compare_members(const cJSON *theirs, const cJSON *ours, const char *block,
+                           struct error *error) {
+    const cJSON *member;
+    cJSON_ArrayForEach(member, theirs) {
+        const cJSON *other = json_member(ours, member->string);
+        if (cJSON_IsObject(member) && !block) {
+            if (compare_members(member, other, member->string, error)) return -1;
+            continue;
+        }
+        if (strcmp(member->string, "threads") == 0 || cJSON_Compare(member, other, true)) continue;
+        char *before = cJSON_PrintUnformatted(member);
+        char *after = other ? cJSON_PrintUnformatted(other) : NULL;
+        fail(error,
+             "%s%s%s is %.200s here, but %.200s on rank 0\ngive all ranks the same config and "
+             "flags",
+             block ? block : "", block ? "." : "", member->string, after ? after : "not there",
+             before ? before : "?");
+        cJSON_free(before);
+        cJSON_free(after);
+        return -1;
+    }
+    return 0;
+}
+
+static int compare_texts(const char *theirs, const char *ours, struct error *error) {
+    cJSON *a = cJSON_Parse(theirs), *b = cJSON_Parse(ours);
+    int status = a && b ? compare_members(a, b, NULL, error) : fail(error, "out of memory");
+    cJSON_Delete(a);
+    cJSON_Delete(b);
+    return status;
+}
+
+static int compare_program(const struct ranks *ranks, struct error *error) {
+    char version[32] = MANTISSA_VERSION;
+    ranks_broadcast(ranks, version, sizeof version);
+    if (strcmp(version, MANTISSA_VERSION) == 0) return 0;
+    return fail(error, "this is mantissa %s, but rank 0 is %.31s\ninstall the same on all machines",
+                MANTISSA_VERSION, version);
+}
+
+int run_ranks_split(struct config *config, int rank_count, struct error *error) {
+    if (rank_count > 1 && config->autotune)
+        return fail(error, "autotune: not with several ranks, each of which would choose for "
+                           "itself\nleave it out");
+    return config_share(config, rank_count, error);
+}
+
+int run_ranks_compare_config(const struct ranks *ranks, const struct config *config,
+                             struct error *error) {
+    size_t size = 0;
+    if (ranks->size == 1) return 0;
+    if (ranks_agree(ranks, compare_program(ranks, error), error)) return -1;
+    char *ours = config_json_text(config, &size);
+    int64_t bytes = (int64_t)size + 1;
+    ranks_broadcast(ranks, &bytes, sizeof bytes);
+    char *theirs = malloc((size_t)bytes);
+    int status = ours && theirs ? 0 : fail(error, "out of memory");
+    if (ranks_agree(ranks, status, error) == 0) {
+        if (ranks->rank == 0) memcpy(theirs, ours, (size_t)bytes);
+        ranks_broadcast(ranks, theirs, (size_t)bytes);
+        status = ranks_agree(ranks, compare_texts(theirs, ours, error), error);
+    } else status = -1;
+    free(ours);
+    free(theirs);
+    return status;
+}
+
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+enum { PIECES = 64, PIECE = 1024 /* tokens, or bytes of a mask */ };
+
+/* Where piece i of a sample of `count` begins. What has room in the sample is in it in full. */
+static uint64_t piece_at(uint64_t count, uint64_t i) {
+    return count <= (uint64_t)PIECES * PIECE ? i * PIECE : (count - PIECE) / (PIECES - 1) * i;
+}
+
+static int add_tokens(struct sha256 *hash, const struct token_shard *shard, struct error *error) {
+    int32_t tokens[PIECE];
+    uint64_t at;
+    for (uint64_t i = 0; i < PIECES && (at = piece_at(shard->count, i)) < shard->count; i++) {
+        uint64_t left = shard->count - at, count = left < PIECE ? left : PIECE;
+        if (token_shard_read(shard, tokens, at, count, error)) return -1;
+        sha256_add(hash, tokens, count * sizeof *tokens);
+    }
+    return 0;
+}
+
+static void add_mask(struct sha256 *hash, const struct token_shard *shard) {
+    uint64_t at, bytes = shard->mask.bits ? (shard->count + 7) / 8 : 0;
+    for (uint64_t i = 0; i < PIECES && (at = piece_at(bytes, i)) < bytes; i++)
+        sha256_add(hash, shard->mask.bits + at, bytes - at < PIECE ? bytes - at : PIECE);
+}
+
+static int hash_source(char hex[SHA256_HEX_MAX], const struct source *source, struct error *error) {
+    struct sha256 hash;
+    uint8_t digest[SHA256_BYTES];
+    ptrdiff_t count = source->open ? arrlen(source->tokens.shards) : 0;
+    int status = 0;
+    sha256_begin(&hash);
+    if (source->open) sha256_add(&hash, &source->tokens.counted, sizeof source->tokens.counted);
+    for (ptrdiff_t i = 0; status == 0 && i < count; i++) {
+        const struct token_shard *shard = &source->tokens.shards[i];
+        const char *name = base_name(shard->name);
+        sha256_add(&hash, name, strlen(name) + 1);
+        sha256_add(&hash, &shard->count, sizeof shard->count);
+        status = add_tokens(&hash, shard, error);
+        add_mask(&hash, shard);
+    }
+    sha256_end(&hash, digest);
+    sha256_hex(hex, digest);
+    return status;
+}
+
+static int compare_source(const struct ranks *ranks, const struct source *source, const char *key,
+                          const char *name, struct error *error) {
+    char ours[SHA256_HEX_MAX], theirs[SHA256_HEX_MAX];
+    if (ranks_agree(ranks, hash_source(ours, source, error), error)) return -1;
+    memcpy(theirs, ours, sizeof theirs);
+    ranks_broadcast(ranks, theirs, sizeof theirs);
+    if (strcmp(ours, theirs) == 0) return ranks_agree(ranks, 0, error);
+    fail(error,
+         "%s, %.300s: the shards are not those of rank 0 (SHA-256 of a sample %.12s, there "
+         "%.12s)\ncopy the same files to all machines",
+         key, name, ours, theirs);
+    return ranks_agree(ranks, -1, error);
+}
+
+int run_ranks_compare_data(const struct ranks *ranks, const struct config *config,
+                           const struct source *train, const struct source *val,
+                           struct error *error) {
+    if (ranks->size == 1) return 0;
+    if (compare_source(ranks, train, "data.train", config->data.train, error)) return -1;
+    return compare_source(ranks, val, "data.val", config->data.val, error);
+}
+
+/* What of rank 0's a text is, by name. */
+static int compare_text(const struct ranks *ranks, const char *what, const char *text,
+                        struct error *error) {
+    enum { TEXT = 512 };
+    char ours[TEXT], theirs[TEXT];
+    memset(ours, 0, sizeof ours);
+    snprintf(ours, sizeof ours, "%s", text);
+    memcpy(theirs, ours, sizeof theirs);
+    ranks_broadcast(ranks, theirs, sizeof theirs);
+    int status = 0;
+    if (strcmp(ours, theirs) != 0)
+        status = fail(error, "%s: %.400s here, but %.400s on rank 0\nall ranks must have the same",
+                      what, ours, theirs);
+    return ranks_agree(ranks, status, error);
+}
+
+/* Replicas that all update must compute the same bits, so the processors must be alike too. */
+int run_ranks_compare_plan(const struct ranks *ranks, const struct trainer *trainer,
+                           struct error *error) {
+    const struct exchange *exchange = &trainer->optimizer.exchange;
+    const struct precision *precision = &trainer->gpt.precision;
+    const struct backend_description *device = &trainer->be->device;
+    char text[768];
+    bool alike = !exchange->shards.divided;
+    if (ranks->size == 1) return 0;
+    snprintf(text, sizeof text,
+             "%s with masters of form %d, gradients in %s, %" PRId64
+             " sums of squares%s%s%s%s %.*s",
+             precision_name(precision), (int)precision->masters, dtype_name(precision->gradients),
+             exchange->squares_count, alike ? ", " : "", alike ? device->description : "",
+             alike ? " " : "", alike ? device->library : "",
+             alike ? (int)strcspn(device->use, ",") : 0, device->use); /* the level, no threads */
+    return compare_text(ranks, "how this rank trains", text, error);
+}
+
+static void add_masters(struct sha256 *hash, const struct gpt *gpt) {
+    enum { COUNT = 1024 };
+    float values[COUNT];
+    int64_t step = gpt->count / PIECES > COUNT ? gpt->count / PIECES : COUNT;
+    for (int64_t first = 0; first < gpt->count; first += step) {
+        int64_t left = gpt->count - first, count = left < COUNT ? left : COUNT;
+        masters_download(&gpt->masters, gpt->be, values, first, count);
+        sha256_add(hash, values, (size_t)count * sizeof *values);
+    }
+}
+
+int run_ranks_compare_start(const struct ranks *ranks, const struct trainer *trainer,
+                            struct error *error) {
+    struct sha256 hash;
+    uint8_t digest[SHA256_BYTES];
+    char hex[SHA256_HEX_MAX], text[256];
+    if (ranks->size == 1) return 0;
+    sha256_begin(&hash);
+    add_masters(&hash, &trainer->gpt);
+    sha256_end(&hash, digest);
+    sha256_hex(hex, digest);
+    snprintf(text, sizeof text,
+             "step %" PRId64 ", loss scale %g, weights whose sample has SHA-256 %.16s",
+             trainer->state.step, (double)trainer->state.scaler.loss_scale, hex);
+    return compare_text(ranks, "where training begins", text, error);
+}
+
+int run_ranks_see(const struct ranks *ranks, const char *path, struct error *error) {
+    int status = 0;
+    /* Network file systems may show it a little later. */
+    for (int i = 0; i < 50 && !file_exists(path); i++) usleep(100000);
+    if (!file_exists(path))
+        status = fail(error,
+                      "%.400s was written by rank 0 and is not there\nrun_dir must be on a file "
+                      "system that all ranks share",
+                      path);
+    return ranks_agree(ranks, status, error);
+}

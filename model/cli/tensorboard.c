@@ -1,0 +1,132 @@
+#include "model/cli/tensorboard.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "data/util/files.h"
+
+uint32_t crc32c(const void *bytes, size_t size) {
+    const uint8_t *p = bytes;
+    uint32_t crc = UINT32_MAX;
+    for (size_t i = 0; i < size; i++) {
+        crc ^= p[i];
+        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (0x82f63b78u & (0 - (crc & 1)));
+    }
+    return ~crc;
+}
+
+/* A CRC of bytes that hold CRCs would be weak: records have it turned and shifted. */
+static uint32_t masked_crc(const void *bytes, size_t size) {
+    uint32_t crc = crc32c(bytes, size);
+    return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
+
+/* ---- a message of protocol buffers */
+
+enum { MESSAGE_MAX = 1024, SCALARS_MAX = 16, TAG_MAX = 40 };
+enum wire { VARINT = 0, FIXED_64 = 1, BYTES = 2, FIXED_32 = 5 };
+
+struct message {
+    uint8_t bytes[MESSAGE_MAX];
+    size_t size;
+};
+
+static void put(struct message *m, const void *bytes, size_t size) {
+    assert(m->size + size <= sizeof m->bytes);
+    memcpy(m->bytes + m->size, bytes, size);
+    m->size += size;
+}
+
+static void put_varint(struct message *m, uint64_t value) {
+    for (; value >= 128; value >>= 7) put(m, &(uint8_t){(uint8_t)(value | 128)}, 1);
+    put(m, &(uint8_t){(uint8_t)value}, 1);
+}
+
+static void put_key(struct message *m, int field, enum wire wire) {
+    put_varint(m, (uint64_t)field << 3 | wire);
+}
+
+static void put_bytes(struct message *m, int field, const void *bytes, size_t size) {
+    put_key(m, field, BYTES);
+    put_varint(m, size);
+    put(m, bytes, size);
+}
+
+/* ---- events */
+
+enum { EVENT_TIME = 1, EVENT_STEP, EVENT_VERSION, EVENT_SUMMARY = 5, EVENT_SESSION = 7 };
+enum { SUMMARY_VALUE = 1, VALUE_TAG = 1, VALUE_NUMBER = 2, SESSION_STATUS = 1, SESSION_START = 1 };
+
+static struct message event(int64_t step) {
+    struct message m = {.size = 0};
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    double seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    put_key(&m, EVENT_TIME, FIXED_64);
+    put(&m, &seconds, sizeof seconds); /* little-endian, as are all machines that this runs on */
+    put_key(&m, EVENT_STEP, VARINT);
+    put_varint(&m, (uint64_t)step);
+    return m;
+}
+
+static int write_event(struct tensorboard *board, const struct message *m, struct error *error) {
+    uint64_t size = m->size;
+    uint32_t of_size = masked_crc(&size, sizeof size), of_bytes = masked_crc(m->bytes, m->size);
+    fwrite(&size, sizeof size, 1, board->file);
+    fwrite(&of_size, sizeof of_size, 1, board->file);
+    fwrite(m->bytes, m->size, 1, board->file);
+    fwrite(&of_bytes, sizeof of_bytes, 1, board->file);
+    if (fflush(board->file) == 0 && !ferror(board->file)) return 0;
+    return fail(error,
+                "events.out.tfevents: %s\nfree space, or choose another run_dir, or switch it off "
+                "with --set log.tensorboard=false",
+                strerror(errno));
+}
+
+int tensorboard_open(struct tensorboard *board, const char *run_directory, int64_t step,
+                     struct error *error) {
+    static const char version[] = "brain.Event:2";
+    static const uint8_t session[] = {SESSION_STATUS << 3 | VARINT, SESSION_START};
+    char path[FILE_PATH_MAX], name[200], host[64] = "host";
+    gethostname(host, sizeof host - 1);
+    snprintf(name, sizeof name, "events.out.tfevents.%010lld.%s.%d", (long long)time(NULL), host,
+             (int)getpid());
+    board->file = NULL;
+    if (file_path_join(path, run_directory, name, error)) return -1;
+    board->file = fopen(path, "wx");
+    if (!board->file) return fail(error, "%s: %s", path, strerror(errno));
+    struct message first = event(0), start = event(step + 1);
+    put_bytes(&first, EVENT_VERSION, version, sizeof version - 1);
+    put_bytes(&start, EVENT_SESSION, session, sizeof session);
+    if (write_event(board, &first, error)) return -1;
+    return write_event(board, &start, error);
+}
+
+int tensorboard_write(struct tensorboard *board, int64_t step, const struct scalar *scalars,
+                      int count, struct error *error) {
+    struct message m = event(step), summary = {.size = 0};
+    if (!board->file) return 0;
+    assert(count <= SCALARS_MAX);
+    for (int i = 0; i < count; i++) {
+        struct message value = {.size = 0};
+        float number = (float)scalars[i].value;
+        assert(strlen(scalars[i].tag) < TAG_MAX);
+        put_bytes(&value, VALUE_TAG, scalars[i].tag, strlen(scalars[i].tag));
+        put_key(&value, VALUE_NUMBER, FIXED_32);
+        put(&value, &number, sizeof number);
+        put_bytes(&summary, SUMMARY_VALUE, value.bytes, value.size);
+    }
+    put_bytes(&m, EVENT_SUMMARY, summary.bytes, summary.size);
+    return write_event(board, &m, error);
+}
+
+int tensorboard_close(struct tensorboard *board, struct error *error) {
+    FILE *file = board->file;
+    board->file = NULL;
+    if (file && fclose(file)) return fail(error, "events.out.tfevents: %s", strerror(errno));
+    return 0;
+}

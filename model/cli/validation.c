@@ -1,0 +1,43 @@
+#include "model/cli/validation.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#include "model/core/evaluate.h"
+#include "model/io/checkpoint.h"
+
+int64_t validation_batches(const struct config *config, const struct loader *val) {
+    int64_t batches = config->eval.batches;
+    int64_t all = (int64_t)val->sequence_count / config->train.micro_batch_size;
+    if (batches > all) batches = all > 0 ? all : 1;
+    return batches;
+}
+
+int validation_check(const struct config *config, const struct loader *val, struct error *error) {
+    int64_t sequences = validation_batches(config, val) * config->train.micro_batch_size;
+    if (loader_counted(val, 0, (uint64_t)sequences) > 0) return 0;
+    return evaluate_refuse(sequences, error);
+}
+
+bool validation_record(struct best_validation *best, int64_t step, double loss) {
+    if (isfinite(loss) && (best->step == 0 || loss < best->loss)) {
+        *best = (struct best_validation){.loss = loss, .step = step};
+        return true;
+    }
+    best->since++;
+    return false;
+}
+
+bool validation_gives_up(const struct config *config, const struct best_validation *best) {
+    return config->train.patience > 0 && best->since >= config->train.patience;
+}
+
+void validation_report(FILE *out, const struct config *config, const struct best_validation *best,
+                       const char *run_directory) {
+    char path[FILE_PATH_MAX];
+    if (best->step == 0 || !(config->checkpoint.keep_best || config->train.patience > 0)) return;
+    fprintf(out, "lowest validation loss: %.4f at step %" PRId64, best->loss, best->step);
+    if (config->checkpoint.keep_best && checkpoint_directory_find(path, run_directory, best->step))
+        fprintf(out, ", in %s", path);
+    fputc('\n', out);
+}

@@ -1,0 +1,206 @@
+#include "model/core/backward.h"
+
+#include "model/core/exchange.h"
+#include "model/core/forward.h"
+#include "model/core/linear.h"
+
+/* Labels an operation that writes the gradient of an activation. */
+static struct trace_label label_of(const struct gpt *gpt, enum activation_id id, int64_t layer) {
+    return (struct trace_label){1, true, {{id, (int)layer}}, 0, gpt->shape.rows};
+}
+
+/* The norm of layer l's `id`, an activation of the residual stream: its gradient, and with it that
+ * of what was added there, `branch` of a layer; below the first layer nothing was. */
+static struct trace_label label_of_norm(const struct gpt *gpt, enum activation_id id, int64_t layer,
+                                        enum activation_id branch, int64_t branch_layer) {
+    struct trace_label label = label_of(gpt, id, layer);
+    if (branch_layer < 0) return label;
+    label.count = 2;
+    label.tensors[1].id = branch;
+    label.tensors[1].layer = (int)branch_layer;
+    return label;
+}
+
+struct normalize_backward_args {
+    const struct tensor *dbranch;         /* [N, C], read by the backward pass of the sub-layer */
+    const struct tensor *dout, *in;       /* [N, C] */
+    const struct tensor *mean, *rstd;     /* [N] */
+    const struct tensor *weight;          /* [C] */
+    const struct tensor *dweight, *dbias; /* += [C] */
+    const struct tensor *dbranch_bias; /* += [C], the sub-layer's last bias; NULL or rank 0: none */
+    struct amax *track_amax;           /* optional, of dbranch */
+    bool last;                         /* the last norm: no gradient has come along the residual */
+    struct trace_label label;
+};
+
+/* The gradient through a norm joins the one that flows along the residual stream. */
+static void normalize_backward(struct gpt *gpt, const struct normalize_backward_args *args) {
+    const struct tensor *dresidual = &gpt->activations.gradients.residual_in;
+    bool has_mean = gpt->shape.norm == NORM_LAYERNORM;
+    bool shared = precision_branch_is_residual(&gpt->precision);
+    OP(gpt->be, layernorm_backward, .din = dresidual, .din_lower = shared ? NULL : args->dbranch,
+       .dweight = args->dweight, .dbias = has_mean ? args->dbias : NULL, .dout = args->dout,
+       .in = args->in, .mean = has_mean ? args->mean->data : NULL, .rstd = args->rstd->data,
+       .weight = args->weight, .dresidual = args->last ? NULL : dresidual,
+       .track_amax = args->track_amax,
+       .column_sums = args->dbranch_bias ? optional_tensor(args->dbranch_bias) : NULL,
+       .label = &args->label);
+}
+
+/* For whoever writes the gradient of a linear layer of 8 bits; NULL below the first. */
+static struct amax *amax_of(const struct gpt *gpt, enum autocast_site site, int64_t l) {
+    if (l < 0) return NULL;
+    return quantization_amax(&gpt->quantization, QUANTIZED_GRADIENT, site, l);
+}
+
+static void mlp_backward(struct gpt *gpt, int64_t l) {
+    const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
+    const struct layer_activations *a = &gpt->activations.layers[l];
+    const struct activation_gradients *d = &gpt->activations.gradients;
+    struct amax *dmlp_fc = amax_of(gpt, SITE_MLP_FC, l);
+    const struct tensor *dmlp_fc_bias = optional_tensor(&dw->mlp_fc_bias);
+    bool gated = mlp_is_gated(gpt->shape.mlp);
+    /* A gated MLP has no tensor for the gradient of mlp_gelu: it overwrites the activation. */
+    const struct trace_label fc_label = label_of(gpt, ACTIVATION_mlp_fc, l);
+    const struct trace_label label = label_of(gpt, ACTIVATION_ln2_out, l);
+    linear_backward(
+        gpt,
+        ARGS(linear_backward, .site = SITE_MLP_PROJECTION, .layer = l,
+             .dweight = &dw->mlp_projection_weight, .din = gated ? &a->mlp_gelu : &d->mlp_fc,
+             .dout = &d->mlp_projection, .in = &a->mlp_gelu, .weight = &w->mlp_projection_weight,
+             .dgelu_in = gated ? NULL : &a->mlp_fc, .din_sums = gated ? NULL : dmlp_fc_bias,
+             .track_amax = gated ? NULL : dmlp_fc, .label = gated ? NULL : &fc_label));
+    if (gated)
+        OP(gpt->be, gated_backward, .dgate_up = &d->mlp_fc, .dout = &a->mlp_gelu,
+           .gate_up = &a->mlp_fc, .function = mlp_gate(gpt->shape.mlp), .track_amax = dmlp_fc,
+           .label = &fc_label);
+    linear_backward(gpt, ARGS(linear_backward, .site = SITE_MLP_FC, .layer = l,
+                              .dweight = &dw->mlp_fc_weight, .dbias = gated ? dmlp_fc_bias : NULL,
+                              .din = &d->ln2_out, .dout = &d->mlp_fc, .in = &a->ln2_out,
+                              .weight = &w->mlp_fc_weight, .label = &label));
+}
+
+/* From the gradient of q and k as attention reads them to that of the product they come from. */
+static void heads_backward(const struct gpt *gpt, int64_t l) {
+    const struct gpt_shape *s = &gpt->shape;
+    const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
+    const struct tensor *dqkv = &gpt->activations.gradients.qkv;
+    bool uses_rope = s->positions == POSITIONS_ROPE;
+    if (s->qk_norm)
+        OP(gpt->be, qk_norm_backward, .dinout = dqkv, .dq_weight = &dw->q_norm_weight,
+           .dk_weight = &dw->k_norm_weight, .raw = &gpt->activations.layers[l].qk_raw,
+           .q_weight = &w->q_norm_weight, .k_weight = &w->k_norm_weight,
+           .angles = uses_rope ? &gpt->angles : NULL, .sequence_length = s->sequence_length,
+           .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head, .epsilon = (float)s->norm_eps);
+    else if (uses_rope)
+        OP(gpt->be, rope, .inout = dqkv, .angles = &gpt->angles,
+           .sequence_length = s->sequence_length, .heads = (int)(s->n_head + s->n_kv_head),
+           .inverse = true);
+}
+
+static void attention_block_backward(struct gpt *gpt, int64_t l) {
+    const struct gpt_shape *s = &gpt->shape;
+    const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
+    const struct layer_activations *a = &gpt->activations.layers[l];
+    const struct activation_gradients *d = &gpt->activations.gradients;
+    /* Then attention does not write the gradient of the product itself. */
+    bool prepared = s->qk_norm || s->positions == POSITIONS_ROPE;
+    const struct trace_label out_label = label_of(gpt, ACTIVATION_attention_out, l);
+    const struct trace_label qkv_label = label_of(gpt, ACTIVATION_qkv, l);
+    const struct trace_label label = label_of(gpt, ACTIVATION_ln1_out, l);
+    linear_backward(gpt, ARGS(linear_backward, .site = SITE_ATTENTION_PROJECTION, .layer = l,
+                              .dweight = &dw->attention_projection_weight, .din = &d->attention_out,
+                              .dout = &d->attention_projection, .in = &a->attention_out,
+                              .weight = &w->attention_projection_weight, .label = &out_label));
+    struct tensor dqkv = tensor_split(&d->qkv, s->batch, s->sequence_length);
+    struct tensor qkv = tensor_split(&a->qkv, s->batch, s->sequence_length);
+    struct tensor out = tensor_split(&a->attention_out, s->batch, s->sequence_length);
+    struct tensor dout = tensor_split(&d->attention_out, s->batch, s->sequence_length);
+    OP(gpt->be, attention_backward, .dqkv = &dqkv, .dout = &dout, .qkv = &qkv, .out = &out,
+       .lse = a->lse.data, .column_sums = prepared ? NULL : optional_tensor(&dw->qkv_bias),
+       .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head, .label = &qkv_label);
+    heads_backward(gpt, l);
+    linear_backward(
+        gpt, ARGS(linear_backward, .site = SITE_QKV, .layer = l, .dweight = &dw->qkv_weight,
+                  .dbias = prepared ? optional_tensor(&dw->qkv_bias) : NULL, .din = &d->ln1_out,
+                  .dout = &d->qkv, .in = &a->ln1_out, .weight = &w->qkv_weight, .label = &label));
+}
+
+/* Adds the gradient of the rows that one rank embedded. */
+static void add_embedded(struct gpt *gpt, const struct embedded *rows, bool own) {
+    bool learned = gpt->shape.positions == POSITIONS_LEARNED;
+    OP(gpt->be, embedding_backward, .dtoken_table = &gpt->dweights.wte,
+       .dposition_table = learned && own ? &gpt->dweights.wpe : NULL, .dout = &rows->dout,
+       .tokens = rows->tokens, .sequence_length = gpt->shape.sequence_length);
+}
+
+static void embed_backward(struct gpt *gpt, struct exchange *exchange) {
+    struct embedded own = {gpt->activations.gradients.residual_in, gpt->activations.tokens};
+    const struct ranks *ranks = gpt->be->collectives->ranks;
+    if (!exchange_embedded(exchange, &own)) {
+        add_embedded(gpt, &own, true);
+        return;
+    }
+    for (int rank = 0; rank < ranks->size; rank++) {
+        struct embedded rows = exchange_embedded_of(exchange, rank);
+        add_embedded(gpt, &rows, rank == ranks->rank);
+    }
+}
+
+/* The norm between attention and MLP. */
+static void normalize_mid_backward(struct gpt *gpt, int64_t l) {
+    const struct layer_activations *a = &gpt->activations.layers[l];
+    const struct activation_gradients *d = &gpt->activations.gradients;
+    const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
+    normalize_backward(gpt, ARGS(normalize_backward, .dbranch = &d->attention_projection,
+                                 .dout = &d->ln2_out, .in = &a->residual_mid, .mean = &a->ln2_mean,
+                                 .rstd = &a->ln2_rstd, .weight = &w->ln2_weight,
+                                 .dweight = &dw->ln2_weight, .dbias = &dw->ln2_bias,
+                                 .dbranch_bias = &dw->attention_projection_bias,
+                                 .track_amax = amax_of(gpt, SITE_ATTENTION_PROJECTION, l),
+                                 .label = label_of_norm(gpt, ACTIVATION_residual_mid, l,
+                                                        ACTIVATION_attention_projection, l)));
+}
+
+/* The norm before attention; the branch that was added there is the MLP of the layer below. */
+static void normalize_in_backward(struct gpt *gpt, int64_t l) {
+    const struct layer_activations *a = &gpt->activations.layers[l];
+    const struct activation_gradients *d = &gpt->activations.gradients;
+    const struct layer_parameters *w = &gpt->weights.layers[l], *dw = &gpt->dweights.layers[l];
+    normalize_backward(gpt, ARGS(normalize_backward, .dbranch = &d->mlp_projection,
+                                 .dout = &d->ln1_out, .in = &a->residual_in, .mean = &a->ln1_mean,
+                                 .rstd = &a->ln1_rstd, .weight = &w->ln1_weight,
+                                 .dweight = &dw->ln1_weight, .dbias = &dw->ln1_bias,
+                                 .dbranch_bias = l > 0 ? &dw[-1].mlp_projection_bias : NULL,
+                                 .track_amax = amax_of(gpt, SITE_MLP_PROJECTION, l - 1),
+                                 .label = label_of_norm(gpt, ACTIVATION_residual_in, l,
+                                                        ACTIVATION_mlp_projection, l - 1)));
+}
+
+void gpt_backward(struct gpt *gpt) {
+    struct activations *all = &gpt->activations;
+    const struct activation_gradients *d = &all->gradients;
+    const struct parameters *w = &gpt->weights, *dw = &gpt->dweights;
+    struct exchange *exchange = gpt->completes ? gpt->exchange : NULL;
+    int64_t last = gpt->shape.n_layer - 1;
+    exchange_gradients(exchange, gpt->shape.n_layer);
+    normalize_backward(
+        gpt, ARGS(normalize_backward, .dbranch = &d->mlp_projection, .dout = &d->lnf_out,
+                  .in = &all->residual_final, .mean = &all->lnf_mean, .rstd = &all->lnf_rstd,
+                  .weight = &w->lnf_weight, .dweight = &dw->lnf_weight, .dbias = &dw->lnf_bias,
+                  .dbranch_bias = &dw->layers[last].mlp_projection_bias,
+                  .track_amax = amax_of(gpt, SITE_MLP_PROJECTION, last), .last = true,
+                  .label = label_of_norm(gpt, ACTIVATION_residual_final, 0,
+                                         ACTIVATION_mlp_projection, last)));
+    for (int64_t l = last; l >= 0; l--) {
+        masters_cast(&gpt->masters, gpt->be, l);
+        gpt_recompute(gpt, l);
+        mlp_backward(gpt, l);
+        normalize_mid_backward(gpt, l);
+        attention_block_backward(gpt, l);
+        normalize_in_backward(gpt, l);
+        exchange_gradients(exchange, l);
+    }
+    embed_backward(gpt, exchange);
+    exchange_gradients(exchange, -1);
+}

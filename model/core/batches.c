@@ -1,0 +1,60 @@
+#include "model/core/batches.h"
+
+#include <assert.h>
+#include <string.h>
+
+static size_t slot_bytes(int64_t rows) {
+    return 2 * (size_t)rows * sizeof(int32_t);
+}
+
+size_t batches_bytes(const struct backend *be, int64_t rows) {
+    struct arena measure = {0};
+    for (int i = 0; i < (be->device.host_memory ? 2 : 1) * BACKEND_SLOTS; i++)
+        arena_take(&measure, slot_bytes(rows));
+    return measure.used;
+}
+
+int batches_open(struct batches *batches, struct backend *be, int64_t rows, struct error *error) {
+    size_t bytes = slot_bytes(rows);
+    bool complete = true;
+    *batches = (struct batches){.be = be};
+    for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
+        batches->host[slot] = backend_host_allocate(be, bytes);
+        batches->sent[slot] = backend_allocate(be, bytes);
+        complete = complete && batches->host[slot] && batches->sent[slot];
+    }
+    return complete ? 0 : fail(error, "out of memory for batches of %zu bytes", bytes);
+}
+
+void batches_close(struct batches *batches) {
+    struct backend *be = batches->be;
+    for (int slot = 0; slot < BACKEND_SLOTS; slot++) {
+        if (batches->host[slot]) backend_host_release(be, batches->host[slot]);
+        if (batches->sent[slot]) backend_release(be, batches->sent[slot]);
+    }
+    memset(batches, 0, sizeof *batches);
+}
+
+float batches_weight(const struct config *config, const struct loader *loader, int64_t step) {
+    uint64_t counted = loader_counted(loader, (uint64_t)batches_first_sample(config, step, 0),
+                                      (uint64_t)batches_first_sample(config, 1, 0));
+    return counted > 0 ? 1.0f / (float)counted : 0;
+}
+
+int batches_put(struct batches *batches, struct gpt *gpt, const struct loader *loader,
+                int64_t first_sample, struct error *error) {
+    struct backend *be = batches->be;
+    int slot = batches->slot;
+    int64_t rows = gpt->shape.rows;
+    int32_t *host = batches->host[slot];
+    assert(rows <= gpt->capacity.rows);
+    backend_sent(be, slot);
+    if (loader_fetch(loader, host, host + rows, (uint64_t)first_sample, (int)gpt->shape.batch,
+                     error))
+        return -1;
+    backend_send(be, slot, batches->sent[slot], host, 2 * (size_t)rows * sizeof *host);
+    gpt->activations.tokens = batches->sent[slot];
+    gpt->activations.targets = batches->sent[slot] + rows;
+    batches->slot = (slot + 1) % BACKEND_SLOTS;
+    return 0;
+}

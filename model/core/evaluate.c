@@ -1,0 +1,123 @@
+#include "model/core/evaluate.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "kernels/collectives.h"
+#include "model/core/forward.h"
+
+/* The mean loss over the targets that count of the batch in place, in evaluator->sum. */
+static void batch_loss(struct evaluator *evaluator, uint64_t counted) {
+    struct gpt *gpt = evaluator->gpt;
+    struct backend *be = gpt->be;
+    gpt_forward(gpt);
+    gpt_loss(gpt, NULL, 0);
+    OP(be, clear, .data = evaluator->sum, .bytes = sizeof(float));
+    OP(be, loss_sum, .total = evaluator->sum, .losses = gpt->activations.losses.data,
+       .count = gpt->shape.rows, .weight = counted > 0 ? 1.0f / (float)counted : 0);
+}
+
+void evaluate_plan(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
+    struct evaluator evaluator = {.gpt = gpt};
+    gpt_set_batch(gpt, batch, sequence_length);
+    batch_loss(&evaluator, (uint64_t)gpt->shape.rows);
+    gpt_set_batch(gpt, gpt->capacity.batch, gpt->capacity.sequence_length);
+}
+
+int evaluate_refuse(int64_t sequences, struct error *error) {
+    return fail(error,
+                "no token of the first %" PRId64 " sequences of the validation text counts in the "
+                "loss: all are prompts\ntake more of them (eval.batches) or longer ones "
+                "(data.seq_len)",
+                sequences);
+}
+
+/* The mean loss of a batch, and what it counts: its share of targets that do. */
+struct batch_result {
+    double loss, weight;
+};
+
+/* A batch is queued; its loss will be in the slot's result. */
+static int begin_batch(struct evaluator *evaluator, struct batch_result *result, int slot,
+                       const struct loader *loader, int64_t first, int64_t count,
+                       struct error *error) {
+    struct gpt *gpt = evaluator->gpt;
+    int64_t batch = gpt->capacity.batch, length = gpt->capacity.sequence_length;
+    gpt_set_batch(gpt, count, length);
+    if (batches_put(evaluator->batches, gpt, loader, first, error)) return -1;
+    uint64_t counted = loader_counted(loader, (uint64_t)first, (uint64_t)count);
+    batch_loss(evaluator, counted);
+    backend_fetch(gpt->be, slot, evaluator->results[slot], evaluator->sum, sizeof(float));
+    result->weight = (double)counted / (double)(batch * length);
+    return 0;
+}
+
+/* This rank's batches: every size-th one. The results of the others stay 0. */
+static int run_batches(struct evaluator *evaluator, struct batch_result *results,
+                       const struct loader *loader, int64_t sequences, struct error *error) {
+    struct backend *be = evaluator->gpt->be;
+    const struct ranks *ranks = be->collectives->ranks;
+    int64_t batch = evaluator->gpt->capacity.batch, batches = (sequences + batch - 1) / batch;
+    int64_t before = -1;
+    int slot = 0;
+    for (int64_t i = ranks->rank; i < batches || before >= 0; i += ranks->size) {
+        if (evaluator->stop && *evaluator->stop) return RESULT_STOPPED;
+        int64_t left = sequences - i * batch, count = left < batch ? left : batch;
+        if (i < batches &&
+            begin_batch(evaluator, &results[i], slot, loader, i * batch, count, error))
+            return -1;
+        slot = 1 - slot;
+        if (before >= 0) {
+            backend_fetched(be, slot);
+            results[before].loss = (double)*evaluator->results[slot];
+        }
+        before = i < batches ? i : -1;
+    }
+    return be->failure.text[0] ? fail(error, "%s", be->failure.text) : 0;
+}
+
+/* Each result is one rank's and 0 on all others. */
+static int share_results(const struct ranks *ranks, struct batch_result *results, int64_t batches,
+                         struct error *error) {
+    size_t bytes = (size_t)batches * sizeof *results;
+    if (ranks->size == 1) return 0;
+    struct batch_result *all = malloc((size_t)ranks->size * bytes);
+    if (ranks_agree(ranks, all ? 0 : fail(error, "out of memory"), error)) {
+        free(all);
+        return -1;
+    }
+    ranks_gather(ranks, all, results, bytes);
+    for (int64_t i = 0; i < batches; i++) results[i] = all[i % ranks->size * batches + i];
+    free(all);
+    return 0;
+}
+
+static int mean_loss(double *loss, struct evaluator *evaluator, struct batch_result *results,
+                     const struct loader *loader, int64_t sequences, struct error *error) {
+    const struct ranks *ranks = evaluator->gpt->be->collectives->ranks;
+    int64_t batch = evaluator->gpt->capacity.batch, batches = (sequences + batch - 1) / batch;
+    double total = 0, weight = 0;
+    int status = run_batches(evaluator, results, loader, sequences, error);
+    if (ranks_agree(ranks, status == RESULT_STOPPED ? 0 : status, error)) return -1;
+    /* A signal may have reached some ranks only. */
+    if (ranks_max(ranks, status == RESULT_STOPPED)) return RESULT_STOPPED;
+    if (share_results(ranks, results, batches, error)) return -1;
+    for (int64_t i = 0; i < batches; i++) {
+        total += results[i].weight * results[i].loss;
+        weight += results[i].weight;
+    }
+    if (weight <= 0) return evaluate_refuse(sequences, error);
+    *loss = total / weight;
+    return 0;
+}
+
+int evaluate(struct evaluator *evaluator, double *loss, const struct loader *loader,
+             int64_t sequences, struct error *error) {
+    int64_t batch = evaluator->gpt->capacity.batch;
+    struct batch_result *results =
+        calloc((size_t)((sequences + batch - 1) / batch), sizeof *results);
+    if (!results) return fail(error, "out of memory");
+    int status = mean_loss(loss, evaluator, results, loader, sequences, error);
+    free(results);
+    return status;
+}

@@ -1,0 +1,340 @@
+#include "model/core/forward.h"
+
+#include "model/core/exchange.h"
+#include "model/core/linear.h"
+
+#include <assert.h>
+
+/* Rows of the current batch that a pass computes: all, those of a prompt, or one. */
+struct pass {
+    struct gpt *gpt;
+    int64_t first, rows;
+    bool decodes;     /* the one row attends to the keys and values that earlier passes stored */
+    bool keeps;       /* stores its keys and values for later passes */
+    bool recomputing; /* for the backward pass: observers have seen it before */
+};
+
+/* Labels an operation that writes one activation, or two. */
+static struct trace_label label_two(const struct pass *pass, enum activation_id first,
+                                    enum activation_id second, int64_t layer) {
+    return (struct trace_label){.count = pass->recomputing ? 0 : 2,
+                                .tensors = {{first, (int)layer}, {second, (int)layer}},
+                                .first_row = pass->first,
+                                .rows = pass->rows};
+}
+
+static struct trace_label label_one(const struct pass *pass, enum activation_id id, int64_t layer) {
+    struct trace_label label = label_two(pass, id, id, layer);
+    if (label.count == 2) label.count = 1;
+    return label;
+}
+
+static struct tensor rows_of(const struct pass *pass, const struct tensor *tensor) {
+    return tensor_slice(tensor, pass->first, pass->rows);
+}
+
+static float *statistics_of(const struct pass *pass, const struct tensor *tensor) {
+    return tensor_range(tensor, pass->first, pass->rows).data;
+}
+
+/* Scratch holds only the rows of the pass. */
+static struct tensor scratch_of(const struct pass *pass, const struct tensor *tensor) {
+    return tensor_slice(tensor, 0, pass->rows);
+}
+
+/* Norms and their statistics: RMS norm has no means. */
+static float *means_of(const struct pass *pass, const struct tensor *mean) {
+    return pass->gpt->shape.norm == NORM_LAYERNORM ? statistics_of(pass, mean) : NULL;
+}
+
+/* For whoever writes the input of a linear layer of 8 bits. */
+static struct amax *amax_of(const struct pass *pass, enum autocast_site site, int64_t l) {
+    return quantization_amax(&pass->gpt->quantization, QUANTIZED_INPUT, site, l);
+}
+
+/* A sub-layer's result joins the residual stream, and the sum is normalized for the next layer. */
+struct add_and_normalize_args {
+    const struct tensor *out, *sum, *mean, *rstd; /* [N, C], [N, C], [N], [N] of the batch */
+    const struct tensor *in, *residual;           /* [N, C]; in: scratch, rows of the pass only */
+    const struct tensor *weight, *bias;           /* [C] */
+    struct amax *track_amax;                      /* optional, of out */
+    struct trace_label label;
+};
+
+static void add_and_normalize(const struct pass *pass, const struct add_and_normalize_args *args) {
+    struct tensor branch = scratch_of(pass, args->in), out = rows_of(pass, args->out);
+    struct tensor sum = rows_of(pass, args->sum), residual = rows_of(pass, args->residual);
+    OP(pass->gpt->be, layernorm_forward, .out = &out, .sum = &sum,
+       .mean = means_of(pass, args->mean), .rstd = statistics_of(pass, args->rstd), .in = &branch,
+       .residual = &residual, .weight = args->weight, .bias = optional_tensor(args->bias),
+       .epsilon = (float)pass->gpt->shape.norm_eps, .track_amax = args->track_amax,
+       .label = &args->label);
+}
+
+/* Positions of the rows of a pass in a table of them: one that begins inside a sequence finds its
+ * own in row 0 of the table it is given. */
+static struct tensor positions_of(const struct pass *pass, const struct tensor *table,
+                                  int64_t *length) {
+    const struct gpt_shape *s = &pass->gpt->shape;
+    *length = pass->rows < s->sequence_length ? pass->rows : s->sequence_length;
+    return tensor_slice(table, pass->first, *length);
+}
+
+/* The heads of q and k, which are adjacent columns, are normalized, rotated, or both. */
+static void prepare_heads(const struct pass *pass, const struct tensor *qkv, int64_t l) {
+    const struct gpt_shape *s = &pass->gpt->shape;
+    const struct layer_parameters *w = &pass->gpt->weights.layers[l];
+    struct tensor angles, raw;
+    int64_t length = s->sequence_length;
+    bool uses_rope = s->positions == POSITIONS_ROPE;
+    if (uses_rope) angles = positions_of(pass, &pass->gpt->angles, &length);
+    if (s->qk_norm) {
+        raw = rows_of(pass, &pass->gpt->activations.layers[l].qk_raw);
+        const struct trace_label label = label_two(pass, ACTIVATION_qk_raw, ACTIVATION_qkv, l);
+        OP(pass->gpt->be, qk_norm_forward, .inout = qkv, .raw = &raw, .q_weight = &w->q_norm_weight,
+           .k_weight = &w->k_norm_weight, .angles = uses_rope ? &angles : NULL,
+           .sequence_length = length, .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head,
+           .epsilon = (float)s->norm_eps, .label = &label);
+    } else if (uses_rope) {
+        OP(pass->gpt->be, rope, .inout = qkv, .angles = &angles, .sequence_length = length,
+           .heads = (int)(s->n_head + s->n_kv_head));
+    }
+}
+
+/* For rows that are decoded later, unless qkv itself stays. */
+static void keep_keys_and_values(const struct pass *pass, const struct tensor *qkv, int64_t l) {
+    struct tensor cache = gpt_cache(pass->gpt, l), rows = rows_of(pass, &cache);
+    if (pass->gpt->has_cache) OP(pass->gpt->be, copy_last_columns, .out = &rows, .in = qkv);
+}
+
+static void attend(const struct pass *pass, int64_t l) {
+    struct layer_activations *a = &pass->gpt->activations.layers[l];
+    struct backend *be = pass->gpt->be;
+    const struct gpt_shape *s = &pass->gpt->shape;
+    struct tensor out = rows_of(pass, &a->attention_out);
+    const struct trace_label label = label_one(pass, ACTIVATION_attention_out, l);
+    if (pass->decodes) {
+        struct tensor cache = gpt_cache(pass->gpt, l), q = rows_of(pass, &a->qkv);
+        cache = tensor_split(&cache, 1, tensor_rows(&cache));
+        OP(be, attention_decode, .out = &out, .q = &q, .cache = &cache, .position = pass->first,
+           .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head, .label = &label);
+    } else {
+        struct tensor qkv = rows_of(pass, &a->qkv);
+        qkv = tensor_split(&qkv, s->batch, pass->rows / s->batch);
+        out = tensor_split(&out, s->batch, pass->rows / s->batch);
+        OP(be, attention_forward, .out = &out, .lse = a->lse.data, .qkv = &qkv,
+           .heads = (int)s->n_head, .kv_heads = (int)s->n_kv_head, .label = &label);
+    }
+}
+
+static void attention_block(const struct pass *pass, int64_t l) {
+    const struct layer_parameters *w = &pass->gpt->weights.layers[l];
+    struct layer_activations *a = &pass->gpt->activations.layers[l];
+    struct tensor in = rows_of(pass, &a->ln1_out), qkv = rows_of(pass, &a->qkv);
+    struct tensor out = rows_of(pass, &a->attention_out);
+    struct tensor projection = scratch_of(pass, &a->attention_projection);
+    const struct trace_label qkv_label = label_one(pass, ACTIVATION_qkv, l);
+    const struct trace_label label = label_one(pass, ACTIVATION_attention_projection, l);
+    linear_forward(pass->gpt, ARGS(linear_forward, .site = SITE_QKV, .layer = l, .out = &qkv,
+                                   .in = &in, .weight = &w->qkv_weight, .bias = &w->qkv_bias,
+                                   .recomputing = pass->recomputing,
+                                   .label = pass->gpt->shape.qk_norm ? NULL : &qkv_label));
+    prepare_heads(pass, &qkv, l);
+    if (pass->keeps) keep_keys_and_values(pass, &qkv, l);
+    attend(pass, l);
+    linear_forward(pass->gpt,
+                   ARGS(linear_forward, .site = SITE_ATTENTION_PROJECTION, .layer = l,
+                        .out = &projection, .in = &out, .weight = &w->attention_projection_weight,
+                        .bias = &w->attention_projection_bias, .recomputing = pass->recomputing,
+                        .label = &label));
+}
+
+static void mlp_hidden(const struct pass *pass, int64_t l) {
+    const struct layer_parameters *w = &pass->gpt->weights.layers[l];
+    struct layer_activations *a = &pass->gpt->activations.layers[l];
+    struct tensor in = rows_of(pass, &a->ln2_out), hidden = rows_of(pass, &a->mlp_fc);
+    struct tensor out = rows_of(pass, &a->mlp_gelu);
+    const bool gated = mlp_is_gated(pass->gpt->shape.mlp);
+    struct amax *track_amax = amax_of(pass, SITE_MLP_PROJECTION, l);
+    const struct trace_label label =
+        gated ? label_one(pass, ACTIVATION_mlp_fc, l)
+              : label_two(pass, ACTIVATION_mlp_fc, ACTIVATION_mlp_gelu, l);
+    linear_forward(pass->gpt,
+                   ARGS(linear_forward, .site = SITE_MLP_FC, .layer = l,
+                        .out = gated ? &hidden : &out, .in = &in, .weight = &w->mlp_fc_weight,
+                        .bias = &w->mlp_fc_bias, .gelu_in = gated ? NULL : &hidden,
+                        .track_amax = gated ? NULL : track_amax, .recomputing = pass->recomputing,
+                        .label = &label));
+    if (!gated) return;
+    const struct trace_label gate_label = label_one(pass, ACTIVATION_mlp_gelu, l);
+    OP(pass->gpt->be, gated_forward, .out = &out, .gate_up = &hidden,
+       .function = mlp_gate(pass->gpt->shape.mlp), .track_amax = track_amax, .label = &gate_label);
+}
+
+static void mlp_block(const struct pass *pass, int64_t l) {
+    const struct layer_parameters *w = &pass->gpt->weights.layers[l];
+    struct layer_activations *a = &pass->gpt->activations.layers[l];
+    struct tensor gelu = rows_of(pass, &a->mlp_gelu);
+    struct tensor projection = scratch_of(pass, &a->mlp_projection);
+    mlp_hidden(pass, l);
+    const struct trace_label label = label_one(pass, ACTIVATION_mlp_projection, l);
+    linear_forward(pass->gpt,
+                   ARGS(linear_forward, .site = SITE_MLP_PROJECTION, .layer = l, .out = &projection,
+                        .in = &gelu, .weight = &w->mlp_projection_weight,
+                        .bias = &w->mlp_projection_bias, .recomputing = pass->recomputing,
+                        .label = &label));
+}
+
+/* The first norm of a layer, of what its input was stored as. */
+static void normalize_in(const struct pass *pass, int64_t l) {
+    const struct layer_parameters *w = &pass->gpt->weights.layers[l];
+    struct layer_activations *a = &pass->gpt->activations.layers[l];
+    struct tensor out = rows_of(pass, &a->ln1_out), in = rows_of(pass, &a->residual_in);
+    const struct trace_label label = label_one(pass, ACTIVATION_ln1_out, l);
+    OP(pass->gpt->be, layernorm_forward, .out = &out, .mean = means_of(pass, &a->ln1_mean),
+       .rstd = statistics_of(pass, &a->ln1_rstd), .in = &in, .weight = &w->ln1_weight,
+       .bias = optional_tensor(&w->ln1_bias), .epsilon = (float)pass->gpt->shape.norm_eps,
+       .track_amax = amax_of(pass, SITE_QKV, l), .label = &label);
+}
+
+static void embed(const struct pass *pass) {
+    struct gpt *gpt = pass->gpt;
+    struct tensor residual = rows_of(pass, &gpt->activations.layers[0].residual_in), positions;
+    bool learned = gpt->shape.positions == POSITIONS_LEARNED;
+    int64_t length = gpt->shape.sequence_length;
+    if (learned) positions = positions_of(pass, &gpt->weights.wpe, &length);
+    const struct trace_label label = label_one(pass, ACTIVATION_residual_in, 0);
+    OP(gpt->be, embedding_forward, .out = &residual,
+       .tokens = gpt->activations.tokens ? gpt->activations.tokens + pass->first : NULL,
+       .token_table = &gpt->token_table, .token_remainder = gpt->token_remainder,
+       .position_table = learned ? &positions : NULL, .sequence_length = length, .label = &label);
+    normalize_in(pass, 0);
+}
+
+static void normalize_mid(const struct pass *pass, int64_t l) {
+    const struct layer_parameters *w = &pass->gpt->weights.layers[l];
+    struct layer_activations *a = &pass->gpt->activations.layers[l];
+    add_and_normalize(
+        pass, ARGS(add_and_normalize, .out = &a->ln2_out, .sum = &a->residual_mid,
+                   .mean = &a->ln2_mean, .rstd = &a->ln2_rstd, .in = &a->attention_projection,
+                   .residual = &a->residual_in, .weight = &w->ln2_weight, .bias = &w->ln2_bias,
+                   .track_amax = amax_of(pass, SITE_MLP_FC, l),
+                   .label = label_two(pass, ACTIVATION_residual_mid, ACTIVATION_ln2_out, l)));
+}
+
+/* The end of layer l: the first norm of the next one, or the last of all. */
+static void normalize_out(const struct pass *pass, int64_t l) {
+    struct gpt *gpt = pass->gpt;
+    struct activations *all = &gpt->activations;
+    struct layer_activations *a = &all->layers[l], *next = &all->layers[l + 1];
+    const struct layer_parameters *next_w = &gpt->weights.layers[l + 1];
+    struct add_and_normalize_args args = {.in = &a->mlp_projection, .residual = &a->residual_mid};
+    if (l == gpt->shape.n_layer - 1) {
+        args.out = &all->lnf_out, args.sum = &all->residual_final;
+        args.mean = &all->lnf_mean, args.rstd = &all->lnf_rstd;
+        args.weight = &gpt->weights.lnf_weight, args.bias = &gpt->weights.lnf_bias;
+        args.label = label_two(pass, ACTIVATION_residual_final, ACTIVATION_lnf_out, 0);
+    } else {
+        args.out = &next->ln1_out, args.sum = &next->residual_in;
+        args.mean = &next->ln1_mean, args.rstd = &next->ln1_rstd;
+        args.weight = &next_w->ln1_weight, args.bias = &next_w->ln1_bias;
+        args.track_amax = amax_of(pass, SITE_QKV, l + 1);
+        args.label = label_two(pass, ACTIVATION_residual_in, ACTIVATION_ln1_out, l + 1);
+    }
+    add_and_normalize(pass, &args);
+}
+
+static void run(const struct pass *pass) {
+    quantization_begin_pass(&pass->gpt->quantization);
+    exchange_weights_arrived(pass->gpt->exchange, -1);
+    embed(pass);
+    for (int64_t l = 0; l < pass->gpt->shape.n_layer; l++) {
+        exchange_weights_arrived(pass->gpt->exchange, l);
+        masters_cast(&pass->gpt->masters, pass->gpt->be, l);
+        attention_block(pass, l);
+        normalize_mid(pass, l);
+        mlp_block(pass, l);
+        normalize_out(pass, l);
+    }
+}
+
+void gpt_recompute(struct gpt *gpt, int64_t layer) {
+    struct pass pass = {gpt, 0, gpt->shape.rows, .recomputing = true};
+    struct layer_activations *a = &gpt->activations.layers[layer];
+    if (gpt->sharing == SHARE_NOTHING || layer == gpt->shape.n_layer - 1) return;
+    if (gpt->sharing == SHARE_LAYER) {
+        /* The norm reads the sum as it was stored, so the summands are not needed. */
+        normalize_in(&pass, layer);
+        attention_block(&pass, layer);
+        normalize_mid(&pass, layer);
+        mlp_hidden(&pass, layer);
+    } else if (mlp_is_gated(gpt->shape.mlp)) {
+        OP(gpt->be, gated_forward, .out = &a->mlp_gelu, .gate_up = &a->mlp_fc,
+           .function = mlp_gate(gpt->shape.mlp));
+    } else if (gpt->be->device.gelu_of_stored || gpt->precision.eight[SITE_MLP_FC]) {
+        OP(gpt->be, gelu_forward, .out = &a->mlp_gelu, .in = &a->mlp_fc);
+    } else {
+        mlp_hidden(&pass, layer);
+    }
+}
+
+void gpt_forward(struct gpt *gpt) {
+    run(&(struct pass){gpt, 0, gpt->shape.rows, .keeps = false});
+}
+
+void gpt_prefill(struct gpt *gpt, int64_t rows) {
+    assert(gpt->shape.batch == 1);
+    run(&(struct pass){gpt, 0, rows, .keeps = true});
+}
+
+void gpt_decode(struct gpt *gpt, int64_t row) {
+    assert(gpt->shape.batch == 1);
+    run(&(struct pass){gpt, row, 1, .decodes = true, .keeps = true});
+}
+
+/* Labels an operation that writes rows of lnf_out or logits, or of their gradient. */
+static struct trace_label label_rows(enum activation_id id, bool gradient, int64_t first,
+                                     int64_t rows) {
+    return (struct trace_label){1, gradient, {{id, 0}}, first, rows};
+}
+
+/* The head's part of gradients: of lnf_out, rows from first on, and of its weights. */
+static void loss_backward(struct gpt *gpt, const struct tensor *logits, const struct tensor *in,
+                          int64_t first) {
+    const struct trace_label label =
+        label_rows(ACTIVATION_lnf_out, true, first, tensor_rows(logits));
+    struct tensor din =
+        tensor_slice(&gpt->activations.gradients.lnf_out, first, tensor_rows(logits));
+    OP(gpt->be, matmul, .out = &din, .a = logits, .b = gpt->head, .label = &label);
+    OP(gpt->be, matmul, .out = gpt->dhead, .a = logits, .transpose_a = true, .b = in,
+       .accumulate = gpt->accumulate || first > 0);
+}
+
+void gpt_loss(struct gpt *gpt, const float *loss_scale, float weight) {
+    struct backend *be = gpt->be;
+    struct activations *a = &gpt->activations;
+    const struct gpt_shape *s = &gpt->shape;
+    exchange_weights_arrived(gpt->exchange, s->n_layer);
+    masters_cast(&gpt->masters, be, -1);
+    for (int64_t first = 0; first < s->rows; first += s->logit_rows) {
+        int64_t rows = s->rows - first < s->logit_rows ? s->rows - first : s->logit_rows;
+        struct tensor in = tensor_slice(&a->lnf_out, first, rows);
+        struct tensor logits = tensor_slice(&a->logits, 0, rows);
+        struct tensor losses = tensor_range(&a->losses, first, rows);
+        const struct trace_label label = label_rows(ACTIVATION_logits, false, first, rows);
+        const struct trace_label dlabel = label_rows(ACTIVATION_logits, true, first, rows);
+        OP(be, matmul, .out = &logits, .a = &in, .b = gpt->head, .transpose_b = true,
+           .label = &label);
+        OP(be, cross_entropy, .losses = losses.data, .logits = &logits,
+           .targets = a->targets ? a->targets + first : NULL, .loss_scale = loss_scale,
+           .weight = weight, .vocab_size = s->vocab_size, .label = loss_scale ? &dlabel : NULL);
+        if (loss_scale) loss_backward(gpt, &logits, &in, first);
+    }
+}
+
+void gpt_logits(struct gpt *gpt, int64_t row) {
+    struct tensor in = tensor_slice(&gpt->activations.lnf_out, row, 1);
+    struct tensor logits = tensor_slice(&gpt->activations.logits, 0, 1);
+    masters_cast(&gpt->masters, gpt->be, -1);
+    OP(gpt->be, matmul, .out = &logits, .a = &in, .b = gpt->head, .transpose_b = true);
+}

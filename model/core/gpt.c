@@ -1,0 +1,345 @@
+#include "model/core/gpt.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/random.h"
+#include "model/config/config_keys.h"
+#include "model/core/rope.h"
+
+/* As many rows of logits as fit in chunk_bytes, in equal chunks, in multiples of 64 so that matrix
+ * units are full. */
+static int64_t choose_logit_rows(const struct gpt_shape *s, enum dtype logits, size_t chunk_bytes) {
+    int64_t fit = (int64_t)chunk_bytes / (s->padded_vocab * (int64_t)dtype_bytes(logits));
+    if (fit < 64) fit = 64;
+    if (fit >= s->rows) return s->rows;
+    int64_t chunks = (s->rows + fit - 1) / fit;
+    return round_up((s->rows + chunks - 1) / chunks, 64);
+}
+
+static void set_batch(struct gpt_shape *s, int64_t batch, int64_t sequence_length,
+                      enum dtype logits, size_t chunk_bytes) {
+    s->batch = batch;
+    s->sequence_length = sequence_length;
+    s->rows = batch * sequence_length;
+    s->logit_rows = choose_logit_rows(s, logits, chunk_bytes);
+}
+
+static struct tensor place(const struct tensor *flat, int64_t offset, int64_t rows,
+                           int64_t columns) {
+    struct tensor tensor = {NULL, flat->dtype, columns ? 2 : 1, {rows, columns}};
+    if (flat->data) tensor.data = (char *)flat->data + (size_t)offset * dtype_bytes(flat->dtype);
+    return tensor;
+}
+
+/* Adds the rows of a joined parameter to the tensor of the first that it is joined to. */
+static void join(struct gpt *gpt, const struct parameter *p) {
+    const struct parameter *first = p;
+    while (first->joined) first--;
+    parameter_tensor(&gpt->weights, first)->shape[0] += p->extent.rows;
+    parameter_tensor(&gpt->dweights, first)->shape[0] += p->extent.rows;
+}
+
+/* The layout of all parameter memory; run once to measure and once to carve. */
+static void carve_parameters(struct gpt *gpt, struct arena *arena, struct arena *host) {
+    struct memory_plan *m = &gpt->memory;
+    masters_carve(&gpt->masters, arena, host);
+    m->master = arena->used;
+    masters_carve_copies(&gpt->masters, arena);
+    m->lower = arena->used - m->master;
+    if (gpt->use == GPT_TRAINING)
+        gpt->gradients = arena_tensor(arena, gpt->precision.gradients, gpt->count, 0);
+    m->gradients = arena->used - m->master - m->lower;
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+        const struct parameter *p = &gpt->list[i];
+        *parameter_tensor(&gpt->weights, p) = masters_read_place(&gpt->masters, p);
+        if (gpt->use == GPT_TRAINING)
+            *parameter_tensor(&gpt->dweights, p) =
+                place(&gpt->gradients, p->offset, p->extent.padded_rows, p->extent.columns);
+        if (p->joined) join(gpt, p);
+    }
+    gpt->head = parameter_tensor(&gpt->weights, parameter_head(gpt->list));
+    gpt->dhead = parameter_tensor(&gpt->dweights, parameter_head(gpt->list));
+    gpt->token_table =
+        masters_place(&gpt->masters, parameter_wte(gpt->list), &gpt->token_remainder);
+}
+
+/* The memory that tensors take turns in, each as large as the largest of them. */
+static void carve_scratch(const struct gpt *gpt, struct arena *arena,
+                          void *scratch[SCRATCH_COUNT]) {
+    const struct precision *p = &gpt->precision;
+    size_t bytes[SCRATCH_COUNT] = {0};
+    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+        const struct activation *a = &activation_table[i];
+        struct extent extent = activation_extent((enum activation_id)i, &gpt->shape);
+        size_t size = (size_t)(extent.rows * extent.columns) * dtype_bytes(p->activation[i]);
+        if (size > bytes[a->memory]) bytes[a->memory] = size;
+        if (gpt->use == GPT_TRAINING && size > bytes[a->gradient]) bytes[a->gradient] = size;
+    }
+    bytes[SCRATCH_NONE] = 0;
+    if (precision_branch_is_residual(p)) bytes[SCRATCH_dbranch] = 0;
+    for (int i = 0; i < SCRATCH_COUNT; i++) scratch[i] = arena_take(arena, bytes[i]);
+    if (precision_branch_is_residual(p)) scratch[SCRATCH_dbranch] = scratch[SCRATCH_dresidual];
+}
+
+/* One layer's tensors, or those of the model (layer -1). */
+static void carve_layer(struct gpt *gpt, struct arena *arena, void *const *scratch, int64_t layer) {
+    struct activations *all = &gpt->activations;
+    for (enum activation_id i = 0; i < ACTIVATIONS_AND_STATISTICS; i++) {
+        const struct activation *a = &activation_table[i];
+        if (a->layered != (layer >= 0)) continue;
+        struct tensor *tensor = activation_tensor(all, i, layer);
+        struct extent extent = activation_extent(i, &gpt->shape);
+        *tensor = (struct tensor){scratch[a->memory],
+                                  gpt->precision.activation[i],
+                                  extent.columns ? 2 : 1,
+                                  {extent.rows, extent.columns}};
+        if (a->memory != SCRATCH_NONE) continue;
+        bool kept = a->read_once && quantization_keeps(&gpt->quantization, a->reader);
+        if (layer <= 0 || (gpt->sharing < a->shared && !kept))
+            tensor->data = arena_take(arena, tensor_bytes(tensor));
+        else tensor->data = activation_tensor(all, i, 0)->data;
+    }
+}
+
+/* Gradients have the shapes and dtypes of their tensors. */
+static void place_gradients(struct gpt *gpt, void *const *scratch) {
+    struct activations *all = &gpt->activations;
+    for (enum activation_id i = 0; i < ACTIVATION_COUNT; i++) {
+        const struct activation *a = &activation_table[i];
+        struct tensor *gradient = activation_gradient(all, i);
+        *gradient = *activation_tensor(all, i, 0);
+        if (!a->gradient_in_place) gradient->data = scratch[a->gradient];
+    }
+}
+
+static void carve_activations(struct gpt *gpt, struct arena *arena) {
+    const struct gpt_shape *s = &gpt->shape;
+    struct activations *a = &gpt->activations;
+    void *scratch[SCRATCH_COUNT];
+    /* In the same places for any batch. */
+    if (s->positions == POSITIONS_ROPE)
+        gpt->angles = arena_tensor(arena, DTYPE_F32, gpt->capacity.sequence_length, s->head_dim);
+    if (gpt->has_cache)
+        gpt->cache = arena_tensor(arena, gpt->precision.activation[ACTIVATION_qkv],
+                                  s->n_layer * gpt->capacity.sequence_length, 2 * shape_kv(s));
+    a->tokens = arena_take(arena, (size_t)s->rows * sizeof *a->tokens);
+    a->targets = arena_take(arena, (size_t)s->rows * sizeof *a->targets);
+    quantization_carve(&gpt->quantization, arena, s);
+    carve_scratch(gpt, arena, scratch);
+    for (int64_t layer = -1; layer < s->n_layer; layer++) carve_layer(gpt, arena, scratch, layer);
+    place_gradients(gpt, scratch);
+}
+
+/* What is read once is kept in 8 bits, unless it is computed once more. */
+static int open_quantization(struct gpt *gpt, const struct config *config, struct error *error) {
+    bool keeps[LINEAR_COUNT] = {false};
+    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+        const struct activation *a = &activation_table[i];
+        if (a->read_once && gpt->precision.eight[a->reader] && gpt->sharing < a->shared)
+            keeps[linear_index(a->reader)] = true;
+    }
+    return quantization_open(&gpt->quantization, config, &gpt->precision, gpt->be, keeps, error);
+}
+
+int gpt_open(struct gpt *gpt, const struct config *config, const struct precision *precision,
+             struct backend *be, enum gpt_use use, struct error *error) {
+    memset(gpt, 0, sizeof *gpt);
+    gpt->be = be;
+    gpt->precision = *precision;
+    gpt->use = use;
+    gpt->shape = config_shape(config);
+    int64_t batch = use == GPT_SAMPLING ? 1 : config->train.micro_batch_size;
+    set_batch(&gpt->shape, batch, config->data.seq_len, precision->activation[ACTIVATION_logits],
+              be->device.chunk_bytes);
+    if (use == GPT_SAMPLING) gpt->shape.logit_rows = 1;
+    gpt->sharing = use == GPT_TRAINING ? (enum sharing)config->train.recompute : SHARE_ALL;
+    gpt->has_cache =
+        use == GPT_SAMPLING || (gpt->sharing == SHARE_LAYER && config->sample.every > 0);
+    gpt->capacity = gpt->shape;
+    /* A token at a time needs all weights each time: casting them would cost more than it saves. */
+    if (use == GPT_SAMPLING && gpt->precision.masters == MASTERS_CAST)
+        gpt->precision.masters = MASTERS_KEPT;
+    gpt->list = parameter_list(&gpt->shape, &gpt->count);
+    gpt->offload = config->offload.optimizer && use == GPT_TRAINING;
+    if (gpt->offload && be->device.host_memory)
+        return fail(error, "offload.optimizer: there is no GPU whose memory it could save\n"
+                           "leave it out, or use device \"cuda\"");
+    masters_open(&gpt->masters, gpt->list, &gpt->precision, gpt->offload);
+    if (open_quantization(gpt, config, error)) return -1;
+    size_t layers = (size_t)gpt->shape.n_layer;
+    gpt->weights.layers = calloc(layers, sizeof *gpt->weights.layers);
+    gpt->dweights.layers = calloc(layers, sizeof *gpt->dweights.layers);
+    gpt->activations.layers = calloc(layers, sizeof *gpt->activations.layers);
+    if (!gpt->weights.layers || !gpt->dweights.layers || !gpt->activations.layers)
+        return fail(error, "out of memory for the bookkeeping of %zu layers", layers);
+    struct arena measure = {0}, host = {0};
+    carve_parameters(gpt, &measure, &host);
+    gpt->memory.host = gpt->remainder_bytes = host.used;
+    size_t parameters = measure.used;
+    carve_activations(gpt, &measure);
+    gpt->memory.activations = measure.used - parameters;
+    return 0;
+}
+
+static size_t parameter_bytes(const struct memory_plan *m) {
+    return m->master + m->lower + m->gradients;
+}
+
+static int fill_angles(struct gpt *gpt, struct error *error) {
+    float *angles = malloc(tensor_bytes(&gpt->angles));
+    if (!angles) return fail(error, "out of memory for the angles of rope");
+    rope_angles(angles, &gpt->shape, tensor_rows(&gpt->angles));
+    backend_upload(gpt->be, gpt->angles.data, angles, tensor_bytes(&gpt->angles));
+    free(angles);
+    return 0;
+}
+
+int gpt_allocate(struct gpt *gpt, struct error *error) {
+    struct backend *be = gpt->be;
+    const struct memory_plan *m = &gpt->memory;
+    size_t parameters = parameter_bytes(m), state = parameters + m->moments;
+    size_t available = backend_available(be), total = memory_total(m);
+    if (total > available)
+        return fail(error,
+                    "not enough memory: %zu MiB needed (%zu for parameters, gradients and moments, "
+                    "%zu for activations), %zu MiB available\n"
+                    "choose a smaller model, or lower train.micro_batch_size (and raise "
+                    "train.grad_accum_steps) or data.seq_len",
+                    total >> 20, state >> 20, m->activations >> 20, available >> 20);
+    gpt->parameter_memory = backend_allocate(be, parameters);
+    if (!gpt->parameter_memory)
+        return fail(error,
+                    "out of memory: the parameters with their gradients and moments need %zu MiB\n"
+                    "choose a smaller model",
+                    state >> 20);
+    gpt->activation_memory = backend_allocate(be, m->activations);
+    if (!gpt->activation_memory)
+        return fail(error,
+                    "out of memory: the activations need %zu MiB\n"
+                    "lower train.micro_batch_size (and raise train.grad_accum_steps) or "
+                    "data.seq_len",
+                    m->activations >> 20);
+    if (gpt->remainder_bytes) {
+        gpt->host_memory = backend_host_allocate(be, gpt->remainder_bytes);
+        if (!gpt->host_memory)
+            return fail(error, "out of memory of the host: offload.optimizer needs %zu MiB",
+                        m->host >> 20);
+        memset(gpt->host_memory, 0, gpt->remainder_bytes);
+    }
+    struct arena arena = {gpt->parameter_memory, 0, parameters};
+    struct arena host = {gpt->host_memory, 0, gpt->remainder_bytes};
+    carve_parameters(gpt, &arena, &host);
+    arena = (struct arena){gpt->activation_memory, 0, m->activations};
+    carve_activations(gpt, &arena);
+    OP(be, clear, .data = gpt->parameter_memory, .bytes = parameters);
+    quantization_clear(&gpt->quantization);
+    return gpt->shape.positions == POSITIONS_ROPE ? fill_angles(gpt, error) : 0;
+}
+
+void gpt_close(struct gpt *gpt) {
+    struct backend *be = gpt->be;
+    if (gpt->parameter_memory) backend_release(be, gpt->parameter_memory);
+    if (gpt->host_memory) backend_host_release(gpt->be, gpt->host_memory);
+    if (gpt->activation_memory) backend_release(be, gpt->activation_memory);
+    arrfree(gpt->list);
+    masters_close(&gpt->masters);
+    quantization_close(&gpt->quantization);
+    free(gpt->weights.layers);
+    free(gpt->dweights.layers);
+    free(gpt->activations.layers);
+    memset(gpt, 0, sizeof *gpt);
+}
+
+void gpt_set_batch(struct gpt *gpt, int64_t batch, int64_t sequence_length) {
+    assert(batch * sequence_length <= gpt->capacity.rows);
+    if (batch == gpt->shape.batch && sequence_length == gpt->shape.sequence_length) return;
+    set_batch(&gpt->shape, batch, sequence_length, gpt->precision.activation[ACTIVATION_logits],
+              gpt->be->device.chunk_bytes);
+    if (gpt->shape.logit_rows > gpt->capacity.logit_rows)
+        gpt->shape.logit_rows = gpt->capacity.logit_rows;
+    struct arena arena = {gpt->activation_memory, 0, gpt->memory.activations};
+    carve_activations(gpt, &arena);
+}
+
+enum { DRAWN = 8192, SENT = 16 * DRAWN };
+
+/* Elements first..first+count of a parameter's initial value. */
+static void draw(float *values, const struct parameter *parameter, uint64_t seed, uint64_t stream,
+                 int64_t first, int64_t count) {
+    if (parameter->init > 0) {
+        random_normals(values, parameter->init, seed, stream, (uint64_t)first, count);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) values[i] = parameter->init == INIT_ONE ? 1.0f : 0.0f;
+}
+
+/* On a CPU each thread puts what it draws in place. */
+static void initialize_in_place(struct gpt *gpt, uint64_t seed, ptrdiff_t index) {
+    const struct parameter *p = &gpt->list[index];
+    int64_t total = parameter_count(p);
+#pragma omp parallel for schedule(static)
+    for (int64_t first = 0; first < total; first += DRAWN) {
+        float values[DRAWN];
+        int64_t count = total - first < DRAWN ? total - first : DRAWN;
+        draw(values, p, seed, (uint64_t)index + 1, first, count);
+        masters_upload(&gpt->masters, gpt->be, values, p->offset + first, count);
+    }
+}
+
+/* To a device one thread sends what all have drawn. */
+static void initialize_and_send(struct gpt *gpt, uint64_t seed, ptrdiff_t index) {
+    const struct parameter *p = &gpt->list[index];
+    float values[SENT];
+    for (int64_t begin = 0, total = parameter_count(p); begin < total; begin += SENT) {
+        int64_t sent = total - begin < SENT ? total - begin : SENT;
+#pragma omp parallel for schedule(static)
+        for (int64_t first = 0; first < sent; first += DRAWN)
+            draw(values + first, p, seed, (uint64_t)index + 1, begin + first,
+                 sent - first < DRAWN ? sent - first : DRAWN);
+        masters_upload(&gpt->masters, gpt->be, values, p->offset + begin, sent);
+    }
+}
+
+void gpt_initialize(struct gpt *gpt, uint64_t seed) {
+    struct backend *be = gpt->be;
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+        if (be->device.kind == BACKEND_CPU) initialize_in_place(gpt, seed, i);
+        else initialize_and_send(gpt, seed, i);
+    }
+    masters_refresh(&gpt->masters, be);
+}
+
+static void clear_gradients(struct gpt *gpt, int64_t first, int64_t end) {
+    struct tensor range = tensor_range(&gpt->gradients, first, end - first);
+    if (end > first) OP(gpt->be, clear, .data = range.data, .bytes = tensor_bytes(&range));
+}
+
+/* Neighbors in the flat array are cleared together. */
+void gpt_clear_gradients(struct gpt *gpt) {
+    int64_t first = 0, end = 0;
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+        const struct parameter *p = &gpt->list[i];
+        if (p->from_product) continue;
+        if (p->offset != end) {
+            clear_gradients(gpt, first, end);
+            first = p->offset;
+        }
+        end = p->offset + p->elements;
+    }
+    clear_gradients(gpt, first, end);
+    gpt->accumulate = false;
+}
+
+struct tensor gpt_cache(const struct gpt *gpt, int64_t layer) {
+    int64_t length = gpt->capacity.sequence_length;
+    if (!gpt->has_cache) return gpt->activations.layers[layer].qkv;
+    return tensor_slice(&gpt->cache, layer * length, length);
+}
+
+struct tensor gpt_parameter_view(const struct tensor *flat, const struct parameter *parameter) {
+    return place(flat, parameter->offset, parameter->extent.rows, parameter->extent.columns);
+}

@@ -1,0 +1,196 @@
+#include "model/core/optimizer.h"
+
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/random.h"
+#include "model/core/schedule.h"
+
+/* The partial sums of the norm lie in the workspace from one operation to the next. */
+#define X(name) SCRATCH_OF_##name = 0,
+#define S(name) SCRATCH_OF_##name = 1,
+enum { OPERATIONS_BY_SCRATCH(X, S) };
+#undef X
+#undef S
+_Static_assert(!SCRATCH_OF_gradient_squares && !SCRATCH_OF_gradient_norm, "they would be lost");
+
+/* Keyed by the step, so that a run gives the same bits with or without a resume in between. */
+static struct rounding_key rounding_key(uint64_t seed, int64_t step) {
+    enum { STREAM = 0x6d6f6d }; /* of these bits among all uses of the seed */
+    uint64_t bits = random_bits(seed, STREAM, (uint64_t)step);
+    return (struct rounding_key){(uint32_t)bits, (uint32_t)(bits >> 32)};
+}
+
+static void carve(struct optimizer *optimizer, struct arena *arena) {
+    int64_t own = optimizer->exchange.shards.own_count;
+    for (int moment = 0; moment < 2; moment++)
+        optimizer->moments[moment] = arena_tensor(arena, optimizer->gpt->precision.moments, own, 0);
+}
+
+int optimizer_open(struct optimizer *optimizer, struct gpt *gpt, const struct config *config,
+                   struct error *error) {
+    struct arena measure = {0};
+    if (gpt->offload && gpt->be->collectives->ranks->size > 1)
+        return fail(error, "offload.optimizer: not with several ranks, which divide the moments "
+                           "anyway (ranks.shard)\nleave it out");
+    *optimizer = (struct optimizer){.gpt = gpt, .config = config};
+    if (exchange_open(&optimizer->exchange, gpt->be, config, &gpt->precision, gpt->list,
+                      &gpt->masters, &gpt->gradients, error))
+        return -1;
+    if (gpt->be->collectives->ranks->size > 1) gpt->exchange = &optimizer->exchange;
+    carve(optimizer, &measure);
+    optimizer->bytes = measure.used;
+    if (gpt->offload) gpt->memory.host += measure.used;
+    else gpt->memory.moments = measure.used;
+    gpt->memory.exchange = optimizer->exchange.bytes;
+    optimizer->state = backend_allocate(gpt->be, sizeof *optimizer->state);
+    return optimizer->state ? 0 : fail(error, "out of memory");
+}
+
+int optimizer_allocate(struct optimizer *optimizer, struct error *error) {
+    struct backend *be = optimizer->gpt->be;
+    bool offload = optimizer->gpt->offload;
+    if (exchange_allocate(&optimizer->exchange, error)) return -1;
+    optimizer->memory = (offload ? backend_host_allocate : backend_allocate)(be, optimizer->bytes);
+    if (!optimizer->memory)
+        return fail(
+            error,
+            "out of memory%s: the optimizer's moments need %zu MiB%s\n%schoose a smaller model",
+            offload ? " of the host" : "", optimizer->bytes >> 20, offload ? " there" : "",
+            offload ? "leave out offload.optimizer, or " : "");
+    carve(optimizer, &(struct arena){optimizer->memory, 0, optimizer->bytes});
+    if (offload) memset(optimizer->memory, 0, optimizer->bytes);
+    else OP(be, clear, .data = optimizer->memory, .bytes = optimizer->bytes);
+    return 0;
+}
+
+void optimizer_close(struct optimizer *optimizer) {
+    if (!optimizer->gpt) return;
+    struct backend *be = optimizer->gpt->be;
+    if (optimizer->memory)
+        (optimizer->gpt->offload ? backend_host_release : backend_release)(be, optimizer->memory);
+    if (optimizer->state) backend_release(be, optimizer->state);
+    exchange_close(&optimizer->exchange);
+    memset(optimizer, 0, sizeof *optimizer);
+}
+
+/* at: in the array of own elements. */
+static char *moment_at(const struct optimizer *optimizer, int moment, int64_t at) {
+    const struct tensor *tensor = &optimizer->moments[moment];
+    return (char *)tensor->data + (size_t)at * dtype_bytes(tensor->dtype);
+}
+
+/* What of a range this rank has, in bucket i, and where in the array of own elements. */
+static struct rank_part own_part(const struct optimizer *optimizer, ptrdiff_t i, int64_t first,
+                                 int64_t count, int64_t *at) {
+    const struct shards *shards = &optimizer->exchange.shards;
+    const struct ranks *ranks = optimizer->gpt->be->collectives->ranks;
+    struct rank_part part = shards_overlap(shards, i, ranks, ranks->rank, first, count);
+    *at = shards->buckets[i].place + part.first - shards->buckets[i].own.first;
+    return part;
+}
+
+void optimizer_download(const struct optimizer *optimizer, int moment, void *values, int64_t first,
+                        int64_t count) {
+    size_t bytes = dtype_bytes(optimizer->moments[moment].dtype);
+    int64_t at;
+    for (ptrdiff_t i = 0; i < arrlen(optimizer->exchange.shards.buckets); i++) {
+        struct rank_part part = own_part(optimizer, i, first, count, &at);
+        char *to = (char *)values + (size_t)(part.first - first) * bytes;
+        if (part.count > 0)
+            backend_download(optimizer->gpt->be, to, moment_at(optimizer, moment, at),
+                             (size_t)part.count * bytes);
+    }
+}
+
+static void upload(const struct optimizer *optimizer, int moment, const float *values, int64_t at,
+                   int64_t count) {
+    enum { PIECE = 8192 };
+    float stored[PIECE];
+    struct backend *be = optimizer->gpt->be;
+    enum dtype dtype = optimizer->moments[moment].dtype;
+    for (int64_t done = 0; done < count; done += PIECE) {
+        int64_t n = count - done < PIECE ? count - done : PIECE;
+        size_t bytes = (size_t)n * dtype_bytes(dtype);
+        dtype_store(stored, dtype, 0, values + done, (size_t)n);
+        backend_upload(be, moment_at(optimizer, moment, at + done), stored, bytes);
+    }
+}
+
+void optimizer_upload(const struct optimizer *optimizer, int moment, const float *values,
+                      int64_t first, int64_t count) {
+    int64_t at;
+    for (ptrdiff_t i = 0; i < arrlen(optimizer->exchange.shards.buckets); i++) {
+        struct rank_part part = own_part(optimizer, i, first, count, &at);
+        if (part.count > 0)
+            upload(optimizer, moment, values + (part.first - first), at, part.count);
+    }
+}
+
+/* Updates this rank's part of a bucket. Offloaded state is read and written where it lies. */
+static void update(struct optimizer *optimizer, const struct bucket *bucket, int64_t step) {
+    struct gpt *gpt = optimizer->gpt;
+    const struct config *config = optimizer->config;
+    const struct master_group *group = &gpt->masters.groups[bucket->group];
+    struct rank_part own = bucket->own;
+    int64_t first = own.first - group->first;
+    struct tensor master = tensor_range(&group->master, first, own.count);
+    struct tensor copy = tensor_range(&group->copy, first, own.count);
+    struct tensor gradients = tensor_range(&gpt->gradients, own.first, own.count);
+    struct tensor moment1 = tensor_range(&optimizer->moments[0], bucket->place, own.count);
+    struct tensor moment2 = tensor_range(&optimizer->moments[1], bucket->place, own.count);
+    OP(gpt->be, adamw, .master = &master,
+       .remainder = group->remainder ? group->remainder + first : NULL, .moment1 = &moment1,
+       .moment2 = &moment2, .copy = group->form == MASTERS_KEPT ? &copy : NULL,
+       .gradients = &gradients, .state = optimizer->state,
+       .key = rounding_key((uint64_t)config->seed, step), .first = own.first,
+       .lr = schedule_lr(config, step), .beta1 = config->optimizer.beta1,
+       .beta2 = config->optimizer.beta2, .epsilon = config->optimizer.eps,
+       .weight_decay = group->decay ? config->optimizer.weight_decay : 0);
+}
+
+/* The sums of squares of the gradients in own parts, and from those of all ranks the norm. */
+static void find_norm(struct optimizer *optimizer) {
+    struct backend *be = optimizer->gpt->be;
+    struct exchange *exchange = &optimizer->exchange;
+    const struct ranks *ranks = be->collectives->ranks;
+    int64_t count = exchange->squares_count;
+    size_t bytes = (size_t)count * sizeof(double);
+    double *all = ranks->size > 1 ? exchange->squares : backend_workspace(be, bytes);
+    double *own = all ? all + ranks->rank * count : NULL;
+    struct rank_part run;
+    if (ranks->size > 1) OP(be, clear, .data = own, .bytes = bytes);
+    for (ptrdiff_t i = 0; shards_run(&run, &i, &exchange->shards, ranks, ranks->rank);) {
+        struct tensor gradients = tensor_range(&optimizer->gpt->gradients, run.first, run.count);
+        OP(be, gradient_squares, .squares = own, .gradients = &gradients,
+           .state = optimizer->state);
+        if (own) own += backend_squares(be, &gradients);
+    }
+    exchange_sums(exchange, &optimizer->state->loss);
+    OP(be, gradient_norm, .state = optimizer->state, .squares = all, .count = ranks->size * count,
+       .grad_clip = (float)optimizer->config->optimizer.grad_clip);
+}
+
+/* In the order in which the next forward pass wants them. */
+static void update_all(struct optimizer *optimizer, int64_t step) {
+    struct shards *shards = &optimizer->exchange.shards;
+    for (ptrdiff_t i = 0; i < arrlen(shards->order); i++) {
+        const struct bucket *bucket = &shards->buckets[shards->order[i]];
+        if (bucket->own.count > 0) update(optimizer, bucket, step);
+        exchange_weights(&optimizer->exchange, bucket);
+    }
+}
+
+void optimizer_step(struct optimizer *optimizer, int64_t step) {
+    const struct config *config = optimizer->config;
+    struct gpt *gpt = optimizer->gpt;
+    exchange_gradients_arrived(&optimizer->exchange);
+    find_norm(optimizer);
+    update_all(optimizer, step);
+    OP(gpt->be, loss_scale_update, .state = optimizer->state, .dynamic = gpt->precision.scale_loss,
+       .growth_factor = (float)config->loss_scale.growth_factor,
+       .backoff_factor = (float)config->loss_scale.backoff_factor,
+       .min_scale = (float)config->loss_scale.min_scale,
+       .growth_interval = (int32_t)config->loss_scale.growth_interval);
+}

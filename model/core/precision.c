@@ -1,0 +1,193 @@
+#include "model/core/precision.h"
+
+#include <string.h>
+
+#include "model/config/config_keys.h"
+
+static enum dtype choose_lower(const struct config *config, const struct backend *be, char *note) {
+    if (config->precision == CONFIG_PRECISION_FP8) return DTYPE_BF16;
+    if (config->precision != CONFIG_PRECISION_AUTO) return (enum dtype)config->precision;
+    const bool *native = be->device.native;
+    enum dtype lower = native[DTYPE_BF16] ? DTYPE_BF16 : native[DTYPE_F16] ? DTYPE_F16 : DTYPE_F32;
+    snprintf(note, PRECISION_NOTE_MAX, "precision \"auto\": %s, because this %s has %s",
+             dtype_name(lower), be->device.kind == BACKEND_CUDA ? "GPU" : be->device.name,
+             native[DTYPE_BF16]  ? "bf16 matrix products"
+             : native[DTYPE_F16] ? "fp16 matrix products but no bf16"
+                                 : "no fast 16-bit matrix products");
+    return lower;
+}
+
+static bool names(const struct config_words *list, enum autocast_site site) {
+    for (int i = 0; i < list->count; i++)
+        if (strcmp(list->items[i], autocast_site_name(site)) == 0) return true;
+    return false;
+}
+
+static enum dtype narrower(enum dtype a, enum dtype b) {
+    return a == DTYPE_F32 ? b : a;
+}
+
+/* The casts that autocast would insert are part of the store: a tensor is kept in the narrower of
+ * what its writer gives and its reader takes. */
+static void resolve_activations(struct precision *p) {
+    for (int i = 0; i < ACTIVATIONS_AND_STATISTICS; i++) {
+        const struct activation *a = &activation_table[i];
+        p->activation[i] = a->statistic  ? DTYPE_F32
+                           : a->residual ? p->residual
+                                         : narrower(p->site[a->writer], p->site[a->reader]);
+    }
+}
+
+/* A site that takes the dtype of its input takes that of the tensor it reads. */
+static void resolve_sites(struct precision *p, const struct config *config) {
+    for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
+        bool float32 = !autocast_site_is_choice(i) || names(&config->autocast.float32, i);
+        p->site[i] = float32 ? DTYPE_F32 : p->lower;
+    }
+    for (int i = 0; i < ACTIVATION_COUNT; i++) {
+        const struct activation *a = &activation_table[i];
+        bool follows = !a->residual && autocast_site_policy(a->reader) == POLICY_INPUT;
+        if (follows && p->site[a->reader] != DTYPE_F32) p->site[a->reader] = p->site[a->writer];
+    }
+}
+
+static void resolve_8_bit(struct precision *p, const struct config *config) {
+    for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++) {
+        p->eight[i] = config->precision == CONFIG_PRECISION_FP8 && p->site[i] != DTYPE_F32 &&
+                      linear_index(i) >= 0 && !names(&config->autocast.lower16, i);
+        p->fp8 = p->fp8 || p->eight[i];
+    }
+}
+
+/* Upper halves of fp32 are bf16, not fp16. */
+static enum master_form resolve_masters(const struct precision *p, const struct config *config) {
+    enum config_copy copy = config->weights.copy;
+    if (p->lower == DTYPE_F32) return MASTERS_FLOAT32;
+    if (copy == CONFIG_COPY_CAST) return MASTERS_CAST;
+    if (p->lower == DTYPE_BF16 && copy != CONFIG_COPY_KEPT) return MASTERS_SPLIT;
+    return MASTERS_KEPT;
+}
+
+int precision_resolve(struct precision *precision, char *note, const struct config *config,
+                      const struct backend *be, struct error *error) {
+    struct precision *p = precision;
+    memset(p, 0, sizeof *p);
+    note[0] = 0;
+    p->lower = config->autocast.enabled ? choose_lower(config, be, note) : DTYPE_F32;
+    if (p->lower == DTYPE_BF16 && !be->device.computes[DTYPE_BF16])
+        return fail(error,
+                    "precision \"%s\": %s cannot compute in bf16\n"
+                    "use \"precision\": \"fp16\", which scales the loss to make up for its range",
+                    config_precision_name(config->precision), be->device.description);
+    resolve_sites(p, config);
+    resolve_8_bit(p, config);
+    if (p->fp8 && be->device.kind == BACKEND_CUDA && !be->device.native_8_bit) {
+        if (config->fp8.require)
+            return fail(error,
+                        "fp8.require: %s has no 8-bit matrix products\n"
+                        "leave it out to compute the same numbers with bf16 products",
+                        be->device.description);
+        snprintf(note, PRECISION_NOTE_MAX,
+                 "precision \"fp8\": this GPU has no 8-bit matrix products; bf16 products compute "
+                 "the same numbers, slower than precision \"bf16\"");
+    }
+    p->residual = config->autocast.residual == CONFIG_DTYPE_LOWER ? p->lower : DTYPE_F32;
+    p->gradients = config->gradients.dtype == CONFIG_DTYPE_LOWER ? p->lower : DTYPE_F32;
+    p->moments = config->optimizer.moments == CONFIG_MOMENTS_BFLOAT16 ? DTYPE_BF16 : DTYPE_F32;
+    p->masters = resolve_masters(p, config);
+    p->scale_loss = p->lower == DTYPE_F16;
+    resolve_activations(p);
+    return 0;
+}
+
+enum config_precision precision_setting(const struct precision *precision,
+                                        const struct config *config) {
+    return config->precision == CONFIG_PRECISION_AUTO ? precision_come_to(precision)
+                                                      : config->precision;
+}
+
+enum config_precision precision_come_to(const struct precision *precision) {
+    return precision->fp8 ? CONFIG_PRECISION_FP8 : (enum config_precision)precision->lower;
+}
+
+const char *precision_name(const struct precision *precision) {
+    return config_precision_name(precision_come_to(precision));
+}
+
+void precision_warnings(const struct precision *precision, const struct config *config, char *text,
+                        size_t size) {
+    const char *dtype = precision_name(precision);
+    size_t used = 0;
+    text[0] = 0;
+    if (!precision->scale_loss && config_given(config, "loss_scale"))
+        used = (size_t)snprintf(text, size,
+                                "the loss_scale block has no effect: losses are scaled in fp16 "
+                                "only, and this run computes in %s\n",
+                                dtype);
+    const struct {
+        const char *key;
+        bool set;
+    } lowered[] = {
+        {"autocast.float32", config->autocast.float32.count > 0},
+        {"autocast.lower16", config->autocast.lower16.count > 0},
+        {"autocast.residual", config->autocast.residual == CONFIG_DTYPE_LOWER},
+        {"gradients.dtype", config->gradients.dtype == CONFIG_DTYPE_LOWER},
+        {"weights.copy", config->weights.copy != CONFIG_COPY_AUTO},
+    };
+    for (size_t i = 0; precision->lower == DTYPE_F32 && i < sizeof lowered / sizeof *lowered; i++)
+        if (lowered[i].set && used < size)
+            used += (size_t)snprintf(text + used, size - used,
+                                     "%s has no effect: this run computes in fp32 everywhere\n",
+                                     lowered[i].key);
+    if (precision->lower == DTYPE_F16 && config->weights.copy == CONFIG_COPY_SPLIT && used < size)
+        snprintf(text + used, size - used,
+                 "weights.copy \"split\" has no effect: the upper half of fp32 is bf16, and this "
+                 "run computes in fp16, with a copy that is kept\n");
+}
+
+bool precision_branch_is_residual(const struct precision *precision) {
+    for (int i = 0; i < ACTIVATION_COUNT; i++)
+        if (activation_table[i].gradient == SCRATCH_dbranch &&
+            precision->activation[i] != precision->residual)
+            return false;
+    return true;
+}
+
+/* Adds a word to the line, or to a new one behind the labels of the banner. */
+static void print_word(FILE *out, const char *word, int *column) {
+    enum { INDENT = 13, WIDTH = 79 };
+    int length = (int)strlen(word) + 1;
+    if (*column + length > WIDTH) {
+        fprintf(out, "\n%*s", INDENT - 1, "");
+        *column = INDENT - 1;
+    }
+    fprintf(out, " %s", word);
+    *column += length;
+}
+
+void precision_print(FILE *out, const struct precision *precision) {
+    const struct precision *p = precision;
+    int column = 12;
+    if (p->lower == DTYPE_F32) {
+        print_word(out, "fp32 everywhere", &column);
+        return;
+    }
+    if (p->fp8) {
+        print_word(out, "fp8:", &column);
+        for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
+            if (p->eight[i]) print_word(out, autocast_site_name(i), &column);
+        column = 1 << 16; /* begins a line */
+    }
+    for (int pass = 0; pass < 2; pass++) {
+        enum dtype wanted = pass == 0 ? p->lower : DTYPE_F32;
+        char label[16];
+        snprintf(label, sizeof label, "%s:", dtype_name(wanted));
+        if (pass > 0) column = 1 << 16;
+        print_word(out, label, &column);
+        for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
+            if (p->site[i] == wanted && !p->eight[i])
+                print_word(out, autocast_site_name(i), &column);
+        if (p->residual == wanted) print_word(out, "residual", &column);
+        if (p->gradients == wanted) print_word(out, "gradients", &column);
+    }
+}

@@ -1,0 +1,30 @@
+#include "model/core/rope.h"
+
+#include <math.h>
+
+/* Llama 3.1's stretching: short waves stay, long ones are slowed down by the factor, and between
+ * the two it is blended. */
+static float scaled(float frequency, const struct gpt_shape *s) {
+    double positions = (double)s->rope_original_positions;
+    double waves = positions * (double)frequency / 6.283185307179586; /* in the first context */
+    double slow = (double)frequency / s->rope_factor;
+    if (waves < s->rope_low_freq_factor) return (float)slow;
+    if (waves > s->rope_high_freq_factor) return frequency;
+    double blend =
+        (waves - s->rope_low_freq_factor) / (s->rope_high_freq_factor - s->rope_low_freq_factor);
+    return (float)((1 - blend) * slow + blend * (double)frequency);
+}
+
+void rope_angles(float *angles, const struct gpt_shape *shape, int64_t length) {
+    int64_t size = shape->head_dim, half = size / 2;
+    for (int64_t j = 0; j < half; j++) {
+        float exponent = (float)(2 * j) / (float)size;
+        float frequency = 1.0f / powf((float)shape->rope_theta, exponent);
+        if (shape->rope_scaling == ROPE_LLAMA3) frequency = scaled(frequency, shape);
+        for (int64_t t = 0; t < length; t++) {
+            float angle = (float)t * frequency;
+            angles[t * size + j] = cosf(angle);
+            angles[t * size + half + j] = sinf(angle);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+#include "model/core/trainer.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/core/backward.h"
+#include "model/core/evaluate.h"
+#include "model/core/forward.h"
+#include "model/core/sample.h"
+#include "model/core/schedule.h"
+
+enum {
+    SKIPS_AT_FLOOR_MAX = 8,  /* infinite gradients in a row at the smallest loss scale */
+    SKIPS_UNSCALED_MAX = 10, /* the same where there is no loss scale to lower */
+};
+
+/* Graphs of backend_graph. */
+enum { GRAPH_FIRST_MICRO, GRAPH_FURTHER_MICRO, GRAPH_UPDATE };
+
+struct micro {
+    struct trainer *trainer;
+    float weight;
+    bool first, last; /* of the step */
+};
+
+/* Forward and backward of the micro-batch in place. */
+static void accumulate(void *argument) {
+    const struct micro *micro = argument;
+    struct trainer *trainer = micro->trainer;
+    struct gpt *gpt = &trainer->gpt;
+    float weight = micro->weight;
+    gpt->accumulate = !micro->first;
+    gpt->completes = micro->last;
+    gpt_forward(gpt);
+    gpt_loss(gpt, &trainer->optimizer.state->loss_scale, weight);
+    OP(trainer->be, loss_sum, .total = &trainer->optimizer.state->loss,
+       .losses = gpt->activations.losses.data, .count = gpt->shape.rows, .weight = weight);
+    gpt_backward(gpt);
+}
+
+static void begin_step(struct trainer *trainer) {
+    gpt_clear_gradients(&trainer->gpt);
+    quantization_begin_step(&trainer->gpt.quantization);
+    OP(trainer->be, clear, .data = &trainer->optimizer.state->loss, .bytes = sizeof(float));
+}
+
+/* Records of other ranks come before the weights, which nobody waits for. */
+static void end_step(void *argument) {
+    struct trainer *trainer = argument;
+    quantization_end_step(&trainer->gpt.quantization, trainer->optimizer.state,
+                          trainer->state.step);
+    optimizer_step(&trainer->optimizer, trainer->state.step);
+}
+
+/* Walks every operation of a step with the plan table: the first micro-batch and, as its products
+ * are others, a further one. */
+static void plan(struct trainer *trainer) {
+    struct backend *be = trainer->be;
+    const struct config *config = trainer->config;
+    struct memory_plan *memory = &trainer->gpt.memory;
+    backend_plan_begin(be);
+    begin_step(trainer);
+    accumulate(&(struct micro){trainer, 1, true, true});
+    if (trainer->config->train.grad_accum_steps > 1)
+        accumulate(&(struct micro){trainer, 1, false, true});
+    end_step(trainer);
+    if (config->sample.every > 0) sample_plan(&trainer->gpt);
+    be->op = be->run;
+    memory->workspace = be->workspace_bytes;
+    memory->batches = batches_bytes(be, trainer->gpt.capacity.rows);
+    memory->library = be->device.library_bytes;
+}
+
+static int allocate_traffic(struct trainer *trainer, struct error *error) {
+    struct backend *be = trainer->be;
+    trainer->results = backend_host_allocate(be, BACKEND_SLOTS * sizeof *trainer->results);
+    if (!trainer->results) return fail(error, "out of memory");
+    return batches_open(&trainer->batches, be, trainer->gpt.capacity.rows, error);
+}
+
+int trainer_open(struct trainer *trainer, const struct config *config,
+                 const struct precision *precision, struct backend *be, enum trainer_memory memory,
+                 struct error *error) {
+    *trainer = (struct trainer){.config = config, .be = be};
+    struct gpt *gpt = &trainer->gpt;
+    if (gpt_open(gpt, config, precision, be, GPT_TRAINING, error)) return -1;
+    trainer->state.scaler.loss_scale =
+        precision->scale_loss ? (float)config->loss_scale.init_scale : 1;
+    if (optimizer_open(&trainer->optimizer, gpt, config, error)) return -1;
+    be->only_sizes = memory == TRAINER_PLANNED;
+    plan(trainer);
+    be->only_sizes = false;
+    if (memory == TRAINER_PLANNED) return 0;
+    /* The model first: it asks whether there is memory for all, while nothing is taken. */
+    if (gpt_allocate(gpt, error) || optimizer_allocate(&trainer->optimizer, error) ||
+        backend_plan_end(be, error) || allocate_traffic(trainer, error))
+        return -1;
+    if (memory == TRAINER_INITIALIZED) trainer_initialize(trainer);
+    trainer_restore_scaler(trainer);
+    return 0;
+}
+
+void trainer_initialize(struct trainer *trainer) {
+    gpt_initialize(&trainer->gpt, (uint64_t)trainer->config->seed);
+}
+
+void trainer_close(struct trainer *trainer) {
+    struct backend *be = trainer->be;
+    batches_close(&trainer->batches);
+    if (trainer->results) backend_host_release(be, trainer->results);
+    optimizer_close(&trainer->optimizer);
+    if (trainer->gpt.be) gpt_close(&trainer->gpt);
+    memset(trainer, 0, sizeof *trainer);
+}
+
+void trainer_restore_scaler(struct trainer *trainer) {
+    backend_upload(trainer->be, trainer->optimizer.state, &trainer->state.scaler,
+                   sizeof trainer->state.scaler);
+}
+
+/* Infinite gradients are skipped, and losses that are not finite tolerated, but not for ever. */
+static int check_overflow(const struct trainer *trainer, int64_t at, struct error *error) {
+    const struct step_state *s = &trainer->state.scaler;
+    long long step = (long long)at;
+    if (trainer->gpt.precision.scale_loss && s->at_floor >= SKIPS_AT_FLOOR_MAX)
+        return fail(error,
+                    "step %lld: gradients overflowed %d times in a row at loss_scale.min_scale = "
+                    "%g\n"
+                    "the model diverges or fp16 cannot hold its values: try \"precision\": "
+                    "\"bf16\", a lower optimizer.lr, more warmup_steps, or grad_clip",
+                    step, s->at_floor, trainer->config->loss_scale.min_scale);
+    bool gradients = !trainer->gpt.precision.scale_loss && s->skipped_in_row >= SKIPS_UNSCALED_MAX;
+    if (gradients || trainer->losses_lost >= SKIPS_UNSCALED_MAX)
+        return fail(error,
+                    "step %lld: %s not finite %d times in a row (loss %g)\n"
+                    "the model has diverged: try a lower optimizer.lr, more warmup_steps, or "
+                    "grad_clip, from an earlier checkpoint",
+                    step, gradients ? "gradients were" : "the loss was",
+                    gradients ? s->skipped_in_row : trainer->losses_lost,
+                    isnan(s->loss) ? (double)NAN : (double)s->loss); /* without a sign */
+    return 0;
+}
+
+/* As one, where it is nothing but operations: ranks talk to each other in between. */
+static void start(struct trainer *trainer, int which, void (*work)(void *), void *argument) {
+    struct backend *be = trainer->be;
+    if (be->collectives->ranks->size > 1) work(argument);
+    else backend_graph(be, which, work, argument);
+}
+
+int trainer_begin_step(struct trainer *trainer, const struct loader *loader, struct error *error) {
+    struct backend *be = trainer->be;
+    const struct config *config = trainer->config;
+    assert(trainer->unfinished < BACKEND_SLOTS);
+    gpt_set_batch(&trainer->gpt, config->train.micro_batch_size, config->data.seq_len);
+    begin_step(trainer);
+    float weight = batches_weight(config, loader, trainer->state.step);
+    int64_t micros = config->train.grad_accum_steps;
+    for (int64_t micro = 0; micro < micros; micro++) {
+        int64_t first_sample = batches_first_sample(config, trainer->state.step,
+                                                    be->collectives->ranks->rank * micros + micro);
+        if (batches_put(&trainer->batches, &trainer->gpt, loader, first_sample, error)) return -1;
+        start(trainer, micro == 0 ? GRAPH_FIRST_MICRO : GRAPH_FURTHER_MICRO, accumulate,
+              &(struct micro){trainer, weight, micro == 0, micro + 1 == micros});
+    }
+    double lr = schedule_lr(config, trainer->state.step);
+    backend_snapshot_guard(be);
+    start(trainer, GRAPH_UPDATE, end_step, trainer);
+    trainer->state.step++;
+    trainer->state.tokens += batches_step_tokens(trainer->config);
+    int slot = (trainer->first_queued + trainer->unfinished++) % BACKEND_SLOTS;
+    trainer->queued[slot] = (struct queued_step){trainer->state.step, trainer->state.tokens, lr};
+    backend_fetch(be, slot, &trainer->results[slot], trainer->optimizer.state,
+                  sizeof trainer->results[slot]);
+    return 0;
+}
+
+int trainer_end_step(struct trainer *trainer, struct step_report *report, struct error *error) {
+    struct backend *be = trainer->be;
+    int slot = trainer->first_queued;
+    assert(trainer->unfinished > 0);
+    backend_fetched(be, slot);
+    trainer->first_queued = (slot + 1) % BACKEND_SLOTS;
+    trainer->unfinished--;
+    if (be->failure.text[0]) return fail(error, "%s", be->failure.text);
+    const struct queued_step *queued = &trainer->queued[slot];
+    const struct step_state *result = &trainer->results[slot];
+    *report = (struct step_report){
+        .step = queued->step,
+        .tokens = queued->tokens,
+        .loss = result->loss,
+        .gradient_norm = result->gradient_norm,
+        .loss_scale = trainer->state.scaler.loss_scale, /* that the step before left */
+        .lr = queued->lr,
+        .fp8 = trainer->gpt.precision.fp8,
+        .fp8_not_finite = result->fp8_not_finite,
+        .fp8_zero = result->fp8_zero,
+        .skipped = result->found_inf,
+    };
+    trainer->state.scaler = *result;
+    bool backs_off = result->found_inf && trainer->gpt.precision.scale_loss;
+    if (isfinite(result->loss)) trainer->losses_lost = 0;
+    else if (!backs_off) trainer->losses_lost++;
+    return check_overflow(trainer, queued->step, error);
+}
+
+void trainer_settle(struct trainer *trainer) {
+    assert(trainer->unfinished == 0);
+    exchange_settle(&trainer->optimizer.exchange);
+}
+
+int trainer_evaluate(struct trainer *trainer, double *loss, const struct loader *loader,
+                     int64_t batches, struct error *error) {
+    trainer_settle(trainer);
+    struct evaluator evaluator = {
+        .gpt = &trainer->gpt,
+        .batches = &trainer->batches,
+        .sum = &trainer->optimizer.state->loss, /* free between steps, likewise the results */
+        .results = {&trainer->results[0].loss, &trainer->results[1].loss},
+        .stop = trainer->stop,
+    };
+    return evaluate(&evaluator, loss, loader, batches * trainer->gpt.capacity.batch, error);
+}

@@ -1,0 +1,300 @@
+#include "model/io/checkpoint.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
+
+#include "model/io/checkpoint_directory.h"
+#include "model/io/checkpoint_history.h"
+#include "model/io/checkpoint_manifest.h"
+#include "model/io/checkpoint_tensors.h"
+#include "model/io/checkpoint_writer.h"
+#include "kernels/collectives.h"
+#include "model/config/config_check.h"
+#include "model/io/huggingface.h"
+#include "data/util/json.h"
+#include "model/config/config_keys.h"
+#include "model/config/config_print.h"
+#include "model/io/config_file.h"
+
+int checkpoint_save(struct trainer *trainer, const char *run_directory, char *path,
+                    struct error *error) {
+    struct checkpoint_writer writer;
+    checkpoint_writer_open(&writer, trainer, run_directory);
+    int status = checkpoint_writer_begin(&writer, error);
+    if (status == 0) status = checkpoint_writer_end(&writer, path, error);
+    checkpoint_writer_close(&writer);
+    return status;
+}
+
+/* Shapes do not show the number of heads. */
+static int check_heads(const struct gpt *gpt, const char *directory, struct error *error) {
+    char path[FILE_PATH_MAX];
+    struct config saved;
+    if (file_path_join(path, directory, checkpoint_config_name, error)) return -1;
+    if (!file_exists(path)) return 0;
+    config_defaults(&saved);
+    if (huggingface_read_config(&saved, directory, error)) return -1;
+    if (saved.model.n_head == gpt->shape.n_head) return 0;
+    return fail(error,
+                "%.400s: n_head is %" PRId64 ", but model.n_head is %" PRId64
+                "\nset model.n_head to %" PRId64 ", or use another directory",
+                path, saved.model.n_head, gpt->shape.n_head, saved.model.n_head);
+}
+
+/* Opens the weights of a directory and checks them against the model. Nothing is open after a
+ * failure. */
+static int open_weights(struct tensor_files *files, const struct gpt *gpt, const char *directory,
+                        struct error *error) {
+    if (tensor_files_open_directory(files, directory, checkpoint_model_stem, error)) return -1;
+    if (checkpoint_check_weights(gpt->list, files, error) == 0 &&
+        check_heads(gpt, directory, error) == 0)
+        return 0;
+    tensor_files_close(files);
+    return -1;
+}
+
+static int open_moments(struct tensor_files *files, const struct gpt *gpt, const char *directory,
+                        struct error *error) {
+    if (tensor_files_open_directory(files, directory, checkpoint_optimizer_stem, error)) return -1;
+    if (checkpoint_check_moments(gpt->list, files, error) == 0) return 0;
+    tensor_files_close(files);
+    return -1;
+}
+
+static int finish_upload(struct gpt *gpt, struct error *error) {
+    masters_refresh(&gpt->masters, gpt->be);
+    return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
+}
+
+static int load_tensors(struct trainer *trainer, const char *directory, struct error *error) {
+    struct gpt *gpt = &trainer->gpt;
+    struct tensor_files weights, moments;
+    if (open_weights(&weights, gpt, directory, error)) return -1;
+    int status = open_moments(&moments, gpt, directory, error);
+    if (status == 0) {
+        status = checkpoint_read_weights(gpt, &weights, error);
+        if (status == 0) status = checkpoint_read_moments(&trainer->optimizer, &moments, error);
+        tensor_files_close(&moments);
+        if (status == 0) status = finish_upload(gpt, error);
+    }
+    tensor_files_close(&weights);
+    return status;
+}
+
+int checkpoint_locate(char *path, const char *given, enum checkpoint_parts parts, FILE *warnings,
+                      struct error *error) {
+    char inside[FILE_PATH_MAX];
+    if (file_path_join(inside, given, "checkpoints", error)) return -1;
+    snprintf(path, FILE_PATH_MAX, "%s", given); /* fits, since the longer one above did */
+    struct stat found;
+    int status = stat(inside, &found) ? RESULT_NONE : RESULT_DONE;
+    if (status == RESULT_NONE && errno == EACCES)
+        return fail(error, "%.400s: %s\ncheck its permissions", given, strerror(errno));
+    if (status == RESULT_DONE) status = checkpoint_newest(path, given, parts, warnings, error);
+    else if (!file_exists_in(given, "metrics.jsonl")) status = RESULT_DONE;
+    if (status == RESULT_DAMAGED)
+        return fail(error, "%.400s: all its checkpoints are damaged\nrestore one", given);
+    if (status == RESULT_NONE)
+        return fail(error,
+                    "%.400s has no complete checkpoint yet\nwait for its first one, or train with "
+                    "a smaller checkpoint.every",
+                    given);
+    if (status || strcmp(path, given) != 0) return status;
+    return file_exists_in(path, checkpoint_manifest_name) ? checkpoint_verify(path, parts, error)
+                                                          : 0;
+}
+
+int checkpoint_load_weights(struct gpt *gpt, const char *directory, struct error *error) {
+    struct tensor_files weights;
+    if (open_weights(&weights, gpt, directory, error)) return -1;
+    int status = checkpoint_read_weights(gpt, &weights, error);
+    tensor_files_close(&weights);
+    return status ? -1 : finish_upload(gpt, error);
+}
+
+/* Rank 0 sees whether it is a checkpoint, and verifies it for all. */
+int checkpoint_load_model(struct gpt *gpt, const char *directory, struct error *error) {
+    const struct ranks *ranks = gpt->be->collectives->ranks;
+    bool verifies = ranks->rank == 0 && file_exists_in(directory, checkpoint_manifest_name);
+    int status = verifies ? checkpoint_verify(directory, CHECKPOINT_WEIGHTS, error) : 0;
+    if (ranks_agree(ranks, status, error)) return -1;
+    return checkpoint_load_weights(gpt, directory, error);
+}
+
+/* The scaler goes on where the precision does. The counts of updates, Adam's t, and of skipped
+ * steps belong to the run and always go on. */
+static void load_state(struct trainer *trainer, const struct checkpoint_manifest *manifest) {
+    const struct precision *precision = &trainer->gpt.precision;
+    struct step_state *scaler = &trainer->state.scaler;
+    trainer->state = manifest->state;
+    if (precision_come_to(precision) != manifest->precision) {
+        scaler->growth_tracker = 0;
+        scaler->skipped_in_row = 0;
+        scaler->at_floor = 0;
+        scaler->loss_scale = (float)trainer->config->loss_scale.init_scale;
+    }
+    if (!precision->scale_loss) scaler->loss_scale = 1;
+    trainer_restore_scaler(trainer);
+}
+
+static void note_precision(const struct trainer *trainer,
+                           const struct checkpoint_manifest *manifest, FILE *notes) {
+    const struct precision *precision = &trainer->gpt.precision;
+    if (precision_come_to(precision) == manifest->precision) return;
+    fprintf(notes, "precision: the checkpoint was trained in %s, training goes on in %s",
+            config_precision_name(manifest->precision), precision_name(precision));
+    if (precision->scale_loss)
+        fprintf(notes, "; the loss scale starts at loss_scale.init_scale, %g",
+                (double)trainer->state.scaler.loss_scale);
+    fputc('\n', notes);
+}
+
+/* Whether two values of the key say the same. What files say once had another name. */
+static bool same_setting(const char *key, const cJSON *a, const cJSON *b) {
+    if (cJSON_Compare(a, b, true)) return true;
+    if (strcmp(key, "tokenizer") != 0 || !cJSON_IsString(a) || !cJSON_IsString(b)) return false;
+    const char *bytes = config_tokenizer_name(CONFIG_TOKENIZER_BYTES);
+    return strcmp(a->valuestring, bytes) != 0 && strcmp(b->valuestring, bytes) != 0;
+}
+
+/* Prints the members that both objects have and that differ. */
+static void note_differences(const cJSON *saved, const cJSON *now, const char *block, FILE *notes) {
+    const cJSON *member;
+    cJSON_ArrayForEach(member, saved) {
+        const cJSON *other = json_member(now, member->string);
+        if (!other || same_setting(member->string, member, other)) continue;
+        char *before = cJSON_PrintUnformatted(member), *after = cJSON_PrintUnformatted(other);
+        fprintf(notes, "%s.%s: %s in the checkpoint, now %s\n", block, member->string,
+                before ? before : "?", after ? after : "?");
+        cJSON_free(before);
+        cJSON_free(after);
+    }
+}
+
+/* Keys that decide which samples a step takes, beside the seed, and which a validation takes. */
+static const char *const step_keys[][2] = {
+    {"data", "train"},
+    {"data", "tokenizer"},
+    {"data", "seq_len"},
+    {"train", "micro_batch_size"},
+    {"train", "grad_accum_steps"},
+    {NULL},
+};
+static const char *const validation_keys[][2] = {
+    {"data", "val"},     {"data", "tokenizer"},
+    {"data", "seq_len"}, {"train", "micro_batch_size"},
+    {"eval", "batches"}, {NULL},
+};
+
+static bool settings_differ(const cJSON *saved, const cJSON *now, const char *const keys[][2]) {
+    for (size_t i = 0; keys[i][0]; i++) {
+        const cJSON *before = json_member(json_member(saved, keys[i][0]), keys[i][1]);
+        const cJSON *after = json_member(json_member(now, keys[i][0]), keys[i][1]);
+        if (!same_setting(keys[i][1], before, after)) return true;
+    }
+    return false;
+}
+
+/* The config as a tree, or NULL. */
+static cJSON *config_tree(const struct config *config) {
+    char *text = config_json_text(config, NULL);
+    cJSON *tree = text ? cJSON_Parse(text) : NULL;
+    free(text);
+    return tree;
+}
+
+static void note_settings(struct trainer *trainer, const struct checkpoint_manifest *manifest,
+                          FILE *notes) {
+    static const char *const blocks[] = {"data", "train",     "optimizer", "autocast",
+                                         "fp8",  "gradients", "loss_scale"};
+    const struct config *config = trainer->config;
+    cJSON *saved = cJSON_Parse(manifest->config), *now = config_tree(config);
+    const cJSON *seed = json_member(saved, "seed");
+    bool other_seed = !cJSON_Compare(seed, json_member(now, "seed"), true);
+    if (seed && other_seed)
+        fprintf(notes, "seed: %.0f in the checkpoint, now %" PRId64 "\n", seed->valuedouble,
+                config->seed);
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        note_differences(json_member(saved, blocks[i]), json_member(now, blocks[i]), blocks[i],
+                         notes);
+    int64_t next = batches_first_sample(config, trainer->state.step, 0);
+    if (saved && now &&
+        (other_seed || settings_differ(saved, now, step_keys) || next != manifest->next_sample))
+        fprintf(notes,
+                "data: step %" PRId64 " takes the batch that these settings give for it, from "
+                "sample %" PRId64 " on (the checkpoint's own next sample was %" PRId64 ")\n",
+                trainer->state.step + 1, next, manifest->next_sample);
+    if (saved && now && settings_differ(saved, now, validation_keys))
+        trainer->state.best = (struct best_validation){0}; /* losses of other data do not compare */
+    cJSON_Delete(saved);
+    cJSON_Delete(now);
+}
+
+int checkpoint_load(struct trainer *trainer, const char *path, FILE *notes, struct error *error) {
+    char manifest_path[FILE_PATH_MAX];
+    struct checkpoint_manifest manifest;
+    if (file_path_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
+    if (checkpoint_manifest_open(&manifest, manifest_path, error)) return -1;
+    int status = load_tensors(trainer, path, error);
+    if (status == 0)
+        status =
+            checkpoint_read_history(&trainer->gpt.quantization, path, manifest.state.step, error);
+    if (status == 0) {
+        load_state(trainer, &manifest);
+        note_precision(trainer, &manifest, notes);
+        note_settings(trainer, &manifest, notes);
+    }
+    checkpoint_manifest_close(&manifest);
+    return status;
+}
+
+/* What config_load does, for a text that is not a file. */
+static int config_from_text(struct config *config, const char *text, const char *path,
+                            struct error *error) {
+    struct config_origins origins = {.path = path};
+    config_defaults(config);
+    if (config_read_text(config, &origins, text, strlen(text), error)) return -1;
+    config_resolve(config);
+    return config_check(config, &origins, error);
+}
+
+/* Of a model whose context is as long as a book, a text is evaluated in parts of this length. */
+enum { FOREIGN_SEQ_LEN = 1024 };
+
+static int config_of_model(struct config *config, const char *directory, struct error *error) {
+    struct config_origins origins = {.path = directory};
+    config_defaults(config);
+    snprintf(config->name, sizeof config->name, "model");
+    config->data.seq_len = INT64_MAX; /* as long as the model allows, which only the file says */
+    if (huggingface_read_config(config, directory, error)) return -1;
+    /* Data are of no use here, and the built-in ones might not fit the tokenizer. */
+    config->data.train[0] = config->data.val[0] = '\0';
+    config->eval.every = 0;
+    config->data.tokenizer = config_tokenizer_of_model(config->model.vocab_size, directory);
+    config->data.seq_len =
+        config->model.n_positions < FOREIGN_SEQ_LEN ? config->model.n_positions : FOREIGN_SEQ_LEN;
+    config_resolve(config);
+    return config_check(config, &origins, error);
+}
+
+int checkpoint_config(struct config *config, const char *path, struct error *error) {
+    char manifest_path[FILE_PATH_MAX];
+    struct checkpoint_manifest manifest;
+    if (file_path_join(manifest_path, path, checkpoint_manifest_name, error)) return -1;
+    if (!file_exists(manifest_path) && !file_exists_in(path, checkpoint_config_name))
+        return fail(error,
+                    "%.400s holds neither trainer.json nor config.json, so it is no checkpoint\n"
+                    "name a directory such as runs/NAME/checkpoints/step-00001000",
+                    path);
+    if (!file_exists(manifest_path)) return config_of_model(config, path, error);
+    if (checkpoint_manifest_open(&manifest, manifest_path, error)) return -1;
+    int status = config_from_text(config, manifest.config, manifest_path, error);
+    checkpoint_manifest_close(&manifest);
+    return status;
+}

@@ -1,0 +1,319 @@
+#include "model/io/checkpoint_directory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <stb/stb_ds.h>
+
+#include "model/io/checkpoint_manifest.h"
+
+enum { STEP_NAME_MAX = 48 };
+
+static const char stem[] = "step-", unfinished[] = ".tmp", leaving[] = ".old";
+
+static void step_name(char name[STEP_NAME_MAX], int64_t step, const char *ending) {
+    snprintf(name, STEP_NAME_MAX, "%s%s%08" PRId64 "%s", *ending ? "." : "", stem, step, ending);
+}
+
+static int step_path(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
+                     const char *ending, struct error *error) {
+    char name[STEP_NAME_MAX + sizeof "checkpoints/"] = "checkpoints/";
+    step_name(name + strlen(name), step, ending);
+    return file_path_join(path, run_directory, name, error);
+}
+
+/* The step of a name that step_name gives, or -1. */
+static int64_t step_of(const char *name, const char *ending) {
+    char expected[STEP_NAME_MAX];
+    const char *digits = name + (*ending ? 1 : 0);
+    if (strlen(name) >= STEP_NAME_MAX || strncmp(digits, stem, strlen(stem)) != 0) return -1;
+    int64_t step = strtoll(digits + strlen(stem), NULL, 10);
+    if (step < 0) return -1;
+    step_name(expected, step, ending);
+    return strcmp(name, expected) == 0 ? step : -1;
+}
+
+static int compare_steps(const void *a, const void *b) {
+    const int64_t *left = a, *right = b;
+    return (*left < *right) - (*left > *right);
+}
+
+/* Appends the steps of all names with that ending, highest first, to *steps (an stb_ds array). A
+ * directory that does not exist holds none. */
+static int list_steps(int64_t **steps, const char *run_directory, const char *ending,
+                      struct error *error) {
+    char path[FILE_PATH_MAX];
+    if (file_path_join(path, run_directory, "checkpoints", error)) return -1;
+    DIR *stream = opendir(path);
+    if (!stream && errno == ENOENT) return 0;
+    if (!stream)
+        return fail(error,
+                    "cannot read the directory %.400s: %s\ncheck the path and its "
+                    "permissions",
+                    path, strerror(errno));
+    errno = 0;
+    for (const struct dirent *entry; (entry = readdir(stream));) {
+        int64_t step = step_of(entry->d_name, ending);
+        if (step >= 0) arrput(*steps, step);
+    }
+    int number = errno;
+    closedir(stream);
+    if (number) return fail(error, "cannot read the directory %.400s: %s", path, strerror(number));
+    if (arrlen(*steps) > 1) qsort(*steps, (size_t)arrlen(*steps), sizeof **steps, compare_steps);
+    return 0;
+}
+
+static int check_file(const char *directory, const struct stored_file *expected, bool hash,
+                      struct error *error) {
+    char path[FILE_PATH_MAX], hex[SHA256_HEX_MAX];
+    struct stat status;
+    if (file_path_join(path, directory, expected->name, error)) return -1;
+    if (stat(path, &status) != 0)
+        return fail(error, "%.400s: %s", path, errno == ENOENT ? "it is missing" : strerror(errno));
+    if (!S_ISREG(status.st_mode)) return fail(error, "%.400s: it is not a file", path);
+    if ((uint64_t)status.st_size != expected->bytes)
+        return fail(error,
+                    "%.400s: it has %lld bytes, but had %" PRIu64 " when it was written\nrestore "
+                    "it, or use another checkpoint",
+                    path, (long long)status.st_size, expected->bytes);
+    if (!hash) return 0;
+    if (sha256_file(hex, NULL, path, error)) return -1;
+    if (strcmp(hex, expected->sha256) == 0) return 0;
+    return fail(error,
+                "%.400s: it is damaged: its SHA-256 is not that of trainer.json\nrestore it, or "
+                "use another checkpoint",
+                path);
+}
+
+int checkpoint_directory_check(const char *directory, const struct stored_file *files,
+                               struct error *error) {
+    struct error reason;
+    for (ptrdiff_t i = 0; i < arrlen(files); i++)
+        if (check_file(directory, &files[i], false, &reason))
+            return fail(error,
+                        "%.400s/%s was written, but rank 0 does not see it\nrun_dir must be on a "
+                        "file system that all ranks share",
+                        directory, files[i].name);
+    return 0;
+}
+
+/* A directory of another name, a copy perhaps, may hold any step. */
+static int check_name(const char *directory, int64_t step, struct error *error) {
+    size_t end = strlen(directory);
+    while (end > 0 && directory[end - 1] == '/') end--;
+    size_t begin = end;
+    while (begin > 0 && directory[begin - 1] != '/') begin--;
+    if (end - begin >= STEP_NAME_MAX) return 0;
+    char name[STEP_NAME_MAX];
+    snprintf(name, sizeof name, "%.*s", (int)(end - begin), directory + begin);
+    int64_t named = step_of(name, "");
+    if (named < 0 || named == step) return 0;
+    return fail(error,
+                "%.400s: it is named after step %" PRId64 ", but its trainer.json says step "
+                "%" PRId64 "\nrename it",
+                directory, named, step);
+}
+
+/* Weights in one file hide those in shards: it must not come from elsewhere. */
+static int check_unlisted(const char *directory, const struct checkpoint_manifest *manifest,
+                          struct error *error) {
+    const char *const stems[] = {checkpoint_model_stem, checkpoint_optimizer_stem};
+    char name[STORED_FILE_NAME_MAX];
+    for (int i = 0; i < 2; i++) {
+        snprintf(name, sizeof name, "%s.safetensors", stems[i]);
+        if (!checkpoint_manifest_lists(manifest, name) && file_exists_in(directory, name))
+            return fail(error,
+                        "%.400s/%s: it is no part of this checkpoint: trainer.json does not list "
+                        "it\nremove it",
+                        directory, name);
+    }
+    return 0;
+}
+
+static bool is_of(enum checkpoint_parts parts, const struct stored_file *file) {
+    size_t length = strlen(checkpoint_optimizer_stem);
+    return parts == CHECKPOINT_WHOLE || strncmp(file->name, checkpoint_optimizer_stem, length) != 0;
+}
+
+/* Hashes several files at once. */
+static int check_files(const char *directory, const struct stored_file *files,
+                       enum checkpoint_parts parts, bool hash, struct error *error) {
+    ptrdiff_t count = arrlen(files), bad = count;
+#pragma omp parallel for schedule(dynamic) if (hash)
+    for (ptrdiff_t i = 0; i < count; i++) {
+        struct error reason;
+        if (!is_of(parts, &files[i]) || check_file(directory, &files[i], hash, &reason) == 0)
+            continue;
+#pragma omp critical
+        if (i < bad) bad = i, *error = reason; /* the first of them, as if one by one */
+    }
+    return bad < count ? -1 : 0;
+}
+
+static int check(const char *directory, enum checkpoint_parts parts, bool hash,
+                 struct error *error) {
+    char path[FILE_PATH_MAX];
+    struct checkpoint_manifest manifest;
+    if (file_path_join(path, directory, checkpoint_manifest_name, error)) return -1;
+    if (checkpoint_manifest_open(&manifest, path, error)) return -1;
+    int status = check_name(directory, manifest.state.step, error);
+    if (status == 0) status = check_files(directory, manifest.files, parts, hash, error);
+    if (status == 0) status = check_unlisted(directory, &manifest, error);
+    checkpoint_manifest_close(&manifest);
+    return status;
+}
+
+int checkpoint_verify(const char *path, enum checkpoint_parts parts, struct error *error) {
+    return check(path, parts, true, error);
+}
+
+/* The unfinished ones that are newer than `found`. */
+static int warn_of_unfinished(const char *run_directory, int64_t found, FILE *warnings,
+                              struct error *error) {
+    int64_t *steps = NULL;
+    int status = list_steps(&steps, run_directory, unfinished, error);
+    for (ptrdiff_t i = 0; status == 0 && i < arrlen(steps) && steps[i] > found; i++)
+        fprintf(warnings,
+                "checkpoint skipped: %s/checkpoints/.%s%08" PRId64 "%s: its saving was "
+                "interrupted\n",
+                run_directory, stem, steps[i], unfinished);
+    arrfree(steps);
+    return status;
+}
+
+int checkpoint_newest(char *path, const char *run_directory, enum checkpoint_parts parts,
+                      FILE *warnings, struct error *error) {
+    struct error reason;
+    int64_t *steps = NULL, found = -1;
+    int status = list_steps(&steps, run_directory, "", error);
+    bool any = arrlen(steps) > 0;
+    for (ptrdiff_t i = 0; status == 0 && found < 0 && i < arrlen(steps); i++) {
+        status = step_path(path, run_directory, steps[i], "", error);
+        if (status == 0 && check(path, parts, true, &reason) == 0) found = steps[i];
+        else if (status == 0)
+            fprintf(warnings, "checkpoint skipped: %.*s\n", (int)strcspn(reason.text, "\n"),
+                    reason.text);
+    }
+    arrfree(steps);
+    if (status == 0) status = warn_of_unfinished(run_directory, found, warnings, error);
+    if (status) return -1;
+    return found >= 0 ? 0 : any ? RESULT_DAMAGED : RESULT_NONE;
+}
+
+/* The folder of checkpoints, for what removes and creates in it: never one that a link names. */
+static int own_directory(char path[FILE_PATH_MAX], const char *run_directory, struct error *error) {
+    if (file_path_join(path, run_directory, "checkpoints", error)) return -1;
+    return directory_refuse_link(path, error);
+}
+
+static void remove_leftovers(const char *run_directory, const char *ending) {
+    char path[FILE_PATH_MAX];
+    struct error ignored;
+    int64_t *steps = NULL;
+    int status = own_directory(path, run_directory, &ignored);
+    if (status == 0) status = list_steps(&steps, run_directory, ending, &ignored);
+    for (ptrdiff_t i = 0; status == 0 && i < arrlen(steps); i++)
+        if (step_path(path, run_directory, steps[i], ending, &ignored) == 0)
+            directory_remove(path, &ignored);
+    arrfree(steps);
+}
+
+void checkpoint_directory_clean(const char *run_directory) {
+    remove_leftovers(run_directory, unfinished);
+    remove_leftovers(run_directory, leaving);
+}
+
+int64_t checkpoint_directory_count(const char *run_directory) {
+    struct error ignored;
+    int64_t *steps = NULL;
+    list_steps(&steps, run_directory, "", &ignored);
+    int64_t count = arrlen(steps);
+    arrfree(steps);
+    return count;
+}
+
+bool checkpoint_directory_find(char path[FILE_PATH_MAX], const char *run_directory, int64_t step) {
+    struct error ignored;
+    return step_path(path, run_directory, step, "", &ignored) == 0 && file_exists(path);
+}
+
+int checkpoint_directory_begin(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
+                               struct error *error) {
+    if (own_directory(path, run_directory, error) || directory_create(path, error)) return -1;
+    /* Those of other steps only take up room: if one cannot be removed, training goes on. */
+    checkpoint_directory_clean(run_directory);
+    if (step_path(path, run_directory, step, unfinished, error)) return -1;
+    if (directory_remove(path, error)) return -1;
+    return directory_create(path, error);
+}
+
+/* The name for a checkpoint on its way out: one half removed must never look like a whole one, not
+ * even after a loss of power, hence the sync before the removal. */
+static int retire(const char *run_directory, int64_t step, struct error *error) {
+    char path[FILE_PATH_MAX], away[FILE_PATH_MAX], parent[FILE_PATH_MAX];
+    if (file_path_join(parent, run_directory, "checkpoints", error)) return -1;
+    if (step_path(path, run_directory, step, "", error)) return -1;
+    if (step_path(away, run_directory, step, leaving, error)) return -1;
+    if (directory_remove(away, error)) return -1;
+    if (rename(path, away) != 0)
+        return fail(error,
+                    "cannot remove the old checkpoint %.400s: %s\ncheck the permissions of the "
+                    "directory around it",
+                    path, strerror(errno));
+    if (directory_sync(parent, error)) return -1;
+    return directory_remove(away, error);
+}
+
+static int rename_failed(const char *from, int number, struct error *error) {
+    return fail(error,
+                "cannot rename %.400s to its final name: %s\ncheck the permissions of the "
+                "directory around it",
+                from, strerror(number));
+}
+
+int checkpoint_directory_publish(char path[FILE_PATH_MAX], const char *run_directory, int64_t step,
+                                 struct error *error) {
+    char from[FILE_PATH_MAX], parent[FILE_PATH_MAX];
+    struct error ignored;
+    if (file_path_join(parent, run_directory, "checkpoints", error)) return -1;
+    if (step_path(from, run_directory, step, unfinished, error)) return -1;
+    if (step_path(path, run_directory, step, "", error)) return -1;
+    if (rename(from, path) == 0) return directory_sync(parent, error);
+    if (errno != EEXIST && errno != ENOTEMPTY) return rename_failed(from, errno, error);
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, path, RENAME_EXCHANGE) == 0) {
+        if (directory_sync(parent, error)) return -1;
+        /* If the replaced one stays, the next save tries to remove it again. */
+        directory_remove(from, &ignored);
+        return 0;
+    }
+    /* Some network file systems cannot exchange. Between retirement and rename the step is absent;
+     * the checkpoints before it are not. */
+    if (retire(run_directory, step, error)) return -1;
+    if (rename(from, path) != 0) return rename_failed(from, errno, error);
+    return directory_sync(parent, error);
+}
+
+int checkpoint_directory_prune(const char *run_directory, int64_t step, int64_t keep, int64_t best,
+                               struct error *error) {
+    char path[FILE_PATH_MAX];
+    struct error ignored;
+    int64_t *steps = NULL, kept = 1;
+    int status = own_directory(path, run_directory, error);
+    if (status == 0) status = list_steps(&steps, run_directory, "", error);
+    for (ptrdiff_t i = 0; status == 0 && i < arrlen(steps); i++) {
+        if (steps[i] >= step || (best > 0 && steps[i] == best)) continue;
+        status = step_path(path, run_directory, steps[i], "", error);
+        if (status || directory_refuse_link(path, &ignored) ||
+            check(path, CHECKPOINT_WHOLE, false, &ignored))
+            continue;
+        if (kept < keep) kept++;
+        else status = retire(run_directory, steps[i], error);
+    }
+    arrfree(steps);
+    return status;
+}

@@ -1,0 +1,292 @@
+#include "model/io/checkpoint_manifest.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cjson/cJSON.h>
+#include <stb/stb_ds.h>
+
+#include "data/util/files.h"
+#include "data/util/json_escape.h"
+#include "model/config/config_read.h"
+#include "data/util/json.h"
+#include "data/util/printed.h"
+#include "data/util/program.h"
+
+#define WHOLE_MAX (INT64_C(1) << 53)
+
+const char checkpoint_manifest_name[] = "trainer.json";
+const char checkpoint_config_name[] = "config.json";
+const char checkpoint_generation_name[] = "generation_config.json";
+
+/* The config stands between these, found again as text: a parser would lose the last bit of some
+ * doubles on the way. Strings hold no line breaks, and inside the config all is indented deeper. */
+static const char config_begin[] = "\n  \"config\": ", config_end[] = "\n  }";
+
+static const char seal_format[] = ",\n  \"sha256\": \"%s\"\n}\n";
+enum { SEAL_BYTES = sizeof seal_format - 3 + SHA256_HEX_MAX - 1 };
+
+/* The text that ends a file with this body. */
+static void make_seal(char seal[SEAL_BYTES + 1], const char *body, size_t size) {
+    char hex[SHA256_HEX_MAX];
+    sha256_of(hex, body, size);
+    snprintf(seal, SEAL_BYTES + 1, seal_format, hex);
+}
+
+static void print_scaler(FILE *out, const struct step_state *scaler) {
+    char scale[CONFIG_NUMBER_MAX];
+    fprintf(out,
+            "  \"scaler\": {\"loss_scale\": %s, \"growth_tracker\": %" PRId32
+            ", \"updates\": %" PRId32 ", \"skipped\": %" PRId32 ", \"skipped_in_row\": %" PRId32
+            ", \"at_floor\": %" PRId32 "},\n",
+            config_format_number(scale, (double)scaler->loss_scale), scaler->growth_tracker,
+            scaler->updates, scaler->skipped, scaler->skipped_in_row, scaler->at_floor);
+}
+
+static void print_best(FILE *out, const struct best_validation *best) {
+    char loss[CONFIG_NUMBER_MAX];
+    if (best->step == 0) return;
+    fprintf(out, "  \"best\": {\"val_loss\": %s, \"step\": %" PRId64 ", \"since\": %" PRId64 "},\n",
+            config_format_number(loss, best->loss), best->step, best->since);
+}
+
+/* The config's own text, two columns further right. */
+static int print_config(FILE *out, const struct config *config, struct error *error) {
+    size_t size = 0;
+    char *text = config_json_text(config, &size);
+    if (!text) return fail(error, "out of memory while writing %s", checkpoint_manifest_name);
+    while (size > 0 && text[size - 1] == '\n') size--;
+    fputs(config_begin + 1, out);
+    for (size_t i = 0; i < size; i++) {
+        fputc(text[i], out);
+        if (text[i] == '\n') fputs("  ", out);
+    }
+    fputs(",\n", out);
+    free(text);
+    return 0;
+}
+
+/* The first format that says it all. */
+static int format_of(const struct trainer *trainer, const struct stored_file *files) {
+    for (ptrdiff_t i = 0; i < arrlen(files); i++)
+        if (strstr(files[i].name, ".index.json")) return CHECKPOINT_FORMAT_SHARDS;
+    return trainer->gpt.precision.moments == DTYPE_F32 ? CHECKPOINT_FORMAT
+                                                       : CHECKPOINT_FORMAT_MOMENTS;
+}
+
+static int print_body(FILE *out, const struct trainer *trainer, const struct training_state *state,
+                      const struct stored_file *files, struct error *error) {
+    const struct config *config = trainer->config;
+    fprintf(out,
+            "{\n  \"format\": %d,\n  \"mantissa\": \"%s\",\n  \"step\": %" PRId64
+            ",\n  \"tokens\": %" PRId64 ",\n  \"next_sample\": %" PRId64 ",\n",
+            format_of(trainer, files), MANTISSA_VERSION, state->step, state->tokens,
+            batches_first_sample(config, state->step, 0));
+    fprintf(out,
+            "  \"seed\": %" PRId64 ",\n  \"micro_batch_size\": %" PRId64
+            ",\n  \"grad_accum_steps\": %" PRId64 ",\n  \"seq_len\": %" PRId64
+            ",\n  \"precision\": \"%s\",\n",
+            config->seed, config->train.micro_batch_size, config->train.grad_accum_steps,
+            config->data.seq_len, precision_name(&trainer->gpt.precision));
+    print_scaler(out, &state->scaler);
+    print_best(out, &state->best);
+    if (print_config(out, config, error)) return -1;
+    fputs("  \"files\": {", out);
+    for (ptrdiff_t i = 0; i < arrlen(files); i++) {
+        const struct stored_file *file = &files[i];
+        fputs(i ? ",\n    " : "\n    ", out);
+        json_print_string(out, file->name);
+        fprintf(out, ": {\"bytes\": %" PRIu64 ", \"sha256\": \"%s\"}", file->bytes, file->sha256);
+    }
+    fputs("\n  }", out);
+    return 0;
+}
+
+int checkpoint_write_manifest(const struct trainer *trainer, const struct training_state *state,
+                              const struct stored_file *files, const char *path,
+                              struct error *error) {
+    char seal[SEAL_BYTES + 1];
+    struct printed body;
+    if (printed_open(&body)) return fail(error, "out of memory while writing %.400s", path);
+    int status = print_body(body.out, trainer, state, files, error);
+    if (status == 0 && fflush(body.out) == 0) {
+        make_seal(seal, body.text, body.size);
+        fputs(seal, body.out);
+    }
+    if (status == 0) return printed_write(&body, path, NULL, error);
+    if (printed_close(&body) == 0) free(body.text);
+    return status;
+}
+
+/* A file being read, for messages. */
+struct source {
+    const cJSON *root;
+    const char *where;
+    struct error *error;
+};
+
+static int lacks(const struct source *source, const char *key) {
+    return fail(source->error,
+                "%s: \"%s\" is missing or has no possible value\nuse another "
+                "checkpoint",
+                source->where, key);
+}
+
+static int check_seal(const struct source *source, const struct json_file *file) {
+    char seal[SEAL_BYTES + 1];
+    int64_t format = 0;
+    if (!json_whole(&format, source->root, "format", 0, WHOLE_MAX)) return lacks(source, "format");
+    if (format < CHECKPOINT_FORMAT || format > CHECKPOINT_FORMAT_SHARDS)
+        return fail(
+            source->error,
+            "%s: its format is %" PRId64 ", this mantissa (%s) reads formats %d to %d\nuse the "
+            "mantissa that wrote it",
+            source->where, format, MANTISSA_VERSION, CHECKPOINT_FORMAT, CHECKPOINT_FORMAT_SHARDS);
+    size_t body = file->size > SEAL_BYTES ? file->size - SEAL_BYTES : 0;
+    make_seal(seal, file->text, body);
+    if (body > 0 && memcmp(file->text + body, seal, SEAL_BYTES) == 0) return 0;
+    return fail(source->error,
+                "%s: it was changed after it was written: its own sha256 differs\n"
+                "restore it, or use another checkpoint",
+                source->where);
+}
+
+static int read_count(const struct source *source, const cJSON *object, const char *key,
+                      int32_t *field) {
+    int64_t value;
+    if (!json_whole(&value, object, key, 0, INT32_MAX)) return lacks(source, key);
+    *field = (int32_t)value;
+    return 0;
+}
+
+/* Absent before the first validation, and in files of older versions. */
+static int read_best(const struct source *source, struct best_validation *best) {
+    const cJSON *saved = json_member(source->root, "best"), *loss = json_member(saved, "val_loss");
+    if (!saved) return 0;
+    if (!cJSON_IsNumber(loss) || !isfinite(loss->valuedouble) ||
+        !json_whole(&best->step, saved, "step", 1, WHOLE_MAX) ||
+        !json_whole(&best->since, saved, "since", 0, WHOLE_MAX))
+        return lacks(source, "best");
+    best->loss = loss->valuedouble;
+    return 0;
+}
+
+static int read_state(const struct source *source, struct checkpoint_manifest *manifest) {
+    const cJSON *root = source->root;
+    struct training_state *state = &manifest->state;
+    struct step_state *scaler = &state->scaler;
+    if (!json_whole(&state->step, root, "step", 0, WHOLE_MAX)) return lacks(source, "step");
+    if (!json_whole(&state->tokens, root, "tokens", 0, WHOLE_MAX)) return lacks(source, "tokens");
+    if (read_best(source, &state->best)) return -1;
+    if (!json_whole(&manifest->next_sample, root, "next_sample", 0, WHOLE_MAX))
+        return lacks(source, "next_sample");
+    const cJSON *saved = json_member(root, "scaler"), *scale = json_member(saved, "loss_scale");
+    if (!cJSON_IsNumber(scale) || !(scale->valuedouble <= FLT_MAX))
+        return lacks(source, "loss_scale");
+    scaler->loss_scale = (float)scale->valuedouble;
+    if (!(scaler->loss_scale > 0)) return lacks(source, "loss_scale");
+    if (read_count(source, saved, "growth_tracker", &scaler->growth_tracker)) return -1;
+    if (read_count(source, saved, "updates", &scaler->updates)) return -1;
+    if (read_count(source, saved, "skipped", &scaler->skipped)) return -1;
+    if (read_count(source, saved, "skipped_in_row", &scaler->skipped_in_row)) return -1;
+    return read_count(source, saved, "at_floor", &scaler->at_floor);
+}
+
+static int read_precision(const struct source *source, struct checkpoint_manifest *manifest) {
+    const cJSON *name = json_member(source->root, "precision");
+    enum config_precision *precision = &manifest->precision;
+    for (*precision = 0; cJSON_IsString(name) && *precision < CONFIG_PRECISION_AUTO; ++*precision)
+        if (strcmp(name->valuestring, config_precision_name(*precision)) == 0) return 0;
+    return lacks(source, "precision");
+}
+
+static int read_file(const struct source *source, const cJSON *member, struct stored_file *file) {
+    const cJSON *hex = json_member(member, "sha256");
+    const char *name = member->string;
+    int64_t bytes = 0;
+    /* What is verified, and with the checkpoint removed, lies in its directory. */
+    if (!name[0] || strlen(name) >= sizeof file->name || strchr(name, '/') ||
+        strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return fail(source->error,
+                    "%s: \"files\" names \"%.80s\", which is no plain file name\nuse another "
+                    "checkpoint",
+                    source->where, name);
+    if (!json_whole(&bytes, member, "bytes", 0, WHOLE_MAX) || !cJSON_IsString(hex) ||
+        strlen(hex->valuestring) != SHA256_HEX_MAX - 1)
+        return lacks(source, name);
+    snprintf(file->name, sizeof file->name, "%s", name);
+    file->bytes = (uint64_t)bytes;
+    memcpy(file->sha256, hex->valuestring, SHA256_HEX_MAX);
+    return 0;
+}
+
+bool checkpoint_manifest_lists(const struct checkpoint_manifest *manifest, const char *name) {
+    for (ptrdiff_t i = 0; i < arrlen(manifest->files); i++)
+        if (strcmp(manifest->files[i].name, name) == 0) return true;
+    return false;
+}
+
+/* One file of tensors, or an index of several. */
+static int need_tensors(const struct source *source, const struct checkpoint_manifest *manifest,
+                        const char *stem) {
+    char single[STORED_FILE_NAME_MAX], index[STORED_FILE_NAME_MAX];
+    snprintf(single, sizeof single, "%s.safetensors", stem);
+    snprintf(index, sizeof index, "%s.safetensors.index.json", stem);
+    if (checkpoint_manifest_lists(manifest, single) || checkpoint_manifest_lists(manifest, index))
+        return 0;
+    return lacks(source, single);
+}
+
+static int read_files(const struct source *source, struct checkpoint_manifest *manifest) {
+    const cJSON *files = json_member(source->root, "files"), *member;
+    struct stored_file file;
+    if (cJSON_GetArraySize(files) > CHECKPOINT_FILES_MAX)
+        return fail(source->error, "%s: \"files\" has more than %d entries\nuse another checkpoint",
+                    source->where, CHECKPOINT_FILES_MAX);
+    cJSON_ArrayForEach(member, files) {
+        if (read_file(source, member, &file)) return -1;
+        arrput(manifest->files, file);
+    }
+    if (need_tensors(source, manifest, checkpoint_model_stem)) return -1;
+    if (!checkpoint_manifest_lists(manifest, checkpoint_config_name))
+        return lacks(source, checkpoint_config_name);
+    return need_tensors(source, manifest, checkpoint_optimizer_stem);
+}
+
+static int read_config(const struct source *source, struct checkpoint_manifest *manifest,
+                       const char *text) {
+    const char *begin = strstr(text, config_begin);
+    if (!begin) return lacks(source, "config");
+    begin += strlen(config_begin);
+    const char *end = strstr(begin, config_end);
+    if (!end) return lacks(source, "config");
+    manifest->config = strndup(begin, (size_t)(end - begin) + strlen(config_end));
+    if (manifest->config) return 0;
+    return fail(source->error, "out of memory while reading %s", source->where);
+}
+
+int checkpoint_manifest_open(struct checkpoint_manifest *manifest, const char *path,
+                             struct error *error) {
+    char where[FILE_SHOWN_MAX];
+    struct json_file file;
+    *manifest = (struct checkpoint_manifest){0};
+    if (json_file_open(&file, path, error)) return -1;
+    struct source source = {file.root, file_path_shown(where, path), error};
+    int status = check_seal(&source, &file);
+    if (status == 0) status = read_state(&source, manifest);
+    if (status == 0) status = read_precision(&source, manifest);
+    if (status == 0) status = read_files(&source, manifest);
+    if (status == 0) status = read_config(&source, manifest, file.text);
+    json_file_close(&file);
+    if (status) checkpoint_manifest_close(manifest);
+    return status;
+}
+
+void checkpoint_manifest_close(struct checkpoint_manifest *manifest) {
+    arrfree(manifest->files);
+    free(manifest->config);
+    *manifest = (struct checkpoint_manifest){0};
+}

@@ -1,0 +1,230 @@
+#include "model/io/checkpoint_moments.h"
+
+#include <stdlib.h>
+
+#include <stb/stb_ds.h>
+
+#include "kernels/collectives.h"
+
+enum { PIECE = 1 << 16 /* elements of a tensor that a rank writes at a time */ };
+
+/* Position in a file: before element `first` of an entry. */
+struct moment_cursor {
+    int entry, end;
+    int64_t first;
+};
+
+/* The next elements of a tensor in a file. */
+struct piece {
+    int moment;
+    int64_t first, count; /* in the order of the flat arrays */
+    ptrdiff_t bucket;     /* the one that has all of them */
+};
+
+static int files_of(const struct moment_files *files) {
+    return (int)arrlen(files->division.ends);
+}
+
+static int first_entry(const struct moment_files *files, int file) {
+    return file > 0 ? files->division.ends[file - 1] : 0;
+}
+
+/* The parameter of an entry: all of moment 0 come first. */
+static const struct parameter *parameter_of(const struct moment_files *files, int entry) {
+    const struct parameter *list = files->optimizer->gpt->list;
+    return &list[entry % arrlen(list)];
+}
+
+static int allocate(struct moment_files *files, struct error *error) {
+    size_t size = (size_t)files->ranks->size;
+    files->cursors = calloc(size, sizeof *files->cursors);
+    files->out = calloc(size, sizeof *files->out);
+    files->in = calloc(size, sizeof *files->in);
+    files->row = calloc(size, sizeof *files->row);
+    files->sent = malloc(size * PIECE * files->element_bytes);
+    files->piece = malloc(PIECE * files->element_bytes);
+    if (files->cursors && files->out && files->in && files->row && files->sent && files->piece)
+        return 0;
+    return fail(error, "out of memory for the moments of other ranks");
+}
+
+int moment_files_open(struct moment_files *files, const struct optimizer *optimizer, uint64_t limit,
+                      struct error *error) {
+    const struct gpt *gpt = optimizer->gpt;
+    char prefix[CHECKPOINT_PREFIX_MAX];
+    *files = (struct moment_files){.optimizer = optimizer,
+                                   .ranks = gpt->be->collectives->ranks,
+                                   .element_bytes = dtype_bytes(gpt->precision.moments)};
+    for (int moment = 0; moment < 2; moment++)
+        checkpoint_list_entries(&files->entries, gpt->list,
+                                checkpoint_moment_prefix(prefix, gpt->list, moment),
+                                gpt->precision.moments);
+    if (tensor_division_open(&files->division, checkpoint_optimizer_stem, files->entries,
+                             (int)arrlen(files->entries), limit, files->ranks->size, error))
+        return -1;
+    return allocate(files, error);
+}
+
+void moment_files_close(struct moment_files *files) {
+    free(files->cursors);
+    free(files->out);
+    free(files->in);
+    free(files->row);
+    free(files->sent);
+    free(files->piece);
+    arrfree(files->written);
+    tensor_division_close(&files->division);
+    checkpoint_free_entries(files->entries);
+    *files = (struct moment_files){0};
+}
+
+size_t moment_files_bytes(const struct moment_files *files) {
+    int64_t elements = 0;
+    for (int file = files->ranks->rank; file < files_of(files); file += files->ranks->size)
+        for (int i = first_entry(files, file); i < files->division.ends[file]; i++)
+            elements += parameter_count(parameter_of(files, i));
+    return (size_t)elements * files->element_bytes;
+}
+
+/* ---- pieces */
+
+/* Ranks write files first .. first + ranks - 1 at the same time, one each. */
+static void begin_row(struct moment_files *files, int first) {
+    for (int rank = 0; rank < files->ranks->size; rank++) {
+        int file = first + rank;
+        files->cursors[rank] = (struct moment_cursor){0};
+        if (file < files_of(files))
+            files->cursors[rank] =
+                (struct moment_cursor){first_entry(files, file), files->division.ends[file], 0};
+    }
+}
+
+/* Returns false at the end of the file. */
+static bool next_piece(struct piece *piece, struct moment_cursor *cursor,
+                       const struct moment_files *files) {
+    const struct bucket *buckets = files->optimizer->exchange.shards.buckets;
+    if (cursor->entry >= cursor->end) return false;
+    const struct parameter *p = parameter_of(files, cursor->entry);
+    int64_t left = parameter_count(p) - cursor->first;
+    *piece = (struct piece){.moment = cursor->entry >= arrlen(files->optimizer->gpt->list),
+                            .first = p->offset + cursor->first,
+                            .count = left < PIECE ? left : PIECE};
+    while (piece->first >= buckets[piece->bucket].first + buckets[piece->bucket].count)
+        piece->bucket++;
+    cursor->first += piece->count;
+    if (piece->count == left) *cursor = (struct moment_cursor){cursor->entry + 1, cursor->end, 0};
+    return true;
+}
+
+/* The part of a piece that a rank contributes. If all ranks have all moments, that is all of the
+ * pieces that the rank writes, and nothing of others. */
+static struct rank_part part_of(const struct moment_files *files, const struct piece *piece,
+                                int rank, int writer) {
+    const struct shards *shards = &files->optimizer->exchange.shards;
+    if (!shards->divided && rank != writer) return (struct rank_part){piece->first, 0};
+    return shards_overlap(shards, piece->bucket, files->ranks, rank, piece->first, piece->count);
+}
+
+/* Copies a part that this rank has, at once or, with a snapshot, in snapshot_take. */
+static void copy_part(const struct moment_files *files, const struct piece *piece,
+                      struct rank_part part, char *to, struct snapshot *snapshot) {
+    const struct optimizer *optimizer = files->optimizer;
+    const struct bucket *bucket = &optimizer->exchange.shards.buckets[piece->bucket];
+    const char *moments = optimizer->moments[piece->moment].data;
+    int64_t at = bucket->place + part.first - bucket->own.first;
+    if (!snapshot) optimizer_download(optimizer, piece->moment, to, part.first, part.count);
+    else
+        snapshot_add(snapshot, to, moments + (size_t)at * files->element_bytes,
+                     (size_t)part.count * files->element_bytes);
+}
+
+/* Moves the next piece of each file of the row to the rank that writes it. This rank gets *count
+ * elements at `to`; a snapshot gets the part that the rank had itself in snapshot_take. Returns
+ * false at the end of all files. */
+static bool move_pieces(struct moment_files *files, char *to, int64_t *count,
+                        struct snapshot *snapshot) {
+    int size = files->ranks->size, rank = files->ranks->rank, outs = 0, ins = 0;
+    size_t bytes = files->element_bytes;
+    bool any = false;
+    struct piece piece;
+    *count = 0;
+    for (int writer = 0; writer < size; writer++) {
+        if (!next_piece(&piece, &files->cursors[writer], files)) continue;
+        bool own = writer == rank;
+        char *begin = own ? to : files->sent + (size_t)writer * PIECE * bytes;
+        any = true;
+        if (own) *count = piece.count;
+        /* This rank needs all parts of its own piece, and has to send its part of others. */
+        for (int from = own ? 0 : rank; from < (own ? size : rank + 1); from++) {
+            struct rank_part part = part_of(files, &piece, from, writer);
+            if (part.count == 0) continue;
+            struct rank_message message = {own ? from : writer,
+                                           begin + (size_t)(part.first - piece.first) * bytes,
+                                           (size_t)part.count * bytes};
+            if (from == rank) copy_part(files, &piece, part, message.data, own ? snapshot : NULL);
+            if (from != rank) files->in[ins++] = message;
+            else if (!own) files->out[outs++] = message;
+        }
+    }
+    ranks_swap(files->ranks, files->out, outs, files->in, ins);
+    return any;
+}
+
+/* ---- files */
+
+void moment_files_copy(struct moment_files *files, struct snapshot *snapshot) {
+    char *to = snapshot->moments;
+    for (int first = 0; first < files_of(files); first += files->ranks->size) {
+        begin_row(files, first);
+        for (int64_t count; move_pieces(files, to, &count, snapshot);)
+            to += (size_t)count * files->element_bytes;
+    }
+}
+
+/* Writes the data of this rank's file: the next of the copy, or pieces as they arrive. Pieces of
+ * others are sent in any case. */
+static int write_data(struct moment_files *files, struct safetensors_writer *writer,
+                      const char **copy, int status, struct error *error) {
+    if (*copy) {
+        if (status == 0) status = safetensors_write_data(writer, *copy, writer->announced, error);
+        if (status == 0) *copy += writer->announced;
+        return status;
+    }
+    for (int64_t count; move_pieces(files, files->piece, &count, NULL);)
+        if (status == 0 && count > 0)
+            status = safetensors_write_data(writer, files->piece,
+                                            (size_t)count * files->element_bytes, error);
+    return status;
+}
+
+int moment_files_write(struct moment_files *files, const struct snapshot *snapshot,
+                       const char *directory, int status, struct error *error) {
+    const struct tensor_division *division = &files->division;
+    const char *copy = snapshot ? snapshot->moments : NULL;
+    bool sends = !snapshot && files->ranks->size > 1;
+    for (int first = 0; first < files_of(files) && (status == 0 || sends);
+         first += files->ranks->size) {
+        int file = first + files->ranks->rank;
+        struct safetensors_writer writer;
+        struct stored_file stored;
+        begin_row(files, first);
+        bool writes = file < files_of(files);
+        if (writes && status == 0)
+            status = tensor_division_begin_file(&writer, division, file, directory, error);
+        if (writes || sends) status = write_data(files, &writer, &copy, status, error);
+        if (!writes || status) continue;
+        status = tensor_division_end_file(&stored, &writer, division, file, error);
+        if (status == 0) arrput(files->written, stored);
+    }
+    return status;
+}
+
+void moment_files_list(const struct moment_files *files, struct stored_file **list) {
+    for (int row = 0; row * files->ranks->size < files_of(files); row++) {
+        struct stored_file own = {0};
+        if (row < (int)arrlen(files->written)) own = files->written[row];
+        ranks_gather(files->ranks, files->row, &own, sizeof own);
+        for (int rank = 0; rank < files->ranks->size; rank++)
+            if (files->row[rank].name[0]) arrput(*list, files->row[rank]);
+    }
+}

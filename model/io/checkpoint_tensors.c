@@ -1,0 +1,386 @@
+#include "model/io/checkpoint_tensors.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/json.h"
+
+enum {
+    NAME_MAX_BYTES = 128,
+    SHAPE_TEXT_MAX = 64,
+    CHUNK = 16384, /* elements that are read at a time */
+};
+
+static const enum safetensors_dtype stored[DTYPE_COUNT] = {
+#define X(NAME, ...) SAFETENSORS_##NAME,
+    DTYPES(X)
+#undef X
+};
+
+/* An enum dtype, or -1 for what cannot be read. */
+static int dtype_of_entry(const struct safetensors_entry *entry) {
+    for (int dtype = 0; dtype < DTYPE_COUNT; dtype++)
+        if (stored[dtype] == entry->dtype) return dtype;
+    return -1;
+}
+
+const char checkpoint_model_stem[] = "model", checkpoint_optimizer_stem[] = "optimizer";
+static const char gpt2_prefix[] = "transformer.";
+static const char *const moments[2] = {"exp_avg.", "exp_avg_sq."};
+
+static bool is_gpt2(const struct parameter *list) {
+    return strcmp(parameter_wte(list)->name, "wte.weight") == 0;
+}
+
+const char *checkpoint_prefix(const struct parameter *list) {
+    return is_gpt2(list) ? gpt2_prefix : "";
+}
+
+const char *checkpoint_moment_prefix(char text[CHECKPOINT_PREFIX_MAX], const struct parameter *list,
+                                     int moment) {
+    snprintf(text, CHECKPOINT_PREFIX_MAX, "%s%s", moments[moment], checkpoint_prefix(list));
+    return text;
+}
+
+const struct tensor_place *checkpoint_find_weight(const struct tensor_files *files,
+                                                  const char *name) {
+    char full[NAME_MAX_BYTES];
+    snprintf(full, sizeof full, "%s%s", gpt2_prefix, name);
+    const struct tensor_place *place = tensor_files_find(files, full);
+    return place ? place : tensor_files_find(files, name);
+}
+
+static const struct tensor_place *find_moment(const struct parameter *list,
+                                              const struct tensor_files *files, int moment,
+                                              const char *name) {
+    char full[NAME_MAX_BYTES], prefix[CHECKPOINT_PREFIX_MAX];
+    snprintf(full, sizeof full, "%s%s", checkpoint_moment_prefix(prefix, list, moment), name);
+    return tensor_files_find(files, full);
+}
+
+/* The layer in a name such as "transformer.h.3.ln_1.weight" or "model.layers.3.mlp.up_proj.weight",
+ * or -1. */
+static int64_t layer_of(const char *name) {
+    static const char *const marks[] = {"h.", ".h.", "layers.", ".layers."};
+    const char *at = NULL;
+    char *end;
+    for (int i = 0; !at && i < 4; i++) {
+        bool inside = marks[i][0] == '.';
+        const char *found = strstr(name, marks[i]);
+        if (found && (inside || found == name)) at = found + strlen(marks[i]);
+    }
+    if (!at) return -1;
+    long long layer = strtoll(at, &end, 10);
+    return *end == '.' && layer >= 0 && layer < INT32_MAX ? (int64_t)layer : -1;
+}
+
+/* Files of fewer or more layers are told as that, by the first tensor it shows in. */
+static int check_layers(const struct parameter *list, const struct tensor_files *files,
+                        struct error *error) {
+    int64_t wanted = 0, found = 0;
+    const struct tensor_place *surplus = NULL;
+    for (ptrdiff_t i = 0; i < arrlen(list); i++)
+        if (list[i].layer >= wanted) wanted = list[i].layer + 1;
+    for (int i = 0; i < files->count; i++) {
+        int64_t layer = layer_of(files->places[i].entry->name);
+        if (layer >= found) found = layer + 1;
+        if (layer >= wanted && !surplus) surplus = &files->places[i];
+    }
+    if (found == wanted) return 0;
+    char missing[64];
+    snprintf(missing, sizeof missing,
+             is_gpt2(list) ? "transformer.h.%" PRId64 ".ln_1.weight"
+                           : "model.layers.%" PRId64 ".input_layernorm.weight",
+             found);
+    return fail(error,
+                "%.400s: it has %" PRId64 " layers, but model.n_layer is %" PRId64
+                ": tensor %s is %s\nset model.n_layer to %" PRId64 ", or use another file",
+                surplus ? surplus->file->path : files->where, found, wanted,
+                surplus ? json_text_shown(surplus->entry->name).text : missing,
+                surplus ? "one too many" : "missing", found);
+}
+
+static const char *shape_text(char text[SHAPE_TEXT_MAX], const uint64_t *shape, int rank) {
+    size_t used = (size_t)snprintf(text, SHAPE_TEXT_MAX, "[");
+    for (int i = 0; i < rank && used < SHAPE_TEXT_MAX - 24; i++)
+        used += (size_t)snprintf(text + used, SHAPE_TEXT_MAX - used, "%s%" PRIu64, i ? ", " : "",
+                                 shape[i]);
+    snprintf(text + used, SHAPE_TEXT_MAX - used, "]");
+    return text;
+}
+
+/* The key of the config that the first differing dimension comes from. */
+static const char *key_of_shape(const struct extent *extent,
+                                const struct safetensors_entry *entry) {
+    bool rows_differ = entry->rank < 1 || entry->shape[0] != (uint64_t)extent->rows;
+    return rows_differ ? extent->rows_of : "model.n_embd";
+}
+
+static int check_tensor(const struct parameter *parameter, const struct tensor_place *place,
+                        struct error *error) {
+    const struct safetensors_entry *entry = place->entry;
+    const struct extent *extent = &parameter->extent;
+    const uint64_t wanted[] = {(uint64_t)extent->rows, (uint64_t)extent->columns};
+    int rank = extent->columns ? 2 : 1;
+    char found_text[SHAPE_TEXT_MAX], wanted_text[SHAPE_TEXT_MAX];
+    if (entry->rank != rank || memcmp(entry->shape, wanted, (size_t)rank * sizeof *wanted) != 0) {
+        return fail(error,
+                    "%.400s: tensor %s is %s, but the config wants %s\nset %s as the file has "
+                    "it, or use another file",
+                    place->file->path, json_text_shown(place->entry->name).text,
+                    shape_text(found_text, entry->shape, entry->rank),
+                    shape_text(wanted_text, wanted, rank), key_of_shape(extent, entry));
+    }
+    if (dtype_of_entry(entry) >= 0) return 0;
+    return fail(error,
+                "%.400s: tensor %s is %s, but only F32, F16 and BF16 can be read\nconvert the "
+                "file to F32",
+                place->file->path, json_text_shown(place->entry->name).text,
+                safetensors_dtype_name(entry->dtype));
+}
+
+static int missing_tensor(const struct tensor_files *files, const char *prefix, const char *name,
+                          struct error *error) {
+    return fail(error,
+                "%.400s: tensor %s%s is missing\nit is not a model like the config's: use "
+                "another file",
+                files->where, prefix, name);
+}
+
+enum dtype checkpoint_dtype(const struct safetensors_entry *entry) {
+    int dtype = dtype_of_entry(entry);
+    assert(dtype >= 0);
+    return (enum dtype)dtype;
+}
+
+int checkpoint_widen(float *values, const struct tensor_place *place, int64_t first, int64_t count,
+                     struct error *error) {
+    uint16_t halves[CHUNK];
+    enum dtype dtype = checkpoint_dtype(place->entry);
+    size_t size = dtype_bytes(dtype);
+    if (dtype == DTYPE_F32)
+        return tensor_place_read(values, place, (uint64_t)first * size, (size_t)count * size,
+                                 error);
+    for (int64_t done = 0; done < count; done += CHUNK) {
+        size_t part = (size_t)(count - done < CHUNK ? count - done : CHUNK);
+        if (tensor_place_read(halves, place, (uint64_t)(first + done) * size, part * size, error))
+            return -1;
+        dtype_widen(values + done, halves, dtype, 0, part);
+    }
+    return 0;
+}
+
+/* Whether two tensors of one shape hold the same numbers, bit for bit after widening. */
+static int compare_values(bool *same, const struct tensor_place *a, const struct tensor_place *b,
+                          struct error *error) {
+    float left[CHUNK], right[CHUNK];
+    int64_t total = (int64_t)(a->entry->bytes / dtype_bytes(checkpoint_dtype(a->entry)));
+    *same = true;
+    for (int64_t first = 0; first < total && *same; first += CHUNK) {
+        int64_t count = total - first < CHUNK ? total - first : CHUNK;
+        if (checkpoint_widen(left, a, first, count, error) ||
+            checkpoint_widen(right, b, first, count, error))
+            return -1;
+        *same = memcmp(left, right, (size_t)count * sizeof *left) == 0;
+    }
+    return 0;
+}
+
+static int check_head(const struct parameter *list, const struct tensor_files *files,
+                      struct error *error) {
+    const struct tensor_place *head = tensor_files_find(files, "lm_head.weight");
+    const struct parameter *wte = parameter_wte(list);
+    if (!head || parameter_head(list) != wte) return 0;
+    if (check_tensor(wte, head, error)) return -1;
+    bool same;
+    if (compare_values(&same, head, checkpoint_find_weight(files, wte->name), error)) return -1;
+    if (same) return 0;
+    return fail(error,
+                "%.400s: lm_head.weight differs from the token embedding, but the config's model "
+                "shares the two\nuse a file with tied embeddings",
+                head->file->path);
+}
+
+static bool ends_with(const char *text, const char *end) {
+    size_t length = strlen(text), end_length = strlen(end);
+    return length >= end_length && strcmp(text + length - end_length, end) == 0;
+}
+
+static bool is_extra(const char *name) {
+    return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
+           ends_with(name, ".rotary_emb.inv_freq") || strcmp(name, "lm_head.weight") == 0;
+}
+
+/* matched[i] says that tensor i is a weight of the model. */
+static int check_surplus(const struct tensor_files *files, const bool *matched,
+                         struct error *error) {
+    for (int i = 0; i < files->count; i++) {
+        const struct tensor_place *place = &files->places[i];
+        if (!matched[i] && !is_extra(place->entry->name))
+            return fail(error,
+                        "%.400s: tensor %s is no part of the config's model\nuse another file",
+                        place->file->path, json_text_shown(place->entry->name).text);
+    }
+    return 0;
+}
+
+static int match_weights(const struct parameter *list, const struct tensor_files *files,
+                         bool *matched, struct error *error) {
+    for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+        const struct tensor_place *place = checkpoint_find_weight(files, list[i].name);
+        if (!place) return missing_tensor(files, checkpoint_prefix(list), list[i].name, error);
+        if (check_tensor(&list[i], place, error)) return -1;
+        matched[place - files->places] = true;
+    }
+    return check_surplus(files, matched, error);
+}
+
+int checkpoint_check_weights(const struct parameter *list, const struct tensor_files *files,
+                             struct error *error) {
+    if (check_layers(list, files, error)) return -1;
+    bool *matched = calloc((size_t)files->count + 1, sizeof *matched);
+    if (!matched) return fail(error, "out of memory while reading %.400s", files->where);
+    int status = match_weights(list, files, matched, error);
+    free(matched);
+    return status ? -1 : check_head(list, files, error);
+}
+
+int checkpoint_check_moments(const struct parameter *list, const struct tensor_files *files,
+                             struct error *error) {
+    char prefix[CHECKPOINT_PREFIX_MAX];
+    for (int moment = 0; moment < 2; moment++) {
+        for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+            const char *name = list[i].name;
+            const struct tensor_place *place = find_moment(list, files, moment, name);
+            if (!place)
+                return missing_tensor(files, checkpoint_moment_prefix(prefix, list, moment), name,
+                                      error);
+            if (check_tensor(&list[i], place, error)) return -1;
+        }
+    }
+    return 0;
+}
+
+void checkpoint_list_entries(struct safetensors_entry **entries, const struct parameter *list,
+                             const char *prefix, enum dtype dtype) {
+    for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+        const struct parameter *parameter = &list[i];
+        char name[NAME_MAX_BYTES];
+        snprintf(name, sizeof name, "%s%s", prefix, parameter->name);
+        struct safetensors_entry entry = {
+            .name = strdup(name),
+            .dtype = stored[dtype],
+            .rank = parameter->extent.columns ? 2 : 1,
+            .shape = {(uint64_t)parameter->extent.rows, (uint64_t)parameter->extent.columns},
+        };
+        arrput(*entries, entry);
+    }
+}
+
+void checkpoint_free_entries(struct safetensors_entry *entries) {
+    for (ptrdiff_t i = 0; i < arrlen(entries); i++) free((char *)entries[i].name);
+    arrfree(entries);
+}
+
+/* The masters of a copy on the host, or with a backend the model's own. */
+struct master_source {
+    const struct parameter *list;
+    const struct masters *masters;
+    struct backend *be;
+};
+
+static int read_masters(void *context, void *buffer, int entry, uint64_t first, size_t bytes,
+                        struct error *error) {
+    const struct master_source *source = context;
+    struct backend *be = source->be;
+    masters_download(source->masters, be, buffer,
+                     source->list[entry].offset + (int64_t)(first / sizeof(float)),
+                     (int64_t)(bytes / sizeof(float)));
+    return be && be->failure.text[0] ? fail(error, "%s", be->failure.text) : 0;
+}
+
+int checkpoint_write_weights(const struct gpt *gpt, const struct masters *copy,
+                             const char *directory, uint64_t limit, struct stored_file **files,
+                             struct error *error) {
+    struct safetensors_entry *entries = NULL;
+    struct master_source masters = {gpt->list, copy ? copy : &gpt->masters, copy ? NULL : gpt->be};
+    const struct tensor_source source = {read_masters, &masters};
+    checkpoint_list_entries(&entries, gpt->list, checkpoint_prefix(gpt->list), DTYPE_F32);
+    int status = tensor_shards_write(directory, checkpoint_model_stem, entries,
+                                     (int)arrlen(entries), limit, &source, files, error);
+    checkpoint_free_entries(entries);
+    return status;
+}
+
+/* One of the flat arrays that files hold: the masters, or a moment. */
+struct array {
+    const struct gpt *gpt;
+    const struct optimizer *optimizer; /* NULL: the masters */
+    int moment;
+};
+
+/* Reads a tensor, the values of parameter p, piece by piece, and passes each on. On a CPU every
+ * thread takes some of them; a device is sent to by one. */
+static int read_tensor(const struct array *array, const struct parameter *p,
+                       const struct tensor_place *place,
+                       void (*pass)(const struct array *array, const float *values, int64_t first,
+                                    int64_t count),
+                       struct error *error) {
+    int64_t total = parameter_count(p);
+    bool together = array->gpt->be->device.kind == BACKEND_CPU;
+    int status = 0;
+#pragma omp parallel for schedule(static) if (together)
+    for (int64_t first = 0; first < total; first += CHUNK) {
+        float values[CHUNK];
+        struct error failure;
+        int64_t count = total - first < CHUNK ? total - first : CHUNK;
+        if (checkpoint_widen(values, place, first, count, &failure) == 0) {
+            pass(array, values, p->offset + first, count);
+            continue;
+        }
+#pragma omp critical(failure_of_a_piece)
+        {
+            status = -1;
+            *error = failure;
+        }
+    }
+    return status;
+}
+
+static void pass_masters(const struct array *array, const float *values, int64_t first,
+                         int64_t count) {
+    masters_upload(&array->gpt->masters, array->gpt->be, values, first, count);
+}
+static void pass_moment(const struct array *array, const float *values, int64_t first,
+                        int64_t count) {
+    optimizer_upload(array->optimizer, array->moment, values, first, count);
+}
+
+int checkpoint_read_weights(struct gpt *gpt, const struct tensor_files *files,
+                            struct error *error) {
+    const struct array masters = {gpt, NULL, 0};
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++) {
+        const struct parameter *p = &gpt->list[i];
+        const struct tensor_place *place = checkpoint_find_weight(files, p->name);
+        if (read_tensor(&masters, p, place, pass_masters, error)) return -1;
+    }
+    return 0;
+}
+
+int checkpoint_read_moments(struct optimizer *optimizer, const struct tensor_files *files,
+                            struct error *error) {
+    const struct parameter *list = optimizer->gpt->list;
+    for (int moment = 0; moment < 2; moment++)
+        for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+            const struct array array = {
+                .gpt = optimizer->gpt, .optimizer = optimizer, .moment = moment};
+            const struct tensor_place *place = find_moment(list, files, moment, list[i].name);
+            if (read_tensor(&array, &list[i], place, pass_moment, error)) return -1;
+        }
+    return 0;
+}

@@ -1,0 +1,284 @@
+#include "model/io/checkpoint_writer.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/statvfs.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/printed.h"
+#include "data/util/progress.h"
+#include "data/util/signals.h"
+#include "kernels/collectives.h"
+#include "model/io/checkpoint_directory.h"
+#include "model/io/checkpoint_history.h"
+#include "model/io/checkpoint_manifest.h"
+#include "model/io/huggingface.h"
+
+/* ---- the small files, by rank 0 */
+
+/* Appends an entry of that name and stores its path. It is valid until the next is appended. */
+static struct stored_file *add_file(struct checkpoint_writer *writer, char path[FILE_PATH_MAX],
+                                    const char *name, struct error *error) {
+    assert(strlen(name) < STORED_FILE_NAME_MAX);
+    struct stored_file *file = arraddnptr(writer->files, 1);
+    *file = (struct stored_file){0};
+    snprintf(file->name, sizeof file->name, "%s", name);
+    return file_path_join(path, writer->path, name, error) ? NULL : file;
+}
+
+static void print_config(FILE *out, const struct trainer *trainer) {
+    struct huggingface_tokens tokens = huggingface_tokens_of(trainer->config, trainer->tokenizer);
+    huggingface_print_config(out, trainer->config, &tokens, DTYPE_F32);
+}
+
+static void print_generation_config(FILE *out, const struct trainer *trainer) {
+    struct huggingface_tokens tokens = huggingface_tokens_of(trainer->config, trainer->tokenizer);
+    huggingface_print_generation_config(out, &tokens);
+}
+
+static void print_tokenizer_config(FILE *out, const struct trainer *trainer) {
+    huggingface_print_tokenizer_config(out, trainer->config, trainer->tokenizer);
+}
+
+static int write_text(struct checkpoint_writer *writer, const char *name,
+                      void (*print)(FILE *out, const struct trainer *trainer),
+                      struct error *error) {
+    char path[FILE_PATH_MAX];
+    struct printed text;
+    struct stored_file *file = add_file(writer, path, name, error);
+    if (!file) return -1;
+    if (printed_open(&text)) return fail(error, "out of memory while writing %.400s", path);
+    print(text.out, writer->trainer);
+    int status = printed_write(&text, path, file->sha256, error);
+    file->bytes = text.size;
+    return status;
+}
+
+static int write_tokenizer(struct checkpoint_writer *writer, struct error *error) {
+    const struct tokenizer *tokenizer = writer->trainer->tokenizer;
+    char path[FILE_PATH_MAX];
+    if (!tokenizer || tokenizer->file_count == 0) return 0;
+    for (int i = 0; i < tokenizer->file_count; i++) {
+        const struct tokenizer_file *from = &tokenizer->files[i];
+        struct stored_file *file = add_file(writer, path, from->name, error);
+        if (!file || file_write_whole(path, from->bytes, from->size, file->sha256, error))
+            return -1;
+        file->bytes = from->size;
+    }
+    return write_text(writer, "tokenizer_config.json", print_tokenizer_config, error);
+}
+
+/* The history is the same on all ranks. */
+static int write_history(struct checkpoint_writer *writer, struct error *error) {
+    const struct quantization *quantization = &writer->trainer->gpt.quantization;
+    const float *copy = writer->source ? writer->source->history : NULL;
+    char path[FILE_PATH_MAX];
+    if (quantization->history_length == 0) return 0;
+    struct stored_file *file = add_file(writer, path, checkpoint_history_name, error);
+    if (!file) return -1;
+    return checkpoint_write_history(quantization, copy, path, &file->bytes, file->sha256, error);
+}
+
+/* ---- all files of a rank */
+
+static uint64_t file_limit(const struct trainer *trainer) {
+    return (uint64_t)(trainer->config->checkpoint.shard_gb * 1e9);
+}
+
+static int write_model(struct checkpoint_writer *writer, struct error *error) {
+    const struct trainer *trainer = writer->trainer;
+    const struct masters *copy = writer->source ? &writer->source->masters : NULL;
+    if (checkpoint_write_weights(&trainer->gpt, copy, writer->path, file_limit(trainer),
+                                 &writer->files, error))
+        return -1;
+    if (write_text(writer, checkpoint_config_name, print_config, error)) return -1;
+    if (write_text(writer, checkpoint_generation_name, print_generation_config, error)) return -1;
+    if (write_history(writer, error)) return -1;
+    return write_tokenizer(writer, error);
+}
+
+static int write_index(struct checkpoint_writer *writer, struct error *error) {
+    const struct tensor_division *division = &writer->moments.division;
+    if (arrlen(division->ends) == 1) return 0;
+    return tensor_division_write_index(division, writer->path, &writer->files, error);
+}
+
+/* trainer.json, which lists the others, is the last of the files. */
+static int write_manifest(struct checkpoint_writer *writer, struct error *error) {
+    char path[FILE_PATH_MAX];
+    if (file_path_join(path, writer->path, checkpoint_manifest_name, error)) return -1;
+    if (checkpoint_directory_check(writer->path, writer->files, error)) return -1;
+    return checkpoint_write_manifest(writer->trainer, &writer->state, writer->files, path, error);
+}
+
+/* Completes the checkpoint, once all ranks have written their files. */
+static int publish(struct checkpoint_writer *writer) {
+    const struct ranks *ranks = writer->ranks;
+    const struct config *config = writer->trainer->config;
+    struct error *error = &writer->error, ignored;
+    int64_t step = writer->state.step, keep = config->checkpoint.keep;
+    int64_t best = config->checkpoint.keep_best ? writer->state.best.step : 0;
+    int status = writer->status, warned = 0;
+    moment_files_list(&writer->moments, &writer->files);
+    if (status == 0 && ranks->rank == 0)
+        status = write_index(writer, error) || write_manifest(writer, error) ? -1 : 0;
+    status = ranks_agree(ranks, status, error);
+    if (ranks->rank == 0 && status)
+        directory_remove(writer->path, &ignored); /* on a full disk it is in the way */
+    if (status) return -1;
+    if (ranks->rank == 0) {
+        status = checkpoint_directory_publish(writer->path, writer->run_directory, step, error);
+        warned = status == 0 &&
+                 checkpoint_directory_prune(writer->run_directory, step, keep, best, error);
+    }
+    if (ranks_agree(ranks, status, error)) return -1;
+    ranks_broadcast(ranks, writer->path, FILE_PATH_MAX);
+    return warned ? RESULT_WARNED : 0;
+}
+
+/* ---- the copy, and the thread */
+
+static const char *size_text(char text[32], double bytes) {
+    snprintf(text, 32, bytes < 1e9 ? "%.1f MB" : "%.1f GB", bytes / (bytes < 1e9 ? 1e6 : 1e9));
+    return text;
+}
+
+int checkpoint_check_room(const struct trainer *trainer, const char *run_directory, int64_t count,
+                          struct error *error) {
+    const struct gpt *gpt = &trainer->gpt;
+    size_t element = sizeof(float) + 2 * dtype_bytes(gpt->precision.moments);
+    double wanted = (double)count * (double)gpt->count * (double)element;
+    struct statvfs disk;
+    char path[FILE_PATH_MAX], needed[32], available[32];
+    if (file_path_join(path, run_directory, "checkpoints", error)) return -1;
+    if (statvfs(path, &disk) && statvfs(run_directory, &disk)) return 0; /* the writing will tell */
+    double room = (double)disk.f_bavail * (double)disk.f_frsize;
+    if (disk.f_blocks == 0 || room >= wanted) return 0;
+    return fail(error,
+                "%.400s: %s of disk space are free, but %" PRId64 " checkpoint%s more take%s %s\n"
+                "free space, lower checkpoint.keep, or choose another run_dir",
+                run_directory, size_text(available, room), count, count > 1 ? "s" : "",
+                count > 1 ? "" : "s", size_text(needed, wanted));
+}
+
+void checkpoint_writer_open(struct checkpoint_writer *writer, struct trainer *trainer,
+                            const char *run_directory) {
+    *writer = (struct checkpoint_writer){.trainer = trainer,
+                                         .ranks = trainer->be->collectives->ranks,
+                                         .run_directory = run_directory};
+}
+
+int checkpoint_writer_open_snapshot(struct checkpoint_writer *writer, struct error *error) {
+    const struct trainer *trainer = writer->trainer;
+    struct moment_files files;
+    int status = moment_files_open(&files, &trainer->optimizer, file_limit(trainer), error);
+    if (status == 0)
+        status = snapshot_open(&writer->snapshot, trainer, moment_files_bytes(&files), error);
+    moment_files_close(&files);
+    if (ranks_agree(writer->ranks, status, error) == 0) return 0;
+    snapshot_close(&writer->snapshot);
+    return RESULT_NONE;
+}
+
+static void clear(struct checkpoint_writer *writer) {
+    if (writer->threaded) pthread_join(writer->thread, NULL);
+    writer->threaded = false;
+    moment_files_close(&writer->moments);
+    arrfree(writer->files);
+    writer->phase = CHECKPOINT_NONE;
+}
+
+void checkpoint_writer_close(struct checkpoint_writer *writer) {
+    clear(writer);
+    snapshot_close(&writer->snapshot);
+}
+
+/* Rank 0 makes the directory and names it; all ranks write in it. */
+static int open_directory(struct checkpoint_writer *writer, struct error *error) {
+    const struct trainer *trainer = writer->trainer;
+    int status =
+        moment_files_open(&writer->moments, &trainer->optimizer, file_limit(trainer), error);
+    if (status == 0 && writer->ranks->rank == 0 &&
+        (checkpoint_check_room(trainer, writer->run_directory, 1, error) ||
+         checkpoint_directory_begin(writer->path, writer->run_directory, writer->state.step,
+                                    error)))
+        status = -1;
+    if (ranks_agree(writer->ranks, status, error)) return -1;
+    ranks_broadcast(writer->ranks, writer->path, FILE_PATH_MAX);
+    return 0;
+}
+
+static int check_backend(const struct checkpoint_writer *writer, struct error *error) {
+    const struct error *failure = &writer->trainer->be->failure;
+    return failure->text[0] ? fail(error, "%s", failure->text) : 0;
+}
+
+/* A rank that trains alone publishes here as well: it waits for no other. */
+static void *write_files(void *argument) {
+    struct checkpoint_writer *writer = argument;
+    double began = progress_clock();
+    if (writer->status == 0 && writer->ranks->rank == 0)
+        writer->status = write_model(writer, &writer->error);
+    writer->status = moment_files_write(&writer->moments, writer->source, writer->path,
+                                        writer->status, &writer->error);
+    if (writer->status == 0 && !writer->source)
+        writer->status = check_backend(writer, &writer->error);
+    if (writer->ranks->size == 1) writer->status = publish(writer);
+    writer->seconds = progress_clock() - began;
+    atomic_store(&writer->ended, true);
+    return NULL;
+}
+
+/* Starts writing once the copy, if there is one, is complete. If no thread can be started, this one
+ * writes. */
+static void start_writing(struct checkpoint_writer *writer, bool wait) {
+    if (writer->phase != CHECKPOINT_COPIES) return;
+    if (writer->source && !snapshot_ready(writer->source, wait)) return;
+    writer->phase = CHECKPOINT_WRITES;
+    writer->status = check_backend(writer, &writer->error);
+    writer->threaded =
+        writer->source && signals_start_thread(&writer->thread, write_files, writer) == 0;
+    if (!writer->threaded) write_files(writer);
+}
+
+int checkpoint_writer_begin(struct checkpoint_writer *writer, struct error *error) {
+    struct trainer *trainer = writer->trainer;
+    assert(writer->phase == CHECKPOINT_NONE);
+    exchange_masters(&trainer->optimizer.exchange);
+    writer->state = trainer->state;
+    writer->source = writer->snapshot.be ? &writer->snapshot : NULL;
+    if (open_directory(writer, error)) {
+        clear(writer);
+        return -1;
+    }
+    if (writer->source) {
+        snapshot_begin(&writer->snapshot, trainer);
+        moment_files_copy(&writer->moments, &writer->snapshot);
+        snapshot_take(&writer->snapshot);
+    }
+    atomic_store(&writer->ended, false);
+    writer->phase = CHECKPOINT_COPIES;
+    start_writing(writer, false);
+    return 0;
+}
+
+bool checkpoint_writer_busy(struct checkpoint_writer *writer) {
+    start_writing(writer, false);
+    return writer->phase != CHECKPOINT_NONE && !atomic_load(&writer->ended);
+}
+
+int checkpoint_writer_end(struct checkpoint_writer *writer, char path[FILE_PATH_MAX],
+                          struct error *error) {
+    start_writing(writer, true);
+    if (writer->phase == CHECKPOINT_NONE) return RESULT_NONE;
+    if (writer->threaded) pthread_join(writer->thread, NULL);
+    writer->threaded = false;
+    if (writer->ranks->size > 1) writer->status = publish(writer);
+    memcpy(path, writer->path, FILE_PATH_MAX);
+    if (writer->status) *error = writer->error;
+    clear(writer);
+    return writer->status;
+}

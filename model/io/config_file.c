@@ -1,0 +1,202 @@
+#include "model/io/config_file.h"
+
+#include "data/util/files.h"
+#include "data/tokenize/tokenizer.h"
+#include "kernels/arena.h"
+#include "model/architecture/parameters.h"
+#include "model/config/config_check.h"
+#include "model/config/config_keys.h"
+#include "model/config/config_nearest.h"
+#include "model/io/huggingface.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stb/stb_ds.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The whole file and a NUL in *text, freed by the caller. Not by its size first: it may be a pipe.
+ */
+static int read_stream(FILE *file, const char *where, char **text, size_t *length,
+                       struct error *error) {
+    *text = malloc(CONFIG_FILE_MAX + 1);
+    if (!*text) return fail(error, "%s: not enough memory to read it.", where);
+    *length = fread(*text, 1, CONFIG_FILE_MAX + 1, file);
+    if (ferror(file)) return fail(error, "cannot read %s: %s.", where, strerror(errno));
+    if (*length > CONFIG_FILE_MAX)
+        return fail(error, "%s: larger than 1 MiB, so it cannot be a config.", where);
+    (*text)[*length] = '\0';
+    return 0;
+}
+
+static int read_file(const char *path, char **text, size_t *length, struct error *error) {
+    char where[FILE_SHOWN_MAX];
+    file_path_shown(where, path);
+    FILE *file = fopen(path, "rb");
+    if (!file) return fail(error, "cannot open the config %s: %s.", where, strerror(errno));
+    struct stat status;
+    int result;
+    if (fstat(fileno(file), &status) == 0 && S_ISDIR(status.st_mode))
+        result = fail(error, "%s is a folder; --config takes a file.", where);
+    else result = read_stream(file, where, text, length, error);
+    fclose(file);
+    return result;
+}
+
+/* "configs/bf16.json" names the run "bf16". */
+static void name_from_path(char name[CONFIG_STRING_MAX], const char *path) {
+    const char *slash = strrchr(path, '/');
+    const char *base = slash ? slash + 1 : path;
+    size_t length = strlen(base);
+    if (length > 5 && strcmp(base + length - 5, ".json") == 0) length -= 5;
+    if (length >= CONFIG_STRING_MAX) length = CONFIG_STRING_MAX - 1;
+    memcpy(name, base, length);
+    name[length] = '\0';
+}
+
+/* Whether nothing is left that the model could say. */
+static bool is_complete(const struct config *config) {
+#define X(size)       config_given(config, "model." #size) &&
+#define Y(type, part) config_given(config, "model." #part) &&
+    return MODEL_SIZES(X) MODEL_PARTS(Y) config_given(config, "model.type") &&
+           config_given(config, "data.tokenizer");
+#undef X
+#undef Y
+}
+
+enum config_tokenizer config_tokenizer_of_model(int64_t vocab_size, const char *directory) {
+    enum { GPT2_VOCABULARY = 50257 };
+    if (vocab_size != 256 && tokenizer_in_directory(directory)) return CONFIG_TOKENIZER_FILES;
+    if (vocab_size < GPT2_VOCABULARY) return CONFIG_TOKENIZER_BYTES;
+    bool padded = vocab_size <= round_up(GPT2_VOCABULARY, VOCAB_ALIGNMENT);
+    return padded ? CONFIG_TOKENIZER_GPT2 : CONFIG_TOKENIZER_FILES;
+}
+
+/* Fills the sizes, and the tokenizer, that neither a key nor a preset gave from
+ * model.init_from/config.json, if there is one. Fails when it is no config.json of a GPT-2, and
+ * when the directory itself is missing though it is needed. */
+static int take_from_model(struct config *config, const struct config_origins *origins,
+                           struct error *error) {
+    static const char key[] = "model.init_from";
+    const struct config_check check = {config, origins, error};
+    const char *directory = config->model.init_from;
+    struct config read = *config;
+    struct error reason;
+    if (!directory[0] || is_complete(config)) return 0;
+    if (!file_exists(directory) && !config_given(config, "model.n_layer"))
+        return config_refuse(
+            &check, key,
+            "there is no %.400s (from the current folder)\nfetch it, for instance with "
+            "scripts/get_gpt2.sh; a run that began with it resumes\nwithout it by "
+            "--config runs/NAME/config.json --resume",
+            directory);
+    if (file_exists_in(directory, "checkpoints"))
+        return config_refuse(
+            &check, key,
+            "model.init_from: %.300s is the folder of a run\nname one of its checkpoints, "
+            "such as %.300s/checkpoints/step-00001000",
+            directory, directory);
+    if (!file_exists_in(directory, "config.json")) return 0;
+    if (huggingface_read_config(&read, directory, &reason))
+        return config_refuse(&check, key, "model.init_from: %s", reason.text);
+#define X(size)                                                                              \
+    if (config->model.preset == CONFIG_PRESET_NONE && !config_given(config, "model." #size)) \
+        config->model.size = read.model.size;
+    MODEL_SIZES(X)
+#undef X
+#define X(type, part)                                                                        \
+    if (config->model.preset == CONFIG_PRESET_NONE && !config_given(config, "model." #part)) \
+        config->model.part = read.model.part;
+    MODEL_PARTS(X)
+#undef X
+    if (config->model.preset == CONFIG_PRESET_NONE && !config_given(config, "model.type"))
+        config->model.type = read.model.type;
+    if (!config_given(config, "data.tokenizer"))
+        config->data.tokenizer = config_tokenizer_of_model(read.model.vocab_size, directory);
+    return 0;
+}
+
+/* Applies --set texts, then what follows from all that is known, and checks the whole. */
+static int finish(struct config *config, struct config_origins *origins, char *const *overrides,
+                  int override_count, struct error *error) {
+    for (int i = 0; i < override_count; i++)
+        if (config_read_flag(config, origins, overrides[i], error)) return -1;
+    if (config->name[0] == '\0') name_from_path(config->name, origins->path);
+    if (take_from_model(config, origins, error)) return -1;
+    config_resolve(config);
+    return config_check(config, origins, error);
+}
+
+int config_override(struct config *config, const char *path, char *const *overrides,
+                    int override_count, struct error *error) {
+    struct config_origins origins = {.path = path};
+    return finish(config, &origins, overrides, override_count, error);
+}
+
+int config_load(struct config *config, const char *path, char *const *overrides, int override_count,
+                struct error *error) {
+    struct config_origins origins = {.path = path};
+    char *text = NULL;
+    size_t length = 0;
+    config_defaults(config);
+    int status = read_file(path, &text, &length, error);
+    if (status == 0) status = config_read_text(config, &origins, text, length, error);
+    free(text);
+    return status ? -1 : finish(config, &origins, overrides, override_count, error);
+}
+
+/* The folder configs/ beside the executable; "" if that cannot be told. */
+static void shipped_folder(char folder[FILE_PATH_MAX]) {
+    ssize_t length = readlink("/proc/self/exe", folder, FILE_PATH_MAX - 1);
+    folder[length < 0 ? 0 : length] = '\0';
+    char *slash = strrchr(folder, '/');
+    size_t used = slash ? (size_t)(slash - folder) + 1 : 0;
+    if (used == 0 || used + sizeof "configs" > FILE_PATH_MAX) folder[0] = '\0';
+    else memcpy(folder + used, "configs", sizeof "configs");
+}
+
+/* Writes " Did you mean \"bf16.json\"?" or "" after a look at the files of a folder. */
+static void hint_nearest_file(char *hint, size_t size, const char *folder, const char *name) {
+    char **names = NULL;
+    DIR *stream = folder[0] ? opendir(folder) : NULL;
+    hint[0] = '\0';
+    if (!stream) return;
+    for (struct dirent *entry; (entry = readdir(stream)) && arrlen(names) < 1000;)
+        if (entry->d_name[0] != '.') arrput(names, strdup(entry->d_name));
+    closedir(stream);
+    int nearest =
+        config_nearest_text((const char *const *)names, (int)arrlen(names), name, strlen(name));
+    if (nearest >= 0) snprintf(hint, size, " Did you mean \"%s\"?", names[nearest]);
+    for (ptrdiff_t i = 0; i < arrlen(names); i++) free(names[i]);
+    arrfree(names);
+}
+
+static int refuse_unfound(const char *name, const char *folder, struct error *error) {
+    char hint[320], shown_name[FILE_SHOWN_MAX], shown_folder[FILE_SHOWN_MAX];
+    hint_nearest_file(hint, sizeof hint, folder, name);
+    if (!hint[0]) hint_nearest_file(hint, sizeof hint, "configs", name);
+    return fail(error, "there is no config \"%s\", neither here nor in ./configs%s%s.%s",
+                file_path_shown(shown_name, name), folder[0] ? " or " : "",
+                file_path_shown(shown_folder, folder), hint);
+}
+
+int config_find(char *path, size_t size, const char *name, struct error *error) {
+    char folder[FILE_PATH_MAX], candidate[2 * FILE_PATH_MAX];
+    if (name[0] == '\0') return fail(error, "--config takes the name of a file.");
+    shipped_folder(folder);
+    if (strlen(name) >= FILE_PATH_MAX || strlen(name) >= size)
+        return fail(error, "the name of the config is longer than a path can be.");
+    snprintf(candidate, sizeof candidate, "%s", name);
+    if (!strchr(name, '/') && !file_exists(name)) {
+        snprintf(candidate, sizeof candidate, "%s/%s", folder, name);
+        if (!folder[0] || !file_exists(candidate))
+            snprintf(candidate, sizeof candidate, "configs/%s", name);
+        if (!file_exists(candidate)) return refuse_unfound(name, folder, error);
+    }
+    if (strlen(candidate) >= size)
+        return fail(error, "the path of the config is longer than %zu bytes.", size - 1);
+    memcpy(path, candidate, strlen(candidate) + 1);
+    return 0;
+}

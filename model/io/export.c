@@ -1,0 +1,237 @@
+#include "model/io/export.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/files.h"
+#include "data/util/printed.h"
+#include "model/config/config_keys.h"
+#include "model/io/checkpoint.h"
+#include "model/io/checkpoint_directory.h"
+#include "model/io/checkpoint_manifest.h"
+#include "model/io/checkpoint_tensors.h"
+#include "model/io/huggingface.h"
+#include "model/io/tensor_shards.h"
+
+enum { COPIED_MAX_BYTES = 64 << 20 /* of a tokenizer's file */ };
+
+static const char *const tokenizer_files[] = {
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+};
+
+/* Stores elements first .. first + count of a tensor in buffer, in dtype. */
+static int convert(void *buffer, float *values, const struct tensor_place *place, int64_t first,
+                   int64_t count, enum dtype dtype, struct error *error) {
+    const struct safetensors_entry *entry = place->entry;
+    if (checkpoint_dtype(entry) == dtype) {
+        size_t size = dtype_bytes(dtype);
+        return tensor_place_read(buffer, place, (uint64_t)first * size, (size_t)count * size,
+                                 error);
+    }
+    if (checkpoint_widen(values, place, first, count, error)) return -1;
+    dtype_store(buffer, dtype, 0, values, (size_t)count);
+    if (dtype == DTYPE_F32) return 0;
+    for (int64_t i = 0; i < count; i++) {
+        float space, stored = *dtype_widen(&space, buffer, dtype, (size_t)i, 1);
+        if (isfinite(values[i]) && !isfinite(stored))
+            return fail(error,
+                        "%.400s: tensor %.100s: element %lld is %g, too large for %s\nexport as "
+                        "%s",
+                        place->file->path, entry->name, (long long)(first + i), (double)values[i],
+                        dtype_name(dtype), dtype == DTYPE_F16 ? "bf16 or fp32" : "fp32");
+    }
+    return 0;
+}
+
+/* A model being exported. */
+struct job {
+    const char *from, *directory; /* the one that is being written */
+    enum dtype dtype;
+    struct config config; /* its sizes, and how large files may be */
+    struct error *error;
+};
+
+/* Where its tensors come from. */
+struct weights {
+    const struct job *job;
+    const struct parameter *list;
+    const struct tensor_files *files;
+    float *values; /* a piece in fp32 */
+};
+
+static int read_weights(void *context, void *buffer, int entry, uint64_t first, size_t bytes,
+                        struct error *error) {
+    const struct weights *weights = context;
+    enum dtype dtype = weights->job->dtype;
+    size_t size = dtype_bytes(dtype);
+    return convert(buffer, weights->values,
+                   checkpoint_find_weight(weights->files, weights->list[entry].name),
+                   (int64_t)(first / size), (int64_t)(bytes / size), dtype, error);
+}
+
+static int write_tensors(const struct job *job, const struct parameter *list,
+                         const struct tensor_files *files) {
+    struct safetensors_entry *entries = NULL;
+    struct stored_file *written = NULL;
+    struct weights weights = {job, list, files,
+                              malloc(TENSOR_PIECE_BYTES / dtype_bytes(job->dtype) * sizeof(float))};
+    const struct tensor_source source = {read_weights, &weights};
+    if (!weights.values)
+        return fail(job->error, "out of memory while writing to %.400s", job->directory);
+    checkpoint_list_entries(&entries, list, checkpoint_prefix(list), job->dtype);
+    int status = tensor_shards_write(
+        job->directory, checkpoint_model_stem, entries, (int)arrlen(entries),
+        (uint64_t)(job->config.checkpoint.shard_gb * 1e9), &source, &written, job->error);
+    checkpoint_free_entries(entries);
+    arrfree(written);
+    free(weights.values);
+    return status;
+}
+
+static int write_weights(const struct job *job) {
+    struct tensor_files files;
+    int64_t count;
+    if (tensor_files_open_directory(&files, job->from, checkpoint_model_stem, job->error))
+        return -1;
+    struct gpt_shape shape = config_shape(&job->config);
+    struct parameter *list = parameter_list(&shape, &count);
+    int status = checkpoint_check_weights(list, &files, job->error);
+    if (status == 0) status = write_tensors(job, list, &files);
+    arrfree(list);
+    tensor_files_close(&files);
+    return status;
+}
+
+/* Copies a small file. Returns RESULT_NONE if the source does not have it. */
+static int copy_file(const struct job *job, const char *name) {
+    char path[FILE_PATH_MAX], copy[FILE_PATH_MAX], *bytes;
+    size_t size;
+    if (file_path_join(path, job->from, name, job->error)) return -1;
+    if (file_path_join(copy, job->directory, name, job->error)) return -1;
+    if (!file_exists(path)) return RESULT_NONE;
+    if (file_read_all(&bytes, &size, path, COPIED_MAX_BYTES, job->error)) return -1;
+    int status = file_write_whole(copy, bytes, size, NULL, job->error);
+    free(bytes);
+    return status;
+}
+
+static int begin_text(const struct job *job, struct printed *text, char path[FILE_PATH_MAX],
+                      const char *name) {
+    if (file_path_join(path, job->directory, name, job->error)) return -1;
+    if (printed_open(text) == 0) return 0;
+    return fail(job->error, "out of memory while writing %.400s", path);
+}
+
+static int write_configs(const struct job *job) {
+    struct huggingface_tokens tokens;
+    struct printed text;
+    char path[FILE_PATH_MAX];
+    if (huggingface_read_tokens(&tokens, &job->config, job->from, job->error)) return -1;
+    if (begin_text(job, &text, path, checkpoint_config_name)) return -1;
+    huggingface_print_config(text.out, &job->config, &tokens, job->dtype);
+    if (printed_write(&text, path, NULL, job->error)) return -1;
+    int copied = copy_file(job, checkpoint_generation_name);
+    if (copied != RESULT_NONE) return copied;
+    if (begin_text(job, &text, path, checkpoint_generation_name)) return -1;
+    huggingface_print_generation_config(text.out, &tokens);
+    return printed_write(&text, path, NULL, job->error);
+}
+
+static int write_all(const struct job *job) {
+    if (write_weights(job) || write_configs(job)) return -1;
+    for (size_t i = 0; i < sizeof tokenizer_files / sizeof *tokenizer_files; i++)
+        if (copy_file(job, tokenizer_files[i]) < 0) return -1;
+    return 0;
+}
+
+/* Whether the directory at path has nothing in it. */
+static bool is_empty(const char *path) {
+    DIR *stream = opendir(path);
+    int names = 0;
+    if (!stream) return false;
+    while (names <= 2 && readdir(stream)) names++; /* "." and ".." are always there */
+    closedir(stream);
+    return names <= 2;
+}
+
+/* Where things go: the final path without links or slashes at its end, the directory around it,
+ * and the hidden place beside it. */
+struct places {
+    char final[FILE_PATH_MAX], parent[FILE_PATH_MAX], unfinished[FILE_PATH_MAX];
+};
+
+/* An empty directory that stands there is taken, through links too. */
+static int take_existing(struct places *places, struct error *error) {
+    if (!is_empty(places->final))
+        return fail(
+            error,
+            "%.400s already exists and is not empty\nexport to another directory, or remove it "
+            "first",
+            places->final);
+    char *real = realpath(places->final, NULL);
+    bool fits = real && strlen(real) < FILE_PATH_MAX;
+    if (fits) strcpy(places->final, real);
+    free(real);
+    if (fits) return 0;
+    return fail(error, "%.400s cannot be replaced\nexport to another directory", places->final);
+}
+
+static int find_places(struct places *places, const char *to, struct error *error) {
+    struct stat status;
+    size_t length = strlen(to);
+    while (length > 1 && to[length - 1] == '/') length--;
+    if (length == 0 || length >= FILE_PATH_MAX)
+        return fail(error, "the path to export to has %zu bytes\nname another one", length);
+    snprintf(places->final, FILE_PATH_MAX, "%.*s", (int)length, to);
+    if (lstat(places->final, &status) == 0 && take_existing(places, error)) return -1;
+    const char *slash = strrchr(places->final, '/');
+    const char *name = slash ? slash + 1 : places->final;
+    int around = slash ? (int)(slash - places->final) : 0;
+    if (slash) snprintf(places->parent, FILE_PATH_MAX, "%.*s", around ? around : 1, places->final);
+    else strcpy(places->parent, ".");
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return fail(error, "%.400s does not exist\nexport to a directory with a name", to);
+    if ((size_t)snprintf(places->unfinished, FILE_PATH_MAX, "%s/.%s.tmp", places->parent, name) <
+        FILE_PATH_MAX)
+        return 0;
+    return fail(error, "the path %.400s is too long\nexport to another directory", to);
+}
+
+/* Gives what was written its final name. An empty directory that stands there is replaced. */
+static int publish(const struct places *places, struct error *error) {
+    if (rename(places->unfinished, places->final) != 0)
+        return fail(error, "cannot rename %.400s to %.400s: %s\nexport to another directory",
+                    places->unfinished, places->final, strerror(errno));
+    return directory_sync(places->parent, error);
+}
+
+int export_model(const char *to, const char *from, const struct export_options *options,
+                 struct error *error) {
+    struct places places;
+    struct job job = {from, places.unfinished, options->dtype, .error = error};
+    struct error ignored;
+    config_defaults(&job.config);
+    if (options->shard_gb > 0) job.config.checkpoint.shard_gb = options->shard_gb;
+    if (huggingface_read_config(&job.config, from, error)) return -1;
+    if (find_places(&places, to, error) || directory_create(places.parent, error)) return -1;
+    /* What a killed export left. */
+    if (directory_remove(places.unfinished, error)) return -1;
+    if (directory_create(places.unfinished, error)) return -1;
+    int status = write_all(&job);
+    if (status == 0) status = publish(&places, error);
+    if (status) directory_remove(places.unfinished, &ignored);
+    return status;
+}

@@ -1,0 +1,146 @@
+#include "model/io/run_setup.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/printed.h"
+#include "data/util/random.h"
+#include "data/corpus/tales.h"
+#include "data/corpus/tokenizer_record.h"
+#include "kernels/open/backend_open.h"
+#include "model/config/config_keys.h"
+
+uint64_t derive_seed(int64_t seed, enum seed_use use) {
+    return random_bits((uint64_t)seed, use, 0);
+}
+
+int source_open(struct source *source, const struct config *config, const char *what,
+                bool validation, struct error *error) {
+    struct loader_options options = {
+        .seq_len = (int)config->data.seq_len,
+        .seed = derive_seed(config->seed, SEED_DATA),
+        .shuffle = !validation,
+        .vocab_size = (int)config->model.vocab_size,
+    };
+    int failed = strcmp(what, "tales") == 0 ? tales_tokens(&source->tokens, validation, error)
+                                            : tokens_open(&source->tokens, what, error);
+    if (failed) return -1;
+    if (loader_open(&source->loader, &source->tokens, &options, error)) {
+        tokens_close(&source->tokens);
+        return -1;
+    }
+    source->open = true;
+    return 0;
+}
+
+void source_close(struct source *source) {
+    if (!source->open) return;
+    loader_close(&source->loader);
+    tokens_close(&source->tokens);
+    source->open = false;
+}
+
+int setup_backend(struct backend *be, const struct config *config, const char *choices,
+                  const struct ranks *ranks, struct error *error) {
+    static const enum device devices[] = {[CONFIG_DEVICE_AUTO] = DEVICE_AUTO,
+                                          [CONFIG_DEVICE_CPU] = DEVICE_CPU,
+                                          [CONFIG_DEVICE_CUDA] = DEVICE_CUDA};
+    struct backend_options options = {
+        .device = devices[config->device],
+        .threads = (int)config->threads,
+        .tf32 = config->tf32,
+        .graphs = config->cuda_graphs,
+        .without_wgmma = !config->cuda_wgmma,
+        .autotune = config->autotune && choices, /* not anew for every sample */
+        .choices = choices,
+        .ranks = ranks,
+    };
+    return backend_open(be, &options, error);
+}
+
+/* Reads the records beside the shards of a text, and compares each with the tokenizer, unless that
+ * is NULL; the last one is kept. Returns RESULT_NONE if there is none. */
+static int check_records(struct tokenizer_record *record, const struct source *text,
+                         const struct tokenizer *tokenizer, struct error *error) {
+    int result = RESULT_NONE;
+    for (size_t i = 0; text->open && i < arrlenu(text->tokens.shards); i++) {
+        struct tokenizer_record found;
+        int status = tokenizer_record_of_shard(&found, text->tokens.shards[i].name, error);
+        if (status == RESULT_FAILED) return -1;
+        if (status == RESULT_NONE) continue;
+        if (tokenizer && tokenizer_record_check(&found, tokenizer, error)) return -1;
+        *record = found;
+        result = RESULT_DONE;
+    }
+    return result;
+}
+
+static int check_kind(const struct tokenizer_record *record, const struct config *config,
+                      struct error *error) {
+    bool bytes = config->data.tokenizer == CONFIG_TOKENIZER_BYTES;
+    if (bytes == (record->kind == TOKENIZER_BYTES)) return 0;
+    const char *kind = tokenizer_kind_name(record->kind);
+    return fail(error,
+                "%.500s says that these shards were made with the tokenizer \"%s\",\nbut "
+                "data.tokenizer is \"%s\": set data.tokenizer to \"%s\", or prepare the text again",
+                record->path, kind, config_tokenizer_name(config->data.tokenizer), kind);
+}
+
+static const char *find_directory(const struct config *config, const char *from,
+                                  const struct tokenizer_record *record) {
+    int row = config_option_index("data.tokenizer_dir", strlen("data.tokenizer_dir"));
+    bool insists = config->sources[row] == CONFIG_SOURCE_FLAG;
+    if (from && tokenizer_in_directory(from) && !insists) return from;
+    if (config->data.tokenizer_dir[0]) return config->data.tokenizer_dir;
+    const char *others[] = {config->model.init_from, record ? record->directory : ""};
+    for (int i = 0; i < 2; i++)
+        if (others[i][0] && tokenizer_in_directory(others[i])) return others[i];
+    return NULL;
+}
+
+static int check_vocabulary(const struct tokenizer *tokenizer, const struct config *config,
+                            const char *directory, struct error *error) {
+    if (tokenizer->vocab_size <= config->model.vocab_size) return 0;
+    return fail(error,
+                "the tokenizer in %.500s has %d tokens, but model.vocab_size is %" PRId64
+                "\nset model.vocab_size to %d, or use another tokenizer",
+                directory, tokenizer->vocab_size, config->model.vocab_size, tokenizer->vocab_size);
+}
+
+int setup_tokenizer(struct tokenizer *tokenizer, const struct config *config, const char *from,
+                    const struct source *const *texts, int count, struct error *error) {
+    bool bytes = config->data.tokenizer == CONFIG_TOKENIZER_BYTES;
+    struct tokenizer_record record;
+    bool recorded = false;
+    *tokenizer = (struct tokenizer){0};
+    for (int i = 0; i < count; i++) {
+        int status = check_records(&record, texts[i], NULL, error);
+        if (status < 0 || (status == 0 && check_kind(&record, config, error))) return -1;
+        recorded = recorded || status == 0;
+    }
+    const char *directory = bytes ? "" : find_directory(config, from, recorded ? &record : NULL);
+    if (!directory) {
+        fail(error, "no tokenizer: name the folder of vocab.json and merges.txt in "
+                    "data.tokenizer_dir");
+        return RESULT_NONE;
+    }
+    if (tokenizer_open(tokenizer, bytes ? TOKENIZER_BYTES : TOKENIZER_FILES, directory, error))
+        return -1;
+    int status = bytes ? 0 : check_vocabulary(tokenizer, config, directory, error);
+    for (int i = 0; status == 0 && i < count; i++)
+        if (check_records(&record, texts[i], tokenizer, error) < 0) status = -1;
+    if (status) tokenizer_close(tokenizer);
+    return status;
+}
+
+void print_notes(const char *prefix, const char *text) {
+    while (*text) {
+        int length = (int)strcspn(text, "\n");
+        fprintf(stderr, "%s: %.*s\n", prefix, length, text);
+        text += length + (text[length] == '\n');
+    }
+}

@@ -1,0 +1,101 @@
+/* The safetensors file format: named tensors behind a JSON header.
+ *
+ * A file is an unsigned 64-bit little-endian length N; N bytes of JSON, {"name": {"dtype": "F32",
+ * "shape": [2, 3], "data_offsets": [begin, end]}, ...}, padded with spaces; then the tensors,
+ * little endian, in C order, without holes. Offsets count from the end of the header. The optional
+ * key "__metadata__" maps strings to strings. Source: the format section of the README of
+ * huggingface/safetensors, and the checks of its reader.
+ *
+ * This host is taken to be little-endian, as every machine with an x86 or ARM system is. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "data/util/error.h"
+#include "data/util/file_reader.h"
+
+struct cJSON;
+
+enum {
+    SAFETENSORS_RANK_MAX = 8,
+    SAFETENSORS_HEADER_MAX_BYTES = 100000000,
+};
+
+/* X(NAME in the file, bits of an element), those of a width together. */
+#define SAFETENSORS_DTYPES(X) \
+    X(BOOL, 8)                \
+    X(F4, 4)                  \
+    X(F6_E2M3, 6)             \
+    X(F6_E3M2, 6)             \
+    X(U8, 8)                  \
+    X(I8, 8)                  \
+    X(F8_E5M2, 8)             \
+    X(F8_E4M3, 8)             \
+    X(F8_E8M0, 8)             \
+    X(I16, 16)                \
+    X(U16, 16)                \
+    X(F16, 16)                \
+    X(BF16, 16) X(I32, 32) X(U32, 32) X(F32, 32) X(C64, 64) X(F64, 64) X(I64, 64) X(U64, 64)
+
+enum safetensors_dtype {
+#define X(NAME, bits) SAFETENSORS_##NAME,
+    SAFETENSORS_DTYPES(X)
+#undef X
+        SAFETENSORS_DTYPE_COUNT
+};
+
+/* The name in the file, such as "F32". */
+const char *safetensors_dtype_name(enum safetensors_dtype dtype);
+
+struct safetensors_entry {
+    const char *name;
+    enum safetensors_dtype dtype;
+    int rank; /* 0 for a scalar, at most SAFETENSORS_RANK_MAX */
+    uint64_t shape[SAFETENSORS_RANK_MAX];
+    /* Found by the reader, ignored by the writer. */
+    uint64_t offset; /* bytes from the start of the data section */
+    uint64_t bytes;  /* size of the data */
+};
+
+struct safetensors {
+    int count;
+    struct safetensors_entry *entries; /* in the order of the data */
+    struct cJSON *header;              /* owns the names */
+    struct file_reader from;
+    uint64_t data_start; /* of from, in bytes */
+};
+
+/* Opens a file and checks its whole header: entries cover the data exactly, in known dtypes, with
+ * sizes that fit their shapes. The values themselves are not looked at. Names stay valid until the
+ * close. Fails on anything that the format does not allow, on more than SAFETENSORS_RANK_MAX
+ * dimensions, and when the file cannot be read; then there is nothing to close, though closing is
+ * harmless. */
+int safetensors_open(struct safetensors *file, const char *path, struct error *error);
+
+/* Reads bytes first .. first + size - 1 of an entry's data. Any thread may. Fails when the file has
+ * been cut short since it was opened, or its disk cannot read it. */
+int safetensors_read(void *to, const struct safetensors *file,
+                     const struct safetensors_entry *entry, uint64_t first, size_t size,
+                     struct error *error);
+
+/* Also takes a struct filled with zeros or one closed before. */
+void safetensors_close(struct safetensors *file);
+
+/* What the writer shares: */
+
+/* JSON numbers pass through doubles: from 2^53 on neighbors fall together. */
+#define SAFETENSORS_COUNT_LIMIT ((uint64_t)1 << 53)
+
+#define SAFETENSORS_METADATA_KEY "__metadata__"
+
+enum { SAFETENSORS_LENGTH_BYTES = 8 }; /* of the number that a file begins with */
+
+/* Stores the size of the entry's data. Returns false when it overflows or ends inside a byte. */
+bool safetensors_entry_bytes(uint64_t *bytes, const struct safetensors_entry *entry);
+
+/* Returns a text that occurs twice, or NULL. Sorts the list. */
+const char *safetensors_repeated(const char **texts, size_t count);
+
+int safetensors_out_of_memory(struct error *error, const char *path);

@@ -1,0 +1,255 @@
+#include "model/page/table.h"
+
+#include <assert.h>
+#include <ctype.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "model/page/page.h"
+
+enum { GAP = 2 }; /* between two columns */
+
+static int column_count(const struct table *table) {
+    return (int)arrlen(table->columns);
+}
+
+void table_column(struct table *table, const char *heading, enum table_align align) {
+    assert(arrlen(table->cells) == 0);
+    struct table_head head = {strdup(heading), align};
+    if (!head.text) abort();
+    arrput(table->columns, head);
+}
+
+void table_columns(struct table *table, enum table_align align, ...) {
+    va_list headings;
+    va_start(headings, align);
+    for (const char *heading; (heading = va_arg(headings, const char *));)
+        table_column(table, heading, align);
+    va_end(headings);
+}
+
+void table_cell(struct table *table, const char *format, ...) {
+    assert(column_count(table) > 0);
+    char *text;
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vasprintf(&text, format, arguments);
+    va_end(arguments);
+    if (length < 0) abort();
+    arrput(table->cells, text);
+}
+
+int table_rows(const struct table *table) {
+    return column_count(table) ? (int)arrlen(table->cells) / column_count(table) : 0;
+}
+
+void table_free(struct table *table) {
+    for (int i = 0; i < column_count(table); i++) free(table->columns[i].text);
+    for (int i = 0; i < (int)arrlen(table->cells); i++) free(table->cells[i]);
+    arrfree(table->columns);
+    arrfree(table->cells);
+}
+
+/* Row -1 holds the headings. */
+static const char *text_at(const struct table *table, int row, int column) {
+    if (row < 0) return table->columns[column].text;
+    return table->cells[row * column_count(table) + column];
+}
+
+/* ---- for the terminal */
+
+static bool begins_character(char c) {
+    return (c & 0xc0) != 0x80;
+}
+
+static int characters(const char *text, const char *end) {
+    int count = 0;
+    for (; text < end; text++) count += begins_character(*text);
+    return count;
+}
+
+static int widest(const struct table *table, int column) {
+    int width = 1;
+    for (int row = -1; row < table_rows(table); row++) {
+        const char *text = text_at(table, row, column);
+        int wide = characters(text, text + strlen(text));
+        if (wide > width) width = wide;
+    }
+    return width;
+}
+
+/* Whether a line that begins with text may end at a place in it. */
+static bool may_break(const char *text, const char *at) {
+    return at > text && (*at == ' ' || at[-1] == ':' || at[-1] == ',');
+}
+
+/* The end of what fits into a line of that width, broken where it may be if there is a place. */
+static const char *line_end(const char *text, int width) {
+    const char *end = text, *place = NULL;
+    for (int count = 0; *end; end++) {
+        if (may_break(text, end)) place = end;
+        if (begins_character(*end) && count++ == width) break;
+    }
+    return *end && place ? place : end;
+}
+
+/* As widest, where names are broken: headings, and the texts of the first column. */
+static int narrowest(const struct table *table, int column) {
+    int width = 1;
+    for (int row = -1; row < table_rows(table); row++) {
+        const char *begin = text_at(table, row, column), *end = begin;
+        bool name = row < 0 || column == 0;
+        for (; *begin; begin = end + (*end == ' ')) {
+            for (end = begin + 1; *end && !(name && may_break(begin, end));) end++;
+            int wide = characters(begin, end);
+            if (wide > width) width = wide;
+        }
+    }
+    return width;
+}
+
+static void put(FILE *out, const char *text, const char *end) {
+    for (; text < end; text++) putc(iscntrl((unsigned char)*text) ? ' ' : *text, out);
+}
+
+/* Columns that stand side by side: the first, and from .. to - 1. */
+struct block {
+    const struct table *table;
+    const int *widths;
+    int from, to;
+};
+
+static void print_row(FILE *out, const struct block *block, int row) {
+    const char *rest[block->to + 1];
+    bool more = true;
+    for (int i = 0; i < block->to; i++) rest[i] = text_at(block->table, row, i);
+    while (more) {
+        int owed = 0; /* spaces, printed only before a text: lines do not end in them */
+        more = false;
+        for (int i = 0; i < block->to; i = i ? i + 1 : block->from) {
+            const char *next = line_end(rest[i], block->widths[i]), *end = next;
+            while (end > rest[i] && end[-1] == ' ') end--;
+            int width = characters(rest[i], end), pad = block->widths[i] - width;
+            bool right = block->table->columns[i].align == TABLE_RIGHT;
+            if (right) owed += pad;
+            if (end > rest[i]) {
+                fprintf(out, "%*s", owed, "");
+                owed = 0;
+            } else owed += width;
+            put(out, rest[i], end);
+            owed += GAP + (right ? 0 : pad);
+            rest[i] = next + strspn(next, " ");
+            if (*rest[i]) more = true;
+        }
+        putc('\n', out);
+    }
+}
+
+static void print_rule(FILE *out, const struct block *block) {
+    for (int i = 0; i < block->to; i = i ? i + 1 : block->from) {
+        fprintf(out, "%*s", i ? GAP : 0, "");
+        for (int dash = 0; dash < block->widths[i]; dash++) putc('-', out);
+    }
+    putc('\n', out);
+}
+
+typedef int column_width(const struct table *table, int column);
+
+/* Returns how many columns of the terminal are left, below 0 where there are too few. */
+static int set_widths(int *widths, const struct table *table, int width, column_width *measure) {
+    int left = width + GAP;
+    for (int i = 0; i < column_count(table); i++) left -= GAP + (widths[i] = measure(table, i));
+    return left;
+}
+
+/* What is too wide even alone beside the first column is broken into several lines. */
+static void choose_widths(int *widths, const struct table *table, int width) {
+    int count = column_count(table), most = count > 1 ? (width - GAP) / 2 : width;
+    assert(count > 0);
+    if (set_widths(widths, table, width, widest) < 0) {
+        int name = widths[0], left = set_widths(widths, table, width, narrowest);
+        widths[0] = left < 0 || widths[0] + left > name ? name : widths[0] + left;
+    }
+    if (widths[0] > most) widths[0] = most;
+    for (int i = 1; i < count; i++)
+        if (widths[0] + GAP + widths[i] > width) widths[i] = width - GAP - widths[0];
+}
+
+void table_print_text(FILE *out, const struct table *table, int width) {
+    int count = column_count(table), widths[count + 1];
+    assert(width >= 8);
+    if (!count) return;
+    choose_widths(widths, table, width);
+    struct block block = {table, widths, 1, 1};
+    do {
+        int used = widths[0];
+        block.from = block.to;
+        while (block.to < count && used + GAP + widths[block.to] <= width)
+            used += GAP + widths[block.to++];
+        if (block.from > 1) putc('\n', out);
+        print_row(out, &block, -1);
+        print_rule(out, &block);
+        for (int row = 0; row < table_rows(table); row++) print_row(out, &block, row);
+    } while (block.to < count);
+}
+
+/* ---- Markdown */
+
+/* An underscore between letters or digits is no emphasis: names stay readable. */
+static bool means_something(const char *text, size_t i) {
+    if (text[i] != '_') return text[i] && strchr("\\`*[]<>|&~$", text[i]);
+    return !(i && isalnum((unsigned char)text[i - 1]) && isalnum((unsigned char)text[i + 1]));
+}
+
+void table_escape_markdown(FILE *out, const char *text) {
+    for (size_t i = 0; text[i]; i++) {
+        if (means_something(text, i)) putc('\\', out);
+        put(out, &text[i], &text[i + 1]);
+    }
+}
+
+void table_print_markdown(FILE *out, const struct table *table) {
+    int count = column_count(table);
+    for (int row = -1; count && row < table_rows(table); row++) {
+        for (int i = 0; i < count; i++) {
+            fputs(i ? " | " : "| ", out);
+            table_escape_markdown(out, text_at(table, row, i));
+        }
+        fputs(" |\n", out);
+        for (int i = 0; i < count && row < 0; i++)
+            fputs(table->columns[i].align == TABLE_RIGHT ? "| ---: " : "| --- ", out);
+        if (row < 0) fputs("|\n", out);
+    }
+}
+
+/* ---- HTML */
+
+static void print_html_row(FILE *out, const struct table *table, int row) {
+    fprintf(out, "<tr>");
+    for (int i = 0; i < column_count(table); i++) {
+        bool right = table->columns[i].align == TABLE_RIGHT, heads = row < 0 || i == 0;
+        fprintf(out, "<%s%s%s>", heads ? "th" : "td",
+                !heads    ? ""
+                : row < 0 ? " scope=\"col\""
+                          : " scope=\"row\"",
+                right ? " class=\"right\"" : "");
+        if (heads) page_names(out, text_at(table, row, i));
+        else page_text(out, text_at(table, row, i));
+        fprintf(out, "</%s>", heads ? "th" : "td");
+    }
+    fprintf(out, "</tr>\n");
+}
+
+void table_print_html(FILE *out, const struct table *table) {
+    if (!column_count(table)) return;
+    /* With a tabindex, arrow keys scroll it too. */
+    fprintf(out, "<div class=\"table\" tabindex=\"0\"><table>\n<thead>\n");
+    print_html_row(out, table, -1);
+    fprintf(out, "</thead>\n<tbody>\n");
+    for (int row = 0; row < table_rows(table); row++) print_html_row(out, table, row);
+    fprintf(out, "</tbody>\n</table></div>\n");
+}

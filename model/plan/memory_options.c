@@ -1,0 +1,228 @@
+#include "model/plan/memory_options.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "model/config/config_keys.h"
+#include "model/plan/memory_plan.h"
+#include "model/core/precision.h"
+
+static const struct row {
+    const char *key; /* that is set: to the number of a word, or true */
+    unsigned value;
+    enum memory_bits bits;
+    const char *cost; /* NULL: it depends on the config */
+} rows[MEMORY_OPTIONS] = {
+#define ROW(option, key, value, bits, cost) [MEMORY_##option] = {key, value, MEMORY_##bits, cost}
+    ROW(SPLIT, "weights.copy", CONFIG_COPY_SPLIT, SAME_BITS, "same bits"),
+    ROW(RECOMPUTE_GELU, "train.recompute", CONFIG_RECOMPUTE_GELU, SAME_BITS, NULL),
+    ROW(RECOMPUTE_LAYER, "train.recompute", CONFIG_RECOMPUTE_LAYER, SAME_BITS, NULL),
+    ROW(GRADIENTS, "gradients.dtype", CONFIG_DTYPE_LOWER, LESS_EXACT,
+        "gradients rounded to 16 bit"),
+    ROW(MOMENTS, "optimizer.moments", CONFIG_MOMENTS_BFLOAT16, LESS_EXACT,
+        "moments rounded to bf16"),
+    ROW(CAST, "weights.copy", CONFIG_COPY_CAST, SAME_BITS, "same bits; weights cast each pass"),
+    ROW(OFFLOAD, "offload.optimizer", true, SAME_BITS, NULL),
+    ROW(MICRO_BATCH, "train.micro_batch_size", 0, OTHER_ORDER, NULL), /* and grad_accum_steps */
+    ROW(RESIDUAL, "autocast.residual", CONFIG_DTYPE_LOWER, LESS_EXACT, "residual stream in 16 bit"),
+    ROW(PRECISION, "precision", CONFIG_PRECISION_BF16, LESS_EXACT,
+        "products and activations in 16 bit"),
+#undef ROW
+};
+
+static const struct config_option *option_of(const char *key) {
+    return &config_options[config_option_index(key, strlen(key))];
+}
+
+/* ---- what each does */
+
+/* True if the option would change a run of config, whose precision is p. */
+static bool has_effect(enum memory_option option, const struct config *config,
+                       const struct precision *p, const struct backend *be) {
+    bool lower = p->lower != DTYPE_F32, kept = p->masters == MASTERS_KEPT;
+    switch (option) {
+    case MEMORY_SPLIT: return kept && p->lower == DTYPE_BF16;
+    case MEMORY_CAST: return kept && p->lower == DTYPE_F16;
+    case MEMORY_RECOMPUTE_GELU:
+    case MEMORY_RECOMPUTE_LAYER: return config->train.recompute < rows[option].value;
+    case MEMORY_GRADIENTS: return lower && p->gradients == DTYPE_F32;
+    case MEMORY_MOMENTS: return p->moments == DTYPE_F32;
+    case MEMORY_OFFLOAD: return !config->offload.optimizer && !be->device.host_memory;
+    case MEMORY_RESIDUAL: return lower && p->residual == DTYPE_F32;
+    case MEMORY_PRECISION: return !lower && config->autocast.enabled;
+    default: return true;
+    }
+}
+
+static bool smaller_batch(struct config *config) {
+    int64_t batch = config->train.micro_batch_size;
+    int64_t sequences = batch * config->train.grad_accum_steps;
+    do batch--;
+    while (batch > 0 && sequences % batch);
+    if (batch == 0 || (double)(sequences / batch) > option_of("train.grad_accum_steps")->maximum)
+        return false;
+    config->train.micro_batch_size = batch;
+    config->train.grad_accum_steps = sequences / batch;
+    return true;
+}
+
+bool memory_apply(struct config *config, enum memory_option option, const struct backend *be) {
+    struct precision precision;
+    struct error ignored;
+    char note[PRECISION_NOTE_MAX];
+    if (precision_resolve(&precision, note, config, be, &ignored) ||
+        !has_effect(option, config, &precision, be))
+        return false;
+    if (option == MEMORY_MICRO_BATCH) return smaller_batch(config);
+    unsigned value = rows[option].value;
+    if (option == MEMORY_PRECISION && !be->device.computes[DTYPE_BF16])
+        value = CONFIG_PRECISION_FP16;
+    const struct config_option *row = option_of(rows[option].key);
+    char *field = (char *)config + row->offset;
+    if (row->type == CONFIG_BOOLEAN) *(bool *)field = value;
+    else memcpy(field, &value, sizeof value);
+    return true;
+}
+
+bool memory_option_setting(char text[MEMORY_SETTING_MAX], enum memory_option option, int index,
+                           const struct config *config) {
+    const char *const keys[] = {rows[option].key, "train.grad_accum_steps"};
+    if (index > (option == MEMORY_MICRO_BATCH)) return false;
+    const struct config_option *row = option_of(keys[index]);
+    const char *field = (const char *)config + row->offset;
+    unsigned word = 0;
+    if (row->type == CONFIG_ENUM) memcpy(&word, field, sizeof word);
+    if (row->type == CONFIG_INTEGER)
+        snprintf(text, MEMORY_SETTING_MAX, "%s=%" PRId64, row->key, *(const int64_t *)field);
+    else
+        snprintf(text, MEMORY_SETTING_MAX, "%s=%s", row->key,
+                 row->words             ? row->words[word]
+                 : *(const bool *)field ? "true"
+                                        : "false");
+    return true;
+}
+
+void memory_option_cost(char text[MEMORY_COST_MAX], enum memory_option option,
+                        const struct config *from, const struct config *to, struct backend *be) {
+    double more = memory_recomputed_part(to, be) - memory_recomputed_part(from, be);
+    if (rows[option].cost) snprintf(text, MEMORY_COST_MAX, "%s", rows[option].cost);
+    else if (option == MEMORY_OFFLOAD)
+        snprintf(text, MEMORY_COST_MAX, "same bits; %.3g ms of traffic a step",
+                 1e3 * memory_offload_seconds(to, be));
+    else if (option == MEMORY_MICRO_BATCH)
+        snprintf(text, MEMORY_COST_MAX, "different summation order; %" PRId64 " per step",
+                 to->train.grad_accum_steps);
+    else if (more > 0)
+        snprintf(text, MEMORY_COST_MAX, "same bits; %.1f %% more arithmetic", 100 * more);
+    else snprintf(text, MEMORY_COST_MAX, "same bits; GELU once more");
+}
+
+/* ---- what offloading costs */
+
+double memory_offload_seconds(const struct config *config, struct backend *be) {
+    struct memory_plan plan;
+    struct error ignored;
+    if (memory_plan_of(&plan, config, be, &ignored) || be->device.link <= 0) return 0;
+    return (double)plan.host / be->device.link;
+}
+
+/* ---- what recomputing costs */
+
+/* Whether the GELU of a layer comes with the product that gives its input, so that only both can be
+ * had again: a library's GELU may be that of the unrounded sum. */
+static bool gelu_is_fused(const struct gpt_shape *shape, const struct config *config,
+                          const struct backend *be) {
+    struct precision precision;
+    struct error ignored;
+    char note[PRECISION_NOTE_MAX];
+    if (mlp_is_gated(shape->mlp) || be->device.gelu_of_stored) return false;
+    if (precision_resolve(&precision, note, config, be, &ignored)) return true;
+    return !precision.eight[SITE_MLP_FC];
+}
+
+/* Multiplications that a layer does once more, for one row: of the sites that write what is shared.
+ * The GELU's input is there, which does not always help. */
+static int64_t products_again(const struct gpt_shape *shape, const struct config *config,
+                              const struct backend *be) {
+    bool again[AUTOCAST_SITE_COUNT] = {false};
+    bool fused = gelu_is_fused(shape, config, be);
+    int64_t total = 0;
+    for (int i = 0; i < ACTIVATION_COUNT && config->train.recompute; i++) {
+        const struct activation *a = &activation_table[i];
+        if (!a->layered || a->residual || (int)a->shared > (int)config->train.recompute) continue;
+        again[a->writer] = true;
+        if (a->shared == SHARE_GELU && fused) again[activation_table[i - 1].writer] = true;
+    }
+    for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
+        if (again[i]) total += shape_layer_products(shape, i);
+    return total;
+}
+
+double memory_recomputed_part(const struct config *config, const struct backend *be) {
+    struct gpt_shape shape = config_shape(config);
+    double layers = (double)shape.n_layer, width = (double)shape.n_embd;
+    /* Scores and their use, half of each because nothing looks ahead. Going back there are five
+     * such products for two: the scores once more, and four gradients. */
+    double attention = (double)(shape_q(&shape) * config->data.seq_len);
+    double products = (double)shape_layer_products(&shape, AUTOCAST_SITE_COUNT);
+    double head = (double)shape.padded_vocab * width;
+    double step = 3 * (layers * products + head) + 3.5 * layers * attention;
+    double again = (double)products_again(&shape, config, be);
+    if (config->train.recompute == CONFIG_RECOMPUTE_LAYER) again += attention;
+    return (layers - 1) * again / step; /* the last layer's is still there */
+}
+
+/* ---- the least that has to change */
+
+struct search {
+    struct memory_advice *advice;
+    struct backend *be;
+    size_t memory;
+    struct error *error;
+    struct config least; /* of all layouts the smallest */
+    size_t least_bytes;
+};
+
+/* Most sets do not fit by their layout alone, which is known without a walk. */
+static int try_config(struct search *search, const struct config *config) {
+    struct memory_plan *plan = &search->advice->plan;
+    if (memory_layout_of(plan, config, search->be, search->error)) return -1;
+    if (memory_total(plan) < search->least_bytes) {
+        search->least = *config;
+        search->least_bytes = memory_total(plan);
+    }
+    if (memory_total(plan) > search->memory) return RESULT_NONE;
+    if (memory_plan_of(plan, config, search->be, search->error)) return -1;
+    if (memory_total(plan) > search->memory) return RESULT_NONE;
+    search->advice->config = *config;
+    return 0;
+}
+
+/* All sets of the first `count` options on top of config, in order of cost. */
+static int try_sets(struct search *search, const struct config *config, int count) {
+    if (count == 0) return try_config(search, config);
+    enum memory_option costliest = (enum memory_option)(count - 1);
+    bool *chosen = &search->advice->chosen[costliest];
+    struct config other = *config;
+    *chosen = false;
+    int status = try_sets(search, &other, count - 1);
+    while (status == RESULT_NONE && memory_apply(&other, costliest, search->be)) {
+        *chosen = true;
+        status = try_sets(search, &other, count - 1);
+    }
+    return status;
+}
+
+int memory_advise(struct memory_advice *advice, const struct config *config, struct backend *be,
+                  size_t memory, struct error *error) {
+    struct search search = {
+        .advice = advice, .be = be, .memory = memory, .error = error, .least_bytes = SIZE_MAX};
+    int status = try_sets(&search, config, MEMORY_OPTIONS);
+    advice->bits = MEMORY_UNCHANGED;
+    for (enum memory_option i = 0; i < MEMORY_OPTIONS; i++)
+        if (advice->chosen[i] && rows[i].bits > advice->bits) advice->bits = rows[i].bits;
+    if (status != RESULT_NONE) return status;
+    advice->config = search.least;
+    return memory_plan_of(&advice->plan, &advice->config, be, error) ? -1 : RESULT_NONE;
+}

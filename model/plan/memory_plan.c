@@ -1,0 +1,117 @@
+#include "model/plan/memory_plan.h"
+
+#include <string.h>
+
+#include "model/config/config_keys.h"
+#include "model/core/snapshot.h"
+#include "model/core/trainer.h"
+
+static double maximum_of(const char *key) {
+    return config_options[config_option_index(key, strlen(key))].maximum;
+}
+
+static int resolve(struct precision *precision, const struct config *config,
+                   const struct backend *be, struct error *error) {
+    char note[PRECISION_NOTE_MAX];
+    return precision_resolve(precision, note, config, be, error);
+}
+
+int memory_plan_of(struct memory_plan *plan, const struct config *config, struct backend *be,
+                   struct error *error) {
+    struct precision precision;
+    struct trainer trainer;
+    size_t workspace = be->workspace_bytes;
+    if (resolve(&precision, config, be, error)) return -1;
+    be->workspace_bytes = 0; /* it only grows, but this plan is to have its own */
+    int status = trainer_open(&trainer, config, &precision, be, TRAINER_PLANNED, error);
+    if (status == 0) snapshot_plan(&trainer);
+    *plan = trainer.gpt.memory;
+    trainer_close(&trainer);
+    be->workspace_bytes = workspace;
+    return status;
+}
+
+int memory_layout_of(struct memory_plan *plan, const struct config *config, struct backend *be,
+                     struct error *error) {
+    struct precision precision;
+    struct gpt gpt;
+    if (resolve(&precision, config, be, error)) return -1;
+    struct optimizer optimizer = {0};
+    int status = gpt_open(&gpt, config, &precision, be, GPT_TRAINING, error);
+    if (status == 0) status = optimizer_open(&optimizer, &gpt, config, error);
+    *plan = gpt.memory;
+    optimizer_close(&optimizer);
+    gpt_close(&gpt);
+    return status;
+}
+
+/* ---- the largest micro-batch */
+
+bool memory_batch_allowed(const struct config *config, int64_t batch) {
+    return batch >= 1 && (double)batch <= maximum_of("train.micro_batch_size") &&
+           batch <= CONFIG_MICRO_TOKENS_MAX / config->data.seq_len;
+}
+
+/* One question asked for many micro-batches. */
+struct search {
+    struct config config;
+    struct backend *be;
+    size_t memory;
+    bool walk;     /* measure whole plans; else layouts, which are much faster */
+    size_t beside; /* what is expected beside a layout */
+    struct error *error;
+    int failed;
+};
+
+static bool fits(struct search *search, int64_t batch) {
+    struct memory_plan plan;
+    if (search->failed || !memory_batch_allowed(&search->config, batch)) return false;
+    search->config.train.micro_batch_size = batch;
+    search->failed = (search->walk ? memory_plan_of : memory_layout_of)(&plan, &search->config,
+                                                                        search->be, search->error);
+    if (search->failed) return false;
+    return memory_total(&plan) + (search->walk ? 0 : search->beside) <= search->memory;
+}
+
+/* The largest micro-batch that fits, or 0: from a guess in growing strides to where that changes,
+ * then by bisection. */
+static int64_t largest(struct search *search, int64_t guess) {
+    int64_t low = 0, high = guess, stride = 1;
+    if (guess == 0 || fits(search, guess)) {
+        for (low = guess; fits(search, low + stride); stride *= 2) low += stride;
+        high = low + stride;
+    } else {
+        for (; high - stride > 0 && !fits(search, high - stride); stride *= 2) high -= stride;
+        low = high - stride > 0 ? high - stride : 0;
+    }
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (fits(search, middle)) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+int memory_largest_batch(int64_t *batch, const struct config *config, struct backend *be,
+                         size_t memory, struct error *error) {
+    struct search search = {.config = *config, .be = be, .memory = memory, .error = error};
+    struct memory_plan layout, plan;
+    search.config.train.micro_batch_size = 1;
+    if (memory_layout_of(&layout, &search.config, be, error)) return -1;
+    *batch = MEMORY_NO_STATE;
+    if (memory_state_bytes(&layout) > memory) return 0;
+    /* A walk prepares products and takes long, a layout does not. So layouts alone lead to where
+     * the answer is, at most; what a walk finds beside that one leads close to the answer. */
+    *batch = largest(&search, 0);
+    if (search.failed || *batch == 0) return search.failed;
+    search.config.train.micro_batch_size = *batch;
+    if (memory_layout_of(&layout, &search.config, be, error) ||
+        memory_plan_of(&plan, &search.config, be, error))
+        return -1;
+    if (memory_total(&plan) <= memory) return 0;
+    search.beside = memory_total(&plan) - memory_total(&layout);
+    *batch = largest(&search, 0);
+    search.walk = true;
+    *batch = largest(&search, *batch);
+    return search.failed;
+}

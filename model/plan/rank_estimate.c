@@ -1,0 +1,153 @@
+#include "model/plan/rank_estimate.h"
+
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "kernels/collectives.h"
+#include "model/core/batches.h"
+#include "model/config/config_check.h"
+#include "model/config/config_keys.h"
+#include "model/plan/memory_options.h"
+#include "model/plan/memory_plan.h"
+#include "model/core/optimizer.h"
+
+/* ---- what is sent: as model/core/exchange.c does it */
+
+/* On average over the ranks: what is scattered or gathered goes to all but one. */
+static double sent(int ranks, int64_t count, size_t element_bytes) {
+    return (double)count * (double)element_bytes * (double)(ranks - 1) / (double)ranks;
+}
+
+/* Of a group, the bytes of an element that operations read. Beside what products read, the
+ * embedding and the vectors are read as they are kept. */
+static size_t read_bytes(const struct master_group *group, bool all, int *messages) {
+    size_t copy = group->form == MASTERS_KEPT ? dtype_bytes(group->copy.dtype) : 0;
+    bool master = group->form != MASTERS_KEPT || all;
+    bool remainder = group->form == MASTERS_SPLIT && all;
+    *messages = (copy > 0) + master + remainder;
+    return copy + (master ? dtype_bytes(group->master.dtype) : 0) +
+           (remainder ? sizeof *group->remainder : 0);
+}
+
+/* Of an element: the gradients are read twice, for norm and update; masters and moments are read
+ * and written, a copy is written. */
+static size_t touched_bytes(const struct optimizer *optimizer, const struct master_group *group) {
+    size_t state = sizeof(float) + 2 * dtype_bytes(optimizer->moments[0].dtype);
+    size_t copy = group->form == MASTERS_KEPT ? dtype_bytes(group->copy.dtype) : 0;
+    return 2 * dtype_bytes(optimizer->gpt->gradients.dtype) + 2 * state + copy;
+}
+
+static void list_loads(struct rank_step *step, const struct optimizer *optimizer, int ranks) {
+    const struct exchange *exchange = &optimizer->exchange;
+    const struct shards *shards = &exchange->shards;
+    for (ptrdiff_t i = 0; i < arrlen(shards->order); i++) {
+        const struct bucket *bucket = &shards->buckets[shards->order[i]];
+        const struct master_group *group = &exchange->masters->groups[bucket->group];
+        struct rank_load load = {.layer = bucket->layer,
+                                 .leaves = exchange_leaves_after(exchange, bucket),
+                                 .gradient_messages = 1};
+        load.gradient_bytes = sent(ranks, bucket->count, dtype_bytes(exchange->travels));
+        load.update_bytes = (double)bucket->own.count * (double)touched_bytes(optimizer, group);
+        if (shards->divided) {
+            bool all = bucket->embedding || !group->decay;
+            size_t bytes = read_bytes(group, all, &load.weight_messages);
+            load.weight_bytes = sent(ranks, bucket->count, bytes);
+        } else { /* the sums go to all instead */
+            load.gradient_bytes *= 2;
+            load.gradient_messages = 2;
+        }
+        arrput(step->loads, load);
+    }
+    if (exchange->embedded_rows > 0) {
+        step->embedded_messages = 2;
+        step->embedded_bytes =
+            sent(ranks, tensor_count(&exchange->embedded), dtype_bytes(exchange->residual)) +
+            sent(ranks, tensor_count(&exchange->tokens), sizeof(int32_t));
+    }
+    step->sum_messages = optimizer->gpt->quantization.be ? 3 : 2;
+    step->sum_bytes = sent(ranks, ranks * exchange->squares_count, sizeof *exchange->squares) +
+                      sent(ranks, exchange->losses_count, sizeof *exchange->losses) +
+                      sent(ranks, quantization_records(&optimizer->gpt->quantization),
+                           sizeof(struct quantize_record));
+}
+
+/* ---- what is computed: products and attention */
+
+static void count_work(struct rank_step *step, const struct config *config,
+                       const struct backend *be) {
+    enum { MULTIPLY_ADD = 2 };
+    struct gpt_shape shape = config_shape(config);
+    double work =
+        MULTIPLY_ADD * (double)config->train.micro_batch_size * (double)config->data.seq_len;
+    /* Scores and their use, half of each because nothing looks ahead; going back there are five
+     * such products for two. */
+    double attention = (double)(shape_q(&shape) * config->data.seq_len);
+    double products = (double)shape_layer_products(&shape, AUTOCAST_SITE_COUNT);
+    double head = (double)(shape.padded_vocab * shape.n_embd);
+    double layers = (double)shape.n_layer;
+    step->layers = shape.n_layer;
+    step->micros = config->train.grad_accum_steps;
+    step->forward = work * (products + attention);
+    step->backward = work * (2 * products + 2.5 * attention);
+    step->head = work * 3 * head;
+    if (shape.n_layer > 1)
+        step->again = (layers * (step->forward + step->backward) + step->head) *
+                      memory_recomputed_part(config, be) / (layers - 1);
+}
+
+/* ---- the model as each of the ranks lays it out */
+
+/* What trainer_open would open on that rank. */
+static int open_rank(struct rank_estimate *estimate, struct backend *be, struct error *error) {
+    struct precision precision;
+    struct gpt gpt;
+    struct optimizer optimizer = {0};
+    char note[PRECISION_NOTE_MAX];
+    if (memory_plan_of(&estimate->each, &estimate->config, be, error) ||
+        precision_resolve(&precision, note, &estimate->config, be, error))
+        return -1;
+    int status = gpt_open(&gpt, &estimate->config, &precision, be, GPT_TRAINING, error);
+    if (status == 0) status = optimizer_open(&optimizer, &gpt, &estimate->config, error);
+    if (status == 0) list_loads(&estimate->step, &optimizer, estimate->machine.ranks);
+    optimizer_close(&optimizer);
+    gpt_close(&gpt);
+    return status;
+}
+
+int rank_estimate_open(struct rank_estimate *estimate, const struct rank_question *question,
+                       struct error *error) {
+    struct backend *be = question->be;
+    const struct collectives *own = be->collectives;
+    struct ranks ranks = {.rank = question->ranks - 1,
+                          .size = question->ranks,
+                          .local_size = question->ranks,
+                          .functions = ranks_alone.functions};
+    struct collectives planned = collectives_alone;
+    planned.ranks = &ranks;
+    bool lower = question->config->precision != CONFIG_PRECISION_FP32;
+    double flops = 1e12 * (lower ? RANK_TFLOPS_LOWER : RANK_TFLOPS_FLOAT32);
+    *estimate = (struct rank_estimate){
+        .config = *question->config,
+        .machine = {.ranks = question->ranks,
+                    .flops = question->flops > 0 ? question->flops : flops,
+                    .memory = RANK_MEMORY,
+                    .link = question->link > 0 ? question->link : RANK_LINK,
+                    .latency = RANK_LATENCY},
+    };
+    if (config_share(&estimate->config, question->ranks, error) ||
+        memory_plan_of(&estimate->alone, &estimate->config, be, error))
+        return -1;
+    be->collectives = &planned;
+    int status = open_rank(estimate, be, error);
+    be->collectives = own;
+    if (status) return -1;
+    count_work(&estimate->step, &estimate->config, be);
+    estimate->step_tokens = (double)batches_step_tokens(&estimate->config);
+    rank_timeline(&estimate->times, &estimate->step, &estimate->machine);
+    return 0;
+}
+
+void rank_estimate_close(struct rank_estimate *estimate) {
+    arrfree(estimate->step.loads);
+}

@@ -1,0 +1,88 @@
+#include "model/plan/rank_text.h"
+
+#include <inttypes.h>
+
+#include "data/util/printed.h"
+#include "model/config/config_keys.h"
+#include "model/plan/memory_text.h"
+
+static void print_memory(FILE *out, const struct rank_estimate *estimate) {
+    const struct memory_plan *plans[] = {&estimate->alone, &estimate->each};
+    struct table table = {0};
+    size_t alone = memory_total(plans[0]), each = memory_total(plans[1]);
+    struct memory_unit unit = memory_unit_for(alone > each ? alone : each);
+    table_column(&table, "", TABLE_LEFT);
+    table_column(&table, "alone", TABLE_RIGHT);
+    table_column(&table, "each rank", TABLE_RIGHT);
+    for (enum memory_part part = 0; part <= MEMORY_PART_TOTAL; part++) {
+        table_cell(&table, "%s", memory_part_name(part));
+        for (int i = 0; i < 2; i++)
+            memory_bytes_cell(&table, &unit, memory_part_bytes(plans[i], part));
+    }
+    fprintf(out, "\nMemory of each of %d ranks in %s, without what MPI and NCCL take\n\n",
+            estimate->machine.ranks, unit.name);
+    table_print_text(out, &table, MEMORY_WIDTH);
+    table_free(&table);
+}
+
+static void traffic_row(struct table *table, const char *name, double bytes, double sending,
+                        double waiting) {
+    table_cell(table, "%s", name);
+    table_cell(table, "%.1f", bytes / 1e6);
+    table_cell(table, "%.2f", 1e3 * sending);
+    table_cell(table, "%.2f", 1e3 * waiting);
+    table_cell(table, "%.1f %%", 100 * rank_hidden(sending, waiting));
+}
+
+static void print_traffic(FILE *out, const struct rank_times *times) {
+    static const char *const names[RANK_TRAFFIC] = {
+        [RANK_GRADIENTS] = "gradients", [RANK_SUMS] = "norm and loss", [RANK_WEIGHTS] = "weights"};
+    struct table table = {0};
+    double bytes = 0, sending = 0, waiting = 0;
+    table_column(&table, "", TABLE_LEFT);
+    table_columns(&table, TABLE_RIGHT, "MB sent", "ms", "ms waiting", "hidden", NULL);
+    for (int i = 0; i < RANK_TRAFFIC; i++) {
+        traffic_row(&table, names[i], times->bytes[i], times->sending[i], times->waiting[i]);
+        bytes += times->bytes[i], sending += times->sending[i], waiting += times->waiting[i];
+    }
+    traffic_row(&table, "all", bytes, sending, waiting);
+    fprintf(out, "\nWhat each rank sends in a step, and how much of it computing hides\n\n");
+    table_print_text(out, &table, MEMORY_WIDTH);
+    table_free(&table);
+}
+
+static void print_speed(FILE *out, const struct rank_estimate *estimate) {
+    const struct config *config = &estimate->config;
+    const struct rank_machine *machine = &estimate->machine;
+    const struct rank_times *times = &estimate->times;
+    double tokens_per_s = estimate->step_tokens / times->step;
+    char all[COUNT_TEXT_MAX], each[COUNT_TEXT_MAX];
+    fprintf(out,
+            "\n%d ranks x %" PRId64 " micro-batches x %" PRId64 " sequences x %" PRId64
+            " tokens = %.0f tokens a step\n"
+            "step: %.2f ms alone, %.2f ms with the others: efficiency %.1f %%\n"
+            "%s tokens/s, %s per rank\n",
+            machine->ranks, config->train.grad_accum_steps, config->train.micro_batch_size,
+            config->data.seq_len, estimate->step_tokens, 1e3 * times->alone, 1e3 * times->step,
+            100 * rank_efficiency(times), count_text(all, tokens_per_s),
+            count_text(each, tokens_per_s / machine->ranks));
+    fprintf(out,
+            "assumed: %g TFLOPS a rank (--tflops), %g GB/s from rank to rank (--link-gbs),\n"
+            "%g GB/s of memory for the update, %g us for each hop around the ring\n",
+            machine->flops / 1e12, machine->link / 1e9, machine->memory / 1e9,
+            1e6 * machine->latency);
+}
+
+int rank_print(FILE *out, const struct rank_question *question, struct error *error) {
+    struct rank_estimate estimate;
+    int status = rank_estimate_open(&estimate, question, error);
+    if (status == 0) {
+        fprintf(out, "\nOn %d ranks: an estimate on paper, nothing of it measured\n",
+                question->ranks);
+        print_memory(out, &estimate);
+        print_traffic(out, &estimate.times);
+        print_speed(out, &estimate);
+    }
+    rank_estimate_close(&estimate);
+    return status;
+}

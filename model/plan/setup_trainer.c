@@ -1,0 +1,36 @@
+#include "model/plan/setup_trainer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/util/printed.h"
+#include "model/io/run_setup.h"
+#include "model/plan/memory_text.h"
+
+/* Makes the first line of error, which says how much is missing, and advice a message. Advice is
+ * asked for with another backend, because this one may time products where it plans. */
+static void add_advice(const struct config *config, struct error *error) {
+    struct backend be;
+    struct memory_advice advice;
+    struct printed message;
+    struct error ignored;
+    if (setup_backend(&be, config, NULL, NULL, &ignored)) return;
+    int status = memory_advise(&advice, config, &be, backend_available(&be), &ignored);
+    backend_close(&be);
+    if (status < 0 || printed_open(&message)) return;
+    fprintf(message.out, "%.*s\n", (int)strcspn(error->text, "\n"), error->text);
+    memory_print_advice(message.out, &advice, status);
+    if (printed_close(&message)) return;
+    fail(error, "%.*s", (int)message.size - 1, message.text); /* without the last line break */
+    free(message.text);
+}
+
+int setup_trainer(struct trainer *trainer, const struct config *config,
+                  const struct precision *precision, struct backend *be, struct error *error) {
+    if (trainer_open(trainer, config, precision, be, TRAINER_EMPTY, error) == 0) return 0;
+    size_t needed = memory_total(&trainer->gpt.memory);
+    trainer_close(trainer);
+    if (needed > backend_available(be)) add_advice(config, error);
+    return -1;
+}

@@ -1,0 +1,171 @@
+/* Runs the program itself: rows of prompts and completions. */
+#include "test/data/corpus/prepare_fixture.h"
+
+TestSuite(prepare_rows, .init = make_folder, .fini = remove_folder);
+
+/* expected: zeros and ones, one for each token. */
+static void expect_mask(const char *pattern, const char *expected) {
+    struct tokens tokens;
+    char *mask = NULL;
+    cr_assert_eq(tokens_open(&tokens, in_folder("%s", pattern), &error), 0, "%s", error.text);
+    for (int s = 0; s < (int)arrlen(tokens.shards); s++)
+        for (uint64_t i = 0; i < tokens.shards[s].count; i++)
+            arrput(mask, token_mask_counts(&tokens.shards[s].mask, i) ? '1' : '0');
+    arrput(mask, '\0');
+    cr_expect_str_eq(mask, expected, "%s: %s", pattern, mask);
+    arrfree(mask);
+    tokens_close(&tokens);
+}
+
+static const char PAIRS[] = "{\"prompt\":\"2+2?\",\"completion\":\" 4\"}\n"
+                            "{\"completion\":\"\\u00e9\",\"prompt\":\"\",\"id\":7}\n"
+                            "{\"prompt\":\"Hm\\n\",\"completion\":\"\"}\n";
+
+Test(prepare_rows, the_mask_stands_beside_the_shard) {
+    write_text("a.jsonl", PAIRS);
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --shard-tokens 6 --out set a.jsonl"), 0,
+                 "%s", error_text);
+    expect_tokens("set_train_*.bin", "2+2? 4\n\n\xc3\xa9\n\nHm\n\n\n");
+    expect_mask("set_train_*.bin", "00001111111100011");
+    cr_expect(exists("set_train_000000.mask") && exists("set_train_000002.mask"));
+    cr_expect_not(exists("set_train_000001.mask"), "all tokens of the shard count");
+    cr_expect_not_null(strstr(out_text, "3 documents"), "%s", out_text);
+    cr_expect_not_null(strstr(out_text, "17 training tokens (10 count in the loss) in 3 shards"),
+                       "%s", out_text);
+}
+
+Test(prepare_rows, other_names_are_told) {
+    write_text("a.jsonl", "{\"instruction\":\"do\",\"output\":\"done\",\"text\":\"x\"}");
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0 --field instruction,output --out set "
+                     "a.jsonl"),
+                 0, "%s", error_text);
+    expect_tokens("set_train_*.bin", "dodone\n\n");
+    expect_mask("set_train_*.bin", "00111111");
+}
+
+Test(prepare_rows, text_again_leaves_no_mask) {
+    write_text("a.jsonl", PAIRS);
+    write_text("b.txt", "text");
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0.3 --out set a.jsonl"), 0, "%s",
+                 error_text);
+    cr_expect(exists("set_train_000000.mask") && exists("set_val_000000.mask"));
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0.3 --force --out set b.txt"), 0, "%s",
+                 error_text);
+    cr_expect_not(exists("set_train_000000.mask") || exists("set_val_000000.mask"));
+}
+
+Test(prepare_rows, bad_rows_are_told_by_their_number) {
+    static const struct {
+        const char *row, *what;
+    } cases[] = {
+        {"{\"prompt\":\"a\"}", "line 4, column 1: there is no member \"completion\""},
+        {"{\"text\":\"a\"}", "line 4, column 1: there is no member \"prompt\" (there is \"text\")"},
+        {"{\"prompt\":[\"a\"],\"completion\":\"b\"}", "line 4, column 11: the member is no string"},
+        {"{\"prompt\":\"a\",\"completion\":null}", "line 4, column 28: the member is no string"},
+        {"{\"prompt\":\"a\",\"completion\":\"\\x\"}", "line 4, column 29: a backslash in a string"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char rows[500];
+        snprintf(rows, sizeof rows, "%s%s\n", PAIRS, cases[i].row);
+        write_text("a.jsonl", rows);
+        cr_expect_eq(run("--tokenizer bytes --out set a.jsonl"), 1);
+        cr_expect_not_null(strstr(error_text, cases[i].what), "%s", error_text);
+        cr_expect_not(exists("set_train_000000.bin") || exists("set_train_000000.mask"));
+        cr_expect_eq(run("--tokenizer bytes --val-fraction 0 --force --skip-bad-rows --out skip "
+                         "a.jsonl"),
+                     0, "%s", error_text);
+        expect_mask("skip_train_*.bin", "00001111111100011");
+    }
+    cr_expect_eq(run("--tokenizer bytes --field a, --out set a.jsonl"), 1);
+    cr_expect_not_null(strstr(error_text, "--field a,: allowed is"), "%s", error_text);
+}
+
+/* A tokenizer of bytes, 300 before a text, and 301 to end it. */
+static void write_ranks(void) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    cr_assert_eq(mkdir(in_folder("ranks"), 0755), 0);
+    write_text("ranks/tiktoken.json",
+               "{\"pattern\": \"\\\\s|\\\\S\", \"special_tokens\": {\"<|begin|>\": "
+               "300, \"<|end_of_text|>\": 301}, \"begin\": \"<|begin|>\"}");
+    FILE *file = fopen(in_folder("ranks/ranks.tiktoken"), "w");
+    for (int byte = 0; byte < 256; byte++)
+        fprintf(file, "%c%c== %d\n", digits[byte >> 2], digits[(byte & 3) << 4], byte);
+    cr_assert_eq(fclose(file), 0);
+}
+
+Test(prepare_rows, a_beginning_and_an_end_of_their_own_are_both_there) {
+    const int32_t expected[] = {300, 'q', 'a', 301, 300, 'b', 301, 300, 'c', 301};
+    struct tokens tokens;
+    write_ranks();
+    write_text("a.jsonl", "{\"prompt\":\"q\",\"completion\":\"a\"}\n"
+                          "{\"prompt\":\"\",\"completion\":\"b\"}\n"
+                          "{\"prompt\":\"c\",\"completion\":\"\"}\n");
+    cr_assert_eq(run("--tokenizer gpt2:ranks --val-fraction 0 --out set a.jsonl"), 0, "%s",
+                 error_text);
+    expect_mask("set_train_*.bin", "0011011001");
+    cr_assert_eq(tokens_open(&tokens, in_folder("set_train_*.bin"), &error), 0, "%s", error.text);
+    for (uint64_t i = 0; i < tokens.count; i++)
+        cr_expect_eq(token_at(&tokens.shards[0], i), expected[i], "%d", (int)i);
+    tokens_close(&tokens);
+}
+
+/* Texts of such a tokenizer have both as well, and all of them counts. */
+Test(prepare_rows, texts_begin_and_end_as_rows_do) {
+    const int32_t expected[] = {300, 'a', 'b', 301, 300, 'c', 301, 300, 'd', 301, 300, 'e', 301};
+    struct tokens tokens;
+    write_ranks();
+    write_text("a.txt", "ab<|endoftext|>c");
+    write_text("b.jsonl", "{\"text\":\"d\"}\n{\"text\":\"\"}\n{\"text\":\"e\"}\n");
+    cr_assert_eq(run("--tokenizer files:ranks --val-fraction 0 --out set a.txt b.jsonl"), 0, "%s",
+                 error_text);
+    cr_expect_not(exists("set_train_000000.mask"));
+    cr_assert_eq(tokens_open(&tokens, in_folder("set_train_*.bin"), &error), 0, "%s", error.text);
+    cr_assert_eq(tokens.count, sizeof expected / sizeof *expected);
+    for (uint64_t i = 0; i < tokens.count; i++)
+        cr_expect_eq(token_at(&tokens.shards[0], i), expected[i], "%d", (int)i);
+    tokens_close(&tokens);
+}
+
+/* A pattern whose matches take steps out of proportion to the text: the error comes from a thread.
+ */
+Test(prepare_rows, a_pattern_that_takes_too_long_is_an_error) {
+    char text[1001];
+    write_ranks();
+    write_text("ranks/tiktoken.json",
+               "{\"pattern\": \"a*a*a*b\", \"special_tokens\": {\"<|endoftext|>\": 300}}");
+    memset(text, 'a', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    write_text("a.txt", text);
+    cr_expect_eq(run("--tokenizer files:ranks --out set a.txt"), 1);
+    cr_expect_not_null(strstr(error_text, "pattern \"a*a*a*b\" takes too long"), "%s", error_text);
+    cr_expect_not(exists("set_train_000000.bin"));
+}
+
+/* Blocks of 16 MiB by several threads: the mask follows the tokens. */
+Test(prepare_rows, many_rows_have_the_mask_of_each) {
+    enum { ROWS = 90000, PROMPT = 150, COMPLETION = 90 };
+    FILE *file = fopen(in_folder("a.jsonl"), "w");
+    for (int i = 0; i < ROWS; i++)
+        fprintf(file, "{\"prompt\":\"%0*d\",\"completion\":\"%0*d\"}\n", PROMPT, i, COMPLETION, i);
+    cr_assert_eq(fclose(file), 0);
+    cr_assert_eq(run("--tokenizer bytes --val-fraction 0.1 --shard-tokens 9999991 --out set "
+                     "a.jsonl"),
+                 0, "%s", error_text);
+    const char *const sides[] = {"set_train_*.bin", "set_val_*.bin"};
+    const uint64_t row = PROMPT + COMPLETION + 2;
+    uint64_t rows = 0;
+    for (int i = 0; i < 2; i++) {
+        struct tokens tokens;
+        cr_assert_eq(tokens_open(&tokens, in_folder("%s", sides[i]), &error), 0, "%s", error.text);
+        cr_assert_eq(tokens.count % row, 0);
+        cr_assert_eq(tokens.counted, tokens.count / row * (COMPLETION + 2));
+        rows += tokens.count / row;
+        uint64_t at = 0;
+        for (int s = 0; s < (int)arrlen(tokens.shards); s++)
+            for (uint64_t t = 0; t < tokens.shards[s].count; t++, at++)
+                if (token_mask_counts(&tokens.shards[s].mask, t) != (at % row >= PROMPT))
+                    cr_assert_fail("%s: token %d", sides[i], (int)at);
+        tokens_close(&tokens);
+    }
+    cr_expect_eq(rows, ROWS);
+}

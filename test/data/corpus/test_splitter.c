@@ -1,0 +1,421 @@
+#include "data/util/files.h"
+#include "data/corpus/splitter.h"
+
+#include <criterion/criterion.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/random.h"
+#include "test/scratch.h"
+
+TestSuite(splitter, .init = make_folder, .fini = remove_folder);
+
+struct split {
+    struct tokenizer tokenizer;
+    struct progress progress;
+    struct splitter splitter;
+};
+
+static void open_split(struct split *split, enum tokenizer_kind kind, double fraction,
+                       size_t block_bytes) {
+    *split = (struct split){0};
+    cr_assert_eq(tokenizer_open(&split->tokenizer, kind, "test/golden/tokenizer/small", &error), 0,
+                 "%s", error.text);
+    cr_assert_eq(splitter_open(&split->splitter, &split->tokenizer, fraction, in_folder("train"),
+                               in_folder("val"), 1 << 30, &split->progress, &error),
+                 0, "%s", error.text);
+    split->splitter.block_bytes = block_bytes;
+}
+
+static void put(struct split *split, const char *text, size_t size, bool begins, bool is_row) {
+    const struct document_piece piece = {text, size, begins, is_row, PIECE_TEXT};
+    cr_assert_eq(splitter_put(&split->splitter, &piece, &error), 0, "%s", error.text);
+}
+
+static void close_split(struct split *split) {
+    cr_assert_eq(splitter_finish(&split->splitter, &error), 0, "%s", error.text);
+    cr_assert_eq(splitter_publish(&split->splitter, &error), 0, "%s", error.text);
+    splitter_close(&split->splitter);
+    splitter_close(&split->splitter);
+    tokenizer_close(&split->tokenizer);
+}
+
+/* All tokens of a side, an stb_ds array. */
+static int32_t *tokens_of(const char *side) {
+    struct tokens tokens;
+    int32_t *all = NULL;
+    if (!file_exists(in_folder("%s_000000.bin", side))) return NULL;
+    cr_assert_eq(tokens_open(&tokens, in_folder("%s_*.bin", side), &error), 0, "%s", error.text);
+    cr_assert_eq(arrlen(tokens.shards), 1);
+    cr_assert_eq(
+        token_shard_read(&tokens.shards[0], arraddnptr(all, tokens.count), 0, tokens.count, &error),
+        0);
+    tokens_close(&tokens);
+    return all;
+}
+
+static void expect_text(const char *side, const char *expected) {
+    int32_t *tokens = tokens_of(side);
+    char *text = NULL;
+    for (size_t i = 0; i < arrlenu(tokens); i++) arrput(text, (char)tokens[i]);
+    arrput(text, '\0');
+    cr_expect_str_eq(text, expected, "%s: \"%s\", expected \"%s\"", side, text, expected);
+    arrfree(tokens);
+    arrfree(text);
+}
+
+#define ROW(text)   put(&split, text, sizeof(text) - 1, true, true)
+#define FILE_(text) put(&split, text, sizeof(text) - 1, true, false)
+
+Test(splitter, bytes_are_joined_and_rows_set_apart) {
+    struct split split;
+    open_split(&split, TOKENIZER_BYTES, 0, 1000);
+    FILE_("file ");
+    put(&split, "goes on ", 8, false, false);
+    FILE_("file");
+    ROW("row");
+    ROW("");
+    ROW("row");
+    FILE_("");
+    FILE_("file");
+    cr_assert_eq(split.splitter.documents, 5, "empty ones do not count");
+    close_split(&split);
+    expect_text("train", "file goes on file\n\nrow\n\nrow\n\nfile");
+    expect_text("val", "");
+}
+
+Test(splitter, validation_begins_with_a_document_if_one_is_near) {
+    struct split split;
+    open_split(&split, TOKENIZER_BYTES, 0.25, 1000);
+    for (int i = 0; i < 10; i++) put(&split, &"abcdefghij"[i], 1, true, true);
+    close_split(&split);
+    expect_text("train", "a\n\nb\n\nc\n\nd\n\ne\n\nf\n\ng");
+    expect_text("val", "h\n\ni\n\nj");
+
+    /* wanted: at 15 of 20; a document may begin at 10 .. 17 */
+    open_split(&split, TOKENIZER_BYTES, 0.25, 1000);
+    ROW("abcdefghij");
+    ROW("klmnopqrst");
+    close_split(&split);
+    expect_text("train", "abcdefghij");
+    expect_text("val", "klmnopqrst");
+    open_split(&split, TOKENIZER_BYTES, 0.25, 1000);
+    ROW("abcdefghi");
+    ROW("jklmnopqr");
+    ROW("st");
+    close_split(&split);
+    expect_text("train", "abcdefghi\n\njklmno");
+    expect_text("val", "pqr\n\nst");
+    open_split(&split, TOKENIZER_BYTES, 0.25, 1000);
+    ROW("abcdefghijklm");
+    ROW("nopq");
+    ROW("rst");
+    close_split(&split);
+    expect_text("train", "abcdefghijklm");
+    expect_text("val", "nopq\n\nrst");
+}
+
+Test(splitter, a_block_ends_with_a_document_if_one_ends_in_its_second_half) {
+    struct split split;
+    open_split(&split, TOKENIZER_BYTES, 0.25, 20);
+    ROW("abcdefgh");
+    ROW("ijkl");
+    ROW("mnopqrstuvwxyz"); /* from 12: a block of 12, then 14 + 6 */
+    ROW("012345");
+    ROW("6");
+    close_split(&split);
+    expect_text("train", "abcdefgh\n\nmnopqrstuvwxyz\n\n6");
+    expect_text("val", "ijkl\n\n012345");
+
+    open_split(&split, TOKENIZER_BYTES, 0.25, 20);
+    ROW("abcdefghi");
+    ROW("jklmnopqrstuvwxyz"); /* from 9: torn at 20, and for validation at 15 and 24 */
+    close_split(&split);
+    expect_text("train", "abcdefghi\n\njklmnouvwx");
+    expect_text("val", "pqrstyz");
+}
+
+Test(splitter, a_row_torn_at_the_end_of_validation_is_set_apart_from_a_file) {
+    struct split split;
+    open_split(&split, TOKENIZER_BYTES, 0.5, 8);
+    ROW("abcdefgh");
+    FILE_("ijkl");
+    close_split(&split);
+    expect_text("train", "abcd\n\nij");
+    expect_text("val", "efghkl");
+}
+
+static char *random_text(size_t size, uint64_t seed) {
+    static const char *const words[] = {
+        "the ",  "cat", "  ",   "sat\n", "on ", "mat.", "\xc3\xa9t\xc3\xa9 ",
+        "don't", " 42", "\n\n", "x",     "Zz "};
+    char *text = malloc(size + 8);
+    size_t filled = 0;
+    for (uint64_t i = 0; filled < size; i++) {
+        const char *word = words[random_bits(seed, 0, i) % (sizeof words / sizeof *words)];
+        for (; *word && filled < size; word++) text[filled++] = *word;
+    }
+    /* Whole characters only. */
+    while (filled > 0 && (uint8_t)text[filled - 1] >= 0x80) text[--filled] = '.';
+    for (; filled < size; filled++) text[filled] = '.';
+    return text;
+}
+
+/* The tokens of documents in one go, without blocks. */
+static int32_t *plain_tokens(const struct tokenizer *tokenizer, const char *text,
+                             const size_t *ends, size_t count) {
+    struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
+    int32_t *tokens = NULL;
+    size_t at = 0;
+    for (size_t i = 0; i < count; at = ends[i++]) {
+        arrput(tokens, tokenizer->end_of_text);
+        tokenizer_encode(encoder, &tokens, text + at, ends[i] - at, false, &error);
+    }
+    tokenizer_encoder_close(encoder);
+    return tokens;
+}
+
+static void expect_same_tokens(const int32_t *a, const int32_t *b, const char *what) {
+    cr_assert_eq(arrlenu(a), arrlenu(b), "%s: %zu and %zu", what, arrlenu(a), arrlenu(b));
+    cr_assert(arrlenu(a) == 0 || memcmp(a, b, arrlenu(a) * sizeof *a) == 0, "%s", what);
+}
+
+/* Whatever the blocks and threads, cuts leave no trace. */
+Test(splitter, blocks_and_threads_do_not_change_the_tokens) {
+    enum { SIZE = 700000 };
+    char *text = random_text(SIZE, 1);
+    const size_t ends[] = {1, 5000, 5001, 300000, SIZE};
+    const size_t blocks[] = {200, 999, 50000, 1 << 20};
+    for (int b = 0; b < 4; b++)
+        for (int threads = 1; threads <= 4; threads += 3) {
+            struct split split;
+            omp_set_num_threads(threads);
+            open_split(&split, TOKENIZER_GPT2, 0, blocks[b]);
+            int32_t *expected = plain_tokens(&split.tokenizer, text, ends, 5);
+            for (size_t i = 0, at = 0; i < 5; at = ends[i++])
+                for (size_t part = at; part < ends[i];) {
+                    size_t size = 1 + random_bits(2, (uint64_t)b, part) % 3000;
+                    if (size > ends[i] - part) size = ends[i] - part;
+                    put(&split, text + part, size, part == at, false);
+                    part += size;
+                }
+            close_split(&split);
+            int32_t *tokens = tokens_of("train");
+            expect_same_tokens(tokens, expected, "train");
+            arrfree(tokens);
+            arrfree(expected);
+        }
+    free(text);
+}
+
+Test(splitter, text_without_any_place_to_cut_is_cut_between_characters) {
+    struct split split;
+    char text[1001];
+    for (int i = 0; i < 500; i++) memcpy(text + 2 * i, "\xc3\xa9", 2);
+    open_split(&split, TOKENIZER_GPT2, 0.1, 101);
+    put(&split, text, 1000, true, false);
+    close_split(&split);
+    const char *sides[] = {"train", "val"};
+    size_t bytes = 0;
+    open_split(&split, TOKENIZER_GPT2, 0, 1000);
+    for (int s = 0; s < 2; s++) {
+        int32_t *tokens = tokens_of(sides[s]);
+        for (size_t i = 0; i < arrlenu(tokens); i++) {
+            size_t size;
+            const uint8_t *token = tokenizer_bytes(&split.tokenizer, tokens[i], &size);
+            if (tokens[i] == split.tokenizer.end_of_text) continue;
+            cr_assert(size % 2 == 0 || size == 1);
+            cr_assert(size != 1 || token[0] == (bytes % 2 ? 0xa9 : 0xc3), "a torn character");
+            bytes += size;
+        }
+        cr_expect_eq(bytes % 2, 0);
+        arrfree(tokens);
+    }
+    cr_assert_eq(bytes, 1000);
+    splitter_close(&split.splitter);
+    tokenizer_close(&split.tokenizer);
+}
+
+/* Rows of up to `longest` bytes: each is in one side, whole, and validation has its share. */
+Test(splitter, many_documents_are_never_torn) {
+    enum { ROWS = 3000, LONGEST = 60, BLOCK = 2000 };
+    const double fraction = 0.1;
+    static char rows[ROWS][LONGEST + 1];
+    struct split split;
+    open_split(&split, TOKENIZER_BYTES, fraction, BLOCK);
+    for (int i = 0; i < ROWS; i++) {
+        const size_t size = 5 + random_bits(3, 0, (uint64_t)i) % (LONGEST - 4);
+        memset(rows[i], 'x', size);
+        snprintf(rows[i], 6, "%04u", (unsigned)i % 10000);
+        rows[i][4] = 'x';
+        put(&split, rows[i], size, true, true);
+    }
+    cr_assert_eq(split.splitter.documents, ROWS);
+    close_split(&split);
+    const char *sides[] = {"train", "val"};
+    static int seen[ROWS];
+    size_t bytes[2] = {0};
+    for (int s = 0; s < 2; s++) {
+        int32_t *tokens = tokens_of(sides[s]);
+        int last = -1;
+        for (size_t i = 0; i < arrlenu(tokens); i += 2) {
+            char row[LONGEST + 1] = "";
+            size_t size = 0;
+            for (; i < arrlenu(tokens) && tokens[i] != '\n'; i++) row[size++] = (char)tokens[i];
+            const int number = atoi(row);
+            cr_assert_str_eq(row, rows[number]);
+            cr_assert_gt(number, last, "out of order");
+            last = number;
+            seen[number]++;
+            bytes[s] += size;
+        }
+        arrfree(tokens);
+    }
+    for (int i = 0; i < ROWS; i++) cr_assert_eq(seen[i], 1, "row %d", i);
+    const double share = (double)bytes[1] / (double)(bytes[0] + bytes[1]);
+    cr_assert(share > 0.08 && share < 0.12, "%g", share);
+}
+
+Test(splitter, the_number_of_documents_in_a_block_has_a_limit) {
+    struct split split;
+    open_split(&split, TOKENIZER_GPT2, 0, SPLITTER_BLOCK_BYTES);
+    for (int i = 0; i < SPLITTER_MARKS_MAX + 10; i++) put(&split, "a", 1, true, true);
+    cr_assert_eq(arrlen(split.splitter.marks), 10);
+    close_split(&split);
+    int32_t *tokens = tokens_of("train");
+    cr_assert_eq(arrlen(tokens), 2 * (SPLITTER_MARKS_MAX + 10));
+    for (int i = 0; i < arrlen(tokens); i++) cr_assert_eq(tokens[i] == 1199, i % 2 == 0, "%d", i);
+    arrfree(tokens);
+}
+
+Test(splitter, closing_leaves_nothing_of_what_is_not_published) {
+    struct split split;
+    open_split(&split, TOKENIZER_BYTES, 0.5, 10);
+    FILE_("some text that is longer than two blocks");
+    cr_assert(file_exists(in_folder("train_000000.bin.part.tmp")));
+    splitter_close(&split.splitter);
+    tokenizer_close(&split.tokenizer);
+    cr_assert_not(file_exists(in_folder("train_000000.bin.part.tmp")));
+    cr_assert_not(file_exists(in_folder("val_000000.bin.part.tmp")));
+}
+
+static void put_pair(struct split *split, const char *prompt, const char *completion) {
+    const struct document_piece pieces[] = {
+        {prompt, strlen(prompt), true, true, PIECE_PROMPT},
+        {completion, strlen(completion), false, true, PIECE_COMPLETION}};
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(splitter_put(&split->splitter, &pieces[i], &error), 0, "%s", error.text);
+}
+
+/* expected: the mask as zeros and ones. */
+static void expect_mask(const char *side, const char *expected) {
+    struct tokens tokens;
+    cr_assert_eq(tokens_open(&tokens, in_folder("%s_*.bin", side), &error), 0, "%s", error.text);
+    cr_assert_eq(tokens.count, strlen(expected));
+    for (uint64_t i = 0; i < tokens.count; i++)
+        cr_expect_eq(token_mask_counts(&tokens.shards[0].mask, i), expected[i] == '1',
+                     "%s: token %d of %s", side, (int)i, expected);
+    tokens_close(&tokens);
+}
+
+Test(splitter, of_pairs_the_completion_and_its_end_count) {
+    struct split split;
+    open_split(&split, TOKENIZER_BYTES, 0, 1000);
+    put_pair(&split, "ask", "yes");
+    put_pair(&split, "", "all");
+    put_pair(&split, "", "");
+    put_pair(&split, "only", "");
+    cr_expect_eq(split.splitter.documents, 3);
+    close_split(&split);
+    expect_text("train", "askyes\n\nall\n\nonly\n\n");
+    expect_mask("train", "0001111111111000011");
+}
+
+/* Text counts everywhere, and is set apart as ever. */
+Test(splitter, pairs_and_text_stand_beside_each_other) {
+    struct split split;
+    open_split(&split, TOKENIZER_BYTES, 0, 1000);
+    FILE_("file");
+    put_pair(&split, "a", "b");
+    ROW("row");
+    FILE_("");
+    FILE_("f");
+    put_pair(&split, "c", "d");
+    FILE_("e");
+    close_split(&split);
+    expect_text("train", "file\n\nab\n\nrow\n\nf\n\ncd\n\ne");
+    expect_mask("train", "11110001111111110001111");
+}
+
+/* <|endoftext|> stands before the first document and ends each completion. */
+Test(splitter, the_token_between_pairs_ends_the_one_before) {
+    struct split split;
+    open_split(&split, TOKENIZER_GPT2, 0, 1000);
+    const int end = split.tokenizer.end_of_text;
+    cr_assert_eq(split.tokenizer.stop, end);
+    put_pair(&split, "<|endoftext|>", "!");
+    put_pair(&split, "\"", "#");
+    ROW("$");
+    put_pair(&split, "%", "");
+    close_split(&split);
+    int32_t *tokens = tokens_of("train");
+    const size_t count = arrlenu(tokens);
+    cr_assert_gt(count, 11);
+    char kinds[200], counts[200] = "";
+    for (size_t i = 0; i < count; i++) kinds[i] = tokens[i] == end ? 'E' : '.';
+    kinds[count] = '\0';
+    cr_expect_str_eq(kinds + count - 9, ".E..E.E.E", "%s", kinds);
+    cr_expect_eq(strspn(kinds + 1, "."), count - 9, "the mark is text in rows: %s", kinds);
+    memset(counts, '0', count - 9);
+    strcpy(counts + count - 9, "110111001");
+    expect_mask("train", counts);
+    arrfree(tokens);
+}
+
+/* Validation begins with a pair or not at all: a completion is not torn from its prompt. */
+Test(splitter, validation_has_whole_pairs) {
+    struct split split;
+    open_split(&split, TOKENIZER_BYTES, 0.05, 1000);
+    put_pair(&split, "question", "a long answer");
+    close_split(&split);
+    expect_text("train", "questiona long answer\n\n");
+    expect_text("val", "");
+    open_split(&split, TOKENIZER_BYTES, 0.05, 1000);
+    put_pair(&split, "question", "a long answer");
+    put_pair(&split, "another", "one");
+    close_split(&split);
+    expect_text("train", "questiona long answer\n\n");
+    expect_text("val", "anotherone\n\n");
+    expect_mask("val", "000000011111");
+}
+
+/* Blocks and parts end anywhere: within prompts and completions, and between them. */
+Test(splitter, pairs_of_any_length_in_blocks_of_any_size) {
+    enum { PAIRS = 40 };
+    for (size_t block = 2; block < 60; block++) {
+        struct split split;
+        char *text = NULL, *mask = NULL;
+        open_split(&split, TOKENIZER_BYTES, 0, block);
+        for (int i = 0; i < PAIRS; i++) {
+            char prompt[40] = "", completion[40] = "";
+            memset(prompt, 'a' + i % 26, (size_t)(i * 7 % 31));
+            memset(completion, 'A' + i % 26, (size_t)(i * 5 % 23));
+            put_pair(&split, prompt, completion);
+            if (!*prompt && !*completion) continue;
+            for (const char *c = prompt; *c; c++) arrput(text, *c), arrput(mask, '0');
+            for (const char *c = completion; *c; c++) arrput(text, *c), arrput(mask, '1');
+            for (int j = 0; j < 2; j++) arrput(text, '\n'), arrput(mask, '1');
+        }
+        arrput(text, '\0');
+        arrput(mask, '\0');
+        close_split(&split);
+        expect_text("train", text);
+        expect_mask("train", mask);
+        arrfree(text);
+        arrfree(mask);
+    }
+}

@@ -1,0 +1,239 @@
+/* The masks of shards: what is written is read back, and damage is refused by name. */
+#include "data/corpus/token_mask.h"
+#include "test/data/corpus/tokens_fixture.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+TestSuite(token_mask, .init = make_folder, .fini = remove_folder);
+
+enum { TOKENS = 21 };
+
+/* 0b10101 ..: tokens 0, 2, 4 ... count. */
+static const uint8_t every_second[3] = {0x55, 0x55, 0x15};
+
+/* Writes a mask of any form, without the code under test. */
+static void write_mask(const char *name, const char *magic, uint32_t version, uint64_t tokens,
+                       const uint8_t *bits, size_t bytes) {
+    uint8_t file[64];
+    memcpy(file, magic, 4);
+    memcpy(file + 4, &version, sizeof version);
+    memcpy(file + 8, &tokens, sizeof tokens);
+    memcpy(file + 16, bits, bytes);
+    write_plain(name, file, 16 + bytes);
+}
+
+Test(token_mask, belongs_to_the_shard_of_its_name) {
+    struct tokens tokens;
+    write_good("a_000000.bin", 1, TOKENS);
+    write_mask("a_000000.mask", "MASK", 1, TOKENS, every_second, 3);
+    write_good("a_000001.bin", 1, 5);
+    cr_assert_eq(open_in_folder(&tokens, "a_*"), 0, "%s", error.text);
+    cr_assert_eq(arrlen(tokens.shards), 2, "masks are no shards");
+    cr_expect_eq(tokens.count, TOKENS + 5);
+    cr_expect_eq(tokens.counted, 11 + 5);
+    for (uint64_t i = 0; i < TOKENS; i++)
+        cr_expect_eq(token_mask_counts(&tokens.shards[0].mask, i), i % 2 == 0, "token %d", (int)i);
+    cr_expect_null(tokens.shards[1].mask.bits);
+    cr_expect(token_mask_counts(&tokens.shards[1].mask, 4));
+    tokens_close(&tokens);
+}
+
+Test(token_mask, counts_any_range) {
+    const struct token_mask mask = {.bits = every_second}, all = {0};
+    for (uint64_t first = 0; first <= TOKENS; first++)
+        for (uint64_t count = 0; count <= TOKENS - first; count++) {
+            uint64_t expected = 0;
+            for (uint64_t i = first; i < first + count; i++) expected += i % 2 == 0;
+            cr_expect_eq(token_mask_counted(&mask, first, count), expected);
+            cr_expect_eq(token_mask_counted(&all, first, count), count);
+        }
+}
+
+Test(token_mask, raw_shards_have_masks_and_other_names_have_none) {
+    const uint16_t raw[TOKENS] = {1, 2, 3};
+    struct tokens tokens;
+    write_plain("train.bin", raw, sizeof raw);
+    write_mask("train.mask", "MASK", 1, TOKENS, every_second, 3);
+    cr_assert_eq(open_in_folder(&tokens, "train.bin"), 0, "%s", error.text);
+    cr_expect_eq(tokens.counted, 11);
+    tokens_close(&tokens);
+    write_good("other.shard", 1, 5);
+    write_mask("other.mask", "MASK", 1, TOKENS, every_second, 3);
+    cr_assert_eq(open_in_folder(&tokens, "other.shard"), 0, "%s", error.text);
+    cr_expect_eq(tokens.counted, 5);
+    tokens_close(&tokens);
+}
+
+static void expect_mask_refused(const char *what) {
+    struct tokens tokens;
+    cr_expect_eq(open_in_folder(&tokens, "a_*"), -1, "%s", what);
+    cr_expect_not_null(strstr(error.text, "a_000000.mask: "), "%s", error.text);
+    cr_expect_not_null(strstr(error.text, what), "%s", error.text);
+    tokens_close(&tokens);
+}
+
+Test(token_mask, damage_is_refused_by_name) {
+    const uint8_t behind[3] = {0x55, 0x55, 0x35};
+    write_good("a_000000.bin", 1, TOKENS);
+    write_mask("a_000000.mask", "MASQ", 1, TOKENS, every_second, 3);
+    expect_mask_refused("does not begin with MASK");
+    write_plain("a_000000.mask", "MASK\1\0\0\0\25", 9);
+    expect_mask_refused("does not begin with MASK");
+    write_plain("a_000000.mask", "", 0);
+    expect_mask_refused("empty");
+    write_mask("a_000000.mask", "MASK", 2, TOKENS, every_second, 3);
+    expect_mask_refused("version 2; only version 1");
+    write_mask("a_000000.mask", "MASK", 1, TOKENS + 1, every_second, 3);
+    expect_mask_refused("the mask of 22 tokens, but the shard beside it has 21");
+    write_mask("a_000000.mask", "MASK", 1, TOKENS, every_second, 2);
+    expect_mask_refused("19 bytes, the file has 18");
+    write_mask("a_000000.mask", "MASK", 1, TOKENS, (const uint8_t[4]){0x55, 0x55, 0x15}, 4);
+    expect_mask_refused("19 bytes, the file has 20");
+    write_mask("a_000000.mask", "MASK", 1, TOKENS, behind, 3);
+    expect_mask_refused("bits behind the last token");
+    cr_assert_eq(unlink(in_folder("a_000000.mask")), 0);
+    cr_assert_eq(mkfifo(in_folder("a_000000.mask"), 0600), 0);
+    expect_mask_refused("not a regular file");
+}
+
+Test(token_mask, a_set_needs_shards_and_tokens_that_count) {
+    const uint8_t zeros[3] = {0};
+    struct tokens tokens;
+    write_mask("b_000000.mask", "MASK", 1, TOKENS, every_second, 3);
+    cr_expect_eq(open_in_folder(&tokens, "b_*"), -1);
+    cr_expect_not_null(strstr(error.text, "only masks"), "%s", error.text);
+    write_good("c_000000.bin", 1, TOKENS);
+    write_mask("c_000000.mask", "MASK", 1, TOKENS, zeros, 3);
+    cr_expect_eq(open_in_folder(&tokens, "c_*.bin"), -1);
+    cr_expect_not_null(strstr(error.text, "no token counts"), "%s", error.text);
+}
+
+/* Token i counts unless i is in 3 .. 6 of each 11. */
+static void make_counts(uint8_t *counts, int count) {
+    for (int i = 0; i < count; i++) counts[i] = !(i % 11 >= 3 && i % 11 <= 6);
+}
+
+/* Puts tokens with their counts in parts, and finishes. */
+static void put_counts(struct shard_writer *writer, int count, int part) {
+    uint16_t tokens[200];
+    uint8_t counts[200];
+    make_counts(counts, count);
+    for (int i = 0; i < count; i++) tokens[i] = (uint16_t)i;
+    for (int at = 0, size; at < count; at += size) {
+        size = count - at < part ? count - at : part;
+        const int status =
+            shard_writer_put_packed(writer, tokens + at, counts + at, (uint64_t)size, &error);
+        cr_assert_eq(status, 0, "%s", error.text);
+    }
+    cr_assert_eq(shard_writer_finish(writer, &error), 0, "%s", error.text);
+}
+
+Test(token_mask, what_is_written_is_read_back_whatever_the_sizes) {
+    const int cases[][3] = {{1000, 150, 1}, {1000, 150, 200}, {7, 150, 4},  {1, 30, 3},
+                            {64, 128, 64},  {33, 150, 33},    {40, 150, 7}, {8, 16, 5}};
+    uint8_t counts[200];
+    make_counts(counts, 200);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        struct shard_writer writer;
+        struct tokens tokens;
+        open_writer(&writer, "set", 256, (uint64_t)cases[c][0]);
+        put_counts(&writer, cases[c][1], cases[c][2]);
+        cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
+        cr_assert_eq(open_in_folder(&tokens, "set_*.bin"), 0, "%s", error.text);
+        int position = 0;
+        for (int s = 0; s < (int)arrlen(tokens.shards); s++) {
+            bool any_zero = false;
+            const struct token_shard *shard = &tokens.shards[s];
+            for (uint64_t i = 0; i < shard->count; i++, position++) {
+                cr_expect_eq(token_mask_counts(&shard->mask, i), counts[position], "case %zu", c);
+                any_zero |= !counts[position];
+            }
+            cr_expect_eq(shard->mask.bits != NULL, any_zero, "case %zu, shard %d", c, s);
+        }
+        cr_expect_eq(position, cases[c][1]);
+        tokens_close(&tokens);
+    }
+}
+
+/* The first token that does not count comes in a later part: those before it count. */
+Test(token_mask, begins_where_it_is_needed) {
+    struct shard_writer writer;
+    struct tokens tokens;
+    const int32_t many[13] = {0};
+    const uint16_t two[2] = {0};
+    open_writer(&writer, "set", 256, 100);
+    cr_assert_eq(shard_writer_put(&writer, many, 13, &error), 0);
+    cr_assert_not(exists("set_000000.mask.part.tmp"));
+    cr_assert_eq(shard_writer_put_packed(&writer, two, (const uint8_t[]){1, 0}, 2, &error), 0);
+    cr_assert(exists("set_000000.mask.part.tmp"));
+    cr_assert_eq(shard_writer_put(&writer, many, 3, &error), 0);
+    cr_assert_eq(shard_writer_finish(&writer, &error), 0);
+    cr_assert_eq(shard_writer_publish(&writer, &error), 0);
+    cr_assert_eq(open_in_folder(&tokens, "set_*"), 0, "%s", error.text);
+    cr_expect_eq(tokens.counted, 17);
+    cr_expect_not(token_mask_counts(&tokens.shards[0].mask, 14));
+    tokens_close(&tokens);
+    /* Its shard says that it is there: without it all tokens would count. */
+    cr_assert_eq(unlink(in_folder("set_000000.mask")), 0);
+    cr_assert_eq(open_in_folder(&tokens, "set_*"), -1);
+    cr_expect_not_null(strstr(error.text, "the mask that belongs to this token shard"));
+    cr_assert_eq(rename(in_folder("set_000000.bin"), in_folder("other_name")), 0);
+    cr_assert_eq(open_in_folder(&tokens, "other_name"), -1);
+    cr_expect_not_null(strstr(error.text, "copy the .mask file too"));
+}
+
+Test(token_mask, is_published_and_abandoned_with_its_shard) {
+    struct shard_writer writer;
+    open_writer(&writer, "set", 256, 50);
+    put_counts(&writer, 120, 30);
+    cr_expect(exists("set_000000.mask.part") && exists("set_000002.mask.part"));
+    cr_expect_not(exists("set_000000.mask"));
+    shard_writer_abandon(&writer);
+    cr_expect_not(exists("set_000000.mask.part") || exists("set_000002.mask.part"));
+    open_writer(&writer, "set", 256, 50);
+    put_counts(&writer, 120, 30);
+    cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
+    cr_expect(exists("set_000000.mask") && exists("set_000002.mask"));
+    cr_expect_not(exists("set_000000.mask.part"));
+    /* In the middle of a shard: what there was stays. */
+    const uint16_t token = 1;
+    open_writer(&writer, "set", 256, 50);
+    cr_assert_eq(shard_writer_put_packed(&writer, &token, (const uint8_t[]){0}, 1, &error), 0);
+    cr_expect(exists("set_000000.mask.part.tmp"));
+    shard_writer_abandon(&writer);
+    cr_expect_not(exists("set_000000.mask.part.tmp"));
+    cr_expect(exists("set_000000.mask") && exists("set_000002.mask"));
+}
+
+Test(token_mask, a_set_without_masks_removes_those_of_another) {
+    struct shard_writer writer;
+    struct tokens tokens;
+    const int32_t token = 1;
+    open_writer(&writer, "set", 256, 50);
+    put_counts(&writer, 120, 30);
+    cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
+    write_plain("set_1_000000.mask", "x", 1);
+    write_plain("set_000007.mask", "x", 1);
+    open_writer(&writer, "set", 256, 50);
+    cr_assert_eq(shard_writer_put(&writer, &token, 1, &error), 0);
+    cr_assert_eq(shard_writer_finish(&writer, &error), 0);
+    cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
+    cr_expect_not(exists("set_000000.mask") || exists("set_000002.mask"));
+    cr_expect_not(exists("set_000007.mask"));
+    cr_expect(exists("set_1_000000.mask"), "the mask of another prefix");
+    cr_assert_eq(open_in_folder(&tokens, "set_0*"), 0, "%s", error.text);
+    cr_expect_eq(tokens.counted, 1);
+    tokens_close(&tokens);
+}
+
+Test(token_mask, what_a_killed_writer_left_is_removed) {
+    struct shard_writer writer;
+    write_plain("set_000003.mask.part", "x", 1);
+    write_plain("set_000004.mask.part.tmp", "x", 1);
+    write_plain("set_000004.mask.partly", "x", 1);
+    open_writer(&writer, "set", 256, 10);
+    cr_expect_not(exists("set_000003.mask.part") || exists("set_000004.mask.part.tmp"));
+    cr_expect(exists("set_000004.mask.partly"));
+    shard_writer_abandon(&writer);
+}

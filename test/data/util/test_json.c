@@ -1,0 +1,57 @@
+#include "data/util/json.h"
+
+#include <cjson/cJSON.h>
+#include <criterion/criterion.h>
+#include <string.h>
+
+static struct error error;
+
+static cJSON *parse(const char *text) {
+    cJSON *root;
+    cr_assert_eq(json_parse(&root, text, strlen(text), "x", &error), 0, "%s", error.text);
+    return root;
+}
+
+Test(json, trees_equal_those_of_cjson) {
+    static const char *const texts[] = {
+        " null ",
+        "[]",
+        "{}",
+        "[true,false,null,-0,0.1,1e3,12345678901234567890,1E-400,2.5e+300,[[{}]]]",
+        "{\"a\":{\"b\":[1,{\"c\":\"d\"}]},\"\":\"\",\"B\":1,\"b\":2}",
+        "\"\\\"\\\\\\/\\b\\f\\n\\r\\t\\u0041\\u00e9\\u20ac\\ud83d\\ude00\x7f\xc3\xa9\"",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        cJSON *root = parse(texts[i]), *expected = cJSON_Parse(texts[i]);
+        cr_expect(cJSON_Compare(root, expected, true), "%s", texts[i]);
+        cJSON_Delete(root);
+        cJSON_Delete(expected);
+    }
+}
+
+Test(json, items_know_where_they_are) {
+    const char *text = "\n{\"a\":\n 1.50,\n\"b\"\n: [2,\n\"x\" ]}";
+    cJSON *root = parse(text);
+    const cJSON *a = json_member(root, "a"), *b = json_member(root, "b");
+    size_t length;
+    cr_expect_eq(json_line(root, text), 2);
+    cr_expect_eq(json_line(a, text), 2, "the line of its key");
+    cr_expect_eq(json_line(b, text), 4);
+    cr_expect_eq(json_line(b->child->next, text), 6);
+    cr_expect_eq(strncmp(json_source(a, text, &length), "1.50", 4), 0);
+    cr_expect_eq(length, 4);
+    cr_expect_eq(strncmp(json_source(b, text, &length), "[2,\n\"x\" ]", 9), 0);
+    cr_expect_eq(length, 9);
+    cJSON_Delete(root);
+}
+
+Test(json, keys_differ_in_each_object) {
+    static const char *const twice[] = {"{\"a\":1,\"b\":2,\"a\":3}", "[{\"a\":{},\"\\u0061\":1}]"};
+    for (size_t i = 0; i < 2; i++) {
+        cJSON *root;
+        cr_expect_eq(json_parse(&root, twice[i], strlen(twice[i]), "x", &error), -1);
+        cr_expect_null(root);
+        cr_expect_not_null(strstr(error.text, "\"a\" stands there twice"), "%s", error.text);
+    }
+    cJSON_Delete(parse("{\"a\":{\"a\":[{\"a\":1},{\"a\":1}]},\"A\":1}"));
+}

@@ -1,0 +1,460 @@
+/* Every flag of ./train, and every way to use them wrongly. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/error.h"
+#include "model/cli/command_line.h"
+
+enum { ARGUMENTS_MAX = 24 };
+
+/* Arguments are separated by |. */
+static int parse(struct command_line *line, const char *arguments, struct error *error) {
+    static char text[8][400];
+    static int turn;
+    char *argv[ARGUMENTS_MAX] = {"./train"}, *copy = text[turn++ % 8];
+    int argc = 1;
+    snprintf(copy, sizeof *text, "%s", arguments);
+    for (char *rest = copy, *word; *arguments && (word = strsep(&rest, "|"));) argv[argc++] = word;
+    error->text[0] = 0;
+    return command_line_parse(line, argc, argv, error);
+}
+
+static struct command_line accept(const char *arguments) {
+    struct command_line line;
+    struct error error;
+    cr_assert_eq(parse(&line, arguments, &error), 0, "%s: %s", arguments, error.text);
+    return line;
+}
+
+/* The message must have the part that helps. */
+static void refuse(const char *arguments, const char *part) {
+    struct command_line line;
+    struct error error;
+    cr_expect_eq(parse(&line, arguments, &error), -1, "accepted: %s", arguments);
+    cr_expect_not_null(strstr(error.text, part), "%s: \"%s\" is not in: %s", arguments, part,
+                       error.text);
+    cr_expect(error.text[0] == 0 || error.text[strlen(error.text) - 1] != '\n');
+    command_line_free(&line);
+}
+
+Test(command_line, train) {
+    struct command_line line = accept("--config|a.json");
+    cr_expect_eq(line.command, COMMAND_TRAIN);
+    cr_expect_str_eq(line.config, "a.json");
+    cr_expect_eq(arrlen(line.overrides), 0);
+    cr_expect_not(line.resume);
+    cr_expect_null(line.resume_path);
+    cr_expect_eq(arrlen(line.prompts), 0);
+    cr_expect_lt(line.top_p, 0);
+    cr_expect_eq(line.export_dtype, CONFIG_PRECISION_AUTO);
+    cr_expect_null(line.from);
+    cr_expect_lt(line.temperature, 0);
+    cr_expect_lt(line.top_k, 0);
+    cr_expect_lt(line.tokens, 0);
+    cr_expect_lt(line.seed, 0);
+    command_line_free(&line);
+}
+
+Test(command_line, values_may_follow_an_equals_sign) {
+    struct command_line line = accept("--config=a=b.json|--set=x.y=z=1|--resume=runs/a b");
+    cr_expect_str_eq(line.config, "a=b.json");
+    cr_expect_str_eq(line.overrides[0], "x.y=z=1");
+    cr_expect_str_eq(line.resume_path, "runs/a b");
+    command_line_free(&line);
+}
+
+Test(command_line, set_repeats_in_order) {
+    struct command_line line = accept("--set|a=1|--config|c|--set|b=2|--set|a=3");
+    cr_assert_eq(arrlen(line.overrides), 3);
+    cr_expect_str_eq(line.overrides[0], "a=1");
+    cr_expect_str_eq(line.overrides[1], "b=2");
+    cr_expect_str_eq(line.overrides[2], "a=3");
+    command_line_free(&line);
+}
+
+Test(command_line, device_is_an_override_in_its_place) {
+    static const char *const names[] = {"auto", "cpu", "cuda"};
+    for (int i = 0; i < 3; i++) {
+        char arguments[100], expected[100];
+        snprintf(arguments, sizeof arguments, "--config|c|--set|device=x|--device|%s", names[i]);
+        snprintf(expected, sizeof expected, "device=%s", names[i]);
+        struct command_line line = accept(arguments);
+        cr_assert_eq(arrlen(line.overrides), 2);
+        cr_expect_str_eq(line.overrides[1], expected);
+        command_line_free(&line);
+    }
+}
+
+Test(command_line, resume_with_and_without_a_path) {
+    static const struct {
+        const char *arguments, *path;
+    } cases[] = {
+        {"--config|c|--resume", NULL},
+        {"--resume|--config|c", NULL},
+        {"--config|c|--resume|runs/a/checkpoints/step-00000010",
+         "runs/a/checkpoints/step-00000010"},
+        {"--resume=p|--config|c", "p"},
+        {"--resume|p|--config|c", "p"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct command_line line = accept(cases[i].arguments);
+        cr_expect(line.resume);
+        cr_expect_str_eq(line.config, "c");
+        cr_expect_eq(line.resume_path == NULL, cases[i].path == NULL, "%s", cases[i].arguments);
+        if (cases[i].path && line.resume_path) cr_expect_str_eq(line.resume_path, cases[i].path);
+        command_line_free(&line);
+    }
+}
+
+/* --resume "$LAST" with an unset variable must not quietly begin anew. */
+Test(command_line, resume_from_an_empty_path) {
+    refuse("--config|c|--resume|", "--resume");
+    refuse("--config|c|--resume=", "--resume");
+}
+
+Test(command_line, dry_run) {
+    struct command_line line = accept("--dry-run|--config|c|--set|a=1");
+    cr_expect_eq(line.command, COMMAND_DRY_RUN);
+    cr_expect_str_eq(line.config, "c");
+    command_line_free(&line);
+}
+
+Test(command_line, memory_of_a_dry_run) {
+    struct command_line line = accept("--dry-run|--config|c");
+    cr_expect(!line.fit && line.memory_gib < 0);
+    command_line_free(&line);
+    line = accept("--dry-run|--config|c|--memory|80|--sizes");
+    cr_expect(!line.fit && line.sizes);
+    cr_expect_eq(line.memory_gib, 80);
+    command_line_free(&line);
+    static const char *const fits[] = {"--dry-run|--fit|2.5|--config|c",
+                                       "--fit=2.5|--dry-run|--config=c"};
+    for (int i = 0; i < 2; i++) {
+        line = accept(fits[i]);
+        cr_expect(line.fit);
+        cr_expect_eq(line.fit_gib, 2.5);
+        cr_expect_lt(line.memory_gib, 0);
+        command_line_free(&line);
+    }
+    line = accept("--dry-run|--fit|--config|c"); /* what is free */
+    cr_expect(line.fit && line.fit_gib < 0);
+    command_line_free(&line);
+    refuse("--dry-run|--config|c|--fit|x", "--fit: \"x\" is not a number");
+    refuse("--dry-run|--config|c|--fit|3|--memory|4", "--fit");
+    refuse("--dry-run|--config|c|--memory|4|--fit", "give one");
+    refuse("--config|c|--fit|3", "--fit goes with --dry-run");
+    line = accept("--dry-run|--link|12.5|--config|c");
+    cr_expect_eq(line.link, 12.5);
+    refuse("--dry-run|--config|c|--link|0", "--link: \"0\" is not a number from 1e-06 to 1e+06");
+    refuse("--config|c|--link|3", "goes with --dry-run");
+    refuse("--config|c|--memory|3", "goes with --dry-run");
+}
+
+Test(command_line, ranks_of_a_dry_run) {
+    struct command_line line = accept("--dry-run|--config|c");
+    cr_expect(line.ranks == 0 && line.link_gbs < 0 && line.tflops < 0);
+    command_line_free(&line);
+    line = accept("--dry-run|--config|c|--ranks|64|--link-gbs|12.5|--tflops|300");
+    cr_expect(line.ranks == 64 && line.link_gbs == 12.5 && line.tflops == 300);
+    command_line_free(&line);
+    refuse("--dry-run|--config|c|--ranks|x", "--ranks");
+    refuse("--dry-run|--config|c|--ranks|1", "at least 2");
+    refuse("--dry-run|--config|c|--ranks|4097", "from 0 to 4096");
+    refuse("--dry-run|--config|c|--ranks|2|--link-gbs|0", "--link-gbs: \"0\" is not");
+    refuse("--dry-run|--config|c|--ranks|2|--tflops|0", "--tflops: \"0\" is not");
+    refuse("--dry-run|--config|c|--link-gbs|50", "--ranks N");
+    refuse("--dry-run|--config|c|--tflops|50", "--ranks N");
+    refuse("--dry-run|--config|c|--ranks|2|--fit|3", "leave out --ranks");
+}
+
+Test(command_line, sample) {
+    struct command_line line =
+        accept("--sample|Once upon|--from|d|--tokens|50|--temperature|0.5|--top-k|7|"
+               "--top-p|0.9|--seed|9");
+    cr_expect_eq(line.command, COMMAND_SAMPLE);
+    cr_expect_str_eq(line.prompts[0], "Once upon");
+    cr_expect_str_eq(line.from, "d");
+    cr_expect_eq(line.tokens, 50);
+    cr_expect_eq(line.temperature, 0.5);
+    cr_expect_eq(line.top_k, 7);
+    cr_expect_eq(line.top_p, 0.9);
+    cr_expect_eq(line.seed, 9);
+    command_line_free(&line);
+}
+
+Test(command_line, sample_takes_zeros_and_any_prompt) {
+    struct command_line line =
+        accept("--from|d|--sample||--tokens|0|--temperature|0|--top-k|0|--seed|0");
+    cr_expect_str_eq(line.prompts[0], "");
+    cr_expect_eq(line.tokens, 0);
+    cr_expect_eq(line.temperature, 0);
+    cr_expect_eq(line.top_k, 0);
+    cr_expect_eq(line.seed, 0);
+    command_line_free(&line);
+    line = accept("--sample|--- a --- b|--from|d|--set|precision=fp32");
+    cr_expect_str_eq(line.prompts[0], "--- a --- b");
+    command_line_free(&line);
+    line = accept("--sample=x=y|--from=d|--seed=2147483647");
+    cr_expect_str_eq(line.prompts[0], "x=y");
+    cr_expect_eq(line.seed, 2147483647);
+    command_line_free(&line);
+}
+
+Test(command_line, sample_repeats_in_order) {
+    struct command_line line = accept("--sample|one|--from|d|--sample|two|--sample=");
+    cr_assert_eq(arrlen(line.prompts), 3);
+    cr_expect_str_eq(line.prompts[0], "one");
+    cr_expect_str_eq(line.prompts[1], "two");
+    cr_expect_str_eq(line.prompts[2], "");
+    command_line_free(&line);
+}
+
+Test(command_line, eval) {
+    struct command_line line = accept("--eval|--from|d|--data|x*.bin|--device|cpu");
+    cr_expect_eq(line.command, COMMAND_EVAL);
+    cr_expect_str_eq(line.from, "d");
+    cr_expect_str_eq(line.data, "x*.bin");
+    cr_expect_eq(line.precision_count, 0);
+    command_line_free(&line);
+    line = accept("--eval|--from|d|--data|x|--precision|bf16,fp32,fp16");
+    cr_assert_eq(line.precision_count, 3);
+    cr_expect_eq(line.precisions[0], CONFIG_PRECISION_BF16);
+    cr_expect_eq(line.precisions[1], CONFIG_PRECISION_FP32);
+    cr_expect_eq(line.precisions[2], CONFIG_PRECISION_FP16);
+    command_line_free(&line);
+}
+
+Test(command_line, export) {
+    static const char *const names[] = {"fp32", "fp16", "bf16"};
+    for (int i = 0; i < 3; i++) {
+        char arguments[100];
+        snprintf(arguments, sizeof arguments, "--export|out|--from|d|--dtype|%s", names[i]);
+        struct command_line line = accept(arguments);
+        cr_expect_eq(line.command, COMMAND_EXPORT);
+        cr_expect_str_eq(line.export_to, "out");
+        cr_expect_eq(line.export_dtype, (enum config_precision)i);
+        cr_expect_eq(line.shard_gb, 0, "not given");
+        command_line_free(&line);
+    }
+    struct command_line line = accept("--export|out|--from|d|--dtype|fp16|--shard-size|0.25");
+    cr_expect_eq(line.shard_gb, 0.25);
+    command_line_free(&line);
+}
+
+Test(command_line, eval_and_export_need_what_they_read) {
+    refuse("--eval|--data|x", "--from DIR");
+    refuse("--eval|--from|d|--data|x|--config|c", "--config");
+    refuse("--export|o|--dtype|fp16", "--from DIR");
+    refuse("--export|o|--from|d|--dtype|fp8", "\"fp8\" is not one of fp32, fp16, bf16");
+    refuse("--export|o|--from|d|--dtype|fp4", "fp32, fp16, bf16");
+    refuse("--export|o|--from|d|--dtype|auto", "fp32, fp16, bf16");
+    refuse("--export|o|--from|d|--dtype|", "fp32, fp16, bf16");
+    refuse("--export|o|--from|d|--dtype|fp16|--shard-size|0", "from 1e-06 to 1e+06");
+    refuse("--export|o|--from|d|--dtype|fp16|--shard-size|2e6", "from 1e-06 to 1e+06");
+    refuse("--export|o|--from|d|--dtype|fp16|--shard-size|x", "not a number");
+    refuse("--export|o|--from|d|--dtype|fp16|--resume", "--resume");
+    refuse("--export|o|--from|d|--dtype|fp16|--set|a=1",
+           "--set goes with training, --dry-run, --sample");
+    refuse("--export|o|--from|d|--dtype|fp16|--device|cpu", "--device goes with");
+}
+
+Test(command_line, precisions) {
+    refuse("--eval|--from|d|--data|x|--precision|fp64", "\"fp64\" is not one of");
+    refuse("--eval|--from|d|--data|x|--precision|fp32,", "\"\" is not one of");
+    refuse("--eval|--from|d|--data|x|--precision|,fp32", "\"\" is not one of");
+    refuse("--eval|--from|d|--data|x|--precision|fp3", "\"fp3\" is not one of");
+    refuse("--eval|--from|d|--data|x|--precision|fp32,fp16,bf16,fp8,fp32", "at most 4");
+}
+
+Test(command_line, one_command_at_a_time) {
+    static const char *const commands[] = {"--sample|p", "--eval", "--export|o", "--dry-run"};
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) {
+            char arguments[100];
+            if (i == j) continue;
+            snprintf(arguments, sizeof arguments, "%s|%s|--from|d", commands[i], commands[j]);
+            refuse(arguments, "exclude each other");
+        }
+}
+
+Test(command_line, commands_that_only_print) {
+    static const struct {
+        const char *arguments;
+        enum command command;
+    } cases[] = {
+        {"--help", COMMAND_HELP},
+        {"-h", COMMAND_HELP},
+        {"--help|sample", COMMAND_HELP},
+        {"--help-config", COMMAND_HELP_CONFIG},
+        {"--version", COMMAND_VERSION},
+        {"--print-schema", COMMAND_PRINT_SCHEMA},
+        {"--print-reference", COMMAND_PRINT_REFERENCE},
+        {"--config|c|--help", COMMAND_HELP},
+        {"--help|--nonsense", COMMAND_HELP},
+        {"--sample|x|--version", COMMAND_VERSION},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct command_line line = accept(cases[i].arguments);
+        cr_expect_eq(line.command, cases[i].command, "%s", cases[i].arguments);
+        command_line_free(&line);
+    }
+}
+
+Test(command_line, nothing_to_do) {
+    refuse("", "--config");
+    refuse("--dry-run", "--config");
+    refuse("--resume", "--config");
+    struct command_line line = accept("--resume|runs/a");
+    cr_expect_str_eq(line.resume_path, "runs/a");
+    command_line_free(&line);
+    refuse("--set|a=1", "--config");
+}
+
+Test(command_line, unknown_arguments) {
+    refuse("--confg|c", "--confg");
+    refuse("c.json", "c.json");
+    refuse("--config|c|extra", "extra");
+    refuse("--config|c|-x", "-x");
+    refuse("--config|c|--", "\"--\"");
+    refuse("--config|c|", "\"\"");
+    refuse("--dry-runs|--config|c", "--dry-runs");
+    refuse("--confi=c", "--confi=c");
+    refuse("--configs=c", "--configs=c");
+    refuse("--nonsense|--help", "--nonsense");
+    refuse("--help=", "no command \"\"");
+    refuse("--help|samples", "no command \"samples\"");
+}
+
+Test(command_line, values_that_are_missing_or_too_many) {
+    static const char *const needs[] = {"--config", "--set",         "--device",    "--sample",
+                                        "--from",   "--temperature", "--top-k",     "--seed",
+                                        "--tokens", "--top-p",       "--data",      "--precision",
+                                        "--export", "--dtype",       "--shard-size"};
+    static const char *const takes_none[] = {
+        "--dry-run=1", "--version=", "--help-config=", "--print-schema=a", "--print-reference=a"};
+    for (size_t i = 0; i < sizeof needs / sizeof *needs; i++) {
+        char arguments[100];
+        snprintf(arguments, sizeof arguments, "%s needs a value", needs[i]);
+        refuse(needs[i], arguments);
+    }
+    for (size_t i = 0; i < sizeof takes_none / sizeof *takes_none; i++)
+        refuse(takes_none[i], "takes no value");
+}
+
+Test(command_line, device_names) {
+    refuse("--config|c|--device|gpu", "auto, cpu, cuda");
+    refuse("--config|c|--device|", "auto, cpu, cuda");
+    refuse("--config|c|--device|CPU", "auto, cpu, cuda");
+}
+
+Test(command_line, counts) {
+    static const char *const flags[] = {"--tokens", "--top-k", "--seed"};
+    static const char *const bad[] = {
+        "-1", "1.5", "x", "5x", "2147483648", "99999999999999999999", "", "1e3", "0x10"};
+    for (size_t f = 0; f < 3; f++)
+        for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+            char arguments[100];
+            snprintf(arguments, sizeof arguments, "--sample|p|--from|d|%s=%s", flags[f], bad[i]);
+            refuse(arguments, flags[f]);
+            snprintf(arguments, sizeof arguments, "--sample|p|--from|d|%s|%s", flags[f], bad[i]);
+            refuse(arguments, flags[f]);
+        }
+}
+
+Test(command_line, temperatures) {
+    static const char *const bad[] = {"-0.1", "x", "0.5x", "nan", "inf", "-inf", "1e999", ""};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char arguments[100];
+        snprintf(arguments, sizeof arguments, "--sample|p|--from|d|--temperature|%s", bad[i]);
+        refuse(arguments, "--temperature");
+    }
+    struct command_line line = accept("--sample|p|--from|d|--temperature|1e-3");
+    cr_expect_eq(line.temperature, 1e-3);
+    command_line_free(&line);
+}
+
+Test(command_line, probabilities) {
+    static const char *const bad[] = {"-0.1", "1.01", "x", "nan", "inf", ""};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char arguments[100];
+        snprintf(arguments, sizeof arguments, "--sample|p|--from|d|--top-p|%s", bad[i]);
+        refuse(arguments, "--top-p");
+    }
+}
+
+Test(command_line, sample_and_the_rest_do_not_mix) {
+    refuse("--sample|p", "--from DIR");
+    refuse("--sample|p|--from|d|--config|c", "--config");
+    refuse("--sample|p|--from|d|--resume", "--resume");
+    refuse("--config|c|--from|d", "--sample");
+    refuse("--config|c|--tokens|5", "--sample");
+    refuse("--config|c|--temperature|1", "--sample");
+    refuse("--config|c|--top-k|1", "--sample");
+    refuse("--config|c|--seed|1", "--sample");
+    refuse("--config|c|--top-p|1", "--sample");
+    refuse("--config|c|--data|x", "--set data.train");
+    refuse("--config|c|--precision|fp32", "--set precision");
+    refuse("--config|c|--dtype|fp32", "--export");
+    refuse("--config|c|--shard-size|1", "--export");
+    refuse("--sample|p|--from|d|--dtype|fp32", "--export");
+    refuse("--eval|--from|d|--data|x|--tokens|5", "--sample");
+}
+
+static char *help(const char *arguments) {
+    struct command_line line = accept(arguments);
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    command_line_help(out, &line);
+    fclose(out);
+    return text;
+}
+
+static void expect_in_help(const char *text, const char *const *names, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        cr_expect_not_null(strstr(text, names[i]), "no %s in: %s", names[i], text);
+    for (const char *line = text; *line; line += strcspn(line, "\n") + 1)
+        cr_expect_leq(strcspn(line, "\n"), 80u, "%.*s", (int)strcspn(line, "\n"), line);
+}
+
+Test(command_line, help_names_all_flags_on_one_screen) {
+    static const char *const names[] = {
+        "--config",     "--set",         "--device",       "--resume",
+        "--ranks N",    "--fit [GIB]",   "--log-ranks",    "--dry-run",
+        "--memory GIB", "--sample",      "--from",         "--tokens",
+        "--top-k",      "--seed",        "--temperature",  "--top-p",
+        "--eval",       "--data",        "--precision",    "--export",
+        "--dtype",      "--shard-size",  "--print-schema", "--print-reference",
+        "--help",       "--help-config", "--version",      "--audit",
+        "--profile",    "--out",         "--repetitions",  "--sizes",
+        "--link GB/S",  "--link-gbs",    "--tflops",       "130",
+        "143"};
+    char *text = help("--help");
+    expect_in_help(text, names, sizeof names / sizeof *names);
+    int lines = 0;
+    for (const char *at = text; *at; at++) lines += *at == '\n';
+    cr_expect_leq(lines, 45, "%d lines", lines);
+    free(text);
+}
+
+Test(command_line, help_of_a_command_has_its_flags_only) {
+    static const char *const names[] = {"--export DIR  ", "--from DIR  ", "--dtype NAME  ",
+                                        "--shard-size GB  "};
+    char *text = help("--help|export");
+    expect_in_help(text, names, sizeof names / sizeof *names);
+    cr_expect_null(strstr(text, "--set"), "%s", text);
+    cr_expect_null(strstr(text, "--tokens"), "%s", text);
+    free(text);
+    text = help("--help|dry-run");
+    expect_in_help(text, (const char *const[]){"--fit [GIB]  ", "--config FILE  "}, 2);
+    free(text);
+}
+
+Test(command_line, help_of_the_config_names_its_keys) {
+    char *text = help("--help-config");
+    expect_in_help(text, (const char *const[]){"optimizer.lr", "log.tensorboard"}, 2);
+    free(text);
+}

@@ -1,0 +1,125 @@
+/* A run folder that comes from elsewhere: nothing outside it changes, nothing waits. */
+#include "model/config/config_keys.h"
+#include "model/cli/rank_output.h"
+#include "test/model/lab/compare/run_fixture.h"
+#include "test/model/cli/program_fixture.h"
+
+TestSuite(hostile_folder, .init = set_up, .fini = remove_folder);
+
+static void expect_kept(const char *name) {
+    size_t size;
+    char *text = read_whole(name, &size);
+    cr_expect_str_eq(text, "kept", "%s was written to", name);
+    free(text);
+}
+
+Test(hostile_folder, links_are_refused) {
+    static const char *const names[] = {"metrics.jsonl", "config.json.tmp"};
+    static int (*const links[])(const char *, const char *) = {link, symlink};
+    char victim[FILE_PATH_MAX], name[100];
+    snprintf(victim, sizeof victim, "%s", in_folder("victim"));
+    write_file("victim", "kept");
+    cr_assert_eq(directory_create(in_folder("a/run"), &error), 0);
+    for (int i = 0; i < 4; i++) {
+        snprintf(name, sizeof name, "a/run/%s", names[i / 2]);
+        cr_assert_eq(links[i % 2](victim, in_folder("%s", name)), 0);
+        expect_error("--config|tiny.json|--set|train.steps=1", 1, i % 2 ? "symbolic" : "hard link");
+        expect_error("--config|tiny.json|--set|train.steps=1", 1, names[i / 2]);
+        expect_kept("victim");
+        cr_assert_eq(unlink(in_folder("%s", name)), 0);
+    }
+}
+
+Test(hostile_folder, linked_checkpoints_are_neither_removed_nor_added_to) {
+    cr_assert_eq(directory_create(in_folder("a/run"), &error), 0);
+    cr_assert_eq(directory_create(in_folder("victim/.step-00000001.tmp"), &error), 0);
+    write_file("victim/.step-00000001.tmp/x", "kept");
+    cr_assert_eq(symlink("../../victim", in_folder("a/run/checkpoints")), 0);
+    expect_error("--config|tiny.json|--set|train.steps=1", 1,
+                 "a/run/checkpoints: it is a symbolic");
+    expect_kept("victim/.step-00000001.tmp/x");
+}
+
+/* The user's own links stand above the run folder. */
+Test(hostile_folder, the_run_folder_itself_may_be_a_link) {
+    cr_assert_eq(directory_create(in_folder("scratch/run"), &error), 0);
+    cr_assert_eq(directory_create(in_folder("a"), &error), 0);
+    cr_assert_eq(symlink("../scratch/run", in_folder("a/run")), 0);
+    expect_exit("--config|tiny.json|--set|train.steps=1", 0);
+    cr_expect(exists("scratch/run/checkpoints/step-00000001"));
+}
+
+Test(hostile_folder, pipes_are_not_waited_for) {
+    cr_assert_eq(directory_create(in_folder("a/run"), &error), 0);
+    cr_assert_eq(mkfifo(in_folder("a/run/products.txt"), 0600), 0);
+    expect_error("--config|tiny.json|--set|train.steps=1|--set|autotune=true", 1,
+                 "products.txt: it is not a regular file");
+    cr_assert_eq(directory_create(in_folder("m"), &error), 0);
+    cr_assert_eq(mkfifo(in_folder("m/config.json"), 0600), 0);
+    expect_error("--config|tiny.json|--set|model.init_from=m", 2,
+                 "m/config.json: it is not a regular file");
+}
+
+Test(hostile_folder, names_reach_no_terminal) {
+    write_file("names.json", "{\"data\": {\"train\": \"\\u001b[2Jrun\\u202e\"}}");
+    expect_error("--config|names.json", 2, "data.train holds a control character");
+    cr_expect_null(strpbrk(error_text, "\033\xe2"), "%s", error_text);
+}
+
+Test(hostile_folder, logs_of_ranks_are_no_links) {
+    struct config config;
+    const struct ranks ranks = {.rank = 1, .size = 2};
+    config_defaults(&config);
+    snprintf(config.run_dir, sizeof config.run_dir, "%s", in_folder("a"));
+    snprintf(config.name, sizeof config.name, "run");
+    cr_assert_eq(directory_create(in_folder("a/run"), &error), 0);
+    cr_assert_eq(directory_create(in_folder("victim"), &error), 0);
+    write_file("victim/rank-00001.txt", "kept");
+    cr_assert_eq(symlink("../../victim", in_folder("a/run/ranks")), 0);
+    cr_expect_eq(rank_output_log(&ranks, &config, &error), -1);
+    cr_assert_eq(unlink(in_folder("a/run/ranks")), 0);
+    cr_assert_eq(directory_create(in_folder("a/run/ranks"), &error), 0);
+    cr_assert_eq(symlink("../../../victim/rank-00001.txt", in_folder("a/run/ranks/rank-00001.txt")),
+                 0);
+    cr_expect_eq(rank_output_log(&ranks, &config, &error), -1);
+    expect_kept("victim/rank-00001.txt");
+}
+
+static void use_compare(void) {
+    const char *name = getenv("COMPARE") ? getenv("COMPARE") : "./compare";
+    cr_assert_not_null(realpath(name, program), "no program %s: build it or set COMPARE", name);
+}
+
+static void expect_no_controls(const char *text) {
+    for (const char *at = text; *at; at++)
+        cr_expect((uint8_t)*at >= ' ' || *at == '\n', "byte %#x", (uint8_t)*at);
+    cr_expect_null(strstr(text, "\xe2\x80\xae"));
+    cr_expect_null(strstr(text, "\xc2\x9b"));
+}
+
+Test(hostile_folder, names_and_keys_in_a_comparison_reach_no_terminal) {
+    use_compare();
+    make_run((struct run_recipe){.name = "x"});
+    make_run((struct run_recipe){.name = "y", .more = ", \"\\u001b[2J\": \"\\u202e\\u009b\""});
+    cr_assert_eq(rename(in_folder("y"), in_folder("y\033[31m")), 0);
+    run("x|y\033[31m|--out|r");
+    cr_expect_not_null(strstr(out_text, "[2J"), "%s", out_text);
+    expect_no_controls(out_text);
+    size_t size;
+    char *text = read_whole("r/report.md", &size);
+    expect_no_controls(text);
+    free(text);
+}
+
+Test(hostile_folder, names_in_a_comparison_are_no_markup) {
+    use_compare();
+    make_run((struct run_recipe){.name = "x"});
+    make_run((struct run_recipe){.name = "y", .steps = 40, .planned = 100});
+    cr_assert_eq(rename(in_folder("y"), in_folder("<b>")), 0);
+    run("*x*=x|<img> [l](m)=<b>|--partial|--out|r");
+    size_t size;
+    char *text = read_whole("r/report.md", &size);
+    cr_expect_not_null(strstr(text, "# \\*x\\*, \\<img\\> \\[l\\](m): "), "%s", text);
+    cr_expect_not_null(strstr(text, "warning: \\<b\\> has done 40 of 100 steps"), "%s", text);
+    free(text);
+}

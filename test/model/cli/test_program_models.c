@@ -1,0 +1,99 @@
+/* ./train with models and tokenizers of others. */
+#include "data/util/files.h"
+#include "test/model/cli/program_fixture.h"
+
+#include "test/data/tokenize/byte_ranks.h"
+
+TestSuite(program_models, .init = set_up, .fini = remove_folder);
+
+static void expect_text(const char *text, const char *part) {
+    cr_expect_not_null(strstr(text, part), "\"%s\" is not in: %s", part, text);
+}
+
+/* The most memory, in MB, that a program started here has taken so far. */
+static double children_mb(void) {
+    struct rusage usage;
+    cr_assert_eq(getrusage(RUSAGE_CHILDREN, &usage), 0);
+    return (double)usage.ru_maxrss * 1024 / 1e6;
+}
+
+/* A model of others whose context is long takes the memory of the text, not of its positions: these
+ * would take 300 MB for keys and values alone. */
+Test(program_models, a_long_context_costs_nothing_until_it_is_used) {
+#define ROPE "--config|tiny.json|--set|model.positions=rope|--set|sample.every=0"
+    static char text[PROGRAM_OUTPUT_MAX];
+    expect_exit(ROPE "|--set|model.n_positions=100|--set|name=short", 0);
+    expect_exit("--export|short|--dtype|fp32|--from|a/short", 0);
+    expect_exit("--sample|the cat|--from|short|--tokens|70|--temperature|0", 0);
+    snprintf(text, sizeof text, "%s", out_text);
+    double before = children_mb();
+    expect_exit(ROPE "|--set|model.n_positions=524288|--set|name=long", 0);
+    expect_exit("--export|long|--dtype|fp32|--from|a/long", 0);
+    expect_exit("--sample|the cat|--from|long|--tokens|70|--temperature|0", 0);
+    cr_expect_str_eq(out_text, text);
+    expect_exit("--eval|--data|tiny_train_*.bin|--from|long|--set|train.micro_batch_size=1", 0);
+    expect_text(out_text, ": 5 sequences of 1024 tokens");
+    cr_expect_lt(children_mb(), before + 30);
+    /* A run of ours has learned data.seq_len positions: its window stays that. */
+    expect_exit("--sample|the cat|--from|a/long|--tokens|70|--temperature|0|--set|precision=fp32",
+                0);
+    snprintf(text, sizeof text, "%s", out_text);
+    expect_exit("--sample|the cat|--from|long|--tokens|70|--temperature|0|--set|data.seq_len=32|"
+                "--set|precision=fp32",
+                0);
+    cr_expect_str_eq(out_text, text);
+}
+
+/* A file, whose name begins with a word and a number, must hold a text. */
+static void expect_in_file(const char *word, int number, const char *rest, const char *part) {
+    char name[200];
+    size_t size;
+    if (number < 0) snprintf(name, sizeof name, "%s%s", word, rest);
+    else snprintf(name, sizeof name, "a/%s%d%s", word, number, rest);
+    char *text = read_whole(name, &size);
+    expect_text(text, part);
+    free(text);
+}
+
+/* What is kept says which kind the files were, whatever the config called it. */
+Test(program_models, tokenizers_have_their_own_names) {
+    static const char *const kinds[] = {"gpt2", "files"};
+    const char *name = getenv("PREPARE") ? getenv("PREPARE") : "./prepare";
+    char prepare[FILE_PATH_MAX], vocabulary[FILE_PATH_MAX], command[5 * FILE_PATH_MAX];
+    char *ranks = bytes_and(usual_more);
+    cr_assert_not_null(realpath(name, prepare), "no program %s: build it or set PREPARE", name);
+    cr_assert_not_null(realpath("test/golden/tokenizer/small", vocabulary));
+    cr_assert_eq(mkdir(in_folder("files"), 0755), 0);
+    write_file("files/tiktoken.json", usual_json);
+    write_file("files/ranks.tiktoken", ranks);
+    free(ranks);
+    snprintf(command, sizeof command,
+             "cd %s && cp -r %s gpt2 && for k in gpt2 files; do cat gpt2/* gpt2/* | "
+             "%s --tokenizer gpt2:$k --out $k -; done >out.txt 2>&1",
+             folder, vocabulary, prepare);
+    cr_assert_eq(system(command), 0, "%s", command);
+    for (int i = 0; i < 4; i++) {
+        char arguments[1000], wanted[40];
+        const char *kind = kinds[i % 2];
+        snprintf(
+            arguments, sizeof arguments,
+            "--config|tiny.json|--set|name=%s%d|--set|train.steps=2|--set|sample.every=0|--set|"
+            "data.train=%s_train_*.bin|--set|data.val=|--set|eval.every=0|--set|"
+            "data.tokenizer=%s|--set|model.vocab_size=1200",
+            kind, i, kind, kinds[i / 2]);
+        expect_exit(arguments, 0);
+        snprintf(wanted, sizeof wanted, "\"tokenizer\": \"%s\"", kind);
+        expect_in_file(kind, i, "/config.json", wanted);
+        /* One that says the old name goes on without a word about it. */
+        size_t length = strlen(arguments);
+        snprintf(arguments + length, sizeof arguments - length,
+                 "|--resume|--set|train.steps=4|--set|data.tokenizer=%s", kinds[1 - i / 2]);
+        expect_exit(arguments, 0);
+        cr_expect_null(strstr(error_text, "tokenizer"), "%s", error_text);
+        cr_expect_null(strstr(out_text, "tokenizer:"), "%s", out_text);
+        snprintf(arguments, sizeof arguments, "--sample|the|--tokens|3|--from|a/%s%d", kind, i);
+        expect_exit(arguments, 0);
+        snprintf(wanted, sizeof wanted, "\"kind\": \"%s\"", kind);
+        expect_in_file(kind, -1, "_tokenizer.json", wanted);
+    }
+}

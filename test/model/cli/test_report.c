@@ -1,0 +1,472 @@
+/* What a person sees, on a pipe and on terminals of several widths. */
+#include "model/config/config_keys.h"
+#include "test/model/trainer_fixture.h"
+
+#include <pty.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include "model/cli/report.h"
+#include "test/match.h"
+
+enum { SCREEN_MAX = 1 << 16 };
+
+/* A trainer that was laid out and not allocated: what a banner needs. */
+static void open_plan(struct rig *rig) {
+    rig_open_data(rig);
+    rig_open_backend(rig, test_device(), 1);
+    cr_assert_eq(trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be,
+                              TRAINER_PLANNED, &rig->error),
+                 0, "%s", rig->error.text);
+}
+
+/* A place to print to, and what arrived there. */
+struct screen {
+    FILE *out;
+    int reader;
+    char text[SCREEN_MAX];
+};
+
+static void open_terminal(struct screen *screen, int columns) {
+    struct winsize size = {.ws_row = 24, .ws_col = (unsigned short)columns};
+    struct termios raw = {0};
+    int slave;
+    setenv("TERM", "xterm", 1);
+    cfmakeraw(&raw);
+    if (openpty(&screen->reader, &slave, NULL, &raw, &size))
+        cr_skip_test("no pseudo terminal here: is /dev/pts mounted?");
+    screen->out = fdopen(slave, "w");
+}
+
+static void open_pipe(struct screen *screen) {
+    int ends[2];
+    cr_assert_eq(pipe(ends), 0);
+    screen->reader = ends[0];
+    screen->out = fdopen(ends[1], "w");
+}
+
+/* Ends the printing and collects it. */
+static const char *finish(struct screen *screen) {
+    size_t length = 0;
+    ssize_t got;
+    fclose(screen->out);
+    while ((got = read(screen->reader, screen->text + length, SCREEN_MAX - 1 - length)) > 0)
+        length += (size_t)got; /* a terminal ends with EIO, a pipe with 0 */
+    screen->text[length] = 0;
+    close(screen->reader);
+    return screen->text;
+}
+
+static struct step_report report_of(int64_t step) {
+    return (struct step_report){.step = step,
+                                .tokens = step * 128,
+                                .loss = 3.14159f,
+                                .gradient_norm = 0.987654f,
+                                .loss_scale = 65536,
+                                .lr = 1.25e-3};
+}
+
+static void show_step(struct report *report, int64_t step) {
+    struct step_report now = report_of(step);
+    report_step(report, &now, 12.345, 12345.6);
+}
+
+/* The longest piece between line breaks and carriage returns, in columns, without the code that
+ * clears the rest of a line. */
+static int widest(const char *text) {
+    int columns = 0, most = 0;
+    for (; *text; text++) {
+        if (strncmp(text, "\033[K", 3) == 0) {
+            text += 2;
+            continue;
+        }
+        columns = *text == '\r' || *text == '\n' ? 0 : columns + 1;
+        most = columns > most ? columns : most;
+    }
+    return most;
+}
+
+/* The last state of the bar. */
+static const char *last_drawn(const char *text) {
+    const char *at = strrchr(text, '\r');
+    cr_assert_not_null(at, "no bar in: %s", text);
+    return at + 1;
+}
+
+Test(report, lines_on_a_pipe) {
+    static struct screen screen;
+    struct rig rig = {0};
+    struct report report;
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    open_plan(&rig);
+    open_pipe(&screen);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    cr_expect_not(report.terminal);
+    for (int step = 1; step <= 20; step++) show_step(&report, step);
+    const char *text = finish(&screen);
+    int lines = 0;
+    for (const char *at = text; *at; at++) lines += *at == '\n';
+    cr_expect_eq(lines, 20);
+    expect_match(text, "^step   1/20 \\| loss 3\\.1416 \\| lr 1\\.25e-03 \\| norm 0\\.988 \\| "
+                       "12\\.3 k tok/s \\| 12\\.3 ms\n");
+    expect_match(text, "\nstep  20/20 \\| [^\n]*\n$");
+    cr_expect_null(strpbrk(text, "\r\033"), "a bar on a pipe: %s", text);
+    cr_expect_leq(widest(text), 80);
+    cr_expect_null(strstr(text, "scale"));
+    rig_close(&rig);
+}
+
+Test(report, every_so_many_steps_and_the_last) {
+    static struct screen screen;
+    struct rig rig = {0};
+    struct report report;
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    rig.config.log.every = 7;
+    open_plan(&rig);
+    open_pipe(&screen);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    for (int step = 1; step <= 20; step++) show_step(&report, step);
+    expect_match(finish(&screen), "^step   7[^\n]*\nstep  14[^\n]*\nstep  20[^\n]*\n$");
+    rig_close(&rig);
+}
+
+Test(report, loss_scale_and_skips) {
+    static struct screen screen;
+    struct rig rig = {0};
+    struct report report;
+    struct step_report skipped = report_of(2);
+    skipped.skipped = true;
+    skipped.gradient_norm = INFINITY;
+    skipped.loss = -NAN;
+    rig_config(&rig.config, CONFIG_PRECISION_FP16);
+    open_plan(&rig);
+    open_pipe(&screen);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    show_step(&report, 1);
+    report_step(&report, &skipped, 1, 1);
+    report.scale_loss = false;
+    report_step(&report, &skipped, 1, 1);
+    expect_match(finish(&screen), "^[^\n]*\\| scale 2\\^16 \\| 12\\.3 k tok/s[^\n]*\n"
+                                  "[^\n]*loss nan [^\n]*norm inf \\| scale 2\\^16 \\| skipped "
+                                  "[^\n]*\n[^\n]*norm inf \\| skipped \\|[^\n]*\n$");
+    rig_close(&rig);
+}
+
+Test(report, validation_and_the_floor) {
+    static struct screen screen;
+    struct rig rig = {0};
+    struct report report;
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    open_plan(&rig);
+    open_pipe(&screen);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    report_validation(&report, 5, 1.5);
+    report.floor = 0.9;
+    report_validation(&report, 10, 1.5);
+    report_validation(&report, 15, -(double)NAN);
+    expect_match(finish(&screen), "^step 5: validation loss 1\\.5000\n"
+                                  "step 10: validation loss 1\\.5000, 0\\.6000 above the floor "
+                                  "0\\.9000\nstep 15: validation loss nan\n$");
+    rig_close(&rig);
+}
+
+Test(report, a_dumb_terminal_is_a_pipe) {
+    static struct screen screen;
+    struct rig rig = {0};
+    struct report report;
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    open_plan(&rig);
+    open_terminal(&screen, 80);
+    setenv("TERM", "dumb", 1);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    cr_expect_not(report.terminal);
+    unsetenv("TERM");
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    cr_expect_not(report.terminal);
+    setenv("TERM", "xterm", 1);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    cr_expect(report.terminal);
+    finish(&screen);
+    rig_close(&rig);
+}
+
+/* Draws every step of a run and checks that no state of the bar reaches the last column, where
+ * terminals break lines. */
+static void check_bar(enum config_precision precision, int columns, int64_t steps) {
+    static struct screen screen;
+    struct rig rig = {0};
+    struct report report;
+    rig_config(&rig.config, precision);
+    rig.config.train.steps = steps;
+    rig.config.log.every = 2 * steps;
+    open_plan(&rig);
+    open_terminal(&screen, columns);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    cr_assert(report.terminal);
+    for (int64_t step = 1; step <= 5; step++) {
+        struct step_report now = report_of(steps / 6 * step + 1);
+        now.skipped = step == 3;
+        now.gradient_norm = step == 4 ? 12345.678f : 0.1f;
+        report.started -= 1e4;
+        report_step(&report, &now, 1, 123456);
+    }
+    const char *text = finish(&screen);
+    cr_expect_lt(widest(text), columns, "%s, %d columns: %s", config_precision_name(precision),
+                 columns, text);
+    cr_expect_null(strchr(text, '\n'), "the bar is not redrawn in place");
+    if (columns >= 40) expect_match(last_drawn(text), "[0-9]+/[0-9]+ \\| loss [0-9.]+ \\|");
+    if (columns >= 80 && steps < 1000)
+        expect_match(last_drawn(text), " tok/s \\| [0-9dhms ]+ left\033\\[K$");
+    if (columns >= 120) expect_match(last_drawn(text), "^##+-+ ");
+    rig_close(&rig);
+}
+
+Test(report, bar_fits_in_40_80_and_200_columns) {
+    static const int columns[] = {20, 21, 40, 60, 79, 80, 81, 100, 120, 200, 500};
+    for (size_t i = 0; i < COUNT(columns); i++)
+        for (size_t p = 0; p < COUNT(rig_precisions); p += 2) {
+            check_bar(rig_precisions[p], columns[i], 600);
+            check_bar(rig_precisions[p], columns[i], 600000);
+        }
+}
+
+/* The window of a job without one, or a tiny one: never a division by it, nor a line of its own. */
+Test(report, bar_without_a_width) {
+    static struct screen screen;
+    struct rig rig = {0};
+    struct report report;
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    open_plan(&rig);
+    open_terminal(&screen, 0);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    show_step(&report, 1);
+    cr_expect_lt(widest(finish(&screen)), 80);
+    rig_close(&rig);
+}
+
+Test(report, bar_fills_from_left_to_right) {
+    static struct screen screen;
+    struct rig rig = {0};
+    struct report report;
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    open_plan(&rig);
+    int last = -1;
+    for (int64_t step = 1; step <= 20; step++) {
+        open_terminal(&screen, 150);
+        report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+        show_step(&report, step);
+        const char *drawn = last_drawn(finish(&screen));
+        int full = (int)strspn(drawn, "#");
+        cr_expect_geq(full, last);
+        cr_expect_eq(full, (int)(40 * step / 20), "step %d: %d of 40", (int)step, full);
+        last = full;
+    }
+    rig_close(&rig);
+}
+
+static void check_eta(struct rig *rig, int64_t first, int64_t step, int64_t steps, double seconds,
+                      const char *expected) {
+    static struct screen screen;
+    struct report report;
+    rig->config.train.steps = steps;
+    rig->trainer.state.step = first;
+    open_terminal(&screen, 200);
+    report_open(&report, screen.out, &rig->trainer, progress_clock(), 0);
+    report.started -= seconds;
+    show_step(&report, step);
+    expect_match(last_drawn(finish(&screen)), expected);
+}
+
+Test(report, time_left) {
+    struct rig rig = {0};
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    open_plan(&rig);
+    check_eta(&rig, 0, 10, 20, 100, "\\| 1m 40s left");
+    check_eta(&rig, 0, 1, 601, 1, "\\| 10m 00s left");
+    check_eta(&rig, 0, 1, 3601, 1.01, "\\| 1h 00m left");
+    check_eta(&rig, 0, 10, 20, 5, "\\| 5s left");
+    check_eta(&rig, 0, 1, 1000001, 1.01, "\\| 11d 1[67]h left");
+    /* After a resume only the steps of this process count. */
+    check_eta(&rig, 500, 510, 520, 100, "\\| 1m 40s left");
+    rig.config.train.minutes = 1.5; /* counted from now, since these runs began earlier */
+    check_eta(&rig, 0, 10, 20, 100, "\\| 1m 30s left");
+    check_eta(&rig, 0, 10, 20, 5, "\\| 5s left");
+    rig_close(&rig);
+}
+
+Test(report, lines_scroll_above_the_bar) {
+    static struct screen screen;
+    struct rig rig = {0};
+    struct report report;
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    rig.config.log.every = 2;
+    open_plan(&rig);
+    open_terminal(&screen, 80);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    for (int step = 1; step <= 3; step++) show_step(&report, step);
+    show_step(&report, 20);
+    expect_match(finish(&screen),
+                 "^\r[#-]* 1/20 [^\n]*left\033\\[K\r\033\\[Kstep   2/20 \\| loss 3\\.1416 \\| lr "
+                 "1\\.25e-03 \\| [^\n]* ms\n\r[#-]* 2/20 [^\n]*\r[#-]* 3/20 [^\n]*"
+                 "\r\033\\[Kstep  20/20 [^\n]*\n\r#* 20/20 [^\n]*\n$");
+    rig_close(&rig);
+}
+
+/* Whoever writes between two steps begins on a line of his own. */
+Test(report, pause_ends_the_bar) {
+    static struct screen screen;
+    struct rig rig = {0};
+    struct report report;
+    rig_config(&rig.config, CONFIG_PRECISION_FP32);
+    rig.config.log.every = 100;
+    open_plan(&rig);
+    open_terminal(&screen, 80);
+    report_open(&report, screen.out, &rig.trainer, progress_clock(), 0);
+    report_pause(&report);
+    show_step(&report, 1);
+    report_pause(&report);
+    report_pause(&report);
+    show_step(&report, 2);
+    report_validation(&report, 2, 1.5);
+    show_step(&report, 20);
+    expect_match(finish(&screen),
+                 "^\r[#-]* 1/20 [^\n]*\n\r[#-]* 2/20 [^\n]*\n"
+                 "step 2: validation loss 1\\.5000\nstep  20/20 [^\n]*\n\r#* 20/20 "
+                 "[^\n]*\n$");
+    rig_close(&rig);
+}
+
+static const char *banner(struct rig *rig, struct screen *screen, double floor) {
+    struct report report;
+    open_pipe(screen);
+    report_open(&report, screen->out, &rig->trainer, progress_clock(), floor);
+    report_banner(&report, &rig->trainer, &rig->loader, &rig->loader, "runs/rig");
+    return finish(screen);
+}
+
+/* As the kernel writes them. */
+static const char *const processors[] = {
+    "AMD EPYC", "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
+    "AMD Ryzen Threadripper PRO 7995WX 96-Cores", "13th Gen Intel(R) Core(TM) i9-13900KF"};
+
+Test(report, banner_fits_in_80_columns) {
+    static struct screen screen;
+    for (int i = 0; i < 8; i++) {
+        struct rig rig = {0};
+        rig_config(&rig.config, i & 1 ? CONFIG_PRECISION_FP16 : CONFIG_PRECISION_BF16);
+        if (i & 2) rig.config.autocast.residual = rig.config.gradients.dtype = CONFIG_DTYPE_LOWER;
+        if (i & 4) {
+            rig.config.data.seq_len = rig.config.model.n_positions = 1024;
+            rig.config.model.vocab_size = 50257;
+            rig.config.train.steps = 600000;
+            rig.config.train.grad_accum_steps = 40;
+        }
+        open_plan(&rig);
+        snprintf(rig.be.device.description, sizeof rig.be.device.description, "%s",
+                 processors[i / 2]);
+        strcpy(rig.be.device.use, "x86-64-v4, 128 threads");
+        const char *text = banner(&rig, &screen, 1.2345);
+        cr_expect_leq(widest(text), 80, "%d columns in\n%s", widest(text), text);
+        rig_close(&rig);
+    }
+}
+
+/* The largest shipped model, laid out but not walked through. */
+Test(report, banner_of_a_large_model) {
+    static struct screen screen;
+    struct rig rig = {0};
+    rig_config(&rig.config, CONFIG_PRECISION_BF16);
+    rig.config.model.n_layer = 48;
+    rig.config.model.n_head = 25;
+    rig.config.model.n_embd = 1600;
+    rig.config.model.n_positions = rig.config.data.seq_len = 1024;
+    rig.config.model.vocab_size = 50257;
+    rig.config.optimizer.lr = 1.5e-4;
+    rig.config.optimizer.min_lr = 1.5e-5;
+    rig_open_data(&rig);
+    rig_open_backend(&rig, test_device(), 1);
+    rig.trainer = (struct trainer){.config = &rig.config, .be = &rig.be};
+    cr_assert_eq(
+        gpt_open(&rig.trainer.gpt, &rig.config, &rig.precision, &rig.be, GPT_TRAINING, &rig.error),
+        0, "%s", rig.error.text);
+    const char *text = banner(&rig, &screen, 0);
+    cr_expect_leq(widest(text), 80, "%d columns in\n%s", widest(text), text);
+    expect_match(text, "48 layers, 25 heads, 1600 wide: 1\\.6 B parameters");
+    expect_match(text, "50257 \\(inside 50304\\)");
+    rig_close(&rig);
+}
+
+Test(report, banner_says_what_matters) {
+    static struct screen screen;
+    struct rig rig = {0};
+    rig_config(&rig.config, CONFIG_PRECISION_FP16);
+    strcpy(rig.config.data.train, "some/train_*.bin");
+    strcpy(rig.config.data.val, "some/val_*.bin");
+    open_plan(&rig);
+    const char *text = banner(&rig, &screen, 1.2345);
+    static const char *const parts[] = {"rig",
+                                        "2 layers, 2 heads, 32 wide",
+                                        "vocabulary +61 \\(inside 128\\)",
+                                        "fp16: qkv",
+                                        "fp32: embedding",
+                                        "loss scale +1024",
+                                        "cpu: ",
+                                        "1 thread",
+                                        "fp32 weights",
+                                        "16-bit copy",
+                                        "gradients",
+                                        "moments",
+                                        "activations",
+                                        "some/train_\\*\\.bin: 4\\.0 k tokens, 124 sequences",
+                                        "some/val_\\*\\.bin",
+                                        "20 steps of 2 x 2 x 32 tokens",
+                                        "cosine lr 0\\.003 to 0",
+                                        "runs/rig",
+                                        "1\\.2345"};
+    for (size_t i = 0; i < COUNT(parts); i++) expect_match(text, parts[i]);
+    cr_expect_null(strstr(text, "raw"));
+    rig.tokens.shards[0].raw = true;
+    expect_match(banner(&rig, &screen, 0), "4\\.0 k tokens, 124 sequences, raw uint16\n");
+    rig_close(&rig);
+}
+
+/* The parts that are printed are the whole. */
+Test(report, memory_adds_up) {
+    struct memory_plan plan = {.master = 1 << 20,
+                               .lower = 2 << 20,
+                               .gradients = 4 << 20,
+                               .moments = 8 << 20,
+                               .activations = 16 << 20,
+                               .batches = 32 << 20,
+                               .workspace = 64 << 20};
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    report_memory(out, &plan);
+    fclose(out);
+    double total = 0, sum = 0, value;
+    int used;
+    cr_assert_eq(sscanf(text, "%lf MiB:%n", &total, &used), 1);
+    cr_expect_eq(total, 127);
+    cr_expect_leq(widest(text), 80, "%s", text);
+    for (const char *at = text + used; *at; at++)
+        if ((at[-1] == ' ' || at[-1] == '\n') && sscanf(at, "%lf%n", &value, &used) == 1 &&
+            (at[used] == ',' || at[used] == 0))
+            sum += value;
+    cr_expect_eq(sum, 127, "%s", text);
+    free(text);
+    plan.lower = 0;
+    out = open_memstream(&text, &size);
+    report_memory(out, &plan);
+    fclose(out);
+    cr_expect_null(strstr(text, "16-bit"));
+    free(text);
+}
+
+Test(report, clock_goes_forward) {
+    double before = progress_clock();
+    usleep(2000);
+    double passed = progress_clock() - before;
+    cr_expect(passed >= 0.002 && passed < 5, "%g", passed);
+}

@@ -1,0 +1,158 @@
+/* What reaches a terminal: whole characters as soon as they are whole, nothing it might obey. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/util/error.h"
+#include "data/util/random.h"
+#include "model/cli/run_sample.h"
+
+static void show(FILE *out, const void *bytes, size_t size) {
+    struct text_stream stream = {.out = out};
+    text_stream_put(&stream, bytes, size);
+    text_stream_end(&stream);
+}
+
+static void expect_shown(const char *bytes, size_t length, const char *expected) {
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    show(out, bytes, length);
+    fclose(out);
+    cr_expect_str_eq(text, expected);
+    free(text);
+}
+
+#define SHOWS(bytes, expected) expect_shown(bytes, sizeof(bytes) - 1, expected)
+#define BAD                    "\xef\xbf\xbd"
+
+Test(text_stream, prints_what_is_valid_as_it_is) {
+    SHOWS("", "");
+    SHOWS("Once\tupon\na time ~", "Once\tupon\na time ~");
+    SHOWS("\xc3\xa9 \xe2\x82\xac \xf0\x9f\x8c\xb3", "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x8c\xb3");
+    SHOWS("\xc2\xa0\xdf\xbf\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80\xf4\x8f\xbf\xbf",
+          "\xc2\xa0\xdf\xbf\xe0\xa0\x80\xed\x9f\xbf\xee\x80\x80\xf4\x8f\xbf\xbf");
+}
+
+Test(text_stream, shows_controls_as_replacement) {
+    SHOWS("a\0b", "a" BAD "b");
+    SHOWS("\x1b[31mred\r", BAD "[31mred" BAD);
+    SHOWS("\x7f\x08\x0b", BAD BAD BAD);
+    SHOWS("\xe2\x80\xae\xe2\x81\xa6x", BAD BAD "x");
+}
+
+/* U+0080 to U+009F: terminals obey some of them, such as U+009B, as they obey ESC [. */
+Test(text_stream, shows_two_byte_controls_as_replacement) {
+    char *text = NULL;
+    size_t size;
+    for (int byte = 0x80; byte <= 0x9f; byte++) {
+        const uint8_t control[] = {'x', 0xc2, (uint8_t)byte, 'y'};
+        FILE *out = open_memstream(&text, &size);
+        show(out, control, sizeof control);
+        fclose(out);
+        cr_expect_null(strchr(text, 0xc2), "U+%04X reaches the terminal", (unsigned)byte);
+        cr_expect(text[0] == 'x' && text[strlen(text) - 1] == 'y');
+        free(text);
+    }
+}
+
+Test(text_stream, shows_invalid_utf8_as_replacement) {
+    SHOWS("\x80z", BAD "z");
+    SHOWS("\xff\xfe", BAD BAD);
+    SHOWS("\xc3", BAD);
+    SHOWS("\xe2\x82", BAD BAD);
+    SHOWS("\xc3(", BAD "(");
+    SHOWS("\xc0\xaf", BAD BAD);
+    SHOWS("\xe0\x9f\xbf", BAD BAD BAD);
+    SHOWS("\xed\xa0\x80", BAD BAD BAD);
+    SHOWS("\xf0\x8f\xbf\xbf", BAD BAD BAD BAD);
+    SHOWS("\xf4\x90\x80\x80", BAD BAD BAD BAD);
+    SHOWS("\xf5\x80\x80\x80", BAD BAD BAD BAD);
+    SHOWS("\xe2\x82\xac\xe2\x82", "\xe2\x82\xac" BAD BAD);
+}
+
+/* Whatever the bytes, the result is text a terminal can take. */
+Test(text_stream, any_bytes_become_valid_text) {
+    for (uint64_t round = 0; round < 200; round++) {
+        uint8_t bytes[64];
+        char *text = NULL;
+        size_t size, length = random_bits(1, 0, round) % sizeof bytes;
+        for (size_t i = 0; i < length; i++)
+            bytes[i] = (uint8_t)random_bits(2 + round, 0, i) | (uint8_t)(round % 2 ? 0x80 : 0);
+        FILE *out = open_memstream(&text, &size);
+        show(out, bytes, length);
+        fclose(out);
+        char *again = NULL;
+        size_t again_size;
+        out = open_memstream(&again, &again_size);
+        show(out, text, size);
+        fclose(out);
+        cr_expect_str_eq(again, text, "printing what was printed changed it");
+        for (size_t i = 0; i < size; i++)
+            cr_expect((uint8_t)text[i] >= 32 || text[i] == '\n' || text[i] == '\t');
+        free(text);
+        free(again);
+    }
+}
+
+/* A character is held back until its last byte, and not longer. */
+Test(text_stream, shows_characters_when_they_are_whole) {
+    static const char text[] = "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x8c\xb3z";
+    static const size_t shown[] = {1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 11}; /* after each byte */
+    char *out_text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&out_text, &size);
+    struct text_stream stream = {.out = out};
+    for (size_t i = 0; i < sizeof text - 1; i++) {
+        text_stream_put(&stream, text + i, 1);
+        fflush(out);
+        cr_expect_eq(size, shown[i], "after byte %zu: %zu bytes", i, size);
+    }
+    text_stream_end(&stream);
+    fclose(out);
+    cr_expect_str_eq(out_text, text);
+    free(out_text);
+}
+
+/* Cutting the same bytes in other places shows the same. */
+Test(text_stream, pieces_make_no_difference) {
+    for (uint64_t round = 0; round < 200; round++) {
+        uint8_t bytes[64];
+        char *texts[2];
+        size_t sizes[2], length = sizeof bytes, cut = random_bits(3, 0, round) % sizeof bytes;
+        for (size_t i = 0; i < length; i++)
+            bytes[i] = (uint8_t)random_bits(5 + round, 0, i) | (uint8_t)(round % 2 ? 0xc0 : 0x80);
+        for (int way = 0; way < 2; way++) {
+            FILE *out = open_memstream(&texts[way], &sizes[way]);
+            struct text_stream stream = {.out = out};
+            text_stream_put(&stream, bytes, way ? cut : 0);
+            text_stream_put(&stream, bytes + (way ? cut : 0), length - (way ? cut : 0));
+            text_stream_end(&stream);
+            fclose(out);
+        }
+        cr_expect_str_eq(texts[0], texts[1]);
+        free(texts[0]);
+        free(texts[1]);
+    }
+}
+
+Test(text_stream, tokens_are_their_bytes) {
+    struct tokenizer tokenizer;
+    char *text = NULL;
+    struct error error = {0};
+    size_t size;
+    cr_assert_eq(tokenizer_open(&tokenizer, TOKENIZER_BYTES, NULL, &error), 0, "%s", error.text);
+    FILE *out = open_memstream(&text, &size);
+    struct text_stream stream = {.out = out, .tokenizer = &tokenizer};
+    text_stream_token(&stream, 'h');
+    text_stream_token(&stream, 0xc3);
+    cr_expect_eq(size, 1, "a token was not flushed, or half a character was shown");
+    text_stream_token(&stream, 0xa9);
+    cr_expect_eq(size, 3);
+    text_stream_token(&stream, 9999);
+    text_stream_end(&stream);
+    fclose(out);
+    cr_expect_str_eq(text, "h\xc3\xa9");
+    free(text);
+    tokenizer_close(&tokenizer);
+}

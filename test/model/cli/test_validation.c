@@ -1,0 +1,168 @@
+/* The lowest validation loss: what is recorded, saved, kept and resumed, and early stopping; and
+ * train.epochs and log.csv, as a person uses them. */
+#include "model/cli/validation.h"
+
+#include <math.h>
+
+#include "model/config/config_keys.h"
+#include "model/cli/metrics_csv.h"
+#include "test/model/cli/program_fixture.h"
+
+/* Text that training on words makes less likely step by step: the first validation is the best. */
+static void set_up_noise(void) {
+    struct shard_writer writer;
+    char path[FILE_PATH_MAX];
+    set_up();
+    snprintf(path, sizeof path, "%s", in_folder("noise"));
+    cr_assert_eq(shard_writer_open(&writer, path, 256, 1 << 20, &error), 0, "%s", error.text);
+    for (uint64_t i = 0; i < 300; i++) {
+        const int32_t token = (int32_t)(random_bits(2, 0, i) % 256);
+        cr_assert_eq(shard_writer_put(&writer, &token, 1, &error), 0, "%s", error.text);
+    }
+    cr_assert_eq(shard_writer_finish(&writer, &error), 0, "%s", error.text);
+    cr_assert_eq(shard_writer_publish(&writer, &error), 0, "%s", error.text);
+}
+
+TestSuite(validation, .init = set_up_noise, .fini = remove_folder);
+
+#define RISING                                                                              \
+    "--config|tiny.json|--set|data.val=noise_*.bin|--set|eval.every=2|--set|sample.every=0" \
+    "|--set|checkpoint.every=6|--set|checkpoint.keep=1"
+#define BEST RISING "|--set|checkpoint.keep_best=true"
+
+Test(validation, record_counts_what_is_not_lower) {
+    struct best_validation best = {0};
+    struct config config;
+    config_defaults(&config);
+    cr_expect(!validation_record(&best, 1, (double)NAN) && best.step == 0);
+    cr_expect(validation_record(&best, 2, 3.0) && best.step == 2 && best.since == 0);
+    cr_expect(!validation_record(&best, 3, 3.0), "equal is not lower");
+    cr_expect(!validation_record(&best, 4, (double)NAN));
+    cr_expect(!validation_record(&best, 5, -(double)INFINITY));
+    cr_expect(best.step == 2 && best.since == 3);
+    cr_expect_not(validation_gives_up(&config, &best), "patience is off by default");
+    config.train.patience = 3;
+    cr_expect(validation_gives_up(&config, &best));
+    config.train.patience = 4;
+    cr_expect_not(validation_gives_up(&config, &best));
+    cr_expect(validation_record(&best, 6, 2.5) && best.step == 6 && best.since == 0);
+}
+
+/* The step and the loss of the lowest validation in metrics.jsonl, up to a step. */
+static long lowest(const char *run_folder, long until) {
+    char line[1024];
+    long step, best = 0;
+    double loss, least = (double)INFINITY;
+    FILE *file = fopen(in_folder("%s/metrics.jsonl", run_folder), "r");
+    cr_assert_not_null(file);
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "{\"step\": %ld, \"val_loss\": %lf", &step, &loss) == 2 && step <= until &&
+            loss < least)
+            best = step, least = loss;
+    fclose(file);
+    return best;
+}
+
+Test(validation, the_best_checkpoint_stays) {
+    char names[100], line[200];
+    expect_exit(BEST, 0);
+    long best = lowest("a/run", 24);
+    cr_assert(best > 0 && best < 18, "the loss falls until step %ld", best);
+    snprintf(names, sizeof names, "step-%08ld step-00000024", best);
+    cr_expect_str_eq(names_in("a/run/checkpoints", ""), names);
+    snprintf(line, sizeof line, "at step %ld, in a/run/checkpoints/step-%08ld\n", best, best);
+    cr_expect_not_null(strstr(out_text, line), "%s\nis not in: %s", line, out_text);
+    /* Without it, the newest alone. */
+    expect_exit(RISING "|--set|name=b", 0);
+    cr_expect_str_eq(names_in("a/b/checkpoints", ""), "step-00000024");
+    cr_expect_null(strstr(out_text, "lowest"), "%s", out_text);
+}
+
+/* The record survives: a resumed run keeps and stops as one that was never interrupted. */
+Test(validation, patience_and_the_best_survive_a_resume) {
+    char ended[100];
+    expect_exit(BEST "|--set|train.patience=4|--set|train.steps=100", 0);
+    long best = lowest("a/run", 100), end = last_step("a/run");
+    cr_assert_eq(end, best + 8, "best %ld, end %ld", best, end);
+    snprintf(ended, sizeof ended, "stopped at step %ld of 100: no lower validation loss in 4", end);
+    cr_expect_not_null(strstr(out_text, ended), "%s", out_text);
+    /* train.minutes lets a process do one step. */
+    int status = 0;
+    for (int i = 0; i < 100 && status == 0 && last_step("a/b") < end; i++)
+        status = run(BEST "|--set|train.patience=4|--set|train.steps=100|--set|name=b|--set|"
+                          "train.minutes=1e-9|--set|checkpoint.resume=auto");
+    cr_expect_eq(status, 0, "%s", error_text);
+    cr_expect_eq(last_step("a/b"), end);
+    cr_expect_str_eq(names_in("a/b/checkpoints", ""), names_in("a/run/checkpoints", ""));
+    expect_same_file(
+        in_folder("a/run/checkpoints/step-%08ld/model.safetensors", best) + strlen(folder) + 1,
+        in_folder("a/b/checkpoints/step-%08ld/model.safetensors", best) + strlen(folder) + 1);
+    expect_exit(BEST "|--set|train.patience=4|--set|train.steps=100|--resume", 0);
+    cr_expect_not_null(strstr(out_text, ended), "resuming does not go on: %s", out_text);
+    cr_expect_eq(last_step("a/run"), end);
+    /* Another text's losses do not compare. */
+    expect_exit(BEST "|--set|train.patience=4|--set|train.steps=100|--resume|--set|"
+                     "data.val=tiny_train_*.bin",
+                0);
+    cr_expect_gt(last_step("a/run"), end);
+}
+
+Test(validation, epochs_count_the_training_text) {
+    expect_exit("--config|tiny.json|--set|train.epochs=0.5", 0);
+    /* 5999 / 32 = 187 sequences, 4 a step: 0.5 * 187 / 4 = 23.4 */
+    cr_expect_eq(last_step("a/run"), 24, "%ld", last_step("a/run"));
+    cr_expect_not_null(strstr(out_text, "24 steps (0.5 epochs) of"), "%s", out_text);
+    expect_exit("--resume|a/run", 0);
+    cr_expect_not_null(strstr(out_text, "raise train.epochs"), "%s", out_text);
+    expect_exit("--resume|a/run|--set|train.steps=26", 0);
+    cr_expect_eq(last_step("a/run"), 26);
+}
+
+static char *rows(const char *run_folder) {
+    size_t size;
+    char *text = read_whole(in_folder("%s/metrics.csv", run_folder) + strlen(folder) + 1, &size);
+    return text;
+}
+
+Test(validation, csv_says_what_metrics_jsonl_says) {
+    expect_exit("--config|tiny.json|--set|log.csv=true|--set|train.steps=12", 0);
+    cr_expect_str_eq(names_in("a/run", "metrics"), "metrics.csv metrics.jsonl");
+    /* A later step, of a killed run, is removed, and what was cut short. */
+    FILE *file = fopen(in_folder("a/run/metrics.csv"), "a");
+    fputs("13,1,1,1,1,1,0,1,1,1,,,\n14,1", file);
+    fclose(file);
+    expect_exit("--config|tiny.json|--set|log.csv=true|--resume", 0);
+    char *text = rows("a/run"), *rest = text, *row;
+    double values[3], lr, last = 0;
+    long step, tokens, steps = 0, validations = 0;
+    cr_expect_eq(strncmp(strsep(&rest, "\n"), "step,tokens,loss,lr,", 20), 0);
+    while ((row = strsep(&rest, "\n")) && *row) {
+        int commas = 0;
+        for (const char *c = row; *c; c++) commas += *c == ',';
+        cr_expect_eq(commas, 12, "%s", row);
+        if (sscanf(row, "%ld,%ld,%lf,%lf,%lf,%lf,", &step, &tokens, &values[0], &lr, &values[1],
+                   &values[2]) == 6)
+            cr_expect_eq(step, ++steps, "%s", row);
+        else
+            cr_expect(sscanf(row, "%ld,,,,,,,,,,,,%lf", &step, &last) == 2 && ++validations, "%s",
+                      row);
+    }
+    cr_expect(steps == 24 && validations == 4, "%ld steps, %ld validations", steps, validations);
+    cr_expect(last > 0 && last < 6);
+    free(text);
+}
+
+Test(validation, csv_of_a_run_without_checkpoint_is_kept) {
+    struct metrics_csv csv = {0};
+    struct step_report report = {.step = 1, .loss = NAN, .fp8 = true, .fp8_zero = 7};
+    cr_assert_eq(directory_create(in_folder("a/run"), &error), 0, "%s", error.text);
+    cr_assert_eq(metrics_csv_open(&csv, in_folder("a/run"), 0, &error), 0, "%s", error.text);
+    cr_assert_eq(metrics_csv_step(&csv, &report, 2, 3, 4, &error), 0);
+    metrics_csv_close(&csv);
+    cr_assert_eq(metrics_csv_step(&csv, &report, 2, 3, 4, &error), 0, "closed: nothing is written");
+    char *text = rows("a/run");
+    cr_expect_not_null(strstr(text, "\n1,0,nan,0,0,0,0,2,3,4,0,7,\n"), "%s", text);
+    free(text);
+    expect_exit("--config|tiny.json|--set|log.csv=true|--set|train.steps=2", 0);
+    cr_expect_str_eq(names_in("a/run", "metrics-"), "metrics-1.csv");
+}

@@ -1,0 +1,208 @@
+/* A run takes the memory that its plan says: trainings in processes of their own, and what Linux
+ * counts there. */
+#include "model/config/config_keys.h"
+#include "test/model/trainer_fixture.h"
+
+#include <malloc.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "model/core/sample.h"
+
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
+enum { LENGTH = 32, STEPS = 2 };
+
+/* Bytes. */
+struct peak {
+    size_t plan, library; /* all that is planned, and its estimate for the library */
+    size_t first;         /* how far a first run raised the most that was resident */
+    size_t second; /* what a second run, for which the library is ready, added while it was */
+    bool panels;   /* the library's products need buffers of its own */
+    bool complete;
+};
+
+/* "VmHWM", the most memory that was ever resident, or "VmRSS", what is now. */
+static size_t resident(const char *label) {
+    char line[256], format[32];
+    size_t kib = 0;
+    snprintf(format, sizeof format, "%s: %%zu kB", label);
+    FILE *file = fopen("/proc/self/status", "r");
+    while (file && !kib && fgets(line, sizeof line, file))
+        if (sscanf(line, format, &kib) != 1) kib = 0;
+    if (file) fclose(file);
+    return kib * 1024;
+}
+
+/* Many activations and parameters for little arithmetic: narrow layers, and positions that no
+ * sequence reaches. */
+static void peak_config(struct config *config, enum config_precision precision,
+                        enum config_recompute level) {
+    rig_config(config, precision);
+    config->model.n_layer = 6;
+    config->model.n_embd = 128;
+    config->model.n_positions = 81920;
+    config->model.vocab_size = 256;
+    config->data.seq_len = LENGTH;
+    config->train.micro_batch_size = 64;
+    config->train.grad_accum_steps = 1;
+    config->train.recompute = level;
+}
+
+static bool sample(struct rig *rig) {
+    const int32_t prompt[] = {1, 2, 3};
+    struct sample_result result;
+    struct sample_options options = {.prompt = prompt,
+                                     .prompt_length = 3,
+                                     .tokens = LENGTH - 3,
+                                     .temperature = 1,
+                                     .top_p = 1,
+                                     .ends = {-1, -1}};
+    return sample_tokens(&rig->trainer.gpt, &result, &options, &rig->error) == 0;
+}
+
+static bool take_step(struct rig *rig) {
+    struct step_report report;
+    return trainer_begin_step(&rig->trainer, &rig->loader, &rig->error) == 0 &&
+           trainer_end_step(&rig->trainer, &report, &rig->error) == 0;
+}
+
+static bool train(struct rig *rig) {
+    if (trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be, TRAINER_INITIALIZED,
+                     &rig->error))
+        return false;
+    for (int step = 0; step < STEPS; step++)
+        if (!take_step(rig)) return false;
+    return (rig->config.sample.every == 0 || sample(rig)) && rig->be.failure.text[0] == 0;
+}
+
+static void run(struct peak *peak, struct rig *rig) {
+    rig_open_data(rig);
+    size_t before = resident("VmHWM");
+    rig_open_backend(rig, DEVICE_CPU, 2);
+    if (!train(rig)) return;
+    peak->plan = memory_total(&rig->trainer.gpt.memory);
+    peak->library = rig->trainer.gpt.memory.library;
+    peak->panels = peak->library > (size_t)8 << 20;
+    peak->first = resident("VmHWM") - before;
+    trainer_close(&rig->trainer);
+    backend_release(&rig->be, rig->be.workspace);
+    rig->be.workspace = NULL;
+    malloc_trim(0);
+    mallopt(M_MMAP_THRESHOLD, 1 << 16); /* large buffers leave no holes */
+    before = resident("VmRSS");
+    if (!train(rig)) return;
+    peak->second = resident("VmRSS") - before;
+    peak->complete = true;
+}
+
+static struct peak measure(const struct config *config) {
+    struct peak peak = {0};
+    int ends[2], status;
+    cr_assert_eq(pipe(ends), 0);
+    pid_t child = fork();
+    cr_assert_geq(child, 0);
+    if (child == 0) {
+        struct rig rig = {.config = *config};
+        run(&peak, &rig);
+        _exit(write(ends[1], &peak, sizeof peak) == sizeof peak ? 0 : 1);
+    }
+    close(ends[1]);
+    cr_expect_eq(read(ends[0], &peak, sizeof peak), sizeof peak);
+    close(ends[0]);
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(status == 0 && peak.complete, "the run failed");
+    return peak;
+}
+
+/* A first run takes what is planned within 2 %: most of the difference is the estimate for the
+ * library, whose code and buffers are a few MiB at any size. A second run finds the library ready,
+ * so that it takes what else is planned almost to the page, but for holes that its buffers leave in
+ * the heap; what is planned and not used are places for the tokens of a sample and what completes
+ * pages. */
+static void check_first(const struct peak *peak, const struct config *config, const char *what) {
+    double all = (double)peak->first / (double)peak->plan - 1;
+    cr_expect_lt(fabs(all), 0.02, "%s %s: %.2f %% off the plan of %zu MiB", what,
+                 config_recompute_name(config->train.recompute), 100 * all, peak->plan >> 20);
+}
+
+/* panels_max: how many bytes more there may be where the library has buffers for its panels. */
+static void check_second(const struct peak *peak, const struct config *config, const char *what,
+                         double panels_max) {
+    const double beside_max = peak->panels ? panels_max : 0x1p18, unused_max = 0x1p18;
+    double beside = (double)peak->second - (double)(peak->plan - peak->library);
+    cr_expect_gt(peak->plan, (size_t)100 << 20, "%s: too small to be measured", what);
+    cr_expect(beside < beside_max && beside > -unused_max, "%s %s: %.0f KiB beside the plan", what,
+              config_recompute_name(config->train.recompute), beside / 1024);
+    if (getenv("PEAKS"))
+        fprintf(stderr, "%s %s: plan %zu KiB, %+.2f %%, beside it when run again %.0f KiB\n", what,
+                config_recompute_name(config->train.recompute), peak->plan >> 10,
+                100 * ((double)peak->first / (double)peak->plan - 1), beside / 1024);
+}
+
+static void check(const struct config *config, const char *what) {
+    struct peak peak = measure(config);
+    check_first(&peak, config, what);
+    check_second(&peak, config, what, 0x1p22);
+}
+
+static void check_levels(enum config_precision precision) {
+    if (SANITIZED) cr_skip_test("a sanitizer has its own memory for each byte of ours");
+    for (int level = 0; level <= CONFIG_RECOMPUTE_LAYER; level++) {
+        struct config config;
+        peak_config(&config, precision, (enum config_recompute)level);
+        check(&config, config_precision_name(precision));
+    }
+}
+
+Test(memory_peak, fp32) {
+    check_levels(CONFIG_PRECISION_FP32);
+}
+
+Test(memory_peak, bf16) {
+    check_levels(CONFIG_PRECISION_BF16);
+}
+
+Test(memory_peak, fp16) {
+    check_levels(CONFIG_PRECISION_FP16);
+}
+
+/* Keys and values of samples are planned beside the layer that is shared. */
+Test(memory_peak, sixteen_bit_gradients_and_samples) {
+    if (SANITIZED) cr_skip_test("a sanitizer has its own memory for each byte of ours");
+    struct config config;
+    peak_config(&config, CONFIG_PRECISION_BF16, CONFIG_RECOMPUTE_LAYER);
+    config.gradients.dtype = CONFIG_DTYPE_LOWER;
+    config.autocast.residual = CONFIG_DTYPE_LOWER;
+    config.sample.every = 1;
+    config.train.grad_accum_steps = 2;
+    config.model.n_positions = 131072; /* more memory, as there are more products */
+    check(&config, "lower");
+}
+
+/* A large table, in the forms that take least: upper halves and remainders in bf16, a copy that is
+ * made in fp16; and moments of 16 bit. For products as wide as these the library takes buffers of
+ * its own, up to 40 MiB without AVX2, so only what a second run adds is compared; of those buffers
+ * 13 MiB stay. The least that could be there too often is a table in 16 bit, 32 MiB. */
+Test(memory_peak, weights_and_moments_in_sixteen_bit) {
+    if (SANITIZED) cr_skip_test("a sanitizer has its own memory for each byte of ours");
+    for (int fp16 = 0; fp16 < 2; fp16++) {
+        struct config config;
+        peak_config(&config, fp16 ? CONFIG_PRECISION_FP16 : CONFIG_PRECISION_BF16,
+                    CONFIG_RECOMPUTE_GELU);
+        config.model.n_layer = 1;
+        config.model.n_embd = 256;
+        config.model.vocab_size = 65536;
+        config.model.n_positions = LENGTH;
+        config.train.micro_batch_size = 4;
+        config.gradients.dtype = CONFIG_DTYPE_LOWER;
+        config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
+        config.weights.copy = fp16 ? CONFIG_COPY_CAST : CONFIG_COPY_SPLIT;
+        struct peak peak = measure(&config);
+        check_second(&peak, &config, "state in 16 bit", 0x1.8p24);
+    }
+}

@@ -1,0 +1,180 @@
+/* Whole trainings by several ranks, which are threads of this process over the real engine of MPI:
+ * the answer of one rank, and one decision of all where one of them alone has what is not finite.
+ */
+#include "kernels/collectives.h"
+#include "model/config/config_check.h"
+#include "test/model/trainer_fixture.h"
+#include "test/ranks_world.h"
+
+TestSuite(trainer_ranks, .timeout = 300);
+
+enum {
+    STEPS = 6,
+    MICROS = 12,             /* of all ranks together */
+    LARGE_VOCABULARY = 1200, /* beside which what ranks embed is little, and travels as rows */
+};
+
+struct run {
+    int family;
+    int vocabulary; /* 0: the rig's, which travels whole */
+    enum config_precision precision;
+    enum config_shard shard;
+    enum config_dtype travels;
+    int sick_rank, sick_step; /* whose weights are not finite, when; -1: never */
+    struct step_report reports[WORLD_RANKS_MAX][STEPS];
+    float *masters; /* of rank 0, afterwards */
+    int64_t count, own[WORLD_RANKS_MAX];
+};
+
+static void open_rig(struct rig *rig, const struct run *run, const struct ranks *ranks) {
+    char note[PRECISION_NOTE_MAX];
+    struct backend_options options = {.device = DEVICE_CPU, .threads = 1, .ranks = ranks};
+    rig_config(&rig->config, run->precision);
+    set_family(&rig->config, run->family);
+    if (run->vocabulary) rig->config.model.vocab_size = run->vocabulary;
+    rig->config.optimizer.lr = 3e-4;
+    rig->config.train.micro_batch_size = 1;
+    rig->config.train.batch_tokens = MICROS * RIG_LENGTH;
+    rig->config.ranks.shard = run->shard;
+    rig->config.ranks.gradients = run->travels;
+    world_requires(config_share(&rig->config, ranks->size, &rig->error) == 0, rig->error.text);
+    rig_open_data(rig);
+    world_requires(backend_open(&rig->be, &options, &rig->error) == 0, rig->error.text);
+    world_requires(
+        precision_resolve(&rig->precision, note, &rig->config, &rig->be, &rig->error) == 0, note);
+    world_requires(trainer_open(&rig->trainer, &rig->config, &rig->precision, &rig->be,
+                                TRAINER_INITIALIZED, &rig->error) == 0,
+                   rig->error.text);
+    bool rows = rig->trainer.optimizer.exchange.embedded_rows > 0;
+    world_requires(rows == (ranks->size > 1 && run->vocabulary > 0), "how wte travels");
+}
+
+/* The weight of one rank becomes a NaN for a step, and with it that rank's gradients alone. */
+static void step(struct rig *rig, struct run *run, const struct ranks *ranks, int at) {
+    struct gpt *gpt = &rig->trainer.gpt;
+    bool sick = run->sick_rank == ranks->rank && run->sick_step == at;
+    int64_t last = parameter_wte(gpt->list)->offset; /* of a table that every batch reads */
+    float before[RIG_VOCABULARY], nan[RIG_VOCABULARY];
+    for (int i = 0; i < RIG_VOCABULARY; i++) nan[i] = NAN;
+    trainer_settle(&rig->trainer);
+    if (sick) {
+        masters_download(&gpt->masters, gpt->be, before, last, RIG_VOCABULARY);
+        masters_upload(&gpt->masters, gpt->be, nan, last, RIG_VOCABULARY);
+        masters_refresh(&gpt->masters, gpt->be);
+    }
+    run->reports[ranks->rank][at] = rig_step(rig);
+    trainer_settle(&rig->trainer);
+    if (!sick) return;
+    masters_upload(&gpt->masters, gpt->be, before, last, RIG_VOCABULARY);
+    masters_refresh(&gpt->masters, gpt->be);
+}
+
+static void train(const struct ranks *ranks, void *argument) {
+    struct run *run = argument;
+    struct rig rig = {0};
+    open_rig(&rig, run, ranks);
+    for (int i = 0; i < STEPS; i++) step(&rig, run, ranks, i);
+    run->own[ranks->rank] = rig.trainer.optimizer.exchange.shards.own_count;
+    exchange_masters(&rig.trainer.optimizer.exchange);
+    if (ranks->rank == 0) {
+        run->count = rig.trainer.gpt.count;
+        run->masters = masters_values(&rig.trainer.gpt);
+    }
+    rig_close(&rig);
+}
+
+static struct run trained(int ranks, struct run run) {
+    world_run(ranks, 4096, true, train, &run);
+    return run;
+}
+
+static double distance(const struct run *a, const struct run *b) {
+    double worst = 0;
+    for (int64_t i = 0; i < a->count; i++)
+        worst = fmax(worst, fabs((double)a->masters[i] - (double)b->masters[i]));
+    return worst;
+}
+
+/* Losses of about 4 in units of 4.8e-7. A weight moves by at most lr = 3e-4 a step whatever the
+ * size of its gradient, so where a gradient is rounding noise the moves differ; on the whole they
+ * must not: hence a part of what six steps can do. */
+static void expect_same_answer(const struct run *one, const struct run *many, int ranks,
+                               const char *what) {
+    for (int i = 0; i < STEPS; i++)
+        for (int rank = 0; rank < ranks; rank++)
+            cr_expect_float_eq(many->reports[rank][i].loss, one->reports[0][i].loss, 5e-6,
+                               "%s, %d ranks, step %d: loss %.9g, alone %.9g", what, ranks, i,
+                               many->reports[rank][i].loss, one->reports[0][i].loss);
+    cr_expect_lt(distance(one, many), 2e-4, "%s, %d ranks: masters differ by %g", what, ranks,
+                 distance(one, many));
+    int64_t all = 0;
+    for (int rank = 0; rank < ranks; rank++) all += many->own[rank];
+    cr_expect_eq(all, many->count, "%s: parts of %d ranks", what, ranks);
+}
+
+Test(trainer_ranks, all_families_get_the_answer_of_one_rank) {
+    struct rig names;
+    for (int i = 0; i < 2 * FAMILIES; i++) {
+        int family = i / 2;
+        struct run run = {.family = family, .sick_rank = -1};
+        run.vocabulary = i % 2 ? LARGE_VOCABULARY : 0;
+        rig_config(&names.config, CONFIG_PRECISION_FP32);
+        const char *name = set_family(&names.config, family);
+        struct run one = trained(1, run);
+        for (int ranks = 2; ranks <= 4; ranks++) {
+            struct run many = trained(ranks, run);
+            expect_same_answer(&one, &many, ranks, name);
+            free(many.masters);
+        }
+        free(one.masters);
+    }
+}
+
+Test(trainer_ranks, an_optimizer_that_is_not_divided_gives_the_same_bits) {
+    for (size_t i = 0; i < COUNT(rig_precisions); i++) {
+        struct run run = {.precision = rig_precisions[i], .sick_rank = -1};
+        run.vocabulary = LARGE_VOCABULARY;
+        struct run divided = trained(3, run);
+        run.shard = CONFIG_SHARD_NONE;
+        struct run whole = trained(3, run);
+        cr_expect_eq(
+            memcmp(divided.masters, whole.masters, (size_t)divided.count * sizeof *divided.masters),
+            0, "precision %zu", i);
+        cr_expect_eq(whole.own[2], whole.count);
+        free(divided.masters);
+        free(whole.masters);
+    }
+}
+
+Test(trainer_ranks, gradients_that_travel_in_16_bit_are_near) {
+    struct run run = {.precision = CONFIG_PRECISION_BF16, .sick_rank = -1};
+    run.vocabulary = LARGE_VOCABULARY;
+    struct run exact = trained(2, run);
+    run.travels = CONFIG_DTYPE_LOWER;
+    struct run lower = trained(2, run);
+    bool same = true;
+    for (int i = 0; i < STEPS; i++) {
+        float a = exact.reports[0][i].gradient_norm, b = lower.reports[0][i].gradient_norm;
+        same = same && a == b;
+        /* Each gradient is off by at most 2^-9 of itself for each rank. */
+        cr_expect_lt(fabsf(a / b - 1), 0x1p-7f, "step %d: norms %g and %g", i, a, b);
+    }
+    cr_expect_not(same, "nothing was rounded");
+    free(exact.masters);
+    free(lower.masters);
+}
+
+Test(trainer_ranks, what_one_rank_has_infinite_all_skip) {
+    for (size_t i = 0; i < COUNT(rig_precisions); i++) {
+        struct run run = {.precision = rig_precisions[i], .sick_rank = 1, .sick_step = 2};
+        struct run sick = trained(3, run);
+        for (int at = 0; at < STEPS; at++)
+            for (int rank = 0; rank < 3; rank++) {
+                const struct step_report *report = &sick.reports[rank][at];
+                cr_expect_eq(report->skipped, at == 2, "precision %zu, rank %d, step %d", i, rank,
+                             at);
+                cr_expect_eq(report->loss_scale, sick.reports[0][at].loss_scale);
+            }
+        free(sick.masters);
+    }
+}

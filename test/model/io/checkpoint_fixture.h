@@ -1,0 +1,203 @@
+/* Shared by the tests of model/checkpoint: a run directory and a trainer of a tiny model. Its
+ * vocabulary is padded inside, and its sizes are odd where they may be. */
+#pragma once
+
+#include <criterion/criterion.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <stb/stb_ds.h>
+
+#include "data/util/error.h"
+#include "data/util/files.h"
+#include "data/util/random.h"
+#include "kernels/open/backend_open.h"
+#include "model/config/config_keys.h"
+#include "model/io/checkpoint.h"
+#include "model/io/checkpoint_directory.h"
+#include "test/model/masters.h"
+#include "test/scratch.h"
+
+#define COUNT(array) (sizeof(array) / sizeof *(array))
+
+struct subject {
+    struct config config;
+    struct precision precision;
+    struct backend be;
+    struct trainer trainer;
+};
+
+static inline void subject_config(struct config *config, enum config_precision precision) {
+    config_defaults(config);
+    strcpy(config->name, "subject");
+    config->precision = precision;
+    config->model.n_layer = 2;
+    config->model.n_head = 3;
+    config->model.n_embd = 24;
+    config->model.n_positions = 16;
+    config->model.vocab_size = 300;
+    config->data.seq_len = 13;
+    config->train.steps = 100;
+    config->train.micro_batch_size = 2;
+    config->train.grad_accum_steps = 2;
+}
+
+/* Opens what subject->config asks for. */
+static inline void subject_open_with(struct subject *subject, enum trainer_memory memory) {
+    char note[PRECISION_NOTE_MAX];
+    struct error reason = {0};
+    cr_assert_eq(backend_open(&subject->be,
+                              &(const struct backend_options){DEVICE_CPU, .threads = 1}, &reason),
+                 0, "%s", reason.text);
+    cr_assert_eq(
+        precision_resolve(&subject->precision, note, &subject->config, &subject->be, &reason), 0,
+        "%s", reason.text);
+    cr_assert_eq(trainer_open(&subject->trainer, &subject->config, &subject->precision,
+                              &subject->be, memory, &reason),
+                 0, "%s", reason.text);
+}
+
+static inline void subject_open(struct subject *subject) {
+    subject_open_with(subject, TRAINER_INITIALIZED);
+}
+
+static inline void subject_open_tiny(struct subject *subject, enum config_precision precision) {
+    subject_config(&subject->config, precision);
+    subject_open(subject);
+}
+
+static inline void subject_open_moments(struct subject *subject, enum config_moments moments) {
+    subject_config(&subject->config, CONFIG_PRECISION_BF16);
+    subject->config.optimizer.moments = moments;
+    subject_open(subject);
+}
+
+static inline void subject_close(struct subject *subject) {
+    trainer_close(&subject->trainer);
+    backend_close(&subject->be);
+}
+
+/* Of a NaN split masters keep the upper half, which is quiet. */
+static inline float any_bits(uint64_t random) {
+    uint32_t bits = (uint32_t)random;
+    float value;
+    if ((bits & 0x7fffffff) > 0x7f800000) bits = (bits | 0x400000) & 0xffff0000;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* Gives every weight, both moments and the state values that depend on step alone: any bits, NaN
+ * and infinities too, since a file is to keep them all. Uses no threads, so a forked child may. */
+static inline void subject_fill(struct subject *subject, int64_t step) {
+    struct gpt *gpt = &subject->trainer.gpt;
+    struct optimizer *optimizer = &subject->trainer.optimizer;
+    for (size_t a = 0; a < 3; a++) {
+        float *values = calloc((size_t)gpt->count, sizeof *values);
+        for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++)
+            for (int64_t k = 0; k < parameter_count(&gpt->list[i]); k++)
+                values[gpt->list[i].offset + k] =
+                    any_bits(random_bits((uint64_t)step, a * 1000 + (size_t)i, (uint64_t)k));
+        if (a == 0) masters_put(gpt, values);
+        else optimizer_upload(optimizer, (int)a - 1, values, 0, gpt->count);
+        free(values);
+    }
+    struct training_state *state = &subject->trainer.state;
+    state->step = step;
+    state->tokens = step * 52;
+    state->scaler = (struct step_state){
+        .loss_scale = subject->precision.scale_loss ? 65537.5f : 1,
+        .growth_tracker = subject->precision.scale_loss ? 17 : 0,
+        .updates = (int32_t)(step / 2),
+        .skipped = 3,
+        .skipped_in_row = 2,
+        .at_floor = 1,
+    };
+    trainer_restore_scaler(&subject->trainer);
+}
+
+static inline void expect_same_bytes(const struct tensor *a, const struct tensor *b,
+                                     const char *what) {
+    if (!a->data && !b->data) return;
+    cr_expect_eq(memcmp(a->data, b->data, tensor_bytes(a)), 0, "%s differ", what);
+}
+
+static inline void expect_same_masters(const struct gpt *a, const struct gpt *b) {
+    float *left = masters_values(a), *right = masters_values(b);
+    cr_expect_eq(memcmp(left, right, (size_t)a->count * sizeof *left), 0, "weights differ");
+    free(left);
+    free(right);
+}
+
+/* All that a step reads: the whole arrays, so padding too. */
+static inline void expect_same(const struct subject *a, const struct subject *b) {
+    const struct gpt *left = &a->trainer.gpt, *right = &b->trainer.gpt;
+    expect_same_masters(left, right);
+    for (ptrdiff_t i = 0; i < arrlen(left->masters.groups); i++)
+        expect_same_bytes(&left->masters.groups[i].copy, &right->masters.groups[i].copy,
+                          "16-bit weights");
+    for (int moment = 0; moment < 2; moment++)
+        expect_same_bytes(&a->trainer.optimizer.moments[moment],
+                          &b->trainer.optimizer.moments[moment], "moments");
+    const struct training_state *p = &a->trainer.state, *q = &b->trainer.state;
+    cr_expect_eq(p->step, q->step);
+    cr_expect_eq(p->tokens, q->tokens);
+    cr_expect_eq(memcmp(&p->scaler, &q->scaler, sizeof p->scaler), 0, "scaler states differ");
+    cr_expect_eq(memcmp(a->trainer.optimizer.state, b->trainer.optimizer.state, sizeof p->scaler),
+                 0, "scalers differ");
+}
+
+/* A tokenizer as far as checkpoints look at it. The second file has all bytes. */
+static inline const struct tokenizer *toy_tokenizer(void) {
+    static char all[256];
+    static struct tokenizer tokenizer = {
+        .kind = TOKENIZER_GPT2,
+        .vocab_size = 300,
+        .end_of_text = 299,
+        .stop = 299,
+        .files = {{"vocab.json", "{}", 2, ""}, {"merges.txt", all, sizeof all, ""}},
+        .file_count = 2,
+    };
+    for (int i = 0; i < 256; i++) all[i] = (char)i;
+    return &tokenizer;
+}
+
+static inline void save_step(struct subject *subject, const char *run, int64_t step, char *path) {
+    struct error reason = {0};
+    subject_fill(subject, step);
+    cr_assert_eq(checkpoint_save(&subject->trainer, run, path, &reason), 0, "%s", reason.text);
+}
+
+/* "RUN/checkpoints/NAME" in one of a few buffers that take turns. */
+static inline const char *in_checkpoints(const char *run, const char *name) {
+    static char paths[4][256];
+    static int turn;
+    char *path = paths[turn++ % 4];
+    snprintf(path, sizeof *paths, "%s/checkpoints/%s", run, name);
+    return path;
+}
+
+/* The text of a file in the checkpoint at path, to be freed. */
+static inline char *read_text(const char *path, const char *name, size_t *size) {
+    char *text, file[FILE_PATH_MAX + 64];
+    snprintf(file, sizeof file, "%s/%s", path, name);
+    cr_assert_eq(file_read_all(&text, size, file, 1 << 20, &error), 0, "%s", error.text);
+    return text;
+}
+
+/* The step of the newest checkpoint, -1 for none; warnings as text, to be freed. */
+static inline int64_t newest_step(const char *run, char **warnings) {
+    char path[FILE_PATH_MAX];
+    struct error reason = {0};
+    size_t size;
+    FILE *out = open_memstream(warnings, &size);
+    int status = checkpoint_newest(path, run, CHECKPOINT_WHOLE, out, &reason);
+    fclose(out);
+    cr_assert_neq(status, -1, "%s", reason.text);
+    return status ? -1 : strtoll(strrchr(path, '-') + 1, NULL, 10);
+}
+
+static inline void expect_text(const char *text, const char *part) {
+    cr_expect_not_null(strstr(text, part), "\"%s\" is not in: %s", part, text);
+}

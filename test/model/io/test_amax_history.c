@@ -1,0 +1,60 @@
+/* The file of fp8's history: rows go to the places of their steps, and only magnitudes are taken.
+ */
+#include <criterion/criterion.h>
+
+#include <math.h>
+#include <string.h>
+
+#include "model/io/amax_history.h"
+#include "test/scratch.h"
+
+enum { COUNT = 12 };
+
+static void write_rows(const float *rows, int64_t length) {
+    uint64_t bytes;
+    char sha256[SHA256_HEX_MAX];
+    cr_assert_eq(amax_history_write(rows, length, COUNT, in_folder("fp8"), &bytes, sha256, &error),
+                 0, "%s", error.text);
+    cr_expect_eq(strlen(sha256), 64u);
+}
+
+TestSuite(amax_history, .init = make_folder, .fini = remove_folder);
+
+/* Every row holds the step that it belongs to: those are the last ones, whatever the lengths. */
+Test(amax_history, rows_of_the_last_steps) {
+    static const int64_t lengths[] = {1, 3, 4, 7};
+    for (int a = 0; a < 4; a++)
+        for (int64_t step = 0; step < 12; step++) {
+            int64_t saved = lengths[a];
+            float rows[7 * COUNT] = {0}, history[7 * COUNT];
+            for (int64_t at = step - 1; at >= 0 && at >= step - saved; at--)
+                for (int i = 0; i < COUNT; i++)
+                    rows[at % saved * COUNT + i] = (float)(100 * at + i + 1);
+            write_rows(rows, saved);
+            for (int b = 0; b < 4; b++) {
+                int64_t length = lengths[b], last = saved < length ? saved : length;
+                cr_assert_eq(
+                    amax_history_read(history, length, COUNT, in_folder("fp8"), step, &error), 0);
+                float expected[7 * COUNT] = {0};
+                for (int64_t at = step - 1; at >= 0 && at >= step - last; at--)
+                    for (int i = 0; i < COUNT; i++)
+                        expected[at % length * COUNT + i] = (float)(100 * at + i + 1);
+                cr_expect_arr_eq(history, expected, (size_t)(length * COUNT) * sizeof *history,
+                                 "%d of %d rows before step %d", (int)length, (int)saved,
+                                 (int)step);
+            }
+        }
+}
+
+Test(amax_history, only_magnitudes) {
+    static const float wrong[] = {-1, INFINITY, NAN};
+    for (int i = 0; i < 3; i++) {
+        float rows[2 * COUNT] = {0}, history[2 * (COUNT + 3)];
+        rows[COUNT + 5] = wrong[i];
+        write_rows(rows, 2);
+        cr_expect_eq(amax_history_read(history, 2, COUNT, in_folder("fp8"), 2, &error), -1);
+        cr_expect(strstr(error.text, "fp8: ") && strstr(error.text, "magnitude"), "%s", error.text);
+        cr_expect_eq(amax_history_read(history, 2, COUNT + 3, in_folder("fp8"), 2, &error), -1);
+        cr_expect(strstr(error.text, "not the history"), "%s", error.text);
+    }
+}

@@ -1,0 +1,448 @@
+#include "data/util/files.h"
+#include "test/model/io/checkpoint_fixture.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "data/corpus/loader.h"
+#include "data/corpus/tales.h"
+#include "model/config/config_keys.h"
+#include "model/config/config_print.h"
+#include "model/io/checkpoint_manifest.h"
+#include "model/io/safetensors.h"
+#include "test/model/families.h"
+#include "test/safetensors_find.h"
+
+static char path[FILE_PATH_MAX];
+static const enum config_precision precisions[] = {CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16,
+                                                   CONFIG_PRECISION_FP16};
+
+TestSuite(checkpoint, .init = make_folder, .fini = remove_folder);
+
+/* Loads well; returns the notes, to be freed. */
+static char *load_noting(struct subject *subject, const char *from) {
+    char *notes = NULL;
+    size_t size;
+    FILE *out = open_memstream(&notes, &size);
+    cr_assert_eq(checkpoint_load(&subject->trainer, from, out, &error), 0, "%s", error.text);
+    fclose(out);
+    return notes;
+}
+
+Test(checkpoint, loading_restores_every_bit) {
+    for (size_t i = 0; i < COUNT(precisions); i++) {
+        struct subject saved, loaded;
+        subject_open_tiny(&saved, precisions[i]);
+        subject_open_tiny(&loaded, precisions[i]);
+        save_step(&saved, folder, 1000 + (int64_t)i, path);
+        char *notes = load_noting(&loaded, path);
+        cr_expect_str_eq(notes, "");
+        expect_same(&saved, &loaded);
+        free(notes);
+        subject_close(&saved);
+        subject_close(&loaded);
+    }
+}
+
+Test(checkpoint, is_a_model_of_hugging_face) {
+    struct subject subject;
+    struct safetensors file;
+    subject_open_tiny(&subject, CONFIG_PRECISION_BF16);
+    save_step(&subject, folder, 7, path);
+    cr_expect_str_eq(path, in_checkpoints(folder, "step-00000007"));
+    cr_assert_eq(
+        safetensors_open(&file, in_checkpoints(folder, "step-00000007/model.safetensors"), &error),
+        0, "%s", error.text);
+    cr_expect_eq(file.count, 4 + 12 * 2);
+    const struct safetensors_entry *wte = safetensors_find(&file, "transformer.wte.weight");
+    cr_assert_not_null(wte);
+    cr_expect_eq(wte->dtype, SAFETENSORS_F32);
+    cr_expect(wte->rank == 2 && wte->shape[0] == 300 && wte->shape[1] == 24);
+    const struct safetensors_entry *bias =
+        safetensors_find(&file, "transformer.h.1.attn.c_attn.bias");
+    cr_assert_not_null(bias);
+    cr_expect(bias->rank == 1 && bias->shape[0] == 72);
+    safetensors_close(&file);
+    cr_assert_eq(safetensors_open(
+                     &file, in_checkpoints(folder, "step-00000007/optimizer.safetensors"), &error),
+                 0, "%s", error.text);
+    cr_expect_eq(file.count, 2 * (4 + 12 * 2));
+    cr_expect_not_null(safetensors_find(&file, "exp_avg_sq.transformer.h.0.mlp.c_fc.weight"));
+    safetensors_close(&file);
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000007/config.json")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000007/generation_config.json")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000007/trainer.json")));
+    cr_expect_not(file_exists(in_checkpoints(folder, "step-00000007/tokenizer_config.json")));
+    subject_close(&subject);
+}
+
+Test(checkpoint, has_the_files_of_the_tokenizer) {
+    struct subject subject, loaded;
+    struct checkpoint_manifest manifest;
+    size_t size;
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    subject_open_tiny(&loaded, CONFIG_PRECISION_FP32);
+    subject.trainer.tokenizer = toy_tokenizer();
+    save_step(&subject, folder, 7, path);
+    char *text = read_text(path, "merges.txt", &size);
+    cr_expect_eq(size, 256);
+    for (size_t i = 0; i < size; i++) cr_expect_eq((uint8_t)text[i], i);
+    free(text);
+    text = read_text(path, "vocab.json", &size);
+    cr_expect_str_eq(text, "{}");
+    free(text);
+    text = read_text(path, "tokenizer_config.json", &size);
+    expect_text(text, "\"GPT2Tokenizer\"");
+    free(text);
+    text = read_text(path, "config.json", &size);
+    expect_text(text, "\"eos_token_id\": 299,");
+    free(text);
+    text = read_text(path, "generation_config.json", &size);
+    expect_text(text, "\"bos_token_id\": 299,");
+    free(text);
+    cr_assert_eq(checkpoint_manifest_open(
+                     &manifest, in_checkpoints(folder, "step-00000007/trainer.json"), &error),
+                 0, "%s", error.text);
+    cr_expect_eq((int)arrlen(manifest.files), 7);
+    checkpoint_manifest_close(&manifest);
+    free(load_noting(&loaded, path));
+    expect_same(&subject, &loaded);
+    subject_close(&subject);
+    subject_close(&loaded);
+}
+
+/* A text of a few thousand tokens. */
+static void open_data(struct tokens *tokens, struct loader *loader) {
+    uint8_t *text;
+    size_t bytes;
+    cr_assert_eq(tales_generate(&text, &bytes, 5, 4000, &error), 0, "%s", error.text);
+    int32_t *values = malloc(bytes * sizeof *values);
+    for (size_t i = 0; i < bytes; i++) values[i] = text[i];
+    free(text);
+    cr_assert_eq(tokens_from_memory(tokens, values, bytes, "tales", &error), 0, "%s", error.text);
+    struct loader_options options = {13, 1, true, 300};
+    cr_assert_eq(loader_open(loader, tokens, &options, &error), 0, "%s", error.text);
+}
+
+static void train(struct subject *subject, const struct loader *loader, int steps) {
+    struct step_report report;
+    for (int i = 0; i < steps; i++) {
+        cr_assert_eq(trainer_begin_step(&subject->trainer, loader, &error), 0, "%s", error.text);
+        cr_assert_eq(trainer_end_step(&subject->trainer, &report, &error), 0, "%s", error.text);
+    }
+}
+
+/* A loss scale that overflows at once and grows every other step. */
+static void open_restless(struct subject *subject, enum config_precision precision, int family) {
+    subject_config(&subject->config, precision);
+    set_family(&subject->config, family);
+    subject->config.optimizer.warmup_steps = 2;
+    subject->config.loss_scale.init_scale = 0x1p26;
+    subject->config.loss_scale.growth_interval = 2;
+    subject_open(subject);
+}
+
+Test(checkpoint, continuing_gives_the_bits_of_a_run_never_stopped) {
+    struct tokens tokens;
+    struct loader loader;
+    open_data(&tokens, &loader);
+    for (size_t i = 0; i < COUNT(precisions) * FAMILIES; i++) {
+        struct subject whole, first, second;
+        enum config_precision precision = precisions[i / FAMILIES];
+        open_restless(&whole, precision, (int)i % FAMILIES);
+        open_restless(&first, precision, (int)i % FAMILIES);
+        open_restless(&second, precision, (int)i % FAMILIES);
+        train(&whole, &loader, 12);
+        train(&first, &loader, 7);
+        cr_assert_eq(checkpoint_save(&first.trainer, folder, path, &error), 0, "%s", error.text);
+        train(&second, &loader, 1); /* what it held before must not matter */
+        char *notes = load_noting(&second, path);
+        cr_expect_str_eq(notes, "");
+        train(&second, &loader, 5);
+        expect_same(&whole, &second);
+        cr_expect_eq(second.trainer.state.step, 12);
+        if (precision == CONFIG_PRECISION_FP16)
+            cr_expect_gt(second.trainer.state.scaler.skipped, 0, "no overflow was met");
+        free(notes);
+        subject_close(&whole);
+        subject_close(&first);
+        subject_close(&second);
+    }
+    loader_close(&loader);
+    tokens_close(&tokens);
+}
+
+/* Stochastic rounding draws by the step, so a resume goes on with the bits that were to come. */
+Test(checkpoint, continuing_goes_on_with_moments_in_bf16) {
+    struct tokens tokens;
+    struct loader loader;
+    struct subject whole, first, second;
+    open_data(&tokens, &loader);
+    subject_open_moments(&whole, CONFIG_MOMENTS_BFLOAT16);
+    subject_open_moments(&first, CONFIG_MOMENTS_BFLOAT16);
+    subject_open_moments(&second, CONFIG_MOMENTS_BFLOAT16);
+    train(&whole, &loader, 9);
+    train(&first, &loader, 4);
+    cr_assert_eq(checkpoint_save(&first.trainer, folder, path, &error), 0, "%s", error.text);
+    char *notes = load_noting(&second, path);
+    cr_expect_str_eq(notes, "");
+    train(&second, &loader, 5);
+    expect_same(&whole, &second);
+    free(notes);
+    subject_close(&whole);
+    subject_close(&first);
+    subject_close(&second);
+    loader_close(&loader);
+    tokens_close(&tokens);
+}
+
+static void expect_moments(const struct subject *subject, const float *wanted, int moment) {
+    int64_t count = subject->trainer.gpt.count;
+    float *stored = malloc((size_t)count * sizeof *stored);
+    float *values = malloc((size_t)count * sizeof *values);
+    enum dtype dtype = subject->precision.moments;
+    optimizer_download(&subject->trainer.optimizer, moment, stored, 0, count);
+    const float *found = dtype_widen(values, stored, dtype, 0, (size_t)count);
+    for (int64_t i = 0; i < count; i++) {
+        float value = dtype == DTYPE_F32 ? wanted[i] : f32_from_bf16(bf16_from_f32(wanted[i]));
+        cr_assert_eq(found[i], value, "moment %d of %d", (int)i, moment);
+    }
+    free(stored);
+    free(values);
+}
+
+/* Files keep the dtype of the moments; who resumes in another one converts. */
+Test(checkpoint, moments_resume_in_another_dtype) {
+    for (int from = CONFIG_MOMENTS_FLOAT32; from <= CONFIG_MOMENTS_BFLOAT16; from++)
+        for (int to = CONFIG_MOMENTS_FLOAT32; to <= CONFIG_MOMENTS_BFLOAT16; to++) {
+            struct subject saved, loaded;
+            struct safetensors file;
+            subject_open_moments(&saved, (enum config_moments)from);
+            subject_open_moments(&loaded, (enum config_moments)to);
+            int64_t count = saved.trainer.gpt.count;
+            float *wanted = calloc((size_t)count, sizeof *wanted);
+            for (ptrdiff_t i = 0; i < arrlen(saved.trainer.gpt.list); i++) {
+                const struct parameter *p = &saved.trainer.gpt.list[i];
+                for (int64_t k = 0; k < parameter_count(p); k++) {
+                    float value = (float)random_normal(3, 0, (uint64_t)(p->offset + k));
+                    bool bf16 = from == CONFIG_MOMENTS_BFLOAT16;
+                    wanted[p->offset + k] = bf16 ? f32_from_bf16(bf16_from_f32(value)) : value;
+                }
+            }
+            for (int moment = 0; moment < 2; moment++)
+                optimizer_upload(&saved.trainer.optimizer, moment, wanted, 0, count);
+            cr_assert_eq(checkpoint_save(&saved.trainer, folder, path, &error), 0, "%s",
+                         error.text);
+            cr_assert_eq(
+                safetensors_open(
+                    &file, in_checkpoints(folder, "step-00000000/optimizer.safetensors"), &error),
+                0, "%s", error.text);
+            cr_expect_eq(file.entries[0].dtype, from ? SAFETENSORS_BF16 : SAFETENSORS_F32);
+            safetensors_close(&file);
+            size_t size;
+            char *text = read_text(path, "trainer.json", &size);
+            expect_text(text, from ? "\"format\": 2," : "\"format\": 1,");
+            free(text);
+            char *notes = load_noting(&loaded, path);
+            if (from == to) cr_expect_str_eq(notes, "");
+            else expect_text(notes, "optimizer.moments: ");
+            for (int moment = 0; moment < 2; moment++) expect_moments(&loaded, wanted, moment);
+            free(notes);
+            free(wanted);
+            subject_close(&saved);
+            subject_close(&loaded);
+        }
+}
+
+Test(checkpoint, resumes_in_another_precision) {
+    for (size_t i = 0; i < COUNT(precisions); i++) {
+        for (size_t k = 0; k < COUNT(precisions); k++) {
+            if (i == k) continue;
+            struct subject saved, loaded;
+            subject_open_tiny(&saved, precisions[i]);
+            subject_open_tiny(&loaded, precisions[k]);
+            save_step(&saved, folder, 5, path);
+            char *notes = load_noting(&loaded, path);
+            expect_text(notes, config_precision_name(precisions[i]));
+            expect_text(notes, config_precision_name(precisions[k]));
+            bool into_fp16 = precisions[k] == CONFIG_PRECISION_FP16;
+            cr_expect_eq(strstr(notes, "init_scale") != NULL, into_fp16, "%s", notes);
+            const struct step_state *scaler = &loaded.trainer.state.scaler;
+            cr_expect_eq(scaler->loss_scale, into_fp16 ? 65536 : 1);
+            cr_expect_eq(scaler->growth_tracker, 0);
+            cr_expect_eq(scaler->skipped_in_row, 0);
+            cr_expect_eq(scaler->updates, 2, "Adam's t goes on");
+            cr_expect_eq(scaler->skipped, 3);
+            expect_same_masters(&saved.trainer.gpt, &loaded.trainer.gpt);
+            free(notes);
+            subject_close(&saved);
+            subject_close(&loaded);
+        }
+    }
+}
+
+Test(checkpoint, notes_say_which_settings_changed) {
+    struct subject saved, loaded;
+    subject_open_tiny(&saved, CONFIG_PRECISION_FP32);
+    save_step(&saved, folder, 5, path);
+    subject_close(&saved);
+
+    subject_config(&loaded.config, CONFIG_PRECISION_FP32);
+    loaded.config.optimizer.lr = 0.125;
+    subject_open(&loaded);
+    char *notes = load_noting(&loaded, path);
+    expect_text(notes, "optimizer.lr: ");
+    expect_text(notes, "now 0.125\n");
+    cr_expect_null(strstr(notes, "data"), "the data did not change: %s", notes);
+    free(notes);
+    subject_close(&loaded);
+
+    subject_config(&loaded.config, CONFIG_PRECISION_FP32);
+    loaded.config.seed = 99;
+    loaded.config.train.micro_batch_size = 3;
+    strcpy(loaded.config.data.train, "other.bin");
+    subject_open(&loaded);
+    notes = load_noting(&loaded, path);
+    expect_text(notes, "seed: 1 in the checkpoint, now 99\n");
+    expect_text(notes, "train.micro_batch_size: 2 in the checkpoint, now 3\n");
+    expect_text(notes, "data.train: \"tales\" in the checkpoint, now \"other.bin\"\n");
+    expect_text(notes, "step 6 ");
+    expect_text(notes, "from sample 30 on");
+    expect_text(notes, "next sample was 20)");
+    cr_expect_eq(loaded.trainer.state.step, 5);
+    free(notes);
+    subject_close(&loaded);
+}
+
+/* Loading a checkpoint of the tiny model must fail with these parts in the message, and change
+ * nothing. */
+static void expect_refused(const struct config *config, const char *first, const char *second,
+                           const char *third) {
+    struct subject subject = {.config = *config};
+    subject_open(&subject);
+    float *before = masters_values(&subject.trainer.gpt);
+    error.text[0] = '\0';
+    cr_expect_eq(checkpoint_load(&subject.trainer, path, stderr, &error), -1, "loaded: %s", first);
+    expect_text(error.text, first);
+    expect_text(error.text, second);
+    expect_text(error.text, third);
+    cr_expect_eq(checkpoint_load_weights(&subject.trainer.gpt, path, &error), -1);
+    expect_text(error.text, first);
+    float *after = masters_values(&subject.trainer.gpt);
+    cr_expect_eq(memcmp(before, after, (size_t)subject.trainer.gpt.count * sizeof *after), 0);
+    free(after);
+    cr_expect_eq(subject.trainer.state.step, 0);
+    free(before);
+    subject_close(&subject);
+}
+
+Test(checkpoint, shapes_that_do_not_fit_are_named) {
+    struct subject saved;
+    struct config config;
+    subject_open_tiny(&saved, CONFIG_PRECISION_FP32);
+    save_step(&saved, folder, 5, path);
+    const struct config tiny = saved.config;
+    subject_close(&saved);
+
+    config = tiny;
+    config.model.vocab_size = 310;
+    expect_refused(&config, "model.vocab_size", "transformer.wte.weight is [300, 24]", "[310, 24]");
+    config = tiny;
+    config.model.n_positions = 20;
+    expect_refused(&config, "model.n_positions", "transformer.wpe.weight is [16, 24]", "[20, 24]");
+    config = tiny;
+    config.model.n_embd = 48;
+    expect_refused(&config, "model.n_embd", "transformer.wte.weight is [300, 24]", "[300, 48]");
+    config = tiny;
+    config.model.n_layer = 3;
+    expect_refused(&config, "model.n_layer is 3", "2 layers", "transformer.h.2.ln_1.weight");
+    config = tiny;
+    config.model.n_layer = 1;
+    expect_refused(&config, "model.n_layer is 1", "2 layers", "transformer.h.1.");
+    config = tiny;
+    config.model.n_head = 4;
+    expect_refused(&config, "model.n_head is 4", "n_head is 3", path);
+}
+
+Test(checkpoint, keeps_the_config_to_the_last_bit) {
+    struct subject subject;
+    struct config config;
+    subject_config(&subject.config, CONFIG_PRECISION_FP16);
+    subject.config.seed = 9007199254740991;
+    subject.config.optimizer.lr = 0.1 + 0.2 - 0.3 + 1e-3;
+    subject.config.optimizer.beta2 = 0.1 + 0.7;
+    strcpy(subject.config.sample.prompt, "\n  \"config\": }\n  },\t\"\\ \x01 \xc3\xa9");
+    subject_open(&subject);
+    save_step(&subject, folder, 5, path);
+    cr_assert_eq(checkpoint_config(&config, path, &error), 0, "%s", error.text);
+    char *before = config_json_text(&subject.config, NULL);
+    char *after = config_json_text(&config, NULL);
+    cr_expect_str_eq(before, after);
+    cr_expect_eq(config.optimizer.lr, subject.config.optimizer.lr);
+    cr_expect_eq(config.optimizer.beta2, subject.config.optimizer.beta2);
+    free(before);
+    free(after);
+    subject_close(&subject);
+}
+
+Test(checkpoint, keeps_the_newest_ones) {
+    struct subject subject;
+    subject_config(&subject.config, CONFIG_PRECISION_FP32);
+    subject.config.checkpoint.keep = 2;
+    subject_open(&subject);
+    save_step(&subject, folder, 90, path); /* of an older run: higher, so never removed */
+    for (int64_t step = 10; step <= 30; step += 10) save_step(&subject, folder, step, path);
+    cr_expect_not(file_exists(in_checkpoints(folder, "step-00000010")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000020")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000090")));
+
+    /* Damaged, linked and foreign ones are neither counted nor removed. */
+    cr_assert_eq(unlink(in_checkpoints(folder, "step-00000030/config.json")), 0);
+    mkdir(in_checkpoints(folder, "step-00000025"), 0755);
+    mkdir(in_checkpoints(folder, "step-5"), 0755);
+    mkdir(in_checkpoints(folder, "best"), 0755);
+    cr_assert_eq(rename(in_checkpoints(folder, "step-00000020"), in_folder("elsewhere")), 0);
+    cr_assert_eq(symlink("../elsewhere", in_checkpoints(folder, "step-00000020")), 0);
+    save_step(&subject, folder, 40, path);
+    save_step(&subject, folder, 45, path);
+    save_step(&subject, folder, 50, path);
+    cr_expect_not(file_exists(in_checkpoints(folder, "step-00000040")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000020/model.safetensors")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000025")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000030")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000045")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000050")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-00000090")));
+    cr_expect(file_exists(in_checkpoints(folder, "step-5")));
+    cr_expect(file_exists(in_checkpoints(folder, "best")));
+    subject_close(&subject);
+}
+
+Test(checkpoint, replaces_one_of_the_same_step) {
+    struct subject subject, loaded;
+    char *warnings;
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    subject_open_tiny(&loaded, CONFIG_PRECISION_FP32);
+    save_step(&subject, folder, 10, path);
+    cr_assert_eq(unlink(in_checkpoints(folder, "step-00000010/config.json")), 0);
+    save_step(&subject, folder, 10, path);
+    cr_expect_eq(newest_step(folder, &warnings), 10);
+    cr_expect_str_eq(warnings, "");
+    free(load_noting(&loaded, path));
+    expect_same(&subject, &loaded);
+    cr_expect_not(file_exists(in_checkpoints(folder, ".step-00000010.tmp")));
+    cr_expect_not(file_exists(in_checkpoints(folder, ".step-00000010.old")));
+    free(warnings);
+    subject_close(&subject);
+    subject_close(&loaded);
+}
+
+Test(checkpoint, a_run_without_any_has_no_newest) {
+    char *warnings;
+    cr_expect_eq(newest_step(folder, &warnings), -1);
+    cr_expect_str_eq(warnings, "");
+    free(warnings);
+    mkdir(in_checkpoints(folder, ""), 0755);
+    cr_expect_eq(newest_step(folder, &warnings), -1);
+    free(warnings);
+}

@@ -1,0 +1,215 @@
+/* trainer.json's list of files: which ones it may name, and that it is believed. */
+#include "data/util/files.h"
+#include "model/io/checkpoint_directory.h"
+#include "test/model/io/checkpoint_fixture.h"
+
+#include <unistd.h>
+
+#include "model/io/checkpoint_manifest.h"
+
+static char path[FILE_PATH_MAX];
+
+TestSuite(checkpoint_manifest, .init = make_folder, .fini = remove_folder);
+
+/* Writes trainer.json anew, with a seal. */
+static void put_sealed(const char *body) {
+    char file[FILE_PATH_MAX + 64], hex[SHA256_HEX_MAX], *text;
+    uint8_t digest[SHA256_BYTES];
+    struct sha256 hash;
+    sha256_begin(&hash);
+    sha256_add(&hash, body, strlen(body));
+    sha256_end(&hash, digest);
+    sha256_hex(hex, digest);
+    cr_assert_gt(asprintf(&text, "%s,\n  \"sha256\": \"%s\"\n}\n", body, hex), 0);
+    snprintf(file, sizeof file, "%s/trainer.json", path);
+    cr_assert_eq(file_write_whole(file, text, strlen(text), NULL, &error), 0, "%s", error.text);
+    free(text);
+}
+
+/* Puts other text in the place of trainer.json's list of files. */
+static void put_files(const char *list) {
+    char *body, *text;
+    size_t size;
+    text = read_text(path, "trainer.json", &size);
+    cr_assert_not_null(strstr(text, "  \"files\": {"));
+    int before = (int)(strstr(text, "  \"files\": {") - text);
+    cr_assert_gt(asprintf(&body, "%.*s  \"files\": %s", before, text, list), 0);
+    put_sealed(body);
+    free(text);
+    free(body);
+}
+
+/* {"NAME": {"bytes": ..., "sha256": ...}, ...} of files in the checkpoint, and more, to be freed.
+ */
+static char *list_of(const char *const *names, size_t count, const char *more) {
+    char *text, hex[SHA256_HEX_MAX];
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    fputc('{', out);
+    for (size_t i = 0; i < count; i++) {
+        char file[FILE_PATH_MAX + 64];
+        uint64_t bytes;
+        snprintf(file, sizeof file, "%s/%s", path, names[i]);
+        cr_assert_eq(sha256_file(hex, &bytes, file, &error), 0, "%s", error.text);
+        fprintf(out, "%s\"%s\": {\"bytes\": %llu, \"sha256\": \"%s\"}", i ? ", " : "", names[i],
+                (unsigned long long)bytes, hex);
+    }
+    fprintf(out, "%s}", more);
+    fclose(out);
+    return text;
+}
+
+static const char *const three[] = {"model.safetensors", "config.json", "optimizer.safetensors"};
+
+/* Those written before there were other files. */
+Test(checkpoint_manifest, of_three_files_resume) {
+    struct subject subject, loaded;
+    char *warnings;
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    subject_open_tiny(&loaded, CONFIG_PRECISION_FP32);
+    save_step(&subject, folder, 7, path);
+    unlink(in_checkpoints(folder, "step-00000007/generation_config.json"));
+    cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), -1);
+    expect_text(error.text, "generation_config.json: it is missing");
+    char *list = list_of(three, COUNT(three), "");
+    put_files(list);
+    cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), 0, "%s", error.text);
+    cr_assert_eq(checkpoint_load(&loaded.trainer, path, stderr, &error), 0, "%s", error.text);
+    expect_same(&subject, &loaded);
+    cr_expect_eq(newest_step(folder, &warnings), 7);
+    cr_expect_str_eq(warnings, "");
+    free(warnings);
+    free(list);
+    subject_close(&subject);
+    subject_close(&loaded);
+}
+
+#define FILE_OF(name)     ", \"" name "\": {\"bytes\": 0, \"sha256\": \"" DIGEST_OF_NOTHING "\"}"
+#define DIGEST_OF_NOTHING "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+Test(checkpoint_manifest, lists_of_files_are_checked) {
+    static const char sixty_four[] =
+        FILE_OF("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef");
+    static const struct {
+        size_t count;
+        const char *more, *reason;
+    } cases[] = {
+        {2, "", "\"optimizer.safetensors\" is missing"},
+        {0, "", "\"model.safetensors\" is missing"},
+        {3, FILE_OF("model.safetensors"), "\"model.safetensors\" stands there twice"},
+        {3, FILE_OF("x") FILE_OF("x"), "\"x\" stands there twice"},
+        {3, FILE_OF("../x"), "names \"../x\", which is no plain"},
+        {3, FILE_OF("/etc/passwd"), "no plain file name"},
+        {3, FILE_OF("a/b"), "no plain file name"},
+        {3, FILE_OF(""), "no plain file name"},
+        {3, FILE_OF("."), "no plain file name"},
+        {3, FILE_OF(".."), "no plain file name"},
+        {3, sixty_four, "no plain file name"},
+        {3, ", \"x\": {\"bytes\": -1, \"sha256\": \"" DIGEST_OF_NOTHING "\"}",
+         "\"x\" is missing or"},
+        {3, ", \"x\": {\"bytes\": 0, \"sha256\": \"e3\"}", "\"x\" is missing or has"},
+        {3, ", \"x\": 1", "\"x\" is missing or has"},
+        {3, FILE_OF("absent"), "absent: it is missing"},
+        {3, FILE_OF("trainer.json"), "trainer.json: it has"},
+    };
+    struct subject subject;
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    save_step(&subject, folder, 7, path);
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        char *list = list_of(three, cases[i].count, cases[i].count ? cases[i].more : "");
+        put_files(list);
+        error.text[0] = '\0';
+        cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), -1, "%s", list);
+        expect_text(error.text, cases[i].reason);
+        free(list);
+    }
+    char *many = NULL, number[16 + sizeof FILE_OF("")];
+    for (int i = 0; i < CHECKPOINT_FILES_MAX - 2; i++) {
+        int length = snprintf(number, sizeof number, FILE_OF("%d"), i);
+        memcpy(arraddnptr(many, length), number, (size_t)length);
+    }
+    arrput(many, '\0');
+    char *list = list_of(three, 3, many);
+    put_files(list);
+    cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), -1);
+    expect_text(error.text, "more than 2012");
+    free(list);
+    arrfree(many);
+    list = list_of(three, 3, FILE_OF("empty"));
+    put_files(list);
+    cr_assert_eq(
+        file_write_whole(in_checkpoints(folder, "step-00000007/empty"), "", 0, NULL, &error), 0);
+    cr_expect_eq(checkpoint_verify(path, CHECKPOINT_WHOLE, &error), 0, "%s", error.text);
+    free(list);
+    subject_close(&subject);
+}
+
+Test(checkpoint_manifest, loss_scales_are_floats_above_zero) {
+    static const char *const scales[] = {"1e300", "1e999", "1e-300", "0"};
+    static const char key[] = "\"loss_scale\": ";
+    struct checkpoint_manifest manifest;
+    struct subject subject;
+    size_t size;
+    char file[FILE_PATH_MAX], *body, *text;
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    save_step(&subject, folder, 7, path);
+    snprintf(file, sizeof file, "%s", in_checkpoints(folder, "step-00000007/trainer.json"));
+    cr_assert_eq(file_read_all(&text, &size, file, 1 << 20, &error), 0, "%s", error.text);
+    char *scale = strstr(text, key) + strlen(key), *end = strstr(text, ",\n  \"sha256\": ");
+    for (size_t i = 0; i < COUNT(scales); i++) {
+        char *rest = strchr(scale, ',');
+        cr_assert_gt(asprintf(&body, "%.*s%s%.*s", (int)(scale - text), text, scales[i],
+                              (int)(end - rest), rest),
+                     0);
+        put_sealed(body);
+        cr_expect_eq(checkpoint_manifest_open(&manifest, file, &error), -1, "%s", scales[i]);
+        expect_text(error.text, "\"loss_scale\" is missing or has no possible value");
+        free(body);
+    }
+    free(text);
+    subject_close(&subject);
+}
+
+Test(checkpoint_manifest, the_best_validation_is_kept) {
+    static const char *const wrong[] = {
+        "{}",
+        "7",
+        "{\"val_loss\": 1e999, \"step\": 5, \"since\": 2}",
+        "{\"val_loss\": 2.5, \"step\": 0, \"since\": 2}",
+        "{\"val_loss\": 2.5, \"step\": 5, \"since\": -1}",
+        "{\"val_loss\": \"2.5\", \"step\": 5, \"since\": 2}",
+    };
+    static const char key[] = "  \"best\": ";
+    struct checkpoint_manifest manifest;
+    struct subject subject;
+    size_t size;
+    char file[FILE_PATH_MAX], *body, *text;
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    save_step(&subject, folder, 6, path);
+    snprintf(file, sizeof file, "%s", in_checkpoints(folder, "step-00000006/trainer.json"));
+    cr_assert_eq(checkpoint_manifest_open(&manifest, file, &error), 0, "%s", error.text);
+    cr_expect_eq(manifest.state.best.step, 0, "there was no validation");
+    checkpoint_manifest_close(&manifest);
+    subject.trainer.state.best = (struct best_validation){.loss = 1.0 / 3, .step = 5, .since = 2};
+    save_step(&subject, folder, 7, path);
+    snprintf(file, sizeof file, "%s", in_checkpoints(folder, "step-00000007/trainer.json"));
+    cr_assert_eq(checkpoint_manifest_open(&manifest, file, &error), 0, "%s", error.text);
+    const struct best_validation *best = &manifest.state.best;
+    cr_expect(best->loss == 1.0 / 3 && best->step == 5 && best->since == 2);
+    checkpoint_manifest_close(&manifest);
+    cr_assert_eq(file_read_all(&text, &size, file, 1 << 20, &error), 0, "%s", error.text);
+    char *at = strstr(text, key), *end = strstr(text, ",\n  \"sha256\": ");
+    cr_assert_not_null(at);
+    for (size_t i = 0; i < COUNT(wrong); i++) {
+        char *rest = strchr(at, '}') + 1;
+        cr_assert_gt(asprintf(&body, "%.*s%s%s%.*s", (int)(at - text), text, key, wrong[i],
+                              (int)(end - rest), rest),
+                     0);
+        put_sealed(body);
+        cr_expect_eq(checkpoint_manifest_open(&manifest, file, &error), -1, "%s", wrong[i]);
+        expect_text(error.text, "\"best\" is missing or has no possible value");
+        free(body);
+    }
+    free(text);
+    subject_close(&subject);
+}

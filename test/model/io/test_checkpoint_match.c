@@ -1,0 +1,212 @@
+#include "test/model/io/checkpoint_fixture.h"
+
+#include <unistd.h>
+
+#include "model/io/checkpoint_tensors.h"
+#include "model/io/safetensors_write.h"
+#include "test/model/io/foreign_weights.h"
+
+TestSuite(checkpoint_match, .init = make_folder, .fini = remove_folder);
+
+static void expect_values(struct gpt *gpt) {
+    float *values = masters_values(gpt);
+    for (ptrdiff_t p = 0; p < arrlen(gpt->list); p++) {
+        const struct tensor lower = masters_read_place(&gpt->masters, &gpt->list[p]);
+        for (int64_t k = 0; k < parameter_count(&gpt->list[p]); k++) {
+            float value = values[gpt->list[p].offset + k];
+            cr_assert_eq(value, value_of(p, k));
+            if (lower.dtype == DTYPE_BF16)
+                cr_assert_eq(((uint16_t *)lower.data)[k], bf16_from_master(value));
+        }
+    }
+    free(values);
+}
+
+Test(checkpoint_match, weights_of_others_are_read) {
+    static const struct manners well[] = {
+        {.dtype = SAFETENSORS_F32, .prefix = "transformer."},
+        {.dtype = SAFETENSORS_F32, .prefix = "", .extra = "h.1.attn.bias"},
+        {.dtype = SAFETENSORS_F16, .prefix = "", .extra = "h.0.attn.masked_bias", .head = 1},
+        {.dtype = SAFETENSORS_BF16,
+         .prefix = "transformer.",
+         .extra = "transformer.h.1.attn.bias",
+         .head = 1},
+        {.dtype = SAFETENSORS_BF16, .prefix = "transformer.", .mixed = true},
+        {.dtype = SAFETENSORS_F32, .prefix = "", .head = 1, .shards = 1},
+        {.dtype = SAFETENSORS_F16, .prefix = "transformer.", .shards = 3},
+        {.dtype = SAFETENSORS_BF16,
+         .prefix = "",
+         .extra = "h.1.attn.bias",
+         .head = 1,
+         .shards = 29,
+         .mixed = true},
+    };
+    for (size_t i = 0; i < COUNT(well); i++) {
+        struct subject subject;
+        subject_open_tiny(&subject, CONFIG_PRECISION_BF16);
+        struct gpt *gpt = &subject.trainer.gpt;
+        unlink(in_folder("model.safetensors"));
+        put_weights(gpt->list, &well[i]);
+        cr_assert_eq(checkpoint_load_weights(gpt, folder, &error), 0, "%zu: %s", i, error.text);
+        expect_values(gpt);
+        subject_close(&subject);
+    }
+}
+
+/* Bits of every kind of number pass: fp32 as they are, 16 bit as their widening. */
+Test(checkpoint_match, nan_and_infinities_pass) {
+    for (int wide = 0; wide < 2; wide++) {
+        struct subject subject;
+        struct safetensors_writer writer;
+        subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+        struct gpt *gpt = &subject.trainer.gpt;
+        struct safetensors_entry *entries = NULL;
+        checkpoint_list_entries(&entries, gpt->list, "", wide ? DTYPE_F32 : DTYPE_BF16);
+        cr_assert_eq(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
+                                             (int)arrlen(entries), &error),
+                     0, "%s", error.text);
+        size_t size = wide ? 4 : 2;
+        for (uint64_t k = 0; k < writer.announced / size; k++) {
+            uint64_t bits = random_bits(5, 0, k);
+            cr_assert_eq(safetensors_write_data(&writer, &bits, size, &error), 0);
+        }
+        uint64_t next = 0;
+        cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
+        cr_assert_eq(checkpoint_load_weights(gpt, folder, &error), 0, "%s", error.text);
+        float *values = masters_values(gpt);
+        for (ptrdiff_t p = 0; p < arrlen(gpt->list); p++) {
+            for (int64_t k = 0; k < parameter_count(&gpt->list[p]); k++) {
+                uint32_t bits = (uint32_t)random_bits(5, 0, next++), got;
+                memcpy(&got, &values[gpt->list[p].offset + k], sizeof got);
+                cr_assert_eq(got, wide ? bits : bits << 16);
+            }
+        }
+        free(values);
+        checkpoint_free_entries(entries);
+        subject_close(&subject);
+    }
+}
+
+/* Loading must fail with these parts in the message, and change nothing. */
+static void expect_refused(struct gpt *gpt, const char *reason, const char *file) {
+    error.text[0] = '\0';
+    float *before = masters_values(gpt);
+    cr_expect_eq(checkpoint_load_weights(gpt, folder, &error), -1, "loaded: %s", reason);
+    expect_text(error.text, reason);
+    expect_text(error.text, in_folder("%s", file));
+    float *after = masters_values(gpt);
+    cr_expect_eq(memcmp(before, after, (size_t)gpt->count * sizeof *after), 0,
+                 "%s: weights changed", reason);
+    free(before);
+    free(after);
+}
+
+Test(checkpoint_match, weights_of_other_models_are_refused) {
+    static const struct {
+        struct manners manners;
+        const char *reason;
+    } cases[] = {
+        {{.prefix = "", .head = 2}, "lm_head.weight differs"},
+        {{.prefix = "", .extra = "h.1.attn.q_norm"}, "h.1.attn.q_norm is no part"},
+        {{.prefix = "", .extra = "transformer.wte.weight"}, "wte.weight is no part"},
+        {{.prefix = "transformer.", .extra = "wte.weight"}, "wte.weight is no part"},
+        {{.prefix = "transformer.", .missing = "ln_f.bias"},
+         "tensor transformer.ln_f.bias is missing"},
+        {{.prefix = "", .missing = "wte.weight", .head = 1}, "wte.weight is missing"},
+        {{.prefix = "", .extra = "h.2.ln_1.weight"}, "3 layers, but model.n_layer is 2"},
+        {{.prefix = "", .extra = "\x1b[2J"}, "tensor  [2J is no part"},
+    };
+    struct subject subject;
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    struct gpt *gpt = &subject.trainer.gpt;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct manners manners = cases[i].manners;
+        manners.dtype = i % 2 ? SAFETENSORS_F16 : SAFETENSORS_F32;
+        put_weights(gpt->list, &manners);
+        expect_refused(gpt, cases[i].reason, "model.safetensors");
+    }
+    subject_close(&subject);
+}
+
+/* The message names the file that holds the tensor; of what is in none, the index. */
+Test(checkpoint_match, shards_that_do_not_fit_are_named) {
+    static const struct {
+        struct manners manners;
+        const char *reason, *file;
+    } cases[] = {
+        {{.longer = "wte.weight"},
+         "tensor wte.weight is [301, 24], but the config wants [300, 24]\nset model.vocab_size",
+         "model-00001-of-00003.safetensors"},
+        {{.longer = "wpe.weight"},
+         "tensor wpe.weight is [17, 24], but the config wants [16, 24]\nset model.n_positions",
+         "model-00002-of-00003.safetensors"},
+        {{.longer = "h.0.attn.c_attn.weight"},
+         "tensor h.0.attn.c_attn.weight is [25, 72], but the config wants [24, 72]",
+         "model-00003-of-00003.safetensors"},
+        {{.extra = "h.0.attn.q_norm"},
+         "h.0.attn.q_norm is no part",
+         "model-00002-of-00003.safetensors"},
+        {{.extra = "h.7.ln_1.weight"}, "8 layers", "model-00002-of-00003.safetensors"},
+        {{.head = 2}, "lm_head.weight differs", "model-00002-of-00003.safetensors"},
+        {{.missing = "h.1.mlp.c_fc.bias"},
+         "transformer.h.1.mlp.c_fc.bias is missing",
+         "model.safetensors.index.json"},
+    };
+    struct subject subject;
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    struct gpt *gpt = &subject.trainer.gpt;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct manners manners = cases[i].manners;
+        manners.dtype = SAFETENSORS_BF16;
+        manners.prefix = "";
+        manners.shards = 3;
+        put_weights(gpt->list, &manners);
+        expect_refused(gpt, cases[i].reason, cases[i].file);
+    }
+    subject_close(&subject);
+}
+
+Test(checkpoint_match, other_dtypes_are_refused) {
+    struct subject subject;
+    struct safetensors_writer writer;
+    struct safetensors_entry *entries = NULL;
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    struct gpt *gpt = &subject.trainer.gpt;
+    checkpoint_list_entries(&entries, gpt->list, "transformer.", DTYPE_F32);
+    entries[3].dtype = SAFETENSORS_I32;
+    cr_assert_eq(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
+                                         (int)arrlen(entries), &error),
+                 0, "%s", error.text);
+    char *zeros = calloc(1, writer.announced);
+    cr_assert_eq(safetensors_write_data(&writer, zeros, writer.announced, &error), 0);
+    cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
+    char reason[200];
+    snprintf(reason, sizeof reason, "tensor %s is I32, but only F32, F16 and BF16",
+             entries[3].name);
+    expect_refused(gpt, reason, "model.safetensors");
+    free(zeros);
+    checkpoint_free_entries(entries);
+    subject_close(&subject);
+}
+
+/* A shard that ends early anywhere, here at some places, is told by its name. */
+Test(checkpoint_match, cut_shards_are_refused) {
+    static const struct manners sharded = {
+        .dtype = SAFETENSORS_F16, .prefix = "transformer.", .shards = 2};
+    struct subject subject;
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    struct gpt *gpt = &subject.trainer.gpt;
+    put_weights(gpt->list, &sharded);
+    const char *name = shard_name(&sharded, 1);
+    char *bytes;
+    size_t size;
+    cr_assert_eq(file_read_all(&bytes, &size, in_folder("%s", name), 1 << 24, &error), 0);
+    free(bytes);
+    static const char *const reasons[] = {"too few", "cut short", "cut short", "ends at byte"};
+    const size_t sizes[] = {0, 100, size / 2, size - 1};
+    for (size_t i = COUNT(sizes); i-- > 0;) {
+        cr_assert_eq(truncate(in_folder("%s", name), (off_t)sizes[i]), 0);
+        expect_refused(gpt, reasons[i], name);
+    }
+    subject_close(&subject);
+}

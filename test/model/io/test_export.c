@@ -1,0 +1,457 @@
+#include "data/util/files.h"
+#include "model/config/config_keys.h"
+#include "test/model/io/checkpoint_fixture.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "model/io/checkpoint_tensors.h"
+#include "model/io/export.h"
+#include "model/io/huggingface.h"
+#include "model/io/safetensors_write.h"
+#include "test/model/families.h"
+#include "test/model/io/foreign_weights.h"
+#include "test/safetensors_find.h"
+
+static const enum dtype dtypes[] = {DTYPE_F32, DTYPE_F16, DTYPE_BF16};
+
+TestSuite(export, .init = make_folder, .fini = remove_folder);
+
+static void expect_same_file(const char *a, const char *b) {
+    char left[SHA256_HEX_MAX], right[SHA256_HEX_MAX];
+    cr_assert_eq(sha256_file(left, NULL, a, &error), 0, "%s", error.text);
+    cr_assert_eq(sha256_file(right, NULL, b, &error), 0, "%s", error.text);
+    cr_expect_str_eq(left, right, "%s and %s differ", a, b);
+}
+
+static void export_well(const char *to, const char *from, enum dtype dtype) {
+    char source[FILE_PATH_MAX];
+    snprintf(source, sizeof source, "%s/%s", folder, from);
+    cr_assert_eq(export_model(in_folder("%s", to), source,
+                              &(const struct export_options){.dtype = dtype}, &error),
+                 0, "%s", error.text);
+}
+
+/* The names in a directory of the folder, sorted, a space after each. */
+static const char *names_in(const char *directory) {
+    static char text[2000];
+    struct dirent **entries;
+    text[0] = '\0';
+    int count = scandir(in_folder("%s", directory), &entries, NULL, alphasort);
+    cr_assert_geq(count, 0);
+    for (int i = 0; i < count; i++) {
+        const char *name = entries[i]->d_name;
+        size_t used = strlen(text);
+        if (strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
+            snprintf(text + used, sizeof text - used, "%s ", name);
+        free(entries[i]);
+    }
+    free(entries);
+    return text;
+}
+
+static void expect_refused(const char *to, const char *from, const char *reason) {
+    error.text[0] = '\0';
+    cr_expect_eq(export_model(to, from, &(const struct export_options){.dtype = DTYPE_F16}, &error),
+                 -1, "exported: %s", reason);
+    expect_text(error.text, reason);
+}
+
+/* A model of Hugging Face in the folder, with the sizes of the tiny one. Returns its parameters. */
+static struct parameter *put_model(const struct manners *manners) {
+    struct config config;
+    int64_t count;
+    char *text;
+    size_t size;
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    struct huggingface_tokens tokens = {1, 2, -1};
+    FILE *out = open_memstream(&text, &size);
+    huggingface_print_config(out, &config, &tokens, DTYPE_F32);
+    fclose(out);
+    put_text("config.json", text);
+    free(text);
+    struct gpt_shape shape = config_shape(&config);
+    struct parameter *list = parameter_list(&shape, &count);
+    put_weights(list, manners);
+    return list;
+}
+
+static const struct manners plain = {.dtype = SAFETENSORS_F32, .prefix = ""};
+
+static void put_plain_model(void) {
+    struct parameter *list = put_model(&plain);
+    arrfree(list);
+}
+
+/* Every tensor of DIRECTORY/model.safetensors must be there in that dtype with value_of's values,
+ * in the order of the list. */
+static void expect_values(const char *directory, const struct parameter *list, enum dtype dtype) {
+    static const char *const names[] = {"F32", "F16", "BF16"};
+    struct safetensors file;
+    cr_assert_eq(safetensors_open(&file, in_folder("%s/model.safetensors", directory), &error), 0,
+                 "%s", error.text);
+    cr_assert_eq(file.count, arrlen(list));
+    for (ptrdiff_t i = 0; i < arrlen(list); i++) {
+        const struct safetensors_entry *entry = &file.entries[i];
+        cr_expect_eq(strncmp(entry->name, "transformer.", 12), 0);
+        cr_expect_str_eq(entry->name + 12, list[i].name);
+        cr_expect_str_eq(safetensors_dtype_name(entry->dtype), names[dtype]);
+        size_t count = entry->bytes / dtype_bytes(dtype);
+        void *data = safetensors_data(&file, entry);
+        cr_assert_not_null(data);
+        for (size_t k = 0; k < count; k++) {
+            float buffer;
+            cr_assert_eq(*dtype_widen(&buffer, data, dtype, k, 1), value_of(i, (int64_t)k));
+        }
+        free(data);
+    }
+    safetensors_close(&file);
+}
+
+Test(export, in_the_same_dtype_is_the_same_file) {
+    static const char *const names[] = {
+        "model.safetensors", "config.json", "generation_config.json",
+        "vocab.json",        "merges.txt",  "tokenizer_config.json"};
+    struct subject subject;
+    char path[FILE_PATH_MAX];
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    subject.trainer.tokenizer = toy_tokenizer();
+    save_step(&subject, folder, 5, path);
+    export_well("a/b/out", "checkpoints/step-00000005", DTYPE_F32);
+    cr_expect_str_eq(names_in("a/b/out"),
+                     "config.json generation_config.json merges.txt model.safetensors "
+                     "tokenizer_config.json vocab.json ");
+    cr_expect_str_eq(names_in("a/b"), "out ");
+    for (size_t i = 0; i < COUNT(names); i++)
+        expect_same_file(in_folder("checkpoints/step-00000005/%s", names[i]),
+                         in_folder("a/b/out/%s", names[i]));
+    subject_close(&subject);
+}
+
+/* Out of every dtype into every other, from shards and from one file. */
+Test(export, gives_every_dtype) {
+    static const enum safetensors_dtype stored[] = {SAFETENSORS_F32, SAFETENSORS_F16,
+                                                    SAFETENSORS_BF16};
+    static const char *const names[] = {"\"float32\"", "\"float16\"", "\"bfloat16\""};
+    for (int i = 0; i < 9; i++) {
+        struct manners manners = {.dtype = stored[i / 3], .prefix = i % 2 ? "" : "transformer."};
+        manners.extra = "h.0.attn.bias";
+        manners.head = 1;
+        manners.shards = i % 4;
+        manners.mixed = i == 8;
+        char *text, to[16];
+        size_t size;
+        unlink(in_folder("model.safetensors"));
+        struct parameter *list = put_model(&manners);
+        snprintf(to, sizeof to, "out%d", i);
+        export_well(to, "", dtypes[i % 3]);
+        expect_values(to, list, dtypes[i % 3]);
+        cr_expect_str_eq(names_in(to), "config.json generation_config.json model.safetensors ");
+        cr_assert_eq(file_read_all(&text, &size, in_folder("%s/config.json", to), 10000, &error),
+                     0);
+        expect_text(text, names[i % 3]);
+        expect_text(text, "\"eos_token_id\": 2,");
+        free(text);
+        cr_assert_eq(
+            file_read_all(&text, &size, in_folder("%s/generation_config.json", to), 10000, &error),
+            0);
+        expect_text(text, "\"bos_token_id\": 1,");
+        free(text);
+        arrfree(list);
+    }
+}
+
+/* Through a run, its checkpoint and an export. */
+Test(export, a_mistral_stays_one) {
+    struct subject subject;
+    struct config again;
+    char path[FILE_PATH_MAX], *text;
+    size_t size;
+    subject_config(&subject.config, CONFIG_PRECISION_FP32);
+    set_family(&subject.config, 1);
+    subject.config.model.type = CONFIG_CLASS_MISTRAL;
+    subject_open(&subject);
+    save_step(&subject, folder, 5, path);
+    cr_assert_eq(checkpoint_config(&again, path, &error), 0, "%s", error.text);
+    cr_expect_eq(again.model.type, CONFIG_CLASS_MISTRAL);
+    export_well("out", "checkpoints/step-00000005", DTYPE_F32);
+    expect_same_file(in_folder("out/config.json"),
+                     in_folder("checkpoints/step-00000005/config.json"));
+    cr_assert_eq(file_read_all(&text, &size, in_folder("out/config.json"), 10000, &error), 0);
+    expect_text(text, "\"MistralForCausalLM\"");
+    free(text);
+    subject_close(&subject);
+}
+
+/* From one file, and from shards, into others: 81 to 300 times 24 values are less than 20 KB. */
+Test(export, large_models_are_in_several_files) {
+    const struct export_options small = {.dtype = DTYPE_BF16, .shard_gb = 2e-5};
+    struct parameter *list = put_model(&plain);
+    cr_assert_eq(export_model(in_folder("a"), folder, &small, &error), 0, "%s", error.text);
+    cr_expect_str_eq(names_in("a"), "config.json generation_config.json "
+                                    "model-00001-of-00003.safetensors "
+                                    "model-00002-of-00003.safetensors "
+                                    "model-00003-of-00003.safetensors "
+                                    "model.safetensors.index.json ");
+    for (int i = 1; i <= 3; i++) {
+        struct stat status;
+        cr_assert_eq(stat(in_folder("a/model-0000%d-of-00003.safetensors", i), &status), 0);
+        cr_expect_lt(status.st_size, 22000, "data of 20 KB, and a header");
+    }
+    export_well("b", "a", DTYPE_BF16);
+    expect_values("b", list, DTYPE_BF16);
+    export_well("c", "", DTYPE_BF16);
+    expect_same_file(in_folder("b/model.safetensors"), in_folder("c/model.safetensors"));
+    expect_same_file(in_folder("a/config.json"), in_folder("c/config.json"));
+    arrfree(list);
+}
+
+/* Random bits: those of the source's dtype stay, NaN and infinities too; others round as
+ * dtype_store does. fp16's random bits fit in all. */
+Test(export, keeps_or_rounds_every_bit) {
+    struct subject subject;
+    char path[FILE_PATH_MAX];
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    subject_fill(&subject, 3);
+    struct gpt *gpt = &subject.trainer.gpt;
+    float *masters = masters_values(gpt);
+    for (int64_t i = 0; i < gpt->count; i++)
+        if (isfinite(masters[i]) && fabsf(masters[i]) >= 0x1p15f)
+            masters[i] = ldexpf(masters[i], -130);
+    masters_put(gpt, masters);
+    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, &error), 0, "%s", error.text);
+    for (int i = 1; i < 3; i++) {
+        struct safetensors file;
+        char back[24], first[24];
+        snprintf(first, sizeof first, "to%d", i);
+        snprintf(back, sizeof back, "back%d", i);
+        export_well(first, "checkpoints/step-00000003", dtypes[i]);
+        export_well(back, first, dtypes[i]);
+        expect_same_file(in_folder("%s/model.safetensors", first),
+                         in_folder("%s/model.safetensors", back));
+        expect_same_file(in_folder("%s/config.json", first), in_folder("%s/config.json", back));
+        cr_assert_eq(safetensors_open(&file, in_folder("%s/model.safetensors", first), &error), 0);
+        for (int t = 0; t < file.count; t++) {
+            size_t count = (size_t)parameter_count(&gpt->list[t]);
+            uint16_t *wanted = malloc(count * sizeof *wanted);
+            dtype_store(wanted, dtypes[i], 0, masters + gpt->list[t].offset, count);
+            cr_assert_eq(file.entries[t].bytes, 2 * count);
+            cr_expect(safetensors_holds(&file, &file.entries[t], wanted), "%s",
+                      file.entries[t].name);
+            free(wanted);
+        }
+        safetensors_close(&file);
+    }
+    free(masters);
+    subject_close(&subject);
+}
+
+/* Any 16 bits, signaling NaN too: a copy in the same dtype has them all. */
+Test(export, keeps_the_bits_of_16_bit) {
+    for (int i = 1; i < 3; i++) {
+        struct parameter *list = put_model(&plain);
+        struct safetensors_entry *entries = NULL;
+        struct safetensors_writer writer;
+        checkpoint_list_entries(&entries, list, "transformer.", dtypes[i]);
+        cr_assert_eq(safetensors_write_begin(&writer, in_folder("model.safetensors"), entries,
+                                             (int)arrlen(entries), &error),
+                     0, "%s", error.text);
+        for (uint64_t k = 0; k < writer.announced / 2; k++) {
+            uint64_t bits = random_bits(5, 0, k);
+            cr_assert_eq(safetensors_write_data(&writer, &bits, 2, &error), 0);
+        }
+        cr_assert_eq(safetensors_write_end(&writer, &error), 0, "%s", error.text);
+        char to[24];
+        snprintf(to, sizeof to, "out%d", i);
+        export_well(to, "", dtypes[i]);
+        expect_same_file(in_folder("model.safetensors"), in_folder("%s/model.safetensors", to));
+        checkpoint_free_entries(entries);
+        arrfree(list);
+    }
+}
+
+static void set_weight(struct subject *subject, const char *name, size_t at, float value) {
+    struct gpt *gpt = &subject->trainer.gpt;
+    for (ptrdiff_t i = 0; i < arrlen(gpt->list); i++)
+        if (strcmp(gpt->list[i].name, name) == 0)
+            masters_upload(&gpt->masters, gpt->be, &value, gpt->list[i].offset + (int64_t)at, 1);
+}
+
+Test(export, values_too_large_are_named) {
+    struct subject subject;
+    char path[FILE_PATH_MAX];
+    subject_open_tiny(&subject, CONFIG_PRECISION_FP32);
+    gpt_initialize(&subject.trainer.gpt, 1);
+    set_weight(&subject, "h.1.mlp.c_fc.bias", 3, 65519.996f); /* rounds down to 65504 */
+    set_weight(&subject, "h.1.mlp.c_fc.bias", 4, INFINITY);
+    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, &error), 0, "%s", error.text);
+    export_well("fits", "checkpoints/step-00000000", DTYPE_F16);
+
+    set_weight(&subject, "h.1.mlp.c_fc.bias", 5, -65520);
+    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, &error), 0, "%s", error.text);
+    expect_refused(in_folder("out"), path,
+                   "transformer.h.1.mlp.c_fc.bias: element 5 is -65520, too large for fp16\n"
+                   "export as bf16 or fp32");
+    export_well("bf16", "checkpoints/step-00000000", DTYPE_BF16);
+
+    set_weight(&subject, "wte.weight", 7199, 3.4e38f);
+    cr_assert_eq(checkpoint_save(&subject.trainer, folder, path, &error), 0, "%s", error.text);
+    cr_expect_eq(export_model(in_folder("out"), path,
+                              &(const struct export_options){.dtype = DTYPE_BF16}, &error),
+                 -1);
+    expect_text(error.text,
+                "wte.weight: element 7199 is 3.4e+38, too large for bf16\nexport as fp32");
+    export_well("fp32", "checkpoints/step-00000000", DTYPE_F32);
+    cr_expect_str_eq(names_in(""), "bf16 checkpoints fits fp32 ");
+    subject_close(&subject);
+}
+
+Test(export, copies_what_belongs_to_a_model) {
+    static const char *const copied[] = {"vocab.json",
+                                         "merges.txt",
+                                         "tokenizer.json",
+                                         "tokenizer_config.json",
+                                         "special_tokens_map.json",
+                                         "added_tokens.json",
+                                         "generation_config.json"};
+    put_plain_model();
+    for (size_t i = 0; i < COUNT(copied); i++) put_text(copied[i], copied[i]);
+    put_text("pytorch_model.bin", "");
+    put_text("optimizer.safetensors", "");
+    export_well("out", "", DTYPE_BF16);
+    cr_expect_str_eq(names_in("out"),
+                     "added_tokens.json config.json generation_config.json merges.txt "
+                     "model.safetensors special_tokens_map.json tokenizer.json "
+                     "tokenizer_config.json vocab.json ");
+    for (size_t i = 0; i < COUNT(copied); i++)
+        expect_same_file(in_folder("%s", copied[i]), in_folder("out/%s", copied[i]));
+}
+
+Test(export, goes_to_a_new_or_empty_directory) {
+    put_plain_model();
+    cr_assert_eq(mkdir(in_folder("empty"), 0755), 0);
+    cr_assert_eq(symlink("empty", in_folder("link")), 0);
+    cr_assert_eq(symlink("nowhere", in_folder("dangling")), 0);
+    cr_assert_eq(mkdir(in_folder("full"), 0755), 0);
+    put_text("full/.hidden", "");
+    expect_refused(in_folder("full"), folder, "already exists and is not empty");
+    expect_refused(in_folder("config.json"), folder, "already exists and is not empty");
+    expect_refused(in_folder("dangling"), folder, "already exists and is not empty");
+    expect_refused(in_folder("config.json/out"), folder, "a file stands there");
+    expect_refused(in_folder("absent/.."), folder, "does not exist");
+    expect_refused("", folder, "0 bytes");
+    expect_refused("/", folder, "already exists and is not empty");
+    expect_refused("/proc/mantissa", folder, "/proc/.mantissa.tmp");
+    cr_expect_str_eq(names_in("full"), ".hidden ");
+
+    export_well("link/", "", DTYPE_F16);
+    cr_expect(file_exists(in_folder("empty/model.safetensors")));
+    cr_expect(file_exists(in_folder("link/model.safetensors")), "the link was replaced");
+    expect_refused(in_folder("empty"), folder, "already exists and is not empty");
+    cr_assert_eq(chdir(folder), 0);
+    cr_assert_eq(
+        export_model("here", ".", &(const struct export_options){.dtype = DTYPE_F16}, &error), 0,
+        "%s", error.text);
+    expect_same_file(in_folder("here/model.safetensors"), in_folder("empty/model.safetensors"));
+    char *deep = calloc(1, FILE_PATH_MAX + 1);
+    memset(deep, 'x', FILE_PATH_MAX);
+    for (size_t length = FILE_PATH_MAX; length > FILE_PATH_MAX - 8; length--) {
+        deep[length] = '\0';
+        expect_refused(deep, folder, "");
+    }
+    free(deep);
+}
+
+Test(export, refuses_damaged_sources) {
+    static const struct manners sharded = {.dtype = SAFETENSORS_BF16, .prefix = "", .shards = 2};
+    expect_refused(in_folder("out"), folder, "config.json");
+    struct parameter *list = put_model(&sharded);
+    cr_assert_eq(truncate(in_folder("%s", shard_name(&sharded, 1)), 3000), 0);
+    expect_refused(in_folder("out"), folder, shard_name(&sharded, 1));
+    struct manners wrong = sharded;
+    wrong.longer = "h.1.ln_1.bias";
+    put_weights(list, &wrong);
+    expect_refused(in_folder("out"), folder, "h.1.ln_1.bias is [25]");
+    wrong.longer = NULL;
+    wrong.missing = "wpe.weight";
+    put_weights(list, &wrong);
+    expect_refused(in_folder("out"), folder, "wpe.weight is missing");
+    arrfree(list);
+    cr_expect_null(strstr(names_in(""), "out"));
+    cr_expect_null(strstr(names_in(""), ".out"));
+}
+
+Test(export, a_full_disk_leaves_nothing) {
+    put_plain_model();
+    put_text("merges.txt", "#");
+    signal(SIGXFSZ, SIG_IGN);
+    for (rlim_t limit = 0; limit < 90000; limit += 9973) {
+        struct rlimit few = {limit, RLIM_INFINITY}, any = {RLIM_INFINITY, RLIM_INFINITY};
+        setrlimit(RLIMIT_FSIZE, &few);
+        error.text[0] = '\0';
+        int status = export_model(in_folder("out"), folder,
+                                  &(const struct export_options){.dtype = DTYPE_F32}, &error);
+        setrlimit(RLIMIT_FSIZE, &any);
+        cr_expect_eq(status, -1, "exported in %lu bytes a file", (unsigned long)limit);
+        expect_text(error.text, "disk full");
+        cr_expect_str_eq(names_in(""), "config.json merges.txt model.safetensors ");
+    }
+    export_well("out", "", DTYPE_F32);
+}
+
+static void export_and_kill(useconds_t microseconds, double shard_gb) {
+    int status;
+    pid_t child = fork();
+    cr_assert_geq(child, 0);
+    if (child == 0) {
+        struct error reason;
+        _exit(export_model(in_folder("out"), folder,
+                           &(const struct export_options){DTYPE_BF16, shard_gb}, &reason)
+                  ? 1
+                  : 0);
+    }
+    usleep(microseconds);
+    kill(child, SIGKILL);
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFSIGNALED(status) || WEXITSTATUS(status) == 0, "the child failed by itself");
+}
+
+/* The target is there whole or not at all, and what was left behind goes with the next export. */
+static void expect_no_half_export(double shard_gb, const char *names) {
+    struct parameter *list = put_model(&plain);
+    int finished = 0, interrupted = 0;
+    double window = 10000; /* microseconds */
+    put_text("merges.txt", "#");
+    for (uint64_t round = 0; round < 200 && (finished < 6 || interrupted < 10); round++) {
+        export_and_kill((useconds_t)(window * random_uniform(3, 0, round)), shard_gb);
+        bool whole = file_exists(in_folder("out"));
+        interrupted += file_exists(in_folder(".out.tmp"));
+        window *= whole ? 0.8 : 1.3;
+        finished += whole;
+        if (!whole) continue;
+        cr_expect_not(file_exists(in_folder(".out.tmp")));
+        cr_expect_str_eq(names_in("out"), names);
+        export_well("one", "out", DTYPE_BF16);
+        expect_values("one", list, DTYPE_BF16);
+        cr_assert_eq(directory_remove(in_folder("one"), &error), 0);
+        cr_assert_eq(directory_remove(in_folder("out"), &error), 0);
+    }
+    cr_expect_geq(finished, 6);
+    cr_expect_geq(interrupted, 10);
+    arrfree(list);
+}
+
+Test(export, a_kill_leaves_no_half_export, .timeout = 120) {
+    expect_no_half_export(5, "config.json generation_config.json merges.txt model.safetensors ");
+}
+
+Test(export, a_kill_between_the_files_leaves_no_half_export, .timeout = 120) {
+    expect_no_half_export(2e-5, "config.json generation_config.json merges.txt "
+                                "model-00001-of-00003.safetensors model-00002-of-00003.safetensors "
+                                "model-00003-of-00003.safetensors model.safetensors.index.json ");
+}

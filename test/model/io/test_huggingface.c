@@ -1,0 +1,421 @@
+#include "data/util/files.h"
+#include "model/config/config_keys.h"
+#include "test/model/io/checkpoint_fixture.h"
+
+#include "model/io/huggingface.h"
+
+TestSuite(huggingface, .init = make_folder, .fini = remove_folder);
+
+static void put_config(const char *text) {
+    FILE *out = fopen(in_folder("config.json"), "w");
+    cr_assert_not_null(out);
+    fputs(text, out);
+    cr_assert_eq(fclose(out), 0);
+}
+
+#define SIZES "\"n_layer\":2,\"n_head\":3,\"n_embd\":24,\"n_positions\":16,\"vocab_size\":300"
+
+/* The config.json of a config, to be freed. */
+static char *printed_config(const struct config *config, const struct tokenizer *tokenizer,
+                            enum dtype dtype) {
+    char *text;
+    size_t size;
+    struct huggingface_tokens tokens = huggingface_tokens_of(config, tokenizer);
+    FILE *out = open_memstream(&text, &size);
+    huggingface_print_config(out, config, &tokens, dtype);
+    fclose(out);
+    return text;
+}
+
+Test(huggingface, what_is_printed_is_read_back) {
+    struct config config, read;
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    char *text = printed_config(&config, NULL, DTYPE_F32);
+    expect_text(text, "\"torch_dtype\": \"float32\"");
+    put_config(text);
+    free(text);
+    config_defaults(&read);
+    cr_assert_eq(huggingface_read_config(&read, folder, &error), 0, "%s", error.text);
+    cr_expect_eq(memcmp(&read.model, &config.model, sizeof read.model), 0);
+    cr_expect(config_given(&read, "model.n_layer"));
+}
+
+Test(huggingface, tokens_are_those_of_the_tokenizer) {
+    struct config config;
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    struct huggingface_tokens tokens = huggingface_tokens_of(&config, NULL);
+    cr_expect(tokens.begin == -1 && tokens.end == -1 && tokens.pad == -1);
+    config.data.tokenizer = CONFIG_TOKENIZER_GPT2;
+    cr_expect_eq(huggingface_tokens_of(&config, NULL).end, -1, "the vocabulary has 300");
+    cr_expect_eq(huggingface_tokens_of(&config, toy_tokenizer()).end, 299);
+    config.model.vocab_size = 299;
+    cr_expect_eq(huggingface_tokens_of(&config, toy_tokenizer()).end, -1);
+    config.model.vocab_size = 50257;
+    tokens = huggingface_tokens_of(&config, NULL);
+    cr_expect(tokens.begin == 50256 && tokens.end == 50256 && tokens.pad == -1);
+}
+
+Test(huggingface, dtypes_and_tokens_are_printed) {
+    struct config config;
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    char *text = printed_config(&config, NULL, DTYPE_F16);
+    expect_text(text, "\"torch_dtype\": \"float16\"");
+    expect_text(text, "\"bos_token_id\": null");
+    free(text);
+    text = printed_config(&config, toy_tokenizer(), DTYPE_BF16);
+    expect_text(text, "\"torch_dtype\": \"bfloat16\"");
+    expect_text(text, "\"bos_token_id\": 299");
+    expect_text(text, "\"eos_token_id\": 299");
+    expect_text(text, "\"pad_token_id\": null");
+    free(text);
+}
+
+static void expect_printed(const char *expected, char **text, FILE *out) {
+    fclose(out);
+    cr_expect_str_eq(*text, expected);
+    free(*text);
+}
+
+Test(huggingface, small_files) {
+    struct config config;
+    char *text;
+    size_t size;
+    subject_config(&config, CONFIG_PRECISION_FP32);
+    const struct tokenizer bytes = {.kind = TOKENIZER_BYTES, .end_of_text = -1, .stop = -1};
+    const struct tokenizer gpt2 = {.kind = TOKENIZER_GPT2, .end_of_text = 50256, .stop = 50256};
+    const struct tokenizer without = {.kind = TOKENIZER_GPT2, .end_of_text = -1, .stop = -1};
+    FILE *out = open_memstream(&text, &size);
+    huggingface_print_generation_config(out, &(struct huggingface_tokens){-1, -1, -1});
+    expect_printed("{\n  \"_from_model_config\": true\n}\n", &text, out);
+    out = open_memstream(&text, &size);
+    huggingface_print_generation_config(out, &(struct huggingface_tokens){1, 2, 0});
+    expect_printed("{\n  \"bos_token_id\": 1,\n  \"eos_token_id\": 2,\n  \"pad_token_id\": 0,\n"
+                   "  \"_from_model_config\": true\n}\n",
+                   &text, out);
+    out = open_memstream(&text, &size);
+    huggingface_print_tokenizer_config(out, &config, &bytes);
+    expect_printed("{\n  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": 16,\n"
+                   "  \"tokenizer_class\": \"PreTrainedTokenizerFast\"\n}\n",
+                   &text, out);
+    out = open_memstream(&text, &size);
+    huggingface_print_tokenizer_config(out, &config, &gpt2);
+    expect_printed("{\n  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
+                   "  \"bos_token\": \"<|endoftext|>\",\n  \"eos_token\": \"<|endoftext|>\",\n"
+                   "  \"unk_token\": \"<|endoftext|>\",\n"
+                   "  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": 16,\n"
+                   "  \"tokenizer_class\": \"GPT2Tokenizer\"\n}\n",
+                   &text, out);
+    out = open_memstream(&text, &size);
+    huggingface_print_tokenizer_config(out, &config, &without);
+    expect_printed("{\n  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
+                   "  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": 16,\n"
+                   "  \"tokenizer_class\": \"GPT2Tokenizer\"\n}\n",
+                   &text, out);
+}
+
+Test(huggingface, tokens_of_others_are_read) {
+    static const struct {
+        const char *members;
+        int64_t begin, end, pad;
+    } cases[] = {
+        {"", 50256, 50256, -1},
+        {",\"bos_token_id\":null,\"eos_token_id\":null,\"pad_token_id\":null", -1, -1, -1},
+        {",\"bos_token_id\":1,\"eos_token_id\":2,\"pad_token_id\":0", 1, 2, 0},
+        {",\"bos_token_id\":60000,\"eos_token_id\":[7,8],\"pad_token_id\":-1", -1, 7, -1},
+        {",\"bos_token_id\":50257,\"eos_token_id\":\"a\",\"pad_token_id\":[]", -1, -1, -1},
+        {",\"bos_token_id\":1e300,\"eos_token_id\":-3", -1, -1, -1},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        struct config config;
+        struct huggingface_tokens tokens;
+        char text[400];
+        config_defaults(&config);
+        config.model.vocab_size = 50257;
+        snprintf(text, sizeof text, "{\"model_type\":\"gpt2\"%s}", cases[i].members);
+        put_config(text);
+        cr_assert_eq(huggingface_read_tokens(&tokens, &config, folder, &error), 0, "%s",
+                     error.text);
+        cr_expect_eq(tokens.begin, cases[i].begin, "%s", text);
+        cr_expect_eq(tokens.end, cases[i].end, "%s", text);
+        cr_expect_eq(tokens.pad, cases[i].pad, "%s", text);
+        config.model.vocab_size = 300;
+        cr_assert_eq(huggingface_read_tokens(&tokens, &config, folder, &error), 0, "%s",
+                     error.text);
+        cr_expect(tokens.begin < 300 && tokens.end < 300 && tokens.pad < 300);
+    }
+}
+
+Test(huggingface, what_others_write_is_read) {
+    static const char *const texts[] = {
+        "{\"model_type\":\"gpt2\"," SIZES "}",
+        "{\"model_type\":\"gpt2\",\"activation_function\":\"gelu_pytorch_tanh\",\"n_inner\":96,"
+        "\"task_specific_params\":{\"text-generation\":{\"max_length\":50}}," SIZES "}",
+        "{\"model_type\":\"gpt2\",\"layer_norm_epsilon\":9.999999747378752e-06," SIZES "}",
+        "{\"model_type\":\"gpt2\",\"n_inner\":null,\"n_layer\":2,\"n_head\":3,\"n_embd\":24,"
+        "\"n_ctx\":16,\"vocab_size\":300}",
+        "{\"model_type\":\"gpt2\",\"n_ctx\":99," SIZES "}",
+    };
+    struct config config;
+    for (size_t i = 0; i < COUNT(texts); i++) {
+        config_defaults(&config);
+        put_config(texts[i]);
+        cr_assert_eq(huggingface_read_config(&config, folder, &error), 0, "%s", error.text);
+        cr_expect_eq(config.model.vocab_size, 300);
+        cr_expect_eq(config.model.n_head, 3);
+        cr_expect_eq(config.model.n_positions, 16);
+    }
+}
+
+/* Sizes of Llama's family, and nothing else. */
+#define LLAMA                                                               \
+    "\"num_hidden_layers\":2,\"num_attention_heads\":4,\"hidden_size\":72," \
+    "\"intermediate_size\":200,\"max_position_embeddings\":64,\"vocab_size\":331"
+
+static struct config read_llama(const char *type, const char *more) {
+    char text[1000];
+    struct config config;
+    config_defaults(&config);
+    snprintf(text, sizeof text, "{\"model_type\":\"%s\"," LLAMA "%s}", type, more);
+    put_config(text);
+    cr_assert_eq(huggingface_read_config(&config, folder, &error), 0, "%s", error.text);
+    return config;
+}
+
+Test(huggingface, llamas_are_read_in_old_and_new_spellings) {
+    struct config config = read_llama("llama", ",\"num_key_value_heads\":2,\"rope_theta\":5e5");
+    struct gpt_shape s = config_shape(&config);
+    cr_expect(shape_is_llama(&s) && !s.tied_head && s.bias == BIAS_NONE);
+    cr_expect_eq(s.n_kv_head, 2);
+    cr_expect_eq(s.head_dim, 18);
+    cr_expect_eq(s.n_inner, 200);
+    cr_expect_eq(s.norm_eps, 1e-6, "the class's default");
+    cr_expect_eq(s.rope_theta, 5e5);
+    config = read_llama("llama", ",\"tie_word_embeddings\":true,\"rms_norm_eps\":1e-5,"
+                                 "\"attention_bias\":true,\"mlp_bias\":true,\"head_dim\":32,"
+                                 "\"rope_parameters\":{\"rope_type\":\"llama3\",\"rope_theta\":7e4,"
+                                 "\"factor\":4,\"low_freq_factor\":1.5,\"high_freq_factor\":3,"
+                                 "\"original_max_position_embeddings\":32}");
+    s = config_shape(&config);
+    cr_expect(s.tied_head && s.bias == BIAS_ALL && s.rope_scaling == ROPE_LLAMA3);
+    cr_expect_eq(s.head_dim, 32);
+    cr_expect_eq(s.rope_theta, 7e4);
+    cr_expect_eq(s.rope_factor, 4);
+    cr_expect_eq(s.rope_low_freq_factor, 1.5);
+    cr_expect_eq(s.rope_original_positions, 32);
+    config = read_llama(
+        "qwen2", ",\"num_key_value_heads\":1,\"sliding_window\":8,\"use_sliding_window\":false");
+    cr_expect_eq(config.model.bias, BIAS_QKV);
+    cr_expect_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
+    config = read_llama("mistral", ",\"sliding_window\":4096,\"num_key_value_heads\":2");
+    cr_expect_eq(config.model.bias, BIAS_NONE);
+    cr_expect_not(config.model.qk_norm);
+}
+
+/* What a class leaves out is another thing than what it says null of. */
+Test(huggingface, qwen3_normalizes_its_heads_and_has_defaults_of_its_own) {
+    struct config config = read_llama("qwen3", "");
+    cr_expect(config.model.qk_norm && config.model.bias == BIAS_NONE);
+    cr_expect_eq(config.model.n_kv_head, 32);
+    cr_expect_eq(config.model.head_dim, 128);
+    config = read_llama("qwen3", ",\"num_key_value_heads\":null,\"head_dim\":24");
+    cr_expect_eq(config_shape(&config).n_kv_head, 4);
+    cr_expect_eq(config_shape(&config).head_dim, 24);
+    config = read_llama("mistral", "");
+    cr_expect_eq(config.model.n_kv_head, 8);
+}
+
+/* As far as the window attention sees all before it; a run that goes further is refused. */
+Test(huggingface, a_window_ends_the_context) {
+    struct config config;
+    const size_t seq_len = (size_t)config_option_index("data.seq_len", strlen("data.seq_len"));
+    for (int64_t window = 63; window <= 65; window++) {
+        char text[1000];
+        snprintf(text, sizeof text,
+                 "{\"model_type\":\"mistral\"," LLAMA
+                 ",\"num_key_value_heads\":4,\"sliding_window\":%d}",
+                 (int)window);
+        put_config(text);
+        cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
+        cr_expect_eq(config.model.n_positions, window < 64 ? window : 64);
+        cr_expect_eq(config.data.seq_len, config.model.n_positions);
+        config_defaults(&config);
+        config.data.seq_len = 64;
+        config.sources[seq_len] = CONFIG_SOURCE_FILE;
+        cr_expect_eq(huggingface_read_config(&config, folder, &error), window < 64 ? -1 : 0);
+        if (window < 64) expect_text(error.text, "sliding_window is 63");
+    }
+}
+
+static void expect_class(const struct config *config, const char *class, const char *type) {
+    char *text = NULL, wanted[100];
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    huggingface_print_config(out, config, &(struct huggingface_tokens){-1, -1, -1}, DTYPE_F32);
+    fclose(out);
+    snprintf(wanted, sizeof wanted, "\"architectures\": [\"%s\"]", class);
+    expect_text(text, wanted);
+    snprintf(wanted, sizeof wanted, "\"model_type\": \"%s\"", type);
+    expect_text(text, wanted);
+    bool mistral = strcmp(type, "mistral") == 0, llama = strcmp(type, "llama") == 0;
+    cr_expect_eq(strstr(text, "\"sliding_window\": null") != NULL, mistral, "%s", text);
+    cr_expect_eq(strstr(text, "_bias\"") != NULL, llama, "%s", text);
+    free(text);
+}
+
+/* What has the parts of several classes goes back as the one it was. */
+Test(huggingface, a_class_stays_what_it_was) {
+    struct config config = read_llama("mistral", ",\"num_key_value_heads\":2");
+    expect_class(&config, "MistralForCausalLM", "mistral");
+    config.model.tied_head = true;
+    expect_class(&config, "MistralForCausalLM", "mistral");
+    config.model.bias = BIAS_ALL;
+    expect_class(&config, "LlamaForCausalLM", "llama");
+    config.model.bias = BIAS_QKV;
+    expect_class(&config, "Qwen2ForCausalLM", "qwen2");
+    config = read_llama("llama", "");
+    expect_class(&config, "LlamaForCausalLM", "llama");
+    config = read_llama("qwen2", "");
+    expect_class(&config, "Qwen2ForCausalLM", "qwen2");
+}
+
+/* What is printed for a config reads back as the same shape. */
+static void expect_reads_back(const struct config *config) {
+    struct config back;
+    struct gpt_shape before = config_shape(config), after;
+    char *text = NULL;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    huggingface_print_config(out, config, &(struct huggingface_tokens){-1, -1, -1}, DTYPE_F32);
+    fclose(out);
+    put_config(text);
+    config_defaults(&back);
+    cr_assert_eq(huggingface_read_config(&back, folder, &error), 0, "%s\n%s", error.text, text);
+    after = config_shape(&back);
+#define X(size) cr_expect_eq(after.size, before.size, #size "\n%s", text);
+    MODEL_SIZES(X)
+#undef X
+    cr_expect_eq(after.linear, before.linear);
+    cr_expect_eq(after.norm_eps, before.norm_eps);
+    if (before.positions == POSITIONS_ROPE) {
+        cr_expect_eq(after.rope_theta, before.rope_theta);
+        cr_expect_eq(after.rope_scaling, before.rope_scaling);
+    }
+    cr_expect(after.norm == before.norm && after.positions == before.positions &&
+              after.mlp == before.mlp && after.bias == before.bias &&
+              after.tied_head == before.tied_head && after.qk_norm == before.qk_norm);
+    free(text);
+}
+
+Test(huggingface, any_parts_read_back) {
+    struct config config;
+    for (int parts = 0; parts < 192; parts++) {
+        config_defaults(&config);
+        config.model.norm = (enum model_norm)(parts % 2);
+        config.model.positions = (enum model_positions)(parts / 2 % 2);
+        config.model.mlp = (enum model_mlp)(parts / 4 % 2);
+        config.model.tied_head = parts / 8 % 2;
+        config.model.bias = (enum model_bias)(parts / 16 % 3);
+        config.model.rope_scaling = (enum rope_scaling)(parts / 48 % 2);
+        config.model.qk_norm = parts / 96;
+        config.model.norm_eps = parts % 3 ? 1e-6 : 1e-5;
+        config.model.n_inner = parts % 5 ? 200 : 0;
+        expect_reads_back(&config);
+    }
+}
+
+Test(huggingface, other_models_are_refused) {
+    static const struct {
+        const char *text, *reason;
+    } cases[] = {
+        {"", "config.json"},
+        {"[]", "no JSON object"},
+        {"{" SIZES "}", "model_type is missing"},
+        {"{\"model_type\":\"bert\"," SIZES "}", "model_type is \"bert\""},
+        {"{\"model_type\":\"gpt2\",\"activation_function\":\"gelu\"," SIZES "}", "gelu_new"},
+        {"{\"model_type\":\"gpt2\",\"activation_function\":7," SIZES "}",
+         "activation_function is 7"},
+        {"{\"model_type\":\"gpt2\",\"layer_norm_epsilon\":0," SIZES "}", "layer_norm_epsilon is 0"},
+        {"{\"model_type\":\"gpt2\",\"n_inner\":9.5," SIZES "}", "n_inner is 9.5"},
+        {"{\"model_type\":\"gpt2\",\"scale_attn_weights\":false," SIZES "}", "scale_attn_weights"},
+        {"{\"model_type\":\"gpt2\",\"tie_word_embeddings\":false," SIZES "}", "tie_word"},
+        {"{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_layer\":3}", "\"n_layer\" stands there twice"},
+        {"{\"model_type\":\"gpt2\",\"n_layer\":2.5}", "n_layer is 2.5"},
+        {"{\"model_type\":\"gpt2\",\"n_layer\":0}", "n_layer is 0"},
+        {"{\"model_type\":\"gpt2\",\"n_layer\":1e300}", "n_layer is "},
+        {"{\"model_type\":\"gpt2\",\"n_layer\":2}", "n_head is missing"},
+        {"{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":3,\"n_embd\":24}",
+         "n_positions is missing"},
+        {"{\"model_type\":\"llama\"," LLAMA ",\"hidden_act\":\"gelu\"}", "hidden_act is \"gelu\""},
+        {"{\"model_type\":\"llama\"," LLAMA ",\"attention_bias\":true}", "attention_bias is true"},
+        {"{\"model_type\":\"qwen3\"," LLAMA ",\"attention_bias\":true}", "attention_bias is true"},
+        {"{\"model_type\":\"llama\"," LLAMA ",\"pretraining_tp\":2}", "pretraining_tp is 2"},
+        {"{\"model_type\":\"llama\"," LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
+         "type is \"linear\""},
+        {"{\"model_type\":\"llama\"," LLAMA ",\"rope_parameters\":{\"rope_type\":\"yarn\"}}",
+         "rope_type is \"yarn\""},
+        {"{\"model_type\":\"llama\"," LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\"}}",
+         "factor is missing"},
+        {"{\"model_type\":\"llama\"," LLAMA ",\"rope_scaling\":7}", "rope_scaling is 7"},
+        {"{\"model_type\":\"mistral\"," LLAMA ",\"sliding_window\":0}", "sliding_window is 0"},
+        {"{\"model_type\":\"qwen2\"," LLAMA
+         ",\"sliding_window\":\"x\",\"use_sliding_window\":true}",
+         "sliding_window is \"x\""},
+        {"{\"model_type\":\"llama\",\"num_hidden_layers\":2}", "num_attention_heads is missing"},
+        {"{\"model_type\":\"mantissa\",\"n_layer\":2}", "n_head is missing"},
+    };
+    struct config config, before;
+    config_defaults(&config);
+    before = config;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        put_config(cases[i].text);
+        error.text[0] = '\0';
+        cr_expect_eq(huggingface_read_config(&config, folder, &error), -1, "%s", cases[i].text);
+        expect_text(error.text, cases[i].reason);
+        expect_text(error.text, folder);
+        cr_expect_eq(memcmp(&config, &before, sizeof config), 0, "a refused file left traces");
+    }
+}
+
+Test(huggingface, a_directory_of_theirs_gives_a_config) {
+    struct config config;
+    cr_expect_eq(checkpoint_config(&config, folder, &error), -1);
+    expect_text(error.text, "neither trainer.json nor config.json");
+    put_config("{\"model_type\":\"gpt2\"," SIZES "}");
+    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
+    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_BYTES);
+    cr_expect_eq(config.data.seq_len, 16);
+    put_config("{\"model_type\":\"gpt2\",\"n_layer\":12,\"n_head\":12,\"n_embd\":768,"
+               "\"n_positions\":1024,\"vocab_size\":50257}");
+    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
+    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_GPT2);
+    cr_expect_eq(config.model.vocab_size, 50257);
+    cr_expect_eq(config.data.seq_len, 1024);
+    put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":24,"
+               "\"n_positions\":131072,\"vocab_size\":256}");
+    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
+    cr_expect_eq(config.data.seq_len, 1024, "a part of a long context");
+    put_config("{\"model_type\":\"gpt2\",\"n_layer\":12,\"n_head\":12,\"n_embd\":768,"
+               "\"n_positions\":1024,\"vocab_size\":50304}");
+    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
+    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_GPT2, "padded");
+    put_config("{\"model_type\":\"gpt2\",\"n_layer\":12,\"n_head\":12,\"n_embd\":768,"
+               "\"n_positions\":1024,\"vocab_size\":128256}");
+    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
+    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_FILES, "too many for GPT-2's");
+    /* Files say what a small vocabulary is, unless it is that of bytes. */
+    char path[FILE_PATH_MAX];
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    cr_assert_eq(file_write_whole(path, "{}", 2, NULL, &error), 0, "%s", error.text);
+    put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":24,"
+               "\"n_positions\":16,\"vocab_size\":1003}");
+    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
+    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_FILES);
+    put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":2,\"n_embd\":24,"
+               "\"n_positions\":16,\"vocab_size\":256}");
+    cr_assert_eq(checkpoint_config(&config, folder, &error), 0, "%s", error.text);
+    cr_expect_eq(config.data.tokenizer, CONFIG_TOKENIZER_BYTES);
+    put_config("{\"model_type\":\"gpt2\",\"n_layer\":2,\"n_head\":5,\"n_embd\":24,"
+               "\"n_positions\":16,\"vocab_size\":300}");
+    cr_expect_eq(checkpoint_config(&config, folder, &error), -1);
+    expect_text(error.text, "n_head");
+}

@@ -1,0 +1,217 @@
+/* Plans of variants: the bytes, and what fits. */
+#include "model/io/config_file.h"
+#include "test/model/plan/memory_fixture.h"
+
+static size_t total_with_batch(struct rig *rig, int64_t batch) {
+    struct config config = rig->config;
+    config.train.micro_batch_size = batch;
+    return total_of(rig, &config);
+}
+
+/* ---- plans */
+
+Test(memory_plan, is_the_plan_of_a_run) {
+    bool grows = false; /* the workspace with the batch, as it does where operands are widened */
+    for (size_t p = 0; p < COUNT(rig_precisions); p++)
+        for (int variant = 0; variant < 12; variant++) {
+            struct rig rig = {0};
+            struct memory_plan large;
+            struct config larger;
+            rig_config(&rig.config, rig_precisions[p]);
+            rig.config.train.recompute = levels[variant / 4];
+            if (variant & 1) rig.config.gradients.dtype = CONFIG_DTYPE_LOWER;
+            if (variant & 2) rig.config.autocast.residual = CONFIG_DTYPE_LOWER;
+            if (variant & 2) rig.config.sample.every = 1;
+            if (variant & 1) rig.config.weights.copy = CONFIG_COPY_CAST;
+            if (variant & 2) rig.config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
+            rig_open_backend(&rig, test_device(), 2);
+            larger = rig.config; /* first, so that its workspace is known when the next is asked */
+            larger.train.micro_batch_size = 64;
+            large = plan_of(&rig, &larger);
+            struct memory_plan plan = plan_of(&rig, &rig.config);
+            cr_expect_leq(plan.workspace, large.workspace);
+            grows = grows || plan.workspace < large.workspace;
+            cr_expect_eq(rig.be.workspace_bytes, 0);
+            cr_expect_eq(rig.be.op, rig.be.run);
+            rig.be.workspace_bytes = (size_t)1 << 40; /* of a run there was before */
+            cr_expect_eq(total_of(&rig, &rig.config), memory_total(&plan));
+            cr_expect_eq(rig.be.workspace_bytes, (size_t)1 << 40);
+            rig.be.workspace_bytes = 0;
+            rig_open_data(&rig);
+            cr_assert_eq(trainer_open(&rig.trainer, &rig.config, &rig.precision, &rig.be,
+                                      TRAINER_INITIALIZED, &rig.error),
+                         0);
+            cr_expect_arr_eq(&plan, &rig.trainer.gpt.memory, sizeof plan);
+            cr_expect_eq(memory_total(&plan), plan.master + plan.lower + plan.gradients +
+                                                  plan.moments + plan.activations + plan.batches +
+                                                  plan.workspace + plan.library);
+            rig_close(&rig);
+        }
+    cr_expect(grows);
+}
+
+/* wte 384 x 128, for 300 tokens; wpe 32 x 128; a layer: matrices 12 x 128 x 128, biases 9 x 128,
+ * norms 4 x 128; the last norm 2 x 128. */
+enum {
+    VECTORS = LAYERS * (1152 + 512) + 256,
+    MATRICES = 196608, /* of a layer */
+    ELEMENTS = 49152 + 4096 + LAYERS * MATRICES + VECTORS,
+    COPIED = ELEMENTS - 4096, /* wpe is read in fp32 */
+};
+
+enum {
+    STREAM = TOKENS * WIDTH * 4, /* rows of the width, in fp32 */
+    COLUMN = TOKENS * 4,         /* a number for each row */
+};
+
+/* What a layer keeps: its input and the sum in the middle, two norms' statistics, attention's (two
+ * heads), then a stream each of norms' results (2), attention's result (1), q, k, v (3), and of the
+ * MLP (4 + 4). streams: bytes of one of these. */
+static size_t layer_bytes(size_t stream, bool gelu) {
+    return 2 * STREAM + 4 * COLUMN + 2 * COLUMN + (2 + 1 + 3 + 4 + (gelu ? 4u : 0u)) * stream;
+}
+
+/* Tokens and targets; the end of the stream, its norm's result and statistics, losses, logits
+ * (three times the width), branch; then gradients: of the stream and, where its dtype is
+ * another, of the branch, of a norm, of the MLP, of q, k, v. */
+static size_t model_bytes(size_t stream) {
+    size_t forward = 2 * COLUMN + STREAM + 3 * COLUMN + (1 + 3 + 1) * stream;
+    size_t branch = stream == STREAM ? 0 : stream;
+    return forward + STREAM + branch + (1 + 4 + 3) * stream;
+}
+
+/* fp8, beside bf16: what both norms and the MLP give is kept in 8 bits in each layer, and once in
+ * bf16 for all; the largest input, matrix and gradient, 8 bits each; a number here and there. */
+Test(memory_plan, bytes_of_8_bit) {
+    enum { SMALL = 256, STREAM_8 = STREAM / 4, READ_ONCE = 1 + 1 + 4 };
+    struct rig rig = {0};
+    size_t stream = STREAM / 2;
+    open_tiny(&rig, CONFIG_PRECISION_FP8);
+    struct memory_plan plan = plan_of(&rig, &rig.config);
+    size_t expected = model_bytes(stream) + LAYERS * layer_bytes(stream, true) -
+                      (LAYERS - 1) * READ_ONCE * stream + LAYERS * READ_ONCE * STREAM_8 +
+                      (4 + 4) * STREAM_8 + 4 * WIDTH * WIDTH;
+    cr_expect_eq(plan.master, 4 * ELEMENTS);
+    cr_expect_eq(plan.lower, 2 * VECTORS);
+    if (rig.be.device.native_8_bit) expected += 4 * STREAM_8; /* a gradient's transpose */
+    /* scales of each kind and of what is kept; 24 records of 12 bytes, 24 magnitudes of 8 */
+    cr_expect_eq(plan.activations, expected + 4 * SMALL + 2 * SMALL + SMALL);
+    backend_close(&rig.be);
+}
+
+Test(memory_plan, bytes_of_a_tiny_model) {
+    for (size_t p = 0; p < COUNT(rig_precisions); p++) {
+        struct rig rig = {0};
+        if (rig_precisions[p] == CONFIG_PRECISION_FP8) continue; /* see above */
+        bool lower = rig_precisions[p] != CONFIG_PRECISION_FP32;
+        size_t stream = lower ? STREAM / 2 : STREAM;
+        open_tiny(&rig, rig_precisions[p]);
+        struct memory_plan plan = plan_of(&rig, &rig.config);
+        cr_expect_eq(plan.master, 4 * ELEMENTS);
+        bool split = rig_precisions[p] == CONFIG_PRECISION_BF16;
+        cr_expect_eq(plan.lower, split ? 2 * VECTORS : lower ? 2 * COPIED : 0);
+        cr_expect_eq(plan.gradients, 4 * ELEMENTS);
+        cr_expect_eq(plan.moments, 8 * ELEMENTS);
+        cr_expect_eq(plan.activations, model_bytes(stream) + 2 * layer_bytes(stream, true));
+        if (rig.be.device
+                .host_memory) /* inputs and targets, two slots each of the host and of the device */
+            cr_expect_eq(plan.batches, 2 * 2 * 2 * COLUMN);
+        rig.config.train.recompute = CONFIG_RECOMPUTE_GELU;
+        cr_expect_eq(plan_of(&rig, &rig.config).activations,
+                     model_bytes(stream) + layer_bytes(stream, true) + layer_bytes(stream, false));
+        rig.config.train.recompute = CONFIG_RECOMPUTE_LAYER;
+        cr_expect_eq(plan_of(&rig, &rig.config).activations,
+                     model_bytes(stream) + layer_bytes(stream, true) + STREAM);
+        rig.config.gradients.dtype = CONFIG_DTYPE_LOWER;
+        cr_expect_eq(plan_of(&rig, &rig.config).gradients, (lower ? 2 : 4) * ELEMENTS);
+        rig.config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
+        cr_expect_eq(plan_of(&rig, &rig.config).moments, 4 * ELEMENTS);
+        rig.config.weights.copy = CONFIG_COPY_CAST;
+        cr_expect_eq(plan_of(&rig, &rig.config).lower, lower ? 2 * (VECTORS + MATRICES) : 0);
+        backend_close(&rig.be);
+    }
+}
+
+/* A layout is a plan but for what a walk finds. */
+Test(memory_plan, layouts) {
+    struct rig rig = {0};
+    struct memory_plan layout;
+    open_tiny(&rig, CONFIG_PRECISION_FP16);
+    struct memory_plan plan = plan_of(&rig, &rig.config);
+    cr_assert_eq(memory_layout_of(&layout, &rig.config, &rig.be, &rig.error), 0);
+    cr_expect_eq(memory_total(&layout) + plan.batches + plan.workspace + plan.library,
+                 memory_total(&plan));
+    cr_expect_eq(layout.activations, plan.activations);
+    cr_expect_eq(memory_state_bytes(&layout), memory_state_bytes(&plan));
+    cr_expect_eq(memory_state_bytes(&plan) + plan.activations, memory_total(&layout));
+    backend_close(&rig.be);
+}
+
+/* ---- the largest micro-batch */
+
+static int64_t largest(struct rig *rig, size_t memory) {
+    int64_t batch = -7;
+    cr_assert_eq(memory_largest_batch(&batch, &rig->config, &rig->be, memory, &rig->error), 0, "%s",
+                 rig->error.text);
+    return batch;
+}
+
+Test(memory_plan, largest_batch_fits_and_one_more_does_not) {
+    for (size_t p = 0; p < COUNT(rig_precisions); p++)
+        for (size_t level = 0; level < COUNT(levels); level++) {
+            struct rig rig = {0};
+            open_tiny(&rig, rig_precisions[p]);
+            rig.config.train.recompute = levels[level];
+            for (size_t own = (size_t)10 << 20; own < (size_t)60 << 20; own = own * 5 / 3) {
+                size_t memory = own + rig.be.device.library_bytes;
+                int64_t batch = largest(&rig, memory);
+                cr_assert_gt(batch, 0);
+                cr_expect_leq(total_with_batch(&rig, batch), memory);
+                cr_expect_gt(total_with_batch(&rig, batch + 1), memory);
+            }
+            backend_close(&rig.be);
+        }
+}
+
+Test(memory_plan, largest_batch_to_the_byte) {
+    struct rig rig = {0};
+    open_tiny(&rig, CONFIG_PRECISION_FP16); /* whose workspace grows with the batch */
+    struct memory_plan one = plan_of(&rig, &rig.config);
+    size_t state = one.master + one.lower + one.gradients + one.moments;
+    for (int64_t batch = 1; batch < 20; batch += 6) {
+        cr_expect_eq(largest(&rig, total_with_batch(&rig, batch)), batch);
+        cr_expect_eq(largest(&rig, total_with_batch(&rig, batch) - 1), batch - 1);
+    }
+    cr_expect_eq(largest(&rig, state), 0);
+    cr_expect_eq(largest(&rig, state - 1), MEMORY_NO_STATE);
+    cr_expect_eq(largest(&rig, 0), MEMORY_NO_STATE);
+    rig.config.train.micro_batch_size = 1000; /* is not asked about */
+    cr_expect_eq(largest(&rig, total_with_batch(&rig, 3)), 3);
+    backend_close(&rig.be);
+}
+
+/* However much memory there is, a config has its limits; sizes do not overflow on the way. */
+Test(memory_plan, largest_batch_is_one_that_a_config_may_have) {
+    static const int64_t lengths[] = {32, 256, 257, 1 << 20};
+    struct rig rig = {0};
+    open_tiny(&rig, CONFIG_PRECISION_FP32);
+    for (size_t i = 0; i < COUNT(lengths); i++) {
+        rig.config.data.seq_len = rig.config.model.n_positions = lengths[i];
+        int64_t batch = largest(&rig, (size_t)1 << 62);
+        cr_expect(memory_batch_allowed(&rig.config, batch));
+        cr_expect_not(memory_batch_allowed(&rig.config, batch + 1));
+        for (int more = 0; more < 2; more++) {
+            struct config config = rig.config;
+            char text[64], *overrides[] = {text};
+            snprintf(text, sizeof text, "train.micro_batch_size=%d", (int)batch + more);
+            cr_expect_eq(config_override(&config, "tiny", overrides, 1, &rig.error), -more,
+                         "%s: %s", text, rig.error.text);
+        }
+    }
+    cr_expect_not(memory_batch_allowed(&rig.config, 0));
+    rig.config.model.n_layer = 1024;
+    rig.config.model.n_embd = 65536;
+    rig.config.model.n_head = 1024;
+    cr_expect_eq(largest(&rig, (size_t)1 << 62), 16);
+    backend_close(&rig.be);
+}

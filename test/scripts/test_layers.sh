@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Tests that scripts/check_layers.sh notices a wrong include: plants some in a small copy of the tree.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+failed=0
+
+build() { # modules with one allowed include each
+    rm -rf "${tree:?}"/*
+    mkdir -p "$tree"/{data/util,kernels/{cpu,cuda},model/{core,io,cli,lab/audit}}
+    touch "$tree/train.c"
+    echo '#include "data/util/error.h"' >"$tree/kernels/tensor.h"
+    echo '#include "kernels/tensor.h"' >"$tree/kernels/cpu/adamw.c"
+    echo '#include "kernels/tensor.h"' >"$tree/model/core/gpt.h"
+    echo '#include "model/core/gpt.h"' >"$tree/model/io/checkpoint.c"
+}
+
+expect() { # STATUS TEXT: of the check on the tree as it is
+    local said status=0
+    said=$(scripts/check_layers.sh "$tree" 2>&1) || status=$?
+    if [ "$status" != "$1" ] || [[ $said != *"$2"* ]]; then
+        printf 'expected status %s and "%s", got %s:\n%s\n' "$1" "$2" "$status" "$said" >&2
+        failed=1
+    fi
+}
+
+plant() { # FILE HEADER TEXT
+    build
+    echo "#include \"$2\"" >>"$tree/$1"
+    expect 1 "$3"
+}
+
+build
+expect 0 ""
+plant model/core/gpt.c kernels/cuda/cuda.h "model/core/gpt.c includes kernels/cuda/cuda.h"
+plant model/core/gpt.c kernels/cpu/cpu.h "model/core/ may not include kernels/cpu/"
+plant kernels/cuda/adamw.cu kernels/cpu/cpu.h "kernels/cuda/ may not include kernels/cpu/"
+plant data/util/error.c kernels/tensor.h "data/util/ may not include kernels/"
+plant model/core/gpt.c model/io/checkpoint.h "model/core/ may not include model/io/"
+plant model/cli/run.c model/lab/audit/audit.h "model/cli/ may not include model/lab/audit/"
+plant model/lab/audit/audit.c model/cli/report.h "model/lab/audit/ may not include model/cli/"
+plant kernels/tensor.h kernels/cuda/cuda.h "kernels/ may not include kernels/cuda/"
+build
+mkdir -p "$tree/model/new"
+echo '#include "model/core/gpt.h"' >"$tree/model/new/new.c"
+expect 1 "a module that is not in the plan: model/new"
+build
+echo '#include "model/core/trainer.h"' >"$tree/model/core/gpt.c"
+echo '#include "model/core/gpt.h"' >"$tree/model/core/trainer.h"
+expect 1 "circle"
+[ "$failed" = 0 ] && echo "check_layers.sh: 11 cases: ok"
+exit "$failed"
