@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Do models go from Hugging Face's transformers to here and back unharmed? Makes small random
-# GPT-2s with transformers, and compares logits, losses, greedy text, tokens and files with ours;
-# and Llamas, Mistrals and Qwens, which are trained on both sides:
-# one line a check, exit status 1 if one failed. Not a part of `make test`, since it needs PyTorch:
-# several gigabytes, which it installs into a virtual environment the first time.
+# Compares models with Hugging Face's transformers, in both directions: logits, losses, greedy text,
+# tokens and files of small random GPT-2s. Llamas, Mistrals and Qwens are also trained on both sides.
+# Prints one line a check; the exit status is 1 if one failed. Not a part of `make test`, since it
+# needs PyTorch, several gigabytes, which it installs into a virtual environment the first time.
+#
 #   scripts/check_huggingface.sh [--venv FOLDER]
-#     --venv   the environment; default build/huggingface, made if it is not there. One that has
-#              torch, transformers, tokenizers and safetensors is taken as it is: for instance one
-#              with a torch for the CPU only, which is smaller
+#     --venv   the environment; default build/huggingface, created if missing. One that has torch,
+#              transformers, tokenizers and safetensors is used as it is: for instance one with a
+#              torch for the CPU only, which is smaller
 # GPT2_DIR=FOLDER adds the tokenizer of GPT-2 (scripts/get_gpt2.sh --tokenizer), and
 # GPT2_WEIGHTS=FOLDER a whole GPT-2 (scripts/get_gpt2.sh). PYTHON=python3 makes the environment.
 set -euo pipefail

@@ -8,35 +8,35 @@ usage() {
 scripts/compare_precisions.sh CONFIG [OPTIONS] [-- ARGUMENTS OF ./train]
 
 Trains CONFIG once in each precision, from the same weights on the same
-batches, and reports on the terminal, and as report.html, report.md and
-report.json, how the runs differ: losses, gradients, loss scale, speed, memory,
-and a verdict.
+batches, and reports how the runs differ: losses, gradients, loss scale, speed,
+memory, and a verdict. The report goes to the terminal and to report.html,
+report.md and report.json.
 
-  --precisions LIST   default fp32,bf16,fp16, and there is fp8; the others are
-                      measured against fp32 if it is there, else against the
-                      first; settings
-                      behind a precision, each after a colon, make a variant:
+  --precisions LIST   default fp32,bf16,fp16; fp8 is possible too. The
+                      reference is fp32 if it is in LIST, else the first.
+                      Settings behind a precision, each after a colon, make a
+                      variant:
                       bf16:gradients.dtype=lower:train.recompute=layer
   --steps N           default as in CONFIG; a longer warm-up is cut to N / 10
-  --seeds N           so many runs each, from seeds that follow: tells
-                      differences from noise; 3 or more make sense
+  --seeds N           N runs of each, from consecutive seeds, to separate
+                      differences from noise; use 3 or more
   --out DIR           default runs/compare-CONFIG
   --no-profile        leave out ./train --profile, where the time of a step goes
-  --limit-...         as ./compare has them (./compare --help): what passes
+  --limit-...         limits of the verdict: see ./compare --help
 
-ARGUMENTS OF ./train are --set KEY=VALUE and --device NAME; they go to all runs.
-The settings of a variant go to its own runs, and win. Their values may hold
-commas, as lists do, but no colons.
+ARGUMENTS OF ./train are --set KEY=VALUE and --device NAME; they apply to all
+runs. The settings of a variant apply to its own runs and override them. Values
+may contain commas, as lists do, but no colons.
 
   scripts/compare_precisions.sh bf16.json --steps 300
   scripts/compare_precisions.sh my.json --seeds 3 -- --set optimizer.lr=1e-4
   scripts/compare_precisions.sh my.json \
       --precisions fp32,bf16,bf16:autocast.float32=qkv,gelu
 
-An interrupted comparison goes on where it stopped when the same command is
-given again; more seeds, precisions and variants can be added the same way.
+After an interruption the same command continues. Seeds, precisions and
+variants can be added the same way.
 
-Exit status: 0 all pass, 1 some do not, or trouble, 2 wrong usage, 130 and 143
+Exit status: 0 all pass, 1 some do not, or an error, 2 wrong usage, 130 and 143
 stopped by SIGINT and SIGTERM.
 TEXT
 }

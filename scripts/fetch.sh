@@ -12,17 +12,16 @@ FETCH_MISSING=3 # what fetch returns for a file that the server does not have
 # What --help says of every script that fetches.
 fetch_usage() {
     cat <<'TEXT'
-An interrupted download goes on where it stopped when the same command is given
-again. Every file is checked: by a SHA-256 known beforehand, else by the hash
-that the server announces, else by its size; its line says which. One that is
-there already is checked and left alone. What turns out wrong stays as
-FILE.wrong, to look at.
+After an interruption the same command continues the download. Every file is
+checked by a known SHA-256, else by the hash that the server announces, else by
+its size; its line says which. Existing files are checked and not fetched again.
+A wrong file is kept as FILE.wrong.
 
-MANTISSA_MIRROR=https://host in the environment stands in for the scheme and
-host of every URL: a mirror that has the same paths.
+MANTISSA_MIRROR=https://host in the environment replaces the scheme and host of
+every URL, for a mirror with the same paths.
 
-Exit status: 0 all is there, 1 something is not, 2 wrong usage, 130 and 143
-stopped by SIGINT and SIGTERM.
+Exit status: 0 all files are complete, 1 some are not, 2 wrong usage, 130 and
+143 stopped by SIGINT and SIGTERM.
 TEXT
 }
 

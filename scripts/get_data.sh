@@ -9,7 +9,7 @@ usage() {
     cat <<'TEXT'
 scripts/get_data.sh NAME ... [--out FOLDER] [--shards N]
 
-Fetches what a model can be trained on, into FOLDER/NAME (datasets/NAME):
+Fetches training data into FOLDER/NAME (datasets/NAME):
 
   tinyshakespeare   text, 1.1 MB, for a first try
   tinystories       text, 2.3 GB: TinyStories V2, short stories by GPT-4, with

@@ -9,28 +9,27 @@ usage() {
 scripts/gpu_check.sh [--quick] [--no-torch] [--batch N] [--out FOLDER] [--emulated]
 scripts/gpu_check.sh --bundle
 
-On a machine with an NVIDIA GPU, nvcc, gcc and make: builds for this GPU, checks the emulator's
-picture of it, runs the tests of all operations and of whole trainings on it (if Hopper's own
-attention fails them, all else is measured without it), compares the
-precisions on the built-in text and audits them, runs compute-sanitizer on small shapes, and then
-measures GPT-2 124M, every operation and the ceilings, beside PyTorch if python3 has it, and bf16
-and fp8 at GPT-2 XL's 1.5B where there is memory. Ends with one table, and FOLDER/gpu_check.json
-(build/gpu_check by default).
+On a machine with an NVIDIA GPU, nvcc, gcc and make: builds for this GPU, compares it with the
+emulator, and runs the tests of all operations and of whole trainings on it. If Hopper's attention
+fails them, the rest is measured without it. Then compares the precisions on the built-in text,
+audits them, runs compute-sanitizer on small shapes, and measures GPT-2 124M, every operation and
+the hardware's limits, beside PyTorch if python3 has it, and bf16 and fp8 at GPT-2 XL's 1.5B if
+memory suffices. Ends with one table, and FOLDER/gpu_check.json (build/gpu_check by default).
 
   --quick      no compute-sanitizer, no PyTorch, shorter measurements
   --no-torch   no PyTorch
   --batch N    sequences of 1024 tokens (default: 32 on 70 GB, less on less)
   --emulated   a rehearsal without a GPU: tiny shapes on the emulator, figures mean nothing
-  --bundle     on a machine with packages: collects what others may lack, see below
+  --bundle     collects packages for machines without them, see below
 
-Exit status 1 if a step failed. Aims that were missed are marked, but are no failure.
+Exit status 1 if a step failed. Missed targets are marked, but are no failure.
 
 Nothing needs to be installed. Without Criterion the tests run on test/plain_criterion; without
-oneDNN matrix products on the CPU are slow. Only cJSON and stb_ds.h must be there, from the system
-(libcjson-dev, libstb-dev) or from a folder carried along:
-  scripts/gpu_check.sh --bundle                       where there are packages: 0.2 MB
-  tar c build/packages | ssh GPU tar x -C FOLDER      to the same place in the checkout there
-make takes build/packages by itself if it exists (elsewhere: make PACKAGES=FOLDER).
+oneDNN matmuls on the CPU are slow. Only cJSON and stb_ds.h are required, from the system
+(libcjson-dev, libstb-dev) or from a folder copied to the machine:
+  scripts/gpu_check.sh --bundle                       on a machine with packages: 0.2 MB
+  tar c build/packages | ssh GPU tar x -C FOLDER      to the same path in the checkout there
+make uses build/packages if it exists (elsewhere: make PACKAGES=FOLDER).
 TEXT
 }
 

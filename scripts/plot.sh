@@ -11,15 +11,15 @@ such as runs/bf16, or a metrics.jsonl file. Several runs are overlaid.
 
   --metric NAME,...   loss (default in the terminal; with the validation loss),
                       val_loss, grad_norm, loss_scale (with the skipped steps),
-                      fp8_not_finite and fp8_zero (roundings to 8 bit of what
-                      held infinity or NaN, or only zeros), lr, tokens_per_s,
-                      or all that happened (default of --svg and --png)
+                      fp8_not_finite and fp8_zero (quantized tensors with
+                      infinity or NaN, or only zeros), lr, tokens_per_s, or
+                      all that have data (default of --svg and --png)
   --svg FILE          draw into FILE instead
   --png FILE          likewise
   --smooth N          loss, grad_norm, tokens_per_s: mean of the last N steps
-  --follow [SECONDS]  draw again as the runs grow (look every 2 seconds), until
-                      all have made the steps of their config, or Ctrl-C
-                      (exit status 130); waits for runs that have not begun
+  --follow [SECONDS]  redraw as the runs grow (every 2 seconds), until all
+                      have finished or Ctrl-C (exit status 130); waits for
+                      runs that have not begun
   --help              this text
 
   scripts/plot.sh runs/fp32 runs/bf16 runs/fp16

@@ -12,23 +12,23 @@ scripts/regress.sh [--update] [--quick] [--again] [--jobs LIST]
 Trains small models in each precision, and in the variants of memory and
 dtypes, and compares with the figures committed in scripts/regress/:
 
-  losses, norms,  every step, and the SHA-256 of the weights at the end: the
-  weights         same bits on the same type of machine (processor or GPU,
-                  threads, compiler, library of products); on another one the
-                  losses of fp32 within 0.1 %, those of 16 and 8 bit within 2 %
+  losses, norms,  every step, and the SHA-256 of the final weights: the same
+  weights         bits on the same type of machine (processor or GPU, threads,
+                  compiler, matmul library); on another one the losses of fp32
+                  within 0.1 %, those of 16 and 8 bit within 2 %
   memory          the plan, to 0.1 MiB, on the same type of machine
-  speed           a step over its bare matrix products, on the same type of
-                  machine: within 25 %
+  speed           the ratio of a step to its matmuls alone, on the same type
+                  of machine: within 25 %
 
-and recompute against no recompute, bit for bit. What moved is named; then the
-exit status is 1. Takes about a minute on two cores; nothing else should be
-running.
+and recomputing against no recomputing, bit for bit. Figures that moved are
+named, and the exit status is 1. Takes about a minute on two cores; nothing else
+should be running.
 
   --update         take this build's figures as the new baseline of this type
                    of machine
   --quick          leave the speed out
-  --again          run nothing: compare once more what the last run has left in
-                   build/regress
+  --again          run nothing: compare the results of the last run, in
+                   build/regress, once more
   --jobs LIST      only some of: fp32 bf16 fp16 bf16-gelu bf16-layer fp16-lower
                    fp32-odd bf16-odd fp8 fp8-row fp8-delayed
   --train PROGRAM  another ./train
