@@ -457,14 +457,14 @@ int run_train(const struct config *config, const struct command_line *line,
 }
 
 static int print_estimate(struct run *run, const struct command_line *line, struct error *error) {
-    struct rank_question question = {
+    struct rank_request request = {
         .config = &run->config,
         .be = &run->be,
         .ranks = (int)line->ranks,
         .flops = line->tflops > 0 ? 1e12 * line->tflops : 0,
         .link = line->link_gbs > 0 ? 1e9 * line->link_gbs : 0,
     };
-    return rank_print(stdout, &question, error);
+    return rank_print(stdout, &request, error);
 }
 
 int run_dry(const struct config *config, const struct command_line *line, struct error *error) {
@@ -473,12 +473,12 @@ int run_dry(const struct config *config, const struct command_line *line, struct
     if (run_open(&run, config, &ranks_alone, false, error) == 0 &&
         open_tokenizer(&run, NULL, error) == 0) {
         double gib = line->fit ? line->fit_gib : line->memory_gib;
-        struct memory_question question = memory_question(&run.config, &run.be, gib);
+        struct memory_request request = memory_request(&run.config, &run.be, gib);
         if (line->link > 0) run.be.device.link = 1e9 * line->link;
         if (!line->fit) print_banner(&run);
-        status = line->fit ? memory_print_fit(stdout, &question, error)
-                           : memory_print_run(stdout, &question, error);
-        if (status >= 0 && line->sizes && memory_print_sizes(stdout, &question, error))
+        status = line->fit ? memory_print_fit(stdout, &request, error)
+                           : memory_print_run(stdout, &request, error);
+        if (status >= 0 && line->sizes && memory_print_sizes(stdout, &request, error))
             status = RESULT_FAILED;
         if (status == 0 && line->ranks) status = print_estimate(&run, line, error);
     }
