@@ -161,8 +161,7 @@ Test(memory_advice, of_a_device_with_its_own_memory) {
     backend_close(&rig.be);
 }
 
-/* Less exact options come before slower ones if either suffices, and none is chosen without need.
- */
+/* Less exact options come before slower ones if either suffices; none is chosen without need. */
 Test(memory_advice, order_of_cost) {
     struct rig rig = {0};
     struct memory_advice advice;
