@@ -360,7 +360,7 @@ void report_print_html(FILE *out, const cJSON *report) {
         page_verdict(out, strcmp(format, "fp32") == 0 ? PAGE_NEUTRAL : PAGE_GOOD, format,
                      "is the format for this model on this device");
     print_advice(out, report, true);
-    page_heading(out, "What was looked at");
+    page_heading(out, "Audited model");
     print_table(out, make_head(report), true);
     print_sections(out, report, true);
     page_end(out);
