@@ -1,4 +1,4 @@
-/* ./train: flags, then config, then the run. No mathematics here. */
+/* main() of ./train: reads the flags and the config, then runs the command. */
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -31,7 +31,7 @@
 #include "model/cli/run.h"
 #include "model/cli/run_sample.h"
 
-/* The config of the run that a path names, or one of whose checkpoints it names. */
+/* Finds the config.json of a run; `given` is a run directory or one of its checkpoints. */
 static int find_run_config(char path[FILE_PATH_MAX], const char *given, struct error *error) {
     bool inside = file_exists_in(given, checkpoint_manifest_name);
     if (file_path_join(path, given, inside ? "../../config.json" : "config.json", error)) return -1;
@@ -39,7 +39,8 @@ static int find_run_config(char path[FILE_PATH_MAX], const char *given, struct e
     return descriptor < 0 ? -1 : close(descriptor);
 }
 
-/* Fills config, and `from` (FILE_PATH_MAX bytes) with the checkpoint that line->from means. */
+/* Fills config, and with line->from also `from` (FILE_PATH_MAX bytes), the path of its checkpoint.
+ * Returns an exit status. */
 static int load_config(struct config *config, char *from, const struct command_line *line,
                        struct error *error) {
     char path[FILE_PATH_MAX];
@@ -111,7 +112,7 @@ static int export(const struct command_line *line, struct error *error) {
     return EXIT_DONE;
 }
 
-/* The config says how to train, --from at which weights to look. */
+/* The config defines the training step; --from names the weights to audit. */
 static int audit(const struct command_line *line, struct error *error) {
     struct config config;
     struct command_line of_config = *line;
@@ -126,7 +127,8 @@ static int audit(const struct command_line *line, struct error *error) {
     return run_audit(&config, from[0] ? from : NULL, &options, error);
 }
 
-/* Training, which alone is for several ranks. They stay open, for main to end or close. */
+/* Trains, the only command that supports several ranks. Unless a rank rejects the config, the ranks
+ * stay open, for main() to abort or close. */
 static int train(const struct command_line *line, struct ranks *ranks, int *messages,
                  struct error *error) {
     struct config config;
@@ -140,7 +142,7 @@ static int train(const struct command_line *line, struct ranks *ranks, int *mess
     int status = load_config(&config, from, line, error);
     if (status == 0 && run_ranks_split(&config, ranks->size, error)) status = EXIT_USAGE;
     if (ranks_agree(ranks, status, error)) {
-        /* All ranks know of it and end by themselves: MPI_Abort would bury the message. */
+        /* All ranks have this status and end by themselves: MPI_Abort would bury the message. */
         ranks_close(ranks);
         return status ? status : EXIT_FAILED;
     }
@@ -148,7 +150,8 @@ static int train(const struct command_line *line, struct ranks *ranks, int *mess
     return run_train(&config, line, ranks, error);
 }
 
-/* Starts the ranks through mpirun. A wrong config fails here, so that mpirun has nothing to add. */
+/* Starts the ranks through mpirun. An invalid config fails here, before mpirun adds messages of its
+ * own. */
 static int launch(const struct command_line *line, char **argv, struct error *error) {
     struct config config;
     char from[FILE_PATH_MAX];
@@ -180,14 +183,15 @@ static int run(const struct command_line *line, struct ranks *ranks, int *messag
     return run_dry(&config, line, error);
 }
 
-/* Of several ranks the first to fail says why and ends all; the others have no time left to. */
-static void say_why(const struct ranks *ranks, int messages, const char *program,
-                    struct error *error) {
+/* Prints the error. With several ranks the first to fail prints it and ends the others during their
+ * delay, so that they print nothing. */
+static void print_failure(const struct ranks *ranks, int messages, const char *program,
+                          struct error *error) {
     FILE *out = messages >= 0 ? fdopen(messages, "w") : NULL;
     if (!out) out = stderr;
-    double seconds = rank_output_patience(ranks);
+    double seconds = rank_output_delay(ranks);
     struct timespec left = {(time_t)seconds, (long)(1e9 * (seconds - floor(seconds)))};
-    while (nanosleep(&left, &left)) continue; /* signals that end it come meanwhile */
+    while (nanosleep(&left, &left)) continue; /* resume the delay after a handled signal */
     if (ranks->rank > 0) fprintf(out, "train: rank %d: ", ranks->rank);
     else fputs("train: ", out);
     help_print(out, error->text, program);
@@ -200,7 +204,7 @@ int main(int argc, char **argv) {
     struct ranks ranks = ranks_alone;
     struct error error = {0};
     int messages = -1, status = EXIT_USAGE;
-    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error message, not a death */
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond the file size limit returns an error instead */
     if (command_line_parse(&line, argc, argv, &error) == 0) {
         if (line.command == COMMAND_TRAIN && line.ranks > 1 && ranks_launched() == 1) {
             status = launch(&line, argv, &error);
@@ -215,10 +219,10 @@ int main(int argc, char **argv) {
         status = EXIT_FAILED;
     }
     bool failed = status == EXIT_FAILED || status == EXIT_USAGE;
-    /* Before ranks know of each other, the launcher's number is all there is. */
-    bool says = ranks.size > 1 || ranks_launched_as() == 0;
-    if (failed && error.text[0] && says) say_why(&ranks, messages, argv[0], &error);
-    if (failed && !says) sleep(1); /* once a process has failed, mpirun kills the others */
+    /* Before ranks_open, the rank is known only from the launcher's environment. */
+    bool prints = ranks.size > 1 || ranks_launched_as() == 0;
+    if (failed && error.text[0] && prints) print_failure(&ranks, messages, argv[0], &error);
+    if (failed && !prints) sleep(1); /* once a process has failed, mpirun kills the others */
     if (failed) ranks_abort(&ranks, status);
     ranks_close(&ranks);
     return status;

@@ -79,15 +79,13 @@ enum {
     .kind = FLAG_NUMBER, .offset = offsetof(struct command_line, field_), .minimum = (minimum_), \
     .maximum = (maximum_)
 
-/* A flag: the commands that it is valid with, a bit each, and what the message adds that refuses it
- * for others; then how its value is read, and the field of struct command_line that takes it. */
 struct command_flag {
     struct flag_row row;
-    unsigned commands;
-    const char *hint;
+    unsigned commands; /* bit mask of the commands that accept the flag */
+    const char *hint;  /* end of the error message for other commands, or NULL */
     enum { FLAG_OTHER, FLAG_TEXT, FLAG_SWITCH, FLAG_COUNT, FLAG_NUMBER } kind;
-    size_t offset;
-    double minimum, maximum; /* of a count or number */
+    size_t offset;           /* field of struct command_line; unused for FLAG_OTHER */
+    double minimum, maximum; /* range of a count or number */
 };
 
 static const struct command_flag flags[FLAGS] = {
@@ -163,7 +161,7 @@ static const struct command_flag flags[FLAGS] = {
     FLAG(PRINT_REFERENCE, 0, "--print-reference", NULL, "print the config keys as Markdown", OTHER),
 };
 
-/* The command that a flag stands for, or COMMAND_TRAIN. */
+/* Returns the command that a flag selects, or COMMAND_TRAIN. */
 static enum command command_of(int flag) {
     return flag < FLAG_DRY_RUN ? COMMAND_TRAIN
                                : (enum command)(COMMAND_DRY_RUN + flag - FLAG_DRY_RUN);
@@ -203,7 +201,7 @@ static int read_number(double *out, const struct command_flag *flag, const char 
                 flag->minimum, flag->maximum);
 }
 
-/* One of the precisions before `end`. */
+/* Parses the name of a precision that comes before `end` in the enum. */
 static int read_precision(enum config_precision *out, enum config_precision end, const char *flag,
                           const char *text, size_t length, struct error *error) {
     for (*out = 0; *out < end; (*out)++) {
@@ -228,7 +226,7 @@ static int read_precisions(struct command_line *line, const char *text, struct e
     }
 }
 
-static int choose(struct command_line *line, enum command command, struct error *error) {
+static int choose_command(struct command_line *line, enum command command, struct error *error) {
     if (line->command != COMMAND_TRAIN && line->command != command && command < COMMAND_HELP)
         return fail(error, "%s and %s exclude each other", command_name(line->command),
                     command_name(command));
@@ -236,7 +234,7 @@ static int choose(struct command_line *line, enum command command, struct error 
     return 0;
 }
 
-/* The command that --help is about. */
+/* Sets line->topic from the value of --help; NULL keeps the overview. */
 static int read_topic(struct command_line *line, const char *name, struct error *error) {
     if (!name) return 0;
     for (line->topic = COMMAND_DRY_RUN; line->topic < COMMAND_HELP; line->topic++)
@@ -255,10 +253,11 @@ static int set_device(struct command_line *line, const char *value, struct error
     return fail(error, "--device: \"%s\" is not one of auto, cpu, cuda%s", value, hint);
 }
 
-static int take(struct command_line *line, enum flag number, char *value, struct error *error) {
+static int apply_flag(struct command_line *line, enum flag number, char *value,
+                      struct error *error) {
     const struct command_flag *flag = &flags[number];
     void *field = (char *)line + flag->offset;
-    if (command_of(number) && choose(line, command_of(number), error)) return -1;
+    if (command_of(number) && choose_command(line, command_of(number), error)) return -1;
     switch (flag->kind) {
     case FLAG_TEXT: memcpy(field, &value, sizeof value); break;
     case FLAG_SWITCH: *(bool *)field = true; break;
@@ -285,7 +284,7 @@ static int take(struct command_line *line, enum flag number, char *value, struct
     }
 }
 
-/* Fails because the flag is for other commands. */
+/* Fails with a message that lists the commands which accept the flag. */
 static int refuse_flag(const struct command_flag *flag, struct error *error) {
     char names[200] = "";
     size_t used = 0;
@@ -346,7 +345,7 @@ int command_line_parse(struct command_line *line, int argc, char **argv, struct 
         if (flag == FLAG_WRONG) return -1;
         if (flag == FLAG_UNKNOWN)
             return fail(error, "unknown argument \"%s\"; ./train --help lists them", argv[i]);
-        if (take(line, (enum flag)flag, value, error)) return -1;
+        if (apply_flag(line, (enum flag)flag, value, error)) return -1;
         if (line->command >= COMMAND_HELP && line->command <= COMMAND_VERSION) return 0;
         given |= UINT64_C(1) << flag;
     }
@@ -358,7 +357,7 @@ void command_line_free(struct command_line *line) {
     arrfree(line->prompts);
 }
 
-/* The flags that are for a command and not for training, without their help. */
+/* Prints the names of flags that belong to this command and not to training. */
 static void print_own_flags(FILE *out, enum command command) {
     const char *space = "      ";
     for (int i = 0; i < FLAG_DRY_RUN; i++) {
@@ -389,8 +388,8 @@ static void print_overview(FILE *out) {
     }
     fputs("\nExit status: 0 done, 1 failed, 2 wrong usage or config, 130 and 143 stopped by\n"
           "SIGINT and SIGTERM (training saves a checkpoint first).\n\n"
-          "Environment: MANTISSA_CPU=v3, for instance, limits the CPU's operations to that\n"
-          "level of instructions; --version lists the levels.\n",
+          "Environment: MANTISSA_CPU=v3, for instance, limits CPU operations to that\n"
+          "instruction-set level; --version lists the levels.\n",
           out);
 }
 

@@ -8,6 +8,7 @@
 
 #include "data/util/files.h"
 
+/* Returns the length in bytes of the leading lines that are complete and that `keep` accepts. */
 static long kept_length(FILE *file, int64_t step, metrics_keep *keep, void *context) {
     char line[1024];
     long kept = 0;

@@ -8,7 +8,8 @@
 
 #include "data/util/files.h"
 
-static void lead_to(int descriptor) {
+/* Redirects standard output and standard error, and closes the descriptor. */
+static void redirect_output(int descriptor) {
     fflush(stdout);
     dup2(descriptor, STDOUT_FILENO);
     dup2(descriptor, STDERR_FILENO);
@@ -17,8 +18,8 @@ static void lead_to(int descriptor) {
 
 int rank_output_quiet(const struct ranks *ranks) {
     int before = dup(STDERR_FILENO);
-    int nowhere = ranks->rank > 0 ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
-    if (nowhere >= 0) lead_to(nowhere);
+    int null = ranks->rank > 0 ? open("/dev/null", O_WRONLY | O_CLOEXEC) : -1;
+    if (null >= 0) redirect_output(null);
     return before;
 }
 
@@ -35,11 +36,11 @@ int rank_output_log(const struct ranks *ranks, const struct config *config, stru
     int file = file_open_own(path, error);
     if (file < 0) return -1;
     if (ftruncate(file, 0)) return fail(error, "cannot write %.400s: %s", path, strerror(errno));
-    lead_to(file);
+    redirect_output(file);
     return 0;
 }
 
-double rank_output_patience(const struct ranks *ranks) {
+double rank_output_delay(const struct ranks *ranks) {
     if (ranks->rank == 0) return 0;
     return 4 + 0.25 * (ranks->rank < 40 ? ranks->rank : 40);
 }

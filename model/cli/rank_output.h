@@ -1,18 +1,18 @@
-/* Who says what of several ranks: rank 0 everything, another one nothing but why it failed; and
- * what it would have said to a file, if there is one. */
+/* Console output of several ranks. Rank 0 prints everything; another rank prints only why it
+ * failed. With --log-ranks the output of every other rank goes to a file. */
 #pragma once
 
 #include "data/util/error.h"
 #include "kernels/ranks.h"
 #include "model/config/config.h"
 
-/* From now on standard output and standard error of ranks > 0 lead nowhere. Returns a descriptor of
- * standard error as it was, for a last message. */
+/* Redirects standard output and standard error of ranks > 0 to /dev/null. Returns a duplicate of
+ * the original standard error, for a final message. */
 int rank_output_quiet(const struct ranks *ranks);
 
-/* From now on they lead to RUN_DIR/NAME/ranks/rank-00001.txt, which is made anew. */
+/* Redirects both streams of ranks > 0 to RUN_DIR/NAME/ranks/rank-00001.txt, which is truncated. */
 int rank_output_log(const struct ranks *ranks, const struct config *config, struct error *error);
 
-/* How long a rank waits before it says why it failed: rank 0 not at all, so that what all ranks
- * find wrong is said once. In seconds, at most 14. Open MPI takes two to end the others. */
-double rank_output_patience(const struct ranks *ranks);
+/* Returns the delay in seconds, at most 14, before a rank prints why it failed. It is 0 for rank 0,
+ * so that an error common to all ranks is printed once: Open MPI ends the others within 2 s. */
+double rank_output_delay(const struct ranks *ranks);

@@ -14,7 +14,7 @@
 void report_open(struct report *report, FILE *out, const struct trainer *trainer, double began,
                  double floor) {
     double minutes = trainer->config->train.minutes;
-    /* Open MPI's mpirun gives rank 0 a terminal for stdout, also where its own output is a file. */
+    /* mpirun of Open MPI gives rank 0 a terminal as stdout even if its own output is a file. */
     bool alone = trainer->be->collectives->ranks->size == 1;
     *report = (struct report){
         .out = out,
@@ -31,15 +31,15 @@ void report_open(struct report *report, FILE *out, const struct trainer *trainer
 
 void report_memory(FILE *out, const struct memory_plan *plan) {
     const double mib = 1 << 20, total = (double)memory_total(plan);
-    int digits = total < 1000 * mib; /* so that large plans fit the line too */
+    int digits = total < 1000 * mib; /* large plans have no decimals, so that they fit the line */
     fprintf(out, "%.*f MiB:", digits, total / mib);
-    int place = 0;
+    int printed = 0;
     for (enum memory_part part = 0; part < MEMORY_PART_TOTAL; part++) {
         double bytes = (double)memory_part_bytes(plan, part);
         if (bytes / mib < (digits ? 0.05 : 0.5)) continue; /* prints as 0 */
-        const char *between = place == 0 ? " " : place % 3 ? ", " : ",\n              ";
+        const char *between = printed == 0 ? " " : printed % 3 ? ", " : ",\n              ";
         fprintf(out, "%s%s %.*f", between, memory_part_name(part), digits, bytes / mib);
-        place++;
+        printed++;
     }
     for (enum memory_part part = MEMORY_PART_HOST; part <= MEMORY_PART_SNAPSHOT; part++)
         if (memory_part_bytes(plan, part) > 0)
@@ -50,7 +50,7 @@ void report_memory(FILE *out, const struct memory_plan *plan) {
 static void print_data(FILE *out, const char *label, const char *name,
                        const struct loader *loader) {
     char tokens[32], sequences[32];
-    bool raw = false; /* a text that was renamed looks the same, so it is said */
+    bool raw = false; /* shown to the user: a renamed text file would also be read as raw tokens */
     for (ptrdiff_t i = 0; i < arrlen(loader->tokens->shards); i++)
         raw = raw || loader->tokens->shards[i].raw;
     fprintf(out, "  %-10s %s: %s tokens, %s sequences%s", label, name,
@@ -63,14 +63,14 @@ static void print_data(FILE *out, const char *label, const char *name,
 
 /* "cpu: AMD EPYC, x86-64-v4, 2 threads"; processors with long names take two lines. */
 static void print_device(FILE *out, const struct backend_description *device) {
-    enum { ROOM = 67 };
+    enum { WIDTH = 67 };
     int used = fprintf(out, "%s: %s", device->name, device->description);
     size_t more = strlen(device->use);
     if (more > 0)
-        fprintf(out, ",%s%s", used + more + 2 > ROOM ? "\n             " : " ", device->use);
+        fprintf(out, ",%s%s", used + more + 2 > WIDTH ? "\n             " : " ", device->use);
 }
 
-/* Who trains together; nothing for one process. */
+/* Prints the number of ranks, their library and tokens per step; nothing for one process. */
 static void print_ranks(FILE *out, const struct trainer *trainer) {
     const struct collectives *c = trainer->be->collectives;
     const struct config *config = trainer->config;
@@ -82,7 +82,8 @@ static void print_ranks(FILE *out, const struct trainer *trainer) {
     else fputs(" each has all moments\n", out);
 }
 
-/* "24 steps", "24 steps (0.5 epochs)"; without data the steps of train.epochs are not known. */
+/* Prints "24 steps" or "24 steps (0.5 epochs)". Without data train.epochs gives no steps: then
+ * "0.5 epochs". */
 static void print_length(FILE *out, const struct config *config, bool with_data) {
     const double epochs = config->train.epochs;
     const char *plural = epochs == 1 ? "" : "s";
@@ -138,12 +139,12 @@ void report_banner(struct report *report, const struct trainer *trainer, const s
     fflush(out);
 }
 
-/* For printing: without the sign that C libraries show of a NaN. */
+/* Removes the sign of a NaN, which C libraries would print. */
 static double shown(double value) {
     return isnan(value) ? (double)NAN : value;
 }
 
-/* " | scale 2^16", " | skipped", or nothing. */
+/* Writes " | scale 2^16", " | skipped", both or nothing. */
 static void scale_text(const struct report *report, char text[48], const struct step_report *step) {
     int used = 0;
     text[0] = 0;
@@ -167,7 +168,7 @@ static void print_line(const struct report *report, const struct step_report *st
     fflush(report->out);
 }
 
-/* The figures of the bar's line. Returns their width. */
+/* Writes the figures to the right of the bar. Returns their width. */
 static int bar_text(const struct report *report, char line[256], const struct step_report *step,
                     double tokens_per_s, bool with_norm) {
     char scale[48], speed[32], left[32], norm[32] = "";
@@ -184,8 +185,8 @@ static int bar_text(const struct report *report, char line[256], const struct st
                     count_text(speed, tokens_per_s), left);
 }
 
-/* One line that is redrawn: figures on the right, and as much of a bar as the width leaves. Where
- * it would leave none, the norm makes room. */
+/* Redraws the progress line: figures on the right, and a bar in the remaining width. The gradient
+ * norm is left out if the bar would be too short. */
 static void draw_bar(struct report *report, const struct step_report *step, double tokens_per_s) {
     enum { BAR_MAX = 40, BAR_MIN = 5 };
     char line[256];

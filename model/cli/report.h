@@ -1,4 +1,5 @@
-/* What a person sees of a run: the banner, a line or a progress bar for the steps, the end. */
+/* Console output of a training run: the banner, the lines and progress bar of the steps, and the
+ * final summary. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,38 +11,39 @@
 
 struct report {
     FILE *out;
-    bool terminal;        /* lines scroll above a bar that is redrawn */
-    bool bar_visible;     /* the cursor stands behind it */
-    int64_t first_step;   /* of this process, for the ETA */
-    int64_t steps, every; /* of the config */
-    double started;       /* on progress_clock() */
-    double deadline;      /* likewise, by train.minutes; 0: none */
+    bool terminal;        /* `out` is a terminal: lines scroll above a progress bar */
+    bool bar_visible;     /* the cursor is at the end of the bar */
+    int64_t first_step;   /* step at which this process started, for the ETA */
+    int64_t steps, every; /* train.steps and log.every */
+    double started;       /* progress_clock() at report_open */
+    double deadline;      /* progress_clock() at which train.minutes end; 0: none */
     bool scale_loss;
-    double floor; /* nats per token that no model can beat; 0: unknown */
+    double floor; /* lower bound of the loss, in nats per token; 0: unknown */
 };
 
-/* began: when the program did, on progress_clock(). */
+/* began: progress_clock() at the start of the program. */
 void report_open(struct report *report, FILE *out, const struct trainer *trainer, double began,
                  double floor);
 
-/* Everything worth knowing before the first step. train and val are NULL where there are none. */
+/* Prints model, precision, device, memory, data and schedule. train and val may be NULL. */
 void report_banner(struct report *report, const struct trainer *trainer, const struct loader *train,
                    const struct loader *val, const char *run_directory);
 
-/* The memory plan alone: bytes by part. */
+/* Prints the memory plan: the total and each part, in MiB. */
 void report_memory(FILE *out, const struct memory_plan *plan);
 
-/* Prints a line every `every` steps and at the last one; on a terminal, then redraws the bar. */
+/* Prints a line every `every` steps and after the last step. On a terminal, also redraws the bar.
+ */
 void report_step(struct report *report, const struct step_report *step, double step_ms,
                  double tokens_per_s);
 void report_validation(struct report *report, int64_t step, double loss);
 
-/* Whether train.minutes are over. */
+/* True if train.minutes are over. */
 bool report_out_of_time(const struct report *report);
 
-/* Makes room for text of others: ends or wipes the bar. */
+/* Ends the line of the progress bar, so that other output starts on a new line. */
 void report_pause(struct report *report);
 
-/* At the end: the part of the time in which rank 0 had nothing to do until data of others came.
- * Nothing where there are no others, or where devices wait instead. */
+/* Prints how long rank 0 was idle while waiting for data of other ranks. Prints nothing for one
+ * process, or where the device waits instead of the host. */
 void report_waited(const struct report *report, const struct trainer *trainer);

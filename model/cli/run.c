@@ -34,7 +34,7 @@ struct run {
     bool backend_open;
     struct precision precision;
     struct source train, val;
-    struct tokenizer tokenizer; /* vocab_size 0: none was found */
+    struct tokenizer tokenizer; /* vocab_size 0: no tokenizer found */
     struct trainer trainer;
     struct report report;
     struct metrics metrics;
@@ -44,19 +44,20 @@ struct run {
     char directory[FILE_PATH_MAX];     /* run_dir/name */
     double began;                      /* progress_clock() at the start of the program */
     double step_began;                 /* progress_clock() when the oldest unfinished step began */
-    const volatile sig_atomic_t *stop; /* the signal that asked for the end, or 0 */
-    int agreed_stop;                   /* the same of any rank, as all know after each step */
+    const volatile sig_atomic_t *stop; /* signal received by this process, or 0 */
+    int agreed_stop;                   /* signal received by any rank; updated after each step */
     int lock;                          /* descriptor that holds the directory's lock, or -1 */
 };
 
 enum { CHOICES_PATH_MAX = FILE_PATH_MAX + 16 };
 
-/* Where the choices of autotune are kept. */
+/* Writes the path of the file with the choices of autotune. */
 static void choices_path(char *path, const char *run_directory) {
     snprintf(path, CHOICES_PATH_MAX, "%s/products.txt", run_directory);
 }
 
-/* A plan can be made before the data are there; a run cannot. */
+/* Opens training and validation data. If the data are not required, as in a dry run, an error
+ * becomes a note. */
 static int open_data(struct run *run, bool required, struct error *error) {
     const struct config *config = &run->config;
     int failed = source_open(&run->train, config, config->data.train, false, error);
@@ -69,8 +70,8 @@ static int open_data(struct run *run, bool required, struct error *error) {
     return 0;
 }
 
-/* Training needs no tokenizer, only samples and those who open the checkpoints do. from: the
- * checkpoint to go on from, whose files are the run's own, or NULL. */
+/* Opens the tokenizer, which is optional: only samples and the files of checkpoints need it. from:
+ * checkpoint to resume from, whose tokenizer files take precedence, or NULL. */
 static int open_tokenizer(struct run *run, const char *from, struct error *error) {
     const struct source *texts[] = {&run->train, &run->val};
     int status = setup_tokenizer(&run->tokenizer, &run->config, from, texts, 2, error);
@@ -85,7 +86,8 @@ static int open_tokenizer(struct run *run, const char *from, struct error *error
     return 0;
 }
 
-/* Of a dry run without data the number of steps stays unknown; no part of its plan needs it. */
+/* Resolves train.steps from train.epochs. Without data, in a dry run, the number of steps stays
+ * unknown; no part of the plan needs it. */
 static int resolve_steps(struct run *run, struct error *error) {
     char notes[4 * ERROR_MAX];
     if (run->config.train.epochs > 0 && run->train.open &&
@@ -96,7 +98,8 @@ static int resolve_steps(struct run *run, struct error *error) {
     return 0;
 }
 
-/* Opens device, precision, data and trainer, in this order, and says what was decided. */
+/* Opens device, precision, data and trainer, in this order, and prints notes and warnings about the
+ * resolved settings. */
 static int run_open(struct run *run, const struct config *config, const struct ranks *ranks,
                     bool allocate, struct error *error) {
     char note[PRECISION_NOTE_MAX], warnings[4 * ERROR_MAX], choices[CHOICES_PATH_MAX];
@@ -118,7 +121,8 @@ static int run_open(struct run *run, const struct config *config, const struct r
     print_notes("note", note);
     precision_warnings(&run->precision, config, warnings, sizeof warnings);
     print_notes("warning", warnings);
-    /* What is kept with the run is what was done, also when a sample is drawn elsewhere. */
+    /* The saved config names the resolved precision, which another machine could resolve
+     * differently when it samples from the checkpoint. */
     run->config.precision = precision_setting(&run->precision, config);
     if (run->precision.lower != DTYPE_F32 &&
         config_dimension_notes(config, warnings, sizeof warnings))
@@ -148,13 +152,14 @@ static void run_close(struct run *run) {
     if (run->lock >= 0) close(run->lock);
 }
 
-/* Nats per token that nothing can beat, where the corpus tells. */
+/* Returns the entropy of the corpus in nats per token, a lower bound of the loss, or 0 if it is
+ * unknown. */
 static double loss_floor(const struct config *config) {
     return strcmp(config->data.train, "tales") == 0 ? tales_nats_per_byte() : 0;
 }
 
-/* Where the run begins, as rank 0 finds out: `from` is a checkpoint, or "". Returns an exit status.
- */
+/* Rank 0 locks the directory and chooses the checkpoint to resume from; all ranks receive its path
+ * in `from`, or "". Returns an exit status. */
 static int find_start(struct run *run, char from[FILE_PATH_MAX], const struct command_line *line,
                       struct error *error) {
     const struct config *config = &run->config;
@@ -171,7 +176,7 @@ static int find_start(struct run *run, char from[FILE_PATH_MAX], const struct co
     return status;
 }
 
-/* The weights, moments and state to begin with. */
+/* Loads a checkpoint or the weights of model.init_from, or initializes the trainer. */
 static int load(struct run *run, const char *from, struct error *error) {
     const struct config *config = &run->config;
     if (from[0]) {
@@ -185,7 +190,7 @@ static int load(struct run *run, const char *from, struct error *error) {
     return 0;
 }
 
-/* What rank 0 writes for all. */
+/* Opens the files that only rank 0 writes. */
 static int open_files(struct run *run, struct error *error) {
     char choices[CHOICES_PATH_MAX];
     const struct config *config = &run->config;
@@ -200,7 +205,7 @@ static int open_files(struct run *run, struct error *error) {
     return config->log.metrics ? metrics_open(&run->metrics, run->directory, step, error) : 0;
 }
 
-/* Begins anew, from other weights, or from a checkpoint. Returns an exit status. */
+/* Starts a new run or resumes one. Returns an exit status. */
 static int start(struct run *run, const struct command_line *line, struct error *error) {
     char from[FILE_PATH_MAX];
     bool first = run->ranks->rank == 0;
@@ -213,10 +218,10 @@ static int start(struct run *run, const struct command_line *line, struct error 
     status = first ? saving_check_room(&run->trainer, run->directory, error) : 0;
     if (status == 0 && first) status = open_files(run, error);
     if (ranks_agree(run->ranks, status, error)) return EXIT_FAILED;
-    return run_ranks_see(run->ranks, run->directory, error) ? EXIT_FAILED : EXIT_DONE;
+    return run_ranks_check_visible(run->ranks, run->directory, error) ? EXIT_FAILED : EXIT_DONE;
 }
 
-/* *best is set if this is the lowest loss so far; else it stays. */
+/* Sets *best to true if this is the lowest loss so far; otherwise leaves it unchanged. */
 static int validate(struct run *run, bool *best, struct error *error) {
     double loss;
     int64_t step = run->trainer.state.step;
@@ -251,7 +256,8 @@ static int sample_now(struct run *run, struct error *error) {
     printf("---\n");
     fflush(stdout);
     if (!failed || run->be.failure.text[0]) return failed;
-    /* Whether a model that predicts nothing finite may go on is decided by its gradients. */
+    /* A model without finite predictions only warns here; its gradients decide whether training
+     * continues. */
     print_notes("warning", error->text);
     error->text[0] = 0;
     return 0;
@@ -275,7 +281,8 @@ static int log_step(struct run *run, const struct step_report *report, double se
                              error);
 }
 
-/* The oldest unfinished step, from the end of the one before. */
+/* Finishes the oldest unfinished step and logs it. Its time counts from the end of the previous
+ * one. */
 static int end_step(struct run *run, struct error *error) {
     struct step_report report;
     if (trainer_end_step(&run->trainer, &report, error)) return -1;
@@ -296,7 +303,7 @@ static int end_step(struct run *run, struct error *error) {
     return log_step(run, &report, seconds, tokens / seconds, error);
 }
 
-/* Ends all steps: what comes next needs the state as it is, or takes time of its own. */
+/* Finishes all steps, before work that reads the trainer's state or takes time of its own. */
 static int settle(struct run *run, struct error *error) {
     while (run->trainer.unfinished > 0)
         if (end_step(run, error)) return -1;
@@ -304,7 +311,7 @@ static int settle(struct run *run, struct error *error) {
     return 0;
 }
 
-/* Begins a step, and ends those that the device need not run ahead of. */
+/* Begins a step, and finishes earlier ones beyond the number the device may run ahead. */
 static int step_once(struct run *run, struct error *error) {
     if (run->trainer.unfinished == 0) run->step_began = progress_clock();
     if (trainer_begin_step(&run->trainer, &run->train.loader, error)) return -1;
@@ -313,7 +320,8 @@ static int step_once(struct run *run, struct error *error) {
     return 0;
 }
 
-/* The signal that asks for the end. Several ranks look at it between steps, together. */
+/* Returns the signal that stops the run, or 0. With several ranks it changes only between steps, on
+ * all ranks at once. */
 static int stopped(const struct run *run) {
     return run->ranks->size > 1 ? run->agreed_stop : (int)*run->stop;
 }
@@ -321,11 +329,12 @@ static int stopped(const struct run *run) {
 static void decide(struct rank_decisions *own, void *context) {
     struct run *run = context;
     *own = (struct rank_decisions){*run->stop, report_out_of_time(&run->report),
-                                   saving_goes_on(&run->saving)};
+                                   saving_in_progress(&run->saving)};
 }
 
-/* After a step, which has reduced the decisions of all ranks. After a pause, which may have been
- * long, they are made anew. Completes a checkpoint that every rank has written. */
+/* Applies the decisions that the ranks reduced during the step. One rank alone, or all ranks after
+ * a pause, which may have been long, make them now. Completes a checkpoint that no rank is still
+ * writing. */
 static int agree(struct run *run, bool paused, bool *late, struct error *error) {
     struct exchange *exchange = &run->trainer.optimizer.exchange;
     if (run->ranks->size == 1 || paused) {
@@ -341,18 +350,19 @@ static bool due(int64_t step, int64_t every, int64_t steps) {
     return every > 0 && (step % every == 0 || step == steps);
 }
 
-/* A step that could not begin has left everything as the step before did. */
+/* Takes a step. If it cannot begin, the state is still that of the previous step, which is saved.
+ */
 static int step_or_save(struct run *run, struct error *error) {
     struct error ignored;
     int64_t step = run->trainer.state.step;
     if (step_once(run, error) == 0) return 0;
-    if (run->ranks->size > 1) return -1; /* the others are in the middle of it */
+    if (run->ranks->size > 1) return -1; /* the other ranks are in the middle of the step */
     bool intact = run->trainer.state.step == step && settle(run, &ignored) == 0;
     if (intact) saving_finish(&run->saving, &ignored);
     return -1;
 }
 
-/* What is due after a step, in this order: validation, sample, checkpoint. */
+/* Runs the validation, sample and checkpoint that are due after a step, in this order. */
 static int after_step(struct run *run, bool *paused, struct error *error) {
     const struct config *config = &run->config;
     int64_t step = run->trainer.state.step, steps = config->train.steps;
@@ -371,20 +381,20 @@ static int after_step(struct run *run, bool *paused, struct error *error) {
 static int train(struct run *run, struct error *error) {
     const struct config *config = &run->config;
     int64_t *step = &run->trainer.state.step, steps = config->train.steps;
-    /* A run stopped by a signal leaves out the validation that was due. */
+    /* A run stopped by a signal skips the validation that is due, so it is made up for here. */
     bool missed = *step > 0 && run->val.open && due(*step, config->eval.every, steps) &&
                   run->metrics.last_validation != *step;
     ranks_broadcast(run->ranks, &missed, sizeof missed);
     bool best = false;
     if (missed && validate(run, &best, error)) return -1;
-    /* The line in metrics.jsonl would keep another resume from validating: save what it found. */
+    /* With its line in metrics.jsonl, a later resume would not repeat this validation: save now. */
     bool counts = config->checkpoint.keep_best || config->train.patience > 0;
     if (missed && counts && saving_save(&run->saving, error)) return -1;
-    bool paused, late = false; /* known after a step, so that each process gets at least one done */
+    bool paused, late = false; /* checked after a step, so that each process takes at least one */
     run->trainer.optimizer.exchange.decide = decide;
     run->trainer.optimizer.exchange.context = run;
     while (*step < steps && !stopped(run) && !late &&
-           !validation_gives_up(config, &run->trainer.state.best)) {
+           !validation_stops_early(config, &run->trainer.state.best)) {
         if (step_or_save(run, error) || after_step(run, &paused, error)) return -1;
         if (agree(run, paused, &late, error)) return -1;
     }
@@ -399,7 +409,7 @@ static void print_banner(struct run *run) {
                   run->val.open ? &run->val.loader : NULL, run->directory);
 }
 
-/* Says why there are steps left. Returns the exit status. */
+/* Prints why the run ended before its last step. Returns the exit status. */
 static int stopped_early(const struct run *run) {
     const struct config *config = &run->config;
     if (stopped(run)) {
@@ -408,7 +418,7 @@ static int stopped_early(const struct run *run) {
     }
     printf("stopped at step %" PRId64 " of %" PRId64 ": ", run->trainer.state.step,
            config->train.steps);
-    if (validation_gives_up(config, &run->trainer.state.best))
+    if (validation_stops_early(config, &run->trainer.state.best))
         printf("no lower validation loss in %" PRId64 " validations (train.patience is %" PRId64
                ")\n",
                run->trainer.state.best.since, config->train.patience);
@@ -423,7 +433,7 @@ int run_train(const struct config *config, const struct command_line *line,
     struct run run;
     int status = EXIT_FAILED;
     if (run_open(&run, config, ranks, true, error) == 0) status = start(&run, line, error);
-    if (status != EXIT_DONE && run.lock >= 0) rmdir(run.directory); /* if nothing is in it yet */
+    if (status != EXIT_DONE && run.lock >= 0) rmdir(run.directory); /* succeeds only if empty */
     if (status == EXIT_DONE) {
         print_banner(&run);
         int64_t steps = run.config.train.steps;
@@ -440,20 +450,21 @@ int run_train(const struct config *config, const struct command_line *line,
             validation_report(stdout, &run.config, &run.trainer.state.best, run.directory);
         if (status == EXIT_DONE && run.trainer.state.step < steps) status = stopped_early(&run);
     }
-    /* A rank that failed may have data under way to ranks that go on: it ends with all of them. */
+    /* After a failure, data may still be in flight between ranks: main() aborts them all instead.
+     */
     if (ranks->size == 1 || status != EXIT_FAILED) run_close(&run);
     return status;
 }
 
 static int print_estimate(struct run *run, const struct command_line *line, struct error *error) {
-    struct rank_question question = {
+    struct rank_request request = {
         .config = &run->config,
         .be = &run->be,
         .ranks = (int)line->ranks,
         .flops = line->tflops > 0 ? 1e12 * line->tflops : 0,
         .link = line->link_gbs > 0 ? 1e9 * line->link_gbs : 0,
     };
-    return rank_print(stdout, &question, error);
+    return rank_print(stdout, &request, error);
 }
 
 int run_dry(const struct config *config, const struct command_line *line, struct error *error) {
@@ -462,16 +473,16 @@ int run_dry(const struct config *config, const struct command_line *line, struct
     if (run_open(&run, config, &ranks_alone, false, error) == 0 &&
         open_tokenizer(&run, NULL, error) == 0) {
         double gib = line->fit ? line->fit_gib : line->memory_gib;
-        struct memory_question question = memory_question(&run.config, &run.be, gib);
+        struct memory_request request = memory_request(&run.config, &run.be, gib);
         if (line->link > 0) run.be.device.link = 1e9 * line->link;
         if (!line->fit) print_banner(&run);
-        status = line->fit ? memory_print_fit(stdout, &question, error)
-                           : memory_print_run(stdout, &question, error);
-        if (status >= 0 && line->sizes && memory_print_sizes(stdout, &question, error))
+        status = line->fit ? memory_print_fit(stdout, &request, error)
+                           : memory_print_run(stdout, &request, error);
+        if (status >= 0 && line->sizes && memory_print_sizes(stdout, &request, error))
             status = RESULT_FAILED;
         if (status == 0 && line->ranks) status = print_estimate(&run, line, error);
     }
-    if (status == RESULT_NONE) error->text[0] = 0; /* standard output has said it */
+    if (status == RESULT_NONE) error->text[0] = 0; /* already printed on standard output */
     run_close(&run);
     return status ? EXIT_FAILED : EXIT_DONE;
 }

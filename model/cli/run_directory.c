@@ -30,18 +30,18 @@ int run_directory_lock(int *lock, const char *directory, struct error *error) {
                 directory);
 }
 
-static bool same_place(const char *a, const char *b) {
+static bool same_path(const char *a, const char *b) {
     char real_a[PATH_MAX], real_b[PATH_MAX];
     return realpath(a, real_a) && realpath(b, real_b) && strcmp(real_a, real_b) == 0;
 }
 
-/* A path that the user names may come from elsewhere only if there is nothing here yet: steps of
- * two histories in one directory would be told apart by nobody. */
+/* Resumes from a path given by the user. A checkpoint of another directory is refused if this one
+ * already has checkpoints: the steps of two histories would be indistinguishable. */
 static int start_from_path(char *from, const char *given, const char *newest, int found,
                            const char *directory, struct error *error) {
     char path[FILE_PATH_MAX];
     if (checkpoint_locate(path, given, CHECKPOINT_WHOLE, stderr, error)) return EXIT_FAILED;
-    if (found == RESULT_DONE && !same_place(path, newest)) {
+    if (found == RESULT_DONE && !same_path(path, newest)) {
         fail(error,
              "%s holds checkpoints, the newest being %s,\nso it cannot continue from %s: give the "
              "run another name with --set name=..., or resume without a path",
@@ -92,7 +92,7 @@ int run_directory_write_config(const char *directory, const struct config *confi
     return printed_write(&printed, path, NULL, error);
 }
 
-/* Renames DIRECTORY/metrics.ENDING to the first metrics-N.ENDING that is free, if it has lines. */
+/* If DIRECTORY/metrics.ENDING has lines, renames it to the first unused metrics-N.ENDING. */
 static int set_aside(const char *directory, const char *ending, struct error *error) {
     char path[FILE_PATH_MAX], aside[FILE_PATH_MAX], name[32];
     struct stat status;

@@ -18,15 +18,15 @@ struct evaluation {
     const struct config *config;
     const char *from;
     struct source text;
-    struct tokenizer tokenizer; /* vocab_size 0: none found */
+    struct tokenizer tokenizer; /* vocab_size 0: no tokenizer found */
     struct backend be;
     int64_t sequences;
-    double bytes_per_token; /* 0: not known */
-    double first_loss;      /* of the first precision, that the others are compared with; 0: none */
+    double bytes_per_token; /* 0: unknown */
+    double first_loss;      /* loss in the first precision, the reference of the others; 0: none */
     const volatile sig_atomic_t *stop;
 };
 
-/* Bytes that the targets that count stand for, over their number. <|endoftext|> stands for none. */
+/* Computes the mean number of bytes per target that counts. <|endoftext|> counts as 0 bytes. */
 static int count_bytes(struct evaluation *evaluation, struct error *error) {
     const struct loader *loader = &evaluation->text.loader;
     const struct tokenizer *tokenizer = &evaluation->tokenizer;
@@ -82,7 +82,8 @@ static int evaluate_loaded(struct evaluation *evaluation, struct gpt *gpt, doubl
     return status;
 }
 
-/* The batch of most sequences, and the smaller one at the end if there is one. */
+/* Plans the full batch, and the smaller batch at the end if there is one; then loads the weights.
+ */
 static int load(struct gpt *gpt, const struct evaluation *evaluation, struct error *error) {
     int64_t batch = gpt->capacity.batch, length = gpt->capacity.sequence_length;
     int64_t rest = evaluation->sequences % batch;
@@ -93,7 +94,7 @@ static int load(struct gpt *gpt, const struct evaluation *evaluation, struct err
     return checkpoint_load_weights(gpt, evaluation->from, error);
 }
 
-/* Returns RESULT_STOPPED when it was. */
+/* Returns RESULT_STOPPED after a signal. */
 static int evaluate_precision(struct evaluation *evaluation, const struct config *config,
                               struct error *error) {
     struct precision precision;

@@ -15,7 +15,7 @@
 
 enum { REPETITIONS_DEFAULT = 5 };
 
-/* A product as it was asked for; the tensors of the arguments lived on the stack of the caller. */
+/* Recorded arguments of a matmul, with copies of its tensors, which are on the caller's stack. */
 struct product {
     struct tensor out, a, b;
     const float *a_scales, *b_scales;
@@ -23,15 +23,16 @@ struct product {
 };
 
 struct clock {
-    struct observer observer; /* first, so that it is found behind one */
+    struct observer
+        observer; /* first member, so that a struct observer * casts to struct clock * */
     struct trainer *trainer;
     double began;
-    double seconds[OPERATION_IDS]; /* since they were last cleared */
+    double seconds[OPERATION_IDS]; /* time per operation since the last clear */
     struct product *products;      /* stb_ds array, filled by recording */
 };
 
-/* A download comes back when all operations before it are done. */
-static void wait_for(const struct trainer *trainer) {
+/* Waits for all queued operations: a download returns only after they are done. */
+static void synchronize(const struct trainer *trainer) {
     float ignored;
     backend_download(trainer->be, &ignored, &trainer->optimizer.state->loss, sizeof ignored);
 }
@@ -45,7 +46,7 @@ static void start_clock(struct observer *observer, enum operation_id id, const v
 static void stop_clock(struct observer *observer, enum operation_id id, const void *args) {
     struct clock *clock = (struct clock *)observer;
     (void)args;
-    wait_for(clock->trainer);
+    synchronize(clock->trainer);
     clock->seconds[id] += progress_clock() - clock->began;
 }
 
@@ -72,7 +73,6 @@ static int step(struct trainer *trainer, const struct loader *loader, struct err
     return trainer_end_step(trainer, &report, error);
 }
 
-/* Without biases and epilogues a product may be one that no step asks for, so it is prepared. */
 static void replay(struct backend *be, const struct product *products) {
     for (ptrdiff_t i = 0; i < arrlen(products); i++) {
         const struct product *p = &products[i];
@@ -83,13 +83,14 @@ static void replay(struct backend *be, const struct product *products) {
     }
 }
 
+/* Plans the replayed matmuls: without biases and epilogues they may differ from any in a step. */
 static int prepare(struct backend *be, struct clock *clock, struct error *error) {
     backend_plan_begin(be);
     replay(be, clock->products);
     return backend_plan_end(be, error);
 }
 
-/* One round: a step as it is, a step with clocks, the products alone. */
+/* Measures one round: an unmodified step, a step with each operation timed, the matmuls alone. */
 static int measure(struct profile *profile, struct clock *clock, const struct loader *loader,
                    int round, double *steps, double *products, double *parts, struct error *error) {
     struct trainer *trainer = clock->trainer;
@@ -106,7 +107,7 @@ static int measure(struct profile *profile, struct clock *clock, const struct lo
         parts[i * profile->repetitions + round] = clock->seconds[i];
     began = progress_clock();
     replay(trainer->be, clock->products);
-    wait_for(trainer);
+    synchronize(trainer);
     products[round] = progress_clock() - began;
     return trainer->be->failure.text[0] ? fail(error, "%s", trainer->be->failure.text) : 0;
 }
@@ -203,7 +204,7 @@ int run_profile(const struct config *config, const struct command_line *line, st
     struct precision precision;
     struct source text = {0};
     struct trainer trainer = {0};
-    /* What cannot be written is said before the work is done. */
+    /* Fail before the measurement if the output directory cannot be created. */
     if (line->out && directory_create(line->out, error)) return EXIT_FAILED;
     if (setup_backend(&be, config, NULL, NULL, error)) return EXIT_FAILED;
     int status = precision_resolve(&precision, note, config, &be, error);

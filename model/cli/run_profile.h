@@ -1,5 +1,4 @@
-/* ./train --profile: where the time of a training step goes, and how near it comes to its bare
- * matrix products. */
+/* ./train --profile: time of a training step by operation, compared with its matmuls alone. */
 #pragma once
 
 #include "data/util/error.h"
@@ -7,27 +6,27 @@
 #include "model/cli/command_line.h"
 #include "model/core/trainer.h"
 
-/* Seconds of a step, medians over the repetitions. */
+/* Seconds per step: medians over the repetitions. */
 struct profile {
     int repetitions;
-    double step;                      /* as it is */
-    double operations[OPERATION_IDS]; /* with a clock around each operation: all of its calls */
-    double products; /* the matrix products of the step replayed alone, without epilogues */
-    double tokens;   /* of a step */
+    double step;                      /* unmodified step */
+    double operations[OPERATION_IDS]; /* all calls of an operation, each timed separately */
+    double products;                  /* matmuls of the step replayed alone, without epilogues */
+    double tokens;                    /* tokens per step */
 };
 
-/* Takes `repetitions` steps, each measured in three ways in turn, after one to warm up. The model
- * is trained on the way. */
+/* After a warm-up step, measures `repetitions` rounds: an unmodified step, a step with each
+ * operation timed, and the replayed matmuls. The steps train the model. */
 int profile_trainer(struct profile *profile, struct trainer *trainer, const struct loader *loader,
                     int repetitions, struct error *error);
 
-/* The table of --profile and of make bench: parts of at least 0.05 ms. */
+/* Prints the table of --profile and make bench. Operations below 0.05 ms are left out. */
 void profile_print(FILE *out, const struct profile *profile);
 
-/* Writes OUT/profile.json too, if line->out is given:
+/* Runs --profile. If line->out is given, also writes OUT/profile.json:
  *
  *   {"precision", "device", "threads", "library", "compiler", "repetitions", "tokens_per_step",
  *    "step_ms", "tokens_per_s", "products_ms", "ratio", "operations": {"matmul": ms, ...}}
  *
- * where ratio is step_ms / products_ms. Returns an exit status. */
+ * Here ratio is step_ms / products_ms. Returns an exit status. */
 int run_profile(const struct config *config, const struct command_line *line, struct error *error);

@@ -17,7 +17,8 @@
 #include "model/config/config_check.h"
 #include "model/config/config_print.h"
 
-/* The first key of a block whose values differ, with both, as an error. */
+/* Fails with the name and both values of the first key that differs. block: name of the block that
+ * holds the keys, or NULL at the top level. */
 static int compare_members(const cJSON *theirs, const cJSON *ours, const char *block,
                            struct error *error) {
     const cJSON *member;
@@ -92,15 +93,16 @@ static const char *base_name(const char *path) {
 
 enum { PIECES = 64, PIECE = 1024 /* tokens, or bytes of a mask */ };
 
-/* Where piece i of a sample of `count` begins. What has room in the sample is in it in full. */
-static uint64_t piece_at(uint64_t count, uint64_t i) {
+/* Returns the offset of piece i of a sample of `count` elements. Up to PIECES * PIECE elements are
+ * sampled in full. */
+static uint64_t piece_offset(uint64_t count, uint64_t i) {
     return count <= (uint64_t)PIECES * PIECE ? i * PIECE : (count - PIECE) / (PIECES - 1) * i;
 }
 
 static int add_tokens(struct sha256 *hash, const struct token_shard *shard, struct error *error) {
     int32_t tokens[PIECE];
     uint64_t at;
-    for (uint64_t i = 0; i < PIECES && (at = piece_at(shard->count, i)) < shard->count; i++) {
+    for (uint64_t i = 0; i < PIECES && (at = piece_offset(shard->count, i)) < shard->count; i++) {
         uint64_t left = shard->count - at, count = left < PIECE ? left : PIECE;
         if (token_shard_read(shard, tokens, at, count, error)) return -1;
         sha256_add(hash, tokens, count * sizeof *tokens);
@@ -110,7 +112,7 @@ static int add_tokens(struct sha256 *hash, const struct token_shard *shard, stru
 
 static void add_mask(struct sha256 *hash, const struct token_shard *shard) {
     uint64_t at, bytes = shard->mask.bits ? (shard->count + 7) / 8 : 0;
-    for (uint64_t i = 0; i < PIECES && (at = piece_at(bytes, i)) < bytes; i++)
+    for (uint64_t i = 0; i < PIECES && (at = piece_offset(bytes, i)) < bytes; i++)
         sha256_add(hash, shard->mask.bits + at, bytes - at < PIECE ? bytes - at : PIECE);
 }
 
@@ -156,7 +158,7 @@ int run_ranks_compare_data(const struct ranks *ranks, const struct config *confi
     return compare_source(ranks, val, "data.val", config->data.val, error);
 }
 
-/* What of rank 0's a text is, by name. */
+/* Fails unless `text` equals rank 0's copy. what: name of the text in the message. */
 static int compare_text(const struct ranks *ranks, const char *what, const char *text,
                         struct error *error) {
     enum { TEXT = 512 };
@@ -172,7 +174,8 @@ static int compare_text(const struct ranks *ranks, const char *what, const char 
     return ranks_agree(ranks, status, error);
 }
 
-/* Replicas that all update must compute the same bits, so the processors must be alike too. */
+/* Without a sharded optimizer every rank computes the same update and must get the same bits, so
+ * the devices must match too. */
 int run_ranks_compare_plan(const struct ranks *ranks, const struct trainer *trainer,
                            struct error *error) {
     const struct exchange *exchange = &trainer->optimizer.exchange;
@@ -181,13 +184,13 @@ int run_ranks_compare_plan(const struct ranks *ranks, const struct trainer *trai
     char text[768];
     bool alike = !exchange->shards.divided;
     if (ranks->size == 1) return 0;
-    snprintf(text, sizeof text,
-             "%s with masters of form %d, gradients in %s, %" PRId64
-             " sums of squares%s%s%s%s %.*s",
-             precision_name(precision), (int)precision->masters, dtype_name(precision->gradients),
-             exchange->squares_count, alike ? ", " : "", alike ? device->description : "",
-             alike ? " " : "", alike ? device->library : "",
-             alike ? (int)strcspn(device->use, ",") : 0, device->use); /* the level, no threads */
+    snprintf(
+        text, sizeof text,
+        "%s with masters of form %d, gradients in %s, %" PRId64 " sums of squares%s%s%s%s %.*s",
+        precision_name(precision), (int)precision->masters, dtype_name(precision->gradients),
+        exchange->squares_count, alike ? ", " : "", alike ? device->description : "",
+        alike ? " " : "", alike ? device->library : "", alike ? (int)strcspn(device->use, ",") : 0,
+        device->use); /* ISA level only, no threads */
     return compare_text(ranks, "how this rank trains", text, error);
 }
 
@@ -218,7 +221,7 @@ int run_ranks_compare_start(const struct ranks *ranks, const struct trainer *tra
     return compare_text(ranks, "where training begins", text, error);
 }
 
-int run_ranks_see(const struct ranks *ranks, const char *path, struct error *error) {
+int run_ranks_check_visible(const struct ranks *ranks, const char *path, struct error *error) {
     int status = 0;
     /* Network file systems may show it a little later. */
     for (int i = 0; i < 50 && !file_exists(path); i++) usleep(100000);

@@ -1,5 +1,5 @@
-/* What the ranks of a run must have in common, found out before they train: each compares what it
- * has with what rank 0 has, and all fail, with the name of what differs, where one differs. */
+/* Consistency checks between the ranks of a run, made before training. Each rank compares its own
+ * value with that of rank 0. If one differs, all ranks fail with a message that names it. */
 #pragma once
 
 #include "data/util/error.h"
@@ -8,28 +8,29 @@
 #include "model/io/run_setup.h"
 #include "model/core/trainer.h"
 
-/* Splits the batch of the config among so many ranks. Fails if the config does not allow that. */
+/* Splits the batch of the config among `rank_count` ranks. Fails if the config does not allow it.
+ */
 int run_ranks_split(struct config *config, int rank_count, struct error *error);
 
-/* The program's version, what devices it was built for, and the resolved config, but for `threads`.
- */
+/* Compares the program version and the resolved config, except `threads`. */
 int run_ranks_compare_config(const struct ranks *ranks, const struct config *config,
                              struct error *error);
 
-/* The texts, which may be on a disk that all share or be copied to each machine: names and sizes of
- * the shards, and of each, as of its mask, 64 pieces of 4 KiB, spread evenly. */
+/* Compares the token shards, which may be shared or copied to each machine: their names and sizes,
+ * and 64 evenly spaced pieces of each shard (1024 tokens) and of its mask (1024 bytes). */
 int run_ranks_compare_data(const struct ranks *ranks, const struct config *config,
                            const struct source *train, const struct source *val,
                            struct error *error);
 
-/* What a device decided: precision, forms, counts; without a divided optimizer also what processors
- * or GPUs there are. */
+/* Compares the resolved precision, the form of the master weights, the gradient dtype and the
+ * number of sums of squares. If the optimizer is not sharded, also compares device models and
+ * libraries. */
 int run_ranks_compare_plan(const struct ranks *ranks, const struct trainer *trainer,
                            struct error *error);
 
-/* Step, loss scale and a sample of the weights, once they are loaded. */
+/* Compares the step, the loss scale and a sample of the loaded weights. */
 int run_ranks_compare_start(const struct ranks *ranks, const struct trainer *trainer,
                             struct error *error);
 
-/* Whether all see a file that rank 0 has written. */
-int run_ranks_see(const struct ranks *ranks, const char *path, struct error *error);
+/* Fails unless all ranks see the file or directory that rank 0 has written. */
+int run_ranks_check_visible(const struct ranks *ranks, const char *path, struct error *error);

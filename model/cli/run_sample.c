@@ -16,7 +16,7 @@
 
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
 
-/* Whether more bytes could make a character of these, which are none. */
+/* True if these bytes are an incomplete UTF-8 character that more bytes could complete. */
 static bool may_become_character(const uint8_t *bytes, size_t size) {
     size_t wanted = bytes[0] >= 0xf0 ? 4 : bytes[0] >= 0xe0 ? 3 : 2;
     if (bytes[0] < 0xc2 || bytes[0] > 0xf4 || size >= wanted) return false;
@@ -25,17 +25,19 @@ static bool may_become_character(const uint8_t *bytes, size_t size) {
     return true;
 }
 
-/* One more byte: holds at most the beginning of one character. */
+/* Adds a byte and prints the complete characters. At most one incomplete character stays pending.
+ */
 static void put_byte(struct text_stream *stream, uint8_t byte) {
-    stream->held[stream->held_size++] = byte;
-    while (stream->held_size > 0) {
-        size_t size = utf8_character(stream->held, stream->held_size);
-        if (size == 0 && may_become_character(stream->held, stream->held_size)) return;
-        if (size == 0 || utf8_is_control(stream->held, size)) fputs(replacement, stream->out);
-        else fwrite(stream->held, 1, size, stream->out);
+    stream->pending[stream->pending_size++] = byte;
+    while (stream->pending_size > 0) {
+        size_t size = utf8_character(stream->pending, stream->pending_size);
+        if (size == 0 && may_become_character(stream->pending, stream->pending_size)) return;
+        if (size == 0 || utf8_is_control(stream->pending, size)) fputs(replacement, stream->out);
+        else fwrite(stream->pending, 1, size, stream->out);
         if (size == 0) size = 1;
-        stream->held_size -= size;
-        for (size_t i = 0; i < stream->held_size; i++) stream->held[i] = stream->held[size + i];
+        stream->pending_size -= size;
+        for (size_t i = 0; i < stream->pending_size; i++)
+            stream->pending[i] = stream->pending[size + i];
     }
 }
 
@@ -52,11 +54,12 @@ void text_stream_token(void *stream, int token) {
 }
 
 void text_stream_end(struct text_stream *stream) {
-    for (; stream->held_size > 0; stream->held_size--) fputs(replacement, stream->out);
+    for (; stream->pending_size > 0; stream->pending_size--) fputs(replacement, stream->out);
     fflush(stream->out);
 }
 
-/* What a text begins with where nothing is said: the token between texts, or a line break. */
+/* Encodes the prompt. An empty one becomes the end-of-text token, or a line break if the tokenizer
+ * has no such token. */
 static int encode_prompt(int32_t **tokens, const struct tokenizer *tokenizer, const char *prompt,
                          struct error *error) {
     struct tokenizer_encoder *encoder = tokenizer_encoder_open(tokenizer);
@@ -108,15 +111,15 @@ static int load(struct gpt *gpt, const char *from, struct error *error) {
 
 static void print_speed(const struct sample_result *result) {
     char speed[32] = "";
-    if (result->tokens > 1) /* the first one is the prompt's */
+    if (result->tokens > 1) /* the prompt's pass generates the first token */
         snprintf(speed, sizeof speed, ", %.1f tokens/s",
                  (double)(result->tokens - 1) / result->tokens_seconds);
     fprintf(stderr, "%" PRId64 " tokens%s; prompt %.0f ms\n", result->tokens, speed,
             1e3 * result->prompt_seconds);
 }
 
-static struct sample_options options_of(const struct config *config,
-                                        const struct command_line *line) {
+static struct sample_options sample_options_of(const struct config *config,
+                                               const struct command_line *line) {
     return (struct sample_options){
         .tokens = line->tokens >= 0 ? line->tokens : config->sample.tokens,
         .temperature = line->temperature >= 0 ? line->temperature : config->sample.temperature,
@@ -130,7 +133,7 @@ static struct sample_options options_of(const struct config *config,
 static int print_samples(struct gpt *gpt, const struct tokenizer *tokenizer,
                          const struct config *config, const struct command_line *line,
                          struct error *error) {
-    struct sample_options options = options_of(config, line);
+    struct sample_options options = sample_options_of(config, line);
     for (ptrdiff_t i = 0; i < arrlen(line->prompts) && !*options.stop; i++) {
         struct sample_result result;
         if (i > 0) printf("---\n");
@@ -159,8 +162,8 @@ static int sample(struct backend *be, const struct config *config, const char *f
     return status;
 }
 
-/* Sequences as long as the longest text needs them. A run of ours has seen data.seq_len tokens, a
- * model of others as many as it has positions. */
+/* Sets data.seq_len to the length of the longest text. The limit is the training context: the run's
+ * data.seq_len, or n_positions for a model without it, such as one of Hugging Face. */
 static int fit_context(struct config *config, const struct tokenizer *tokenizer,
                        const struct command_line *line, struct error *error) {
     int64_t limit =
@@ -172,7 +175,7 @@ static int fit_context(struct config *config, const struct tokenizer *tokenizer,
         if (arrlen(tokens) > longest) longest = arrlen(tokens);
         arrfree(tokens);
     }
-    config->data.seq_len = sample_length(longest + options_of(config, line).tokens, limit);
+    config->data.seq_len = sample_length(longest + sample_options_of(config, line).tokens, limit);
     return 0;
 }
 

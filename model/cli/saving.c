@@ -16,7 +16,7 @@ int saving_check_room(const struct trainer *trainer, const char *directory, stru
     int64_t count = every > 0 ? (left + every - 1) / every : 1, keep = config->checkpoint.keep;
     int64_t held = checkpoint_directory_count(directory), more = held < keep ? keep + 1 - held : 1;
     if (left <= 0) return 0;
-    if (config->checkpoint.keep_best) count = ++more; /* how many are the best is not known */
+    if (config->checkpoint.keep_best) count = ++more; /* the number of best ones is unknown */
     if (checkpoint_check_room(trainer, directory, 1, error)) return -1;
     if (checkpoint_check_room(trainer, directory, count < more ? count : more, &warning))
         fprintf(stderr, "warning: %s\n", warning.text);
@@ -58,15 +58,15 @@ int saving_end(struct saving *saving, struct error *error) {
     int64_t step = saving->begun;
     int status = checkpoint_writer_end(&saving->writer, path, error);
     saving->begun = -1;
-    saving->writing += saving->writer.seconds;
+    saving->writing_seconds += saving->writer.seconds;
     return report_outcome(saving, status, step, path, error);
 }
 
-bool saving_goes_on(struct saving *saving) {
+bool saving_in_progress(struct saving *saving) {
     return saving->begun >= 0 && checkpoint_writer_busy(&saving->writer);
 }
 
-/* A run that ends for another reason still completes the checkpoint that is being written. */
+/* After an error the run still completes the checkpoint that is being written. */
 void saving_close(struct saving *saving) {
     struct error error;
     int64_t step = saving->begun;
@@ -76,9 +76,9 @@ void saving_close(struct saving *saving) {
 }
 
 void saving_watch(struct saving *saving, int64_t step, double loss) {
-    if (isfinite(loss)) saving->lost = 0;
-    else if (saving->lost == 0) saving->lost = step;
-    if (saving->lost == 0 || saving->warned) return;
+    if (isfinite(loss)) saving->not_finite_since = 0;
+    else if (saving->not_finite_since == 0) saving->not_finite_since = step;
+    if (saving->not_finite_since == 0 || saving->warned) return;
     report_pause(saving->report);
     fprintf(stderr,
             "warning: loss is not finite since step %" PRId64 ": lower optimizer.lr, or raise "
@@ -87,14 +87,14 @@ void saving_watch(struct saving *saving, int64_t step, double loss) {
     saving->warned = true;
 }
 
-static int refuse_lost(const struct saving *saving, struct error *error) {
+static int refuse_not_finite(const struct saving *saving, struct error *error) {
     return fail(error,
                 "step %" PRId64 " was not saved: its loss is not finite, since step %" PRId64
                 "\ncontinue from the last checkpoint, if there is one, with a lower optimizer.lr",
-                saving->writer.trainer->state.step, saving->lost);
+                saving->writer.trainer->state.step, saving->not_finite_since);
 }
 
-/* Without a snapshot the checkpoint is written when _begin returns. */
+/* Without a snapshot checkpoint_writer_begin writes the checkpoint before it returns. */
 static int save(struct saving *saving, struct error *error) {
     int64_t step = saving->writer.trainer->state.step;
     if (saving_end(saving, error)) return -1;
@@ -107,10 +107,10 @@ static int save(struct saving *saving, struct error *error) {
 int saving_save(struct saving *saving, struct error *error) {
     const struct trainer *trainer = saving->writer.trainer;
     if (trainer->state.step >= trainer->config->train.steps) return 0; /* saving_finish follows */
-    if (saving->lost) return 0;
+    if (saving->not_finite_since) return 0;
     double began = progress_clock();
     int status = save(saving, error);
-    saving->stopped += progress_clock() - began;
+    saving->paused_seconds += progress_clock() - began;
     saving->count++;
     return status;
 }
@@ -119,7 +119,8 @@ void saving_report(FILE *out, const struct saving *saving) {
     if (saving->count == 0) return;
     fprintf(out,
             "saving %" PRId64 " checkpoint%s paused training for %.3f s; writing took %.3f s\n",
-            saving->count, saving->count > 1 ? "s" : "", saving->stopped, saving->writing);
+            saving->count, saving->count > 1 ? "s" : "", saving->paused_seconds,
+            saving->writing_seconds);
 }
 
 int saving_finish(struct saving *saving, struct error *error) {
@@ -127,15 +128,15 @@ int saving_finish(struct saving *saving, struct error *error) {
     int64_t step = trainer->state.step;
     char path[FILE_PATH_MAX];
     /* A wait of less than 0.3 s is not reported. */
-    for (int i = 0; i < 30 && saving_goes_on(saving); i++) usleep(10000);
-    if (saving_goes_on(saving)) {
+    for (int i = 0; i < 30 && saving_in_progress(saving); i++) usleep(10000);
+    if (saving_in_progress(saving)) {
         report_pause(saving->report);
         fprintf(stderr, "waiting until the checkpoint of step %" PRId64 " is written\n",
                 saving->begun);
     }
     if (saving_end(saving, error)) return -1;
     if (saving->saved == step) return 0;
-    if (saving->lost) return refuse_lost(saving, error);
+    if (saving->not_finite_since) return refuse_not_finite(saving, error);
     int status = checkpoint_save(trainer, saving->writer.run_directory, path, error);
     return status < 0 ? -1 : report_outcome(saving, status, step, path, error);
 }

@@ -1,5 +1,6 @@
-/* When the checkpoints of a run are written: in the background where that is wanted and there is
- * memory for it, else at once. What became of them is said on standard output and error. */
+/* Schedules the checkpoints of a run. They are written in the background if the config allows it
+ * and memory suffices, else while training waits. The outcome is reported on standard output and
+ * error. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,43 +15,46 @@
 struct saving {
     struct report *report;
     struct checkpoint_writer writer;
-    int64_t saved; /* step of the newest checkpoint that is complete, or where training began */
-    int64_t begun; /* step of the checkpoint that is being written, or -1 */
-    int64_t count; /* checkpoints before the last step */
-    int64_t lost;  /* step since which the loss is not finite, or 0 */
-    bool warned;   /* about it */
-    double stopped, writing; /* seconds that training paused, and that writing took */
+    int64_t saved; /* step of the newest complete checkpoint, or of the start */
+    int64_t begun; /* step of the checkpoint being written, or -1 */
+    int64_t count; /* number of checkpoints before the last step */
+    int64_t
+        not_finite_since;   /* first step of the current run of losses that are not finite, or 0 */
+    bool warned;            /* the warning about such losses has been printed */
+    double paused_seconds;  /* time that training waited for saving */
+    double writing_seconds; /* time spent writing, mostly in the background */
 };
 
-/* Before training: fails if the disk has no room for one checkpoint more, and warns if it has none
- * for all that the run will keep, beside the one that is written before the oldest is removed. */
+/* Checks the disk before training. Fails without space for one more checkpoint. Warns without space
+ * for all that the run keeps, plus the one written before the oldest is removed. */
 int saving_check_room(const struct trainer *trainer, const char *directory, struct error *error);
 
-/* After the weights were loaded. directory and the rest stay the caller's. */
+/* Starts saving after the weights are loaded. The caller keeps ownership of all arguments. */
 void saving_open(struct saving *saving, struct trainer *trainer, struct report *report,
                  const char *directory);
-/* Waits for the checkpoint under way. */
+/* Completes the checkpoint being written, then frees the writer. */
 void saving_close(struct saving *saving);
 
-/* Takes note of the loss of a step, or of a validation after it. While it is not finite nothing is
- * saved, so that the last good checkpoint stands; the first time there is a warning. */
+/* Records the loss of a step, or of a validation after it. While the loss is not finite no
+ * checkpoint is saved, so that the last good one stays the newest. The first such loss prints a
+ * warning. */
 void saving_watch(struct saving *saving, int64_t step, double loss);
 
-/* Saves the settled trainer, once the checkpoint before is written; after the last step it leaves
- * that to saving_finish. Fails, with checkpoint.on_error "stop", when this or the one before cannot
- * be. */
+/* Saves the settled trainer after completing the previous checkpoint. Does nothing at the last
+ * step, which saving_finish saves. With checkpoint.on_error "stop", fails if this or the previous
+ * checkpoint cannot be written. */
 int saving_save(struct saving *saving, struct error *error);
 
-/* After each step: whether a checkpoint is being written, by this rank. */
-bool saving_goes_on(struct saving *saving);
+/* True if this rank is writing a checkpoint in the background. */
+bool saving_in_progress(struct saving *saving);
 
-/* Comes to the end of the checkpoint under way, if there is one, and says what has become of it. It
- * waits only if that goes on. All ranks call it. Fails as saving_save. */
+/* Completes the checkpoint being written, if there is one, and reports its outcome; waits if the
+ * background write is still in progress. All ranks call it. Fails like saving_save. */
 int saving_end(struct saving *saving, struct error *error);
 
-/* What saving before the end has cost, a line if there was any. */
+/* Prints the time that saving took before the last step, if anything was saved. */
 void saving_report(FILE *out, const struct saving *saving);
 
-/* At the end, of a settled trainer: waits for the checkpoint under way, and saves what is newer
- * than it. Fails if that cannot be. */
+/* Completes the checkpoint being written, then saves the settled trainer if it is newer. Called at
+ * the end of a run. */
 int saving_finish(struct saving *saving, struct error *error);

@@ -19,13 +19,14 @@ uint32_t crc32c(const void *bytes, size_t size) {
     return ~crc;
 }
 
-/* A CRC of bytes that hold CRCs would be weak: records have it turned and shifted. */
+/* Returns the CRC rotated and offset, as TFRecord stores it: a plain CRC of data that contains CRCs
+ * would be weak. */
 static uint32_t masked_crc(const void *bytes, size_t size) {
     uint32_t crc = crc32c(bytes, size);
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-/* ---- a message of protocol buffers */
+/* ---- Protocol Buffers encoding */
 
 enum { MESSAGE_MAX = 1024, SCALARS_MAX = 16, TAG_MAX = 40 };
 enum wire { VARINT = 0, FIXED_64 = 1, BYTES = 2, FIXED_32 = 5 };
@@ -67,7 +68,7 @@ static struct message event(int64_t step) {
     clock_gettime(CLOCK_REALTIME, &now);
     double seconds = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
     put_key(&m, EVENT_TIME, FIXED_64);
-    put(&m, &seconds, sizeof seconds); /* little-endian, as are all machines that this runs on */
+    put(&m, &seconds, sizeof seconds); /* supported machines are little-endian */
     put_key(&m, EVENT_STEP, VARINT);
     put_varint(&m, (uint64_t)step);
     return m;

@@ -1,9 +1,9 @@
-/* Event files of TensorBoard, RUN/events.out.tfevents.SECONDS.HOST.PID: a file for each start of a
- * run. Records are as TensorFlow writes them (a length, its CRC, the bytes, their CRC; both masked
- * CRC-32C), each an Event of tensorflow/core/util/event.proto.
+/* TensorBoard event files, RUN/events.out.tfevents.SECONDS.HOST.PID: one file per start of a run.
+ * A record is a length, its CRC, the bytes of an Event (tensorflow/core/util/event.proto) and their
+ * CRC; both are masked CRC-32C, as in TensorFlow's TFRecord.
  *
- * A start says that events of later steps, which a killed run may have left in earlier files, are
- * void. */
+ * Each start writes a session event. With it TensorBoard discards events of later steps, which a
+ * killed run may have left in earlier files. */
 #pragma once
 
 #include <stdint.h>
@@ -15,7 +15,7 @@ struct tensorboard {
     FILE *file; /* NULL: nothing is written */
 };
 
-/* Begins a file for the steps after `step`. */
+/* Creates a file for the steps after `step`. */
 int tensorboard_open(struct tensorboard *board, const char *run_directory, int64_t step,
                      struct error *error);
 int tensorboard_close(struct tensorboard *board, struct error *error);
@@ -25,9 +25,10 @@ struct scalar {
     double value;    /* stored in fp32 */
 };
 
-/* Scalars of a step, at most 16, as one event that is flushed. */
+/* Writes up to 16 scalars of a step as one event, and flushes. Does nothing if board->file is NULL.
+ */
 int tensorboard_write(struct tensorboard *board, int64_t step, const struct scalar *scalars,
                       int count, struct error *error);
 
-/* CRC-32C (Castagnoli), as in RFC 3720. */
+/* Returns the CRC-32C (Castagnoli) of RFC 3720. */
 uint32_t crc32c(const void *bytes, size_t size);

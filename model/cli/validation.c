@@ -28,7 +28,7 @@ bool validation_record(struct best_validation *best, int64_t step, double loss) 
     return false;
 }
 
-bool validation_gives_up(const struct config *config, const struct best_validation *best) {
+bool validation_stops_early(const struct config *config, const struct best_validation *best) {
     return config->train.patience > 0 && best->since >= config->train.patience;
 }
 

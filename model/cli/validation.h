@@ -1,4 +1,4 @@
-/* Validation during a run: how much text it takes, the lowest loss so far, and early stopping. */
+/* Validation during a run: number of batches, lowest loss so far, early stopping. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,21 +8,23 @@
 #include "data/corpus/loader.h"
 #include "model/core/trainer.h"
 
-/* Number of micro-batches of a validation: eval.batches, or fewer so that no sequence counts twice,
- * but at least 1. */
+/* Returns the number of micro-batches of a validation: eval.batches, or fewer so that no sequence
+ * is used twice, but at least 1. */
 int64_t validation_batches(const struct config *config, const struct loader *val);
 
-/* Fails if no target of these batches counts, as the first validation would. */
+/* Fails if no target of these batches counts in the loss, so that the error comes before training.
+ */
 int validation_check(const struct config *config, const struct loader *val, struct error *error);
 
-/* Records the loss of a validation after `step`. Returns true if it is the lowest so far; a loss
- * that is not finite never is. */
+/* Records the loss of a validation after `step`. Returns true if it is finite and the lowest so
+ * far.
+ */
 bool validation_record(struct best_validation *best, int64_t step, double loss);
 
-/* True if train.patience is over. */
-bool validation_gives_up(const struct config *config, const struct best_validation *best);
+/* True if train.patience validations have passed without a lower loss. */
+bool validation_stops_early(const struct config *config, const struct best_validation *best);
 
-/* At the end of a run with checkpoint.keep_best or train.patience: a line that names the lowest
- * loss and, if it was kept, its checkpoint. */
+/* With checkpoint.keep_best or train.patience, prints the lowest loss and the path of its
+ * checkpoint, if that was kept. */
 void validation_report(FILE *out, const struct config *config, const struct best_validation *best,
                        const char *run_directory);

@@ -10,22 +10,22 @@
 #include "model/page/gnuplot.h"
 #include "model/page/page.h"
 
-/* Size of the picture, and of a line of text in it. */
+/* Size of the picture and height of a line of text, in pixels. */
 enum { WIDTH = 480, HEIGHT = 280, LINE = 18 };
 
-/* Colours of Okabe and Ito (2008), darkened for white ground, which readers with any colour vision
- * tell apart; and markers, as gnuplot numbers them, for readers and printers without colours. */
-static const struct look {
+/* Colours of Okabe and Ito (2008), distinguishable with any colour vision, darkened for a white
+ * background. The markers serve readers and printers without colours. */
+static const struct series_style {
     const char *colour, *marker;
-    int point;
-} looks[CHART_SERIES_MAX] = {
+    int point; /* gnuplot's number of the marker */
+} series_styles[CHART_SERIES_MAX] = {
     {"#0067a3", "●", 7},  {"#c95000", "■", 5},  {"#008a63", "▲", 9}, {"#b0558d", "◆", 13},
     {"#a87400", "▼", 11}, {"#2f9bd6", "⬟", 15}, {"#5f666d", "○", 6}, {"#7c7a00", "□", 4},
 };
 
-/* ---- commands of gnuplot */
+/* ---- gnuplot commands */
 
-/* As gnuplot writes strings without escapes. */
+/* Writes a single-quoted gnuplot string, which has no escapes except a doubled quote. */
 static void print_quoted(FILE *out, const char *text) {
     putc('\'', out);
     for (; *text; text++) {
@@ -49,7 +49,7 @@ static bool is_shown(const struct chart *chart, double y) {
     return fabs(y) < 1e300 && (y > 0 || !(chart->log_y || chart->power_of_two_y));
 }
 
-/* The values that there are on both axes. */
+/* Sets the range of the shown values on each axis. */
 static void find_ranges(struct range *x, struct range *y, const struct chart *chart) {
     *x = *y = (struct range){INFINITY, -INFINITY};
     assert(chart->series_count <= CHART_SERIES_MAX);
@@ -73,14 +73,14 @@ static void print_point(FILE *out, const struct chart *chart, double x, double y
     else fprintf(out, "%.10g NaN\n", x);
 }
 
-/* True if the line breaks before and behind point i. */
+/* True if the line is broken before and after point i. */
 static bool is_alone(const struct chart *chart, const struct chart_series *series, int i) {
     return (i == 0 || !is_shown(chart, series->y[i - 1])) &&
            (i == series->count - 1 || !is_shown(chart, series->y[i + 1]));
 }
 
-/* Of each `together` points: the smallest, the largest, and one that breaks the line. A point that
- * is alone becomes a line `dot` long. */
+/* Prints, of each group of `together` points, the smallest, the largest, and one that breaks the
+ * line. An isolated point becomes a line of length `dot`. */
 static void print_points(FILE *out, const struct chart *chart, const struct chart_series *series,
                          int together, double dot) {
     for (int from = 0; from < series->count; from += together) {
@@ -112,7 +112,7 @@ static void print_axes(FILE *out, const struct chart *chart, const struct range 
     else if (chart->zero_y) fprintf(out, "set yrange [*<0:0<*]\n");
 }
 
-/* Each label has a line of its own above the plot, so that none covers another or a curve. */
+/* Each label is on a separate line above the plot, so that it covers no other label or curve. */
 static void print_marks(FILE *out, const struct chart *chart, const struct range *x, double line) {
     double third = (x->to - x->from) / 3, height = 1 + line / 2;
     for (int i = 0; i < chart->mark_count; i++) {
@@ -134,22 +134,23 @@ static void print_marks(FILE *out, const struct chart *chart, const struct range
 
 static void print_curve(FILE *out, const struct chart *chart, int i, bool legend) {
     const struct chart_series *series = &chart->series[i];
-    const struct look *look = &looks[series->colour];
-    /* Markers of several lines stand apart: where lines are equal, all are seen. */
+    const struct series_style *style = &series_styles[series->colour];
+    /* Markers of several lines are staggered, so that equal lines stay visible. */
     fprintf(out, "%s $points%d with ", i ? "," : "plot", i);
     if (series->style == CHART_BARS) fprintf(out, "boxes fillstyle solid");
     else if (series->style == CHART_STEPS) fprintf(out, "steps");
     else if (legend || chart->series_count == 1) fprintf(out, "lines");
     else
-        fprintf(out, "linespoints pointtype %d pointsize 0.5 pointinterval %d", look->point,
+        fprintf(out, "linespoints pointtype %d pointsize 0.5 pointinterval %d", style->point,
                 series->count * (5 + i) / 40 + 1);
     if (legend) {
         fprintf(out, " title ");
         print_quoted(out, series->label);
-    } else fprintf(out, " linewidth 1.4 linecolor rgb '%s' notitle", look->colour);
+    } else fprintf(out, " linewidth 1.4 linecolor rgb '%s' notitle", style->colour);
 }
 
-/* Returns what gnuplot draws, of at most `columns` columns, to be freed; or NULL and a sentence. */
+/* Returns the output of gnuplot for a chart `columns` columns wide, to be freed; or NULL with a
+ * sentence in *problem. */
 static char *draw_chart(const struct chart *chart, const char *settings, int columns, bool legend,
                         const char **problem) {
     struct range x, y;
@@ -184,21 +185,21 @@ static char *draw_chart(const struct chart *chart, const char *settings, int col
     return picture;
 }
 
-/* ---- on a page */
+/* ---- SVG */
 
 static void print_legend(FILE *out, const struct chart *chart) {
     fprintf(out, "<ul class=\"legend\">\n");
     for (int i = 0; i < chart->series_count; i++) {
-        const struct look *look = &looks[chart->series[i].colour];
-        fprintf(out, "<li><b style=\"color:%s\">%s</b><span>", look->colour, look->marker);
+        const struct series_style *style = &series_styles[chart->series[i].colour];
+        fprintf(out, "<li><b style=\"color:%s\">%s</b><span>", style->colour, style->marker);
         page_names(out, chart->series[i].label);
         fprintf(out, "</span></li>\n");
     }
     fprintf(out, "</ul>\n");
 }
 
-/* What gnuplot writes up to the end of <desc> is replaced, and the titles that it gives to curves
- * are left out: browsers show them. */
+/* Replaces gnuplot's output up to the end of <desc>, and removes its titles of curves, which
+ * browsers would show as tooltips. */
 static void print_svg(FILE *out, const struct chart *chart, const char *picture) {
     static const char last[] = "</desc>";
     const char *body = strstr(picture, last);
@@ -232,7 +233,7 @@ void chart_print(FILE *out, const struct chart *chart) {
     free(picture);
 }
 
-/* ---- in characters */
+/* ---- text */
 
 void chart_print_text(FILE *out, const struct chart *chart, int width, int height) {
     const char *problem;

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Starts gnuplot with the two files as its input and output. Returns its exit status, or -1 with
+/* Runs gnuplot with two files as its standard input and output. Returns its exit status, or -1 with
  * errno set if it could not be started. */
 static int run_gnuplot(int in, int out) {
     char *command[] = {"gnuplot", "--default-settings", NULL};

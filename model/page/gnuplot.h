@@ -1,9 +1,10 @@
-/* gnuplot as a child process, started without a shell and without the settings of the user. */
+/* gnuplot as a child process, started without a shell and without the user's settings. */
 #pragma once
 
-/* Returns why gnuplot cannot be used, as a sentence, or NULL if it works. Tries it once. */
+/* Returns a sentence that explains why gnuplot cannot be used, or NULL if it works. The test run is
+ * made once per process. */
 const char *gnuplot_problem(void);
 
-/* Returns what gnuplot writes to its standard output when it runs the script, to be freed. NULL
- * with errno if it did not start, with errno 0 if it failed. */
+/* Runs the script. Returns the standard output of gnuplot, to be freed; or NULL, with errno set if
+ * gnuplot did not start and errno 0 if it failed. */
 char *gnuplot_draw(const char *script);

@@ -8,7 +8,7 @@
 #include "data/util/utf8.h"
 #include "model/page/gnuplot.h"
 
-/* Paper is light whatever the reader's setting. */
+/* Dark mode applies to screens only, so printed pages stay light. */
 static const char colours[] =
     ":root{color-scheme:light dark;"
     "--ground:#fff;--raised:#f6f7f8;--ink:#1c2024;--soft:#5b636b;--line:#d9dde1;--grid:#e8ebee;"
@@ -59,7 +59,7 @@ static const char chart_style[] =
     "gap:.1rem 1.1rem;font-size:.875rem}\n"
     ".legend li{display:flex;align-items:center;gap:.4rem;min-width:0;overflow-wrap:anywhere}\n"
     ".chart{display:block;width:100%;height:auto}\n"
-    /* gnuplot draws on white. */
+    /* gnuplot draws on a white background, which dark mode inverts. */
     "@media screen and (prefers-color-scheme:dark){.chart,.legend b{filter:invert(1) "
     "hue-rotate(180deg)}}\n"
     "@media (max-width:32rem){main{padding:1.5rem 1rem 3rem}h1{font-size:1.5rem}"
@@ -93,7 +93,7 @@ void page_names(FILE *out, const char *text) {
     print_text(out, text, true);
 }
 
-/* A tag with its attributes, if any, begins with its name. */
+/* Writes an element with text. tag: its name, optionally followed by attributes. */
 static void element(FILE *out, const char *tag, const char *text) {
     fprintf(out, "<%s>", tag);
     page_text(out, text);

@@ -54,7 +54,7 @@ void table_free(struct table *table) {
     arrfree(table->cells);
 }
 
-/* Row -1 holds the headings. */
+/* Returns the text of a cell; row -1 is the heading. */
 static const char *text_at(const struct table *table, int row, int column) {
     if (row < 0) return table->columns[column].text;
     return table->cells[row * column_count(table) + column];
@@ -66,7 +66,7 @@ static bool begins_character(char c) {
     return (c & 0xc0) != 0x80;
 }
 
-static int characters(const char *text, const char *end) {
+static int count_characters(const char *text, const char *end) {
     int count = 0;
     for (; text < end; text++) count += begins_character(*text);
     return count;
@@ -76,28 +76,30 @@ static int widest(const struct table *table, int column) {
     int width = 1;
     for (int row = -1; row < table_rows(table); row++) {
         const char *text = text_at(table, row, column);
-        int wide = characters(text, text + strlen(text));
+        int wide = count_characters(text, text + strlen(text));
         if (wide > width) width = wide;
     }
     return width;
 }
 
-/* Whether a line that begins with text may end at a place in it. */
+/* True if a line that begins at `text` may be broken before `at`. */
 static bool may_break(const char *text, const char *at) {
     return at > text && (*at == ' ' || at[-1] == ':' || at[-1] == ',');
 }
 
-/* The end of what fits into a line of that width, broken where it may be if there is a place. */
+/* Returns the end of the part of text that fits a line of that width. The line ends at the last
+ * possible break, or in the middle of a word if there is none. */
 static const char *line_end(const char *text, int width) {
-    const char *end = text, *place = NULL;
+    const char *end = text, *last_break = NULL;
     for (int count = 0; *end; end++) {
-        if (may_break(text, end)) place = end;
+        if (may_break(text, end)) last_break = end;
         if (begins_character(*end) && count++ == width) break;
     }
-    return *end && place ? place : end;
+    return *end && last_break ? last_break : end;
 }
 
-/* As widest, where names are broken: headings, and the texts of the first column. */
+/* Returns the width of a column whose heading, and cells if it is the first column, are wrapped at
+ * every possible break. */
 static int narrowest(const struct table *table, int column) {
     int width = 1;
     for (int row = -1; row < table_rows(table); row++) {
@@ -105,7 +107,7 @@ static int narrowest(const struct table *table, int column) {
         bool name = row < 0 || column == 0;
         for (; *begin; begin = end + (*end == ' ')) {
             for (end = begin + 1; *end && !(name && may_break(begin, end));) end++;
-            int wide = characters(begin, end);
+            int wide = count_characters(begin, end);
             if (wide > width) width = wide;
         }
     }
@@ -116,7 +118,7 @@ static void put(FILE *out, const char *text, const char *end) {
     for (; text < end; text++) putc(iscntrl((unsigned char)*text) ? ' ' : *text, out);
 }
 
-/* Columns that stand side by side: the first, and from .. to - 1. */
+/* Columns printed side by side: the first one, and from .. to - 1. */
 struct block {
     const struct table *table;
     const int *widths;
@@ -128,20 +130,20 @@ static void print_row(FILE *out, const struct block *block, int row) {
     bool more = true;
     for (int i = 0; i < block->to; i++) rest[i] = text_at(block->table, row, i);
     while (more) {
-        int owed = 0; /* spaces, printed only before a text: lines do not end in them */
+        int spaces = 0; /* pending, printed only before text: lines have no trailing spaces */
         more = false;
         for (int i = 0; i < block->to; i = i ? i + 1 : block->from) {
             const char *next = line_end(rest[i], block->widths[i]), *end = next;
             while (end > rest[i] && end[-1] == ' ') end--;
-            int width = characters(rest[i], end), pad = block->widths[i] - width;
+            int width = count_characters(rest[i], end), pad = block->widths[i] - width;
             bool right = block->table->columns[i].align == TABLE_RIGHT;
-            if (right) owed += pad;
+            if (right) spaces += pad;
             if (end > rest[i]) {
-                fprintf(out, "%*s", owed, "");
-                owed = 0;
-            } else owed += width;
+                fprintf(out, "%*s", spaces, "");
+                spaces = 0;
+            } else spaces += width;
             put(out, rest[i], end);
-            owed += GAP + (right ? 0 : pad);
+            spaces += GAP + (right ? 0 : pad);
             rest[i] = next + strspn(next, " ");
             if (*rest[i]) more = true;
         }
@@ -159,14 +161,14 @@ static void print_rule(FILE *out, const struct block *block) {
 
 typedef int column_width(const struct table *table, int column);
 
-/* Returns how many columns of the terminal are left, below 0 where there are too few. */
+/* Sets the width of each column. Returns the remaining terminal columns, negative if too few. */
 static int set_widths(int *widths, const struct table *table, int width, column_width *measure) {
     int left = width + GAP;
     for (int i = 0; i < column_count(table); i++) left -= GAP + (widths[i] = measure(table, i));
     return left;
 }
 
-/* What is too wide even alone beside the first column is broken into several lines. */
+/* Sets the widths; a column that is too wide even next to the first one alone is narrowed. */
 static void choose_widths(int *widths, const struct table *table, int width) {
     int count = column_count(table), most = count > 1 ? (width - GAP) / 2 : width;
     assert(count > 0);
@@ -199,15 +201,16 @@ void table_print_text(FILE *out, const struct table *table, int width) {
 
 /* ---- Markdown */
 
-/* An underscore between letters or digits is no emphasis: names stay readable. */
-static bool means_something(const char *text, size_t i) {
+/* True if the character must be escaped. An underscore between letters or digits is no emphasis, so
+ * it stays unescaped and names stay readable. */
+static bool is_special(const char *text, size_t i) {
     if (text[i] != '_') return text[i] && strchr("\\`*[]<>|&~$", text[i]);
     return !(i && isalnum((unsigned char)text[i - 1]) && isalnum((unsigned char)text[i + 1]));
 }
 
 void table_escape_markdown(FILE *out, const char *text) {
     for (size_t i = 0; text[i]; i++) {
-        if (means_something(text, i)) putc('\\', out);
+        if (is_special(text, i)) putc('\\', out);
         put(out, &text[i], &text[i + 1]);
     }
 }
@@ -246,7 +249,7 @@ static void print_html_row(FILE *out, const struct table *table, int row) {
 
 void table_print_html(FILE *out, const struct table *table) {
     if (!column_count(table)) return;
-    /* With a tabindex, arrow keys scroll it too. */
+    /* With a tabindex the table also scrolls with the arrow keys. */
     fprintf(out, "<div class=\"table\" tabindex=\"0\"><table>\n<thead>\n");
     print_html_row(out, table, -1);
     fprintf(out, "</thead>\n<tbody>\n");

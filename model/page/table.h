@@ -1,4 +1,4 @@
-/* A small table that prints itself for a terminal, as Markdown and as HTML.
+/* A small table, printed for a terminal, as Markdown or as HTML.
  *
  *   struct table table = {0};
  *   table_column(&table, "precision", TABLE_LEFT);
@@ -8,7 +8,7 @@
  *   table_print_text(stdout, &table, 80);
  *   table_free(&table);
  *
- * Cells are plain UTF-8 text; what has a meaning in Markdown or HTML is escaped when printed. */
+ * Cells are plain UTF-8 text; special characters of Markdown and HTML are escaped when printed. */
 #pragma once
 
 #include <stdio.h>
@@ -23,28 +23,29 @@ struct table {
     char **cells; /* stb_ds array, row by row */
 };
 
-/* All columns before the first cell. The text is copied. */
+/* Adds a column, before the first cell is added. The heading is copied. */
 void table_column(struct table *table, const char *heading, enum table_align align);
 
-/* Several, all aligned alike; a NULL ends them. */
+/* Adds several columns with the same alignment; NULL ends the list of headings. */
 void table_columns(struct table *table, enum table_align align, ...) __attribute__((sentinel));
 
-/* The next cell of the row, printed like printf does. */
+/* Adds the next cell, formatted like printf. A full row is followed by a new one. */
 void table_cell(struct table *table, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-int table_rows(const struct table *table); /* whole rows */
+int table_rows(const struct table *table); /* number of complete rows */
 
-/* The three printers write whole rows; each line ends with a line break. table_print_text aligns
- * columns two spaces apart and stays within `width` columns (at least 8): where the table is wider,
- * headings and the cells of the first column continue on the next line, broken at spaces and after
- * colons and commas; where it still is, it is printed in blocks that repeat the first column; a
- * cell too wide even beside the first one alone continues on the next line too. Control characters
+/* The three printers write complete rows; each line ends with a line break.
+ *
+ * table_print_text separates columns by two spaces and stays within `width` columns (at least 8).
+ * If the table is wider, headings and cells of the first column are wrapped at spaces and after
+ * colons and commas. If it is still too wide, it is printed in blocks that repeat the first column.
+ * A cell that is too wide even next to the first column alone is wrapped too. Control characters
  * become spaces. */
 void table_print_text(FILE *out, const struct table *table, int width);
 void table_print_markdown(FILE *out, const struct table *table);
-void table_print_html(FILE *out, const struct table *table); /* can be scrolled sideways */
+void table_print_html(FILE *out, const struct table *table); /* scrolls horizontally */
 
-/* Prints text as Markdown, escaped like a cell; it stays within one line. */
+/* Prints text as Markdown on one line, escaped like a cell. */
 void table_escape_markdown(FILE *out, const char *text);
 
 void table_free(struct table *table);

@@ -6,7 +6,7 @@
 void print_wrapped(FILE *out, const char *text, int column, int indent) {
     for (bool space = false; *text; space = true) {
         int length = (int)strcspn(text, " ");
-        bool filled = space || column > indent; /* there is something in this line */
+        bool filled = space || column > indent; /* the line is not empty */
         if (filled && column + space + length > WRAP_WIDTH) {
             fprintf(out, "\n%*s", indent, "");
             column = indent;

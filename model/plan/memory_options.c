@@ -9,10 +9,10 @@
 #include "model/core/precision.h"
 
 static const struct row {
-    const char *key; /* that is set: to the number of a word, or true */
-    unsigned value;
+    const char *key; /* config key that the option sets */
+    unsigned value;  /* enum value, or true */
     enum memory_bits bits;
-    const char *cost; /* NULL: it depends on the config */
+    const char *cost; /* NULL: depends on the config */
 } rows[MEMORY_OPTIONS] = {
 #define ROW(option, key, value, bits, cost) [MEMORY_##option] = {key, value, MEMORY_##bits, cost}
     ROW(SPLIT, "weights.copy", CONFIG_COPY_SPLIT, SAME_BITS, "same bits"),
@@ -35,9 +35,9 @@ static const struct config_option *option_of(const char *key) {
     return &config_options[config_option_index(key, strlen(key))];
 }
 
-/* ---- what each does */
+/* ---- effect of an option */
 
-/* True if the option would change a run of config, whose precision is p. */
+/* True if the option would change a run of config, whose resolved precision is p. */
 static bool has_effect(enum memory_option option, const struct config *config,
                        const struct precision *p, const struct backend *be) {
     bool lower = p->lower != DTYPE_F32, kept = p->masters == MASTERS_KEPT;
@@ -118,7 +118,7 @@ void memory_option_cost(char text[MEMORY_COST_MAX], enum memory_option option,
     else snprintf(text, MEMORY_COST_MAX, "same bits; GELU once more");
 }
 
-/* ---- what offloading costs */
+/* ---- cost of offloading */
 
 double memory_offload_seconds(const struct config *config, struct backend *be) {
     struct memory_plan plan;
@@ -127,10 +127,10 @@ double memory_offload_seconds(const struct config *config, struct backend *be) {
     return (double)plan.host / be->device.link;
 }
 
-/* ---- what recomputing costs */
+/* ---- cost of recomputing */
 
-/* Whether the GELU of a layer comes with the product that gives its input, so that only both can be
- * had again: a library's GELU may be that of the unrounded sum. */
+/* True if GELU is fused with the matmul before it, so that both must be recomputed: a library may
+ * apply GELU to the unrounded sum. */
 static bool gelu_is_fused(const struct gpt_shape *shape, const struct config *config,
                           const struct backend *be) {
     struct precision precision;
@@ -141,50 +141,51 @@ static bool gelu_is_fused(const struct gpt_shape *shape, const struct config *co
     return !precision.eight[SITE_MLP_FC];
 }
 
-/* Multiplications that a layer does once more, for one row: of the sites that write what is shared.
- * The GELU's input is there, which does not always help. */
-static int64_t products_again(const struct gpt_shape *shape, const struct config *config,
-                              const struct backend *be) {
-    bool again[AUTOCAST_SITE_COUNT] = {false};
+/* Returns the multiply-adds that recomputing adds per row of a layer: those of the matmuls whose
+ * output is recomputed. GELU's input is saved, but a fused GELU still recomputes its matmul. */
+static int64_t recomputed_products(const struct gpt_shape *shape, const struct config *config,
+                                   const struct backend *be) {
+    bool recomputing[AUTOCAST_SITE_COUNT] = {false};
     bool fused = gelu_is_fused(shape, config, be);
     int64_t total = 0;
     for (int i = 0; i < ACTIVATION_COUNT && config->train.recompute; i++) {
         const struct activation *a = &activation_table[i];
         if (!a->layered || a->residual || (int)a->shared > (int)config->train.recompute) continue;
-        again[a->writer] = true;
-        if (a->shared == SHARE_GELU && fused) again[activation_table[i - 1].writer] = true;
+        recomputing[a->writer] = true;
+        if (a->shared == SHARE_GELU && fused) recomputing[activation_table[i - 1].writer] = true;
     }
     for (enum autocast_site i = 0; i < AUTOCAST_SITE_COUNT; i++)
-        if (again[i]) total += shape_layer_products(shape, i);
+        if (recomputing[i]) total += shape_layer_products(shape, i);
     return total;
 }
 
 double memory_recomputed_part(const struct config *config, const struct backend *be) {
     struct gpt_shape shape = config_shape(config);
     double layers = (double)shape.n_layer, width = (double)shape.n_embd;
-    /* Scores and their use, half of each because nothing looks ahead. Going back there are five
-     * such products for two: the scores once more, and four gradients. */
+    /* Scores and weighted values, half of each because of the causal mask. The backward pass has
+     * five such matmuls instead of two: the recomputed scores and four gradients. */
     double attention = (double)(shape_q(&shape) * config->data.seq_len);
     double products = (double)shape_layer_products(&shape, AUTOCAST_SITE_COUNT);
     double head = (double)shape.padded_vocab * width;
     double step = 3 * (layers * products + head) + 3.5 * layers * attention;
-    double again = (double)products_again(&shape, config, be);
-    if (config->train.recompute == CONFIG_RECOMPUTE_LAYER) again += attention;
-    return (layers - 1) * again / step; /* the last layer's is still there */
+    double recomputed = (double)recomputed_products(&shape, config, be);
+    if (config->train.recompute == CONFIG_RECOMPUTE_LAYER) recomputed += attention;
+    return (layers - 1) * recomputed / step; /* the last layer needs no recomputing */
 }
 
-/* ---- the least that has to change */
+/* ---- search for the cheapest set */
 
 struct search {
     struct memory_advice *advice;
     struct backend *be;
     size_t memory;
     struct error *error;
-    struct config least; /* of all layouts the smallest */
+    struct config least; /* config with the smallest layout so far */
     size_t least_bytes;
 };
 
-/* Most sets do not fit by their layout alone, which is known without a walk. */
+/* Returns 0 if config fits, RESULT_NONE if not. Most sets already fail by their layout, which is
+ * much faster than a full plan. */
 static int try_config(struct search *search, const struct config *config) {
     struct memory_plan *plan = &search->advice->plan;
     if (memory_layout_of(plan, config, search->be, search->error)) return -1;
@@ -199,7 +200,7 @@ static int try_config(struct search *search, const struct config *config) {
     return 0;
 }
 
-/* All sets of the first `count` options on top of config, in order of cost. */
+/* Tries all sets of the first `count` options on top of config, in order of cost. */
 static int try_sets(struct search *search, const struct config *config, int count) {
     if (count == 0) return try_config(search, config);
     enum memory_option costliest = (enum memory_option)(count - 1);

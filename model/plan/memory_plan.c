@@ -22,7 +22,7 @@ int memory_plan_of(struct memory_plan *plan, const struct config *config, struct
     struct trainer trainer;
     size_t workspace = be->workspace_bytes;
     if (resolve(&precision, config, be, error)) return -1;
-    be->workspace_bytes = 0; /* it only grows, but this plan is to have its own */
+    be->workspace_bytes = 0; /* it only grows, and this plan needs its own size */
     int status = trainer_open(&trainer, config, &precision, be, TRAINER_PLANNED, error);
     if (status == 0) snapshot_plan(&trainer);
     *plan = trainer.gpt.memory;
@@ -52,13 +52,13 @@ bool memory_batch_allowed(const struct config *config, int64_t batch) {
            batch <= CONFIG_MICRO_TOKENS_MAX / config->data.seq_len;
 }
 
-/* One question asked for many micro-batches. */
+/* Search over micro-batch sizes. */
 struct search {
     struct config config;
     struct backend *be;
     size_t memory;
-    bool walk;     /* measure whole plans; else layouts, which are much faster */
-    size_t beside; /* what is expected beside a layout */
+    bool walk;         /* use full plans; otherwise layouts, which are much faster */
+    size_t walk_bytes; /* estimate of what a full plan adds to a layout */
     struct error *error;
     int failed;
 };
@@ -70,11 +70,11 @@ static bool fits(struct search *search, int64_t batch) {
     search->failed = (search->walk ? memory_plan_of : memory_layout_of)(&plan, &search->config,
                                                                         search->be, search->error);
     if (search->failed) return false;
-    return memory_total(&plan) + (search->walk ? 0 : search->beside) <= search->memory;
+    return memory_total(&plan) + (search->walk ? 0 : search->walk_bytes) <= search->memory;
 }
 
-/* The largest micro-batch that fits, or 0: from a guess in growing strides to where that changes,
- * then by bisection. */
+/* Returns the largest micro-batch that fits, or 0. From the guess, growing strides find an interval
+ * that contains it; bisection finds it there. */
 static int64_t largest(struct search *search, int64_t guess) {
     int64_t low = 0, high = guess, stride = 1;
     if (guess == 0 || fits(search, guess)) {
@@ -100,8 +100,9 @@ int memory_largest_batch(int64_t *batch, const struct config *config, struct bac
     if (memory_layout_of(&layout, &search.config, be, error)) return -1;
     *batch = MEMORY_NO_STATE;
     if (memory_state_bytes(&layout) > memory) return 0;
-    /* A walk prepares products and takes long, a layout does not. So layouts alone lead to where
-     * the answer is, at most; what a walk finds beside that one leads close to the answer. */
+    /* A full plan prepares matmuls and is slow, a layout is fast. Layouts alone give an upper
+     * bound. What a full plan adds to the layout there then gives a close guess for the final
+     * search. */
     *batch = largest(&search, 0);
     if (search.failed || *batch == 0) return search.failed;
     search.config.train.micro_batch_size = *batch;
@@ -109,7 +110,7 @@ int memory_largest_batch(int64_t *batch, const struct config *config, struct bac
         memory_plan_of(&plan, &search.config, be, error))
         return -1;
     if (memory_total(&plan) <= memory) return 0;
-    search.beside = memory_total(&plan) - memory_total(&layout);
+    search.walk_bytes = memory_total(&plan) - memory_total(&layout);
     *batch = largest(&search, 0);
     search.walk = true;
     *batch = largest(&search, *batch);

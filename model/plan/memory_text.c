@@ -6,16 +6,15 @@
 #include "model/config/config_keys.h"
 #include "model/core/snapshot.h"
 
-enum { COLUMNS = 4 }; /* of configs that a table compares */
+enum { COLUMNS = 4 }; /* number of configs that a table compares */
 
-/* ---- amounts */
+/* ---- byte counts */
 
-struct memory_question memory_question(const struct config *config, struct backend *be,
-                                       double gib) {
-    struct memory_question question = {config, be, 0, gib < 0};
-    if (gib < 0) question.memory = backend_available(be);
-    else question.memory = gib * 0x1p30 < 0x1p62 ? (size_t)(gib * 0x1p30) : (size_t)1 << 62;
-    return question;
+struct memory_request memory_request(const struct config *config, struct backend *be, double gib) {
+    struct memory_request request = {config, be, 0, gib < 0};
+    if (gib < 0) request.memory = backend_available(be);
+    else request.memory = gib * 0x1p30 < 0x1p62 ? (size_t)(gib * 0x1p30) : (size_t)1 << 62;
+    return request;
 }
 
 struct memory_unit memory_unit_for(size_t largest) {
@@ -35,9 +34,9 @@ static const char *amount(char text[AMOUNT_MAX], size_t bytes) {
     return text;
 }
 
-/* "", or what is to follow the amount that a question is about. */
-static const char *source(const struct memory_question *question) {
-    return question->free ? " (free here)" : "";
+/* Returns the suffix of an amount that is the free memory, otherwise "". */
+static const char *free_suffix(const struct memory_request *request) {
+    return request->free ? " (free here)" : "";
 }
 
 static bool can_compute(const struct backend *be, enum config_precision precision) {
@@ -51,20 +50,20 @@ static bool has_row(enum memory_part part, const struct config *config, bool onl
     if (only_state) return part < MEMORY_PARTS_STATE || part == MEMORY_PART_TOTAL;
     if (part == MEMORY_PART_HOST) return config->offload.optimizer;
     if (part == MEMORY_PART_SNAPSHOT) return snapshot_wanted(config);
-    return part != MEMORY_PART_EXCHANGE; /* the run is that of one rank */
+    return part != MEMORY_PART_EXCHANGE; /* one rank exchanges nothing */
 }
 
-/* The parts of the plans of several configs; with parameters > 0 only the state, in bytes per
- * parameter. */
-static int print_parts(FILE *out, const char *heading, const struct memory_question *question,
+/* Prints the memory parts of several configs. If parameters > 0, prints only weights, gradients and
+ * moments, in bytes per parameter. */
+static int print_parts(FILE *out, const char *heading, const struct memory_request *request,
                        const struct config configs[COLUMNS], const char *const names[COLUMNS],
                        double parameters, struct error *error) {
     struct memory_plan plans[COLUMNS] = {{0}};
     struct table table = {0};
     size_t largest = 0;
     for (int i = 0; i < COLUMNS; i++) {
-        if (!can_compute(question->be, configs[i].precision)) continue;
-        if (memory_plan_of(&plans[i], &configs[i], question->be, error)) return -1;
+        if (!can_compute(request->be, configs[i].precision)) continue;
+        if (memory_plan_of(&plans[i], &configs[i], request->be, error)) return -1;
         if (memory_total(&plans[i]) > largest) largest = memory_total(&plans[i]);
     }
     struct memory_unit unit = memory_unit_for(largest);
@@ -73,11 +72,11 @@ static int print_parts(FILE *out, const char *heading, const struct memory_quest
     for (int i = 0; i < COLUMNS; i++) table_column(&table, names[i], TABLE_RIGHT);
     for (enum memory_part part = 0; part < MEMORY_PARTS; part++) {
         bool all = part == MEMORY_PART_TOTAL && parameters > 0;
-        if (!has_row(part, question->config, parameters > 0)) continue;
+        if (!has_row(part, request->config, parameters > 0)) continue;
         table_cell(&table, "%s", all ? "all" : memory_part_name(part));
         for (int i = 0; i < COLUMNS; i++) {
             size_t bytes = all ? memory_state_bytes(&plans[i]) : memory_part_bytes(&plans[i], part);
-            if (can_compute(question->be, configs[i].precision))
+            if (can_compute(request->be, configs[i].precision))
                 memory_bytes_cell(&table, &unit, bytes);
             else table_cell(&table, "-");
         }
@@ -88,14 +87,14 @@ static int print_parts(FILE *out, const char *heading, const struct memory_quest
     return 0;
 }
 
-/* Sets *config to the run that a cell of a table stands for. Returns the name of its row, which
- * may be written into text. */
+/* Sets *config to the run of a table cell. Returns the name of its row, which may be written into
+ * text. */
 enum { LABEL_MAX = 16 };
 typedef const char *chooser(struct config *config, char text[LABEL_MAX],
-                            const struct memory_question *question, int row, int column);
+                            const struct memory_request *request, int row, int column);
 
-/* The largest micro-batch of each run, in a table whose columns are there. Frees the table. */
-static int print_batches(FILE *out, const char *heading, const struct memory_question *question,
+/* Prints the largest micro-batch of each run into a table that has its columns. Frees the table. */
+static int print_batches(FILE *out, const char *heading, const struct memory_request *request,
                          struct table *table, chooser *choose, int rows, int columns,
                          struct error *error) {
     char text[AMOUNT_MAX];
@@ -104,11 +103,11 @@ static int print_batches(FILE *out, const char *heading, const struct memory_que
     for (int i = 0; !failed && i < rows * columns; i++) {
         struct config config;
         int64_t batch = MEMORY_NO_STATE;
-        const char *name = choose(&config, text, question, i / columns, i % columns);
+        const char *name = choose(&config, text, request, i / columns, i % columns);
         if (i % columns == 0) table_cell(table, "%s", name);
-        bool possible = can_compute(question->be, config.precision);
+        bool possible = can_compute(request->be, config.precision);
         if (possible)
-            failed = memory_largest_batch(&batch, &config, question->be, question->memory, error);
+            failed = memory_largest_batch(&batch, &config, request->be, request->memory, error);
         bool limit = batch >= 0 && !memory_batch_allowed(&config, batch + 1);
         if (batch == MEMORY_NO_STATE) table_cell(table, "-");
         else table_cell(table, "%" PRId64 "%s", batch, limit ? "+" : "");
@@ -116,24 +115,25 @@ static int print_batches(FILE *out, const char *heading, const struct memory_que
         limited = limited || limit;
     }
     if (!failed) {
-        fprintf(out, "\n%s in %s%s\n\n", heading, amount(text, question->memory), source(question));
+        fprintf(out, "\n%s in %s%s\n\n", heading, amount(text, request->memory),
+                free_suffix(request));
         table_print_text(out, table, MEMORY_WIDTH);
         if (no_state) fprintf(out, "-: weights, gradients and moments alone are more\n");
-        if (limited)
-            fprintf(out, "+: there may be room for more, but a config can ask for no more\n");
+        if (limited) fprintf(out, "+: the limit of a config; more would fit in memory\n");
     }
     table_free(table);
     return failed;
 }
 
-/* Options and what each costs: those of advice together, or each by itself and what it saves. */
-static int print_options(FILE *out, const struct memory_question *question,
+/* Prints options with their costs: those of advice together, or, if advice is NULL, each applied
+ * alone with what it saves. */
+static int print_options(FILE *out, const struct memory_request *request,
                          const struct memory_advice *advice, struct error *error) {
-    const struct config *config = question->config;
+    const struct config *config = request->config;
     struct memory_plan plan;
     struct table table = {0};
     char setting[MEMORY_SETTING_MAX], cost[MEMORY_COST_MAX], heading[32];
-    if (memory_plan_of(&plan, config, question->be, error)) return -1;
+    if (memory_plan_of(&plan, config, request->be, error)) return -1;
     size_t own = memory_total(&plan);
     struct memory_unit unit = memory_unit_for(own);
     snprintf(heading, sizeof heading, "saves %s", unit.name);
@@ -143,27 +143,26 @@ static int print_options(FILE *out, const struct memory_question *question,
     int failed = 0;
     for (enum memory_option option = 0; !failed && option < MEMORY_OPTIONS; option++) {
         struct config other = advice ? advice->config : *config;
-        if (advice ? !advice->chosen[option] : !memory_apply(&other, option, question->be))
-            continue;
-        failed = memory_plan_of(&plan, &other, question->be, error);
+        if (advice ? !advice->chosen[option] : !memory_apply(&other, option, request->be)) continue;
+        failed = memory_plan_of(&plan, &other, request->be, error);
         if (failed || (!advice && memory_total(&plan) >= own)) continue;
         double saved = (double)own - (double)memory_total(&plan);
         memory_option_setting(setting, option, 0, &other);
-        memory_option_cost(cost, option, config, &other, question->be);
+        memory_option_cost(cost, option, config, &other, request->be);
         table_cell(&table, "%s", setting);
         if (!advice) table_cell(&table, "%.*f", unit.digits, saved / unit.bytes);
         if (!advice) table_cell(&table, "%.1f", 100 * saved / (double)own);
         table_cell(&table, "%s", cost);
     }
     if (!failed && table_rows(&table) > 0) {
-        fputs(advice ? "\n" : "\nWhat saves memory, each by itself\n\n", out);
+        fputs(advice ? "\n" : "\nOptions that save memory, each applied alone\n\n", out);
         table_print_text(out, &table, MEMORY_WIDTH);
     }
     table_free(&table);
     return failed;
 }
 
-/* ---- whether it fits */
+/* ---- fit and advice */
 
 void memory_print_advice(FILE *out, const struct memory_advice *advice, int status) {
     static const char *const effects[] = {
@@ -182,7 +181,7 @@ void memory_print_advice(FILE *out, const struct memory_advice *advice, int stat
     }
     if (advice->bits == MEMORY_UNCHANGED) return;
     fprintf(out, "With these it takes %s, %s:\n\n", text, effects[advice->bits]);
-    const char *end = ""; /* of the line before, which goes on if there is another */
+    const char *end = ""; /* end of the previous line: a backslash if another follows */
     for (enum memory_option i = 0; i < MEMORY_OPTIONS; i++)
         for (int key = 0;
              advice->chosen[i] && memory_option_setting(setting, i, key, &advice->config); key++) {
@@ -192,28 +191,29 @@ void memory_print_advice(FILE *out, const struct memory_advice *advice, int stat
     fprintf(out, "\n");
 }
 
-static int answer(FILE *out, const struct memory_question *question, bool with_costs,
-                  struct error *error) {
+/* Prints whether the run fits, and advice if not. Returns 0, RESULT_NONE or -1 with a message. */
+static int print_fit(FILE *out, const struct memory_request *request, bool with_costs,
+                     struct error *error) {
     struct memory_advice advice;
     struct memory_plan plan;
     char needed[AMOUNT_MAX], memory[AMOUNT_MAX];
-    if (memory_plan_of(&plan, question->config, question->be, error)) return -1;
-    bool fits = memory_total(&plan) <= question->memory;
+    if (memory_plan_of(&plan, request->config, request->be, error)) return -1;
+    bool fits = memory_total(&plan) <= request->memory;
     amount(needed, memory_total(&plan));
-    amount(memory, question->memory);
+    amount(memory, request->memory);
     int status = 0;
     if (!fits)
-        status = memory_advise(&advice, question->config, question->be, question->memory, error);
+        status = memory_advise(&advice, request->config, request->be, request->memory, error);
     if (status < 0) return -1;
     fprintf(out, "This run %s: it takes %s%s%s%s.\n", fits ? "fits" : "does not fit", needed,
-            fits ? " of " : ", and there are ", memory, source(question));
+            fits ? " of " : ", and there are ", memory, free_suffix(request));
     if (fits) return 0;
     memory_print_advice(out, &advice, status);
-    return status == 0 && with_costs ? print_options(out, question, &advice, error) : status;
+    return status == 0 && with_costs ? print_options(out, request, &advice, error) : status;
 }
 
-int memory_print_fit(FILE *out, const struct memory_question *question, struct error *error) {
-    return answer(out, question, true, error);
+int memory_print_fit(FILE *out, const struct memory_request *request, struct error *error) {
+    return print_fit(out, request, true, error);
 }
 
 /* ---- a run */
@@ -221,24 +221,25 @@ int memory_print_fit(FILE *out, const struct memory_question *question, struct e
 static const enum config_precision precisions[COLUMNS] = {
     CONFIG_PRECISION_FP32, CONFIG_PRECISION_BF16, CONFIG_PRECISION_FP16, CONFIG_PRECISION_FP8};
 
-/* The run in a precision, with a star if it is its own, and with a level of recomputing. */
+/* Sets *config to the run in the precision of `row`, with a level of recomputing. The name of the
+ * run's own precision has a star. */
 static const char *choose_precision(struct config *config, char text[LABEL_MAX],
-                                    const struct memory_question *question, int row, int level) {
-    bool own = precisions[row] == question->config->precision;
-    *config = *question->config;
+                                    const struct memory_request *request, int row, int level) {
+    bool own = precisions[row] == request->config->precision;
+    *config = *request->config;
     config->precision = precisions[row];
     config->train.recompute = (enum config_recompute)level;
     snprintf(text, LABEL_MAX, "%s%s", config_precision_name(config->precision), own ? " *" : "");
     return text;
 }
 
-int memory_print_run(FILE *out, const struct memory_question *question, struct error *error) {
-    struct config config = *question->config, configs[COLUMNS];
-    struct memory_question other = *question;
+int memory_print_run(FILE *out, const struct memory_request *request, struct error *error) {
+    struct config config = *request->config, configs[COLUMNS];
+    struct memory_request other = *request;
     char texts[COLUMNS][LABEL_MAX];
     const char *names[COLUMNS];
     struct table table = {0};
-    if (!config.autocast.enabled) { /* then a precision is a word without a meaning */
+    if (!config.autocast.enabled) { /* the precision has no effect */
         fprintf(out, "\nautocast.enabled is false, so this run computes in fp32; 16 bit is what "
                      "it\nwould be with autocast.\n");
         config.precision = CONFIG_PRECISION_FP32;
@@ -251,17 +252,17 @@ int memory_print_run(FILE *out, const struct memory_question *question, struct e
                     names, 0, error))
         return -1;
     if (config.offload.optimizer)
-        fprintf(
-            out, "What the host keeps takes %.3g ms a step each way, at %g GB/s: an estimate.\n",
-            1e3 * memory_offload_seconds(&config, question->be), 1e-9 * question->be->device.link);
-    if (print_options(out, question, NULL, error)) return -1;
+        fprintf(out, "Offloaded state takes %.3g ms a step each way, at %g GB/s: an estimate.\n",
+                1e3 * memory_offload_seconds(&config, request->be),
+                1e-9 * request->be->device.link);
+    if (print_options(out, request, NULL, error)) return -1;
     table_column(&table, "", TABLE_LEFT);
     table_columns(&table, TABLE_RIGHT, "recompute none", "gelu", "layer", NULL);
     if (print_batches(out, "Largest train.micro_batch_size", &other, &table, choose_precision,
                       COLUMNS, CONFIG_RECOMPUTE_LAYER + 1, error))
         return -1;
     fputc('\n', out);
-    return answer(out, question, false, error) < 0 ? -1 : 0;
+    return print_fit(out, request, false, error) < 0 ? -1 : 0;
 }
 
 /* ---- models of well-known sizes */
@@ -275,7 +276,7 @@ const enum config_preset memory_sizes[MEMORY_SIZES] = {
 static const char *const variant_names[MEMORY_VARIANTS] = {"fp32", "bf16", "fp16", "lower",
                                                            "layer"};
 
-/* What the tables of totals and of micro-batches compare. */
+/* Columns of the tables of totals and of micro-batches. */
 static const enum memory_variant compared[COLUMNS] = {MEMORY_FP32, MEMORY_BF16, MEMORY_LOWER,
                                                       MEMORY_LAYER};
 
@@ -285,7 +286,7 @@ void memory_size_config(struct config *out, enum config_preset size, enum memory
     if (length < MEMORY_SIZES_TOKENS) length = MEMORY_SIZES_TOKENS;
     config_defaults(out);
     config_apply_preset(out, size);
-    out->model.preset = CONFIG_PRESET_NONE; /* the context is another one */
+    out->model.preset = CONFIG_PRESET_NONE; /* the context length differs from the preset's */
     snprintf(out->name, sizeof out->name, "%s", config_preset_name(size));
     out->precision = variant == MEMORY_FP32   ? CONFIG_PRECISION_FP32
                      : variant == MEMORY_FP16 ? CONFIG_PRECISION_FP16
@@ -299,24 +300,24 @@ void memory_size_config(struct config *out, enum config_preset size, enum memory
 }
 
 static const char *choose_size(struct config *config, char text[LABEL_MAX],
-                               const struct memory_question *question, int row, int column) {
+                               const struct memory_request *request, int row, int column) {
     (void)text;
-    memory_size_config(config, memory_sizes[row], compared[column], question->config);
+    memory_size_config(config, memory_sizes[row], compared[column], request->config);
     return config_preset_name(memory_sizes[row]);
 }
 
-/* The plan of a size in each column, and by how much it is smaller than that in fp32. */
-static int size_row(struct table *table, const struct memory_question *question, int size,
+/* Adds the row of a size: its plan in each column, and the saving over fp32. */
+static int size_row(struct table *table, const struct memory_request *request, int size,
                     struct error *error) {
     const struct memory_unit unit = {"GiB", 0x1p30, 2};
     double fp32 = 0;
     for (int i = 0; i < COLUMNS; i++) {
         struct memory_plan plan;
         struct config config;
-        const char *name = choose_size(&config, NULL, question, size, i);
+        const char *name = choose_size(&config, NULL, request, size, i);
         double count = (double)config_parameter_count(&config);
-        bool possible = can_compute(question->be, config.precision);
-        if (possible && memory_plan_of(&plan, &config, question->be, error)) return -1;
+        bool possible = can_compute(request->be, config.precision);
+        if (possible && memory_plan_of(&plan, &config, request->be, error)) return -1;
         if (i == 0) table_cell(table, "%s", name);
         if (i == 0)
             table_cell(table, count < 1e9 ? "%.0f M" : "%.1f G", count / (count < 1e9 ? 1e6 : 1e9));
@@ -330,16 +331,16 @@ static int size_row(struct table *table, const struct memory_question *question,
     return 0;
 }
 
-static int print_totals(FILE *out, const struct memory_question *question, struct error *error) {
+static int print_totals(FILE *out, const struct memory_request *request, struct error *error) {
     struct table table = {0};
     struct config config;
     int failed = 0;
-    choose_size(&config, NULL, question, 0, 0);
+    choose_size(&config, NULL, request, 0, 0);
     table_column(&table, "model", TABLE_LEFT);
     table_columns(&table, TABLE_RIGHT, "parameters", "fp32", "bf16", "%", "lower", "%", "layer",
                   "%", NULL);
     for (int size = 0; !failed && size < MEMORY_SIZES; size++)
-        failed = size_row(&table, question, size, error);
+        failed = size_row(&table, request, size, error);
     if (!failed) {
         fprintf(out,
                 "\nModels from 124M to 70B: GiB for micro-batches of one sequence of %" PRId64
@@ -353,18 +354,18 @@ static int print_totals(FILE *out, const struct memory_question *question, struc
     return failed;
 }
 
-int memory_print_sizes(FILE *out, const struct memory_question *question, struct error *error) {
+int memory_print_sizes(FILE *out, const struct memory_request *request, struct error *error) {
     struct config configs[COLUMNS];
     struct table table = {0};
-    for (int i = 0; i < COLUMNS; i++) /* of the largest, where vectors do not count */
+    for (int i = 0; i < COLUMNS; i++) /* largest model: its vectors are negligible */
         memory_size_config(&configs[i], memory_sizes[MEMORY_SIZES - 1], (enum memory_variant)i,
-                           question->config);
-    if (print_parts(out, "Bytes per parameter of a large model", question, configs, variant_names,
+                           request->config);
+    if (print_parts(out, "Bytes per parameter of a large model", request, configs, variant_names,
                     (double)config_parameter_count(&configs[0]), error) ||
-        print_totals(out, question, error))
+        print_totals(out, request, error))
         return -1;
     table_column(&table, "model", TABLE_LEFT);
     table_columns(&table, TABLE_RIGHT, "fp32", "bf16", "lower", "layer", NULL);
-    return print_batches(out, "Their largest micro-batch", question, &table, choose_size,
+    return print_batches(out, "Their largest micro-batch", request, &table, choose_size,
                          MEMORY_SIZES, COLUMNS, error);
 }

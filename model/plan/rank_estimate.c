@@ -12,15 +12,17 @@
 #include "model/plan/memory_plan.h"
 #include "model/core/optimizer.h"
 
-/* ---- what is sent: as model/core/exchange.c does it */
+/* ---- traffic of model/core/exchange.c */
 
-/* On average over the ranks: what is scattered or gathered goes to all but one. */
+/* Returns the bytes that a rank sends to scatter or gather `count` elements, averaged over ranks.
+ */
 static double sent(int ranks, int64_t count, size_t element_bytes) {
     return (double)count * (double)element_bytes * (double)(ranks - 1) / (double)ranks;
 }
 
-/* Of a group, the bytes of an element that operations read. Beside what products read, the
- * embedding and the vectors are read as they are kept. */
+/* Returns the bytes per element of a group that operations read, and so that are gathered. Matmuls
+ * read the copy or the (upper half of the) master; all: also the rest of the master, which the
+ * embedding and vectors need. */
 static size_t read_bytes(const struct master_group *group, bool all, int *messages) {
     size_t copy = group->form == MASTERS_KEPT ? dtype_bytes(group->copy.dtype) : 0;
     bool master = group->form != MASTERS_KEPT || all;
@@ -30,14 +32,15 @@ static size_t read_bytes(const struct master_group *group, bool all, int *messag
            (remainder ? sizeof *group->remainder : 0);
 }
 
-/* Of an element: the gradients are read twice, for norm and update; masters and moments are read
- * and written, a copy is written. */
+/* Returns the bytes per element that an update reads and writes. Gradients are read twice, for norm
+ * and update; master weights and moments are read and written; a copy is written. */
 static size_t touched_bytes(const struct optimizer *optimizer, const struct master_group *group) {
     size_t state = sizeof(float) + 2 * dtype_bytes(optimizer->moments[0].dtype);
     size_t copy = group->form == MASTERS_KEPT ? dtype_bytes(group->copy.dtype) : 0;
     return 2 * dtype_bytes(optimizer->gpt->gradients.dtype) + 2 * state + copy;
 }
 
+/* Fills step with the traffic of the optimizer's buckets and sums. */
 static void list_loads(struct rank_step *step, const struct optimizer *optimizer, int ranks) {
     const struct exchange *exchange = &optimizer->exchange;
     const struct shards *shards = &exchange->shards;
@@ -45,7 +48,7 @@ static void list_loads(struct rank_step *step, const struct optimizer *optimizer
         const struct bucket *bucket = &shards->buckets[shards->order[i]];
         const struct master_group *group = &exchange->masters->groups[bucket->group];
         struct rank_load load = {.layer = bucket->layer,
-                                 .leaves = exchange_leaves_after(exchange, bucket),
+                                 .sent_after = exchange_leaves_after(exchange, bucket),
                                  .gradient_messages = 1};
         load.gradient_bytes = sent(ranks, bucket->count, dtype_bytes(exchange->travels));
         load.update_bytes = (double)bucket->own.count * (double)touched_bytes(optimizer, group);
@@ -53,7 +56,7 @@ static void list_loads(struct rank_step *step, const struct optimizer *optimizer
             bool all = bucket->embedding || !group->decay;
             size_t bytes = read_bytes(group, all, &load.weight_messages);
             load.weight_bytes = sent(ranks, bucket->count, bytes);
-        } else { /* the sums go to all instead */
+        } else { /* an all-reduce of gradients replaces the gather of weights */
             load.gradient_bytes *= 2;
             load.gradient_messages = 2;
         }
@@ -72,7 +75,7 @@ static void list_loads(struct rank_step *step, const struct optimizer *optimizer
                            sizeof(struct quantize_record));
 }
 
-/* ---- what is computed: products and attention */
+/* ---- computation: matmuls and attention */
 
 static void count_work(struct rank_step *step, const struct config *config,
                        const struct backend *be) {
@@ -80,8 +83,8 @@ static void count_work(struct rank_step *step, const struct config *config,
     struct gpt_shape shape = config_shape(config);
     double work =
         MULTIPLY_ADD * (double)config->train.micro_batch_size * (double)config->data.seq_len;
-    /* Scores and their use, half of each because nothing looks ahead; going back there are five
-     * such products for two. */
+    /* Scores and weighted values, half of each because of the causal mask. The backward pass has
+     * five such matmuls instead of two. */
     double attention = (double)(shape_q(&shape) * config->data.seq_len);
     double products = (double)shape_layer_products(&shape, AUTOCAST_SITE_COUNT);
     double head = (double)(shape.padded_vocab * shape.n_embd);
@@ -92,13 +95,14 @@ static void count_work(struct rank_step *step, const struct config *config,
     step->backward = work * (2 * products + 2.5 * attention);
     step->head = work * 3 * head;
     if (shape.n_layer > 1)
-        step->again = (layers * (step->forward + step->backward) + step->head) *
-                      memory_recomputed_part(config, be) / (layers - 1);
+        step->recompute = (layers * (step->forward + step->backward) + step->head) *
+                          memory_recomputed_part(config, be) / (layers - 1);
 }
 
-/* ---- the model as each of the ranks lays it out */
+/* ---- memory of a rank */
 
-/* What trainer_open would open on that rank. */
+/* Opens the model and optimizer as trainer_open does on that rank, without memory, and lists their
+ * traffic. */
 static int open_rank(struct rank_estimate *estimate, struct backend *be, struct error *error) {
     struct precision precision;
     struct gpt gpt;
@@ -115,27 +119,27 @@ static int open_rank(struct rank_estimate *estimate, struct backend *be, struct 
     return status;
 }
 
-int rank_estimate_open(struct rank_estimate *estimate, const struct rank_question *question,
+int rank_estimate_open(struct rank_estimate *estimate, const struct rank_request *request,
                        struct error *error) {
-    struct backend *be = question->be;
+    struct backend *be = request->be;
     const struct collectives *own = be->collectives;
-    struct ranks ranks = {.rank = question->ranks - 1,
-                          .size = question->ranks,
-                          .local_size = question->ranks,
+    struct ranks ranks = {.rank = request->ranks - 1,
+                          .size = request->ranks,
+                          .local_size = request->ranks,
                           .functions = ranks_alone.functions};
     struct collectives planned = collectives_alone;
     planned.ranks = &ranks;
-    bool lower = question->config->precision != CONFIG_PRECISION_FP32;
+    bool lower = request->config->precision != CONFIG_PRECISION_FP32;
     double flops = 1e12 * (lower ? RANK_TFLOPS_LOWER : RANK_TFLOPS_FLOAT32);
     *estimate = (struct rank_estimate){
-        .config = *question->config,
-        .machine = {.ranks = question->ranks,
-                    .flops = question->flops > 0 ? question->flops : flops,
+        .config = *request->config,
+        .machine = {.ranks = request->ranks,
+                    .flops = request->flops > 0 ? request->flops : flops,
                     .memory = RANK_MEMORY,
-                    .link = question->link > 0 ? question->link : RANK_LINK,
+                    .link = request->link > 0 ? request->link : RANK_LINK,
                     .latency = RANK_LATENCY},
     };
-    if (config_share(&estimate->config, question->ranks, error) ||
+    if (config_share(&estimate->config, request->ranks, error) ||
         memory_plan_of(&estimate->alone, &estimate->config, be, error))
         return -1;
     be->collectives = &planned;

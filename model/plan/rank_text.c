@@ -46,7 +46,8 @@ static void print_traffic(FILE *out, const struct rank_times *times) {
         bytes += times->bytes[i], sending += times->sending[i], waiting += times->waiting[i];
     }
     traffic_row(&table, "all", bytes, sending, waiting);
-    fprintf(out, "\nWhat each rank sends in a step, and how much of it computing hides\n\n");
+    fprintf(out,
+            "\nData that each rank sends in a step, and the part hidden behind computation\n\n");
     table_print_text(out, &table, MEMORY_WIDTH);
     table_free(&table);
 }
@@ -73,12 +74,11 @@ static void print_speed(FILE *out, const struct rank_estimate *estimate) {
             1e6 * machine->latency);
 }
 
-int rank_print(FILE *out, const struct rank_question *question, struct error *error) {
+int rank_print(FILE *out, const struct rank_request *request, struct error *error) {
     struct rank_estimate estimate;
-    int status = rank_estimate_open(&estimate, question, error);
+    int status = rank_estimate_open(&estimate, request, error);
     if (status == 0) {
-        fprintf(out, "\nOn %d ranks: an estimate on paper, nothing of it measured\n",
-                question->ranks);
+        fprintf(out, "\nOn %d ranks: an estimate, nothing of it is measured\n", request->ranks);
         print_memory(out, &estimate);
         print_traffic(out, &estimate.times);
         print_speed(out, &estimate);

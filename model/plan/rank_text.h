@@ -1,4 +1,4 @@
-/* What ./train says about a run on several ranks, in at most 80 columns. */
+/* Output of ./train --dry-run --ranks, in at most 80 columns. */
 #pragma once
 
 #include <stdio.h>
@@ -6,6 +6,6 @@
 #include "data/util/error.h"
 #include "model/plan/rank_estimate.h"
 
-/* The memory of a rank by part, beside that of one process; what a rank sends in a step, how long
- * that takes and how much of it computing hides; and the efficiency, with what was assumed. */
-int rank_print(FILE *out, const struct rank_question *question, struct error *error);
+/* Prints the memory of a rank by part, compared with one process; the data that a rank sends in a
+ * step, its time and the part hidden behind computation; the efficiency and the assumptions. */
+int rank_print(FILE *out, const struct rank_request *request, struct error *error);

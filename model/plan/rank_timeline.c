@@ -10,16 +10,16 @@ struct timeline {
     const struct rank_step *step;
     const struct rank_machine *machine;
     struct rank_times *times;
-    double now;      /* of the computing queue */
-    double sent;     /* when the link is through with all that was given to it */
-    double *arrived; /* [loads] when the gradients, then the weights, of a bucket are there */
+    double now;    /* time of the compute queue */
+    double sent;   /* time at which the link has sent all queued data */
+    double *ready; /* [loads] time at which a bucket's gradients, later its weights, are ready */
 };
 
 static void compute(struct timeline *t, double operations) {
     t->now += operations / t->machine->flops;
 }
 
-/* Gives the link something to send; returns when it has arrived. */
+/* Queues data on the link. Returns the time at which it has been received. */
 static double put(struct timeline *t, enum rank_traffic traffic, double bytes, int messages) {
     double hops = (double)messages * (double)(t->machine->ranks - 1);
     double seconds = bytes / t->machine->link + hops * t->machine->latency;
@@ -30,23 +30,23 @@ static double put(struct timeline *t, enum rank_traffic traffic, double bytes, i
     return t->sent;
 }
 
-static void wait_until(struct timeline *t, enum rank_traffic traffic, double arrived) {
-    if (arrived <= t->now) return;
-    t->times->waiting[traffic] += arrived - t->now;
-    t->now = arrived;
+static void wait_until(struct timeline *t, enum rank_traffic traffic, double ready) {
+    if (ready <= t->now) return;
+    t->times->waiting[traffic] += ready - t->now;
+    t->now = ready;
 }
 
 static void put_gradients(struct timeline *t, int64_t layer) {
     for (ptrdiff_t i = 0; i < arrlen(t->step->loads); i++) {
         const struct rank_load *load = &t->step->loads[i];
-        if (load->leaves == layer)
-            t->arrived[i] = put(t, RANK_GRADIENTS, load->gradient_bytes, load->gradient_messages);
+        if (load->sent_after == layer)
+            t->ready[i] = put(t, RANK_GRADIENTS, load->gradient_bytes, load->gradient_messages);
     }
 }
 
 static void wait_for(struct timeline *t, enum rank_traffic traffic, int64_t layer) {
     for (ptrdiff_t i = 0; i < arrlen(t->step->loads); i++)
-        if (t->step->loads[i].layer == layer) wait_until(t, traffic, t->arrived[i]);
+        if (t->step->loads[i].layer == layer) wait_until(t, traffic, t->ready[i]);
 }
 
 static void forward(struct timeline *t) {
@@ -63,7 +63,7 @@ static void backward(struct timeline *t, bool last) {
     int64_t layers = t->step->layers;
     if (last) put_gradients(t, layers);
     for (int64_t layer = layers - 1; layer >= 0; layer--) {
-        compute(t, t->step->backward + (layer + 1 < layers ? t->step->again : 0));
+        compute(t, t->step->backward + (layer + 1 < layers ? t->step->recompute : 0));
         if (last) put_gradients(t, layer);
     }
     if (!last) return;
@@ -76,13 +76,12 @@ static void backward(struct timeline *t, bool last) {
 
 static void update(struct timeline *t) {
     const struct rank_step *step = t->step;
-    for (ptrdiff_t i = 0; i < arrlen(step->loads); i++)
-        wait_until(t, RANK_GRADIENTS, t->arrived[i]);
+    for (ptrdiff_t i = 0; i < arrlen(step->loads); i++) wait_until(t, RANK_GRADIENTS, t->ready[i]);
     wait_until(t, RANK_SUMS, put(t, RANK_SUMS, step->sum_bytes, step->sum_messages));
     for (ptrdiff_t i = 0; i < arrlen(step->loads); i++) {
         const struct rank_load *load = &step->loads[i];
         t->now += load->update_bytes / t->machine->memory;
-        t->arrived[i] = put(t, RANK_WEIGHTS, load->weight_bytes, load->weight_messages);
+        t->ready[i] = put(t, RANK_WEIGHTS, load->weight_bytes, load->weight_messages);
     }
 }
 
@@ -97,16 +96,16 @@ static void run_step(struct timeline *t) {
 void rank_timeline(struct rank_times *times, const struct rank_step *step,
                    const struct rank_machine *machine) {
     struct timeline t = {.step = step, .machine = machine, .times = times};
-    t.arrived = calloc((size_t)arrlen(step->loads) + 1, sizeof *t.arrived);
-    if (!t.arrived) abort();
+    t.ready = calloc((size_t)arrlen(step->loads) + 1, sizeof *t.ready);
+    if (!t.ready) abort();
     memset(times, 0, sizeof *times);
-    run_step(&t); /* the first finds its weights there; from the second on all are alike */
+    run_step(&t); /* the first step does not wait for weights; all later ones are alike */
     double began = t.now;
     memset(times, 0, sizeof *times);
     run_step(&t);
     times->step = times->alone = t.now - began;
     for (int i = 0; i < RANK_TRAFFIC; i++) times->alone -= times->waiting[i];
-    free(t.arrived);
+    free(t.ready);
 }
 
 double rank_efficiency(const struct rank_times *times) {

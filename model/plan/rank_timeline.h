@@ -1,54 +1,55 @@
-/* A step on several ranks, simulated: one queue computes, one sends, each in order; and who waits
- * for whom. It knows no model, only amounts of work. */
+/* Simulation of a step on several ranks: a compute queue and a communication queue, each in order,
+ * and the time one waits for the other. The input is amounts of work, not a model. */
 #pragma once
 
 #include <stdint.h>
 
-/* What a rank sends of a bucket, and does to it. */
+/* Traffic and update work of a bucket on one rank. */
 struct rank_load {
-    int layer;  /* as in struct bucket (model/core/shards.h) */
-    int leaves; /* after whose backward pass its gradients are sent */
+    int layer;      /* as in struct bucket (model/core/shards.h) */
+    int sent_after; /* layer after whose backward pass the gradients are sent */
     double gradient_bytes, weight_bytes;
-    int gradient_messages, weight_messages; /* collective operations */
-    double update_bytes; /* that the norm and the update of the own part read and write */
+    int gradient_messages, weight_messages; /* number of collective operations */
+    double update_bytes; /* bytes that norm and update of the rank's shard read and write */
 };
 
 struct rank_step {
     struct rank_load *loads; /* stb_ds array, in the order of the updates */
     int64_t layers, micros;
-    /* Floating point operations of one rank and micro-batch: of a layer there, back, and once more
-     * where it is recomputed (all layers but the last); of the head both ways. */
-    double forward, backward, again, head;
-    double embedded_bytes; /* sent after all layers, in embedded_messages (struct embedded in
-                            * model/core/exchange.h); the vectors' gradients wait for them */
+    /* Floating-point operations of one rank and micro-batch: forward, backward and recomputing of
+     * one layer (the last layer is not recomputed); forward and backward of the head. */
+    double forward, backward, recompute, head;
+    double embedded_bytes; /* rows of the embedding's gradient, sent after all layers and before the
+                            * gradients of vectors (model/core/exchange.h) */
     int embedded_messages;
-    double sum_bytes; /* sent between backward pass and update, in sum_messages; all wait */
+    double sum_bytes; /* norm and loss sums, sent between backward pass and update, which waits */
     int sum_messages;
 };
 
 struct rank_machine {
     int ranks;
-    double flops;   /* of a rank, a second */
-    double memory;  /* bytes a second that the update reads and writes */
-    double link;    /* bytes a second that each rank sends */
-    double latency; /* seconds until a neighbor in the ring has a first byte */
+    double flops;   /* operations per second of a rank */
+    double memory;  /* bytes per second that the update reads and writes */
+    double link;    /* bytes per second that each rank sends */
+    double latency; /* seconds until the first byte reaches the next rank of the ring */
 };
 
 enum rank_traffic { RANK_GRADIENTS, RANK_SUMS, RANK_WEIGHTS, RANK_TRAFFIC };
 
 struct rank_times {
-    double alone; /* seconds of a step in which nothing is sent */
-    double step;  /* the same with what is sent, once steps follow each other */
-    double bytes[RANK_TRAFFIC], sending[RANK_TRAFFIC], waiting[RANK_TRAFFIC];
+    double alone; /* seconds of a step without communication */
+    double step;  /* seconds of a step in steady state: alone + the sum of waiting */
+    double bytes[RANK_TRAFFIC];
+    double sending[RANK_TRAFFIC]; /* seconds that the link is busy */
+    double waiting[RANK_TRAFFIC]; /* seconds that the compute queue waits for the link */
 };
 
-/* sending: seconds that the link is busy; waiting: seconds that the computing queue stands still
- * for it. step = alone + all waiting. */
+/* Simulates two steps and fills times with those of the second. */
 void rank_timeline(struct rank_times *times, const struct rank_step *step,
                    const struct rank_machine *machine);
 
-/* alone / step: how much of so many times the work of one rank is done. */
+/* Returns alone / step, the parallel efficiency. */
 double rank_efficiency(const struct rank_times *times);
 
-/* The part of sending during which ranks compute; 1 if nothing is sent. */
+/* Returns the fraction of sending that overlaps with computation; 1 if nothing is sent. */
 double rank_hidden(double sending, double waiting);

@@ -8,8 +8,8 @@
 #include "model/io/run_setup.h"
 #include "model/plan/memory_text.h"
 
-/* Makes the first line of error, which says how much is missing, and advice a message. Advice is
- * asked for with another backend, because this one may time products where it plans. */
+/* Replaces error by its first line, which names the missing amount, and advice. The search uses a
+ * second backend without autotune, because planning on the trainer's may time matmuls. */
 static void add_advice(const struct config *config, struct error *error) {
     struct backend be;
     struct memory_advice advice;

@@ -13,7 +13,7 @@
 #define TOLERANCE_MIN      0.01
 #define TOLERANCE_MAX      0.1
 #define TOLERANCE_UNKNOWN  0.02
-#define WORD_REMOVES       0.25 /* of the error, to be worth its time */
+#define WORD_REMOVES       0.25 /* fraction of the error that justifies the slower operation */
 
 __attribute__((format(printf, 2, 3))) static void add_text(struct advice *advice,
                                                            const char *format, ...) {
@@ -90,7 +90,7 @@ static void write_formats(struct advice *advice, const struct audit *audit) {
                  "Format: fp32. No format that is exact enough has fast products on this "
                  "%s.",
                  device_word(audit));
-    for (int k = 0; k < 2 * AUDIT_FORMATS; k++) { /* the one that is advised first */
+    for (int k = 0; k < 2 * AUDIT_FORMATS; k++) { /* the advised format comes first */
         int i = k % AUDIT_FORMATS;
         bool advised = audit->formats[i].dtype == advice->format;
         if (audit->formats[i].made && advised == (k < AUDIT_FORMATS))
@@ -177,7 +177,7 @@ static void write_masters(struct advice *advice, const struct audit *audit) {
 }
 
 void advice_make(struct advice *advice, const struct audit *audit) {
-    /* loss_scale.init_scale takes scales from min_scale to 2^32. */
+    /* loss_scale.init_scale is limited to the range from min_scale to 2^32. */
     int smallest = (int)ceil(log2(audit->subject.config.loss_scale.min_scale));
     *advice = (struct advice){.tolerance = tolerance_of(audit), .texts = cJSON_CreateArray()};
     for (int i = 0; i < AUDIT_FORMATS; i++) {

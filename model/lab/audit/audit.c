@@ -66,7 +66,7 @@ static int run_update(struct audit_update *update, struct subject *subject,
     return 0;
 }
 
-/* The reference in fp32, and one step of it. */
+/* Runs the fp32 reference pass, and one training step of it. */
 static int run_reference(struct audit *audit, struct trainer *trainer, struct error *error) {
     struct subject *subject = &audit->subject;
     int status = audit_pass_run(&audit->reference, subject, trainer, NULL, PASS_TRACED, error);

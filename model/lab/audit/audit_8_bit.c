@@ -11,23 +11,24 @@
 #include "kernels/observer.h"
 #include "model/core/quantization.h"
 
-/* Sums over the values of an operand of a layer that are not zero. */
+/* Sums over the nonzero values of an operand of a layer. */
 struct sums {
     double values, to_zero, saturated, signal, noise;
 };
 
-/* The audit, and an observer of what the config's own fp8 rounds. */
+/* State of the audit; its observer records the operands that the config quantizes. */
 struct eight_bit {
-    struct observer observer; /* first */
+    struct observer observer; /* first member, so that a struct observer * casts to this */
     struct subject subject;
     cJSON *report, *trials;
-    struct gpt *gpt;           /* the one that is observed */
-    struct fetched in, out;    /* an operand before and after rounding */
-    float *scales, *reference; /* stb_ds arrays; the gradients of fp32 */
-    double loss;               /* of fp32 */
+    struct gpt *gpt;           /* the observed model */
+    struct fetched in, out;    /* operand before and after quantization */
+    float *scales;             /* stb_ds array: scales of the operand */
+    float *reference;          /* stb_ds array: fp32 gradients */
+    double loss;               /* fp32 loss */
     struct sums *sums;         /* stb_ds array [layers, LINEAR_COUNT, QUANTIZED_KINDS], as
-                                  quantization_place has it */
-    bool rounds[LINEAR_COUNT]; /* layers that the config rounds */
+                                  indexed by quantization_place */
+    bool rounds[LINEAR_COUNT]; /* linear layers that the config computes in fp8 */
 };
 
 static void add_value(struct sums *sums, double value, double rounded, double limit) {
@@ -40,7 +41,8 @@ static void add_value(struct sums *sums, double value, double rounded, double li
     sums->noise += difference * difference;
 }
 
-/* Each operand makes its record once, when it is first rounded. */
+/* Compares an operand before and after quantization. Each operand has a record only the first time
+ * it is quantized. */
 static void after(struct observer *observer, enum operation_id id, const void *all_args) {
     struct eight_bit *audit = (struct eight_bit *)observer;
     const struct quantize_args *args = all_args;
@@ -64,7 +66,7 @@ static void after(struct observer *observer, enum operation_id id, const void *a
     }
 }
 
-/* Runs all micro-batches as one step and returns their mean loss. */
+/* Runs all micro-batches as one step. Sets *loss to their mean loss. */
 static int run_batches(struct subject *subject, struct trainer *trainer, double *loss,
                        struct error *error) {
     struct gpt *gpt = &trainer->gpt;
@@ -83,7 +85,7 @@ static int run_batches(struct subject *subject, struct trainer *trainer, double 
     return gpt->be->failure.text[0] ? fail(error, "%s", gpt->be->failure.text) : 0;
 }
 
-/* Adds the figures of an operand, all layers together and the worst one. */
+/* Adds the figures of an operand: all layers together, and the layer with the lowest SNR. */
 static void add_operand(struct eight_bit *audit, cJSON *operands, int linear, int kind) {
     static const char *const kinds[] = {"input", "weight", "gradient"};
     struct sums all = {0, 0, 0, 0, 0};
@@ -123,14 +125,15 @@ static void add_operands(struct eight_bit *audit) {
     }
 }
 
-/* Tries one setting, and adds it to the report. */
-static int try(struct eight_bit *audit, const char *name, const struct config *config, bool watched,
-               struct error *error) {
+/* Runs the micro-batches with one setting, and adds the trial to the report. With `observed`, also
+ * adds the figures of the operands. */
+static int try(struct eight_bit *audit, const char *name, const struct config *config,
+               bool observed, struct error *error) {
     struct trainer trainer;
     double loss, difference = 0, square = 0;
     if (subject_trainer(&audit->subject, &trainer, config, 1, error)) return -1;
     struct gpt *gpt = audit->gpt = &trainer.gpt;
-    if (watched) backend_observe(gpt->be, &audit->observer);
+    if (observed) backend_observe(gpt->be, &audit->observer);
     int status = run_batches(&audit->subject, &trainer, &loss, error);
     backend_observe(gpt->be, NULL);
     const float *values = fetch(&audit->in, gpt->be, &gpt->gradients);
@@ -145,12 +148,12 @@ static int try(struct eight_bit *audit, const char *name, const struct config *c
     cJSON_AddNumberToObject(trial, "loss", loss);
     cJSON_AddNumberToObject(trial, "loss_error", loss / audit->loss - 1);
     cJSON_AddNumberToObject(trial, "gradient_error", sqrt(difference / square));
-    if (watched && status == 0) add_operands(audit);
+    if (observed && status == 0) add_operands(audit);
     trainer_close(&trainer);
     return status;
 }
 
-/* Tries bf16, the config's own fp8 (observed), each recipe and format, and each layer left out. */
+/* Tries bf16, fp8 as configured (observed), each recipe and format, and each layer in bf16. */
 static int try_all(struct eight_bit *audit, const struct config *given, struct error *error) {
     static const char *const names[] = {"fp8 tensor, hybrid", "fp8 tensor, e4m3", "fp8 row, hybrid",
                                         "fp8 row, e4m3"};
@@ -182,7 +185,7 @@ static double number(const cJSON *object, const char *key) {
     return cJSON_GetObjectItem(object, key)->valuedouble;
 }
 
-/* Finds the layer whose operands cost most, if it costs anything to speak of. */
+/* The advice names the layer that removes the largest part of the error if it stays in bf16. */
 cJSON *eight_bit_advice(const cJSON *trials) {
     const cJSON *fp8 = cJSON_GetArrayItem(trials, 1), *best = NULL;
     const cJSON *trial = cJSON_GetArrayItem(trials, EIGHT_BIT_LAYERS);
@@ -214,7 +217,7 @@ cJSON *eight_bit_advice(const cJSON *trials) {
     return cJSON_CreateStringArray(texts, count);
 }
 
-/* Runs the micro-batches in fp32, whose gradients are fp32 too, and then all trials. */
+/* Runs the micro-batches in fp32, with fp32 gradients, and then all trials. */
 static int run(struct eight_bit *audit, struct trainer *trainer, const struct config *config,
                struct error *error) {
     struct gpt *gpt = &trainer->gpt;
@@ -241,7 +244,7 @@ int eight_bit_audit_run(cJSON **report, const struct config *config, const char 
                               .subject = {.repetitions = repetitions, .stop = stop}};
     struct trainer trainer;
     struct config own = *config;
-    own.train.grad_accum_steps = repetitions; /* the batches are a step */
+    own.train.grad_accum_steps = repetitions; /* all micro-batches form one step */
     if (subject_open(&audit.subject, &trainer, &own, from, error)) return -1;
     int status = run(&audit, &trainer, config, error);
     subject_close(&audit.subject);

@@ -1,17 +1,17 @@
-/* An audit of fp8: the error of each operand of the linear layers, and the errors of loss and
- * gradients against fp32, by recipe and with one more layer in bf16. */
+/* Audit of fp8: rounding errors of each operand of the linear layers, and errors of loss and
+ * gradients relative to fp32, for each recipe and with one more layer in bf16. */
 #pragma once
 
 #include "data/util/error.h"
 #include "model/lab/audit/audit_subject.h"
 
-/* Looks at config from the weights at `from`, as run_audit does, and makes the report (report.h),
- * which the caller deletes if 0 is returned. "delayed" has no history here, so it is as "tensor".
- * Returns RESULT_STOPPED when *stop asked for it. */
+/* Audits config with the weights at `from` (see audit_run), and makes the report (report.h), which
+ * the caller deletes if 0 is returned. The recipe "delayed" has no amax history here and behaves
+ * like "tensor". Returns RESULT_STOPPED after a signal in *stop, -1 with a message. */
 int eight_bit_audit_run(struct cJSON **report, const struct config *config, const char *from,
                         int repetitions, const volatile sig_atomic_t *stop, struct error *error);
 
-/* Returns what to make of the trials: an array of texts. Trial 1 is fp8 as configured; from trial
- * EIGHT_BIT_LAYERS on one layer each is left in bf16. */
+/* Returns advice from the trials as an array of sentences. Trial 1 is fp8 as configured. Each trial
+ * from EIGHT_BIT_LAYERS on leaves one layer in bf16. */
 enum { EIGHT_BIT_LAYERS = 6 };
 struct cJSON *eight_bit_advice(const struct cJSON *trials);

@@ -32,11 +32,11 @@ cJSON *words_json(unsigned words) {
 }
 
 enum {
-    SCALE_LOW = -14, /* where a search goes down to whatever loss_scale.min_scale is */
-    SCALE_MAX = 120, /* the scale itself is an fp32 number */
+    SCALE_LOW = -14, /* lower bound of the search, unless loss_scale.min_scale is smaller */
+    SCALE_MAX = 120, /* upper bound: the scale itself is an fp32 number */
 };
 
-/* Beside the words of autocast.float32 the bit of autocast.residual. */
+/* Bit of autocast.residual, after the bits of autocast.float32. */
 enum { RESIDUAL = 1 << AUTOCAST_SITE_COUNT };
 
 static int scale_min(const struct audit_format *format) {
@@ -55,20 +55,20 @@ void audit_format_gradients(struct magnitudes *magnitudes, const struct audit_fo
     }
 }
 
-/* Returns the words that keep a place in fp32. */
-static unsigned keeps(int place) {
+/* Returns the bits of the settings that keep a tensor in fp32. */
+static unsigned words_for(int place) {
     unsigned words = place_words(place);
     return words ? words : RESIDUAL;
 }
 
-/* Returns the words that keep in fp32 every tensor whose fp32 values are beyond fp16. */
+/* Returns the words that keep in fp32 every tensor whose fp32 values are beyond the fp16 range. */
 static unsigned overflowing(const struct precision *precision, const struct audit_pass *reference) {
     unsigned words = 0;
     for (int place = 0; place < PLACES; place++) {
         if (place_is_gradient(place) || place_dtype(place, precision) != DTYPE_F16) continue;
         for (int layer = 0; layer < reference->layers[place]; layer++)
             if ((double)reference->places[place][layer].magnitudes.largest >= FP16_OVERFLOW)
-                words |= keeps(place);
+                words |= words_for(place);
     }
     for (int i = 0; i < reference->parameter_count; i++)
         if (precision->site[reference->list[i].site] == DTYPE_F16 &&
@@ -77,8 +77,8 @@ static unsigned overflowing(const struct precision *precision, const struct audi
     return words;
 }
 
-/* Returns words without the sites that take the dtype of their input, where the site that writes
- * it is among `all`. */
+/* Returns words without the operations that take the dtype of their input, if the operation that
+ * writes that input is in `all`. */
 static unsigned without_followers(unsigned words, unsigned all) {
     for (int i = 0; i < ACTIVATION_COUNT; i++) {
         const struct activation *a = &activation_table[i];
@@ -88,7 +88,7 @@ static unsigned without_followers(unsigned words, unsigned all) {
     return words;
 }
 
-/* Adds words to the config. Returns whether any was new. */
+/* Adds words to the config. Returns true if any was new. */
 static bool need(struct audit_format *format, unsigned words) {
     unsigned before = format->given | format->needed;
     bool residual = words & RESIDUAL && format->config.autocast.residual == CONFIG_DTYPE_LOWER;
@@ -101,8 +101,8 @@ static bool need(struct audit_format *format, unsigned words) {
     return after != before || residual;
 }
 
-/* The largest power of two that stays finite, from the predicted one down or up. Sets *found; where
- * the loss itself is infinite no scale is tried any more. */
+/* Searches the largest power of two at which the pass is finite, down or up from the predicted one.
+ * Sets *found. If the loss itself is infinite, the search ends without a scale. */
 static int search_scale(struct audit_format *format, bool *found, struct subject *subject,
                         struct trainer *trainer, struct error *error) {
     int exponent = format->predicted_scale, smallest = scale_min(format);
@@ -124,7 +124,7 @@ static void predict_scale(struct audit_format *format, const struct subject *sub
                           const struct audit_pass *reference) {
     struct magnitudes magnitudes;
     audit_format_gradients(&magnitudes, format, reference);
-    if (format->pass.precision.gradients != DTYPE_F32) /* they are summed up in 16 bit */
+    if (format->pass.precision.gradients != DTYPE_F32) /* the step's sum is in 16 bit too */
         magnitudes.largest *= (float)subject->config.train.grad_accum_steps;
     format->predicts = magnitudes_safe_scale(&magnitudes, &format->predicted_scale);
     if (!format->predicts) format->predicted_scale = 0;
@@ -133,20 +133,21 @@ static void predict_scale(struct audit_format *format, const struct subject *sub
     if (format->predicted_scale > SCALE_MAX) format->predicted_scale = SCALE_MAX;
 }
 
-/* Tries a pass at the best scale with the words needed so far. Where fp32 values overflow, or else
- * something is infinite at every scale, adds what keeps it in float32, and sets *again. */
-static int attempt(struct audit_format *format, bool *again, struct subject *subject,
+/* Runs a pass at the best scale with the words needed so far. If fp32 values overflow fp16, or
+ * something is infinite at every scale, adds the settings that keep it in float32 and sets *retry.
+ */
+static int attempt(struct audit_format *format, bool *retry, struct subject *subject,
                    const struct audit_pass *reference, struct error *error) {
     struct trainer trainer;
     bool found = true;
     bool scales = format->dtype == DTYPE_F16;
-    *again = false;
+    *retry = false;
     audit_pass_free(&format->pass);
     if (subject_trainer(subject, &trainer, &format->config, 1, error)) return -1;
     format->pass.precision = trainer.gpt.precision;
     if (scales && need(format, overflowing(&format->pass.precision, reference))) {
         trainer_close(&trainer);
-        *again = true;
+        *retry = true;
         return 0;
     }
     if (scales) predict_scale(format, subject, reference);
@@ -162,7 +163,7 @@ static int attempt(struct audit_format *format, bool *again, struct subject *sub
     if (status) return status;
     format->usable = found && format->pass.finite;
     if (!format->usable && scales && format->pass.first_infinite >= 0)
-        *again = need(format, keeps(format->pass.first_infinite));
+        *retry = need(format, words_for(format->pass.first_infinite));
     return 0;
 }
 
@@ -186,10 +187,10 @@ int audit_format_run(struct audit_format *format, enum dtype dtype, struct subje
     *format = (struct audit_format){.made = true, .dtype = dtype, .config = subject->config};
     format->config.precision = (enum config_precision)dtype;
     format->given = words_of_config(&subject->config);
-    bool again = true;
+    bool retry = true;
     subject_say(subject, "%s", dtype_name(dtype));
-    for (int i = 0; again && i <= AUTOCAST_SITE_COUNT + 2; i++) {
-        int status = attempt(format, &again, subject, reference, error);
+    for (int i = 0; retry && i <= AUTOCAST_SITE_COUNT + 2; i++) {
+        int status = attempt(format, &retry, subject, reference, error);
         if (status) return status;
     }
     if (!format->usable) return 0;

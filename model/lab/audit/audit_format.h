@@ -1,16 +1,16 @@
-/* A 16-bit format under audit: what it needs to work at all, and what it costs in exactness. */
+/* Audit of one 16-bit format: the settings it needs to stay finite, and its errors. */
 #pragma once
 
 #include "data/util/error.h"
 #include "model/lab/audit/audit_pass.h"
 
-/* Words of autocast.float32 are sets of bits, by enum autocast_site. */
+/* Sets of operations in autocast.float32 ("words"), as bits by enum autocast_site. */
 unsigned words_of_config(const struct config *config);
 void words_set(struct config *config, unsigned words);
-struct cJSON *words_json(unsigned words); /* a list of strings, which the caller deletes */
+struct cJSON *words_json(unsigned words); /* array of strings, which the caller deletes */
 
-/* The first micro-batches with one more operation in float32; its error compares with
- * pass.first_error. */
+/* Pass over the first micro-batches with one more operation in float32. Its error is to be compared
+ * with pass.first_error. */
 struct audit_trial {
     bool made;
     double gradient_error;
@@ -19,29 +19,29 @@ struct audit_trial {
 struct audit_format {
     bool made;
     enum dtype dtype;
-    struct config config; /* the subject's in this format, with what is needed */
-    bool usable;          /* everything is finite with what is needed, at some scale */
+    struct config config; /* the subject's config in this format, with the needed settings */
+    bool usable;          /* everything is finite with them, at some loss scale */
     unsigned given;       /* words of the user's config */
-    unsigned needed;      /* words without which something is infinite at every scale */
-    bool needs_residual;  /* autocast.residual was "lower" and has to be "float32", likewise */
-    /* fp16 only, exponents of two: what the largest stored gradient of the fp32 pass allows, and
-     * what a pass in fp16 was in fact finite at, while it was not at twice that. */
+    unsigned needed;      /* words without which something is infinite at every loss scale */
+    bool needs_residual;  /* autocast.residual had to change from "lower" to "float32" */
+    /* fp16 only, exponents of two. predicted_scale: limit set by the largest stored gradient of the
+     * fp32 pass. safe_scale: largest scale at which a pass in fp16 was finite. */
     bool predicts;
     int predicted_scale, safe_scale;
-    struct audit_pass pass; /* at the run's scale, or the safe one if that is smaller */
-    struct audit_trial trials[AUTOCAST_SITE_COUNT]; /* by the word that is added */
+    struct audit_pass pass; /* at the smaller of the run's loss scale and the safe one */
+    struct audit_trial trials[AUTOCAST_SITE_COUNT]; /* indexed by the added operation */
 };
 
-/* Looks at dtype (bf16 or fp16) next to the reference. Returns RESULT_STOPPED when it was. The
- * format is to be freed whatever comes back. */
+/* Audits dtype (bf16 or fp16) against the reference. Returns RESULT_STOPPED after a signal. The
+ * format is to be freed in every case. */
 int audit_format_run(struct audit_format *format, enum dtype dtype, struct subject *subject,
                      const struct audit_pass *reference, struct error *error);
 void audit_format_free(struct audit_format *format);
 
-/* The magnitudes, in fp32, of the gradients that the format would store in 16 bit. */
+/* Sets *magnitudes to those, in fp32, of the gradients that the format stores in 16 bit. */
 void audit_format_gradients(struct magnitudes *magnitudes, const struct audit_format *format,
                             const struct audit_pass *reference);
 
-/* The part of the gradients' error that the trial removes, 0..1; below 0 if it adds. 0 if the trial
- * was not made. */
+/* Returns the fraction of the gradients' error that the trial removes, at most 1 and negative if
+ * the error grows; 0 if the trial was not made. */
 double audit_format_removed(const struct audit_format *format, enum autocast_site operation);

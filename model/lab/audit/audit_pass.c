@@ -7,9 +7,9 @@
 
 #include <stb/stb_ds.h>
 
-/* Watches the operations of one micro-batch. */
-struct watcher {
-    struct observer observer; /* first, so that it is found behind one */
+/* Records the tensors that the operations of a micro-batch write. */
+struct recorder {
+    struct observer observer; /* first member, so that a struct observer * casts to this */
     struct audit_pass *pass;
     const struct audit_pass *reference;
     struct gpt *gpt;
@@ -18,62 +18,62 @@ struct watcher {
     bool out_of_memory;
 };
 
-/* Adds a tensor to a record, which it returns. */
-static const struct record *add(struct watcher *watcher, int place, int layer,
+/* Adds a tensor to its record. Returns the record. */
+static const struct record *add(struct recorder *recorder, int place, int layer,
                                 const struct tensor *tensor, int64_t first, int64_t total) {
-    struct record *record = &watcher->pass->places[place][layer];
-    const struct audit_pass *reference = watcher->reference;
+    struct record *record = &recorder->pass->places[place][layer];
+    const struct audit_pass *reference = recorder->reference;
     struct record_values values = {
-        .values = fetch(&watcher->fetched, watcher->gpt->be, tensor),
+        .values = fetch(&recorder->fetched, recorder->gpt->be, tensor),
         .first = first,
         .count = tensor_count(tensor),
         .total = total,
-        .batch = watcher->batch,
-        .batches = watcher->batches,
-        .unscale = place_is_gradient(place) ? 1 / watcher->pass->loss_scale : 1,
+        .batch = recorder->batch,
+        .batches = recorder->batches,
+        .unscale = place_is_gradient(place) ? 1 / recorder->pass->loss_scale : 1,
     };
     record->stored = tensor->dtype;
     if (record_add(record, reference ? &reference->places[place][layer] : NULL, &values))
-        watcher->out_of_memory = true;
+        recorder->out_of_memory = true;
     return record;
 }
 
-static void watch(struct observer *observer, enum operation_id id, const void *args) {
-    struct watcher *watcher = (struct watcher *)observer;
+static void record_operation(struct observer *observer, enum operation_id id, const void *args) {
+    struct recorder *recorder = (struct recorder *)observer;
     struct traced traced[TRACED_MAX];
-    int count = trace_operation(traced, watcher->gpt, operation_label(id, args));
+    int count = trace_operation(traced, recorder->gpt, operation_label(id, args));
     for (int i = 0; i < count; i++) {
         const struct traced *found = &traced[i];
         const struct record *record =
-            add(watcher, found->place, found->layer, &found->tensor, found->first, found->total);
-        if (watcher->pass->first_infinite < 0 && record->magnitudes.infinite > 0)
-            watcher->pass->first_infinite = found->place;
+            add(recorder, found->place, found->layer, &found->tensor, found->first, found->total);
+        if (recorder->pass->first_infinite < 0 && record->magnitudes.infinite > 0)
+            recorder->pass->first_infinite = found->place;
     }
 }
 
-static void watch_parameters(struct watcher *watcher) {
-    const struct gpt *gpt = watcher->gpt;
-    for (int i = 0; i < watcher->pass->parameter_count; i++) {
+static void record_parameters(struct recorder *recorder) {
+    const struct gpt *gpt = recorder->gpt;
+    for (int i = 0; i < recorder->pass->parameter_count; i++) {
         struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
-        const struct record *record = add(watcher, PARAMETERS, i, &view, 0, tensor_count(&view));
-        if (record->magnitudes.infinite > 0) watcher->pass->finite = false;
+        const struct record *record = add(recorder, PARAMETERS, i, &view, 0, tensor_count(&view));
+        if (record->magnitudes.infinite > 0) recorder->pass->finite = false;
     }
 }
 
-static double sum_of_losses(struct watcher *watcher) {
-    const struct tensor *losses = &watcher->gpt->activations.losses;
+static double sum_of_losses(struct recorder *recorder) {
+    const struct tensor *losses = &recorder->gpt->activations.losses;
     int64_t count = tensor_count(losses);
-    const float *values = fetch(&watcher->fetched, watcher->gpt->be, losses);
+    const float *values = fetch(&recorder->fetched, recorder->gpt->be, losses);
     double total = 0;
     for (int64_t i = 0; i < count; i++) total += (double)values[i];
     return total;
 }
 
-/* The part of this micro-batch in the mean loss of all. */
-static double share_of_loss(struct watcher *watcher, const struct subject *subject) {
-    double own = (double)subject_counted(subject, watcher->batch, 1);
-    double all = (double)subject_counted(subject, 0, watcher->batches);
-    return own > 0 ? sum_of_losses(watcher) / own / (all / own) : 0;
+/* Returns the contribution of this micro-batch to the mean loss of all. */
+static double share_of_loss(struct recorder *recorder, const struct subject *subject) {
+    double own = (double)subject_counted(subject, recorder->batch, 1);
+    double all = (double)subject_counted(subject, 0, recorder->batches);
+    return own > 0 ? sum_of_losses(recorder) / own / (all / own) : 0;
 }
 
 static int allocate(struct audit_pass *pass, const struct gpt *gpt, struct error *error) {
@@ -106,8 +106,8 @@ void audit_pass_free(struct audit_pass *pass) {
     memset(pass, 0, sizeof *pass);
 }
 
-/* The squared distance of each micro-batch's gradient from their mean, over that of the mean from
- * zero, both without the part that is there by chance alone. */
+/* Returns the root of the variance of micro-batch gradients over the squared norm of their mean,
+ * both as unbiased estimates. */
 static double noise_of(const struct audit_pass *pass, int batches) {
     double spread = 0, square = 0;
     if (batches < 2) return 0;
@@ -138,23 +138,23 @@ static double error_so_far(const struct audit_pass *pass) {
     return pass->finite ? relative_error(difference, square) : INFINITY;
 }
 
-static int run_batch(struct watcher *watcher, struct subject *subject, struct trainer *trainer,
+static int run_batch(struct recorder *recorder, struct subject *subject, struct trainer *trainer,
                      enum pass_kind kind, struct error *error) {
     struct gpt *gpt = &trainer->gpt;
-    struct audit_pass *pass = watcher->pass;
+    struct audit_pass *pass = recorder->pass;
     gpt_clear_gradients(gpt);
-    if (kind == PASS_TRACED) backend_observe(gpt->be, &watcher->observer);
-    int status = subject_run(subject, trainer, watcher->batch,
-                             subject_weight(subject, watcher->batch), error);
+    if (kind == PASS_TRACED) backend_observe(gpt->be, &recorder->observer);
+    int status = subject_run(subject, trainer, recorder->batch,
+                             subject_weight(subject, recorder->batch), error);
     backend_observe(gpt->be, NULL);
     if (status) return status;
-    watch_parameters(watcher);
-    pass->loss += share_of_loss(watcher, subject);
+    record_parameters(recorder);
+    pass->loss += share_of_loss(recorder, subject);
     if (!isfinite(pass->loss)) pass->finite = false;
     pass->gradient_error = error_so_far(pass);
-    if (watcher->batch < PASS_TRIAL_BATCHES) pass->first_error = pass->gradient_error;
+    if (recorder->batch < PASS_TRIAL_BATCHES) pass->first_error = pass->gradient_error;
     if (gpt->be->failure.text[0]) return fail(error, "%s", gpt->be->failure.text);
-    return watcher->out_of_memory ? fail(error, "out of memory for samples of an audit") : 0;
+    return recorder->out_of_memory ? fail(error, "out of memory for samples of an audit") : 0;
 }
 
 int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trainer *trainer,
@@ -169,8 +169,8 @@ int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trai
         .first_infinite = -1,
     };
     if (allocate(pass, gpt, error)) return -1;
-    struct watcher watcher = {
-        .observer = {.after = watch},
+    struct recorder recorder = {
+        .observer = {.after = record_operation},
         .pass = pass,
         .reference = reference,
         .gpt = gpt,
@@ -180,20 +180,20 @@ int audit_pass_run(struct audit_pass *pass, struct subject *subject, struct trai
     for (int i = 0; !reference && i < pass->parameter_count; i++)
         magnitudes_add(&pass->weights[i], subject->masters + pass->list[i].offset,
                        (size_t)parameter_count(&pass->list[i]));
-    for (; status == 0 && watcher.batch < batches; watcher.batch++)
-        status = run_batch(&watcher, subject, trainer, kind, error);
+    for (; status == 0 && recorder.batch < batches; recorder.batch++)
+        status = run_batch(&recorder, subject, trainer, kind, error);
     if (status == 0 && !reference) pass->gradient_noise = noise_of(pass, batches);
-    fetched_free(&watcher.fetched);
+    fetched_free(&recorder.fetched);
     return status;
 }
 
-static enum pass_outcome outcome_of(struct watcher *watcher) {
-    const struct gpt *gpt = watcher->gpt;
+static enum pass_outcome outcome_of(struct recorder *recorder) {
+    const struct gpt *gpt = recorder->gpt;
     struct magnitudes magnitudes = {0};
-    if (!isfinite(sum_of_losses(watcher))) return PASS_LOSS_INFINITE;
+    if (!isfinite(sum_of_losses(recorder))) return PASS_LOSS_INFINITE;
     for (int i = 0; i < (int)arrlen(gpt->list); i++) {
         struct tensor view = gpt_parameter_view(&gpt->gradients, &gpt->list[i]);
-        magnitudes_add(&magnitudes, fetch(&watcher->fetched, gpt->be, &view),
+        magnitudes_add(&magnitudes, fetch(&recorder->fetched, gpt->be, &view),
                        (size_t)tensor_count(&view));
     }
     return magnitudes.infinite > 0 ? PASS_GRADIENTS_INFINITE : PASS_FINITE;
@@ -208,7 +208,7 @@ int audit_pass_tried(const struct subject *subject, const struct precision *prec
 int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct trainer *trainer,
                    float loss_scale, struct error *error) {
     struct gpt *gpt = &trainer->gpt;
-    struct watcher watcher = {.gpt = gpt};
+    struct recorder recorder = {.gpt = gpt};
     int accumulated = (int)subject->config.train.grad_accum_steps, status = 0;
     int batches = audit_pass_tried(subject, &gpt->precision);
     assert(gpt->precision.scale_loss);
@@ -220,9 +220,9 @@ int audit_pass_try(enum pass_outcome *outcome, struct subject *subject, struct t
         status = subject_run(subject, trainer, i, subject_weight(subject, i), error);
         gpt->accumulate = true;
         if (status) break;
-        *outcome = outcome_of(&watcher);
+        *outcome = outcome_of(&recorder);
         if (gpt->be->failure.text[0]) status = fail(error, "%s", gpt->be->failure.text);
     }
-    fetched_free(&watcher.fetched);
+    fetched_free(&recorder.fetched);
     return status;
 }

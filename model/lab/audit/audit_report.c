@@ -5,13 +5,13 @@
 #include "model/lab/audit/advice.h"
 #include "model/lab/audit/report.h"
 
-/* cJSON prints what is not finite as null. */
+/* Adds a number; cJSON prints one that is not finite as null. */
 static void number(cJSON *object, const char *key, double value) {
     cJSON_AddNumberToObject(object, key, value);
 }
 
-/* Returns the exponent of the smallest power of two that is not below the loss scale in force, so
- * that the room that is left is never overstated. */
+/* Returns the exponent of the current loss scale, rounded up to a power of two, so that the
+ * remaining headroom is never overstated. */
 static int scale_now(const struct audit *audit) {
     return (int)ceil(log2((double)audit->subject.loss_scale));
 }
@@ -63,7 +63,7 @@ static void add_format(cJSON *formats, const struct audit_format *format,
     }
 }
 
-/* Adds how each format stores a tensor and how far it is from fp32, and its figures in fp32. */
+/* Adds the dtype and the error of a tensor in each format, and its magnitudes in fp32. */
 static void add_tensor(cJSON *object, const struct audit *audit, int place, int layer) {
     cJSON *stored = cJSON_AddObjectToObject(object, "stored");
     cJSON *errors = cJSON_AddObjectToObject(object, "error");

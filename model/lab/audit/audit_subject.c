@@ -13,7 +13,8 @@
 #include "model/io/checkpoint_manifest.h"
 #include "model/core/forward.h"
 
-/* An audit computes in what it is asked for. */
+/* Sets the precision to fp32 and enables autocast, because an audit chooses its precisions itself.
+ */
 static void set_config(struct config *own, const struct config *config) {
     *own = *config;
     own->precision = CONFIG_PRECISION_FP32;
@@ -33,7 +34,7 @@ static int open_trainer(struct subject *subject, struct trainer *trainer,
     return 0;
 }
 
-/* Step, loss scale and moments of a run; where there are only weights these. */
+/* Loads weights, moments, step and loss scale of a checkpoint, or only the weights of a model. */
 static int load(struct subject *subject, struct trainer *trainer, const char *from,
                 struct error *error) {
     char path[FILE_PATH_MAX], *notes = NULL;

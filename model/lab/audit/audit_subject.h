@@ -1,4 +1,4 @@
-/* The subject of an audit: a model's weights, the batches it would see next, and the device. */
+/* Subject of an audit: the weights of a model, the batches of its next steps, and the device. */
 #pragma once
 
 #include <signal.h>
@@ -11,53 +11,55 @@
 enum { SUBJECT_REPETITIONS = 4 };
 
 struct subject {
-    struct config config; /* the user's, but for what an audit sets itself */
+    struct config config; /* the user's config in fp32 with autocast enabled, without samples */
     struct backend be;
     struct source text;
-    char from[512];    /* where the weights are from, for people */
-    int64_t step;      /* the state of the run */
-    bool fresh;        /* no moments: the next update is Adam's first */
-    bool scale_of_run; /* loss_scale is that of an fp16 run, else loss_scale.init_scale */
+    char from[512];    /* source of the weights, for the report */
+    int64_t step;      /* step of the checkpoint, or 0 */
+    bool fresh;        /* there are no moments: the next update is Adam's first */
+    bool scale_of_run; /* loss_scale comes from an fp16 run, not from loss_scale.init_scale */
     float loss_scale;
-    float *masters; /* [count] as fp32, on the host */
+    float *masters; /* [count] master weights in fp32, on the host */
     int64_t count;
     int repetitions;
     const volatile sig_atomic_t *stop;
-    double said; /* when subject_say printed last, on progress_clock() */
+    double said; /* progress_clock() of the last output of subject_say */
     bool open;
 };
 
-/* Opens device and text, and `reference`: a trainer in fp32, in the state of `from`, or as
- * config->model.init_from and the seed have it if that is NULL. The trainer is to be closed before
- * the subject, and is open only if this succeeds. */
+/* Opens device and text, and `reference`, an fp32 trainer in the state of `from`. If from is NULL,
+ * the weights come from config->model.init_from or the seed. The trainer must be closed before the
+ * subject; it is open only on success. */
 int subject_open(struct subject *subject, struct trainer *reference, const struct config *config,
                  const char *from, struct error *error);
 void subject_close(struct subject *subject);
 
-/* Opens a trainer for other settings of precision: config is a copy of subject->config, changed,
- * and must stay. It has the same weights, no moments, and this loss scale if it scales. */
+/* Opens a trainer with other precision settings. config is a modified copy of subject->config and
+ * must outlive the trainer. The trainer has the subject's weights, no moments, and this loss scale
+ * if its precision scales the loss. */
 int subject_trainer(struct subject *subject, struct trainer *trainer, const struct config *config,
                     float loss_scale, struct error *error);
 
-/* Runs micro-batch i forward and backward: those from subject->step on, as the run would take them.
- * weight: what the loss of each target counts. Returns RESULT_STOPPED if *stop asked for it. */
+/* Runs micro-batch i, counted from the next step of the run, forward and backward. weight: factor
+ * of each target's loss. Returns RESULT_STOPPED after a signal in *stop. */
 int subject_run(struct subject *subject, struct trainer *trainer, int i, float weight,
                 struct error *error);
 
-/* Returns what the loss of each target of micro-batch i counts in its step. */
+/* Returns the weight of each target's loss in the step of micro-batch i. */
 float subject_weight(const struct subject *subject, int i);
 
-/* Returns how many targets of micro-batches first .. first + count - 1 count. */
+/* Returns the number of targets of micro-batches first .. first + count - 1 that count in the loss.
+ */
 uint64_t subject_counted(const struct subject *subject, int first, int count);
 
-/* Prints to stderr what is being done, if nothing was said for some seconds. */
+/* Prints progress to stderr, at most once in some seconds. */
 void subject_say(struct subject *subject, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Returns the head of a report (report.h), an object that the caller deletes. */
+/* Returns a new report (report.h) with its common members; the caller deletes it. */
 struct cJSON *subject_report(const struct subject *subject);
 
-/* Memory for tensors on the host. */
+/* Host memory for tensors, reused between calls of fetch. */
 struct fetched {
     char *raw;     /* stb_ds array */
     float *values; /* stb_ds array */

@@ -29,7 +29,7 @@ int place_layers(int place, const struct gpt_shape *shape) {
     return a->layered ? (int)shape->n_layer : 1;
 }
 
-/* A reader that takes the dtype of its input follows. */
+/* A reader with POLICY_INPUT takes the dtype of its input, so it needs no word. */
 unsigned place_words(int place) {
     const struct activation *a = &activation_table[activation_of(place)];
     unsigned words = 0;
@@ -54,7 +54,7 @@ int trace_operation(struct traced traced[TRACED_MAX], struct gpt *gpt,
                                          ? activation_gradient(&gpt->activations, id)
                                          : activation_tensor(&gpt->activations, id, layer);
         int64_t columns = tensor_columns(whole);
-        /* Of logits there is a chunk at a time, from row 0 on. */
+        /* The memory of logits holds one chunk of rows at a time, from row 0 on. */
         bool chunk = tensor_rows(whole) < gpt->shape.rows;
         traced[i] = (struct traced){
             .place = label->gradient ? place_of_gradient(id) : (int)id,

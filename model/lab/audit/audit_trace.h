@@ -1,9 +1,9 @@
-/* The tensors that an audit looks at in a pass: each activation of the model (model/architecture)
- * and, where it is stored, its gradient, in any precision and whatever memory they lie in.
+/* Tensors that an audit records in a pass: each activation of the model (model/architecture) and
+ * its gradient, if that is stored, in any precision and memory layout.
  *
- * A place is one of them by number: the activations in the order of the forward pass, by enum
- * activation_id, then the gradients in the order of the backward pass, the other way around. "d(x)"
- * is the gradient of x. PARAMETERS, behind them, stands for the gradients of parameters. */
+ * A place is the index of such a tensor: first the activations by enum activation_id, the order of
+ * the forward pass; then their gradients in reverse, the order of the backward pass. "d(x)" is the
+ * gradient of x. PARAMETERS, the last index, is the gradients of parameters. */
 #pragma once
 
 #include "kernels/observer.h"
@@ -19,32 +19,33 @@ static inline int place_of_gradient(enum activation_id id) {
 bool place_is_gradient(int place); /* scaled by the loss scale */
 bool place_is_layered(int place);
 
-/* Writes a name such as "layer 3 d(mlp_fc)", without the layer for the whole model and where layer
- * is -1. Returns label. */
+/* Writes a name such as "layer 3 d(mlp_fc)". The layer is left out for tensors outside the layers
+ * and if it is -1. Returns label. */
 enum { PLACE_LABEL_MAX = 80 };
 const char *place_label(char label[PLACE_LABEL_MAX], int place, int layer);
 
-/* Returns how many layers have it: 1 for those of the whole model, 0 if this model has it not, or
- * does not store that gradient. */
+/* Returns the number of layers that have the tensor: 1 for tensors outside the layers, 0 if the
+ * model does not have the tensor or does not store the gradient. */
 int place_layers(int place, const struct gpt_shape *shape);
 
-/* Returns the words of autocast.float32 that keep it in fp32, all of them together, as bits by enum
- * autocast_site. Tensors of the residual stream have no word: autocast.residual decides. */
+/* Returns the operations that must all be in autocast.float32 to keep the tensor in fp32, as bits
+ * by enum autocast_site. Returns 0 for the residual stream, which autocast.residual controls. */
 unsigned place_words(int place);
 
 enum dtype place_dtype(int place, const struct precision *precision);
 
-/* A tensor, or some rows of one, as an operation left it. */
+/* A tensor, or some rows of one, written by an operation. */
 struct traced {
     int place;
-    int layer;            /* 0 for places of the whole model */
+    int layer;            /* 0 for tensors outside the layers */
     struct tensor tensor; /* backend memory */
-    int64_t first, total; /* elements: where it begins in the whole tensor, and how many that has */
+    int64_t first;        /* offset in the whole tensor, in elements */
+    int64_t total;        /* elements of the whole tensor */
 };
 
 enum { TRACED_MAX = 2 };
 
-/* Fills traced with the activations or gradients that an operation with this label has written, and
- * returns their number; 0 without a label. */
+/* Fills traced with the activations or gradients written by an operation with this trace label.
+ * Returns their number, 0 if label is NULL. */
 int trace_operation(struct traced traced[TRACED_MAX], struct gpt *gpt,
                     const struct trace_label *label);

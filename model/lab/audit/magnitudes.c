@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the exponent of a number that is neither zero nor infinite. */
+/* Returns the binary exponent of a finite nonzero number. */
 static int exponent_of(uint32_t bits) {
     int field = (int)(bits >> 23);
     return field > 0 ? field - 127 : 31 - __builtin_clz(bits) + MAGNITUDE_MIN;
@@ -31,7 +31,7 @@ void magnitudes_add(struct magnitudes *magnitudes, const float *values, size_t c
             int bin = exponent_of(bits) - MAGNITUDE_MIN;
             magnitudes->bins[bin]++;
             magnitudes->powers[bin] += is_power(bits);
-            if (bits > largest) largest = bits; /* floats are ordered as their bits are */
+            if (bits > largest) largest = bits; /* nonnegative floats compare like their bits */
         }
     }
     magnitudes->count += count;
@@ -49,7 +49,7 @@ void magnitudes_merge(struct magnitudes *magnitudes, const struct magnitudes *ot
     if (other->largest > magnitudes->largest) magnitudes->largest = other->largest;
 }
 
-/* Values below 2^exponent that are not zero. */
+/* Returns the number of nonzero values below 2^exponent. */
 static uint64_t below(const struct magnitudes *magnitudes, int exponent) {
     uint64_t total = 0;
     int end = exponent - MAGNITUDE_MIN;
@@ -102,7 +102,8 @@ bool magnitudes_range(const struct magnitudes *magnitudes, int *lowest, int *hig
     return found;
 }
 
-/* An odd stride meets all columns of a matrix whose rows are a power of two long. */
+/* The stride is odd, so that samples cover all columns of a matrix whose width is a power of two.
+ */
 static int64_t choose_stride(int64_t total) {
     int64_t stride = (total + RECORD_SAMPLES - 1) / RECORD_SAMPLES;
     return stride | 1;

@@ -13,12 +13,11 @@
 #include "model/page/table.h"
 #include "model/page/wrap.h"
 
-/* The way a figure is printed. Of several layers the largest is shown; the smallest for DECIBELS.
- */
+/* Format of a figure. The worst of several layers is the largest, or the smallest for DECIBELS. */
 enum show { TEXT, PERCENT, DIFFERENCE, LOSS, LAYER, DECIBELS };
 
-/* Shows the member `path` of each row. With `needs`, "-" where that member of the row is "fp32" or
- * 0. A column without any figure is left out. */
+/* A column shows the member `path` of each row. It shows "-" if the member `needs` (optional) is
+ * missing, "fp32" or 0. A column without any figure is left out. */
 struct column {
     const char *heading, *path;
     enum show show;
@@ -27,21 +26,21 @@ struct column {
 
 enum { COLUMNS_MAX = 8 };
 
-/* A question and the table that answers it; left out if the report has no such rows. */
-struct question {
+/* A section with a table. It is left out if the report has no such rows. */
+struct section {
     const char *title, *note;
-    const char *fp16_note; /* where fp16 was audited, too */
-    const char *rows;      /* an array of the report */
-    bool gradient;         /* rows of which "gradient" is this */
-    const char *heading;   /* of the first column */
-    const char *kind;      /* member that the rows of several layers have in common; NULL: none */
+    const char *fp16_note; /* second note if fp16 was audited, or NULL */
+    const char *rows;      /* member of the report that holds the rows */
+    bool gradient;         /* shows the rows whose member "gradient" has this value */
+    const char *heading;   /* heading of the first column */
+    const char *kind;      /* member that is equal in rows of several layers, or NULL */
     struct column columns[COLUMNS_MAX];
 };
 
 #define IN_FP16 "stored.fp16"
 #define UPDATED "update.changed"
 
-static const struct question questions[] = {
+static const struct section sections[] = {
     {.title = "Forward pass",
      .note = "Errors: root mean square of the difference from fp32, relative to fp32.",
      .fp16_note = "In fp16, of the values that are not zero: the shares that become zero (at most "
@@ -142,7 +141,8 @@ static cJSON *add_row(cJSON *rows, const char *name) {
     return row;
 }
 
-/* Adds the trials of all formats by operation, and before them their errors without any. */
+/* Adds a row for the errors without a trial, then a row per operation with the trials of all
+ * formats. */
 static void add_trials(cJSON *rows, const cJSON *formats) {
     for (int i = -1; i < AUTOCAST_WORD_COUNT; i++) {
         const char *name = i < 0 ? "(none)" : autocast_words[i];
@@ -169,22 +169,22 @@ static void add_total(cJSON *rows, const cJSON *report) {
     cJSON_AddItemReferenceToObject(row, "update", cJSON_GetObjectItem(report, "update"));
 }
 
-/* Returns the rows that answer a question, to be deleted. */
-static cJSON *collect_rows(const struct question *question, const cJSON *report) {
-    cJSON *rows = cJSON_CreateArray(), *row, *all = cJSON_GetObjectItem(report, question->rows);
+/* Returns the rows of a section, to be deleted. */
+static cJSON *collect_rows(const struct section *section, const cJSON *report) {
+    cJSON *rows = cJSON_CreateArray(), *row, *all = cJSON_GetObjectItem(report, section->rows);
     if (cJSON_IsObject(all)) add_trials(rows, all);
     if (!cJSON_IsArray(all)) return rows;
     cJSON_ArrayForEach(row, all) {
         bool gradient = cJSON_IsTrue(member(row, "gradient"));
-        if (gradient == question->gradient) cJSON_AddItemReferenceToArray(rows, row);
+        if (gradient == section->gradient) cJSON_AddItemReferenceToArray(rows, row);
     }
-    if (strcmp(question->rows, "parameters") == 0) add_total(rows, report);
+    if (strcmp(section->rows, "parameters") == 0) add_total(rows, report);
     return rows;
 }
 
 /* ---- tables */
 
-/* Returns what a column shows of a row, NULL for nothing. */
+/* Returns the member of a row that a column shows, or NULL. */
 static const cJSON *cell(const cJSON *row, const struct column *column) {
     const cJSON *needed = column->needs ? member(row, column->needs) : NULL;
     bool absent = cJSON_IsString(needed) ? strcmp(needed->valuestring, "fp32") == 0
@@ -192,7 +192,7 @@ static const cJSON *cell(const cJSON *row, const struct column *column) {
     return column->needs && absent ? NULL : member(row, column->path);
 }
 
-/* Adds the worst of the rows that are of the first one's kind (NULL: of that row alone). */
+/* Adds the worst figure of the rows of the same kind as `first`, or its own if kind is NULL. */
 static void add_cell(struct table *table, const struct column *column, const cJSON *first,
                      const char *kind) {
     char share[PERCENT_MAX];
@@ -227,15 +227,16 @@ static bool is_known(const cJSON *rows, const cJSON *row, const char *kind) {
     return false;
 }
 
-/* Each kind of row with its worst figures, or every row. */
-static struct table make_table(const struct question *question, const cJSON *rows, bool worst) {
+/* Makes the table of a section: with `worst`, one row per kind with its worst figures; otherwise
+ * all rows. */
+static struct table make_table(const struct section *section, const cJSON *rows, bool worst) {
     struct table table = {0};
     const struct column *columns[COLUMNS_MAX];
-    const char *kind = worst ? question->kind : NULL;
+    const char *kind = worst ? section->kind : NULL;
     const cJSON *row;
     int count = 0;
-    table_column(&table, question->heading, TABLE_LEFT);
-    for (const struct column *column = question->columns; column->heading; column++) {
+    table_column(&table, section->heading, TABLE_LEFT);
+    for (const struct column *column = section->columns; column->heading; column++) {
         if (!has_figures(column, rows)) continue;
         table_column(&table, column->heading, column->show == TEXT ? TABLE_LEFT : TABLE_RIGHT);
         columns[count++] = column;
@@ -255,7 +256,7 @@ static void describe(char *summary, size_t size, const cJSON *report) {
              number(report, "seq_len"), number(report, "step") + 1);
 }
 
-/* Describes what was audited. */
+/* Makes the table of model, device, losses and loss scale at the top of the report. */
 static struct table make_head(const cJSON *report) {
     struct table table = {0};
     char looks[120], losses[120] = "", scaled[80] = "";
@@ -281,7 +282,7 @@ static struct table make_head(const cJSON *report) {
     return table;
 }
 
-/* ---- the three forms */
+/* ---- output as JSON, text and HTML */
 
 static void print_table(FILE *out, struct table table, bool html) {
     if (html) table_print_html(out, &table);
@@ -294,17 +295,17 @@ static void print_paragraph(FILE *out, const char *paragraph, bool html) {
     else print_wrapped(out, paragraph, 0, 2);
 }
 
-static void print_questions(FILE *out, const cJSON *report, bool html) {
-    for (size_t i = 0; i < sizeof questions / sizeof *questions; i++) {
-        cJSON *rows = collect_rows(&questions[i], report);
+static void print_sections(FILE *out, const cJSON *report, bool html) {
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
+        cJSON *rows = collect_rows(&sections[i], report);
         if (rows->child) {
-            if (html) page_heading(out, questions[i].title);
-            else fprintf(out, "\n%s\n", questions[i].title);
-            print_paragraph(out, questions[i].note, html);
-            if (questions[i].fp16_note && member(report, "formats.fp16"))
-                print_paragraph(out, questions[i].fp16_note, html);
+            if (html) page_heading(out, sections[i].title);
+            else fprintf(out, "\n%s\n", sections[i].title);
+            print_paragraph(out, sections[i].note, html);
+            if (sections[i].fp16_note && member(report, "formats.fp16"))
+                print_paragraph(out, sections[i].fp16_note, html);
             if (!html) fputc('\n', out);
-            print_table(out, make_table(&questions[i], rows, !html), html);
+            print_table(out, make_table(&sections[i], rows, !html), html);
         }
         cJSON_Delete(rows);
     }
@@ -343,7 +344,7 @@ void report_print_text(FILE *out, const cJSON *report) {
     if (member(report, "tensors"))
         fprintf(out,
                 "\nEach row below is the worst of its layers; --out DIR writes all of them.\n");
-    print_questions(out, report, false);
+    print_sections(out, report, false);
     fputc('\n', out);
     print_advice(out, report, false);
 }
@@ -359,8 +360,8 @@ void report_print_html(FILE *out, const cJSON *report) {
         page_verdict(out, strcmp(format, "fp32") == 0 ? PAGE_NEUTRAL : PAGE_GOOD, format,
                      "is the format for this model on this device");
     print_advice(out, report, true);
-    page_heading(out, "What was looked at");
+    page_heading(out, "Audited model");
     print_table(out, make_head(report), true);
-    print_questions(out, report, true);
+    print_sections(out, report, true);
     page_end(out);
 }

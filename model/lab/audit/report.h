@@ -1,5 +1,5 @@
-/* The report of an audit. Its figures are one JSON object, which audit.json and audit_fp8.json hold
- * as it is; the terminal and the HTML page show the same tables, made from that object.
+/* The report of an audit: one JSON object, written to audit.json or audit_fp8.json. The terminal
+ * and the HTML page show tables made from that object.
  *
  * README.md names the members of both files. */
 #pragma once
@@ -9,14 +9,14 @@
 struct audit;
 struct cJSON;
 
-/* Returns the report of bf16 and fp16 with its advice, which the caller deletes. */
+/* Returns the report of bf16 and fp16, with advice; the caller deletes it. */
 struct cJSON *audit_report(const struct audit *audit);
 
 /* Prints a report as JSON. */
 void report_print_json(FILE *out, const struct cJSON *report);
 
-/* Prints it within 80 columns, for each kind of tensor the worst layer. */
+/* Prints it in 80 columns, with the worst layer of each kind of tensor. */
 void report_print_text(FILE *out, const struct cJSON *report);
 
-/* Prints it as a page, with every layer. */
+/* Prints it as an HTML page, with every layer. */
 void report_print_html(FILE *out, const struct cJSON *report);

@@ -15,10 +15,11 @@
 #include "model/lab/audit/audit_8_bit.h"
 #include "model/lab/audit/report.h"
 
-/* There would hardly be memory for more. */
+/* Limit of --repetitions: the samples of more micro-batches would hardly fit in memory. */
 enum { REPETITIONS_MAX = 1000 };
 
-/* Sets which formats were named: if none was, bf16 and fp16, and fp8 if the config has it. */
+/* Sets the formats to audit: those named by the user; by default bf16 and fp16, and fp8 if the
+ * config uses it. */
 static int choose_formats(bool wanted[AUDIT_FORMATS], bool *fp8,
                           const struct audit_options *options, const struct config *config,
                           struct error *error) {
@@ -37,7 +38,7 @@ static int choose_formats(bool wanted[AUDIT_FORMATS], bool *fp8,
                        "reference,\nname bf16, fp16 or fp8, or leave --precision out");
 }
 
-/* Fails before the work, which takes long, if the folder cannot be written to. */
+/* Creates the output directory. Fails before the long computation if it is not writable. */
 static int make_folder(const char *folder, struct error *error) {
     if (directory_create(folder, error)) return -1;
     if (access(folder, W_OK | X_OK) == 0) return 0;

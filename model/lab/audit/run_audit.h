@@ -1,4 +1,4 @@
-/* ./train --audit: the command. */
+/* The command ./train --audit. */
 #pragma once
 
 #include <stdint.h>
@@ -8,13 +8,14 @@
 
 struct audit_options {
     const enum config_precision *precisions; /* [precision_count]: formats to audit */
-    int precision_count;                     /* 0: all that make sense for the config */
-    int64_t repetitions;                     /* micro-batches; < 0: the default */
-    const char *out;                         /* folder for reports; NULL: none are written */
+    int precision_count;                     /* 0: bf16 and fp16, and fp8 if configured */
+    int64_t repetitions;                     /* number of micro-batches; < 0: the default */
+    const char *out;                         /* directory for reports; NULL: none are written */
 };
 
-/* Audits config on the weights at `from` (a checkpoint or a directory of Hugging Face; NULL:
- * initial ones, or model.init_from). Prints the tables and the advice; writes audit.json and
- * audit.html into options->out, which is created before the work begins. Returns an exit status. */
+/* Audits config with the weights at `from` (a checkpoint or a Hugging Face model directory; NULL:
+ * model.init_from or initial weights). Prints the tables and the advice. Writes audit.json and
+ * audit.html (fp8: audit_fp8.*) into options->out, which is created first. Returns an exit status.
+ */
 int run_audit(const struct config *config, const char *from, const struct audit_options *options,
               struct error *error);

@@ -1,4 +1,4 @@
-/* ./compare: how runs differ from one of them, and whether they may stand for it. */
+/* main() of ./compare: compares runs with a reference run and judges the differences. */
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 #include "model/lab/compare/comparison_print.h"
 
 struct options {
-    const char **paths; /* stb_ds array, and the labels beside */
-    char **labels;      /* an entry is NULL where none was given */
+    const char **paths; /* stb_ds array of run directories */
+    char **labels;      /* stb_ds array, one per path; NULL: no label given */
     const char *out, *reference, *made_by;
     struct limits limits;
     bool help;
@@ -96,7 +96,8 @@ static int take_flag(struct options *options, enum flag flag, const char *value,
     return 0;
 }
 
-/* The '=' behind the label, or NULL: a directory without one. Both may hold others. */
+/* Returns the '=' after the label, or NULL for a directory without a label. Label and directory may
+ * both contain more '='. */
 static const char *label_end(const char *argument) {
     const char *first = strchr(argument, '='), *at = first;
     if (file_exists(argument)) return NULL;
@@ -104,7 +105,7 @@ static const char *label_end(const char *argument) {
     return at ? at : first;
 }
 
-static int take_run(struct options *options, const char *argument, struct error *error) {
+static int add_run(struct options *options, const char *argument, struct error *error) {
     const char *equals = label_end(argument);
     char *label = NULL;
     if (equals) {
@@ -122,7 +123,7 @@ static int parse(struct options *options, int argc, char **argv, struct error *e
     for (int i = 1; i < argc; i++) {
         char *value;
         if (strncmp(argv[i], "--", 2) != 0 && strcmp(argv[i], "-h") != 0) {
-            if (take_run(options, argv[i], error)) return -1;
+            if (add_run(options, argv[i], error)) return -1;
             continue;
         }
         int flag = flags_read(flags, FLAGS, argc, argv, &i, &value, error);
@@ -136,7 +137,7 @@ static int parse(struct options *options, int argc, char **argv, struct error *e
     return 0;
 }
 
-/* The command line for a shell, so that the report says how it was made. */
+/* Returns the command line, quoted for a shell, for the report. It leaves out --made-by. */
 static char *quoted_command(int argc, char **argv) {
     struct printed printed;
     if (printed_open(&printed)) abort();
@@ -201,7 +202,7 @@ static int read_and_compare(const struct options *options, const char *command,
                             struct error *error) {
     struct run_record *runs = NULL;
     int status = EXIT_DONE;
-    /* First, so that a folder that cannot be is said before the work, not after it. */
+    /* Fail before the comparison if the output directory cannot be created. */
     if (options->out && directory_create(options->out, error)) return EXIT_FAILED;
     for (int i = 0; i < arrlen(options->paths) && status == EXIT_DONE; i++) {
         struct run_record run;
@@ -218,7 +219,7 @@ int main(int argc, char **argv) {
     struct options options = {.limits = LIMITS_DEFAULT};
     char *command = quoted_command(argc, argv);
     struct error error = {0};
-    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error message, not a death */
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond the file size limit returns an error instead */
     int status = EXIT_USAGE;
     if (parse(&options, argc, argv, &error) == 0) {
         status = EXIT_DONE;

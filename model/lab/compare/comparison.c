@@ -6,7 +6,7 @@
 
 enum { WINDOW_LEAST = 10, WARM_STEPS = 10 };
 
-/* ---- which runs, which steps */
+/* ---- pairs of runs, common steps */
 
 static void add_pair(struct comparison *c, const struct run_record *reference,
                      const struct run_record *other) {
@@ -26,34 +26,35 @@ static void pair_runs(struct comparison *c) {
         add_pair(c, a->runs[i], b->runs[i]);
 }
 
-/* Moves *at to the run's line of the step, if there is one. */
+/* Moves *at forward to the given step. Returns false if the run does not have it. */
 static bool find_step(const struct run_record *run, int *at, int64_t step) {
     while (*at < arrlen(run->steps) && run->steps[*at].step < step) ++*at;
     return *at < arrlen(run->steps) && run->steps[*at].step == step;
 }
 
-/* A ratio needs a reference above 0. The other's norm may be 0: that is what gradients that 16 bit
- * has lost look like, and leaving it out would hide the worst of faults. */
-static bool take_norms(struct run_pair *pair, const struct run_step *reference,
-                       const struct run_step *other) {
+/* Counts the norms of a step. Returns true if both norms are usable. A ratio needs a reference
+ * above 0. The other norm may be 0, as when all gradients underflow in 16 bit: the worst fault must
+ * not be left out. */
+static bool count_norms(struct run_pair *pair, const struct run_step *reference,
+                        const struct run_step *other) {
     if (reference->skipped || other->skipped) return false;
     if (!isfinite(reference->gradient_norm) || reference->gradient_norm <= 0) return false;
-    bool there = isfinite(other->gradient_norm) && other->gradient_norm >= 0;
+    bool usable = isfinite(other->gradient_norm) && other->gradient_norm >= 0;
     pair->norms_lost += !isfinite(other->gradient_norm);
-    pair->norms_zero += there && other->gradient_norm == 0;
-    return there;
+    pair->norms_zero += usable && other->gradient_norm == 0;
+    return usable;
 }
 
 static void add_step(struct run_pair *pair, const struct run_step *const both[COMPARE_SIDES]) {
     bool losses = isfinite(both[0]->loss) && isfinite(both[1]->loss);
-    bool norms = take_norms(pair, both[COMPARE_REFERENCE], both[COMPARE_OTHER]);
+    bool norms = count_norms(pair, both[COMPARE_REFERENCE], both[COMPARE_OTHER]);
     for (int side = 0; side < COMPARE_SIDES; side++) {
         arrput(pair->loss[side], losses ? both[side]->loss : NAN);
         arrput(pair->norm[side], norms ? both[side]->gradient_norm : NAN);
     }
 }
 
-/* Walks all runs at once, so that a step counts where every one of them has it. */
+/* Collects the steps that all runs have, by walking through all runs in parallel. */
 static void align(struct comparison *c) {
     int pairs = (int)arrlen(c->pairs), (*at)[COMPARE_SIDES] = NULL;
     const struct run_record *first = c->pairs[0].runs[COMPARE_REFERENCE];
@@ -84,7 +85,7 @@ static double percent_of(double other, double reference) {
     return 100 * (other / reference - 1);
 }
 
-/* A mean of less than half of the values would be of other steps than it claims. */
+/* Returns the mean over the last `window` values, or NaN if less than half of them are finite. */
 static double final_mean(const double *values, int count, int window) {
     if (window > count) window = count;
     int finite = 0;
@@ -92,11 +93,11 @@ static double final_mean(const double *values, int count, int window) {
     return 2 * finite >= window ? mean_of(values + count - window, window) : NAN;
 }
 
-/* A figure of one run of a pair, at a place that the figure is about. */
+/* Returns a figure of one run of a pair. at: index of a step, for figures of a single step. */
 typedef double pair_figure(const struct comparison *c, const struct run_pair *pair, int side,
                            int at);
 
-/* Returns the difference of the pairs, and sets the means of both sides. */
+/* Returns the difference of a figure over all pairs, and sets the means of both sides. */
 static struct difference compare_pairs(double means[COMPARE_SIDES], const struct comparison *c,
                                        pair_figure *figure, int at) {
     double *percent = NULL, *figures[COMPARE_SIDES] = {NULL, NULL};
@@ -121,7 +122,7 @@ static double final_loss(const struct comparison *c, const struct run_pair *pair
     return final_mean(pair->loss[side], c->steps, c->window);
 }
 
-/* The validation after a step, or NULL. */
+/* Returns the validation after a step, or NULL. */
 static const struct run_validation *find_validation(const struct run_record *run, int64_t step) {
     for (int i = 0; i < arrlen(run->validations); i++)
         if (run->validations[i].step == step) return &run->validations[i];
@@ -151,14 +152,15 @@ static int64_t last_common_validation(const struct comparison *c) {
 
 /* ---- curves */
 
-/* at -1: there is no such step. */
+/* Returns the smoothed loss at a step, or NaN if at is -1. */
 static double smoothed_loss(const struct comparison *c, const struct run_pair *pair, int side,
                             int at) {
     (void)c;
     return at < 0 ? NAN : pair->smoothed[side][at];
 }
 
-/* The mean of all pairs where all have a value, so that the curve has no jumps. */
+/* Adds the means of all pairs at step i: NaN unless all have a value, so that the curve has no
+ * jumps. */
 static void add_means(struct comparison *c, int i) {
     double sums[COMPARE_SIDES] = {0, 0}, percent = 0, pairs = (double)arrlen(c->pairs);
     for (int p = 0; p < arrlen(c->pairs); p++) {
@@ -200,7 +202,7 @@ static void compare_curves(struct comparison *c) {
 enum norm_figure {
     NORM_CORRELATION,
     NORM_SMOOTHED_CORRELATION,
-    NORM_MEDIAN, /* of the ratios, as a difference from 1 in % */
+    NORM_MEDIAN, /* median of the ratios, as a difference from 1 in % */
     NORM_LOG_RATIO,
     NORM_LEVEL, /* geometric mean of the reference's norms */
     NORM_FIGURES
@@ -216,14 +218,14 @@ static double smoothed_correlation(double *const logarithms[COMPARE_SIDES], int 
     return correlation;
 }
 
-/* Puts the figures of a pair at the ends of stb_ds arrays. */
+/* Appends the figures of a pair to stb_ds arrays. */
 static void add_norm_figures(double *figures[NORM_FIGURES], const struct run_pair *pair, int steps,
                              int window) {
     const double *a = pair->norm[COMPARE_REFERENCE], *b = pair->norm[COMPARE_OTHER];
     double *ratios = NULL, *changes = NULL, *levels = NULL;
     double *logarithms[COMPARE_SIDES] = {NULL, NULL};
     for (int i = 0; i < steps; i++) {
-        bool zero = b[i] == 0; /* has no logarithm; left out in both, as what is missing is */
+        bool zero = b[i] == 0; /* no logarithm, so the step is left out on both sides */
         arrput(ratios, b[i] / a[i]);
         arrput(levels, log(a[i]));
         arrput(changes, zero ? NAN : log(b[i] / a[i]));
@@ -262,7 +264,7 @@ static void compare_norms(struct comparison *c) {
     for (int i = 0; i < NORM_FIGURES; i++) arrfree(figures[i]);
 }
 
-/* ---- a group by itself */
+/* ---- figures of a group */
 
 static bool scales(const struct run_record *run) {
     for (int i = 0; i < arrlen(run->steps); i++)
@@ -322,7 +324,7 @@ static struct group_figures group_figures_of(const struct run_group *group) {
     return figures;
 }
 
-/* ---- all of it */
+/* ---- comparison */
 
 static double settled_after(const struct comparison *c) {
     int64_t warmup = 0;

@@ -10,13 +10,13 @@
 _Static_assert((int)RUN_GROUPS_MAX <= (int)CHART_SERIES_MAX, "each group has a colour");
 
 enum source {
-    OF_COMPARISON,  /* double * in struct comparison */
-    OF_STEPS,       /* double in struct run_step, of the first run, smoothed */
-    OF_SCALED,      /* likewise, of groups with a loss scale, not smoothed */
-    OF_VALIDATIONS, /* of the first run */
+    OF_COMPARISON,  /* a double * of struct comparison */
+    OF_STEPS,       /* a double of struct run_step, from the first run, smoothed */
+    OF_SCALED,      /* a double of struct run_step, only for groups with a loss scale */
+    OF_VALIDATIONS, /* validation losses of the first run */
 };
 
-/* The reference's own difference, which is 0 everywhere, shows where the others should be. */
+/* The difference chart includes the reference, whose line at 0 is the target of the others. */
 static const struct drawing {
     struct chart chart;
     enum source source;
@@ -43,7 +43,7 @@ static const struct drawing {
 };
 static const struct drawing *const difference = &drawings[1];
 
-/* Puts the points of a group at the ends of the arrays. */
+/* Appends the points of a group to the arrays. */
 static void add_points(double **x, double **y, const struct comparison *c,
                        const struct drawing *drawing) {
     const struct run_record *run = c->group->runs[0];
@@ -71,7 +71,7 @@ static void add_points(double **x, double **y, const struct comparison *c,
     }
 }
 
-/* Prints a chart, in characters or for a page, unless no group has points. */
+/* Prints a chart as text or for a page. A chart without points is left out. */
 static void draw(FILE *out, const struct comparison_report *report, const struct drawing *drawing,
                  bool text) {
     const struct comparison *reference = &report->comparisons[report->reference];

@@ -1,12 +1,12 @@
-/* The charts of a report. */
+/* Charts of a report. */
 #pragma once
 
 #include <stdio.h>
 
 #include "model/lab/compare/comparison_report.h"
 
-/* All charts, one after the other, for a page. */
+/* Prints all charts for an HTML page. */
 void comparison_charts_print(FILE *out, const struct comparison_report *report);
 
-/* The differences of the training losses, for a terminal of 80 columns. */
+/* Prints the chart of the differences of the training losses as text, 80 columns wide. */
 void comparison_charts_print_text(FILE *out, const struct comparison_report *report);

@@ -1,6 +1,6 @@
 #include "model/lab/compare/comparison_print.h"
 
-/* A report for programs. */
+/* A report as JSON. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,7 +9,7 @@
 
 #include "model/lab/compare/comparison_tables.h"
 
-/* What is not finite becomes null: cJSON sees to that. */
+/* Adds a number; cJSON prints one that is not finite as null. */
 static void number(cJSON *object, const char *key, double value) {
     cJSON_AddNumberToObject(object, key, value);
 }

@@ -51,7 +51,7 @@ static void print_code(const struct sheet *sheet, const char *text) {
     else fprintf(sheet->out, "\n```\n%s\n```\n", text);
 }
 
-/* A line of its own that begins with the most important words. */
+/* Prints a line that begins with the emphasized text `head`. */
 __attribute__((format(printf, 4, 5))) static void print_note(const struct sheet *sheet,
                                                              enum page_mood mood, const char *head,
                                                              const char *format, ...) {
@@ -86,7 +86,7 @@ static void print_section(const struct sheet *sheet, enum comparison_part part) 
 
 /* Returns a copy in which bf16:gradients.dtype=lower is bf16:dtype=lower. */
 static char *short_label(const char *label) {
-    char *text = strdup(label), *to = text, *key = NULL; /* key: that of a setting begins there */
+    char *text = strdup(label), *to = text, *key = NULL; /* key: start of a setting's key */
     if (!text) abort();
     for (; *label; label++) {
         if (*label == '.' && key) {
@@ -101,7 +101,7 @@ static char *short_label(const char *label) {
     return text;
 }
 
-/* Returns the groups under short labels, or whole ones where two short ones are alike. */
+/* Returns the groups with short labels, or with full labels if two short ones would be equal. */
 static struct run_group *make_short_groups(const struct run_group *groups) {
     struct run_group *copies = NULL;
     bool alike = false;
@@ -120,7 +120,7 @@ static void free_short_groups(struct run_group *groups) {
     arrfree(groups);
 }
 
-/* ---- the beginning: what is compared, and the verdicts */
+/* ---- head of the report: runs and verdicts */
 
 static char *all_labels(const struct comparison_report *report) {
     struct printed printed;
@@ -168,7 +168,7 @@ static void print_passed(const struct sheet *sheet, const char *head, const stru
                speed, memory);
 }
 
-/* The checks of all groups that did not simply pass, and the groups that did. */
+/* Prints the checks that failed or are within noise, and the groups that passed. */
 static void print_verdicts(const struct sheet *sheet) {
     const struct comparison_report *report = sheet->report;
     for (int g = 0; g < arrlen(report->groups); g++) {
@@ -189,7 +189,7 @@ static void print_verdicts(const struct sheet *sheet) {
     }
 }
 
-/* One seed cannot tell a difference from noise. */
+/* Prints advice to use more seeds if a failure of a single seed may be noise. */
 static void print_advice(const struct sheet *sheet) {
     const struct comparison_report *report = sheet->report;
     bool doubtful = false;
@@ -256,7 +256,7 @@ void comparison_print(FILE *out, const struct comparison_report *report, enum re
     if (printed_open(&printed)) abort();
     print_form(printed.out, report, form);
     if (printed_close(&printed)) abort();
-    /* Names of runs, and keys of their configs, may come from elsewhere; pages escape them. */
+    /* Names of runs and config keys are untrusted; pages escape them. */
     fputs(form == REPORT_HTML ? printed.text : utf8_mask(printed.text), out);
     free(printed.text);
 }

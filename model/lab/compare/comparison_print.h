@@ -1,17 +1,17 @@
-/* A comparison for readers: on the terminal, as Markdown and as a page; and for programs. */
+/* Output of a comparison: text for the terminal, Markdown, an HTML page, and JSON. */
 #pragma once
 
 #include <stdio.h>
 
 #include "model/lab/compare/comparison_report.h"
 
-/* Text is 80 columns wide. In its tables the keys of settings in labels lose their group, unless
- * two labels would be alike: bf16:gradients.dtype=lower becomes bf16:dtype=lower. HTML is one page
- * that needs nothing else. Text has one chart, HTML has all, if there is gnuplot. */
+/* Text is 80 columns wide. Its tables shorten the keys in labels, bf16:gradients.dtype=lower to
+ * bf16:dtype=lower, unless two labels would become equal. HTML is one self-contained page. With
+ * gnuplot, text has one chart and HTML has all. */
 enum report_form { REPORT_TEXT, REPORT_MARKDOWN, REPORT_HTML, REPORT_JSON };
 void comparison_print(FILE *out, const struct comparison_report *report, enum report_form form);
 
-/* One object; what is not known is null.
+/* Prints one JSON object. Unknown values are null.
  *
  *   {"pass": bool, "reference": label, "made_by", "command": text or null, "warnings": [text],
  *    "limits": {"loss_percent", "curve_percent", "norm_percent", "correlation",

@@ -1,4 +1,4 @@
-/* Groups of runs against one of them, and in which words that is told. */
+/* Report of a comparison: groups of runs, their comparisons with one of them, and verdicts. */
 #pragma once
 
 #include <stdio.h>
@@ -10,19 +10,19 @@
 
 struct comparison_report {
     struct run_group *groups;       /* stb_ds array */
-    struct comparison *comparisons; /* stb_ds array, one for each group */
-    struct verdict *verdicts;       /* likewise */
-    int reference;                  /* index of a group */
+    struct comparison *comparisons; /* stb_ds array, one per group */
+    struct verdict *verdicts;       /* stb_ds array, one per group */
+    int reference;                  /* index of the reference group */
     struct limits limits;
     struct config_difference *differences;
-    char **warnings; /* stb_ds array: what makes figures less worth, in sentences */
-    /* Optional, shell commands: what made the runs, and this comparison of them. */
+    char **warnings; /* stb_ds array of sentences about doubtful figures */
+    /* Shell commands that made the runs and this comparison; optional. */
     const char *made_by, *command;
 };
 
-/* labels as run_groups_make has them; reference: a label, or NULL for the group of the first run.
- * The runs must outlive the report. Fails, with nothing to free (though freeing is harmless), when
- * there is but one group, or no group of that label. */
+/* Makes a report. labels: see run_groups_make. reference: a label, or NULL for the group of the
+ * first run. The runs must outlive the report. Fails if there is only one group, or no group with
+ * that label; then there is nothing to free, but freeing is allowed. */
 int comparison_report_make(struct comparison_report *report, const struct run_record *runs,
                            char *const *labels, int count, const char *reference,
                            const struct limits *limits, struct error *error);
@@ -30,5 +30,5 @@ void comparison_report_free(struct comparison_report *report);
 
 bool comparison_report_passes(const struct comparison_report *report);
 
-/* "reference", "pass" or "FAIL". A reference with troubles of its own is a failure. */
+/* Returns "reference", "pass" or "FAIL". A reference that fails its own checks is a "FAIL". */
 const char *comparison_report_word(const struct comparison_report *report, int group);

@@ -12,7 +12,7 @@
 
 #define MIB (1024.0 * 1024)
 
-/* metrics.jsonl has nine digits, so that a large power of two is not quite one. */
+/* The tolerance is for metrics.jsonl, whose nine digits round large powers of two. */
 const char *scale_text(char text[SCALE_TEXT_MAX], double scale) {
     double exponent = round(log2(scale));
     if (isnan(scale)) snprintf(text, SCALE_TEXT_MAX, "-");
@@ -28,11 +28,11 @@ const struct run_record *profiled_run(const struct run_group *group) {
     return NULL;
 }
 
-/* ---- tables with a row for each group and a column for each of some figures */
+/* ---- tables with one row per group and one column per figure */
 
 enum unit { UNIT_NONE, UNIT_PERCENT, UNIT_TIMES, UNIT_BYTES, UNIT_SCALE, UNIT_MS };
 
-/* Adds a number with so many decimals; a dash where there is none. */
+/* Adds a number with the given decimals, or a dash if it is not finite. */
 static void number_cell(struct table *table, double value, int decimals, enum unit unit) {
     static const char *const units[] = {"", " %", " x", " MiB", "", " ms"};
     char text[SCALE_TEXT_MAX];
@@ -54,8 +54,8 @@ static void skipped_cell(struct table *table, const struct group_figures *figure
 
 enum kind {
     OF_ALL,
-    OF_OTHERS,  /* a dash for the reference */
-    DIFFERENCE, /* of others, in % with a sign; nothing for the reference */
+    OF_OTHERS,  /* figure of other groups; a dash for the reference */
+    DIFFERENCE, /* signed difference of other groups in %; empty for the reference */
     VERDICT,
     SKIPPED
 };
@@ -117,7 +117,8 @@ static struct table noise_table(const struct comparison_report *report) {
     return table;
 }
 
-/* Milliseconds of an operation, of the whole step (1), or of its bare matrix products (2). */
+/* Returns the milliseconds of an operation (whole 0), of the step (1), or of its matmuls alone (2).
+ */
 static double part_ms(const struct run_record *run, const char *name, int whole) {
     if (whole) return !run ? NAN : whole == 1 ? run->profile_step_ms : run->profile_products_ms;
     for (int i = 0; run && i < arrlen(run->profile); i++)
@@ -130,13 +131,13 @@ static void profile_row(struct table *table, const struct comparison_report *rep
     double most = whole;
     for (int g = 0; g < arrlen(report->groups); g++)
         most = fmax(most, part_ms(profiled_run(&report->groups[g]), name, whole));
-    if (most < 0.05) return; /* as ./train --profile leaves them out */
+    if (most < 0.05) return; /* left out in ./train --profile too */
     table_cell(table, "%s", name);
     for (int g = 0; g < arrlen(report->groups); g++)
         number_cell(table, part_ms(profiled_run(&report->groups[g]), name, whole), 1, UNIT_MS);
 }
 
-/* Of the runs of one model, the one with the most operations has those of all. */
+/* The rows are the operations of the run that has the most; for one model it has those of all. */
 static struct table profile_table(const struct comparison_report *report) {
     const struct run_record *named = NULL;
     struct table table = {0};
@@ -216,7 +217,7 @@ const char *comparison_extent(char text[COMPARISON_EXTENT_MAX],
     for (int g = 0; g < arrlen(report->comparisons); g++) {
         const struct comparison *c = &report->comparisons[g];
         int pairs = (int)arrlen(c->pairs);
-        if (g == report->reference) continue; /* with itself it has all that it has */
+        if (g == report->reference) continue; /* its comparison with itself has all its steps */
         if (c->steps < steps[0]) steps[0] = c->steps;
         if (c->steps > steps[1]) steps[1] = c->steps;
         if (pairs < seeds[0]) seeds[0] = pairs;
@@ -230,7 +231,7 @@ const char *comparison_extent(char text[COMPARISON_EXTENT_MAX],
 
 static void losses_note(FILE *out, const struct comparison_report *report) {
     const struct comparison *c = &report->comparisons[report->reference];
-    for (int g = 0; g < arrlen(report->groups); g++) /* the shortest */
+    for (int g = 0; g < arrlen(report->groups); g++) /* the shortest comparison */
         if (report->comparisons[g].steps < c->steps) c = &report->comparisons[g];
     fprintf(out,
             "The training loss is the mean of the last %d steps; the curve is that of means over "
@@ -256,7 +257,7 @@ static const struct part {
     const char *heading;
     struct table (*table)(const struct comparison_report *report); /* NULL: the columns */
     void (*note)(FILE *out, const struct comparison_report *report);
-    const char *first; /* heading of the first column, which has the labels */
+    const char *first; /* heading of the first column, which holds the labels */
     struct column columns[7];
 } parts[COMPARISON_PARTS] = {
     [COMPARISON_LOSSES] = {"Losses",

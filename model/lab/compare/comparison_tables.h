@@ -1,17 +1,17 @@
-/* The contents of a report, the same for terminal, Markdown and page. */
+/* Tables and sentences of a report, the same for text, Markdown and HTML. */
 #pragma once
 
 #include "model/lab/compare/comparison_report.h"
 #include "model/page/table.h"
 
-/* Tables, most with a row for each group. */
+/* Sections of a report. Most tables have one row per group. */
 enum comparison_part {
     COMPARISON_LOSSES,
     COMPARISON_GRADIENTS,
-    COMPARISON_SCALE, /* fp16, or skips */
+    COMPARISON_SCALE, /* with loss scaling or skipped steps */
     COMPARISON_SPEED,
-    COMPARISON_PROFILE, /* profile.json */
-    COMPARISON_NOISE,   /* several seeds */
+    COMPARISON_PROFILE, /* with profile.json */
+    COMPARISON_NOISE,   /* with several seeds */
     COMPARISON_CHECKS,
     COMPARISON_LIMITS,
     COMPARISON_PARTS
@@ -20,25 +20,27 @@ enum comparison_part {
 struct comparison_section {
     const char *heading;
     struct table table;
-    char *note; /* explains the figures, in sentences; or NULL */
+    char *note; /* sentences that explain the figures, or NULL */
 };
 
-/* Table and note are to be freed. The table has no rows where there is nothing to say. */
+/* Makes a section; its table and note are to be freed. An empty section has a table without rows.
+ */
 struct comparison_section comparison_section_make(const struct comparison_report *report,
                                                   enum comparison_part part);
 
-/* The differences of the configs, to be freed; without rows where only the precision differs. */
+/* Returns the differences of the configs, to be freed. It has no rows if only the precision
+ * differs. */
 struct table comparison_table_configs(const struct comparison_report *report);
 const char *comparison_config_sentence(const struct comparison_report *report);
 
-/* "600 steps, 3 seeds": those of the comparison with the fewest of them; returns text. */
+/* Writes "600 steps, 3 seeds", or "at least" if comparisons differ. Returns text. */
 enum { COMPARISON_EXTENT_MAX = 80 };
 const char *comparison_extent(char text[COMPARISON_EXTENT_MAX],
                               const struct comparison_report *report);
 
-/* A loss scale: "2^16", or a number that is no power of two; returns text. */
+/* Writes a loss scale: "2^16", or a plain number if it is not a power of two. Returns text. */
 enum { SCALE_TEXT_MAX = 32 };
 const char *scale_text(char text[SCALE_TEXT_MAX], double scale);
 
-/* The first run of a group that has a profile.json, or NULL. */
+/* Returns the first run of a group that has a profile.json, or NULL. */
 const struct run_record *profiled_run(const struct run_group *group);

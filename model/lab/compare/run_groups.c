@@ -9,7 +9,7 @@
 
 enum { KEY_MAX = 256 };
 
-/* stb_ds ends the program when memory is short, and so does what depends on it. */
+/* Returns a copy; aborts without memory, as stb_ds does. */
 static char *copy_text(const char *text) {
     char *copy = strdup(text);
     if (!copy) abort();
@@ -44,7 +44,7 @@ static void add_keys(char ***keys, const cJSON *object, const char *prefix) {
     }
 }
 
-/* Keys with influence that any of the runs has; an stb_ds array. */
+/* Returns an stb_ds array of the keys of all runs that affect training. */
 static char **all_keys(const struct run_record *const *runs, int count) {
     char **keys = NULL;
     for (int i = 0; i < count; i++) add_keys(&keys, runs[i]->config.root, "");
@@ -74,7 +74,7 @@ static bool same_value(const struct run_record *a, const struct run_record *b, c
     return left && right ? cJSON_Compare(left, right, true) : left == right;
 }
 
-/* Whether two runs differ in a key with influence; key becomes the first such key. */
+/* True if two runs differ in a key that affects training; key becomes the first such key. */
 static bool differ(char key[KEY_MAX], const struct run_record *a, const struct run_record *b) {
     const struct run_record *both[] = {a, b};
     char **keys = all_keys(both, 2);
@@ -106,7 +106,7 @@ static bool fits(const struct run_group *group, const struct run_record *run) {
     return !group->label && !has_seed(group, run->seed) && !differ(key, group->runs[0], run);
 }
 
-/* Whether the run may be in the group that its label names. */
+/* Fails unless the run may join the group of its label. */
 static int check_labelled(const struct run_group *group, const struct run_record *run,
                           struct error *error) {
     char key[KEY_MAX];
@@ -119,7 +119,7 @@ static int check_labelled(const struct run_group *group, const struct run_record
                 group->runs[0]->path, run->path, group->label, key);
 }
 
-/* The group for a run, or -1 for a new one; -2 for a failure. */
+/* Returns the index of the group for a run, -1 for a new group, or -2 with a message. */
 static int find_group(const struct run_group *groups, const struct run_record *run,
                       const char *label, struct error *error) {
     for (int i = 0; i < arrlen(groups); i++) {
@@ -147,7 +147,7 @@ static bool precisions_differ(const struct run_group *groups) {
     return true;
 }
 
-/* A name without the -seedN that scripts/compare_precisions.sh gives it. */
+/* Writes name without the suffix -seedN of scripts/compare_precisions.sh. */
 static void stem_of(char *stem, size_t size, const char *name) {
     snprintf(stem, size, "%s", name);
     char *end = strstr(stem, "-seed");
@@ -202,7 +202,7 @@ void run_groups_free(struct run_group *groups) {
 
 static enum config_weight weight_of(const char *key) {
     if (strcmp(key, "precision") == 0) return CONFIG_WEIGHT_EXPECTED;
-    /* How something is stored or computed again, in blocks that say what is trained. */
+    /* Exceptions in the blocks train and optimizer: they change only storage or arithmetic. */
     if (strcmp(key, "train.recompute") == 0 || strcmp(key, "optimizer.moments") == 0)
         return CONFIG_WEIGHT_ARITHMETIC;
     if (begins(key, "eval.")) return CONFIG_WEIGHT_VALIDATION;

@@ -1,44 +1,46 @@
-/* Runs that differ only in seed, as groups, and what the groups' configs differ by. */
+/* Groups of runs that differ only in seed, and the differences between the groups' configs. */
 #pragma once
 
 #include "data/util/error.h"
 #include "model/lab/compare/run_record.h"
 
-enum { RUN_GROUPS_MAX = 8 }; /* as many as a chart has colours */
+enum { RUN_GROUPS_MAX = 8 }; /* number of colours of a chart */
 
 struct run_group {
     char *label;
-    const struct run_record **runs; /* stb_ds array, seeds ascend and differ */
+    const struct run_record **runs; /* stb_ds array; seeds ascend and differ */
 };
 
-/* Puts runs into groups, in the order in which they come.
+/* Assigns runs to groups, in the given order.
  *
- * labels[i], unless NULL, names the group of run i; its runs may differ in their seed, their name,
- * and in what has no influence on the numbers of a training: run_dir, log, sample, checkpoint.
- * Without labels runs that differ in no more than that are a group; but a seed that the group has
- * already begins another one, so that runs before and after a change of the program can be
- * compared. Such a group is labelled by its precision where that tells all groups apart, else by
- * the name of its first run, without "-seedN" and numbered if need be.
+ * Runs of a group may differ in seed, name and keys that do not affect training: run_dir, log,
+ * sample, checkpoint. labels[i] names the group of run i. If it is NULL, the run joins a group with
+ * an equal config, unless that has its seed already: then it begins another group, so that runs
+ * before and after a change of the program can be compared. Groups without a label are named by
+ * their precision if all precisions differ, otherwise by the name of their first run, without
+ * "-seedN" and numbered if necessary.
  *
- * *groups is an stb_ds array for run_groups_free, after a failure too. */
+ * *groups is an stb_ds array for run_groups_free, also after a failure. */
 int run_groups_make(struct run_group **groups, const struct run_record *runs, char *const *labels,
                     int count, struct error *error);
 void run_groups_free(struct run_group *groups);
 
 enum config_weight {
-    CONFIG_WEIGHT_EXPECTED,   /* the precision */
-    CONFIG_WEIGHT_ARITHMETIC, /* device, threads, autocast, train.recompute: how it is done */
-    CONFIG_WEIGHT_VALIDATION, /* eval: validation losses mean something else */
-    CONFIG_WEIGHT_TRAINING,   /* model, data, train, optimizer: another training */
+    CONFIG_WEIGHT_EXPECTED,   /* precision */
+    CONFIG_WEIGHT_ARITHMETIC, /* device, threads, autocast, train.recompute: same training, other
+                                 arithmetic */
+    CONFIG_WEIGHT_VALIDATION, /* eval: validation losses are not comparable */
+    CONFIG_WEIGHT_TRAINING,   /* model, data, train, optimizer: a different training */
 };
 
 struct config_difference {
     char *key;
     enum config_weight weight;
-    char **values; /* stb_ds array, JSON, one for each group; NULL: the group's config lacks it */
+    char **values; /* stb_ds array of JSON, one per group; NULL: the config lacks the key */
 };
 
-/* Keys whose values differ between groups, without seed and what has no influence. A loss_scale
- * that a config leaves out, because its precision has none, is no difference. */
+/* Returns an stb_ds array of the keys whose values differ between groups, except the seed and keys
+ * that do not affect training. A missing loss_scale, of a precision without one, is no difference.
+ */
 struct config_difference *config_differences(const struct run_group *groups);
 void config_differences_free(struct config_difference *differences);

@@ -12,15 +12,16 @@
 
 #include "data/util/files.h"
 
-enum { EXACT = 53 }; /* bits of a whole number that a double holds */
+enum { EXACT = 53 }; /* bits of the integers that a double represents exactly */
 
 static double number_in(const cJSON *object, const char *key) {
     const cJSON *item = json_member(object, key);
     return cJSON_IsNumber(item) ? item->valuedouble : NAN;
 }
 
-/* Returns whether the line is one of metrics.h, whose step comes after those before. */
-static bool take_line(struct run_record *run, const cJSON *line) {
+/* Adds a line of metrics.jsonl. Returns false if it has another format or its step does not follow
+ * the earlier ones. */
+static bool add_line(struct run_record *run, const cJSON *line) {
     int64_t step;
     if (!json_whole(&step, line, "step", 0, INT64_C(1) << EXACT)) return false;
     if (json_member(line, "val_loss")) {
@@ -50,13 +51,13 @@ static int read_lines(struct run_record *run, FILE *file, const char *path, stru
     int status = 0;
     for (long number = 1; status == 0 && (length = getline(&text, &room, file)) >= 0; number++) {
         if (text[length - 1] != '\n') {
-            run->cut = true; /* a writer was killed in it, or is at work */
+            run->cut = true; /* the writer was killed, or is still writing */
             break;
         }
         struct error ignored;
         cJSON *line;
         json_parse(&line, text, (size_t)length, "", &ignored);
-        if (!take_line(run, line))
+        if (!add_line(run, line))
             status = fail(error,
                           "%s:%ld: this is no line that ./train writes there\n"
                           "(one JSON object with a step, which comes after the step before)",

@@ -1,4 +1,5 @@
-/* What a run left behind in its directory: config.json, metrics.jsonl, perhaps profile.json. */
+/* Record of a run, read from its directory: config.json, metrics.jsonl and the optional
+ * profile.json. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,7 +8,7 @@
 #include "data/util/error.h"
 #include "data/util/json.h"
 
-/* A number that is null or missing in the file is NaN. */
+/* A line of metrics.jsonl. Null or missing numbers are NaN. */
 struct run_step {
     int64_t step;
     double loss, gradient_norm, loss_scale, tokens_per_s, memory_bytes;
@@ -19,28 +20,28 @@ struct run_validation {
     double loss;
 };
 
-/* Of ./train --profile, milliseconds. */
+/* Time of an operation in profile.json, in milliseconds. */
 struct run_profile_part {
     char *name;
     double ms;
 };
 
 struct run_record {
-    char *path;                         /* as given */
-    struct json_file config;            /* as resolved */
-    const char *name, *precision;       /* of the config */
-    int64_t seed, planned_steps;        /* likewise */
+    char *path;                         /* as given by the user */
+    struct json_file config;            /* resolved config */
+    const char *name, *precision;       /* values in config */
+    int64_t seed, planned_steps;        /* values in config */
     bool in_fp32;                       /* autocast.enabled is false: fp32 everywhere */
-    struct run_step *steps;             /* stb_ds array, steps ascend */
-    struct run_validation *validations; /* likewise */
+    struct run_step *steps;             /* stb_ds array; steps ascend */
+    struct run_validation *validations; /* stb_ds array; steps ascend */
     struct run_profile_part *profile;   /* stb_ds array; NULL: no profile.json */
     double profile_step_ms, profile_products_ms;
-    bool cut; /* the last line of metrics.jsonl was not whole, and left out */
+    bool cut; /* the last line of metrics.jsonl was incomplete and is left out */
 };
 
-/* A run that is still going on, or was killed, is read as far as it came. Fails, with nothing to
- * close (though closing is harmless), when there is no config.json or metrics.jsonl, when no step
- * is in it, and where a file is not what ./train writes. */
+/* Reads a run; an unfinished or killed run is read up to its last complete line. Fails if
+ * config.json or metrics.jsonl is missing, has no step, or is not in the format of ./train. After a
+ * failure there is nothing to close, but closing is allowed. */
 int run_record_read(struct run_record *run, const char *path, struct error *error);
 void run_record_close(struct run_record *run);
 

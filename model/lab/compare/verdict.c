@@ -34,7 +34,7 @@ __attribute__((format(printf, 2, 3))) static void set_rule(struct check *check, 
     va_end(arguments);
 }
 
-/* Sets a rule for how far a loss may be from the reference's. */
+/* Sets a rule that limits the difference of a loss from the reference's. */
 static void set_loss_rule(struct check *check, const char *before, double limit, const char *behind,
                           const struct limits *limits) {
     set_rule(check, "%s %s %g %% %s the reference%s", before,
@@ -42,7 +42,7 @@ static void set_loss_rule(struct check *check, const char *before, double limit,
              limits->lower_is_fine ? "above" : "of", behind);
 }
 
-/* What the seeds say of a difference, in words; "" where there is but one. */
+/* Writes the margin of a difference and if it is real; "" for a single seed. Returns words. */
 static const char *noise_words(char words[64], const struct difference *difference) {
     words[0] = 0;
     if (difference->count > 1 && isfinite(difference->mean))
@@ -51,7 +51,8 @@ static const char *noise_words(char words[64], const struct difference *differen
     return words;
 }
 
-/* A difference in % whose absolute value, or value, has a limit. */
+/* Returns the outcome for a difference in %. The limit applies to its absolute value, or to its
+ * value if one_sided. */
 static enum check_outcome judge(const struct difference *difference, double limit, bool one_sided) {
     double size = one_sided ? difference->mean : fabs(difference->mean);
     assert(!isnan(size));
@@ -64,7 +65,7 @@ bool verdict_only_named(const struct run_group *group) {
     return run->in_fp32 && strcmp(run->precision, "fp32") != 0;
 }
 
-/* What computed in fp32 agrees with it, and says nothing of 16 bit. */
+/* Fails if a 16-bit group computed in fp32: its agreement with fp32 would prove nothing. */
 static void check_format(struct check *check, const struct comparison *c,
                          const struct limits *limits) {
     (void)limits;
@@ -144,7 +145,8 @@ static void check_curve(struct check *check, const struct comparison *c,
             above ? c->curve_highest_step : c->curve_step, noise_words(words, d));
 }
 
-/* Steps in which a run learned nothing, of those there are: one in each run is always free. */
+/* True if `steps` without an update, out of `of`, are within the limit. One per run is always
+ * allowed. */
 static bool few(int64_t steps, int64_t of, const struct comparison *c,
                 const struct limits *limits) {
     double share = of > 0 ? 100.0 * (double)steps / (double)of : 0;

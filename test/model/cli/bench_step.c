@@ -1,9 +1,9 @@
-/* One training step of GPT-2 124M, split by operation, beside its matrix products alone.
+/* One training step of GPT-2 124M, split by operation and compared with its matmuls alone.
  *
  *   build/fast/tests --bench step [--preset gpt2] [--batch 4] [--seq 256] [--steps 5]
  *       [--layers N] [--precision fp32]
  *
- * The figures are those of ./train --profile, see model/cli/run_profile.h, on random tokens. */
+ * The columns are those of ./train --profile (model/cli/run_profile.h); tokens are random. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -26,8 +26,8 @@ enum { PROGRAM_ARGUMENTS_MAX = 40, PROGRAM_OUTPUT_MAX = 1 << 18, PROGRAM_SECONDS
 
 static char program[FILE_PATH_MAX];
 static char out_text[PROGRAM_OUTPUT_MAX], error_text[PROGRAM_OUTPUT_MAX];
-static rlim_t file_bytes_max = RLIM_INFINITY; /* for the programs started from now on */
-static bool as_nobody;                        /* likewise: give up root's rights */
+static rlim_t file_bytes_max = RLIM_INFINITY; /* limit of the programs started later */
+static bool as_nobody;                        /* start programs as nobody instead of root */
 
 static const char tiny_config[] =
     "{\n"
@@ -78,7 +78,7 @@ static inline void set_up(void) {
     write_shard("tiny_val", 1000, 0);
 }
 
-/* In the child: the folder, the files for its output, its limits. */
+/* Sets directory, output files and limits in the child process. */
 static inline void enter(void) {
     struct rlimit limit = {.rlim_cur = file_bytes_max, .rlim_max = file_bytes_max};
     if (chdir(folder) || dup2(open("out.txt", O_CREAT | O_TRUNC | O_WRONLY, 0644), 1) < 0 ||
@@ -123,7 +123,7 @@ static inline void read_output(char *text, const char *name) {
     free(bytes);
 }
 
-/* Waits for the end; the exit status as the shell would say it, 128 + signal for a killed one. */
+/* Waits for the end. Returns the exit status like a shell, 128 + signal for a killed program. */
 static inline int finish(pid_t child) {
     int status;
     double deadline = seconds_now() + PROGRAM_SECONDS_MAX;
@@ -146,7 +146,7 @@ static inline void expect_exit(const char *arguments, int expected) {
                  out_text, error_text);
 }
 
-/* All that a failure says: on standard error, under the program's name. */
+/* Expects one error message on standard error, prefixed with the program's name. */
 static inline void expect_error(const char *arguments, int expected, const char *part) {
     expect_exit(arguments, expected);
     cr_expect_not_null(strstr(error_text, "train: "), "%s: says nothing: %s", arguments,
@@ -155,7 +155,7 @@ static inline void expect_error(const char *arguments, int expected, const char 
                        error_text);
 }
 
-/* The last step that metrics.jsonl tells of, 0 for none. */
+/* Returns the last step in metrics.jsonl, or 0 if it has none. */
 static inline long last_step(const char *run_folder) {
     char line[1024];
     long step = 0, found;
@@ -167,7 +167,7 @@ static inline long last_step(const char *run_folder) {
     return step;
 }
 
-/* Whether the child has not ended yet; leaves its status for finish(). */
+/* True if the child is still running. Leaves its status for finish(). */
 static inline bool running(pid_t child) {
     siginfo_t info = {.si_pid = 0};
     cr_assert_eq(waitid(P_PID, (id_t)child, &info, WEXITED | WNOHANG | WNOWAIT), 0);
@@ -187,7 +187,7 @@ static inline bool exists(const char *name) {
     return access(in_folder("%s", name), F_OK) == 0;
 }
 
-/* Names in a folder that begin with `start`, in order, separated by spaces. */
+/* Returns the sorted names in a directory that begin with `start`, separated by spaces. */
 static inline const char *names_in(const char *name, const char *begin) {
     static char texts[4][2000];
     static int turn;
@@ -223,7 +223,7 @@ static inline void expect_same_file(const char *a, const char *b) {
     free(right);
 }
 
-/* Flips a bit in the middle. */
+/* Flips a bit in the middle of a file. */
 static inline void damage(const char *name) {
     FILE *file = fopen(in_folder("%s", name), "r+");
     cr_assert_not_null(file, "%s", name);

@@ -1,4 +1,4 @@
-/* Every flag of ./train, and every way to use them wrongly. */
+/* Every flag of ./train, and every usage error. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static struct command_line accept(const char *arguments) {
     return line;
 }
 
-/* The message must have the part that helps. */
+/* Parsing must fail with a message that contains `part`. */
 static void refuse(const char *arguments, const char *part) {
     struct command_line line;
     struct error error;
@@ -109,7 +109,7 @@ Test(command_line, resume_with_and_without_a_path) {
     }
 }
 
-/* --resume "$LAST" with an unset variable must not quietly begin anew. */
+/* --resume "$LAST" with an unset variable must not silently start a new run. */
 Test(command_line, resume_from_an_empty_path) {
     refuse("--config|c|--resume|", "--resume");
     refuse("--config|c|--resume=", "--resume");
@@ -139,7 +139,7 @@ Test(command_line, memory_of_a_dry_run) {
         cr_expect_lt(line.memory_gib, 0);
         command_line_free(&line);
     }
-    line = accept("--dry-run|--fit|--config|c"); /* what is free */
+    line = accept("--dry-run|--fit|--config|c"); /* free memory */
     cr_expect(line.fit && line.fit_gib < 0);
     command_line_free(&line);
     refuse("--dry-run|--config|c|--fit|x", "--fit: \"x\" is not a number");

@@ -1,4 +1,4 @@
-/* A run folder that comes from elsewhere: nothing outside it changes, nothing waits. */
+/* An untrusted run directory: nothing outside it changes, and no pipe blocks the program. */
 #include "model/config/config_keys.h"
 #include "model/cli/rank_output.h"
 #include "test/model/lab/compare/run_fixture.h"
@@ -40,7 +40,7 @@ Test(hostile_folder, linked_checkpoints_are_neither_removed_nor_added_to) {
     expect_kept("victim/.step-00000001.tmp/x");
 }
 
-/* The user's own links stand above the run folder. */
+/* Links above the run directory are the user's own and are followed. */
 Test(hostile_folder, the_run_folder_itself_may_be_a_link) {
     cr_assert_eq(directory_create(in_folder("scratch/run"), &error), 0);
     cr_assert_eq(directory_create(in_folder("a"), &error), 0);

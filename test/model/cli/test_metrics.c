@@ -1,4 +1,4 @@
-/* metrics.jsonl: its lines to the letter, its cut at a resume, and a disk that is full. */
+/* metrics.jsonl: exact lines, truncation at a resume, and a full disk. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <math.h>
@@ -111,14 +111,14 @@ Test(metrics, a_line_is_on_disk_when_the_call_returns) {
     end(&metrics);
 }
 
-Test(metrics, starts_anew_at_step_0) {
+Test(metrics, step_0_starts_an_empty_file) {
     write_three();
     struct metrics metrics = begin(0);
     end(&metrics);
     expect_content("");
 }
 
-Test(metrics, resume_cuts_what_came_after) {
+Test(metrics, resume_removes_later_steps) {
     static const char *const kept[] = {NULL,  LINE_1, LINE_1 LINE_2 VALIDATION_2,
                                        THREE, THREE,  THREE};
     for (int64_t step = 1; step < 6; step++) {
@@ -129,7 +129,7 @@ Test(metrics, resume_cuts_what_came_after) {
     }
 }
 
-Test(metrics, resume_goes_on_behind_the_cut) {
+Test(metrics, resume_appends_after_truncation) {
     write_three();
     struct metrics metrics = begin(2);
     put_step(&metrics, 3);
@@ -137,7 +137,7 @@ Test(metrics, resume_goes_on_behind_the_cut) {
     expect_content(LINE_1 LINE_2 VALIDATION_2 LINE_3);
 }
 
-Test(metrics, resume_cuts_half_a_line) {
+Test(metrics, resume_removes_a_partial_line) {
     char *text = strdup(THREE);
     size_t kept = strlen(LINE_1 LINE_2);
     for (size_t length = kept; length < kept + strlen(VALIDATION_2); length++) {
@@ -152,7 +152,7 @@ Test(metrics, resume_cuts_half_a_line) {
     free(text);
 }
 
-Test(metrics, resume_cuts_what_is_not_ours) {
+Test(metrics, resume_removes_unknown_lines) {
     static const char *const strange[] = {"\n", "hello\n", "{\"loss\": 3}\n", "{\"step\": }\n",
                                           "[]\n"};
     for (size_t i = 0; i < sizeof strange / sizeof *strange; i++) {
@@ -165,7 +165,7 @@ Test(metrics, resume_cuts_what_is_not_ours) {
     }
 }
 
-Test(metrics, resume_cuts_a_line_without_end) {
+Test(metrics, resume_removes_a_line_that_is_too_long) {
     char text[6000] = LINE_1 "{\"step\": 2, ";
     memset(text + strlen(text), 'x', 5000);
     set_content(text);
@@ -181,7 +181,7 @@ Test(metrics, resume_without_a_file_starts_one) {
     expect_content(VALIDATION_3);
 }
 
-Test(metrics, what_is_not_finite_is_null) {
+Test(metrics, non_finite_values_are_null) {
     struct metrics metrics = begin(0);
     struct step_report report = report_of(2);
     report.loss = NAN;
@@ -279,7 +279,7 @@ Test(metrics, full_disk) {
     metrics_close(&metrics, &error);
 }
 
-/* The half line that fitted is cut when the run goes on. */
+/* The partial line that still fitted is removed when the run resumes. */
 Test(metrics, file_size_limit) {
     signal(SIGXFSZ, SIG_IGN);
     struct rlimit limit = {strlen(LINE_1) + 20, RLIM_INFINITY};

@@ -1,4 +1,4 @@
-/* ./train --profile: what it prints, and the file it writes. */
+/* ./train --profile: its output and profile.json. */
 #include "test/model/cli/program_fixture.h"
 
 #include <math.h>

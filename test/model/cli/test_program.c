@@ -1,4 +1,4 @@
-/* ./train as a person uses it: exit statuses, what it says, and what it leaves on disk. */
+/* The ./train program: exit statuses, messages and files. */
 #include "data/util/files.h"
 #include "test/model/cli/program_fixture.h"
 
@@ -14,7 +14,7 @@ static void expect_text(const char *text, const char *part) {
     cr_expect_not_null(strstr(text, part), "\"%s\" is not in: %s", part, text);
 }
 
-/* So that another user may run it, who may not enter the folder of the build. */
+/* Copies the program, so that a user without access to the build directory can run it. */
 static void copy_program(void) {
     size_t size;
     struct stat status;
@@ -51,7 +51,7 @@ Test(program, trains) {
     cr_expect_eq(last_step("a/run"), 24);
 }
 
-Test(program, what_only_prints) {
+Test(program, help_version_and_schema) {
     expect_exit("--help", 0);
     expect_text(out_text, "--resume");
     cr_expect_str_eq(error_text, "");
@@ -91,7 +91,7 @@ Test(program, config_errors_name_file_line_and_nearest_key) {
     expect_error(TINY "|--set|data.seq_len=64", 2, "n_positions");
 }
 
-Test(program, asked_for_a_gpu_that_is_not_there) {
+Test(program, missing_gpu_is_an_error) {
     if (access("/dev/nvidiactl", F_OK) == 0) return;
     expect_error(TINY "|--device|cuda", 1, "cuda");
     cr_expect_not(exists("a"));
@@ -99,7 +99,7 @@ Test(program, asked_for_a_gpu_that_is_not_there) {
 
 Test(program, dry_run_writes_nothing) {
     char before[2000];
-    expect_exit(TINY "|--dry-run", 0); /* makes out.txt and error.txt */
+    expect_exit(TINY "|--dry-run", 0); /* creates out.txt and error.txt */
     snprintf(before, sizeof before, "%s", names_in(".", ""));
     expect_exit(TINY "|--dry-run|--set|precision=fp16|--set|checkpoint.resume=auto", 0);
     cr_expect_str_eq(names_in(".", ""), before);
@@ -111,7 +111,7 @@ Test(program, dry_run_writes_nothing) {
     cr_expect_null(strstr(out_text, "step   1"));
 }
 
-/* A plan for a large model on a small machine, and before the data are there. */
+/* A dry run plans a large model on a small machine, and without the data files. */
 Test(program, dry_run_allocates_nothing) {
     expect_exit("--config|tiny.json|--dry-run|--set|model.n_embd=8192|--set|model.n_head=64|--set|"
                 "model.n_layer=96|--set|data.train=none_*.bin|--set|data.val=|--set|eval.every=0",
@@ -141,7 +141,7 @@ Test(program, tokens_outside_the_vocabulary) {
                  "token 999");
 }
 
-/* Shards of 32 bits, and a table of a vocabulary that 16 would not hold. */
+/* 32-bit shards and a token embedding for a vocabulary beyond 16 bits. */
 Test(program, trains_on_a_large_vocabulary) {
     write_shard("wide", 2000, 70000);
 #define WIDE TINY "|--set|name=wide|--set|data.train=wide_000000.bin|--set|eval.every=0"
@@ -167,7 +167,7 @@ Test(program, existing_checkpoints_are_refused_without_resume) {
     cr_expect_str_eq(names_in("a/run/checkpoints", ""), "step-00000008");
     free(before);
     free(after);
-    /* The same where a variable of the shell was empty. */
+    /* The same with an empty shell variable as the path. */
     expect_exit(TINY "|--resume=", 2);
     expect_exit(TINY "|--set|name=other|--set|train.steps=1", 0);
 }
@@ -227,7 +227,7 @@ Test(program, damaged_checkpoints_are_skipped_and_named) {
     expect_text(error_text, "step-00000016");
     expect_text(error_text, "resuming from a/run/checkpoints/step-00000008");
     cr_expect_eq(last_step("a/run"), 24);
-    /* What was damaged has been made anew. */
+    /* The damaged checkpoint has been rewritten. */
     expect_exit(TINY "|--resume", 0);
     expect_text(error_text, "resuming from a/run/checkpoints/step-00000024");
 }
@@ -283,14 +283,15 @@ Test(program, samples_of_several_prompts) {
     cr_assert_eq(strncmp(both + length, "---\n", 4), 0, "%s", both);
     expect_exit("--sample|a dog" FROM "|--tokens|9|--temperature|0", 0);
     cr_expect_str_eq(both + length + 4, out_text);
-    /* Of the same prompt two different texts. */
+    /* The same prompt gives two different texts. */
     expect_exit("--sample|the cat|--sample|the cat" FROM "|--tokens|30|--temperature|2", 0);
     const char *second = strstr(out_text, "---\n");
     cr_assert_not_null(second);
     cr_expect_neq(strncmp(out_text, second + 4, (size_t)(second - out_text)), 0, "%s", out_text);
 }
 
-/* The loss of the training data as training itself reports it, bits and perplexity of it. */
+/* --eval of the training data gives the loss that training reports, with its bits and perplexity.
+ */
 Test(program, evaluates) {
     double loss, perplexity, bits, validation;
     int sequences;
@@ -304,7 +305,7 @@ Test(program, evaluates) {
     cr_assert_eq(sscanf(strchr(out_text, ':'), ": %d sequences", &sequences), 1);
     cr_assert_eq(sscanf(fp32, "\nfp32 %lf %lf %lf", &loss, &perplexity, &bits), 3);
     cr_expect_gt(sequences, 0);
-    /* The same sequences; both are printed to four digits. */
+    /* Both losses are of the same sequences and printed to four digits. */
     cr_expect_float_eq(loss, validation, 1.1e-4, "%g, in training %g", loss, validation);
     cr_expect_float_eq(perplexity, exp(loss), 1e-3 * perplexity);
     cr_expect_float_eq(bits, loss / log(2), 1e-3 * bits, "a token of this model is a byte");
@@ -314,7 +315,8 @@ Test(program, evaluates) {
     expect_error("--eval|--from|nowhere|--data|tiny_val_*.bin", 1, "nowhere");
 }
 
-/* Text to tokens to a model to text, and on from the checkpoint alone, which has the tokenizer. */
+/* Text is tokenized, trained on and sampled. Training resumes from the checkpoint alone, which
+ * contains the tokenizer. */
 Test(program, trains_on_tokens_of_gpt2) {
 #define TOKENS                                                                             \
     "--config|tiny.json|--set|data.train=words_train_*.bin|--set|data.val=words_val_*.bin" \
@@ -338,7 +340,7 @@ Test(program, trains_on_tokens_of_gpt2) {
     expect_error("--eval|--data|tales|--from|a/words", 1, "a text of bytes");
     expect_error(TOKENS "|--resume|--set|data.tokenizer=bytes", 1,
                  "set data.tokenizer to \"gpt2\"");
-    /* Where the tokenizer came from is gone. */
+    /* The original tokenizer directory no longer exists. */
     cr_assert_eq(directory_remove(in_folder("words"), &error), 0, "%s", error.text);
     expect_exit(TOKENS "|--resume|--set|train.steps=16|--set|sample.every=8", 0);
     expect_text(out_text, "sample at step 16");
@@ -361,12 +363,12 @@ Test(program, begins_from_given_weights) {
 Test(program, metrics_can_be_switched_off) {
     expect_exit(TINY "|--set|log.metrics=false|--set|train.steps=8", 0);
     cr_expect_not(exists("a/run/metrics.jsonl"));
-    /* ... and on again later. */
+    /* Metrics are switched on again later. */
     expect_exit(TINY "|--resume", 0);
     cr_expect_eq(last_step("a/run"), 24);
 }
 
-/* A file for each start. */
+/* Each start of a run creates an event file. */
 Test(program, event_files_beside_the_metrics) {
     expect_exit(TINY "|--set|train.steps=8", 0);
     cr_expect_str_eq(names_in("a/run", "events"), "");
@@ -404,7 +406,7 @@ Test(program, a_start_that_fails_leaves_no_folder) {
     cr_expect_not(exists("a/run"));
 }
 
-/* A million checkpoints of 76 MB; one has room. */
+/* A million checkpoints of 76 MB do not fit the disk, one does. */
 Test(program, too_little_disk_space_is_a_warning_at_the_start) {
     expect_exit(TINY
                 "|--set|model.n_embd=512|--set|checkpoint.every=1|--set|checkpoint.keep=1000000"
@@ -445,7 +447,7 @@ Test(program, losses_that_are_not_finite_end_the_run) {
     cr_expect_str_eq(names_in("a/run/checkpoints", ""), "step-00000002");
 }
 
-/* Root may write anywhere, so that the program is run as nobody. */
+/* The program runs as nobody, because root may write anywhere. */
 Test(program, run_directory_that_cannot_be_written) {
     copy_program();
     cr_assert_eq(chmod(folder, 0755), 0);
@@ -474,7 +476,7 @@ Test(program, standard_output_is_full) {
     }
 }
 
-/* By executing itself once more, under its own name. */
+/* The program sets GOMP_SPINCOUNT and executes itself once more, under its own name. */
 Test(program, waiting_threads_sleep_soon) {
 #ifndef __clang__
     char path[64], name[64] = "", *environment, *setting = NULL;

@@ -1,4 +1,4 @@
-/* ./train with models and tokenizers of others. */
+/* ./train with Hugging Face models and tokenizers. */
 #include "data/util/files.h"
 #include "test/model/cli/program_fixture.h"
 
@@ -10,15 +10,15 @@ static void expect_text(const char *text, const char *part) {
     cr_expect_not_null(strstr(text, part), "\"%s\" is not in: %s", part, text);
 }
 
-/* The most memory, in MB, that a program started here has taken so far. */
+/* Returns the peak memory, in MB, of all programs started so far. */
 static double children_mb(void) {
     struct rusage usage;
     cr_assert_eq(getrusage(RUSAGE_CHILDREN, &usage), 0);
     return (double)usage.ru_maxrss * 1024 / 1e6;
 }
 
-/* A model of others whose context is long takes the memory of the text, not of its positions: these
- * would take 300 MB for keys and values alone. */
+/* The memory of a model with a long context depends on the text, not on n_positions: keys and
+ * values of all positions alone would take 300 MB. */
 Test(program_models, a_long_context_costs_nothing_until_it_is_used) {
 #define ROPE "--config|tiny.json|--set|model.positions=rope|--set|sample.every=0"
     static char text[PROGRAM_OUTPUT_MAX];
@@ -34,7 +34,7 @@ Test(program_models, a_long_context_costs_nothing_until_it_is_used) {
     expect_exit("--eval|--data|tiny_train_*.bin|--from|long|--set|train.micro_batch_size=1", 0);
     expect_text(out_text, ": 5 sequences of 1024 tokens");
     cr_expect_lt(children_mb(), before + 30);
-    /* A run of ours has learned data.seq_len positions: its window stays that. */
+    /* A run of mantissa was trained on data.seq_len positions, which stay its context. */
     expect_exit("--sample|the cat|--from|a/long|--tokens|70|--temperature|0|--set|precision=fp32",
                 0);
     snprintf(text, sizeof text, "%s", out_text);
@@ -44,7 +44,7 @@ Test(program_models, a_long_context_costs_nothing_until_it_is_used) {
     cr_expect_str_eq(out_text, text);
 }
 
-/* A file, whose name begins with a word and a number, must hold a text. */
+/* Expects `part` in the file a/WORDnumberREST, or in WORDREST if number < 0. */
 static void expect_in_file(const char *word, int number, const char *rest, const char *part) {
     char name[200];
     size_t size;
@@ -55,7 +55,7 @@ static void expect_in_file(const char *word, int number, const char *rest, const
     free(text);
 }
 
-/* What is kept says which kind the files were, whatever the config called it. */
+/* The saved config names the kind of tokenizer that was found, not the name in the given config. */
 Test(program_models, tokenizers_have_their_own_names) {
     static const char *const kinds[] = {"gpt2", "files"};
     const char *name = getenv("PREPARE") ? getenv("PREPARE") : "./prepare";
@@ -84,7 +84,7 @@ Test(program_models, tokenizers_have_their_own_names) {
         expect_exit(arguments, 0);
         snprintf(wanted, sizeof wanted, "\"tokenizer\": \"%s\"", kind);
         expect_in_file(kind, i, "/config.json", wanted);
-        /* One that says the old name goes on without a word about it. */
+        /* Resuming under the other name prints no message about the tokenizer. */
         size_t length = strlen(arguments);
         snprintf(arguments + length, sizeof arguments - length,
                  "|--resume|--set|train.steps=4|--set|data.tokenizer=%s", kinds[1 - i / 2]);

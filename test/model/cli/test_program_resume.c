@@ -1,14 +1,14 @@
-/* ./train interrupted, killed and resumed: the same bits as a run that was left alone. */
+/* ./train interrupted, killed and resumed gives the same bits as an uninterrupted run. */
 #include "test/model/cli/program_fixture.h"
 
 TestSuite(program_resume, .init = set_up, .fini = remove_folder);
 
-/* Long enough that a signal finds it at work. */
+/* Long enough that a signal arrives during training. */
 #define LONG "--config|tiny.json|--set|train.steps=300|--set|checkpoint.every=50"
 
 static const char *const precisions[] = {"fp32", "bf16", "fp16"};
 
-/* The metrics without what the clock and the machine say. */
+/* Returns the metrics without times, speed and memory. */
 static char *story(const char *run_folder) {
     char *text = NULL, line[1024];
     size_t size;
@@ -25,7 +25,7 @@ static char *story(const char *run_folder) {
     return text;
 }
 
-/* Runs a and b have the same metrics and the same final checkpoint. */
+/* Expects the same metrics and the same final checkpoint in runs a and b. */
 static void expect_same_run(const char *a, const char *b) {
     char *left = story(a), *right = story(b);
     size_t at = 0;
@@ -56,7 +56,7 @@ static const char *with(const char *arguments, const char *format, const char *v
     return text;
 }
 
-/* The reference, in run directory b. */
+/* Trains the uninterrupted reference in run directory b. */
 static void run_undisturbed(const char *precision) {
     expect_exit(with(with(LONG, "--set|run_dir=%s", "b"), "--set|precision=%s", precision), 0);
 }
@@ -65,7 +65,7 @@ static void check_signal(int signal_number, int expected, const char *precision)
     const char *arguments = with(LONG, "--set|precision=%s", precision);
     long step = 300;
     int status = 0;
-    for (int tries = 0; tries < 10 && step == 300; tries++) { /* 300: it came too late */
+    for (int tries = 0; tries < 10 && step == 300; tries++) { /* 300: the signal came too late */
         if (tries > 0) cr_assert_eq(directory_remove(in_folder("a"), &error), 0);
         pid_t child = start(arguments);
         wait_for_step(child, "a/run", 70);
@@ -112,7 +112,7 @@ Test(program_resume, nohup) {
     cr_expect_eq(finish(child), 143);
 }
 
-/* ./train | head -3, also where standard error goes the same way. */
+/* ./train | head -3, with and without standard error in the same pipe. */
 Test(program_resume, the_reader_of_the_output_goes_away) {
     static const char *const where[] = {"2>error.txt", "2>&1"};
     for (int i = 0; i < 2; i++) {
@@ -130,8 +130,8 @@ Test(program_resume, the_reader_of_the_output_goes_away) {
     }
 }
 
-/* No process is so late that it gets no step done. */
-Test(program_resume, after_so_many_minutes) {
+/* Each process takes at least one step, even if train.minutes are over at its start. */
+Test(program_resume, after_train_minutes) {
     const char *late = with(LONG, "%s", "--set|train.minutes=1e-6|--set|checkpoint.resume=auto");
     for (int step = 1; step <= 3; step++) {
         char expected[64];
@@ -148,7 +148,7 @@ Test(program_resume, after_so_many_minutes) {
     expect_same_run("a/run", "b/run");
 }
 
-/* Killed again and again, at moments that include the middle of a save. */
+/* The run is killed repeatedly, also in the middle of a save. */
 Test(program_resume, kill_9) {
     const char *arguments = with(LONG, "--set|%s", "checkpoint.resume=auto");
     int kills = 0, status = 128 + SIGKILL;
@@ -168,14 +168,14 @@ Test(program_resume, kill_9) {
     expect_same_run("a/run", "b/run");
 }
 
-/* Killed before its first checkpoint, a run keeps its metrics under another name. */
+/* The metrics of a run killed before its first checkpoint are kept under another name. */
 Test(program_resume, a_new_run_sets_the_metrics_of_a_killed_one_aside) {
     static const char run_on[] = "--config|tiny.json|--set|checkpoint.every=0|--set|train.steps=";
     char line[200], name[64];
     for (int kills = 1; kills <= 2; kills++) {
         snprintf(line, sizeof line, "%s1000000", run_on);
         pid_t child = start(line);
-        double deadline = seconds_now() + 20; /* the metrics of the first are there already */
+        double deadline = seconds_now() + 20; /* the metrics of the first run already exist */
         while (kills == 2 && !exists("a/run/metrics-1.jsonl") && seconds_now() < deadline)
             usleep(1000);
         wait_for_step(child, "a/run", 10);
@@ -198,7 +198,7 @@ Test(program_resume, a_new_run_sets_the_metrics_of_a_killed_one_aside) {
     cr_expect_not(exists("a/run/metrics-3.jsonl"));
 }
 
-/* From another run's checkpoint, in a directory of its own. */
+/* A run resumes from another run's checkpoint into its own directory. */
 Test(program_resume, from_a_path) {
     run_undisturbed("fp32");
     expect_exit(LONG "|--resume|b/run/checkpoints/step-00000200", 0);
@@ -239,7 +239,7 @@ Test(program_resume, a_second_process_is_refused) {
     expect_exit("--config|tiny.json|--resume|--set|train.steps=1000000|--dry-run", 0);
 }
 
-/* A second signal does not wait for the step. */
+/* A second signal ends the program without waiting for the step. */
 Test(program_resume, two_signals) {
     pid_t child = start("--config|tiny.json|--set|train.steps=100000|--set|model.n_embd=512|--set|"
                         "train.micro_batch_size=64|--set|sample.every=0|--set|eval.every=0");

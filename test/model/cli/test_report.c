@@ -1,4 +1,4 @@
-/* What a person sees, on a pipe and on terminals of several widths. */
+/* Console output of a run, on a pipe and on terminals of several widths. */
 #include "model/config/config_keys.h"
 #include "test/model/trainer_fixture.h"
 
@@ -12,7 +12,7 @@
 
 enum { SCREEN_MAX = 1 << 16 };
 
-/* A trainer that was laid out and not allocated: what a banner needs. */
+/* A planned trainer without allocated memory, which suffices for a banner. */
 static void open_plan(struct rig *rig) {
     rig_open_data(rig);
     rig_open_backend(rig, test_device(), 1);
@@ -21,7 +21,7 @@ static void open_plan(struct rig *rig) {
                  0, "%s", rig->error.text);
 }
 
-/* A place to print to, and what arrived there. */
+/* A pipe or terminal to print to, and the text read from it. */
 struct screen {
     FILE *out;
     int reader;
@@ -46,7 +46,7 @@ static void open_pipe(struct screen *screen) {
     screen->out = fdopen(ends[1], "w");
 }
 
-/* Ends the printing and collects it. */
+/* Closes the output and collects its text. */
 static const char *finish(struct screen *screen) {
     size_t length = 0;
     ssize_t got;
@@ -87,7 +87,7 @@ static int widest(const char *text) {
     return most;
 }
 
-/* The last state of the bar. */
+/* Returns the last state of the bar. */
 static const char *last_drawn(const char *text) {
     const char *at = strrchr(text, '\r');
     cr_assert_not_null(at, "no bar in: %s", text);
@@ -231,7 +231,7 @@ Test(report, bar_fits_in_40_80_and_200_columns) {
         }
 }
 
-/* The window of a job without one, or a tiny one: never a division by it, nor a line of its own. */
+/* The terminal of a batch job may report 0 columns: the bar must not divide by them or wrap. */
 Test(report, bar_without_a_width) {
     static struct screen screen;
     struct rig rig = {0};
@@ -313,7 +313,7 @@ Test(report, lines_scroll_above_the_bar) {
     rig_close(&rig);
 }
 
-/* Whoever writes between two steps begins on a line of his own. */
+/* Output between two steps begins on a new line. */
 Test(report, pause_ends_the_bar) {
     static struct screen screen;
     struct rig rig = {0};
@@ -345,7 +345,7 @@ static const char *banner(struct rig *rig, struct screen *screen, double floor) 
     return finish(screen);
 }
 
-/* As the kernel writes them. */
+/* CPU names as the kernel writes them in /proc/cpuinfo. */
 static const char *const processors[] = {
     "AMD EPYC", "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz",
     "AMD Ryzen Threadripper PRO 7995WX 96-Cores", "13th Gen Intel(R) Core(TM) i9-13900KF"};
@@ -372,7 +372,7 @@ Test(report, banner_fits_in_80_columns) {
     }
 }
 
-/* The largest shipped model, laid out but not walked through. */
+/* The largest shipped model, with its memory layout only. */
 Test(report, banner_of_a_large_model) {
     static struct screen screen;
     struct rig rig = {0};
@@ -431,7 +431,7 @@ Test(report, banner_says_what_matters) {
     rig_close(&rig);
 }
 
-/* The parts that are printed are the whole. */
+/* The printed parts add up to the total. */
 Test(report, memory_adds_up) {
     struct memory_plan plan = {.master = 1 << 20,
                                .lower = 2 << 20,

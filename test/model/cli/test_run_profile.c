@@ -1,4 +1,4 @@
-/* ./train --profile: the parts of a step, and the file that holds them. */
+/* ./train --profile: the times of a step by operation, and profile.json. */
 #include "test/model/trainer_fixture.h"
 
 #include "model/cli/run_profile.h"
@@ -34,9 +34,9 @@ Test(profile, parts_are_those_of_a_step) {
     rig_close(&rig);
 }
 
-/* Steps that were watched and products that were replayed leave no trace: the weights are those of
- * as many plain steps. */
-Test(profile, watching_changes_no_bit) {
+/* Observed steps and replayed matmuls do not change the weights: they equal those after as many
+ * plain steps. */
+Test(profile, observing_changes_no_bits) {
     struct rig watched = {0}, plain = {0};
     struct profile profile;
     rig_config(&watched.config, CONFIG_PRECISION_FP16);

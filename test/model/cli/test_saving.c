@@ -1,11 +1,11 @@
-/* Where a run's checkpoints are written when there is no memory for a copy. The rest of saving is
+/* Saving without memory for a snapshot or disk space for a checkpoint. The rest of saving is
  * tested through ./train (test_program_resume.c) and by scripts/torture.sh. */
 #include "model/cli/saving.h"
 #include "test/model/io/checkpoint_fixture.h"
 
 TestSuite(saving, .init = make_folder, .fini = remove_folder);
 
-/* A model of 50 T parameters can be planned, not trained: no machine has memory for its copy. */
+/* A model of 50 T parameters can be planned only: no machine has memory for its snapshot. */
 static void open_giant(struct subject *subject) {
     subject_config(&subject->config, CONFIG_PRECISION_FP32);
     subject->config.model.n_layer = 1000;
@@ -15,7 +15,7 @@ static void open_giant(struct subject *subject) {
     subject_open_with(subject, TRAINER_PLANNED);
 }
 
-/* The same model has no room on any disk either. */
+/* The same model does not fit on any disk either. */
 Test(saving, a_disk_without_room_is_refused_before_anything_is_written) {
     struct subject giant = {0};
     struct checkpoint_writer writer;

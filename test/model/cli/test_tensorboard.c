@@ -28,7 +28,7 @@ Test(tensorboard, crc_of_known_bytes) {
     cr_expect_eq(crc32c("", 0), 0);
 }
 
-/* The only event file of the folder. */
+/* Returns the contents of the only event file in the directory. */
 static char *event_file(size_t *size) {
     static char path[FILE_PATH_MAX];
     char *bytes = NULL;
@@ -50,7 +50,7 @@ static uint32_t masked(const void *bytes, size_t size) {
     return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;
 }
 
-/* The next record's bytes; its CRCs are right. */
+/* Returns the bytes of the next record after checking its CRCs. */
 static const uint8_t *record(const char *file, size_t size, size_t *at, uint64_t *length) {
     uint32_t of_length, of_bytes;
     cr_assert_leq(*at + 12, size);
@@ -81,7 +81,8 @@ Test(tensorboard, records_hold_events) {
                               "brain.Event:2";
     cr_expect_arr_eq(bytes + 9, version, sizeof version - 1);
     bytes = record(file, size, &at, &length);
-    const uint8_t start[] = {2 << 3, 0xac, 0x02, 7 << 3 | 2, 2, 1 << 3, 1}; /* of step 300 on */
+    const uint8_t start[] = {2 << 3, 0xac,   0x02, 7 << 3 | 2,
+                             2,      1 << 3, 1}; /* a start at step 300 */
     cr_expect_eq(length, 9 + sizeof start);
     cr_expect_arr_eq(bytes + 9, start, sizeof start);
     bytes = record(file, size, &at, &length);
@@ -96,10 +97,10 @@ Test(tensorboard, records_hold_events) {
     cr_expect_eq(at, size);
     free(file);
     cr_expect_eq(tensorboard_close(&board, &error), 0);
-    cr_expect_eq(tensorboard_write(&board, 301, scalars, 2, &error), 0); /* off: nothing is done */
+    cr_expect_eq(tensorboard_write(&board, 301, scalars, 2, &error), 0); /* disabled */
 }
 
-Test(tensorboard, what_cannot_be_written_is_said) {
+Test(tensorboard, write_errors_are_reported) {
     struct tensorboard board;
     cr_expect_eq(tensorboard_open(&board, in_folder("missing"), 0, &error), -1);
     cr_expect_not_null(strstr(error.text, "missing/events.out.tfevents"), "%s", error.text);

@@ -1,4 +1,4 @@
-/* What reaches a terminal: whole characters as soon as they are whole, nothing it might obey. */
+/* Printing of generated text: complete characters at once, and no terminal control sequences. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,7 @@ Test(text_stream, shows_controls_as_replacement) {
     SHOWS("\xe2\x80\xae\xe2\x81\xa6x", BAD BAD "x");
 }
 
-/* U+0080 to U+009F: terminals obey some of them, such as U+009B, as they obey ESC [. */
+/* U+0080 to U+009F are controls: some terminals treat U+009B like ESC [. */
 Test(text_stream, shows_two_byte_controls_as_replacement) {
     char *text = NULL;
     size_t size;
@@ -71,7 +71,7 @@ Test(text_stream, shows_invalid_utf8_as_replacement) {
     SHOWS("\xe2\x82\xac\xe2\x82", "\xe2\x82\xac" BAD BAD);
 }
 
-/* Whatever the bytes, the result is text a terminal can take. */
+/* Random bytes become valid UTF-8 without controls. */
 Test(text_stream, any_bytes_become_valid_text) {
     for (uint64_t round = 0; round < 200; round++) {
         uint8_t bytes[64];
@@ -95,7 +95,7 @@ Test(text_stream, any_bytes_become_valid_text) {
     }
 }
 
-/* A character is held back until its last byte, and not longer. */
+/* A character is printed when its last byte arrives. */
 Test(text_stream, shows_characters_when_they_are_whole) {
     static const char text[] = "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x8c\xb3z";
     static const size_t shown[] = {1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 11}; /* after each byte */
@@ -114,7 +114,7 @@ Test(text_stream, shows_characters_when_they_are_whole) {
     free(out_text);
 }
 
-/* Cutting the same bytes in other places shows the same. */
+/* The output does not depend on how the bytes are split into calls. */
 Test(text_stream, pieces_make_no_difference) {
     for (uint64_t round = 0; round < 200; round++) {
         uint8_t bytes[64];

@@ -1,5 +1,5 @@
-/* The lowest validation loss: what is recorded, saved, kept and resumed, and early stopping; and
- * train.epochs and log.csv, as a person uses them. */
+/* The lowest validation loss (recorded, saved and resumed), early stopping, train.epochs and
+ * log.csv. */
 #include "model/cli/validation.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 #include "model/cli/metrics_csv.h"
 #include "test/model/cli/program_fixture.h"
 
-/* Text that training on words makes less likely step by step: the first validation is the best. */
+/* Validation text that becomes less likely with every step: the first validation is the best. */
 static void set_up_noise(void) {
     struct shard_writer writer;
     char path[FILE_PATH_MAX];
@@ -40,15 +40,15 @@ Test(validation, record_counts_what_is_not_lower) {
     cr_expect(!validation_record(&best, 4, (double)NAN));
     cr_expect(!validation_record(&best, 5, -(double)INFINITY));
     cr_expect(best.step == 2 && best.since == 3);
-    cr_expect_not(validation_gives_up(&config, &best), "patience is off by default");
+    cr_expect_not(validation_stops_early(&config, &best), "patience is off by default");
     config.train.patience = 3;
-    cr_expect(validation_gives_up(&config, &best));
+    cr_expect(validation_stops_early(&config, &best));
     config.train.patience = 4;
-    cr_expect_not(validation_gives_up(&config, &best));
+    cr_expect_not(validation_stops_early(&config, &best));
     cr_expect(validation_record(&best, 6, 2.5) && best.step == 6 && best.since == 0);
 }
 
-/* The step and the loss of the lowest validation in metrics.jsonl, up to a step. */
+/* Finds the step and loss of the lowest validation in metrics.jsonl, up to a given step. */
 static long lowest(const char *run_folder, long until) {
     char line[1024];
     long step, best = 0;
@@ -72,13 +72,13 @@ Test(validation, the_best_checkpoint_stays) {
     cr_expect_str_eq(names_in("a/run/checkpoints", ""), names);
     snprintf(line, sizeof line, "at step %ld, in a/run/checkpoints/step-%08ld\n", best, best);
     cr_expect_not_null(strstr(out_text, line), "%s\nis not in: %s", line, out_text);
-    /* Without it, the newest alone. */
+    /* Without keep_best only the newest checkpoint stays. */
     expect_exit(RISING "|--set|name=b", 0);
     cr_expect_str_eq(names_in("a/b/checkpoints", ""), "step-00000024");
     cr_expect_null(strstr(out_text, "lowest"), "%s", out_text);
 }
 
-/* The record survives: a resumed run keeps and stops as one that was never interrupted. */
+/* A resumed run keeps the best checkpoint and stops early like one that was never interrupted. */
 Test(validation, patience_and_the_best_survive_a_resume) {
     char ended[100];
     expect_exit(BEST "|--set|train.patience=4|--set|train.steps=100", 0);
@@ -86,7 +86,7 @@ Test(validation, patience_and_the_best_survive_a_resume) {
     cr_assert_eq(end, best + 8, "best %ld, end %ld", best, end);
     snprintf(ended, sizeof ended, "stopped at step %ld of 100: no lower validation loss in 4", end);
     cr_expect_not_null(strstr(out_text, ended), "%s", out_text);
-    /* train.minutes lets a process do one step. */
+    /* With a tiny train.minutes each process takes one step. */
     int status = 0;
     for (int i = 0; i < 100 && status == 0 && last_step("a/b") < end; i++)
         status = run(BEST "|--set|train.patience=4|--set|train.steps=100|--set|name=b|--set|"
@@ -100,7 +100,7 @@ Test(validation, patience_and_the_best_survive_a_resume) {
     expect_exit(BEST "|--set|train.patience=4|--set|train.steps=100|--resume", 0);
     cr_expect_not_null(strstr(out_text, ended), "resuming does not go on: %s", out_text);
     cr_expect_eq(last_step("a/run"), end);
-    /* Another text's losses do not compare. */
+    /* The record is reset for another validation text. */
     expect_exit(BEST "|--set|train.patience=4|--set|train.steps=100|--resume|--set|"
                      "data.val=tiny_train_*.bin",
                 0);
@@ -124,10 +124,10 @@ static char *rows(const char *run_folder) {
     return text;
 }
 
-Test(validation, csv_says_what_metrics_jsonl_says) {
+Test(validation, csv_matches_metrics_jsonl) {
     expect_exit("--config|tiny.json|--set|log.csv=true|--set|train.steps=12", 0);
     cr_expect_str_eq(names_in("a/run", "metrics"), "metrics.csv metrics.jsonl");
-    /* A later step, of a killed run, is removed, and what was cut short. */
+    /* Rows of later steps, left by a killed run, and incomplete rows are removed. */
     FILE *file = fopen(in_folder("a/run/metrics.csv"), "a");
     fputs("13,1,1,1,1,1,0,1,1,1,,,\n14,1", file);
     fclose(file);

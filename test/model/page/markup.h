@@ -1,5 +1,5 @@
-/* What was printed into memory, and whether it is well-formed: every element closed in its order,
- * attributes in quotes, no bare & or <. */
+/* Output captured in memory, and a check that it is well-formed: elements are closed in order,
+ * attributes quoted, & and < escaped. */
 #pragma once
 
 #include <criterion/criterion.h>
@@ -33,7 +33,7 @@ static inline int occurrences(const char *text, const char *part) {
     return count;
 }
 
-/* The end of an entity at text, or NULL. */
+/* Returns the end of an entity at text, or NULL. */
 static inline const char *entity_end(const char *text) {
     static const char *const entities[] = {"&amp;", "&lt;", "&gt;", "&quot;"};
     for (int i = 0; i < 4; i++)
@@ -41,7 +41,7 @@ static inline const char *entity_end(const char *text) {
     return NULL;
 }
 
-/* The end of the attributes at text, which is '>' or "/>"; NULL if they are malformed. */
+/* Returns the end of the attributes at text, '>' or "/>"; NULL if they are malformed. */
 static inline const char *attributes_end(const char *text) {
     while (isspace((unsigned char)*text)) {
         while (isspace((unsigned char)*text)) text++;

@@ -1,4 +1,4 @@
-/* Charts by gnuplot: what reaches it, and what becomes of text from outside and of its absence. */
+/* Charts by gnuplot: the drawing, untrusted text, and a missing gnuplot. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static const double steps[POINTS] = {1, 2, 3, 4, 5};
 static struct chart_series series[2];
 static struct chart chart;
 
-/* A chart of one or two series of values over steps 1, 2, ... */
+/* Chart of one or two series of values over steps 1, 2, ... */
 static void set_chart(const double *first, const double *second) {
     const double *both[] = {first, second};
     chart = (struct chart){.title = "A <title>", .series = series};
@@ -31,7 +31,7 @@ static void print(void) {
     expect_well_formed(printed);
 }
 
-/* The path of the line in the colour of series i: moves as M and lines as L. */
+/* Returns how often a command, M (move) or L (line), occurs in the SVG paths of this colour. */
 static int count_in_lines(const char *colour, char letter) {
     int count = 0;
     for (const char *at = printed; (at = strstr(at, colour)); at++) {
@@ -111,7 +111,7 @@ Test(chart, spikes_of_many_points_stay) {
     free(y);
 }
 
-/* None of it is a command, for gnuplot or for a shell. */
+/* Labels that are commands of gnuplot or of a shell are not executed. */
 Test(chart, text_from_outside_is_text) {
     static const char *const labels[] = {"it's", "'; system 'touch /tmp/chart-was-here'; plot '",
                                          "`touch /tmp/chart-was-here`", "a\nexit", "%s \\n {^a}"};
@@ -128,7 +128,7 @@ Test(chart, text_from_outside_is_text) {
     }
 }
 
-Test(chart, in_characters) {
+Test(chart, as_text) {
     if (gnuplot_problem()) return;
     set_chart(steps, NULL);
     FILE *out = printed_begin();

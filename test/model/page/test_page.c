@@ -1,4 +1,4 @@
-/* Pages: well-formed, everything escaped, nothing loaded, and what the reader's setting changes. */
+/* Pages: well-formed, escaped, without external resources, with light and dark colours. */
 #include <criterion/criterion.h>
 
 #include "model/page/page.h"
@@ -17,7 +17,7 @@ Test(page, text_is_escaped) {
     cr_expect_str_eq(text_of(""), "");
 }
 
-Test(page, what_is_no_text_is_replaced) {
+Test(page, invalid_text_is_replaced) {
     cr_expect_str_eq(text_of("a\xff"
                              "b\xc3"),
                      "a\uFFFDb\uFFFD");
@@ -47,7 +47,7 @@ static void print_page(void) {
     printed_end(out);
 }
 
-/* The style is no markup: it is cut out, and must hold none. */
+/* The style is not markup: it must contain none and is removed. */
 static void cut_style(void) {
     char *from = strstr(printed, "<style>"), *to = strstr(printed, "</style>");
     cr_assert(from && to && from < to);
@@ -85,7 +85,7 @@ Test(page, loads_nothing) {
     cr_expect_eq(occurrences(printed, "default-src 'none'"), 1);
 }
 
-/* Every colour is defined in light and dark, and every one used is defined. */
+/* Every colour is defined for light and dark mode, and every colour in use is defined. */
 Test(page, light_and_dark) {
     print_page();
     cr_expect_eq(occurrences(printed, "color-scheme:light dark"), 1);

@@ -1,4 +1,4 @@
-/* Tables, to the letter: on the terminal, as Markdown and as HTML. */
+/* Exact output of tables: on the terminal, as Markdown and as HTML. */
 #include <criterion/criterion.h>
 
 #include "model/page/table.h"
@@ -192,7 +192,7 @@ Test(table, a_word_wider_than_all_is_broken) {
                                   "        abc\n");
 }
 
-/* Whatever the texts, no line is wider than asked for, and nothing is lost. */
+/* For any width and texts of many lengths, no line is too wide and no text is lost. */
 Test(table, stays_within_any_width) {
     static const char text[] = "abcdefghij klm nopqrstuvwxyz ±±±±±±±± ";
     for (int i = 0; i < 7; i++) table_column(&table, i == 3 ? text : "h", i % 2);

@@ -26,12 +26,12 @@ Test(wrap, breaks_between_words_at_80_columns) {
     expect(X30 " " X30 " xxxxxxxxxxxxxxxxxxx", 0, 2, X30 " " X30 "\n  xxxxxxxxxxxxxxxxxxx\n");
 }
 
-Test(wrap, what_stands_in_the_line_counts) {
+Test(wrap, starts_at_a_column) {
     expect(X30 " xxxxxxxxx", 40, 4, X30 " xxxxxxxxx\n");
     expect(X30 " xxxxxxxxx", 41, 4, X30 "\n    xxxxxxxxx\n");
 }
 
-Test(wrap, a_word_that_is_too_long_stands_alone) {
+Test(wrap, a_word_that_is_too_long_has_its_own_line) {
     expect("a " X80 "y b", 0, 2, "a\n  " X80 "y\n  b\n");
     expect(X80 "y", 11, 11, X80 "y\n");
 }

@@ -1,4 +1,4 @@
-/* A tiny model whose plans are asked for. */
+/* A tiny model for tests of memory plans. */
 #pragma once
 
 #include "test/model/trainer_fixture.h"
@@ -10,7 +10,7 @@ enum { LAYERS = 2, WIDTH = 128, TOKENS = 64, VOCABULARY = 300 };
 static const enum config_recompute levels[] = {CONFIG_RECOMPUTE_NONE, CONFIG_RECOMPUTE_GELU,
                                                CONFIG_RECOMPUTE_LAYER};
 
-/* Sizes that leave no gaps: all are multiples of the alignments. */
+/* Opens a run whose sizes are multiples of the alignments, so that its memory has no gaps. */
 static inline void open_tiny(struct rig *rig, enum config_precision precision) {
     rig_config(&rig->config, precision);
     rig->config.model.n_layer = LAYERS;

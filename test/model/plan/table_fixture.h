@@ -1,4 +1,4 @@
-/* What the tables about memory print, and the figures that should stand there. */
+/* Helpers that print the memory tables, find their cells and format the expected figures. */
 #pragma once
 
 #include "data/util/printed.h"
@@ -22,14 +22,14 @@ static inline size_t total_of(struct rig *rig, const struct config *config) {
     return memory_total(&plan);
 }
 
-typedef int printer(FILE *out, const struct memory_question *question, struct error *error);
+typedef int printer(FILE *out, const struct memory_request *request, struct error *error);
 
-/* What is printed, to be freed; gib < 0: about what is free. *status is what it returns. */
+/* Returns the printed text, to be freed. gib < 0: free memory. *status: return value of print. */
 static inline char *print_status(int *status, struct rig *rig, printer *print, double gib) {
     struct printed printed;
-    struct memory_question question = memory_question(&rig->config, &rig->be, gib);
+    struct memory_request request = memory_request(&rig->config, &rig->be, gib);
     cr_assert_eq(printed_open(&printed), 0);
-    *status = print(printed.out, &question, &rig->error);
+    *status = print(printed.out, &request, &rig->error);
     cr_assert_eq(printed_close(&printed), 0);
     char *text = printed.text;
     for (const char *line = text; *line;) {
@@ -48,7 +48,7 @@ static inline char *print_with(struct rig *rig, printer *print, double gib) {
     return text;
 }
 
-/* The line that begins with label and two spaces, from where it is said on. */
+/* Returns the rest of the first line after `from` that begins with label and two spaces. */
 static inline const char *row(const char *from, const char *label) {
     char begin[64];
     snprintf(begin, sizeof begin, "\n%s  ", label);
@@ -57,7 +57,7 @@ static inline const char *row(const char *from, const char *label) {
     return found + 1 + strlen(label);
 }
 
-/* The words of the rest of a row, counted from 0. */
+/* Returns word `index`, counted from 0, of the rest of a row. */
 static inline const char *cell(const char *row, int index) {
     static char texts[4][64];
     static int turn;
@@ -96,7 +96,7 @@ static inline const char *batch_text(int64_t batch) {
 
 static inline const char *largest(struct rig *rig, const struct config *config, double gibs) {
     int64_t batch;
-    size_t memory = memory_question(config, &rig->be, gibs).memory;
+    size_t memory = memory_request(config, &rig->be, gibs).memory;
     cr_assert_eq(memory_largest_batch(&batch, config, &rig->be, memory, &rig->error), 0);
     return batch_text(batch);
 }

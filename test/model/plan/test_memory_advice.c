@@ -1,4 +1,4 @@
-/* Advice: the first set of options that fits, in order of cost. */
+/* Advice: the cheapest set of options that fits. */
 #include "model/io/config_file.h"
 #include "test/model/plan/memory_fixture.h"
 
@@ -6,7 +6,7 @@
 
 enum { CANDIDATES_MAX = 400 };
 
-/* Configs in order of cost, and what they take. */
+/* Configs in order of cost, and the bytes of their plans. */
 struct candidates {
     size_t count;
     struct config list[CANDIDATES_MAX];
@@ -15,7 +15,7 @@ struct candidates {
 
 static struct candidates all;
 
-/* What is cheaper than a smaller micro-batch, with config as it is so far. */
+/* Lists the sets of options cheaper than a smaller micro-batch, on top of config. */
 static void add_cheap(const struct config *config, enum config_recompute level) {
     bool lower = config->precision != CONFIG_PRECISION_FP32;
     bool fp16 = config->precision == CONFIG_PRECISION_FP16;
@@ -75,7 +75,7 @@ static void expect_config(const struct config *a, const struct config *b) {
     cr_expect_eq(a->autocast.residual, b->autocast.residual);
 }
 
-/* What is to be pasted leads to the config that was advised. */
+/* The flags to paste give the advised config. */
 static void expect_settings(struct rig *rig, const struct memory_advice *advice) {
     struct config config = rig->config;
     char texts[2 * MEMORY_OPTIONS][MEMORY_SETTING_MAX], *overrides[2 * MEMORY_OPTIONS];
@@ -100,7 +100,7 @@ static enum memory_bits bits_between(const struct config *a, const struct config
     return memcmp(a, b, sizeof *a) ? MEMORY_SAME_BITS : MEMORY_UNCHANGED;
 }
 
-/* Asks with as much memory as each of the candidates takes, and a byte less. */
+/* Checks the advice for exactly the memory of each candidate, and for one byte less. */
 static void check_advice(struct rig *rig) {
     struct memory_advice advice;
     size_t least = SIZE_MAX, advised = 0;
@@ -141,7 +141,7 @@ Test(memory_advice, is_the_first_set_that_fits) {
         }
 }
 
-Test(memory_advice, of_what_is_asked_for_already) {
+Test(memory_advice, of_a_config_with_options_set) {
     struct rig rig = {0};
     open_run(&rig, CONFIG_PRECISION_BF16);
     rig.config.weights.copy = CONFIG_COPY_KEPT;
@@ -161,7 +161,7 @@ Test(memory_advice, of_a_device_with_its_own_memory) {
     backend_close(&rig.be);
 }
 
-/* Bits are given up before time is, where both would do; and nothing without need. */
+/* Less exact options come before slower ones if either suffices; none is chosen without need. */
 Test(memory_advice, order_of_cost) {
     struct rig rig = {0};
     struct memory_advice advice;

@@ -1,4 +1,4 @@
-/* Options: what each changes, saves and costs, and how it is named. */
+/* Memory options: their keys, savings, costs and names. */
 #include "test/model/plan/memory_fixture.h"
 
 #include "model/plan/memory_options.h"
@@ -9,7 +9,7 @@ static void expect_applies(struct rig *rig, enum memory_option option, bool appl
     if (!applies) cr_expect_arr_eq(&rig->config, &before, sizeof before);
 }
 
-Test(memory_options, set_what_they_say_once) {
+Test(memory_options, set_their_keys_once) {
     struct rig rig = {0};
     open_tiny(&rig, CONFIG_PRECISION_BF16);
     struct config *config = &rig.config;
@@ -47,13 +47,13 @@ Test(memory_options, only_moments_and_precision_of_a_run_in_fp32) {
     rig.be.device.computes[DTYPE_BF16] = false;
     expect_applies(&rig, MEMORY_PRECISION, true);
     cr_expect_eq(rig.config.precision, CONFIG_PRECISION_FP16);
-    rig.config.autocast.enabled = false; /* then it would not be one in fp16 either */
+    rig.config.autocast.enabled = false; /* then fp16 has no effect either */
     expect_applies(&rig, MEMORY_GRADIENTS, false);
     expect_applies(&rig, MEMORY_PRECISION, false);
     backend_close(&rig.be);
 }
 
-/* Only a copy that is kept can be done without, and where masters can be split that is better. */
+/* Only a kept copy can be removed, and split master weights are preferred where possible. */
 Test(memory_options, copies_of_weights) {
     static const enum config_copy copies[] = {CONFIG_COPY_AUTO, CONFIG_COPY_SPLIT, CONFIG_COPY_KEPT,
                                               CONFIG_COPY_CAST};
@@ -74,13 +74,13 @@ Test(memory_options, copies_of_weights) {
     }
 }
 
-/* A device with memory of its own. */
+/* A device with separate memory. */
 static void with_link(struct rig *rig) {
     rig->be.device.host_memory = false;
     rig->be.device.link = 1e6;
 }
 
-Test(memory_options, offload_needs_memory_of_another_kind) {
+Test(memory_options, offload_needs_separate_device_memory) {
     struct rig rig = {0};
     struct memory_plan before, after;
     open_tiny(&rig, CONFIG_PRECISION_BF16);
@@ -92,7 +92,7 @@ Test(memory_options, offload_needs_memory_of_another_kind) {
     expect_applies(&rig, MEMORY_OFFLOAD, false);
     after = plan_of(&rig, &rig.config);
     cr_expect_eq(before.host, 0);
-    /* Both moments in fp32, and the remainders of matrices but those of the token table. */
+    /* Both moments in fp32, and the remainders of matrices except the token embedding's. */
     cr_expect_geq(after.host, before.moments);
     cr_expect_lt(after.host, before.moments + before.master / 2);
     cr_expect_float_eq(memory_offload_seconds(&rig.config, &rig.be), (double)after.host / 1e6,
@@ -100,7 +100,7 @@ Test(memory_options, offload_needs_memory_of_another_kind) {
     backend_close(&rig.be);
 }
 
-/* The next smaller one with which a step sees the same sequences. */
+/* The next smaller size that divides the sequences of a step. */
 Test(memory_options, smaller_micro_batches) {
     static const int64_t pairs[][2] = {{15, 2}, {10, 3}, {6, 5}, {5, 6}, {3, 10}, {2, 15}, {1, 30}};
     struct rig rig = {0};
@@ -114,12 +114,12 @@ Test(memory_options, smaller_micro_batches) {
     }
     expect_applies(&rig, MEMORY_MICRO_BATCH, false);
     rig.config.train.micro_batch_size = 2;
-    rig.config.train.grad_accum_steps = 40000; /* twice that is more than a config may have */
+    rig.config.train.grad_accum_steps = 40000; /* twice that exceeds the limit of the key */
     expect_applies(&rig, MEMORY_MICRO_BATCH, false);
     backend_close(&rig.be);
 }
 
-/* Each saves memory, in a model and micro-batch in which all that it makes smaller counts. */
+/* Each option saves memory in a model and micro-batch for which every part matters. */
 Test(memory_options, save_memory) {
     for (enum memory_option option = 0; option < MEMORY_OPTIONS; option++) {
         struct rig rig = {0};
@@ -181,8 +181,7 @@ Test(memory_options, names_and_costs) {
     expect_named(&rig, MEMORY_SPLIT, "weights.copy=split", "same bits");
     rig.config.precision = CONFIG_PRECISION_FP32;
     expect_named(&rig, MEMORY_PRECISION, "precision=bf16", "products and activations in 16 bit");
-    /* Where the product before GELU is made once more, that costs; what is made already does not.
-     */
+    /* Recomputing the matmul before GELU costs; a matmul that is already recomputed does not. */
     rig.be.device.gelu_of_stored = false;
     struct config gelu = rig.config;
     gelu.train.recompute = CONFIG_RECOMPUTE_GELU;
@@ -197,9 +196,9 @@ Test(memory_options, names_and_costs) {
     backend_close(&rig.be);
 }
 
-/* ---- what recomputing costs */
+/* ---- cost of recomputing */
 
-/* Multiply-adds of all that a walk passes. */
+/* Multiply-adds of all operations of a walk. */
 static double counted;
 
 static void count_matmul(struct backend *be, const struct matmul_args *args) {
@@ -209,7 +208,7 @@ static void count_matmul(struct backend *be, const struct matmul_args *args) {
     counted += rows * columns * (double)(args->transpose_b ? tensor_rows(b) : tensor_columns(b));
 }
 
-/* Half of the scores and half of their use. */
+/* Returns half of the multiply-adds of scores and of weighted values. */
 static double attention(const struct tensor *out) {
     return (double)tensor_count(out) * (double)out->shape[1];
 }

@@ -1,4 +1,4 @@
-/* Plans of variants: the bytes, and what fits. */
+/* Memory plans of variants: their bytes, and the largest micro-batch. */
 #include "model/io/config_file.h"
 #include "test/model/plan/memory_fixture.h"
 
@@ -11,7 +11,7 @@ static size_t total_with_batch(struct rig *rig, int64_t batch) {
 /* ---- plans */
 
 Test(memory_plan, is_the_plan_of_a_run) {
-    bool grows = false; /* the workspace with the batch, as it does where operands are widened */
+    bool grows = false; /* the workspace grows with the batch if operands are widened */
     for (size_t p = 0; p < COUNT(rig_precisions); p++)
         for (int variant = 0; variant < 12; variant++) {
             struct rig rig = {0};
@@ -25,7 +25,7 @@ Test(memory_plan, is_the_plan_of_a_run) {
             if (variant & 1) rig.config.weights.copy = CONFIG_COPY_CAST;
             if (variant & 2) rig.config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
             rig_open_backend(&rig, test_device(), 2);
-            larger = rig.config; /* first, so that its workspace is known when the next is asked */
+            larger = rig.config; /* first, so that its workspace is known in the next plan */
             larger.train.micro_batch_size = 64;
             large = plan_of(&rig, &larger);
             struct memory_plan plan = plan_of(&rig, &rig.config);
@@ -33,7 +33,7 @@ Test(memory_plan, is_the_plan_of_a_run) {
             grows = grows || plan.workspace < large.workspace;
             cr_expect_eq(rig.be.workspace_bytes, 0);
             cr_expect_eq(rig.be.op, rig.be.run);
-            rig.be.workspace_bytes = (size_t)1 << 40; /* of a run there was before */
+            rig.be.workspace_bytes = (size_t)1 << 40; /* as if left by an earlier run */
             cr_expect_eq(total_of(&rig, &rig.config), memory_total(&plan));
             cr_expect_eq(rig.be.workspace_bytes, (size_t)1 << 40);
             rig.be.workspace_bytes = 0;
@@ -54,7 +54,7 @@ Test(memory_plan, is_the_plan_of_a_run) {
  * norms 4 x 128; the last norm 2 x 128. */
 enum {
     VECTORS = LAYERS * (1152 + 512) + 256,
-    MATRICES = 196608, /* of a layer */
+    MATRICES = 196608, /* matrix elements of a layer */
     ELEMENTS = 49152 + 4096 + LAYERS * MATRICES + VECTORS,
     COPIED = ELEMENTS - 4096, /* wpe is read in fp32 */
 };
@@ -64,24 +64,24 @@ enum {
     COLUMN = TOKENS * 4,         /* a number for each row */
 };
 
-/* What a layer keeps: its input and the sum in the middle, two norms' statistics, attention's (two
- * heads), then a stream each of norms' results (2), attention's result (1), q, k, v (3), and of the
- * MLP (4 + 4). streams: bytes of one of these. */
+/* Bytes that a layer saves for backward: its input and the residual sum after attention, statistics
+ * of two norms and of attention (two heads), then streams: norm outputs (2), attention output (1),
+ * q, k, v (3), MLP (4 + 4). streams: bytes of one stream. */
 static size_t layer_bytes(size_t stream, bool gelu) {
     return 2 * STREAM + 4 * COLUMN + 2 * COLUMN + (2 + 1 + 3 + 4 + (gelu ? 4u : 0u)) * stream;
 }
 
-/* Tokens and targets; the end of the stream, its norm's result and statistics, losses, logits
- * (three times the width), branch; then gradients: of the stream and, where its dtype is
- * another, of the branch, of a norm, of the MLP, of q, k, v. */
+/* Bytes outside the layers: tokens and targets; the end of the residual stream, its norm's output
+ * and statistics, losses, logits (three times the width), branch; then gradients of the stream, of
+ * the branch if its dtype differs, of a norm, of the MLP, and of q, k, v. */
 static size_t model_bytes(size_t stream) {
     size_t forward = 2 * COLUMN + STREAM + 3 * COLUMN + (1 + 3 + 1) * stream;
     size_t branch = stream == STREAM ? 0 : stream;
     return forward + STREAM + branch + (1 + 4 + 3) * stream;
 }
 
-/* fp8, beside bf16: what both norms and the MLP give is kept in 8 bits in each layer, and once in
- * bf16 for all; the largest input, matrix and gradient, 8 bits each; a number here and there. */
+/* fp8 compared with bf16: the outputs of norms and MLP are saved in 8 bits in each layer, and once
+ * in bf16 for all layers; plus the largest input, matrix and gradient in 8 bits, and scales. */
 Test(memory_plan, bytes_of_8_bit) {
     enum { SMALL = 256, STREAM_8 = STREAM / 4, READ_ONCE = 1 + 1 + 4 };
     struct rig rig = {0};
@@ -94,7 +94,7 @@ Test(memory_plan, bytes_of_8_bit) {
     cr_expect_eq(plan.master, 4 * ELEMENTS);
     cr_expect_eq(plan.lower, 2 * VECTORS);
     if (rig.be.device.native_8_bit) expected += 4 * STREAM_8; /* a gradient's transpose */
-    /* scales of each kind and of what is kept; 24 records of 12 bytes, 24 magnitudes of 8 */
+    /* scales of each kind and of saved tensors; 24 records of 12 bytes, 24 amax of 8 */
     cr_expect_eq(plan.activations, expected + 4 * SMALL + 2 * SMALL + SMALL);
     backend_close(&rig.be);
 }
@@ -102,7 +102,7 @@ Test(memory_plan, bytes_of_8_bit) {
 Test(memory_plan, bytes_of_a_tiny_model) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {
         struct rig rig = {0};
-        if (rig_precisions[p] == CONFIG_PRECISION_FP8) continue; /* see above */
+        if (rig_precisions[p] == CONFIG_PRECISION_FP8) continue; /* tested by bytes_of_8_bit */
         bool lower = rig_precisions[p] != CONFIG_PRECISION_FP32;
         size_t stream = lower ? STREAM / 2 : STREAM;
         open_tiny(&rig, rig_precisions[p]);
@@ -114,7 +114,7 @@ Test(memory_plan, bytes_of_a_tiny_model) {
         cr_expect_eq(plan.moments, 8 * ELEMENTS);
         cr_expect_eq(plan.activations, model_bytes(stream) + 2 * layer_bytes(stream, true));
         if (rig.be.device
-                .host_memory) /* inputs and targets, two slots each of the host and of the device */
+                .host_memory) /* inputs and targets, two slots each on the host and on the device */
             cr_expect_eq(plan.batches, 2 * 2 * 2 * COLUMN);
         rig.config.train.recompute = CONFIG_RECOMPUTE_GELU;
         cr_expect_eq(plan_of(&rig, &rig.config).activations,
@@ -132,7 +132,7 @@ Test(memory_plan, bytes_of_a_tiny_model) {
     }
 }
 
-/* A layout is a plan but for what a walk finds. */
+/* A layout is a plan without the parts that only a walk measures. */
 Test(memory_plan, layouts) {
     struct rig rig = {0};
     struct memory_plan layout;
@@ -175,7 +175,7 @@ Test(memory_plan, largest_batch_fits_and_one_more_does_not) {
 
 Test(memory_plan, largest_batch_to_the_byte) {
     struct rig rig = {0};
-    open_tiny(&rig, CONFIG_PRECISION_FP16); /* whose workspace grows with the batch */
+    open_tiny(&rig, CONFIG_PRECISION_FP16); /* its workspace grows with the batch */
     struct memory_plan one = plan_of(&rig, &rig.config);
     size_t state = one.master + one.lower + one.gradients + one.moments;
     for (int64_t batch = 1; batch < 20; batch += 6) {
@@ -185,13 +185,13 @@ Test(memory_plan, largest_batch_to_the_byte) {
     cr_expect_eq(largest(&rig, state), 0);
     cr_expect_eq(largest(&rig, state - 1), MEMORY_NO_STATE);
     cr_expect_eq(largest(&rig, 0), MEMORY_NO_STATE);
-    rig.config.train.micro_batch_size = 1000; /* is not asked about */
+    rig.config.train.micro_batch_size = 1000; /* ignored */
     cr_expect_eq(largest(&rig, total_with_batch(&rig, 3)), 3);
     backend_close(&rig.be);
 }
 
-/* However much memory there is, a config has its limits; sizes do not overflow on the way. */
-Test(memory_plan, largest_batch_is_one_that_a_config_may_have) {
+/* With unlimited memory the limits of the config apply, and sizes do not overflow. */
+Test(memory_plan, largest_batch_is_within_config_limits) {
     static const int64_t lengths[] = {32, 256, 257, 1 << 20};
     struct rig rig = {0};
     open_tiny(&rig, CONFIG_PRECISION_FP32);

@@ -1,4 +1,4 @@
-/* ./train --dry-run with its questions about memory, as a user asks them. */
+/* The program ./train --dry-run with its memory options. */
 #include "test/model/cli/program_fixture.h"
 
 #include "test/match.h"
@@ -6,7 +6,7 @@
 TestSuite(memory_program, .init = set_up, .fini = remove_folder);
 
 #define TINY "--config|tiny.json"
-/* Large enough that options make a difference, and nothing is taken anyway. */
+/* Large enough that options make a difference; a dry run allocates nothing. */
 #define LARGE                                                                                   \
     TINY "|--dry-run|--set|precision=bf16|--set|model.n_embd=1024|--set|model.n_head=16|--set|" \
          "model.n_layer=24|--set|train.micro_batch_size=64"
@@ -22,8 +22,8 @@ Test(memory_program, prints_the_tables) {
     cr_expect_str_eq(error_text, "");
 }
 
-/* The total of the table is the banner's, in the config's own precision. */
-Test(memory_program, tells_of_the_run_that_would_be) {
+/* The table's total in the config's own precision is that of the banner. */
+Test(memory_program, table_matches_the_banner) {
     double banner, fp32, bf16;
     expect_exit(LARGE "|--set|train.recompute=gelu", 0);
     const char *line = strstr(out_text, "\n  memory "), *table = strstr(out_text, "\ntotal ");
@@ -34,7 +34,7 @@ Test(memory_program, tells_of_the_run_that_would_be) {
     cr_expect_gt(fp32, bf16);
 }
 
-/* What it advises is taken as it is printed, and then the run fits. */
+/* With the printed flags the run fits. */
 Test(memory_program, its_advice_can_be_pasted) {
     char arguments[1000];
     expect_exit(LARGE "|--memory|6", 0);
@@ -50,7 +50,7 @@ Test(memory_program, its_advice_can_be_pasted) {
     expect_match(out_text, "\nThis run fits: it takes [0-9.]+ MiB of 6144.0 MiB\\.\n$");
 }
 
-/* A plan for a terabyte is made at once and without memory. */
+/* A plan for a terabyte takes little time and memory. */
 Test(memory_program, sizes_are_quick_and_take_no_memory) {
     expect_exit(TINY "|--dry-run|--sizes|--memory|2000", 0);
     expect_match(out_text, "\nllama-2-70b +69.0 G( +[0-9.]+){7}\n");
@@ -64,7 +64,7 @@ Test(memory_program, sizes_are_quick_and_take_no_memory) {
 #endif
 }
 
-/* The answer alone, and by the exit status whether there is one. */
+/* --fit prints only its answer; the exit status tells if there is one. */
 Test(memory_program, fit) {
     expect_exit(LARGE "|--fit|1000", 0);
     expect_match(out_text, "^This run fits: it takes [0-9.]+ MiB of 1000.00 GiB\\.\n$");
@@ -80,13 +80,13 @@ Test(memory_program, fit) {
     expect_match(out_text, "\nTheir largest micro-batch in [^\n]* \\(free here\\)\n");
 }
 
-/* Micro-batches of 2 M tokens in a deep and narrow model need terabytes, smaller ones do not. */
+/* Micro-batches of 2 M tokens in a deep and narrow model need terabytes; smaller ones fit. */
 #define DEEP                                                                                      \
     TINY "|--set|precision=bf16|--set|model.n_embd=64|--set|model.n_layer=256|--set|train.micro_" \
          "batch_size=65536|--set|model.n_head=1"
 
-/* A run that there is no memory for names the flags with which there is, or says that none help. */
-Test(memory_program, a_run_too_large_says_what_to_change) {
+/* A run without enough memory names the flags with which it fits, or reports that none help. */
+Test(memory_program, a_run_too_large_names_options) {
     static const char *const commands[] = {DEEP, DEEP "|--profile"};
     for (int i = 0; i < 2; i++) {
         expect_error(commands[i], 1, "train: not enough memory: ");

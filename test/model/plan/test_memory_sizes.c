@@ -1,4 +1,4 @@
-/* Models of well-known sizes: their shapes, and every number of their tables. */
+/* Models of well-known sizes: shapes, and every number of their tables. */
 #include "model/config/config_check.h"
 #include "model/config/config_keys.h"
 #include "model/io/config_file.h"
@@ -57,7 +57,7 @@ Test(memory_sizes, variants) {
     }
 }
 
-/* No memory of a model is taken, so that the largest is as easy as the smallest. */
+/* Planning allocates no memory for the model, even the largest. */
 Test(memory_sizes, the_largest_takes_no_memory) {
     struct rig rig = {0};
     int64_t batch;
@@ -72,7 +72,7 @@ Test(memory_sizes, the_largest_takes_no_memory) {
     backend_close(&rig.be);
 }
 
-/* What people know: 16 bytes for each parameter in fp32 and in bf16, 18 in fp16, and 10. */
+/* Well-known figures: 16 bytes per parameter in fp32 and bf16, 18 in fp16, 10 for "lower". */
 Test(memory_sizes, bytes_per_parameter) {
     static const struct {
         const char *part, *bytes[4];
@@ -98,11 +98,11 @@ Test(memory_sizes, bytes_per_parameter) {
 static const enum memory_variant compared[] = {MEMORY_FP32, MEMORY_BF16, MEMORY_LOWER,
                                                MEMORY_LAYER};
 
-/* Columns: parameters and their unit, fp32, then each other variant with its saving. */
+/* Columns: parameters with their unit, fp32, then each other variant with its saving. */
 Test(memory_sizes, totals_and_savings) {
     struct rig rig = {0};
     open_run(&rig, CONFIG_PRECISION_FP32);
-    rig.config.train.recompute = CONFIG_RECOMPUTE_LAYER; /* sizes have options of their own */
+    rig.config.train.recompute = CONFIG_RECOMPUTE_LAYER; /* ignored: sizes have their own options */
     rig.config.gradients.dtype = CONFIG_DTYPE_LOWER;
     char *text = print(&rig, 80);
     cr_expect_not_null(strstr(text, "one sequence of 1024\ntokens"));
@@ -145,8 +145,8 @@ Test(memory_sizes, largest_micro_batches) {
     backend_close(&rig.be);
 }
 
-/* Mixed precision takes less than fp32 in every size, and each step further less again, also where
- * the processor has no products in bf16 and widens what they read. */
+/* In every size mixed precision uses less memory than fp32, and each further variant still less,
+ * even on a CPU without bf16 matmuls that widens their operands. */
 Test(memory_sizes, mixed_precision_is_below_fp32) {
     static const int64_t lengths[] = {32, 2048};
     for (size_t i = 0; i < COUNT(lengths); i++)
@@ -174,7 +174,7 @@ Test(memory_sizes, mixed_precision_is_below_fp32) {
         }
 }
 
-/* The promise of 16-bit gradients and moments: 7 B parameters on one GPU of 80 GiB. */
+/* With 16-bit gradients and moments 7 B parameters fit one GPU of 80 GiB. */
 Test(memory_sizes, a_7b_fits_80_gib) {
     struct rig rig = {0};
     open_run(&rig, CONFIG_PRECISION_FP32);
@@ -185,7 +185,7 @@ Test(memory_sizes, a_7b_fits_80_gib) {
     backend_close(&rig.be);
 }
 
-/* A device that cannot compute in bf16 has no numbers for it. */
+/* On a device without bf16 its columns have dashes. */
 Test(memory_sizes, without_bf16) {
     struct rig rig = {0};
     open_run(&rig, CONFIG_PRECISION_FP16);

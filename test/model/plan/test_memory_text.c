@@ -1,4 +1,4 @@
-/* What a dry run prints about a run: every number against the plan it stands for. */
+/* Output of a dry run about memory: every number is compared with its plan. */
 #include "test/model/plan/table_fixture.h"
 
 #include "model/plan/memory_text.h"
@@ -13,7 +13,8 @@ Test(memory_text, parts_in_each_precision) {
     for (size_t own = 0; own < COUNT(rig_precisions); own++) {
         struct rig rig = {0};
         open_run(&rig, rig_precisions[own]);
-        rig.config.train.recompute = CONFIG_RECOMPUTE_GELU; /* all as the run has it */
+        rig.config.train.recompute =
+            CONFIG_RECOMPUTE_GELU; /* the tables use the run's own setting */
         char *text = print(&rig, GIB_30);
         const char *head = row(text, "MiB");
         for (int p = 0, word = 0; p < 3; p++) {
@@ -80,7 +81,8 @@ Test(memory_text, what_options_save) {
     other.autocast.residual = CONFIG_DTYPE_LOWER;
     expect_saving(&rig, text, "autocast.residual=lower", &other, "residual stream in 16 bit");
     free(text);
-    rig.be.device.gelu_of_stored = false; /* as on a GPU: the product before it is made once more */
+    rig.be.device.gelu_of_stored =
+        false; /* as on a GPU: recomputing includes the matmul before it */
     other = rig.config;
     other.train.recompute = CONFIG_RECOMPUTE_GELU;
     snprintf(cost, sizeof cost, "same bits; %.1f %% more",
@@ -91,8 +93,8 @@ Test(memory_text, what_options_save) {
     backend_close(&rig.be);
 }
 
-/* Options that are in force, or cannot be, or save nothing, are not offered. */
-Test(memory_text, only_options_that_there_are) {
+/* Options that are already set, impossible or without effect are not listed. */
+Test(memory_text, only_options_with_effect) {
     struct rig rig = {0};
     open_run(&rig, CONFIG_PRECISION_FP32);
     rig.config.train.micro_batch_size = 1;
@@ -112,7 +114,8 @@ Test(memory_text, only_options_that_there_are) {
     text = print(&rig, GIB_30);
     cr_expect_null(strstr(text, "saves"), "%s", text);
     free(text);
-    rig.config.autocast.enabled = true; /* what 16 bit saves depends on how the device widens it */
+    rig.config.autocast.enabled =
+        true; /* savings of 16 bit depend on how the device widens operands */
     other = rig.config;
     other.precision = CONFIG_PRECISION_BF16;
     for (rig.config.train.micro_batch_size = 1; rig.config.train.micro_batch_size < 1000;
@@ -127,7 +130,8 @@ Test(memory_text, only_options_that_there_are) {
 }
 
 Test(memory_text, largest_micro_batches) {
-    static const double memories[] = {0.25, 0.03125, 0.0078125}; /* many, a few, none in 16 bit */
+    static const double memories[] = {0.25, 0.03125,
+                                      0.0078125}; /* many options, a few, none in 16 bit */
     for (size_t m = 0; m < COUNT(memories); m++) {
         struct rig rig = {0};
         open_run(&rig, CONFIG_PRECISION_BF16);
@@ -152,20 +156,20 @@ Test(memory_text, largest_micro_batches) {
     }
 }
 
-/* Where a config's limits end the search, it is said that there would be room. */
+/* A size at the limit of a config is marked. */
 Test(memory_text, limits_of_a_config_are_marked) {
     struct rig rig = {0};
     open_run(&rig, CONFIG_PRECISION_FP32);
     char *text = print(&rig, 1e30);
     expect_match(text, "\nfp32 \\* +65536\\+ +65536\\+ +65536\\+\n");
     expect_match(text,
-                 "\n\\+: there may be room for more, [^\n]*\n\nThis run fits: it takes [0-9.]+ MiB "
+                 "\n\\+: the limit of a config; [^\n]*\n\nThis run fits: it takes [0-9.]+ MiB "
                  "of [0-9.]+ GiB\\.\n$");
     free(text);
     backend_close(&rig.be);
 }
 
-Test(memory_text, fits_or_says_what_to_change) {
+Test(memory_text, fits_or_names_options) {
     struct rig rig = {0};
     char pattern[256];
     open_run(&rig, CONFIG_PRECISION_BF16);
@@ -186,7 +190,8 @@ Test(memory_text, fits_or_says_what_to_change) {
              mib(own), mib(less), mib(less));
     expect_match(text, pattern);
     free(text);
-    rig.config = layer; /* what is less exact is asked for, but for gradients and residual stream */
+    rig.config =
+        layer; /* less exact settings are in the config, except gradients and residual stream */
     rig.config.optimizer.moments = CONFIG_MOMENTS_BFLOAT16;
     layer = rig.config;
     layer.gradients.dtype = CONFIG_DTYPE_LOWER;
@@ -220,7 +225,7 @@ Test(memory_text, fits_or_says_what_to_change) {
     backend_close(&rig.be);
 }
 
-/* The answer alone: whether it fits, or flags, each with its cost. */
+/* --fit prints only whether the run fits, or flags with their costs. */
 Test(memory_text, fit) {
     struct rig rig = {0};
     int status;
@@ -269,7 +274,7 @@ Test(memory_text, fit) {
     backend_close(&rig.be);
 }
 
-/* The longest advice has room in a message. */
+/* The longest advice fits an error message. */
 Test(memory_text, advice_fits_a_message) {
     struct rig rig = {0};
     struct memory_advice advice = {.plan.activations = (size_t)1 << 50, .bits = MEMORY_LESS_EXACT};
@@ -286,7 +291,7 @@ Test(memory_text, advice_fits_a_message) {
     cr_expect_gt(size, 9 * strlen("  --set gradients.dtype=lower"));
     free(text);
     out = open_memstream(&text, &size);
-    advice.bits = MEMORY_UNCHANGED; /* it fits: there is nothing to say */
+    advice.bits = MEMORY_UNCHANGED; /* the run fits: nothing is printed */
     memory_print_advice(out, &advice, 0);
     fclose(out);
     cr_expect_eq(size, 0);
@@ -294,7 +299,7 @@ Test(memory_text, advice_fits_a_message) {
     backend_close(&rig.be);
 }
 
-/* Without autocast the precision is a word without a meaning. */
+/* Without autocast the precision has no effect. */
 Test(memory_text, without_autocast_the_run_is_in_fp32) {
     struct rig rig = {0};
     open_run(&rig, CONFIG_PRECISION_BF16);
@@ -309,17 +314,17 @@ Test(memory_text, without_autocast_the_run_is_in_fp32) {
     backend_close(&rig.be);
 }
 
-/* Without a number the question is about what is free. */
-Test(memory_text, asks_the_device) {
+/* Without a number the request uses the free memory. */
+Test(memory_text, uses_free_memory) {
     struct rig rig = {0};
     open_run(&rig, CONFIG_PRECISION_FP32);
-    struct memory_question question = memory_question(&rig.config, &rig.be, -1);
-    cr_expect(question.free);
-    cr_expect_gt(question.memory, (size_t)1 << 20);
-    cr_expect_lt(fabs((double)question.memory / (double)backend_available(&rig.be) - 1), 0.5);
-    question = memory_question(&rig.config, &rig.be, 2.5);
-    cr_expect_not(question.free);
-    cr_expect_eq(question.memory, (size_t)5 << 29);
+    struct memory_request request = memory_request(&rig.config, &rig.be, -1);
+    cr_expect(request.free);
+    cr_expect_gt(request.memory, (size_t)1 << 20);
+    cr_expect_lt(fabs((double)request.memory / (double)backend_available(&rig.be) - 1), 0.5);
+    request = memory_request(&rig.config, &rig.be, 2.5);
+    cr_expect_not(request.free);
+    cr_expect_eq(request.memory, (size_t)5 << 29);
     char *text = print(&rig, -1);
     cr_expect_not_null(strstr(text, "GiB (free here)"));
     free(text);
@@ -330,7 +335,7 @@ Test(memory_text, asks_the_device) {
     backend_close(&rig.be);
 }
 
-/* A device that cannot compute in bf16 has no numbers for it. */
+/* On a device without bf16 its column has dashes. */
 Test(memory_text, without_bf16) {
     struct rig rig = {0};
     open_run(&rig, CONFIG_PRECISION_FP16);
@@ -343,7 +348,7 @@ Test(memory_text, without_bf16) {
     backend_close(&rig.be);
 }
 
-/* Bytes in GiB where MiB would be long numbers, and nothing is wider than a terminal. */
+/* Large runs are printed in GiB, and no line is wider than 80 columns. */
 Test(memory_text, large_runs_stay_within_the_width) {
     struct rig rig = {0};
     rig_config(&rig.config, CONFIG_PRECISION_BF16);

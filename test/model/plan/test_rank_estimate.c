@@ -1,5 +1,5 @@
-/* What the estimate says that is sent, against collective operations that count; its memory and its
- * work against small calculations. */
+/* The traffic of the estimate is compared with collectives that count bytes; its memory and work
+ * are compared with small calculations. */
 #include "kernels/collectives.h"
 #include "model/config/config_check.h"
 #include "test/model/trainer_fixture.h"
@@ -8,7 +8,7 @@
 
 enum { RANKS = 4, MOST = 64 };
 
-/* In the order of the calls. */
+/* Counted calls, in their order. */
 struct count {
     int scattered, gathered;
     double scatters[MOST], gathers[MOST]; /* bytes of the arrays */
@@ -27,7 +27,7 @@ static uint64_t count_gather(const struct collectives *c, void *data, size_t byt
     struct count *counts = c->state;
     struct rank_part own = ranks_part(count, RANKS, 0);
     cr_assert_lt(counts->gathered, MOST);
-    for (int rank = 1; rank < RANKS; rank++) { /* as if all had what this one has */
+    for (int rank = 1; rank < RANKS; rank++) { /* as if all ranks had the data of this one */
         struct rank_part other = ranks_part(count, RANKS, rank);
         memcpy((char *)data + (size_t)other.first * bytes, data, (size_t)own.count * bytes);
     }
@@ -43,7 +43,7 @@ static void no_close(const struct collectives *c) {
     (void)c;
 }
 
-/* A training step of rank 0 of RANKS whose others are not there. */
+/* Takes a training step as rank 0 of RANKS, without the others. */
 static void count_step(struct count *counts, struct rig *rig) {
     static const struct collective_functions functions = {count_scatter, count_gather, no_wait,
                                                           no_close};
@@ -66,9 +66,9 @@ static void count_step(struct count *counts, struct rig *rig) {
 
 static struct rank_estimate estimate_of(struct rig *rig, int ranks, double flops, double link) {
     struct rank_estimate estimate;
-    struct rank_question question = {&rig->config, &rig->be, ranks, flops, link};
+    struct rank_request request = {&rig->config, &rig->be, ranks, flops, link};
     const struct collectives *before = rig->be.collectives;
-    cr_assert_eq(rank_estimate_open(&estimate, &question, &rig->error), 0, "%s", rig->error.text);
+    cr_assert_eq(rank_estimate_open(&estimate, &request, &rig->error), 0, "%s", rig->error.text);
     cr_expect_eq(rig->be.collectives, before);
     return estimate;
 }
@@ -79,7 +79,7 @@ static double sum(const double *values, int count) {
     return total;
 }
 
-/* Bytes and messages of a step, and the order in which buckets go. */
+/* Compares bytes and messages of a step, and the order of buckets. */
 static void expect_counted(struct rig *rig, const char *what) {
     struct count counts;
     const double part = (double)(RANKS - 1) / RANKS;
@@ -105,7 +105,7 @@ static void expect_counted(struct rig *rig, const char *what) {
     for (int64_t turn = step->layers; turn >= -1; turn--)
         for (ptrdiff_t i = 0; i < arrlen(step->loads); i++) {
             const struct rank_load *load = &step->loads[i];
-            if (load->leaves != turn) continue;
+            if (load->sent_after != turn) continue;
             double bytes = part * counts.scatters[at++] * (divided ? 1 : 2);
             cr_expect_float_eq(load->gradient_bytes, bytes, 0.5, "%s: %d: %g, not %g", what, at,
                                load->gradient_bytes, bytes);
@@ -161,8 +161,8 @@ Test(rank_estimate, sends_what_training_sends_with_other_settings) {
     expect_counted(&rig, "a vocabulary beside which the rows of a micro-batch are few");
 }
 
-/* Sizes without gaps: 12 W^2 in a layer, wte of 128 rows, wpe of 32; 13 W a layer and 2 W vectors.
- * fp32: all gradients and weights are 4 bytes. */
+/* Sizes without padding: matrices of 12 W^2 in a layer, wte of 128 rows, wpe of 32; vectors of 13 W
+ * a layer and 2 W at the end. In fp32 all gradients and weights have 4 bytes. */
 Test(rank_estimate, bytes_by_hand) {
     enum { WIDTH = 128, LAYERS = 2, VOCABULARY = 128, RANK_COUNT = 8 };
     struct rig rig = {0};
@@ -178,8 +178,8 @@ Test(rank_estimate, bytes_by_hand) {
     cr_expect_eq(estimate.times.bytes[RANK_WEIGHTS], 4 * all * 7 / 8);
     cr_expect_eq(arrlen(estimate.step.loads), LAYERS + 3);
     cr_expect_eq((double)estimate.alone.moments, 8 * all);
-    /* The vectors are 28 times 128 elements: three such blocks for each rank, and four more for
-     * the last. All else is divided evenly. */
+    /* The vectors are 28 blocks of 128 elements: three for each rank, and four more for the last.
+     * All other tensors are divided evenly. */
     cr_expect_eq((double)estimate.each.moments, 8 * ((all - 28 * 128) / 8 + 7 * 128));
     cr_expect_eq(estimate.each.master, estimate.alone.master);
     cr_expect_eq(estimate.each.activations, estimate.alone.activations);
@@ -189,8 +189,8 @@ Test(rank_estimate, bytes_by_hand) {
     backend_close(&rig.be);
 }
 
-/* Six operations for each parameter of a matrix and token, and attention; alone nothing else takes
- * time but the update. */
+/* Six operations per matrix parameter and token, plus attention. One process spends no time on
+ * anything else except the update. */
 Test(rank_estimate, work_by_hand) {
     enum { WIDTH = 128, LAYERS = 3, VOCABULARY = 256, TOKENS_OF_MICRO = 2 * RIG_LENGTH };
     struct rig rig = {0};
@@ -201,7 +201,7 @@ Test(rank_estimate, work_by_hand) {
     rig_open_backend(&rig, test_device(), 1);
     struct rank_estimate estimate = estimate_of(&rig, 2, 1e9, 1e9);
     double matrices = LAYERS * 12 * WIDTH * WIDTH + VOCABULARY * WIDTH;
-    /* Scores and values of half of the positions on average, 2 x 2 operations; back 2.5 times. */
+    /* Scores and values: half of the positions on average, 2 x 2 operations; backward 2.5 times. */
     double attention = 3.5 * LAYERS * 4 * (0.5 * RIG_LENGTH) * WIDTH;
     double operations = 2 * TOKENS_OF_MICRO * (6 * matrices + attention);
     double seconds = operations / 1e9;
@@ -239,7 +239,7 @@ Test(rank_estimate, assumes_and_refuses) {
     cr_expect_eq(estimate.step.micros, 2);
     cr_expect_eq(estimate.step_tokens, 6 * 2 * RIG_LENGTH);
     rank_estimate_close(&estimate);
-    struct rank_question uneven = {&rig.config, &rig.be, 4, 0, 0};
+    struct rank_request uneven = {&rig.config, &rig.be, 4, 0, 0};
     cr_expect_eq(rank_estimate_open(&estimate, &uneven, &rig.error), -1);
     cr_expect_not_null(strstr(rig.error.text, "train.batch_tokens"));
     rank_estimate_close(&estimate);

@@ -1,11 +1,11 @@
-/* ./train --dry-run --ranks as a person uses it. */
+/* The program ./train --dry-run --ranks. */
 #include "test/model/cli/program_fixture.h"
 
 TestSuite(rank_program, .init = set_up, .fini = remove_folder);
 
 #define TINY "--config|tiny.json|--dry-run"
 
-/* The number behind a text. */
+/* Returns the number after a text in the output. */
 static double after(const char *text) {
     const char *found = strstr(out_text, text);
     cr_assert_not_null(found, "\"%s\" is not in: %s", text, out_text);
@@ -14,8 +14,7 @@ static double after(const char *text) {
 
 Test(rank_program, estimates) {
     expect_exit(TINY "|--ranks|4|--link-gbs|10|--tflops|0.5", 0);
-    cr_expect_not_null(
-        strstr(out_text, "On 4 ranks: an estimate on paper, nothing of it measured"));
+    cr_expect_not_null(strstr(out_text, "On 4 ranks: an estimate, nothing of it is measured"));
     cr_expect_not_null(strstr(out_text, "0.5 TFLOPS a rank (--tflops), 10 GB/s"));
     cr_expect_not_null(strstr(out_text, "\n4 ranks x "));
     double efficiency = after("efficiency ");

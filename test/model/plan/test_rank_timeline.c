@@ -1,4 +1,4 @@
-/* Steps small enough to be worked out by hand: an operation is a second, and so is a byte. */
+/* Steps small enough to check by hand: an operation takes a second, and so does a byte. */
 #include <criterion/criterion.h>
 
 #include <math.h>
@@ -17,14 +17,14 @@ static struct rank_load load(int layer, double gradients, double weights) {
     return (struct rank_load){layer, layer, gradients, weights, 1, 1, 0};
 }
 
-/* One layer and wte, vectors: nothing can be hidden.
- *     0  the weights leave: wte is there at 2, the layer at 6, the vectors at 7
- *     7  forward 1, head 3, backward 2: at 13 the layer's gradients leave, those of wte and vectors
- *    26  8 + 4 + 1 later all are there */
+/* One layer, wte and vectors: nothing can be hidden.
+ *     0  weights are sent: wte is ready at 2, the layer at 6, the vectors at 7
+ *     7  forward 1, head 3, backward 2: at 13 the gradients of layer, wte and vectors are sent
+ *    26  after 8 + 4 + 1 all gradients are ready */
 Test(rank_timeline, one_layer) {
     struct rank_times times;
     struct rank_step step = {
-        .layers = 1, .micros = 1, .forward = 1, .backward = 2, .head = 3, .again = 100};
+        .layers = 1, .micros = 1, .forward = 1, .backward = 2, .head = 3, .recompute = 100};
     arrput(step.loads, load(-1, 4, 2));
     arrput(step.loads, load(0, 8, 4));
     arrput(step.loads, load(-1, 1, 1));
@@ -40,8 +40,9 @@ Test(rank_timeline, one_layer) {
     arrfree(step.loads);
 }
 
-/* The 8 of layer 1 pass in the 20 of layer 0; the 8 of layer 0 and the 2 of wte come after all.
- * The weights of layer 0 are there at 5, wte's at 1; those of layer 1 pass in the 10 of layer 0. */
+/* The 8 s of layer 1 overlap with the 20 s of layer 0; the 8 s of layer 0 and 2 s of wte come after
+ * the backward pass. wte's weights are ready at 1 and those of layer 0 at 5; those of layer 1
+ * overlap with the 10 s of layer 0. */
 Test(rank_timeline, two_layers_hide_one) {
     struct rank_times times;
     struct rank_step step = {.layers = 2, .micros = 1, .forward = 10, .backward = 20, .head = 5};
@@ -55,8 +56,8 @@ Test(rank_timeline, two_layers_hide_one) {
     NEAR(times.step, 80.0);
     NEAR(rank_hidden(times.sending[RANK_GRADIENTS], times.waiting[RANK_GRADIENTS]), 8.0 / 18);
 
-    step.micros = 4; /* gradients travel once a step */
-    step.again = 7;  /* of one of the two layers */
+    step.micros = 4;    /* gradients are sent once per step */
+    step.recompute = 7; /* for one of the two layers */
     rank_timeline(&times, &step, &slow);
     NEAR(times.alone, 4 * 72.0);
     NEAR(times.step, 4 * 72.0 + 15);
@@ -64,7 +65,8 @@ Test(rank_timeline, two_layers_hide_one) {
     arrfree(step.loads);
 }
 
-/* A head of its own leaves before the backward pass, and is wanted after the forward pass. */
+/* An untied head's gradients are sent before the backward pass of the layers, and its weights are
+ * needed only after their forward pass. */
 Test(rank_timeline, an_untied_head_is_hidden) {
     struct rank_times times;
     struct rank_step step = {.layers = 1, .micros = 1, .forward = 10, .backward = 20, .head = 5};
@@ -79,16 +81,17 @@ Test(rank_timeline, an_untied_head_is_hidden) {
     arrfree(step.loads);
 }
 
-/* wte's gradients leave after the head, and 15 of 20 are hidden by the layer; then the embedding's
- * rows, 3, and the vectors, 2, one after the other. wte's weights, 10, are wanted first of all. */
-Test(rank_timeline, a_tied_head_leaves_early) {
+/* wte's gradients are sent after the head, and the layer hides 15 of their 20 s. Then the
+ * embedding's rows (3 s) and the vectors (2 s) follow one another. wte's weights (10 s) are needed
+ * first. */
+Test(rank_timeline, a_tied_head_is_sent_early) {
     struct rank_times times;
     struct rank_step step = {.layers = 1, .micros = 1, .forward = 10, .backward = 15, .head = 5};
     step.embedded_bytes = 3;
     step.embedded_messages = 1;
     arrput(step.loads, load(-1, 20, 10));
     arrput(step.loads, load(-1, 2, 0));
-    step.loads[0].leaves = 1;
+    step.loads[0].sent_after = 1;
     rank_timeline(&times, &step, &slow);
     NEAR(times.bytes[RANK_GRADIENTS], 25.0);
     NEAR(times.waiting[RANK_GRADIENTS], 5.0 + 3 + 2);
@@ -97,7 +100,7 @@ Test(rank_timeline, a_tied_head_leaves_early) {
     arrfree(step.loads);
 }
 
-/* What is updated later hides what was updated before: of 6 + 6 the first 5. */
+/* A later update hides the weights of an earlier one: the first 5 of 6 + 6 s. */
 Test(rank_timeline, updates_hide_weights) {
     struct rank_times times;
     struct rank_step step = {.layers = 1, .micros = 1, .forward = 1, .backward = 1, .head = 1};
@@ -110,7 +113,7 @@ Test(rank_timeline, updates_hide_weights) {
     arrfree(step.loads);
 }
 
-/* Two messages around a ring of three are four hops. Nothing passes meanwhile. */
+/* Two messages around a ring of three are four hops, during which nothing else is sent. */
 Test(rank_timeline, all_wait_for_the_sums) {
     struct rank_times times;
     struct rank_machine machine = slow;
@@ -131,7 +134,7 @@ Test(rank_timeline, all_wait_for_the_sums) {
 
 static struct rank_step random_step(uint64_t seed) {
     struct rank_step step = {.layers = 5, .micros = 1 + (int64_t)(seed % 3)};
-    double *work[] = {&step.forward, &step.backward, &step.again, &step.head, &step.sum_bytes};
+    double *work[] = {&step.forward, &step.backward, &step.recompute, &step.head, &step.sum_bytes};
     for (uint64_t i = 0; i < 5; i++) *work[i] = 10 * random_uniform(seed, 1, i);
     for (int i = 0; i < 8; i++) {
         struct rank_load next = load(i % 7 - 1, 20 * random_uniform(seed, 2, (uint64_t)i),
@@ -142,9 +145,9 @@ static struct rank_step random_step(uint64_t seed) {
     return step;
 }
 
-/* A faster link is never worse; one without end costs nothing; one that hardly moves is all that
- * counts, and what computing could hide does not show. */
-Test(rank_timeline, from_no_link_to_one_without_end) {
+/* A faster link is never worse. An infinitely fast link costs nothing; a very slow link dominates,
+ * and the part that computation hides is negligible. */
+Test(rank_timeline, slow_and_fast_links) {
     for (uint64_t seed = 0; seed < 20; seed++) {
         struct rank_step step = random_step(seed);
         double before = INFINITY;

@@ -43,7 +43,7 @@ static inline void tiny_config(struct config *config) {
     config->optimizer.warmup_steps = 5;
 }
 
-/* A trainer of its own, as a run would open it. */
+/* Opens a separate trainer as a run does. */
 struct run {
     struct config config;
     struct backend be;
@@ -85,8 +85,8 @@ static inline void save(struct run *run, char path[FILE_PATH_MAX]) {
 
 struct setting {
     const char *parameter;
-    float value; /* of all its elements */
-    float times; /* unless it is 0: they stay as they are, times this */
+    float value; /* new value of all elements */
+    float times; /* if not 0, elements are multiplied by this instead */
 };
 
 static inline void set(struct gpt *gpt, const struct setting *setting) {
@@ -102,7 +102,7 @@ static inline void set(struct gpt *gpt, const struct setting *setting) {
     cr_assert_fail("no parameter %s", setting->parameter);
 }
 
-/* Trains `steps` steps, then sets parameters, and saves. */
+/* Trains `steps` steps, sets parameters and saves. */
 static inline void make_checkpoint(char path[FILE_PATH_MAX], const struct config *config, int steps,
                                    const struct setting *settings, int count) {
     struct run run;
@@ -127,7 +127,7 @@ static inline void close_audit(struct audit *audit) {
     free(audit);
 }
 
-/* Good until the next call. */
+/* The result is valid until the next call. */
 static inline const char *place_text(int place) {
     static char label[PLACE_LABEL_MAX];
     return place_label(label, place, -1);

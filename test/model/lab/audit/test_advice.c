@@ -22,8 +22,8 @@ static void set_native(struct audit *audit, bool bf16, bool fp16) {
     audit->subject.be.device.native[DTYPE_F16] = fp16;
 }
 
-/* Both formats audited and usable, with these errors of the gradients, on a device with fast
- * products in both. Micro-batches differ by half. */
+/* Makes an audit of both formats, usable, with these errors of the gradients, on a device with fast
+ * matmuls in both. The gradient noise of a micro-batch is one half. */
 static struct audit *make(double bf16, double fp16) {
     struct audit *audit = calloc(1, sizeof *audit);
     cr_assert_not_null(audit);
@@ -47,7 +47,7 @@ static void try_word(struct audit *audit, int format, enum autocast_site operati
     audit->formats[format].trials[operation] = (struct audit_trial){true, wrong};
 }
 
-/* Makes the advice; the texts become one. */
+/* Makes the advice and joins its sentences. */
 static struct advice advise(const struct audit *audit, char text[4096]) {
     struct advice advice;
     size_t used = 0;
@@ -86,8 +86,8 @@ Test(advice, names_the_format) {
     }
 }
 
-/* Names the device, and the formats that are exact enough but slow there. */
-Test(advice, says_why_it_is_fp32) {
+/* The advice names the device, and the formats that are exact enough but slow on it. */
+Test(advice, explains_fp32) {
     char text[4096];
     struct audit *audit = make(0.01, 0.2);
     set_native(audit, false, false);
@@ -99,7 +99,7 @@ Test(advice, says_why_it_is_fp32) {
     free(audit);
 }
 
-Test(advice, what_was_not_audited_is_not_advised) {
+Test(advice, only_audited_formats_are_advised) {
     char text[4096];
     struct audit *audit = make(0.001, 0.001);
     audit->formats[AUDIT_BF16].made = false;
@@ -131,7 +131,7 @@ Test(advice, words_pay_only_where_the_error_matters) {
     struct audit *audit = make(0.2, 0.01);            /* tolerance 0.05 */
     try_word(audit, AUDIT_BF16, SITE_QKV, 0.16);      /* removes 20 % */
     try_word(audit, AUDIT_BF16, SITE_LM_HEAD, 0.04);  /* 80 % */
-    try_word(audit, AUDIT_FP16, SITE_LM_HEAD, 0.002); /* 80 % of what does no harm */
+    try_word(audit, AUDIT_FP16, SITE_LM_HEAD, 0.002); /* 80 % of a harmless error */
     struct advice advice = advise(audit, text);
     cr_expect_eq(advice.formats[AUDIT_BF16].words, BIT(LM_HEAD));
     cr_expect_eq(advice.formats[AUDIT_FP16].words, 0);
@@ -141,7 +141,7 @@ Test(advice, words_pay_only_where_the_error_matters) {
     free(audit);
 }
 
-/* The block is a config file as it is. */
+/* The block is a valid config file. */
 static void expect_config(const struct advice *advice, const struct audit *audit, int format,
                           unsigned words, double scale) {
     struct config config;
@@ -182,7 +182,7 @@ Test(advice, an_operation_that_overflows_is_kept_in_float32) {
     free(audit);
 }
 
-/* The block goes with the config's own min_scale; init_scale is at most 2^32. */
+/* init_scale in the block is at least the config's min_scale and at most 2^32. */
 Test(advice, the_scale_stays_in_the_range_of_the_config) {
     static const struct {
         double smallest;
@@ -221,7 +221,7 @@ Test(advice, a_residual_that_has_to_be_float32_is_in_the_block) {
     free(audit);
 }
 
-/* Micro-batches that were tried, in the words for one and for more. */
+/* The text counts the tried micro-batches, in the singular and the plural. */
 Test(advice, micro_batches_are_counted) {
     static const struct {
         int repetitions, accumulated;
@@ -242,7 +242,7 @@ Test(advice, micro_batches_are_counted) {
     }
 }
 
-Test(advice, what_cannot_be_held_is_said) {
+Test(advice, unusable_formats_are_named) {
     char text[4096];
     struct audit *audit = make(0.01, INFINITY);
     audit->formats[AUDIT_FP16].usable = false;

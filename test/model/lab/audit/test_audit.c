@@ -30,7 +30,7 @@ Test(audit, the_same_precision_twice_differs_in_nothing) {
     subject_close(&subject);
 }
 
-/* The second micro-batch of two is the first of the step after, where a step has one. */
+/* With one micro-batch per step, the second of two is the first of the next step. */
 Test(audit, each_micro_batch_stands_alone) {
     struct config config;
     struct subject subject = {.stop = &not_stopped, .repetitions = 2};
@@ -54,7 +54,7 @@ Test(audit, each_micro_batch_stands_alone) {
     subject_close(&subject);
 }
 
-/* Shards with a mask, of which few tokens count, in the folder of the test. */
+/* Writes shards with a mask in which few tokens count, in the directory of the test. */
 static void use_masked_text(struct config *config) {
     struct shard_writer writer;
     cr_assert_eq(shard_writer_open(&writer, in_folder("rows"), 256, 1000000, &error), 0);
@@ -68,7 +68,7 @@ static void use_masked_text(struct config *config) {
     strcpy(config->data.train, in_folder("rows_*.bin"));
 }
 
-/* The same batches, loss and update as the run itself, from a checkpoint in the middle. */
+/* From a checkpoint, the audit has the same batches, loss and update as the run itself. */
 static void check_step(bool masked) {
     struct config config;
     struct run run;
@@ -111,11 +111,11 @@ static void check_step(bool masked) {
     close_audit(audit);
 }
 
-Test(audit, looks_at_the_step_that_the_run_would_take) {
+Test(audit, uses_the_next_step_of_the_run) {
     check_step(false);
 }
 
-Test(audit, looks_at_what_counts_as_the_run_does) {
+Test(audit, masks_tokens_like_the_run) {
     check_step(true);
 }
 
@@ -148,7 +148,7 @@ Test(audit, sixteen_bits_are_near_fp32_and_fp16_is_nearer) {
     close_audit(audit);
 }
 
-/* All operations in float32: nothing is left but the order of sums, which is the same. */
+/* With all operations in float32 no error remains: the summation order is the same too. */
 Test(audit, without_16_bit_operations_there_is_no_error) {
     struct config config;
     tiny_config(&config);
@@ -162,7 +162,7 @@ Test(audit, without_16_bit_operations_there_is_no_error) {
     close_audit(audit);
 }
 
-/* What fp16 is said to lose at scale 1 is what it stores as zero there. */
+/* The predicted share of zeros at scale 1 is the share that fp16 stores as zero. */
 Test(audit, predicted_zeros_are_stored_zeros) {
     struct config config;
     tiny_config(&config);
@@ -207,7 +207,7 @@ Test(audit, settings_that_would_hide_16_bit_are_set_aside) {
     close_audit(audit);
 }
 
-/* Layers that share their memory have the same values in it, one after the other. */
+/* Recomputing, in which layers share memory, gives the same values. */
 Test(audit, recomputing_changes_no_figure) {
     struct config config;
     tiny_config(&config);

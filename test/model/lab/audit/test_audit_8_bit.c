@@ -1,5 +1,4 @@
-/* What an audit says of fp8: figures that the formats bring with them, and trials that must agree.
- */
+/* Audit of fp8: figures that follow from the formats, and trials that must agree. */
 #include <criterion/criterion.h>
 
 #include <math.h>
@@ -25,7 +24,7 @@ static void make_config(struct config *config) {
     config_resolve(config);
 }
 
-/* To be deleted. */
+/* Returns the report, to be deleted. */
 static cJSON *audit_of(const struct config *config) {
     cJSON *report;
     struct error error = {0};
@@ -38,8 +37,8 @@ static double number(const cJSON *array, int index, const char *key) {
     return cJSON_GetObjectItem(cJSON_GetArrayItem(array, index), key)->valuedouble;
 }
 
-/* A relative error that is uniform up to 2^-4 (E5M2: 2^-3) of a power of two: 31.5 and 25.5 dB for
- * values spread over many of them, within a decibel or two for those of a model. */
+/* A rounding error that is uniform up to 2^-4 (E5M2: 2^-3) of a power of two gives 31.5 dB (25.5
+ * dB) for values spread over many powers; those of a model are within a decibel or two. */
 Test(audit_8_bit, figures_of_the_formats) {
     struct config config;
     make_config(&config);
@@ -78,7 +77,7 @@ Test(audit_8_bit, trials) {
     cJSON_Delete(report);
 }
 
-/* Nothing is left to round: fp8 is bf16. */
+/* With all layers in bf16 nothing is quantized: fp8 equals bf16. */
 Test(audit_8_bit, a_config_that_keeps_all_out) {
     struct config config;
     make_config(&config);

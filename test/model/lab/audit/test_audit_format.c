@@ -6,7 +6,7 @@
 
 TestSuite(audit_format, .init = make_folder, .fini = remove_folder);
 
-/* Training agrees: at this scale the step is taken, at twice that it is skipped. */
+/* Expects that training takes the step at this loss scale and skips it at twice the scale. */
 static void expect_largest(const struct config *config, const char *path, int safe) {
     for (int more = 0; more <= 1; more++) {
         struct run run;
@@ -35,8 +35,8 @@ Test(audit_format, the_safe_scale_is_safe_and_its_double_is_not) {
     close_audit(audit);
 }
 
-/* Gradients of 16 bit are summed up in 16 bit: however few micro-batches are looked at, a whole
- * step has to stay finite, as it does in training. */
+/* 16-bit gradients are accumulated in 16 bit. Even with few repetitions a whole step must stay
+ * finite, as in training. */
 Test(audit_format, a_sum_of_16_bit_gradients_is_of_a_whole_step) {
     struct config config;
     char path[FILE_PATH_MAX];
@@ -52,7 +52,7 @@ Test(audit_format, a_sum_of_16_bit_gradients_is_of_a_whole_step) {
     close_audit(audit);
 }
 
-/* Where the dynamic scale goes when it may grow fast: within a factor 4 of the advice. */
+/* A fast-growing dynamic scale settles within a factor 4 of the advice. */
 Test(audit_format, the_advised_scale_is_where_training_settles) {
     struct config config;
     struct run run;
@@ -75,8 +75,9 @@ Test(audit_format, the_advised_scale_is_where_training_settles) {
     close_audit(audit);
 }
 
-/* A hidden unit beyond fp16: far below zero the GELU makes it 0, far above it stays. */
-Test(audit_format, an_operation_that_overflows_is_named_and_float32_heals_it) {
+/* A hidden unit beyond the fp16 range: GELU makes a large negative value 0 and keeps a positive
+ * one. */
+Test(audit_format, an_operation_that_overflows_is_named_and_kept_in_float32) {
     static const struct {
         float bias;
         unsigned needed;
@@ -100,9 +101,9 @@ Test(audit_format, an_operation_that_overflows_is_named_and_float32_heals_it) {
     }
 }
 
-/* What fp32 holds just so overflows where fp16 has rounded its parts up: 65490 is 65504 there, and
- * 20 more are infinite. No figure of fp32 tells. */
-Test(audit_format, an_overflow_that_fp32_does_not_show_is_healed_too) {
+/* A sum below the limit in fp32 overflows in fp16 if its parts are rounded up: 65490 becomes 65504,
+ * and 20 more give infinity. The fp32 figures do not show it. */
+Test(audit_format, an_overflow_that_fp32_does_not_show_is_found) {
     static const struct setting settings[] = {{"h.1.ln_2.weight", .value = 0},
                                               {"h.1.ln_2.bias", .value = 62.5f},
                                               {"h.1.mlp.c_fc.weight", .value = 0.01f},
@@ -120,7 +121,8 @@ Test(audit_format, an_overflow_that_fp32_does_not_show_is_healed_too) {
     close_audit(audit);
 }
 
-/* Without the words the same model gives nothing finite; the audit sees where that begins. */
+/* Without operations in float32 the same model is not finite; the audit finds its first such
+ * tensor. */
 Test(audit_format, the_first_infinite_place_is_found) {
     struct config config;
     struct subject subject = {.stop = &not_stopped, .repetitions = 1};
@@ -149,7 +151,7 @@ Test(audit_format, the_first_infinite_place_is_found) {
     subject_close(&subject);
 }
 
-/* Embeddings beyond fp16: no word, but autocast.residual. */
+/* Embeddings beyond the fp16 range need autocast.residual, not an operation in float32. */
 Test(audit_format, a_residual_stream_that_overflows_is_kept_in_float32) {
     static const struct {
         struct setting setting;
@@ -174,8 +176,8 @@ Test(audit_format, a_residual_stream_that_overflows_is_kept_in_float32) {
     }
 }
 
-/* Sums that only fp16 has beyond its range: the place of the infinity tells. */
-Test(audit_format, a_residual_stream_that_only_fp16_has_infinite_is_healed_too) {
+/* Sums that are infinite only in fp16 are found by the place of the first infinity. */
+Test(audit_format, a_residual_stream_infinite_only_in_fp16_is_found) {
     static const struct setting settings[] = {{"wpe.weight", .value = 65490},
                                               {"h.0.attn.c_attn.weight", .value = 0},
                                               {"h.0.attn.c_proj.weight", .value = 0},
@@ -195,8 +197,8 @@ Test(audit_format, a_residual_stream_that_only_fp16_has_infinite_is_healed_too) 
     close_audit(audit);
 }
 
-/* Gradients so large that the search must go below 2^-14, which min_scale may allow: hidden units
- * that are 0 hide huge weights from the forward pass, and nothing from the backward pass. */
+/* Gradients so large that the search must go below 2^-14, which min_scale allows: hidden units of 0
+ * hide huge weights in the forward pass, but not in the backward pass. */
 Test(audit_format, the_search_goes_down_to_min_scale) {
     static const struct setting settings[] = {{"h.1.mlp.c_fc.weight", .value = 0},
                                               {"h.1.mlp.c_fc.bias", .value = 0},
@@ -223,7 +225,7 @@ Test(audit_format, the_search_goes_down_to_min_scale) {
 
 /* ---- words of autocast.float32 */
 
-Test(audit_format, words_go_into_a_config_and_come_back) {
+Test(audit_format, words_survive_a_config) {
     struct config config;
     config_defaults(&config);
     cr_expect_eq(words_of_config(&config), 0);
@@ -235,7 +237,7 @@ Test(audit_format, words_go_into_a_config_and_come_back) {
     cr_expect_eq(config.autocast.float32.count, 0, "what is fp32 in any case is no word");
 }
 
-/* The words that the config takes, and no others. */
+/* The operations are exactly those that the config accepts. */
 Test(audit_format, words_choices_are_those_of_the_config) {
     int choices = 0;
     for (int i = 0; i < AUTOCAST_SITE_COUNT; i++) {

@@ -1,4 +1,4 @@
-/* ./train --audit as a person uses it. */
+/* The program ./train --audit. */
 #include "test/model/cli/program_fixture.h"
 
 #include <cjson/cJSON.h>
@@ -33,7 +33,7 @@ static const cJSON *at(const cJSON *object, const char *key) {
     return member;
 }
 
-/* All values of a tensor are counted, and those of the scale are at 2^12, above 3000. */
+/* All values of a tensor are counted, and figures of a loss scale of 3000 are at 2^12. */
 static void expect_figures(const cJSON *entry) {
     const cJSON *count;
     double values = at(entry, "zeros")->valuedouble + at(entry, "infinite")->valuedouble;
@@ -61,7 +61,7 @@ Test(audit_program, prints_and_writes_a_report) {
     expect_text(out_text, scale);
     expect_text(out_text, "3000, loss_scale.init_scale; the figures are at 2^12");
     cr_expect(cJSON_IsFalse(at(file.root, "loss_scale_of_run")));
-    /* 10 tensors of each of 2 layers forward and 9 backward, 3 and 3 of the model. */
+    /* 10 tensors forward and 9 backward in each of 2 layers, 3 and 3 outside the layers. */
     cr_expect_eq(cJSON_GetArraySize(at(file.root, "tensors")), 2 * (10 + 9) + 3 + 3);
     cr_expect_eq(cJSON_GetArraySize(at(file.root, "parameters")), 4 + 2 * 12);
     cJSON_ArrayForEach(entry, at(file.root, "tensors")) expect_figures(entry);
@@ -72,7 +72,7 @@ Test(audit_program, prints_and_writes_a_report) {
     free(page);
 }
 
-/* fp8 alone has files of its own. */
+/* The audit of fp8 has its own files. */
 Test(audit_program, files_of_fp8) {
     expect_exit(AUDIT "|--precision|fp8|--out|report", 0);
     struct json_file file = read_json("report/audit_fp8.json");
@@ -82,7 +82,7 @@ Test(audit_program, files_of_fp8) {
     expect_narrow(out_text);
 }
 
-/* What is to be pasted is a config, and training takes it. */
+/* The printed block is a config that training accepts. */
 Test(audit_program, the_block_is_a_config) {
     expect_exit(AUDIT "|--out|report", 0);
     struct json_file file = read_json("report/audit.json");
@@ -108,7 +108,7 @@ Test(audit_program, the_block_is_a_config) {
     cr_expect_str_eq(error_text, "", "no warning about a block without effect");
 }
 
-Test(audit_program, looks_at_a_run) {
+Test(audit_program, audits_a_run) {
     expect_exit("--config|tiny.json|--set|precision=fp16|--set|loss_scale.init_scale=4096", 0);
     const char *before = names_in("a/run/checkpoints", "");
     expect_exit(AUDIT "|--from|a/run", 0);
@@ -121,7 +121,7 @@ Test(audit_program, looks_at_a_run) {
     expect_text(out_text, "1 micro-batch of 2 x 32 tokens from step 9 on");
 }
 
-Test(audit_program, looks_at_some_precisions) {
+Test(audit_program, audits_named_precisions) {
     expect_exit(AUDIT "|--precision|bf16|--out|o", 0);
     struct json_file file = read_json("o/audit.json");
     cr_expect_null(json_member(at(file.root, "formats"), "fp16"));

@@ -7,7 +7,7 @@
 
 enum { EVENTS_MAX = 400, LABEL_MAX = PLACE_LABEL_MAX };
 
-/* Good until the next call. */
+/* The result is valid until the next call. */
 static const char *place_text(int place) {
     static char label[LABEL_MAX];
     return place_label(label, place, -1);
@@ -18,9 +18,9 @@ struct event {
     char label[LABEL_MAX];
 };
 
-/* Collects what all operations of a micro-batch produce. */
+/* Collects the tensors that the operations of a micro-batch write. */
 struct collector {
-    struct observer observer; /* first */
+    struct observer observer; /* first member */
     struct gpt *gpt;
     struct event events[EVENTS_MAX];
     int count;
@@ -74,7 +74,7 @@ static struct collector *run(struct rig *rig) {
     return collector;
 }
 
-/* All of every place, once. */
+/* Expects each element of every place exactly once. */
 static void expect_complete(const struct collector *collector, const struct rig *rig) {
     const struct gpt_shape *shape = &rig->trainer.gpt.shape;
     for (int place = 0; place < PLACES; place++)
@@ -137,7 +137,7 @@ Test(audit_trace, words_change_dtypes_and_no_names) {
     }
 }
 
-/* The head in pieces: the parts of the logits are found where they belong. */
+/* With a chunked head, each chunk of the logits has the right offset. */
 Test(audit_trace, chunks_of_the_head_are_rows_of_one_tensor) {
     for (size_t p = 0; p < COUNT(rig_precisions); p++) {
         struct rig rig;
@@ -154,8 +154,8 @@ Test(audit_trace, chunks_of_the_head_are_rows_of_one_tensor) {
     }
 }
 
-/* Places come in the same order in each precision, whatever memory they lie in; and what a layer
- * computes once more is not told twice. */
+/* The order of places is the same in each precision and memory layout, and recomputed tensors are
+ * not recorded twice. */
 Test(audit_trace, precisions_and_recomputing_have_the_same_sequence) {
     struct collector *first = NULL;
     for (size_t p = 0; p < COUNT(rig_precisions); p++)
@@ -184,7 +184,7 @@ static const struct traced *find(const struct collector *collector, const char *
     return NULL;
 }
 
-/* Names that could be exchanged without any other test noticing. */
+/* Checks names whose exchange no other test would detect. */
 Test(audit_trace, names_belong_to_the_tensors_of_the_model) {
     struct rig rig;
     open(&rig, CONFIG_PRECISION_FP16, 3, NULL, 0);
@@ -215,7 +215,7 @@ Test(audit_trace, names_belong_to_the_tensors_of_the_model) {
     for (size_t i = 0; i < COUNT(expected); i++)
         cr_expect_eq(find(collector, expected[i].label)->tensor.data, expected[i].tensor->data,
                      "%s", expected[i].label);
-    /* Those that share memory come in the order of the passes. */
+    /* Tensors that share memory come in the order of the passes. */
     cr_expect_lt(find(collector, "layer 2 d(mlp_projection)"),
                  find(collector, "layer 2 d(mlp_fc)"));
     cr_expect_lt(find(collector, "layer 2 d(ln2)"),
@@ -244,7 +244,7 @@ Test(audit_trace, words_keep_their_place_in_float32) {
                 config.autocast.float32.items[config.autocast.float32.count++] = names[i];
         cr_assert_eq(precision_resolve(&precision, note, &config, &rig.be, &rig.error), 0);
         cr_expect_eq(place_dtype(place, &precision), DTYPE_F32, "%s", place_text(place));
-        for (int i = 0; i < config.autocast.float32.count; i++) { /* none of them is too much */
+        for (int i = 0; i < config.autocast.float32.count; i++) { /* each of them is necessary */
             struct config fewer = config;
             fewer.autocast.float32.items[i] =
                 fewer.autocast.float32.items[--fewer.autocast.float32.count];

@@ -10,7 +10,7 @@ static struct update of(const float *before, const float *after, size_t count) {
     return update;
 }
 
-/* Next to 1, bf16 has steps of 2^-7 and fp16 steps of 2^-10; half of one is a tie that goes to the
+/* Above 1, bf16 has steps of 2^-7 and fp16 steps of 2^-10; half a step is a tie, rounded to the
  * even 1. */
 Test(audit_update, a_known_share_is_lost) {
     const float before[] = {1, 1, 1, 1, 1, 1, 0};
@@ -23,7 +23,7 @@ Test(audit_update, a_known_share_is_lost) {
     cr_expect_float_eq(update_lost(&found, AUDIT_BF16), 0.5, 1e-12);
 }
 
-Test(audit_update, decibels_are_of_what_the_master_moves) {
+Test(audit_update, decibels_compare_update_and_error) {
     const float before[] = {1, 1}, kept[] = {1 + 0x1p-7f, 1 - 0x1p-8f};
     struct update exact = of(before, kept, 2);
     cr_expect_eq(update_decibel(&exact, AUDIT_BF16), INFINITY);
@@ -31,13 +31,12 @@ Test(audit_update, decibels_are_of_what_the_master_moves) {
     struct update none = of(before, lost, 2);
     cr_expect_float_eq(update_decibel(&none, AUDIT_BF16), 0, 1e-9, "all of it is noise");
     cr_expect_eq(update_decibel(&none, AUDIT_FP16), INFINITY);
-    const float more[] = {1 + 0x1.8p-8f, 1 + 0x1.8p-8f}; /* moves by 2^-7: a third too much */
+    const float more[] = {1 + 0x1.8p-8f, 1 + 0x1.8p-8f}; /* changes by 2^-7: a third too much */
     struct update wrong = of(before, more, 2);
     cr_expect_float_eq(update_decibel(&wrong, AUDIT_BF16), 20 * log10(3), 1e-9);
 }
 
-/* The weight that a 16-bit master begins with is rounded already; that is no fault of the update.
- */
+/* A 16-bit master starts rounded; that error is not counted for the update. */
 Test(audit_update, the_master_starts_rounded) {
     const float before[] = {1 + 0x1p-9f}, after[] = {1 + 0x1p-9f + 0x1p-7f};
     struct update found = of(before, after, 1);
@@ -45,7 +44,7 @@ Test(audit_update, the_master_starts_rounded) {
     cr_expect_eq(found.noise[AUDIT_BF16], 0);
 }
 
-Test(audit_update, of_nothing_nothing_is_lost) {
+Test(audit_update, no_update_loses_nothing) {
     const struct update nothing = {0};
     cr_expect_eq(update_lost(&nothing, AUDIT_BF16), 0);
 }

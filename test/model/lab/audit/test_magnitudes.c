@@ -47,8 +47,8 @@ Test(magnitudes, each_value_is_in_the_bin_of_its_exponent) {
     cr_expect_eq(highest, 127);
 }
 
-/* A gradient of which half underflows without a scale, a quarter loses bits, and nothing does so
- * at 2^20. Zeros are no loss. */
+/* Without a scale half of a gradient underflows and a quarter loses bits; at 2^20 neither happens.
+ * Zeros are not counted as lost. */
 Test(magnitudes, a_known_share_underflows_at_scale_1_and_not_at_a_larger_one) {
     const float values[] = {0x1p-30f, -0x1.8p-28f, 0x1p-26f, -0x1p-27f, 0x1p-20f,
                             0x1p-15f, 1,           -2,       0,         0};
@@ -78,7 +78,7 @@ Test(magnitudes, borders_are_exact) {
         }
 }
 
-/* The rounding of the kernels is the judge. */
+/* The shares are compared with the rounding of the kernels. */
 Test(magnitudes, shares_are_those_that_rounding_gives) {
     enum { N = 20000 };
     static float values[N];
@@ -137,7 +137,7 @@ Test(magnitudes, the_safe_scale_is_the_last_one_that_does_not_overflow) {
     cr_expect_not(magnitudes_safe_scale(&found, &scale));
 }
 
-Test(magnitudes, of_nothing_everything_is_zero) {
+Test(magnitudes, of_no_values) {
     struct magnitudes found = of_one(0);
     int lowest, highest;
     cr_expect_not(magnitudes_range(&found, &lowest, &highest));
@@ -172,7 +172,7 @@ Test(audit_record, error_is_relative_to_the_reference) {
     free(reference.samples);
 }
 
-Test(audit_record, batches_are_compared_each_with_its_own) {
+Test(audit_record, batches_are_compared_separately) {
     const float a[] = {1, 2}, b[] = {5, 6};
     struct record reference = {0}, record = {0};
     add(&reference, NULL, a, 0, 2, 2, 0, 1);
@@ -183,8 +183,8 @@ Test(audit_record, batches_are_compared_each_with_its_own) {
     free(reference.samples);
 }
 
-/* More values than samples: both see the same ones however the rows come in. */
-Test(audit_record, chunks_meet_the_samples_of_the_whole) {
+/* With more values than samples, the same values are sampled for any split into chunks of rows. */
+Test(audit_record, chunks_have_the_samples_of_the_whole) {
     enum { N = 5 * RECORD_SAMPLES + 321, CHUNK = 70001 };
     float *truth = malloc(N * sizeof *truth), *values = malloc(N * sizeof *values);
     struct record reference = {0}, whole = {0}, chunks = {0};
@@ -210,7 +210,7 @@ Test(audit_record, chunks_meet_the_samples_of_the_whole) {
     free(values);
 }
 
-Test(audit_record, what_is_not_finite_is_infinitely_wrong) {
+Test(audit_record, non_finite_values_have_infinite_error) {
     const float truth[] = {1, 2}, values[] = {1, INFINITY}, none[] = {0, 0}, some[] = {0, 1};
     struct record reference = {0}, record = {0}, zero = {0}, other = {0};
     add(&reference, NULL, truth, 0, 2, 2, 0, 1);

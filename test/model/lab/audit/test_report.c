@@ -1,4 +1,4 @@
-/* The terminal and the page of a report of which every figure is made up: report.json, of bf16 and
+/* Text and page of reports with synthetic figures: report.json, of bf16 and
  * fp16, whose layer 1 is worse in all but the zeros, and report_fp8.json. */
 #include "model/lab/audit/report.h"
 
@@ -68,7 +68,7 @@ Test(audit_report, page) {
     json_file_close(&file);
 }
 
-/* What is not finite is null in a file, and "inf" in a table. */
+/* Figures that are not finite are null in a file and "inf" in a table. */
 Test(audit_report, figures_that_are_not_finite) {
     struct json_file file = read_report(FOLDER "report_fp8.json");
     cJSON *trials = cJSON_GetObjectItem(file.root, "trials");

@@ -1,4 +1,4 @@
-/* Shared by the tests of ./compare: run directories made by hand, with known answers. */
+/* Shared by the tests of ./compare: synthetic run directories with known results. */
 #pragma once
 
 #include <criterion/criterion.h>
@@ -11,25 +11,25 @@
 #include "model/lab/compare/run_record.h"
 #include "test/scratch.h"
 
-/* What a zero stands for is said at each field. */
+/* Each field's comment begins with the default that 0 or NULL selects, if there is one. */
 struct run_recipe {
-    const char *name;      /* also the directory; "run" */
+    const char *name;      /* "run"; also the directory */
     const char *precision; /* "fp32" */
-    int seed;              /* of the noise too, so that runs of a seed are paired */
-    int steps, planned;    /* 100; as many as steps */
-    double bias;           /* % that the losses are too high */
-    double bias_from;      /* only from that step on; before it, early_bias */
+    int seed;              /* also the seed of the noise, so that runs of a seed are paired */
+    int steps, planned;    /* 100; planned: steps */
+    double bias;           /* % added to the losses */
+    double bias_from;      /* first step with bias; earlier steps have early_bias */
     double early_bias;
-    double shaken; /* %, standard deviation of what is added to each loss; validations: a tenth */
+    double shaken; /* standard deviation of noise added to each loss, in %; validations: a tenth */
     double norm_factor; /* 1 */
     double norm_shaken; /* relative noise of gradient norms */
     int skipped_from, skipped_count;
     int lost_from, lost_count;         /* steps whose loss is null */
-    int zeros_of_four;                 /* of each four steps so many have a gradient norm of 0 */
+    int zeros_of_four;                 /* number of steps in four with a gradient norm of 0 */
     int no_norm_from, no_norm_count;   /* steps whose gradient norm is null, though not skipped */
     int eval_every;                    /* 0: no validation */
-    double validation_bias;            /* %, on top of bias */
-    double scale;                      /* loss scale; 1 */
+    double validation_bias;            /* %, in addition to bias */
+    double scale;                      /* 1; loss scale */
     double tokens_per_s, memory_bytes; /* 1000; 1e6 */
     const char *more;                  /* ", \"key\": value ..." for the config */
 };
@@ -106,7 +106,7 @@ static inline void put_text(const char *name, const char *text) {
     cr_assert_eq(fclose(file), 0);
 }
 
-/* Writes the directory; returns its path, as in_folder does. */
+/* Writes the directory. Returns its path, as in_folder does. */
 static inline const char *make_run(struct run_recipe r) {
     char name[300];
     if (!r.name) r.name = "run";

@@ -1,5 +1,5 @@
-/* ./compare, or $COMPARE, as a program: its words, beside those that are expected; its figures;
- * exit statuses; and a bias planted into a real run. */
+/* The program ./compare, or $COMPARE: its exact text, its figures, its exit statuses, and a bias
+ * added to a real run. */
 #include <ctype.h>
 #include <unistd.h>
 
@@ -39,7 +39,7 @@ static cJSON *read_json(const char *name) {
     return root;
 }
 
-/* The value at a path such as "groups.1.curve.percent". */
+/* Returns the value at a path such as "groups.1.curve.percent". */
 static const cJSON *at(const cJSON *item, const char *path) {
     char part[60];
     while (*path) {
@@ -67,7 +67,7 @@ static const char *text_at(const cJSON *root, const char *path) {
 
 /* ---- a bias in a real run */
 
-/* A copy of run `from` whose losses, those of validations too, are `percent` higher. */
+/* Copies run `from` with all losses, including validations, `percent` higher. */
 static void copy_biased(const char *from, const char *to, double percent) {
     char name[200];
     size_t size;
@@ -132,7 +132,7 @@ Test(compare_program, with_itself) {
     cJSON_Delete(report);
 }
 
-/* Three seeds of three precisions with all that a report can have, in a place with spaces. */
+/* Three seeds of three precisions that fill all parts of a report, in a directory with spaces. */
 static void make_nine(double bias) {
     static const char *const precisions[] = {"fp32", "bf16", "fp16"};
     for (int i = 0; i < 9; i++) {
@@ -190,7 +190,7 @@ Test(compare_program, json_holds_every_figure) {
     cJSON_Delete(report);
 }
 
-/* What no run has becomes null, and no word such as nan. */
+/* Missing figures become null, never a word such as nan. */
 Test(compare_program, norms_of_zero_in_json) {
     make_run((struct run_recipe){.name = "x"});
     make_run((struct run_recipe){.name = "y", .precision = "fp16", .zeros_of_four = 4});
@@ -268,8 +268,8 @@ static void make_others(void) {
     make_run((struct run_recipe){.name = "a=b"});
 }
 
-/* Adds the beginning of what the program says to a text. */
-static void add_said(FILE *all, const char *arguments, int lines) {
+/* Appends the first lines of the program's output to a text. */
+static void add_output(FILE *all, const char *arguments, int lines) {
     const char *end = out_text;
     while (lines-- && *end) end += strcspn(end, "\n") + 1;
     fprintf(all, "$ ./compare %s\n%.*s%s\n", arguments, (int)(end - out_text), out_text,
@@ -278,7 +278,7 @@ static void add_said(FILE *all, const char *arguments, int lines) {
         cr_expect_leq(strcspn(line, "\n"), 80u, "%.90s", line);
 }
 
-/* Compares a text with a file beside this one, or writes the file if UPDATE_EXPECTED is set. */
+/* Compares a text with a file in this directory, or writes the file if UPDATE_EXPECTED is set. */
 static void expect_file(const char *name, const char *text) {
     char path[100], *expected = NULL;
     size_t size;
@@ -296,7 +296,7 @@ static void expect_file(const char *name, const char *text) {
     free(expected);
 }
 
-/* The report without its last section, which has the path of ./compare. */
+/* Returns the report without its last section, which contains the path of ./compare. */
 static void expect_markdown(void) {
     static char markdown[PROGRAM_OUTPUT_MAX];
     read_output(markdown, "r/report.md");
@@ -342,7 +342,7 @@ Test(compare_program, words) {
     setenv("PATH", "/nowhere", 1);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         expect_exit(cases[i].arguments, cases[i].status);
-        add_said(all, cases[i].arguments, cases[i].lines);
+        add_output(all, cases[i].arguments, cases[i].lines);
         if (i == 0) expect_markdown();
     }
     fclose(all);
@@ -350,10 +350,10 @@ Test(compare_program, words) {
     free(words);
 }
 
-/* ---- trouble */
+/* ---- errors */
 
-/* Nothing is read, compared or printed for a folder that cannot be. */
-Test(compare_program, an_out_that_cannot_be_fails_at_once) {
+/* An output directory that cannot be created fails before any run is read or printed. */
+Test(compare_program, an_impossible_out_fails_at_once) {
     write_file("occupied", "");
     make_run((struct run_recipe){.name = "x"});
     make_run((struct run_recipe){.name = "y"});
@@ -374,7 +374,7 @@ Test(compare_program, wrong_usage) {
     expect_trouble("x|=y", 2, "label is empty");
 }
 
-Test(compare_program, trouble) {
+Test(compare_program, errors) {
     make_run((struct run_recipe){.name = "x"});
     make_run((struct run_recipe){.name = "y", .seed = 2});
     expect_trouble("x|none", 1, "none: no config.json");

@@ -1,4 +1,4 @@
-/* Figures of two groups of runs that were made with known answers. */
+/* Figures of two groups of synthetic runs with known results. */
 #include <stb/stb_ds.h>
 
 #include "model/lab/compare/comparison.h"
@@ -8,7 +8,7 @@ TestSuite(comparison, .init = make_folder, .fini = remove_folder);
 
 enum { SEEDS_MAX = 3 };
 
-/* Two groups of up to SEEDS_MAX runs. */
+/* Records of two groups of up to SEEDS_MAX runs. */
 static struct run_record records[2][SEEDS_MAX];
 static struct run_group sides[2] = {{.label = "a"}, {.label = "b"}};
 static struct comparison comparison;
@@ -42,7 +42,7 @@ static void finish(void) {
 
 #define PLAIN ((struct run_recipe){.seed = 1, .eval_every = 25})
 
-Test(comparison, with_itself_is_nothing) {
+Test(comparison, with_itself_is_zero) {
     add(0, PLAIN);
     cr_assert_eq(comparison_make(&comparison, &sides[0], &sides[0], &error), 0, "%s", error.text);
     cr_expect_eq(comparison.steps, 100);
@@ -62,14 +62,14 @@ Test(comparison, a_constant_bias) {
     expect_close(comparison.validation.mean, 1, 1e-8, "validation loss");
     expect_close(comparison.curve.mean, 1, 1e-8, "curve");
     for (int i = 0; i < comparison.steps; i++) {
-        bool whole = i >= 5 && i < 96; /* of a window of 10 */
+        bool whole = i >= 5 && i < 96; /* the window of 10 is complete */
         cr_expect_eq(isfinite(comparison.percent[i]) != 0, whole, "step %d", i + 1);
         if (whole) expect_close(comparison.percent[i], 1, 1e-8, "a step of the curve");
     }
     finish();
 }
 
-/* The mean over the last 10 steps, and over the last 5 % where these are more. */
+/* The final loss is the mean over the last 10 steps, or over the last 5 % if these are more. */
 Test(comparison, final_loss_and_its_window) {
     for (int steps = 100; steps <= 400; steps += 300) {
         int window = steps == 100 ? 10 : 20;
@@ -83,7 +83,7 @@ Test(comparison, final_loss_and_its_window) {
     }
 }
 
-/* Batch noise of some percent is the same in both, and leaves nothing in the difference. */
+/* Batch noise of some percent is the same in both runs and cancels in the difference. */
 Test(comparison, paired_noise_cancels) {
     compare_two((struct run_recipe){.seed = 5},
                 (struct run_recipe){.seed = 5, .bias = 0.25, .shaken = 0.05});
@@ -91,7 +91,7 @@ Test(comparison, paired_noise_cancels) {
     finish();
 }
 
-/* A run that begins badly: the windows around steps 1 to 10 hold its first five steps. */
+/* A run with a bad start: the windows around steps 1 to 10 contain its first five steps. */
 Test(comparison, the_curve_is_judged_once_settled) {
     add(0, PLAIN);
     add(1, PLAIN);
@@ -135,7 +135,7 @@ Test(comparison, gradient_norms) {
     finish();
 }
 
-/* Noise of single steps, which says nothing, does not hide that both go the same way. */
+/* Noise of single steps, which is not significant, does not hide the common trend. */
 Test(comparison, smoothed_norms) {
     add(0, (struct run_recipe){.seed = 1, .steps = 400});
     add(1, (struct run_recipe){.seed = 1, .steps = 400});
@@ -169,7 +169,7 @@ Test(comparison, median_and_geometric_mean_of_ratios_differ) {
     finish();
 }
 
-/* Zeros count in the median, and have no logarithm. */
+/* Zeros count in the median but have no logarithm. */
 Test(comparison, norms_of_zero) {
     compare_two(PLAIN, (struct run_recipe){.seed = 1, .norm_factor = 1.5, .zeros_of_four = 1});
     cr_expect(comparison.norm_steps == 100 && comparison.norms_zero == 25);
@@ -183,7 +183,7 @@ Test(comparison, norms_of_zero) {
     cr_expect_eq(comparison.norm.mean, -100, "%g", comparison.norm.mean);
     cr_expect(isnan(comparison.norm_ratio) && isnan(comparison.norm_smoothed_correlation));
     finish();
-    /* Of the reference: there is no ratio to it. */
+    /* A zero norm of the reference gives no ratio. */
     compare_two((struct run_recipe){.seed = 1, .zeros_of_four = 3}, PLAIN);
     cr_expect(comparison.norm_steps == 25 && comparison.norms_zero == 0);
     cr_expect(comparison.norm.mean == 0 && comparison.norm_ratio == 1);
@@ -194,7 +194,7 @@ Test(comparison, norms_of_zero) {
     finish();
 }
 
-/* The level of the reference, which tells the noise of norms, is that of all its steps. */
+/* The level of the reference, from which the noise of norms is taken, is that of all its steps. */
 Test(comparison, noise_of_norms_is_of_the_reference_alone) {
     struct difference noise[2];
     for (int zeros = 0; zeros < 2; zeros++) {
@@ -214,7 +214,7 @@ Test(comparison, noise_of_norms_is_of_the_reference_alone) {
 Test(comparison, skipped_steps_have_no_norm) {
     add(0, PLAIN);
     add(1, PLAIN);
-    records[0][0].steps[30].skipped = true; /* a norm that was not used */
+    records[0][0].steps[30].skipped = true; /* its norm is ignored */
     records[1][0].steps[60].gradient_norm = 0;
     compare_them();
     cr_expect_eq(comparison.norm_steps, 99);
@@ -241,7 +241,7 @@ Test(comparison, losses_that_are_not_finite) {
     compare_two(PLAIN, (struct run_recipe){.seed = 1, .lost_from = 95, .lost_count = 6});
     cr_expect(isnan(comparison.training.mean), "%g", comparison.training.mean);
     finish();
-    /* That of a skipped step may be anything. */
+    /* The loss of a skipped step is ignored. */
     compare_two(
         PLAIN,
         (struct run_recipe){
@@ -353,7 +353,7 @@ Test(comparison, pairs_by_seed) {
     finish();
 }
 
-/* The noise is that of the reference alone. */
+/* The noise is taken from the reference alone. */
 Test(comparison, noise_of_the_reference) {
     double finals[3] = {0, 0, 0};
     for (int i = 0; i < 3; i++) {

@@ -1,4 +1,4 @@
-/* How loss scales are written. */
+/* Text of loss scales. */
 #include <criterion/criterion.h>
 #include <math.h>
 

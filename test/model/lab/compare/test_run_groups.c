@@ -1,4 +1,4 @@
-/* Which runs belong together, what they are called, and what their configs differ by. */
+/* Grouping of runs, labels of groups, and differences between their configs. */
 #include <cjson/cJSON.h>
 #include <stb/stb_ds.h>
 
@@ -69,7 +69,7 @@ Test(run_groups, the_same_seed_again_is_another_group) {
     finish();
 }
 
-Test(run_groups, names_where_precisions_do_not_tell) {
+Test(run_groups, names_if_precisions_are_equal) {
     add((struct run_recipe){.name = "a", .precision = "bf16"}, NULL);
     add((struct run_recipe){.name = "b-seed12", .precision = "fp32"}, NULL);
     add((struct run_recipe){.name = "c-seed", .precision = "fp32"}, NULL);
@@ -118,7 +118,7 @@ Test(run_groups, labels) {
     finish();
 }
 
-Test(run_groups, labels_that_cannot_be) {
+Test(run_groups, invalid_labels) {
     add((struct run_recipe){.seed = 1}, "one");
     add((struct run_recipe){.seed = 2, .more = ", \"threads\": 3"}, "one");
     cr_expect_eq(run_groups_make(&groups, runs, labels, count, &error), -1);
@@ -172,7 +172,7 @@ Test(run_groups, differences) {
     finish();
 }
 
-/* A run that stops and goes on is the same run. */
+/* A run that stops and resumes is the same run. */
 Test(run_groups, minutes_have_no_influence) {
     add((struct run_recipe){.name = "a", .seed = 1}, NULL);
     add((struct run_recipe){.name = "b", .seed = 2}, NULL);
@@ -183,7 +183,7 @@ Test(run_groups, minutes_have_no_influence) {
     finish();
 }
 
-/* Two runs that differ in this setting are of one group, and the difference is arithmetic. */
+/* Expects that a setting is a difference in arithmetic, not in training. */
 static void expect_same_training(const char *section, const char *key, const char *values[2]) {
     char name[64], quoted[2][64];
     add((struct run_recipe){.name = "a"}, NULL);
@@ -202,12 +202,12 @@ static void expect_same_training(const char *section, const char *key, const cha
     finish();
 }
 
-/* What is computed once more has the bits it had. */
+/* Recomputing gives the same bits. */
 Test(run_groups, recomputing_is_no_other_training) {
     expect_same_training("train", "recompute", (const char *[]){"none", "layer"});
 }
 
-/* Neither is how the optimizer stores its moments. */
+/* The dtype of moments is a difference in arithmetic too. */
 Test(run_groups, moments_in_16_bit_are_no_other_training) {
     expect_same_training("optimizer", "moments", (const char *[]){"float32", "bfloat16"});
 }

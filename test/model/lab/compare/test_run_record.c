@@ -1,4 +1,4 @@
-/* What ./compare reads of a run: every figure, what is missing, and what is refused. */
+/* Records of runs that ./compare reads: every figure, missing values and errors. */
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -46,7 +46,7 @@ Test(run_record, every_figure) {
     run_record_close(&run);
 }
 
-/* The two sides of the file cannot drift apart. */
+/* The reader accepts the output of the writer of metrics.jsonl. */
 Test(run_record, reads_what_metrics_writes) {
     struct metrics metrics;
     struct step_report report = {
@@ -79,7 +79,7 @@ Test(run_record, a_cut_last_line_is_left_out) {
     run_record_close(&run);
 }
 
-Test(run_record, lines_that_are_not_ours) {
+Test(run_record, invalid_lines) {
     static const char *const strange[] = {
         "hello\n",
         "\n",

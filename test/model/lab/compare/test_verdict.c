@@ -1,4 +1,4 @@
-/* What passes, what does not, and near which limit that changes. */
+/* Verdicts on runs on both sides of each limit. */
 #include <stb/stb_ds.h>
 
 #include "model/lab/compare/verdict.h"
@@ -7,10 +7,10 @@
 TestSuite(verdict, .init = make_folder, .fini = remove_folder);
 
 static struct limits limits;
-static int zero_step; /* 0, or that of the other runs that has a gradient norm of 0 */
-static char last_text[CHECK_TEXT_MAX]; /* of the last check that failed */
+static int zero_step; /* step at which the other runs have a gradient norm of 0; 0: none */
+static char last_text[CHECK_TEXT_MAX]; /* text of the last check that failed */
 
-/* The verdict on a run, or runs of some seeds, against a reference that has none of the faults. */
+/* Makes the verdict on a run, or on several seeds, against a reference without faults. */
 static struct verdict judge_seeds(struct run_recipe recipe, int seeds, const double *biases) {
     struct run_record records[2][4];
     struct run_group sides[2] = {{.label = "fp32"}, {.label = "bf16"}};
@@ -46,7 +46,7 @@ static struct verdict judge(struct run_recipe recipe) {
     return judge_seeds(recipe, 1, NULL);
 }
 
-/* Those checks fail and no others. */
+/* Expects that exactly these checks fail. */
 static void expect_failures(const struct verdict *verdict, unsigned expected) {
     for (int i = 0; i < CHECKS; i++)
         cr_expect_eq(verdict->checks[i].outcome == CHECK_FAIL, (expected >> i) & 1, "%s: %s",
@@ -118,7 +118,7 @@ Test(verdict, near_the_limit_of_curves) {
     limits.lower_is_fine = true;
     expect_judged((struct run_recipe){.eval_every = 20, .bias = -limit - 0.01}, 0);
     expect_judged((struct run_recipe){.eval_every = 20, .bias = limit + 0.01}, CURVE);
-    /* Too high somewhere, though it is farther below elsewhere. */
+    /* The curve is too high at one step, though at another it is farther below. */
     struct run_recipe both = {.bias_from = 60, .bias = limit + 0.01, .early_bias = -limit - 1};
     expect_judged(both, CURVE);
     both.bias = limit - 0.01;
@@ -138,7 +138,7 @@ Test(verdict, near_the_limits_of_gradient_norms) {
     expect_judged((struct run_recipe){.eval_every = 20, .norm_shaken = 0.6}, 0);
 }
 
-/* Gradients that 16 bit has turned to 0, which must not be left out as what is missing is. */
+/* Gradient norms of 0, as after underflow in 16 bit, must not be left out like missing values. */
 Test(verdict, norms_of_zero_fail) {
     static const int shares[] = {4, 3, 1};
     limits = LIMITS_DEFAULT;
@@ -153,7 +153,7 @@ Test(verdict, norms_of_zero_fail) {
             expect_word(found);
             cr_expect_null(strstr(last_text, "nan"), "%s", last_text);
         }
-    expect_word("median ratio 1.0000"); /* one of four does not move it */
+    expect_word("median ratio 1.0000"); /* one of four does not change the median */
 }
 
 Test(verdict, a_single_norm_of_zero_is_free) {
@@ -167,7 +167,8 @@ Test(verdict, a_single_norm_of_zero_is_free) {
     expect_judged((struct run_recipe){.eval_every = 20, .zeros_of_four = 1}, 0);
 }
 
-/* A reference without norms cannot blame another run for having none. */
+/* Norms that are not finite fail where the reference has a norm. Without comparable steps norms are
+ * not judged. */
 Test(verdict, norms_that_are_not_finite) {
     limits = LIMITS_DEFAULT;
     expect_judged((struct run_recipe){.no_norm_from = 1, .no_norm_count = 100}, FINITE | NORM);
@@ -198,7 +199,7 @@ Test(verdict, near_the_limit_of_skipped_steps) {
     struct run_recipe recipe = {.eval_every = 20, .skipped_from = 1, .skipped_count = 20};
     expect_judged(recipe, 0); /* the search for a loss scale */
     recipe.skipped_count = 21;
-    expect_judged(recipe, 0); /* and one that is free */
+    expect_judged(recipe, 0); /* and one allowed skip */
     recipe.skipped_count = 22;
     expect_judged(recipe, SKIPPED);
     expect_word("22 of 100 steps, 20 of them up to step 20");
@@ -217,7 +218,7 @@ Test(verdict, unfinished) {
     expect_judged((struct run_recipe){.eval_every = 20, .steps = 60, .planned = 100}, 0);
 }
 
-Test(verdict, losses_that_are_lost) {
+Test(verdict, losses_that_are_not_finite) {
     limits = LIMITS_DEFAULT;
     expect_judged((struct run_recipe){.eval_every = 20, .lost_from = 50, .lost_count = 1}, FINITE);
     expect_word("1 step whose");
@@ -228,7 +229,7 @@ Test(verdict, losses_that_are_lost) {
     expect_word("not finite at step 100");
 }
 
-Test(verdict, what_is_not_there_passes) {
+Test(verdict, missing_figures_pass) {
     limits = LIMITS_DEFAULT;
     struct verdict verdict = judge((struct run_recipe){.steps = 4, .eval_every = 0});
     expect_failures(&verdict, 0);
@@ -255,7 +256,7 @@ Test(verdict, beyond_the_limit_but_noise_passes) {
     cr_expect(verdict.pass);
 }
 
-Test(verdict, one_seed_astray_fails) {
+Test(verdict, one_outlier_seed_fails) {
     static const double biases[] = {0, 0, 12};
     limits = LIMITS_DEFAULT;
     struct verdict verdict = judge_seeds((struct run_recipe){.eval_every = 20}, 3, biases);
