@@ -240,8 +240,7 @@ Test(quantize, transposed_and_known) {
     static const enum dtype types[] = {DTYPE_BF16, DTYPE_BF16, DTYPE_F32, DTYPE_F16};
     for (int i = 0; i < 6 * 2 * 3 * 3 * 3; i++) {
         int by = i % 2, order = i / 2 % 3, magnitude = i / 6 % 3, handed = i / 18 % 3;
-        if (by == 0 && magnitude + handed == 0 && order == 0)
-            continue; /* covered by the tests above */
+        if (by == 0 && magnitude + handed == 0 && order == 0) continue; /* tested above */
         if (by == 1 && magnitude + handed > 0) continue;
         struct shape s = {sizes[i / 54][0],
                           sizes[i / 54][1],
