@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Do models go from Hugging Face's transformers to here and back unharmed? Makes small random
-# GPT-2s with transformers, and compares logits, losses, greedy text, tokens and files with ours;
-# and Llamas, Mistrals and Qwens, which are trained on both sides:
-# one line a check, exit status 1 if one failed. Not a part of `make test`, since it needs PyTorch:
-# several gigabytes, which it installs into a virtual environment the first time.
+# Checks imports from Hugging Face's transformers and exports to it. Makes small random GPT-2s with
+# transformers, and compares logits, losses, greedy text, tokens and files with ours. Llama, Mistral
+# and Qwen models are also trained on both sides. Prints one line per check; exit status 1 if one
+# failed. It is not part of `make test`, because it needs PyTorch: several gigabytes, which it
+# installs into a virtual environment the first time.
 #   scripts/check_huggingface.sh [--venv FOLDER]
-#     --venv   the environment; default build/huggingface, made if it is not there. One that has
+#     --venv   the environment; default build/huggingface, created if missing. One that has
 #              torch, transformers, tokenizers and safetensors is taken as it is: for instance one
 #              with a torch for the CPU only, which is smaller
 # GPT2_DIR=FOLDER adds the tokenizer of GPT-2 (scripts/get_gpt2.sh --tokenizer), and
@@ -16,8 +16,8 @@ venv=build/huggingface
 while [ $# -gt 0 ]; do
     case $1 in
     --venv) venv=${2:?--venv needs a folder} && shift 2 ;;
-    --help | -h) sed -n '2,13s/^# \?//p' "$0" && exit 0 ;;
-    *) sed -n '2,13s/^# \?//p' "$0" >&2 && exit 2 ;;
+    --help | -h) sed -n '2,12s/^# \?//p' "$0" && exit 0 ;;
+    *) sed -n '2,12s/^# \?//p' "$0" >&2 && exit 2 ;;
     esac
 done
 
@@ -32,7 +32,7 @@ if ! "$venv/bin/python" -c 'import safetensors, tokenizers, torch, transformers'
 fi
 
 make -j"$(nproc)" all build/fast/logits
-# Nothing may come from elsewhere, and waiting threads need not spin beside Python's.
+# Nothing may be downloaded, and waiting threads need not spin beside Python's.
 export HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 failed=0
 "$venv/bin/python" scripts/check_huggingface.py build/check_huggingface || failed=1

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Are our tokens those of Hugging Face's tokenizers and of tiktoken? Compares those of hostile texts
-# of more than 2 MB, and of our own prose, for a small tokenizer of each kind: one line a check,
-# with the speed on one core; exit status 1 if one failed. Not a part of `make test`, since it needs
-# Python packages, which it installs into a virtual environment the first time.
+# Compares our tokens with those of Hugging Face's tokenizers and of tiktoken, on hostile texts of
+# more than 2 MB and on our own prose, for a small tokenizer of each kind. Prints a line per check,
+# with the speed on one core; exit status 1 if one failed. It is not part of `make test`, because it
+# needs Python packages, which it installs into a virtual environment the first time.
 #   scripts/check_tokenizers.sh [--venv FOLDER] [TOKENIZER.json | FOLDER ...]
-#     --venv   the environment; default build/tokenizers, made if it is not there
+#     --venv   the environment; default build/tokenizers, created if missing
 #     TOKENIZER.json   these are compared instead: real vocabularies of any size
 #     FOLDER           one with tiktoken.json and its ranks, compared with tiktoken
 set -euo pipefail

@@ -22,7 +22,7 @@ struct letter {
     const void *data;
     void *into, *copy; /* copy: data read at the send */
     size_t bytes;
-    int to_ask[2]; /* remaining polls before send and receive complete */
+    int polls_left[2]; /* remaining polls before send and receive complete */
     bool sent, awaited, delivered, through[2];
     struct letter *next;
 };
@@ -66,7 +66,7 @@ static inline int world_open(struct mpi_world *seen, char *reason, size_t size) 
 static inline struct letter *letter_of(struct mailbox *box, size_t bytes, bool is_send) {
     struct letter *letter = box->first;
     if (letter && (is_send ? !letter->sent : !letter->awaited)) { /* the other side posted first */
-        world_requires(letter->bytes == bytes, "a message has another size where it arrives");
+        world_requires(letter->bytes == bytes, "send and receive have different sizes");
         box->first = letter->next;
         if (!box->first) box->last = NULL;
         return letter;
@@ -74,7 +74,7 @@ static inline struct letter *letter_of(struct mailbox *box, size_t bytes, bool i
     letter = calloc(1, sizeof *letter);
     world_requires(letter != NULL, "out of memory");
     letter->bytes = bytes;
-    for (int i = 0; world.delays && i < 2; i++) letter->to_ask[i] = world_chance(4);
+    for (int i = 0; world.delays && i < 2; i++) letter->polls_left[i] = world_chance(4);
     if (box->last) box->last->next = letter;
     else box->first = letter;
     box->last = letter;
@@ -85,7 +85,8 @@ static inline struct letter *letter_of(struct mailbox *box, size_t bytes, bool i
 /* A request is the letter's address, or for a receive the byte after it. */
 static inline void *world_send(const void *data, size_t bytes, int to) {
     world_requires(bytes > 0 && bytes <= MPI_MESSAGE_MAX, "a message of no or too many bytes");
-    world_requires(to != rank_here && to >= 0 && to < world.size, "a message to nobody");
+    world_requires(to != rank_here && to >= 0 && to < world.size,
+                   "a message to a rank that does not exist");
     pthread_mutex_lock(&world.mutex);
     struct letter *letter = letter_of(&world.boxes[rank_here][to], bytes, true);
     letter->sent = true;
@@ -116,7 +117,7 @@ static inline int world_done(void *request) {
     struct letter *letter = (struct letter *)((char *)request - side);
     pthread_mutex_lock(&world.mutex);
     world_requires(!letter->through[side], "a request is asked for after it was through");
-    bool done = letter->to_ask[side]-- <= 0;
+    bool done = letter->polls_left[side]-- <= 0;
     if (side == 1 && done && letter->sent && !letter->delivered) {
         memcpy(letter->into, letter->copy ? letter->copy : letter->data, letter->bytes);
         letter->delivered = true;

@@ -45,7 +45,8 @@ static int find_bounds(const void *kernel) {
     }
     if (!begin || entry - begin > MAX_THREADS) return MAX_THREADS;
     for (const instruction *p = begin; p < entry; p++)
-        if (*p != NOTHING) return MAX_THREADS; /* those of another kernel */
+        if (*p != NOTHING)
+            return MAX_THREADS; /* not this kernel's: another kernel's instructions */
     return (int)(entry - begin);
 }
 

@@ -44,7 +44,7 @@ void run(const launch &what, void (*body)(void *), void *argument,
 /* Reports a mistake of the running thread. */
 [[noreturn]] void fail(site at, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-void *dynamic_shared();                /* of this block, aligned to 1024 bytes */
+void *dynamic_shared();                /* memory of this block, aligned to 1024 bytes */
 unsigned shared_offset(const void *p); /* the value that __cvta_generic_to_shared returns */
 int lane();
 

@@ -55,7 +55,7 @@ struct stream {
     int device;
     std::deque<task> tasks;
     void *tsan;            /* its thread in ThreadSanitizer */
-    uint64_t told, passed; /* what that thread acquires from the host, and releases for others */
+    uint64_t told, passed; /* sync addresses: acquired from the host, released for others */
 };
 
 struct event {

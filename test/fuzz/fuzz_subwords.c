@@ -126,7 +126,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t size) {
         memcpy(after + 5 + strlen(level), "]}", 2);
         read_json(before, bytes, size, after);
         break;
-    case 3: /* of characters */
+    case 3: /* a tokenizer of characters */
         read_json("{\"decoder\":{\"type\":\"Fuse\"},", bytes, size,
                   ",\"model\":{\"unk_token\":\"a\",\"fuse_unk\":true,\"vocab\":{\"\xe2\x96\x81\":0,"
                   "\"a\":1,\"aa\":2},\"merges\":[\"a a\"]}}");

@@ -31,7 +31,7 @@ struct check {
     struct backend be;
     bool verify;                /* compare with references in this run */
     uint64_t stream;            /* counts random inputs, so that each has its own */
-    uint64_t digest;            /* of all outputs so far */
+    uint64_t digest;            /* digest of all outputs so far */
     struct check_block *blocks; /* backend memory handed out */
     struct check_host *host;    /* host memory handed out */
 };

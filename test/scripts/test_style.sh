@@ -7,7 +7,7 @@ trap 'rm -rf "$tree"' EXIT
 mkdir -p "$tree"/{scripts,model,test/golden}
 cp scripts/check_style.sh "$tree/scripts/"
 touch "$tree"/{README.md,Makefile,model/model.mk}
-printf '%s\n' '/* Whether it works. */' 'int a; /* the size */' >"$tree/model/core/gpt.c"
+printf '%s\n' '/* Whether it works. */' 'int a; /* the size */' >"$tree/model/gpt.c"
 printf '1 model\n7 scripts\n' >"$tree/scripts/style_budget.txt"
 failed=0
 
@@ -27,9 +27,9 @@ echo '# That is new.' >"$tree/scripts/new.sh"
 expect 1 "scripts: 1 comments open with" --update
 expect 1 "scripts/new.sh:1:# That is new."
 rm "$tree/scripts/new.sh"
-echo 'int b; /* of the second */' >>"$tree/model/core/gpt.c"
+echo 'int b; /* of the second */' >>"$tree/model/gpt.c"
 expect 1 "model: 2 comments open with"
-sed -i '$d' "$tree/model/core/gpt.c"
+sed -i '$d' "$tree/model/gpt.c"
 seq 501 >"$tree/model/long.c"
 cp "$tree/model/long.c" "$tree/test/golden/fixture.c"
 expect 1 "model/long.c: 501 lines, more than 500"

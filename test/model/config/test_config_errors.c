@@ -8,7 +8,7 @@
 #include <inttypes.h>
 
 struct error_case {
-    const char *text;     /* of the file; NULL: {} */
+    const char *text;     /* text of the file; NULL: {} */
     const char *flag;     /* or NULL */
     const char *words[4]; /* parts of the message, NULL-terminated */
 };

@@ -22,7 +22,7 @@ struct run {
     enum config_dtype wire_dtype;
     int bad_rank, bad_step; /* rank and step of non-finite weights; -1: never */
     struct step_report reports[WORLD_RANKS_MAX][STEPS];
-    float *masters; /* of rank 0, after training */
+    float *masters; /* rank 0's master weights after training */
     int64_t count, own[WORLD_RANKS_MAX];
 };
 
