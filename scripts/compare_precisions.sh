@@ -24,8 +24,8 @@ and a verdict.
   --limit-...         limits of the verdict, as in ./compare --help
 
 ARGUMENTS OF ./train are --set KEY=VALUE and --device NAME; they go to all runs.
-The settings of a variant apply to its own runs, and take precedence. Values may
-contain commas, as lists do, but no colons.
+The settings of a variant apply to its own runs, and take precedence. Values
+may contain commas, as lists do, but no colons.
 
   scripts/compare_precisions.sh bf16.json --steps 300
   scripts/compare_precisions.sh my.json --seeds 3 -- --set optimizer.lr=1e-4

@@ -20,8 +20,8 @@ that exists is checked and left alone. A wrong file is kept as FILE.wrong.
 MANTISSA_MIRROR=https://host in the environment replaces the scheme and host of
 every URL by a mirror with the same paths.
 
-Exit status: 0 all files are complete, 1 some are not, 2 wrong usage, 130 and 143
-stopped by SIGINT and SIGTERM.
+Exit status: 0 all files are complete, 1 some are not, 2 wrong usage, 130 and
+143 stopped by SIGINT and SIGTERM.
 TEXT
 }
 
